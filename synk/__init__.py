@@ -1,0 +1,61 @@
+"""synk: Theano functions, data-parallel on every core, from a serial script."""
+
+from .collectives import (
+    all_gather,
+    all_reduce,
+    broadcast,
+    gather,
+    get_lengths,
+    get_shapes,
+    get_value,
+    reduce,
+    scatter,
+    set_value,
+)
+from .data import Data, data
+from .errors import (
+    RankTimeout,
+    RemoteError,
+    RemoteTraceback,
+    ShapeMismatch,
+    SharedMemoryFull,
+    StateError,
+    SynkError,
+    WorkerDied,
+)
+from .function import Function, distribute, function
+from .session import close, fork, is_forked, rank, session, size
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Data",
+    "Function",
+    "RankTimeout",
+    "RemoteError",
+    "RemoteTraceback",
+    "ShapeMismatch",
+    "SharedMemoryFull",
+    "StateError",
+    "SynkError",
+    "WorkerDied",
+    "all_gather",
+    "all_reduce",
+    "broadcast",
+    "close",
+    "data",
+    "distribute",
+    "fork",
+    "function",
+    "gather",
+    "get_lengths",
+    "get_shapes",
+    "get_value",
+    "is_forked",
+    "rank",
+    "reduce",
+    "scatter",
+    "session",
+    "set_value",
+    "size",
+]

@@ -1,0 +1,1 @@
+"""Combining values across ranks: one file for each transport, and the reduce ops."""

@@ -1,0 +1,163 @@
+"""The reduce ops: what "avg", "sum", "prod", "min" and "max" do to values.
+
+The order of reduction is fixed (rank 0 first), so the same values give the same bits.
+Floating-point values are accumulated in the next wider type, and rounded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+REDUCE_OPS = ("avg", "sum", "prod", "min", "max")
+"""Ops that combine values of one shape element by element."""
+
+OPS = (*REDUCE_OPS, "gather", None)
+"""All that an output can name."""
+
+_WIDER = {"float16": "float32", "float32": "float64", "complex64": "complex128"}
+_UFUNCS = {
+    "sum": np.add,
+    "prod": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+}
+
+
+def check_op(op: str | None, allowed: Sequence[str | None], what: str) -> None:
+    """Raise ValueError unless `op` is one of `allowed`."""
+    if op not in allowed:
+        names = ", ".join(map(repr, allowed))
+        raise ValueError(f"{what}: the op must be one of {names}; got {op!r}")
+
+
+def check_dtype(op: str | None, dtype: np.dtype, what: str) -> None:
+    """Raise TypeError where `op` has no meaning for `dtype`."""
+    dtype = np.dtype(dtype)
+    if op in (None, "gather"):
+        return
+    if dtype.kind not in "biufc":
+        raise TypeError(f"{what}: cannot reduce dtype {dtype} with op {op!r}")
+    if op == "avg" and dtype.kind == "b":
+        raise TypeError(
+            f"{what}: no 'avg' of bools; cast to a float, or use 'min' (all) or 'max' (any)"
+        )
+    if op in ("min", "max") and dtype.kind == "c":
+        raise TypeError(f"{what}: complex numbers ({dtype}) have no {op!r}")
+
+
+def accumulator(op: str, dtype: np.dtype) -> np.dtype:
+    """Return the dtype in which values of `dtype` are combined."""
+    dtype = np.dtype(dtype)
+    if op == "avg" and dtype.kind in "iu":
+        return np.dtype("float64")
+    if op in ("min", "max"):
+        return dtype
+    return np.dtype(_WIDER.get(dtype.name, dtype.name))
+
+
+def finish(total: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Round an accumulated value to `dtype`; integers to the nearest, ties to even."""
+    dtype = np.dtype(dtype)
+    if dtype.kind in "iu" and total.dtype.kind == "f":
+        total = np.rint(total)
+    return total.astype(dtype, copy=False)
+
+
+class Accumulator:
+    """Combines values one after the other, the way `combine` does it at once.
+
+    Parameters
+    ----------
+    op : str
+        One of `REDUCE_OPS`.
+    dtype : numpy.dtype
+        The dtype of the values.
+    """
+
+    def __init__(self, op: str, dtype: np.dtype) -> None:
+        self._op, self.dtype = op, np.dtype(dtype)
+        self._type = accumulator(op, dtype)
+        self._total: np.ndarray | None = None
+
+    def add(self, value: np.ndarray, weight: float) -> None:
+        """Take one more value; for "avg", `weight` is its share of the rows."""
+        if self._op == "avg":
+            value = np.multiply(value, weight, dtype=self._type)
+        if self._total is None:
+            self._total = np.array(value, dtype=self._type)
+        else:
+            ufunc = np.add if self._op == "avg" else _UFUNCS[self._op]
+            self._total = np.asarray(ufunc(self._total, value, dtype=self._type))
+
+    def result(self, dtype: np.dtype | None = None) -> np.ndarray:
+        """Return what the values combine to, in their own dtype unless told."""
+        assert self._total is not None
+        return finish(self._total, self.dtype if dtype is None else dtype)
+
+
+def combine(
+    op: str, values: Sequence[np.ndarray], weights: Sequence[float]
+) -> np.ndarray:
+    """Combine values of one shape and dtype, in their order.
+
+    Parameters
+    ----------
+    op : {"avg", "sum", "prod", "min", "max"}
+    values : sequence of numpy.ndarray
+    weights : sequence of float
+        For "avg", the rows behind each value; all zero means that all count alike.
+
+    Returns
+    -------
+    numpy.ndarray
+        Same dtype as the values; the average of integers is float64.
+    """
+    dtype = values[0].dtype
+    fractions = shares(weights)
+    # Nothing times NaN is NaN: what has no rows must be left out, not weighed.
+    terms = [
+        (np.asarray(value), share)
+        for value, share in zip(values, fractions, strict=True)
+        if op != "avg" or share
+    ]
+    out = np.empty(values[0].shape, result_dtype(op, dtype))
+    if out.size <= _BLOCK:
+        out[...] = _combine(op, dtype, terms, out.dtype)
+        return out
+    flat = out.reshape(-1)
+    terms = [(value.reshape(-1), share) for value, share in terms]
+    for low in range(0, flat.size, _BLOCK):
+        block = [(value[low : low + _BLOCK], share) for value, share in terms]
+        flat[low : low + _BLOCK] = _combine(op, dtype, block, out.dtype)
+    return out
+
+
+_BLOCK = 16 * 1024
+"""Elements combined at once: the wider accumulator then stays in the cache."""
+
+
+def _combine(op: str, dtype: np.dtype, terms: list, to: np.dtype) -> np.ndarray:
+    accumulator = Accumulator(op, dtype)
+    for value, share in terms:
+        accumulator.add(value, share)
+    return accumulator.result(to)
+
+
+def result_dtype(op: str | None, dtype: np.dtype) -> np.dtype:
+    """Return the dtype of a function's output after its op."""
+    dtype = np.dtype(dtype)
+    return np.dtype("float64") if op == "avg" and dtype.kind in "iu" else dtype
+
+
+def shares(weights: Sequence[float]) -> list[float]:
+    """Turn weights into fractions of their sum; equal ones where all are zero.
+
+    >>> shares([3, 1]), shares([0, 0])
+    ([0.75, 0.25], [0.5, 0.5])
+    """
+    total = sum(weights)
+    if not total:
+        return [1 / len(weights)] * len(weights)
+    return [weight / total for weight in weights]

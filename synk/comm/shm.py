@@ -1,0 +1,138 @@
+"""Collectives over shared memory: a barrier, small exchanges and the all-reduce.
+
+All ranks run the same calls in the same order, within one command. An all-reduce works
+on a *home*: a segment in which every rank has a row of its own for the same variables.
+Each rank puts its values into its row, waits for the others, and then reduces its own
+part of all the rows::
+
+    row of rank 0   | part 0 | part 1 | part 2 |
+    row of rank 1   | part 0 | part 1 | part 2 |     rank r reads and writes part r
+    row of rank 2   | part 0 | part 1 | part 2 |     of every row
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import Aborted
+from ..memory.segment import ALIGNMENT
+from ..workers.control import BARRIER, REPLY_ROOM, WORD, Control
+from ..workers.waiting import wait
+from .kernels import reduce_part
+from .ops import shares
+
+_COUNTS = 1 << 24
+"""Barriers that one command may have; a barrier's number is command * this + count."""
+
+
+class SharedMemoryComm:
+    """One rank's end of the shared-memory transport.
+
+    Parameters
+    ----------
+    control : Control
+    rank : int
+    watch : callable
+        Raises when a rank has died; on ranks other than the master it does nothing.
+    """
+
+    def __init__(self, control: Control, rank: int, watch: Callable[[], object]) -> None:
+        self.rank, self.size = rank, control.size
+        self._control = control
+        self._watch = watch
+        self._number = 0
+
+    def barrier(self) -> None:
+        """Return when every rank has come here.
+
+        Raises
+        ------
+        Aborted
+            If a rank failed or died on its way.
+        """
+        control = self._control
+        words = control.words
+        number = self._number = max(self._number, control.command * _COUNTS) + 1
+        words[control.rank_word(self.rank, BARRIER)] = number
+        if self.rank:
+            control.arrived.release()
+            mine = control.released[self.rank]
+            while words[control.rank_word(0, BARRIER)] < number:
+                wait(mine, control.spins, self._look_about)
+            return
+        # Rank 0 counts as arrived only once all others have: its word releases them.
+        words[control.rank_word(0, BARRIER)] = number - 1
+        for rank in range(1, self.size):
+            while words[control.rank_word(rank, BARRIER)] < number:
+                wait(control.arrived, control.spins, self._look_about)
+        words[control.rank_word(0, BARRIER)] = number
+        for rank in range(1, self.size):
+            control.released[rank].release()
+
+    def _look_about(self) -> None:
+        if self._control.aborted:
+            raise Aborted
+        self._watch()
+
+    def agree(self, word: int) -> list[int]:
+        """Return the words that the ranks gave, after waiting for all of them.
+
+        At least one barrier must follow before the next use.
+        """
+        control = self._control
+        control.words[control.rank_word(self.rank, WORD)] = word
+        self.barrier()
+        return [
+            control.words[control.rank_word(rank, WORD)] for rank in range(self.size)
+        ]
+
+    def exchange(self, value: Any) -> list:
+        """Return the small values that the ranks gave, in their order."""
+        room = self._control.replies[self.rank]
+        data = pickle.dumps(value)
+        if len(data) > REPLY_ROOM:
+            raise ValueError(f"exchange of {len(data)} bytes, room for {REPLY_ROOM}")
+        room[: len(data)] = data
+        self.barrier()
+        values = [pickle.loads(room) for room in self._control.replies]
+        self.barrier()  # the rooms are free for the next use
+        return values
+
+    def reduce(
+        self,
+        op: str,
+        buffers: np.ndarray,
+        weights: Sequence[float],
+        targets: int | None = None,
+    ) -> None:
+        """Reduce this rank's part of all rows, in place.
+
+        Every rank's values must lie in its row before (a barrier), and the result is
+        whole only when every rank has done its part (another one).
+
+        Parameters
+        ----------
+        op : str
+            One of `REDUCE_OPS`.
+        buffers : numpy.ndarray, shape (size, elements)
+        weights : sequence of float
+            For "avg", the weight of each rank.
+        targets : int, optional
+            How many rows, from rank 0 on, receive the result; all by default.
+        """
+        start, stop = self._my_part(buffers)
+        fractions = np.array(shares(weights))
+        reduce_part(op, buffers, fractions, start, stop, targets or self.size)
+
+    def _my_part(self, buffers: np.ndarray) -> tuple[int, int]:
+        """Return this rank's part in elements; parts meet on cache lines."""
+        elements = buffers.shape[1]
+        unit = max(1, ALIGNMENT // buffers.itemsize)
+        lines = -(-elements // unit)
+        start = lines * self.rank // self.size * unit
+        stop = lines * (self.rank + 1) // self.size * unit
+        return start, min(stop, elements)

@@ -1,0 +1,83 @@
+"""The shared variables and functions that a rank knows, by number.
+
+The master gives each shared variable a number when a function or a collective first
+uses it. A rank keeps one replica for each number, so that functions that share a variable
+in the master share it there too.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+from pytensor.compile import SharedVariable
+
+from .streams import value_for_rank
+
+if TYPE_CHECKING:
+    from .programs import Programs
+
+
+class Registry:
+    """Shared variables and functions of one rank.
+
+    The master's variables are the user's, and go when the user drops them.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self.variables: MutableMapping[int, SharedVariable]
+        self.variables = {} if rank else WeakValueDictionary()
+        self.functions: dict[int, Programs] = {}
+        self.rows: dict[int, int] = {}
+        """For a variable that a function has updated: from how many rows."""
+
+    def forget_function(self, number: int) -> None:
+        """Drop a function that the master no longer has."""
+        self.functions.pop(number, None)
+
+    def forget_variable(self, number: int) -> None:
+        """Drop a replica whose original is gone."""
+        self.variables.pop(number, None)
+        self.rows.pop(number, None)
+
+
+class Blueprint:
+    """What a rank needs to make a replica of a shared variable.
+
+    The replica gets the original's class and type, static shape included, so that a
+    graph that was built on the original accepts it.
+    """
+
+    def __init__(self, variable: SharedVariable) -> None:
+        self._class = type(variable)
+        self._type = variable.type
+        self._name = variable.name
+        self._value = variable.get_value(borrow=True, return_internal_type=True)
+
+    def build(self, rank: int) -> SharedVariable:
+        """Return the replica for `rank`; a random stream gets seeds of its own."""
+        value = value_for_rank(self._value, rank)
+        return self._class(
+            type=self._type, value=value, strict=False, name=self._name
+        )
+
+
+class Numbers:
+    """The master's numbers of shared variables; they live as long as the variables."""
+
+    def __init__(self) -> None:
+        self._numbers: WeakKeyDictionary[SharedVariable, int] = WeakKeyDictionary()
+        self._next = itertools.count()
+
+    def __contains__(self, variable: SharedVariable) -> bool:
+        return variable in self._numbers
+
+    def __getitem__(self, variable: SharedVariable) -> int:
+        return self._numbers[variable]
+
+    def add(self, variable: SharedVariable) -> int:
+        """Give a variable its number."""
+        number = self._numbers[variable] = next(self._next)
+        return number

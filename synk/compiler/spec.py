@@ -1,0 +1,289 @@
+"""What a user asks for with `synk.function`: checked, and brought into one form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytensor import config
+from pytensor.compile import SharedVariable
+from pytensor.compile.io import In
+from pytensor.graph.basic import Variable
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.type import TensorType
+
+from ..comm.ops import OPS, REDUCE_OPS, check_dtype, check_op
+
+
+@dataclass
+class FunctionSpec:
+    """A function as every rank is told it; graphs only, no processes.
+
+    Givens are substituted already, and each sliceable shared variable is replaced by a
+    stand-in, an input that receives the variable's selected rows at every call.
+    """
+
+    inputs: list[Variable]
+    bcast_inputs: list[Variable]
+    outputs: list[Variable]
+    output_ops: list[str | None]
+    updates: list[tuple[SharedVariable, Variable]]
+    update_ops: list[str | None]
+    sliceable: list[SharedVariable]
+    stand_ins: list[Variable]
+    returns: str  # "none", "one" or "list"
+    mode: Any = None
+    name: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def row_inputs(self) -> list[Variable]:
+        """The inputs that hold rows of this rank alone."""
+        return [*self.inputs, *self.stand_ins]
+
+    @property
+    def all_inputs(self) -> list[Variable]:
+        """Everything that a compiled function is called with, in order."""
+        return [*self.inputs, *self.bcast_inputs, *self.stand_ins]
+
+    def shared_variables(self) -> list[SharedVariable]:
+        """Return every shared variable that the function reads or writes."""
+        graph = [*self.outputs, *(new for _, new in self.updates)]
+        found = dict.fromkeys(var for var, _ in self.updates)
+        found.update(dict.fromkeys(self.sliceable))
+        for var in ancestors(graph):
+            if isinstance(var, SharedVariable):
+                found[var] = None
+        return list(found)
+
+    def depends_on_rows(self, variable: Variable) -> bool:
+        """Tell whether a variable of the graph is a function of the rows."""
+        rows = set(self.row_inputs)
+        return any(ancestor in rows for ancestor in ancestors([variable]))
+
+
+def make_spec(
+    inputs: Sequence[Variable],
+    outputs: Any,
+    bcast_inputs: Sequence[Variable] | None,
+    updates: Any,
+    givens: Any,
+    sliceable_shareds: Sequence[SharedVariable] | None,
+    mode: Any,
+    name: str | None,
+    options: dict[str, Any],
+) -> FunctionSpec:
+    """Check the arguments of `synk.function`; see there.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is not what it should be.
+    """
+    inputs = _check_inputs(inputs, "inputs")
+    bcast_inputs = _check_inputs(bcast_inputs or [], "bcast_inputs")
+    _check_distinct([*inputs, *bcast_inputs])
+    for var in inputs:
+        _check_rows(var, "input")
+    output_list, output_ops, returns = _split_outputs(outputs)
+    update_list, update_ops = _split_updates(updates)
+    output_list, update_list = _substitute(output_list, update_list, givens)
+    defaults = _default_updates(
+        output_list, update_list, options.get("no_default_updates")
+    )
+    update_list += defaults
+    update_ops += [None] * len(defaults)
+    sliceable = _check_sliceable(sliceable_shareds or [])
+    stand_ins = [var.type(name=var.name) for var in sliceable]
+    output_list, update_list = _substitute(
+        output_list, update_list, dict(zip(sliceable, stand_ins, strict=True))
+    )
+    spec = FunctionSpec(
+        inputs,
+        bcast_inputs,
+        output_list,
+        output_ops,
+        update_list,
+        update_ops,
+        sliceable,
+        stand_ins,
+        returns,
+        mode,
+        name,
+        options,
+    )
+    _check_used(spec)
+    _settle_ops(spec)
+    return spec
+
+
+UNNAMED = "unnamed"
+"""Stands for an op until `_settle_ops`: None is an op of its own."""
+
+
+def _check_inputs(variables: Sequence[Variable], what: str) -> list[Variable]:
+    if not isinstance(variables, (list, tuple)):
+        raise TypeError(f"{what} must be a list of variables, got {variables!r}")
+    for var in variables:
+        if isinstance(var, In):
+            raise TypeError(f"{what}: pass the variable itself in place of {var}")
+        if isinstance(var, SharedVariable):
+            raise TypeError(
+                f"{what}: {var} is a shared variable, which needs no passing;"
+                " see sliceable_shareds to use some of its rows"
+            )
+        if not isinstance(var, Variable) or not isinstance(var.type, TensorType):
+            raise TypeError(f"{what} must be tensor variables, got {var!r}")
+    return list(variables)
+
+
+def _check_distinct(variables: list[Variable]) -> None:
+    seen = set()
+    for var in variables:
+        if var in seen:
+            raise ValueError(f"input {var} is given twice")
+        seen.add(var)
+
+
+def _check_rows(var: Variable, what: str) -> None:
+    if var.type.ndim == 0:
+        raise ValueError(
+            f"{what} {var} has no dimensions to scatter along; is it for bcast_inputs?"
+        )
+    if var.type.shape[0] is not None:
+        raise ValueError(
+            f"{what} {var} has a fixed first dimension of {var.type.shape[0]}, so its"
+            " rows cannot be split between ranks; make it with shape=(None, ...)"
+        )
+
+
+def _check_sliceable(variables: Sequence[SharedVariable]) -> list[SharedVariable]:
+    for var in variables:
+        if not isinstance(var, SharedVariable) or not isinstance(var.type, TensorType):
+            raise TypeError(
+                f"sliceable_shareds must be shared tensor variables, got {var!r}"
+            )
+        _check_rows(var, "sliceable shared variable")
+    _check_distinct(list(variables))
+    return list(variables)
+
+
+def _split_outputs(outputs: Any) -> tuple[list[Variable], list[str | None], str]:
+    if outputs is None:
+        return [], [], "none"
+    returns = "list" if isinstance(outputs, list) else "one"
+    pairs = outputs if returns == "list" else [outputs]
+    variables, ops = [], []
+    for pair in pairs:
+        var, op = pair if isinstance(pair, tuple) and len(pair) == 2 else (pair, UNNAMED)
+        if not isinstance(var, Variable):
+            raise TypeError(
+                "outputs must be variables, (variable, op) pairs or a list of these,"
+                f" got {pair!r}"
+            )
+        if op != UNNAMED:
+            check_op(op, OPS, f"output {var}")
+            if op is not None:
+                _check_tensor(var, op)
+        variables.append(var)
+        ops.append(op)
+    return variables, ops, returns
+
+
+def _check_tensor(var: Variable, op: str) -> None:
+    if not isinstance(var.type, TensorType):
+        raise TypeError(f"output {var} is a {var.type}: it cannot be reduced by {op!r}")
+    check_dtype(op, var.type.numpy_dtype, f"output {var}")
+
+
+def _split_updates(updates: Any) -> tuple[list, list[str | None]]:
+    if updates is None:
+        return [], []
+    triples: Iterable = updates.items() if hasattr(updates, "items") else updates
+    pairs, ops = [], []
+    for triple in triples:
+        if len(triple) not in (2, 3):
+            raise ValueError(f"an update is (shared, new) or (shared, new, op): {triple}")
+        var, new, *rest = triple
+        if not isinstance(var, SharedVariable):
+            raise TypeError(f"only shared variables can be updated, got {var!r}")
+        if any(var is other for other, _ in pairs):
+            raise ValueError(f"shared variable {var} has two updates")
+        op = rest[0] if rest else UNNAMED
+        if op != UNNAMED:
+            check_op(op, (*REDUCE_OPS, None), f"update of {var}")
+            if isinstance(var.type, TensorType):
+                check_dtype(op, var.type.numpy_dtype, f"update of {var}")
+        pairs.append((var, var.type.filter_variable(new, allow_convert=True)))
+        ops.append(op)
+    return pairs, ops
+
+
+def _substitute(outputs: list, updates: list, replace: Any) -> tuple[list, list]:
+    """Replace variables in all expressions at once, so that they stay one graph."""
+    replace = dict(replace or {})
+    if not replace:
+        return outputs, updates
+    replace = {
+        old: old.type.filter_variable(new, allow_convert=True)
+        for old, new in replace.items()
+    }
+    expressions = [*outputs, *(new for _, new in updates)]
+    replaced = clone_replace(expressions, replace)
+    outputs, news = replaced[: len(outputs)], replaced[len(outputs) :]
+    return outputs, [(var, new) for (var, _), new in zip(updates, news, strict=True)]
+
+
+def _default_updates(outputs: list, updates: list, excluded: Any) -> list:
+    """Return the updates that shared variables bring along, as random streams do."""
+    if excluded is True:
+        return []
+    skip = {var for var, _ in updates} | set(excluded or ())
+    found: list[tuple[SharedVariable, Variable]] = []
+    graph = [*outputs, *(new for _, new in updates)]
+    while graph:
+        variables = [var for var in ancestors(graph) if isinstance(var, SharedVariable)]
+        graph = []
+        for var in variables:
+            if var not in skip and var.default_update is not None:
+                skip.add(var)
+                found.append((var, var.default_update))
+                graph.append(var.default_update)
+    return found
+
+
+def _check_used(spec: FunctionSpec) -> None:
+    """Do at once what PyTensor would do at compilation, the first call for us."""
+    action = spec.options.pop("on_unused_input", None) or config.on_unused_input
+    if action == "ignore":
+        return
+    used = set(ancestors([*spec.outputs, *(new for _, new in spec.updates)]))
+    for var in spec.all_inputs:
+        if var in used:
+            continue
+        text = (
+            f"synk.function was given {var}, which no output and no update uses;"
+            " pass on_unused_input='ignore' if that is meant"
+        )
+        if action == "raise":
+            from pytensor.compile import UnusedInputError
+
+            raise UnusedInputError(text)
+        import warnings
+
+        warnings.warn(text, stacklevel=4)
+
+
+def _settle_ops(spec: FunctionSpec) -> None:
+    """Choose the ops that the user did not name."""
+    for i, (var, op) in enumerate(zip(spec.outputs, spec.output_ops, strict=True)):
+        if op == UNNAMED:
+            spec.output_ops[i] = "avg" if spec.depends_on_rows(var) else None
+            if spec.output_ops[i] is not None:
+                _check_tensor(var, "avg")
+    for i, ((var, _), op) in enumerate(zip(spec.updates, spec.update_ops, strict=True)):
+        if op == UNNAMED:
+            numeric = isinstance(var.type, TensorType) and var.type.dtype != "bool"
+            spec.update_ops[i] = "avg" if numeric else None

@@ -1,0 +1,346 @@
+"""`synk.data` and `Data`: arrays in shared memory, which every rank reads in place."""
+
+from __future__ import annotations
+
+import math
+import operator
+import weakref
+from typing import Any
+
+import numpy as np
+
+from .errors import StateError
+from .memory.segment import Segment, Window
+from .session import SESSION
+
+
+def data(
+    value: Any = None,
+    var: Any = None,
+    dtype: Any = None,
+    ndim: int | None = None,
+    shape: tuple[int, ...] | None = None,
+    minibatch: bool = False,
+    force_cast: bool = False,
+    oversize: float = 1,
+    name: str | None = None,
+) -> Data:
+    """Make an array in shared memory, for use as an input of synk functions.
+
+    Parameters
+    ----------
+    value : array_like, optional
+        What it holds at first; copied.
+    var : TensorVariable, optional
+        Takes dtype and number of dimensions from this variable, for which the data is
+        meant. Without `var`, `dtype` and `ndim` they come from `value`.
+    dtype : dtype, optional
+        Any dtype of fixed size.
+    ndim : int, optional
+        The number of dimensions.
+    shape : tuple of int, optional
+        The shape, when no `value` is given; filled with zeros.
+    minibatch : bool
+        If True, row 0 stands for the lowest row number in the `batch` of a call: the
+        data holds the rows of a batch alone.
+    force_cast : bool
+        If True, values are cast to the dtype even where that loses information.
+    oversize : float
+        Reserve so many times the memory needed, at least 1, to grow into.
+    name : str, optional
+        Shown in messages.
+
+    Returns
+    -------
+    Data
+
+    Raises
+    ------
+    SharedMemoryFull
+        If ``/dev/shm`` has no room.
+    StateError
+        In a worker.
+    TypeError, ValueError
+        If value, dtype, ndim and shape do not fit together.
+
+    Examples
+    --------
+    >>> import synk
+    >>> x = synk.data([[1, 2], [3, 4]], dtype="float32")
+    >>> x[1] = 0
+    >>> x
+    <synk.Data shape=(2, 2) dtype=float32>
+    >>> x[:].sum()
+    np.float32(3.0)
+    """
+    if var is not None:
+        dtype = var.type.dtype if dtype is None else dtype
+        ndim = var.type.ndim if ndim is None else ndim
+        name = var.name if name is None else name
+    if value is not None:
+        given = _as_array(value)
+        dtype = given.dtype if dtype is None else dtype
+        ndim = given.ndim if ndim is None else ndim
+        if shape is not None and tuple(shape) != given.shape:
+            raise ValueError(f"shape={shape} was given with a value of {given.shape}")
+    elif shape is not None:
+        shape = _check_shape(shape)
+        ndim = len(shape) if ndim is None else ndim
+    if dtype is None or ndim is None:
+        raise TypeError("give a value, a variable (var), or dtype and ndim or shape")
+    result = Data(dtype, ndim, minibatch, force_cast, oversize, name)
+    if value is not None:
+        result.set_value(value)
+    elif shape is not None:
+        result.set_shape(shape)
+    return result
+
+
+class Data:
+    """An array in shared memory; made by :func:`synk.data`.
+
+    Reading and writing with ``[]`` follow numpy, and act on the memory that the ranks
+    read. ``x[...]`` of a slice is a view: it stays valid, and keeps the memory, even when
+    the data grows or is freed.
+    """
+
+    def __init__(
+        self,
+        dtype: Any,
+        ndim: int,
+        minibatch: bool = False,
+        force_cast: bool = False,
+        oversize: float = 1,
+        name: str | None = None,
+    ) -> None:
+        if SESSION.state == "worker":
+            raise StateError(f"this is rank {SESSION.rank}, a worker: no Data here")
+        self._dtype = np.dtype(dtype)
+        if self._dtype.hasobject or not self._dtype.itemsize:
+            raise TypeError(f"dtype {self._dtype} has no fixed size for shared memory")
+        self._ndim = operator.index(ndim)
+        if not 0 <= self._ndim <= 32:
+            raise ValueError(f"ndim must be from 0 to 32, got {ndim}")
+        self.minibatch = bool(minibatch)
+        self.name = name
+        self._force_cast = bool(force_cast)
+        self._oversize = _check_oversize(oversize)
+        self._segment: Segment | None = None
+        self._array: np.ndarray | None = None
+        self._forget: weakref.finalize | None = None
+
+    # -- what it is ------------------------------------------------------------
+
+    @property
+    def data(self) -> np.ndarray:
+        """The whole array, a view of the shared memory.
+
+        Raises
+        ------
+        ValueError
+            If it holds nothing: no value was set, or it was freed.
+        """
+        if self._array is None:
+            raise ValueError(f"{self!r} holds nothing: set a value or a shape first")
+        return self._array
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype, fixed at creation."""
+        return self._dtype
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions, fixed at creation."""
+        return self._ndim
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape."""
+        return self.data.shape
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return self.data.size
+
+    @property
+    def alloc_size(self) -> int:
+        """The number of elements there is memory for."""
+        return 0 if self._segment is None else self._segment.nbytes // self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.data[index]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.data[index] = self._cast(value)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy or (dtype is not None and np.dtype(dtype) != self.dtype):
+            if copy is False:
+                raise ValueError(f"{self!r} cannot be {dtype} without a copy")
+            return np.array(self.data, dtype=dtype)
+        return self.data
+
+    def __repr__(self) -> str:
+        name = "" if self.name is None else f" {self.name!r}"
+        shape = f"shape={self._array.shape}" if self._array is not None else "empty"
+        return f"<synk.Data{name} {shape} dtype={self.dtype}>"
+
+    # -- changing it -------------------------------------------------------------
+
+    def condition_data(self, value: Any) -> np.ndarray:
+        """Return `value` as an array of this data's dtype and number of dimensions.
+
+        Raises
+        ------
+        TypeError
+            If the dtype cannot be cast without loss, and `force_cast` is not set, or the
+            number of dimensions differs.
+        """
+        array = self._cast(value)
+        if array.ndim != self.ndim:
+            raise TypeError(
+                f"{self!r} has {self.ndim} dimensions, the value {array.ndim}"
+                f" (shape {array.shape})"
+            )
+        return array
+
+    def set_value(self, value: Any) -> None:
+        """Hold a copy of `value`, in place of what was held; grows if it must.
+
+        Raises
+        ------
+        TypeError
+            As for :meth:`condition_data`.
+        SharedMemoryFull
+            If it must grow and ``/dev/shm`` has no room.
+        """
+        array = self.condition_data(value)
+        if self._array is not None and np.may_share_memory(array, self._array):
+            array = array.copy()
+        self._resize(array.shape)
+        self.data[...] = array
+
+    def set_length(self, length: int, oversize: float | None = None) -> None:
+        """Set the number of rows; those that remain are kept, new ones hold zeros.
+
+        Parameters
+        ----------
+        length : int
+        oversize : float, optional
+            If it must grow, reserve so many times the memory needed.
+        """
+        if self.ndim == 0:
+            raise ValueError(f"{self!r} has no rows: it has no dimensions")
+        self.set_shape((length, *self.shape[1:]), oversize)
+
+    def set_shape(self, shape: tuple[int, ...], oversize: float | None = None) -> None:
+        """Set the shape; the part that old and new shape share is kept, the rest is 0.
+
+        Parameters
+        ----------
+        shape : tuple of int
+        oversize : float, optional
+            If it must grow, reserve so many times the memory needed.
+        """
+        shape = _check_shape(shape)
+        if len(shape) != self.ndim:
+            raise ValueError(f"{self!r} has {self.ndim} dimensions, got shape {shape}")
+        old = self._array
+        if old is None or old.shape[1:] == shape[1:]:
+            before = 0 if old is None else min(len(old), shape[0]) if shape else 1
+            self._resize(shape, oversize)
+            if shape:
+                self.data[before:] = _zero(self.dtype)
+            elif old is None:
+                self.data[...] = _zero(self.dtype)
+            return
+        kept = tuple(slice(min(a, b)) for a, b in zip(old.shape, shape, strict=True))
+        saved = old[kept].copy()
+        self._resize(shape, oversize)
+        self.data[...] = _zero(self.dtype)
+        self.data[kept] = saved
+
+    def free_memory(self) -> None:
+        """Give the shared memory back; the data can be set again."""
+        if self._forget is not None:
+            self._forget()
+        self._segment = self._array = self._forget = None
+
+    def _resize(self, shape: tuple[int, ...], oversize: float | None = None) -> None:
+        """Make the array one of `shape`; old rows keep their place in memory."""
+        factor = self._oversize if oversize is None else _check_oversize(oversize)
+        needed = math.prod(shape) * self.dtype.itemsize
+        if self._segment is None:
+            self._segment = Segment(math.ceil(needed * factor))
+            address = self._segment.address
+            self._forget = weakref.finalize(
+                self, SESSION.notify, "segment", (address.pid, address.serial)
+            )
+            self._forget.atexit = False
+        elif needed > self._segment.nbytes:
+            self._segment.grow(math.ceil(needed * factor))
+        self._array = self._segment.array(self.dtype, shape)
+
+    def _cast(self, value: Any) -> np.ndarray:
+        if not hasattr(value, "dtype") and self.dtype.kind not in "biufc":
+            return np.asarray(value, self.dtype)  # numpy knows how to read records
+        array = _as_array(value)
+        if array.dtype == self.dtype:
+            return array
+        # Python's own numbers have no precision to lose, only a kind.
+        loose = not hasattr(value, "dtype") and array.dtype.kind == "f"
+        fits = loose and self.dtype.kind in "fc"
+        if not (fits or self._force_cast or _casts(array, self.dtype)):
+            raise TypeError(
+                f"{self!r} holds {self.dtype}, and {array.dtype} cannot be cast to it"
+                " without loss; convert the value, or make the data with force_cast=True"
+            )
+        return array.astype(self.dtype)
+
+    def _window(self) -> Window:
+        """Describe the array to the ranks."""
+        array = self.data
+        assert self._segment is not None
+        return self._segment.window(array)
+
+
+def _as_array(value: Any) -> np.ndarray:
+    if isinstance(value, Data):
+        return value.data
+    return np.asarray(value)
+
+
+def _casts(array: np.ndarray, dtype: np.dtype) -> bool:
+    """Tell whether every value of `array` keeps its meaning as `dtype`.
+
+    Integers are judged by their values: Python's come as int64, whatever they are.
+    """
+    if np.can_cast(array.dtype, dtype, "safe"):
+        return True
+    if array.dtype.kind in "iu" and dtype.kind in "iufc":
+        with np.errstate(all="ignore"):
+            return bool(np.array_equal(array.astype(dtype).astype(array.dtype), array))
+    return False
+
+
+def _zero(dtype: np.dtype) -> np.ndarray:
+    return np.zeros((), dtype)
+
+
+def _check_shape(shape: Any) -> tuple[int, ...]:
+    shape = (shape,) if isinstance(shape, int) else shape
+    shape = tuple(operator.index(n) for n in shape)
+    if any(n < 0 for n in shape):
+        raise ValueError(f"a shape has no negative lengths, got {shape}")
+    return shape
+
+
+def _check_oversize(oversize: float) -> float:
+    if not oversize >= 1:
+        raise ValueError(f"oversize must be at least 1, got {oversize}")
+    return oversize

@@ -1,0 +1,90 @@
+"""The exceptions synk raises of its own; user mistakes are TypeError or ValueError."""
+
+from __future__ import annotations
+
+import signal as _signal
+
+
+class SynkError(RuntimeError):
+    """Base class of every exception that synk defines."""
+
+
+class StateError(SynkError):
+    """Called in the wrong state: not forked, already forked, closed, in a worker."""
+
+
+class SharedMemoryFull(SynkError, MemoryError):
+    """``/dev/shm`` has no room for a segment; says how much is needed and free."""
+
+
+class ShapeMismatch(SynkError, ValueError):
+    """A collective needs equal shapes and the ranks have different ones."""
+
+
+class RankTimeout(SynkError, TimeoutError):
+    """A rank did not answer before the deadline given to :func:`synk.fork`."""
+
+
+class WorkerDied(SynkError):
+    """A rank's process ended; the session can only be closed.
+
+    Attributes
+    ----------
+    rank : int
+        The rank that died; -1 for the zygote that forks the ranks.
+    pid : int
+        Its process id.
+    signal : int or None
+        The signal that killed it, or None when it exited.
+    exitcode : int or None
+        Its exit status, or None when a signal killed it.
+    """
+
+    def __init__(self, rank: int, pid: int, status: int) -> None:
+        self.rank, self.pid, self.status = rank, pid, status
+        self.signal = -status if status < 0 else None
+        self.exitcode = status if status >= 0 else None
+        super().__init__(self._describe())
+
+    def __reduce__(self) -> tuple:
+        return type(self), (self.rank, self.pid, self.status)
+
+    def _describe(self) -> str:
+        who = "the zygote" if self.rank < 0 else f"rank {self.rank}"
+        if self.signal is None:
+            how = f"exited with code {self.exitcode}"
+        else:
+            how = f"was killed by {_signal_name(self.signal)}"
+        hint = ""
+        if self.signal == _signal.SIGKILL:
+            hint = (
+                " (SIGKILL nobody sent is often the kernel's out-of-memory killer:"
+                " see `dmesg`, and use fewer ranks or num_slices)"
+            )
+        return f"{who} (pid {self.pid}) {how}{hint}; call synk.close()"
+
+
+class RemoteTraceback(Exception):
+    """The traceback of an error on another rank, as text; its ``__cause__``."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.text}"""'
+
+
+class RemoteError(SynkError):
+    """Stands for a rank's exception that cannot be pickled; holds its text."""
+
+
+class Aborted(BaseException):
+    """Internal: this rank stopped because another rank failed first."""
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return _signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

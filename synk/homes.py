@@ -1,0 +1,238 @@
+"""Homes: where shared variables that are reduced lie in shared memory.
+
+A home is a segment with a row for each rank, and every row has a slot for each variable of
+the list that was first reduced together::
+
+    rank 0   | weights | bias |  ...  |      a variable's value on rank r
+    rank 1   | weights | bias |  ...  |      is a view of its slot in row r
+
+As adjacent slots of one dtype are reduced as one array, a whole network's gradients
+cost one pass. A value leaves its slot when a function replaces it by a new array, and is
+copied back at the next reduction; an update in place never leaves.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from pytensor.compile import SharedVariable
+
+from .comm.kernels import warm
+from .engines import host
+from .errors import ShapeMismatch
+from .memory.segment import ALIGNMENT, Segment, Window, layout
+
+if TYPE_CHECKING:
+    from .session import Session
+
+NO_WEIGHT = -1
+_DETAILS = -2
+
+
+class Slot(NamedTuple):
+    """The place of one variable in a home."""
+
+    home: int
+    offset: int
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+
+    def holds(self, value: np.ndarray) -> bool:
+        """Tell whether a value fits the slot."""
+        return value.shape == self.shape and value.dtype == self.dtype
+
+
+class NewHome(NamedTuple):
+    """A home, as the ranks are told of it."""
+
+    number: int
+    window: Window
+    slots: dict[int, Slot]
+
+
+class Run(NamedTuple):
+    """Adjacent slots of one dtype: reduced as one array, ``buffers[rank, element]``."""
+
+    buffers: np.ndarray
+    weights: list[float]
+
+
+class Homes:
+    """The homes that one rank knows."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self._rank, self._size = rank, size
+        self._rows: dict[int, np.ndarray] = {}  # (ranks, bytes)
+        self._slots: dict[int, Slot] = {}
+        self._views: dict[int, np.ndarray] = {}
+        self._segments: dict[int, Segment] = {}  # in the master
+        self._next = itertools.count()
+
+    # -- in the master ------------------------------------------------------------------
+
+    def house(
+        self, numbers: Sequence[int], variables: Sequence[SharedVariable]
+    ) -> NewHome | None:
+        """Make a home for the variables that have none for their present value."""
+        homeless = {}
+        for number, var in zip(numbers, variables, strict=True):
+            value = host.get_value(var)
+            slot = self._slots.get(number)
+            if slot is None or not slot.holds(value):
+                homeless[number] = value
+        if not homeless:
+            return None
+        offsets, nbytes = layout([value.nbytes for value in homeless.values()])
+        segment = Segment(nbytes * self._size)
+        home = next(self._next)
+        self._segments[home] = segment
+        slots = {
+            number: Slot(home, offset, value.dtype.str, value.shape, value.nbytes)
+            for (number, value), offset in zip(homeless.items(), offsets, strict=True)
+        }
+        for dtype in {value.dtype for value in homeless.values()}:
+            warm(dtype)  # compiled here once; the ranks find it in numba's cache
+        rows = segment.array(np.uint8, (self._size, nbytes))
+        self._move_in(home, rows, slots)
+        return NewHome(home, segment.window(rows), slots)
+
+    # -- on every rank --------------------------------------------------------------------
+
+    def attach(self, new: NewHome | None, session: Session) -> None:
+        """Learn of a home that the master has made."""
+        if new is not None and self._rank:
+            self._move_in(new.number, session.array(new.window), new.slots)
+
+    def _move_in(self, home: int, rows: np.ndarray, slots: dict[int, Slot]) -> None:
+        self._rows[home] = rows
+        self._slots.update(slots)
+        for number, slot in slots.items():
+            place = rows[self._rank, slot.offset : slot.offset + slot.nbytes]
+            self._views[number] = place.view(slot.dtype).reshape(slot.shape)
+        self._vacate()
+
+    def forget(self, number: int) -> None:
+        """Drop the slot of a variable that is gone."""
+        if self._slots.pop(number, None) is not None:
+            del self._views[number]
+            self._vacate()
+
+    def _vacate(self) -> None:
+        """Give back the homes that nobody lives in any more."""
+        lived_in = {slot.home for slot in self._slots.values()}
+        for home in self._rows.keys() - lived_in:
+            del self._rows[home]
+            self._segments.pop(home, None)
+
+    def enter(
+        self, numbers: Sequence[int], variables: Sequence[SharedVariable]
+    ) -> dict[int, tuple[int, ...]]:
+        """Move this rank's values into their slots.
+
+        Returns
+        -------
+        dict
+            The shapes of values that do not fit, by the position of their variable;
+            nothing is moved for these.
+        """
+        misfits = {}
+        for i, (number, var) in enumerate(zip(numbers, variables, strict=True)):
+            value, view = host.get_value(var), self._views[number]
+            if value is view:
+                continue
+            if not self._slots[number].holds(value):
+                misfits[i] = value.shape
+            elif not _is_same_memory(value, view):
+                view[...] = value
+                host.set_value(var, view)
+        return misfits
+
+    def agree(
+        self,
+        session: Session,
+        op: str,
+        numbers: Sequence[int],
+        misfits: dict[int, tuple[int, ...]],
+    ) -> list[tuple[float, ...]]:
+        """Wait for all ranks, and return each variable's weight on every rank.
+
+        Raises
+        ------
+        ShapeMismatch
+            On every rank, if the shapes of any variable differ.
+        """
+        mine = [session.registry.rows.get(number, NO_WEIGHT) for number in numbers]
+        simple = not misfits and len(set(mine)) == 1
+        words = session.comm.agree(mine[0] if simple else _DETAILS)
+        if _DETAILS not in words:
+            return [_weights(words)] * len(numbers)
+        details = session.comm.exchange((misfits, mine))
+        self._check_shapes(op, numbers, [shapes for shapes, _ in details], session)
+        return [_weights(of_var) for of_var in zip(*(w for _, w in details), strict=True)]
+
+    def _check_shapes(self, op, numbers, misfits, session) -> None:
+        for i, number in enumerate(numbers):
+            usual = self._slots[number].shape
+            shapes = [of_rank.get(i, usual) for of_rank in misfits]
+            var = session.registry.variables[number]
+            check_shapes(f"reduce by {op!r}", var, shapes)
+
+    def runs(
+        self, numbers: Sequence[int], weights: Sequence[tuple[float, ...]]
+    ) -> list[Run]:
+        """Return what is to be reduced, in as few arrays as possible."""
+        order = sorted(
+            range(len(numbers)), key=lambda i: self._slots[numbers[i]][:2]
+        )
+        runs: list[tuple[Slot, int, tuple]] = []  # first slot, end in bytes, weights
+        for i in order:
+            slot = self._slots[numbers[i]]
+            end = slot.offset + slot.nbytes
+            if runs:
+                first, before, of_run = runs[-1]
+                gap = slot.offset - before
+                if (
+                    first.home == slot.home
+                    and first.dtype == slot.dtype
+                    and of_run == weights[i]
+                    and gap < ALIGNMENT  # padding, which may be reduced too
+                ):
+                    runs[-1] = first, max(before, end), of_run
+                    continue
+            runs.append((slot, end, weights[i]))
+        return [
+            Run(
+                self._rows[first.home][:, first.offset : end].view(first.dtype),
+                list(of_run),
+            )
+            for first, end, of_run in runs
+            if end > first.offset
+        ]
+
+
+def check_shapes(
+    what: str, var: SharedVariable, shapes: Sequence[tuple[int, ...]], hint: str = ""
+) -> None:
+    """Raise ShapeMismatch, naming every rank, unless all shapes are the same."""
+    if any(shape != shapes[0] for shape in shapes):
+        listed = ", ".join(f"rank {rank} {shape}" for rank, shape in enumerate(shapes))
+        raise ShapeMismatch(
+            f"cannot {what} {var}: its shape differs between ranks: {listed}{hint}"
+        )
+
+
+def _weights(words: Sequence[int]) -> tuple[float, ...]:
+    """Return the ranks' weights; without rows behind every value, all count alike."""
+    return (1,) * len(words) if NO_WEIGHT in words else tuple(words)
+
+
+def _is_same_memory(value: np.ndarray, view: np.ndarray) -> bool:
+    """Tell whether a value lies in its slot: compiled code makes new array objects."""
+    return (
+        value.flags.c_contiguous
+        and value.__array_interface__["data"] == view.__array_interface__["data"]
+    )

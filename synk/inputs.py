@@ -1,0 +1,237 @@
+"""The arguments of a call: checked in the master, and described to the ranks."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from pytensor.compile import SharedVariable
+from pytensor.graph.basic import Variable
+
+from .data import Data
+from .memory.partition import Selection, count, cuts, part, select, shift, span
+from .memory.segment import Arena, Window
+
+
+class Source(NamedTuple):
+    """Where the rows of one input lie.
+
+    ``array`` is the array itself in the master and a window for the other ranks.
+    Row i of the batch is row ``i - offset`` of it if it was staged (it holds batch rows in
+    their order), and row ``selection[i] - offset`` if not.
+    """
+
+    array: Any
+    offset: int
+    staged: bool
+
+
+class Rows(NamedTuple):
+    """The rows of a call: one selection and one cut into parts, for all inputs."""
+
+    selection: Selection
+    bounds: list[int]
+    sources: list[Source]
+
+    def count(self) -> int:
+        """Return the number of rows on all ranks."""
+        return self.bounds[-1]
+
+    def share(self, rank: int) -> int:
+        """Return the number of rows of one rank."""
+        return self.bounds[rank + 1] - self.bounds[rank]
+
+    def of_rank(self, rank: int) -> list[Selection]:
+        """Return what a rank is to take of each source."""
+        start, stop = self.bounds[rank], self.bounds[rank + 1]
+        mine = part(self.selection, start, stop)
+        return [
+            slice(start - source.offset, stop - source.offset)
+            if source.staged
+            else shift(mine, -source.offset)
+            if source.offset
+            else mine
+            for source in self.sources
+        ]
+
+
+def gather_rows(
+    variables: Sequence[Variable],
+    values: Sequence[Any],
+    batch: Any,
+    size: int,
+    options: dict[str, Any],
+) -> Rows:
+    """Check the scattered inputs of a call and cut their rows between the ranks.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        If a value does not fit its variable, lengths differ, or the batch is wrong.
+    """
+    if not variables:
+        if batch is not None:
+            raise ValueError("batch was given, and there are no scattered inputs")
+        return Rows(slice(0, 0), [0] * (size + 1), [])
+    arrays = check_arguments(variables, values, options)
+    windowed = [isinstance(value, Data) and value.minibatch for value in values]
+    length = _common_length(variables, arrays, windowed, batch)
+    selection = select(batch, length)
+    low, high = span(selection)
+    sources = []
+    for var, array, moved in zip(variables, arrays, windowed, strict=True):
+        if moved and len(array) < high - low:
+            raise IndexError(
+                f"the minibatch for input {var} has {len(array)} rows, and the batch"
+                f" spans {high - low} (rows {low} to {high - 1})"
+            )
+        sources.append(Source(array, low if moved else 0, False))
+    return Rows(selection, cuts(count(selection), size), sources)
+
+
+def _common_length(variables, arrays, windowed, batch) -> int:
+    """Return the number of rows that `batch` is to be applied to."""
+    lengths = {
+        str(var): len(array)
+        for var, array, moved in zip(variables, arrays, windowed, strict=True)
+        if not moved
+    }
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"the scattered inputs have different lengths: {lengths}")
+    if lengths:
+        return next(iter(lengths.values()))
+    # Minibatches alone: nothing says how many rows the whole has.
+    if batch is None:
+        return min(map(len, arrays))
+    if isinstance(batch, slice):
+        if batch.stop is None or batch.stop < 0 or (batch.start or 0) < 0:
+            raise ValueError(f"batch={batch} of minibatch data needs explicit bounds")
+        return batch.stop
+    batch = np.asarray(batch)
+    if batch.dtype == bool:
+        return len(batch)
+    if batch.size and int(batch.min()) < 0:
+        raise IndexError(f"row {batch.min()} of minibatch data: negative rows mean none")
+    return int(batch.max()) + bool(batch.ndim) if batch.size else 0
+
+
+def check_arguments(
+    variables: Sequence[Variable], values: Sequence[Any], options: dict[str, Any]
+) -> list[np.ndarray]:
+    """Return the values as arrays of exactly the variables' types."""
+    downcast = options.get("allow_input_downcast")
+    return [
+        _check_data(var, value)
+        if isinstance(value, Data)
+        else _check_value(var, value, downcast)
+        for var, value in zip(variables, values, strict=True)
+    ]
+
+
+def _check_data(var: Variable, value: Data) -> np.ndarray:
+    array = value.data
+    kind = var.type
+    if array.dtype != kind.numpy_dtype or array.ndim != kind.ndim:
+        raise TypeError(
+            f"input {var} is {kind.dtype} with {kind.ndim} dimensions, got {value!r};"
+            f" make it with synk.data(values, var={var})"
+        )
+    _check_static_shape(var, array)
+    return array
+
+
+def _check_value(var: Variable, value: Any, downcast: bool | None) -> np.ndarray:
+    if isinstance(value, np.ndarray) and value.dtype == var.type.numpy_dtype:
+        array = value  # what `filter` would return, without its cost
+        if array.ndim == var.type.ndim:
+            _check_static_shape(var, array)
+            return array
+    if hasattr(value, "to_numpy"):
+        value = value.to_numpy()  # a column or a table of pandas
+    try:
+        array = var.type.filter(value, strict=False, allow_downcast=downcast)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"input {var} ({var.type}): {error}") from error
+    return array
+
+
+def _check_static_shape(var: Variable, array: np.ndarray) -> None:
+    for axis, (fixed, length) in enumerate(zip(var.type.shape, array.shape, strict=True)):
+        if fixed is not None and fixed != length:
+            raise TypeError(
+                f"input {var} ({var.type}) has length {fixed} along axis {axis},"
+                f" got shape {array.shape}"
+            )
+
+
+def check_num_slices(num_slices: int, has_rows: bool) -> int:
+    """Return `num_slices` as an int of at least 1."""
+    slices = operator.index(num_slices)
+    if slices < 1:
+        raise ValueError(f"num_slices must be at least 1, got {num_slices}")
+    if slices > 1 and not has_rows:
+        raise ValueError(
+            f"num_slices={num_slices} needs scattered inputs or sliceable_shareds"
+        )
+    return slices
+
+
+def check_shared_rows(
+    batch_s: Any, variables: Sequence[SharedVariable], size: int
+) -> list[Any] | None:
+    """Bring `batch_s` into the form of one entry for each rank.
+
+    Rank 0's entry is checked against the master's variables; only the other ranks know
+    the lengths of theirs.
+    """
+    if batch_s is None:
+        return None
+    if not variables:
+        raise ValueError("batch_s was given, and there are no sliceable_shareds")
+    is_list = isinstance(batch_s, (list, tuple)) and any(
+        entry is None or isinstance(entry, (slice, list, tuple, np.ndarray))
+        for entry in batch_s
+    )
+    if not is_list:
+        batch_s = [batch_s] * size
+    if len(batch_s) != size:
+        raise ValueError(f"batch_s has {len(batch_s)} entries for {size} ranks")
+    for var in variables:
+        select(batch_s[0], len(var.get_value(borrow=True)))
+    return list(batch_s)
+
+
+def stage(
+    rows: Rows, values: Sequence[Any], constants: list[np.ndarray], arena: Arena
+) -> tuple[Rows, list[Window]]:
+    """Describe a call's arguments to ranks 1 and up.
+
+    `Data` is described where it lies. Of other arrays the rows that go to those ranks
+    are copied to the arena, selected already: rank 0 uses the user's own memory.
+    """
+    first = rows.bounds[1]
+    others = part(rows.selection, first, rows.bounds[-1])
+    copies = [
+        source.array[others]
+        for source, value in zip(rows.sources, values, strict=False)
+        if not isinstance(value, Data)
+    ]
+    loose = [
+        array
+        for array, value in zip(constants, values[len(rows.sources) :], strict=True)
+        if not isinstance(value, Data)
+    ]
+    staged = iter(arena.put([*copies, *loose]) if copies or loose else ())
+    sources = [
+        source._replace(array=value._window())
+        if isinstance(value, Data)
+        else Source(next(staged), first, True)
+        for source, value in zip(rows.sources, values, strict=False)
+    ]
+    windows = [
+        value._window() if isinstance(value, Data) else next(staged)
+        for value in values[len(rows.sources) :]
+    ]
+    return rows._replace(sources=sources), windows

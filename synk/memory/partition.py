@@ -1,0 +1,133 @@
+"""Which rows a rank gets: index arithmetic only, no memory and no processes.
+
+A *selection* is what a `batch` argument comes down to: a ``slice`` with step 1, whose
+rows are taken without a copy, or an array of non-negative row numbers.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TypeAlias
+
+import numpy as np
+
+Selection: TypeAlias = "slice | np.ndarray"
+
+
+def select(batch, length: int) -> Selection:
+    """Turn a user's `batch` into a selection of rows from 0 to `length` - 1.
+
+    Parameters
+    ----------
+    batch : None, int, slice, array of int, or array of bool
+        None selects all rows, an int the first so many. Slices, negative row numbers
+        and masks mean what they mean to numpy.
+    length : int
+        The number of rows there are.
+
+    Returns
+    -------
+    slice or numpy.ndarray
+        A slice with step 1 and ``0 <= start <= stop <= length``, or int64 row numbers
+        in ``[0, length)``.
+
+    Raises
+    ------
+    IndexError
+        If a row lies outside, or a mask has another length.
+    TypeError, ValueError
+        If `batch` is none of these things.
+    """
+    if batch is None:
+        return slice(0, length)
+    if isinstance(batch, slice):
+        return _from_slice(batch, length)
+    if isinstance(batch, np.ndarray) and batch.ndim:
+        return _from_array(batch, length)
+    try:
+        count = operator.index(batch)
+    except TypeError:
+        return _from_array(np.asarray(batch), length)
+    if isinstance(batch, (bool, np.bool_)):
+        raise TypeError(f"batch must not be a single bool, got {batch!r}")
+    if not 0 <= count <= length:
+        raise IndexError(f"batch={count} asks for the first {count} of {length} rows")
+    return slice(0, count)
+
+
+def _from_slice(rows: slice, length: int) -> Selection:
+    start, stop, step = rows.indices(length)
+    if step == 1:
+        return slice(start, max(start, stop))
+    return np.arange(start, stop, step, dtype=np.int64)
+
+
+def _from_array(rows: np.ndarray, length: int) -> np.ndarray:
+    if rows.ndim != 1:
+        raise ValueError(
+            "batch must be an int, a slice or one-dimensional,"
+            f" got {rows.ndim} dimensions"
+        )
+    if rows.dtype == bool:
+        if len(rows) != length:
+            raise IndexError(f"batch is a mask of {len(rows)} for {length} rows")
+        return np.flatnonzero(rows)
+    if rows.size == 0:
+        return np.zeros(0, np.int64)
+    if rows.dtype.kind not in "iu":
+        raise TypeError(f"batch must hold integers or bools, got {rows.dtype}")
+    lowest, highest = int(rows.min()), int(rows.max())
+    if lowest < -length or highest >= length:
+        row = highest if highest >= length else lowest
+        raise IndexError(f"batch has row {row}, out of range for {length} rows")
+    rows = rows.astype(np.int64, copy=False)
+    return np.where(rows < 0, rows + length, rows) if lowest < 0 else rows
+
+
+def count(selection: Selection) -> int:
+    """Return how many rows are selected."""
+    if isinstance(selection, slice):
+        return selection.stop - selection.start
+    return len(selection)
+
+
+def cuts(rows: int, parts: int) -> list[int]:
+    """Cut `rows` into contiguous parts that differ by one row at the most.
+
+    Returns ``parts + 1`` bounds; part i is ``bounds[i]:bounds[i + 1]``. The larger
+    parts come first, so that rank 0 has rows whenever there are any.
+
+    >>> cuts(7, 3)
+    [0, 3, 5, 7]
+    >>> cuts(1, 3)
+    [0, 1, 1, 1]
+    """
+    size, more = divmod(rows, parts)
+    return [i * size + min(i, more) for i in range(parts + 1)]
+
+
+def part(selection: Selection, start: int, stop: int) -> Selection:
+    """Return the rows from `start` to `stop` of a selection.
+
+    >>> part(slice(10, 20), 2, 5)
+    slice(12, 15, None)
+    """
+    if isinstance(selection, slice):
+        return slice(selection.start + start, selection.start + stop)
+    return selection[start:stop]
+
+
+def shift(selection: Selection, by: int) -> Selection:
+    """Return the selection with `by` added to every row number."""
+    if isinstance(selection, slice):
+        return slice(selection.start + by, selection.stop + by)
+    return selection + by
+
+
+def span(selection: Selection) -> tuple[int, int]:
+    """Return the lowest selected row and one past the highest; (0, 0) when empty."""
+    if count(selection) == 0:
+        return 0, 0
+    if isinstance(selection, slice):
+        return selection.start, selection.stop
+    return int(selection.min()), int(selection.max()) + 1

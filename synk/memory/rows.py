@@ -1,0 +1,44 @@
+"""Taking selected rows out of an array, the way a compiled function wants them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .partition import Selection, count
+
+
+class RowTaker:
+    """Takes rows into a buffer that is used again, one for each input of a function.
+
+    Adjacent rows are a view, of an array that is C-contiguous and writeable. Others are gathered with ``numpy.take`` into memory that
+    is warm already: a fresh array of that size would cost page faults at every call.
+    """
+
+    def __init__(self) -> None:
+        self._buffer: np.ndarray | None = None
+
+    def take(self, array: np.ndarray, selection: Selection) -> np.ndarray:
+        """Return the selected rows, C-contiguous; valid until the next call."""
+        shape = (count(selection), *array.shape[1:])
+        if isinstance(selection, slice):
+            view = array[selection]
+            if view.flags.carray:
+                return view
+            # Numba would compile anew for a strided or a read-only array.
+            room = self._room(shape, array.dtype)
+            room[...] = view
+            return room
+        # mode="clip" is what lets `out` be written directly; the row numbers were
+        # checked when the batch was resolved.
+        return np.take(array, selection, 0, self._room(shape, array.dtype), "clip")
+
+    def _room(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        buffer = self._buffer
+        if (
+            buffer is None
+            or buffer.dtype != dtype
+            or buffer.shape[1:] != shape[1:]
+            or len(buffer) < shape[0]
+        ):
+            buffer = self._buffer = np.empty(shape, dtype)
+        return buffer[: shape[0]]

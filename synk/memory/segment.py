@@ -1,0 +1,217 @@
+"""Shared-memory segments that have no name.
+
+A segment is made with ``shm_open`` and unlinked at once. Whoever needs it opens
+``/proc/<owner>/fd/<fd>``, which works for processes of one user on one machine. So
+nothing can be left in ``/dev/shm``, however the processes end: the kernel frees a
+segment when its last process is gone, SIGKILL of all of them included.
+
+Space is reserved with ``posix_fallocate``. Without that, writing to a segment in a full
+``/dev/shm`` (64 MB in Docker by default) is a SIGBUS; with it, making one is an error
+that says how much is missing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import mmap
+import os
+import shutil
+from typing import NamedTuple
+
+import numpy as np
+import posix_ipc
+
+from ..errors import SharedMemoryFull
+
+ALIGNMENT = 64
+"""Bytes; arrays start on cache lines so that two ranks never write to the same one."""
+
+_serials = itertools.count()
+
+
+class Address(NamedTuple):
+    """How another process finds a segment."""
+
+    pid: int
+    fd: int
+    serial: int  # file descriptors are used again; (pid, serial) never is
+    nbytes: int
+
+
+class Window(NamedTuple):
+    """An array inside a segment, as it travels between processes."""
+
+    address: Address
+    offset: int
+    dtype: str | list
+    shape: tuple[int, ...]
+
+
+class Segment:
+    """A piece of memory that processes share.
+
+    Parameters
+    ----------
+    nbytes : int
+        Size in bytes, reserved now.
+
+    Raises
+    ------
+    SharedMemoryFull
+        If ``/dev/shm`` has not that much room.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self._pid, self._serial = os.getpid(), next(_serials)
+        name = f"/synk-{self._pid}-{self._serial}"
+        shared = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600)
+        shared.unlink()
+        self._fd = shared.fd
+        self.nbytes = 0
+        try:
+            self.grow(nbytes)
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def attach(cls, address: Address) -> Segment:
+        """Map a segment that another process owns."""
+        self = cls.__new__(cls)
+        self._pid, self._serial = address.pid, address.serial
+        self._fd = -1
+        path = f"/proc/{address.pid}/fd/{address.fd}"
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            self._map = mmap.mmap(fd, address.nbytes)
+        finally:
+            os.close(fd)
+        self.nbytes = address.nbytes
+        return self
+
+    @property
+    def address(self) -> Address:
+        """What other processes need to attach."""
+        return Address(self._pid, self._fd, self._serial, self.nbytes)
+
+    def grow(self, nbytes: int) -> None:
+        """Make room for `nbytes`; the bytes before stay, and so do views of them."""
+        nbytes = _whole_pages(nbytes)
+        if nbytes <= self.nbytes:
+            return
+        try:
+            os.posix_fallocate(self._fd, 0, nbytes)
+        except OSError as error:
+            os.ftruncate(self._fd, self.nbytes)
+            free = shutil.disk_usage("/dev/shm").free
+            raise SharedMemoryFull(
+                f"no room for {nbytes - self.nbytes:,} bytes of shared memory:"
+                f" {free:,} bytes are free in /dev/shm ({error.strerror})."
+                " Free some Data, or make it larger"
+                " (mount -o remount,size=..., docker run --shm-size=...)"
+            ) from error
+        # A new mapping of the same pages: views of the old one stay valid.
+        self._map = mmap.mmap(self._fd, nbytes)
+        self.nbytes = nbytes
+
+    def array(self, dtype, shape: tuple[int, ...], offset: int = 0) -> np.ndarray:
+        """Return an array that lies in the segment from byte `offset` on."""
+        return np.ndarray(shape, dtype, self._map, offset)
+
+    def memory(self) -> memoryview:
+        """Return the bytes of the segment."""
+        return memoryview(self._map)
+
+    def window(self, array: np.ndarray, offset: int = 0) -> Window:
+        """Describe `array`, which lies at byte `offset`, to other processes."""
+        return Window(self.address, offset, describe(array.dtype), array.shape)
+
+    def close(self) -> None:
+        """Give the memory back once nobody maps it; views that exist stay valid."""
+        if self._fd >= 0 and self._pid == os.getpid():
+            os.close(self._fd)
+        self._fd = -1
+        self._map = None  # type: ignore[assignment]
+
+    def __del__(self) -> None:
+        # The interpreter may be half gone; a descriptor then goes with the process.
+        if getattr(self, "_fd", -1) >= 0 and os is not None:
+            self.close()
+
+
+class Attachments:
+    """The segments of other processes that this one has mapped, by their serial."""
+
+    def __init__(self) -> None:
+        self._segments: dict[tuple[int, int], Segment] = {}
+
+    def segment(self, address: Address) -> Segment:
+        """Return the segment at `address`, mapped once and again when it grew."""
+        key = (address.pid, address.serial)
+        segment = self._segments.get(key)
+        if segment is None or segment.nbytes < address.nbytes:
+            segment = self._segments[key] = Segment.attach(address)
+        return segment
+
+    def array(self, window: Window) -> np.ndarray:
+        """Return the array that `window` describes."""
+        segment = self.segment(window.address)
+        return segment.array(window.dtype, window.shape, window.offset)
+
+    def forget(self, key: tuple[int, int]) -> None:
+        """Unmap a segment that its owner has given up."""
+        self._segments.pop(key, None)
+
+
+class Arena:
+    """One segment, filled from its start for every message and used again."""
+
+    def __init__(self) -> None:
+        self._segment: Segment | None = None
+
+    def reserve(self, arrays: list[np.ndarray]) -> tuple[list[np.ndarray], list]:
+        """Return uninitialised arrays of the same shapes in the arena, and windows."""
+        offsets, total = layout([array.nbytes for array in arrays])
+        if self._segment is None:
+            self._segment = Segment(total)
+        self._segment.grow(total)
+        places = [
+            self._segment.array(array.dtype, array.shape, offset)
+            for array, offset in zip(arrays, offsets, strict=True)
+        ]
+        windows = [
+            self._segment.window(place, offset)
+            for place, offset in zip(places, offsets, strict=True)
+        ]
+        return places, windows
+
+    def put(self, arrays: list[np.ndarray]) -> list[Window]:
+        """Copy arrays into the arena, over what was there; return their windows."""
+        places, windows = self.reserve(arrays)
+        for place, array in zip(places, arrays, strict=True):
+            place[...] = array
+        return windows
+
+    def array(self, window: Window) -> np.ndarray:
+        """Return one of the arena's own arrays by its window."""
+        assert self._segment is not None
+        return self._segment.array(window.dtype, window.shape, window.offset)
+
+
+def layout(sizes: list[int]) -> tuple[list[int], int]:
+    """Return offsets that put pieces of `sizes` bytes on cache lines, and the total."""
+    offsets, end = [], 0
+    for size in sizes:
+        offsets.append(end)
+        end += math.ceil(size / ALIGNMENT) * ALIGNMENT
+    return offsets, end
+
+
+def describe(dtype: np.dtype) -> str | list:
+    """Return what `numpy.dtype` takes to make an equal dtype, cheap to pickle."""
+    return dtype.str if dtype.fields is None else np.lib.format.dtype_to_descr(dtype)
+
+
+def _whole_pages(nbytes: int) -> int:
+    return max(1, math.ceil(nbytes / mmap.PAGESIZE)) * mmap.PAGESIZE

@@ -1,0 +1,190 @@
+"""The channel: one message to all ranks, one reply from each.
+
+A message is a module-level function and its arguments; every rank calls it as
+``work(session, *args)``. The master is a rank like the others: see `Session.run`.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+
+from ..errors import RankTimeout
+from ..memory.segment import Address, Attachments, Segment
+from .control import (
+    COMMAND,
+    LENGTH,
+    MESSAGE_ROOM,
+    REPLY,
+    REPLY_LENGTH,
+    REPLY_ROOM,
+    Control,
+)
+from .waiting import wait
+
+IN_SEGMENT = 1 << 40
+"""Added to a length: the control segment holds the address of a larger segment."""
+
+
+class MasterChannel:
+    """The master's end.
+
+    Parameters
+    ----------
+    control : Control
+        The words and semaphores that the ranks share.
+    watch : callable
+        Raises when a rank has died; called during every wait.
+    timeout : float or None
+        Seconds a rank may take for a command.
+    """
+
+    def __init__(
+        self, control: Control, watch: Callable[[], object], timeout: float | None
+    ) -> None:
+        self._control = control
+        self._watch = watch
+        self._timeout = timeout
+        self._attachments = Attachments()
+        self._replies: list[tuple[bytes, Any]] = [(b"", None)] * control.size
+        self._pending: list[int] = []
+
+    def launch(self, work: Callable, args: tuple, notices: list) -> None:
+        """Send ``work(session, *args)`` to ranks 1 and up.
+
+        An interrupt at any point leaves a state that `join` can finish: before the
+        command number is written nothing was sent; afterwards `_pending` is right and
+        `join` posts again.
+        """
+        control = self._control
+        data = _dumps((work, args, notices))
+        control.words[LENGTH] = self._place(data)
+        self._pending = list(range(1, control.size))
+        control.words[COMMAND] += 1
+        for rank in self._pending:
+            control.launched[rank].release()
+
+    def _place(self, data: bytes) -> int:
+        if len(data) <= MESSAGE_ROOM:
+            self._control.message[: len(data)] = data
+            return len(data)
+        self._large = Segment(len(data))
+        self._large.memory()[: len(data)] = data
+        address = pickle.dumps(tuple(self._large.address))
+        self._control.message[: len(address)] = address
+        return len(data) + IN_SEGMENT
+
+    def join(self) -> list[Any]:
+        """Wait for all ranks and return their replies, in the order of ranks.
+
+        A reply is what `work` returned, or a `Failure`. Ranks are not told again; an
+        interrupted join can be called once more.
+        """
+        deadline = None if self._timeout is None else time.monotonic() + self._timeout
+        control = self._control
+        words, command = control.words, control.words[COMMAND]
+        while self._pending:
+            rank = self._pending[0]
+            if words[control.rank_word(rank, REPLY)] == command:
+                self._pending.pop(0)
+            else:
+                wait(
+                    control.joined, control.spins, lambda: self._look_about(deadline)
+                )
+        self._large = None
+        return [self._read(rank) for rank in range(1, control.size)]
+
+    @property
+    def busy(self) -> bool:
+        """Whether a command was launched and not joined."""
+        return bool(self._pending)
+
+    def post_again(self) -> None:
+        """Wake all ranks, in case an interrupt came between two posts."""
+        for rank in self._pending:
+            self._control.launched[rank].release()
+
+    def pending(self) -> list[int]:
+        """Return the ranks that have not replied."""
+        command = self._control.words[COMMAND]
+        return [
+            rank
+            for rank in self._pending
+            if self._control.words[self._control.rank_word(rank, REPLY)] != command
+        ]
+
+    def _look_about(self, deadline: float | None) -> None:
+        self._watch()
+        if deadline is not None and time.monotonic() > deadline:
+            raise RankTimeout(
+                f"ranks {self.pending()} did not answer within {self._timeout} s"
+                " (the timeout given to synk.fork)"
+            )
+
+    def _read(self, rank: int) -> Any:
+        control = self._control
+        length = control.words[control.rank_word(rank, REPLY_LENGTH)]
+        data = _fetch(control.replies[rank], length, self._attachments)
+        before, reply = self._replies[rank]
+        if data != before:  # ranks mostly say the same thing again
+            reply = pickle.loads(data)
+            if length < IN_SEGMENT:
+                self._replies[rank] = data, reply
+        return reply
+
+
+class WorkerChannel:
+    """A rank's end."""
+
+    def __init__(self, control: Control, rank: int) -> None:
+        self._control = control
+        self._rank = rank
+        self._done = control.command
+        self._attachments = Attachments()
+
+    def receive(self, look_about: Callable[[], object]) -> tuple[Callable, tuple, list]:
+        """Wait for the next command and return it."""
+        control = self._control
+        while control.words[COMMAND] == self._done:
+            wait(control.launched[self._rank], control.spins, look_about)
+        self._done = control.words[COMMAND]
+        length = control.words[LENGTH]
+        message = pickle.loads(_fetch(control.message, length, self._attachments))
+        self._attachments = Attachments()
+        return message
+
+    def reply(self, value: Any) -> None:
+        """Answer the command that was received last."""
+        control, rank = self._control, self._rank
+        data = pickle.dumps(value)
+        length = len(data)
+        if length <= REPLY_ROOM:
+            control.replies[rank][:length] = data
+        else:
+            # Kept until the next large reply: the master reads it after we return.
+            self._large = Segment(length)
+            self._large.memory()[:length] = data
+            address = pickle.dumps(tuple(self._large.address))
+            control.replies[rank][: len(address)] = address
+            length += IN_SEGMENT
+        control.words[control.rank_word(rank, REPLY_LENGTH)] = length
+        control.words[control.rank_word(rank, REPLY)] = self._done
+        control.joined.release()
+
+
+def _dumps(message: object) -> bytes:
+    try:
+        return pickle.dumps(message)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return cloudpickle.dumps(message)
+
+
+def _fetch(room: memoryview, length: int, attachments: Attachments) -> bytes:
+    if length < IN_SEGMENT:
+        return bytes(room[:length])
+    address = Address(*pickle.loads(room))
+    return bytes(attachments.segment(address).memory()[: length - IN_SEGMENT])

@@ -1,0 +1,92 @@
+"""What must be so before a process forks ranks; everything is checked before it does."""
+
+from __future__ import annotations
+
+import operator
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from ..errors import StateError
+
+if TYPE_CHECKING:
+    from ..session import Session
+
+_MOVE = "call synk.fork() earlier, before anything that"
+
+
+def check_can_fork(session: Session) -> None:
+    """Raise StateError unless this process can be forked now."""
+    if session.state == "worker":
+        raise StateError(f"this is rank {session.rank}, a worker: it cannot fork ranks")
+    if session.state in ("running", "broken"):
+        raise StateError(
+            f"synk is forked already, with {session.size} ranks; call synk.close() first"
+        )
+    if sys.platform != "linux":
+        raise StateError(f"synk needs Linux (pidfd, futexes, /proc); got {sys.platform}")
+    if _cuda_is_up():
+        raise StateError(
+            "this process has a CUDA context, which a forked process cannot use:"
+            f" {_MOVE} touches a GPU"
+        )
+    if _xla_is_up():
+        raise StateError(
+            "this process runs an XLA backend, whose threads a fork does not copy:"
+            f" {_MOVE} computes with JAX"
+        )
+
+
+def _cuda_is_up() -> bool:
+    """Tell whether a CUDA context exists, made by whatever library.
+
+    CUDA keeps /dev/nvidia-uvm open from the first context on; NVML does not open it.
+    """
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            if os.readlink(f"/proc/self/fd/{fd}").startswith("/dev/nvidia-uvm"):
+                return True
+        except OSError:
+            continue  # the descriptor that listdir itself had open
+    return False
+
+
+def _xla_is_up() -> bool:
+    """Tell whether XLA runs threads here; they carry its name."""
+    for task in os.listdir("/proc/self/task"):
+        try:
+            with open(f"/proc/self/task/{task}/comm") as comm:
+                if comm.read().startswith(("tf_XLA", "XLA", "py_xla")):
+                    return True
+        except OSError:
+            continue  # the thread has ended
+    return False
+
+
+def check_size(n: int | None, devices: str, cores: list[int]) -> int:
+    """Return the number of ranks to fork."""
+    if devices not in ("auto", "cpu"):
+        raise ValueError(f"devices must be 'auto' or 'cpu', got {devices!r}")
+    if n is None:
+        return len(cores)
+    try:
+        count = operator.index(n)
+    except TypeError:
+        raise TypeError(f"n must be an int, got {n!r}") from None
+    if count < 1:
+        raise ValueError(f"n must be at least 1, got {count}")
+    return count
+
+
+def check_threads(threads: int | None) -> int | None:
+    """Return the number of threads a rank may use, or None for its cores."""
+    if threads is not None and operator.index(threads) < 1:
+        raise ValueError(f"threads must be at least 1, got {threads}")
+    return threads
+
+
+def check_timeout(timeout: float | None) -> float | None:
+    """Return the seconds a command may take, or None for no limit."""
+    if timeout is not None and not timeout > 0:
+        raise ValueError(f"timeout must be a positive number of seconds, got {timeout}")
+    return timeout
