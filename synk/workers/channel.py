@@ -143,7 +143,8 @@ class WorkerChannel:
     def __init__(self, control: Control, rank: int) -> None:
         self._control = control
         self._rank = rank
-        self._done = control.command
+        # Not the present command: the master may have launched one before we came here.
+        self._done = control.words[control.rank_word(rank, REPLY)]
         self._attachments = Attachments()
 
     def receive(self, look_about: Callable[[], object]) -> tuple[Callable, tuple, list]:

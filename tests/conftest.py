@@ -1,0 +1,58 @@
+"""Fixtures: sessions of every size, and a look at the world after every test."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+import synk
+
+WORLD_SIZES = (1, 2, 3, 5)
+
+
+def leftovers() -> list[str]:
+    """Return what a test left behind: processes, segments, semaphores."""
+    children = [
+        f"process {child.pid} ({child.status()})"
+        for child in psutil.Process().children(recursive=True)
+        if "resource_tracker" not in " ".join(child.cmdline())
+    ]
+    names = [
+        str(path)
+        for path in Path("/dev/shm").iterdir()
+        if f"synk-{os.getpid()}-" in path.name
+    ]
+    return children + names
+
+
+@pytest.fixture(autouse=True)
+def world():
+    """Assert after every test that no process, segment or semaphore is left."""
+    before = os.sched_getaffinity(0)
+    yield
+    forked = synk.is_forked()
+    synk.close()
+    deadline = time.monotonic() + 5
+    while (left := leftovers()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not left, f"left behind: {left}"
+    assert not forked, "the test did not close its session"
+    assert os.sched_getaffinity(0) == before
+
+
+@pytest.fixture(params=WORLD_SIZES, ids=lambda n: f"{n}ranks")
+def ranks(request):
+    """Fork a session of 1, 2, 3 and 5 ranks in turn; the number of ranks."""
+    with synk.session(request.param) as size:
+        yield size
+
+
+@pytest.fixture
+def two_ranks():
+    """Fork a session of two ranks."""
+    with synk.session(2) as size:
+        yield size
