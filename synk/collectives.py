@@ -465,9 +465,10 @@ def _stage(given: Sequence, checked: Sequence) -> list:
         for i, value in enumerate(checked)
         if isinstance(value, np.ndarray) and not isinstance(given[i], Data)
     }
-    windows = dict(zip(staged, SESSION.stage.put(list(staged.values())), strict=True))
+    places = map(tuple, SESSION.stage.put(list(staged.values())))
+    windows = dict(zip(staged, places, strict=True))
     return [
-        value._window() if isinstance(value, Data) else windows.get(i, checked[i])
+        tuple(value._window()) if isinstance(value, Data) else windows.get(i, checked[i])
         for i, value in enumerate(given)
     ]
 

@@ -277,9 +277,8 @@ class Data:
         needed = math.prod(shape) * self.dtype.itemsize
         if self._segment is None:
             self._segment = Segment(math.ceil(needed * factor))
-            address = self._segment.address
             self._forget = weakref.finalize(
-                self, SESSION.notify, "segment", (address.pid, address.serial)
+                self, SESSION.notify, "segment", self._segment.key
             )
             self._forget.atexit = False
         elif needed > self._segment.nbytes:

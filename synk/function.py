@@ -18,7 +18,7 @@ import itertools
 import operator
 import weakref
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -29,12 +29,12 @@ from .data import Data, data
 from .engines import host
 from .errors import ShapeMismatch, StateError
 from .inputs import (
-    Rows,
     check_arguments,
     check_num_slices,
     check_shared_rows,
     gather_rows,
     stage,
+    take_share,
 )
 from .memory.partition import count, select
 from .replication import master_replicate_function
@@ -219,12 +219,11 @@ class Function:
         self._prepare("step" if num_slices == 1 else "slice", subset)
         if 0 < rows.count() < SESSION.size and self._local_programs().has_idle:
             self._prepare("idle", ())
-        mine = _Call(self._number, subset, rows, constants, batch_s, num_slices)
-        call = mine
+        call = mine = self._number, subset, tuple(rows), constants, batch_s, num_slices
         if SESSION.size > 1:
-            rows, windows = stage(rows, values, constants, SESSION.stage)
-            call = mine._replace(rows=rows, constants=windows)
-        replies = SESSION.run(worker_call, call, mine=(mine,))
+            described = stage(rows, values, constants, SESSION.stage)
+            call = self._number, subset, *described, batch_s, num_slices
+        replies = SESSION.run(worker_call, *call, mine=mine)
         results = self._combine(subset, replies)
         return self._unpack([results[i] for i in wanted])
 
@@ -375,19 +374,18 @@ class Function:
         return results[0] if returns == "one" else None if returns == "none" else results
 
 
-class _Call(NamedTuple):
-    """One call, as a rank is told it; the master has arrays in the place of windows."""
-
-    number: int
-    subset: Subset
-    rows: Rows
-    constants: list
-    batch_s: list | None
-    num_slices: int
-
-
-def worker_call(session: Session, call: _Call) -> tuple[Any, int] | None:
+def worker_call(
+    session: Session,
+    number: int,
+    subset: Subset,
+    rows: tuple,
+    constants: list,
+    batch_s: list | None,
+    num_slices: int,
+) -> tuple[Any, int] | None:
     """Do one rank's share of a call.
+
+    The master gets arrays in `rows` and `constants`, the other ranks windows.
 
     Returns
     -------
@@ -395,42 +393,33 @@ def worker_call(session: Session, call: _Call) -> tuple[Any, int] | None:
         The outputs (the master's own as a list, other ranks' as windows by position in
         the function) and the rows behind them; None from a rank that had no rows.
     """
-    programs = session.registry.functions[call.number]
+    programs = session.registry.functions[number]
     spec = programs.spec
     session.activity = programs.label
-    constants = [session.array(constant) for constant in call.constants]
-    share = call.rows.share(session.rank)
-    written = session.registry.rows
-    for number in programs.other_updates:
-        written.pop(number, None)
-    if spec.inputs and not share and call.rows.count():
+    constants = [session.array(constant) for constant in constants]
+    _, bounds, _ = rows
+    share = bounds[session.rank + 1] - bounds[session.rank]
+    if spec.inputs and not share and bounds[-1]:
         if programs.has_idle:
             programs.idle(constants)
-        written.update(dict.fromkeys(programs.row_updates, 0))
+        session.registry.note_rows(programs, 0)
         return None
-    sources = [session.array(source.array) for source in call.rows.sources]
-    selections = call.rows.of_rank(session.rank)
+    sources, selections = take_share(session, *rows)
     for var in spec.sliceable:
         value = host.get_value(var)
-        chosen = None if call.batch_s is None else call.batch_s[session.rank]
+        chosen = None if batch_s is None else batch_s[session.rank]
         sources.append(value)
         selections.append(select(chosen, len(value)))
     if not spec.inputs:
         share = count(selections[0]) if selections else 1
-    if call.num_slices == 1:
-        outputs = programs.step(call.subset, sources, selections, constants)
-    else:
-        outputs = programs.slices(
-            call.num_slices, call.subset, sources, selections, constants
-        )
-    if programs.row_updates:
-        written.update(dict.fromkeys(programs.row_updates, share))
+    outputs = programs.run(num_slices, subset, sources, selections, constants)
+    session.registry.note_rows(programs, share)
     if session.rank == 0:
         return outputs, share
     return session.leave(
         {
             i: output
-            for i, output in zip(call.subset, outputs, strict=True)
+            for i, output in zip(subset, outputs, strict=True)
             if spec.output_ops[i] is not None
         }
     ), share

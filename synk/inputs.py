@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from pytensor.compile import SharedVariable
@@ -12,7 +12,10 @@ from pytensor.graph.basic import Variable
 
 from .data import Data
 from .memory.partition import Selection, count, cuts, part, select, shift, span
-from .memory.segment import Arena, Window
+from .memory.segment import Arena
+
+if TYPE_CHECKING:
+    from .session import Session
 
 
 class Source(NamedTuple):
@@ -29,32 +32,40 @@ class Source(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """The rows of a call: one selection and one cut into parts, for all inputs."""
+    """The rows of a call: one selection and one cut into parts, for all inputs.
 
-    selection: Selection
+    To the ranks it travels as a plain tuple: the selection as (start, stop) or the window
+    of an index array, and every source as a plain tuple, too.
+    """
+
+    selection: Any
     bounds: list[int]
-    sources: list[Source]
+    sources: list
 
     def count(self) -> int:
         """Return the number of rows on all ranks."""
         return self.bounds[-1]
 
-    def share(self, rank: int) -> int:
-        """Return the number of rows of one rank."""
-        return self.bounds[rank + 1] - self.bounds[rank]
 
-    def of_rank(self, rank: int) -> list[Selection]:
-        """Return what a rank is to take of each source."""
-        start, stop = self.bounds[rank], self.bounds[rank + 1]
-        mine = part(self.selection, start, stop)
-        return [
-            slice(start - source.offset, stop - source.offset)
-            if source.staged
-            else shift(mine, -source.offset)
-            if source.offset
-            else mine
-            for source in self.sources
-        ]
+def take_share(
+    session: Session, selection: Any, bounds: list[int], sources: list
+) -> tuple[list[np.ndarray], list[Selection]]:
+    """Return the arrays that a rank takes rows from, and which rows of each."""
+    if not sources:
+        return [], []
+    start, stop = bounds[session.rank], bounds[session.rank + 1]
+    if isinstance(selection, tuple):
+        is_slice = len(selection) == 2
+        selection = slice(*selection) if is_slice else session.array(selection)
+    mine = part(selection, start, stop)
+    arrays, selections = [], []
+    for array, offset, staged in sources:
+        arrays.append(session.array(array))
+        if staged:
+            selections.append(slice(start - offset, stop - offset))
+        else:
+            selections.append(shift(mine, -offset) if offset else mine)
+    return arrays, selections
 
 
 def gather_rows(
@@ -205,33 +216,34 @@ def check_shared_rows(
 
 def stage(
     rows: Rows, values: Sequence[Any], constants: list[np.ndarray], arena: Arena
-) -> tuple[Rows, list[Window]]:
-    """Describe a call's arguments to ranks 1 and up.
+) -> tuple[tuple, list[tuple]]:
+    """Describe a call's arguments to ranks 1 and up, in plain tuples.
 
     `Data` is described where it lies. Of other arrays the rows that go to those ranks
     are copied to the arena, selected already: rank 0 uses the user's own memory.
     """
-    first = rows.bounds[1]
-    others = part(rows.selection, first, rows.bounds[-1])
-    copies = [
-        source.array[others]
-        for source, value in zip(rows.sources, values, strict=False)
-        if not isinstance(value, Data)
-    ]
-    loose = [
-        array
-        for array, value in zip(constants, values[len(rows.sources) :], strict=True)
-        if not isinstance(value, Data)
-    ]
-    staged = iter(arena.put([*copies, *loose]) if copies or loose else ())
-    sources = [
-        source._replace(array=value._window())
+    selection, bounds, sources = rows
+    copies = []  # what goes into the arena, in the order in which it is taken out below
+    first, n = bounds[1], len(sources)
+    for source, value in zip(sources, values, strict=False):
+        if not isinstance(value, Data):
+            copies.append(source.array[part(selection, first, bounds[-1])])
+    for array, value in zip(constants, values[n:], strict=True):
+        if not isinstance(value, Data):
+            copies.append(array)
+    if isinstance(selection, np.ndarray):
+        copies.append(selection)
+    staged = iter(arena.put(copies) if copies else ())
+    described = [
+        (tuple(value._window()), source.offset, False)
         if isinstance(value, Data)
-        else Source(next(staged), first, True)
-        for source, value in zip(rows.sources, values, strict=False)
+        else (tuple(next(staged)), first, True)
+        for source, value in zip(sources, values, strict=False)
     ]
     windows = [
-        value._window() if isinstance(value, Data) else next(staged)
-        for value in values[len(rows.sources) :]
+        tuple(value._window() if isinstance(value, Data) else next(staged))
+        for value in values[n:]
     ]
-    return rows._replace(sources=sources), windows
+    if isinstance(selection, slice):
+        return ((selection.start, selection.stop), bounds, described), windows
+    return (tuple(next(staged)), bounds, described), windows

@@ -17,7 +17,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from .comm.shm import SharedMemoryComm
 from .compiler.registry import Numbers, Registry
 from .homes import Homes
 from .errors import Aborted, RankTimeout, StateError, SynkError, WorkerDied
-from .memory.segment import Arena, Attachments, Window
+from .memory.segment import Arena, Attachments
 from .workers import affinity, preconditions
 from .workers.channel import MasterChannel, WorkerChannel
 from .workers.control import Control
@@ -68,7 +68,7 @@ class Session:
             raise
         self._channel = MasterChannel(self.control, self.watch, timeout)
         self._start()
-        self._notices: list[tuple] = []
+        self._notices: tuple[tuple, ...] = ()
         self.state = "running"
         atexit.register(self.close)
         return n
@@ -166,7 +166,7 @@ class Session:
             return [self._run_here(work, args if mine is None else mine)]
         if self._channel.busy:  # an interrupt came twice in a row
             self._join_interrupted()
-        notices, self._notices = self._notices, []
+        notices, self._notices = self._notices, ()
         error: BaseException | None = None
         try:
             self._channel.launch(work, args, notices)
@@ -237,18 +237,19 @@ class Session:
 
     # -- arrays between ranks ------------------------------------------------------
 
-    def array(self, array: np.ndarray | Window) -> np.ndarray:
+    def array(self, array: np.ndarray | Sequence) -> np.ndarray:
         """Return an array that may be described by a window."""
-        if isinstance(array, Window):
+        if isinstance(array, tuple):
             return self.attachments.array(array)
-        return array
+        return array  # type: ignore[return-value]
 
-    def leave(self, arrays: dict[Any, np.ndarray]) -> dict[Any, Window]:
+    def leave(self, arrays: dict[Any, np.ndarray]) -> dict[Any, tuple]:
         """Put arrays where other ranks can read them until the next command."""
         if not arrays:
             return {}
         values = [np.asarray(array) for array in arrays.values()]
-        return dict(zip(arrays, self.outbox.put(values), strict=True))
+        windows = map(tuple, self.outbox.put(values))
+        return dict(zip(arrays, windows, strict=True))
 
     # -- notices: what ranks may forget, sent along with the next command -----------
 
@@ -256,9 +257,9 @@ class Session:
         """Have all ranks forget something: the master now, the others in time."""
         if self.state == "running":
             self.take_notice([(kind, key)])
-            self._notices.append((kind, key))
+            self._notices = (*self._notices, (kind, key))
 
-    def take_notice(self, notices: list[tuple]) -> None:
+    def take_notice(self, notices: Sequence[tuple]) -> None:
         """Forget what the master has given up."""
         for kind, key in notices:
             {

@@ -87,17 +87,19 @@ class Programs:
 
     # -- running -------------------------------------------------------------------
 
-    def step(
+    def run(
         self,
+        num_slices: int,
         subset: Subset,
         sources: Sequence[np.ndarray],
         selections: Sequence[Selection],
         constants: Sequence[np.ndarray],
     ) -> list[np.ndarray]:
-        """Run once over all rows.
+        """Compute outputs and make updates, in one go or in slices.
 
         Parameters
         ----------
+        num_slices : int
         subset : tuple of int
         sources : sequence of numpy.ndarray
             For each row input, the array that its rows are taken from.
@@ -106,6 +108,8 @@ class Programs:
         constants : sequence of numpy.ndarray
             The broadcast inputs.
         """
+        if num_slices > 1:
+            return self._run_slices(num_slices, subset, sources, selections, constants)
         rows = self._take(sources, selections)
         n = len(self.spec.inputs)
         return self.compile("step", subset)(*rows[:n], *constants, *rows[n:])
@@ -120,7 +124,7 @@ class Programs:
         n = len(self.spec.inputs)
         self.compile("idle", ())(*empty[:n], *constants, *empty[n:])
 
-    def slices(
+    def _run_slices(
         self,
         num_slices: int,
         subset: Subset,
@@ -128,7 +132,6 @@ class Programs:
         selections: Sequence[Selection],
         constants: Sequence[np.ndarray],
     ) -> list[np.ndarray]:
-        """Run over the rows in `num_slices` parts, accumulate, and update once."""
         program = self.compile("slice", subset)
         n = len(self.spec.inputs)
         bounds = [cuts(count(rows), num_slices) for rows in selections]

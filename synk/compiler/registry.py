@@ -33,6 +33,13 @@ class Registry:
         self.rows: dict[int, int] = {}
         """For a variable that a function has updated: from how many rows."""
 
+    def note_rows(self, programs: Programs, rows: int) -> None:
+        """Remember from how many rows a function's updates come; see `all_reduce`."""
+        for number in programs.other_updates:
+            self.rows.pop(number, None)
+        if programs.row_updates:
+            self.rows.update(dict.fromkeys(programs.row_updates, rows))
+
     def forget_function(self, number: int) -> None:
         """Drop a function that the master no longer has."""
         self.functions.pop(number, None)

@@ -17,6 +17,7 @@ import math
 import mmap
 import os
 import shutil
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -30,19 +31,13 @@ ALIGNMENT = 64
 _serials = itertools.count()
 
 
-class Address(NamedTuple):
-    """How another process finds a segment."""
+class Window(NamedTuple):
+    """An array inside a segment, as it travels between processes: as a plain tuple."""
 
     pid: int
     fd: int
     serial: int  # file descriptors are used again; (pid, serial) never is
-    nbytes: int
-
-
-class Window(NamedTuple):
-    """An array inside a segment, as it travels between processes."""
-
-    address: Address
+    nbytes: int  # of the segment
     offset: int
     dtype: str | list
     shape: tuple[int, ...]
@@ -76,24 +71,27 @@ class Segment:
             raise
 
     @classmethod
-    def attach(cls, address: Address) -> Segment:
-        """Map a segment that another process owns."""
+    def attach(cls, pid: int, fd: int, serial: int, nbytes: int) -> Segment:
+        """Map a segment that another process owns; the start of its `Window`."""
         self = cls.__new__(cls)
-        self._pid, self._serial = address.pid, address.serial
-        self._fd = -1
-        path = f"/proc/{address.pid}/fd/{address.fd}"
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self._pid, self._serial, self._fd = pid, serial, -1
+        opened = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
         try:
-            self._map = mmap.mmap(fd, address.nbytes)
+            self._map = mmap.mmap(opened, nbytes)
         finally:
-            os.close(fd)
-        self.nbytes = address.nbytes
+            os.close(opened)
+        self.nbytes = nbytes
         return self
 
     @property
-    def address(self) -> Address:
-        """What other processes need to attach."""
-        return Address(self._pid, self._fd, self._serial, self.nbytes)
+    def key(self) -> tuple[int, int]:
+        """What tells this segment from all others."""
+        return self._pid, self._serial
+
+    @property
+    def place(self) -> tuple[int, int, int, int]:
+        """What another process needs to attach."""
+        return self._pid, self._fd, self._serial, self.nbytes
 
     def grow(self, nbytes: int) -> None:
         """Make room for `nbytes`; the bytes before stay, and so do views of them."""
@@ -125,7 +123,7 @@ class Segment:
 
     def window(self, array: np.ndarray, offset: int = 0) -> Window:
         """Describe `array`, which lies at byte `offset`, to other processes."""
-        return Window(self.address, offset, describe(array.dtype), array.shape)
+        return Window(*self.place, offset, describe(array.dtype), array.shape)
 
     def close(self) -> None:
         """Give the memory back once nobody maps it; views that exist stay valid."""
@@ -146,18 +144,19 @@ class Attachments:
     def __init__(self) -> None:
         self._segments: dict[tuple[int, int], Segment] = {}
 
-    def segment(self, address: Address) -> Segment:
-        """Return the segment at `address`, mapped once and again when it grew."""
-        key = (address.pid, address.serial)
-        segment = self._segments.get(key)
-        if segment is None or segment.nbytes < address.nbytes:
-            segment = self._segments[key] = Segment.attach(address)
+    def segment(self, pid: int, fd: int, serial: int, nbytes: int) -> Segment:
+        """Return a segment, mapped once, and again when it grew."""
+        segment = self._segments.get((pid, serial))
+        if segment is None or segment.nbytes < nbytes:
+            segment = Segment.attach(pid, fd, serial, nbytes)
+            self._segments[pid, serial] = segment
         return segment
 
-    def array(self, window: Window) -> np.ndarray:
-        """Return the array that `window` describes."""
-        segment = self.segment(window.address)
-        return segment.array(window.dtype, window.shape, window.offset)
+    def array(self, window: Sequence) -> np.ndarray:
+        """Return the array that a window, or the plain tuple of one, describes."""
+        pid, fd, serial, nbytes, offset, dtype, shape = window
+        segment = self.segment(pid, fd, serial, nbytes)
+        return segment.array(dtype, shape, offset)
 
     def forget(self, key: tuple[int, int]) -> None:
         """Unmap a segment that its owner has given up."""
@@ -192,11 +191,6 @@ class Arena:
         for place, array in zip(places, arrays, strict=True):
             place[...] = array
         return windows
-
-    def array(self, window: Window) -> np.ndarray:
-        """Return one of the arena's own arrays by its window."""
-        assert self._segment is not None
-        return self._segment.array(window.dtype, window.shape, window.offset)
 
 
 def layout(sizes: list[int]) -> tuple[list[int], int]:

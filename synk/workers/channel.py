@@ -6,7 +6,10 @@ A message is a module-level function and its arguments; every rank calls it as
 
 from __future__ import annotations
 
+import functools
+import marshal
 import pickle
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +17,7 @@ from typing import Any
 import cloudpickle
 
 from ..errors import RankTimeout
-from ..memory.segment import Address, Attachments, Segment
+from ..memory.segment import Attachments, Segment
 from .control import (
     COMMAND,
     LENGTH,
@@ -53,7 +56,7 @@ class MasterChannel:
         self._replies: list[tuple[bytes, Any]] = [(b"", None)] * control.size
         self._pending: list[int] = []
 
-    def launch(self, work: Callable, args: tuple, notices: list) -> None:
+    def launch(self, work: Callable, args: tuple, notices: tuple) -> None:
         """Send ``work(session, *args)`` to ranks 1 and up.
 
         An interrupt at any point leaves a state that `join` can finish: before the
@@ -61,7 +64,8 @@ class MasterChannel:
         `join` posts again.
         """
         control = self._control
-        data = _dumps((work, args, notices))
+        name = work.__module__, work.__name__
+        data = _dumps((name, args, notices))
         control.words[LENGTH] = self._place(data)
         self._pending = list(range(1, control.size))
         control.words[COMMAND] += 1
@@ -74,8 +78,8 @@ class MasterChannel:
             return len(data)
         self._large = Segment(len(data))
         self._large.memory()[: len(data)] = data
-        address = pickle.dumps(tuple(self._large.address))
-        self._control.message[: len(address)] = address
+        place = marshal.dumps(self._large.place)
+        self._control.message[: len(place)] = place
         return len(data) + IN_SEGMENT
 
     def join(self) -> list[Any]:
@@ -131,7 +135,7 @@ class MasterChannel:
         data = _fetch(control.replies[rank], length, self._attachments)
         before, reply = self._replies[rank]
         if data != before:  # ranks mostly say the same thing again
-            reply = pickle.loads(data)
+            reply = _loads(data)
             if length < IN_SEGMENT:
                 self._replies[rank] = data, reply
         return reply
@@ -147,21 +151,23 @@ class WorkerChannel:
         self._done = control.words[control.rank_word(rank, REPLY)]
         self._attachments = Attachments()
 
-    def receive(self, look_about: Callable[[], object]) -> tuple[Callable, tuple, list]:
+    def receive(self, look_about: Callable[[], object]) -> tuple[Callable, tuple, tuple]:
         """Wait for the next command and return it."""
         control = self._control
         while control.words[COMMAND] == self._done:
             wait(control.launched[self._rank], control.spins, look_about)
         self._done = control.words[COMMAND]
         length = control.words[LENGTH]
-        message = pickle.loads(_fetch(control.message, length, self._attachments))
-        self._attachments = Attachments()
-        return message
+        data = _fetch(control.message, length, self._attachments)
+        if length >= IN_SEGMENT:
+            self._attachments = Attachments()
+        name, args, notices = _loads(data)
+        return _find(*name), args, notices
 
     def reply(self, value: Any) -> None:
         """Answer the command that was received last."""
         control, rank = self._control, self._rank
-        data = pickle.dumps(value)
+        data = _dumps(value)
         length = len(data)
         if length <= REPLY_ROOM:
             control.replies[rank][:length] = data
@@ -169,23 +175,47 @@ class WorkerChannel:
             # Kept until the next large reply: the master reads it after we return.
             self._large = Segment(length)
             self._large.memory()[:length] = data
-            address = pickle.dumps(tuple(self._large.address))
-            control.replies[rank][: len(address)] = address
+            place = marshal.dumps(self._large.place)
+            control.replies[rank][: len(place)] = place
             length += IN_SEGMENT
         control.words[control.rank_word(rank, REPLY_LENGTH)] = length
         control.words[control.rank_word(rank, REPLY)] = self._done
         control.joined.release()
 
 
+_MARSHAL, _PICKLE = b"m", b"p"
+
+
 def _dumps(message: object) -> bytes:
+    """Serialise: with marshal if it can, in a fifth of the time that pickle takes.
+
+    Marshal knows Python's own types only, which is what most messages are made of, and
+    refuses subclasses of them. Its format is private to a Python version, and both ends
+    are the same process image.
+    """
     try:
-        return pickle.dumps(message)
+        return _MARSHAL + marshal.dumps(message)
+    except ValueError:
+        pass
+    try:
+        return _PICKLE + pickle.dumps(message)
     except (pickle.PicklingError, AttributeError, TypeError):
-        return cloudpickle.dumps(message)
+        return _PICKLE + cloudpickle.dumps(message)
+
+
+def _loads(data: bytes) -> Any:
+    content = memoryview(data)[1:]
+    return marshal.loads(content) if data[:1] == _MARSHAL else pickle.loads(content)
+
+
+@functools.cache
+def _find(module: str, name: str) -> Callable:
+    """Return the function of a command."""
+    return getattr(sys.modules[module], name)
 
 
 def _fetch(room: memoryview, length: int, attachments: Attachments) -> bytes:
     if length < IN_SEGMENT:
         return bytes(room[:length])
-    address = Address(*pickle.loads(room))
-    return bytes(attachments.segment(address).memory()[: length - IN_SEGMENT])
+    segment = attachments.segment(*marshal.loads(room))
+    return bytes(segment.memory()[: length - IN_SEGMENT])
