@@ -339,6 +339,8 @@ class Function:
 
     def _combine(self, subset: Subset, replies: list) -> dict[int, np.ndarray]:
         """Reduce the ranks' outputs; those of ranks that were idle are not there."""
+        if not subset:
+            return {}
         mine, weight = replies[0]
         others = [reply for reply in replies[1:] if reply is not None]
         results = {}
@@ -396,8 +398,8 @@ def worker_call(
     programs = session.registry.functions[number]
     spec = programs.spec
     session.activity = programs.label
-    constants = [session.array(constant) for constant in constants]
-    _, bounds, _ = rows
+    constants = list(map(session.array, constants))
+    bounds = rows[1]
     share = bounds[session.rank + 1] - bounds[session.rank]
     if spec.inputs and not share and bounds[-1]:
         if programs.has_idle:
@@ -405,7 +407,7 @@ def worker_call(
         session.registry.note_rows(programs, 0)
         return None
     sources, selections = take_share(session, *rows)
-    for var in spec.sliceable:
+    for var in spec.sliceable:  # each stands in for a further input
         value = host.get_value(var)
         chosen = None if batch_s is None else batch_s[session.rank]
         sources.append(value)
@@ -416,13 +418,9 @@ def worker_call(
     session.registry.note_rows(programs, share)
     if session.rank == 0:
         return outputs, share
-    return session.leave(
-        {
-            i: output
-            for i, output in zip(subset, outputs, strict=True)
-            if spec.output_ops[i] is not None
-        }
-    ), share
+    ops = spec.output_ops
+    left = {i: output for i, output in zip(subset, outputs, strict=True) if ops[i]}
+    return session.leave(left), share
 
 
 def worker_compile(session: Session, number: int, kind: str, subset: Subset) -> None:

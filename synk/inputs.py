@@ -132,6 +132,8 @@ def check_arguments(
     variables: Sequence[Variable], values: Sequence[Any], options: dict[str, Any]
 ) -> list[np.ndarray]:
     """Return the values as arrays of exactly the variables' types."""
+    if not variables:
+        return []
     downcast = options.get("allow_input_downcast")
     return [
         _check_data(var, value)
@@ -223,6 +225,8 @@ def stage(
     are copied to the arena, selected already: rank 0 uses the user's own memory.
     """
     selection, bounds, sources = rows
+    if not values:
+        return ((0, 0), bounds, ()), []
     copies = []  # what goes into the arena, in the order in which it is taken out below
     first, n = bounds[1], len(sources)
     for source, value in zip(sources, values, strict=False):

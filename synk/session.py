@@ -108,6 +108,15 @@ class Session:
         del self.numbers, self.homes
         atexit.unregister(self.close)
 
+    @contextlib.contextmanager
+    def unconfined(self) -> Iterator[None]:
+        """Let the master use all cores in a ``with`` block, as if it had not forked."""
+        self._confinement.release()
+        try:
+            yield
+        finally:
+            self._confinement.apply()
+
     # -- state -------------------------------------------------------------------
 
     def check_running(self) -> None:
@@ -229,7 +238,10 @@ class Session:
         self.state, self.death = "broken", WorkerDied(rank, pid, -9)
 
     def _raise_failures(self, replies: list[Any]) -> None:
-        failures = [reply for reply in replies if isinstance(reply, Failure)]
+        failures = []
+        for reply in replies:
+            if type(reply) is Failure:
+                failures.append(reply)
         if not failures:
             return
         causes = [f for f in failures if not (f.aborted or f.interrupted)] or failures

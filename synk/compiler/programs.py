@@ -68,9 +68,10 @@ class Programs:
     def compile(self, kind: str, subset: Subset) -> Callable:
         """Return a variant, compiled the first time it is asked for."""
         key = (kind, subset)
-        if key not in self.compiled:
-            self.compiled[key] = self._compile(kind, subset)
-        return self.compiled[key]
+        program = self.compiled.get(key)
+        if program is None:
+            program = self.compiled[key] = self._compile(kind, subset)
+        return program
 
     def _compile(self, kind: str, subset: Subset) -> Callable:
         spec = self.spec
@@ -110,9 +111,12 @@ class Programs:
         """
         if num_slices > 1:
             return self._run_slices(num_slices, subset, sources, selections, constants)
+        program = self.compile("step", subset)
+        if not sources:
+            return program(*constants)
         rows = self._take(sources, selections)
         n = len(self.spec.inputs)
-        return self.compile("step", subset)(*rows[:n], *constants, *rows[n:])
+        return program(*rows[:n], *constants, *rows[n:])
 
     def idle(self, constants: Sequence[np.ndarray]) -> None:
         """Make the updates that a rank without rows takes part in."""

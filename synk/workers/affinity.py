@@ -45,14 +45,19 @@ class Confinement:
     """
 
     def __init__(self, cores: list[int], threads: int) -> None:
+        self._cores, self._threads = cores, threads
         self._affinity = os.sched_getaffinity(0)
         self._environment = {name: os.environ.get(name) for name in THREAD_VARIABLES}
         self._numba_threads = numba.get_num_threads() if _numba_started() else None
-        os.sched_setaffinity(0, cores)
-        os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
-        self._limits = ThreadpoolController().limit(limits=threads)
+        self.apply()
+
+    def apply(self) -> None:
+        """Confine this process."""
+        os.sched_setaffinity(0, self._cores)
+        os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(self._threads)))
+        self._limits = ThreadpoolController().limit(limits=self._threads)
         if self._numba_threads is not None:
-            numba.set_num_threads(min(threads, self._numba_threads))
+            numba.set_num_threads(min(self._threads, self._numba_threads))
 
     def release(self) -> None:
         """Restore what was before."""

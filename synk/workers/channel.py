@@ -89,18 +89,16 @@ class MasterChannel:
         interrupted join can be called once more.
         """
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
-        control = self._control
+        control, pending = self._control, self._pending
         words, command = control.words, control.words[COMMAND]
-        while self._pending:
-            rank = self._pending[0]
-            if words[control.rank_word(rank, REPLY)] == command:
-                self._pending.pop(0)
+        look_about = functools.partial(self._look_about, deadline)
+        while pending:
+            if words[control.rank_word(pending[0], REPLY)] == command:
+                del pending[0]
             else:
-                wait(
-                    control.joined, control.spins, lambda: self._look_about(deadline)
-                )
+                wait(control.joined, control.spins, look_about)
         self._large = None
-        return [self._read(rank) for rank in range(1, control.size)]
+        return list(map(self._read, range(1, control.size)))
 
     @property
     def busy(self) -> bool:

@@ -1,0 +1,33 @@
+"""`python -m synk`: what synk finds on this machine, and how fast it is there."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from importlib import import_module
+
+COMMANDS = {
+    "info": "print versions, cores, memory and what synk.fork() would do",
+    "bench": "measure calls, reductions and speed-ups on this machine",
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a subcommand and return its exit status.
+
+    Parameters
+    ----------
+    argv : list of str, optional
+        The arguments after the program's name, by default those of this process.
+    """
+    parser = argparse.ArgumentParser(prog="python -m synk", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, text in COMMANDS.items():
+        # Without help of its own: `--help` is left to the command, like all the rest.
+        commands.add_parser(name, help=text, add_help=False)
+    chosen, rest = parser.parse_known_args(argv)
+    return import_module(f"synk.commands.{chosen.command}").main(rest)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

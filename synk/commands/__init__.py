@@ -1,0 +1,1 @@
+"""The subcommands of `python -m synk`; each module has a ``main(argv) -> int``."""

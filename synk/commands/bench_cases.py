@@ -1,0 +1,201 @@
+"""What ``python -m synk bench`` measures; each case forks and closes its own session."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+
+import synk
+
+from ..memory.rows import RowTaker
+from ..session import SESSION, Session
+from .bench import Row, interleave
+
+
+def alone(function: Callable, *args: Any) -> Callable[[], object]:
+    """Return a call with all cores, as if synk had not been forked."""
+
+    def call() -> None:
+        with SESSION.unconfined():
+            function(*args)
+
+    return call
+
+
+def call_overhead(ranks: int, quick: bool) -> Iterator[Row]:
+    """Time a function that does nothing: launch and join, and all of Python between."""
+    plain = pytensor.function([], [])
+    with synk.session(ranks):
+        empty = synk.function([], [])
+        repeats = 5 if quick else 25
+        ours, theirs = interleave([empty, plain], repeats, 500)
+        yield Row("call of an empty function", ours, "plain call", theirs, "<", 25)
+        # The scattered inputs are looked up, checked, cut, described and mapped.
+        x = pt.matrix("x", dtype="float32")
+        total = synk.function([x], (x.sum(), "sum"))
+        plain_total = pytensor.function([x], x.sum())
+        array = np.ones((8, 4), "float32")
+        data = synk.data(array)
+        ours, theirs = interleave(
+            [lambda: total(data), lambda: plain_total(array)], repeats, 500
+        )
+        yield Row(
+            "call with one input and one output", ours, "plain call", theirs, "<", None
+        )
+
+
+def all_reduce(ranks: int, quick: bool) -> Iterator[Row]:
+    """Time all-reduces beside one copy of as many bytes."""
+    with synk.session(ranks):
+        for size in (1 << 16, 100_000_000) if not quick else (1 << 20,):
+            source = np.ones(size // 4, "float32")
+            target = np.empty_like(source)
+            var = pytensor.shared(source)
+            number = max(1, min(1000, 10_000_000 // size))
+            repeats = 5 if quick else 15
+            ours, copy = interleave(
+                [lambda v=var: synk.all_reduce(v), lambda: np.copyto(target, source)],
+                repeats,
+                number,
+            )
+            megabytes = size / 1e6
+            yield Row(
+                f"all-reduce, {megabytes:.3g} MB in shared memory",
+                ours,
+                "memcpy",
+                copy,
+                "<",
+                1.6 if size >= 1e8 else None,
+                f"{size / ours / 1e9:.3g} GB/s, memcpy {size / copy / 1e9:.3g}",
+            )
+        ours, copy = _with_copies(var, source, target, repeats)
+        yield Row(
+            f"all-reduce, {megabytes:.3g} MB with copies in and out",
+            ours,
+            "memcpy",
+            copy,
+            "<",
+            4,
+        )
+
+
+def _with_copies(var, source, target, repeats) -> list[float]:
+    """Time a reduction of values that are elsewhere, and a copy of the result."""
+    times: list[list[float]] = [[], []]
+    for _ in range(repeats):
+        synk.broadcast(var, source)  # new arrays on all ranks, outside of the home
+        start = time.perf_counter()
+        synk.all_reduce(var)
+        np.copyto(target, var.get_value(borrow=True))
+        times[0].append(time.perf_counter() - start)
+        start = time.perf_counter()
+        np.copyto(target, source)
+        times[1].append(time.perf_counter() - start)
+    return [float(np.median(of_kind)) for of_kind in times]
+
+
+def row_gathering(ranks: int, quick: bool) -> Iterator[Row]:
+    """Time taking 512 shuffled rows on every rank at once, beside ``numpy.take``."""
+    rows = 5_000 if quick else 60_000
+    with synk.session(ranks):
+        data = synk.data(shape=(rows, 784), dtype="float32")
+        data[:] = 1
+        repeats = 20 if quick else 200
+        window = tuple(data._window())
+        per_rank = SESSION.run(worker_time_gathering, window, repeats)
+        ours, take = max(per_rank, key=lambda times: times[0] / times[1])
+    size = 512 * 784 * 4
+    yield Row(
+        "512 shuffled rows of 784 float32 per rank",
+        ours,
+        "numpy.take",
+        take,
+        "<",
+        1,
+        f"{size / ours / 1e9:.3g} GB/s; the slowest rank",
+    )
+
+
+def worker_time_gathering(
+    session: Session, window: tuple, repeats: int
+) -> tuple[float, float]:
+    """Time synk's way of taking rows, and numpy's, while the other ranks do the same."""
+    array = session.attachments.array(window)
+    picks = np.random.default_rng(session.rank).permutation(len(array))[:512]
+    taker = RowTaker()
+    session.comm.barrier()
+    ours, take = interleave(
+        [lambda: taker.take(array, picks), lambda: np.take(array, picks, axis=0)],
+        repeats,
+    )
+    return ours, take
+
+
+def logistic_regression(ranks: int, quick: bool) -> Iterator[Row]:
+    """Time a log-likelihood and its gradient over 1,000,000 x 20 values."""
+    n = 50_000 if quick else 1_000_000
+    x, y, beta = pt.matrix("x"), pt.vector("y"), pt.vector("beta")
+    eta = x @ beta
+    loss = (pt.softplus(eta) - y * eta).sum()
+    gradient = pt.grad(loss, beta)
+    plain = pytensor.function([x, y, beta], [loss, gradient])
+    random = np.random.default_rng(0)
+    values = random.normal(size=(n, 20)), random.integers(0, 2, n).astype("float64")
+    point = random.normal(size=20) / 10
+    with synk.session(ranks):
+        split = synk.function(
+            [x, y], [(loss, "sum"), (gradient, "sum")], bcast_inputs=[beta]
+        )
+        data = split.build_inputs(*values)
+        ours, theirs = interleave(
+            [lambda: split(*data, point), alone(plain, *values, point)],
+            3 if quick else 11,
+        )
+    yield Row(
+        f"logistic log-likelihood + gradient, {n:,} x 20",
+        ours,
+        "plain, all cores",
+        theirs,
+        ">",
+        1.85 if ranks == 2 and not quick else None,
+    )
+
+
+def speed_up(ranks: int, quick: bool) -> Iterator[Row]:
+    """Time a matrix step and an element-wise step at 1 to n ranks."""
+    x = pt.matrix("x", dtype="float32")
+    w = pytensor.shared(
+        np.random.default_rng(0).normal(size=(784, 800)).astype("float32") / 28
+    )
+    steps = {
+        "matrix step": (pt.tanh(x @ w) @ w.T - x) ** 2,
+        "element-wise step": pt.exp(-(x**2)) * pt.log1p(pt.abs(x)),
+    }
+    array = np.random.default_rng(1).normal(size=(512 if quick else 4096, 784))
+    array = array.astype("float32")
+    for name, step in steps.items():
+        cost = step.mean()
+        plain = pytensor.function([x], cost)
+        for n in range(1, ranks + 1):
+            with synk.session(n):
+                split = synk.function([x], (cost, "avg"))
+                data = synk.data(array)
+                ours, theirs = interleave(
+                    [lambda f=split, d=data: f(d), alone(plain, array)],
+                    3 if quick else 15,
+                )
+            yield Row(f"{name}, {n} ranks", ours, "plain, all cores", theirs, ">", None)
+
+
+CASES: dict[str, Callable[[int, bool], Iterator[Row]]] = {
+    "call": call_overhead,
+    "all-reduce": all_reduce,
+    "rows": row_gathering,
+    "logistic": logistic_regression,
+    "speed-up": speed_up,
+}

@@ -1,0 +1,249 @@
+"""`python -m synk info`: the machine as synk sees it, and what it would fork there."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shutil
+import textwrap
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+
+import posix_ipc
+from pytensor import config
+from pytensor.compile.mode import get_default_mode
+
+from ..errors import SynkError
+from ..session import SESSION
+from ..workers import affinity, preconditions
+from ..workers.control import Control
+
+WIDTH = 96
+"""Columns; lines that would be longer are continued below their value."""
+
+PACKAGES = ("synk", "pytensor", "numpy", "scipy", "numba", "posix_ipc", "threadpoolctl")
+OPTIONAL = ("jax", "torch")
+_LABEL = 18
+_MAX_RANKS = 16
+
+Rows = list[tuple[str, str]]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the report; the exit status is 1 if synk could not fork here."""
+    parser = argparse.ArgumentParser(prog="python -m synk info", description=__doc__)
+    parser.add_argument(
+        "-n", type=int, metavar="RANKS", help="plan for so many ranks, not one per core"
+    )
+    n = parser.parse_args(argv).n
+    if n is not None and n < 1:
+        parser.error(f"-n must be at least 1, got {n}")
+    print(report(n))
+    return 1 if refusal(n) else 0
+
+
+def report(n: int | None = None) -> str:
+    """Return the report for `n` ranks, or for as many as ``synk.fork()`` would make."""
+    sections = {
+        "versions": _versions(),
+        "cores": _cores(),
+        "devices": _devices(),
+        "memory": _memory(),
+        "pytensor": _pytensor(),
+        f"synk.fork({'' if n is None else n})": _fork(n),
+    }
+    return "\n\n".join(
+        "\n".join([title, *(_line(*row) for row in rows)])
+        for title, rows in sections.items()
+    )
+
+
+def refusal(n: int | None = None) -> str | None:
+    """Return why ``synk.fork(n)`` would fail in this process, or None if it would not.
+
+    What every session begins with is made and given back: its control segment and
+    semaphores. That shows a ``/dev/shm`` that is missing, forbidden or full.
+    """
+    try:
+        preconditions.check_can_fork(SESSION)
+        size = preconditions.check_size(n, "auto", affinity.usable_cores())
+        Control(size, spin=False).close()
+    except (SynkError, OSError, posix_ipc.Error) as error:
+        return str(error)
+    return None
+
+
+# -- the sections ----------------------------------------------------------------------
+
+
+def _versions() -> Rows:
+    rows = [("python", f"{platform.python_version()} on {platform.platform()}")]
+    rows += [(name, _version(name)) for name in (*PACKAGES, *OPTIONAL)]
+    return rows
+
+
+def _version(package: str) -> str:
+    """Return a version without importing the package: some take seconds to import."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _cores() -> Rows:
+    quota = affinity._cgroup_quota()
+    usable = affinity.usable_cores()
+    return [
+        ("machine", f"{os.cpu_count()} ({_processor()})"),
+        ("affinity", ranges(sorted(os.sched_getaffinity(0)))),
+        ("cgroup quota", "none" if quota is None else f"{quota:g} cores"),
+        ("usable", f"{len(usable)}: {ranges(usable)}"),
+    ]
+
+
+def _processor() -> str:
+    for line in _read("/proc/cpuinfo").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _devices() -> Rows:
+    cards = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
+    gpus = [
+        line.partition(":")[2].strip()
+        for card in cards
+        for line in _read(card).splitlines()
+        if line.startswith("Model:")
+    ]
+    return [
+        ("ranks run on", "CPU cores (GPUs are not used in this version)"),
+        ("NVIDIA GPUs", ", ".join(gpus) if gpus else "none found"),
+    ]
+
+
+def _memory() -> Rows:
+    fields = dict(
+        line.split(":", 1)
+        for line in _read("/proc/meminfo").splitlines()
+        if ":" in line
+    )
+    total, available = (
+        int(fields.get(name, "0 kB").split()[0]) * 1024
+        for name in ("MemTotal", "MemAvailable")
+    )
+    limit = _memory_limit()
+    rows = [("RAM", f"{gibibytes(total)}, {gibibytes(available)} available")]
+    if limit is not None and limit < total:
+        rows.append(("cgroup limit", gibibytes(limit)))
+    return [*rows, ("/dev/shm", _shared_memory())]
+
+
+def _memory_limit() -> int | None:
+    """Return the cgroup's limit in bytes, from version 2 or 1."""
+    for path in ("memory.max", "memory/memory.limit_in_bytes"):
+        text = _read(f"/sys/fs/cgroup/{path}").strip()
+        if text.isdigit():
+            return int(text)
+    return None
+
+
+def _shared_memory() -> str:
+    try:
+        room = shutil.disk_usage("/dev/shm")
+    except OSError as error:
+        return f"cannot be used: {error.strerror}"
+    text = f"{gibibytes(room.total)}, {gibibytes(room.free)} free"
+    if room.total <= 64 << 20:
+        text += " (Docker's default; docker run --shm-size=8g makes it larger)"
+    return text
+
+
+def _pytensor() -> Rows:
+    linker = type(get_default_mode().linker).__name__
+    return [
+        ("mode", f"{config.mode}, compiles with {linker}"),
+        ("floatX", config.floatX),
+        ("C++ compiler", config.cxx or "none found"),
+        ("compiledir", str(config.compiledir)),
+    ]
+
+
+def _fork(n: int | None) -> Rows:
+    cores = affinity.usable_cores()
+    size = preconditions.check_size(n, "auto", cores)
+    why_not = refusal(n)
+    if why_not:
+        return [("refused", why_not)]
+    plan = [
+        (f"rank {rank}", f"{'core':5} {ranges(share)}, {_count(len(share), 'thread')}")
+        for rank, share in enumerate(
+            affinity.share(cores, rank, size) for rank in range(size)
+        )
+    ]
+    if size > _MAX_RANKS:
+        hidden = size - _MAX_RANKS
+        plan[_MAX_RANKS - 1 : -1] = [
+            ("...", f"{_count(hidden, 'rank')} more like these")
+        ]
+    rows = [
+        ("ranks", f"{size}, this process and {_count(size - 1, 'forked one')}"),
+        *plan,
+    ]
+    if size > len(cores):
+        rows.append(("note", "more ranks than cores: correct, but slow"))
+    return rows
+
+
+# -- text ------------------------------------------------------------------------------
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Write ascending numbers as ranges.
+
+    >>> ranges([0, 1, 2, 5, 7, 8])
+    '0-2,5,7-8'
+    """
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    return ",".join("-".join(map(str, run)) for run in runs)
+
+
+def gibibytes(nbytes: int) -> str:
+    """Write a number of bytes.
+
+    >>> gibibytes(3 << 29), gibibytes(64 << 20)
+    ('1.5 GiB', '64 MiB')
+    """
+    if nbytes < 1 << 30:
+        return f"{nbytes / (1 << 20):.0f} MiB"
+    return f"{nbytes / (1 << 30):.1f} GiB"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _line(label: str, value: str) -> str:
+    indent = " " * (_LABEL + 2)
+    lines = textwrap.wrap(
+        value, WIDTH - len(indent), break_on_hyphens=False, drop_whitespace=True
+    )
+    return "\n".join(
+        (f"  {label}".ljust(len(indent)) if i == 0 else indent) + line
+        for i, line in enumerate(lines or ["-"])
+    )
+
+
+def _read(path: str | Path) -> str:
+    """Return a file's text, or "" where the system has no such file."""
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
