@@ -1,4 +1,4 @@
-"""`python -m synk info`: the machine as synk sees it, and what it would fork there."""
+"""``python -m synk info``: what synk sees of the machine, and would fork."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WIDTH = 96
 
 PACKAGES = ("synk", "pytensor", "numpy", "scipy", "numba", "posix_ipc", "threadpoolctl")
 OPTIONAL = ("jax", "torch")
-_LABEL = 18
+_LABEL = 14
 _MAX_RANKS = 16
 
 Rows = list[tuple[str, str]]
@@ -85,7 +85,7 @@ def _versions() -> Rows:
 
 
 def _version(package: str) -> str:
-    """Return a version without importing the package: some take seconds to import."""
+    """Return a version without importing the package, which may take seconds."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -125,11 +125,8 @@ def _devices() -> Rows:
 
 
 def _memory() -> Rows:
-    fields = dict(
-        line.split(":", 1)
-        for line in _read("/proc/meminfo").splitlines()
-        if ":" in line
-    )
+    lines = _read("/proc/meminfo").splitlines()
+    fields = dict(line.split(":", 1) for line in lines)
     total, available = (
         int(fields.get(name, "0 kB").split()[0]) * 1024
         for name in ("MemTotal", "MemAvailable")
@@ -167,7 +164,7 @@ def _pytensor() -> Rows:
         ("mode", f"{config.mode}, compiles with {linker}"),
         ("floatX", config.floatX),
         ("C++ compiler", config.cxx or "none found"),
-        ("compiledir", str(config.compiledir)),
+        ("compiledir", _tilde(str(config.compiledir))),
     ]
 
 
@@ -177,21 +174,14 @@ def _fork(n: int | None) -> Rows:
     why_not = refusal(n)
     if why_not:
         return [("refused", why_not)]
-    plan = [
-        (f"rank {rank}", f"{'core':5} {ranges(share)}, {_count(len(share), 'thread')}")
-        for rank, share in enumerate(
-            affinity.share(cores, rank, size) for rank in range(size)
-        )
-    ]
+    rows = [("ranks", f"{size}: this process and {size - 1} forked")]
+    for rank in range(size):
+        share = affinity.share(cores, rank, size)
+        what = "cores" if len(share) > 1 else "core"
+        threads = f"{len(share)} thread{'s' * (len(share) > 1)}"
+        rows.append((f"rank {rank}", f"{what} {ranges(share)}, {threads}"))
     if size > _MAX_RANKS:
-        hidden = size - _MAX_RANKS
-        plan[_MAX_RANKS - 1 : -1] = [
-            ("...", f"{_count(hidden, 'rank')} more like these")
-        ]
-    rows = [
-        ("ranks", f"{size}, this process and {_count(size - 1, 'forked one')}"),
-        *plan,
-    ]
+        rows[_MAX_RANKS:-1] = [("...", f"{size - _MAX_RANKS} more, likewise")]
     if size > len(cores):
         rows.append(("note", "more ranks than cores: correct, but slow"))
     return rows
@@ -226,15 +216,14 @@ def gibibytes(nbytes: int) -> str:
     return f"{nbytes / (1 << 30):.1f} GiB"
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+def _tilde(path: str) -> str:
+    home = str(Path.home())
+    return "~" + path.removeprefix(home) if path.startswith(home + "/") else path
 
 
 def _line(label: str, value: str) -> str:
     indent = " " * (_LABEL + 2)
-    lines = textwrap.wrap(
-        value, WIDTH - len(indent), break_on_hyphens=False, drop_whitespace=True
-    )
+    lines = textwrap.wrap(value, WIDTH - len(indent), break_on_hyphens=False)
     return "\n".join(
         (f"  {label}".ljust(len(indent)) if i == 0 else indent) + line
         for i, line in enumerate(lines or ["-"])
