@@ -1,0 +1,106 @@
+"""What the tests compare with: the serial arithmetic, and how to see a refusal."""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+import pytest
+from pytensor.compile.mode import Mode
+
+from synk.session import SESSION
+
+PY = Mode("py", None)
+"""Compiles at once: for tests in which the numbers matter and the speed does not."""
+
+FLOATS = ("float16", "float32", "float64")
+INTEGERS = (
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+)
+COMPLEX = ("complex64", "complex128")
+DTYPES = (*FLOATS, *INTEGERS, "bool", *COMPLEX)
+
+REDUCE_OPS = ("avg", "sum", "prod", "min", "max")
+
+
+def ops_of(dtype: str) -> list[str]:
+    """Return the reduce ops that mean something for a dtype."""
+    if dtype == "bool":
+        return ["sum", "prod", "min", "max"]
+    if dtype in COMPLEX:
+        return ["avg", "sum", "prod"]
+    return list(REDUCE_OPS)
+
+
+def values_of(dtype: str, shape: tuple[int, ...], *seed: int) -> np.ndarray:
+    """Return reproducible values that fill the range of a dtype; floats near 1."""
+    rng = np.random.default_rng([3, *seed])
+    kind = np.dtype(dtype).kind
+    if kind == "b":
+        return rng.random(shape) < 0.5
+    if kind in "iu":
+        info = np.iinfo(dtype)
+        return rng.integers(info.min, info.max, shape, dtype, endpoint=True)
+    values = rng.uniform(0.5, 1.5, shape)
+    if kind == "c":
+        values = values + 1j * rng.uniform(-0.5, 0.5, shape)
+    return np.asarray(values).astype(dtype)
+
+
+def reduced(op: str, values, weights=None) -> np.ndarray:
+    """Combine arrays by an op, in extended precision; the result has their dtype.
+
+    Sums and products of integers wrap around as numpy's do. Averages of integers are
+    left in extended precision: how they are rounded is for the test to say.
+    """
+    stack = np.stack(values)
+    dtype = stack.dtype
+    wide = {"f": np.longdouble, "c": np.clongdouble}.get(dtype.kind, dtype)
+    if op == "avg":
+        weights = [1] * len(stack) if weights is None else weights
+        used = [i for i, weight in enumerate(weights) if weight]
+        wide = np.clongdouble if dtype.kind == "c" else np.longdouble
+        total = sum(stack[i].astype(wide) * weights[i] for i in used)
+        average = total / sum(weights)
+        return average if dtype.kind in "iu" else np.asarray(average).astype(dtype)
+    ufunc = {
+        "sum": np.add,
+        "prod": np.multiply,
+        "min": np.minimum,
+        "max": np.maximum,
+    }[op]
+    with np.errstate(over="ignore"):
+        return np.asarray(ufunc.reduce(stack, axis=0, dtype=wide)).astype(dtype)
+
+
+def assert_same(got, expected, ulps: float = 2, err_msg: str = "") -> None:
+    """Assert equality of dtype, shape and values; inexact ones to a few roundings."""
+    got, expected = np.asarray(got), np.asarray(expected)
+    assert got.dtype == expected.dtype, f"{got.dtype}, not {expected.dtype} {err_msg}"
+    assert got.shape == expected.shape, f"{got.shape}, not {expected.shape} {err_msg}"
+    if expected.dtype.kind in "fc":
+        rtol = ulps * float(np.finfo(expected.dtype).eps)
+        np.testing.assert_allclose(got, expected, rtol, rtol, err_msg=err_msg)
+    else:
+        np.testing.assert_array_equal(got, expected, err_msg=err_msg)
+
+
+def cut(rows: np.ndarray, n: int) -> list[np.ndarray]:
+    """Return the rows of each rank: contiguous, the longer parts first."""
+    return np.array_split(rows, n)
+
+
+@contextlib.contextmanager
+def refused(error, match: str):
+    """Assert that the block raises in the master and that no rank is told anything."""
+    before = SESSION.control.command
+    with pytest.raises(error, match=match) as caught:
+        yield caught
+    assert SESSION.control.command == before, "ranks were told something"

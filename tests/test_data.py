@@ -1,0 +1,489 @@
+"""Data: an array in shared memory that behaves as a numpy array."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytensor.tensor as pt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as nps
+from reference import DTYPES, PY, values_of
+
+import synk
+
+few = settings(max_examples=100, deadline=None, derandomize=True, database=None)
+
+SHAPES = [(), (4,), (0,), (3, 2), (0, 3), (2, 0, 2), (2, 3, 2, 1), (2, 1, 2, 3, 2)]
+
+RECORD = np.dtype([("a", "f4"), ("b", "i8", (2,))])
+
+
+# -- what it holds -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_it_holds_what_it_is_given(dtype, shape):
+    value = values_of(dtype, shape, 1)
+    made = synk.data(value)
+    assert made.dtype == value.dtype
+    assert made.shape == value.shape
+    assert made.ndim == value.ndim
+    assert made.size == value.size
+    assert made.alloc_size >= value.size
+    np.testing.assert_array_equal(made.data, value)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_a_shape_alone_gives_zeros(shape):
+    made = synk.data(shape=shape, dtype="int16")
+    np.testing.assert_array_equal(made.data, np.zeros(shape, "int16"))
+
+
+@pytest.mark.parametrize(
+    "dtype", [">f8", "<u2", "S5", "U3", "M8[s]", "m8[ms]", RECORD, "V6"], ids=str
+)
+def test_any_dtype_of_fixed_size_is_kept(dtype):
+    value = np.zeros(3, dtype)
+    value.view("u1")[...] = np.arange(value.nbytes, dtype="u1") % 50
+    made = synk.data(value)
+    assert made.dtype == np.dtype(dtype)
+    assert made.data.tobytes() == value.tobytes()
+
+
+@pytest.mark.parametrize(
+    "dtype", [object, np.dtype([("a", object)]), "S", "U"], ids=str
+)
+def test_a_dtype_without_a_fixed_size_is_refused(dtype):
+    with pytest.raises(TypeError, match="fixed size"):
+        synk.data(dtype=dtype, shape=(2,))
+
+
+def test_the_value_is_copied():
+    value = np.arange(3.0)
+    made = synk.data(value)
+    value[:] = -1
+    np.testing.assert_array_equal(made.data, [0, 1, 2])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.asfortranarray(np.arange(12.0).reshape(3, 4)),
+        np.arange(24.0).reshape(3, 8)[:, ::2],
+        np.arange(12.0).reshape(3, 4)[::-1],
+        np.broadcast_to(np.arange(4.0), (3, 4)),
+        np.arange(12.0).reshape(3, 4).astype(">f8"),
+        np.arange(12.0).reshape(3, 4).tolist(),
+        pd.DataFrame(np.arange(12.0).reshape(3, 4)),
+    ],
+    ids=[
+        "fortran",
+        "strided",
+        "reversed",
+        "read-only",
+        "byte order",
+        "list",
+        "pandas",
+    ],
+)
+def test_it_takes_whatever_numpy_takes(value):
+    made = synk.data(value, dtype="float64")
+    assert made.data.flags.c_contiguous
+    assert made.data.flags.writeable
+    np.testing.assert_array_equal(made.data, np.asarray(value))
+
+
+def test_a_pandas_column_is_taken():
+    column = pd.Series([1, 2, 3], dtype="int32")
+    made = synk.data(column)
+    assert made.dtype == np.int32
+    np.testing.assert_array_equal(made.data, [1, 2, 3])
+
+
+def test_data_is_taken_from_data():
+    made = synk.data(synk.data([[1, 2]], dtype="int8"))
+    assert made.dtype == np.int8
+    np.testing.assert_array_equal(made.data, [[1, 2]])
+
+
+def test_a_variable_gives_dtype_dimensions_and_name():
+    made = synk.data([[1, 2]], pt.matrix("pixels", dtype="float32"))
+    assert (made.dtype, made.ndim, made.name) == (np.float32, 2, "pixels")
+    with pytest.raises(TypeError, match="2 dimensions, the value 1"):
+        synk.data([1, 2], pt.matrix("pixels", dtype="float32"))
+
+
+def test_arguments_that_contradict_each_other_are_refused():
+    with pytest.raises(TypeError, match="give a value"):
+        synk.data()
+    with pytest.raises(TypeError, match="give a value"):
+        synk.data(dtype="int8")
+    with pytest.raises(ValueError, match=r"shape=\(3,\)"):
+        synk.data([1, 2], shape=(3,))
+    with pytest.raises(ValueError, match="negative"):
+        synk.data(shape=(2, -1), dtype="int8")
+    with pytest.raises(ValueError, match="oversize"):
+        synk.data([1.0], oversize=0.5)
+    with pytest.raises(ValueError, match="ndim"):
+        synk.data(dtype="int8", ndim=-1)
+    with pytest.raises(ValueError, match="2 dimensions"):
+        synk.data(dtype="int8", ndim=2, shape=(3,))
+
+
+# -- casting -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [
+        (np.float64([0.5]), "float32"),
+        (np.complex128([1]), "float64"),
+        (np.int64([300]), "uint8"),
+        (np.int64([2**24 + 1]), "float32"),
+        (np.int64([70000]), "float16"),
+        (np.int8([-1]), "uint8"),
+        (np.int64([-1]), "uint64"),
+        (np.uint64([2**63]), "int64"),
+        (np.uint8([255]), "int8"),
+        (np.int64([2**63 - 1]), "float32"),
+        ([1.5], "int64"),
+        ([-1], "uint8"),
+        ([1j], "float64"),
+        (["a"], "float64"),
+        (np.array([1], object), "int64"),
+        (np.int8([2]), "bool"),
+    ],
+    ids=repr,
+)
+def test_a_value_that_would_change_is_refused(value, dtype):
+    with pytest.raises(TypeError, match="cannot be cast"):
+        synk.data(value, dtype=dtype)
+    made = synk.data(shape=(1,), dtype=dtype)
+    with pytest.raises(TypeError, match="cannot be cast"):
+        made.set_value(value)
+    with pytest.raises(TypeError, match="cannot be cast"):
+        made[:] = value
+    assert made[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [
+        (np.float32([0.1]), "float64"),
+        (np.int64([255]), "uint8"),
+        (np.uint64([2**63 - 1]), "int64"),
+        (np.int64([2**24]), "float32"),
+        (np.bool_([True]), "int8"),
+        ([0.1], "float32"),
+        ([0.1j], "complex64"),
+        ([1, 2], "complex64"),
+        ([1, 2], "complex128"),
+        ([1, 2], "float16"),
+    ],
+    ids=repr,
+)
+def test_a_value_that_keeps_its_meaning_is_cast_without_a_warning(value, dtype):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made = synk.data(value, dtype=dtype)
+    np.testing.assert_array_equal(made.data, np.asarray(value).astype(dtype))
+
+
+def test_force_cast_casts_as_numpy_does():
+    made = synk.data(np.float64([1.9, -1.2]), dtype="int8", force_cast=True)
+    np.testing.assert_array_equal(made.data, [1, -1])
+    made[0] = 2.7
+    assert made[0] == 2
+    np.testing.assert_array_equal(made.condition_data([300]), [44])
+
+
+def test_condition_data_returns_what_set_value_would_store():
+    made = synk.data(dtype="float32", ndim=1)
+    value = made.condition_data([1, 2])
+    assert value.dtype == np.float32
+    np.testing.assert_array_equal(value, [1, 2])
+    with pytest.raises(
+        TypeError, match=r"1 dimensions, the value 2 \(shape \(1, 2\)\)"
+    ):
+        made.condition_data([[1, 2]])
+
+
+# -- indexing ----------------------------------------------------------------------
+
+
+@st.composite
+def indexed(draw):
+    """Return an array and something to index it with."""
+    shape = draw(nps.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4))
+    array = np.arange(int(np.prod(shape)), dtype="int32").reshape(shape)
+    basic = nps.basic_indices(shape, allow_newaxis=True, allow_ellipsis=True)
+    mask = nps.arrays(bool, shape)
+    ways = [basic, mask]
+    if shape and all(shape):
+        ways.append(nps.integer_array_indices(shape))
+        rows = st.lists(st.integers(-shape[0], shape[0] - 1), max_size=5)
+        ways.append(rows.map(lambda rows: np.array(rows, int)))
+    return array, draw(st.one_of(ways))
+
+
+@few
+@given(indexed())
+def test_reading_is_numpys(case):
+    array, index = case
+    got, expected = synk.data(array)[index], array[index]
+    assert type(got) is type(expected)
+    np.testing.assert_array_equal(got, expected)
+
+
+@few
+@given(indexed(), st.integers(-100, 100))
+def test_writing_is_numpys(case, value):
+    array, index = case
+    made = synk.data(array)
+    expected = array.copy()
+    made[index] = value
+    expected[index] = value
+    np.testing.assert_array_equal(made.data, expected)
+
+
+@few
+@given(indexed())
+def test_writing_an_array_is_numpys(case):
+    array, index = case
+    made = synk.data(array)
+    expected = array.copy()
+    value = -np.array(array[index]) - 1
+    made[index] = value
+    expected[index] = value
+    np.testing.assert_array_equal(made.data, expected)
+
+
+def test_an_index_out_of_range_is_numpys_error():
+    made = synk.data(np.zeros((2, 3)))
+    for index in (2, -3, (0, 3), [0, 2], (0, 0, 0)):
+        with pytest.raises(IndexError):
+            made[index]
+        with pytest.raises(IndexError):
+            made[index] = 1
+    with pytest.raises(ValueError, match="broadcast"):
+        made[:] = np.zeros(4)
+
+
+def test_a_field_of_records_is_read_and_written():
+    made = synk.data(np.zeros(3, RECORD))
+    made["a"] = np.float32([1, 2, 3])
+    made[1] = (5, [6, 7])
+    expected = np.zeros(3, RECORD)
+    expected["a"] = [1, 2, 3]
+    expected[1] = (5, [6, 7])
+    np.testing.assert_array_equal(made.data, expected)
+
+
+def test_overlapping_writes_are_as_if_the_value_were_copied_first():
+    made = synk.data(np.arange(5))
+    made[1:] = made[:-1]
+    np.testing.assert_array_equal(made.data, [0, 0, 1, 2, 3])
+    made.set_value(made[::-1])
+    np.testing.assert_array_equal(made.data, [3, 2, 1, 0, 0])
+    made.set_value(made[1:3])
+    np.testing.assert_array_equal(made.data, [2, 1])
+
+
+def test_it_can_be_handed_to_numpy():
+    made = synk.data(np.arange(4.0))
+    assert np.shares_memory(np.asarray(made), made.data)
+    assert not np.shares_memory(np.array(made), made.data)
+    np.testing.assert_array_equal(np.asarray(made, "int8"), [0, 1, 2, 3])
+    assert np.add(made, 1).sum() == 10
+    assert list(made) == [0, 1, 2, 3]
+    with pytest.raises(ValueError, match="copy"):
+        np.asarray(made, "int8", copy=False)
+
+
+# -- length and memory --------------------------------------------------------------
+
+
+def test_growing_keeps_the_old_rows():
+    made = synk.data(np.arange(6).reshape(3, 2))
+    made.set_length(100_000)
+    expected = np.zeros((100_000, 2), int)
+    expected[:3] = np.arange(6).reshape(3, 2)
+    np.testing.assert_array_equal(made.data, expected)
+
+
+def test_rows_that_come_back_hold_zeros():
+    made = synk.data(np.arange(1, 5))
+    made.set_length(2)
+    assert len(made) == 2
+    made.set_length(4)
+    np.testing.assert_array_equal(made.data, [1, 2, 0, 0])
+    made.set_length(0)
+    assert made.shape == (0,)
+    made.set_length(1)
+    np.testing.assert_array_equal(made.data, [0])
+
+
+@few
+@given(
+    nps.array_shapes(min_dims=2, max_dims=3, min_side=0, max_side=5),
+    st.data(),
+)
+def test_set_shape_keeps_what_both_shapes_share(old, data):
+    new = tuple(data.draw(st.integers(0, 5)) for _ in old)
+    value = np.arange(1, 1 + int(np.prod(old))).reshape(old)
+    made = synk.data(value)
+    made.set_shape(new)
+    expected = np.zeros(new, int)
+    shared = tuple(slice(min(a, b)) for a, b in zip(old, new, strict=True))
+    expected[shared] = value[shared]
+    np.testing.assert_array_equal(made.data, expected)
+
+
+def test_a_shape_that_does_not_fit_is_refused():
+    made = synk.data(np.ones((2, 2)))
+    with pytest.raises(ValueError, match="2 dimensions"):
+        made.set_shape((4,))
+    with pytest.raises(ValueError, match="negative"):
+        made.set_shape((2, -1))
+    with pytest.raises(ValueError, match="negative"):
+        made.set_length(-1)
+    with pytest.raises(ValueError, match="no rows"):
+        synk.data(1.0).set_length(2)
+    with pytest.raises(ValueError, match="oversize"):
+        made.set_length(3, oversize=0)
+    with pytest.raises(TypeError):
+        made.set_length(2.5)
+    np.testing.assert_array_equal(made.data, np.ones((2, 2)))
+
+
+def test_oversize_reserves_room_to_grow_into():
+    rows = 10_000
+    made = synk.data(np.zeros(rows), oversize=3)
+    assert made.alloc_size >= 3 * rows
+    before = made.data
+    room = made.alloc_size
+    made.set_length(3 * rows)
+    assert made.alloc_size == room
+    assert np.shares_memory(before, made.data)
+    made.set_length(made.alloc_size + 1, oversize=2)
+    assert made.alloc_size >= 2 * (room + 1)
+
+
+def test_views_stay_valid_when_the_data_grows_or_is_freed():
+    made = synk.data(np.arange(4))
+    view = made[1:3]
+    made.set_length(1_000_000)
+    np.testing.assert_array_equal(view, [1, 2])
+    made[1] = 7
+    assert view[0] == 7
+    made.free_memory()
+    np.testing.assert_array_equal(view, [7, 2])
+
+
+def test_a_value_may_have_another_length_than_the_last():
+    made = synk.data(dtype="int64", ndim=1)
+    for length in (3, 0, 100_000, 2):
+        made.set_value(np.arange(length))
+        np.testing.assert_array_equal(made.data, np.arange(length))
+
+
+def test_freed_data_says_that_it_holds_nothing():
+    made = synk.data([1.0, 2.0], name="prices")
+    made.free_memory()
+    assert made.alloc_size == 0
+    for use in (lambda: made[0], lambda: made.shape, lambda: len(made)):
+        with pytest.raises(ValueError, match="'prices'.*holds nothing"):
+            use()
+    made.free_memory()
+    made.set_value([3.0])
+    np.testing.assert_array_equal(made.data, [3])
+
+
+def test_a_value_that_does_not_fit_leaves_the_old_one():
+    made = synk.data([1, 2, 3])
+    with pytest.raises(TypeError):
+        made.set_value([[1]])
+    with pytest.raises(TypeError):
+        made.set_value([0.5])
+    np.testing.assert_array_equal(made.data, [1, 2, 3])
+
+
+def test_more_memory_than_there_is_leaves_the_old_value():
+    made = synk.data([1, 2, 3])
+    with pytest.raises(synk.SharedMemoryFull, match=r"free in /dev/shm"):
+        made.set_length(2**50)
+    np.testing.assert_array_equal(made.data, [1, 2, 3])
+    with pytest.raises(MemoryError, match="no room for"):
+        synk.data(shape=(2**33, 2**20), dtype="int64")
+    made.set_length(4)
+    np.testing.assert_array_equal(made.data, [1, 2, 3, 0])
+
+
+def test_repr_tells_name_shape_and_dtype():
+    assert repr(synk.data([[1.0]], name="x")) == (
+        "<synk.Data 'x' shape=(1, 1) dtype=float64>"
+    )
+    assert repr(synk.data(dtype="int8", ndim=3)) == "<synk.Data empty dtype=int8>"
+
+
+# -- as the input of functions -------------------------------------------------------
+
+
+def test_ranks_see_every_change(ranks):
+    x = pt.vector("x")
+    f = synk.function([x], (x, "gather"), mode=PY)
+    made = synk.data(np.arange(7.0))
+    np.testing.assert_array_equal(f(made), np.arange(7))
+    made[2:5] = -1
+    np.testing.assert_array_equal(f(made), [0, 1, -1, -1, -1, 5, 6])
+    made.set_length(9)
+    np.testing.assert_array_equal(f(made), [0, 1, -1, -1, -1, 5, 6, 0, 0])
+    made.set_value(np.arange(50_000.0))
+    np.testing.assert_array_equal(f(made), np.arange(50_000))
+    made.set_length(2)
+    np.testing.assert_array_equal(f(made), [0, 1])
+    made.free_memory()
+    made.set_value([5.0])
+    np.testing.assert_array_equal(f(made), [5])
+
+
+def test_many_data_in_turn_are_told_apart(ranks):
+    x = pt.vector("x")
+    f = synk.function([x], (x.sum(), "sum"), mode=PY)
+    for i in range(20):
+        made = synk.data(np.full(5, float(i)))
+        assert f(made) == 5 * i
+        del made
+
+
+def test_data_outlives_sessions():
+    x = pt.vector("x")
+    f = synk.function([x], (x.sum(), "sum"), mode=PY)
+    made = synk.data(np.arange(5.0))
+    for n in (2, 3, 1):
+        with synk.session(n):
+            assert f(made) == 10
+            assert f(synk.data([4.0])) == 4
+    assert made[:].sum() == 10
+
+
+@pytest.mark.parametrize("shape", [(5,), (5, 2), (5, 2, 1), (5, 1, 2, 2)], ids=str)
+def test_data_of_any_dimensions_is_an_input(two_ranks, shape):
+    value = np.arange(np.prod(shape), dtype="float32").reshape(shape)
+    x = pt.tensor("x", dtype="float32", shape=(None,) * len(shape))
+    f = synk.function([x], (x, "gather"), mode=PY)
+    got = f(synk.data(value))
+    assert got.dtype == np.float32
+    np.testing.assert_array_equal(got, value)
+
+
+def test_the_same_data_can_be_two_inputs(two_ranks):
+    x, y = pt.vectors("x", "y")
+    f = synk.function([x, y], (x * y, "gather"), mode=PY)
+    made = synk.data([1.0, 2.0, 3.0])
+    np.testing.assert_array_equal(f(made, made), [1, 4, 9])

@@ -1,0 +1,149 @@
+"""Which rows a rank gets: compared with numpy's own indexing and splitting."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from synk.memory.partition import count, cuts, part, select, shift, span
+
+few = settings(max_examples=150, deadline=None, derandomize=True, database=None)
+
+lengths = st.integers(0, 12)
+ends = st.none() | st.integers(-15, 15)
+steps = st.none() | st.integers(-4, 4).filter(bool)
+
+
+@st.composite
+def batches(draw, length: int):
+    """Everything that `batch` may be, for so many rows, and numpy's index for it."""
+    kind = draw(st.sampled_from(["none", "int", "slice", "rows", "mask"]))
+    if kind == "none":
+        return None, slice(None)
+    if kind == "int":
+        n = draw(st.integers(0, length))
+        return n, slice(n)
+    if kind == "slice":
+        index = slice(draw(ends), draw(ends), draw(steps))
+        return index, index
+    if kind == "mask":
+        mask = draw(st.lists(st.booleans(), min_size=length, max_size=length))
+        batch = draw(st.sampled_from([mask, np.array(mask, bool)]))
+        return batch, np.array(mask, bool)
+    row = st.integers(-length, length - 1) if length else st.nothing()
+    rows = draw(st.lists(row, max_size=15)) if length else []
+    dtype = draw(st.sampled_from(["int8", "int32", "int64"]))
+    batch = draw(st.sampled_from([rows, tuple(rows), np.array(rows, dtype)]))
+    return batch, np.array(rows, int)
+
+
+@few
+@given(st.data())
+def test_select_means_what_numpy_means(data):
+    length = data.draw(lengths)
+    batch, index = data.draw(batches(length))
+    rows = np.arange(length)
+    selection = select(batch, length)
+    np.testing.assert_array_equal(rows[selection], rows[index])
+    assert count(selection) == len(rows[index])
+
+
+@few
+@given(st.data())
+def test_a_selection_is_a_plain_slice_or_rows_in_range(data):
+    length = data.draw(lengths)
+    batch, _ = data.draw(batches(length))
+    selection = select(batch, length)
+    if isinstance(selection, slice):
+        assert selection.step in (None, 1)
+        assert 0 <= selection.start <= selection.stop <= length
+    else:
+        assert selection.dtype == np.int64
+        assert all(0 <= row < length for row in selection)
+
+
+@few
+@given(st.integers(0, 40), st.integers(1, 9))
+def test_cuts_are_those_of_array_split(rows, parts):
+    bounds = cuts(rows, parts)
+    assert [b - a for a, b in zip(bounds, bounds[1:], strict=False)] == [
+        len(piece) for piece in np.array_split(np.arange(rows), parts)
+    ]
+    assert bounds[0] == 0
+    assert bounds[-1] == rows
+
+
+@few
+@given(st.data())
+def test_the_parts_of_a_selection_join_to_the_whole(data):
+    length = data.draw(lengths)
+    batch, index = data.draw(batches(length))
+    n = data.draw(st.integers(1, 6))
+    rows = np.arange(length)
+    selection = select(batch, length)
+    bounds = cuts(count(selection), n)
+    pieces = [rows[part(selection, bounds[i], bounds[i + 1])] for i in range(n)]
+    np.testing.assert_array_equal(np.concatenate(pieces), rows[index])
+
+
+@few
+@given(st.data())
+def test_span_and_shift_agree_with_the_rows(data):
+    length = data.draw(lengths)
+    batch, index = data.draw(batches(length))
+    chosen = np.arange(length)[index]
+    selection = select(batch, length)
+    low, high = span(selection)
+    assert (low, high) == (
+        (int(chosen.min()), int(chosen.max()) + 1) if len(chosen) else (0, 0)
+    )
+    window = np.arange(low, high)
+    np.testing.assert_array_equal(window[shift(selection, -low)], chosen)
+
+
+def test_more_rows_than_an_int32_holds_are_cut_exactly():
+    rows = 3 * 2**31 + 1
+    assert cuts(rows, 3) == [0, 2**31 + 1, 2**32 + 1, rows]
+    selection = select(slice(5, None), rows)
+    assert count(selection) == rows - 5
+    assert part(selection, 2**32, 2**32 + 7) == slice(2**32 + 5, 2**32 + 12)
+    np.testing.assert_array_equal(
+        select(np.array([-1, 2**32]), rows), [rows - 1, 2**32]
+    )
+
+
+@pytest.mark.parametrize(
+    ("batch", "error", "match"),
+    [
+        (6, IndexError, "first 6 of 5 rows"),
+        (-1, IndexError, "first -1 of 5 rows"),
+        ([0, 5], IndexError, "row 5, out of range for 5"),
+        ([0, -6], IndexError, "row -6, out of range for 5"),
+        (np.array([7], "uint8"), IndexError, "row 7"),
+        (np.array([2**63], "uint64"), IndexError, "row 9223372036854775808"),
+        ([True, False], IndexError, "mask of 2 for 5 rows"),
+        (np.ones(6, bool), IndexError, "mask of 6 for 5 rows"),
+        (True, TypeError, "bool"),
+        (np.True_, (TypeError, ValueError), "batch must"),
+        ([0.0, 1.0], TypeError, "float64"),
+        (["a"], TypeError, "U1"),
+        ([[0, 1]], ValueError, "2 dimensions"),
+        (2.0, (TypeError, ValueError), "batch must"),
+        ("ab", (TypeError, ValueError), "batch must"),
+    ],
+)
+def test_what_is_no_batch_is_refused(batch, error, match):
+    with pytest.raises(error, match=match):
+        select(batch, 5)
+
+
+def test_a_slice_beyond_the_end_is_cut_off_as_in_numpy():
+    assert select(slice(2, 100), 5) == slice(2, 5)
+    assert count(select(slice(100, 200), 5)) == 0
+
+
+def test_a_zero_step_is_refused():
+    with pytest.raises(ValueError, match="step"):
+        select(slice(0, 3, 0), 5)
