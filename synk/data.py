@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .errors import StateError
-from .memory.segment import Segment, Window
+from .memory.segment import Segment
 from .session import SESSION
 
 
@@ -100,8 +100,8 @@ class Data:
     """An array in shared memory; made by :func:`synk.data`.
 
     Reading and writing with ``[]`` follow numpy, and act on the memory that the ranks
-    read. ``x[...]`` of a slice is a view: it stays valid, and keeps the memory, even when
-    the data grows or is freed.
+    read. ``x[...]`` of a slice is a view: it stays valid, and keeps the memory, even
+    when the data grows or is freed.
     """
 
     def __init__(
@@ -127,9 +127,10 @@ class Data:
         self._oversize = _check_oversize(oversize)
         self._segment: Segment | None = None
         self._array: np.ndarray | None = None
+        self._described: tuple | None = None
         self._forget: weakref.finalize | None = None
 
-    # -- what it is ------------------------------------------------------------
+    # -- what it is
 
     @property
     def data(self) -> np.ndarray:
@@ -167,7 +168,9 @@ class Data:
     @property
     def alloc_size(self) -> int:
         """The number of elements there is memory for."""
-        return 0 if self._segment is None else self._segment.nbytes // self.dtype.itemsize
+        return (
+            0 if self._segment is None else self._segment.nbytes // self.dtype.itemsize
+        )
 
     def __len__(self) -> int:
         return len(self.data)
@@ -176,7 +179,8 @@ class Data:
         return self.data[index]
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        self.data[index] = self._cast(value)
+        is_record = self.dtype.fields is not None  # may be set field by field
+        self.data[index] = _as_array(value) if is_record else self._cast(value)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if copy or (dtype is not None and np.dtype(dtype) != self.dtype):
@@ -190,7 +194,7 @@ class Data:
         shape = f"shape={self._array.shape}" if self._array is not None else "empty"
         return f"<synk.Data{name} {shape} dtype={self.dtype}>"
 
-    # -- changing it -------------------------------------------------------------
+    # -- changing it
 
     def condition_data(self, value: Any) -> np.ndarray:
         """Return `value` as an array of this data's dtype and number of dimensions.
@@ -198,8 +202,8 @@ class Data:
         Raises
         ------
         TypeError
-            If the dtype cannot be cast without loss, and `force_cast` is not set, or the
-            number of dimensions differs.
+            If the dtype cannot be cast without loss, and `force_cast` is not set, or
+            the number of dimensions differs.
         """
         array = self._cast(value)
         if array.ndim != self.ndim:
@@ -269,7 +273,7 @@ class Data:
         """Give the shared memory back; the data can be set again."""
         if self._forget is not None:
             self._forget()
-        self._segment = self._array = self._forget = None
+        self._segment = self._array = self._forget = self._described = None
 
     def _resize(self, shape: tuple[int, ...], oversize: float | None = None) -> None:
         """Make the array one of `shape`; old rows keep their place in memory."""
@@ -284,6 +288,7 @@ class Data:
         elif needed > self._segment.nbytes:
             self._segment.grow(math.ceil(needed * factor))
         self._array = self._segment.array(self.dtype, shape)
+        self._described = None
 
     def _cast(self, value: Any) -> np.ndarray:
         if not hasattr(value, "dtype") and self.dtype.kind not in "biufc":
@@ -292,20 +297,24 @@ class Data:
         if array.dtype == self.dtype:
             return array
         # Python's own numbers have no precision to lose, only a kind.
-        loose = not hasattr(value, "dtype") and array.dtype.kind == "f"
-        fits = loose and self.dtype.kind in "fc"
+        kinds = (array.dtype.kind, self.dtype.kind)
+        loose = kinds in (("f", "f"), ("f", "c"), ("c", "c"))
+        fits = loose and not hasattr(value, "dtype")
         if not (fits or self._force_cast or _casts(array, self.dtype)):
             raise TypeError(
                 f"{self!r} holds {self.dtype}, and {array.dtype} cannot be cast to it"
-                " without loss; convert the value, or make the data with force_cast=True"
+                " without loss; convert the value, or make the data with"
+                " force_cast=True"
             )
         return array.astype(self.dtype)
 
-    def _window(self) -> Window:
+    def _window(self) -> tuple:
         """Describe the array to the ranks."""
-        array = self.data
-        assert self._segment is not None
-        return self._segment.window(array)
+        if self._described is None:
+            array = self.data
+            assert self._segment is not None
+            self._described = self._segment.window(array)
+        return self._described
 
 
 def _as_array(value: Any) -> np.ndarray:
@@ -321,10 +330,16 @@ def _casts(array: np.ndarray, dtype: np.dtype) -> bool:
     """
     if np.can_cast(array.dtype, dtype, "safe"):
         return True
-    if array.dtype.kind in "iu" and dtype.kind in "iufc":
-        with np.errstate(all="ignore"):
-            return bool(np.array_equal(array.astype(dtype).astype(array.dtype), array))
-    return False
+    if array.dtype.kind not in "iu" or dtype.kind not in "iufc":
+        return False
+    if array.size == 0:
+        return True
+    lowest, highest = int(array.min()), int(array.max())
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        return limits.min <= lowest and highest <= limits.max
+    exact = 2 ** (np.finfo(dtype).nmant + 1)
+    return -exact <= lowest and highest <= exact
 
 
 def _zero(dtype: np.dtype) -> np.ndarray:

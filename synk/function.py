@@ -25,7 +25,7 @@ import numpy as np
 from .comm.ops import combine
 from .compiler.programs import Programs, Subset
 from .compiler.spec import FunctionSpec, make_spec
-from .data import Data, data
+from .data import data
 from .engines import host
 from .errors import ShapeMismatch, StateError
 from .inputs import (
@@ -69,14 +69,14 @@ def function(
         What a call returns. The op says how the ranks' values are combined:
         ``"avg"`` (weighted by the ranks' rows), ``"sum"``, ``"prod"``, ``"min"``,
         ``"max"``, ``"gather"`` (concatenated along axis 0, in the order of the rows) or
-        None (rank 0's own value). Without an op it is ``"avg"`` if the output depends on
-        the rows, and None if it does not.
+        None (rank 0's own value; with `num_slices` that of its last slice). Without an
+        op it is ``"avg"`` if the output depends on the rows, and None if it does not.
     bcast_inputs : list of TensorVariable, optional
         Inputs that every rank gets as a whole. In calls they follow `inputs`.
     updates : dict, or list of (shared, new) or (shared, new, op), optional
         New values of shared variables, computed and stored by each rank for itself. The
-        op (``"avg"`` unless named) says how the slices' values are combined in calls with
-        `num_slices`.
+        op (``"avg"`` unless named) says how the slices' values are combined in calls
+        with `num_slices`.
     givens : dict or list of pairs, optional
         Substitutions in the graph.
     sliceable_shareds : list of shared variables, optional
@@ -133,8 +133,9 @@ class Function:
         self._spec = spec
         self._number = next(_numbers)
         self._inputs = [*spec.inputs, *spec.bcast_inputs]
+        names = [var.name for var in self._inputs]
         self._names = {
-            var.name: i for i, var in enumerate(self._inputs) if var.name is not None
+            name: i for i, name in enumerate(names) if name and names.count(name) == 1
         }
         self._all = tuple(range(len(spec.outputs)))
         self._generation = 0
@@ -162,7 +163,7 @@ class Function:
         inputs = ", ".join(map(str, self._inputs))
         return f"<synk.Function {self.name or self._number}({inputs})>"
 
-    # -- calling ---------------------------------------------------------------------
+    # -- calling
 
     def __call__(
         self,
@@ -181,21 +182,22 @@ class Function:
             The scattered inputs, then the broadcast ones, in order or by name. Arrays
             are copied to shared memory; :class:`~synk.Data` lies there already.
         batch : int, slice, array of int, or array of bool, optional
-            Which rows of the scattered inputs to use: an int means the first so many. By
-            default all.
+            Which rows of the scattered inputs to use: an int means the first so many.
+            By default all.
         batch_s : slice, int, array, or list of one of these for each rank, optional
             Which rows of its own sliceable shared variables each rank uses.
         num_slices : int
-            Compute in so many slices, one after the other, each from the original values
-            of the shared variables; results are accumulated and variables updated once.
-            The same numbers with less memory.
+            Compute in so many slices, one after the other, each from the original
+            values of the shared variables; results are accumulated and variables
+            updated once. The same numbers with less memory.
         output_subset : list of int, optional
             Return these outputs only, in this order, and compute no other.
 
         Returns
         -------
         numpy.ndarray or list of numpy.ndarray or None
-            As the outputs were given: one, a list, or none.
+            As the outputs were given: one, a list, or none; with `output_subset` a
+            list.
 
         Raises
         ------
@@ -217,15 +219,17 @@ class Function:
         wanted = self._wanted(output_subset)
         subset = self._all if output_subset is None else tuple(sorted(set(wanted)))
         self._prepare("step" if num_slices == 1 else "slice", subset)
-        if 0 < rows.count() < SESSION.size and self._local_programs().has_idle:
+        if 0 < rows.total < SESSION.size and self._local_programs().has_idle:
             self._prepare("idle", ())
-        call = mine = self._number, subset, tuple(rows), constants, batch_s, num_slices
+        mine = self._number, subset, tuple(rows), constants, batch_s, num_slices
+        call: tuple = mine
         if SESSION.size > 1:
             described = stage(rows, values, constants, SESSION.stage)
             call = self._number, subset, *described, batch_s, num_slices
         replies = SESSION.run(worker_call, *call, mine=mine)
         results = self._combine(subset, replies)
-        return self._unpack([results[i] for i in wanted])
+        wanted_results = [results[i] for i in wanted]
+        return self._unpack(wanted_results) if output_subset is None else wanted_results
 
     def as_theano(self, *args: Any, **kwargs: Any) -> Any:
         """Run on rank 0 alone, on all rows: the plain function, for comparison.
@@ -270,21 +274,23 @@ class Function:
         )
         return built[0] if len(built) == 1 else built
 
-    # -- the steps of a call -------------------------------------------------------------
+    # -- the steps of a call
 
     def _bind(self, args: tuple, kwargs: dict, inputs: list | None = None) -> list:
         inputs = self._inputs if inputs is None else inputs
         if not kwargs and len(args) == len(inputs):
             return list(args)
         if len(args) > len(inputs):
-            raise TypeError(
-                f"{self!r} takes {len(inputs)} arguments, got {len(args)}"
-            )
+            raise TypeError(f"{self!r} takes {len(inputs)} arguments, got {len(args)}")
         values: list[Any] = [*args, *[_MISSING] * (len(inputs) - len(args))]
         for name, value in kwargs.items():
             place = self._names.get(name, len(inputs))
             if place >= len(inputs):
-                raise TypeError(f"{self!r} has no input named {name!r}")
+                many = [var.name for var in inputs].count(name) > 1
+                raise TypeError(
+                    f"{self!r} has {'several inputs' if many else 'no input'}"
+                    f" named {name!r}"
+                )
             if values[place] is not _MISSING:
                 raise TypeError(f"{self!r} got two values for input {name!r}")
             values[place] = value
@@ -341,20 +347,21 @@ class Function:
         """Reduce the ranks' outputs; those of ranks that were idle are not there."""
         if not subset:
             return {}
-        mine, weight = replies[0]
-        others = [reply for reply in replies[1:] if reply is not None]
+        present = [reply for reply in replies if reply is not None]
+        weights = [weight for _, weight in present]
         results = {}
         for position, i in enumerate(subset):
             op = self._spec.output_ops[i]
-            if op is None:
-                results[i] = mine[position]
-                continue
-            values = [mine[position]]
-            values += [
-                SESSION.attachments.array(windows[i]) for windows, _ in others
+            values = [
+                outputs[position]
+                if isinstance(outputs, list)
+                else SESSION.attachments.array(outputs[i])
+                for outputs, _ in (present if op is not None else present[:1])
             ]
-            weights = [weight, *(other for _, other in others)]
-            results[i] = self._reduce(i, op, values, weights)
+            if op is not None:
+                results[i] = self._reduce(i, op, values, weights)
+            else:
+                results[i] = values[0] if replies[0] is not None else values[0].copy()
         return results
 
     def _reduce(self, i: int, op: str, values: list, weights: list) -> np.ndarray:
@@ -373,7 +380,9 @@ class Function:
 
     def _unpack(self, results: list) -> Any:
         returns = self._spec.returns
-        return results[0] if returns == "one" else None if returns == "none" else results
+        return (
+            results[0] if returns == "one" else None if returns == "none" else results
+        )
 
 
 def worker_call(
@@ -399,28 +408,43 @@ def worker_call(
     spec = programs.spec
     session.activity = programs.label
     constants = list(map(session.array, constants))
-    bounds = rows[1]
-    share = bounds[session.rank + 1] - bounds[session.rank]
-    if spec.inputs and not share and bounds[-1]:
-        if programs.has_idle:
-            programs.idle(constants)
-        session.registry.note_rows(programs, 0)
-        return None
     sources, selections = take_share(session, *rows)
     for var in spec.sliceable:  # each stands in for a further input
         value = host.get_value(var)
         chosen = None if batch_s is None else batch_s[session.rank]
         sources.append(value)
         selections.append(select(chosen, len(value)))
-    if not spec.inputs:
-        share = count(selections[0]) if selections else 1
+    shares = _rows_per_rank(session, spec, rows[1], selections)
+    share = shares[session.rank]
+    if not share and any(shares):
+        if programs.has_idle:
+            programs.idle(constants)
+        session.registry.note_rows(programs, 0)
+        return None
     outputs = programs.run(num_slices, subset, sources, selections, constants)
     session.registry.note_rows(programs, share)
     if session.rank == 0:
         return outputs, share
     ops = spec.output_ops
-    left = {i: output for i, output in zip(subset, outputs, strict=True) if ops[i]}
+    stands_in = not any(shares[: session.rank])  # for rank 0, where that is idle
+    left = {
+        i: output
+        for i, output in zip(subset, outputs, strict=True)
+        if ops[i] is not None or stands_in
+    }
     return session.leave(left), share
+
+
+def _rows_per_rank(
+    session: Session, spec: FunctionSpec, bounds: list[int], selections: list
+) -> list[int]:
+    """Return how many rows each rank computes on, which says what its values weigh."""
+    if spec.inputs:
+        return [bounds[i + 1] - bounds[i] for i in range(session.size)]
+    if not selections:
+        return [1] * session.size
+    # Rows of a sliceable variable: only its own rank knows how many there are.
+    return session.comm.agree(count(selections[0]))
 
 
 def worker_compile(session: Session, number: int, kind: str, subset: Subset) -> None:

@@ -1,20 +1,20 @@
 """Homes: where shared variables that are reduced lie in shared memory.
 
-A home is a segment with a row for each rank, and every row has a slot for each variable of
-the list that was first reduced together::
+A home is a segment with a row for each rank, and every row has a slot for each variable
+of the list that was first reduced together::
 
     rank 0   | weights | bias |  ...  |      a variable's value on rank r
     rank 1   | weights | bias |  ...  |      is a view of its slot in row r
 
 As adjacent slots of one dtype are reduced as one array, a whole network's gradients
-cost one pass. A value leaves its slot when a function replaces it by a new array, and is
-copied back at the next reduction; an update in place never leaves.
+cost one pass. A value leaves its slot when a function replaces it by a new array, and
+is copied back at the next reduction; an update in place never leaves.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -72,7 +72,7 @@ class Homes:
         self._segments: dict[int, Segment] = {}  # in the master
         self._next = itertools.count()
 
-    # -- in the master ------------------------------------------------------------------
+    # -- in the master
 
     def house(
         self, numbers: Sequence[int], variables: Sequence[SharedVariable]
@@ -100,7 +100,7 @@ class Homes:
         self._move_in(home, rows, slots)
         return NewHome(home, segment.window(rows), slots)
 
-    # -- on every rank --------------------------------------------------------------------
+    # -- on every rank
 
     def attach(self, new: NewHome | None, session: Session) -> None:
         """Learn of a home that the master has made."""
@@ -129,9 +129,16 @@ class Homes:
             self._segments.pop(home, None)
 
     def enter(
-        self, numbers: Sequence[int], variables: Sequence[SharedVariable]
+        self, numbers: Sequence[int], everybody: Mapping[int, SharedVariable]
     ) -> dict[int, tuple[int, ...]]:
         """Move this rank's values into their slots.
+
+        Parameters
+        ----------
+        numbers : sequence of int
+            The variables that are to be reduced.
+        everybody : mapping of int to shared variable
+            All variables of this rank.
 
         Returns
         -------
@@ -139,17 +146,39 @@ class Homes:
             The shapes of values that do not fit, by the position of their variable;
             nothing is moved for these.
         """
-        misfits = {}
-        for i, (number, var) in enumerate(zip(numbers, variables, strict=True)):
-            value, view = host.get_value(var), self._views[number]
+        misfits, movers = {}, []
+        for i, number in enumerate(numbers):
+            value, view = host.get_value(everybody[number]), self._views[number]
             if value is view:
                 continue
             if not self._slots[number].holds(value):
                 misfits[i] = value.shape
             elif not _is_same_memory(value, view):
-                view[...] = value
-                host.set_value(var, view)
+                movers.append(number)
+        if movers:
+            self._evict_squatters(everybody)
+        for number in movers:
+            view = self._views[number]
+            view[...] = host.get_value(everybody[number])
+            host.set_value(everybody[number], view)
         return misfits
+
+    def _evict_squatters(self, everybody: Mapping[int, SharedVariable]) -> None:
+        """Copy values that lie in a slot of another variable.
+
+        With ``updates=[(previous, g), (g, new)]`` PyTensor hands g's old array, the
+        slot, to `previous`: writing the next g there would change both.
+        """
+        spans = [_span(rows[self._rank]) for rows in self._rows.values()]
+        for number, var in list(everybody.items()):
+            value = host.get_value(var)
+            if not isinstance(value, np.ndarray) or value.base is None:
+                continue
+            start, stop = _span(value)
+            if any(start < end and begin < stop for begin, end in spans):
+                view = self._views.get(number)
+                if view is None or not _is_same_memory(value, view):
+                    host.set_value(var, value.copy())
 
     def agree(
         self,
@@ -172,7 +201,9 @@ class Homes:
             return [_weights(words)] * len(numbers)
         details = session.comm.exchange((misfits, mine))
         self._check_shapes(op, numbers, [shapes for shapes, _ in details], session)
-        return [_weights(of_var) for of_var in zip(*(w for _, w in details), strict=True)]
+        return [
+            _weights(of_var) for of_var in zip(*(w for _, w in details), strict=True)
+        ]
 
     def _check_shapes(self, op, numbers, misfits, session) -> None:
         for i, number in enumerate(numbers):
@@ -185,9 +216,7 @@ class Homes:
         self, numbers: Sequence[int], weights: Sequence[tuple[float, ...]]
     ) -> list[Run]:
         """Return what is to be reduced, in as few arrays as possible."""
-        order = sorted(
-            range(len(numbers)), key=lambda i: self._slots[numbers[i]][:2]
-        )
+        order = sorted(range(len(numbers)), key=lambda i: self._slots[numbers[i]][:2])
         runs: list[tuple[Slot, int, tuple]] = []  # first slot, end in bytes, weights
         for i in order:
             slot = self._slots[numbers[i]]
@@ -228,6 +257,11 @@ def check_shapes(
 def _weights(words: Sequence[int]) -> tuple[float, ...]:
     """Return the ranks' weights; without rows behind every value, all count alike."""
     return (1,) * len(words) if NO_WEIGHT in words else tuple(words)
+
+
+def _span(array: np.ndarray) -> tuple[int, int]:
+    """Return the addresses that an array lies between."""
+    return np.lib.array_utils.byte_bounds(array)
 
 
 def _is_same_memory(value: np.ndarray, view: np.ndarray) -> bool:

@@ -22,8 +22,8 @@ class Source(NamedTuple):
     """Where the rows of one input lie.
 
     ``array`` is the array itself in the master and a window for the other ranks.
-    Row i of the batch is row ``i - offset`` of it if it was staged (it holds batch rows in
-    their order), and row ``selection[i] - offset`` if not.
+    Row i of the batch is row ``i - offset`` of it if it was staged (it holds batch rows
+    in their order), and row ``selection[i] - offset`` if not.
     """
 
     array: Any
@@ -34,16 +34,17 @@ class Source(NamedTuple):
 class Rows(NamedTuple):
     """The rows of a call: one selection and one cut into parts, for all inputs.
 
-    To the ranks it travels as a plain tuple: the selection as (start, stop) or the window
-    of an index array, and every source as a plain tuple, too.
+    To the ranks it travels as a plain tuple: the selection as (start, stop) or the
+    window of an index array, and every source as a plain tuple, too.
     """
 
     selection: Any
     bounds: list[int]
     sources: list
 
-    def count(self) -> int:
-        """Return the number of rows on all ranks."""
+    @property
+    def total(self) -> int:
+        """The number of rows on all ranks."""
         return self.bounds[-1]
 
 
@@ -58,7 +59,8 @@ def take_share(
         is_slice = len(selection) == 2
         selection = slice(*selection) if is_slice else session.array(selection)
     mine = part(selection, start, stop)
-    arrays, selections = [], []
+    arrays: list[np.ndarray] = []
+    selections: list[Selection] = []
     for array, offset, staged in sources:
         arrays.append(session.array(array))
         if staged:
@@ -88,8 +90,21 @@ def gather_rows(
         return Rows(slice(0, 0), [0] * (size + 1), [])
     arrays = check_arguments(variables, values, options)
     windowed = [isinstance(value, Data) and value.minibatch for value in values]
-    length = _common_length(variables, arrays, windowed, batch)
+    lengths = [
+        len(array)
+        for array, moved in zip(arrays, windowed, strict=True)
+        if not moved or batch is None
+    ]
+    if any(length != lengths[0] for length in lengths):
+        named = {
+            str(var): len(array) for var, array in zip(variables, arrays, strict=True)
+        }
+        raise ValueError(f"the scattered inputs have different lengths: {named}")
+    length = lengths[0] if lengths else _unbounded_length(batch, arrays)
     selection = select(batch, length)
+    if not any(windowed):
+        sources = [Source(array, 0, False) for array in arrays]
+        return Rows(selection, cuts(count(selection), size), sources)
     low, high = span(selection)
     sources = []
     for var, array, moved in zip(variables, arrays, windowed, strict=True):
@@ -102,29 +117,26 @@ def gather_rows(
     return Rows(selection, cuts(count(selection), size), sources)
 
 
-def _common_length(variables, arrays, windowed, batch) -> int:
-    """Return the number of rows that `batch` is to be applied to."""
-    lengths = {
-        str(var): len(array)
-        for var, array, moved in zip(variables, arrays, windowed, strict=True)
-        if not moved
-    }
-    if len(set(lengths.values())) > 1:
-        raise ValueError(f"the scattered inputs have different lengths: {lengths}")
-    if lengths:
-        return next(iter(lengths.values()))
-    # Minibatches alone: nothing says how many rows the whole has.
+def _unbounded_length(batch: Any, arrays: Sequence[np.ndarray]) -> int:
+    """Return a length that `batch` fits, where minibatches alone are given.
+
+    Nothing says how many rows the whole has that they are taken from.
+    """
     if batch is None:
-        return min(map(len, arrays))
+        return len(arrays[0])
     if isinstance(batch, slice):
-        if batch.stop is None or batch.stop < 0 or (batch.start or 0) < 0:
+        forwards = batch.step is None or batch.step > 0
+        last = batch.stop if forwards else batch.start
+        if last is None or min(last, batch.start or 0, batch.stop or 0) < 0:
             raise ValueError(f"batch={batch} of minibatch data needs explicit bounds")
-        return batch.stop
+        return last if forwards else last + 1
     batch = np.asarray(batch)
     if batch.dtype == bool:
         return len(batch)
     if batch.size and int(batch.min()) < 0:
-        raise IndexError(f"row {batch.min()} of minibatch data: negative rows mean none")
+        raise IndexError(
+            f"row {batch.min()} of minibatch data: negative rows mean none"
+        )
     return int(batch.max()) + bool(batch.ndim) if batch.size else 0
 
 
@@ -171,7 +183,9 @@ def _check_value(var: Variable, value: Any, downcast: bool | None) -> np.ndarray
 
 
 def _check_static_shape(var: Variable, array: np.ndarray) -> None:
-    for axis, (fixed, length) in enumerate(zip(var.type.shape, array.shape, strict=True)):
+    for axis, (fixed, length) in enumerate(
+        zip(var.type.shape, array.shape, strict=True)
+    ):
         if fixed is not None and fixed != length:
             raise TypeError(
                 f"input {var} ({var.type}) has length {fixed} along axis {axis},"
@@ -239,15 +253,15 @@ def stage(
         copies.append(selection)
     staged = iter(arena.put(copies) if copies else ())
     described = [
-        (tuple(value._window()), source.offset, False)
+        (value._window(), source.offset, False)
         if isinstance(value, Data)
-        else (tuple(next(staged)), first, True)
+        else (next(staged), first, True)
         for source, value in zip(sources, values, strict=False)
     ]
     windows = [
-        tuple(value._window() if isinstance(value, Data) else next(staged))
+        value._window() if isinstance(value, Data) else next(staged)
         for value in values[n:]
     ]
     if isinstance(selection, slice):
         return ((selection.start, selection.stop), bounds, described), windows
-    return (tuple(next(staged)), bounds, described), windows
+    return (next(staged), bounds, described), windows

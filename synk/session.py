@@ -7,8 +7,8 @@
                             +--a rank died--> broken --close()--> closed
 
 In the master the object is `rank` 0 and holds the channel; a rank is forked with a copy
-of it and serves the master's commands. What a rank can be asked is a module-level function
-``worker_x(session, ...)`` that stands beside its ``master_x``, which calls
+of it and serves the master's commands. What a rank can be asked is a module-level
+function ``worker_x(session, ...)`` that stands beside its ``master_x``, which calls
 ``session.run(worker_x, ...)``.
 """
 
@@ -24,8 +24,8 @@ import numpy as np
 
 from .comm.shm import SharedMemoryComm
 from .compiler.registry import Numbers, Registry
-from .homes import Homes
 from .errors import Aborted, RankTimeout, StateError, SynkError, WorkerDied
+from .homes import Homes
 from .memory.segment import Arena, Attachments
 from .workers import affinity, preconditions
 from .workers.channel import MasterChannel, WorkerChannel
@@ -43,8 +43,9 @@ class Session:
         self.size = 1
         self.generation = 0  # counts forks, so that a Function knows a new session
         self.death: WorkerDied | None = None
+        self.zygote: Zygote | None = None
 
-    # -- starting and ending ---------------------------------------------------
+    # -- starting and ending
 
     def fork(self, n, devices, threads, timeout) -> int:
         """See `synk.fork`."""
@@ -58,20 +59,24 @@ class Session:
         self.cores = [affinity.share(cores, rank, n) for rank in range(n)]
         self._threads = [threads or len(share) for share in self.cores]
         self.control = Control(n, spin=n <= len(cores))
-        self.zygote = Zygote(self._serve) if n > 1 else None
-        try:
-            for rank in range(1, n):
-                self.zygote.fork_rank(rank)
-        except BaseException:
-            self.zygote.close()
-            self.control.close()
-            raise
+        self.zygote = self._fork_ranks() if n > 1 else None
         self._channel = MasterChannel(self.control, self.watch, timeout)
         self._start()
         self._notices: tuple[tuple, ...] = ()
         self.state = "running"
         atexit.register(self.close)
         return n
+
+    def _fork_ranks(self) -> Zygote:
+        zygote = Zygote(self._serve)
+        try:
+            for rank in range(1, self.size):
+                zygote.fork_rank(rank)
+        except BaseException:
+            zygote.close()
+            self.size = 1
+            raise
+        return zygote
 
     def _start(self) -> None:
         """Set up what every rank has; runs in its own process."""
@@ -104,7 +109,14 @@ class Session:
         self.size = 1
         # The control segment is left to the garbage collector: a copy of the session
         # in an exception's traceback may still look at it.
-        del self._channel, self.comm, self.registry, self.attachments, self.outbox, self.stage
+        del (
+            self._channel,
+            self.comm,
+            self.registry,
+            self.attachments,
+            self.outbox,
+            self.stage,
+        )
         del self.numbers, self.homes
         atexit.unregister(self.close)
 
@@ -117,7 +129,7 @@ class Session:
         finally:
             self._confinement.apply()
 
-    # -- state -------------------------------------------------------------------
+    # -- state
 
     def check_running(self) -> None:
         """Raise unless commands can be run now."""
@@ -126,13 +138,11 @@ class Session:
         if self.state == "broken":
             assert self.death is not None
             raise WorkerDied(self.death.rank, self.death.pid, self.death.status)
-        raise StateError(
-            {
-                "unforked": "synk is not forked: call synk.fork() first",
-                "closed": "synk is closed: call synk.fork() to start again",
-                "worker": f"this is rank {self.rank}, a worker: only the master calls synk",
-            }[self.state]
-        )
+        if self.state == "worker":
+            raise StateError(f"this is rank {self.rank}: only the master calls synk")
+        if self.state == "closed":
+            raise StateError("synk is closed: call synk.fork() to start again")
+        raise StateError("synk is not forked: call synk.fork() first")
 
     def watch(self) -> None:
         """Raise WorkerDied if a rank has died, and remember that."""
@@ -151,7 +161,7 @@ class Session:
         doing = self.activity or work.__name__.removeprefix("worker_")
         return f"[synk] on rank {self.rank} of {self.size} (cpu {cores}), in {doing}"
 
-    # -- commands ----------------------------------------------------------------
+    # -- commands
 
     def run(self, work: Callable, *args: Any, mine: tuple | None = None) -> list[Any]:
         """Run ``work(session, *args)`` on every rank and return what each returned.
@@ -180,7 +190,7 @@ class Session:
         try:
             self._channel.launch(work, args, notices)
             result = self._run_here(work, args if mine is None else mine)
-        except BaseException as caught:  # noqa: B036  raised again below
+        except BaseException as caught:
             error = caught
             self.control.abort()
         replies = self._join(error)
@@ -223,7 +233,8 @@ class Session:
             self.control.abort()
             self._channel.post_again()
             for rank in self._channel.pending():
-                self.zygote.interrupt(rank)
+                if self.zygote is not None:
+                    self.zygote.interrupt(rank)
             return self._channel.join()
         except (KeyboardInterrupt, RankTimeout):
             self._give_up()
@@ -232,9 +243,11 @@ class Session:
     def _give_up(self) -> None:
         """Kill the ranks: one of them does not come back."""
         rank = (self._channel.pending() or [-1])[0]
-        pid = self.zygote.pids.get(rank, -1)
+        pid = -1
         self.control.abort()
-        self.zygote.close()
+        if self.zygote is not None:
+            pid = self.zygote.pids.get(rank, -1)
+            self.zygote.close()
         self.state, self.death = "broken", WorkerDied(rank, pid, -9)
 
     def _raise_failures(self, replies: list[Any]) -> None:
@@ -247,7 +260,7 @@ class Session:
         causes = [f for f in failures if not (f.aborted or f.interrupted)] or failures
         raise causes[0].rebuild()
 
-    # -- arrays between ranks ------------------------------------------------------
+    # -- arrays between ranks
 
     def array(self, array: np.ndarray | Sequence) -> np.ndarray:
         """Return an array that may be described by a window."""
@@ -260,10 +273,9 @@ class Session:
         if not arrays:
             return {}
         values = [np.asarray(array) for array in arrays.values()]
-        windows = map(tuple, self.outbox.put(values))
-        return dict(zip(arrays, windows, strict=True))
+        return dict(zip(arrays, self.outbox.put(values), strict=True))
 
-    # -- notices: what ranks may forget, sent along with the next command -----------
+    # -- notices: what ranks may forget, sent along with the next command
 
     def notify(self, kind: str, key: Any) -> None:
         """Have all ranks forget something: the master now, the others in time."""
@@ -274,15 +286,13 @@ class Session:
     def take_notice(self, notices: Sequence[tuple]) -> None:
         """Forget what the master has given up."""
         for kind, key in notices:
-            {
-                "segment": self.attachments.forget,
-                "function": self.registry.forget_function,
-                "variable": self._forget_variable,
-            }[kind](key)
-
-    def _forget_variable(self, number: int) -> None:
-        self.registry.forget_variable(number)
-        self.homes.forget(number)
+            if kind == "segment":
+                self.attachments.forget(key)
+            elif kind == "function":
+                self.registry.forget_function(key)
+            else:
+                self.registry.forget_variable(key)
+                self.homes.forget(key)
 
 
 SESSION = Session()

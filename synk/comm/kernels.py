@@ -1,8 +1,8 @@
 """Numba kernels that reduce one part of the ranks' buffers, block by block.
 
 A block of `_BLOCK` elements stays in the first-level cache while the ranks' values are
-added up and written back, so that every buffer crosses the memory bus once each way. The
-inner loops run over one-dimensional slices: that is what LLVM vectorises.
+added up and written back, so that every buffer crosses the memory bus once each way.
+The inner loops run over one-dimensional slices: that is what LLVM vectorises.
 """
 
 from __future__ import annotations

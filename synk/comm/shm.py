@@ -40,7 +40,9 @@ class SharedMemoryComm:
         Raises when a rank has died; on ranks other than the master it does nothing.
     """
 
-    def __init__(self, control: Control, rank: int, watch: Callable[[], object]) -> None:
+    def __init__(
+        self, control: Control, rank: int, watch: Callable[[], object]
+    ) -> None:
         self.rank, self.size = rank, control.size
         self._control = control
         self._watch = watch
@@ -81,7 +83,8 @@ class SharedMemoryComm:
     def agree(self, word: int) -> list[int]:
         """Return the words that the ranks gave, after waiting for all of them.
 
-        At least one barrier must follow before the next use.
+        At least one barrier, or the end of the command, must follow before the next
+        use.
         """
         control = self._control
         control.words[control.rank_word(self.rank, WORD)] = word

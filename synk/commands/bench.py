@@ -1,4 +1,4 @@
-"""``python -m synk bench``: what synk costs and gains here, beside the plain function."""
+"""``python -m synk bench``: what synk costs and gains, beside the plain function."""
 
 from __future__ import annotations
 

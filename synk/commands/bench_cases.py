@@ -1,7 +1,9 @@
-"""What ``python -m synk bench`` measures; each case forks and closes its own session."""
+"""What ``python -m synk bench`` measures; each case forks a session of its own."""
 
 from __future__ import annotations
 
+import functools
+import mmap
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -52,39 +54,38 @@ def call_overhead(ranks: int, quick: bool) -> Iterator[Row]:
 def all_reduce(ranks: int, quick: bool) -> Iterator[Row]:
     """Time all-reduces beside one copy of as many bytes."""
     with synk.session(ranks):
-        for size in (1 << 16, 100_000_000) if not quick else (1 << 20,):
-            source = np.ones(size // 4, "float32")
-            target = np.empty_like(source)
-            var = pytensor.shared(source)
-            number = max(1, min(1000, 10_000_000 // size))
-            repeats = 5 if quick else 15
-            ours, copy = interleave(
-                [lambda v=var: synk.all_reduce(v), lambda: np.copyto(target, source)],
-                repeats,
-                number,
-            )
-            megabytes = size / 1e6
-            yield Row(
-                f"all-reduce, {megabytes:.3g} MB in shared memory",
-                ours,
-                "memcpy",
-                copy,
-                "<",
-                1.6 if size >= 1e8 else None,
-                f"{size / ours / 1e9:.3g} GB/s, memcpy {size / copy / 1e9:.3g}",
-            )
+        for size in (1_000_000,) if quick else (65_536, 100_000_000):
+            yield from _all_reduce(size, 5 if quick else 15)
+
+
+def _all_reduce(size: int, repeats: int) -> Iterator[Row]:
+    source = np.ones(size // 4, "float32")
+    target = np.empty_like(source)
+    var = pytensor.shared(source)
+    ours, copy = interleave(
+        [lambda: synk.all_reduce(var), lambda: np.copyto(target, source)],
+        repeats,
+        max(1, min(1000, 10_000_000 // size)),
+    )
+    large = size >= 100_000_000
+    yield Row(
+        f"all-reduce, {size / 1e6:.3g} MB in shared memory",
+        ours,
+        "memcpy",
+        copy,
+        "<",
+        1.6 if large else None,
+        f"{size / ours / 1e9:.3g} GB/s, memcpy {size / copy / 1e9:.3g}",
+    )
+    if large:
         ours, copy = _with_copies(var, source, target, repeats)
-        yield Row(
-            f"all-reduce, {megabytes:.3g} MB with copies in and out",
-            ours,
-            "memcpy",
-            copy,
-            "<",
-            4,
-        )
+        what = f"all-reduce, {size / 1e6:.3g} MB with copies in and out"
+        yield Row(what, ours, "memcpy", copy, "<", 4)
 
 
-def _with_copies(var, source, target, repeats) -> list[float]:
+def _with_copies(
+    var: Any, source: np.ndarray, target: np.ndarray, repeats: int
+) -> list[float]:
     """Time a reduction of values that are elsewhere, and a copy of the result."""
     times: list[list[float]] = [[], []]
     for _ in range(repeats):
@@ -106,7 +107,7 @@ def row_gathering(ranks: int, quick: bool) -> Iterator[Row]:
         data = synk.data(shape=(rows, 784), dtype="float32")
         data[:] = 1
         repeats = 20 if quick else 200
-        window = tuple(data._window())
+        window = data._window()
         per_rank = SESSION.run(worker_time_gathering, window, repeats)
         ours, take = max(per_rank, key=lambda times: times[0] / times[1])
     size = 512 * 784 * 4
@@ -124,7 +125,7 @@ def row_gathering(ranks: int, quick: bool) -> Iterator[Row]:
 def worker_time_gathering(
     session: Session, window: tuple, repeats: int
 ) -> tuple[float, float]:
-    """Time synk's way of taking rows, and numpy's, while the other ranks do the same."""
+    """Time taking rows, and ``numpy.take``, while the other ranks do the same."""
     array = session.attachments.array(window)
     picks = np.random.default_rng(session.rank).permutation(len(array))[:512]
     taker = RowTaker()
@@ -142,7 +143,7 @@ def logistic_regression(ranks: int, quick: bool) -> Iterator[Row]:
     x, y, beta = pt.matrix("x"), pt.vector("y"), pt.vector("beta")
     eta = x @ beta
     loss = (pt.softplus(eta) - y * eta).sum()
-    gradient = pt.grad(loss, beta)
+    gradient: Any = pt.grad(loss, beta)
     plain = pytensor.function([x, y, beta], [loss, gradient])
     random = np.random.default_rng(0)
     values = random.normal(size=(n, 20)), random.integers(0, 2, n).astype("float64")
@@ -186,10 +187,33 @@ def speed_up(ranks: int, quick: bool) -> Iterator[Row]:
                 split = synk.function([x], (cost, "avg"))
                 data = synk.data(array)
                 ours, theirs = interleave(
-                    [lambda f=split, d=data: f(d), alone(plain, array)],
+                    [functools.partial(split, data), alone(plain, array)],
                     3 if quick else 15,
                 )
             yield Row(f"{name}, {n} ranks", ours, "plain, all cores", theirs, ">", None)
+
+
+def memory(ranks: int, quick: bool) -> Iterator[Row]:
+    """Compare the resident memory of the ranks before and after 10,000 calls."""
+    x = pt.matrix("x", dtype="float32")
+    with synk.session(ranks):
+        total = synk.function([x], (x.sum(), "sum"))
+        data = synk.data(np.ones((64, 8), "float32"))
+        for _ in range(1_000):
+            total(data, batch=[1, 2, 3])
+        before = SESSION.run(worker_resident)
+        for _ in range(1_000 if quick else 10_000):
+            total(data, batch=[1, 2, 3])
+        after = SESSION.run(worker_resident)
+    growth = [b - a for a, b in zip(before, after, strict=True)]
+    print(f"growth over the calls, by rank: {[f'{n / 1024:.0f} kB' for n in growth]}")
+    yield from ()
+
+
+def worker_resident(_: Session) -> int:
+    """Return this rank's resident memory in bytes."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * mmap.PAGESIZE
 
 
 CASES: dict[str, Callable[[int, bool], Iterator[Row]]] = {
@@ -198,4 +222,5 @@ CASES: dict[str, Callable[[int, bool], Iterator[Row]]] = {
     "rows": row_gathering,
     "logistic": logistic_regression,
     "speed-up": speed_up,
+    "memory": memory,
 }

@@ -75,7 +75,7 @@ def refusal(n: int | None = None) -> str | None:
     return None
 
 
-# -- the sections ----------------------------------------------------------------------
+# -- the sections
 
 
 def _versions() -> Rows:
@@ -187,7 +187,7 @@ def _fork(n: int | None) -> Rows:
     return rows
 
 
-# -- text ------------------------------------------------------------------------------
+# -- text
 
 
 def ranges(numbers: Sequence[int]) -> str:

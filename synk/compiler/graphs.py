@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+from collections.abc import Mapping
 from typing import Any
 
 import cloudpickle
@@ -24,7 +25,9 @@ class _GraphPickler(cloudpickle.Pickler):
 
 
 class _GraphUnpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, variables: dict[int, SharedVariable]) -> None:
+    def __init__(
+        self, file: io.BytesIO, variables: Mapping[int, SharedVariable]
+    ) -> None:
         super().__init__(file)
         self._variables = variables
 
@@ -39,6 +42,6 @@ def dump_graph(graph: Any, numbers: Numbers) -> bytes:
     return file.getvalue()
 
 
-def load_graph(data: bytes, variables: dict[int, SharedVariable]) -> Any:
+def load_graph(data: bytes, variables: Mapping[int, SharedVariable]) -> Any:
     """Undo `dump_graph` with a rank's own variables."""
     return _GraphUnpickler(io.BytesIO(data), variables).load()

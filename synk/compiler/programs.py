@@ -7,8 +7,9 @@
     updated but random streams. For `num_slices`: every slice starts from the original
     values, the results are accumulated, and updated once.
 ``idle``
-    Only the updates that do not depend on rows, for a rank that has none: a step counter
-    goes on there, and a gradient of nothing (NaN) does not reach its parameters.
+    Only the updates that do not depend on rows, for a rank that has none: a step
+    counter goes on there, and a gradient of nothing (NaN) does not reach its
+    parameters.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class Programs:
             spec.all_inputs, outputs, updates, spec.mode, spec.name, spec.options
         )
 
-    # -- running -------------------------------------------------------------------
+    # -- running
 
     def run(
         self,
@@ -139,11 +140,11 @@ class Programs:
         program = self.compile("slice", subset)
         n = len(self.spec.inputs)
         bounds = [cuts(count(rows), num_slices) for rows in selections]
-        lead = bounds[0]
-        sizes = [lead[i + 1] - lead[i] for i in range(num_slices)]
-        present = [i for i in range(num_slices) if sizes[i]] or [0]
+        sizes = [[cut[i + 1] - cut[i] for cut in bounds] for i in range(num_slices)]
+        present = [i for i in range(num_slices) if any(sizes[i])] or [0]
+        weights = shares([sizes[i][0] for i in present])
         results = _Slices(self.spec, subset, self._accumulated)
-        for i, share in zip(present, shares([sizes[i] for i in present]), strict=True):
+        for i, share in zip(present, weights, strict=True):
             pieces = [
                 part(rows, cut[i], cut[i + 1])
                 for rows, cut in zip(selections, bounds, strict=True)
@@ -176,7 +177,11 @@ class _Slices:
     def add(self, values: Sequence[np.ndarray], share: float) -> None:
         for i, (op, value) in enumerate(zip(self._ops, values, strict=True)):
             if op is None:
-                self._values[i] = value  # its own value, as it is: that of the last slice
+                self._values[i] = (
+                    value  # its own value, as it is: that of the last slice
+                )
+            elif op == "avg" and not share:
+                continue  # nothing times NaN is NaN
             elif op == "gather":
                 self._values[i] = (self._values[i] or []) + [np.atleast_1d(value)]
             else:

@@ -1,8 +1,8 @@
 """The shared variables and functions that a rank knows, by number.
 
 The master gives each shared variable a number when a function or a collective first
-uses it. A rank keeps one replica for each number, so that functions that share a variable
-in the master share it there too.
+uses it. A rank keeps one replica for each number, so that functions that share a
+variable in the master share it there too.
 """
 
 from __future__ import annotations
@@ -66,17 +66,18 @@ class Blueprint:
     def build(self, rank: int) -> SharedVariable:
         """Return the replica for `rank`; a random stream gets seeds of its own."""
         value = value_for_rank(self._value, rank)
-        return self._class(
-            type=self._type, value=value, strict=False, name=self._name
-        )
+        return self._class(type=self._type, value=value, strict=False, name=self._name)
 
 
 class Numbers:
     """The master's numbers of shared variables; they live as long as the variables."""
 
+    # Of all sessions: what is said of a variable that a former session numbered, its
+    # end for one, must not be taken for another's.
+    _next = itertools.count()
+
     def __init__(self) -> None:
         self._numbers: WeakKeyDictionary[SharedVariable, int] = WeakKeyDictionary()
-        self._next = itertools.count()
 
     def __contains__(self, variable: SharedVariable) -> bool:
         return variable in self._numbers

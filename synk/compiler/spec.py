@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytensor
 from pytensor import config
 from pytensor.compile import SharedVariable
 from pytensor.compile.io import In
@@ -82,6 +84,9 @@ def make_spec(
     TypeError, ValueError
         If an argument is not what it should be.
     """
+    unknown = options.keys() - inspect.signature(pytensor.function).parameters.keys()
+    if unknown:
+        raise TypeError(f"synk.function has no argument {', '.join(sorted(unknown))!r}")
     inputs = _check_inputs(inputs, "inputs")
     bcast_inputs = _check_inputs(bcast_inputs or [], "bcast_inputs")
     _check_distinct([*inputs, *bcast_inputs])
@@ -89,12 +94,15 @@ def make_spec(
         _check_rows(var, "input")
     output_list, output_ops, returns = _split_outputs(outputs)
     update_list, update_ops = _split_updates(updates)
-    output_list, update_list = _substitute(output_list, update_list, givens)
+    givens = _check_givens(givens)
     defaults = _default_updates(
-        output_list, update_list, options.get("no_default_updates")
+        [*output_list, *givens.values()],
+        update_list,
+        options.get("no_default_updates"),
     )
     update_list += defaults
     update_ops += [None] * len(defaults)
+    output_list, update_list = _substitute(output_list, update_list, givens)
     sliceable = _check_sliceable(sliceable_shareds or [])
     stand_ins = [var.type(name=var.name) for var in sliceable]
     output_list, update_list = _substitute(
@@ -177,7 +185,9 @@ def _split_outputs(outputs: Any) -> tuple[list[Variable], list[str | None], str]
     pairs = outputs if returns == "list" else [outputs]
     variables, ops = [], []
     for pair in pairs:
-        var, op = pair if isinstance(pair, tuple) and len(pair) == 2 else (pair, UNNAMED)
+        var, op = (
+            pair if isinstance(pair, tuple) and len(pair) == 2 else (pair, UNNAMED)
+        )
         if not isinstance(var, Variable):
             raise TypeError(
                 "outputs must be variables, (variable, op) pairs or a list of these,"
@@ -202,10 +212,13 @@ def _split_updates(updates: Any) -> tuple[list, list[str | None]]:
     if updates is None:
         return [], []
     triples: Iterable = updates.items() if hasattr(updates, "items") else updates
-    pairs, ops = [], []
+    pairs: list[tuple[SharedVariable, Variable]] = []
+    ops: list[str | None] = []
     for triple in triples:
         if len(triple) not in (2, 3):
-            raise ValueError(f"an update is (shared, new) or (shared, new, op): {triple}")
+            raise ValueError(
+                f"an update is (shared, new) or (shared, new, op): {triple}"
+            )
         var, new, *rest = triple
         if not isinstance(var, SharedVariable):
             raise TypeError(f"only shared variables can be updated, got {var!r}")
@@ -221,15 +234,19 @@ def _split_updates(updates: Any) -> tuple[list, list[str | None]]:
     return pairs, ops
 
 
-def _substitute(outputs: list, updates: list, replace: Any) -> tuple[list, list]:
+def _check_givens(givens: Any) -> dict[Variable, Variable]:
+    return {
+        old: old.type.filter_variable(new, allow_convert=True)
+        for old, new in dict(givens or {}).items()
+    }
+
+
+def _substitute(
+    outputs: list, updates: list, replace: dict[Variable, Variable]
+) -> tuple[list, list]:
     """Replace variables in all expressions at once, so that they stay one graph."""
-    replace = dict(replace or {})
     if not replace:
         return outputs, updates
-    replace = {
-        old: old.type.filter_variable(new, allow_convert=True)
-        for old, new in replace.items()
-    }
     expressions = [*outputs, *(new for _, new in updates)]
     replaced = clone_replace(expressions, replace)
     outputs, news = replaced[: len(outputs)], replaced[len(outputs) :]
@@ -283,7 +300,8 @@ def _settle_ops(spec: FunctionSpec) -> None:
             spec.output_ops[i] = "avg" if spec.depends_on_rows(var) else None
             if spec.output_ops[i] is not None:
                 _check_tensor(var, "avg")
-    for i, ((var, _), op) in enumerate(zip(spec.updates, spec.update_ops, strict=True)):
-        if op == UNNAMED:
+    for i, (var, new) in enumerate(spec.updates):
+        if spec.update_ops[i] == UNNAMED:
             numeric = isinstance(var.type, TensorType) and var.type.dtype != "bool"
-            spec.update_ops[i] = "avg" if numeric else None
+            averages = numeric and spec.depends_on_rows(new)
+            spec.update_ops[i] = "avg" if averages else None

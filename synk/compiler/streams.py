@@ -1,8 +1,9 @@
 """Random streams: each rank has its own, derived from the user's seed.
 
 Ranks that drew from copies of one stream would all drop the same units. The stream of
-rank r comes from a child of the original's ``SeedSequence`` (as in ``SeedSequence.spawn``),
-so it is independent of the others and the same in every run. Rank 0 keeps the original.
+rank r comes from a child of the original's ``SeedSequence`` (as in
+``SeedSequence.spawn``), so it is independent of the others and the same in every run.
+Rank 0 keeps the original.
 """
 
 from __future__ import annotations

@@ -10,8 +10,9 @@ from .partition import Selection, count
 class RowTaker:
     """Takes rows into a buffer that is used again, one for each input of a function.
 
-    Adjacent rows are a view, of an array that is C-contiguous and writeable. Others are gathered with ``numpy.take`` into memory that
-    is warm already: a fresh array of that size would cost page faults at every call.
+    Adjacent rows are a view, of an array that is C-contiguous and writeable. Others are
+    gathered with ``numpy.take`` into memory that is warm already: a fresh array of that
+    size would cost page faults at every call.
     """
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ import mmap
 import os
 import shutil
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TypeAlias
 
 import numpy as np
 import posix_ipc
@@ -31,16 +31,13 @@ ALIGNMENT = 64
 _serials = itertools.count()
 
 
-class Window(NamedTuple):
-    """An array inside a segment, as it travels between processes: as a plain tuple."""
+Place: TypeAlias = tuple[int, int, int, int]
+"""Where a segment is: its owner's process id and file descriptor, a serial number and
+its bytes. Descriptors are used again; (process id, serial) never is."""
 
-    pid: int
-    fd: int
-    serial: int  # file descriptors are used again; (pid, serial) never is
-    nbytes: int  # of the segment
-    offset: int
-    dtype: str | list
-    shape: tuple[int, ...]
+Window: TypeAlias = tuple[int, int, int, int, int, "str | list", tuple[int, ...]]
+"""An array inside a segment, as it travels between processes: the segment's place, the
+offset in bytes, dtype and shape. A plain tuple, which is cheap to send."""
 
 
 class Segment:
@@ -89,7 +86,7 @@ class Segment:
         return self._pid, self._serial
 
     @property
-    def place(self) -> tuple[int, int, int, int]:
+    def place(self) -> Place:
         """What another process needs to attach."""
         return self._pid, self._fd, self._serial, self.nbytes
 
@@ -123,7 +120,7 @@ class Segment:
 
     def window(self, array: np.ndarray, offset: int = 0) -> Window:
         """Describe `array`, which lies at byte `offset`, to other processes."""
-        return Window(*self.place, offset, describe(array.dtype), array.shape)
+        return *self.place, offset, describe(array.dtype), array.shape
 
     def close(self) -> None:
         """Give the memory back once nobody maps it; views that exist stay valid."""
@@ -152,8 +149,8 @@ class Attachments:
             self._segments[pid, serial] = segment
         return segment
 
-    def array(self, window: Sequence) -> np.ndarray:
-        """Return the array that a window, or the plain tuple of one, describes."""
+    def array(self, window: Window) -> np.ndarray:
+        """Return the array that a window describes."""
         pid, fd, serial, nbytes, offset, dtype, shape = window
         segment = self.segment(pid, fd, serial, nbytes)
         return segment.array(dtype, shape, offset)
@@ -168,29 +165,33 @@ class Arena:
 
     def __init__(self) -> None:
         self._segment: Segment | None = None
+        self._kinds: list[tuple] = []
+        self._places: list[np.ndarray] = []
+        self._windows: list[Window] = []
 
-    def reserve(self, arrays: list[np.ndarray]) -> tuple[list[np.ndarray], list]:
-        """Return uninitialised arrays of the same shapes in the arena, and windows."""
+    def put(self, arrays: Sequence[np.ndarray]) -> list[Window]:
+        """Copy arrays into the arena, over what was there; return their windows."""
+        kinds = [(array.dtype, array.shape) for array in arrays]
+        if kinds != self._kinds:  # calls in a loop mostly bring the same again
+            self._lay_out(arrays)
+            self._kinds = kinds
+        for place, array in zip(self._places, arrays, strict=True):
+            place[...] = array
+        return self._windows
+
+    def _lay_out(self, arrays: Sequence[np.ndarray]) -> None:
         offsets, total = layout([array.nbytes for array in arrays])
         if self._segment is None:
             self._segment = Segment(total)
         self._segment.grow(total)
-        places = [
+        self._places = [
             self._segment.array(array.dtype, array.shape, offset)
             for array, offset in zip(arrays, offsets, strict=True)
         ]
-        windows = [
+        self._windows = [
             self._segment.window(place, offset)
-            for place, offset in zip(places, offsets, strict=True)
+            for place, offset in zip(self._places, offsets, strict=True)
         ]
-        return places, windows
-
-    def put(self, arrays: list[np.ndarray]) -> list[Window]:
-        """Copy arrays into the arena, over what was there; return their windows."""
-        places, windows = self.reserve(arrays)
-        for place, array in zip(places, arrays, strict=True):
-            place[...] = array
-        return windows
 
 
 def layout(sizes: list[int]) -> tuple[list[int], int]:

@@ -55,6 +55,7 @@ class MasterChannel:
         self._attachments = Attachments()
         self._replies: list[tuple[bytes, Any]] = [(b"", None)] * control.size
         self._pending: list[int] = []
+        self._large: Segment | None = None
 
     def launch(self, work: Callable, args: tuple, notices: tuple) -> None:
         """Send ``work(session, *args)`` to ranks 1 and up.
@@ -149,7 +150,9 @@ class WorkerChannel:
         self._done = control.words[control.rank_word(rank, REPLY)]
         self._attachments = Attachments()
 
-    def receive(self, look_about: Callable[[], object]) -> tuple[Callable, tuple, tuple]:
+    def receive(
+        self, look_about: Callable[[], object]
+    ) -> tuple[Callable, tuple, tuple]:
         """Wait for the next command and return it."""
         control = self._control
         while control.words[COMMAND] == self._done:
@@ -192,7 +195,7 @@ def _dumps(message: object) -> bytes:
     are the same process image.
     """
     try:
-        return _MARSHAL + marshal.dumps(message)
+        return _MARSHAL + marshal.dumps(message)  # type: ignore[arg-type]
     except ValueError:
         pass
     try:

@@ -3,8 +3,8 @@
 ::
 
     int64 words   command number | message length | aborted command
-                  then for each rank: reply number | reply length | barrier count | a word to
-                  agree on
+                  then for each rank:
+                  reply number | reply length | barrier count | a word to agree on
     bytes         the message (MESSAGE_ROOM), then a reply of each rank (REPLY_ROOM)
 
 Everything is decided by these words; semaphores only wake a sleeper, so that a post too

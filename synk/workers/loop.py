@@ -75,14 +75,14 @@ def serve(session: Session, channel: WorkerChannel) -> None:
                 reply = work(session, *args)
             finally:
                 interruptible.armed = False
-        except BaseException as error:  # noqa: B036  everything goes to the master
+        except BaseException as error:
             session.control.abort()
             reply = Failure(error, session.where(work))
         channel.reply(reply)
 
 
 def _settle() -> None:
-    """Make a freshly forked process one that is nobody's terminal and says how it died."""
+    """Give a freshly forked process no terminal, and a way to say how it died."""
     if threading.current_thread() is not threading.main_thread():
         raise AssertionError("a rank must run in the main thread")
     sys.stdin = open(os.devnull)  # noqa: SIM115  for the life of the process

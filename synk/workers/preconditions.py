@@ -1,4 +1,4 @@
-"""What must be so before a process forks ranks; everything is checked before it does."""
+"""What must be so before a process forks ranks; all of it is checked first."""
 
 from __future__ import annotations
 
@@ -21,10 +21,13 @@ def check_can_fork(session: Session) -> None:
         raise StateError(f"this is rank {session.rank}, a worker: it cannot fork ranks")
     if session.state in ("running", "broken"):
         raise StateError(
-            f"synk is forked already, with {session.size} ranks; call synk.close() first"
+            f"synk is forked already, with {session.size} ranks;"
+            " call synk.close() first"
         )
     if sys.platform != "linux":
-        raise StateError(f"synk needs Linux (pidfd, futexes, /proc); got {sys.platform}")
+        raise StateError(
+            f"synk needs Linux (pidfd, futexes, /proc); got {sys.platform}"
+        )
     if _cuda_is_up():
         raise StateError(
             "this process has a CUDA context, which a forked process cannot use:"

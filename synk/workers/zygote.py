@@ -3,9 +3,9 @@
 It is forked before anything else and does nothing but wait, so that it stays a clean
 copy: no threads, no device, no half-held locks. Its loop sleeps on three things::
 
-    the master's pidfd      the master is gone       -> kill the ranks, exit
-    the request pipe        "fork rank r" or close   -> fork it, or end the ranks
-    each rank's pidfd       a rank is gone           -> reap it, report (rank, pid, status)
+    the master's pidfd    the master is gone       -> kill the ranks, exit
+    the request pipe      "fork rank r" or close   -> fork it, or end the ranks
+    each rank's pidfd     a rank is gone           -> reap it, report how it ended
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ def _run(body: Callable[[], object]) -> NoReturn:
     try:
         body()
         status = 0
-    except BaseException:  # noqa: B036  a child must not return into the user's script
+    except BaseException:
         import traceback
 
         traceback.print_exc()

@@ -1,0 +1,156 @@
+"""Lists of shared variables and values for them: checked, described, stored."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import operator
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from pytensor.compile import SharedVariable
+from pytensor.tensor.type import TensorType
+
+from .comm.ops import REDUCE_OPS, check_dtype, check_op
+from .data import Data
+from .engines import host
+from .homes import check_shapes
+from .memory.partition import Selection, count, cuts, select
+from .session import SESSION, Session
+
+Vars: TypeAlias = SharedVariable | Sequence[SharedVariable]
+
+
+def as_list(vars: Vars) -> list[SharedVariable]:
+    """Return one variable, or a list of them, as a list."""
+    return [vars] if isinstance(vars, SharedVariable) else list(vars)
+
+
+def as_given(vars: Vars, results: list) -> Any:
+    """Return one result for one variable, and a list for a list."""
+    return results[0] if isinstance(vars, SharedVariable) else results
+
+
+def check_variables(vars: Vars) -> list[SharedVariable]:
+    """Return the variables of a collective as a list; nothing is launched yet."""
+    SESSION.check_running()
+    variables = as_list(vars)
+    for var in variables:
+        if not isinstance(var, SharedVariable):
+            raise TypeError(f"collectives work on shared variables, got {var!r}")
+    if len(set(variables)) < len(variables):
+        raise ValueError("a variable is listed twice")
+    return variables
+
+
+def list_values(values: Any, vars: Vars, variables: list) -> list:
+    """Return as many values as there are variables."""
+    values = [values] if isinstance(vars, SharedVariable) else list(values)
+    if len(values) != len(variables):
+        raise ValueError(f"got {len(values)} values for {len(variables)} variables")
+    return values
+
+
+def check_value(var: SharedVariable, value: Any) -> Any:
+    """Return a value as the variable's type takes it; of `Data`, the array itself."""
+    return _filter(var, var.type, value)
+
+
+def _filter(var: SharedVariable, kind: Any, value: Any) -> Any:
+    if isinstance(value, Data):
+        value = value.data
+    elif hasattr(value, "to_numpy"):
+        value = value.to_numpy()
+    try:
+        return kind.filter(value, strict=False, allow_downcast=None)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"shared variable {var} ({kind}): {error}") from error
+
+
+def check_rows_to_scatter(
+    variables: Sequence[SharedVariable], given: Sequence, batch: Any
+) -> tuple[list[np.ndarray], Selection, list[int]]:
+    """Check values to scatter; return them, the rows to use, and their cut by rank."""
+    checked = []
+    for var, value in zip(variables, given, strict=True):
+        if not isinstance(var.type, TensorType) or not var.type.ndim:
+            raise ValueError(f"{var} ({var.type}) has no rows to scatter")
+        # A fixed length is that of a part, not of the whole.
+        whole = var.type.clone(shape=(None, *var.type.shape[1:]))
+        checked.append(_filter(var, whole, value))
+    lengths = {str(var): len(v) for var, v in zip(variables, checked, strict=True)}
+    if len(set(lengths.values())) != 1:
+        raise ValueError(f"values to scatter have different lengths: {lengths}")
+    selection = select(batch, len(checked[0]))
+    bounds = cuts(count(selection), SESSION.size)
+    parts = [stop - start for start, stop in itertools.pairwise(bounds)]
+    for var in variables:
+        if any(var.type.shape[0] not in (None, rows) for rows in parts):
+            raise ValueError(
+                f"{var} ({var.type}) has a fixed length, and the ranks' parts of"
+                f" {bounds[-1]} rows are {parts}"
+            )
+    return checked, selection, bounds
+
+
+def stage_values(given: Sequence, checked: Sequence) -> list:
+    """Describe values to the ranks: Data where it lies, other arrays copied once."""
+    if SESSION.size == 1:
+        return list(checked)
+    staged: dict[int, np.ndarray] = {
+        i: value
+        for i, value in enumerate(checked)
+        if isinstance(value, np.ndarray) and not isinstance(given[i], Data)
+    }
+    places = SESSION.stage.put(list(staged.values()))
+    windows = dict(zip(staged, places, strict=True))
+    return [
+        value._window() if isinstance(value, Data) else windows.get(i, checked[i])
+        for i, value in enumerate(given)
+    ]
+
+
+def store(session: Session, number: int, value: Any) -> None:
+    """Make a copy of `value` the value of a variable on this rank."""
+    session.registry.rows.pop(number, None)
+    host.set_value(session.registry.variables[number], copy_value(value))
+
+
+def copy_value(value: Any) -> Any:
+    """Return a C-contiguous copy of an array, or a deep copy of anything else."""
+    if isinstance(value, np.ndarray):
+        return np.array(value, order="C")
+    return copy.deepcopy(value)
+
+
+def check_rank(rank: int) -> int:
+    """Return a rank as an int that there is."""
+    if not 0 <= operator.index(rank) < SESSION.size:
+        raise IndexError(f"there is no rank {rank}: ranks are 0 to {SESSION.size - 1}")
+    return operator.index(rank)
+
+
+def check_tensors(variables: list[SharedVariable], rows: bool = False) -> None:
+    """Raise unless all variables are tensors, and have rows where that is asked."""
+    for var in variables:
+        if not isinstance(var.type, TensorType):
+            raise TypeError(f"{var} is a {var.type}, not a tensor")
+        if rows and var.type.ndim == 0:
+            raise ValueError(f"{var} has no rows: it has no dimensions")
+
+
+def check_reduction(what: str, variables: list[SharedVariable], op: str) -> None:
+    """Raise unless `op` can combine the values of all variables."""
+    check_op(op, REDUCE_OPS, what)
+    check_tensors(variables)
+    for var in variables:
+        check_dtype(op, var.type.numpy_dtype, f"{what} of {var}")
+
+
+def concatenate(what: str, var: SharedVariable, arrays: list) -> np.ndarray:
+    """Return the ranks' values as one array, along their first axis."""
+    trailing = [array.shape[1:] for array in arrays]
+    if any(shape != trailing[0] for shape in trailing):
+        check_shapes(what, var, [array.shape for array in arrays])
+    return np.concatenate(arrays)
