@@ -25,6 +25,7 @@ class Failure:
 
     def __init__(self, error: BaseException, where: str) -> None:
         self.text = "".join(traceback.format_exception(error))
+        self.summary = traceback.format_exception_only(error)[0].strip()
         self.where = where
         self.aborted = isinstance(error, Aborted)
         self.interrupted = isinstance(error, KeyboardInterrupt)
@@ -35,7 +36,7 @@ class Failure:
         try:
             error = pickle.loads(self.pickled)
         except Exception:
-            error = RemoteError(self.text.strip().splitlines()[-1])
+            error = RemoteError(self.summary)
         error.__cause__ = RemoteTraceback(self.text)
         error.add_note(self.where)
         return error
@@ -78,6 +79,7 @@ def serve(session: Session, channel: WorkerChannel) -> None:
         try:
             work, args, notices = channel.read()
             session.take_notice(notices)
+            session.activity = ""
             try:
                 interruptible.armed = True
                 # The signal may have come before: the master aborts, then signals.
