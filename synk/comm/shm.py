@@ -70,8 +70,8 @@ class SharedMemoryComm:
         control = self._control
         words = control.words
         number = self._number = max(self._number, control.command * _COUNTS) + 1
-        words[control.rank_word(self.rank, BARRIER)] = number
         if self.rank:
+            words[control.rank_word(self.rank, BARRIER)] = number
             control.arrived.release()
             mine = control.released[self.rank]
             while words[control.rank_word(0, BARRIER)] < number:
