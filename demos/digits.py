@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogFormatter
+from matplotlib.ticker import LogLocator, NullFormatter
 from sklearn.datasets import fetch_openml, load_digits
 
 NETWORK_TIMEOUT = 10.0
@@ -128,8 +128,8 @@ def plot(history: dict[str, list[float]], title: str, path: str) -> None:
         panel.xaxis.get_major_locator().set_params(integer=True)
         panel.grid(alpha=0.3)
         panel.legend()
-    axis = panels[0].yaxis
     panels[0].set_yscale("log")
-    axis.set_major_formatter(LogFormatter())
-    axis.set_minor_formatter(LogFormatter())
+    panels[0].yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    panels[0].yaxis.set_major_formatter("{x:g}")
+    panels[0].yaxis.set_minor_formatter(NullFormatter())
     figure.savefig(path, format="png", dpi=120)
