@@ -7,7 +7,9 @@ done where every rank has a core of its own.
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import time
 from collections.abc import Callable
 
@@ -44,10 +46,30 @@ def wait(
             return
     while True:
         try:
-            semaphore.acquire(TICK)
+            _sleep(semaphore)
             return
-        except posix_ipc.BusyError:
+        except (posix_ipc.BusyError, posix_ipc.SignalError):
             look_about()
-        except posix_ipc.SignalError:
-            # A signal whose handler did not raise KeyboardInterrupt; go on waiting.
-            look_about()
+
+
+def _sleep(semaphore: posix_ipc.Semaphore) -> None:
+    """Acquire within `TICK` seconds, with all signals held back.
+
+    posix_ipc swallows what a signal handler raises while it waits, KeyboardInterrupt
+    excepted: a SIGTERM handler that calls ``sys.exit()`` would do nothing. Held back, a
+    signal comes at the end of the tick, and its handler raises in our own code.
+    """
+    before = _SignalMask()
+    _set_mask(_SIG_SETMASK, None, ctypes.byref(before))
+    try:
+        _set_mask(_SIG_SETMASK, ctypes.byref(_ALL_SIGNALS), None)
+        semaphore.acquire(TICK)
+    finally:
+        _set_mask(_SIG_SETMASK, ctypes.byref(before), None)
+
+
+# signal.pthread_sigmask builds sets of enumeration members: 8 to 120 us, not 1.
+_SignalMask = ctypes.c_byte * 128
+_ALL_SIGNALS = _SignalMask(*[-1] * 128)
+_SIG_SETMASK = int(signal.SIG_SETMASK)
+_set_mask = ctypes.PyDLL(None).pthread_sigmask
