@@ -17,6 +17,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.type import TensorType
 
 from ..comm.ops import OPS, REDUCE_OPS, check_dtype, check_op
+from ..ops import AllReduce, is_reduced
 
 
 @dataclass
@@ -36,6 +37,8 @@ class FunctionSpec:
     sliceable: list[SharedVariable]
     stand_ins: list[Variable]
     returns: str  # "none", "one" or "list"
+    wire_ops: list[str | None] = field(default_factory=list)
+    """How the master combines outputs; None for those that stages have reduced."""
     mode: Any = None
     name: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
@@ -61,9 +64,15 @@ class FunctionSpec:
         return list(found)
 
     def depends_on_rows(self, variable: Variable) -> bool:
-        """Tell whether a variable of the graph is a function of the rows."""
+        """Tell whether a variable of the graph is a function of this rank's rows.
+
+        What was reduced over all ranks is not.
+        """
         rows = set(self.row_inputs)
-        return any(ancestor in rows for ancestor in ancestors([variable]))
+        reduced = [var for var in ancestors([variable]) if is_reduced(var)]
+        return any(var in rows for var in ancestors([variable], reduced)) and not (
+            is_reduced(variable)
+        )
 
 
 def make_spec(
@@ -124,6 +133,7 @@ def make_spec(
     )
     _check_used(spec)
     _settle_ops(spec)
+    _reduce_along(spec)
     return spec
 
 
@@ -305,3 +315,20 @@ def _settle_ops(spec: FunctionSpec) -> None:
             numeric = isinstance(var.type, TensorType) and var.type.dtype != "bool"
             averages = numeric and spec.depends_on_rows(new)
             spec.update_ops[i] = "avg" if averages else None
+
+
+def _reduce_along(spec: FunctionSpec) -> None:
+    """Have losses and the like reduced with the gradients, if the graph reduces any."""
+    spec.wire_ops = list(spec.output_ops)
+    graph = ancestors([*spec.outputs, *(new for _, new in spec.updates)])
+    if not any(is_reduced(var) for var in graph):
+        return
+    for i, (var, op) in enumerate(zip(spec.outputs, spec.output_ops, strict=True)):
+        is_scalar = isinstance(var.type, TensorType) and var.type.ndim == 0
+        if (
+            op in ("avg", "sum")
+            and is_scalar
+            and var.type.dtype in ("float32", "float64")
+        ):
+            spec.outputs[i] = AllReduce(op)(var)
+            spec.wire_ops[i] = None
