@@ -7,7 +7,7 @@ Plain PyTensor compiles the Op to the identity, which is what it is on one rank.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import pytensor
 import pytensor.tensor as pt
@@ -30,15 +30,15 @@ class AllReduce(Op):
     """
 
     __props__ = ("op",)
-    view_map: ClassVar = {0: [0]}
+    view_map = {0: [0]}  # noqa: RUF012  as PyTensor declares it
 
     def __init__(self, op: str) -> None:
         check_op(op, REDUCE_OPS, "all_reduce")
         self.op = op
 
-    def make_node(self, x: Any) -> Apply:
+    def make_node(self, *inputs: Any) -> Apply:
         """Apply the Op to a tensor."""
-        x = pt.as_tensor_variable(x)
+        (x,) = map(pt.as_tensor_variable, inputs)
         check_dtype(self.op, x.type.numpy_dtype, f"all_reduce of {x}")
         return Apply(self, [x], [x.type()])
 
@@ -63,7 +63,7 @@ class AllReduce(Op):
             return [all_reduce(cotangents[0], self.op)]
         return [grad_not_implemented(self, 0, inputs[0], f"op {self.op!r}")]
 
-    L_op = pullback  # its name before PyTensor 3
+    L_op = pullback  # type: ignore[assignment]  # its name before PyTensor 3
 
     def __str__(self) -> str:
         return f"AllReduce{{{self.op}}}"
@@ -117,7 +117,7 @@ def all_reduce(x: Any, op: str = "avg") -> Variable:
     x = pt.as_tensor_variable(x)
     if op == "avg" and x.type.numpy_dtype.kind in "iu":
         x = pt.cast(x, "float64")  # as the mean of integers is
-    return AllReduce(op)(x)
+    return AllReduce(op).make_node(x).outputs[0]
 
 
 def is_reduced(variable: Variable) -> bool:
@@ -150,7 +150,7 @@ def grad(cost: Variable, wrt: Any, *, op: str = "avg") -> Any:
     """
     check_op(op, ("avg", "sum"), "grad")
     many = isinstance(wrt, (list, tuple))
-    grads = pytensor.grad(cost, list(wrt) if many else wrt)
+    grads: Any = pytensor.grad(cost, list(wrt) if many else wrt)
     if not many:
         return _reduced(grads, op)
     return [_reduced(gradient, op) for gradient in grads]

@@ -107,7 +107,7 @@ class FlatBuffers:
                     f"cannot all-reduce by {ops[i]!r}: the ranks' shapes are {shapes}"
                 )
         plan = _Plan(given[0], ops)
-        window = None
+        window, segment = None, None
         if comm.rank == 0:
             for dtype in {dtype for dtype, _ in given[0]}:
                 warm(np.dtype(dtype))
@@ -117,7 +117,6 @@ class FlatBuffers:
         window = comm.exchange(window)[0]
         if comm.rank:
             rows = self._attachments.array(window)
-            segment = None
         return _Flat(plan, rows, comm.rank, segment, (window[0], window[2]))
 
 

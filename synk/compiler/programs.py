@@ -142,8 +142,8 @@ class Programs:
             The rows of each rank.
         """
         if num_slices > 1:
-            call = _SlicedCall(self, "slice", subset, constants, reducer, weights)
-            return call.run(num_slices, sources, selections)
+            sliced = _SlicedCall(self, "slice", subset, constants, reducer, weights)
+            return sliced.run(num_slices, sources, selections)
         call = _Call(self, "step", subset, constants, reducer, weights)
         call.rows = self.take(sources, selections)
         for stage in call.cut.stages:

@@ -127,9 +127,9 @@ def make_spec(
         sliceable,
         stand_ins,
         returns,
-        mode,
-        name,
-        options,
+        mode=mode,
+        name=name,
+        options=options,
     )
     _check_used(spec)
     _settle_ops(spec)
@@ -330,5 +330,5 @@ def _reduce_along(spec: FunctionSpec) -> None:
             and is_scalar
             and var.type.dtype in ("float32", "float64")
         ):
-            spec.outputs[i] = AllReduce(op)(var)
+            spec.outputs[i] = AllReduce(op).make_node(var).outputs[0]
             spec.wire_ops[i] = None

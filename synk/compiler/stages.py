@@ -24,7 +24,6 @@ from dataclasses import dataclass, field
 
 from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Variable
-from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import HasInnerGraph
 from pytensor.graph.traversal import io_toposort
 from pytensor.tensor.shape import Shape, Shape_i
@@ -216,8 +215,8 @@ class _Cutter:
                 todo.extend(var.owner.inputs)
 
     def _place_updates(self, stages: list[Stage]) -> list[int]:
-        """Let the part that computes a new value store it, where that is early
-        enough."""  # HAND deferred = []
+        """Let the part that computes a new value store it, unless it is too early."""
+        deferred = []
         for i, (shared, new) in enumerate(self.spec.updates):
             level, on_rows = self.level.get(new, 0), new in self.on_rows
             stage = stages[level]
@@ -250,8 +249,7 @@ def _refuse_inner(node) -> None:
     """Refuse an all-reduce inside of a scan or another graph within a node."""
     if not isinstance(node.op, HasInnerGraph):
         return
-    graph: FunctionGraph = node.op.fgraph
-    for inner in graph.apply_nodes:
+    for inner in node.op.fgraph.apply_nodes:
         _refuse_inner(inner)
         if isinstance(inner.op, AllReduce):
             raise ValueError(
