@@ -368,8 +368,7 @@ def all_reduce(vars: Vars, op: str = "avg") -> None:
     check_reduction("all_reduce", variables, op)
     if SESSION.size > 1:
         numbers = master_replicate_variables(variables)
-        new_home = SESSION.homes.house(numbers, variables)
-        SESSION.run(worker_reduce, numbers, op, new_home, True, False)
+        _master_reduce(numbers, variables, op, to_all=True)
 
 
 def reduce(vars: Vars, op: str = "avg", in_place: bool = True) -> Any:
@@ -404,13 +403,32 @@ def reduce(vars: Vars, op: str = "avg", in_place: bool = True) -> Any:
     numbers = master_replicate_variables(variables)
     # The result comes to lie in rank 0's slots, which are its variables' values.
     kept = None if in_place else [copy_value(host.get_value(var)) for var in variables]
-    new_home = SESSION.homes.house(numbers, variables)
-    SESSION.run(worker_reduce, numbers, op, new_home, False, not in_place)
+    _master_reduce(numbers, variables, op, keeps_rows=not in_place)
     results = [copy_value(host.get_value(var)) for var in variables]
     if kept is not None:
         for var, value in zip(variables, kept, strict=True):
             host.get_value(var)[...] = value
     return as_given(vars, results)
+
+
+def _master_reduce(
+    numbers: list[int],
+    variables: list[SharedVariable],
+    op: str,
+    *,
+    to_all: bool = False,
+    keeps_rows: bool = False,
+) -> None:
+    """Find a home for the variables that have none, and have all ranks reduce."""
+    homes = SESSION.homes
+    try:
+        new_home = homes.house(numbers, variables)
+        SESSION.run(worker_reduce, numbers, op, new_home, to_all, keeps_rows)
+    except BaseException:
+        # A rank may not have heard of a new home, after an interrupt.
+        for number in numbers:
+            homes.forget(number)
+        raise
 
 
 def worker_reduce(

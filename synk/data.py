@@ -199,6 +199,10 @@ class Data:
     def condition_data(self, value: Any) -> np.ndarray:
         """Return `value` as an array of this data's dtype and number of dimensions.
 
+        Parameters
+        ----------
+        value : Data or array_like
+
         Raises
         ------
         TypeError
@@ -215,6 +219,10 @@ class Data:
 
     def set_value(self, value: Any) -> None:
         """Hold a copy of `value`, in place of what was held; grows if it must.
+
+        Parameters
+        ----------
+        value : Data or array_like
 
         Raises
         ------

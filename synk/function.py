@@ -365,7 +365,7 @@ class Function:
             values = [
                 outputs[position]
                 if isinstance(outputs, list)
-                else SESSION.attachments.array(outputs[i])
+                else SESSION.array(outputs[i])
                 for outputs, _ in (present if op is not None else present[:1])
             ]
             if op is not None:

@@ -105,7 +105,10 @@ class Homes:
     def attach(self, new: NewHome | None, session: Session) -> None:
         """Learn of a home that the master has made."""
         if new is not None and self._rank:
-            self._move_in(new.number, session.array(new.window), new.slots)
+            rows = session.array(new.window)
+            # The array alone is to keep the memory, until nobody lives there any more.
+            session.attachments.forget((new.window[0], new.window[2]))
+            self._move_in(new.number, rows, new.slots)
 
     def _move_in(self, home: int, rows: np.ndarray, slots: dict[int, Slot]) -> None:
         self._rows[home] = rows
@@ -118,14 +121,14 @@ class Homes:
     def forget(self, number: int) -> None:
         """Drop the slot of a variable that is gone."""
         if self._slots.pop(number, None) is not None:
-            del self._views[number]
+            self._views.pop(number, None)
             self._vacate()
 
     def _vacate(self) -> None:
         """Give back the homes that nobody lives in any more."""
         lived_in = {slot.home for slot in self._slots.values()}
-        for home in self._rows.keys() - lived_in:
-            del self._rows[home]
+        for home in (self._rows.keys() | self._segments.keys()) - lived_in:
+            self._rows.pop(home, None)
             self._segments.pop(home, None)
 
     def enter(

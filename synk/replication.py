@@ -21,13 +21,19 @@ def master_replicate_variables(variables: Sequence[SharedVariable]) -> list[int]
     """
     numbers = SESSION.numbers
     new = [var for var in dict.fromkeys(variables) if var not in numbers]
-    for var in new:
-        number = numbers.add(var)
-        SESSION.registry.variables[number] = var
-        weakref.finalize(var, SESSION.notify, "variable", number).atexit = False
-    if new and SESSION.size > 1:
-        blueprints = {numbers[var]: Blueprint(var) for var in new}
-        SESSION.run(worker_replicate_variables, dump_graph(blueprints, numbers))
+    try:
+        for var in new:
+            number = numbers.add(var)
+            SESSION.registry.variables[number] = var
+            weakref.finalize(var, SESSION.notify, "variable", number).atexit = False
+        if new and SESSION.size > 1:
+            blueprints = {numbers[var]: Blueprint(var) for var in new}
+            SESSION.run(worker_replicate_variables, dump_graph(blueprints, numbers))
+    except BaseException:
+        # The ranks may not have them, after an interrupt: another time, another number.
+        for var in new:
+            numbers.drop(var)
+        raise
     return [numbers[var] for var in variables]
 
 

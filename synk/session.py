@@ -6,6 +6,8 @@
                             |
                             +--a rank died--> broken --close()--> closed
 
+    in a child that the user's script forks meanwhile: running or broken --> child
+
 In the master the object is `rank` 0 and holds the channel; a rank is forked with a copy
 of it and serves the master's commands. What a rank can be asked is a module-level
 function ``worker_x(session, ...)`` that stands beside its ``master_x``, which calls
@@ -17,6 +19,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -32,6 +35,7 @@ from .workers import affinity, preconditions
 from .workers.channel import MasterChannel, WorkerChannel
 from .workers.control import Control
 from .workers.loop import Failure, serve
+from .workers.waiting import PATIENCE
 from .workers.zygote import Zygote
 
 
@@ -45,6 +49,8 @@ class Session:
         self.generation = 0  # counts forks, so that a Function knows a new session
         self.death: WorkerDied | None = None
         self.zygote: Zygote | None = None
+        self._notices: list[tuple] = []
+        self._in_command = False
 
     # -- starting and ending
 
@@ -60,31 +66,29 @@ class Session:
         self.cores = [affinity.share(cores, rank, n) for rank in range(n)]
         self._threads = [threads or len(share) for share in self.cores]
         self.control = Control(n, spin=n <= len(cores))
-        self.zygote = self._fork_ranks() if n > 1 else None
-        self._channel = MasterChannel(self.control, self.watch, timeout)
-        self._start()
-        self._notices: tuple[tuple, ...] = ()
-        self.state = "running"
-        atexit.register(self.close)
-        return n
-
-    def _fork_ranks(self) -> Zygote:
-        zygote = Zygote(self._serve)
+        self._timeout = timeout
+        self.zygote = Zygote(self._serve) if n > 1 else None
         try:
-            for rank in range(1, self.size):
-                zygote.fork_rank(rank)
+            if self.zygote is not None:
+                self.zygote.start()
+                for rank in range(1, n):
+                    self.zygote.fork_rank(rank)
+            self._channel = MasterChannel(self.control, self.watch, timeout)
+            self._notices.clear()
+            self._start()
+            atexit.register(self.close)
+            self.state = "running"
         except BaseException:
-            zygote.close()
-            self.size = 1
+            self._end()
             raise
-        return zygote
+        return n
 
     def _start(self) -> None:
         """Set up what every rank has; runs in its own process."""
         self._confinement = affinity.Confinement(
             self.cores[self.rank], self._threads[self.rank]
         )
-        self.comm = SharedMemoryComm(self.control, self.rank, self.watch)
+        self.comm = SharedMemoryComm(self.control, self.rank, self.watch, self._timeout)
         self.registry = Registry(self.rank)
         self.numbers = Numbers()
         self.attachments = Attachments()
@@ -104,23 +108,24 @@ class Session:
         if self.state not in ("running", "broken"):
             return
         self.state = "closed"
+        self._end()
+
+    def _end(self) -> None:
+        """Undo `fork`, as far as it got; an interrupt does not leave it half done."""
         self.death = None
-        if self.zygote is not None:
-            self.zygote.close()
-        self._confinement.release()
         self.size = 1
-        # The control segment is left to the garbage collector: a copy of the session
-        # in an exception's traceback may still look at it.
-        del (
-            self._channel,
-            self.comm,
-            self.registry,
-            self.attachments,
-            self.outbox,
-            self.stage,
-        )
-        del self.numbers, self.homes
-        atexit.unregister(self.close)
+        try:
+            if self.zygote is not None:
+                self.zygote.close()
+        finally:
+            atexit.unregister(self.close)
+            confinement = self.__dict__.pop("_confinement", None)
+            if confinement is not None:
+                confinement.release()
+            # The control segment is left to the garbage collector: a copy of the
+            # session in an exception's traceback may still look at it.
+            for name in _OF_A_SESSION:
+                self.__dict__.pop(name, None)
 
     @contextlib.contextmanager
     def unconfined(self) -> Iterator[None]:
@@ -136,6 +141,8 @@ class Session:
     def check_running(self) -> None:
         """Raise unless commands can be run now."""
         if self.state == "running":
+            if self._in_command:
+                raise StateError(_ONE_AT_A_TIME)
             return
         if self.state == "broken":
             assert self.death is not None
@@ -144,23 +151,34 @@ class Session:
             raise StateError(f"this is rank {self.rank}: only the master calls synk")
         if self.state == "closed":
             raise StateError("synk is closed: call synk.fork() to start again")
+        if self.state == "child":
+            raise StateError(
+                "this process was forked from a synk master, whose ranks do not serve"
+                " it: call synk there, or synk.fork() here"
+            )
         raise StateError("synk is not forked: call synk.fork() first")
 
-    def watch(self) -> None:
-        """Raise WorkerDied if a rank has died, and remember that."""
+    def watch(self, patience: float = 0) -> None:
+        """Raise WorkerDied if a rank has died, and remember that.
+
+        With `patience`, wait so many seconds for the news of it.
+        """
         if self.zygote is None:
             return
         try:
-            self.zygote.watch()
+            self.zygote.watch(patience)
         except WorkerDied as death:
             self.state, self.death = "broken", death
             self.control.abort()
             raise
 
-    def where(self, work: Callable) -> str:
+    def where(self, work: Callable | None) -> str:
         """Say where we are, for the note on an exception."""
         cores = ",".join(map(str, self.cores[self.rank]))
-        doing = self.activity or work.__name__.removeprefix("worker_")
+        if work is None:
+            doing = "the reading of a command"
+        else:
+            doing = self.activity or work.__name__.removeprefix("worker_")
         return f"[synk] on rank {self.rank} of {self.size} (cpu {cores}), in {doing}"
 
     # -- commands
@@ -182,52 +200,80 @@ class Session:
             Arguments for the master in place of `args`: what need not be pickled.
         """
         self.check_running()
-        self.activity = ""
-        if self.size == 1:
-            return [self._run_here(work, args if mine is None else mine)]
-        if self._channel.busy:  # an interrupt came twice in a row
+        replies: list[Any] = []
+        try:
+            self._in_command = True
+            self.watch()  # a rank may have died in the meantime
+            self.activity = ""
+            notices = tuple(self._notices)
+            self.take_notice(notices)
+            if mine is None:
+                mine = args
+            if self.size == 1:
+                result = self._run_here(work, mine)
+            else:
+                result, replies = self._run_everywhere(work, args, notices, mine)
+            del self._notices[: len(notices)]
+        finally:
+            self._in_command = False
+        self._raise_failures(replies)
+        return [result, *replies]
+
+    def _run_everywhere(
+        self, work: Callable, args: tuple, notices: tuple, mine: tuple
+    ) -> tuple[Any, list[Any]]:
+        if self._channel.busy:  # an interrupt came between launch and join
             self._join_interrupted()
-        notices, self._notices = self._notices, ()
         error: BaseException | None = None
+        result = None
         try:
             self._channel.launch(work, args, notices)
-            result = self._run_here(work, args if mine is None else mine)
+            result = self._run_here(work, mine)
         except BaseException as caught:
             error = caught
             self.control.abort()
         replies = self._join(error)
-        if error is not None and not isinstance(error, Aborted):
-            raise error
-        self._raise_failures(replies)
-        if error is not None:
-            raise SynkError("the command was aborted, and no rank says why") from error
-        return [result, *replies]
+        if error is None:
+            return result, replies
+        if isinstance(error, Aborted):
+            self._raise_failures(replies)
+            raise SynkError("a command was aborted, and no rank says why") from error
+        raise error
 
     def _run_here(self, work: Callable, args: tuple) -> Any:
         try:
             return work(self, *args)
-        except (WorkerDied, KeyboardInterrupt, Aborted):
+        except (WorkerDied, RankTimeout, KeyboardInterrupt, Aborted):
             raise
         except BaseException as error:
             error.add_note(self.where(work))
             raise
 
     def _join(self, error: BaseException | None) -> list[Any]:
-        """Wait for the ranks' replies; an interrupt makes them stop first."""
-        if isinstance(error, WorkerDied):
-            raise error
-        if isinstance(error, KeyboardInterrupt):
-            return self._join_interrupted()
+        """Wait for the ranks' replies.
+
+        Parameters
+        ----------
+        error : BaseException or None
+            What the master's own share has raised. An interrupt there or while waiting
+            makes the ranks stop; it may be any exception that is not an `Exception`,
+            or that a signal handler raises here.
+        """
+        if self.state != "running":  # a rank died, or a signal handler closed synk
+            raise error or StateError("synk was closed during a call")
         try:
-            return self._channel.join()
-        except KeyboardInterrupt as interrupt:
-            if error is None:
-                self._join_interrupted()
-                raise interrupt
-            return self._join_interrupted()
+            if isinstance(error, RankTimeout):
+                raise error
+            if error is None or isinstance(error, (Exception, Aborted)):
+                return self._channel.join()
         except RankTimeout:
             self._give_up()
             raise
+        except BaseException:
+            if self.state == "running":
+                self._join_interrupted()
+            raise
+        return self._join_interrupted()
 
     def _join_interrupted(self) -> list[Any]:
         """Stop the ranks' command; a second interrupt kills them."""
@@ -238,19 +284,19 @@ class Session:
                 if self.zygote is not None:
                     self.zygote.interrupt(rank)
             return self._channel.join()
-        except (KeyboardInterrupt, RankTimeout):
-            self._give_up()
+        except BaseException:
+            if self.state == "running":
+                self._give_up()
             raise
 
     def _give_up(self) -> None:
         """Kill the ranks: one of them does not come back."""
         rank = (self._channel.pending() or [-1])[0]
-        pid = -1
+        pid = -1 if self.zygote is None else self.zygote.pids.get(rank, -1)
         self.control.abort()
+        self.state, self.death = "broken", WorkerDied(rank, pid, -signal.SIGKILL)
         if self.zygote is not None:
-            pid = self.zygote.pids.get(rank, -1)
             self.zygote.close()
-        self.state, self.death = "broken", WorkerDied(rank, pid, -9)
 
     def _raise_failures(self, replies: list[Any]) -> None:
         failures = []
@@ -266,9 +312,13 @@ class Session:
 
     def array(self, array: np.ndarray | Sequence) -> np.ndarray:
         """Return an array that may be described by a window."""
-        if isinstance(array, tuple):
+        if not isinstance(array, tuple):
+            return array  # type: ignore[return-value]
+        try:
             return self.attachments.array(array)
-        return array  # type: ignore[return-value]
+        except OSError:
+            self.watch(PATIENCE)  # a rank's segment is gone if the rank is
+            raise
 
     def leave(self, arrays: dict[Any, np.ndarray]) -> dict[Any, tuple]:
         """Put arrays where other ranks can read them until the next command."""
@@ -280,13 +330,16 @@ class Session:
     # -- notices: what ranks may forget, sent along with the next command
 
     def notify(self, kind: str, key: Any) -> None:
-        """Have all ranks forget something: the master now, the others in time."""
+        """Have all ranks forget something when they run the next command.
+
+        The master too: this is called by the garbage collector, at any point of
+        whatever the master is doing, or by another thread.
+        """
         if self.state == "running":
-            self.take_notice([(kind, key)])
-            self._notices = (*self._notices, (kind, key))
+            self._notices.append((kind, key))
 
     def take_notice(self, notices: Sequence[tuple]) -> None:
-        """Forget what the master has given up."""
+        """Forget what the user's script has given up."""
         for kind, key in notices:
             if kind == "segment":
                 self.attachments.forget(key)
@@ -297,6 +350,23 @@ class Session:
                 self.registry.forget_variable(key)
                 self.homes.forget(key)
 
+
+_OF_A_SESSION = (
+    "_channel",
+    "comm",
+    "registry",
+    "numbers",
+    "attachments",
+    "stage",
+    "outbox",
+    "homes",
+)
+"""Attributes that end with a session."""
+
+_ONE_AT_A_TIME = (
+    "a synk call is running already, around this one or in another thread:"
+    " calls come one at a time"
+)
 
 SESSION = Session()
 
@@ -413,7 +483,8 @@ def _in_child() -> None:
     Our own ranks are forked before the session runs, and set their state themselves.
     """
     if SESSION.state in ("running", "broken"):
-        SESSION.state, SESSION.zygote = "closed", None
+        SESSION.state, SESSION.zygote, SESSION.size = "child", None, 1
+        SESSION._in_command = False
 
 
 os.register_at_fork(after_in_child=_in_child)

@@ -27,6 +27,9 @@ INTEGERS = (
 COMPLEX = ("complex64", "complex128")
 DTYPES = (*FLOATS, *INTEGERS, "bool", *COMPLEX)
 
+KINDS = {"floats": FLOATS, "integers": INTEGERS, "others": ("bool", *COMPLEX)}
+"""The dtypes in groups: one session for each group, as many sessions take long."""
+
 REDUCE_OPS = ("avg", "sum", "prod", "min", "max")
 
 
@@ -80,14 +83,20 @@ def reduced(op: str, values, weights=None) -> np.ndarray:
         return np.asarray(ufunc.reduce(stack, axis=0, dtype=wide)).astype(dtype)
 
 
-def assert_same(got, expected, ulps: float = 2, err_msg: str = "") -> None:
-    """Assert equality of dtype, shape and values; inexact ones to a few roundings."""
+def assert_same(
+    got, expected, ulps: float = 2, scale: float = 0, err_msg: str = ""
+) -> None:
+    """Assert equality of dtype, shape and values; inexact ones to a few roundings.
+
+    Roundings are counted in units of the result, or of `scale` where what was added up
+    is larger than the result.
+    """
     got, expected = np.asarray(got), np.asarray(expected)
     assert got.dtype == expected.dtype, f"{got.dtype}, not {expected.dtype} {err_msg}"
     assert got.shape == expected.shape, f"{got.shape}, not {expected.shape} {err_msg}"
     if expected.dtype.kind in "fc":
         rtol = ulps * float(np.finfo(expected.dtype).eps)
-        np.testing.assert_allclose(got, expected, rtol, rtol, err_msg=err_msg)
+        np.testing.assert_allclose(got, expected, rtol, rtol * scale, err_msg=err_msg)
     else:
         np.testing.assert_array_equal(got, expected, err_msg=err_msg)
 

@@ -207,9 +207,7 @@ def test_condition_data_returns_what_set_value_would_store():
     value = made.condition_data([1, 2])
     assert value.dtype == np.float32
     np.testing.assert_array_equal(value, [1, 2])
-    with pytest.raises(
-        TypeError, match=r"1 dimensions, the value 2 \(shape \(1, 2\)\)"
-    ):
+    with pytest.raises(TypeError, match="1 dimensions, the value 2 "):
         made.condition_data([[1, 2]])
 
 
@@ -397,7 +395,7 @@ def test_freed_data_says_that_it_holds_nothing():
     made.free_memory()
     assert made.alloc_size == 0
     for use in (lambda: made[0], lambda: made.shape, lambda: len(made)):
-        with pytest.raises(ValueError, match="'prices'.*holds nothing"):
+        with pytest.raises(ValueError, match=r"'prices'.*holds nothing"):
             use()
     made.free_memory()
     made.set_value([3.0])

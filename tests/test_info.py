@@ -131,6 +131,14 @@ def test_it_says_why_fork_would_be_refused_in_a_forked_process():
     assert info.refusal() is None
 
 
+def test_asking_whether_fork_would_be_refused_keeps_nothing():
+    info.refusal(3)
+    before = sorted(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        info.refusal(3)
+    assert sorted(os.listdir("/proc/self/fd")) == before
+
+
 def test_it_says_that_fork_would_fail_for_want_of_shared_memory(monkeypatch):
     def full(*_, **__):
         raise SharedMemoryFull("no room for 81,920 bytes of shared memory")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -68,7 +70,7 @@ def test_a_selection_is_a_plain_slice_or_rows_in_range(data):
 @given(st.integers(0, 40), st.integers(1, 9))
 def test_cuts_are_those_of_array_split(rows, parts):
     bounds = cuts(rows, parts)
-    assert [b - a for a, b in zip(bounds, bounds[1:], strict=False)] == [
+    assert [b - a for a, b in itertools.pairwise(bounds)] == [
         len(piece) for piece in np.array_split(np.arange(rows), parts)
     ]
     assert bounds[0] == 0

@@ -13,12 +13,14 @@ part of all the rows::
 from __future__ import annotations
 
 import pickle
+import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ..errors import Aborted
+from ..errors import Aborted, RankTimeout
 from ..memory.segment import ALIGNMENT
 from ..workers.control import BARRIER, REPLY_ROOM, WORD, Control
 from ..workers.waiting import wait
@@ -38,14 +40,21 @@ class SharedMemoryComm:
     rank : int
     watch : callable
         Raises when a rank has died; on ranks other than the master it does nothing.
+    timeout : float or None
+        Seconds that the master waits in a barrier; the others wait for its word.
     """
 
     def __init__(
-        self, control: Control, rank: int, watch: Callable[[], object]
+        self,
+        control: Control,
+        rank: int,
+        watch: Callable[[], object],
+        timeout: float | None,
     ) -> None:
         self.rank, self.size = rank, control.size
         self._control = control
         self._watch = watch
+        self._timeout = timeout
         self._number = 0
 
     def barrier(self) -> None:
@@ -54,31 +63,41 @@ class SharedMemoryComm:
         Raises
         ------
         Aborted
-            If a rank failed or died on its way.
+            If a rank failed on its way.
+        WorkerDied, RankTimeout
+            In the master, if a rank died or did not come in time.
         """
         control = self._control
         words = control.words
         number = self._number = max(self._number, control.command * _COUNTS) + 1
-        words[control.rank_word(self.rank, BARRIER)] = number
         if self.rank:
+            words[control.rank_word(self.rank, BARRIER)] = number
             control.arrived.release()
             mine = control.released[self.rank]
             while words[control.rank_word(0, BARRIER)] < number:
                 wait(mine, control.spins, self._look_about)
             return
+        look_about = self._look_about
+        if self._timeout is not None:
+            look_about = partial(look_about, time.monotonic() + self._timeout)
         # Rank 0 counts as arrived only once all others have: its word releases them.
         words[control.rank_word(0, BARRIER)] = number - 1
         for rank in range(1, self.size):
             while words[control.rank_word(rank, BARRIER)] < number:
-                wait(control.arrived, control.spins, self._look_about)
+                wait(control.arrived, control.spins, look_about)
         words[control.rank_word(0, BARRIER)] = number
         for rank in range(1, self.size):
             control.released[rank].release()
 
-    def _look_about(self) -> None:
+    def _look_about(self, deadline: float | None = None) -> None:
         if self._control.aborted:
             raise Aborted
         self._watch()
+        if deadline is not None and time.monotonic() > deadline:
+            raise RankTimeout(
+                f"not all ranks came to a barrier within {self._timeout} s"
+                " (the timeout given to synk.fork)"
+            )
 
     def agree(self, word: int) -> list[int]:
         """Return the words that the ranks gave, after waiting for all of them.

@@ -63,13 +63,13 @@ def report(n: int | None = None) -> str:
 def refusal(n: int | None = None) -> str | None:
     """Return why ``synk.fork(n)`` would fail in this process, or None if it would not.
 
-    What every session begins with is made and given back: its control segment and
+    What every session begins with is made, and dropped: its control segment and
     semaphores. That shows a ``/dev/shm`` that is missing, forbidden or full.
     """
     try:
         preconditions.check_can_fork(SESSION)
         size = preconditions.check_size(n, "auto", affinity.usable_cores())
-        Control(size, spin=False).close()
+        Control(size, spin=False)
     except (SynkError, OSError, posix_ipc.Error) as error:
         return str(error)
     return None

@@ -89,3 +89,7 @@ class Numbers:
         """Give a variable its number."""
         number = self._numbers[variable] = next(self._next)
         return number
+
+    def drop(self, variable: SharedVariable) -> None:
+        """Take back the number of a variable, if it has one."""
+        self._numbers.pop(variable, None)

@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
+from typing import Any
 
 import numba
+from numba.np.ufunc import parallel
 from threadpoolctl import ThreadpoolController
 
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
     "MKL_NUM_THREADS",
-    "NUMBA_NUM_THREADS",
 )
+"""For libraries that are yet to be loaded. Not NUMBA_NUM_THREADS: numba is loaded, and
+fails to compile anything if that changes while its threads run."""
 
 
 def usable_cores() -> list[int]:
@@ -48,36 +51,73 @@ class Confinement:
         self._cores, self._threads = cores, threads
         self._affinity = os.sched_getaffinity(0)
         self._environment = {name: os.environ.get(name) for name in THREAD_VARIABLES}
-        self._numba_threads = numba.get_num_threads() if _numba_started() else None
-        self.apply()
+        self._numba = _NumbaThreads()
+        self._limits: Any = None
+        try:
+            self.apply()
+        except BaseException:
+            self.release()
+            raise
 
     def apply(self) -> None:
         """Confine this process."""
         os.sched_setaffinity(0, self._cores)
         os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(self._threads)))
         self._limits = ThreadpoolController().limit(limits=self._threads)
-        if self._numba_threads is not None:
-            numba.set_num_threads(min(self._threads, self._numba_threads))
+        self._numba.cap(self._threads)
 
     def release(self) -> None:
         """Restore what was before."""
-        os.sched_setaffinity(0, self._affinity)
-        self._limits.restore_original_limits()
+        self._unpin()
+        if self._limits is not None:
+            self._limits.restore_original_limits()
         for name, value in self._environment.items():
             if value is None:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        if self._numba_threads is not None:
-            numba.set_num_threads(self._numba_threads)
+        self._numba.restore()
+
+    def _unpin(self) -> None:
+        """Unpin all threads: those started meanwhile were born with our cores."""
+        for task in map(int, os.listdir("/proc/self/task")):
+            try:
+                if os.sched_getaffinity(task) == set(self._cores):
+                    os.sched_setaffinity(task, self._affinity)
+            except ProcessLookupError:
+                continue  # the thread has ended
 
 
-def _numba_started() -> bool:
-    """Tell whether numba runs threads; asking it for their number would start them.
+class _NumbaThreads:
+    """Numba's threads, which must not be started to be capped.
 
-    With the OpenMP layer that matters: a child forked afterwards is killed by its first
-    parallel loop, and the master may fork again.
+    With its OpenMP layer, a child that is forked after they started is killed by its
+    first parallel loop, and the master may fork again. So as long as they do not run,
+    the number that they will be started with is changed.
     """
+
+    def __init__(self) -> None:
+        self._before = numba.get_num_threads() if _numba_runs() else None
+        self._all = parallel.NUM_THREADS
+
+    def cap(self, threads: int) -> None:
+        if _numba_runs():
+            numba.set_num_threads(min(threads, numba.get_num_threads()))
+        else:
+            parallel.NUM_THREADS = min(threads, self._all)
+
+    def restore(self) -> None:
+        parallel.NUM_THREADS = self._all
+        if self._before is not None:
+            numba.set_num_threads(self._before)
+        elif _numba_runs() and numba.threading_layer() == "omp":
+            # Started meanwhile. OpenMP can have more threads later; with the other
+            # layers there are only as many as were started.
+            numba.set_num_threads(self._all)
+
+
+def _numba_runs() -> bool:
+    """Tell whether numba runs threads; asking it for their number would start them."""
     try:
         numba.threading_layer()
     except ValueError:

@@ -7,9 +7,8 @@ A message is a module-level function and its arguments; every rank calls it as
 from __future__ import annotations
 
 import functools
-import marshal
+import importlib
 import pickle
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import cloudpickle
 
 from ..errors import RankTimeout
-from ..memory.segment import Attachments, Segment
+from ..memory.segment import Segment
 from .control import (
     COMMAND,
     LENGTH,
@@ -27,7 +26,7 @@ from .control import (
     REPLY_ROOM,
     Control,
 )
-from .waiting import wait
+from .waiting import PATIENCE, wait
 
 IN_SEGMENT = 1 << 40
 """Added to a length: the control segment holds the address of a larger segment."""
@@ -47,12 +46,11 @@ class MasterChannel:
     """
 
     def __init__(
-        self, control: Control, watch: Callable[[], object], timeout: float | None
+        self, control: Control, watch: Callable[..., object], timeout: float | None
     ) -> None:
         self._control = control
         self._watch = watch
         self._timeout = timeout
-        self._attachments = Attachments()
         self._replies: list[tuple[bytes, Any]] = [(b"", None)] * control.size
         self._pending: list[int] = []
         self._large: Segment | None = None
@@ -79,7 +77,7 @@ class MasterChannel:
             return len(data)
         self._large = Segment(len(data))
         self._large.memory()[: len(data)] = data
-        place = marshal.dumps(self._large.place)
+        place = pickle.dumps(self._large.place)
         self._control.message[: len(place)] = place
         return len(data) + IN_SEGMENT
 
@@ -131,10 +129,14 @@ class MasterChannel:
     def _read(self, rank: int) -> Any:
         control = self._control
         length = control.words[control.rank_word(rank, REPLY_LENGTH)]
-        data = _fetch(control.replies[rank], length, self._attachments)
+        try:
+            data = _fetch(control.replies[rank], length)
+        except OSError:
+            self._watch(PATIENCE)  # the rank's segment is gone if the rank is
+            raise
         before, reply = self._replies[rank]
         if data != before:  # ranks mostly say the same thing again
-            reply = _loads(data)
+            reply = pickle.loads(data)
             if length < IN_SEGMENT:
                 self._replies[rank] = data, reply
         return reply
@@ -148,25 +150,31 @@ class WorkerChannel:
         self._rank = rank
         # Not the present command: the master may have launched one before we came here.
         self._done = control.words[control.rank_word(rank, REPLY)]
-        self._attachments = Attachments()
 
-    def receive(
-        self, look_about: Callable[[], object]
-    ) -> tuple[Callable, tuple, tuple]:
-        """Wait for the next command and return it."""
+    def wait(self, look_about: Callable[[], object]) -> None:
+        """Return when there is a new command."""
         control = self._control
         while control.words[COMMAND] == self._done:
             wait(control.launched[self._rank], control.spins, look_about)
         self._done = control.words[COMMAND]
-        length = control.words[LENGTH]
-        data = _fetch(control.message, length, self._attachments)
-        if length >= IN_SEGMENT:
-            self._attachments = Attachments()
-        name, args, notices = _loads(data)
+
+    def read(self) -> tuple[Callable, tuple, tuple]:
+        """Return the command: a function, its arguments, and notices."""
+        control = self._control
+        name, args, notices = pickle.loads(
+            _fetch(control.message, control.words[LENGTH])
+        )
         return _find(*name), args, notices
 
     def reply(self, value: Any) -> None:
-        """Answer the command that was received last."""
+        """Answer the command that was read last.
+
+        Raises
+        ------
+        Exception
+            If the value cannot be pickled, or ``/dev/shm`` has no room for a large one;
+            nothing was said then, and another reply can be given.
+        """
         control, rank = self._control, self._rank
         data = _dumps(value)
         length = len(data)
@@ -176,7 +184,7 @@ class WorkerChannel:
             # Kept until the next large reply: the master reads it after we return.
             self._large = Segment(length)
             self._large.memory()[:length] = data
-            place = marshal.dumps(self._large.place)
+            place = pickle.dumps(self._large.place)
             control.replies[rank][: len(place)] = place
             length += IN_SEGMENT
         control.words[control.rank_word(rank, REPLY_LENGTH)] = length
@@ -184,39 +192,28 @@ class WorkerChannel:
         control.joined.release()
 
 
-_MARSHAL, _PICKLE = b"m", b"p"
-
-
 def _dumps(message: object) -> bytes:
-    """Serialise: with marshal if it can, in a fifth of the time that pickle takes.
+    """Pickle, by value what the other end cannot import.
 
-    Marshal knows Python's own types only, which is what most messages are made of, and
-    refuses subclasses of them. Its format is private to a Python version, and both ends
-    are the same process image.
+    A class of the user's script is such a thing: ranks were forked before the script
+    came to define it, or have a copy that came with a graph. cloudpickle keeps track
+    of what it sent, so that the copy of a class is the class itself when it returns.
     """
     try:
-        return _MARSHAL + marshal.dumps(message)  # type: ignore[arg-type]
-    except ValueError:
-        pass
-    try:
-        return _PICKLE + pickle.dumps(message)
+        data = pickle.dumps(message)
     except (pickle.PicklingError, AttributeError, TypeError):
-        return _PICKLE + cloudpickle.dumps(message)
-
-
-def _loads(data: bytes) -> Any:
-    content = memoryview(data)[1:]
-    return marshal.loads(content) if data[:1] == _MARSHAL else pickle.loads(content)
+        return cloudpickle.dumps(message)
+    return cloudpickle.dumps(message) if b"__main__" in data else data
 
 
 @functools.cache
 def _find(module: str, name: str) -> Callable:
     """Return the function of a command."""
-    return getattr(sys.modules[module], name)
+    return getattr(importlib.import_module(module), name)
 
 
-def _fetch(room: memoryview, length: int, attachments: Attachments) -> bytes:
+def _fetch(room: memoryview, length: int) -> bytes:
     if length < IN_SEGMENT:
         return bytes(room[:length])
-    segment = attachments.segment(*marshal.loads(room))
+    segment = Segment.attach(*pickle.loads(room))
     return bytes(segment.memory()[: length - IN_SEGMENT])

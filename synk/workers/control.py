@@ -49,10 +49,10 @@ class Control:
         self.replies = [
             rooms[rank * REPLY_ROOM : (rank + 1) * REPLY_ROOM] for rank in range(size)
         ]
-        self.launched = [make_semaphore() for _ in range(size)]
-        self.joined = make_semaphore()
-        self.arrived = make_semaphore()
-        self.released = [make_semaphore() for _ in range(size)]
+        self._semaphores = [make_semaphore() for _ in range(2 * size + 2)]
+        self.joined, self.arrived = self._semaphores[:2]
+        self.launched = self._semaphores[2 : 2 + size]
+        self.released = self._semaphores[2 + size :]
 
     def rank_word(self, rank: int, word: int) -> int:
         """Return the index in `words` of a word of `rank`."""
@@ -73,7 +73,13 @@ class Control:
         return self.words[ABORTED] == self.words[COMMAND] != 0
 
     def close(self) -> None:
-        """Give the semaphores and the memory back."""
-        for semaphore in (*self.launched, self.joined, self.arrived, *self.released):
+        """Give the semaphores and the memory back; nothing must use them any more."""
+        for semaphore in self._semaphores:
             semaphore.close()
+        self._semaphores = []
         self._segment.close()
+
+    def __del__(self) -> None:
+        # posix_ipc leaves an open semaphore mapped for the life of the process.
+        if getattr(self, "_semaphores", None):
+            self.close()

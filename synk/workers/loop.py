@@ -11,6 +11,8 @@ import threading
 import traceback
 from typing import TYPE_CHECKING, Any
 
+import cloudpickle
+
 from ..errors import Aborted, RemoteError, RemoteTraceback
 from .channel import WorkerChannel
 
@@ -23,6 +25,7 @@ class Failure:
 
     def __init__(self, error: BaseException, where: str) -> None:
         self.text = "".join(traceback.format_exception(error))
+        self.summary = traceback.format_exception_only(error)[0].strip()
         self.where = where
         self.aborted = isinstance(error, Aborted)
         self.interrupted = isinstance(error, KeyboardInterrupt)
@@ -30,10 +33,10 @@ class Failure:
 
     def rebuild(self) -> BaseException:
         """Return the exception with its own type, and the remote traceback as cause."""
-        if self.pickled:
+        try:
             error = pickle.loads(self.pickled)
-        else:
-            error = RemoteError(self.text.strip().splitlines()[-1])
+        except Exception:
+            error = RemoteError(self.summary)
         error.__cause__ = RemoteTraceback(self.text)
         error.add_note(self.where)
         return error
@@ -41,11 +44,16 @@ class Failure:
 
 def _pickle_error(error: BaseException) -> bytes:
     """Pickle an exception, or return b"" if it would not come back as it is."""
-    try:
-        data = pickle.dumps(error)
-        return data if type(pickle.loads(data)) is type(error) else b""
-    except Exception:
-        return b""
+    for dumps in (pickle.dumps, cloudpickle.dumps):
+        try:
+            data = dumps(error)
+            if type(pickle.loads(data)) is type(error):
+                return data
+        except Exception:
+            # A class of the user's script, which came with an Op: it has the name of
+            # another one here. cloudpickle returns the master its own.
+            continue
+    return b""
 
 
 class Interruptible:
@@ -66,19 +74,27 @@ def serve(session: Session, channel: WorkerChannel) -> None:
     _settle()
     interruptible = Interruptible()
     while True:
-        work, args, notices = channel.receive(lambda: None)
-        session.take_notice(notices)
-        reply: Any
+        channel.wait(lambda: None)
+        work, reply = None, None
         try:
+            work, args, notices = channel.read()
+            session.take_notice(notices)
+            session.activity = ""
             try:
                 interruptible.armed = True
+                # The signal may have come before: the master aborts, then signals.
+                if session.control.aborted:
+                    raise Aborted
                 reply = work(session, *args)
             finally:
                 interruptible.armed = False
         except BaseException as error:
             session.control.abort()
             reply = Failure(error, session.where(work))
-        channel.reply(reply)
+        try:
+            channel.reply(reply)
+        except Exception as error:
+            channel.reply(Failure(error, session.where(work)))
 
 
 def _settle() -> None:
@@ -86,9 +102,6 @@ def _settle() -> None:
     if threading.current_thread() is not threading.main_thread():
         raise AssertionError("a rank must run in the main thread")
     sys.stdin = open(os.devnull)  # noqa: SIM115  for the life of the process
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
-        signal.signal(number, signal.SIG_DFL)
-    signal.set_wakeup_fd(-1)
     try:
         # Not cancel_dump_traceback_later: it would wait for a thread of the master.
         faulthandler.enable()

@@ -16,6 +16,9 @@ import posix_ipc
 TICK = 0.02
 """Seconds asleep between two looks at whether the others are alive."""
 
+PATIENCE = 1.0
+"""Seconds to wait for the news that explains an error: that a rank has died."""
+
 SPINS = 2_000
 """Looks at a semaphore before sleeping, some 50 ns each."""
 

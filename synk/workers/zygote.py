@@ -21,11 +21,12 @@ import warnings
 from collections.abc import Callable
 from typing import NoReturn
 
-from ..errors import SynkError, WorkerDied
+from ..errors import StateError, SynkError, WorkerDied
 
 _REQUEST = struct.Struct("i")
 _REPORT = struct.Struct("iii")
 _START_DEADLINE = 60.0
+_END_DEADLINE = 5.0
 _PR_SET_PDEATHSIG = 1
 
 Report = tuple[int, int, int]
@@ -41,22 +42,36 @@ class Zygote:
     """
 
     def __init__(self, serve: Callable[[int], object]) -> None:
-        requests, self._requests = os.pipe()
-        self._reports, reports = os.pipe()
-        os.set_blocking(self._reports, False)
+        self._serve = serve
+        self._pid = self._pidfd = self._requests = self._reports = -1
         self.pids: dict[int, int] = {}
-        master = os.getpid()
-        self._pid = fork_quietly()
-        if self._pid == 0:
-            os.close(self._requests)
-            os.close(self._reports)
-            _run(lambda: _serve_zygote(master, requests, reports, serve))
-        os.close(requests)
-        os.close(reports)
-        self._pidfd = os.pidfd_open(self._pid)
-        self._poll = select.poll()
-        self._poll.register(self._reports, select.POLLIN)
-        self._poll.register(self._pidfd, select.POLLIN)
+
+    def start(self) -> None:
+        """Fork the zygote."""
+        # A signal handler of the script must not raise in the child, which would then
+        # go on with the script, nor here while the zygote is half known.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            requests, self._requests = os.pipe()
+            self._reports, reports = os.pipe()
+            os.set_blocking(self._reports, False)
+            master = os.getpid()
+            self._pid = fork_quietly()
+            if self._pid == 0:
+                _run(lambda: self._be_zygote(master, requests, reports))
+            os.close(requests)
+            os.close(reports)
+            self._pidfd = os.pidfd_open(self._pid)
+            self._poll = select.poll()
+            self._poll.register(self._reports, select.POLLIN)
+            self._poll.register(self._pidfd, select.POLLIN)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    def _be_zygote(self, master: int, requests: int, reports: int) -> None:
+        os.close(self._requests)
+        os.close(self._reports)
+        _serve_zygote(master, requests, reports, self._serve)
 
     def fork_rank(self, rank: int) -> int:
         """Have `rank` forked; return its process id once it runs."""
@@ -69,15 +84,18 @@ class Zygote:
             self.watch()
         return self.pids[rank]
 
-    def watch(self) -> None:
-        """Read what the zygote reports.
+    def watch(self, patience: float = 0) -> None:
+        """Read what the zygote reports, waiting `patience` seconds for it.
 
         Raises
         ------
         WorkerDied
             If a rank, or the zygote itself, has died.
         """
-        if not self._poll.poll(0):
+        if self._requests < 0:
+            raise StateError("synk was closed during a call")
+        events = dict(self._poll.poll(1000 * patience))
+        if not events:
             return
         for rank, pid, status in self._read_reports():
             if status == _STARTED:
@@ -85,9 +103,8 @@ class Zygote:
             else:
                 self.pids.pop(rank, None)
                 raise WorkerDied(rank, pid, status)
-        if select.select([self._pidfd], [], [], 0)[0]:
-            _, status = os.waitpid(self._pid, 0)
-            raise WorkerDied(-1, self._pid, os.waitstatus_to_exitcode(status))
+        if self._pidfd in events:
+            raise WorkerDied(-1, self._pid, self._reap())
 
     def _read_reports(self) -> list[Report]:
         try:
@@ -99,26 +116,45 @@ class Zygote:
     def interrupt(self, rank: int) -> None:
         """Send SIGINT to a rank, so that Python code there stops."""
         if rank in self.pids:
-            os.kill(self.pids[rank], signal.SIGINT)
+            try:
+                os.kill(self.pids[rank], signal.SIGINT)
+            except ProcessLookupError:
+                pass  # dead, which the zygote is about to report
 
     def close(self) -> None:
         """End all ranks and the zygote; bounded, and fine if they are gone already."""
         if self._requests < 0:
             return
+        requests, self._requests = self._requests, -1
         try:
-            os.write(self._requests, _REQUEST.pack(_CLOSE))
+            if not self._has_ended(0):
+                os.write(requests, _REQUEST.pack(_CLOSE))
+                self._has_ended(_END_DEADLINE)
         except BrokenPipeError:
-            pass  # it is gone
-        os.close(self._requests)
-        self._requests = -1
-        if not select.select([self._pidfd], [], [], 5.0)[0]:
-            os.kill(self._pid, signal.SIGKILL)  # ranks follow: their parent is gone
+            pass  # it has just ended
+        finally:  # after an interrupt too, and if `start` failed
+            if self._pid > 0:
+                if not self._has_ended(0):
+                    os.kill(self._pid, signal.SIGKILL)  # the ranks die with it
+                self._reap()
+            for fd in (requests, self._reports, self._pidfd):
+                if fd >= 0:
+                    os.close(fd)
+
+    def _has_ended(self, patience: float) -> bool:
+        if self._pidfd < 0:
+            return False
+        poll = select.poll()  # not select(), which fails from descriptor 1024 on
+        poll.register(self._pidfd, select.POLLIN)
+        return bool(poll.poll(1000 * patience))
+
+    def _reap(self) -> int:
+        """Return how the zygote ended, as an exit code or a negative signal number."""
         try:
-            os.waitpid(self._pid, 0)
-        except ChildProcessError:
-            pass  # reaped by watch(), or by somebody's wait()
-        os.close(self._reports)
-        os.close(self._pidfd)
+            _, status = os.waitpid(self._pid, 0)
+        except ChildProcessError:  # reaped here before, or by somebody's wait()
+            return -signal.SIGKILL
+        return os.waitstatus_to_exitcode(status)
 
 
 _CLOSE = -1
@@ -135,9 +171,7 @@ def _serve_zygote(
     # A group of our own: Ctrl-C in a terminal then reaches the master alone, which
     # tells the ranks in its own time.
     os.setpgid(0, 0)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.set_wakeup_fd(-1)
+    _forget_handlers()
     gc.freeze()  # the collector would otherwise touch, and so copy, every page
     master_fd = os.pidfd_open(master)
     poll = select.poll()
@@ -166,10 +200,28 @@ def _serve_zygote(
                 os.close(fd)
                 _, status = os.waitpid(pid, 0)
                 code = os.waitstatus_to_exitcode(status)
-                os.write(reports, _REPORT.pack(rank, pid, code))
+                try:
+                    os.write(reports, _REPORT.pack(rank, pid, code))
+                except BrokenPipeError:
+                    running = False  # the master is gone or does not listen any more
     for _, pid in ranks.values():
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
+
+
+def _forget_handlers() -> None:
+    """Undo what the script has made of signals: none of its handlers must run here.
+
+    Those for SIGCHLD would reap the ranks before the zygote sees how they ended.
+    """
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    for number in (signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def _fork_rank(rank: int, serve: Callable[[int], object]) -> int:

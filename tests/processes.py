@@ -1,0 +1,411 @@
+"""Helpers for tests of processes: Ops that misbehave, scripts, looks at the system.
+
+Ranks are forked from the process that imports this module, so they share `_board`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import pty
+import queue
+import select
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytensor.tensor as pt
+from pytensor.compile.mode import Mode
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
+
+import synk
+from synk.session import SESSION
+
+PY = Mode("py", None)
+"""Compiles in a millisecond: the graph as it is, run by Python."""
+
+_board = memoryview(mmap.mmap(-1, 4096)).cast("d")
+"""Shared with every rank: when one died, how often one came somewhere."""
+
+_DIED_AT, _ARRIVALS, _RELEASED = range(3)
+
+
+# -- Ops that do something on one rank
+
+
+class Act(Op):
+    """Returns its input, and on one rank (None: on all) does something first."""
+
+    __props__ = ("rank", "action")
+
+    def __init__(self, rank: int | None, action: Callable[[], object]) -> None:
+        self.rank, self.action = rank, action
+
+    def make_node(self, x):
+        return Apply(self, [x], [x.type()])
+
+    def perform(self, node, inputs, outputs):
+        if self.rank in (None, synk.rank()):
+            self.action()
+        outputs[0][0] = inputs[0].copy()
+
+
+class Do:
+    """A function with its arguments, to be pickled and compared."""
+
+    def __init__(self, function: Callable, *args: object) -> None:
+        self.call = function, args
+
+    def __call__(self) -> object:
+        function, args = self.call
+        return function(*args)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Do) and self.call == other.call
+
+    def __hash__(self) -> int:
+        return hash(self.call)
+
+
+def acting(rank: int | None, function: Callable, *args: object) -> synk.Function:
+    """Return a synk function that sums a matrix, and acts on one rank."""
+    x = pt.matrix("x", dtype="float64")
+    y = Act(rank, Do(function, *args))(x)
+    return synk.function([x], (y.sum(), "sum"), mode=PY, name="acting")
+
+
+def summing() -> synk.Function:
+    """Return a synk function that sums a matrix."""
+    x = pt.matrix("x", dtype="float64")
+    return synk.function([x], (x.sum(), "sum"), mode=PY, name="summing")
+
+
+ROWS = np.arange(24.0).reshape(12, 2)
+TOTAL = ROWS.sum()
+
+
+def nothing() -> None:
+    """Do nothing."""
+
+
+# -- ways to die
+
+
+def die(how: str) -> None:
+    """End this process; `how` is a key of `DEATHS`."""
+    stamp()
+    number, code = DEATHS[how]
+    if number is None:
+        os._exit(code)
+    os.kill(os.getpid(), number)
+    signal.pause()  # until the signal is delivered
+
+
+DEATHS: dict[str, tuple[int | None, int | None]] = {
+    "SIGKILL": (signal.SIGKILL, None),
+    "SIGTERM": (signal.SIGTERM, None),
+    "SIGSEGV": (signal.SIGSEGV, None),
+    "SIGABRT": (signal.SIGABRT, None),
+    "exit 0": (None, 0),
+    "exit 3": (None, 3),
+}
+"""Name of a death -> signal and exit code that are to be reported."""
+
+
+def stamp() -> None:
+    """Note the time of the death that is about to happen."""
+    _board[_DIED_AT] = time.monotonic()
+
+
+def since_death() -> float:
+    """Return the seconds since a rank called `stamp`."""
+    return time.monotonic() - _board[_DIED_AT]
+
+
+def worker_mortal(session, rank: int, how: str) -> None:
+    """Make `rank` die when it gets SIGUSR1, in any way, while it is idle."""
+    if session.rank == rank:
+        signal.signal(signal.SIGUSR1, lambda *_: die(how))
+
+
+# -- places where ranks wait for each other and for the test
+
+
+def arrive() -> None:
+    """Say that a rank has come here; see `await_arrivals`."""
+    _board[_ARRIVALS] += 1
+
+
+def reset() -> None:
+    """Forget arrivals and releases."""
+    _board[_ARRIVALS] = _board[_RELEASED] = 0
+
+
+def await_arrivals(count: int, seconds: float = 10) -> None:
+    """Wait until `count` ranks have called `arrive`."""
+    wait_until(lambda: _board[_ARRIVALS] >= count, seconds, f"{count} arrivals")
+
+
+def arrive_and_stay(seconds: float = 60) -> None:
+    """Say so, and stay in Python code until a signal raises."""
+    arrive()
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and not _board[_RELEASED]:
+        time.sleep(0.01)
+
+
+def arrive_and_compute(seconds: float = 60) -> None:
+    """Say so, and compute with numpy until a signal raises."""
+    arrive()
+    matrix = np.full((200, 200), 1e-3)
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        matrix = matrix @ matrix
+
+
+def arrive_and_ignore(seconds: float = 60) -> None:
+    """Say so, and stay whatever is raised."""
+    arrive()
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            time.sleep(0.01)
+        except KeyboardInterrupt:
+            continue
+
+
+def release() -> None:
+    """End `arrive_and_stay`."""
+    _board[_RELEASED] = 1
+
+
+# -- looks at the system
+
+
+def wait_until(condition: Callable[[], object], seconds: float, what: str) -> None:
+    """Poll until `condition()` is true; fail after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.005)
+
+
+def is_alive(pid: int) -> bool:
+    """Tell whether a process runs; one that only waits to be reaped does not."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def rank_pids() -> dict[int, int]:
+    """Return the process ids of ranks 1 and up."""
+    return dict(SESSION.zygote.pids)
+
+
+def all_pids() -> list[int]:
+    """Return the process ids of the zygote and of the ranks that it forked."""
+    return [SESSION.zygote._pid, *SESSION.zygote.pids.values()]
+
+
+def segments_of(pids: list[int]) -> list[str]:
+    """Return the shared memory that any process holds and that `pids` have made."""
+    marks = [f"synk-{pid}-" for pid in pids]
+    found = [
+        str(p) for p in Path("/dev/shm").iterdir() if any(m in p.name for m in marks)
+    ]
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            held = (process / "maps").read_text()
+            for link in (process / "fd").iterdir():
+                held += f"\n{os.readlink(link)}"
+        except OSError:
+            continue  # ended, or another user's
+        lines = held.splitlines()
+        found += [f"{process.name}: {s}" for s in lines if any(m in s for m in marks)]
+    return found
+
+
+def descriptors(pid: int) -> int:
+    """Return the number of open file descriptors of a process."""
+    return psutil.Process(pid).num_fds()
+
+
+def own_memory(pid: int) -> int:
+    """Return the bytes of a process that it shares with no other."""
+    return psutil.Process(pid).memory_full_info().uss
+
+
+def sockets(pid: int) -> list[str]:
+    """Return the sockets that a process has open."""
+    links = []
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            links.append(os.readlink(link))
+        except OSError:
+            continue
+    return [link for link in links if link.startswith("socket:")]
+
+
+# -- scripts
+
+
+HEADER = """
+import os, signal, sys, time
+import numpy as np, pytensor, pytensor.tensor as pt
+import synk
+import processes
+from processes import PY, ROWS, TOTAL, Act, Do, acting, summing
+"""
+
+
+def run_script(
+    body: str, path: Path, seconds: float = 60
+) -> subprocess.CompletedProcess:
+    """Run a script to its end; what it prints is text in the result."""
+    return subprocess.run(
+        [sys.executable, _write(body, path)],
+        env=_environment(),
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        start_new_session=True,
+        check=False,
+    )
+
+
+class Script:
+    """A running script whose output is read line by line."""
+
+    def __init__(self, process: subprocess.Popen, output: int) -> None:
+        self.process, self.pid = process, process.pid
+        self.seen: list[str] = []
+        self._lines: queue.Queue[str] = queue.Queue()
+        threading.Thread(target=self._read, args=(output,), daemon=True).start()
+
+    def _read(self, output: int) -> None:
+        with os.fdopen(output, errors="replace") as lines:
+            try:
+                for line in lines:
+                    self._lines.put(line.rstrip("\r\n"))
+            except OSError:
+                pass  # a terminal ends with EIO
+
+    def expect(self, start: str, seconds: float = 20) -> str:
+        """Read on to a line that starts so; return the rest of that line."""
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                line = self._lines.get(timeout=max(0, deadline - time.monotonic()))
+            except queue.Empty:
+                raise AssertionError(
+                    f"no {start!r} within {seconds} s; got {self.seen}"
+                ) from None
+            self.seen.append(line)
+            if line.startswith(start):
+                return line.removeprefix(start).strip()
+
+    def expect_pids(self) -> list[int]:
+        """Read the line that `print_pids` has printed."""
+        return [int(pid) for pid in self.expect("pids").split()]
+
+    def wait(self, seconds: float = 10) -> int:
+        """Return the exit status."""
+        return self.process.wait(seconds)
+
+
+@contextmanager
+def running(body: str, path: Path, terminal: bool = False) -> Iterator[Script]:
+    """Run a script in a session of its own, on request with a terminal of its own.
+
+    With a terminal, `Script.terminal` is its other end: what is written there is typed.
+    """
+    command = [sys.executable, "-u", _write(body, path)]
+    if terminal:
+        ours, theirs = pty.openpty()
+        process = subprocess.Popen(
+            command,
+            env=_environment(),
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            preexec_fn=_take_terminal,
+        )
+        os.close(theirs)
+        script = Script(process, os.dup(ours))
+        script.terminal = ours
+    else:
+        ours = -1
+        process = subprocess.Popen(
+            command,
+            env=_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        script = Script(process, os.dup(process.stdout.fileno()))
+        process.stdout.close()
+    try:
+        yield script
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait(10)
+        if ours >= 0:
+            os.close(ours)
+
+
+def print_pids() -> None:
+    """Print the processes of the session: master, zygote, ranks; for `expect_pids`."""
+    print("pids", os.getpid(), *all_pids(), flush=True)
+
+
+def print_on_arrival(count: int = 1) -> None:
+    """Print "arrived" once so many ranks have arrived, from a thread."""
+
+    def watch() -> None:
+        await_arrivals(count, 20)
+        print("arrived", flush=True)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _take_terminal() -> None:
+    import fcntl
+    import termios
+
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def _write(body: str, path: Path) -> str:
+    script = path / "script.py"
+    script.write_text(HEADER + textwrap.dedent(body))
+    return str(script)
+
+
+def _environment() -> dict[str, str]:
+    here = str(Path(__file__).parent)
+    paths = [here, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+
+
+def readable(fd: int, seconds: float) -> bool:
+    """Tell whether there is something to read within `seconds`."""
+    return bool(select.select([fd], [], [], seconds)[0])
+
+
+def set_parent_death_signal(number: int) -> None:
+    """Have the kernel signal this process when its parent ends."""
+    ctypes.CDLL(None).prctl(1, number)

@@ -1,0 +1,398 @@
+"""The demos: each runs as a user runs it, and what it says is true."""
+
+from __future__ import annotations
+
+import email.message
+import functools
+import hashlib
+import io
+import itertools
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import urllib.request
+import urllib.response
+from pathlib import Path
+from typing import NamedTuple
+
+import matplotlib.image
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from sklearn.datasets import load_digits
+
+DEMOS = Path(__file__).parents[1] / "demos"
+
+
+def run(*command: object, folder: Path, **environment: str) -> str:
+    """Run Python in `folder`, and return what it printed; it must end well."""
+    done = subprocess.run(
+        [sys.executable, *map(str, command)],
+        cwd=folder,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("name", "ending"),
+    [
+        ("functions", "functions: every result equals plain PyTensor's"),
+        ("data", "data: every result equals numpy's and plain PyTensor's"),
+        (
+            "shared_variables",
+            "shared_variables: every result equals numpy's and plain PyTensor's",
+        ),
+    ],
+)
+def test_a_demo_of_features_reaches_its_end(name, ending, ranks, tmp_path):
+    lines = run(DEMOS / f"{name}.py", "--ranks", ranks, folder=tmp_path).splitlines()
+    assert lines[0].startswith(f"{ranks} ranks")
+    assert lines[-1] == ending
+
+
+# -- mnist.py ------------------------------------------------------------------------
+
+
+class Outcome(NamedTuple):
+    """What a run of mnist.py came to."""
+
+    output: str
+    loss: float
+    accuracy: float
+
+
+@pytest.fixture(scope="module")
+def mnist(tmp_path_factory):
+    """Run mnist.py with some options, once for each set of them."""
+
+    @functools.cache
+    def train(*options: object) -> Outcome:
+        folder = tmp_path_factory.mktemp("mnist")
+        return outcome(run(DEMOS / "mnist.py", "--digits", *options, folder=folder))
+
+    return train
+
+
+def outcome(output: str) -> Outcome:
+    last = output.splitlines()[-1]
+    found = re.fullmatch(
+        r"final: train loss (\d+\.\d{6}) validation accuracy (\d\.\d{4})", last
+    )
+    assert found, output
+    return Outcome(output, float(found[1]), float(found[2]))
+
+
+FEW_EPOCHS = "--epochs", 4, "--hidden", 24, 16, "--rate", 0.05
+A_LAST_BATCH_OF_ONE = 359
+"""1437 training rows leave one row for the last batch: fewer than ranks."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch_size", [128, A_LAST_BATCH_OF_ONE])
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ranks_end_at_the_loss_of_the_serial_run(mnist, ranks, batch_size):
+    options = *FEW_EPOCHS, "--batch-size", batch_size
+    serial = mnist("--serial", *options)
+    parallel = mnist("--ranks", ranks, *options)
+    assert parallel.loss == pytest.approx(serial.loss, abs=1e-5)
+    assert parallel.accuracy == serial.accuracy
+    assert f"{ranks} ranks" in parallel.output
+    assert "serial" not in parallel.output
+
+
+def test_the_serial_run_ends_at_the_loss_of_numpy(mnist):
+    serial = mnist("--serial", *FEW_EPOCHS, "--batch-size", A_LAST_BATCH_OF_ONE)
+    loss, accuracy = train_with_numpy([24, 16], 4, A_LAST_BATCH_OF_ONE, 0.05, 0.9)
+    assert serial.loss == pytest.approx(loss, abs=2e-6)
+    assert serial.accuracy == pytest.approx(accuracy, abs=1e-4)
+
+
+def train_with_numpy(hidden, epochs, batch_size, rate, momentum, seed=0):
+    """Do what mnist.py does, with gradients written by hand."""
+    images, labels = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(images))
+    x, y, n_train = images[order] / 16, np.eye(10)[labels[order]], 1437
+    widths = [64, *hidden, 10]
+    rng = np.random.default_rng(seed)
+    params = []
+    for fan_in, fan_out in itertools.pairwise(widths):
+        params.append(rng.normal(0, np.sqrt(2 / fan_in), (fan_in, fan_out)))
+        params.append(np.zeros(fan_out))
+    velocities = [np.zeros_like(param) for param in params]
+
+    def forward(rows):
+        layers = [x[rows]]
+        for i in range(0, len(params), 2):
+            z = layers[-1] @ params[i] + params[i + 1]
+            layers.append(np.maximum(z, 0) if i + 2 < len(params) else z)
+        odds = np.exp(layers.pop())
+        return layers, odds / odds.sum(axis=1, keepdims=True)
+
+    shuffle = np.random.default_rng(seed)
+    for _ in range(epochs):
+        order = shuffle.permutation(n_train)
+        for low in range(0, n_train, batch_size):
+            rows = order[low : low + batch_size]
+            layers, p = forward(rows)
+            error, grads = (p - y[rows]) / len(rows), []
+            for i in reversed(range(len(layers))):
+                grads[:0] = [layers[i].T @ error, error.sum(axis=0)]
+                error = error @ params[2 * i].T * (layers[i] > 0)
+            for param, velocity, grad in zip(params, velocities, grads, strict=True):
+                velocity *= momentum
+                velocity -= rate * grad
+                param += velocity
+    _, p = forward(slice(n_train))
+    loss = -np.log((p * y[:n_train]).sum(axis=1)).mean()
+    _, p = forward(slice(n_train, None))
+    return loss, (p.argmax(axis=1) == y[n_train:].argmax(axis=1)).mean()
+
+
+def test_default_options_reach_97_percent_and_draw_the_curves(tmp_path):
+    output = run(DEMOS / "mnist.py", "--digits", folder=tmp_path)
+    assert outcome(output).accuracy >= 0.97
+    epochs = re.findall(
+        r"^epoch +(\d+): train loss \d\.\d+ accuracy \d\.\d+,"
+        r" validation loss \d\.\d+ accuracy (\d\.\d+), [\d,]+ rows/s$",
+        output,
+        re.MULTILINE,
+    )
+    assert [int(epoch) for epoch, _ in epochs] == list(range(1, 21))
+    assert float(epochs[-1][1]) == outcome(output).accuracy
+    assert "plot: mnist.png" in output
+    png = tmp_path / "mnist.png"
+    assert png.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    pixels = matplotlib.image.imread(png)[..., :3]
+    for panel in np.array_split(pixels, 2, axis=1):
+        for color in (0x1F, 0x77, 0xB4), (0xFF, 0x7F, 0x0E):  # train, validation
+            drawn = np.isclose(panel * 255, color, atol=1).all(axis=2)
+            # A curve goes from left to right, and not along one line.
+            rows, columns = np.nonzero(drawn)
+            assert np.ptp(columns) > panel.shape[1] / 2
+            assert np.ptp(rows) > panel.shape[0] / 3
+
+
+def test_the_plot_goes_where_it_is_told(tmp_path):
+    png = tmp_path / "curves.of.a.run"
+    options = "--digits", "--serial", "--epochs", 1, "--plot", png
+    assert f"plot: {png}" in run(DEMOS / "mnist.py", *options, folder=tmp_path)
+    assert matplotlib.image.imread(io.BytesIO(png.read_bytes())).std() > 0
+
+
+@pytest.mark.slow
+def test_dropout_runs_repeat_and_differ_from_those_without(mnist, tmp_path):
+    options = *FEW_EPOCHS, "--batch-size", 128, "--ranks", 2
+    dropout = "--dropout", 0.4
+    first = mnist(*options, *dropout)
+    again = run(DEMOS / "mnist.py", "--digits", *options, *dropout, folder=tmp_path)
+    assert outcome(again).loss == first.loss
+    assert abs(first.loss - mnist(*options).loss) > 1e-3
+
+
+def test_dropout_draws_another_mask_for_each_layer_and_call(monkeypatch):
+    monkeypatch.syspath_prepend(DEMOS)
+    import mnist
+
+    dropout = mnist.Dropout(0.75, seed=0)
+    x = pt.dmatrix("x")
+    layers = [dropout(x), dropout(x)]
+    f = pytensor.function([x], layers, updates=dropout.updates)
+    masks = [*f(np.ones((100, 20))), *f(np.ones((100, 20)))]
+    for mask in masks:
+        np.testing.assert_array_equal(np.unique(mask), [0, 4])
+        assert mask.mean() == pytest.approx(1, abs=5 * np.sqrt(3 / 2000))
+    for one, other in itertools.combinations(masks, 2):
+        assert np.corrcoef(one.ravel(), other.ravel())[0, 1] < 5 / np.sqrt(2000)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--dropout", "1"), "--dropout must be at least 0 and below 1, got 1.0"),
+        (("--ranks", "0"), "must be at least 1, got 0"),
+    ],
+)
+def test_senseless_options_are_refused(options, message, tmp_path):
+    done = subprocess.run(
+        [sys.executable, DEMOS / "mnist.py", *options],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+# -- where the digits come from ------------------------------------------------------
+
+
+def test_without_network_it_says_that_it_uses_the_bundled_digits(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        closed = f"http://127.0.0.1:{server.getsockname()[1]}"
+    options = "--epochs", 1, "--ranks", 2
+    output = run(
+        DEMOS / "mnist.py",
+        *options,
+        folder=tmp_path,
+        SCIKIT_LEARN_DATA=str(tmp_path),
+        https_proxy=closed,
+        no_proxy="",
+    )
+    first, second, *_ = output.splitlines()
+    assert first.startswith("cannot get MNIST from openml.org (URLError: ")
+    assert "refused" in first
+    assert second == (
+        "data: scikit-learn's bundled digits, 8x8, 1437 rows and 360 to validate"
+    )
+
+
+def test_a_network_that_does_not_answer_is_given_up(tmp_path):
+    code = (
+        f"import sys, socket, time; sys.path.insert(0, {str(DEMOS)!r})\n"
+        "import digits\n"
+        "digits.NETWORK_TIMEOUT = 0.2\n"
+        "start = time.monotonic()\n"
+        "print(digits.load().name)\n"
+        "print(time.monotonic() - start)\n"
+        "print(socket.getdefaulttimeout())\n"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        output = run(
+            "-c",
+            code,
+            folder=tmp_path,
+            SCIKIT_LEARN_DATA=str(tmp_path),
+            https_proxy=f"http://127.0.0.1:{silent.getsockname()[1]}",
+            no_proxy="",
+        )
+    reason, name, seconds, timeout = output.splitlines()
+    assert reason.startswith("cannot get MNIST from openml.org (")
+    assert "timed out" in reason
+    assert name == "scikit-learn's bundled digits, 8x8"
+    assert float(seconds) < 10
+    assert timeout == "None"
+
+
+class OpenML(urllib.request.BaseHandler):
+    """Answers as www.openml.org does, with a small `mnist_784`."""
+
+    handler_order = 100  # before the handler that would use the network
+
+    def __init__(self, images, labels):
+        columns = [f"pixel{i}" for i in range(1, 785)]
+        header = [f"@ATTRIBUTE {column} real" for column in columns]
+        header += ["@ATTRIBUTE class {0,1,2,3,4,5,6,7,8,9}", "@DATA"]
+        table = [",".join(map(str, row)) for row in np.column_stack([images, labels])]
+        self.arff = "\n".join(["@RELATION mnist_784", *header, *table, ""]).encode()
+        self.features = [feature(i, column) for i, column in enumerate(columns)]
+        self.features.append(
+            feature(784, "class") | {"data_type": "nominal", "is_target": "true"}
+        )
+        self.n = len(images)
+
+    def https_open(self, request):
+        url = request.full_url
+        if "/download" in url:
+            return response(url, self.arff)
+        if "/list/" in url:
+            content = {"data": {"dataset": [{"did": 554, "status": "active"}]}}
+        elif "/features/" in url:
+            content = {"data_features": {"feature": self.features}}
+        elif "/qualities/" in url:
+            quality = {"name": "NumberOfInstances", "value": str(float(self.n))}
+            content = {"data_qualities": {"quality": [quality]}}
+        else:
+            description = {
+                "id": "554",
+                "name": "mnist_784",
+                "version": "1",
+                "format": "ARFF",
+                "status": "active",
+                "file_id": "52667",
+                "url": "https://www.openml.org/data/v1/download/52667/mnist_784.arff",
+                "md5_checksum": hashlib.md5(self.arff).hexdigest(),
+                "description": "",
+            }
+            content = {"data_set_description": description}
+        return response(url, json.dumps(content).encode())
+
+
+def feature(index, name):
+    return {
+        "index": str(index),
+        "name": name,
+        "data_type": "numeric",
+        "is_target": "false",
+        "is_ignore": "false",
+        "is_row_identifier": "false",
+        "number_of_missing_values": "0",
+    }
+
+
+def response(url, body):
+    answer = urllib.response.addinfourl(
+        io.BytesIO(body), email.message.Message(), url, 200
+    )
+    answer.msg = "OK"
+    return answer
+
+
+@pytest.fixture
+def openml(monkeypatch, tmp_path):
+    """Have urllib get its answers from a stand-in for openml.org; return a starter."""
+    monkeypatch.setenv("SCIKIT_LEARN_DATA", str(tmp_path))
+
+    def start(handler):
+        urllib.request.install_opener(urllib.request.build_opener(handler))
+
+    yield start
+    urllib.request.install_opener(urllib.request.build_opener())
+
+
+@pytest.fixture
+def digits(monkeypatch):
+    """Import demos/digits.py."""
+    monkeypatch.syspath_prepend(DEMOS)
+    import digits
+
+    return digits
+
+
+@pytest.mark.parametrize("parser", [None, "liac-arff"])
+def test_with_a_network_it_uses_the_full_mnist(digits, openml, monkeypatch, parser):
+    if parser is not None:  # as where pandas is missing
+        monkeypatch.setattr(digits, "_parser", lambda: {"parser": parser})
+    rng = np.random.default_rng(0)
+    images, labels = rng.integers(0, 256, (21, 784)), rng.integers(0, 10, 21)
+    openml(OpenML(images, labels))
+    data = digits.load()
+    assert data.name == "MNIST, 28x28"
+    assert (data.white, data.n_train) == (255, 18)  # 60,000 of 70,000 are for training
+    assert (data.images.dtype, data.labels.dtype) == ("uint8", "int32")
+    np.testing.assert_array_equal(data.images, images)
+    np.testing.assert_array_equal(data.labels, labels)
+
+
+def test_a_server_that_sends_nonsense_is_given_up(digits, openml, capsys):
+    class Portal(urllib.request.BaseHandler):
+        handler_order = 100
+
+        def https_open(self, request):
+            return response(request.full_url, b"<html>please log in</html>")
+
+    openml(Portal())
+    assert digits.load().name == "scikit-learn's bundled digits, 8x8"
+    assert (
+        "cannot get MNIST from openml.org (JSONDecodeError" in capsys.readouterr().out
+    )

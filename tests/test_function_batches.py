@@ -1,0 +1,342 @@
+"""The rows of a call: batch, minibatch data, sliceable_shareds and batch_s."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference import PY, assert_same, cut, refused
+from test_partition import batches
+
+import synk
+from synk.session import SESSION
+
+ROWS = 11
+
+BATCHES = {
+    "none": None,
+    "int": 7,
+    "numpy int": np.int32(7),
+    "zero": 0,
+    "all": ROWS,
+    "one": 1,
+    "slice": slice(2, 9),
+    "open slice": slice(4, None),
+    "step": slice(1, 10, 3),
+    "negative step": slice(None, None, -1),
+    "negative step and bounds": slice(-2, 1, -2),
+    "beyond the end": slice(5, 100),
+    "empty slice": slice(5, 5),
+    "list": [3, 1, 10],
+    "tuple": (3, 1, 10),
+    "array": np.array([10, 0, 5, 2], "int16"),
+    "unsigned": np.array([10, 0, 5, 2], "uint8"),
+    "other byte order": np.array([10, 0, 5, 2], ">i8"),
+    "strided": np.arange(ROWS)[::3],
+    "negative rows": [-1, 0, -11, 5],
+    "repeated rows": [4, 4, 4, 0, 4],
+    "more rows than there are": list(range(ROWS)) * 3,
+    "no rows": [],
+    "mask": np.arange(ROWS) % 3 == 0,
+    "mask in a list": [i > 6 for i in range(ROWS)],
+    "empty mask": np.zeros(ROWS, bool),
+    "pandas rows": pd.Series([7, 2, 2]),
+    "pandas mask": pd.Series(range(ROWS)) < 4,
+}
+
+
+def index_of(batch):
+    """Return what numpy is indexed with to take the same rows."""
+    if isinstance(batch, (int, np.integer)):
+        return slice(batch)
+    if isinstance(batch, (list, tuple)):
+        dtype = bool if batch and isinstance(batch[0], bool) else int
+        return np.array(batch, dtype)
+    return slice(None) if batch is None else batch
+
+
+def function_of_rows():
+    """Return a function that shows which rows it gets, of every input."""
+    x, y = pt.matrix("x"), pt.vector("y", dtype="int32")
+    outputs = [(x, "gather"), (y, "gather"), ((x.sum(axis=1) * y).sum(), "sum")]
+    return synk.function([x, y], outputs, mode=PY)
+
+
+def test_every_batch_means_what_it_means_to_numpy(ranks):
+    f = function_of_rows()
+    X = np.arange(ROWS * 2.0).reshape(ROWS, 2)
+    Y = np.arange(ROWS, dtype="int32") * 7 - 20
+    data = synk.data(X), synk.data(Y)
+    for name, batch in BATCHES.items():
+        index = index_of(batch)
+        for x, y in [data, (X, Y), (data[0], Y), (X, data[1])]:
+            rows, labels, product = f(x, y, batch=batch)
+            assert_same(rows, X[index], err_msg=name)
+            assert_same(labels, Y[index], err_msg=name)
+            right = (X.sum(axis=1) * Y)[index].sum()
+            assert_same(product, right, ulps=8, err_msg=name)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@given(st.data())
+def _check_any_batch(f, data):
+    length = data.draw(st.integers(0, 12))
+    batch, index = data.draw(batches(length))
+    slices = data.draw(st.integers(1, 4))
+    X = np.arange(length * 2.0).reshape(length, 2)
+    Y = np.arange(length, dtype="int32")
+    x = synk.data(X) if data.draw(st.booleans()) else X
+    y = synk.data(Y) if data.draw(st.booleans()) else Y
+    rows, labels, product = f(x, y, batch=batch, num_slices=slices)
+    assert_same(rows, X[index])
+    assert_same(labels, Y[index])
+    assert_same(product, (X.sum(axis=1) * Y)[index].sum(), ulps=16)
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_any_batch_of_any_data_in_any_slices(n):
+    with synk.session(n):
+        _check_any_batch(function_of_rows())
+
+
+def test_every_rank_takes_a_contiguous_part_of_the_batch(ranks):
+    x = pt.vector("x")
+    own = pytensor.shared(np.zeros(0))
+    f = synk.function([x], updates={own: x}, mode=PY)
+    X = np.arange(ROWS) * 1.0
+    for batch in (None, slice(None, None, -1), [5, 5, 0, -1, 2, 3, 1], X % 2 == 1, 5):
+        f(synk.data(X), batch=batch)
+        for rank, part in enumerate(cut(X[index_of(batch)], ranks)):
+            assert_same(synk.get_value(rank, own), part)
+
+
+def test_a_batch_can_change_from_call_to_call(ranks):
+    f = function_of_rows()
+    X = synk.data(np.arange(ROWS * 2.0).reshape(ROWS, 2))
+    Y = synk.data(np.arange(ROWS, dtype="int32"))
+    order = np.random.default_rng(0).permutation(ROWS)
+    for size in (4, ROWS, 1, 7, 2):
+        for start in range(0, ROWS, size):
+            rows = order[start : start + size]
+            assert_same(f(X, Y, batch=rows)[0], X[:][rows])
+    np.testing.assert_array_equal(np.sort(order), np.arange(ROWS))
+
+
+def test_the_batch_is_not_changed(ranks):
+    f = function_of_rows()
+    batch = np.array([-1, 0, -3])
+    f(np.zeros((4, 2)), np.zeros(4, "int32"), batch=batch)
+    assert_same(batch, np.array([-1, 0, -3]))
+
+
+def test_a_batch_of_a_large_array_travels(two_ranks):
+    """More row numbers than the control segment has room for."""
+    x = pt.vector("x")
+    f = synk.function([x], (x, "gather"), mode=PY)
+    X = np.arange(50_000.0)
+    order = np.random.default_rng(1).permutation(50_000)
+    assert_same(f(synk.data(X), batch=order), X[order])
+    assert_same(f(X, batch=order), X[order])
+
+
+# -- minibatch data: row 0 stands for the lowest row of the batch ----------------------
+
+
+def test_minibatch_data_holds_the_rows_of_the_batch_alone(ranks):
+    whole = np.arange(20.0)
+    x, y = pt.vectors("x", "y")
+    f = synk.function([x, y], [(x, "gather"), (y, "gather")], mode=PY)
+    for batch in (
+        slice(4, 9),
+        slice(4, 9, 2),
+        slice(8, 3, -1),
+        [4, 8, 5],
+        [8, 4, 4, 6],
+        np.arange(20) // 5 == 1,
+        5,
+        slice(0, 3),
+    ):
+        rows = whole[index_of(batch)]
+        low, high = int(rows.min()), int(rows.max()) + 1
+        window = synk.data(whole[low:high], minibatch=True)
+        assert window.minibatch
+        for other in (whole * 2, synk.data(whole * 2)):
+            got, doubled = f(window, other, batch=batch)
+            assert_same(got, rows, err_msg=str(batch))
+            assert_same(doubled, rows * 2, err_msg=str(batch))
+        alone, again = f(window, window, batch=batch)
+        assert_same(alone, rows, err_msg=str(batch))
+        assert_same(again, rows, err_msg=str(batch))
+
+
+def test_minibatch_data_that_is_too_short_is_refused(two_ranks):
+    x, y = pt.vectors("x", "y")
+    f = synk.function([x, y], (x + y, "gather"), mode=PY)
+    window = synk.data(np.zeros(3), minibatch=True)
+    longer = synk.data(np.zeros(5), minibatch=True)
+    whole = np.zeros(20)
+    f(window, whole, batch=slice(5, 8))
+    with refused(IndexError, r"has 3 rows.*spans 4 \(rows 5 to 8\)"):
+        f(window, whole, batch=slice(5, 9))
+    with refused(IndexError, "20 rows"):
+        f(window, whole, batch=[20])
+    with refused(ValueError, "different lengths"):
+        f(window, longer)
+    with refused(ValueError, "explicit bounds"):
+        f(window, window, batch=slice(None, -1))
+    with refused(IndexError, "negative"):
+        f(window, window, batch=[-1, 0])
+    assert_same(f(window, window), np.zeros(3))
+    assert_same(f(window, longer, batch=slice(7, 10)), np.zeros(3))
+
+
+# -- sliceable shared variables ---------------------------------------------------------
+
+
+def shared_rows(ranks):
+    """Scatter 2 * ranks + 1 rows; return the variable and each rank's rows."""
+    s = pytensor.shared(np.zeros((1, 2)), name="s")
+    whole = np.arange(2.0 * (2 * ranks + 1)).reshape(-1, 2)
+    synk.scatter(s, whole)
+    return s, cut(whole, ranks)
+
+
+def test_without_batch_s_all_rows_of_the_shared_variable_are_used(ranks):
+    s, parts = shared_rows(ranks)
+    whole = np.concatenate(parts)
+    outputs = [(s, "gather"), s.mean(axis=0), (s.sum(), "sum"), (s.max(), "max")]
+    f = synk.function([], outputs, sliceable_shareds=[s], mode=PY)
+    rows, mean, total, largest = f()
+    assert_same(rows, whole)
+    assert_same(mean, whole.mean(axis=0), ulps=4)
+    assert_same(total, whole.sum(), ulps=4)
+    assert_same(largest, whole.max())
+    for got, right in zip(
+        f.as_theano(), (parts[0], parts[0].mean(axis=0)), strict=False
+    ):
+        assert_same(got, right)
+
+
+def test_batch_s_chooses_the_same_rows_on_every_rank(ranks):
+    s, parts = shared_rows(ranks)
+    f = synk.function([], [(s, "gather"), s.mean()], sliceable_shareds=[s], mode=PY)
+    for rows in (
+        slice(1),
+        slice(1, None),
+        slice(None, None, -1),
+        np.array([1, 0, -1]),
+        [1, 0, 1],
+        np.int64(2),
+        1,
+    ):
+        index = index_of(rows)
+        chosen = np.concatenate([part[index] for part in parts])
+        got, mean = f(batch_s=rows)
+        assert_same(got, chosen, err_msg=str(rows))
+        assert_same(mean, chosen.mean(), ulps=4, err_msg=str(rows))
+
+
+def test_batch_s_chooses_rows_for_each_rank_by_itself(ranks):
+    s, parts = shared_rows(ranks)
+    f = synk.function([], [(s, "gather"), s.mean()], sliceable_shareds=[s], mode=PY)
+    choices = [slice(1), [1, 0, 1], None, np.array([-1]), slice(None, None, -1)]
+    for first in range(5):
+        batch_s = [choices[(first + rank) % 5] for rank in range(ranks)]
+        chosen = np.concatenate(
+            [
+                part[slice(None) if rows is None else rows]
+                for part, rows in zip(parts, batch_s, strict=True)
+            ]
+        )
+        got, mean = f(batch_s=batch_s)
+        assert_same(got, chosen)
+        assert_same(mean, chosen.mean(), ulps=4)
+
+
+def test_a_rank_without_chosen_rows_contributes_nothing(ranks):
+    s, parts = shared_rows(ranks)
+    w = pytensor.shared(np.full(2, -1.0))
+    calls = pytensor.shared(0)
+    f = synk.function(
+        [],
+        [s.mean(axis=0), (s.max(), "max"), (s[0, 0], "min"), (s[0], None)],
+        updates={w: s.mean(axis=0), calls: calls + 1},
+        sliceable_shareds=[s],
+        mode=PY,
+    )
+    for only in range(ranks):
+        synk.broadcast(w, np.full(2, -1.0))
+        batch_s = [slice(None) if rank == only else slice(0) for rank in range(ranks)]
+        mean, largest, first, own = f(batch_s=batch_s)
+        part = parts[only]
+        assert_same(mean, part.mean(axis=0))
+        assert_same(largest, part.max())
+        assert_same(first, part[0, 0])
+        assert_same(own, part[0])
+        for rank in range(ranks):
+            right = part.mean(axis=0) if rank == only else np.full(2, -1.0)
+            assert_same(synk.get_value(rank, w), right)
+            assert synk.get_value(rank, calls) == only + 1
+        synk.all_reduce(w)
+        assert_same(w.get_value(), part.mean(axis=0))
+
+
+def test_inputs_and_sliceable_shareds_are_used_together(ranks):
+    s, parts = shared_rows(ranks)
+    x = pt.vector("x")
+    f = synk.function(
+        [x], [(x, "gather"), (s.sum(), "sum")], sliceable_shareds=[s], mode=PY
+    )
+    value = np.arange(3.0 * ranks)
+    for slices in (1, 2, 4):
+        rows, total = f(value, batch_s=slice(1, None), num_slices=slices)
+        assert_same(rows, value)
+        assert_same(total, sum(part[1:].sum() for part in parts), ulps=8)
+
+
+def test_a_sliceable_variable_can_be_updated_as_a_whole(ranks):
+    s, parts = shared_rows(ranks)
+    f = synk.function([], (s.sum(), "sum"), sliceable_shareds=[s], mode=PY)
+    g = synk.function([], updates={s: s * 2}, mode=PY)
+    for times in (1, 2, 4):
+        total = f(batch_s=slice(1))
+        assert_same(total, times * sum(part[:1].sum() for part in parts))
+        g()
+
+
+def test_bad_batch_s_is_refused(two_ranks):
+    s, parts = shared_rows(2)
+    f = synk.function([], (s, "gather"), sliceable_shareds=[s], mode=PY)
+    with refused(ValueError, "3 entries for 2 ranks"):
+        f(batch_s=[slice(1)] * 3)
+    with refused(IndexError, "row 3, out of range for 3"):
+        f(batch_s=[np.array([0, 3]), None])
+    with refused(IndexError, "first 4 of 3"):
+        f(batch_s=4)
+    with refused(TypeError, "float"):
+        f(batch_s=[0.5])
+    assert_same(f(), np.concatenate(parts))
+
+
+def test_rows_that_only_another_rank_can_check_are_its_error(two_ranks):
+    s, parts = shared_rows(2)
+    f = synk.function([], (s, "gather"), sliceable_shareds=[s], mode=PY, name="rows")
+    with pytest.raises(IndexError, match="row 2, out of range for 2") as caught:
+        f(batch_s=[None, np.array([2])])
+    assert any("rank 1" in note for note in caught.value.__notes__)
+    assert_same(f(), np.concatenate(parts))
+
+
+def test_a_refused_batch_leaves_the_session_as_it_was(two_ranks):
+    f = function_of_rows()
+    X, Y = np.ones((4, 2)), np.ones(4, "int32")
+    before = SESSION.control.command
+    for batch in ([4], [-5], 5, [True], [0.5], [[0]], "ab", 1.5, {"a": 1}):
+        with pytest.raises((TypeError, ValueError, IndexError)):
+            f(X, Y, batch=batch)
+    assert SESSION.control.command == before
+    assert f(X, Y)[2] == 8
