@@ -1,5 +1,6 @@
 """synk: Theano functions, data-parallel on every core, from a serial script."""
 
+from . import ops
 from .collectives import (
     all_gather,
     all_reduce,
@@ -24,6 +25,7 @@ from .errors import (
     WorkerDied,
 )
 from .function import Function, distribute, function
+from .ops import grad
 from .session import close, fork, is_forked, rank, session, size
 
 __version__ = "0.1.0"
@@ -51,7 +53,9 @@ __all__ = [
     "get_lengths",
     "get_shapes",
     "get_value",
+    "grad",
     "is_forked",
+    "ops",
     "rank",
     "reduce",
     "scatter",

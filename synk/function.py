@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from .comm.flat import ALONE
 from .comm.ops import combine
 from .compiler.programs import Programs, Subset
 from .compiler.spec import FunctionSpec, make_spec
@@ -219,8 +220,8 @@ class Function:
         wanted = self._wanted(output_subset)
         subset = self._all if output_subset is None else tuple(sorted(set(wanted)))
         self._prepare("step" if num_slices == 1 else "slice", subset)
-        if 0 < rows.total < SESSION.size and self._local_programs().has_idle:
-            self._prepare("idle", ())
+        if 0 < rows.total < SESSION.size:
+            self._prepare("idle", subset)
         mine = self._number, subset, tuple(rows), constants, batch_s, num_slices
         call: tuple = mine
         if SESSION.size > 1:
@@ -251,8 +252,17 @@ class Function:
             self._inputs, self._bind(args, kwargs), self._spec.options
         )
         shared = [host.get_value(var) for var in self._spec.sliceable]
-        program = self._local_programs().compile("step", self._all)
-        return self._unpack(program(*values, *shared))
+        n = len(self._spec.inputs)
+        outputs = self._local_programs().run(
+            1,
+            self._all,
+            [*values[:n], *shared],
+            [slice(0, len(value)) for value in (*values[:n], *shared)],
+            values[n:],
+            ALONE,
+            [1],
+        )
+        return self._unpack(outputs)
 
     def build_inputs(self, *args: Any, **kwargs: Any) -> Any:
         """Put arrays into new :class:`~synk.Data` of the scattered inputs' types.
@@ -318,7 +328,7 @@ class Function:
     def _local_programs(self) -> Programs:
         """Return what rank 0 has compiled; needs no session."""
         if self._programs is None:
-            self._programs = Programs(self._spec)
+            self._programs = Programs(self._number, self._spec)
         return self._programs
 
     def _prepare(self, kind: str, subset: Subset) -> None:
@@ -351,7 +361,7 @@ class Function:
         weights = [weight for _, weight in present]
         results = {}
         for position, i in enumerate(subset):
-            op = self._spec.output_ops[i]
+            op = self._spec.wire_ops[i]
             values = [
                 outputs[position]
                 if isinstance(outputs, list)
@@ -417,15 +427,17 @@ def worker_call(
     shares = _rows_per_rank(session, spec, rows[1], selections)
     share = shares[session.rank]
     if not share and any(shares):
-        if programs.has_idle:
-            programs.idle(constants)
+        if programs.takes_part(subset):
+            programs.idle(subset, constants, session.flats, shares)
         session.registry.note_rows(programs, 0)
         return None
-    outputs = programs.run(num_slices, subset, sources, selections, constants)
+    outputs = programs.run(
+        num_slices, subset, sources, selections, constants, session.flats, shares
+    )
     session.registry.note_rows(programs, share)
     if session.rank == 0:
         return outputs, share
-    ops = spec.output_ops
+    ops = spec.wire_ops
     stands_in = not any(shares[: session.rank])  # for rank 0, where that is idle
     left = {
         i: output

@@ -177,7 +177,7 @@ def _check_value(var: Variable, value: Any, downcast: bool | None) -> np.ndarray
         value = value.to_numpy()  # a column or a table of pandas
     try:
         array = var.type.filter(value, strict=False, allow_downcast=downcast)
-    except (TypeError, ValueError) as error:
+    except (AttributeError, TypeError, ValueError) as error:
         raise TypeError(f"input {var} ({var.type}): {error}") from error
     return array
 

@@ -62,5 +62,5 @@ def worker_replicate_function(
     """Rebuild the graph on this rank's own variables."""
     if session.rank:
         spec = load_graph(graph, session.registry.variables)
-        programs = session.registry.functions[number] = Programs(spec)
+        programs = session.registry.functions[number] = Programs(number, spec)
         programs.number_updates(order)

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from .comm.flat import FlatBuffers
 from .comm.shm import SharedMemoryComm
 from .compiler.registry import Numbers, Registry
 from .errors import Aborted, RankTimeout, StateError, SynkError, WorkerDied
@@ -93,6 +94,7 @@ class Session:
         self.attachments = Attachments()
         self.stage, self.outbox = Arena(), Arena()
         self.homes = Homes(self.rank, self.size)
+        self.flats = FlatBuffers(self.comm, self.attachments)
         self.activity = ""
 
     def _serve(self, rank: int) -> None:
@@ -343,6 +345,7 @@ class Session:
                 self.attachments.forget(key)
             elif kind == "function":
                 self.registry.forget_function(key)
+                self.flats.forget(key)
             else:
                 self.registry.forget_variable(key)
                 self.homes.forget(key)

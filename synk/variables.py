@@ -64,7 +64,7 @@ def _filter(var: SharedVariable, kind: Any, value: Any) -> Any:
         value = value.to_numpy()
     try:
         return kind.filter(value, strict=False, allow_downcast=None)
-    except (TypeError, ValueError) as error:
+    except (AttributeError, TypeError, ValueError) as error:
         raise TypeError(f"shared variable {var} ({kind}): {error}") from error
 
 

@@ -74,18 +74,28 @@ def _copy(target, values):
 
 
 @_compile
+def _begin(op, total, values, share):
+    if op == _AVG:
+        for i in range(values.size):
+            total[i] = values[i] * share
+    else:
+        _copy(total, values)
+
+
+@_compile
 def _reduce_blocks(op, buffers, scratch, shares, start, stop, targets):
     for low in range(start, stop, scratch.size):
         high = min(low + scratch.size, stop)
         total = scratch[: high - low]
-        if op == _AVG:
-            total[:] = 0
-        else:
-            _copy(total, buffers[0, low:high])
-        for rank in range(0 if op == _AVG else 1, buffers.shape[0]):
+        empty = True
+        for rank in range(buffers.shape[0]):
             # Nothing times NaN is NaN: a rank without rows is left out, not weighed.
-            if op != _AVG or shares[rank] != 0:
-                _combine(op, total, buffers[rank, low:high], shares[rank])
+            if shares[rank] != 0:
+                if empty:
+                    _begin(op, total, buffers[rank, low:high], shares[rank])
+                else:
+                    _combine(op, total, buffers[rank, low:high], shares[rank])
+                empty = False
         for rank in range(targets):
             _copy(buffers[rank, low:high], total)
 
@@ -105,7 +115,8 @@ def reduce_part(
     op : {"avg", "sum", "prod", "min", "max"}
     buffers : numpy.ndarray, shape (ranks, elements)
     shares : numpy.ndarray of float64, shape (ranks,)
-        For "avg", the weight of each rank; they sum to 1, and a rank at 0 is left out.
+        For "avg", the weight of each rank; they sum to 1. A rank at 0 is left out of
+        any op.
     start, stop : int
         The part that the calling rank reduces.
     targets : int

@@ -142,7 +142,8 @@ class SharedMemoryComm:
             One of `REDUCE_OPS`.
         buffers : numpy.ndarray, shape (size, elements)
         weights : sequence of float
-            For "avg", the weight of each rank.
+            For "avg", the weight of each rank. A rank at 0 is left out of any op,
+            unless all are.
         targets : int, optional
             How many rows, from rank 0 on, receive the result; all by default.
         """

@@ -1,90 +1,116 @@
-"""What a rank runs for one function: compiled variants of its graph, made when needed.
+"""What a rank runs for one function: the parts of its stages, compiled when needed.
 
 ``step``
-    All outputs asked for, and all updates: an ordinary call.
+    An ordinary call: every stage as one compiled graph.
 ``slice``
-    The same outputs, and the new values of updates as further outputs; nothing is
-    updated but random streams. For `num_slices`: every slice starts from the original
-    values, the results are accumulated, and updated once.
+    A call with `num_slices`: the rows part of every stage runs for one slice after the
+    other, each from the original values of the shared variables; what it computes is
+    accumulated, and variables are updated once, at the end.
 ``idle``
-    Only the updates that do not depend on rows, for a rank that has none: a step
-    counter goes on there, and a gradient of nothing (NaN) does not reach its
-    parameters.
+    A rank without rows runs the common parts only: a step counter goes on there, the
+    update by a reduced gradient is made, and a gradient of nothing (NaN) has no effect.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
-from pytensor.tensor.type import TensorType
+from pytensor.graph.basic import Variable
+from pytensor.graph.replace import clone_replace
 
 from ..comm.ops import Accumulator, result_dtype, shares
 from ..engines import host
 from ..memory.partition import Selection, count, cuts, part
 from ..memory.rows import RowTaker
 from .spec import FunctionSpec
+from .stages import Cut, Part, Stage, cut
 
 Subset = tuple[int, ...]
 """Positions of the outputs asked for, ascending."""
 
 
+class Reducer(Protocol):
+    """What a stage needs of the transport."""
+
+    def reduce(
+        self,
+        key: tuple,
+        values: list[np.ndarray] | None,
+        ops: list[str],
+        weights: Sequence[float],
+    ) -> list[np.ndarray]:
+        """Combine the ranks' values; a rank without rows has None."""
+
+
 class Programs:
-    """The compiled variants of one function on one rank.
+    """The compiled parts of one function on one rank.
 
     Parameters
     ----------
+    number : int
+        The function's number, which its flat buffers go by.
     spec : FunctionSpec
     """
 
-    def __init__(self, spec: FunctionSpec) -> None:
+    def __init__(self, number: int, spec: FunctionSpec) -> None:
+        self.number = number
         self.spec = spec
         self.label = f"function {spec.name!r}" if spec.name else "a function"
-        self.compiled: dict[tuple[str, Subset], Callable] = {}
         self.row_updates: list[int] = []
         self.other_updates: list[int] = []
+        self._cuts: dict[tuple[bool, Subset], Cut] = {}
+        self._compiled: dict[int, Callable] = {}  # by the identity of a part
         self._takers = [RowTaker() for _ in spec.row_inputs]
-        self._from_rows = [spec.depends_on_rows(new) for _, new in spec.updates]
-        self._idle = [
-            update
-            for update, rows in zip(spec.updates, self._from_rows, strict=True)
-            if not rows
-        ]
-        # What is not a tensor, a random stream mostly, cannot be accumulated.
-        tensors = [isinstance(var.type, TensorType) for var, _ in spec.updates]
-        self._accumulated = [i for i, tensor in enumerate(tensors) if tensor]
-        self._sequential = [i for i, tensor in enumerate(tensors) if not tensor]
+
+    def takes_part(self, subset: Subset) -> bool:
+        """Tell whether a rank without rows has anything to do."""
+        stages = self.cut("idle", subset).stages
+        return any(stage.common or stage.reduced for stage in stages)
 
     def number_updates(self, numbers: list[int]) -> None:
         """Take note of the numbers that the registry has for the updated variables."""
-        pairs = list(zip(numbers, self._from_rows, strict=True))
-        self.row_updates = [number for number, rows in pairs if rows]
-        self.other_updates = [number for number, rows in pairs if not rows]
+        on_rows = self.cut("step", ()).on_rows
+        pairs = [
+            (n, new) for n, (_, new) in zip(numbers, self.spec.updates, strict=True)
+        ]
+        self.row_updates = [number for number, new in pairs if new in on_rows]
+        self.other_updates = [number for number, new in pairs if new not in on_rows]
 
-    @property
-    def has_idle(self) -> bool:
-        """Whether a rank without rows has anything to do."""
-        return bool(self._idle)
+    def cut(self, kind: str, subset: Subset) -> Cut:
+        """Return the stages for one kind of call."""
+        key = (kind == "slice", subset)
+        if key not in self._cuts:
+            self._cuts[key] = cut(self.spec, subset, in_slices=key[0])
+        return self._cuts[key]
 
-    def compile(self, kind: str, subset: Subset) -> Callable:
-        """Return a variant, compiled the first time it is asked for."""
-        key = (kind, subset)
-        program = self.compiled.get(key)
+    def compile(self, kind: str, subset: Subset) -> None:
+        """Compile what one kind of call needs, where that has not been done."""
+        for stage in self.cut(kind, subset).stages:
+            for piece in _PARTS[kind](stage):
+                self._program(piece)
+
+    def _program(self, piece: Part) -> Callable:
+        program = self._compiled.get(id(piece))
         if program is None:
-            program = self.compiled[key] = self._compile(kind, subset)
+            program = self._compiled[id(piece)] = self._compile(piece)
         return program
 
-    def _compile(self, kind: str, subset: Subset) -> Callable:
+    def _compile(self, piece: Part) -> Callable:
         spec = self.spec
-        outputs = [spec.outputs[i] for i in subset]
-        updates = spec.updates
-        if kind == "idle":
-            outputs, updates = [], self._idle
-        elif kind == "slice":
-            outputs += [spec.updates[i][1] for i in self._accumulated]
-            updates = [spec.updates[i] for i in self._sequential]
+        stand_ins = {var: var.type(name=var.name) for var in piece.receives}
+        news = [spec.updates[i][1] for i in piece.updates]
+        graphs = clone_replace([*piece.wants, *news], stand_ins)
+        n = len(piece.wants)
+        targets = [spec.updates[i][0] for i in piece.updates]
         return host.compile_graph(
-            spec.all_inputs, outputs, updates, spec.mode, spec.name, spec.options
+            [*spec.all_inputs, *stand_ins.values()],
+            graphs[:n],
+            list(zip(targets, graphs[n:], strict=True)),
+            spec.mode,
+            spec.name,
+            spec.options,
         )
 
     # -- running
@@ -96,6 +122,8 @@ class Programs:
         sources: Sequence[np.ndarray],
         selections: Sequence[Selection],
         constants: Sequence[np.ndarray],
+        reducer: Reducer,
+        weights: Sequence[float],
     ) -> list[np.ndarray]:
         """Compute outputs and make updates, in one go or in slices.
 
@@ -109,54 +137,41 @@ class Programs:
             For each row input, which rows.
         constants : sequence of numpy.ndarray
             The broadcast inputs.
+        reducer : Reducer
+        weights : sequence of float
+            The rows of each rank.
         """
         if num_slices > 1:
-            return self._run_slices(num_slices, subset, sources, selections, constants)
-        program = self.compile("step", subset)
-        if not sources:
-            return program(*constants)
-        rows = self._take(sources, selections)
-        n = len(self.spec.inputs)
-        return program(*rows[:n], *constants, *rows[n:])
+            sliced = _SlicedCall(self, "slice", subset, constants, reducer, weights)
+            return sliced.run(num_slices, sources, selections)
+        call = _Call(self, "step", subset, constants, reducer, weights)
+        call.rows = self.take(sources, selections)
+        for stage in call.cut.stages:
+            call.run_part(stage.both)
+            call.reduce(stage)
+        return call.finish()
 
-    def idle(self, constants: Sequence[np.ndarray]) -> None:
-        """Make the updates that a rank without rows takes part in."""
-        # The inputs are not used: their arrays only have to be of the right type.
-        empty = [
+    def idle(
+        self,
+        subset: Subset,
+        constants: Sequence[np.ndarray],
+        reducer: Reducer,
+        weights: Sequence[float],
+    ) -> None:
+        """Take part in a call without rows."""
+        call = _Call(self, "idle", subset, constants, reducer, weights)
+        # No row enters the common parts: the arrays only have to be of the right type.
+        call.rows = [
             np.empty((0,) * var.type.ndim, var.type.dtype)
             for var in self.spec.row_inputs
         ]
-        n = len(self.spec.inputs)
-        self.compile("idle", ())(*empty[:n], *constants, *empty[n:])
+        for stage in call.cut.stages:
+            call.run_part(stage.common)
+            call.reduce(stage)
+        call.store_deferred()
 
-    def _run_slices(
-        self,
-        num_slices: int,
-        subset: Subset,
-        sources: Sequence[np.ndarray],
-        selections: Sequence[Selection],
-        constants: Sequence[np.ndarray],
-    ) -> list[np.ndarray]:
-        program = self.compile("slice", subset)
-        n = len(self.spec.inputs)
-        bounds = [cuts(count(rows), num_slices) for rows in selections]
-        sizes = [[cut[i + 1] - cut[i] for cut in bounds] for i in range(num_slices)]
-        present = [i for i in range(num_slices) if any(sizes[i])] or [0]
-        weights = shares([sizes[i][0] for i in present])
-        results = _Slices(self.spec, subset, self._accumulated)
-        for i, share in zip(present, weights, strict=True):
-            pieces = [
-                part(rows, cut[i], cut[i + 1])
-                for rows, cut in zip(selections, bounds, strict=True)
-            ]
-            rows = self._take(sources, pieces)
-            results.add(program(*rows[:n], *constants, *rows[n:]), share)
-        outputs, news = results.finish()
-        for i, value in zip(self._accumulated, news, strict=True):
-            host.set_value(self.spec.updates[i][0], value)
-        return outputs
-
-    def _take(self, sources, selections) -> list[np.ndarray]:
+    def take(self, sources, selections) -> list[np.ndarray]:
+        """Take rows for every row input."""
         return [
             taker.take(source, selection)
             for taker, source, selection in zip(
@@ -165,42 +180,153 @@ class Programs:
         ]
 
 
-class _Slices:
-    """Accumulates the outputs and new values of slices, each by its op."""
+_PARTS: dict[str, Callable[[Stage], list[Part]]] = {
+    "step": lambda stage: [stage.both] if stage.both else [],
+    "slice": lambda stage: [piece for piece in (stage.common, stage.rows) if piece],
+    "idle": lambda stage: [stage.common] if stage.common else [],
+}
 
-    def __init__(self, spec: FunctionSpec, subset: Subset, updates: list[int]) -> None:
-        self._ops = [spec.output_ops[i] for i in subset]
-        self._ops += [spec.update_ops[i] for i in updates]
-        self._n_outputs = len(subset)
-        self._values: list = [None] * len(self._ops)
 
-    def add(self, values: Sequence[np.ndarray], share: float) -> None:
-        for i, (op, value) in enumerate(zip(self._ops, values, strict=True)):
-            if op is None:
-                self._values[i] = (
-                    value  # its own value, as it is: that of the last slice
-                )
-            elif op == "avg" and not share:
-                continue  # nothing times NaN is NaN
-            elif op == "gather":
-                self._values[i] = (self._values[i] or []) + [np.atleast_1d(value)]
-            else:
-                if self._values[i] is None:
-                    self._values[i] = Accumulator(op, value.dtype)
-                self._values[i].add(value, share)
+class _Call:
+    """One rank's part in one call: the values that travel between parts."""
 
-    def finish(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        values = [
-            self._finish(i, op, value)
-            for i, (op, value) in enumerate(zip(self._ops, self._values, strict=True))
+    def __init__(self, programs, kind, subset, constants, reducer, weights) -> None:
+        self.programs: Programs = programs
+        self.spec: FunctionSpec = programs.spec
+        self.cut: Cut = programs.cut(kind, subset)
+        self.subset: Subset = subset
+        self.is_idle = kind == "idle"
+        self.rows: list[np.ndarray] = []
+        self.kind = kind
+        self._constants = constants
+        self._reducer = reducer
+        self._weights = weights
+        self.values: dict[Variable, np.ndarray] = {}
+
+    def run_part(self, piece: Part) -> None:
+        """Run a part and keep what it computes."""
+        if piece:
+            self.values.update(zip(piece.wants, self.outputs_of(piece), strict=True))
+
+    def outputs_of(self, piece: Part) -> list[np.ndarray]:
+        """Run a part on the rows taken."""
+        n = len(self.spec.inputs)
+        received = [self.values[var] for var in piece.receives]
+        program = self.programs._program(piece)
+        return program(*self.rows[:n], *self._constants, *self.rows[n:], *received)
+
+    def reduce(self, stage: Stage) -> None:
+        """Combine what the stage computed with the other ranks' values."""
+        if not stage.reduced:
+            return
+        given = None
+        if not self.is_idle:
+            given = [self.value("reduce", var) for var in stage.contributed]
+        level = self.cut.stages.index(stage)
+        key = (self.programs.number, self.kind == "slice", self.subset, level)
+        results = self._reducer.reduce(key, given, stage.ops, self._weights)
+        self.values.update(zip(stage.reduced, results, strict=True))
+
+    def value(self, role: str, var: Variable) -> np.ndarray:
+        """Return a value of this call: to "reduce", for an "output" or an "update"."""
+        return self.values[var]
+
+    def finish(self) -> list[np.ndarray]:
+        """Store what is left to store, and return the outputs."""
+        self.store_deferred()
+        return [self.value("output", var) for var in self.cut.outputs]
+
+    def store_deferred(self) -> None:
+        """Store the updates that had to wait for the last stage."""
+        for i in self.cut.deferred:
+            shared, new = self.spec.updates[i]
+            if not (self.is_idle and new in self.cut.on_rows):
+                host.set_value(shared, self.value("update", new))
+
+
+class _SlicedCall(_Call):
+    """A call whose rows parts run for one slice after the other."""
+
+    def run(self, num_slices, sources, selections) -> list[np.ndarray]:
+        """Run all stages and return the outputs."""
+        bounds = [cuts(count(rows), num_slices) for rows in selections]
+        sizes = [[ends[i + 1] - ends[i] for ends in bounds] for i in range(num_slices)]
+        present = [i for i in range(num_slices) if any(sizes[i])] or [0]
+        self._shares = shares([sizes[i][0] for i in present])
+        self._pieces = [
+            [
+                part(rows, ends[i], ends[i + 1])
+                for rows, ends in zip(selections, bounds, strict=True)
+            ]
+            for i in present
         ]
-        return values[: self._n_outputs], values[self._n_outputs :]
+        self._handed: list[dict] = [{} for _ in present]  # by slice
+        self._totals: dict[tuple[str, Variable], Any] = {}
+        for stage in self.cut.stages:
+            self.rows = self.programs.take(sources, self._pieces[0])
+            self.run_part(stage.common)
+            if stage.rows:
+                self._run_slices(stage, sources)
+            self.reduce(stage)
+        return self.finish()
 
-    def _finish(self, i: int, op: str | None, value):
-        if op is None:
-            return value
-        if op == "gather":
-            return np.concatenate(value)
+    def _run_slices(self, stage: Stage, sources: Sequence[np.ndarray]) -> None:
+        totals = {role: _Total(op) for role, op in self._roles(stage).items()}
+        common = self.values
+        for handed, piece, share in zip(
+            self._handed, self._pieces, self._shares, strict=True
+        ):
+            self.rows = self.programs.take(sources, piece)
+            self.values = {**common, **handed}
+            results = self.outputs_of(stage.rows)
+            handed.update(zip(stage.rows.wants, results, strict=True))
+            for (_, var), total in totals.items():
+                total.add(handed[var], share)
+        self.values = common
+        for (role, var), total in totals.items():
+            self._totals[role, var] = total.result(is_output=role == "output")
+
+    def value(self, role: str, var: Variable) -> np.ndarray:
+        total = self._totals.get((role, var))
+        return self.values[var] if total is None else total
+
+    def _roles(self, stage: Stage) -> dict[tuple[str, Variable], str | None]:
+        """Return what the rows part computes, what for, and how slices combine it."""
+        roles: dict[tuple[str, Variable], str | None] = {}
+        for var, op in zip(stage.contributed, stage.ops, strict=True):
+            roles["reduce", var] = op
+        for i in self.subset:
+            roles["output", self.spec.outputs[i]] = self.spec.wire_ops[i]
+        for i in self.cut.deferred:
+            roles["update", self.spec.updates[i][1]] = self.spec.update_ops[i]
+        wants = set(stage.rows.wants)
+        return {role: op for role, op in roles.items() if role[1] in wants}
+
+
+class _Total:
+    """One value, accumulated over the slices by its op."""
+
+    def __init__(self, op: str | None) -> None:
+        self._op = op
+        self._value: Any = None
+
+    def add(self, value: np.ndarray, share: float) -> None:
+        """Take the value of one more slice."""
+        if self._op is None:
+            self._value = value  # as it is: in the end, that of the last slice
+        elif self._op == "gather":
+            self._value = [*(self._value or []), np.atleast_1d(value)]
+        elif share or self._op != "avg":  # nothing times NaN is NaN
+            if self._value is None:
+                self._value = Accumulator(self._op, value.dtype)
+            self._value.add(value, share)
+
+    def result(self, is_output: bool) -> np.ndarray:
+        """Return the value of all slices."""
+        if self._op is None:
+            return self._value
+        if self._op == "gather":
+            return np.concatenate(self._value)
         # An average of integers is rounded only where a variable must hold it.
-        is_output = i < self._n_outputs
-        return value.result(result_dtype(op, value.dtype) if is_output else None)
+        dtype = self._value.dtype
+        return self._value.result(result_dtype(self._op, dtype) if is_output else None)

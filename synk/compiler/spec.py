@@ -17,6 +17,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.type import TensorType
 
 from ..comm.ops import OPS, REDUCE_OPS, check_dtype, check_op
+from ..ops import AllReduce, is_reduced
 
 
 @dataclass
@@ -36,6 +37,8 @@ class FunctionSpec:
     sliceable: list[SharedVariable]
     stand_ins: list[Variable]
     returns: str  # "none", "one" or "list"
+    wire_ops: list[str | None] = field(default_factory=list)
+    """How the master combines outputs; None for those that stages have reduced."""
     mode: Any = None
     name: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
@@ -61,9 +64,15 @@ class FunctionSpec:
         return list(found)
 
     def depends_on_rows(self, variable: Variable) -> bool:
-        """Tell whether a variable of the graph is a function of the rows."""
+        """Tell whether a variable of the graph is a function of this rank's rows.
+
+        What was reduced over all ranks is not.
+        """
         rows = set(self.row_inputs)
-        return any(ancestor in rows for ancestor in ancestors([variable]))
+        reduced = [var for var in ancestors([variable]) if is_reduced(var)]
+        return any(var in rows for var in ancestors([variable], reduced)) and not (
+            is_reduced(variable)
+        )
 
 
 def make_spec(
@@ -94,15 +103,13 @@ def make_spec(
         _check_rows(var, "input")
     output_list, output_ops, returns = _split_outputs(outputs)
     update_list, update_ops = _split_updates(updates)
-    givens = _check_givens(givens)
-    defaults = _default_updates(
-        [*output_list, *givens.values()],
+    output_list, update_list = _complete(
+        output_list,
         update_list,
-        options.get("no_default_updates"),
+        _check_givens(givens),
+        options.pop("no_default_updates", None),
     )
-    update_list += defaults
-    update_ops += [None] * len(defaults)
-    output_list, update_list = _substitute(output_list, update_list, givens)
+    update_ops += [None] * (len(update_list) - len(update_ops))
     sliceable = _check_sliceable(sliceable_shareds or [])
     stand_ins = [var.type(name=var.name) for var in sliceable]
     output_list, update_list = _substitute(
@@ -118,12 +125,13 @@ def make_spec(
         sliceable,
         stand_ins,
         returns,
-        mode,
-        name,
-        options,
+        mode=mode,
+        name=name,
+        options=options,
     )
     _check_used(spec)
     _settle_ops(spec)
+    _reduce_along(spec)
     return spec
 
 
@@ -253,22 +261,34 @@ def _substitute(
     return outputs, [(var, new) for (var, _), new in zip(updates, news, strict=True)]
 
 
-def _default_updates(outputs: list, updates: list, excluded: Any) -> list:
-    """Return the updates that shared variables bring along, as random streams do."""
-    if excluded is True:
-        return []
-    skip = {var for var, _ in updates} | set(excluded or ())
-    found: list[tuple[SharedVariable, Variable]] = []
-    graph = [*outputs, *(new for _, new in updates)]
-    while graph:
-        variables = [var for var in ancestors(graph) if isinstance(var, SharedVariable)]
-        graph = []
-        for var in variables:
-            if var not in skip and var.default_update is not None:
-                skip.add(var)
-                found.append((var, var.default_update))
-                graph.append(var.default_update)
-    return found
+def _complete(
+    outputs: list, updates: list, givens: dict[Variable, Variable], excluded: Any
+) -> tuple[list, list]:
+    """Substitute givens, and add the updates that shared variables bring along.
+
+    Random streams bring such updates, and PyTensor makes them for the variables that
+    the graph has *after* the substitution. All expressions are substituted at once, as
+    often as an update brings in new variables: a draw and the next state of its stream
+    are outputs of one node.
+    """
+    skip = {var for var, _ in updates} | set(
+        excluded or () if excluded is not True else ()
+    )
+    defaults: list[tuple[SharedVariable, Variable]] = []
+    while True:
+        new_outputs, new_updates = _substitute(outputs, [*updates, *defaults], givens)
+        graph = ancestors([*new_outputs, *(new for _, new in new_updates)])
+        found = [
+            (var, var.default_update)
+            for var in dict.fromkeys(graph)
+            if isinstance(var, SharedVariable)
+            and var not in skip
+            and var.default_update is not None
+        ]
+        if excluded is True or not found:
+            return new_outputs, new_updates
+        defaults += found
+        skip.update(var for var, _ in found)
 
 
 def _check_used(spec: FunctionSpec) -> None:
@@ -305,3 +325,20 @@ def _settle_ops(spec: FunctionSpec) -> None:
             numeric = isinstance(var.type, TensorType) and var.type.dtype != "bool"
             averages = numeric and spec.depends_on_rows(new)
             spec.update_ops[i] = "avg" if averages else None
+
+
+def _reduce_along(spec: FunctionSpec) -> None:
+    """Have losses and the like reduced with the gradients, if the graph reduces any."""
+    spec.wire_ops = list(spec.output_ops)
+    graph = ancestors([*spec.outputs, *(new for _, new in spec.updates)])
+    if not any(is_reduced(var) for var in graph):
+        return
+    for i, (var, op) in enumerate(zip(spec.outputs, spec.output_ops, strict=True)):
+        is_scalar = isinstance(var.type, TensorType) and var.type.ndim == 0
+        if (
+            op in ("avg", "sum")
+            and is_scalar
+            and var.type.dtype in ("float32", "float64")
+        ):
+            spec.outputs[i] = AllReduce(op).make_node(var).outputs[0]
+            spec.wire_ops[i] = None

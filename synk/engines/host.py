@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -26,19 +27,24 @@ def compile_graph(
     anew for an array that is strided or read-only, which takes 0.3 s and more.)
     """
     options = {key: value for key, value in options.items() if key not in _OURS}
-    return pytensor.function(
-        inputs,
-        outputs,
-        updates=updates,
-        mode=mode,
-        name=name,
-        on_unused_input="ignore",
-        trust_input=True,
-        **options,
-    )
+    with warnings.catch_warnings():
+        # Deprecated, and needed for variables that bring an update along: which updates
+        # are made is settled in `compiler.spec`.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return pytensor.function(
+            inputs,
+            outputs,
+            updates=updates,
+            mode=mode,
+            name=name,
+            on_unused_input="ignore",
+            trust_input=True,
+            no_default_updates=True,
+            **options,
+        )
 
 
-_OURS = ("trust_input", "allow_input_downcast", "no_default_updates")
+_OURS = ("trust_input", "allow_input_downcast")
 """Options that are dealt with where a function is made or called."""
 
 

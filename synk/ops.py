@@ -1,0 +1,162 @@
+"""Symbolic all-reduce: combining ranks in the middle of a graph.
+
+Plain PyTensor compiles the Op to the identity, which is what it is on one rank.
+`synk.function` cuts the graph at it (see `compiler.stages`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytensor
+import pytensor.tensor as pt
+from pytensor.gradient import grad_not_implemented
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.op import Op
+from pytensor.graph.rewriting.basic import node_rewriter
+from pytensor.tensor.rewriting.basic import register_canonicalize
+from pytensor.tensor.type import TensorType
+
+from .comm.ops import REDUCE_OPS, check_dtype, check_op
+
+
+class AllReduce(Op):
+    """Combines a tensor over all ranks, element by element; every rank gets the result.
+
+    Parameters
+    ----------
+    op : {"avg", "sum", "prod", "min", "max"}
+    """
+
+    __props__ = ("op",)
+    view_map = {0: [0]}  # noqa: RUF012  as PyTensor declares it
+
+    def __init__(self, op: str) -> None:
+        check_op(op, REDUCE_OPS, "all_reduce")
+        self.op = op
+
+    def make_node(self, *inputs: Any) -> Apply:
+        """Apply the Op to a tensor."""
+        (x,) = map(pt.as_tensor_variable, inputs)
+        check_dtype(self.op, x.type.numpy_dtype, f"all_reduce of {x}")
+        return Apply(self, [x], [x.type()])
+
+    def perform(self, node: Apply, inputs: Sequence, output_storage: Sequence) -> None:
+        """Do nothing: this is what a rank alone computes."""
+        output_storage[0][0] = inputs[0]
+
+    def infer_shape(self, fgraph: Any, node: Apply, input_shapes: Sequence) -> Sequence:
+        """Return the shape of the input."""
+        return input_shapes
+
+    def pullback(
+        self, inputs: Sequence, outputs: Sequence, cotangents: Sequence
+    ) -> list[Variable]:
+        """Return the gradient: the cotangents of all ranks, combined by the same op.
+
+        A rank's value enters the result of every rank. With the cost a sum over ranks,
+        the gradient of a sum is the sum of the cotangents; with the cost an average
+        weighted by rows, that of an average so weighted is their average so weighted.
+        """
+        if self.op in ("avg", "sum"):
+            return [all_reduce(cotangents[0], self.op)]
+        return [grad_not_implemented(self, 0, inputs[0], f"op {self.op!r}")]
+
+    L_op = pullback  # type: ignore[assignment]  # its name before PyTensor 3
+
+    def __str__(self) -> str:
+        return f"AllReduce{{{self.op}}}"
+
+
+@register_canonicalize("fast_compile")
+@node_rewriter([AllReduce])
+def remove_all_reduce(fgraph: Any, node: Apply) -> list[Variable]:
+    """Replace the Op by its input; `synk.function` has cut the graph by then."""
+    return [node.inputs[0]]
+
+
+def all_reduce(x: Any, op: str = "avg") -> Variable:
+    """Combine a tensor over all ranks, in a graph.
+
+    Parameters
+    ----------
+    x : tensor_like
+        Of any shape, which must be the same on all ranks that have rows.
+    op : {"avg", "sum", "prod", "min", "max"}
+        "avg" weighs a rank by its rows in the call.
+
+    Returns
+    -------
+    TensorVariable
+        Same shape and dtype; the same value on every rank. Compiled by plain PyTensor
+        it is `x`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the op is unknown, or has no meaning for the dtype.
+
+    Notes
+    -----
+    The gradient, of "avg" and "sum", is the all-reduce of the cotangents by the same
+    op. So "avg" belongs into costs that are means over the rows, and "sum" into sums.
+
+    Examples
+    --------
+    The standard deviation over the rows of all ranks:
+
+    >>> import numpy as np, pytensor.tensor as pt, synk
+    >>> x = pt.vector("x")
+    >>> mean = synk.ops.all_reduce(x.mean())
+    >>> std = pt.sqrt(synk.ops.all_reduce(((x - mean) ** 2).mean()))
+    >>> with synk.session(2):
+    ...     float(synk.function([x], std)(np.array([0.0, 0.0, 3.0])))
+    1.4142135623730951
+    """
+    x = pt.as_tensor_variable(x)
+    if op == "avg" and x.type.numpy_dtype.kind in "iu":
+        x = pt.cast(x, "float64")  # as the mean of integers is
+    return AllReduce(op).make_node(x).outputs[0]
+
+
+def is_reduced(variable: Variable) -> bool:
+    """Tell whether a variable is the result of an all-reduce."""
+    return variable.owner is not None and isinstance(variable.owner.op, AllReduce)
+
+
+def grad(cost: Variable, wrt: Any, *, op: str = "avg") -> Any:
+    """Return gradients of a cost, combined over all ranks.
+
+    Parameters
+    ----------
+    cost : scalar variable
+        Computed from the rows of a rank: their mean, or with ``op="sum"`` their sum.
+    wrt : variable, or list of these
+        Usually shared variables, with the same value on all ranks.
+    op : {"avg", "sum"}
+        How the cost over all rows comes from the ranks' costs: "avg" for a mean
+        (weighted by the ranks' rows, so it is exact for any split), "sum" for a sum.
+
+    Returns
+    -------
+    TensorVariable, or list of these
+        A list if `wrt` is one.
+
+    Raises
+    ------
+    ValueError
+        If the op is neither "avg" nor "sum".
+    """
+    check_op(op, ("avg", "sum"), "grad")
+    many = isinstance(wrt, (list, tuple))
+    grads: Any = pytensor.grad(cost, list(wrt) if many else wrt)
+    if not many:
+        return _reduced(grads, op)
+    return [_reduced(gradient, op) for gradient in grads]
+
+
+def _reduced(gradient: Variable, op: str) -> Variable:
+    if not isinstance(gradient.type, TensorType):
+        return gradient  # disconnected, where the caller allowed that
+    return all_reduce(gradient, op)
