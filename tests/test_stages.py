@@ -1,0 +1,211 @@
+"""The all-reduce in the graph: stages give the serial run's numbers, in one launch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from pytensor.compile.mode import Mode
+
+import synk
+from synk.session import SESSION
+
+PY = Mode("py", "fast_run")
+BATCHES = (11, 1, 7, 2, 5, 11)  # fewer rows than ranks among them
+
+
+@pytest.fixture
+def rows():
+    random = np.random.default_rng(0)
+    return random.normal(size=(11, 3)), random.normal(size=11)
+
+
+def _regression(reduce):
+    """Return inputs, loss, variables and updates of a step with momentum."""
+    x, y = pt.matrix("x"), pt.vector("y")
+    w = pytensor.shared(np.array([0.5, -1.0, 2.0]), "w")
+    velocity, step = pytensor.shared(np.zeros(3)), pytensor.shared(0)
+    loss = ((x @ w - y) ** 2).mean() + 0.1 * (w**2).sum()
+    new = 0.9 * velocity - 0.1 * reduce(loss, w)
+    updates = [(velocity, new), (w, w + new), (step, step + 1)]
+    return [x, y], loss, [w, velocity, step], updates
+
+
+def _batch_norm(mean_over_all):
+    """Return inputs, outputs, variables and updates of batch normalisation."""
+    x, y = pt.matrix("x"), pt.vector("y")
+    gain, running = pytensor.shared(np.ones(3)), pytensor.shared(np.zeros(3))
+    mean = mean_over_all(x.mean(axis=0))
+    variance = mean_over_all(((x - mean) ** 2).mean(axis=0))
+    normal = gain * (x - mean) / pt.sqrt(variance + 1e-3)
+    loss = (pt.tanh(normal) ** 3 + y[:, None] * normal).mean()
+    return [x, y], loss, normal, [gain, running], mean
+
+
+@pytest.mark.parametrize("num_slices", [1, 3])
+def test_a_training_step_is_that_of_the_serial_run(ranks, rows, num_slices):
+    inputs, loss, variables, updates = _regression(pytensor.grad)
+    serial = pytensor.function(inputs, loss, updates=updates, mode=PY)
+    expected = [serial(*(array[:n] for array in rows)) for n in BATCHES]
+    finals = [var.get_value() for var in variables]
+
+    inputs, loss, variables, updates = _regression(synk.grad)
+    train = synk.function(inputs, loss, updates=updates, mode=PY)
+    losses = [train(*rows, batch=n, num_slices=num_slices) for n in BATCHES]
+    np.testing.assert_allclose(losses, expected, rtol=1e-12)
+    for var, final in zip(variables, finals, strict=True):
+        for rank in range(ranks):
+            np.testing.assert_allclose(synk.get_value(rank, var), final, rtol=1e-12)
+
+
+@pytest.mark.parametrize("num_slices", [1, 2, 4])
+def test_batch_normalisation_takes_the_statistics_of_all_rows(ranks, rows, num_slices):
+    inputs, loss, normal, variables, mean = _batch_norm(lambda value: value)
+    gain, running = variables
+    updates = [
+        (gain, gain - 0.5 * pytensor.grad(loss, gain)),
+        (running, 0.9 * running + 0.1 * mean),
+    ]
+    serial = pytensor.function(inputs, [loss, normal], updates=updates, mode=PY)
+    expected = [serial(*rows), serial(*rows)]
+    finals = [var.get_value() for var in variables]
+
+    inputs, loss, normal, variables, mean = _batch_norm(synk.ops.all_reduce)
+    gain, running = variables
+    updates = [
+        (gain, gain - 0.5 * synk.grad(loss, gain)),
+        (running, 0.9 * running + 0.1 * mean),
+    ]
+    split = synk.function(inputs, [loss, (normal, "gather")], updates=updates, mode=PY)
+    for values in expected:
+        got = split(*rows, num_slices=num_slices)
+        np.testing.assert_allclose(got[0], values[0], rtol=1e-11)
+        np.testing.assert_allclose(got[1], values[1], rtol=1e-10)
+    for var, final in zip(variables, finals, strict=True):
+        for rank in range(ranks):
+            np.testing.assert_allclose(synk.get_value(rank, var), final, rtol=1e-10)
+
+
+def test_a_training_step_is_one_launch_one_reduce_and_one_join(two_ranks, rows):
+    inputs, loss, _, updates = _regression(synk.grad)
+    train = synk.function(inputs, loss, updates=updates, mode=PY)
+    train(*rows)
+    before = SESSION.control.command, SESSION.comm._number
+    train(*rows)
+    assert SESSION.control.command == before[0] + 1
+    # One reduction is two barriers: all values are there, all parts are done.
+    assert SESSION.comm._number - SESSION.control.command * (1 << 24) == 2
+
+
+@pytest.mark.parametrize("op", ["avg", "sum", "prod", "min", "max"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+def test_every_op_combines_the_ranks(ranks, op, dtype):
+    x = pt.matrix("x", dtype=dtype)
+    local = getattr(x, {"avg": "mean"}.get(op, op))(axis=0)
+    split = synk.function([x], synk.ops.all_reduce(local, op), mode=PY)
+    array = np.arange(1, 15).reshape(7, 2).astype(dtype)
+    expected = pytensor.function([x], local, mode=PY)(array)
+    got = split(array)
+    assert got.dtype == expected.dtype
+    np.testing.assert_allclose(
+        got, expected, rtol=1e-6 if dtype == "float32" else 1e-12
+    )
+    np.testing.assert_allclose(split(array[:1]), array[0], rtol=1e-6)
+
+
+def test_reductions_of_several_types_and_shapes_share_a_call(ranks):
+    x = pt.matrix("x")
+    values = [
+        (x.sum(axis=0), "sum"),
+        (x.max(), "max"),
+        (pt.cast(x.sum(), "float32"), "sum"),
+        (x.mean(axis=0)[None, :, None], "avg"),
+        (pt.cast(x.shape[0], "int64"), "sum"),
+    ]
+    outputs = [synk.ops.all_reduce(value, op) for value, op in values]
+    array = np.arange(10.0).reshape(5, 2)
+    expected = pytensor.function([x], [value for value, _ in values], mode=PY)(array)
+    for got, value in zip(
+        synk.function([x], outputs, mode=PY)(array), expected, strict=True
+    ):
+        assert (got.dtype, got.shape) == (value.dtype, value.shape)
+        np.testing.assert_allclose(got, value, rtol=1e-6)
+
+
+def test_an_update_that_a_later_stage_still_reads_waits(ranks):
+    x = pt.vector("x")
+    a, b = pytensor.shared(1.0), pytensor.shared(0.0)
+    total = synk.ops.all_reduce(x.sum() * a, "sum")
+    # b's new value, of a later stage, is made of a's old one.
+    split = synk.function([x], None, updates=[(a, a + 1), (b, total * a)], mode=PY)
+    split(np.array([1.0, 2.0, 3.0]))
+    split(np.array([1.0, 2.0, 3.0]))
+    for rank in range(ranks):
+        assert synk.get_value(rank, [a, b]) == [3.0, 6.0 * 2 * 2]
+
+
+def test_a_variable_set_to_a_reduced_value_keeps_it(ranks):
+    x = pt.vector("x")
+    kept = pytensor.shared(np.zeros(2))
+    total = synk.ops.all_reduce(pt.stack([x.sum(), x.sum() ** 2 * 0 + 1]), "sum")
+    split = synk.function([x], total, updates=[(kept, total)], mode=PY)
+    first = split(np.array([1.0, 2.0, 3.0]))
+    copy, value = first.copy(), kept.get_value(borrow=True)
+    synk.function([x], total, mode=PY)(np.array([5.0]))
+    split.as_theano(np.array([5.0]))
+    np.testing.assert_array_equal(first, copy)
+    np.testing.assert_array_equal(value, copy)
+
+
+def test_shapes_may_change_from_call_to_call(ranks):
+    x = pt.matrix("x")
+    total = synk.function([x], synk.ops.all_reduce(x.sum(axis=0), "sum"), mode=PY)
+    for columns in (2, 5, 1, 2):
+        got = total(np.ones((4, columns)))
+        np.testing.assert_array_equal(got, np.full(columns, 4.0))
+
+
+def test_values_of_different_shapes_are_refused_and_the_session_goes_on(two_ranks):
+    x = pt.vector("x")
+    split = synk.function([x], synk.ops.all_reduce(x, "sum"), mode=PY)
+    with pytest.raises(synk.ShapeMismatch, match=r"\(2,\).*\(1,\)"):
+        split(np.ones(3))
+    np.testing.assert_array_equal(split(np.ones(4)), [2.0, 2.0])
+
+
+def test_plain_pytensor_takes_an_all_reduce_for_the_identity():
+    x = pt.vector("x")
+    reduced = synk.ops.all_reduce(x.mean())
+    gradient = pytensor.grad((reduced**2).sum(), x)
+    value, slope = pytensor.function([x], [reduced, gradient])(np.array([1.0, 3.0]))
+    assert value == 2.0
+    np.testing.assert_allclose(slope, [2.0, 2.0])
+
+
+def test_ops_without_a_gradient_say_so():
+    x = pt.vector("x")
+    with pytest.raises(pytensor.gradient.NullTypeGradError, match="max"):
+        pytensor.grad(synk.ops.all_reduce(x.max(), "max"), x)
+
+
+def test_an_all_reduce_inside_a_scan_is_refused(two_ranks):
+    x = pt.vector("x")
+    sums = pytensor.scan(
+        lambda value: synk.ops.all_reduce(value, "sum"),
+        sequences=[x],
+        return_updates=False,
+    )
+    split = synk.function([x], (sums, "gather"), mode=PY)
+    with pytest.raises(ValueError, match="all_reduce inside of"):
+        split(np.ones(3))
+
+
+def test_a_wrong_op_is_refused():
+    x = pt.vector("x")
+    with pytest.raises(ValueError, match="'mean'"):
+        synk.ops.all_reduce(x, "mean")
+    with pytest.raises(ValueError, match="'max'"):
+        synk.grad(x.sum(), x, op="max")
+    with pytest.raises(TypeError, match="bool"):
+        synk.ops.all_reduce(x > 0)
