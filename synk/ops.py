@@ -20,6 +20,8 @@ from pytensor.tensor.type import TensorType
 
 from .comm.ops import REDUCE_OPS, check_dtype, check_op
 
+__all__ = ["all_reduce"]
+
 
 class AllReduce(Op):
     """Combines a tensor over all ranks, element by element; every rank gets the result.

@@ -61,14 +61,14 @@ class Session:
         n = preconditions.check_size(n, devices, cores)
         threads = preconditions.check_threads(threads)
         timeout = preconditions.check_timeout(timeout)
-        self.size, self.rank = n, 0
-        self.generation += 1
         self.cores = [affinity.share(cores, rank, n) for rank in range(n)]
         self._threads = [threads or len(share) for share in self.cores]
-        self.control = Control(n, spin=n <= len(cores))
         self._timeout = timeout
-        self.zygote = Zygote(self._serve) if n > 1 else None
+        self.generation += 1
         try:
+            self.size, self.rank = n, 0
+            self.control = Control(n, spin=n <= len(cores))
+            self.zygote = Zygote(self._serve) if n > 1 else None
             if self.zygote is not None:
                 self.zygote.start()
                 for rank in range(1, n):
@@ -78,10 +78,11 @@ class Session:
             self._start()
             atexit.register(self.close)
             self.state = "running"
+            return n
         except BaseException:
+            self.state = "closed"
             self._end()
             raise
-        return n
 
     def _start(self) -> None:
         """Set up what every rank has; runs in its own process."""

@@ -18,6 +18,7 @@ from .channel import WorkerChannel
 
 if TYPE_CHECKING:
     from ..session import Session
+    from .control import Control
 
 
 class Failure:
@@ -57,14 +58,19 @@ def _pickle_error(error: BaseException) -> bytes:
 
 
 class Interruptible:
-    """SIGINT raises KeyboardInterrupt inside a command and does nothing outside."""
+    """SIGINT raises KeyboardInterrupt in a command that the master has aborted.
 
-    def __init__(self) -> None:
+    Elsewhere it does nothing: neither between two commands nor in the next one, which
+    the signal may come into when it goes to another thread of this process.
+    """
+
+    def __init__(self, control: Control) -> None:
         self.armed = False
+        self._control = control
         signal.signal(signal.SIGINT, self._handle)
 
     def _handle(self, *_: Any) -> None:
-        if self.armed:
+        if self.armed and self._control.aborted:
             self.armed = False
             raise KeyboardInterrupt
 
@@ -72,7 +78,7 @@ class Interruptible:
 def serve(session: Session, channel: WorkerChannel) -> None:
     """Run the commands of the master for ever."""
     _settle()
-    interruptible = Interruptible()
+    interruptible = Interruptible(session.control)
     while True:
         channel.wait(lambda: None)
         work, reply = None, None
