@@ -181,7 +181,7 @@ def arrive_and_ignore(seconds: float = 60) -> None:
         try:
             time.sleep(0.01)
         except KeyboardInterrupt:
-            continue
+            print("ignored", flush=True)
 
 
 def release() -> None:
@@ -297,7 +297,8 @@ class Script:
         with os.fdopen(output, errors="replace") as lines:
             try:
                 for line in lines:
-                    self._lines.put(line.rstrip("\r\n"))
+                    # A terminal echoes what is typed.
+                    self._lines.put(line.rstrip("\r\n").removeprefix("^C"))
             except OSError:
                 pass  # a terminal ends with EIO
 

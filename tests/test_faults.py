@@ -235,11 +235,14 @@ def test_a_killed_zygote_is_reported_and_takes_the_ranks_along(busy):
 
 
 def test_a_rank_that_cannot_start_is_reported_by_fork(monkeypatch):
-    monkeypatch.setattr(SESSION, "_serve", lambda rank: die("exit 3"))
-    with pytest.raises(WorkerDied) as caught:
-        # Rank 1 runs before it dies: the next fork or the first call says so.
+    def fork_and_call():
+        # A rank runs before it dies: the next fork or the first call says so.
         synk.fork(3)
         summing()(ROWS)
+
+    monkeypatch.setattr(SESSION, "_serve", lambda rank: die("exit 3"))
+    with pytest.raises(WorkerDied) as caught:
+        fork_and_call()
     assert caught.value.exitcode == 3
     monkeypatch.undo()
     synk.close()
