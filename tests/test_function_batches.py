@@ -194,7 +194,7 @@ def test_minibatch_data_that_is_too_short_is_refused(two_ranks):
     assert_same(f(window, longer, batch=slice(7, 10)), np.zeros(3))
 
 
-# -- sliceable shared variables ---------------------------------------------------------
+# -- sliceable shared variables -------------------------------------------------------
 
 
 def shared_rows(ranks):
