@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from pytensor.compile import SharedVariable
+from pytensor.tensor.type import TensorType
 
 from .compiler.streams import value_for_rank
 from .engines import host
@@ -334,6 +335,10 @@ def all_gather(vars: Vars) -> Any:
     ValueError
         If a variable has no dimensions.
     """
+    for var in check_variables(vars):
+        fixed = isinstance(var.type, TensorType) and var.type.shape[:1] != (None,)
+        if fixed and var.type.ndim and SESSION.size > 1:
+            raise ValueError(f"{var} ({var.type}) has a fixed length: it cannot grow")
     results = gather(vars, nd_up=0)
     broadcast(vars, results)
     return results
@@ -422,7 +427,7 @@ def _master_reduce(
     """Find a home for the variables that have none, and have all ranks reduce."""
     homes = SESSION.homes
     try:
-        new_home = homes.house(numbers, variables)
+        new_home = homes.house(numbers, variables, op)
         SESSION.run(worker_reduce, numbers, op, new_home, to_all, keeps_rows)
     except BaseException:
         # A rank may not have heard of a new home, after an interrupt.

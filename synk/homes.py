@@ -75,7 +75,7 @@ class Homes:
     # -- in the master
 
     def house(
-        self, numbers: Sequence[int], variables: Sequence[SharedVariable]
+        self, numbers: Sequence[int], variables: Sequence[SharedVariable], op: str
     ) -> NewHome | None:
         """Make a home for the variables that have none for their present value."""
         homeless = {}
@@ -95,7 +95,7 @@ class Homes:
             for (number, value), offset in zip(homeless.items(), offsets, strict=True)
         }
         for dtype in {value.dtype for value in homeless.values()}:
-            warm(dtype)  # compiled here once; the ranks find it in numba's cache
+            warm(op, dtype)  # compiled here once; the ranks find it in numba's cache
         rows = segment.array(np.uint8, (self._size, nbytes))
         self._move_in(home, rows, slots)
         return NewHome(home, segment.window(rows), slots)

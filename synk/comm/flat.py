@@ -109,8 +109,8 @@ class FlatBuffers:
         plan = _Plan(given[0], ops)
         window, segment = None, None
         if comm.rank == 0:
-            for dtype in {dtype for dtype, _ in given[0]}:
-                warm(np.dtype(dtype))
+            for dtype, op in {(dtype, op) for dtype, op, *_ in plan.runs}:
+                warm(op, np.dtype(dtype))
             segment = Segment(comm.size * plan.nbytes)
             rows = segment.array(np.uint8, (comm.size, plan.nbytes))
             window = segment.window(rows)

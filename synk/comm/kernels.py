@@ -12,6 +12,7 @@ from collections.abc import Callable
 import numba
 import numpy as np
 from numba import extending, types
+from numpy.lib.stride_tricks import as_strided
 
 from .ops import accumulator, finish
 
@@ -83,21 +84,22 @@ def _begin(op, total, values, share):
 
 
 @_compile
-def _reduce_blocks(op, buffers, scratch, shares, start, stop, targets):
+def _reduce_blocks(op, flat, stride, scratch, shares, start, stop, targets):
     for low in range(start, stop, scratch.size):
         high = min(low + scratch.size, stop)
         total = scratch[: high - low]
         empty = True
-        for rank in range(buffers.shape[0]):
+        for rank in range(shares.size):
             # Nothing times NaN is NaN: a rank without rows is left out, not weighed.
             if shares[rank] != 0:
+                values = flat[rank * stride + low : rank * stride + high]
                 if empty:
-                    _begin(op, total, buffers[rank, low:high], shares[rank])
+                    _begin(op, total, values, shares[rank])
                 else:
-                    _combine(op, total, buffers[rank, low:high], shares[rank])
+                    _combine(op, total, values, shares[rank])
                 empty = False
         for rank in range(targets):
-            _copy(buffers[rank, low:high], total)
+            _copy(flat[rank * stride + low : rank * stride + high], total)
 
 
 def reduce_part(
@@ -122,22 +124,38 @@ def reduce_part(
     targets : int
         The result is written to the buffers of ranks 0 to `targets` - 1.
     """
-    dtype = buffers.dtype
-    if dtype == np.float16:  # numba cannot compute with it on a CPU
-        _reduce_as(np.float32, op, buffers, shares, start, stop, targets)
-    elif op == "avg" and dtype.kind in "iu":
-        _reduce_as(np.float64, op, buffers, shares, start, stop, targets)
-    else:
-        if dtype == np.bool_:
-            op, buffers = _OF_BOOLS[op], buffers.view(np.uint8)
-        scratch = np.empty(_BLOCK, accumulator(op, buffers.dtype))
-        _reduce_blocks(_CODES[op], buffers, scratch, shares, start, stop, targets)
+    through = _THROUGH.get((op, buffers.dtype.kind), _THROUGH.get(buffers.dtype.name))
+    if through is not None:
+        _reduce_as(np.dtype(through), op, buffers, shares, start, stop, targets)
+        return
+    if buffers.dtype == np.bool_:
+        op, buffers = _OF_BOOLS[op], buffers.view(np.uint8)
+    flat, stride = _flatten(buffers)
+    # One scratch for all ops: there is one compiled kernel for each dtype.
+    scratch = np.empty(_BLOCK, accumulator("sum", flat.dtype))
+    _reduce_blocks(_CODES[op], flat, stride, scratch, shares, start, stop, targets)
 
 
-def warm(dtype: np.dtype) -> None:
+_THROUGH = {"float16": "float32", ("avg", "i"): "float64", ("avg", "u"): "float64"}
+"""What is computed in another type: numba has no float16 on a CPU."""
+
+
+def _flatten(buffers: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return rows as one contiguous array, and the elements from a row to the next.
+
+    The rows may be parts of longer ones. Numba would compile another kernel for those,
+    and a slower one, which cannot know that a row's elements are adjacent.
+    """
+    stride = buffers.strides[0] // buffers.itemsize
+    if buffers.flags.c_contiguous:
+        return buffers.reshape(-1), buffers.shape[1]
+    length = (buffers.shape[0] - 1) * stride + buffers.shape[1]
+    return as_strided(buffers, (length,), (buffers.itemsize,)), stride
+
+
+def warm(op: str, dtype: np.dtype) -> None:
     """Have the kernel for a dtype compiled."""
-    one = np.ones((1, 1), dtype)
-    reduce_part("max" if one.dtype == np.bool_ else "sum", one, np.ones(1), 0, 1, 1)
+    reduce_part(op, np.ones((1, 1), dtype), np.ones(1), 0, 1, 1)
 
 
 def _reduce_as(wider, op, buffers, shares, start, stop, targets):

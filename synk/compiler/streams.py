@@ -1,9 +1,9 @@
 """Random streams: each rank has its own, derived from the user's seed.
 
 Ranks that drew from copies of one stream would all drop the same units. The stream of
-rank r comes from a child of the original's ``SeedSequence`` (as in
-``SeedSequence.spawn``), so it is independent of the others and the same in every run.
-Rank 0 keeps the original.
+rank r is seeded by a child of a ``SeedSequence`` (as ``SeedSequence.spawn`` makes them)
+of the original's present state, so it is independent of the others and the same in
+every run. Rank 0 keeps the original.
 """
 
 from __future__ import annotations
@@ -25,15 +25,9 @@ def value_for_rank(value: Any, rank: int) -> Any:
 
 
 def _generator_for_rank(generator: np.random.Generator, rank: int):
-    bits = generator.bit_generator
-    parent = bits.seed_seq
-    if not isinstance(parent, np.random.SeedSequence):
-        # A state without a seed, as after unpickling an old one: derive from the state.
-        draws = copy.deepcopy(generator).integers(0, 2**32, 8)
-        parent = np.random.SeedSequence([int(draw) for draw in draws])
-    child = np.random.SeedSequence(
-        parent.entropy,
-        spawn_key=(*parent.spawn_key, _TAG, rank),
-        pool_size=parent.pool_size,
-    )
-    return np.random.Generator(type(bits)(child))
+    # From the state and not the seed alone: after some draws, and in a second session,
+    # the other ranks must go on to new numbers as the master does.
+    draws = copy.deepcopy(generator).integers(0, 2**32, 8, dtype=np.uint64)
+    parent = np.random.SeedSequence([int(draw) for draw in draws])
+    child = np.random.SeedSequence(parent.entropy, spawn_key=(_TAG, rank))
+    return np.random.Generator(type(generator.bit_generator)(child))
