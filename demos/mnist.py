@@ -173,7 +173,8 @@ def build(args: argparse.Namespace, data: digits.Digits):
 
     # First calls compile. As long as gradients are zero, `descend` changes nothing.
     descend()
-    call(gradients, slice(1000))
+    for function in (gradients, scores):
+        call(function, slice(1000))
     return step, lambda rows: call(scores, rows)
 
 
