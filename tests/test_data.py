@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import mmap
+import shutil
 import warnings
 
 import numpy as np
 import pandas as pd
+import psutil
 import pytensor.tensor as pt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
-from reference import DTYPES, PY, values_of
+from reference import DTYPES, PY, assert_same, values_of
 
 import synk
 
@@ -427,6 +430,25 @@ def test_repr_tells_name_shape_and_dtype():
         "<synk.Data 'x' shape=(1, 1) dtype=float64>"
     )
     assert repr(synk.data(dtype="int8", ndim=3)) == "<synk.Data empty dtype=int8>"
+
+
+def test_more_elements_than_an_int32_counts(two_ranks):
+    """Really, where there is memory for them; the arithmetic anywhere."""
+    rows = 2**31 + 10
+    pages = -(-(2**50 + rows) // mmap.PAGESIZE)
+    with pytest.raises(synk.SharedMemoryFull, match=f"{pages * mmap.PAGESIZE:,} bytes"):
+        synk.data(shape=(2**50 + rows,), dtype="int8")
+    memory = psutil.virtual_memory().available
+    if min(shutil.disk_usage("/dev/shm").free, memory // 2) < rows + 2**20:
+        return
+    made = synk.data(shape=(rows,), dtype="int8")
+    assert len(made) == made.size == rows
+    made[[0, 2**31 - 1, 2**31 + 5, -1]] = [1, 2, 3, 4]
+    x = pt.vector("x", dtype="int8")
+    f = synk.function([x], (x, "gather"), mode=PY)
+    assert_same(f(made, batch=[-1, 2**31 + 5, 0]), np.int8([4, 3, 1]))
+    assert_same(f(made, batch=slice(2**31 - 1, 2**31 + 7, 3)), np.int8([2, 0, 3]))
+    assert_same(f(made, batch=slice(rows - 2, None)), np.int8([0, 4]))
 
 
 # -- as the input of functions -------------------------------------------------------
