@@ -111,5 +111,5 @@ def _settle() -> None:
     try:
         # Not cancel_dump_traceback_later: it would wait for a thread of the master.
         faulthandler.enable()
-    except (AttributeError, OSError, ValueError):
-        pass  # no stderr with a file descriptor, as in a notebook
+    except (AttributeError, OSError, RuntimeError, ValueError):
+        pass  # no stderr, or none with a file descriptor, as in a notebook
