@@ -5,12 +5,10 @@ Ranks are forked from the process that imports this module, so they share `_boar
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import os
 import pty
 import queue
-import select
 import signal
 import subprocess
 import sys
@@ -136,6 +134,12 @@ def worker_mortal(session, rank: int, how: str) -> None:
     """Make `rank` die when it gets SIGUSR1, in any way, while it is idle."""
     if session.rank == rank:
         signal.signal(signal.SIGUSR1, lambda *_: die(how))
+
+
+def worker_late(session, rank: int) -> None:
+    """Have `rank` never come to its next barrier."""
+    if session.rank == rank:
+        session.comm.barrier = arrive_and_stay
 
 
 # -- places where ranks wait for each other and for the test
@@ -347,7 +351,6 @@ def running(body: str, path: Path, terminal: bool = False) -> Iterator[Script]:
         script = Script(process, os.dup(ours))
         script.terminal = ours
     else:
-        ours = -1
         process = subprocess.Popen(
             command,
             env=_environment(),
@@ -364,8 +367,8 @@ def running(body: str, path: Path, terminal: bool = False) -> Iterator[Script]:
         if process.poll() is None:
             process.kill()
         process.wait(10)
-        if ours >= 0:
-            os.close(ours)
+        if terminal and script.terminal >= 0:
+            os.close(script.terminal)
 
 
 def print_pids() -> None:
@@ -400,13 +403,3 @@ def _environment() -> dict[str, str]:
     here = str(Path(__file__).parent)
     paths = [here, *filter(None, [os.environ.get("PYTHONPATH")])]
     return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
-
-
-def readable(fd: int, seconds: float) -> bool:
-    """Tell whether there is something to read within `seconds`."""
-    return bool(select.select([fd], [], [], seconds)[0])
-
-
-def set_parent_death_signal(number: int) -> None:
-    """Have the kernel signal this process when its parent ends."""
-    ctypes.CDLL(None).prctl(1, number)
