@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import operator
 import os
 import sys
@@ -72,24 +73,30 @@ def check_size(n: int | None, devices: str, cores: list[int]) -> int:
         raise ValueError(f"devices must be 'auto' or 'cpu', got {devices!r}")
     if n is None:
         return len(cores)
-    try:
-        count = operator.index(n)
-    except TypeError:
-        raise TypeError(f"n must be an int, got {n!r}") from None
-    if count < 1:
-        raise ValueError(f"n must be at least 1, got {count}")
-    return count
+    return _check_count("n", n)
 
 
 def check_threads(threads: int | None) -> int | None:
     """Return the number of threads a rank may use, or None for its cores."""
-    if threads is not None and operator.index(threads) < 1:
-        raise ValueError(f"threads must be at least 1, got {threads}")
-    return threads
+    return None if threads is None else _check_count("threads", threads)
 
 
 def check_timeout(timeout: float | None) -> float | None:
     """Return the seconds a command may take, or None for no limit."""
-    if timeout is not None and not timeout > 0:
+    if timeout is None:
+        return None
+    if not isinstance(timeout, numbers.Real):
+        raise TypeError(f"timeout must be a number of seconds, got {timeout!r}")
+    if not timeout > 0:
         raise ValueError(f"timeout must be a positive number of seconds, got {timeout}")
-    return timeout
+    return float(timeout)
+
+
+def _check_count(what: str, value: int) -> int:
+    try:
+        count = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{what} must be an int, got {value!r}") from None
+    if count < 1:
+        raise ValueError(f"{what} must be at least 1, got {count}")
+    return count

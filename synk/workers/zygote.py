@@ -10,6 +10,7 @@ copy: no threads, no device, no half-held locks. Its loop sleeps on three things
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import os
@@ -51,22 +52,21 @@ class Zygote:
         # A signal handler of the script must not raise in the child, which would then
         # go on with the script, nor here while the zygote is half known.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        try:
+        with contextlib.ExitStack() as finally_:
+            finally_.callback(signal.pthread_sigmask, signal.SIG_SETMASK, mask)
             requests, self._requests = os.pipe()
+            finally_.callback(os.close, requests)
             self._reports, reports = os.pipe()
+            finally_.callback(os.close, reports)
             os.set_blocking(self._reports, False)
             master = os.getpid()
             self._pid = fork_quietly()
             if self._pid == 0:
                 _run(lambda: self._be_zygote(master, requests, reports))
-            os.close(requests)
-            os.close(reports)
             self._pidfd = os.pidfd_open(self._pid)
             self._poll = select.poll()
             self._poll.register(self._reports, select.POLLIN)
             self._poll.register(self._pidfd, select.POLLIN)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def _be_zygote(self, master: int, requests: int, reports: int) -> None:
         os.close(self._requests)
