@@ -179,8 +179,13 @@ class Data:
         return self.data[index]
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        is_record = self.dtype.fields is not None  # may be set field by field
-        self.data[index] = _as_array(value) if is_record else self._cast(value)
+        if self.dtype.fields is None:
+            value = self._cast(value)
+        elif isinstance(value, Data):
+            value = value.data
+        self.data[index] = (
+            value  # of records, numpy takes a tuple, or one field's values
+        )
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if copy or (dtype is not None and np.dtype(dtype) != self.dtype):

@@ -11,9 +11,11 @@ import pytensor
 from pytensor import config
 from pytensor.compile import SharedVariable
 from pytensor.compile.io import In
-from pytensor.graph.basic import Variable
+from pytensor.compile.mode import get_mode
+from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import clone_replace
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.traversal import ancestors, io_toposort
+from pytensor.graph.utils import MissingInputError
 from pytensor.tensor.type import TensorType
 
 from ..comm.ops import OPS, REDUCE_OPS, check_dtype, check_op
@@ -63,16 +65,16 @@ class FunctionSpec:
                 found[var] = None
         return list(found)
 
-    def depends_on_rows(self, variable: Variable) -> bool:
-        """Tell whether a variable of the graph is a function of this rank's rows.
+    def row_values(self, graph: Iterable[Variable]) -> set[Variable]:
+        """Return what of a graph is a function of this rank's rows.
 
         What was reduced over all ranks is not.
         """
-        rows = set(self.row_inputs)
-        reduced = [var for var in ancestors([variable]) if is_reduced(var)]
-        return any(var in rows for var in ancestors([variable], reduced)) and not (
-            is_reduced(variable)
-        )
+        found = set(self.row_inputs)
+        for node in io_toposort([], list(graph)):
+            if not isinstance(node.op, AllReduce) and not found.isdisjoint(node.inputs):
+                found.update(node.outputs)
+        return found
 
 
 def make_spec(
@@ -97,7 +99,10 @@ def make_spec(
     if unknown:
         raise TypeError(f"synk.function has no argument {', '.join(sorted(unknown))!r}")
     inputs = _check_inputs(inputs, "inputs")
-    bcast_inputs = _check_inputs(bcast_inputs or [], "bcast_inputs")
+    bcast_inputs = _check_inputs(
+        [] if bcast_inputs is None else bcast_inputs, "bcast_inputs"
+    )
+    get_mode(mode)  # raises for one that there is not
     _check_distinct([*inputs, *bcast_inputs])
     for var in inputs:
         _check_rows(var, "input")
@@ -129,6 +134,7 @@ def make_spec(
         name=name,
         options=options,
     )
+    _check_roots(spec)
     _check_used(spec)
     _settle_ops(spec)
     _reduce_along(spec)
@@ -220,12 +226,16 @@ def _split_updates(updates: Any) -> tuple[list, list[str | None]]:
     if updates is None:
         return [], []
     triples: Iterable = updates.items() if hasattr(updates, "items") else updates
+    if isinstance(updates, Variable):
+        raise TypeError(f"updates must be a dict or a list of pairs, got {updates}")
     pairs: list[tuple[SharedVariable, Variable]] = []
     ops: list[str | None] = []
     for triple in triples:
+        if not isinstance(triple, (tuple, list)):
+            raise TypeError(f"an update is a tuple, got {triple!r}")
         if len(triple) not in (2, 3):
             raise ValueError(
-                f"an update is (shared, new) or (shared, new, op): {triple}"
+                f"an update is (shared, new) or (shared, new, op), got {triple}"
             )
         var, new, *rest = triple
         if not isinstance(var, SharedVariable):
@@ -291,6 +301,19 @@ def _complete(
         skip.update(var for var, _ in found)
 
 
+def _check_roots(spec: FunctionSpec) -> None:
+    """Raise for an input that was forgotten, as PyTensor does when it compiles."""
+    given = set(spec.all_inputs)
+    for var in ancestors([*spec.outputs, *(new for _, new in spec.updates)]):
+        is_root = var.owner is None and not isinstance(var, (Constant, SharedVariable))
+        if is_root and var not in given:
+            raise MissingInputError(
+                f"the graph needs a value for {var}, which is not among inputs,"
+                " bcast_inputs and givens",
+                variable=var,
+            )
+
+
 def _check_used(spec: FunctionSpec) -> None:
     """Do at once what PyTensor would do at compilation, the first call for us."""
     action = spec.options.pop("on_unused_input", None) or config.on_unused_input
@@ -315,16 +338,17 @@ def _check_used(spec: FunctionSpec) -> None:
 
 def _settle_ops(spec: FunctionSpec) -> None:
     """Choose the ops that the user did not name."""
+    news = [new for _, new in spec.updates]
+    of_rows = spec.row_values([*spec.outputs, *news])
     for i, (var, op) in enumerate(zip(spec.outputs, spec.output_ops, strict=True)):
         if op == UNNAMED:
-            spec.output_ops[i] = "avg" if spec.depends_on_rows(var) else None
+            spec.output_ops[i] = "avg" if var in of_rows else None
             if spec.output_ops[i] is not None:
                 _check_tensor(var, "avg")
     for i, (var, new) in enumerate(spec.updates):
         if spec.update_ops[i] == UNNAMED:
             numeric = isinstance(var.type, TensorType) and var.type.dtype != "bool"
-            averages = numeric and spec.depends_on_rows(new)
-            spec.update_ops[i] = "avg" if averages else None
+            spec.update_ops[i] = "avg" if numeric and new in of_rows else None
 
 
 def _reduce_along(spec: FunctionSpec) -> None:

@@ -123,7 +123,7 @@ class _Cutter:
         self.in_slices = in_slices
         self.news = [new for _, new in spec.updates]
         self.level: dict[Variable, int] = {}
-        self.on_rows: set[Variable] = set(spec.row_inputs)
+        self.on_rows = spec.row_values([*outputs, *self.news])
         self.free: set[Variable] = set()
         self.reduced: list[Variable] = []
         self.handed: set[Variable] = set()
@@ -131,20 +131,17 @@ class _Cutter:
             self._classify(node)
 
     def _classify(self, node) -> None:
-        """Find the level of a node's outputs, and whether rows enter them."""
+        """Find the level of a node's outputs, and whether they are free."""
         _refuse_inner(node)
         level = max((self.level.get(var, 0) for var in node.inputs), default=0)
-        on_rows = any(var in self.on_rows for var in node.inputs)
         if isinstance(node.op, AllReduce):
-            level, on_rows = level + 1, False
+            level += 1
             self.reduced.append(node.outputs[0])
         free = (node.op.view_map or isinstance(node.op, (Shape, Shape_i))) and all(
             var.owner is None or var in self.free for var in node.inputs
         )
         for var in node.outputs:
             self.level[var] = level
-            if on_rows:
-                self.on_rows.add(var)
             if free and not isinstance(node.op, AllReduce):
                 self.free.add(var)
 
