@@ -1,0 +1,233 @@
+"""Cores and threads of the ranks, and of the master until it closes."""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+import threading
+
+import numba
+import numpy as np
+import pytest
+from processes import ROWS, TOTAL, run_script, summing
+from threadpoolctl import threadpool_info
+
+import synk
+from synk.session import SESSION
+from synk.workers import affinity
+
+CORES = sorted(os.sched_getaffinity(0))
+
+
+def threads_of_pools() -> dict[str, int]:
+    """Return the threads of every BLAS and OpenMP library that is loaded."""
+    return {pool["filepath"]: pool["num_threads"] for pool in threadpool_info()}
+
+
+def worker_confinement(session):
+    return (
+        sorted(os.sched_getaffinity(0)),
+        threads_of_pools(),
+        {name: os.environ.get(name) for name in affinity.THREAD_VARIABLES},
+        numba.get_num_threads() if session.rank else None,
+    )
+
+
+@pytest.mark.parametrize("n", [2, 3, 5])
+def test_every_rank_has_its_share_of_the_cores_and_no_more_threads(n):
+    with synk.session(n):
+        seen = SESSION.run(worker_confinement)
+    for rank, (cores, pools, variables, numbas) in enumerate(seen):
+        share = affinity.share(CORES, rank, n)
+        assert cores == share
+        assert pools
+        assert set(pools.values()) == {len(share)}
+        assert set(variables.values()) == {str(len(share))}
+        assert numbas == (len(share) if rank else None)
+
+
+def test_the_ranks_share_all_cores_without_overlap_if_there_are_enough():
+    for cores, n in (([0, 1, 2, 3, 4], 2), ([3, 5, 7], 3), (list(range(64)), 7)):
+        shares = [affinity.share(cores, rank, n) for rank in range(n)]
+        assert list(itertools.chain(*shares)) == cores
+        sizes = {len(share) for share in shares}
+        assert max(sizes) - min(sizes) <= 1
+    assert {tuple(affinity.share([4, 6], rank, 5)) for rank in range(5)} == {(4,), (6,)}
+
+
+def test_threads_can_be_chosen():
+    with synk.session(2, threads=2):
+        seen = SESSION.run(worker_confinement)
+    for _, pools, variables, _ in seen:
+        assert set(pools.values()) == {2}
+        assert set(variables.values()) == {"2"}
+
+
+@pytest.mark.parametrize("end", ["close", "failure", "death"])
+def test_close_restores_cores_threads_and_environment(end, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
+    before = CORES, threads_of_pools(), dict(os.environ)
+    if end == "failure":
+
+        def fail(*_):
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(atexit, "register", fail)
+        with pytest.raises(ZeroDivisionError):
+            synk.fork(3)
+    else:
+        synk.fork(3)
+        assert os.environ["OMP_NUM_THREADS"] == "1"
+        if end == "death":
+            os.kill(SESSION.zygote.pids[1], 9)
+        synk.close()
+    after = sorted(os.sched_getaffinity(0)), threads_of_pools(), dict(os.environ)
+    assert after == before
+
+
+def test_threads_started_in_a_session_are_not_left_pinned():
+    go, done = threading.Event(), threading.Event()
+    seen = []
+
+    def run():
+        seen.append(sorted(os.sched_getaffinity(0)))
+        go.set()
+        done.wait(20)
+        seen.append(sorted(os.sched_getaffinity(0)))
+
+    with synk.session(2):
+        thread = threading.Thread(target=run)
+        thread.start()
+        assert go.wait(10)
+    done.set()
+    thread.join()
+    assert seen == [affinity.share(CORES, 0, 2), CORES]
+
+
+def test_unconfined_gives_the_master_all_cores_for_a_while():
+    with synk.session(2):
+        confined = worker_confinement(SESSION)
+        with SESSION.unconfined():
+            assert sorted(os.sched_getaffinity(0)) == CORES
+        assert worker_confinement(SESSION) == confined
+
+
+NUMBA = """
+import numba
+
+@numba.njit(parallel=True)
+def total(x):
+    result = 0.0
+    for i in numba.prange(x.size):
+        result += x[i]
+    return result
+
+def compile_something():
+    # numba reads its environment at each compilation.
+    @numba.njit
+    def twice(x):
+        return 2 * x
+    assert twice(3) == 6
+
+ones = np.ones(1000)
+cores = numba.config.NUMBA_NUM_THREADS
+"""
+
+
+@pytest.mark.parametrize("started", ["before", "meanwhile", "never"])
+def test_numba_compiles_and_is_capped_whenever_its_threads_start(started, tmp_path):
+    result = run_script(
+        NUMBA
+        + f"""
+started = {started!r}
+if started == "before":
+    assert total(ones) == 1000
+synk.fork(2)
+share = len(os.sched_getaffinity(0))
+assert summing()(ROWS) == TOTAL
+if started == "meanwhile":
+    assert total(ones) == 1000
+compile_something()
+if started != "never":
+    assert numba.get_num_threads() == share, numba.get_num_threads()
+synk.close()
+compile_something()
+assert total(ones) == 1000
+# All layers but OpenMP's keep the number that they were started with.
+fixed = started == "meanwhile" and numba.threading_layer() != "omp"
+assert numba.get_num_threads() == (share if fixed else cores), numba.get_num_threads()
+print("done", cores)
+""",
+        tmp_path,
+        seconds=120,
+    )
+    assert result.stdout == f"done {numba.config.NUMBA_NUM_THREADS}\n", result
+
+
+def test_numba_in_parallel_on_the_ranks(tmp_path):
+    result = run_script(
+        NUMBA
+        + """
+synk.fork(2)
+
+class Total(Act):
+    def perform(self, node, inputs, outputs):
+        x = np.ascontiguousarray(inputs[0]).ravel()
+        outputs[0][0] = np.full((len(inputs[0]), 1), total(x) / len(inputs[0]))
+        assert numba.get_num_threads() == len(os.sched_getaffinity(0))
+
+x = pt.matrix("x", dtype="float64")
+y = Total(None, processes.nothing)(x)
+print("total", synk.function([x], (y.sum(), "sum"), mode=PY)(ROWS) == TOTAL)
+""",
+        tmp_path,
+        seconds=120,
+    )
+    assert result.stdout == "total True\n", result
+
+
+def test_the_quota_of_a_control_group_limits_the_cores(tmp_path, monkeypatch):
+    quotas = iter([1.5, 0.2, None, 64.0])
+    monkeypatch.setattr(affinity, "_cgroup_quota", lambda: next(quotas))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {4, 2, 9, 7})
+    assert affinity.usable_cores() == [2, 4]
+    assert affinity.usable_cores() == [2]
+    assert affinity.usable_cores() == [2, 4, 7, 9]
+    assert affinity.usable_cores() == [2, 4, 7, 9]
+
+
+@pytest.mark.parametrize(
+    ("files", "quota"),
+    [
+        ({"cpu.max": "150000 100000\n"}, 1.5),
+        ({"cpu.max": "max 100000\n"}, None),
+        ({"cpu/cpu.cfs_quota_us": "50000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 0.5),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
+        ({}, None),
+    ],
+)
+def test_quotas_are_read_from_control_groups_of_both_versions(
+    files, quota, tmp_path, monkeypatch
+):
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    real = affinity.Path
+
+    def elsewhere(path):
+        return real(str(path).replace("/sys/fs/cgroup", str(tmp_path)))
+
+    monkeypatch.setattr(affinity, "Path", elsewhere)
+    assert affinity._cgroup_quota() == quota
+
+
+def test_blas_gives_the_right_numbers_within_and_after_a_session():
+    matrix = np.arange(40_000.0).reshape(200, 200)
+    expected = (matrix @ matrix).sum()
+    with synk.session(3):
+        assert summing()(ROWS) == TOTAL
+        assert (matrix @ matrix).sum() == expected
+    assert (matrix @ matrix).sum() == expected
