@@ -361,6 +361,7 @@ _OF_A_SESSION = (
     "stage",
     "outbox",
     "homes",
+    "flats",
 )
 """Attributes that end with a session."""
 
