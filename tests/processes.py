@@ -9,6 +9,7 @@ import mmap
 import os
 import pty
 import queue
+import re
 import signal
 import subprocess
 import sys
@@ -222,21 +223,31 @@ def all_pids() -> list[int]:
     return [SESSION.zygote._pid, *SESSION.zygote.pids.values()]
 
 
-def segments_of(pids: list[int]) -> list[str]:
-    """Return the shared memory that any process holds and that `pids` have made."""
-    marks = [f"synk-{pid}-" for pid in pids]
-    found = [
-        str(p) for p in Path("/dev/shm").iterdir() if any(m in p.name for m in marks)
-    ]
+def segments_of(pids: list[int]) -> set[str]:
+    """Return the names of segments that `pids` have made and that any process holds."""
+    places = [str(path) for path in Path("/dev/shm").iterdir()]
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            held = (process / "maps").read_text()
-            for link in (process / "fd").iterdir():
-                held += f"\n{os.readlink(link)}"
+            maps = (process / "maps").read_text().splitlines()
         except OSError:
             continue  # ended, or another user's
-        lines = held.splitlines()
-        found += [f"{process.name}: {s}" for s in lines if any(m in s for m in marks)]
+        places += [f"{process.name} maps {line}" for line in maps]
+        places += [f"{process.name} has open {link}" for link in links(process.name)]
+    names = re.findall(r"/dev/shm/(?:sem\.)?(synk-(\d+)-\d+)", "\n".join(places))
+    return {name for name, pid in names if int(pid) in pids}
+
+
+def links(pid: int | str) -> list[str]:
+    """Return what the open file descriptors of a process refer to."""
+    found = []
+    try:
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            try:
+                found.append(os.readlink(link))
+            except OSError:
+                continue  # closed since: the descriptor of this very loop, for one
+    except OSError:
+        pass  # ended, or another user's
     return found
 
 
@@ -252,13 +263,7 @@ def own_memory(pid: int) -> int:
 
 def sockets(pid: int) -> list[str]:
     """Return the sockets that a process has open."""
-    links = []
-    for link in Path(f"/proc/{pid}/fd").iterdir():
-        try:
-            links.append(os.readlink(link))
-        except OSError:
-            continue
-    return [link for link in links if link.startswith("socket:")]
+    return [link for link in links(pid) if link.startswith("socket:")]
 
 
 # -- scripts
