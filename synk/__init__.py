@@ -1,6 +1,6 @@
 """synk: Theano functions, data-parallel on every core, from a serial script."""
 
-from . import ops
+from . import ops, updates
 from .collectives import (
     all_gather,
     all_reduce,
@@ -62,4 +62,5 @@ __all__ = [
     "session",
     "set_value",
     "size",
+    "updates",
 ]

@@ -1,0 +1,469 @@
+"""Update rules: how parameters move along a gradient, as graphs.
+
+They are called as Lasagne's are, ``rule(loss_or_grads, params, learning_rate, ...)``,
+and return a dict of updates for :func:`synk.function`. From a loss, the gradients are
+those over all ranks (:func:`synk.grad`); gradients are taken as they are. The formulas,
+and so the numbers, are those of ``torch.optim``.
+
+State, such as a velocity, is kept in shared variables of the parameters' dtypes; a
+float32 parameter stays float32. A learning rate may be a number or a variable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pytensor.compile import SharedVariable
+from pytensor.graph.basic import Variable
+
+from .ops import grad
+
+__all__ = [
+    "adadelta",
+    "adagrad",
+    "adam",
+    "adamax",
+    "adamw",
+    "momentum",
+    "nesterov_momentum",
+    "rmsprop",
+    "sgd",
+]
+
+Updates: TypeAlias = dict[SharedVariable, Variable]
+
+
+def sgd(loss_or_grads: Any, params: Sequence, learning_rate: Any) -> Updates:
+    """Stochastic gradient descent.
+
+    Parameters
+    ----------
+    loss_or_grads : scalar variable, or list of TensorVariable
+        A mean over the rows, or a gradient for each parameter.
+    params : list of shared variables
+    learning_rate : float or scalar variable
+
+    Returns
+    -------
+    dict
+        New values by shared variable.
+
+    Raises
+    ------
+    ValueError
+        If there are not as many gradients as parameters.
+
+    Notes
+    -----
+    ``p = p - learning_rate * g``
+    """
+    return {
+        p: p - _like(learning_rate, p) * g for p, g in _gradients(loss_or_grads, params)
+    }
+
+
+def momentum(
+    loss_or_grads: Any, params: Sequence, learning_rate: Any, momentum: Any = 0.9
+) -> Updates:
+    """Stochastic gradient descent with momentum.
+
+    Parameters
+    ----------
+    loss_or_grads : scalar variable, or list of TensorVariable
+        A mean over the rows, or a gradient for each parameter.
+    params : list of shared variables
+    learning_rate : float or scalar variable
+    momentum : float or scalar variable
+        How much of the velocity is kept at each step.
+
+    Returns
+    -------
+    dict
+        New values by shared variable.
+
+    Raises
+    ------
+    ValueError
+        If there are not as many gradients as parameters.
+
+    Notes
+    -----
+    ``v = momentum * v - learning_rate * g``, ``p = p + v``. With a learning rate that
+    changes, torch's velocity forgets the old rates at once, and this one by and by.
+    """
+    updates: Updates = {}
+    for p, g in _gradients(loss_or_grads, params):
+        velocity = _state(p)
+        step = _like(momentum, p) * velocity - _like(learning_rate, p) * g
+        updates[velocity] = step
+        updates[p] = p + step
+    return updates
+
+
+def nesterov_momentum(
+    loss_or_grads: Any, params: Sequence, learning_rate: Any, momentum: Any = 0.9
+) -> Updates:
+    """Stochastic gradient descent with Nesterov's momentum.
+
+    Parameters
+    ----------
+    loss_or_grads : scalar variable, or list of TensorVariable
+        A mean over the rows, or a gradient for each parameter.
+    params : list of shared variables
+    learning_rate : float or scalar variable
+    momentum : float or scalar variable
+        How much of the velocity is kept at each step.
+
+    Returns
+    -------
+    dict
+        New values by shared variable.
+
+    Raises
+    ------
+    ValueError
+        If there are not as many gradients as parameters.
+
+    Notes
+    -----
+    ``v = momentum * v - learning_rate * g``, ``p = p + momentum * v - learning_rate *
+    g``: the form of Sutskever et al., ICML 2013, in which the gradient is taken at the
+    parameters themselves.
+    """
+    updates: Updates = {}
+    for p, g in _gradients(loss_or_grads, params):
+        velocity, kept = _state(p), _like(momentum, p)
+        move = _like(learning_rate, p) * g
+        step = kept * velocity - move
+        updates[velocity] = step
+        updates[p] = p + kept * step - move
+    return updates
+
+
+def adagrad(
+    loss_or_grads: Any,
+    params: Sequence,
+    learning_rate: Any = 0.01,
+    epsilon: float = 1e-10,
+) -> Updates:
+    """Adagrad: each weight's steps shrink with the squares of its gradients so far.
+
+    Parameters
+    ----------
+    loss_or_grads : scalar variable, or list of TensorVariable
+        A mean over the rows, or a gradient for each parameter.
+    params : list of shared variables
+    learning_rate : float or scalar variable
+    epsilon : float
+        Added to the root, against a division by zero.
+
+    Returns
+    -------
+    dict
+        New values by shared variable.
+
+    Raises
+    ------
+    ValueError
+        If there are not as many gradients as parameters.
+
+    Notes
+    -----
+    ``a = a + g**2``, ``p = p - learning_rate * g / (sqrt(a) + epsilon)``; Duchi et al.,
+    JMLR 12, 2011.
+    """
+    updates: Updates = {}
+    for p, g in _gradients(loss_or_grads, params):
+        squares = _state(p)
+        new = squares + g**2
+        updates[squares] = new
+        updates[p] = p - _like(learning_rate, p) * g / (
+            pt.sqrt(new) + _like(epsilon, p)
+        )
+    return updates
+
+
+def rmsprop(
+    loss_or_grads: Any,
+    params: Sequence,
+    learning_rate: Any = 0.01,
+    rho: Any = 0.99,
+    epsilon: float = 1e-8,
+) -> Updates:
+    """RMSProp: steps are divided by the root of a running mean of squared gradients.
+
+    Parameters
+    ----------
+    loss_or_grads : scalar variable, or list of TensorVariable
+        A mean over the rows, or a gradient for each parameter.
+    params : list of shared variables
+    learning_rate : float or scalar variable
+    rho : float or scalar variable
+        How much of the running mean is kept at each step.
+    epsilon : float
+        Added to the root, against a division by zero.
+
+    Returns
+    -------
+    dict
+        New values by shared variable.
+
+    Raises
+    ------
+    ValueError
+        If there are not as many gradients as parameters.
+
+    Notes
+    -----
+    ``a = rho * a + (1 - rho) * g**2``,
+    ``p = p - learning_rate * g / (sqrt(a) + epsilon)``; Tieleman and Hinton, 2012.
+    """
+    updates: Updates = {}
+    for p, g in _gradients(loss_or_grads, params):
+        squares = _state(p)
+        new = _mean(squares, g**2, _like(rho, p))
+        updates[squares] = new
+        updates[p] = p - _like(learning_rate, p) * g / (
+            pt.sqrt(new) + _like(epsilon, p)
+        )
+    return updates
+
+
+def adadelta(
+    loss_or_grads: Any,
+    params: Sequence,
+    learning_rate: Any = 1.0,
+    rho: Any = 0.9,
+    epsilon: float = 1e-6,
+) -> Updates:
+    """Adadelta: steps in the proportion of past steps to past gradients.
+
+    Parameters
+    ----------
+    loss_or_grads : scalar variable, or list of TensorVariable
+        A mean over the rows, or a gradient for each parameter.
+    params : list of shared variables
+    learning_rate : float or scalar variable
+    rho : float or scalar variable
+        How much of the running means is kept at each step.
+    epsilon : float
+        Added under the roots.
+
+    Returns
+    -------
+    dict
+        New values by shared variable.
+
+    Raises
+    ------
+    ValueError
+        If there are not as many gradients as parameters.
+
+    Notes
+    -----
+    ``a = rho * a + (1 - rho) * g**2``,
+    ``s = g * sqrt(d + epsilon) / sqrt(a + epsilon)``,
+    ``d = rho * d + (1 - rho) * s**2``, ``p = p - learning_rate * s``; Zeiler,
+    arXiv 1212.5701.
+    """
+    updates: Updates = {}
+    for p, g in _gradients(loss_or_grads, params):
+        squares, steps = _state(p), _state(p)
+        kept, small = _like(rho, p), _like(epsilon, p)
+        new = _mean(squares, g**2, kept)
+        step = g * pt.sqrt(steps + small) / pt.sqrt(new + small)
+        updates[squares] = new
+        updates[steps] = _mean(steps, step**2, kept)
+        updates[p] = p - _like(learning_rate, p) * step
+    return updates
+
+
+def adam(
+    loss_or_grads: Any,
+    params: Sequence,
+    learning_rate: Any = 0.001,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    epsilon: float = 1e-8,
+) -> Updates:
+    """Adam: momentum and RMSProp, corrected for their start at zero.
+
+    Parameters
+    ----------
+    loss_or_grads : scalar variable, or list of TensorVariable
+        A mean over the rows, or a gradient for each parameter.
+    params : list of shared variables
+    learning_rate : float or scalar variable
+    beta1, beta2 : float
+        How much of the running means, of gradients and of their squares, is kept.
+    epsilon : float
+        Added to the root, against a division by zero.
+
+    Returns
+    -------
+    dict
+        New values by shared variable.
+
+    Raises
+    ------
+    ValueError
+        If there are not as many gradients as parameters.
+
+    Notes
+    -----
+    Algorithm 1 of Kingma and Ba, arXiv 1412.6980.
+    """
+    return adamw(loss_or_grads, params, learning_rate, beta1, beta2, epsilon, 0.0)
+
+
+def adamw(
+    loss_or_grads: Any,
+    params: Sequence,
+    learning_rate: Any = 0.001,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    epsilon: float = 1e-8,
+    weight_decay: float = 0.01,
+) -> Updates:
+    """Adam with weight decay that does not pass through the running means.
+
+    Parameters
+    ----------
+    loss_or_grads : scalar variable, or list of TensorVariable
+        A mean over the rows, or a gradient for each parameter.
+    params : list of shared variables
+    learning_rate : float or scalar variable
+    beta1, beta2 : float
+        How much of the running means, of gradients and of their squares, is kept.
+    epsilon : float
+        Added to the root, against a division by zero.
+    weight_decay : float
+        By what part, times the learning rate, parameters shrink at each step.
+
+    Returns
+    -------
+    dict
+        New values by shared variable.
+
+    Raises
+    ------
+    ValueError
+        If there are not as many gradients as parameters.
+
+    Notes
+    -----
+    Algorithm 2 of Loshchilov and Hutter, arXiv 1711.05101.
+    """
+    updates: Updates = {}
+    step_number = _count(updates)
+    for p, g in _gradients(loss_or_grads, params):
+        means, squares = _state(p), _state(p)
+        new_mean = _mean(means, g, _like(beta1, p))
+        new_squares = _mean(squares, g**2, _like(beta2, p))
+        rate = _like(learning_rate, p)
+        root = pt.sqrt(new_squares / _correction(beta2, step_number, p))
+        step = (
+            new_mean / _correction(beta1, step_number, p) / (root + _like(epsilon, p))
+        )
+        updates[means], updates[squares] = new_mean, new_squares
+        shrunk = p * (1 - rate * _like(weight_decay, p)) if weight_decay else p
+        updates[p] = shrunk - rate * step
+    return updates
+
+
+def adamax(
+    loss_or_grads: Any,
+    params: Sequence,
+    learning_rate: Any = 0.002,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    epsilon: float = 1e-8,
+) -> Updates:
+    """Adam with the largest gradient so far, fading, in place of the mean square.
+
+    Parameters
+    ----------
+    loss_or_grads : scalar variable, or list of TensorVariable
+        A mean over the rows, or a gradient for each parameter.
+    params : list of shared variables
+    learning_rate : float or scalar variable
+    beta1, beta2 : float
+        How much of the running mean and of the largest gradient is kept.
+    epsilon : float
+        Added to a gradient's size, against a division by zero.
+
+    Returns
+    -------
+    dict
+        New values by shared variable.
+
+    Raises
+    ------
+    ValueError
+        If there are not as many gradients as parameters.
+
+    Notes
+    -----
+    Algorithm 2 of Kingma and Ba, arXiv 1412.6980.
+    """
+    updates: Updates = {}
+    step_number = _count(updates)
+    for p, g in _gradients(loss_or_grads, params):
+        means, largest = _state(p), _state(p)
+        new_mean = _mean(means, g, _like(beta1, p))
+        size = pt.maximum(_like(beta2, p) * largest, pt.abs(g) + _like(epsilon, p))
+        rate = _like(learning_rate, p) / _correction(beta1, step_number, p)
+        updates[means], updates[largest] = new_mean, size
+        updates[p] = p - rate * new_mean / size
+    return updates
+
+
+def _gradients(loss_or_grads: Any, params: Sequence) -> Iterator[tuple[Any, Any]]:
+    """Yield parameters with their gradients, in the parameters' dtypes."""
+    params = list(params)
+    for p in params:
+        if not isinstance(p, SharedVariable):
+            raise TypeError(f"parameters must be shared variables, got {p!r}")
+    if isinstance(loss_or_grads, (list, tuple)):
+        grads = list(loss_or_grads)
+        if len(grads) != len(params):
+            raise ValueError(f"got {len(grads)} gradients for {len(params)} parameters")
+    else:
+        grads = grad(loss_or_grads, params)
+    for p, g in zip(params, grads, strict=True):
+        yield p, pt.cast(g, p.type.dtype)
+
+
+def _state(param: SharedVariable) -> SharedVariable:
+    """Return a shared variable of zeros like a parameter."""
+    value = np.zeros_like(param.get_value(borrow=True))
+    name = None if param.name is None else f"{param.name}_state"
+    return pytensor.shared(value, name=name, shape=param.type.shape)
+
+
+def _like(value: Any, param: SharedVariable) -> Any:
+    """Return a number or scalar variable in a parameter's dtype."""
+    return pt.cast(pt.as_tensor_variable(value), param.type.dtype)
+
+
+def _mean(old: Any, new: Any, kept: Any) -> Any:
+    """Return a running mean that keeps the part `kept` of the old one."""
+    return kept * old + (1 - kept) * new
+
+
+def _count(updates: Updates) -> Variable:
+    """Add a step counter to the updates; return the number of the present step."""
+    count = pytensor.shared(np.int64(0), name="step")
+    updates[count] = count + 1
+    return updates[count]
+
+
+def _correction(beta: Any, step_number: Variable, param: SharedVariable) -> Any:
+    """Return how much of its full size a running mean has after so many steps."""
+    # In double precision: beta2**t of float32 would be off in the fifth digit.
+    power = pt.power(pt.as_tensor_variable(float(beta)).astype("float64"), step_number)
+    return pt.cast(1 - power, param.type.dtype)
