@@ -256,9 +256,13 @@ def descriptors(pid: int) -> int:
     return psutil.Process(pid).num_fds()
 
 
-def own_memory(pid: int) -> int:
-    """Return the bytes of a process that it shares with no other."""
-    return psutil.Process(pid).memory_full_info().uss
+def memory(pid: int) -> int:
+    """Return the bytes of memory that a process has, shared ones included.
+
+    What it shares with no other process would grow by itself after a fork: each page
+    that is written to, if only to count references, becomes its own.
+    """
+    return psutil.Process(pid).memory_info().rss
 
 
 def sockets(pid: int) -> list[str]:
