@@ -89,6 +89,13 @@ def summing() -> synk.Function:
     return synk.function([x], (x.sum(), "sum"), mode=PY, name="summing")
 
 
+def reducing() -> synk.Function:
+    """Return a function that sums a matrix over all ranks in the middle of its graph."""
+    x = pt.matrix("x", dtype="float64")
+    total = synk.ops.all_reduce(x.sum(), "sum")
+    return synk.function([x], (total, None), mode=PY, name="reducing")
+
+
 ROWS = np.arange(24.0).reshape(12, 2)
 TOTAL = ROWS.sum()
 

@@ -25,6 +25,7 @@ from processes import (
     is_alive,
     nothing,
     rank_pids,
+    reducing,
     reset,
     run_script,
     since_death,
@@ -56,6 +57,7 @@ def shared_ones():
 def assert_works(n: int) -> None:
     """Assert that the running session of `n` ranks computes the right numbers."""
     assert summing()(ROWS) == TOTAL
+    assert reducing()(ROWS) == TOTAL
     values = shared_ones()
     synk.all_reduce(values, "sum")
     for rank in range(n):
@@ -110,7 +112,20 @@ def between_two_barriers(how, monkeypatch):
     return lambda: synk.all_reduce(values)
 
 
-PLACES = [while_idle, in_a_call, before_a_barrier, between_two_barriers]
+def between_two_stages(how, monkeypatch):
+    at_barrier(2, lambda: die(how), monkeypatch)
+    synk.fork(3)
+    call = reducing()
+    return lambda: call(ROWS)
+
+
+PLACES = [
+    while_idle,
+    in_a_call,
+    before_a_barrier,
+    between_two_barriers,
+    between_two_stages,
+]
 
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__)

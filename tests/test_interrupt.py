@@ -21,6 +21,7 @@ from processes import (
     await_arrivals,
     is_alive,
     rank_pids,
+    reducing,
     reset,
     running,
     summing,
@@ -436,6 +437,11 @@ def new_reduction():
     return reduce, np.full(5, float(synk.size()))
 
 
+def new_stages():
+    function = reducing()
+    return lambda: function(ROWS), TOTAL
+
+
 def interrupt_everywhere(prepare, least: int) -> None:
     """Interrupt at line 1, 2, ... until there are no more."""
     lines = 0
@@ -444,13 +450,13 @@ def interrupt_everywhere(prepare, least: int) -> None:
     assert lines >= least
 
 
-@pytest.mark.parametrize("prepare", [new_call, new_reduction])
+@pytest.mark.parametrize("prepare", [new_call, new_reduction, new_stages])
 def test_a_first_call_can_be_interrupted_at_any_line(prepare):
     with synk.session(3):
         interrupt_everywhere(prepare, 100)
 
 
-@pytest.mark.parametrize("prepare", [new_call, new_reduction])
+@pytest.mark.parametrize("prepare", [new_call, new_reduction, new_stages])
 def test_a_later_call_can_be_interrupted_at_any_line(prepare):
     with synk.session(3):
         prepared = prepare()
