@@ -90,7 +90,7 @@ def summing() -> synk.Function:
 
 
 def reducing() -> synk.Function:
-    """Return a function that sums a matrix over all ranks in the middle of its graph."""
+    """Return a function that sums a matrix over all ranks, within its graph."""
     x = pt.matrix("x", dtype="float64")
     total = synk.ops.all_reduce(x.sum(), "sum")
     return synk.function([x], (total, None), mode=PY, name="reducing")
