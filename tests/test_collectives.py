@@ -308,6 +308,11 @@ def test_the_weight_is_that_of_the_last_to_write(ranks):
     for rank in range(ranks):
         synk.set_value(rank, a, rank)
     assert_same(average(), np.mean(np.arange(ranks)), 8)
+    for who in {0, ranks - 1}:  # one value that no rows are behind: all count alike
+        from_rows(X)
+        synk.set_value(who, a, -3.0)
+        values = [-3.0 if rank == who else means[rank] for rank in range(ranks)]
+        assert_same(average(), np.mean(values), 8)
     from_rows(X)
     synk.scatter(s := pytensor.shared(np.zeros(0)), X)  # another variable's business
     assert_same(average(), X.mean(), 8)

@@ -293,6 +293,10 @@ def test_overlapping_writes_are_as_if_the_value_were_copied_first():
     np.testing.assert_array_equal(made.data, [3, 2, 1, 0, 0])
     made.set_value(made[1:3])
     np.testing.assert_array_equal(made.data, [2, 1])
+    # It grows, to a new mapping of the memory that the value is a view of.
+    column = synk.data([[1], [2]])
+    column.set_value(np.broadcast_to(column[:], (2, 100_000)))
+    np.testing.assert_array_equal(column[:, ::99_999], [[1, 1], [2, 2]])
 
 
 def test_it_can_be_handed_to_numpy():

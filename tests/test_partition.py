@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from synk.memory.partition import count, cuts, part, select, shift, span
+from synk.memory.rows import RowTaker
 
 few = settings(max_examples=150, deadline=None, derandomize=True, database=None)
 
@@ -149,3 +150,45 @@ def test_a_slice_beyond_the_end_is_cut_off_as_in_numpy():
 def test_a_zero_step_is_refused():
     with pytest.raises(ValueError, match="step"):
         select(slice(0, 3, 0), 5)
+
+
+# -- taking rows ---------------------------------------------------------------------
+
+
+def read_only(array):
+    array = array.copy()
+    array.flags.writeable = False
+    return array
+
+
+@pytest.mark.parametrize(
+    "make",
+    [np.array, np.asfortranarray, read_only, lambda a: np.repeat(a, 2, axis=1)[:, ::2]],
+    ids=["C", "Fortran", "read-only", "strided"],
+)
+@few
+@given(data=st.data())
+def test_rows_are_taken_as_compiled_functions_want_them(make, data):
+    """Whole, in order, C-contiguous and writeable: numba compiles anew for others."""
+    taker = RowTaker()
+    for _ in range(3):
+        length = data.draw(lengths)
+        batch, index = data.draw(batches(length))
+        array = make(np.arange(length * 3.0).reshape(length, 3))
+        rows = taker.take(array, select(batch, length))
+        np.testing.assert_array_equal(rows, array[index])
+        assert rows.flags.carray
+
+
+def test_adjacent_rows_are_taken_without_a_copy():
+    array = np.arange(12.0).reshape(6, 2)
+    assert np.shares_memory(RowTaker().take(array, slice(2, 5)), array)
+
+
+def test_the_memory_for_rows_is_used_again():
+    taker = RowTaker()
+    array = np.arange(12.0).reshape(6, 2)
+    first = taker.take(array, np.array([3, 1, 5]))
+    assert not np.shares_memory(first, array)
+    assert np.shares_memory(taker.take(array, np.array([0, 1])), first)
+    assert taker.take(array.astype("float32"), np.array([0])).dtype == np.float32
