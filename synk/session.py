@@ -286,13 +286,13 @@ class Session:
                     self.zygote.interrupt(rank)
             return self._channel.join()
         except BaseException:
-            if self.state == "running":
+            if self.state == "running" and self._channel.pending():
                 self._give_up()
             raise
 
     def _give_up(self) -> None:
         """Kill the ranks: one of them does not come back."""
-        rank = (self._channel.pending() or [-1])[0]
+        rank = self._channel.pending()[0]
         pid = -1 if self.zygote is None else self.zygote.pids.get(rank, -1)
         self.control.abort()
         self.state, self.death = "broken", WorkerDied(rank, pid, -signal.SIGKILL)

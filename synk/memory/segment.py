@@ -57,9 +57,13 @@ class Segment:
     def __init__(self, nbytes: int) -> None:
         self._pid, self._serial = os.getpid(), next(_serials)
         name = f"/synk-{self._pid}-{self._serial}"
-        shared = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600)
-        shared.unlink()
-        self._fd = shared.fd
+        try:
+            self._fd = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600).fd
+        finally:  # after an interrupt too, which may come before the assignment
+            try:
+                posix_ipc.unlink_shared_memory(name)
+            except posix_ipc.ExistentialError:
+                pass  # it was not made
         self.nbytes = 0
         try:
             self.grow(nbytes)
@@ -165,33 +169,36 @@ class Arena:
 
     def __init__(self) -> None:
         self._segment: Segment | None = None
-        self._kinds: list[tuple] = []
-        self._places: list[np.ndarray] = []
-        self._windows: list[Window] = []
+        # What was put last, where it lies, and its windows: replaced as one, so that
+        # they belong together even after an interrupt.
+        self._layout: tuple[list, list[np.ndarray], list[Window]] = [], [], []
 
     def put(self, arrays: Sequence[np.ndarray]) -> list[Window]:
         """Copy arrays into the arena, over what was there; return their windows."""
         kinds = [(array.dtype, array.shape) for array in arrays]
-        if kinds != self._kinds:  # calls in a loop mostly bring the same again
-            self._lay_out(arrays)
-            self._kinds = kinds
-        for place, array in zip(self._places, arrays, strict=True):
+        if kinds != self._layout[0]:  # calls in a loop mostly bring the same again
+            self._layout = kinds, *self._lay_out(arrays)
+        _, places, windows = self._layout
+        for place, array in zip(places, arrays, strict=True):
             place[...] = array
-        return self._windows
+        return windows
 
-    def _lay_out(self, arrays: Sequence[np.ndarray]) -> None:
+    def _lay_out(
+        self, arrays: Sequence[np.ndarray]
+    ) -> tuple[list[np.ndarray], list[Window]]:
         offsets, total = layout([array.nbytes for array in arrays])
         if self._segment is None:
             self._segment = Segment(total)
         self._segment.grow(total)
-        self._places = [
+        places = [
             self._segment.array(array.dtype, array.shape, offset)
             for array, offset in zip(arrays, offsets, strict=True)
         ]
-        self._windows = [
+        windows = [
             self._segment.window(place, offset)
-            for place, offset in zip(self._places, offsets, strict=True)
+            for place, offset in zip(places, offsets, strict=True)
         ]
+        return places, windows
 
 
 def layout(sizes: list[int]) -> tuple[list[int], int]:

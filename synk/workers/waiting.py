@@ -28,9 +28,13 @@ SPINS = 2_000
 def make_semaphore() -> posix_ipc.Semaphore:
     """Return a semaphore at 0 that has no name; children inherit it by fork."""
     name = f"/synk-{os.getpid()}-{time.monotonic_ns()}"
-    semaphore = posix_ipc.Semaphore(name, posix_ipc.O_CREX, mode=0o600)
-    semaphore.unlink()
-    return semaphore
+    try:
+        return posix_ipc.Semaphore(name, posix_ipc.O_CREX, mode=0o600)
+    finally:  # after an interrupt too
+        try:
+            posix_ipc.unlink_semaphore(name)
+        except posix_ipc.ExistentialError:
+            pass  # it was not made
 
 
 def wait(
