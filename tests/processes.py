@@ -39,6 +39,16 @@ _board = memoryview(mmap.mmap(-1, 4096)).cast("d")
 _DIED_AT, _ARRIVALS, _RELEASED = range(3)
 
 
+def board(place: int) -> float:
+    """Return what stands on the board that all ranks share."""
+    return _board[place]
+
+
+def note(place: int, value: float) -> None:
+    """Write on the board."""
+    _board[place] = value
+
+
 # -- Ops that do something on one rank
 
 

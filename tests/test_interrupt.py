@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import linecache
 import os
 import signal
@@ -11,15 +13,19 @@ from pathlib import Path
 
 import numpy as np
 import pytensor
+import pytensor.tensor as pt
 import pytest
 from processes import (
+    PY,
     ROWS,
     TOTAL,
     acting,
     all_pids,
     arrive_and_stay,
     await_arrivals,
+    board,
     is_alive,
+    note,
     rank_pids,
     reducing,
     reset,
@@ -357,7 +363,14 @@ SOURCE = str(Path(synk.__file__).parent)
 SAFE_FUNCTIONS = ("_sleep", "__del__")
 """Signals are held back there, and what finalizers raise is only printed."""
 
-SAFE_LINES = ("self._in_command = False",)
+SAFE_LINES = (
+    "self._in_command = False",
+    "finally:  # after an interrupt too, which may come before the assignment",
+    "finally:  # after an interrupt too",
+    "try:",
+    "posix_ipc.unlink_shared_memory(name)",
+    "posix_ipc.unlink_semaphore(name)",
+)
 """Python does not look for signals between the end of a block and its `finally`."""
 
 
@@ -462,6 +475,82 @@ def test_a_later_call_can_be_interrupted_at_any_line(prepare):
         prepared = prepare()
         prepared[0]()
         interrupt_everywhere(lambda: prepared, 50)
+
+
+def new_gathering():
+    x = pt.matrix("x", dtype="float64")
+    function = synk.function([x], (2 * x, "gather"), mode=PY)
+    return lambda: function(ROWS), 2 * ROWS
+
+
+COMMANDS = [
+    ("synk.function", "worker_call"),
+    ("synk.collectives", "worker_reduce"),
+    ("synk.collectives", "worker_broadcast"),
+    ("synk.replication", "worker_replicate_variables"),
+    ("synk.replication", "worker_replicate_function"),
+]
+
+
+@pytest.fixture
+def interruptible_rank(monkeypatch):
+    """Have rank 1 interrupted at line `at(k)` of its commands; `met()` counts them."""
+
+    def interrupted(work):
+        @functools.wraps(work)
+        def run(session, *args):
+            if session.rank != 1 or not board(K):
+                return work(session, *args)
+            with InterruptedAt(int(board(K))) as trace:
+                try:
+                    return work(session, *args)
+                finally:
+                    if trace.raised_at:
+                        note(K, 0)
+                        note(MET, 1)
+                    elif work.__name__ in LAST_COMMANDS:
+                        note(K, 0)
+
+        return run
+
+    for module, name in COMMANDS:
+        module = importlib.import_module(module)
+        monkeypatch.setattr(module, name, interrupted(getattr(module, name)))
+
+
+K, MET = 10, 11
+LAST_COMMANDS = ("worker_call", "worker_reduce")
+
+
+@pytest.mark.usefixtures("interruptible_rank")
+@pytest.mark.parametrize("first", [True, False], ids=["first", "later"])
+@pytest.mark.parametrize(
+    "prepare", [new_call, new_reduction, new_stages, new_gathering]
+)
+def test_a_rank_can_be_interrupted_at_any_line(prepare, first):
+    with synk.session(3):
+        prepared = prepare()
+        if not first:
+            prepared[0]()
+        for k in range(1, 500):
+            call, expected = prepare() if first else prepared
+            note(K, k)
+            note(MET, 0)
+            notes = []
+            try:
+                np.testing.assert_array_equal(call(), expected)
+            except KeyboardInterrupt as error:
+                notes = error.__notes__
+            assert any("rank 1 of 3" in line for line in notes) == board(MET)
+            note(K, 0)
+            start = time.monotonic()
+            assert summing()(ROWS) == TOTAL
+            np.testing.assert_array_equal(call(), expected)
+            assert time.monotonic() - start < 5
+            if not board(MET):
+                break
+    assert k > 10
+    assert not board(MET)
 
 
 FORKING = ("session.py", "channel.py", "control.py", "shm.py", "affinity.py", "loop.py")
