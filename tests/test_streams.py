@@ -17,6 +17,7 @@ from synk.compiler.streams import value_for_rank
 pytestmark = [
     pytest.mark.filterwarnings("ignore:RandomStream is deprecated"),
     pytest.mark.filterwarnings("ignore:Setting default_update"),
+    pytest.mark.filterwarnings("ignore:RandomVariable Ops will stop hiding"),
     pytest.mark.filterwarnings("ignore::FutureWarning:pytensor"),
 ]
 
