@@ -407,10 +407,9 @@ class InterruptedAt:
 
     def _line(self, frame, event, arg):
         place = frame.f_code.co_filename, frame.f_lineno
-        if event == "line" and place not in self._seen:
+        safe = linecache.getline(*place).strip() in SAFE_LINES
+        if event == "line" and not safe and place not in self._seen:
             self._seen.add(place)
-            if linecache.getline(*place).strip() in SAFE_LINES:
-                return self._line
             if len(self._seen) == self.k and os.getpid() == self._pid:
                 self.raised_at.append(f"{place[0]}:{place[1]}")
                 raise KeyboardInterrupt

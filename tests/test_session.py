@@ -284,6 +284,8 @@ def test_fork_beside_an_xla_backend_is_refused(name):
     finally:
         done.set()
         thread.join()
+    # A thread is joined a moment before the kernel sees it end.
+    wait_until(lambda: not preconditions._xla_is_up(), 5, "end of the thread")
     with synk.session(2):
         assert summing()(ROWS) == TOTAL
 
