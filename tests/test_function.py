@@ -354,7 +354,6 @@ def test_what_pytensor_accepts_and_refuses_is_the_same(two_ranks):
         np.array([1, 2], "M8[s]"),
         np.array([[1, 2]], "float32"),
         1.5,
-        None,
         "12",
     ]
     for dtype in ("float32", "float64", "int16", "bool"):
@@ -920,6 +919,7 @@ def _bad_calls():
         "input b.*dimensions",
     )
     yield "ragged", lambda f: f([[1], [1, 2]], four, 1.0), TypeError, "input x"
+    yield "None", lambda f: f(None, four, 1.0), TypeError, "input x"
     yield "text", lambda f: f("abcd", four, 1.0), TypeError, "input x"
     yield (
         "lengths",
