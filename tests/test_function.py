@@ -336,6 +336,7 @@ def test_pandas_columns_are_inputs(ranks):
     assert_same(f(shuffled["a"], shuffled["b"]), right[shuffled.index])
 
 
+@pytest.mark.filterwarnings("ignore:Casting complex values to real")
 def test_what_pytensor_accepts_and_refuses_is_the_same(two_ranks):
     values = [
         [1, 2],

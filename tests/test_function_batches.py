@@ -298,6 +298,21 @@ def test_inputs_and_sliceable_shareds_are_used_together(ranks):
         assert_same(total, sum(part[1:].sum() for part in parts), ulps=8)
 
 
+def test_a_reduction_in_the_graph_weighs_sliceable_rows(ranks):
+    """Two agreements in a row: on the rows of every rank, then on the reduction."""
+    s, parts = shared_rows(ranks)
+    mean = synk.ops.all_reduce(s.mean(axis=0))
+    f = synk.function([], [(s - mean, "gather"), mean], sliceable_shareds=[s], mode=PY)
+    choices = [slice(None), slice(1), slice(0), slice(None, None, -1)]
+    for call in range(40):
+        batch_s = [choices[(call + rank) % 4 if rank else 0] for rank in range(ranks)]
+        rows = [part[chosen] for part, chosen in zip(parts, batch_s, strict=True)]
+        rows = np.concatenate(rows)
+        centred, got = f(batch_s=batch_s, num_slices=1 + call % 2)
+        assert_same(got, rows.mean(axis=0), 16)
+        assert_same(centred, rows - rows.mean(axis=0), 16, scale=20)
+
+
 def test_a_sliceable_variable_can_be_updated_as_a_whole(ranks):
     s, parts = shared_rows(ranks)
     f = synk.function([], (s.sum(), "sum"), sliceable_shareds=[s], mode=PY)
