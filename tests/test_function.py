@@ -14,6 +14,7 @@ import pandas as pd
 import pytensor
 import pytensor.tensor as pt
 import pytest
+import scipy.sparse
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 from reference import (
@@ -869,6 +870,23 @@ def test_a_graph_with_an_inner_function_travels(ranks):
     f = synk.function([x], (inner(x), "gather"), updates={w: w + 1}, mode=PY)
     assert_same(f(np.arange(7.0)), np.arange(7.0) * 3)
     assert_same(f(np.arange(7.0)), np.arange(7.0) * 4)
+
+
+def test_a_sparse_shared_variable_travels(ranks):
+    from pytensor import sparse
+
+    matrix = scipy.sparse.csr_matrix(np.diag([2.0, 3.0]))
+    w = pytensor.shared(matrix, name="w")
+    x = pt.matrix("x")
+    product = sparse.structured_dot(w, x.T).T
+    f = synk.function([x], (product, "gather"), mode=PY)
+    value = np.arange(14.0).reshape(7, 2)
+    assert_same(f(value), value * [2.0, 3.0])
+    synk.broadcast(w, matrix * 2)
+    assert_same(f(value), value * [4.0, 6.0])
+    assert_same(synk.get_value(ranks - 1, w).toarray(), np.diag([4.0, 6.0]))
+    with refused(TypeError, "w is a .*not a tensor"):
+        synk.all_reduce(w)
 
 
 def test_a_mode_travels_as_an_object_or_as_a_name(two_ranks):

@@ -44,6 +44,9 @@ BATCHES = {
     "mask": np.arange(ROWS) % 3 == 0,
     "mask in a list": [i > 6 for i in range(ROWS)],
     "empty mask": np.zeros(ROWS, bool),
+    "range": range(8, 1, -3),
+    "array of no dimensions": np.array(6),
+    "Data": synk.data([9, 1, 1]),
     "pandas rows": pd.Series([7, 2, 2]),
     "pandas mask": pd.Series(range(ROWS)) < 4,
 }
@@ -51,12 +54,12 @@ BATCHES = {
 
 def index_of(batch):
     """Return what numpy is indexed with to take the same rows."""
-    if isinstance(batch, (int, np.integer)):
-        return slice(batch)
-    if isinstance(batch, (list, tuple)):
-        dtype = bool if batch and isinstance(batch[0], bool) else int
-        return np.array(batch, dtype)
-    return slice(None) if batch is None else batch
+    if batch is None or isinstance(batch, slice):
+        return slice(None) if batch is None else batch
+    if np.ndim(batch) == 0:
+        return slice(int(batch))
+    rows = np.asarray(batch)
+    return rows if rows.dtype == bool else rows.astype(int)
 
 
 def function_of_rows():

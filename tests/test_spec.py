@@ -8,8 +8,10 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+import scipy.sparse
 from pytensor.compile import UnusedInputError
 from pytensor.graph.utils import MissingInputError
+from pytensor.sparse import csr_matrix
 from reference import DTYPES, ops_of
 
 import synk
@@ -34,6 +36,11 @@ def bad_arguments():
     yield "In", ([pytensor.In(x)],), {}, TypeError, "variable itself"
     yield "shared input", ([w], w.sum()), {}, TypeError, "w.*sliceable_shareds"
     yield "generator input", ([rng],), {}, TypeError, "rng"
+    sparse = pytensor.shared(scipy.sparse.csr_matrix(np.eye(2)), name="S")
+    m = csr_matrix("m")
+    yield "sparse input", ([m], m), {}, TypeError, "m"
+    yield "sparse output", ([], (sparse, "sum")), {}, TypeError, "S.*cannot be reduced"
+    yield "slice sparse", ([], x, None, None, None, [sparse]), {}, TypeError, "shared t"
     yield "twice", ([x, x], x.sum()), {}, ValueError, "input x is given twice"
     yield "in both", ([x], x.sum(), [x]), {}, ValueError, "input x is given twice"
     yield "scalar", ([c], c), {}, ValueError, "c has no dimensions.*bcast_inputs"
