@@ -69,7 +69,7 @@ class SharedMemoryComm:
         """
         control = self._control
         words = control.words
-        number = self._number = max(self._number, control.command * _COUNTS) + 1
+        number = self._number = self._next_number()
         if self.rank:
             words[control.rank_word(self.rank, BARRIER)] = number
             control.arrived.release()
@@ -100,17 +100,20 @@ class SharedMemoryComm:
             )
 
     def agree(self, word: int) -> list[int]:
-        """Return the words that the ranks gave, after waiting for all of them.
-
-        At least one barrier, or the end of the command, must follow before the next
-        use.
-        """
+        """Return the words that the ranks gave, after waiting for all of them."""
         control = self._control
-        control.words[control.rank_word(self.rank, WORD)] = word
+        # Two agreements in a row use two words: a fast rank may give its word for the
+        # second one while a slow rank still reads those of the first.
+        place = WORD + self._next_number() % 2
+        control.words[control.rank_word(self.rank, place)] = word
         self.barrier()
         return [
-            control.words[control.rank_word(rank, WORD)] for rank in range(self.size)
+            control.words[control.rank_word(rank, place)] for rank in range(self.size)
         ]
+
+    def _next_number(self) -> int:
+        """Return the number of the next barrier, the same on every rank."""
+        return max(self._number, self._control.command * _COUNTS) + 1
 
     def exchange(self, value: Any) -> list:
         """Return the small values that the ranks gave, in their order."""

@@ -4,7 +4,7 @@
 
     int64 words   command number | message length | aborted command
                   then for each rank:
-                  reply number | reply length | barrier count | a word to agree on
+                  reply number | reply length | barrier count | two words to agree on
     bytes         the message (MESSAGE_ROOM), then a reply of each rank (REPLY_ROOM)
 
 Everything is decided by these words; semaphores only wake a sleeper, so that a post too
@@ -20,10 +20,10 @@ from .waiting import SPINS, make_semaphore
 MESSAGE_ROOM = 64 * 1024
 REPLY_ROOM = 16 * 1024
 _WORDS = 4
-_RANK_WORDS = 4
+_RANK_WORDS = 5
 
 COMMAND, LENGTH, ABORTED = range(3)
-REPLY, REPLY_LENGTH, BARRIER, WORD = range(4)
+REPLY, REPLY_LENGTH, BARRIER, WORD = range(4)  # two words to agree on
 
 
 class Control:
