@@ -40,7 +40,13 @@ def bad_arguments():
     m = csr_matrix("m")
     yield "sparse input", ([m], m), {}, TypeError, "m"
     yield "sparse output", ([], (sparse, "sum")), {}, TypeError, "S.*cannot be reduced"
-    yield "slice sparse", ([], x, None, None, None, [sparse]), {}, TypeError, "shared t"
+    yield (
+        "slice sparse",
+        ([x], x, None, None, None, [sparse]),
+        {},
+        TypeError,
+        "shared t",
+    )
     yield "twice", ([x, x], x.sum()), {}, ValueError, "input x is given twice"
     yield "in both", ([x], x.sum(), [x]), {}, ValueError, "input x is given twice"
     yield "scalar", ([c], c), {}, ValueError, "c has no dimensions.*bcast_inputs"
