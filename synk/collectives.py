@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from pytensor.compile import SharedVariable
-from pytensor.tensor.type import TensorType
+from pytensor.tensor.type import DenseTensorType
 
 from .compiler.streams import value_for_rank
 from .engines import host
@@ -336,7 +336,7 @@ def all_gather(vars: Vars) -> Any:
         If a variable has no dimensions.
     """
     for var in check_variables(vars):
-        fixed = isinstance(var.type, TensorType) and var.type.shape[:1] != (None,)
+        fixed = isinstance(var.type, DenseTensorType) and var.type.shape[:1] != (None,)
         if fixed and var.type.ndim and SESSION.size > 1:
             raise ValueError(f"{var} ({var.type}) has a fixed length: it cannot grow")
     results = gather(vars, nd_up=0)

@@ -16,7 +16,7 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
 from pytensor.graph.rewriting.basic import node_rewriter
 from pytensor.tensor.rewriting.basic import register_canonicalize
-from pytensor.tensor.type import TensorType
+from pytensor.tensor.type import DenseTensorType
 
 from .comm.ops import REDUCE_OPS, check_dtype, check_op
 
@@ -159,6 +159,6 @@ def grad(cost: Variable, wrt: Any, *, op: str = "avg") -> Any:
 
 
 def _reduced(gradient: Variable, op: str) -> Variable:
-    if not isinstance(gradient.type, TensorType):
+    if not isinstance(gradient.type, DenseTensorType):
         return gradient  # disconnected, where the caller allowed that
     return all_reduce(gradient, op)

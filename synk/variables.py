@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from pytensor.compile import SharedVariable
-from pytensor.tensor.type import TensorType
+from pytensor.tensor.type import DenseTensorType
 
 from .comm.ops import REDUCE_OPS, check_dtype, check_op
 from .data import Data
@@ -74,7 +74,7 @@ def check_rows_to_scatter(
     """Check values to scatter; return them, the rows to use, and their cut by rank."""
     checked = []
     for var, value in zip(variables, given, strict=True):
-        if not isinstance(var.type, TensorType) or not var.type.ndim:
+        if not isinstance(var.type, DenseTensorType) or not var.type.ndim:
             raise ValueError(f"{var} ({var.type}) has no rows to scatter")
         # A fixed length is that of a part, not of the whole.
         whole = var.type.clone(shape=(None, *var.type.shape[1:]))
@@ -134,8 +134,8 @@ def check_rank(rank: int) -> int:
 def check_tensors(variables: list[SharedVariable], rows: bool = False) -> None:
     """Raise unless all variables are tensors, and have rows where that is asked."""
     for var in variables:
-        if not isinstance(var.type, TensorType):
-            raise TypeError(f"{var} is a {var.type}, not a tensor")
+        if not isinstance(var.type, DenseTensorType):
+            raise TypeError(f"{var.name or var} is a {var.type}, not a tensor")
         if rows and var.type.ndim == 0:
             raise ValueError(f"{var} has no rows: it has no dimensions")
 

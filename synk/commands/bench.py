@@ -44,7 +44,10 @@ class Row(NamedTuple):
 
 
 def interleave(
-    functions: Sequence[Callable[[], object]], repeats: int, number: int = 1
+    functions: Sequence[Callable[[], object]],
+    repeats: int,
+    number: int = 1,
+    pause: float = 0,
 ) -> list[float]:
     """Return the median seconds of each function, run in turns.
 
@@ -58,12 +61,16 @@ def interleave(
         How often each one has its turn.
     number : int
         Calls in one turn; a turn's time is divided by it.
+    pause : float
+        Seconds before each turn, for what the last one has left running: BLAS threads
+        look out for more work for some time after a call.
     """
     times: list[list[float]] = [[] for _ in functions]
     for function in functions:
         function()
     for _ in range(repeats):
         for function, of_function in zip(functions, times, strict=True):
+            time.sleep(pause)
             start = time.perf_counter()
             for _ in range(number):
                 function()

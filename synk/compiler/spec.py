@@ -16,7 +16,7 @@ from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.graph.utils import MissingInputError
-from pytensor.tensor.type import TensorType
+from pytensor.tensor.type import DenseTensorType
 
 from ..comm.ops import OPS, REDUCE_OPS, check_dtype, check_op
 from ..ops import AllReduce, is_reduced
@@ -156,7 +156,7 @@ def _check_inputs(variables: Sequence[Variable], what: str) -> list[Variable]:
                 f"{what}: {var} is a shared variable, which needs no passing;"
                 " see sliceable_shareds to use some of its rows"
             )
-        if not isinstance(var, Variable) or not isinstance(var.type, TensorType):
+        if not isinstance(var, Variable) or not isinstance(var.type, DenseTensorType):
             raise TypeError(f"{what} must be tensor variables, got {var!r}")
     return list(variables)
 
@@ -183,7 +183,9 @@ def _check_rows(var: Variable, what: str) -> None:
 
 def _check_sliceable(variables: Sequence[SharedVariable]) -> list[SharedVariable]:
     for var in variables:
-        if not isinstance(var, SharedVariable) or not isinstance(var.type, TensorType):
+        if not isinstance(var, SharedVariable) or not isinstance(
+            var.type, DenseTensorType
+        ):
             raise TypeError(
                 f"sliceable_shareds must be shared tensor variables, got {var!r}"
             )
@@ -217,7 +219,7 @@ def _split_outputs(outputs: Any) -> tuple[list[Variable], list[str | None], str]
 
 
 def _check_tensor(var: Variable, op: str) -> None:
-    if not isinstance(var.type, TensorType):
+    if not isinstance(var.type, DenseTensorType):
         raise TypeError(f"output {var} is a {var.type}: it cannot be reduced by {op!r}")
     check_dtype(op, var.type.numpy_dtype, f"output {var}")
 
@@ -245,7 +247,7 @@ def _split_updates(updates: Any) -> tuple[list, list[str | None]]:
         op = rest[0] if rest else UNNAMED
         if op != UNNAMED:
             check_op(op, (*REDUCE_OPS, None), f"update of {var}")
-            if isinstance(var.type, TensorType):
+            if isinstance(var.type, DenseTensorType):
                 check_dtype(op, var.type.numpy_dtype, f"update of {var}")
         pairs.append((var, var.type.filter_variable(new, allow_convert=True)))
         ops.append(op)
@@ -347,7 +349,7 @@ def _settle_ops(spec: FunctionSpec) -> None:
                 _check_tensor(var, "avg")
     for i, (var, new) in enumerate(spec.updates):
         if spec.update_ops[i] == UNNAMED:
-            numeric = isinstance(var.type, TensorType) and var.type.dtype != "bool"
+            numeric = isinstance(var.type, DenseTensorType) and var.type.dtype != "bool"
             spec.update_ops[i] = "avg" if numeric and new in of_rows else None
 
 
@@ -358,7 +360,7 @@ def _reduce_along(spec: FunctionSpec) -> None:
     if not any(is_reduced(var) for var in graph):
         return
     for i, (var, op) in enumerate(zip(spec.outputs, spec.output_ops, strict=True)):
-        is_scalar = isinstance(var.type, TensorType) and var.type.ndim == 0
+        is_scalar = isinstance(var.type, DenseTensorType) and var.type.ndim == 0
         if (
             op in ("avg", "sum")
             and is_scalar

@@ -27,7 +27,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.op import HasInnerGraph
 from pytensor.graph.traversal import io_toposort
 from pytensor.tensor.shape import Shape, Shape_i
-from pytensor.tensor.type import TensorType
+from pytensor.tensor.type import DenseTensorType
 
 from ..ops import AllReduce, is_reduced
 from .spec import FunctionSpec
@@ -217,7 +217,7 @@ class _Cutter:
         for i, (shared, new) in enumerate(self.spec.updates):
             level, on_rows = self.level.get(new, 0), new in self.on_rows
             stage = stages[level]
-            is_tensor = isinstance(shared.type, TensorType)
+            is_tensor = isinstance(shared.type, DenseTensorType)
             later = [part for s in stages[level + 1 :] for part in (s.common, s.rows)]
             if self.in_slices and not on_rows:
                 later.append(stage.rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from .gather import gather
 from .partition import Selection, count
 
 
@@ -11,8 +12,8 @@ class RowTaker:
     """Takes rows into a buffer that is used again, one for each input of a function.
 
     Adjacent rows are a view, of an array that is C-contiguous and writeable. Others are
-    gathered with ``numpy.take`` into memory that is warm already: a fresh array of that
-    size would cost page faults at every call.
+    gathered into memory that is warm already: a fresh array of that size would cost page
+    faults at every call.
     """
 
     def __init__(self) -> None:
@@ -29,9 +30,8 @@ class RowTaker:
             room = self._room(shape, array.dtype)
             room[...] = view
             return room
-        # mode="clip" is what lets `out` be written directly; the row numbers were
-        # checked when the batch was resolved.
-        return np.take(array, selection, 0, self._room(shape, array.dtype), "clip")
+        # The row numbers were checked when the batch was resolved.
+        return gather(array, selection, self._room(shape, array.dtype))
 
     def _room(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         buffer = self._buffer

@@ -63,7 +63,7 @@ class Zygote:
             self._pid = fork_quietly()
             if self._pid == 0:
                 _run(lambda: self._be_zygote(master, requests, reports))
-            self._pidfd = os.pidfd_open(self._pid)
+            self._pidfd = open_pidfd(self._pid)
             self._poll = select.poll()
             self._poll.register(self._reports, select.POLLIN)
             self._poll.register(self._pidfd, select.POLLIN)
@@ -173,7 +173,7 @@ def _serve_zygote(
     os.setpgid(0, 0)
     _forget_handlers()
     gc.freeze()  # the collector would otherwise touch, and so copy, every page
-    master_fd = os.pidfd_open(master)
+    master_fd = open_pidfd(master)
     poll = select.poll()
     poll.register(master_fd, select.POLLIN)
     poll.register(requests, select.POLLIN)
@@ -188,7 +188,7 @@ def _serve_zygote(
                     running = False
                 else:
                     pid = _fork_rank(rank, serve)
-                    pidfd = os.pidfd_open(pid)
+                    pidfd = open_pidfd(pid)
                     ranks[pidfd] = rank, pid
                     poll.register(pidfd, select.POLLIN)
                     os.write(reports, _REPORT.pack(rank, pid, _STARTED))
@@ -250,6 +250,25 @@ def _run(body: Callable[[], object]) -> NoReturn:
     finally:
         _flush()
         os._exit(status)
+
+
+def open_pidfd(pid: int) -> int:
+    """``os.pidfd_open``, which a Python built with old kernel headers does not have.
+
+    Conda's is such a one: it is made for kernels that lack the call, and runs on
+    others.
+    """
+    if hasattr(os, "pidfd_open"):
+        return os.pidfd_open(pid)
+    fd = ctypes.CDLL(None, use_errno=True).syscall(_SYS_PIDFD_OPEN, pid, 0)
+    if fd < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"pidfd_open: {os.strerror(number)}")
+    return fd
+
+
+_SYS_PIDFD_OPEN = 434
+"""The same on all architectures but Alpha."""
 
 
 def fork_quietly() -> int:
