@@ -416,8 +416,11 @@ class InterruptedAt:
         return self._line
 
 
-def interrupt_at(k: int, prepare) -> bool:
-    """Interrupt a call at line k; return whether there was such a line."""
+def interrupt_at(k: int, prepare, other) -> bool:
+    """Interrupt a call at line k; return whether there was such a line.
+
+    Afterwards `other`, a function that sums, and the call itself must work.
+    """
     call, expected = prepare()
     with InterruptedAt(k) as trace:
         try:
@@ -427,7 +430,7 @@ def interrupt_at(k: int, prepare) -> bool:
     if result is not None:  # no such line, or in a finalizer
         np.testing.assert_array_equal(result, expected)
     start = time.monotonic()
-    assert summing()(ROWS) == TOTAL, trace.raised_at
+    assert other(ROWS) == TOTAL, trace.raised_at
     np.testing.assert_array_equal(call(), expected)
     assert time.monotonic() - start < 5, trace.raised_at
     return bool(trace.raised_at)
@@ -456,8 +459,8 @@ def new_stages():
 
 def interrupt_everywhere(prepare, least: int) -> None:
     """Interrupt at line 1, 2, ... until there are no more."""
-    lines = 0
-    while interrupt_at(lines + 1, prepare):
+    lines, other = 0, summing()
+    while interrupt_at(lines + 1, prepare, other):
         lines += 1
     assert lines >= least
 
@@ -529,6 +532,7 @@ LAST_COMMANDS = ("worker_call", "worker_reduce")
 def test_a_rank_can_be_interrupted_at_any_line(prepare, first):
     with synk.session(3):
         prepared = prepare()
+        other = summing()
         if not first:
             prepared[0]()
         for k in range(1, 500):
@@ -543,7 +547,7 @@ def test_a_rank_can_be_interrupted_at_any_line(prepare, first):
             assert any("rank 1 of 3" in line for line in notes) == board(MET)
             note(K, 0)
             start = time.monotonic()
-            assert summing()(ROWS) == TOTAL
+            assert other(ROWS) == TOTAL
             np.testing.assert_array_equal(call(), expected)
             assert time.monotonic() - start < 5
             if not board(MET):

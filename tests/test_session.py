@@ -35,7 +35,7 @@ from processes import (
 import synk
 from synk.errors import StateError, WorkerDied
 from synk.session import SESSION
-from synk.workers import affinity, preconditions
+from synk.workers import affinity, preconditions, zygote
 
 # -- the states
 
@@ -295,6 +295,16 @@ def test_other_platforms_are_refused(monkeypatch):
     monkeypatch.setattr(preconditions.sys, "platform", "darwin")
     with pytest.raises(StateError, match=r"Linux.*darwin"):
         synk.fork(2)
+
+
+def test_a_python_without_pidfd_open_will_do(monkeypatch):
+    monkeypatch.delattr(os, "pidfd_open")
+    with pytest.raises(ProcessLookupError, match="pidfd_open"):
+        zygote.open_pidfd(2**22)
+    with synk.session(3):
+        assert summing()(ROWS) == TOTAL
+        with pytest.raises(WorkerDied):
+            acting(2, os._exit, 3)(ROWS)
 
 
 def test_a_fork_that_fails_leaves_nothing_and_can_be_repeated(monkeypatch):
