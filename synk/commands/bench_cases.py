@@ -21,7 +21,6 @@ from ..replication import master_replicate_variables
 from ..session import SESSION, Session
 from .bench import Row, interleave
 
-
 PAUSE = 0.2
 """Seconds; see `interleave`."""
 

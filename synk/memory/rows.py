@@ -12,8 +12,8 @@ class RowTaker:
     """Takes rows into a buffer that is used again, one for each input of a function.
 
     Adjacent rows are a view, of an array that is C-contiguous and writeable. Others are
-    gathered into memory that is warm already: a fresh array of that size would cost page
-    faults at every call.
+    gathered into memory that is warm already: a fresh array of that size would cost
+    page faults at every call.
     """
 
     def __init__(self) -> None:
