@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 
 import numpy as np
+import pytensor
 import pytest
 from pytensor.compile.mode import Mode
 
+import synk
 from synk.session import SESSION
 
 PY = Mode("py", None)
@@ -29,6 +31,20 @@ DTYPES = (*FLOATS, *INTEGERS, "bool", *COMPLEX)
 
 KINDS = {"floats": FLOATS, "integers": INTEGERS, "others": ("bool", *COMPLEX)}
 """The dtypes in groups: one session for each group, as many sessions take long."""
+
+SHAPES = [
+    (),
+    (4,),
+    (0,),
+    (3, 2),
+    (5, 5),
+    (2, 0, 3),
+    (2, 3, 2),
+    (1, 2, 3, 2),
+    (2, 1, 3, 1, 2),
+    (1500,),
+]
+"""0 to 5 dimensions; as many rows as ranks, fewer, more; more than a kernel's block."""
 
 REDUCE_OPS = ("avg", "sum", "prod", "min", "max")
 
@@ -55,6 +71,22 @@ def values_of(dtype: str, shape: tuple[int, ...], *seed: int) -> np.ndarray:
     if kind == "c":
         values = values + 1j * rng.uniform(-0.5, 0.5, shape)
     return np.asarray(values).astype(dtype)
+
+
+def shared_of(dtype: str, shape: tuple, name: str | None = None):
+    """Return a shared variable of a dtype and of as many dimensions as `shape`."""
+    return pytensor.shared(np.zeros((1,) * len(shape), dtype), name=name)
+
+
+def give(variables, ranks: int, dtype: str, shapes, seed: int) -> list[list]:
+    """Give every rank values of its own; return them by variable and rank."""
+    values = [
+        [values_of(dtype, shape, seed, i, rank) for rank in range(ranks)]
+        for i, shape in enumerate(shapes)
+    ]
+    for rank in range(ranks):
+        synk.set_value(rank, variables, [of_var[rank] for of_var in values])
+    return values
 
 
 def reduced(op: str, values, weights=None) -> np.ndarray:
