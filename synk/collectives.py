@@ -447,10 +447,12 @@ def worker_reduce(
     """Move this rank's values into their homes, and reduce a part of all ranks'."""
     homes = session.homes
     homes.attach(new_home, session)
-    misfits = homes.enter(numbers, session.registry.variables)
-    weights = homes.agree(session, op, numbers, misfits)
-    for run in homes.runs(numbers, weights):
-        session.comm.reduce(op, *run, targets=session.size if to_all else 1)
+    variables = session.registry.variables
+    runs = homes.enter(session.comm, numbers, variables)
+    homes.agree(session, op, runs)
+    for run in runs:
+        run.reduce(session.comm, op, session.size if to_all else 1)
+    homes.leave(runs, variables)
     session.comm.barrier()
     if keeps_rows:
         return

@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from pytensor.compile import SharedVariable
 
 from .comm.kernels import warm
+from .comm.shm import SharedMemoryComm
 from .engines import host
 from .errors import ShapeMismatch
 from .memory.segment import ALIGNMENT, Segment, Window, layout
@@ -54,11 +56,47 @@ class NewHome(NamedTuple):
     slots: dict[int, Slot]
 
 
-class Run(NamedTuple):
-    """Adjacent slots of one dtype: reduced as one array, ``buffers[rank, element]``."""
+@dataclass
+class Run:
+    """Adjacent slots of one dtype: one array, ``buffers[rank, element]``.
+
+    Attributes
+    ----------
+    buffers : numpy.ndarray, shape (ranks, elements)
+    members : list of (int, int)
+        Number of each variable, and where in the run it begins.
+    spans : list of (int, tuple of float)
+        Where a span of elements ends, and the weights of the ranks there.
+    movers : list of int
+        Variables whose values come from elsewhere on this rank.
+    late : list of (int, numpy.ndarray)
+        What is still to be copied of these; see `SharedMemoryComm.put`.
+    misfits : dict of int to tuple
+        Shapes of values that do not fit their slots.
+    """
 
     buffers: np.ndarray
-    weights: list[float]
+    members: list[tuple[int, int]]
+    spans: list[tuple[int, tuple[float, ...]]] = field(default_factory=list)
+    movers: list[int] = field(default_factory=list)
+    late: list[tuple[int, np.ndarray]] = field(default_factory=list)
+    misfits: dict[int, tuple[int, ...]] = field(default_factory=dict)
+
+    def divide(self, weights: Sequence[tuple[float, ...]]) -> None:
+        """Make spans of the variables that have the same weights."""
+        starts = [start for _, start in self.members]
+        ends = [*starts[1:], self.buffers.shape[1]]
+        for end, of_member in zip(ends, weights, strict=True):
+            if self.spans and self.spans[-1][1] == of_member:
+                self.spans.pop()
+            self.spans.append((end, of_member))
+
+    def reduce(self, comm: SharedMemoryComm, op: str, targets: int) -> None:
+        """Reduce this rank's part."""
+        start = 0
+        for end, weights in self.spans:
+            comm.reduce(op, self.buffers, weights, targets, (start, end), self.late)
+            start = end
 
 
 class Homes:
@@ -132,12 +170,16 @@ class Homes:
             self._segments.pop(home, None)
 
     def enter(
-        self, numbers: Sequence[int], everybody: Mapping[int, SharedVariable]
-    ) -> dict[int, tuple[int, ...]]:
-        """Move this rank's values into their slots.
+        self,
+        comm: SharedMemoryComm,
+        numbers: Sequence[int],
+        everybody: Mapping[int, SharedVariable],
+    ) -> list[Run]:
+        """Put this rank's values into their slots, where they are elsewhere.
 
         Parameters
         ----------
+        comm : SharedMemoryComm
         numbers : sequence of int
             The variables that are to be reduced.
         everybody : mapping of int to shared variable
@@ -145,26 +187,40 @@ class Homes:
 
         Returns
         -------
-        dict
-            The shapes of values that do not fit, by the position of their variable;
-            nothing is moved for these.
+        list of Run
+            What is to be reduced, in as few arrays as possible.
         """
-        misfits, movers = {}, []
-        for i, number in enumerate(numbers):
-            value, view = host.get_value(everybody[number]), self._views[number]
-            if value is view:
-                continue
-            if not self._slots[number].holds(value):
-                misfits[i] = value.shape
-            elif not _is_same_memory(value, view):
-                movers.append(number)
+        runs = self._runs(numbers)
+        movers = [
+            (run, number, start)
+            for run in runs
+            for number, start in run.members
+            if self._is_outside(number, host.get_value(everybody[number]))
+        ]
         if movers:
             self._evict_squatters(everybody)
-        for number in movers:
-            view = self._views[number]
-            view[...] = host.get_value(everybody[number])
-            host.set_value(everybody[number], view)
-        return misfits
+        for run, number, start in movers:
+            value = host.get_value(everybody[number])
+            if not self._slots[number].holds(value):
+                run.misfits[number] = value.shape
+                continue
+            late = comm.put(run.buffers, start, value)
+            if late is not None:
+                run.late.append(late)
+            run.movers.append(number)
+        return runs
+
+    def _is_outside(self, number: int, value: Any) -> bool:
+        view = self._views[number]
+        return value is not view and not (
+            self._slots[number].holds(value) and _is_same_memory(value, view)
+        )
+
+    def leave(self, runs: Sequence[Run], everybody: Mapping) -> None:
+        """Make the slots the values of the variables that have moved in."""
+        for run in runs:
+            for number in run.movers:
+                host.set_value(everybody[number], self._views[number])
 
     def _evict_squatters(self, everybody: Mapping[int, SharedVariable]) -> None:
         """Copy values that lie in a slot of another variable.
@@ -183,67 +239,63 @@ class Homes:
                 if view is None or not _is_same_memory(value, view):
                     host.set_value(var, value.copy())
 
-    def agree(
-        self,
-        session: Session,
-        op: str,
-        numbers: Sequence[int],
-        misfits: dict[int, tuple[int, ...]],
-    ) -> list[tuple[float, ...]]:
-        """Wait for all ranks, and return each variable's weight on every rank.
+    def agree(self, session: Session, op: str, runs: Sequence[Run]) -> None:
+        """Wait for all ranks, and learn each variable's weight on every rank.
 
         Raises
         ------
         ShapeMismatch
             On every rank, if the shapes of any variable differ.
         """
+        numbers = [number for run in runs for number, _ in run.members]
         mine = [session.registry.rows.get(number, NO_WEIGHT) for number in numbers]
+        misfits: dict[int, tuple[int, ...]] = {}
+        for run in runs:
+            misfits.update(run.misfits)
         simple = not misfits and len(set(mine)) == 1
         words = session.comm.agree(mine[0] if simple else _DETAILS)
         if _DETAILS not in words:
-            return [_weights(words)] * len(numbers)
+            weights = _weights(words)
+            for run in runs:
+                run.spans.append((run.buffers.shape[1], weights))
+            return
         details = session.comm.exchange((misfits, mine))
         self._check_shapes(op, numbers, [shapes for shapes, _ in details], session)
-        return [
-            _weights(of_var) for of_var in zip(*(w for _, w in details), strict=True)
-        ]
+        by_variable = zip(*(weights for _, weights in details), strict=True)
+        for run in runs:
+            run.divide([_weights(next(by_variable)) for _ in run.members])
 
     def _check_shapes(self, op, numbers, misfits, session) -> None:
-        for i, number in enumerate(numbers):
+        for number in numbers:
             usual = self._slots[number].shape
-            shapes = [of_rank.get(i, usual) for of_rank in misfits]
+            shapes = [of_rank.get(number, usual) for of_rank in misfits]
             var = session.registry.variables[number]
             check_shapes(f"reduce by {op!r}", var, shapes)
 
-    def runs(
-        self, numbers: Sequence[int], weights: Sequence[tuple[float, ...]]
-    ) -> list[Run]:
-        """Return what is to be reduced, in as few arrays as possible."""
-        order = sorted(range(len(numbers)), key=lambda i: self._slots[numbers[i]][:2])
-        runs: list[tuple[Slot, int, tuple]] = []  # first slot, end in bytes, weights
-        for i in order:
-            slot = self._slots[numbers[i]]
-            end = slot.offset + slot.nbytes
-            if runs:
-                first, before, of_run = runs[-1]
-                gap = slot.offset - before
-                if (
-                    first.home == slot.home
-                    and first.dtype == slot.dtype
-                    and of_run == weights[i]
-                    and gap < ALIGNMENT  # padding, which may be reduced too
-                ):
-                    runs[-1] = first, max(before, end), of_run
+    def _runs(self, numbers: Sequence[int]) -> list[Run]:
+        slots = sorted(
+            (self._slots[number], number) for number in dict.fromkeys(numbers)
+        )
+        groups: list[list[tuple[Slot, int]]] = []
+        for slot, number in slots:
+            if groups:
+                first, last = groups[-1][0][0], groups[-1][-1][0]
+                gap = slot.offset - last.offset - last.nbytes
+                same = slot.home == first.home and slot.dtype == first.dtype
+                if same and gap < ALIGNMENT:  # padding, which may be reduced too
+                    groups[-1].append((slot, number))
                     continue
-            runs.append((slot, end, weights[i]))
-        return [
-            Run(
-                self._rows[first.home][:, first.offset : end].view(first.dtype),
-                list(of_run),
-            )
-            for first, end, of_run in runs
-            if end > first.offset
+            groups.append([(slot, number)])
+        return [self._run(group) for group in groups]
+
+    def _run(self, group: list[tuple[Slot, int]]) -> Run:
+        first, last = group[0][0], group[-1][0]
+        rows = self._rows[first.home][:, first.offset : last.offset + last.nbytes]
+        itemsize = np.dtype(first.dtype).itemsize
+        members = [
+            (number, (slot.offset - first.offset) // itemsize) for slot, number in group
         ]
+        return Run(rows.view(first.dtype), members)
 
 
 def check_shapes(

@@ -1,6 +1,6 @@
 """Flat buffers: all values that a stage reduces, side by side in one piece of memory.
 
-Every rank has a row of the buffer. It copies its values there, waits for the others,
+Every rank has a row of the buffer. It puts its values there, waits for the others,
 reduces its part of all rows, and waits again; then its own row holds the results.
 """
 
@@ -68,20 +68,20 @@ class FlatBuffers:
         values = None if values is None else [np.asarray(value) for value in values]
         flat = self._buffers.get(key)
         fits = flat is not None and flat.fits(values)
-        if flat is not None and fits and values is not None:
-            flat.put(values)
+        late: list[list] = [[]]
+        if flat is not None and fits:
+            late = flat.put(comm, values)
         # The buffer's own number: after an interrupted change of buffers, two ranks may
         # hold different ones that both fit.
         words = comm.agree(flat.serial if flat is not None and fits else -1)
         if words[0] < 0 or any(word != words[0] for word in words):
             self._drop(key)
             flat = self._buffers[key] = self._renew(values, ops)
-            if values is not None:
-                flat.put(values)
+            late = flat.put(comm, values)
             comm.barrier()
         assert flat is not None
-        for op, rows in flat.runs:
-            comm.reduce(op, rows, weights)
+        for (op, rows), pieces in zip(flat.runs, late, strict=True):
+            comm.reduce(op, rows, weights, late=pieces)
         comm.barrier()
         return flat.views
 
@@ -151,12 +151,15 @@ class _Plan:
         offsets, self.nbytes = layout(sizes)
         self.offsets = dict(zip(order, offsets, strict=True))
         self.runs: list[list] = []  # dtype, op, start and end in bytes
+        self.places = []  # position of a value, its run, and where in that it begins
         for i, offset, size in zip(order, offsets, sizes, strict=True):
             kind = [kinds[i][0], ops[i]]
             if self.runs and self.runs[-1][:2] == kind:
                 self.runs[-1][3] = offset + size  # padding between them is reduced, too
             else:
                 self.runs.append([*kind, offset, offset + size])
+            start = (offset - self.runs[-1][2]) // np.dtype(kind[0]).itemsize
+            self.places.append((i, len(self.runs) - 1, start))
 
 
 class _Flat:
@@ -175,11 +178,10 @@ class _Flat:
         self._kinds = plan.kinds
         self._segment = segment  # the owner's; it lives as long as this
         self.runs = [
-            (op, rows[:, start:end].view(dtype))
-            for dtype, op, start, end in plan.runs
-            if end > start
+            (op, rows[:, start:end].view(dtype)) for dtype, op, start, end in plan.runs
         ]
         self.views = []
+        self._places = plan.places
         for i, (dtype, shape) in enumerate(plan.kinds):
             offset = plan.offsets[i]
             count = int(np.prod(shape, dtype=np.int64))
@@ -190,10 +192,20 @@ class _Flat:
         """Tell whether values of these shapes belong here; no values always do."""
         return values is None or _kinds(values) == self._kinds
 
-    def put(self, values: Sequence[np.ndarray]) -> None:
-        """Copy values into this rank's row."""
-        for view, value in zip(self.views, values, strict=True):
-            view[...] = value
+    def put(
+        self, comm: SharedMemoryComm, values: Sequence[np.ndarray] | None
+    ) -> list[list[tuple[int, np.ndarray]]]:
+        """Put values into this rank's row, and return what is left to copy in each run.
+
+        See `SharedMemoryComm.put`.
+        """
+        late: list[list] = [[] for _ in self.runs]
+        if values is not None:
+            for i, run, start in self._places:
+                left = comm.put(self.runs[run][1], start, values[i])
+                if left is not None:
+                    late[run].append(left)
+        return late
 
 
 def _kinds(values: Sequence[np.ndarray]) -> list[Kind]:

@@ -2,8 +2,8 @@
 
 All ranks run the same calls in the same order, within one command. An all-reduce works
 on a *home*: a segment in which every rank has a row of its own for the same variables.
-Each rank puts its values into its row, waits for the others, and then reduces its own
-part of all the rows::
+Each rank puts its values into its row, save for the part that no other rank reads,
+waits for the others, and then reduces its own part of all the rows::
 
     row of rank 0   | part 0 | part 1 | part 2 |
     row of rank 1   | part 0 | part 1 | part 2 |     rank r reads and writes part r
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import pickle
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -26,6 +27,13 @@ from ..workers.control import BARRIER, REPLY_ROOM, WORD, Control
 from ..workers.waiting import wait
 from .kernels import reduce_part
 from .ops import shares
+
+LATE = 1 << 16
+"""Bytes of a rank's own part from which on `SharedMemoryComm.put` leaves it."""
+
+_CHUNK = (
+    1 << 21
+)  # bytes: copied, then reduced while they are in a cache; 1 << 18 took longer
 
 _COUNTS = 1 << 24
 """Barriers that one command may have; a barrier's number is command * this + count."""
@@ -127,12 +135,46 @@ class SharedMemoryComm:
         self.barrier()  # the rooms are free for the next use
         return values
 
+    def put(
+        self, buffers: np.ndarray, start: int, values: np.ndarray
+    ) -> tuple[int, np.ndarray] | None:
+        """Copy values into this rank's row, where others will read them.
+
+        The part that this rank reduces itself nobody else reads. It is left to
+        `reduce`, which copies it block by block, on its way through the cache.
+
+        Parameters
+        ----------
+        buffers : numpy.ndarray, shape (size, elements)
+        start : int
+            Where in the row the values belong.
+        values : numpy.ndarray
+            Of the buffers' dtype.
+
+        Returns
+        -------
+        (int, numpy.ndarray) or None
+            What is left: start and values, to be passed to `reduce`.
+        """
+        row = buffers[self.rank]
+        stop = start + values.size
+        low, high = (min(max(end, start), stop) for end in self._my_part(buffers))
+        if (high - low) * buffers.itemsize < LATE or not values.flags.c_contiguous:
+            row[start:stop].reshape(values.shape)[...] = values
+            return None
+        flat = values.reshape(-1)
+        row[start:low] = flat[: low - start]
+        row[high:stop] = flat[high - start :]
+        return low, flat[low - start : high - start]
+
     def reduce(
         self,
         op: str,
         buffers: np.ndarray,
         weights: Sequence[float],
         targets: int | None = None,
+        span: tuple[int, int] | None = None,
+        late: Sequence[tuple[int, np.ndarray]] = (),
     ) -> None:
         """Reduce this rank's part of all rows, in place.
 
@@ -149,10 +191,25 @@ class SharedMemoryComm:
             unless all are.
         targets : int, optional
             How many rows, from rank 0 on, receive the result; all by default.
+        span : (int, int), optional
+            The elements to reduce, by default all.
+        late : sequence of (int, numpy.ndarray)
+            What `put` has left of this rank's values, in ascending order.
         """
         start, stop = self._my_part(buffers)
+        if span is not None:
+            start, stop = max(start, span[0]), min(stop, span[1])
         fractions = np.array(shares(weights))
-        reduce_part(op, buffers, fractions, start, stop, targets or self.size)
+        targets = targets or self.size
+        if not late:
+            reduce_part(op, buffers, fractions, start, stop, targets)
+            return
+        step = _CHUNK // buffers.itemsize
+        pieces = deque(late)
+        for low in range(start, stop, step):
+            high = min(low + step, stop)
+            _copy_late(buffers[self.rank], pieces, low, high)
+            reduce_part(op, buffers, fractions, low, high, targets)
 
     def _my_part(self, buffers: np.ndarray) -> tuple[int, int]:
         """Return this rank's part in elements; parts meet on cache lines."""
@@ -162,3 +219,17 @@ class SharedMemoryComm:
         start = lines * self.rank // self.size * unit
         stop = lines * (self.rank + 1) // self.size * unit
         return start, min(stop, elements)
+
+
+def _copy_late(
+    row: np.ndarray, pieces: deque[tuple[int, np.ndarray]], low: int, high: int
+) -> None:
+    """Copy what of the pieces belongs between two elements; drop what is done."""
+    while pieces and pieces[0][0] < high:
+        start, values = pieces.popleft()
+        begin, end = max(start, low), min(start + values.size, high)
+        if begin < end:
+            row[begin:end] = values[begin - start : end - start]
+        if start + values.size > high:
+            pieces.appendleft((start, values))
+            return
