@@ -6,7 +6,9 @@ those over all ranks (:func:`synk.grad`); gradients are taken as they are. The f
 and so the numbers, are those of ``torch.optim``.
 
 State, such as a velocity, is kept in shared variables of the parameters' dtypes; a
-float32 parameter stays float32. A learning rate may be a number or a variable.
+float32 parameter stays float32. It is named after parameter and rule, as in
+``"W:adam_squares"``: checkpoints go by these names. A learning rate may be a number or
+a variable.
 """
 
 from __future__ import annotations
@@ -97,7 +99,7 @@ def momentum(
     """
     updates: Updates = {}
     for p, g in _gradients(loss_or_grads, params):
-        velocity = _state(p)
+        velocity = _state(p, "momentum_velocity")
         step = _like(momentum, p) * velocity - _like(learning_rate, p) * g
         updates[velocity] = step
         updates[p] = p + step
@@ -136,7 +138,7 @@ def nesterov_momentum(
     """
     updates: Updates = {}
     for p, g in _gradients(loss_or_grads, params):
-        velocity, kept = _state(p), _like(momentum, p)
+        velocity, kept = _state(p, "nesterov_momentum_velocity"), _like(momentum, p)
         move = _like(learning_rate, p) * g
         step = kept * velocity - move
         updates[velocity] = step
@@ -178,7 +180,7 @@ def adagrad(
     """
     updates: Updates = {}
     for p, g in _gradients(loss_or_grads, params):
-        squares = _state(p)
+        squares = _state(p, "adagrad_squares")
         new = squares + g**2
         updates[squares] = new
         updates[p] = p - _like(learning_rate, p) * g / (
@@ -224,7 +226,7 @@ def rmsprop(
     """
     updates: Updates = {}
     for p, g in _gradients(loss_or_grads, params):
-        squares = _state(p)
+        squares = _state(p, "rmsprop_squares")
         new = _mean(squares, g**2, _like(rho, p))
         updates[squares] = new
         updates[p] = p - _like(learning_rate, p) * g / (
@@ -272,7 +274,8 @@ def adadelta(
     """
     updates: Updates = {}
     for p, g in _gradients(loss_or_grads, params):
-        squares, steps = _state(p), _state(p)
+        squares = _state(p, "adadelta_squares")
+        steps = _state(p, "adadelta_steps")
         kept, small = _like(rho, p), _like(epsilon, p)
         new = _mean(squares, g**2, kept)
         step = g * pt.sqrt(steps + small) / pt.sqrt(new + small)
@@ -317,7 +320,9 @@ def adam(
     -----
     Algorithm 1 of Kingma and Ba, arXiv 1412.6980.
     """
-    return adamw(loss_or_grads, params, learning_rate, beta1, beta2, epsilon, 0.0)
+    return _adam(
+        "adam", loss_or_grads, params, learning_rate, beta1, beta2, epsilon, 0.0
+    )
 
 
 def adamw(
@@ -358,21 +363,16 @@ def adamw(
     -----
     Algorithm 2 of Loshchilov and Hutter, arXiv 1711.05101.
     """
-    updates: Updates = {}
-    step_number = _count(updates)
-    for p, g in _gradients(loss_or_grads, params):
-        means, squares = _state(p), _state(p)
-        new_mean = _mean(means, g, _like(beta1, p))
-        new_squares = _mean(squares, g**2, _like(beta2, p))
-        rate = _like(learning_rate, p)
-        root = pt.sqrt(new_squares / _correction(beta2, step_number, p))
-        step = (
-            new_mean / _correction(beta1, step_number, p) / (root + _like(epsilon, p))
-        )
-        updates[means], updates[squares] = new_mean, new_squares
-        shrunk = p * (1 - rate * _like(weight_decay, p)) if weight_decay else p
-        updates[p] = shrunk - rate * step
-    return updates
+    return _adam(
+        "adamw",
+        loss_or_grads,
+        params,
+        learning_rate,
+        beta1,
+        beta2,
+        epsilon,
+        weight_decay,
+    )
 
 
 def adamax(
@@ -411,14 +411,38 @@ def adamax(
     Algorithm 2 of Kingma and Ba, arXiv 1412.6980.
     """
     updates: Updates = {}
-    step_number = _count(updates)
+    params = list(params)
+    step_number = _count(updates, params, "adamax")
     for p, g in _gradients(loss_or_grads, params):
-        means, largest = _state(p), _state(p)
+        means, largest = _state(p, "adamax_means"), _state(p, "adamax_largest")
         new_mean = _mean(means, g, _like(beta1, p))
         size = pt.maximum(_like(beta2, p) * largest, pt.abs(g) + _like(epsilon, p))
         rate = _like(learning_rate, p) / _correction(beta1, step_number, p)
         updates[means], updates[largest] = new_mean, size
         updates[p] = p - rate * new_mean / size
+    return updates
+
+
+def _adam(
+    name: str, loss_or_grads: Any, params: Sequence, learning_rate: Any, *options: Any
+) -> Updates:
+    """Return the updates of Adam, under the name of the rule."""
+    beta1, beta2, epsilon, weight_decay = options
+    updates: Updates = {}
+    params = list(params)
+    step_number = _count(updates, params, name)
+    for p, g in _gradients(loss_or_grads, params):
+        means, squares = _state(p, f"{name}_means"), _state(p, f"{name}_squares")
+        new_mean = _mean(means, g, _like(beta1, p))
+        new_squares = _mean(squares, g**2, _like(beta2, p))
+        rate = _like(learning_rate, p)
+        root = pt.sqrt(new_squares / _correction(beta2, step_number, p))
+        step = (
+            new_mean / _correction(beta1, step_number, p) / (root + _like(epsilon, p))
+        )
+        updates[means], updates[squares] = new_mean, new_squares
+        shrunk = p * (1 - rate * _like(weight_decay, p)) if weight_decay else p
+        updates[p] = shrunk - rate * step
     return updates
 
 
@@ -438,10 +462,10 @@ def _gradients(loss_or_grads: Any, params: Sequence) -> Iterator[tuple[Any, Any]
         yield p, pt.cast(g, p.type.dtype)
 
 
-def _state(param: SharedVariable) -> SharedVariable:
+def _state(param: SharedVariable, what: str) -> SharedVariable:
     """Return a shared variable of zeros like a parameter."""
     value = np.zeros_like(param.get_value(borrow=True))
-    name = None if param.name is None else f"{param.name}_state"
+    name = None if param.name is None else f"{param.name}:{what}"
     return pytensor.shared(value, name=name, shape=param.type.shape)
 
 
@@ -455,9 +479,12 @@ def _mean(old: Any, new: Any, kept: Any) -> Any:
     return kept * old + (1 - kept) * new
 
 
-def _count(updates: Updates) -> Variable:
+def _count(updates: Updates, params: list, rule: str) -> Variable:
     """Add a step counter to the updates; return the number of the present step."""
-    count = pytensor.shared(np.int64(0), name="step")
+    # One for all parameters, named after the first: two rules in one script differ.
+    named = bool(params) and params[0].name is not None
+    name = f"{params[0].name}:{rule}_step" if named else None
+    count = pytensor.shared(np.int64(0), name=name)
     updates[count] = count + 1
     return updates[count]
 

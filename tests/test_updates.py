@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
@@ -204,3 +206,26 @@ def test_gradients_are_taken_as_they_are():
         updates.sgd([pt.ones(2)], params, 0.5)
     with pytest.raises(TypeError, match="shared variables"):
         updates.sgd(loss, [pt.vector("v")], 0.5)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_the_names_of_a_rules_state_are_unique_and_stable(name):
+    names = []
+    for _ in range(2):
+        _, loss, params = _problem()
+        names.append([var.name for var in getattr(updates, name)(loss, params, 0.1)])
+        other = getattr(updates, name)(loss, [params[1]], 0.1)
+    first, again = names
+    assert first == again
+    assert len(set(first)) == len(first)
+    state = [var for var in first if var not in ("w", "b")]
+    assert all(re.match(rf"[wb]:{name}_[a-z]+$", var) for var in state)
+    # Of a second rule of the same kind, for other parameters.
+    assert {var.name for var in other} <= {"b", f"b:{name}_step", *first}
+
+
+def test_state_of_parameters_without_names_has_none():
+    w = pytensor.shared(np.zeros(2))
+    names = [var.name for var in updates.adam([pt.ones(2)], [w])]
+    assert names == [None] * 4
+    assert len(updates.adam([], [])) == 1
