@@ -1,6 +1,7 @@
 """synk: Theano functions, data-parallel on every core, from a serial script."""
 
 from . import ops, updates
+from .checkpoints import load, save
 from .collectives import (
     all_gather,
     all_reduce,
@@ -15,6 +16,7 @@ from .collectives import (
 )
 from .data import Data, data
 from .errors import (
+    CheckpointError,
     RankTimeout,
     RemoteError,
     RemoteTraceback,
@@ -31,6 +33,7 @@ from .session import close, fork, is_forked, rank, session, size
 __version__ = "0.1.0"
 
 __all__ = [
+    "CheckpointError",
     "Data",
     "Function",
     "RankTimeout",
@@ -55,9 +58,11 @@ __all__ = [
     "get_value",
     "grad",
     "is_forked",
+    "load",
     "ops",
     "rank",
     "reduce",
+    "save",
     "scatter",
     "session",
     "set_value",

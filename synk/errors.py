@@ -21,6 +21,10 @@ class ShapeMismatch(SynkError, ValueError):
     """A collective needs equal shapes and the ranks have different ones."""
 
 
+class CheckpointError(SynkError, ValueError):
+    """A checkpoint is damaged, or does not have what is to be loaded from it."""
+
+
 class RankTimeout(SynkError, TimeoutError):
     """A rank did not answer before the deadline given to :func:`synk.fork`."""
 

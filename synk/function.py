@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from pytensor.compile import SharedVariable
 
 from .comm.flat import ALONE
 from .comm.ops import combine
@@ -159,6 +160,11 @@ class Function:
     def update_modes(self) -> list[str | None]:
         """How each update is combined over slices, in the order of the updates."""
         return list(self._spec.update_ops)
+
+    @property
+    def updated(self) -> list[SharedVariable]:
+        """The shared variables that a call updates, in the order of the updates."""
+        return [var for var, _ in self._spec.updates]
 
     def __repr__(self) -> str:
         inputs = ", ".join(map(str, self._inputs))

@@ -11,6 +11,7 @@ import pytest
 
 import synk
 
+FORMATS = (".npz", ".safetensors")
 WORLD_SIZES = (1, 2, 3, 5)
 
 
@@ -56,3 +57,11 @@ def two_ranks():
     """Fork a session of two ranks."""
     with synk.session(2) as size:
         yield size
+
+
+@pytest.fixture(params=FORMATS)
+def checkpoint(request, tmp_path):
+    """Return a path to save to, in each format."""
+    if request.param == ".safetensors":
+        pytest.importorskip("safetensors", reason="safetensors is not installed")
+    return tmp_path / f"checkpoint{request.param}"

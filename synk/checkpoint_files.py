@@ -1,0 +1,180 @@
+"""The files of checkpoints: arrays by name in ``.npz`` or ``.safetensors``, atomically.
+
+A file is written under another name in the same folder, flushed to the disk, and then
+takes the place of the old one in a single step. So there is the old file or the new one
+at every moment, after a crash too, and never a part of either.
+
+Nothing here is pickled: reading a file never runs code from it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import secrets
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .errors import CheckpointError
+
+
+class Format(NamedTuple):
+    """How arrays lie in a file."""
+
+    write: Callable[[Path, Mapping[str, np.ndarray]], None]
+    read: Callable[[Path, Sequence[str]], dict[str, np.ndarray]]
+
+
+def format_of(path: Path) -> Format:
+    """Return the format that a file's extension stands for."""
+    found = FORMATS.get(path.suffix.lower())
+    if found is None:
+        raise ValueError(
+            f"a checkpoint's path must end in {' or '.join(FORMATS)}, got {str(path)!r}"
+        )
+    return found
+
+
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write a file, or leave everything as it was."""
+    kind = format_of(path)
+    target = Path(os.path.realpath(path))  # a link stays one
+    temporary = target.with_name(f".synk-{os.getpid()}-{secrets.token_hex(8)}")
+    try:
+        # Made here, so that its permissions are those that the user's umask gives.
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        kind.write(temporary, arrays)
+        _flush(temporary, os.O_RDWR)
+        os.replace(temporary, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+    _flush(target.parent, os.O_RDONLY | os.O_DIRECTORY)  # the new name itself
+
+
+def _flush(path: Path, flags: int) -> None:
+    """Wait until a file, or a folder's list of names, is on the disk."""
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_arrays(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return the arrays of these names; the file may hold others too.
+
+    Raises
+    ------
+    CheckpointError
+        If the file is damaged, or lacks a name.
+    OSError
+        If there is no such file, or it must not be read.
+    """
+    kind = format_of(path)
+    with open(path, "rb"):
+        pass
+    try:
+        return kind.read(path, names)
+    except (CheckpointError, ImportError, MemoryError):
+        raise
+    except Exception as error:  # what a damaged file raises has no common class
+        raise CheckpointError(
+            f"{path} is damaged, or no {path.suffix} file"
+            f" ({type(error).__name__}: {error})"
+        ) from error
+
+
+def _check_present(path: Path, names: Sequence[str], present: Sequence[str]) -> None:
+    missing = [name for name in names if name not in present]
+    if missing:
+        shown = ", ".join(sorted(present)[:20]) or "nothing"
+        more = f" and {len(present) - 20} more" if len(present) > 20 else ""
+        raise CheckpointError(
+            f"{path} has no value for {', '.join(missing)}; it has {shown}{more}"
+        )
+
+
+# -- .npz: numpy's zip archive of .npy files -------------------------------------------
+
+
+def _write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    # Not by np.savez, which cannot store arrays named "file" or "allow_pickle".
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+        for name, array in arrays.items():
+            member = zipfile.ZipInfo(f"{name}.npy")
+            with archive.open(member, "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, array, allow_pickle=False)
+
+
+def _read_npz(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
+    with zipfile.ZipFile(path) as archive:
+        present = [name.removesuffix(".npy") for name in archive.namelist()]
+        _check_present(path, names, present)
+        # `read` compares a member's checksum before anything is made of its bytes.
+        return {
+            name: np.lib.format.read_array(
+                io.BytesIO(archive.read(f"{name}.npy")), allow_pickle=False
+            )
+            for name in names
+        }
+
+
+# -- .safetensors ----------------------------------------------------------------------
+
+_CHECKSUMS = "synk.crc32"
+"""The format has no checksums: ours lie in the header, where it has room for text."""
+
+
+def _safetensors() -> Any:
+    try:
+        import safetensors.numpy
+    except ImportError as error:
+        raise ImportError(
+            "checkpoints in .safetensors need the package safetensors:"
+            " pip install safetensors, or use .npz"
+        ) from error
+    return safetensors
+
+
+def _write_safetensors(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    library = _safetensors()
+    for name, array in arrays.items():
+        if array.dtype.kind not in "biuf":
+            raise TypeError(
+                f"{name} is {array.dtype}, which .safetensors does not have; use .npz"
+            )
+    sums = {name: _checksum(array) for name, array in arrays.items()}
+    text = {_CHECKSUMS: json.dumps(sums)}
+    # Not by its save_file: that makes a file of its own, with its own permissions.
+    path.write_bytes(library.numpy.save(dict(arrays), text))
+
+
+def _read_safetensors(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
+    with _safetensors().safe_open(path, framework="numpy") as file:
+        _check_present(path, names, list(file.keys()))
+        arrays = {name: file.get_tensor(name) for name in names}
+        sums = json.loads((file.metadata() or {}).get(_CHECKSUMS, "null"))
+    if sums is not None:  # the file is ours
+        for name, array in arrays.items():
+            if sums.get(name) != _checksum(array):
+                raise CheckpointError(f"{path} is damaged: bad checksum of {name}")
+    return arrays
+
+
+def _checksum(array: np.ndarray) -> int:
+    return zlib.crc32(array.reshape(-1).view(np.uint8).data)
+
+
+FORMATS = {
+    ".npz": Format(_write_npz, _read_npz),
+    ".safetensors": Format(_write_safetensors, _read_safetensors),
+}

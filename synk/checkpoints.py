@@ -1,0 +1,266 @@
+"""Checkpoints: the values of shared variables in a file, and back on every rank."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pytensor.compile import SharedVariable
+from pytensor.tensor.type import DenseTensorType
+
+from .checkpoint_files import format_of, read_arrays, write_arrays
+from .collectives import worker_get_values
+from .compiler.streams import value_for_rank
+from .engines import host
+from .errors import CheckpointError
+from .replication import master_replicate_variables
+from .session import SESSION, Session
+from .variables import stage_values, store
+
+
+def save(path: str | os.PathLike[str], vars: Any) -> None:
+    """Write the values of shared variables to a file.
+
+    Parameters
+    ----------
+    path : str or path-like
+        Ends in ``.npz`` or ``.safetensors``, which says the format. The latter needs
+        the package safetensors. An old file is replaced in one step, or left as it was
+        if anything goes wrong.
+    vars : shared variable, list of these, or dict of str to shared variable
+        Tensors and random generators. In the file a variable goes by its name, or by
+        its key in a dict; one without a name by its place in the list, which then must
+        be of the same length and order for :func:`load`. Names must differ.
+
+    Raises
+    ------
+    ImportError
+        If the package safetensors is needed and not installed.
+    OSError
+        If the file cannot be written.
+    StateError
+        In a worker.
+    TypeError, ValueError
+        If the extension is none of the two, two variables have one name, or one cannot
+        be stored: sparse matrices, generators of other classes than numpy's, and
+        complex numbers in ``.safetensors``.
+
+    Notes
+    -----
+    Where ranks have different values, those of rank 0 are saved. Of a random generator
+    the state on every rank is saved. It works without a session, too.
+
+    Update rules keep state of their own: ``synk.save(path, list(updates))`` saves that
+    along with the parameters, and :attr:`Function.updated` is the same list.
+    """
+    _check_state()
+    path = Path(path)
+    format_of(path)
+    by_name = _by_name(vars)
+    streams = _streams([var for var in by_name.values() if _is_generator(var)])
+    arrays = {}
+    for name, var in by_name.items():
+        if var in streams:
+            arrays[_key(name, var)] = _as_bytes(var, streams[var])
+        else:
+            arrays[_key(name, var)] = np.asarray(host.get_value(var), order="C")
+    write_arrays(path, arrays)
+
+
+def load(path: str | os.PathLike[str], vars: Any) -> None:
+    """Set shared variables, on all ranks, to the values in a file.
+
+    Parameters
+    ----------
+    path : str or path-like
+        A file that :func:`save` has written, or another program in one of its formats.
+    vars : shared variable, list of these, or dict of str to shared variable
+        As for :func:`save`. The file may hold values of other variables as well.
+
+    Raises
+    ------
+    CheckpointError
+        If the file is damaged, lacks a variable, or has a value of another dtype or
+        number of dimensions, or of a shape that the variable's type excludes. All of
+        the file is checked before any variable is set.
+    ImportError
+        If the package safetensors is needed and not installed.
+    OSError
+        If the file cannot be read.
+    StateError
+        In a worker.
+    TypeError, ValueError
+        As for :func:`save`.
+
+    Notes
+    -----
+    A file that was cut short is always noticed, and so are changed bytes in those that
+    :func:`save` has written. The format ``.safetensors`` has no checksums of its own:
+    in such files of other programs, changed values are not noticed.
+
+    A random generator gets the states saved if there are as many ranks as there were.
+    On another number of ranks the streams are derived from that of rank 0.
+    """
+    _check_state()
+    path = Path(path)
+    by_name = _by_name(vars)
+    keys = [_key(name, var) for name, var in by_name.items()]
+    arrays = read_arrays(path, keys)
+    variables = list(by_name.values())
+    values = [
+        _value(path, key, var, arrays[key])
+        for key, var in zip(keys, variables, strict=True)
+    ]
+    if SESSION.state == "running":
+        numbers = master_replicate_variables(variables)
+        staged = stage_values(values, values)
+        SESSION.run(worker_load, numbers, staged, mine=(numbers, values))
+    else:
+        for var, value in zip(variables, values, strict=True):
+            host.set_value(var, _of_rank(value, 0, 1))
+
+
+def worker_load(session: Session, numbers: list[int], values: list) -> None:
+    """Copy the values into this rank's variables."""
+    for number, value in zip(numbers, values, strict=True):
+        mine = _of_rank(session.array(value), session.rank, session.size)
+        store(session, number, mine)
+
+
+def _of_rank(value: Any, rank: int, size: int) -> Any:
+    """Return an array, or of a list of generators the one for a rank."""
+    if not isinstance(value, list):
+        return value
+    return value[rank] if len(value) == size else value_for_rank(value[0], rank)
+
+
+def _check_state() -> None:
+    """Raise in a worker, and where ranks cannot be reached that should be."""
+    if SESSION.state not in ("unforked", "closed", "child"):
+        SESSION.check_running()
+
+
+# -- names ---------------------------------------------------------------------------
+
+
+def _by_name(vars: Any) -> dict[str, SharedVariable]:
+    """Return the variables by the names that they have in a file."""
+    if isinstance(vars, SharedVariable):
+        vars = [vars]
+    if isinstance(vars, Mapping):
+        if any(isinstance(name, SharedVariable) for name in vars):
+            raise TypeError("got a dict of updates: pass its variables, list(updates)")
+        names, variables = list(vars), list(vars.values())
+    elif isinstance(vars, (set, frozenset)):
+        raise TypeError("variables must be in a list or a dict: a set has no order")
+    else:
+        variables = list(vars)
+        names = [
+            getattr(var, "name", None) or f"unnamed {i} of {len(variables)}"
+            for i, var in enumerate(variables)
+        ]
+    for name, var in zip(names, variables, strict=True):
+        _check_variable(name, var)
+    if len(set(variables)) < len(variables):
+        raise ValueError("a variable is listed twice")
+    keys = [_key(name, var) for name, var in zip(names, variables, strict=True)]
+    twice = sorted({key for key in keys if keys.count(key) > 1})
+    if twice:
+        raise ValueError(
+            f"several variables are named {', '.join(twice)}: a file tells them apart"
+            " by their names; name them, or pass a dict of names"
+        )
+    return dict(zip(names, variables, strict=True))
+
+
+def _check_variable(name: Any, var: Any) -> None:
+    if not isinstance(var, SharedVariable):
+        raise TypeError(f"a checkpoint is of shared variables, got {var!r}")
+    if not isinstance(name, str):
+        raise TypeError(f"names must be of type str, got {name!r}")
+    if not name or "\0" in name or name == "__metadata__":
+        raise ValueError(f"a variable in a file cannot have the name {name!r}")
+    if not isinstance(var.type, DenseTensorType) and not _is_generator(var):
+        raise TypeError(
+            f"{name} is a {var.type}: only dense tensors and random generators can be"
+            " in a checkpoint"
+        )
+
+
+def _is_generator(var: SharedVariable) -> bool:
+    return isinstance(host.get_value(var), np.random.Generator)
+
+
+def _key(name: str, var: SharedVariable) -> str:
+    """Return what an array is called in the file."""
+    return f"{name}:bit_generators" if _is_generator(var) else name
+
+
+# -- values --------------------------------------------------------------------------
+
+
+def _value(path: Path, key: str, var: SharedVariable, array: np.ndarray) -> Any:
+    """Return what a variable gets from a file: an array, or a generator by rank."""
+    try:
+        if _is_generator(var):
+            return _as_generators(array)
+        return var.type.filter(array, strict=True)
+    except Exception as error:
+        raise CheckpointError(
+            f"{path}: {key}, {array.dtype} of shape {array.shape}, is no value for"
+            f" {var} ({var.type}): {error}"
+        ) from error
+
+
+BIT_GENERATORS = {
+    kind.__name__: kind
+    for kind in (
+        np.random.PCG64,
+        np.random.PCG64DXSM,
+        np.random.MT19937,
+        np.random.Philox,
+        np.random.SFC64,
+    )
+}
+
+
+def _streams(variables: list[SharedVariable]) -> dict[SharedVariable, Sequence]:
+    """Return the generators of all ranks, by variable."""
+    if not variables:
+        return {}
+    if SESSION.state == "running":
+        numbers = master_replicate_variables(variables)
+        by_rank = SESSION.run(worker_get_values, numbers, None)
+    else:
+        by_rank = [[host.get_value(var) for var in variables]]
+    return dict(zip(variables, zip(*by_rank, strict=True), strict=True))
+
+
+def _as_bytes(var: SharedVariable, generators: Sequence) -> np.ndarray:
+    """Return the states of generators, by rank, as JSON in an array."""
+    for generator in generators:
+        kind = type(generator.bit_generator)
+        if kind not in BIT_GENERATORS.values():
+            raise TypeError(
+                f"{var} draws from {kind.__name__}: only the state of"
+                f" {', '.join(BIT_GENERATORS)} can be in a checkpoint"
+            )
+    states = [generator.bit_generator.state for generator in generators]
+    text = json.dumps(states, default=lambda part: part.tolist())
+    return np.frombuffer(text.encode(), np.uint8)
+
+
+def _as_generators(array: np.ndarray) -> list[np.random.Generator]:
+    """Return generators in the states that `_as_bytes` has stored."""
+    generators = []
+    for state in json.loads(array.tobytes()):
+        bit_generator = BIT_GENERATORS[state["bit_generator"]]()
+        bit_generator.state = state
+        generators.append(np.random.Generator(bit_generator))
+    if not generators:
+        raise ValueError("no state of any rank")
+    return generators
