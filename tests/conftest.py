@@ -14,6 +14,8 @@ import synk
 FORMATS = (".npz", ".safetensors")
 WORLD_SIZES = (1, 2, 3, 5)
 
+collect_ignore = ["bench"]  # a program; its peers import what may not be installed
+
 
 def leftovers() -> list[str]:
     """Return what a test left behind: processes, segments, semaphores."""
