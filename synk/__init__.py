@@ -29,6 +29,7 @@ from .errors import (
 from .function import Function, distribute, function
 from .ops import grad
 from .session import close, fork, is_forked, rank, session, size
+from .training import train_function
 
 __version__ = "0.1.0"
 
@@ -67,5 +68,6 @@ __all__ = [
     "session",
     "set_value",
     "size",
+    "train_function",
     "updates",
 ]

@@ -1,0 +1,150 @@
+"""`train_function`: loss, gradient and update rule in one function."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytensor
+from pytensor.compile import SharedVariable
+from pytensor.graph.basic import Variable
+
+from . import updates as rules
+from .function import Function, function
+from .ops import grad
+
+
+def train_function(
+    inputs: Sequence, loss: Any, params: Any, rule: Any, **options: Any
+) -> Function:
+    """Make a function whose call is a training step.
+
+    It is ``synk.function(inputs, loss, updates=rule(synk.grad(loss, params), params))``
+    with the further arguments of both.
+
+    Parameters
+    ----------
+    inputs : list of TensorVariable
+        Scattered, as for :func:`synk.function`.
+    loss : scalar variable, (variable, op), or list of which this is the first
+        What a call returns: the loss before the step. It is a mean over the rows,
+        unless its op is ``"sum"``. The other elements of a list are further outputs, in
+        any form that :func:`synk.function` takes.
+    params : shared variable, or list of these
+        What the rule moves.
+    rule : callable or str
+        Called with a list of gradients and the list of `params`, it returns updates: a
+        function of ``synk.updates``, its name, or another of that convention, such as
+        Lasagne's.
+    **options
+        Those that :func:`synk.function` has are passed to it: `bcast_inputs`, `givens`,
+        `mode`, `name` and so on; `updates` are made along with the rule's. All others
+        are the rule's, such as ``learning_rate=0.1``.
+
+    Returns
+    -------
+    Function
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the loss is no scalar, or is combined by another op than "avg" and "sum"; if
+        there is no such rule, or it does not take an option; if an option could be
+        meant for both.
+
+    Examples
+    --------
+    >>> import numpy as np, pytensor, pytensor.tensor as pt, synk
+    >>> x, y = pt.matrix("x"), pt.vector("y")
+    >>> w = pytensor.shared(np.zeros(2), "w")
+    >>> loss = ((x @ w - y) ** 2).mean()
+    >>> train = synk.train_function([x, y], loss, [w], "adam", learning_rate=0.1)
+    >>> with synk.session(2):
+    ...     losses = [float(train(np.eye(2), [1.0, -1.0])) for _ in range(100)]
+    >>> losses[0], losses[-1] < 1e-3
+    (1.0, True)
+    """
+    move = _rule_of(rule)
+    ours, of_rule = _sort_options(move, options)
+    outputs = loss if isinstance(loss, list) else [loss]
+    if not outputs:
+        raise ValueError("the list of outputs must begin with the loss, and is empty")
+    params = _check_params(params)
+    cost, op = _check_loss(inputs, outputs[0], ours)
+    updates = _pairs(move(grad(cost, params, op=op), params, **of_rule))
+    updates += _pairs(ours.pop("updates", None) or [])
+    return function(inputs, loss, updates=updates, **ours)
+
+
+def _rule_of(rule: Any) -> Callable:
+    if isinstance(rule, str):
+        if rule not in rules.__all__:
+            known = ", ".join(rules.__all__)
+            raise ValueError(f"there is no rule {rule!r}: synk.updates has {known}")
+        return getattr(rules, rule)
+    if not callable(rule):
+        raise TypeError(f"a rule is a function or its name, got {rule!r}")
+    return rule
+
+
+_OURS = (
+    inspect.signature(function).parameters.keys()
+    | inspect.signature(pytensor.function).parameters.keys()
+)
+
+
+def _sort_options(rule: Callable, options: dict) -> tuple[dict, dict]:
+    """Tell the function's options from the rule's."""
+    if "outputs" in options:
+        raise TypeError("outputs: pass a list that begins with the loss as `loss`")
+    ours = {name: value for name, value in options.items() if name in _OURS}
+    try:
+        takes = set(inspect.signature(rule).parameters)
+    except ValueError:  # it is not written in Python
+        takes = set()
+    takes -= set(getattr(rule, "keywords", ()))  # what functools.partial has settled
+    both = sorted(takes.intersection(ours))
+    if both:
+        raise TypeError(
+            f"{', '.join(both)} could be meant for the rule or for synk.function; give"
+            " the rule's with functools.partial(rule, ...)"
+        )
+    return ours, {n: value for n, value in options.items() if n not in ours}
+
+
+def _check_params(params: Any) -> list[SharedVariable]:
+    params = [params] if isinstance(params, SharedVariable) else list(params)
+    for param in params:
+        if not isinstance(param, SharedVariable):
+            raise TypeError(f"parameters must be shared variables, got {param!r}")
+    if len(set(params)) < len(params):
+        raise ValueError("a parameter is listed twice")
+    return params
+
+
+def _check_loss(inputs: Sequence, output: Any, ours: dict) -> tuple[Variable, str]:
+    """Return the loss, and by which op its gradients are those over all rows."""
+    loss = output[0] if isinstance(output, tuple) and output else output
+    if not isinstance(loss, Variable):
+        raise TypeError(f"the loss must be a variable or (variable, op), got {loss!r}")
+    if getattr(loss.type, "ndim", None) != 0:
+        raise ValueError(
+            f"the loss must be a scalar, got {loss} ({loss.type}); take its mean"
+        )
+    # The op is what the loss as an output has, be it named or found by synk.function.
+    options = {**ours, "updates": None, "on_unused_input": "ignore"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the function itself will say it
+        (op,) = function(inputs, [output], **options).output_modes
+    if op not in ("avg", "sum") and (op is not None or isinstance(output, tuple)):
+        raise ValueError(
+            f"the loss is combined by {op!r}: only 'avg' and 'sum' have gradients"
+        )
+    return loss, op or "avg"
+
+
+def _pairs(updates: Any) -> list:
+    """Return updates, a dict or a list, as a list."""
+    return list(updates.items() if isinstance(updates, Mapping) else updates)
