@@ -448,11 +448,13 @@ def worker_reduce(
     homes = session.homes
     homes.attach(new_home, session)
     variables = session.registry.variables
-    runs = homes.enter(session.comm, numbers, variables)
+    targets = session.size if to_all else 1
+    runs = homes.enter(session.comm, op, targets, numbers, variables)
     homes.agree(session, op, runs)
     for run in runs:
-        run.reduce(session.comm, op, session.size if to_all else 1)
-    homes.leave(runs, variables)
+        run.all_reduce.run(run.spans)
+    if session.rank < targets:
+        homes.move_in(runs, variables)
     session.comm.barrier()
     if keeps_rows:
         return

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from pytensor.compile import SharedVariable
 
+from .comm.divided import DividedAllReduce
 from .comm.kernels import warm
 from .comm.shm import SharedMemoryComm
 from .engines import host
@@ -58,45 +59,37 @@ class NewHome(NamedTuple):
 
 @dataclass
 class Run:
-    """Adjacent slots of one dtype: one array, ``buffers[rank, element]``.
+    """Adjacent slots of one dtype, which are reduced as one array.
 
     Attributes
     ----------
-    buffers : numpy.ndarray, shape (ranks, elements)
+    all_reduce : DividedAllReduce
+    elements : int
     members : list of (int, int)
         Number of each variable, and where in the run it begins.
     spans : list of (int, tuple of float)
         Where a span of elements ends, and the weights of the ranks there.
     movers : list of int
         Variables whose values come from elsewhere on this rank.
-    late : list of (int, numpy.ndarray)
-        What is still to be copied of these; see `SharedMemoryComm.put`.
     misfits : dict of int to tuple
         Shapes of values that do not fit their slots.
     """
 
-    buffers: np.ndarray
+    all_reduce: DividedAllReduce
+    elements: int
     members: list[tuple[int, int]]
     spans: list[tuple[int, tuple[float, ...]]] = field(default_factory=list)
     movers: list[int] = field(default_factory=list)
-    late: list[tuple[int, np.ndarray]] = field(default_factory=list)
     misfits: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     def divide(self, weights: Sequence[tuple[float, ...]]) -> None:
         """Make spans of the variables that have the same weights."""
         starts = [start for _, start in self.members]
-        ends = [*starts[1:], self.buffers.shape[1]]
+        ends = [*starts[1:], self.elements]
         for end, of_member in zip(ends, weights, strict=True):
             if self.spans and self.spans[-1][1] == of_member:
                 self.spans.pop()
             self.spans.append((end, of_member))
-
-    def reduce(self, comm: SharedMemoryComm, op: str, targets: int) -> None:
-        """Reduce this rank's part."""
-        start = 0
-        for end, weights in self.spans:
-            comm.reduce(op, self.buffers, weights, targets, (start, end), self.late)
-            start = end
 
 
 class Homes:
@@ -172,6 +165,8 @@ class Homes:
     def enter(
         self,
         comm: SharedMemoryComm,
+        op: str,
+        targets: int,
         numbers: Sequence[int],
         everybody: Mapping[int, SharedVariable],
     ) -> list[Run]:
@@ -180,6 +175,9 @@ class Homes:
         Parameters
         ----------
         comm : SharedMemoryComm
+        op : str
+        targets : int
+            How many ranks, from 0 on, get the results.
         numbers : sequence of int
             The variables that are to be reduced.
         everybody : mapping of int to shared variable
@@ -190,24 +188,28 @@ class Homes:
         list of Run
             What is to be reduced, in as few arrays as possible.
         """
-        runs = self._runs(numbers)
-        movers = [
-            (run, number, start)
-            for run in runs
-            for number, start in run.members
-            if self._is_outside(number, host.get_value(everybody[number]))
+        runs = [
+            self._run(comm, op, targets, group) for group in self._adjacent(numbers)
         ]
-        if movers:
+        outside = {
+            number
+            for number in numbers
+            if self._is_outside(number, host.get_value(everybody[number]))
+        }
+        if outside:
             self._evict_squatters(everybody)
-        for run, number, start in movers:
-            value = host.get_value(everybody[number])
-            if not self._slots[number].holds(value):
-                run.misfits[number] = value.shape
-                continue
-            late = comm.put(run.buffers, start, value)
-            if late is not None:
-                run.late.append(late)
-            run.movers.append(number)
+        for run in runs:
+            values = []
+            for number, start in run.members:
+                if number not in outside:
+                    continue
+                value = host.get_value(everybody[number])
+                if self._slots[number].holds(value):
+                    run.movers.append(number)
+                    values.append((start, value))
+                else:
+                    run.misfits[number] = value.shape
+            run.all_reduce.put(values)
         return runs
 
     def _is_outside(self, number: int, value: Any) -> bool:
@@ -216,8 +218,8 @@ class Homes:
             self._slots[number].holds(value) and _is_same_memory(value, view)
         )
 
-    def leave(self, runs: Sequence[Run], everybody: Mapping) -> None:
-        """Make the slots the values of the variables that have moved in."""
+    def move_in(self, runs: Sequence[Run], everybody: Mapping) -> None:
+        """Make the slots, which hold the results, the values of the variables."""
         for run in runs:
             for number in run.movers:
                 host.set_value(everybody[number], self._views[number])
@@ -257,7 +259,7 @@ class Homes:
         if _DETAILS not in words:
             weights = _weights(words)
             for run in runs:
-                run.spans.append((run.buffers.shape[1], weights))
+                run.spans.append((run.elements, weights))
             return
         details = session.comm.exchange((misfits, mine))
         self._check_shapes(op, numbers, [shapes for shapes, _ in details], session)
@@ -272,7 +274,8 @@ class Homes:
             var = session.registry.variables[number]
             check_shapes(f"reduce by {op!r}", var, shapes)
 
-    def _runs(self, numbers: Sequence[int]) -> list[Run]:
+    def _adjacent(self, numbers: Sequence[int]) -> list[list[tuple[Slot, int]]]:
+        """Return slots and numbers in groups that can be reduced as one array."""
         slots = sorted(
             (self._slots[number], number) for number in dict.fromkeys(numbers)
         )
@@ -286,16 +289,24 @@ class Homes:
                     groups[-1].append((slot, number))
                     continue
             groups.append([(slot, number)])
-        return [self._run(group) for group in groups]
+        return groups
 
-    def _run(self, group: list[tuple[Slot, int]]) -> Run:
+    def _run(
+        self,
+        comm: SharedMemoryComm,
+        op: str,
+        targets: int,
+        group: list[tuple[Slot, int]],
+    ) -> Run:
         first, last = group[0][0], group[-1][0]
         rows = self._rows[first.home][:, first.offset : last.offset + last.nbytes]
-        itemsize = np.dtype(first.dtype).itemsize
+        buffers = rows.view(first.dtype)
         members = [
-            (number, (slot.offset - first.offset) // itemsize) for slot, number in group
+            (number, (slot.offset - first.offset) // buffers.itemsize)
+            for slot, number in group
         ]
-        return Run(rows.view(first.dtype), members)
+        all_reduce = DividedAllReduce(comm, op, buffers, buffers[:targets])
+        return Run(all_reduce, buffers.shape[1], members)
 
 
 def check_shapes(

@@ -157,7 +157,7 @@ def worker_mortal(session, rank: int, how: str) -> None:
 def worker_late(session, rank: int) -> None:
     """Have `rank` never come to its next barrier."""
     if session.rank == rank:
-        session.comm.barrier = arrive_and_stay
+        session.comm.next_meeting = arrive_and_stay
 
 
 # -- places where ranks wait for each other and for the test

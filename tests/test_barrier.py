@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import numpy as np
 import pytensor
@@ -10,43 +11,89 @@ import pytest
 
 import synk
 from synk.comm.shm import SharedMemoryComm
-from synk.workers.control import BARRIER, COMMAND, Control
+from synk.comm.sync import MET, WAIT, WAKE, meet, must_sleep
+from synk.workers.control import ASLEEP, COMMAND, Control
 
 
-class RecordingWords:
-    """Words that remember the state after every store."""
-
-    def __init__(self, words):
-        self._words = words
-        self.states = []
-
-    def __getitem__(self, index):
-        return self._words[index]
-
-    def __setitem__(self, index, value):
-        self._words[index] = value
-        self.states.append(list(self._words))
-
-
-@pytest.mark.parametrize("last", [0, 1, 2])
-def test_rank_0_releases_no_rank_before_all_have_arrived(last):
-    control = Control(3, spin=False)
+def comms_of(size: int, spin: bool) -> list[SharedMemoryComm]:
+    """Return the ends of all ranks, to be used by threads of this process."""
+    control = Control(size, spin)
     control.words[COMMAND] = 1
-    words = control.words = RecordingWords(control.words)
-    comms = [SharedMemoryComm(control, rank, lambda: None, None) for rank in range(3)]
+    return [SharedMemoryComm(control, rank, lambda: None, None) for rank in range(size)]
+
+
+@pytest.mark.parametrize("spin", [False, True])
+@pytest.mark.parametrize("last", [0, 1, 2])
+def test_no_rank_goes_on_before_all_have_come(last, spin):
+    comms = comms_of(3, spin)
     threads = [threading.Thread(target=comm.barrier, daemon=True) for comm in comms]
-    order = [rank for rank in range(3) if rank != last] + [last]
-    for rank in order:
-        threads[rank].start()
+    early = [thread for rank, thread in enumerate(threads) if rank != last]
+    for thread in early:
+        thread.start()
+    for thread in early:
+        thread.join(0.1)
+        assert thread.is_alive()
+    threads[last].start()
     for thread in threads:
         thread.join(10)
         assert not thread.is_alive()
-    mine = [control.rank_word(rank, BARRIER) for rank in range(3)]
-    number = max(state[mine[0]] for state in words.states)
-    released = [state for state in words.states if state[mine[0]] == number]
-    assert released
-    for state in released:
-        assert all(state[word] == number for word in mine)
+
+
+def test_the_last_to_come_learns_of_those_that_sleep():
+    comms = comms_of(3, spin=False)
+    words, number = comms[0].words, comms[0].next_meeting()
+    assert meet(words, comms[0].places, number) == WAIT
+    assert must_sleep(words, comms[0].places, number)
+    assert meet(words, comms[1].places, number) == WAIT
+    assert meet(words, comms[2].places, number) == WAKE
+    assert not must_sleep(words, comms[1].places, number)
+
+
+def test_a_meeting_without_sleepers_wakes_nobody():
+    comms = comms_of(2, spin=False)
+    number = comms[0].next_meeting()
+    assert meet(comms[0].words, comms[0].places, number) == WAIT
+    assert meet(comms[0].words, comms[1].places, number) == MET
+    assert meet(comms[0].words, comms[0].places, number) == MET
+
+
+@pytest.mark.parametrize("rank", range(3))
+def test_a_sleeper_is_woken_by_a_post_not_by_its_own_clock(rank):
+    comms = comms_of(3, spin=False)
+    looks = []
+    comms[rank]._watch = lambda: looks.append(1)
+    thread = threading.Thread(target=comms[rank].barrier, daemon=True)
+    thread.start()
+    others = [comm for other, comm in enumerate(comms) if other != rank]
+    deadline = time.monotonic() + 10
+    while not comms[0]._control.words[comms[0]._control.rank_word(rank, ASLEEP)]:
+        assert time.monotonic() < deadline
+    released = comms[0]._control.met[rank]
+    for comm in others:
+        number = comm.next_meeting()
+        state = meet(comm.words, comm.places, number)
+    assert state == WAKE
+    comm.come(state, number)
+    thread.join(10)
+    assert not thread.is_alive()
+    assert released.value == 0
+
+
+def test_agreements_of_few_ranks_give_every_word_to_every_rank():
+    comms = comms_of(3, spin=True)
+    seen = [[], [], []]
+
+    def agree(rank):
+        for turn in range(200):
+            seen[rank].append(comms[rank].agree(10 * turn + rank))
+
+    threads = [threading.Thread(target=agree, args=(rank,)) for rank in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    right = [[10 * turn + rank for rank in range(3)] for turn in range(200)]
+    assert seen == [right] * 3
 
 
 @pytest.mark.parametrize("size", [3, 5])

@@ -69,17 +69,17 @@ def assert_works(n: int) -> None:
 
 def at_barrier(number: int, act, monkeypatch) -> None:
     """Have rank 2 act when it comes to its barrier of that number, from 1."""
-    original = SharedMemoryComm.barrier
+    original = SharedMemoryComm.next_meeting
     seen = []
 
-    def barrier(self):
+    def next_meeting(self):
         if self.rank == 2:
             seen.append(1)
             if len(seen) == number:
                 act()
-        original(self)
+        return original(self)
 
-    monkeypatch.setattr(SharedMemoryComm, "barrier", barrier)
+    monkeypatch.setattr(SharedMemoryComm, "next_meeting", next_meeting)
 
 
 def while_idle(how, monkeypatch):

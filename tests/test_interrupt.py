@@ -116,14 +116,14 @@ def test_ctrl_c_while_ranks_wait_in_a_barrier(tmp_path):
     body = """
     from synk.comm.shm import SharedMemoryComm
 
-    original = SharedMemoryComm.barrier
+    original = SharedMemoryComm.next_meeting
 
-    def barrier(self):
+    def next_meeting(self):
         if self.rank == 1:
             processes.arrive_and_stay()
-        original(self)
+        return original(self)
 
-    SharedMemoryComm.barrier = barrier
+    SharedMemoryComm.next_meeting = next_meeting
     synk.fork(3)
     processes.print_pids()
     values = pytensor.shared(np.ones(5))

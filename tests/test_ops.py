@@ -17,7 +17,7 @@ from reference import (
 )
 
 import synk
-from synk.comm.kernels import reduce_part
+from synk.comm.kernels import Reduction
 from synk.comm.ops import (
     Accumulator,
     accumulator,
@@ -174,11 +174,27 @@ def test_an_unknown_op_is_refused_with_the_known_ones():
 # -- the kernels ----------------------------------------------------------------------
 
 
+def reduce_part(op, buffers, shares, start, stop, targets):
+    """Reduce a part of the buffers into the first of them, as rank 0."""
+    Reduction(op, buffers, buffers[:targets], 0).run(shares, start, stop)
+
+
+def assert_reduced(op, got, expected, scale, what):
+    """Allow for the rounding of 64-bit integers to float64 in between."""
+    if op == "avg" and got.dtype.name in ("int64", "uint64"):
+        wrong = got.astype(np.longdouble) - expected.astype(np.longdouble)
+        assert np.abs(wrong).max() <= 4 * 2.0**11
+    else:
+        assert_same(got, expected, 2, scale, what)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_kernels_reduce_as_combine_does(dtype):
-    n, size = 3, 2100  # more than two blocks
+def test_the_kernels_reduce_as_combine_does(dtype, n):
+    size = 2100  # more than two blocks
     before = np.stack([values_of(dtype, (size,), rank) for rank in range(n)])
-    weights = np.array([2, 1, 4]) / 7
+    weights = np.array([2, 1, 4][:n]) / sum([2, 1, 4][:n])
+    scale = float(np.abs(before).max()) if before.dtype.kind in "fc" else 0
     for op in ops_of(dtype):
         right = combine(op, list(before), list(weights))
         right = finish(right, np.dtype(dtype))
@@ -188,16 +204,21 @@ def test_the_kernels_reduce_as_combine_does(dtype):
             (1030, 1031, 1),
             (7, 7, n),
         ):
+            what = f"{op} {start}:{stop}"
             buffers = before.copy()
             reduce_part(op, buffers, weights, start, stop, targets)
             expected = before.copy()
             expected[:targets, start:stop] = right[start:stop]
-            scale = float(np.abs(before).max()) if before.dtype.kind in "fc" else 0
-            if op == "avg" and dtype in ("int64", "uint64"):
-                wrong = buffers.astype(np.longdouble) - expected.astype(np.longdouble)
-                assert np.abs(wrong).max() <= 4 * 2.0**11  # of the float64 between
-            else:
-                assert_same(buffers, expected, 2, scale, f"{op} {start}:{stop}")
+            assert_reduced(op, buffers, expected, scale, what)
+            # Results that lie apart, and the values of the rank that calls elsewhere.
+            buffers, results = before.copy(), before[:1].copy()
+            own = buffers[n - 1, start:stop].copy()
+            buffers[n - 1] = before[0]
+            reduction = Reduction(op, buffers, results, n - 1)
+            reduction.run(weights, start, stop, (own, start))
+            expected = before[:1].copy()
+            expected[:, start:stop] = right[start:stop]
+            assert_reduced(op, results, expected, scale, what)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64"])

@@ -1,7 +1,6 @@
 """Flat buffers: all values that a stage reduces, side by side in one piece of memory.
 
-Every rank has a row of the buffer. It puts its values there, waits for the others,
-reduces its part of all rows, and waits again; then its own row holds the results.
+A buffer has a row for each rank's values and one for the results, which all ranks read.
 """
 
 from __future__ import annotations
@@ -12,8 +11,11 @@ import numpy as np
 
 from ..errors import ShapeMismatch
 from ..memory.segment import Attachments, Segment, layout
+from . import small
+from .divided import DividedAllReduce
 from .kernels import warm
 from .shm import SharedMemoryComm
+from .small import SmallAllReduce, is_small
 
 Kind = tuple[str, tuple[int, ...]]
 """Dtype and shape of a value."""
@@ -67,23 +69,17 @@ class FlatBuffers:
             return ALONE.reduce(key, values, ops, weights)
         values = None if values is None else [np.asarray(value) for value in values]
         flat = self._buffers.get(key)
-        fits = flat is not None and flat.fits(values)
-        late: list[list] = [[]]
-        if flat is not None and fits:
-            late = flat.put(comm, values)
-        # The buffer's own number: after an interrupted change of buffers, two ranks may
-        # hold different ones that both fit.
-        words = comm.agree(flat.serial if flat is not None and fits else -1)
-        if words[0] < 0 or any(word != words[0] for word in words):
+        results = None
+        if flat is None:
+            comm.agree(-1)
+        else:
+            results = flat.reduce(comm, values, weights)
+        if results is None:
             self._drop(key)
             flat = self._buffers[key] = self._renew(values, ops)
-            late = flat.put(comm, values)
-            comm.barrier()
-        assert flat is not None
-        for (op, rows), pieces in zip(flat.runs, late, strict=True):
-            comm.reduce(op, rows, weights, late=pieces)
-        comm.barrier()
-        return flat.views
+            results = flat.reduce(comm, values, weights)
+            assert results is not None, "the ranks' buffers differ"
+        return results
 
     def forget(self, function: int) -> None:
         """Drop the buffers of a function that is gone."""
@@ -107,17 +103,19 @@ class FlatBuffers:
                     f"cannot all-reduce by {ops[i]!r}: the ranks' shapes are {shapes}"
                 )
         plan = _Plan(given[0], ops)
+        make: type[_Flat] = _SmallFlat if plan.is_small else _Flat
+        rows_in_all = 2 * comm.size if plan.is_small else comm.size + 1
         window, segment = None, None
         if comm.rank == 0:
             for dtype, op in {(dtype, op) for dtype, op, *_ in plan.runs}:
-                warm(op, np.dtype(dtype))
-            segment = Segment(comm.size * plan.nbytes)
-            rows = segment.array(np.uint8, (comm.size, plan.nbytes))
+                (small.warm if plan.is_small else warm)(op, np.dtype(dtype))
+            segment = Segment(rows_in_all * plan.nbytes)
+            rows = segment.array(np.uint8, (rows_in_all, plan.nbytes))
             window = segment.window(rows)
         window = comm.exchange(window)[0]
         if comm.rank:
             rows = self._attachments.array(window)
-        return _Flat(plan, rows, comm.rank, segment, (window[0], window[2]))
+        return make(comm, plan, rows, segment, (window[0], window[2]))
 
 
 class Alone:
@@ -142,7 +140,7 @@ class _Plan:
     """Where in a row each value lies, ordered so that values of one op are adjacent."""
 
     def __init__(self, kinds: Sequence[Kind], ops: Sequence[str]) -> None:
-        self.kinds = list(kinds)
+        self.kinds = kinds
         order = sorted(range(len(kinds)), key=lambda i: (kinds[i][0], ops[i]))
         sizes = [
             np.dtype(kinds[i][0]).itemsize * int(np.prod(kinds[i][1], dtype=np.int64))
@@ -151,15 +149,24 @@ class _Plan:
         offsets, self.nbytes = layout(sizes)
         self.offsets = dict(zip(order, offsets, strict=True))
         self.runs: list[list] = []  # dtype, op, start and end in bytes
-        self.places = []  # position of a value, its run, and where in that it begins
+        self.places: list[list] = []  # by run: a value's position, and where it begins
         for i, offset, size in zip(order, offsets, sizes, strict=True):
             kind = [kinds[i][0], ops[i]]
             if self.runs and self.runs[-1][:2] == kind:
                 self.runs[-1][3] = offset + size  # padding between them is reduced, too
             else:
                 self.runs.append([*kind, offset, offset + size])
+                self.places.append([])
             start = (offset - self.runs[-1][2]) // np.dtype(kind[0]).itemsize
-            self.places.append((i, len(self.runs) - 1, start))
+            self.places[-1].append((i, start))
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the values are few, and of one kind."""
+        if len(self.runs) != 1:
+            return False
+        ((name, op, *_),) = self.runs
+        return is_small(op, np.dtype(name), self.nbytes)
 
 
 class _Flat:
@@ -167,45 +174,84 @@ class _Flat:
 
     def __init__(
         self,
+        comm: SharedMemoryComm,
         plan: _Plan,
         rows: np.ndarray,
-        rank: int,
         segment: Segment | None,
         place: tuple[int, int],
     ) -> None:
         self.place = place
+        # The buffer's own number: after an interrupted change of buffers, two ranks
+        # may hold different ones that both fit.
         self.serial = place[1]
-        self._kinds = plan.kinds
         self._segment = segment  # the owner's; it lives as long as this
-        self.runs = [
-            (op, rows[:, start:end].view(dtype)) for dtype, op, start, end in plan.runs
-        ]
-        self.views = []
+        self._kinds = [(np.dtype(dtype), shape) for dtype, shape in plan.kinds]
         self._places = plan.places
-        for i, (dtype, shape) in enumerate(plan.kinds):
+        results = self._prepare(comm, plan, rows)
+        self._views = []
+        for i, (dtype, shape) in enumerate(self._kinds):
             offset = plan.offsets[i]
-            count = int(np.prod(shape, dtype=np.int64))
-            end = offset + count * np.dtype(dtype).itemsize
-            self.views.append(rows[rank, offset:end].view(dtype).reshape(shape))
+            end = offset + dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+            self._views.append(results[offset:end].view(dtype).reshape(shape))
+
+    def _prepare(
+        self, comm: SharedMemoryComm, plan: _Plan, rows: np.ndarray
+    ) -> np.ndarray:
+        """Make what reduces the values, and return the memory of the results."""
+        self._ends, self._runs = [], []
+        for dtype, op, start, end in plan.runs:
+            values = rows[:, start:end].view(dtype)
+            self._ends.append(values.shape[1])
+            self._runs.append(DividedAllReduce(comm, op, values[:-1], values[-1:]))
+        return rows[-1]
 
     def fits(self, values: Sequence[np.ndarray] | None) -> bool:
         """Tell whether values of these shapes belong here; no values always do."""
-        return values is None or _kinds(values) == self._kinds
+        return values is None or [(v.dtype, v.shape) for v in values] == self._kinds
 
-    def put(
-        self, comm: SharedMemoryComm, values: Sequence[np.ndarray] | None
-    ) -> list[list[tuple[int, np.ndarray]]]:
-        """Put values into this rank's row, and return what is left to copy in each run.
+    def reduce(
+        self,
+        comm: SharedMemoryComm,
+        values: Sequence[np.ndarray] | None,
+        weights: Sequence[float],
+    ) -> list[np.ndarray] | None:
+        """Combine the ranks' values; return None, on all, if any rank's do not fit."""
+        fits = self.fits(values)
+        if fits and values is not None:
+            for run, places in zip(self._runs, self._places, strict=True):
+                run.put([(start, values[i]) for i, start in places])
+        words = comm.agree(self.serial if fits else -1)
+        if not fits or any(word != self.serial for word in words):
+            return None
+        for run, end in zip(self._runs, self._ends, strict=True):
+            run.run([(end, weights)])
+        comm.barrier()
+        return self._views
 
-        See `SharedMemoryComm.put`.
-        """
-        late: list[list] = [[] for _ in self.runs]
-        if values is not None:
-            for i, run, start in self._places:
-                left = comm.put(self.runs[run][1], start, values[i])
-                if left is not None:
-                    late[run].append(left)
-        return late
+
+class _SmallFlat(_Flat):
+    """A buffer for few values of one kind; see `small`."""
+
+    def _prepare(
+        self, comm: SharedMemoryComm, plan: _Plan, rows: np.ndarray
+    ) -> np.ndarray:
+        ((dtype, op, *_),) = plan.runs
+        slots = rows.view(dtype).reshape(2, comm.size, -1)
+        self._small = SmallAllReduce(comm, op, slots, self.serial)
+        return self._small.values.view(np.uint8)
+
+    def reduce(
+        self,
+        comm: SharedMemoryComm,
+        values: Sequence[np.ndarray] | None,
+        weights: Sequence[float],
+    ) -> list[np.ndarray] | None:
+        """Combine the ranks' values; return None, on all, if any rank's do not fit."""
+        fits = self.fits(values)
+        if fits and values is not None:
+            for view, value in zip(self._views, values, strict=True):
+                view[...] = value
+        return self._views if self._small.run(weights, takes_part=fits) else None
 
 
 def _kinds(values: Sequence[np.ndarray]) -> list[Kind]:

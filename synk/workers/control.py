@@ -3,8 +3,9 @@
 ::
 
     int64 words   command number | message length | aborted command
-                  then for each rank:
-                  reply number | reply length | barrier count | two words to agree on
+                  then for each rank, on cache lines of its own:
+                  reply number | reply length | two words to agree on
+                  number of the last meeting | asleep there
     bytes         the message (MESSAGE_ROOM), then a reply of each rank (REPLY_ROOM)
 
 Everything is decided by these words; semaphores only wake a sleeper, so that a post too
@@ -14,16 +15,17 @@ left over from an interrupted command can never be taken for the present one.
 
 from __future__ import annotations
 
+import numpy as np
+
 from ..memory.segment import Segment
-from .waiting import SPINS, make_semaphore
+from .waiting import LOOKS, SPINS, make_semaphore
 
 MESSAGE_ROOM = 64 * 1024
 REPLY_ROOM = 16 * 1024
-_WORDS = 4
-_RANK_WORDS = 5
+_WORDS = _RANK_WORDS = 16  # two cache lines, which are often fetched together
 
 COMMAND, LENGTH, ABORTED = range(3)
-REPLY, REPLY_LENGTH, BARRIER, WORD = range(4)  # two words to agree on
+REPLY, REPLY_LENGTH, WORD, _, BARRIER, ASLEEP = range(6)
 
 
 class Control:
@@ -40,19 +42,21 @@ class Control:
     def __init__(self, size: int, spin: bool) -> None:
         self.size = size
         self.spins = SPINS if spin else 0
+        self.looks = LOOKS if spin else 0
         words = _WORDS + _RANK_WORDS * size
         self._segment = Segment(8 * words + MESSAGE_ROOM + REPLY_ROOM * size)
         memory = self._segment.memory()
         self.words = memory[: 8 * words].cast("q")
+        self.array = np.frombuffer(self.words, np.int64)  # the same, for compiled code
         self.message = memory[8 * words :][:MESSAGE_ROOM]
         rooms = memory[8 * words + MESSAGE_ROOM :]
         self.replies = [
             rooms[rank * REPLY_ROOM : (rank + 1) * REPLY_ROOM] for rank in range(size)
         ]
-        self._semaphores = [make_semaphore() for _ in range(2 * size + 2)]
-        self.joined, self.arrived = self._semaphores[:2]
-        self.launched = self._semaphores[2 : 2 + size]
-        self.released = self._semaphores[2 + size :]
+        self._semaphores = [make_semaphore() for _ in range(2 * size + 1)]
+        self.joined = self._semaphores[0]
+        self.launched = self._semaphores[1 : 1 + size]
+        self.met = self._semaphores[1 + size :]
 
     def rank_word(self, rank: int, word: int) -> int:
         """Return the index in `words` of a word of `rank`."""

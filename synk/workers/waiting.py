@@ -24,6 +24,9 @@ PATIENCE = 1.0
 SPINS = 2_000
 """Looks at a semaphore before sleeping, some 50 ns each."""
 
+LOOKS = 50_000
+"""Looks of compiled code at the ranks' words before sleeping, some 2 ns each."""
+
 
 def make_semaphore() -> posix_ipc.Semaphore:
     """Return a semaphore at 0 that has no name; children inherit it by fork."""

@@ -1,7 +1,7 @@
-"""What a rank reduces itself it copies late, block by block: the numbers are the same.
+"""What a rank reduces itself it takes from where it is: the numbers are the same.
 
-Values have to be large for that, and blocks are large; here both limits are lowered,
-so that small values take the same way, with blocks that end anywhere.
+Values have to be large for that; here the limit is lowered, so that small ones take the
+same way.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import pytest
 from reference import PY, assert_same, ops_of, values_of
 
 import synk
-from synk.comm import shm
+from synk.comm import divided, small
 
 SHAPES = [(700,), (3, 5), (0, 4), (129, 7), (1,), (2, 64, 3)]
 
 
 @pytest.fixture(params=[1, 2, 3, 5])
 def size(request, monkeypatch):
-    """A session of ranks that leave even one byte for later, and copy few at once."""
-    monkeypatch.setattr(shm, "LATE", 1)
-    monkeypatch.setattr(shm, "_CHUNK", 256)
+    """A session of ranks that copy nothing of what they reduce themselves."""
+    monkeypatch.setattr(divided, "LARGE", 1)
+    monkeypatch.setattr(small, "LIMIT", 0)
     with synk.session(request.param):
         yield request.param
 
