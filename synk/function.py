@@ -2,14 +2,14 @@
 
 What a call does (`Function.__call__`):
 
-1. `_bind` puts positional and keyword arguments in order.
+1. `inputs.bind` puts positional and keyword arguments in order.
 2. `inputs.gather_rows` checks them, and resolves `batch` to a selection of rows; all
    inputs share it, and one cut of it into a part for each rank.
 3. `_prepare` compiles, on rank 0 first, whatever variant has not been used before.
-4. ``session.run(worker_call, ...)`` launches the ranks, does the master's own share and
-   joins them. Every rank takes its rows (`programs`), computes, updates its shared
-   variables, and leaves its outputs in its outbox.
-5. `_combine` reduces the ranks' outputs, each by its op.
+4. ``session.run(calls.worker_call, ...)`` launches the ranks, does the master's own
+   share and joins them. Every rank takes its rows (`programs`), computes, updates its
+   shared variables, and leaves its outputs in its outbox.
+5. `calls.combine_outputs` reduces the ranks' outputs, each by its op.
 """
 
 from __future__ import annotations
@@ -17,30 +17,29 @@ from __future__ import annotations
 import itertools
 import operator
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import numpy as np
 from pytensor.compile import SharedVariable
 
+from .calls import combine_outputs, worker_call, worker_compile
 from .comm.flat import ALONE
-from .comm.ops import combine
 from .compiler.programs import Programs, Subset
 from .compiler.spec import FunctionSpec, make_spec
 from .data import data
 from .engines import host
-from .errors import ShapeMismatch, StateError
+from .errors import StateError
 from .inputs import (
+    bind,
     check_arguments,
     check_num_slices,
     check_shared_rows,
     gather_rows,
     stage,
-    take_share,
 )
-from .memory.partition import count, select
 from .replication import master_replicate_function
-from .session import SESSION, Session
+from .runs import Plan, combine_runs, count_calls, in_launches, stacked, worker_run
+from .session import SESSION
 
 _numbers = itertools.count()
 
@@ -72,7 +71,9 @@ def function(
         ``"avg"`` (weighted by the ranks' rows), ``"sum"``, ``"prod"``, ``"min"``,
         ``"max"``, ``"gather"`` (concatenated along axis 0, in the order of the rows) or
         None (rank 0's own value; with `num_slices` that of its last slice). Without an
-        op it is ``"avg"`` if the output depends on the rows, and None if it does not.
+        op it is the one that is shown to give the serial result: "avg" for a mean over
+        the rows, "sum" for a sum, "gather" for a value for each row, and so on. Where
+        none can be shown it is "avg", with a :class:`SplitWarning`.
     bcast_inputs : list of TensorVariable, optional
         Inputs that every rank gets as a whole. In calls they follow `inputs`.
     updates : dict, or list of (shared, new) or (shared, new, op), optional
@@ -105,7 +106,9 @@ def function(
     --------
     >>> import numpy as np, pytensor.tensor as pt, synk
     >>> x = pt.matrix("x")
-    >>> f = synk.function([x], [(x.sum(), "sum"), x.mean(), (x.sum(axis=1), "gather")])
+    >>> f = synk.function([x], [x.sum(), x.mean(), x.sum(axis=1)])
+    >>> f.output_modes
+    ['sum', 'avg', 'gather']
     >>> with synk.session(2):
     ...     total, mean, rows = f(np.arange(6.0).reshape(3, 2))
     >>> float(total), float(mean), rows
@@ -135,10 +138,6 @@ class Function:
         self._spec = spec
         self._number = next(_numbers)
         self._inputs = [*spec.inputs, *spec.bcast_inputs]
-        names = [var.name for var in self._inputs]
-        self._names = {
-            name: i for i, name in enumerate(names) if name and names.count(name) == 1
-        }
         self._all = tuple(range(len(spec.outputs)))
         self._generation = 0
         self._programs: Programs | None = None
@@ -217,7 +216,7 @@ class Function:
         """
         SESSION.check_running()
         spec = self._spec
-        values = self._bind(args, kwargs)
+        values = bind(self, self._inputs, args, kwargs)
         n = len(spec.inputs)
         rows = gather_rows(spec.inputs, values[:n], batch, SESSION.size, spec.options)
         constants = check_arguments(spec.bcast_inputs, values[n:], spec.options)
@@ -234,9 +233,102 @@ class Function:
             described = stage(rows, values, constants, SESSION.stage)
             call = self._number, subset, *described, batch_s, num_slices
         replies = SESSION.run(worker_call, *call, mine=mine)
-        results = self._combine(subset, replies)
-        wanted_results = [results[i] for i in wanted]
-        return self._unpack(wanted_results) if output_subset is None else wanted_results
+        results = combine_outputs(spec, subset, replies, SESSION, self)
+        return self._choose(results, wanted, output_subset is None)
+
+    def run(
+        self,
+        batches: Iterable,
+        *args: Any,
+        progress: bool | Callable[[int], object] = False,
+        batch_s: Any = None,
+        num_slices: int = 1,
+        output_subset: Sequence[int] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Run many calls in one launch: an epoch of training, say.
+
+        The ranks go through the batches by themselves, and wait for each other only
+        where the graph reduces something. A rank that has more than one core takes
+        the rows of the next call while it computes.
+
+        Parameters
+        ----------
+        batches : iterable
+            For each call, what `batch` is in a call; in a function without scattered
+            inputs what `batch_s` is, or None. Of a generator, which need not end,
+            up to 64 are taken ahead for a launch.
+        *args, **kwargs : Data or array_like
+            The inputs, as in a call; the same for all calls.
+        progress : bool or callable
+            True shows a progress bar, for which tqdm must be installed. Something to
+            call is called in the master after each of its calls, with their number.
+        batch_s, num_slices, output_subset
+            As in a call; the same for all calls.
+
+        Returns
+        -------
+        numpy.ndarray or list of numpy.ndarray or None
+            As a call returns, with a first axis for the calls: shape (calls, ...). An
+            output whose shape changes from call to call is a list of arrays.
+
+        Raises
+        ------
+        StateError
+            If not forked.
+        TypeError, ValueError, IndexError
+            If an argument does not fit; no rank has been told anything then. (A
+            generator's batches are checked launch by launch.)
+        ImportError
+            If a progress bar is asked for and tqdm is missing.
+        WorkerDied
+            If a rank's process ended.
+
+        Notes
+        -----
+        An error or an interrupt ends the run as it ends a call. Updates of the calls
+        before it have been made, and ranks may be one call apart: to go on,
+        :func:`synk.broadcast` the variables.
+
+        Examples
+        --------
+        >>> import numpy as np, pytensor, pytensor.tensor as pt, synk
+        >>> x, w = pt.vector("x"), pytensor.shared(0.0, name="w")
+        >>> loss = ((x - w) ** 2).mean()
+        >>> step = synk.function([x], loss, updates={w: w - synk.grad(loss, w) / 4})
+        >>> with synk.session(2):
+        ...     losses = step.run([slice(0, 2), slice(2, 4)], np.array([1.0, 1, 2, 2]))
+        >>> losses, w.get_value()
+        (array([1.  , 2.25]), array(1.25))
+        """
+        SESSION.check_running()
+        spec = self._spec
+        values = bind(self, self._inputs, args, kwargs)
+        constants = check_arguments(
+            spec.bcast_inputs, values[len(spec.inputs) :], spec.options
+        )
+        num_slices = check_num_slices(num_slices, bool(spec.row_inputs))
+        wanted = self._wanted(output_subset)
+        subset = self._all if output_subset is None else tuple(sorted(set(wanted)))
+        plan = Plan(spec, values, constants, batch_s, SESSION)
+        made: list[list] = [[] for _ in subset]
+        with count_calls(progress, batches) as report:
+            for some in in_launches(batches):
+                calls = [plan.call(batch) for batch in some]
+                self._prepare("step" if num_slices == 1 else "slice", subset)
+                if any(0 < call.bounds[-1] < SESSION.size for call in calls):
+                    self._prepare("idle", subset)
+                what = self._number, subset
+                mine = *what, calls, plan.sources, constants, num_slices, report
+                theirs: tuple = mine
+                if SESSION.size > 1:
+                    theirs = *what, *plan.describe(calls), num_slices, None
+                replies = SESSION.run(worker_run, *theirs, mine=mine)
+                launch = combine_runs(spec, subset, replies, SESSION, self)
+                for of_output, more in zip(made, launch, strict=True):
+                    of_output.extend(more)
+        results = [stacked(of_output) for of_output in made]
+        return self._choose(results, wanted, output_subset is None)
 
     def as_theano(self, *args: Any, **kwargs: Any) -> Any:
         """Run on rank 0 alone, on all rows: the plain function, for comparison.
@@ -254,9 +346,8 @@ class Function:
         """
         if SESSION.state == "worker":
             SESSION.check_running()
-        values = check_arguments(
-            self._inputs, self._bind(args, kwargs), self._spec.options
-        )
+        values = bind(self, self._inputs, args, kwargs)
+        values = check_arguments(self._inputs, values, self._spec.options)
         shared = [host.get_value(var) for var in self._spec.sliceable]
         n = len(self._spec.inputs)
         outputs = self._local_programs().run(
@@ -283,7 +374,7 @@ class Function:
         Data or tuple of Data
             One for each scattered input; by itself if there is one only.
         """
-        values = self._bind(args, kwargs, self._spec.inputs)
+        values = bind(self, self._spec.inputs, args, kwargs)
         built = tuple(
             data(value, var)
             for var, value in zip(self._spec.inputs, values, strict=True)
@@ -291,33 +382,6 @@ class Function:
         return built[0] if len(built) == 1 else built
 
     # -- the steps of a call
-
-    def _bind(self, args: tuple, kwargs: dict, inputs: list | None = None) -> list:
-        inputs = self._inputs if inputs is None else inputs
-        if not kwargs and len(args) == len(inputs):
-            return list(args)
-        if len(args) > len(inputs):
-            raise TypeError(f"{self!r} takes {len(inputs)} arguments, got {len(args)}")
-        values: list[Any] = [*args, *[_MISSING] * (len(inputs) - len(args))]
-        for name, value in kwargs.items():
-            place = self._names.get(name, len(inputs))
-            if place >= len(inputs):
-                many = [var.name for var in inputs].count(name) > 1
-                raise TypeError(
-                    f"{self!r} has {'several inputs' if many else 'no input'}"
-                    f" named {name!r}"
-                )
-            if values[place] is not _MISSING:
-                raise TypeError(f"{self!r} got two values for input {name!r}")
-            values[place] = value
-        missing = [
-            str(var)
-            for var, value in zip(inputs, values, strict=True)
-            if value is _MISSING
-        ]
-        if missing:
-            raise TypeError(f"{self!r} misses a value for {', '.join(missing)}")
-        return values
 
     def _wanted(self, output_subset: Sequence[int] | None) -> Sequence[int]:
         if output_subset is None:
@@ -359,118 +423,18 @@ class Function:
             )
             self._forget.atexit = False
 
-    def _combine(self, subset: Subset, replies: list) -> dict[int, np.ndarray]:
-        """Reduce the ranks' outputs; those of ranks that were idle are not there."""
-        if not subset:
-            return {}
-        present = [reply for reply in replies if reply is not None]
-        weights = [weight for _, weight in present]
-        results = {}
-        for position, i in enumerate(subset):
-            op = self._spec.wire_ops[i]
-            values = [
-                outputs[position]
-                if isinstance(outputs, list)
-                else SESSION.array(outputs[i])
-                for outputs, _ in (present if op is not None else present[:1])
-            ]
-            if op is not None:
-                results[i] = self._reduce(i, op, values, weights)
-            else:
-                results[i] = values[0] if replies[0] is not None else values[0].copy()
-        return results
-
-    def _reduce(self, i: int, op: str, values: list, weights: list) -> np.ndarray:
-        shapes = [value.shape for value in values]
-        if op == "gather":
-            shapes = [shape[1:] for shape in shapes]
-        if any(shape != shapes[0] for shape in shapes):
-            raise ShapeMismatch(
-                f"output {i} ({self._spec.outputs[i]}) of {self!r} has different shapes"
-                f" on the ranks, {[value.shape for value in values]}: it cannot be"
-                f" combined by {op!r}; is it to be gathered?"
-            )
-        if op == "gather":
-            return np.concatenate([np.atleast_1d(value) for value in values])
-        return combine(op, values, weights)
+    def _choose(self, results: list, wanted: Sequence[int], is_all: bool) -> Any:
+        """Put results, of ascending outputs, into the order and form asked for."""
+        if is_all:
+            return self._unpack(results)
+        places = {i: place for place, i in enumerate(sorted(set(wanted)))}
+        return [results[places[i]] for i in wanted]
 
     def _unpack(self, results: list) -> Any:
         returns = self._spec.returns
         return (
             results[0] if returns == "one" else None if returns == "none" else results
         )
-
-
-def worker_call(
-    session: Session,
-    number: int,
-    subset: Subset,
-    rows: tuple,
-    constants: list,
-    batch_s: list | None,
-    num_slices: int,
-) -> tuple[Any, int] | None:
-    """Do one rank's share of a call.
-
-    The master gets arrays in `rows` and `constants`, the other ranks windows.
-
-    Returns
-    -------
-    tuple or None
-        The outputs (the master's own as a list, other ranks' as windows by position in
-        the function) and the rows behind them; None from a rank that had no rows.
-    """
-    programs = session.registry.functions[number]
-    spec = programs.spec
-    session.activity = programs.label
-    constants = list(map(session.array, constants))
-    sources, selections = take_share(session, *rows)
-    for var in spec.sliceable:  # each stands in for a further input
-        value = host.get_value(var)
-        chosen = None if batch_s is None else batch_s[session.rank]
-        sources.append(value)
-        selections.append(select(chosen, len(value)))
-    shares = _rows_per_rank(session, spec, rows[1], selections)
-    share = shares[session.rank]
-    if not share and any(shares):
-        if programs.takes_part(subset):
-            programs.idle(subset, constants, session.flats, shares)
-        session.registry.note_rows(programs, 0)
-        return None
-    outputs = programs.run(
-        num_slices, subset, sources, selections, constants, session.flats, shares
-    )
-    session.registry.note_rows(programs, share)
-    if session.rank == 0:
-        return outputs, share
-    ops = spec.wire_ops
-    stands_in = not any(shares[: session.rank])  # for rank 0, where that is idle
-    left = {
-        i: output
-        for i, output in zip(subset, outputs, strict=True)
-        if ops[i] is not None or stands_in
-    }
-    return session.leave(left), share
-
-
-def _rows_per_rank(
-    session: Session, spec: FunctionSpec, bounds: list[int], selections: list
-) -> list[int]:
-    """Return how many rows each rank computes on, which says what its values weigh."""
-    if spec.inputs:
-        return [bounds[i + 1] - bounds[i] for i in range(session.size)]
-    if not selections:
-        return [1] * session.size
-    # Rows of a sliceable variable: only its own rank knows how many there are.
-    return session.comm.agree(count(selections[0]))
-
-
-def worker_compile(session: Session, number: int, kind: str, subset: Subset) -> None:
-    """Compile a variant on this rank."""
-    session.registry.functions[number].compile(kind, subset)
-
-
-_MISSING = object()
 
 
 def distribute() -> None:

@@ -48,6 +48,39 @@ class Rows(NamedTuple):
         return self.bounds[-1]
 
 
+def bind(what: object, inputs: Sequence[Variable], args: tuple, kwargs: dict) -> list:
+    """Put a call's arguments into the order of the inputs.
+
+    Raises
+    ------
+    TypeError
+        If there are too many, too few, two for one input, or some for none.
+    """
+    if not kwargs and len(args) == len(inputs):
+        return list(args)
+    if len(args) > len(inputs):
+        raise TypeError(f"{what!r} takes {len(inputs)} arguments, got {len(args)}")
+    names = [var.name for var in inputs]
+    values: list[Any] = [*args, *[_MISSING] * (len(inputs) - len(args))]
+    for name, value in kwargs.items():
+        if names.count(name) != 1:
+            many = "several inputs" if name in names else "no input"
+            raise TypeError(f"{what!r} has {many} named {name!r}")
+        place = names.index(name)
+        if values[place] is not _MISSING:
+            raise TypeError(f"{what!r} got two values for input {name!r}")
+        values[place] = value
+    missing = [
+        str(var) for var, value in zip(inputs, values, strict=True) if value is _MISSING
+    ]
+    if missing:
+        raise TypeError(f"{what!r} misses a value for {', '.join(missing)}")
+    return values
+
+
+_MISSING = object()
+
+
 def take_share(
     session: Session, selection: Any, bounds: list[int], sources: list
 ) -> tuple[list[np.ndarray], list[Selection]]:

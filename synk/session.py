@@ -49,6 +49,7 @@ class Session:
         self.generation = 0  # counts forks, so that a Function knows a new session
         self.death: WorkerDied | None = None
         self.zygote: Zygote | None = None
+        self.threads = 1
         self._notices: list[tuple] = []
         self._in_command = False
 
@@ -97,6 +98,7 @@ class Session:
         self.homes = Homes(self.rank, self.size)
         self.flats = FlatBuffers(self.comm, self.attachments)
         self.activity = ""
+        self.threads = self._threads[self.rank]
 
     def _serve(self, rank: int) -> None:
         self.rank, self.state = rank, "worker"

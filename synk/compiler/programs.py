@@ -124,6 +124,7 @@ class Programs:
         constants: Sequence[np.ndarray],
         reducer: Reducer,
         weights: Sequence[float],
+        taken: list[np.ndarray] | None = None,
     ) -> list[np.ndarray]:
         """Compute outputs and make updates, in one go or in slices.
 
@@ -140,12 +141,14 @@ class Programs:
         reducer : Reducer
         weights : sequence of float
             The rows of each rank.
+        taken : list of numpy.ndarray, optional
+            The rows, if they have been taken already; in one go only.
         """
         if num_slices > 1:
             sliced = _SlicedCall(self, "slice", subset, constants, reducer, weights)
             return sliced.run(num_slices, sources, selections)
         call = _Call(self, "step", subset, constants, reducer, weights)
-        call.rows = self.take(sources, selections)
+        call.rows = self.take(sources, selections) if taken is None else taken
         for stage in call.cut.stages:
             call.run_part(stage.both)
             call.reduce(stage)

@@ -1,0 +1,220 @@
+"""What the ranks do in a call of a function, and what the master makes of it.
+
+`worker_call` is one rank's share: it takes its rows, computes, makes its updates, and
+leaves its outputs where the master can read them. `combine_outputs` then reduces the
+outputs of all ranks, each by its op.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .comm.ops import combine
+from .compiler.programs import Programs, Subset
+from .compiler.spec import FunctionSpec
+from .engines import host
+from .errors import ShapeMismatch
+from .inputs import take_share
+from .memory.partition import count, select
+from .session import Session
+
+
+def worker_call(
+    session: Session,
+    number: int,
+    subset: Subset,
+    rows: tuple,
+    constants: list,
+    batch_s: list | None,
+    num_slices: int,
+) -> tuple[Any, int] | None:
+    """Do one rank's share of a call.
+
+    The master gets arrays in `rows` and `constants`, the other ranks windows.
+
+    Returns
+    -------
+    tuple or None
+        The outputs (the master's own as a list, other ranks' as windows by position in
+        the function) and the rows behind them; None from a rank that had no rows.
+    """
+    programs = session.registry.functions[number]
+    session.activity = programs.label
+    constants = list(map(session.array, constants))
+    share = Share(session, programs, rows, batch_s)
+    outputs = share.compute(subset, constants, num_slices)
+    if outputs is None:
+        return None
+    if session.rank == 0:
+        return outputs, share.rows
+    left = {
+        i: output
+        for i, output in zip(subset, outputs, strict=True)
+        if share.is_wanted(i)
+    }
+    return session.leave(left), share.rows
+
+
+class Share:
+    """The rows that one rank computes on in one call.
+
+    Parameters
+    ----------
+    session : Session
+    programs : Programs
+    rows : tuple
+        The selection, its bounds and the sources; see `inputs.Rows`.
+    batch_s : list or None
+        For each rank, which rows of sliceable shared variables it uses.
+    """
+
+    def __init__(
+        self, session: Session, programs: Programs, rows: tuple, batch_s: list | None
+    ) -> None:
+        self._session, self._programs = session, programs
+        self.sources, self.selections = take_share(session, *rows)
+        for var in programs.spec.sliceable:  # each stands in for a further input
+            value = host.get_value(var)
+            chosen = None if batch_s is None else batch_s[session.rank]
+            self.sources.append(value)
+            self.selections.append(select(chosen, len(value)))
+        self.by_rank = _rows_per_rank(session, programs.spec, rows[1], self.selections)
+
+    @property
+    def rows(self) -> int:
+        """How many rows this rank has."""
+        return self.by_rank[self._session.rank]
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether other ranks have rows and this one has none."""
+        return not self.rows and any(self.by_rank)
+
+    def compute(
+        self,
+        subset: Subset,
+        constants: list[np.ndarray],
+        num_slices: int,
+        taken: list[np.ndarray] | None = None,
+    ) -> list[np.ndarray] | None:
+        """Compute outputs and make updates; return None if this rank has no rows.
+
+        Parameters
+        ----------
+        subset : tuple of int
+        constants : list of numpy.ndarray
+        num_slices : int
+        taken : list of numpy.ndarray, optional
+            The rows, if they have been taken from the sources already.
+        """
+        session, programs = self._session, self._programs
+        outputs = None
+        if not self.is_idle:
+            outputs = programs.run(
+                num_slices,
+                subset,
+                self.sources,
+                self.selections,
+                constants,
+                session.flats,
+                self.by_rank,
+                taken,
+            )
+        elif programs.takes_part(subset):
+            programs.idle(subset, constants, session.flats, self.by_rank)
+        session.registry.note_rows(programs, self.rows)
+        return outputs
+
+    def is_wanted(self, i: int) -> bool:
+        """Tell whether the master needs this rank's value of an output."""
+        # The first rank that has rows stands in for rank 0 where that is idle.
+        stands_in = not any(self.by_rank[: self._session.rank])
+        return stands_in or self._programs.spec.wire_ops[i] is not None
+
+
+def _rows_per_rank(
+    session: Session, spec: FunctionSpec, bounds: list[int], selections: list
+) -> list[int]:
+    """Return how many rows each rank computes on, which says what its values weigh."""
+    if spec.inputs:
+        return [bounds[i + 1] - bounds[i] for i in range(session.size)]
+    if not selections:
+        return [1] * session.size
+    # Rows of a sliceable variable: only its own rank knows how many there are.
+    return session.comm.agree(count(selections[0]))
+
+
+def worker_compile(session: Session, number: int, kind: str, subset: Subset) -> None:
+    """Compile a variant on this rank."""
+    session.registry.functions[number].compile(kind, subset)
+
+
+def combine_outputs(
+    spec: FunctionSpec,
+    subset: Subset,
+    replies: Sequence[tuple[Any, int] | None],
+    session: Session,
+    what: object,
+) -> list[np.ndarray]:
+    """Reduce the ranks' outputs; those of ranks that were idle are not there.
+
+    Parameters
+    ----------
+    spec : FunctionSpec
+    subset : tuple of int
+    replies : sequence
+        What `worker_call` has returned on each rank.
+    session : Session
+    what : object
+        What was called, for messages.
+
+    Raises
+    ------
+    ShapeMismatch
+        If the shapes on the ranks do not fit together.
+    """
+    if not subset:
+        return []
+    present = [reply for reply in replies if reply is not None]
+    weights = [weight for _, weight in present]
+    results = []
+    for position, i in enumerate(subset):
+        op = spec.wire_ops[i]
+        values = [
+            outputs[position]
+            if isinstance(outputs, list)
+            else session.array(outputs[i])
+            for outputs, _ in (present if op is not None else present[:1])
+        ]
+        if op is not None:
+            results.append(reduce_output(spec, i, op, values, weights, what))
+        else:
+            own = replies[0] is not None
+            results.append(values[0] if own else values[0].copy())
+    return results
+
+
+def reduce_output(
+    spec: FunctionSpec,
+    i: int,
+    op: str,
+    values: list[np.ndarray],
+    weights: list[int],
+    what: object,
+) -> np.ndarray:
+    """Combine the ranks' values of one output by its op."""
+    shapes = [value.shape for value in values]
+    if op == "gather":
+        shapes = [shape[1:] for shape in shapes]
+    if any(shape != shapes[0] for shape in shapes):
+        raise ShapeMismatch(
+            f"output {i} ({spec.outputs[i]}) of {what!r} has different shapes on the"
+            f" ranks, {[value.shape for value in values]}: it cannot be combined by"
+            f" {op!r}; is it to be gathered?"
+        )
+    if op == "gather":
+        return np.concatenate([np.atleast_1d(value) for value in values])
+    return combine(op, values, weights)

@@ -1,0 +1,69 @@
+"""Taking the rows of the next call while the present one computes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from .partition import Selection
+from .rows import RowTaker
+
+
+class HasRows(Protocol):
+    """What rows can be taken for: arrays, and a selection of rows of each."""
+
+    sources: list[np.ndarray]
+    selections: list[Selection]
+
+
+Item = TypeVar("Item", bound=HasRows)
+
+
+class Ahead:
+    """Goes through items, while a thread takes the rows of the next one.
+
+    Parameters
+    ----------
+    inputs : int
+        How many arrays an item has.
+    """
+
+    def __init__(self, inputs: int) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="synk-rows")
+        # Two sets of buffers: one is filled while the other is in use.
+        self._takers = [[RowTaker() for _ in range(inputs)] for _ in range(2)]
+
+    def __enter__(self) -> Ahead:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Wait for the thread to end."""
+        self._pool.shutdown(cancel_futures=True)
+
+    def through(self, items: Iterable[Item]) -> Iterator[tuple[Item, list[np.ndarray]]]:
+        """Return every item with its rows; these are valid until the next one."""
+        turn = 0
+        waiting = None
+        for item in items:
+            rows = self._pool.submit(_take, self._takers[turn], item)
+            turn = 1 - turn
+            if waiting is not None:
+                before, taken = waiting
+                yield before, taken.result()
+            waiting = item, rows
+        if waiting is not None:
+            before, taken = waiting
+            yield before, taken.result()
+
+
+def _take(takers: Sequence[RowTaker], item: HasRows) -> list[np.ndarray]:
+    return [
+        taker.take(source, selection)
+        for taker, source, selection in zip(
+            takers, item.sources, item.selections, strict=True
+        )
+    ]

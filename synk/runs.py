@@ -1,0 +1,269 @@
+"""Many calls of a function in one launch: `Function.run`.
+
+The master launches the ranks with a list of batches. Each rank goes through them by
+itself: a call waits for the other ranks only where the graph reduces something. It
+keeps the outputs of all calls, and the master combines them at the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .calls import Share, reduce_output
+from .compiler.programs import Subset
+from .compiler.spec import FunctionSpec
+from .data import Data
+from .inputs import check_shared_rows, gather_rows
+from .memory.partition import Selection, count, cuts, select
+from .memory.prefetch import Ahead
+from .session import Session
+
+AT_ONCE = 64
+"""Batches that are taken from a generator for one launch."""
+
+
+class Call(NamedTuple):
+    """One call of a run: its rows, their cut into parts, and `batch_s`.
+
+    To ranks 1 and up a slice travels as (start, stop), an index array as a window.
+    """
+
+    selection: Any
+    bounds: list[int]
+    batch_s: list | None
+
+
+def in_launches(batches: Iterable) -> Iterator[list]:
+    """Return the batches of each launch: all of a sequence, some of a generator."""
+    if isinstance(batches, Sized):
+        if len(batches):
+            yield list(batches)
+        return
+    iterator = iter(batches)
+    while some := list(itertools.islice(iterator, AT_ONCE)):
+        yield some
+
+
+class Plan:
+    """A run as the master prepares it: arguments checked once, batches one by one.
+
+    Parameters
+    ----------
+    spec : FunctionSpec
+    values : list
+        The arguments, scattered inputs first.
+    constants : list of numpy.ndarray
+        The broadcast inputs, checked.
+    batch_s : optional
+        As in a call; the same for all calls.
+    session : Session
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument does not fit.
+    """
+
+    def __init__(
+        self,
+        spec: FunctionSpec,
+        values: list,
+        constants: list[np.ndarray],
+        batch_s: Any,
+        session: Session,
+    ) -> None:
+        n = len(spec.inputs)
+        if any(isinstance(v, Data) and v.minibatch for v in values[:n]):
+            raise ValueError(
+                "minibatch data holds the rows of one call: a run has many"
+            )
+        self._spec, self._session, self._values = spec, session, values
+        whole = gather_rows(spec.inputs, values[:n], None, session.size, spec.options)
+        self._length = whole.total
+        self.constants = constants
+        self.sources = [tuple(source) for source in whole.sources]
+        self._batch_s = check_shared_rows(batch_s, spec.sliceable, session.size)
+
+    def call(self, batch: Any) -> Call:
+        """Check one batch: of the scattered inputs or, without any, of shared rows."""
+        spec, size = self._spec, self._session.size
+        if spec.inputs:
+            selection = select(batch, self._length)
+            return Call(selection, cuts(count(selection), size), self._batch_s)
+        batch_s = self._batch_s
+        if batch is not None:
+            batch_s = check_shared_rows(batch, spec.sliceable, size)
+        return Call(slice(0, 0), [0] * (size + 1), batch_s)
+
+    def describe(self, calls: Sequence[Call]) -> tuple[list, list, list]:
+        """Describe calls, sources and broadcast inputs to ranks 1 and up.
+
+        `Data` is described where it lies; other arrays are copied to the stage.
+        """
+        arrays = [array for array, *_ in self.sources] + self.constants
+        copies = [
+            array
+            for array, value in zip(arrays, self._values, strict=True)
+            if not isinstance(value, Data)
+        ]
+        copies += [c.selection for c in calls if isinstance(c.selection, np.ndarray)]
+        staged = iter(self._session.stage.put(copies) if copies else ())
+        windows = [
+            value._window() if isinstance(value, Data) else next(staged)
+            for value in self._values
+        ]
+        described = [
+            call._replace(selection=_described(call.selection, staged))
+            for call in calls
+        ]
+        n = len(self.sources)
+        return described, [(window, 0, False) for window in windows[:n]], windows[n:]
+
+
+def _described(selection: Selection, staged: Iterator[tuple]) -> tuple:
+    if isinstance(selection, slice):
+        return selection.start, selection.stop
+    return next(staged)
+
+
+def worker_run(
+    session: Session,
+    number: int,
+    subset: Subset,
+    calls: Sequence[Call],
+    sources: list,
+    constants: list,
+    num_slices: int,
+    progress: Callable[[], object] | None,
+) -> tuple[dict, list[list[int]]]:
+    """Do one rank's share of every call.
+
+    The master gets arrays, the other ranks windows.
+
+    Returns
+    -------
+    dict, list of list of int
+        What the master needs of this rank: by position of the output the values of the
+        calls, stacked (the master's own as a list), or by output and call where shapes
+        differ. And the rows of each rank in every call.
+    """
+    programs = session.registry.functions[number]
+    session.activity = programs.label
+    constants = list(map(session.array, constants))
+    made: dict[int, list] = {i: [] for i in subset}
+    rows_by_call = []
+    shares = (
+        Share(session, programs, (call.selection, call.bounds, sources), call.batch_s)
+        for call in calls
+    )
+    # A thread that takes rows ahead needs a core, and rows that are there already.
+    is_ahead = session.threads > 1 and num_slices == 1 and not programs.spec.sliceable
+    with contextlib.ExitStack() as stack:
+        through: Iterable[tuple[Share, list | None]]
+        if is_ahead:
+            ahead = stack.enter_context(Ahead(len(sources)))
+            through = ahead.through(shares)
+        else:
+            through = ((share, None) for share in shares)
+        for share, taken in through:
+            outputs = share.compute(subset, constants, num_slices, taken)
+            rows_by_call.append(share.by_rank)
+            given = itertools.repeat(None) if outputs is None else outputs
+            for i, output in zip(subset, given, strict=False):
+                made[i].append(output if share.is_wanted(i) else None)
+            if progress is not None:
+                progress()
+    if session.rank == 0:
+        return made, rows_by_call
+    return session.leave(_packed(made)), rows_by_call
+
+
+def _packed(made: dict[Any, list]) -> dict[Any, np.ndarray]:
+    """Stack the values of each output, where they are all there and of one shape."""
+    packed = {}
+    for i, values in made.items():
+        shapes = {None if value is None else value.shape for value in values}
+        if len(shapes) == 1 and None not in shapes:
+            packed[i] = np.stack(values)
+        else:
+            for k, value in enumerate(values):
+                if value is not None:
+                    packed[i, k] = value
+    return packed
+
+
+def combine_runs(
+    spec: FunctionSpec,
+    subset: Subset,
+    replies: Sequence[tuple[dict, list[list[int]]]],
+    session: Session,
+    what: object,
+) -> list[list[np.ndarray]]:
+    """Return for each output its values in all calls of a launch.
+
+    Parameters
+    ----------
+    spec : FunctionSpec
+    subset : tuple of int
+    replies : sequence
+        What `worker_run` has returned on each rank.
+    session : Session
+    what : object
+        What was called, for messages.
+    """
+    rows_by_call = replies[0][1]
+    made = [replies[0][0]]
+    for windows, _ in replies[1:]:
+        made.append({key: session.array(window) for key, window in windows.items()})
+
+    def value(rank: int, i: int, k: int) -> np.ndarray:
+        of_rank = made[rank]
+        return of_rank[i][k] if i in of_rank else of_rank[i, k]
+
+    results: list[list[np.ndarray]] = []
+    for i in subset:
+        op = spec.wire_ops[i]
+        of_output = []
+        for k, by_rank in enumerate(rows_by_call):
+            present = [r for r, n in enumerate(by_rank) if n or not any(by_rank)]
+            if op is None:
+                own = value(present[0], i, k)
+                of_output.append(own.copy() if present[0] else own)
+                continue
+            values = [value(rank, i, k) for rank in present]
+            weights = [by_rank[rank] for rank in present]
+            of_output.append(reduce_output(spec, i, op, values, weights, what))
+        results.append(of_output)
+    return results
+
+
+def stacked(values: list) -> Any:
+    """Return the values of all calls as one array, or as they are if shapes differ."""
+    if len({np.shape(value) for value in values}) == 1:
+        return np.stack(values)
+    return values
+
+
+@contextlib.contextmanager
+def count_calls(
+    progress: bool | Callable[[int], object], batches: Iterable
+) -> Iterator[Callable[[], object] | None]:
+    """Return what is to be called after every call, if anything."""
+    if callable(progress):
+        numbers = itertools.count(1)
+        yield lambda: progress(next(numbers))
+    elif progress:
+        try:
+            from tqdm import tqdm
+        except ImportError:
+            raise ImportError("progress=True needs tqdm: pip install tqdm") from None
+        total = len(batches) if isinstance(batches, Sized) else None
+        with tqdm(total=total) as bar:
+            yield bar.update
+    else:
+        yield None
