@@ -29,7 +29,7 @@ def reduce_ops(n: int) -> None:
         (score.max(), "max"),
         (score, "gather"),  # one rank's rows after the other's: the order of x
         (weights * 2, None),  # no reduction: rank 0's own value
-        x.mean(axis=0),  # no op: "avg", as it depends on the rows
+        x.mean(axis=0),  # no op: "avg", as it is shown to be a mean over the rows
     ]
     f = synk.function([x], outputs, name="reduce_ops")
     plain = pytensor.function(

@@ -25,6 +25,14 @@ class CheckpointError(SynkError, ValueError):
     """A checkpoint is damaged, or does not have what is to be loaded from it."""
 
 
+class SplitError(SynkError, ValueError):
+    """With ``strict=True``: a value may not be that of the serial run; see there."""
+
+
+class SplitWarning(UserWarning):
+    """The parts of a value may not combine to that of the serial run; says why."""
+
+
 class RankTimeout(SynkError, TimeoutError):
     """A rank did not answer before the deadline given to :func:`synk.fork`."""
 

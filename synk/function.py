@@ -54,6 +54,7 @@ def function(
     *,
     mode: Any = None,
     name: str | None = None,
+    strict: bool = False,
     **pytensor_kwargs: Any,
 ) -> Function:
     """Make a function that runs on every rank; like ``pytensor.function``.
@@ -88,6 +89,9 @@ def function(
         As in PyTensor.
     name : str, optional
         Shown in messages.
+    strict : bool
+        Make what would be a :class:`SplitWarning` an error, and look at every
+        :func:`synk.ops.all_reduce` in the graph as well.
     **pytensor_kwargs
         Further arguments of ``pytensor.function``.
 
@@ -99,6 +103,8 @@ def function(
     ------
     TypeError, ValueError
         If an argument is not what it should be.
+    SplitError
+        With `strict`, if it cannot be shown that a value is that of the serial run.
     StateError
         In a worker.
 
@@ -127,6 +133,7 @@ def function(
             mode,
             name,
             pytensor_kwargs,
+            strict=strict,
         )
     )
 

@@ -29,14 +29,18 @@ class AllReduce(Op):
     Parameters
     ----------
     op : {"avg", "sum", "prod", "min", "max"}
+    gradient : str, optional
+        Of what the value is the gradient, where `grad` has placed the Op. The proof
+        then looks at whether `op` fits; what the user has placed is meant so.
     """
 
     __props__ = ("op",)
     view_map = {0: [0]}  # noqa: RUF012  as PyTensor declares it
 
-    def __init__(self, op: str) -> None:
+    def __init__(self, op: str, gradient: str | None = None) -> None:
         check_op(op, REDUCE_OPS, "all_reduce")
         self.op = op
+        self.gradient = gradient
 
     def make_node(self, *inputs: Any) -> Apply:
         """Apply the Op to a tensor."""
@@ -62,7 +66,7 @@ class AllReduce(Op):
         weighted by rows, that of an average so weighted is their average so weighted.
         """
         if self.op in ("avg", "sum"):
-            return [all_reduce(cotangents[0], self.op)]
+            return [_reduced(cotangents[0], self.op, str(inputs[0]))]
         return [grad_not_implemented(self, 0, inputs[0], f"op {self.op!r}")]
 
     L_op = pullback  # type: ignore[assignment]  # its name before PyTensor 3
@@ -154,11 +158,11 @@ def grad(cost: Variable, wrt: Any, *, op: str = "avg") -> Any:
     many = isinstance(wrt, (list, tuple))
     grads: Any = pytensor.grad(cost, list(wrt) if many else wrt)
     if not many:
-        return _reduced(grads, op)
-    return [_reduced(gradient, op) for gradient in grads]
+        return _reduced(grads, op, str(wrt))
+    return [_reduced(grad, op, str(var)) for grad, var in zip(grads, wrt, strict=True)]
 
 
-def _reduced(gradient: Variable, op: str) -> Variable:
+def _reduced(gradient: Variable, op: str, wrt: str) -> Variable:
     if not isinstance(gradient.type, DenseTensorType):
         return gradient  # disconnected, where the caller allowed that
-    return all_reduce(gradient, op)
+    return AllReduce(op, gradient=wrt).make_node(gradient).outputs[0]

@@ -21,6 +21,7 @@ NARRATIVE = (
     "data",
     "troubleshooting",
     "training",
+    "reducing",
 )
 
 

@@ -40,7 +40,7 @@ def test_a_subset_of_the_outputs_in_any_order_and_repeated(ranks):
 def test_as_theano_is_the_plain_function_on_rank_0(ranks):
     x, b = pt.vector("x"), pt.scalar("b")
     w = pytensor.shared(1.0)
-    outputs = [(x.sum(), "sum"), x.std(), (x * b, "gather")]
+    outputs = [(x.sum(), "sum"), (x.std(), "avg"), (x * b, "gather")]
     f = synk.function([x], outputs, [b], updates={w: w + x.sum()}, mode=PY)
     plain = pytensor.function([x, b], [x.sum(), x.std(), x * b], mode=PY)
     value = np.arange(7.0)

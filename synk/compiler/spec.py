@@ -20,6 +20,9 @@ from pytensor.tensor.type import DenseTensorType
 
 from ..comm.ops import OPS, REDUCE_OPS, check_dtype, check_op
 from ..ops import AllReduce, is_reduced
+from .domain import Same, Value
+from .proof import Finding, examine, prove, reductions, warn_or_raise
+from .rules.base import name
 
 
 @dataclass
@@ -41,6 +44,8 @@ class FunctionSpec:
     returns: str  # "none", "one" or "list"
     wire_ops: list[str | None] = field(default_factory=list)
     """How the master combines outputs; None for those that stages have reduced."""
+    findings: list[Finding] = field(default_factory=list)
+    """What was shown of each output."""
     mode: Any = None
     name: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
@@ -87,6 +92,7 @@ def make_spec(
     mode: Any,
     name: str | None,
     options: dict[str, Any],
+    strict: bool = False,
 ) -> FunctionSpec:
     """Check the arguments of `synk.function`; see there.
 
@@ -94,6 +100,8 @@ def make_spec(
     ------
     TypeError, ValueError
         If an argument is not what it should be.
+    SplitError
+        With `strict`, for what is not shown to be the serial result.
     """
     unknown = options.keys() - inspect.signature(pytensor.function).parameters.keys()
     if unknown:
@@ -136,7 +144,7 @@ def make_spec(
     )
     _check_roots(spec)
     _check_used(spec)
-    _settle_ops(spec)
+    _settle_ops(spec, strict)
     _reduce_along(spec)
     return spec
 
@@ -338,19 +346,59 @@ def _check_used(spec: FunctionSpec) -> None:
         warnings.warn(text, stacklevel=4)
 
 
-def _settle_ops(spec: FunctionSpec) -> None:
+def _settle_ops(spec: FunctionSpec, strict: bool) -> None:
     """Choose the ops that the user did not name."""
-    news = [new for _, new in spec.updates]
-    of_rows = spec.row_values([*spec.outputs, *news])
+    graph = [*spec.outputs, *(new for _, new in spec.updates)]
+    values = examine(spec.inputs, spec.stand_ins, graph)
+    of_rows = spec.row_values(graph)
     for i, (var, op) in enumerate(zip(spec.outputs, spec.output_ops, strict=True)):
-        if op == UNNAMED:
-            spec.output_ops[i] = "avg" if var in of_rows else None
-            if spec.output_ops[i] is not None:
-                _check_tensor(var, "avg")
-    for i, (var, new) in enumerate(spec.updates):
+        finding = prove(
+            f"output {i} ({name(var)})",
+            var,
+            values[var] if var in of_rows else Same(),
+            "avg" if op == UNNAMED else op,
+            named=op != UNNAMED,
+        )
+        if not finding.agrees and not finding.named:
+            _check_tensor(var, "avg")
+        spec.output_ops[i] = finding.op
+        spec.findings.append(finding)
+    for i, (_, new) in enumerate(spec.updates):
         if spec.update_ops[i] == UNNAMED:
-            numeric = isinstance(var.type, DenseTensorType) and var.type.dtype != "bool"
-            spec.update_ops[i] = "avg" if numeric and new in of_rows else None
+            spec.update_ops[i] = _slices_op(
+                new, values[new] if new in of_rows else None
+            )
+    weak = [found for found in spec.findings if not found.agrees and not found.named]
+    warn_or_raise(weak, strict, _NAME_IT)
+    reduced = reductions(graph, values)
+    weak = [
+        found
+        for of_gradient, found in reduced
+        if not found.agrees and (of_gradient or strict)
+    ]
+    warn_or_raise(weak, strict, _REDUCE_IT)
+
+
+_NAME_IT = (
+    "If that is meant, name the op: (variable, op). If a statistic over the rows is in"
+    " the way, put synk.ops.all_reduce around it."
+)
+
+_REDUCE_IT = (
+    "A gradient wants op='avg' if the cost is a mean over the rows, 'sum' if it is a"
+    " sum. Statistics over the rows want synk.ops.all_reduce around them."
+)
+
+
+def _slices_op(new: Variable, value: Value | None) -> str | None:
+    """Choose how the slices' values of an update are combined."""
+    numeric = isinstance(new.type, DenseTensorType)
+    if value is None or not numeric:
+        return None
+    finding = prove("", new, value, "avg", named=False)
+    if finding.agrees and finding.op != "gather":
+        return finding.op
+    return "avg" if new.type.dtype != "bool" else None
 
 
 def _reduce_along(spec: FunctionSpec) -> None:

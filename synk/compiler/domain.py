@@ -1,0 +1,328 @@
+"""What a value is as a function of the rows: the domain of the splitting proof.
+
+Let the rows of a call be cut into parts A and B, and write v(A) for what a rank with
+the rows A computes for a variable, v(AB) for what the serial run computes. Each element
+of the domain is an equation that holds for every cut into parts that have rows, and so,
+by induction, for any number of ranks with any numbers of rows:
+
+==================  ================================================================
+``Same()``          v(AB) = v(A) = v(B): shared variables, constants, reduced values
+``Rows(axis)``      v(AB) = v(A) and v(B) concatenated along the axis, a value per row
+``Fold("sum")``     v(AB) = v(A) + v(B)
+``Fold("prod")``    v(AB) = v(A) * v(B)
+``Fold("max")``     v(AB) = maximum(v(A), v(B)); ``"min"`` likewise
+``Listed(...)``     a short vector known entry by entry, such as a shape
+``Position(axis)``  0, 1, ... n - 1 along the axis: row numbers, within each rank
+``Unknown(...)``    nothing is known; says why
+==================  ================================================================
+
+Values are known *up to a power of n*, the number of a rank's rows: with ``power=p``, it
+is the value divided by n**p that fulfils the equation. So means are understood:
+
+* ``x.shape[0]`` is ``Same(power=1)``, so ``x.sum() / x.shape[0]`` is
+  ``Fold("sum", power=-1)``: a mean, in which ranks weigh what they have rows. Gradients
+  of a mean have the power -1 from the loss down to the parameters.
+* A value that is the same everywhere is a mean of itself: ``Same(power=p)`` is
+  ``Fold("sum", power=p - 1)`` as well. Therefore a mean plus a regulariser is a mean, n
+  times a constant is a sum, and a sum plus a constant is neither.
+* Zeros fulfil every equation. Their power is None, which goes with any other.
+
+The equations, and not the way in which a value was computed, are what a rule has to
+preserve; it raises `Refused` where it cannot show that it does. Whatever lengths and
+shapes a serial run may have, the rules hold as long as no rank raises an error: two
+values that are combined elementwise have the same length, on each rank and as a whole.
+Integers are taken for exact and floats for real numbers: overflow and rounding are not
+the proof's business, save where integers wrap around in ordinary use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+Power = int | None
+"""Of the number of rows; None is that of zeros, which fits any."""
+
+
+@dataclass(frozen=True)
+class Same:
+    """The same on every rank, times n**power.
+
+    Attributes
+    ----------
+    power : int or None
+    exact : bool
+        With power 1: it is n itself, and not some multiple.
+    number : float, optional
+        What every element is, where the graph says so.
+    """
+
+    power: Power = 0
+    exact: bool = False
+    number: float | None = None
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A value for each row, concatenated along an axis, times n**power.
+
+    Attributes
+    ----------
+    axis : int
+    power : int or None
+    length : {"n", "kn", "?"}
+        The length of the axis: n, a multiple of n that is the same on every rank, or
+        the number of other rows than those that ranks are weighed by.
+    """
+
+    axis: int
+    power: Power = 0
+    length: str = "n"
+
+
+@dataclass(frozen=True)
+class Fold:
+    """A sum, product, maximum or minimum over the rows; a sum times n**power."""
+
+    op: str
+    power: Power = 0
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A vector whose entries are known one by one."""
+
+    entries: tuple[Value, ...]
+
+
+@dataclass(frozen=True)
+class Position:
+    """Each row's number within its part, along an axis; other axes have length 1."""
+
+    axis: int = 0
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """Not shown to be anything.
+
+    Attributes
+    ----------
+    op : str
+        The Op in the way.
+    variable : str
+        What it computes that is not understood.
+    why : str
+    """
+
+    op: str
+    variable: str
+    why: str
+
+    def __str__(self) -> str:
+        if self.variable.startswith(self.op):
+            return f"{self.variable} {self.why}"
+        return f"{self.op}, in {self.variable}, {self.why}"
+
+
+Value = Same | Rows | Fold | Listed | Position | Unknown
+
+
+class Refused(Exception):
+    """A rule cannot show anything; the text goes on where "the Op ..." began."""
+
+
+def describe(value: Value) -> str:
+    """Say what a value is, as part of a sentence."""
+    if isinstance(value, Rows):
+        text = f"one value for each row, along axis {value.axis}"
+        return text + _scale(value.power)
+    if isinstance(value, Fold):
+        if value.op == "sum" and value.power == -1:
+            return "a mean over the rows"
+        noun = {"sum": "sum", "prod": "product", "max": "maximum", "min": "minimum"}
+        return f"a {noun[value.op]} over the rows{_scale(value.power)}"
+    if isinstance(value, Same):
+        if value.power == 1:
+            return "the number of rows" if value.exact else "a multiple of their number"
+        return "the same on every rank" + _scale(value.power)
+    if isinstance(value, Position):
+        return "row numbers, which start again on every rank"
+    if isinstance(value, Listed):
+        return "a shape that depends on the number of rows"
+    return "unknown"
+
+
+def _scale(power: Power) -> str:
+    if not power:
+        return ""
+    if power == -1:
+        return ", divided by their number"
+    return f", times the {power}th power of their number"
+
+
+# -- powers
+
+
+def times(*powers: Power) -> Power:
+    """Return the power of a product."""
+    return None if None in powers else sum(p for p in powers if p is not None)
+
+
+def common(powers: Sequence[Power]) -> Power:
+    """Return the power that all have, or raise."""
+    given = {power for power in powers if power is not None}
+    if len(given) > 1:
+        raise Refused(
+            "combines values that grow differently with the number of rows, such as a"
+            " sum over the rows and a constant"
+        )
+    return given.pop() if given else None
+
+
+def flat(value: Value) -> bool:
+    """Tell whether a value is the same on every rank, whatever their rows."""
+    return isinstance(value, Same) and not value.power
+
+
+# -- combining values
+
+
+def plain(value: Value) -> Value:
+    """Return a listed vector as what all its entries are."""
+    if not isinstance(value, Listed):
+        return value
+    entries = [plain(entry) for entry in value.entries]
+    if all(isinstance(entry, Same) for entry in entries):
+        powers = [entry.power for entry in entries if isinstance(entry, Same)]
+        return Same(common(powers))
+    raise Refused(f"takes {describe(value)} as a vector of numbers")
+
+
+def align(values: Sequence[Value]) -> Rows | None:
+    """Return the axis and length that the row-wise values share; None without any."""
+    rows = [value for value in values if isinstance(value, Rows)]
+    if not rows:
+        return None
+    if len({value.axis for value in rows}) > 1:
+        raise Refused("pairs every row with every other row")
+    # Lengths along the axis are equal, or else some rank raises: the most that is known
+    # of one is true of all.
+    length = min((value.length for value in rows), key=["n", "kn", "?"].index)
+    return replace(rows[0], length=length)
+
+
+def negated(value: Value) -> Value:
+    """Return what the negative of a value is."""
+    if isinstance(value, Fold):
+        if value.op == "prod":
+            raise Refused("changes the sign of a product over the rows")
+        return replace(value, op={"max": "min", "min": "max"}.get(value.op, value.op))
+    if isinstance(value, Same):
+        number = None if value.number is None else -value.number
+        return Same(value.power, number=number)
+    return value
+
+
+def pick(values: Sequence[Value]) -> Value:
+    """Return what an array is whose elements are each taken from one of several.
+
+    Which element comes from where must be the same on every rank, or for every row.
+    """
+    return _merge(values, added=False)
+
+
+def total(values: Sequence[Value]) -> Value:
+    """Return what a sum of values is."""
+    return _merge(values, added=True)
+
+
+def _merge(values: Sequence[Value], added: bool) -> Value:
+    if any(isinstance(value, (Position, Unknown)) for value in values):
+        raise Refused(f"computes with {describe(Position())}")
+    values = [plain(value) for value in values]
+    rows = align(values)
+    folds = [value for value in values if isinstance(value, Fold)]
+    sames = [value for value in values if isinstance(value, Same)]
+    if rows:
+        if folds:
+            raise Refused(f"combines single rows with {describe(folds[0])}")
+        powers = [v.power for v in values if isinstance(v, (Rows, Same))]
+        return replace(rows, power=common(powers))
+    if not folds:
+        return Same(common([value.power for value in sames]))
+    ops = {value.op for value in folds}
+    if len(ops) > 1:
+        raise Refused(f"combines {describe(folds[0])} with {describe(folds[-1])}")
+    op = folds[0].op
+    if op == "sum":
+        lifted = [None if s.power is None else s.power - 1 for s in sames]
+        return Fold("sum", common([*(f.power for f in folds), *lifted]))
+    if not all(map(flat, sames)):
+        raise Refused(f"combines {describe(folds[0])} with the number of rows")
+    if op == "prod" and sames:
+        raise Refused("combines a product over the rows with a constant")
+    if added and (len(folds) > 1 or op == "prod"):
+        raise Refused(f"adds something to {describe(folds[0])}")
+    return Fold(op)
+
+
+def product(values: Sequence[Value]) -> Value:
+    """Return what a product of values is."""
+    if any(isinstance(value, (Position, Unknown)) for value in values):
+        raise Refused(f"computes with {describe(Position())}")
+    values = [plain(value) for value in values]
+    rows = align(values)
+    folds = [value for value in values if isinstance(value, Fold)]
+    sames = [value for value in values if isinstance(value, Same)]
+    power = times(*(v.power for v in values if isinstance(v, (Rows, Same, Fold))))
+    if rows and folds:
+        raise Refused(f"multiplies single rows with {describe(folds[0])}")
+    if rows:
+        return replace(rows, power=power)
+    if not folds:
+        return Same(power)
+    if all(fold.op == "prod" for fold in folds) and not sames:
+        return Fold("prod")
+    if len(folds) > 1:
+        raise Refused(f"multiplies {describe(folds[0])} with {describe(folds[1])}")
+    if folds[0].op == "sum":
+        return Fold("sum", power)
+    if folds[0].op == "prod" or not all(map(flat, sames)):
+        raise Refused(f"multiplies {describe(folds[0])}")
+    sign = 1.0
+    for same in sames:
+        if same.number is None:
+            raise Refused(
+                f"multiplies {describe(folds[0])} by something that may be negative"
+            )
+        sign *= same.number
+    return folds[0] if sign > 0 else negated(folds[0])
+
+
+def inverse(value: Value) -> Value:
+    """Return what 1 / value is."""
+    value = plain(value)
+    if isinstance(value, Fold):
+        if value.op == "prod":
+            return value
+        raise Refused(f"divides by {describe(value)}")
+    if isinstance(value, (Rows, Same)):
+        power = -(value.power or 0)
+        if isinstance(value, Rows):
+            return replace(value, power=power)
+        return Same(power, number=1 / value.number if value.number else None)
+    raise Refused(f"divides by {describe(value)}")
+
+
+def independent(values: Sequence[Value]) -> Value:
+    """Return what any function of the values is, elementwise along the rows."""
+    values = [plain(value) for value in values]
+    for value in values:
+        if isinstance(value, (Fold, Position, Unknown)):
+            raise Refused(f"is no linear function of {describe(value)}")
+        assert isinstance(value, (Rows, Same))
+        if value.power:
+            raise Refused(f"is no linear function of what is {describe(value)}")
+    rows = align(values)
+    return replace(rows, power=0) if rows else Same()

@@ -1,0 +1,186 @@
+"""The splitting proof: how each output follows from what the ranks compute.
+
+`domain` says what there is to know about a value, `rules` what each Op does to it, and
+`walk` goes through the graph. Here are the ends: what is known of a function's inputs,
+and what follows for the outputs whose op the user has not named, for the slices of
+updates, and for gradients that :func:`synk.grad` reduces.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import io_toposort
+from pytensor.tensor.type import DenseTensorType
+
+from ..comm.ops import check_dtype
+from ..errors import SplitError, SplitWarning
+from ..ops import AllReduce
+from . import rules  # noqa: F401  registers them
+from .domain import Fold, Power, Rows, Same, Unknown, Value, describe
+from .rules.base import name, op_name
+from .walk import infer
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found out about one value that the ranks combine.
+
+    Attributes
+    ----------
+    what : str
+        Which value, as in "output 0 (loss)".
+    op : str or None
+        How it is combined.
+    named : bool
+        Whether the user has named the op.
+    kind : str
+        What the value is as a function of the rows, as in "a mean over the rows";
+        "unknown" if nothing could be shown.
+    reason : str or None
+        Why nothing could be shown, or why no op gives the serial result.
+    agrees : bool
+        Whether the op was shown to give the serial result.
+    """
+
+    what: str
+    op: str | None
+    named: bool
+    kind: str
+    reason: str | None
+    agrees: bool
+
+
+def examine(
+    inputs: Sequence[Variable], stand_ins: Sequence[Variable], graph: Iterable[Variable]
+) -> dict[Variable, Value]:
+    """Return what each variable of a function's graph is.
+
+    Parameters
+    ----------
+    inputs : sequence of Variable
+        The scattered ones.
+    stand_ins : sequence of Variable
+        For sliceable shared variables. Ranks are weighed by the rows of the inputs, or
+        without any by those of the first of these.
+    graph : iterable of Variable
+    """
+    known: dict[Variable, Value] = {}
+    for i, var in enumerate((*inputs, *stand_ins)):
+        weighs = i < len(inputs) or i == 0
+        known[var] = Rows(0, 0, "n" if weighs else "?")
+    return infer(list(graph), known)
+
+
+def ops_of(value: Value) -> Sequence[str | None]:
+    """Return the ops that give the serial result, the most natural first."""
+    if isinstance(value, Rows) and not value.power and value.axis == 0:
+        return ["gather"] if value.length != "?" else []
+    if isinstance(value, Fold):
+        if value.op != "sum":
+            return [value.op]
+        sums: dict[Power, Sequence] = {None: ["avg", "sum"], 0: ["sum"], -1: ["avg"]}
+        return sums.get(value.power, [])
+    if isinstance(value, Same):
+        if value.power is None:
+            return [None, "avg", "sum", "min", "max", "prod"]
+        if value.power == 0:
+            return [None, "avg", "min", "max"]
+        return ["sum"] if value.power == 1 else []
+    return []
+
+
+def prove(
+    what: str, var: Variable, value: Value, op: str | None, named: bool
+) -> Finding:
+    """Find the op of an output, or compare the one that was named.
+
+    Parameters
+    ----------
+    what : str
+    var : Variable
+    value : Value
+        What the output is.
+    op : str or None
+        The op named, or that to fall back to.
+    named : bool
+    """
+    ops = [found for found in ops_of(value) if _suits(found, var)]
+    if not named and ops:
+        op = ops[0]
+    reason = None if ops else _why_none(var, value)
+    return Finding(what, op, named, describe(value), reason, op in ops)
+
+
+def _suits(op: str | None, var: Variable) -> bool:
+    """Tell whether an op has a meaning for a dtype, and leaves it as it is."""
+    if op is None or not isinstance(var.type, DenseTensorType):
+        return op is None
+    dtype = var.type.numpy_dtype
+    try:
+        check_dtype(op, dtype, "")
+    except TypeError:
+        return False
+    return not (op == "avg" and dtype.kind in "iu")
+
+
+def _why_none(var: Variable, value: Value) -> str:
+    if isinstance(value, Unknown):
+        return str(value)
+    op = op_name(var.owner.op) if var.owner else "an input"
+    return f"{op} ({name(var)}) gives {describe(value)}, which no op combines"
+
+
+def warn_or_raise(findings: Iterable[Finding], strict: bool, advice: str) -> None:
+    """Say of what was not shown that it was not; with `strict`, as an error."""
+    for finding in findings:
+        text = _complaint(finding, advice)
+        if strict:
+            raise SplitError(text)
+        warnings.warn(text, SplitWarning, stacklevel=_callers_level())
+
+
+def _callers_level() -> int:
+    """Return how far up the script is that called the package."""
+    package = os.path.dirname(os.path.dirname(__file__))
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(package):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+def _complaint(finding: Finding, advice: str) -> str:
+    if finding.reason is None:
+        shown = f"it is {finding.kind}"
+    else:
+        shown = f"that could not be shown, as {finding.reason}"
+    return (
+        f"{finding.what} is combined by {finding.op!r}, and may differ from the serial"
+        f" result: {shown}. {advice}"
+    )
+
+
+def reductions(
+    graph: Iterable[Variable], values: dict[Variable, Value]
+) -> list[tuple[bool, Finding]]:
+    """Compare the ops of all-reduces with what they reduce.
+
+    Returns
+    -------
+    list of (bool, Finding)
+        The first tells whether it comes from :func:`synk.grad`.
+    """
+    found = []
+    for node in io_toposort([], list(graph)):
+        if isinstance(node.op, AllReduce):
+            (var,) = node.inputs
+            wrt = node.op.gradient
+            what = f"the gradient of {wrt}" if wrt else f"all_reduce of {name(var)}"
+            finding = prove(what, var, values[var], node.op.op, named=True)
+            found.append((wrt is not None, finding))
+    return found

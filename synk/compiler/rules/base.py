@@ -1,0 +1,113 @@
+"""What the rules share: how they are found, and the questions they ask of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.op import Op
+from pytensor.tensor.random.type import RandomType
+from pytensor.tensor.type import DenseTensorType
+
+from ..domain import Position, Refused, Rows, Same, Value, flat, plain
+
+Rule = Callable[[Apply, list[Value]], Any]
+"""Takes a node and what its inputs are; returns what its outputs are, or one output."""
+
+_rules: dict[type[Op], Rule] = {}
+_tolerant: set[Rule] = set()
+
+
+def rule(*ops: Any, tolerant: bool = False) -> Callable[[Rule], Rule]:
+    """Make a function the rule for some classes of Ops, and those derived from them.
+
+    A tolerant rule takes `Unknown` inputs. The others need not think of them: what they
+    would make of these is unknown.
+    """
+
+    def register(function: Rule) -> Rule:
+        _rules.update(dict.fromkeys(ops, function))
+        if tolerant:
+            _tolerant.add(function)
+        return function
+
+    return register
+
+
+def rule_for(op: Op) -> Rule:
+    """Return the rule for an Op."""
+    for cls in type(op).__mro__:
+        if cls in _rules:
+            return _rules[cls]
+    return _any_function
+
+
+def is_tolerant(function: Rule) -> bool:
+    """Tell whether a rule takes `Unknown` inputs."""
+    return function in _tolerant
+
+
+def _any_function(node: Apply, values: list[Value]) -> list[Value]:
+    """An Op of which nothing is known computes the same from the same."""
+    if any(isinstance(var.type, RandomType) for var in node.inputs):
+        raise Refused("draws at random, and each rank has a stream of its own")
+    if not all(flat(plain(value)) for value in values):
+        raise Refused("is not known to work row by row")
+    return [Same() for _ in node.outputs]
+
+
+def literal(var: Variable) -> Value:
+    """Return what a variable is that nothing computes, other than an input."""
+    if isinstance(var, Constant) and isinstance(var.type, DenseTensorType):
+        data = np.asarray(var.data)
+        if data.size and data.dtype.kind in "biuf" and (data == data.flat[0]).all():
+            number = float(data.flat[0])
+            return Same(0 if number else None, number=number)
+    elif isinstance(var, Constant) and isinstance(var.data, (int, float, np.number)):
+        return Same(0 if var.data else None, number=float(var.data))
+    return Same()
+
+
+def check_spread(
+    variables: Sequence[Variable], values: Sequence[Value], axis: int
+) -> None:
+    """Raise unless what has no rows is repeated along the rows' axis.
+
+    Something else of fixed length there fits the rows of the whole, or of one part, but
+    not of all. Axes are counted from the last.
+    """
+    for var, value in zip(variables, values, strict=True):
+        if isinstance(value, (Rows, Position)) or var.type.ndim < -axis:
+            continue
+        if var.type.shape[axis] != 1:
+            raise Refused(
+                f"meets the rows with {name(var)}, whose length along their axis does"
+                " not follow theirs"
+            )
+
+
+def name(var: Variable) -> str:
+    """Return a short name for a variable."""
+    if var.name or var.owner is None:
+        return str(var)
+    inputs = ", ".join(map(_short_name, var.owner.inputs[:3]))
+    if len(var.owner.inputs) > 3:
+        inputs += ", ..."
+    return f"{op_name(var.owner.op)}({inputs})"
+
+
+def _short_name(var: Variable) -> str:
+    if var.name or var.owner is None:
+        text = str(var)
+        return text if len(text) <= 20 else "..."
+    return op_name(var.owner.op).split("{")[0] + "(...)"
+
+
+def op_name(op: Op) -> str:
+    """Return the name of an Op, as PyTensor prints it, without long parameters."""
+    text = str(op)
+    if len(text) <= 40:
+        return text
+    return op_name(op.core_op) if hasattr(op, "core_op") else text.split("{")[0]

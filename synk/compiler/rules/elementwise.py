@@ -1,0 +1,314 @@
+"""Elemwise: what each scalar function does to rows, sums, maxima and constants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from pytensor import scalar as ps
+from pytensor.graph.basic import Apply
+from pytensor.scalar import math as psm
+from pytensor.tensor.elemwise import Elemwise
+
+from ..domain import (
+    Fold,
+    Listed,
+    Position,
+    Refused,
+    Rows,
+    Same,
+    Unknown,
+    Value,
+    describe,
+    flat,
+    independent,
+    inverse,
+    negated,
+    pick,
+    plain,
+    product,
+    total,
+)
+from .base import check_spread, rule
+
+ScalarRule = Callable[[Apply, list[Value]], Value]
+
+
+@rule(Elemwise, tolerant=True)
+def elemwise(node: Apply, values: list[Value]) -> Value:
+    """Apply the scalar function's rule; what is broadcast must not touch the rows."""
+    scalar_rule = _scalar_rule(node)
+    of_shape_only = scalar_rule is _second
+    for value in values[of_shape_only:]:
+        if isinstance(value, Unknown):
+            return value
+    listed = [value for value in values if isinstance(value, Listed)]
+    if listed and all(isinstance(value, (Listed, Same)) for value in values):
+        return _entrywise(node, values, scalar_rule, len(listed[0].entries))
+    for value in values:
+        if isinstance(value, (Rows, Position)):
+            axis = value.axis - node.outputs[0].type.ndim
+            check_spread(node.inputs, values, axis)
+    return scalar_rule(node, values)
+
+
+def _entrywise(node, values, scalar_rule: ScalarRule, n: int) -> Value:
+    entries: list[Value] = []
+    for i in range(n):
+        row = []
+        for value in values:
+            if isinstance(value, Listed):
+                if len(value.entries) not in (1, n):
+                    raise Refused("combines shapes of different lengths")
+                value = value.entries[i % len(value.entries)]
+            row.append(value)
+        unknown = [value for value in row if isinstance(value, Unknown)]
+        entries.append(unknown[0] if unknown else scalar_rule(node, row))
+    return Listed(tuple(entries))
+
+
+def _scalar_rule(node: Apply) -> ScalarRule:
+    kind = type(node.op.scalar_op)
+    if node.outputs[0].type.dtype == "bool" and kind in (ps.Add, ps.Mul):
+        kind = ps.OR if kind is ps.Add else ps.AND
+    if kind in _INCREASING:
+        return _increasing
+    return _SCALAR.get(kind, _nonlinear)
+
+
+def _nonlinear(node: Apply, values: list[Value]) -> Value:
+    return independent(values)
+
+
+# Of real numbers, defined everywhere, and NaN only of NaN.
+_INCREASING = {
+    ps.Exp,
+    ps.Expm1,
+    ps.Tanh,
+    ps.Sinh,
+    ps.ArcTan,
+    ps.ArcSinh,
+    ps.Ceil,
+    ps.Floor,
+    ps.Trunc,
+    ps.Sign,
+    psm.Sigmoid,  # type: ignore[attr-defined]
+    psm.Softplus,  # type: ignore[attr-defined]
+    psm.Erf,  # type: ignore[attr-defined]
+}
+
+
+def _increasing(node: Apply, values: list[Value]) -> Value:
+    (value,) = map(plain, values)
+    if isinstance(value, Fold) and value.op in ("max", "min"):
+        return value
+    # exp(a + b) = exp(a) * exp(b)
+    if value == Fold("sum", 0) and isinstance(node.op.scalar_op, ps.Exp):
+        return Fold("prod")
+    return independent(values)
+
+
+def _add(node: Apply, values: list[Value]) -> Value:
+    return total(values)
+
+
+def _is_unsigned(node: Apply) -> bool:
+    return node.outputs[0].type.numpy_dtype.kind == "u"
+
+
+def _sub(node: Apply, values: list[Value]) -> Value:
+    first, second = values
+    _refuse_wrapping(node, values)
+    return total([first, negated(plain(second))])
+
+
+def _neg(node: Apply, values: list[Value]) -> Value:
+    _refuse_wrapping(node, values)
+    return negated(plain(values[0]))
+
+
+def _refuse_wrapping(node: Apply, values: list[Value]) -> None:
+    # -3 is 253 where there are no negative numbers: as a sum it is right again when
+    # the ranks' sums are added, but not after a cast.
+    if _is_unsigned(node) and any(isinstance(value, Fold) for value in values):
+        raise Refused("subtracts unsigned integers, which wrap around below zero")
+
+
+def _mul(node: Apply, values: list[Value]) -> Value:
+    return product(values)
+
+
+def _true_div(node: Apply, values: list[Value]) -> Value:
+    first, second = values
+    return product([first, inverse(second)])
+
+
+def _reciprocal(node: Apply, values: list[Value]) -> Value:
+    return inverse(values[0])
+
+
+def _second(node: Apply, values: list[Value]) -> Value:
+    """``second(a, b)`` is b in the shape that a and b have together."""
+    like, value = values
+    if node.inputs[0].type.ndim == 0:
+        return value
+    if isinstance(like, Unknown):
+        if None in node.inputs[0].type.shape:
+            raise Refused("takes the shape of what is not understood")
+        return value
+    if isinstance(like, Position):
+        like = Rows(like.axis)
+    if isinstance(like, Rows):
+        value = plain(value)
+        if isinstance(value, Fold):
+            raise Refused(f"repeats {describe(value)} for each row")
+        return pick([replace(like, power=None), value])
+    return plain(value)
+
+
+def _switch(node: Apply, values: list[Value]) -> Value:
+    condition, *branches = map(plain, values)
+    chosen = pick(branches)
+    if flat(condition):
+        return chosen
+    if isinstance(condition, Rows) and isinstance(chosen, (Rows, Same)):
+        return pick([replace(condition, power=None), *branches])
+    raise Refused(f"chooses by {describe(condition)}")
+
+
+def _cast(node: Apply, values: list[Value]) -> Value:
+    (value,) = values
+    source, target = (
+        np.dtype(var.type.dtype) for var in (node.inputs[0], node.outputs[0])
+    )
+    if flat(value):
+        return _cast_number(value, target)
+    integers = source.kind in "iu" and target.kind in "iu"
+    wide = integers and target.itemsize >= min(source.itemsize, 4)
+    if isinstance(value, Position):
+        return value if wide else independent(values)
+    if source == target or (target.kind in "fc" and source.kind in "biufc"):
+        return value  # exact, or to rounding
+    if wide and (target.kind == source.kind or isinstance(value, (Same, Rows))):
+        return value
+    if source.kind == "b" and value in (Fold("max"), Fold("min")):
+        return value
+    return independent(values)
+
+
+def _cast_number(value: Value, target: np.dtype) -> Value:
+    if not isinstance(value, Same) or value.number is None:
+        return value
+    with np.errstate(all="ignore"):
+        number = float(np.asarray(value.number).astype(target).real)
+    return Same(0 if number else None, number=number)
+
+
+def _extremes(op: str) -> ScalarRule:
+    """Return the rule for the larger, or the smaller, of two values."""
+
+    def extreme(node: Apply, values: list[Value]) -> Value:
+        values = [plain(value) for value in values]
+        if all(isinstance(value, Same) and value.exact for value in values):
+            return values[0]  # n and n again
+        if all(value == Fold(op) or flat(value) for value in values):
+            return Fold(op) if Fold(op) in values else Same()
+        return independent(values)
+
+    return extreme
+
+
+def _logical(op: str) -> ScalarRule:
+    """Return the rule for `or` and `and`: of bools, the maximum and minimum."""
+    extreme = _extremes(op)
+
+    def logical(node: Apply, values: list[Value]) -> Value:
+        if node.outputs[0].type.dtype == "bool":
+            return extreme(node, values)
+        return independent(values)
+
+    return logical
+
+
+def _invert(node: Apply, values: list[Value]) -> Value:
+    value = plain(values[0])
+    is_bool = node.outputs[0].type.dtype == "bool"
+    if is_bool and value in (Fold("max"), Fold("min")):
+        return negated(value)
+    return independent(values)
+
+
+def _linear(node: Apply, values: list[Value]) -> Value:
+    value = plain(values[0])
+    if isinstance(value, (Rows, Same)) or value == Fold("prod"):
+        return value
+    if isinstance(value, Fold) and value.op == "sum":
+        return value
+    return independent(values)
+
+
+def _identity(node: Apply, values: list[Value]) -> Value:
+    return values[0]
+
+
+def _abs(node: Apply, values: list[Value]) -> Value:
+    """Of a product the product of absolutes; of what is scaled by n, scaled by n."""
+    value = plain(values[0])
+    if isinstance(value, Same):
+        return Same(value.power)
+    return value if isinstance(value, Rows) or _is_prod(value) else independent(values)
+
+
+def _sqr(node: Apply, values: list[Value]) -> Value:
+    value = plain(values[0])
+    if isinstance(value, (Rows, Same)) or _is_prod(value):
+        return product([value, value])
+    return independent(values)
+
+
+def _pow(node: Apply, values: list[Value]) -> Value:
+    base, exponent = map(plain, values)
+    power = exponent.number if isinstance(exponent, Same) else None
+    whole = power is not None and power == int(power) and 1 <= power <= 8
+    if power is not None and whole:
+        scaled = isinstance(base, (Rows, Same)) and base.power not in (0, None)
+        if scaled or _is_prod(base):
+            return product([base] * int(power))
+    return independent(values)
+
+
+def _is_prod(value: Value) -> bool:
+    return isinstance(value, Fold) and value.op == "prod"
+
+
+def _real_or_conj(node: Apply, values: list[Value]) -> Value:
+    value = plain(values[0])
+    if _is_prod(value):
+        return independent(values)
+    return _linear(node, values)
+
+
+_SCALAR: dict[type, ScalarRule] = {
+    ps.Add: _add,
+    ps.Sub: _sub,
+    ps.Neg: _neg,
+    ps.Mul: _mul,
+    ps.TrueDiv: _true_div,
+    ps.Reciprocal: _reciprocal,
+    ps.Second: _second,
+    ps.Switch: _switch,
+    ps.Cast: _cast,
+    ps.Identity: _identity,
+    ps.Abs: _abs,
+    ps.Sqr: _sqr,
+    ps.Pow: _pow,
+    ps.ScalarMaximum: _extremes("max"),
+    ps.ScalarMinimum: _extremes("min"),
+    ps.OR: _logical("max"),
+    ps.AND: _logical("min"),
+    ps.Invert: _invert,
+    ps.Real: _real_or_conj,
+    ps.Imag: _real_or_conj,
+    ps.Conj: _linear,
+}

@@ -1,0 +1,347 @@
+"""Indexing: what takes elements out of arrays, and puts them in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.tensor.subtensor import (
+    AdvancedIncSubtensor,
+    AdvancedIncSubtensor1,
+    AdvancedSubtensor,
+    AdvancedSubtensor1,
+    IncSubtensor,
+    Subtensor,
+    indices_from_subtensor,
+)
+from pytensor.tensor.type_other import MakeSlice, SliceType
+
+from ..domain import (
+    Fold,
+    Listed,
+    Position,
+    Refused,
+    Rows,
+    Same,
+    Value,
+    describe,
+    flat,
+    pick,
+    plain,
+    total,
+)
+from .base import check_spread, rule
+
+Known = dict[Variable, Value]
+
+
+class Index:
+    """An index with an entry for each axis of what is indexed.
+
+    Parameters
+    ----------
+    node : Apply
+    first : int
+        Position of the first input that belongs to the index.
+    values : list of Value
+    """
+
+    def __init__(self, node: Apply, first: int, values: list[Value]) -> None:
+        self._known: Known = dict(zip(node.inputs, values, strict=True))
+        given = _entries(node, first)
+        missing = node.inputs[0].type.ndim - len(given)
+        self.entries: list[Any] = [*given, *[slice(None)] * missing]
+        for entry in self.arrays:
+            if getattr(entry.type, "dtype", "bool") == "bool":
+                raise Refused("selects by a mask")
+
+    def value(self, entry: Any) -> Value:
+        """Return what a part of the index is."""
+        if isinstance(entry, int):
+            return Same(0 if entry else None, number=float(entry))
+        return plain(self._known.get(entry, Same()))
+
+    @property
+    def arrays(self) -> list[Variable]:
+        """The entries that are arrays or numbers, in place of slices."""
+        return [entry for entry in self.entries if isinstance(entry, Variable)]
+
+    def is_all(self, axis: int, length: str) -> bool:
+        """Tell whether an axis is taken whole."""
+        entry = self.entries[axis]
+        if not isinstance(entry, slice):
+            return False
+        start, stop, step = (
+            None if part is None else self.value(part)
+            for part in (entry.start, entry.stop, entry.step)
+        )
+        stops = isinstance(stop, Same) and stop.exact and length == "n"
+        return (
+            (start is None or (isinstance(start, Same) and start.number == 0))
+            and (step is None or (isinstance(step, Same) and step.number == 1))
+            and (stop is None or stops)
+        )
+
+    def check_fixed(self, but: int | None = None) -> None:
+        """Raise unless the entries, of all other axes, are the same on every rank."""
+        for axis, entry in enumerate(self.entries):
+            if axis == but:
+                continue
+            parts = (
+                (entry.start, entry.stop, entry.step)
+                if isinstance(entry, slice)
+                else (entry,)
+            )
+            for part in parts:
+                if part is not None and not flat(self.value(part)):
+                    raise Refused(f"takes as an index {describe(self.value(part))}")
+
+    def check_rows(self, rows: Rows) -> None:
+        """Raise unless all rows are taken, in their order."""
+        if not self.is_all(rows.axis, rows.length):
+            raise Refused("takes some of the rows, or another order of them")
+
+    def kept(self) -> list[int]:
+        """Return the axes that slices keep."""
+        return [i for i, entry in enumerate(self.entries) if isinstance(entry, slice)]
+
+
+def _entries(node: Apply, first: int) -> list[Any]:
+    inputs = node.inputs[first:]
+    idx_list = getattr(node.op, "idx_list", None)
+    if idx_list is not None:
+        return list(indices_from_subtensor(inputs, idx_list))
+    return [_as_slice(var) for var in inputs]
+
+
+def _as_slice(var: Variable) -> Any:
+    """Return an index of PyTensor 2, where slices are inputs as well."""
+    if not isinstance(var.type, SliceType):
+        return var
+    if isinstance(var, Constant):
+        return var.data
+    if var.owner is not None and isinstance(var.owner.op, MakeSlice):
+        return slice(
+            *(
+                None if not hasattr(part.type, "dtype") else part
+                for part in var.owner.inputs
+            )
+        )
+    raise Refused("takes a slice that is not understood")
+
+
+# -- slices and numbers
+
+
+@rule(Subtensor)
+def subtensor(node: Apply, values: list[Value]) -> Value:
+    """All rows, and of each of them the same elements."""
+    index = Index(node, 1, values)
+    value = values[0]
+    if isinstance(value, Listed):
+        return _sublist(index, value)
+    if isinstance(value, Position):
+        raise Refused(f"takes some of {describe(value)}")
+    if isinstance(value, Rows):
+        index.check_fixed(but=value.axis)
+        index.check_rows(value)
+        return replace(value, axis=index.kept().index(value.axis))
+    index.check_fixed()
+    return value
+
+
+def _sublist(index: Index, value: Listed) -> Value:
+    (entry,) = index.entries
+
+    def number(part: Any) -> int | None:
+        found = None if part is None else index.value(part)
+        if found is None:
+            return None
+        if not isinstance(found, Same) or found.number is None:
+            raise Refused("takes some of a shape, by an index that is not constant")
+        return int(found.number)
+
+    if isinstance(entry, slice):
+        chosen = slice(number(entry.start), number(entry.stop), number(entry.step))
+        return Listed(value.entries[chosen])
+    place = number(entry)
+    assert place is not None
+    return value.entries[place]
+
+
+@rule(IncSubtensor)
+def inc_subtensor(node: Apply, values: list[Value]) -> Value:
+    """Elements set or increased, in all rows or where there are none."""
+    index = Index(node, 2, values)
+    value, other = map(plain, values[:2])
+    if isinstance(value, Rows):
+        index.check_fixed(but=value.axis)
+        index.check_rows(value)
+        kept = index.kept()
+        back = kept.index(value.axis) - len(kept)
+        return _put(node, value, _at(node.inputs[1], other, back, value))
+    index.check_fixed()
+    if isinstance(other, Rows):
+        raise Refused("puts rows into something of fixed length")
+    return _put(node, value, other)
+
+
+def _put(node: Apply, value: Value, other: Value) -> Value:
+    return (pick if node.op.set_instead_of_inc else total)([value, other])
+
+
+def _at(var: Variable, other: Value, back: int, rows: Rows) -> Value:
+    """Check that `other` meets the rows with its own; return it at their axis.
+
+    `back` counts the axis from the last one, as broadcasting does.
+    """
+    ndim = var.type.ndim
+    if isinstance(other, Rows):
+        if other.axis - ndim != back:
+            raise Refused("pairs every row with every other row")
+        if "?" in (other.length, rows.length):
+            # numpy would stretch what has length 1 on one rank alone
+            raise Refused("meets the rows with those of a sliceable shared variable")
+        return replace(other, axis=rows.axis)
+    if ndim >= -back and var.type.shape[back] != 1:
+        raise Refused("meets the rows with something of fixed length")
+    return other
+
+
+# -- arrays as indices
+
+
+@rule(AdvancedSubtensor, AdvancedSubtensor1)
+def advanced_subtensor(node: Apply, values: list[Value]) -> Value:
+    """Elements of each row, or for each row elements of what is the same for all."""
+    index = Index(node, 1, values)
+    value = plain(values[0])
+    if isinstance(value, Position):
+        raise Refused(f"takes some of {describe(value)}")
+    place, kept = _layout(index)
+    arrays = _broadcast(index)
+    if isinstance(value, Rows):
+        if isinstance(index.entries[value.axis], slice):
+            index.check_fixed(but=value.axis)
+            index.check_rows(value)
+            return replace(value, axis=kept.index(value.axis))
+        back = _paired(index, value)
+        return replace(value, axis=place + arrays.ndim + back)
+    _check_slices(index)
+    if arrays.rows is None:
+        return value
+    if not isinstance(value, Same):
+        raise Refused(f"takes for each row some of {describe(value)}")
+    axis = place + arrays.ndim + arrays.rows.axis
+    return replace(arrays.rows, axis=axis, power=value.power)
+
+
+@rule(AdvancedIncSubtensor, AdvancedIncSubtensor1)
+def advanced_inc_subtensor(node: Apply, values: list[Value]) -> Value:
+    """As for reading; where every row adds to places of its own choice, a sum."""
+    index = Index(node, 2, values)
+    value, other = map(plain, values[:2])
+    if isinstance(value, Position):
+        raise Refused(f"changes {describe(value)}")
+    place, kept = _layout(index)
+    arrays = _broadcast(index)
+    ndim = len(kept)
+    if isinstance(value, Rows):
+        if isinstance(index.entries[value.axis], slice):
+            index.check_fixed(but=value.axis)
+            index.check_rows(value)
+            axis = kept.index(value.axis)
+        else:
+            axis = place + arrays.ndim + _paired(index, value)
+        return _put(node, value, _at(node.inputs[1], other, axis - ndim, value))
+    _check_slices(index)
+    if arrays.rows is None:
+        if isinstance(other, Rows):
+            raise Refused("puts rows into something of fixed length")
+        return _put(node, value, other)
+    if node.op.set_instead_of_inc or getattr(node.op, "ignore_duplicates", False):
+        raise Refused("lets the last of the rows win that write to one place")
+    back = place + arrays.ndim + arrays.rows.axis - ndim
+    other = _at(node.inputs[1], other, back, arrays.rows)
+    if isinstance(other, Fold) or arrays.rows.length == "?":
+        raise Refused(f"adds for each row {describe(other)}")
+    assert isinstance(other, (Rows, Same))
+    return total([value, Fold("sum", other.power)])
+
+
+class _Arrays:
+    """Index arrays, broadcast against one another.
+
+    Attributes
+    ----------
+    ndim : int
+    rows : Rows or None
+        Where their rows are; the axis is counted from the last one.
+    """
+
+    def __init__(self, ndim: int, rows: Rows | None) -> None:
+        self.ndim, self.rows = ndim, rows
+
+
+def _broadcast(index: Index) -> _Arrays:
+    arrays = [(var, index.value(var)) for var in index.arrays]
+    ndim = max((var.type.ndim for var, _ in arrays), default=0)
+    rows: Rows | None = None
+    for var, value in arrays:
+        if isinstance(value, (Rows, Position)):
+            axis = value.axis - var.type.ndim
+            length = value.length if isinstance(value, Rows) else "n"
+            if (isinstance(value, Rows) and value.power) or length == "?":
+                raise Refused(f"takes as an index {describe(value)}")
+            if rows is not None and rows != Rows(axis, 0, length):
+                raise Refused("pairs every row with every other row")
+            rows = Rows(axis, 0, length)
+        elif not flat(value):
+            raise Refused(f"takes as an index {describe(value)}")
+    if rows is not None:
+        # numpy would stretch what has length 1 on one rank alone
+        check_spread([var for var, _ in arrays], [v for _, v in arrays], rows.axis)
+    return _Arrays(ndim, rows)
+
+
+def _paired(index: Index, rows: Rows) -> int:
+    """Check that row i of what is indexed is taken by entry i of the index arrays.
+
+    Returns the rows' axis in the arrays' shape, counted from the last one.
+    """
+    var = index.entries[rows.axis]
+    value = index.value(var)
+    if not isinstance(value, Position) or rows.length != "n":
+        raise Refused("takes some of the rows, or another order of them")
+    arrays = _broadcast(index)
+    assert arrays.rows is not None
+    _check_slices(index)
+    if sum(isinstance(index.value(var), Position) for var in index.arrays) > 1:
+        raise Refused("takes the numbers of rows as another index")
+    return arrays.rows.axis
+
+
+def _check_slices(index: Index) -> None:
+    for entry in index.entries:
+        if isinstance(entry, slice):
+            for part in (entry.start, entry.stop, entry.step):
+                if part is not None and not flat(index.value(part)):
+                    raise Refused(f"takes as an index {describe(index.value(part))}")
+
+
+def _layout(index: Index) -> tuple[int, Sequence[int]]:
+    """Return where the arrays' axes lie in the result, and which axis is which.
+
+    As in numpy: in the place of the first array if all stand together, else in front.
+    The axes of the arrays are -1 in the second list.
+    """
+    places = [i for i, entry in enumerate(index.entries) if isinstance(entry, Variable)]
+    kept: list[int] = list(index.kept())
+    if not places:
+        return 0, kept
+    together = places[-1] - places[0] + 1 == len(places)
+    place = places[0] if together else 0
+    ndim = max(index.entries[i].type.ndim for i in places)
+    return place, [*kept[:place], *[-1] * ndim, *kept[place:]]

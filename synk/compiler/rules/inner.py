@@ -1,0 +1,196 @@
+"""Ops with a graph inside: scans, graphs used as an Op, and the all-reduce."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from pytensor.compile.builders import OpFromGraph
+from pytensor.graph.basic import Apply, Variable
+from pytensor.scan.op import Scan
+from pytensor.tensor.random.type import RandomType
+
+from ...ops import AllReduce
+from ..domain import (
+    Position,
+    Refused,
+    Rows,
+    Same,
+    Unknown,
+    Value,
+    describe,
+    flat,
+    pick,
+    plain,
+)
+from ..walk import infer
+from .base import rule
+
+
+@rule(AllReduce, tolerant=True)
+def all_reduce(node: Apply, values: list[Value]) -> Value:
+    """Every rank gets the same, whatever was reduced."""
+    return Same()
+
+
+@rule(OpFromGraph, tolerant=True)
+def op_from_graph(node: Apply, values: list[Value]) -> list[Value]:
+    """What the inner graph makes of the inputs."""
+    outputs = node.op.inner_outputs
+    found = infer(outputs, dict(zip(node.op.inner_inputs, values, strict=True)))
+    return [found[var] for var in outputs]
+
+
+@dataclass
+class _State:
+    """A value that a scan carries from step to step, in a buffer along axis 0."""
+
+    value: Value
+    taps: list[Variable]
+    news: list[Variable]
+
+
+@rule(Scan, tolerant=True)
+def scan(node: Apply, values: list[Value]) -> list[Value]:
+    """A loop over another axis than the rows'; or over the rows, one by one."""
+    op = node.op
+    if not isinstance(values[0], Same) or values[0].power:
+        return _over_rows(node, values)
+    known: dict[Variable, Value] = {}
+    inner = op.inner_inputs
+    for var, value in zip(op.inner_seqs(inner), op.outer_seqs(values), strict=True):
+        known[var] = _inside(value)
+    known.update(zip(op.inner_non_seqs(inner), op.outer_non_seqs(values), strict=True))
+    states = _states(op, values)
+    found = _fixpoint(op, known, states)
+    if op.info.as_while and not _is_fixed(found[op.inner_outputs[-1]]):
+        raise Refused("stops by a condition that may differ between ranks")
+    stacked = [_outside(found[var]) for var in op.inner_nitsot_outs(op.inner_outputs)]
+    n = op.info.n_untraced_sit_sot
+    traced, untraced = states[: len(states) - n], states[len(states) - n :]
+    return [
+        *(_outside(state.value) for state in traced),
+        *stacked,
+        *(state.value for state in untraced),
+    ]
+
+
+def _is_fixed(value: Value) -> bool:
+    return not isinstance(value, Unknown) and flat(plain(value))
+
+
+def _states(op: Scan, values: Sequence[Value]) -> list[_State]:
+    info, inner, outputs = op.info, op.inner_inputs, op.inner_outputs
+    states = []
+
+    def add(initials, taps, news, n_taps, n_news) -> None:
+        taps, news = iter(taps), iter(news)
+        for value, many, made in zip(initials, n_taps, n_news, strict=True):
+            states.append(
+                _State(
+                    value,
+                    [next(taps) for _ in range(many)],
+                    [next(news) for _ in range(made)],
+                )
+            )
+
+    add(
+        map(_inside, op.outer_mitmot(values)),
+        op.inner_mitmot(inner),
+        op.inner_mitmot_outs(outputs),
+        map(len, info.mit_mot_in_slices),
+        map(len, info.mit_mot_out_slices),
+    )
+    add(
+        map(_inside, op.outer_mitsot(values)),
+        op.inner_mitsot(inner),
+        op.inner_mitsot_outs(outputs),
+        map(len, info.mit_sot_in_slices),
+        [1] * info.n_mit_sot,
+    )
+    for initials, taps, news in (
+        (
+            map(_inside, op.outer_sitsot(values)),
+            op.inner_sitsot(inner),
+            op.inner_sitsot_outs(outputs),
+        ),
+        (
+            op.outer_untraced_sit_sot(values),
+            op.inner_untraced_sit_sot(inner),
+            op.inner_untraced_sit_sot_outs(outputs),
+        ),
+    ):
+        ones = [1] * len(taps)
+        add(initials, taps, news, ones, ones)
+    return states
+
+
+def _fixpoint(op: Scan, known: dict, states: list[_State]) -> dict[Variable, Value]:
+    """Find what the states are at every step: what they are first, and stay."""
+    for _ in range(2 + 2 * len(states)):
+        for state in states:
+            known.update(dict.fromkeys(state.taps, state.value))
+        found = infer(op.inner_outputs, known)
+        stays = True
+        for state in states:
+            value = _either([state.value, *(found[var] for var in state.news)])
+            stays = stays and value == state.value
+            state.value = value
+        if stays:
+            return found
+    raise Refused("carries a value that is something else at every step")
+
+
+def _either(values: list[Value]) -> Value:
+    for value in values:
+        if isinstance(value, Unknown):
+            return value
+    rows = [isinstance(value, Rows) for value in values]
+    if any(rows) and not all(rows):
+        raise Refused("carries rows, and starts with something of fixed length")
+    value = pick(values)
+    return Same(value.power) if isinstance(value, Same) else value
+
+
+def _inside(value: Value) -> Value:
+    """Return what one step sees of a value that is stacked along axis 0."""
+    if isinstance(value, Unknown):
+        return value
+    value = plain(value)
+    if isinstance(value, Position) or (isinstance(value, Rows) and not value.axis):
+        raise Refused("goes along the rows")
+    if isinstance(value, Rows):
+        return replace(value, axis=value.axis - 1)
+    return Same(value.power) if isinstance(value, Same) else value
+
+
+def _outside(value: Value) -> Value:
+    """Return what the steps' values are when they are stacked along axis 0."""
+    if isinstance(value, Unknown):
+        return value
+    value = plain(value)
+    if isinstance(value, Position):
+        raise Refused(f"stacks {describe(value)}")
+    if isinstance(value, Rows):
+        return replace(value, axis=value.axis + 1)
+    return Same(value.power) if isinstance(value, Same) else value
+
+
+def _over_rows(node: Apply, values: list[Value]) -> list[Value]:
+    """A step for each row, that sees nothing of the steps before, is row-wise."""
+    op, steps = node.op, values[0]
+    if _states(op, [Same() for _ in values]):
+        raise Refused("goes along the rows, from one to the next")
+    for value in values:
+        if isinstance(value, Unknown):
+            return [value] * len(node.outputs)
+    if not isinstance(steps, Same) or not steps.exact:
+        raise Refused("takes a number of steps that depends on the rows")
+    by_row = all(
+        isinstance(value, Rows) and value == Rows(0) for value in op.outer_seqs(values)
+    )
+    alike = all(flat(plain(value)) for value in op.outer_non_seqs(values))
+    draws = any(isinstance(var.type, RandomType) for var in node.inputs)
+    if draws or not by_row or not alike or op.info.as_while:
+        raise Refused("takes more along the rows than one row for each step")
+    return [Rows(0) for _ in node.outputs]

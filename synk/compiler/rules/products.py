@@ -1,0 +1,115 @@
+"""Products of arrays: what is summed over, and what is not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pytensor.graph.basic import Apply
+from pytensor.tensor.blas import BatchedDot
+from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.math import Dot
+
+from ..domain import (
+    Fold,
+    Position,
+    Refused,
+    Rows,
+    Value,
+    describe,
+    independent,
+    plain,
+    product,
+)
+from .base import check_spread, rule
+from .reductions import fold
+
+Labels = Sequence[str]
+
+
+def contract(
+    node: Apply, values: list[Value], labels: Sequence[Labels], result: Labels
+) -> Value:
+    """Return what a sum of products is, written as for ``einsum``.
+
+    Rows must have one label in all operands. If the result has it, it has rows; if
+    not, it is the sum over the rows of each row's product.
+    """
+    if node.outputs[0].type.numpy_dtype.kind == "b":
+        raise Refused("multiplies bools as matrices")
+    values = [plain(value) for value in values]
+    found = {
+        names[value.axis]
+        for names, value in zip(labels, values, strict=True)
+        if isinstance(value, Rows)
+    }
+    if not found:
+        for value in values:
+            if isinstance(value, Fold) and value.op != "sum":
+                raise Refused(f"multiplies {describe(value)} as a matrix")
+        return product(values)
+    if len(found) > 1:
+        raise Refused("pairs every row with every other row")
+    label = found.pop()
+    moved: list[Value] = []
+    for var, names, value in zip(node.inputs, labels, values, strict=True):
+        if isinstance(value, Rows):
+            value = replace(value, axis=0)
+        elif label in names and var.type.shape[names.index(label)] != 1:
+            raise Refused("multiplies the rows with something of fixed length")
+        moved.append(value)
+    rows = product(moved)
+    assert isinstance(rows, Rows)
+    if label in result:
+        return replace(rows, axis=result.index(label))
+    return fold("sum", rows)
+
+
+@rule(Dot)
+def dot(node: Apply, values: list[Value]) -> Value:
+    """A product of vectors and matrices."""
+    ndims = [var.type.ndim for var in node.inputs]
+    first = ("i", "j")[2 - ndims[0] :]
+    second = ("j", "k")[: ndims[1]]
+    return contract(node, values, [first, second], [*first[:-1], *second[1:]])
+
+
+@rule(BatchedDot)
+def batched_dot(node: Apply, values: list[Value]) -> Value:
+    """A product of stacks of matrices."""
+    return contract(node, values, ["bij", "bjk"], "bik")
+
+
+@rule(Blockwise)
+def blockwise(node: Apply, values: list[Value]) -> list[Value]:
+    """An Op of the last axes, repeated along the others; rows may be among those."""
+    op = node.op
+    batch = max(
+        var.type.ndim - len(core)
+        for var, core in zip(node.inputs, op.inputs_sig, strict=True)
+    )
+    stack = [f"{i}" for i in range(batch)]
+    if isinstance(op.core_op, Dot):
+        labels = [
+            [*stack[batch - (var.type.ndim - len(core)) :], *core]
+            for var, core in zip(node.inputs, op.inputs_sig, strict=True)
+        ]
+        return [contract(node, values, labels, [*stack, *op.outputs_sig[0]])]
+    values = [plain(value) for value in values]
+    back = None
+    moved = []
+    for var, core, value in zip(node.inputs, op.inputs_sig, values, strict=True):
+        if isinstance(value, (Fold, Position)):
+            raise Refused(f"works on {describe(value)}")
+        if isinstance(value, Rows):
+            axis = value.axis + batch - (var.type.ndim - len(core))
+            if axis >= batch:
+                raise Refused("works on all rows together")
+            value = replace(value, axis=axis)
+            back = axis - batch
+        moved.append(value)
+    result = independent(moved)
+    if back is not None:
+        for var, core, value in zip(node.inputs, op.inputs_sig, values, strict=True):
+            check_spread([var], [value], back - len(core))
+    return [result] * len(node.outputs)

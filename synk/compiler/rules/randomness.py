@@ -1,0 +1,45 @@
+"""Random draws: one for each row, from the rank's own stream."""
+
+from __future__ import annotations
+
+from pytensor.graph.basic import Apply
+from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.type_other import NoneTypeT
+
+from ..domain import Refused, Rows, Same, Value, describe, flat, plain
+from .base import check_spread, rule
+from .shapes import entries, row_axis, row_length
+
+
+@rule(RandomVariable)
+def draw(node: Apply, values: list[Value]) -> list[Value]:
+    """Draws for each row are row-wise; other draws differ between ranks.
+
+    The numbers are not those of the serial run, but as good: the proof takes what is
+    drawn for a row to be that row's own.
+    """
+    params, cores = node.inputs[2:], node.op.ndims_params
+    drawn = node.outputs[1].type.ndim - node.op.ndim_supp
+    found: Rows | None = None
+    if not isinstance(node.inputs[1].type, NoneTypeT):
+        lengths = entries(node, 1, values)
+        axis = row_axis(lengths)
+        if axis is not None:
+            found = Rows(axis, 0, row_length(lengths[axis]))
+    for var, core, value in zip(params, cores, values[2:], strict=True):
+        value = plain(value)
+        if isinstance(value, Rows):
+            rows = Rows(value.axis + drawn - (var.type.ndim - core), 0, value.length)
+            if value.power or value.length == "?" or rows.axis >= drawn:
+                raise Refused(f"draws with a parameter that is {describe(value)}")
+            if found is not None and found.axis != rows.axis:
+                raise Refused("pairs every row with every other row")
+            found = found or rows
+        elif not flat(value):
+            raise Refused(f"draws with a parameter that is {describe(value)}")
+    if found is None:
+        raise Refused("draws, on each rank from its own stream, what is not for a row")
+    for var, core, value in zip(params, cores, values[2:], strict=True):
+        back = found.axis - drawn - core
+        check_spread([var], [plain(value)], back)
+    return [Same(), found]

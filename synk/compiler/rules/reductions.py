@@ -1,0 +1,174 @@
+"""Reductions and what else works along axes: over the rows, or beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from pytensor import scalar as ps
+from pytensor.graph.basic import Apply
+from pytensor.tensor import math as ptm
+from pytensor.tensor import special
+from pytensor.tensor.elemwise import CAReduce
+from pytensor.tensor.extra_ops import CumOp
+from pytensor.tensor.sort import ArgSortOp, SortOp
+
+from ..domain import (
+    Fold,
+    Listed,
+    Refused,
+    Rows,
+    Same,
+    Value,
+    describe,
+    flat,
+    independent,
+    plain,
+    product,
+    total,
+)
+from .base import rule
+
+_FOLDS = {
+    ps.Add: "sum",
+    ps.Mul: "prod",
+    ps.ScalarMaximum: "max",
+    ps.ScalarMinimum: "min",
+}
+_BOOL_FOLDS = {ps.OR: "max", ps.AND: "min"}
+
+
+def fold(op: str, rows: Rows) -> Fold:
+    """Return what comes of row-wise values that are combined over the rows."""
+    if rows.length == "?":
+        raise Refused(
+            "is over the rows of a sliceable shared variable, which are not the rows"
+            " that the ranks are weighed by"
+        )
+    if op != "sum" and rows.power:
+        raise Refused(f"is over values that are {describe(rows)}")
+    return Fold(op, rows.power if op == "sum" else 0)
+
+
+def shifted(rows: Value, axes: Iterable[int]) -> Value:
+    """Return the rows after other axes are gone."""
+    assert isinstance(rows, Rows)
+    return replace(rows, axis=rows.axis - sum(axis < rows.axis for axis in axes))
+
+
+@rule(CAReduce)
+def reduction(node: Apply, values: list[Value]) -> Value:
+    """A reduction over the rows is a fold; beside them, it is done for each row."""
+    op = _fold_op(node)
+    (value,) = values
+    if isinstance(value, Listed) and op in ("sum", "prod"):
+        return (total if op == "sum" else product)(value.entries)
+    value = plain(value)
+    axes = _axes(node)
+    if isinstance(value, Rows):
+        if value.axis in axes:
+            if op is None:
+                raise Refused("is not a sum, product, maximum or minimum")
+            return fold(op, value)
+        if op in (None, "prod"):
+            return shifted(independent([value]), axes)
+        return shifted(value, axes)
+    if isinstance(value, Same) and op not in (None, "prod"):
+        return Same(value.power)
+    if isinstance(value, Fold) and value.op == op:
+        return value
+    return independent([value])
+
+
+def _fold_op(node: Apply) -> str | None:
+    kind = type(node.op.scalar_op)
+    source, target = (
+        var.type.numpy_dtype.kind for var in (node.inputs[0], node.outputs[0])
+    )
+    if target == "b":
+        if kind in _BOOL_FOLDS:
+            return _BOOL_FOLDS[kind]
+    elif kind in _FOLDS and not (target in "iu" and source in "fc"):
+        return _FOLDS[kind]
+    return None
+
+
+def _axes(node: Apply) -> tuple[int, ...]:
+    ndim = node.inputs[0].type.ndim
+    axis: Any = node.op.axis
+    if axis is None:
+        return tuple(range(ndim))
+    axes = axis if isinstance(axis, (tuple, list)) else (axis,)
+    return tuple(int(i) % ndim for i in axes)
+
+
+@rule(ptm.Argmax)
+def argmax(node: Apply, values: list[Value]) -> Value:
+    """Beside the rows, an index for each row."""
+    value = plain(values[0])
+    axes = _axes(node)
+    if isinstance(value, Rows) and value.axis not in axes:
+        return shifted(replace(value, power=0), axes)
+    return _unless_rows(value)
+
+
+@rule(special.Softmax, special.LogSoftmax)
+def softmax(node: Apply, values: list[Value]) -> Value:
+    """Along other axes than the rows', a function of each row."""
+    return _along(_axes(node), values[0])
+
+
+if hasattr(special, "SoftmaxGrad"):  # before PyTensor 3
+
+    @rule(special.SoftmaxGrad)
+    def softmax_gradient(node: Apply, values: list[Value]) -> Value:
+        """Linear in the first input, the gradient of the softmax."""
+        cotangent, output = map(plain, values)
+        if isinstance(cotangent, Rows) and isinstance(output, Rows):
+            _along(_axes(node), output)
+            return product([cotangent, output])
+        if flat(cotangent) and isinstance(output, Rows):
+            # Both have the shape of the output, so the cotangent has no rows.
+            raise Refused("takes a gradient that has no rows")
+        return independent([cotangent, output])
+
+
+@rule(SortOp, ArgSortOp)
+def sort(node: Apply, values: list[Value]) -> Value:
+    """Beside the rows, each row is sorted by itself."""
+    value, axis = values
+    if isinstance(axis, Same) and axis.number is not None:
+        axes = {int(axis.number) % max(node.inputs[0].type.ndim, 1)}
+        return _along(axes, value)
+    return independent([_unless_rows(plain(value)), axis])
+
+
+@rule(CumOp)
+def cumulative(node: Apply, values: list[Value]) -> Value:
+    """Beside the rows for each row; of a sum, the sum of what the parts give."""
+    value = plain(values[0])
+    axis = node.op.axis
+    if value == Fold("prod") and node.op.mode == "mul":
+        return value
+    if isinstance(value, Fold) and value.op == "sum" and node.op.mode == "add":
+        return value
+    if axis is None:
+        return independent([_unless_rows(value)])
+    if node.op.mode == "add" and isinstance(value, Rows):
+        _along({axis}, replace(value, power=0))
+        return value
+    return _along({axis}, value)
+
+
+def _along(axes: Iterable[int], value: Value) -> Value:
+    value = plain(value)
+    if isinstance(value, Rows) and value.axis in axes:
+        raise Refused("goes along the rows")
+    return independent([value])
+
+
+def _unless_rows(value: Value) -> Value:
+    if isinstance(value, Rows):
+        raise Refused("goes along the rows")
+    return independent([value])

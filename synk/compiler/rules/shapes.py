@@ -1,0 +1,298 @@
+"""Shapes, and Ops that arrange elements in another shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from pytensor.compile.ops import DeepCopyOp, ViewOp
+from pytensor.graph.basic import Apply
+from pytensor.ifelse import IfElse
+from pytensor.raise_op import CheckAndRaise
+from pytensor.tensor import basic as ptb
+from pytensor.tensor.elemwise import DimShuffle
+from pytensor.tensor.extra_ops import CpuContiguous
+from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
+from pytensor.tensor.type_other import NoneTypeT
+
+from ..domain import (
+    Fold,
+    Listed,
+    Position,
+    Refused,
+    Rows,
+    Same,
+    Unknown,
+    Value,
+    describe,
+    flat,
+    pick,
+    plain,
+)
+from .base import rule
+
+
+@rule(
+    ViewOp,
+    DeepCopyOp,
+    CpuContiguous,
+    CheckAndRaise,
+    ptb.TensorFromScalar,
+    ptb.ScalarFromTensor,
+)
+def identity(node: Apply, values: list[Value]) -> Value:
+    """The first input, as it is."""
+    return values[0]
+
+
+# -- lengths
+
+
+def length(value: Value, axis: int) -> Value:
+    """Return what the length of an axis is."""
+    if isinstance(value, Unknown):
+        return value
+    if isinstance(value, (Rows, Position)) and value.axis == axis:
+        kind = value.length if isinstance(value, Rows) else "n"
+        if kind == "?":
+            return Unknown(
+                "Shape",
+                f"axis {axis}",
+                "counts the rows of a sliceable shared variable, which are not the"
+                " rows that the ranks are weighed by",
+            )
+        return Same(1, exact=kind == "n")
+    return Same()
+
+
+def _fixed(size: int | None) -> Value | None:
+    return None if size is None else Same(0 if size else None, number=float(size))
+
+
+@rule(Shape, tolerant=True)
+def shape(node: Apply, values: list[Value]) -> Value:
+    """The lengths of all axes."""
+    sizes = node.inputs[0].type.shape
+    return Listed(
+        tuple(_fixed(size) or length(values[0], i) for i, size in enumerate(sizes))
+    )
+
+
+@rule(Shape_i, tolerant=True)
+def shape_i(node: Apply, values: list[Value]) -> Value:
+    """The length of one axis."""
+    axis = node.op.i
+    return _fixed(node.inputs[0].type.shape[axis]) or length(values[0], axis)
+
+
+@rule(ptb.MakeVector, tolerant=True)
+def make_vector(node: Apply, values: list[Value]) -> Value:
+    """A vector of scalars."""
+    if all(isinstance(value, (Same, Unknown)) for value in values):
+        return Listed(tuple(values))
+    for value in values:
+        if isinstance(value, Unknown):
+            return value
+    return pick(values)
+
+
+def entries(node: Apply, position: int, values: Sequence[Value]) -> list[Value]:
+    """Return the entries of an input that holds a shape."""
+    value = values[position]
+    if isinstance(value, Listed):
+        return list(value.entries)
+    var = node.inputs[position]
+    if not flat(value) or var.type.shape[0] is None:
+        raise Refused("takes a shape that is not understood")
+    data = getattr(var, "data", None)
+    if data is None:
+        return [Same()] * var.type.shape[0]
+    return [Same(0 if size else None, number=float(size)) for size in data]
+
+
+def row_axis(lengths: Sequence[Value]) -> int | None:
+    """Return the axis whose length is a multiple of n; the others' must be fixed."""
+    found = None
+    for axis, value in enumerate(lengths):
+        if isinstance(value, Unknown):
+            raise Refused(f"takes a shape that is not understood: {value}")
+        if flat(value):
+            continue
+        if not isinstance(value, Same) or value.power != 1 or found is not None:
+            raise Refused(f"takes as a length what is {describe(value)}")
+        found = axis
+    return found
+
+
+def row_length(value: Value) -> str:
+    """Return the kind of length of rows along an axis that is so long."""
+    return "n" if isinstance(value, Same) and value.exact else "kn"
+
+
+# -- other shapes
+
+
+@rule(ptb.AllocEmpty)
+def alloc_empty(node: Apply, values: list[Value]) -> Value:
+    """What is to be overwritten goes with everything."""
+    axis = row_axis(values)
+    return Same(None) if axis is None else Rows(axis, None, row_length(values[axis]))
+
+
+@rule(ptb.Alloc)
+def alloc(node: Apply, values: list[Value]) -> Value:
+    """A value repeated."""
+    value, lengths = plain(values[0]), values[1:]
+    inner = node.inputs[0].type
+    axis = row_axis(lengths)
+    added = len(lengths) - inner.ndim
+    if isinstance(value, Rows):
+        if axis != value.axis + added:
+            raise Refused("repeats rows along another axis")
+        return replace(value, axis=value.axis + added)
+    if axis is None:
+        if isinstance(value, (Same, Fold)):
+            return value
+        raise Refused(f"repeats {describe(value)}")
+    if not isinstance(value, Same):
+        raise Refused(f"repeats {describe(value)} for each row")
+    if axis >= added and inner.shape[axis - added] != 1:
+        raise Refused("stretches something of fixed length to the rows")
+    return Rows(axis, value.power, row_length(lengths[axis]))
+
+
+@rule(DimShuffle)
+def dimshuffle(node: Apply, values: list[Value]) -> Value:
+    """Axes in another order, added or dropped; none is as long as there are rows."""
+    (value,) = values
+    order = list(node.op.new_order)
+    if isinstance(value, (Rows, Position)):
+        if value.axis not in order:
+            raise Refused("drops the rows' axis")
+        return replace(value, axis=order.index(value.axis))
+    return plain(value)
+
+
+@rule(Reshape)
+def reshape(node: Apply, values: list[Value]) -> Value:
+    """Rows lie one after the other in memory; what is cut at their bounds has rows."""
+    value = plain(values[0])
+    lengths = entries(node, 1, values)
+    if not isinstance(value, Rows):
+        if not all(map(flat, lengths)) or isinstance(value, Position):
+            raise Refused("gives something without rows a length that depends on them")
+        return value
+    axis = row_axis(lengths)
+    before = node.inputs[0].type.shape[: value.axis]
+    if any(size != 1 for size in before):
+        return _reshaped_last(node, value, lengths, axis)
+    if axis is None:
+        axis = _inferred(lengths)
+        if axis is None:
+            raise Refused("gives the rows' axis a length that does not follow theirs")
+        kind = "kn" if value.length != "?" else "?"
+    else:
+        kind = row_length(lengths[axis])
+    if any(not isinstance(s, Same) or s.number != 1 for s in lengths[:axis]):
+        raise Refused("reshapes rows to lie along another axis than the first")
+    return Rows(axis, value.power, kind)
+
+
+def _reshaped_last(
+    node: Apply, value: Rows, lengths: Sequence[Value], axis: int | None
+) -> Value:
+    """Rows along the last axis stay there, whatever becomes of the others."""
+    was_last = value.axis == node.inputs[0].type.ndim - 1 and value.length == "n"
+    if was_last and axis == len(lengths) - 1 and row_length(lengths[axis]) == "n":
+        return replace(value, axis=axis)
+    raise Refused("reshapes rows that are not along the first axis")
+
+
+def _inferred(lengths: Iterable[Value]) -> int | None:
+    """Return the axis whose length is given as -1."""
+    for axis, value in enumerate(lengths):
+        if isinstance(value, Same) and value.number == -1:
+            return axis
+    return None
+
+
+@rule(SpecifyShape)
+def specify_shape(node: Apply, values: list[Value]) -> Value:
+    """The first input; its rows must not be fixed in number."""
+    value, *lengths = values
+    if isinstance(value, Rows):
+        fixed = node.inputs[1 + value.axis]
+        if not isinstance(fixed.type, NoneTypeT):
+            given = lengths[value.axis]
+            if not (isinstance(given, Same) and given.exact and value.length == "n"):
+                raise Refused("fixes the number of rows")
+    return value
+
+
+@rule(ptb.Join)
+def join(node: Apply, values: list[Value]) -> Value:
+    """Side by side along another axis than the rows'."""
+    where, *parts = values
+    if not isinstance(where, Same) or where.number is None:
+        raise Refused("joins along an axis that is not constant")
+    kinds = {type(part) for part in parts}
+    if Listed in kinds and kinds <= {Listed, Same}:
+        joined = [entries(node, i, values) for i in range(1, len(values))]
+        return Listed(tuple(entry for part in joined for entry in part))
+    axis = int(where.number) % node.outputs[0].type.ndim
+    parts = [plain(part) for part in parts]
+    rows = [part for part in parts if isinstance(part, Rows)]
+    for part in rows:
+        if part.axis == axis:
+            raise Refused("joins along the rows: those of all ranks would be mingled")
+    if rows and len(rows) < len(parts):
+        raise Refused("joins rows with something of fixed length")
+    return pick(parts)
+
+
+@rule(ptb.Split)
+def split(node: Apply, values: list[Value]) -> list[Value]:
+    """Cut along another axis than the rows'."""
+    value, where, sizes = values
+    value = plain(value)
+    if not flat(plain(sizes)) or not isinstance(where, Same):
+        raise Refused("splits at places that depend on the rows")
+    if isinstance(value, Rows):
+        if where.number is None:
+            raise Refused("splits along an axis that is not constant")
+        if int(where.number) % node.inputs[0].type.ndim == value.axis:
+            raise Refused("splits along the rows")
+    elif isinstance(value, Position):
+        raise Refused(f"splits {describe(value)}")
+    return [value] * len(node.outputs)
+
+
+@rule(ptb.ARange)
+def arange(node: Apply, values: list[Value]) -> Value:
+    """From 0 to n the numbers of the rows."""
+    start, stop, step = values
+    if all(map(flat, values)):
+        return Same()
+    numbers = (
+        isinstance(start, Same)
+        and start.number == 0
+        and isinstance(step, Same)
+        and step.number == 1
+    )
+    if numbers and isinstance(stop, Same) and stop.exact:
+        return Position()
+    raise Refused("counts rows, and starts again on every rank")
+
+
+@rule(IfElse)
+def if_else(node: Apply, values: list[Value]) -> list[Value]:
+    """One branch or the other, on all ranks."""
+    condition, *branches = values
+    if not flat(plain(condition)):
+        raise Refused(f"chooses by {describe(condition)}")
+    n = len(node.outputs)
+    pairs = [[plain(branches[i]), plain(branches[n + i])] for i in range(n)]
+    for pair in pairs:
+        if len({isinstance(value, Rows) for value in pair}) > 1:
+            raise Refused("chooses between rows and something of fixed length")
+    return [pick(pair) for pair in pairs]

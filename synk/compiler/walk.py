@@ -1,0 +1,62 @@
+"""Going through a graph with the rules: from what the inputs are to the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.traversal import io_toposort
+
+from .domain import Refused, Rows, Unknown, Value
+from .rules.base import is_tolerant, literal, name, op_name, rule_for
+
+
+def infer(
+    graph: Sequence[Variable], known: Mapping[Variable, Value]
+) -> dict[Variable, Value]:
+    """Return what every variable of a graph is.
+
+    Parameters
+    ----------
+    graph : sequence of Variable
+        What is computed.
+    known : mapping from Variable to Value
+        What some variables are; those that nothing computes are otherwise the same on
+        every rank.
+    """
+    values = dict(known)
+    for node in io_toposort([var for var in known if var.owner], list(graph)):
+        for var in node.inputs:
+            if var not in values:
+                values[var] = literal(var)
+        outputs = _apply(node, [values[var] for var in node.inputs])
+        for var, value in zip(node.outputs, outputs, strict=True):
+            if var not in known:
+                values[var] = _check(var, value)
+    for var in graph:
+        if var not in values:
+            values[var] = literal(var)
+    return values
+
+
+def _apply(node: Apply, values: list[Value]) -> Sequence[Value]:
+    function = rule_for(node.op)
+    if not is_tolerant(function):
+        for value in values:
+            if isinstance(value, Unknown):
+                return [value] * len(node.outputs)
+    try:
+        found = function(node, values)
+    except Refused as refused:
+        found = Unknown(op_name(node.op), name(node.outputs[0]), str(refused))
+    if isinstance(found, list):
+        return found
+    return [found] * len(node.outputs)
+
+
+def _check(var: Variable, value: Value) -> Value:
+    """Give up where a type fixes the number of rows, on every rank alike."""
+    if isinstance(value, Rows) and var.type.shape[value.axis] is not None:
+        assert var.owner is not None
+        return Unknown(op_name(var.owner.op), name(var), "fixes the number of rows")
+    return value
