@@ -1,0 +1,327 @@
+"""`Function.run`: many calls in one launch, with the numbers of single calls."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+import time
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from processes import (
+    DEATHS,
+    ROWS,
+    TOTAL,
+    acting,
+    die,
+    reset,
+    running,
+    since_death,
+    summing,
+)
+from reference import PY, refused
+from test_interrupt import AFTERWARDS, assert_ends_well, to_group
+
+import synk
+from synk.memory.prefetch import Ahead
+from synk.runs import AT_ONCE
+from synk.session import SESSION
+
+X = np.random.default_rng(0).normal(size=(23, 3))
+BATCHES = [
+    slice(0, 9),
+    [5, 0, 21, -1],
+    slice(3, 20, 4),
+    1,
+    np.arange(23) % 3 == 0,
+    7,
+    [],
+    None,
+]
+
+
+def many_outputs():
+    """Return a function with an output of every op, and one of its updates."""
+    x, scale = pt.matrix("x"), pt.scalar("scale")
+    count = pytensor.shared(0.0, name="count")
+    total = synk.ops.all_reduce(x.sum(axis=0) * scale, "sum")
+    outputs = [
+        (x.sum(), "sum"),
+        ((x * scale).sum(axis=1), "gather"),
+        (total, None),
+        (x.shape[0] + 0.0, "max"),
+        (x.sum(axis=0), "sum"),
+    ]
+    updates = [(count, count + total.sum())]
+    f = synk.function([x], outputs, [scale], updates=updates, mode=PY, name="many")
+    return f, count
+
+
+def assert_equal_to_calls(f, count, batches, given, **how):
+    start = np.zeros(())
+    synk.broadcast(count, start)
+    expected = [f(*given, batch=batch, **how) for batch in batches]
+    expected_count = [synk.get_value(rank, count) for rank in range(synk.size())]
+    synk.broadcast(count, start)
+    got = f.run(batches, *given, **how)
+    assert len(got) == len(expected[0])
+    for i, of_output in enumerate(got):
+        assert len(of_output) == len(batches)
+        for k, value in enumerate(of_output):
+            np.testing.assert_array_equal(value, expected[k][i], f"output {i} {k}")
+    for rank, value in enumerate(expected_count):
+        np.testing.assert_array_equal(synk.get_value(rank, count), value)
+    return got
+
+
+def test_a_run_gives_what_single_calls_give(ranks):
+    f, count = many_outputs()
+    for given in (
+        (X, 2.0),
+        (synk.data(X), 3.0),
+        (X.tolist(), synk.data(np.array(4.0))),
+    ):
+        batches = [batch for batch in BATCHES if not isinstance(batch, list) or batch]
+        got = assert_equal_to_calls(f, count, batches, given)
+        assert [type(value) for value in got] == [
+            np.ndarray,
+            list,  # as many rows as the batch has
+            np.ndarray,
+            np.ndarray,
+            np.ndarray,
+        ]
+        assert got[2].shape == (len(batches), 3)
+    assert_equal_to_calls(f, count, [[2, 3, 4], slice(5, 8)], (X, 2.0))
+    assert_equal_to_calls(f, count, BATCHES[:4], (X, 1.0), num_slices=2)
+
+
+def test_batches_of_one_size_are_stacked(ranks):
+    f, count = many_outputs()
+    batches = np.random.default_rng(1).permutation(20).reshape(4, 5)
+    got = assert_equal_to_calls(f, count, list(batches), (X, 2.0))
+    assert [value.shape for value in got] == [(4,), (4, 5), (4, 3), (4,), (4, 3)]
+    again = f.run(batches, X, scale=2.0)  # an array of batches; by name
+    for one, other in zip(again, got, strict=True):
+        np.testing.assert_allclose(one, other)
+
+
+def test_outputs_come_as_in_a_call(two_ranks):
+    x = pt.matrix("x")
+    total, count = (x.sum(), "sum"), (x[:, 0].sum() * 0 + x.shape[0], "sum")
+    one = synk.function([x], total, mode=PY)
+    np.testing.assert_allclose(one.run([3, 4], X), [X[:3].sum(), X[:4].sum()])
+    many = synk.function([x], [total, count], mode=PY)
+    picked = many.run([3, 4], X, output_subset=[1, 0, -1])
+    np.testing.assert_allclose(picked[0], [3, 4])
+    np.testing.assert_allclose(picked[1], [X[:3].sum(), X[:4].sum()])
+    np.testing.assert_allclose(picked[2], [3, 4])
+    w = pytensor.shared(0.0)
+    none = synk.function([x], updates=[(w, w + x.shape[0])], mode=PY)
+    assert none.run([2, 4], X) is None
+    assert w.get_value() == 3
+    assert len(one.run([], X)) == 0
+
+
+def test_training_by_a_run_is_serial_training(ranks):
+    def step(function, grad):
+        x, y = pt.matrix("x"), pt.vector("y")
+        w = pytensor.shared(np.zeros(3), name="w")
+        loss = ((x @ w - y) ** 2).mean()
+        updates = synk.updates.adam(grad(loss, [w]), [w], learning_rate=0.1)
+        return function([x, y], loss, updates=updates, mode=PY), w
+
+    y = X @ [1.0, -2.0, 3.0]
+    order = np.random.default_rng(2).permutation(23)
+    batches = [order[i : i + 5] for i in range(0, 23, 5)] * 4
+    serial, w_serial = step(pytensor.function, pytensor.grad)
+    expected = [serial(X[rows], y[rows]) for rows in batches]
+    train, w = step(synk.function, synk.grad)
+    losses = train.run(batches, synk.data(X), synk.data(y))
+    np.testing.assert_allclose(losses, expected, rtol=1e-12)
+    for rank in range(ranks):
+        np.testing.assert_allclose(synk.get_value(rank, w), w_serial.get_value())
+
+
+def test_a_list_is_one_launch_and_a_generator_is_one_for_every_64(two_ranks):
+    f = summing()
+    f(ROWS)
+    before = SESSION.control.command
+    f.run([2] * 200, ROWS)
+    assert SESSION.control.command == before + 1
+    before = SESSION.control.command
+    got = f.run((2 + k % 11 for k in range(2 * AT_ONCE + 1)), ROWS)
+    assert SESSION.control.command == before + 3
+    expected = [ROWS[: 2 + k % 11].sum() for k in range(2 * AT_ONCE + 1)]
+    np.testing.assert_allclose(got, expected)
+    assert f.run(iter(()), ROWS) == []
+
+
+def test_functions_of_shared_rows_take_batches_of_these(ranks):
+    rows = pytensor.shared(X, name="rows")
+    f = synk.function([], (rows.sum(), "sum"), sliceable_shareds=[rows], mode=PY)
+    synk.broadcast(rows)
+    got = f.run([slice(0, 4), [1, 3, 5], None], batch_s=slice(0, 2))
+    expected = [X[:4].sum(), X[[1, 3, 5]].sum(), X[:2].sum()]
+    np.testing.assert_allclose(got, np.multiply(expected, ranks))
+    step = pytensor.shared(0.0)
+    counting = synk.function([], step * 1, updates=[(step, step + 1)], mode=PY)
+    np.testing.assert_array_equal(counting.run([None] * 3), [0, 1, 2])
+
+
+def test_shared_rows_that_a_call_changes_are_not_taken_ahead():
+    rows = pytensor.shared(np.ones((4, 2)), name="rows")
+    updates = [(rows, rows * 2)]
+    x = pt.matrix("x")
+    f = synk.function(
+        [x],
+        (x.sum() + rows.sum(), "sum"),
+        updates=updates,
+        sliceable_shareds=[rows],
+        mode=PY,
+    )
+    for threads in (1, 2):
+        with synk.session(1, threads=threads):
+            rows.set_value(np.ones((4, 2)))
+            got = f.run([1] * 3, np.zeros((4, 2)), batch_s=slice(0, 1))
+            np.testing.assert_allclose(got, [2, 2 * 2, 2 * 4])
+
+
+# -- taking rows ahead
+
+
+class Item:
+    """Rows of a batch; says when they are looked at."""
+
+    def __init__(self, number, log):
+        self.sources = [np.arange(30.0).reshape(10, 3)]
+        self.number, self._log = number, log
+
+    @property
+    def selections(self):
+        self._log.append((self.number, threading.current_thread().name))
+        return [np.array([self.number, 9 - self.number])]
+
+
+def test_the_next_rows_are_taken_while_a_call_computes():
+    log = []
+    with Ahead(1) as ahead:
+        for item, (rows,) in ahead.through(Item(k, log) for k in range(5)):
+            expected = np.arange(30.0).reshape(10, 3)[[item.number, 9 - item.number]]
+            deadline = time.monotonic() + 10
+            while len(log) < min(item.number + 2, 5):  # before this item is done with
+                assert time.monotonic() < deadline
+                time.sleep(0.001)
+            assert len(log) == min(item.number + 2, 5)
+            np.testing.assert_array_equal(rows, expected)
+    assert [number for number, _ in log] == list(range(5))
+    assert all(name.startswith("synk-rows") for _, name in log)
+    assert not any(t.name.startswith("synk-rows") for t in threading.enumerate())
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_rows_taken_ahead_give_the_same_numbers(n):
+    f, count = many_outputs()
+    with synk.session(n, threads=2):
+        batches = [batch for batch in BATCHES if not isinstance(batch, list) or batch]
+        assert_equal_to_calls(f, count, batches, (X, 2.0))
+        assert_equal_to_calls(f, count, batches, (synk.data(X), 2.0))
+
+
+# -- progress
+
+
+def test_progress_is_told_after_every_call(two_ranks):
+    seen = []
+    summing().run([1, 2, 3], ROWS, progress=seen.append)
+    assert seen == [1, 2, 3]
+    seen.clear()
+    summing().run(itertools.repeat(1, AT_ONCE + 5), ROWS, progress=seen.append)
+    assert seen == list(range(1, AT_ONCE + 6))
+
+
+def test_a_progress_bar_counts_the_calls(two_ranks, capsys):
+    pytest.importorskip("tqdm")
+    summing().run([1, 2, 3], ROWS, progress=True)
+    assert "3/3" in capsys.readouterr().err
+
+
+def test_a_progress_bar_needs_tqdm(two_ranks, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    f = summing()
+    with refused(ImportError, "pip install tqdm"):
+        f.run([1], ROWS, progress=True)
+    assert f.run([12], ROWS) == [TOTAL]
+
+
+# -- errors
+
+
+def test_a_wrong_batch_is_refused_before_any_rank_is_told(two_ranks):
+    f = summing()
+    f(ROWS)
+    for wrong, error in (([1, 13], IndexError), ([1, [0, 12]], IndexError)):
+        with refused(error, "12"):
+            f.run(wrong, ROWS)
+    with refused(ValueError, "minibatch"):
+        f.run([1], synk.data(ROWS, minibatch=True))
+    with refused(TypeError, "takes 1 argument"):
+        f.run([1], ROWS, ROWS)
+    with refused(ValueError, "sliceable"):
+        f.run([1], ROWS, batch_s=1)
+    assert f.run([12], ROWS) == [TOTAL]
+
+
+def test_a_run_needs_a_session():
+    with refused(synk.StateError, "fork"):
+        summing().run([1], ROWS)
+
+
+_calls: list[int] = []
+
+
+def fail_at(number: int) -> None:
+    _calls.append(1)
+    if len(_calls) == number:
+        raise ValueError("the third call")
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_an_error_in_a_call_ends_the_run_and_not_the_session(rank):
+    _calls.clear()
+    with synk.session(3):
+        f = acting(rank, fail_at, 3)
+        with pytest.raises(ValueError, match="the third call") as caught:
+            f.run([12] * 50, ROWS)
+        assert any(f"rank {rank}" in note for note in caught.value.__notes__)
+        assert summing().run([12] * 3, ROWS).tolist() == [TOTAL] * 3
+
+
+@pytest.mark.parametrize("how", DEATHS)
+def test_a_death_ends_the_run(how):
+    reset()
+    with synk.session(3):
+        f = acting(1, die, how)
+        with pytest.raises(synk.WorkerDied, match="rank 1"):
+            f.run([12] * 50, ROWS)
+        assert since_death() < 1
+
+
+def test_ctrl_c_ends_a_run_and_not_the_session(tmp_path):
+    body = """
+    synk.fork(2)
+    processes.print_pids()
+    call = acting(1, processes.arrive_and_stay)
+    processes.print_on_arrival(1)
+    try:
+        call.run([12] * 5, ROWS)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+    """ + AFTERWARDS.replace("\n", "\n    ")
+    with running(body, tmp_path) as script:
+        pids = script.expect_pids()
+        script.expect("arrived")
+        to_group(script)
+        assert_ends_well(script, pids)
