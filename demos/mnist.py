@@ -1,10 +1,11 @@
 """Train a network on images of digits, data-parallel.
 
-Run it with ``python demos/mnist.py``. A step of training is three calls::
+Run it with ``python demos/mnist.py``. A step of training is one call::
 
-    gradients(X, Y, batch=rows)    each rank: the gradients of its part of the rows
-    synk.all_reduce(grads)         their average over all rows, to every rank
-    descend()                      each rank: the same update of its parameters
+    step(X, Y, batch=rows)
+
+in which each rank computes the gradients of its part of the rows, `synk.grad` averages
+them over all rows, and each rank makes the same update of its parameters.
 
 With ``--serial`` the same graphs are compiled by `pytensor.function` and run in this
 process alone. Without dropout both end at the same loss.
@@ -117,16 +118,6 @@ def cross_entropy(log_p, y):
     return -log_p[pt.arange(y.shape[0]), y].mean()
 
 
-def momentum_updates(params, grads, rate: float, momentum: float) -> list[tuple]:
-    """Stochastic gradient descent with momentum."""
-    updates = []
-    for param, grad in zip(params, grads, strict=True):
-        velocity = pytensor.shared(np.zeros_like(param.get_value()))
-        step = floatX(momentum) * velocity - floatX(rate) * grad
-        updates += [(velocity, step), (param, param + step)]
-    return updates
-
-
 # -- the functions: here serial and parallel differ ----------------------------------
 
 
@@ -136,18 +127,18 @@ def build(args: argparse.Namespace, data: digits.Digits):
     pixels = x.astype(floatX) / floatX(data.white)
     layers = make_layers([data.images.shape[1], *args.hidden, 10], args.seed)
     params = [param for layer in layers for param in layer]
-    grads = [pytensor.shared(np.zeros_like(param.get_value())) for param in params]
 
     dropout = Dropout(args.dropout, args.seed)
     loss = cross_entropy(predict(pixels, layers, dropout), y)
-    store = [*zip(grads, pt.grad(loss, params), strict=True), *dropout.updates.items()]
-    update = momentum_updates(params, grads, args.rate, args.momentum)
+    grads = synk.grad(loss, params)  # over all ranks' rows; serially, the plain ones
+    rate = pytensor.shared(floatX(0), name="rate")
+    updates = synk.updates.momentum(grads, params, rate, args.momentum)
+    updates.update(dropout.updates)
     log_p = predict(pixels, layers)
     scores = [cross_entropy(log_p, y), pt.eq(pt.argmax(log_p, axis=1), y).mean()]
 
     function = pytensor.function if args.serial else synk.function
-    gradients = function([x, y], updates=store, name="gradients")
-    descend = function([], updates=update, name="descend")
+    step = function([x, y], updates=updates, name="step")
     scores = function([x, y], scores, name="scores")
 
     if args.serial:
@@ -156,26 +147,20 @@ def build(args: argparse.Namespace, data: digits.Digits):
         def call(function, rows):
             return function(X[rows], Y[rows])
 
-        def step(rows):
-            call(gradients, rows)
-            descend()
-
     else:
         X, Y = synk.data(data.images, var=x), synk.data(data.labels, var=y)
 
         def call(function, rows):
             return function(X, Y, batch=rows)
 
-        def step(rows):
-            call(gradients, rows)
-            synk.all_reduce(grads)  # weighs ranks by their rows: exact for any batch
-            descend()
-
-    # First calls compile. As long as gradients are zero, `descend` changes nothing.
-    descend()
-    for function in (gradients, scores):
+    # First calls compile. As long as the rate is zero, no parameter changes.
+    for function in (step, scores):
         call(function, slice(1000))
-    return step, lambda rows: call(scores, rows)
+    if args.serial:
+        rate.set_value(floatX(args.rate))
+    else:
+        synk.broadcast(rate, floatX(args.rate))
+    return lambda rows: call(step, rows), lambda rows: call(scores, rows)
 
 
 # -- training ------------------------------------------------------------------------
