@@ -1,0 +1,220 @@
+"""Tables for the terminal and for docs/performance.rst, and everything as JSON."""
+
+from __future__ import annotations
+
+import os
+import platform
+import textwrap
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from .options import Options
+from .rounds import Aim, Table
+
+LABEL = 36
+CELL = 16
+WIDTH = 96
+
+PACKAGES = {
+    "synk": "synk",
+    "PyTensor": "pytensor",
+    "NumPy": "numpy",
+    "numba": "numba",
+    "JAX": "jax",
+    "torch": "torch",
+    "mpi4py": "mpi4py",
+    "joblib": "joblib",
+    "Ray": "ray",
+}
+
+
+def versions(tables: Iterable[Table]) -> dict[str, str]:
+    """Return the versions of what is installed, and what peers said of themselves."""
+    found = {"Python": platform.python_version()}
+    for name, package in PACKAGES.items():
+        try:
+            found[name] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            pass
+    for table in tables:
+        found |= table.versions
+    return found
+
+
+def machine(cores: int) -> str:
+    """Describe the machine in a line."""
+    model = platform.machine()
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            model = line.partition(":")[2].strip()
+            break
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    system = f"{platform.system()} {platform.release().split('-')[0]}"
+    return f"{model}, {cores} cores usable, {memory:.0f} GiB, {system}"
+
+
+# -- for the terminal
+
+
+def text(table: Table) -> str:
+    """Return a table of at most 100 columns."""
+    family = table.family
+    headings = "".join(f"{heading:>{CELL}}" for heading in family.columns.values())
+    lines = textwrap.wrap(family.title, WIDTH) + [f"{'':{LABEL}}{headings}"]
+    for label in table.rounds:
+        cells = [_cell(table, label, column) for column in family.columns]
+        lines.append(f"{label:{LABEL}}{''.join(cells)}")
+    return "\n".join([*lines, *notes(table)])
+
+
+def _cell(table: Table, label: str, column: str) -> str:
+    median, ratio = table.median(label, column), table.ratio(label, column)
+    if median is None:
+        return f"{'-':>{CELL}}"
+    times = "" if ratio is None else f"{_three(ratio)}x"
+    return f"{seconds(median):>{CELL - 7}}{times:>7}"
+
+
+def notes(table: Table) -> list[str]:
+    """Return what is to be known of a table, by lines."""
+    lines = [f"skipped: {label}: {why}" for label, why in table.skipped.items()]
+    for label, why in table.failed.items():
+        lines.append(f"FAILED: {label}: {why.splitlines()[0]}"[:WIDTH])
+    lines += [line for aim in table.family.aims for line in _aim(table, aim)]
+    if table.idle:
+        idle = {k: v for k, v in table.idle.items() if v >= 0.01}
+        shares = ", ".join(f"{name} {share:.0%}" for name, share in idle.items())
+        lines += textwrap.wrap(
+            f"share of a core taken while nobody is asked: {shares or 'none'}", WIDTH
+        )
+    return lines
+
+
+def aims(table: Table, aim: Aim) -> dict[str, tuple[float, float]]:
+    """Return by column the ratio of the fastest of an aim's rows, and what it is to be.
+
+    Empty, where rows or times are missing.
+    """
+    found = {}
+    for column, bound in aim.at_least.items():
+        ratios = [
+            ratio
+            for label in table.rounds
+            if label.startswith(aim.label)
+            and (ratio := table.ratio(label, column)) is not None
+        ]
+        if ratios:
+            found[column] = min(ratios), bound
+    return found
+
+
+def _aim(table: Table, aim: Aim) -> list[str]:
+    parts = [
+        f"{table.family.columns[column]} {ratio:.3g}x (>= {bound:.3g} "
+        f"{'yes' if ratio >= bound else 'NO'})"
+        for column, (ratio, bound) in aims(table, aim).items()
+    ]
+    line = f"aim, {aim.label} / synk: {', '.join(parts)}"
+    return textwrap.wrap(line, WIDTH, subsequent_indent="    ") if parts else []
+
+
+def seconds(value: float) -> str:
+    """Write a time with three digits.
+
+    >>> seconds(1.234), seconds(0.0567), seconds(2.5e-6), seconds(0.9999)
+    ('1.23 s', '56.7 ms', '2.5 us', '1 s')
+    """
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if value >= 0.9995 * size:
+            return f"{_three(value / size)} {unit}"
+    return f"{_three(value * 1e6)} us"
+
+
+def _three(value: float) -> str:
+    """Write a number with three digits, and never with an exponent."""
+    return f"{value:.3g}" if value < 999.5 else f"{value:.0f}"
+
+
+# -- for the documentation
+
+
+def rst(tables: list[Table], options: Options) -> str:
+    """Return the tables as reStructuredText, with versions and machine."""
+    said = ", ".join(f"{name} {version}" for name, version in versions(tables).items())
+    lines = textwrap.wrap(
+        f"{machine(options.cores)}; {said}. Medians of {options.repeats} interleaved"
+        " rounds, and in brackets the multiple of the first row's.",
+        WIDTH,
+        break_on_hyphens=False,
+    )
+    for table in tables:
+        if table.rounds:
+            lines += ["", *_rst_table(table)]
+        for label, why in table.skipped.items():
+            lines += ["", f"Not measured: {label} ({why})."]
+    return "\n".join(lines) + "\n"
+
+
+def _rst_table(table: Table) -> list[str]:
+    family = table.family
+    rows = [[family.title, *family.columns.values()]]
+    for label in table.rounds:
+        cells = [_rst_cell(table, label, column) for column in family.columns]
+        rows.append([label, *cells])
+    if len(family.title) > LABEL:  # it would widen the column
+        rows[0][0] = ".."
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    rule = "  ".join("=" * width for width in widths)
+    body = [
+        "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True))
+        for row in rows
+    ]
+    title = family.title[0].upper() + family.title[1:]
+    return (
+        [f"{title}:", "", rule, body[0].rstrip(), rule]
+        + [line.rstrip() for line in body[1:]]
+        + [rule]
+    )
+
+
+def _rst_cell(table: Table, label: str, column: str) -> str:
+    median, ratio = table.median(label, column), table.ratio(label, column)
+    if median is None:
+        return "\\-"
+    return seconds(median) + ("" if ratio is None else f" ({_three(ratio)})")
+
+
+# -- for programs
+
+
+def as_json(tables: dict[str, Table], options: Options) -> dict[str, Any]:
+    """Return everything, each round included; times are in seconds."""
+    return {
+        "machine": machine(options.cores),
+        "versions": versions(tables.values()),
+        "options": vars(options),
+        "tables": {name: _table_as_json(table) for name, table in tables.items()},
+    }
+
+
+def _table_as_json(table: Table) -> dict[str, Any]:
+    columns = table.family.columns
+    return {
+        "title": table.family.title,
+        "columns": columns,
+        "medians": {
+            label: {column: table.median(label, column) for column in columns}
+            for label in table.rounds
+        },
+        "ratios": {
+            label: {column: table.ratio(label, column) for column in columns}
+            for label in table.rounds
+        },
+        "rounds": table.rounds,
+        "aims": {aim.label: aims(table, aim) for aim in table.family.aims},
+        "skipped": table.skipped,
+        "failed": table.failed,
+        "idle": table.idle,
+    }

@@ -1,0 +1,220 @@
+"""A family's run: start its peers, check their results, let them take turns."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import psutil
+
+from .driver import Peer, PeerError, Spec
+from .options import Options
+
+MOST_CALLS = 10_000
+"""Calls in one turn."""
+
+
+class Entry(NamedTuple):
+    """A row of a table: what one peer is asked, with ``{}`` for the column."""
+
+    label: str
+    peer: str
+    time: str
+    check: str
+    skip: str | None = None
+
+
+class Aim(NamedTuple):
+    """How many times synk's time the fastest of some rows should take at least."""
+
+    label: str  # how the rows' labels begin
+    at_least: dict[str, float]  # by column
+
+
+@dataclass
+class Family:
+    """Implementations of one thing.
+
+    Attributes
+    ----------
+    title : str
+    columns : dict of str to str
+        What stands for ``{}`` in questions, and the heading.
+    peers : dict of str to Spec
+    entries : list of Entry
+        The first one is what the others are compared with.
+    steps : int
+        The number in the question that checks an entry.
+    judge : callable
+        Called with a column and the answers of a peer's processes; returns what is
+        wrong, or None.
+    pause : float
+        Seconds before every turn.
+    aims : list of Aim
+    """
+
+    title: str
+    columns: dict[str, str]
+    peers: dict[str, Spec]
+    entries: list[Entry]
+    steps: int
+    judge: Callable[[str, list], str | None]
+    pause: float
+    aims: list[Aim] = field(default_factory=list)
+
+
+@dataclass
+class Table:
+    """What a run of a family gave."""
+
+    family: Family
+    rounds: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    idle: dict[str, float] = field(default_factory=dict)
+
+    def median(self, label: str, column: str) -> float | None:
+        """Return the median over the rounds, in seconds."""
+        values = self.rounds.get(label, {}).get(column)
+        return statistics.median(values) if values else None
+
+    def ratio(self, label: str, column: str) -> float | None:
+        """Return the median as a multiple of the first entry's."""
+        ours = self.median(self.family.entries[0].label, column)
+        theirs = self.median(label, column)
+        return None if ours is None or theirs is None else theirs / ours
+
+
+def run(family: Family, options: Options, say: Callable[[str], object]) -> Table:
+    """Measure; peers that are missing or fail are noted in the table, not raised."""
+    table = Table(family)
+    peers: dict[str, Peer] = {}
+    try:
+        _start(table, peers, options, say)
+        entries = [entry for entry in family.entries if _is_fit(table, entry, peers)]
+        calls = {}
+        for entry in list(entries):
+            try:
+                calls[entry] = _prepare(table, entry, peers[entry.peer], options)
+            except PeerError as error:
+                _drop(table, entries, entry, str(error), say)
+        table.idle = _idle(peers)
+        _take_turns(table, entries, calls, peers, options, say)
+    finally:
+        for peer in peers.values():
+            peer.end()
+    return table
+
+
+def _start(table: Table, peers: dict[str, Peer], options: Options, say) -> None:
+    """Start all peers at once, and wait for them."""
+    family = table.family
+    names = {entry.peer for entry in family.entries if entry.skip is None}
+    for name, spec in family.peers.items():
+        missing = spec.missing()
+        if missing:
+            _note(table.skipped, table, name, f"needs {', '.join(missing)}")
+        elif name in names:
+            peers[name] = Peer(name, spec, options)
+    for name, peer in list(peers.items()):
+        say(f"starting {name}")
+        try:
+            peer.wait_until_ready()
+            table.versions.update(peer.versions)
+        except PeerError as error:
+            _note(table.failed, table, name, str(error))
+            say(f"failed: {error}")
+            peers.pop(name).end()
+
+
+def _note(notes: dict[str, str], table: Table, peer: str, text: str) -> None:
+    """Take note of what concerns all rows of a peer."""
+    for entry in table.family.entries:
+        if entry.peer == peer:
+            notes[entry.label] = text
+
+
+def _is_fit(table: Table, entry: Entry, peers: dict[str, Peer]) -> bool:
+    if entry.skip is not None:
+        table.skipped[entry.label] = entry.skip
+    return entry.skip is None and entry.peer in peers
+
+
+def _prepare(
+    table: Table, entry: Entry, peer: Peer, options: Options
+) -> dict[str, int]:
+    """Check an entry's results, and find how many calls make a turn."""
+    calls = {}
+    for column in table.family.columns:
+        answers = peer.ask(entry.check.format(column), table.family.steps)
+        complaint = table.family.judge(column, answers)
+        if complaint:
+            raise PeerError(f"{entry.label}, {column}: {complaint}")
+        calls[column] = _calls_in_a_turn(peer, entry.time.format(column), options.turn)
+    return calls
+
+
+def _calls_in_a_turn(peer: Peer, question: str, turn: float) -> int:
+    number = 1
+    while True:
+        seconds = max(1e-9, *peer.ask(question, number))
+        if number * seconds >= turn / 10 or number == MOST_CALLS:
+            return max(1, min(MOST_CALLS, round(turn / seconds)))
+        number = min(MOST_CALLS, 10 * number)
+
+
+def _idle(peers: dict[str, Peer]) -> dict[str, float]:
+    """Return the share of one core that peers take while nobody asks them, and others.
+
+    What waits must not take a core from the one whose turn it is.
+    """
+    time.sleep(0.5)
+    before = {name: peer.cpu_seconds() for name, peer in peers.items()}
+    busy = _busy_seconds()
+    start = time.perf_counter()
+    time.sleep(1)
+    seconds = time.perf_counter() - start
+    shares = {
+        name: (peer.cpu_seconds() - before[name]) / seconds
+        for name, peer in peers.items()
+    }
+    everybody = (_busy_seconds() - busy) / seconds
+    return {**shares, "other programs": max(0.0, everybody - sum(shares.values()))}
+
+
+def _busy_seconds() -> float:
+    times = psutil.cpu_times()
+    return sum(times) - times.idle - times.iowait - times.guest - times.guest_nice
+
+
+def _take_turns(table: Table, entries, calls, peers, options: Options, say) -> None:
+    for i in range(options.repeats):
+        say(f"{table.family.title}: round {i + 1} of {options.repeats}")
+        for column in table.family.columns:
+            # Another one begins in every round: none always comes after the same one.
+            first = i % max(1, len(entries))
+            for entry in [*entries[first:], *entries[:first]]:
+                time.sleep(table.family.pause)
+                question = entry.time.format(column)
+                try:
+                    answers = peers[entry.peer].ask(question, calls[entry][column])
+                except PeerError as error:
+                    _drop(table, entries, entry, str(error), say)
+                    continue
+                row = table.rounds.setdefault(entry.label, {})
+                row.setdefault(column, []).append(max(answers))
+
+
+def _drop(
+    table: Table, entries: list[Entry], entry: Entry, text: str, say: Any
+) -> None:
+    """Go on without a peer that failed, and without the times it gave."""
+    say(f"failed: {text}")
+    for other in [other for other in entries if other.peer == entry.peer]:
+        entries.remove(other)
+        table.failed[other.label] = text
+        table.rounds.pop(other.label, None)
