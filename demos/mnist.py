@@ -122,7 +122,11 @@ def cross_entropy(log_p, y):
 
 
 def build(args: argparse.Namespace, data: digits.Digits):
-    """Return ``step(rows)``, which trains, and ``measure(rows)``: loss and accuracy."""
+    """Return functions that train and that measure loss and accuracy.
+
+    ``epoch(batches, progress)`` makes a step for each batch of rows, and calls
+    ``progress(k)`` after the k-th, from 1; ``measure(rows)`` returns both scores.
+    """
     x, y = pt.matrix("x", dtype="uint8"), pt.vector("y", dtype="int32")
     pixels = x.astype(floatX) / floatX(data.white)
     layers = make_layers([data.images.shape[1], *args.hidden, 10], args.seed)
@@ -147,11 +151,19 @@ def build(args: argparse.Namespace, data: digits.Digits):
         def call(function, rows):
             return function(X[rows], Y[rows])
 
+        def epoch(batches, progress):
+            for k, rows in enumerate(batches, 1):
+                step(X[rows], Y[rows])
+                progress(k)
+
     else:
         X, Y = synk.data(data.images, var=x), synk.data(data.labels, var=y)
 
         def call(function, rows):
             return function(X, Y, batch=rows)
+
+        def epoch(batches, progress):
+            step.run(batches, X, Y, progress=progress)  # all steps in one launch
 
     # First calls compile. As long as the rate is zero, no parameter changes.
     for function in (step, scores):
@@ -160,13 +172,13 @@ def build(args: argparse.Namespace, data: digits.Digits):
         rate.set_value(floatX(args.rate))
     else:
         synk.broadcast(rate, floatX(args.rate))
-    return lambda rows: call(step, rows), lambda rows: call(scores, rows)
+    return epoch, lambda rows: call(scores, rows)
 
 
 # -- training ------------------------------------------------------------------------
 
 
-def train(args: argparse.Namespace, data: digits.Digits, step, measure) -> dict:
+def train(args: argparse.Namespace, data: digits.Digits, epoch, measure) -> dict:
     """Train for some epochs, and return the history of loss and accuracy."""
     shuffle = np.random.default_rng(args.seed)
     history = defaultdict(list)
@@ -177,13 +189,14 @@ def train(args: argparse.Namespace, data: digits.Digits, step, measure) -> dict:
     with tqdm(
         total=args.epochs * data.n_train, unit=" rows", unit_scale=True, disable=None
     ) as bar:
-        for epoch in range(1, args.epochs + 1):
+        for number in range(1, args.epochs + 1):
             order = shuffle.permutation(data.n_train)
+            batches = [
+                order[low : low + args.batch_size]  # the last may be fewer
+                for low in range(0, data.n_train, args.batch_size)
+            ]
             start = time.perf_counter()
-            for low in range(0, data.n_train, args.batch_size):
-                rows = order[low : low + args.batch_size]  # the last may be fewer
-                step(rows)
-                bar.update(len(rows))
+            epoch(batches, lambda k, batches=batches: bar.update(len(batches[k - 1])))
             history["rows per second"].append(
                 data.n_train / (time.perf_counter() - start)
             )
@@ -191,7 +204,7 @@ def train(args: argparse.Namespace, data: digits.Digits, step, measure) -> dict:
                 loss, accuracy = measure(rows)
                 history[f"{part} loss"].append(float(loss))
                 history[f"{part} accuracy"].append(float(accuracy))
-            bar.write(f"epoch {epoch:3}: {report(history)}")
+            bar.write(f"epoch {number:3}: {report(history)}")
     return history
 
 
@@ -214,9 +227,9 @@ def main() -> None:
     n_validation = len(data.images) - data.n_train
     print(f"data: {data.name}, {data.n_train} rows and {n_validation} to validate")
     start = time.perf_counter()
-    step, measure = build(args, data)
+    epoch, measure = build(args, data)
     print(f"{how}; compiled in {time.perf_counter() - start:.1f} s")
-    history = train(args, data, step, measure)
+    history = train(args, data, epoch, measure)
     synk.close()
     speed = np.median(history["rows per second"])
     print(f"speed: {speed:,.0f} rows/s ({how}, median of epochs)")
