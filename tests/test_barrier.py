@@ -96,6 +96,22 @@ def test_agreements_of_few_ranks_give_every_word_to_every_rank():
     assert seen == [right] * 3
 
 
+def test_values_of_any_size_are_exchanged():
+    comms = comms_of(3, spin=True)
+    values = ["", list(range(30_000)), b"x" * 16 * 1024]
+    seen = [None] * 3
+
+    def exchange(rank):
+        seen[rank] = [comms[rank].exchange(values[rank]) for _ in range(3)]
+
+    threads = [threading.Thread(target=exchange, args=(rank,)) for rank in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert seen == [[values] * 3] * 3
+
+
 @pytest.mark.parametrize("size", [3, 5])
 def test_thousands_of_reductions_see_every_rank(size):
     var = pytensor.shared(np.zeros(3))

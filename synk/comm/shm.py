@@ -131,13 +131,16 @@ class SharedMemoryComm:
         return self._fractions
 
     def exchange(self, value: Any) -> list:
-        """Return the small values that the ranks gave, in their order."""
-        room = self._control.replies[self.rank]
+        """Return the values that the ranks gave, in their order; pickled on the way."""
         data = pickle.dumps(value)
-        if len(data) > REPLY_ROOM:
-            raise ValueError(f"exchange of {len(data)} bytes, room for {REPLY_ROOM}")
-        room[: len(data)] = data
-        self.barrier()
-        values = [pickle.loads(room) for room in self._control.replies]
-        self.barrier()  # the rooms are free for the next use
-        return values
+        rooms = self._control.replies
+        lengths = self.agree(len(data))
+        whole = [bytearray() for _ in rooms]
+        for start in range(0, max(lengths), REPLY_ROOM):
+            piece = data[start : start + REPLY_ROOM]
+            rooms[self.rank][: len(piece)] = piece
+            self.barrier()
+            for of_rank, room, length in zip(whole, rooms, lengths, strict=True):
+                of_rank += room[: max(0, min(length - start, REPLY_ROOM))]
+            self.barrier()  # the rooms are free for the next use
+        return [pickle.loads(of_rank) for of_rank in whole]
