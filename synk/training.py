@@ -29,9 +29,10 @@ def train_function(
     inputs : list of TensorVariable
         Scattered, as for :func:`synk.function`.
     loss : scalar variable, (variable, op), or list of which this is the first
-        What a call returns: the loss before the step. It is a mean over the rows,
-        unless its op is ``"sum"``. The other elements of a list are further outputs, in
-        any form that :func:`synk.function` takes.
+        What a call returns: the loss before the step. It is a mean over the rows or a
+        sum, op ``"avg"`` or ``"sum"``; unless named, the op is found in the graph as
+        that of any output. The other elements of a list are further outputs, in any
+        form that :func:`synk.function` takes.
     params : shared variable, or list of these
         What the rule moves.
     rule : callable or str
@@ -133,7 +134,7 @@ def _check_loss(inputs: Sequence, output: Any, ours: dict) -> tuple[Variable, st
         raise ValueError(
             f"the loss must be a scalar, got {loss} ({loss.type}); take its mean"
         )
-    # The op is what the loss as an output has, be it named or found by synk.function.
+    # The op is that of the loss as an output, be it named or found by synk.function.
     options = {**ours, "updates": None, "on_unused_input": "ignore"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the function itself will say it

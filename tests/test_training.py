@@ -65,7 +65,8 @@ RULES = {
 
 
 @pytest.mark.parametrize(
-    ("rule", "op"), [*((rule, "avg") for rule in RULES), ("pairs", "sum")]
+    ("rule", "op"),
+    [*((rule, "avg") for rule in RULES), ("pairs", "sum"), ("pairs", "not named")],
 )
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_a_step_is_that_of_plain_pytensor(n, op, rule):
@@ -77,7 +78,8 @@ def test_a_step_is_that_of_plain_pytensor(n, op, rule):
     right = [plain(*batch) for batch in batches()]
 
     inputs, losses, ours = problem()
-    loss = losses.mean() if op == "avg" else (losses.sum(), "sum")
+    loss = losses.mean() if op == "avg" else losses.sum()
+    loss = (loss, op) if op == "sum" else loss
     with synk.session(n):
         train = synk.train_function(inputs, loss, ours, given, mode=PY, **options)
         for slices, (batch, expected) in enumerate(zip(batches(), right, strict=True)):
@@ -216,3 +218,21 @@ def test_float32_parameters_stay_float32(two_ranks):
     x, y = batches()[0]
     assert train(x.astype("float32"), y.astype("float32")).dtype == np.float32
     assert {synk.get_value(1, param).dtype for param in params} == {np.dtype("f4")}
+
+
+def test_a_loss_that_cannot_be_split_says_so_once(two_ranks):
+    inputs, losses, params = problem()
+    odd = losses.mean() ** 2
+    make = functools.partial(synk.train_function, inputs, odd, params, "sgd")
+    with pytest.warns(synk.SplitWarning) as caught:
+        train = make(learning_rate=0.1, mode=PY)
+    said = sorted(str(w.message).partition(" is combined")[0] for w in caught)
+    assert [text.partition(" (")[0] for text in said] == [
+        "output 0",
+        "the gradient of b",
+        "the gradient of w",
+    ]
+    assert {w.filename for w in caught} == {__file__}
+    assert train.output_modes == ["avg"]
+    with pytest.raises(synk.SplitError):
+        make(learning_rate=0.1, strict=True)
