@@ -198,7 +198,8 @@ class Function:
             Which rows of the scattered inputs to use: an int means the first so many.
             By default all.
         batch_s : slice, int, array, or list of one of these for each rank, optional
-            Which rows of its own sliceable shared variables each rank uses.
+            Which rows of its own sliceable shared variables each rank uses. A list of
+            ints holds row numbers.
         num_slices : int
             Compute in so many slices, one after the other, each from the original
             values of the shared variables; results are accumulated and variables

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
@@ -313,3 +315,12 @@ def test_slices_in_the_default_mode_equal_the_serial_run(two_ranks):
     for rank, part in enumerate(cut(value, 2)):
         right = (1 - part.astype("float64").mean(axis=0)).astype("float32")
         assert_same(synk.get_value(rank, w), right, 8, 1)
+
+
+def test_more_slices_than_rows_cost_nothing(two_ranks):
+    x = pt.vector("x")
+    f = synk.function([x], (x.sum(), "sum"), mode=PY)
+    values = np.arange(5.0)
+    start = time.monotonic()
+    assert f(values, num_slices=10**9) == 10
+    assert time.monotonic() - start < 10  # 10**9 turns of a loop take a minute

@@ -133,6 +133,7 @@ def test_more_rows_than_an_int32_holds_are_cut_exactly():
         ([0.0, 1.0], TypeError, "float64"),
         (["a"], TypeError, "U1"),
         ([[0, 1]], ValueError, "2 dimensions"),
+        (2.5, ValueError, r"got .*2\.5"),
         (2.0, (TypeError, ValueError), "batch must"),
         ("ab", (TypeError, ValueError), "batch must"),
     ],

@@ -252,6 +252,8 @@ class _SlicedCall(_Call):
 
     def run(self, num_slices, sources, selections) -> list[np.ndarray]:
         """Run all stages and return the outputs."""
+        # More slices than rows would be empty ones.
+        num_slices = min(num_slices, max(map(count, selections)) or 1)
         bounds = [cuts(count(rows), num_slices) for rows in selections]
         sizes = [[ends[i + 1] - ends[i] for ends in bounds] for i in range(num_slices)]
         present = [i for i in range(num_slices) if any(sizes[i])] or [0]
