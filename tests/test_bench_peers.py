@@ -414,12 +414,12 @@ def test_a_table_shows_medians_and_multiples_of_the_first_row_in_100_columns():
     assert max(map(len, lines)) <= 100
     at = report.LABEL
     rows = {line[:at].strip(): line[at:].split() for line in lines}
-    assert rows["ours"][:6] == ["1", "s", "1x", "100", "ms", "1x"]
-    assert rows["peer a"][:6] == ["2", "s", "2x", "400", "ms", "4x"]
-    assert rows["peer b"][6:] == ["30", "ms", "3x", "3", "ms", "3x"]
+    assert rows["ours"][:6] == ["1.00", "s", "1.00x", "100", "ms", "1.00x"]
+    assert rows["peer a"][:6] == ["2.00", "s", "2.00x", "400", "ms", "4.00x"]
+    assert rows["peer b"][6:] == ["30.0", "ms", "3.00x", "3.00", "ms", "3.00x"]
     text = "\n".join(lines)
     # The fastest peer counts: b takes 3 times ours in column 1, where a takes 4.
-    assert "column 0 2x (>= 2 yes), column 1 3x (>= 2 yes)" in text
+    assert "column 0 2.00x (>= 2 yes), column 1 3.00x (>= 2 yes)" in text
     assert "skipped: someone: needs something" in text
     assert "peer a 50%" in text
     assert "peer b 0%" not in text
@@ -435,7 +435,7 @@ def test_tables_of_the_documentation_have_every_cell_under_its_rule():
     for line in lines[rules[0] + 1 : rules[-1]]:
         assert all(i >= len(line) or line[i] in " =" for i in gaps), line
     assert "peer a" in text
-    assert "400 ms (4)" in text
+    assert "400 ms (4.00)" in text
     assert "Not measured: someone (needs something)." in text
 
 

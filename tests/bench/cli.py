@@ -64,7 +64,10 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, Options]:
 def main(argv: Sequence[str]) -> int:
     """Run what is asked for; the exit status is 1 if any peer failed."""
     args, options = parse(argv)
-    print(f"{report.machine(options.cores)}\nmedians of {options.repeats} rounds\n")
+    print(report.machine(options.cores))
+    print(
+        f"medians of {options.repeats} rounds; x: multiples of the first row's time\n"
+    )
     tables = {}
     for name, make in FAMILIES.items():
         if args.only and name not in args.only:

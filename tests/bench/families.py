@@ -165,8 +165,8 @@ def calls(options: Options) -> Family:
     }
     height, width = options.shape
     return Family(
-        title=f"a call of {n} processes",
-        columns={"empty": "doing nothing", "rows": f"sum of {height} x {width}"},
+        title=f"a call of {n} processes that do nothing, or sum rows of float32",
+        columns={"empty": "nothing", "rows": f"sum {height} x {width}"},
         peers=peers,
         entries=[
             Entry(label, peer, f"{name} {{}}", f"check {name}")

@@ -73,7 +73,7 @@ def _cell(table: Table, label: str, column: str) -> str:
     median, ratio = table.median(label, column), table.ratio(label, column)
     if median is None:
         return f"{'-':>{CELL}}"
-    times = "" if ratio is None else f"{_three(ratio)}x"
+    times = "" if ratio is None else f"{three(ratio)}x"
     return f"{seconds(median):>{CELL - 7}}{times:>7}"
 
 
@@ -112,7 +112,7 @@ def aims(table: Table, aim: Aim) -> dict[str, tuple[float, float]]:
 
 def _aim(table: Table, aim: Aim) -> list[str]:
     parts = [
-        f"{table.family.columns[column]} {ratio:.3g}x (>= {bound:.3g} "
+        f"{table.family.columns[column]} {three(ratio)}x (>= {bound:.3g} "
         f"{'yes' if ratio >= bound else 'NO'})"
         for column, (ratio, bound) in aims(table, aim).items()
     ]
@@ -121,20 +121,24 @@ def _aim(table: Table, aim: Aim) -> list[str]:
 
 
 def seconds(value: float) -> str:
-    """Write a time with three digits.
+    """Write a time.
 
     >>> seconds(1.234), seconds(0.0567), seconds(2.5e-6), seconds(0.9999)
-    ('1.23 s', '56.7 ms', '2.5 us', '1 s')
+    ('1.23 s', '56.7 ms', '2.50 us', '1.00 s')
     """
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
         if value >= 0.9995 * size:
-            return f"{_three(value / size)} {unit}"
-    return f"{_three(value * 1e6)} us"
+            return f"{three(value / size)} {unit}"
+    return f"{three(value * 1e6)} us"
 
 
-def _three(value: float) -> str:
-    """Write a number with three digits, and never with an exponent."""
-    return f"{value:.3g}" if value < 999.5 else f"{value:.0f}"
+def three(value: float) -> str:
+    """Write a number with three digits, but no more than two behind the point.
+
+    >>> three(0.0123), three(1), three(12.34), three(999.6)
+    ('0.01', '1.00', '12.3', '1000')
+    """
+    return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
 
 
 # -- for the documentation
@@ -159,12 +163,10 @@ def rst(tables: list[Table], options: Options) -> str:
 
 def _rst_table(table: Table) -> list[str]:
     family = table.family
-    rows = [[family.title, *family.columns.values()]]
+    rows = [["..", *family.columns.values()]]
     for label in table.rounds:
         cells = [_rst_cell(table, label, column) for column in family.columns]
         rows.append([label, *cells])
-    if len(family.title) > LABEL:  # it would widen the column
-        rows[0][0] = ".."
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     rule = "  ".join("=" * width for width in widths)
     body = [
@@ -183,7 +185,7 @@ def _rst_cell(table: Table, label: str, column: str) -> str:
     median, ratio = table.median(label, column), table.ratio(label, column)
     if median is None:
         return "\\-"
-    return seconds(median) + ("" if ratio is None else f" ({_three(ratio)})")
+    return seconds(median) + ("" if ratio is None else f" ({three(ratio)})")
 
 
 # -- for programs
