@@ -80,6 +80,7 @@ class Graph:
             Term(y, (N,)),
             Term(z, (N, 2, 3)),
             Term(k, (N,)),
+            Term(z.transpose(1, 0, 2), (2, N, 3)),
             Term(w, (3, 3)),
             Term(b, (3,)),
             Term(c, ()),
@@ -105,11 +106,13 @@ class Graph:
         fitting = [term for term in self.terms if fits(term)]
         if not fitting:
             return None
-        recent = [term for term in fitting if term in self.made[-3:]]
-        if recent and self.choice.maybe():
-            return self.choice.of(recent)
-        of_rows = [term for term in fitting if term.of_rows]
-        return self.choice.of(of_rows if of_rows and self.choice.maybe() else fitting)
+        groups = [
+            [term for term in fitting if term in self.made[-3:]],
+            [term for term in fitting if term.of_rows and N in term.dims],
+            [term for term in fitting if term.of_rows and N not in term.dims],
+            fitting,
+        ]
+        return self.choice.of(self.choice.of([group for group in groups if group]))
 
     def floats(self, fits=lambda term: True) -> Term | None:
         """Choose a term of floats whose shape is known."""
@@ -144,8 +147,9 @@ UNARY = [
     lambda v: 0.5 * v,
     lambda v: -2.0 * v,
     lambda v: v + 1.5,
-    lambda v: v**2,
     lambda v: v**3,
+    lambda v: 1.5 - v,
+    lambda v: v / -2.0,
     lambda v: 1.0 / (v + 4.0),
     pt.zeros_like,
     pt.ones_like,
@@ -193,6 +197,16 @@ def binary(g: Graph) -> Term | None:
     a = g.floats()
     b = g.floats(lambda term: _broadcast(a, term) is not None)
     return Term(g.choice.of(BINARY)(a.var, b.var), _broadcast(a, b))
+
+
+def pairs(g: Graph) -> Term | None:
+    """Pair every row with every other one, or with itself."""
+    a = g.floats(lambda term: term.dims == (N,))
+    b = g.floats(lambda term: term.dims == (N,))
+    function = g.choice.of([pt.mul, pt.sub])
+    if g.choice.maybe():
+        return Term(function(a.var[:, None], b.var[None, :]), (N, N))
+    return Term(function(a.var[:, None], b.var[:, None]), (N, 1))
 
 
 def reduce(g: Graph) -> Term | None:
@@ -318,7 +332,11 @@ def slices(g: Graph) -> Term | None:
 
 def picked(g: Graph) -> Term | None:
     """For each row, an element that the labels tell."""
-    term = g.floats(lambda term: term.ndim == 2 and term.dims[1] in (3, 4))
+    term = g.floats(
+        lambda term: (
+            term.ndim == 2 and term.dims[0] in (N, 3, 4) and term.dims[1] in (3, 4)
+        )
+    )
     k = g.inputs[3]
     if term.dims[0] == N:
         return Term(term.var[pt.arange(k.shape[0]), k], (N,))
@@ -467,13 +485,14 @@ def loss_gradient(g: Graph) -> Term | None:
 
 
 PRODUCTIONS = [
-    *[unary, binary, rows_reduced] * 3,
-    *[reduce, scaled, matmul, gradient, loss_gradient] * 2,
+    *[unary, binary, rows_reduced] * 5,
+    *[reduce, scaled, matmul, transpose, loss_gradient] * 2,
+    gradient,
     any_or_all,
+    pairs,
     length,
     batched,
     tensordot,
-    transpose,
     expand,
     slices,
     picked,

@@ -180,7 +180,6 @@ def accepted():
     yield "exp of a maximum", pt.exp(X.max()), "max"
     yield "largest of all", pt.maximum(X.max(), Y.max()), "max"
     yield "clipped maximum", pt.maximum(X.max(), C), "max"
-    yield "exp of a sum", pt.exp(Y.sum()), "prod"
     yield "product of products", X.prod() / Y.prod(), "prod"
     yield "row of a mean", X.mean(axis=0)[1:], "avg"
     yield "sorted weights", pt.sort(V) + X.mean(axis=0), "avg"
@@ -282,6 +281,15 @@ def refused():
     yield "product of a scaled", (2 * Y).prod() * 3, "Mul"
     yield "product and constant", Y.prod() + 1, "Add"
     yield "log of a product", pt.log(Y.prod()), "Log"
+    yield "exp of a sum", pt.exp(Y.sum()), "Exp"
+    yield "wrapping sum", BYTES.sum(dtype="uint8") / 2.0, "Sum"
+    yield "sum cut to integers", X.sum(dtype="int64") / 2.0, "Sum"
+    yield "any maximum", pt.any(X.max(axis=0)), "Neq"
+    yield (
+        "maxima put in one place",
+        pt.inc_subtensor(pt.zeros(2)[[0, 0]], X.max(axis=0)[:2]),
+        "AdvancedInc",
+    )
     yield "two maxima", X.max() + Y.max(), "Add"
     yield "maximum times weights", C * X.max(), "Mul"
     yield "maximum and minimum", X.max() - X.min() * 1.0 + X.max(), "Sub|Add"

@@ -49,6 +49,11 @@ def _apply(node: Apply, values: list[Value]) -> Sequence[Value]:
         found = function(node, values)
     except Refused as refused:
         found = Unknown(op_name(node.op), name(node.outputs[0]), str(refused))
+    except Exception as error:
+        # An Op of a version of PyTensor that a rule was not written for. The function
+        # can be made without the proof, and what was named needs none.
+        why = f"could not be examined: {error!r}"
+        found = Unknown(op_name(node.op), name(node.outputs[0]), why)
     if isinstance(found, list):
         return found
     return [found] * len(node.outputs)

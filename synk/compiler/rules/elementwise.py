@@ -103,9 +103,7 @@ def _increasing(node: Apply, values: list[Value]) -> Value:
     (value,) = map(plain, values)
     if isinstance(value, Fold) and value.op in ("max", "min"):
         return value
-    # exp(a + b) = exp(a) * exp(b)
-    if value == Fold("sum", 0) and isinstance(node.op.scalar_op, ps.Exp):
-        return Fold("prod")
+    # Not so exp(a + b) = exp(a) * exp(b): one may be infinite, and their product not.
     return independent(values)
 
 

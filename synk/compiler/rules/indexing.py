@@ -260,6 +260,8 @@ def advanced_inc_subtensor(node: Apply, values: list[Value]) -> Value:
     if arrays.rows is None:
         if isinstance(other, Rows):
             raise Refused("puts rows into something of fixed length")
+        if isinstance(other, Fold) and other.op != "sum":
+            raise Refused(f"adds up {describe(other)}, where indices are repeated")
         return _put(node, value, other)
     if node.op.set_instead_of_inc or getattr(node.op, "ignore_duplicates", False):
         raise Refused("lets the last of the rows win that write to one place")

@@ -83,15 +83,12 @@ def reduction(node: Apply, values: list[Value]) -> Value:
 
 def _fold_op(node: Apply) -> str | None:
     kind = type(node.op.scalar_op)
-    source, target = (
-        var.type.numpy_dtype.kind for var in (node.inputs[0], node.outputs[0])
-    )
-    if target == "b":
-        if kind in _BOOL_FOLDS:
-            return _BOOL_FOLDS[kind]
-    elif kind in _FOLDS and not (target in "iu" and source in "fc"):
-        return _FOLDS[kind]
-    return None
+    source, target = (var.type.numpy_dtype for var in (node.inputs[0], node.outputs[0]))
+    if target.kind == "b":
+        return _BOOL_FOLDS.get(kind) if source.kind == "b" else None
+    op = _FOLDS.get(kind)
+    truncates = target.kind in "iu" and (source.kind in "fc" or target.itemsize < 4)
+    return None if op in ("sum", "prod") and truncates else op
 
 
 def _axes(node: Apply) -> tuple[int, ...]:
