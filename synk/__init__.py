@@ -31,6 +31,7 @@ from .errors import (
 from .function import Function, distribute, function
 from .ops import grad
 from .session import close, fork, is_forked, rank, session, size
+from .timeline import trace
 from .training import train_function
 
 __version__ = "0.1.0"
@@ -72,6 +73,7 @@ __all__ = [
     "session",
     "set_value",
     "size",
+    "trace",
     "train_function",
     "updates",
 ]

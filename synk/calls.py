@@ -8,6 +8,7 @@ outputs of all ranks, each by its op.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from .errors import ShapeMismatch
 from .inputs import take_share
 from .memory.partition import count, select
 from .session import Session
+from .timing import COMMON, ROWS, WAIT
 
 
 def worker_call(
@@ -74,6 +76,7 @@ class Share:
     def __init__(
         self, session: Session, programs: Programs, rows: tuple, batch_s: list | None
     ) -> None:
+        self.start = perf_counter()
         self._session, self._programs = session, programs
         self.sources, self.selections = take_share(session, *rows)
         for var in programs.spec.sliceable:  # each stands in for a further input
@@ -81,7 +84,7 @@ class Share:
             chosen = None if batch_s is None else batch_s[session.rank]
             self.sources.append(value)
             self.selections.append(select(chosen, len(value)))
-        self.by_rank = _rows_per_rank(session, programs.spec, rows[1], self.selections)
+        self.by_rank = _rows_per_rank(session, programs, rows[1], self.selections)
 
     @property
     def rows(self) -> int:
@@ -111,6 +114,11 @@ class Share:
             The rows, if they have been taken from the sources already.
         """
         session, programs = self._session, self._programs
+        times, rows = programs.times, self.rows
+        times.begin(self.start, rows, session.tracer)
+        if times.is_fresh:
+            times.set_aside()
+            self._note_sizes()
         outputs = None
         if not self.is_idle:
             outputs = programs.run(
@@ -122,11 +130,22 @@ class Share:
                 session.flats,
                 self.by_rank,
                 taken,
+                times,
             )
         elif programs.takes_part(subset):
-            programs.idle(subset, constants, session.flats, self.by_rank)
-        session.registry.note_rows(programs, self.rows)
+            programs.idle(subset, constants, session.flats, self.by_rank, times)
+        else:
+            times.end(COMMON)
+        session.registry.note_rows(programs, rows)
         return outputs
+
+    def _note_sizes(self) -> None:
+        """Take note of the bytes of a row; they are mostly those of all calls."""
+        n = len(self._programs.spec.inputs)
+        self._programs.times.row_bytes = sum(
+            source.itemsize * int(np.prod(source.shape[1:], dtype=np.int64))
+            for source in self.sources[:n]
+        )
 
     def is_wanted(self, i: int) -> bool:
         """Tell whether the master needs this rank's value of an output."""
@@ -136,15 +155,19 @@ class Share:
 
 
 def _rows_per_rank(
-    session: Session, spec: FunctionSpec, bounds: list[int], selections: list
+    session: Session, programs: Programs, bounds: list[int], selections: list
 ) -> list[int]:
     """Return how many rows each rank computes on, which says what its values weigh."""
-    if spec.inputs:
+    if programs.spec.inputs:
         return [bounds[i + 1] - bounds[i] for i in range(session.size)]
     if not selections:
         return [1] * session.size
     # Rows of a sliceable variable: only its own rank knows how many there are.
-    return session.comm.agree(count(selections[0]))
+    start = perf_counter()
+    rows = session.comm.agree(count(selections[0]))
+    if not programs.times.is_fresh:
+        programs.times.move(perf_counter() - start, ROWS, to=WAIT)
+    return rows
 
 
 def worker_compile(session: Session, number: int, kind: str, subset: Subset) -> None:

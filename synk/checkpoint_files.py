@@ -16,7 +16,7 @@ import os
 import secrets
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,12 +45,25 @@ def format_of(path: Path) -> Format:
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Write a file, or leave everything as it was."""
     kind = format_of(path)
+    with replacing(path) as temporary:
+        kind.write(temporary, arrays)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Have a file written under another name, which then takes the place of `path`.
+
+    Yields
+    ------
+    Path
+        Where to write; an empty file, which goes if the block raises.
+    """
     target = Path(os.path.realpath(path))  # a link stays one
     temporary = target.with_name(f".synk-{os.getpid()}-{secrets.token_hex(8)}")
     try:
         # Made here, so that its permissions are those that the user's umask gives.
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-        kind.write(temporary, arrays)
+        yield temporary
         _flush(temporary, os.O_RDWR)
         os.replace(temporary, target)
     except BaseException:

@@ -18,6 +18,7 @@ import itertools
 import operator
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from time import perf_counter
 from typing import Any
 
 from pytensor.compile import SharedVariable
@@ -222,6 +223,7 @@ class Function:
         WorkerDied
             If a rank's process ended.
         """
+        start = perf_counter()
         SESSION.check_running()
         spec = self._spec
         values = bind(self, self._inputs, args, kwargs)
@@ -232,7 +234,7 @@ class Function:
         batch_s = check_shared_rows(batch_s, spec.sliceable, SESSION.size)
         wanted = self._wanted(output_subset)
         subset = self._all if output_subset is None else tuple(sorted(set(wanted)))
-        self._prepare("step" if num_slices == 1 else "slice", subset)
+        programs = self._prepare("step" if num_slices == 1 else "slice", subset)
         if 0 < rows.total < SESSION.size:
             self._prepare("idle", subset)
         mine = self._number, subset, tuple(rows), constants, batch_s, num_slices
@@ -241,8 +243,11 @@ class Function:
             described = stage(rows, values, constants, SESSION.stage)
             call = self._number, subset, *described, batch_s, num_slices
         replies = SESSION.run(worker_call, *call, mine=mine)
+        joined = perf_counter()
         results = combine_outputs(spec, subset, replies, SESSION, self)
-        return self._choose(results, wanted, output_subset is None)
+        chosen = self._choose(results, wanted, output_subset is None)
+        programs.times.returned(start, joined)
+        return chosen
 
     def run(
         self,
@@ -318,12 +323,14 @@ class Function:
         num_slices = check_num_slices(num_slices, bool(spec.row_inputs))
         wanted = self._wanted(output_subset)
         subset = self._all if output_subset is None else tuple(sorted(set(wanted)))
+        kind = "step" if num_slices == 1 else "slice"
         plan = Plan(spec, values, constants, batch_s, SESSION)
         made: list[list] = [[] for _ in subset]
         with count_calls(progress, batches) as report:
             for some in in_launches(batches):
+                start = perf_counter()
                 calls = [plan.call(batch) for batch in some]
-                self._prepare("step" if num_slices == 1 else "slice", subset)
+                programs = self._prepare(kind, subset)
                 if any(0 < call.bounds[-1] < SESSION.size for call in calls):
                     self._prepare("idle", subset)
                 what = self._number, subset
@@ -332,9 +339,11 @@ class Function:
                 if SESSION.size > 1:
                     theirs = *what, *plan.describe(calls), num_slices, None
                 replies = SESSION.run(worker_run, *theirs, mine=mine)
+                joined = perf_counter()
                 launch = combine_runs(spec, subset, replies, SESSION, self)
                 for of_output, more in zip(made, launch, strict=True):
                     of_output.extend(more)
+                programs.times.returned(start, joined, "Function run", len(calls))
         results = [stacked(of_output) for of_output in made]
         return self._choose(results, wanted, output_subset is None)
 
@@ -409,16 +418,18 @@ class Function:
             self._programs = Programs(self._number, self._spec)
         return self._programs
 
-    def _prepare(self, kind: str, subset: Subset) -> None:
-        """Make sure that every rank has a variant compiled."""
+    def _prepare(self, kind: str, subset: Subset) -> Programs:
+        """Make sure that every rank has a variant compiled; return rank 0's."""
         if self._generation != SESSION.generation:
             self._replicate()
-        if (kind, subset) in self._prepared:
-            return
-        # Rank 0 compiles first; the others then find the parts in PyTensor's cache.
-        self._local_programs().compile(kind, subset)
-        SESSION.run(worker_compile, self._number, kind, subset)
-        self._prepared.add((kind, subset))
+        programs = self._programs
+        assert programs is not None
+        if (kind, subset) not in self._prepared:
+            # Rank 0 compiles first; the others then find the parts in PyTensor's cache.
+            programs.compile(kind, subset)
+            SESSION.run(worker_compile, self._number, kind, subset)
+            self._prepared.add((kind, subset))
+        return programs
 
     def _replicate(self) -> None:
         """Make the function known to the ranks of the present session."""

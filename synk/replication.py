@@ -11,6 +11,7 @@ from .compiler.graphs import dump_graph, load_graph
 from .compiler.programs import Programs
 from .compiler.registry import Blueprint
 from .session import SESSION, Session
+from .timing import Times
 
 
 def master_replicate_variables(variables: Sequence[SharedVariable]) -> list[int]:
@@ -50,6 +51,7 @@ def master_replicate_function(number: int, programs: Programs) -> None:
     master_replicate_variables(spec.shared_variables())
     order = [SESSION.numbers[var] for var, _ in spec.updates]
     programs.number_updates(order)
+    programs.times = Times(programs.times.label)  # as on the new ranks
     SESSION.registry.functions[number] = programs
     if SESSION.size > 1:
         graph = dump_graph(spec, SESSION.numbers)

@@ -31,6 +31,7 @@ from .compiler.registry import Numbers, Registry
 from .errors import Aborted, RankTimeout, StateError, SynkError, WorkerDied
 from .homes import Homes
 from .memory.segment import Arena, Attachments
+from .tracing import Tracer
 from .workers import affinity, preconditions
 from .workers.channel import MasterChannel, WorkerChannel
 from .workers.control import Control
@@ -52,6 +53,7 @@ class Session:
         self.threads = 1
         self._notices: list[tuple] = []
         self._in_command = False
+        self.tracer: Tracer | None = None
 
     # -- starting and ending
 
@@ -99,6 +101,7 @@ class Session:
         self.flats = FlatBuffers(self.comm, self.attachments)
         self.activity = ""
         self.threads = self._threads[self.rank]
+        self.tracer = None
 
     def _serve(self, rank: int) -> None:
         self.rank, self.state = rank, "worker"
@@ -245,6 +248,8 @@ class Session:
 
     def _run_here(self, work: Callable, args: tuple) -> Any:
         try:
+            if self.tracer is not None:
+                return self.tracer.follow(work, self, *args)
             return work(self, *args)
         except (WorkerDied, RankTimeout, KeyboardInterrupt, Aborted):
             raise

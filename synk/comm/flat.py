@@ -11,6 +11,7 @@ import numpy as np
 
 from ..errors import ShapeMismatch
 from ..memory.segment import Attachments, Segment, layout
+from ..timing import REDUCE, UNCOUNTED, WAIT, Times
 from . import small
 from .divided import DividedAllReduce
 from .kernels import warm
@@ -41,6 +42,7 @@ class FlatBuffers:
         values: Sequence[np.ndarray] | None,
         ops: Sequence[str],
         weights: Sequence[float],
+        times: Times = UNCOUNTED,
     ) -> list[np.ndarray]:
         """Combine the ranks' values.
 
@@ -53,6 +55,8 @@ class FlatBuffers:
             One of `REDUCE_OPS` for each value.
         weights : sequence of float
             The rows of each rank. A rank without any is left out, unless all are.
+        times : Times, optional
+            Where to count the time that it takes.
 
         Returns
         -------
@@ -73,11 +77,11 @@ class FlatBuffers:
         if flat is None:
             comm.agree(-1)
         else:
-            results = flat.reduce(comm, values, weights)
+            results = flat.reduce(comm, values, weights, times)
         if results is None:
             self._drop(key)
             flat = self._buffers[key] = self._renew(values, ops)
-            results = flat.reduce(comm, values, weights)
+            results = flat.reduce(comm, values, weights, times)
             assert results is not None, "the ranks' buffers differ"
         return results
 
@@ -127,6 +131,7 @@ class Alone:
         values: Sequence[np.ndarray] | None,
         ops: Sequence[str],
         weights: Sequence[float],
+        times: Times = UNCOUNTED,
     ) -> list[np.ndarray]:
         """Return the values."""
         assert values is not None
@@ -185,6 +190,7 @@ class _Flat:
         # may hold different ones that both fit.
         self.serial = place[1]
         self._segment = segment  # the owner's; it lives as long as this
+        self._nbytes = plan.nbytes
         self._kinds = [(np.dtype(dtype), shape) for dtype, shape in plan.kinds]
         self._places = plan.places
         results = self._prepare(comm, plan, rows)
@@ -214,18 +220,23 @@ class _Flat:
         comm: SharedMemoryComm,
         values: Sequence[np.ndarray] | None,
         weights: Sequence[float],
+        times: Times,
     ) -> list[np.ndarray] | None:
         """Combine the ranks' values; return None, on all, if any rank's do not fit."""
         fits = self.fits(values)
         if fits and values is not None:
             for run, places in zip(self._runs, self._places, strict=True):
                 run.put([(start, values[i]) for i, start in places])
+        times.spent(REDUCE, self._nbytes)
         words = comm.agree(self.serial if fits else -1)
+        times.spent(WAIT)
         if not fits or any(word != self.serial for word in words):
             return None
         for run, end in zip(self._runs, self._ends, strict=True):
             run.run([(end, weights)])
+        times.spent(REDUCE, self._nbytes)
         comm.barrier()
+        times.spent(WAIT)
         return self._views
 
 
@@ -245,13 +256,16 @@ class _SmallFlat(_Flat):
         comm: SharedMemoryComm,
         values: Sequence[np.ndarray] | None,
         weights: Sequence[float],
+        times: Times,
     ) -> list[np.ndarray] | None:
         """Combine the ranks' values; return None, on all, if any rank's do not fit."""
         fits = self.fits(values)
         if fits and values is not None:
             for view, value in zip(self._views, values, strict=True):
                 view[...] = value
-        return self._views if self._small.run(weights, takes_part=fits) else None
+        all_fit = self._small.run(weights, takes_part=fits)
+        times.spent(WAIT, self._nbytes)  # meeting takes longer than combining
+        return self._views if all_fit else None
 
 
 def _kinds(values: Sequence[np.ndarray]) -> list[Kind]:

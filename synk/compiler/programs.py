@@ -24,6 +24,7 @@ from ..comm.ops import Accumulator, result_dtype, shares
 from ..engines import host
 from ..memory.partition import Selection, count, cuts, part
 from ..memory.rows import RowTaker
+from ..timing import COMMON, COMPUTE, ROWS, UNCOUNTED, Times
 from .spec import FunctionSpec
 from .stages import Cut, Part, Stage, cut
 
@@ -40,6 +41,7 @@ class Reducer(Protocol):
         values: list[np.ndarray] | None,
         ops: list[str],
         weights: Sequence[float],
+        times: Times,
     ) -> list[np.ndarray]:
         """Combine the ranks' values; a rank without rows has None."""
 
@@ -60,6 +62,9 @@ class Programs:
         self.label = f"function {spec.name!r}" if spec.name else "a function"
         self.row_updates: list[int] = []
         self.other_updates: list[int] = []
+        self.times = Times(spec.name or f"function {number}")
+        self.shapes: dict[Variable, tuple[int, ...]] = {}
+        """Of the values that stages reduced, when they did so first."""
         self._cuts: dict[tuple[bool, Subset], Cut] = {}
         self._compiled: dict[int, Callable] = {}  # by the identity of a part
         self._takers = [RowTaker() for _ in spec.row_inputs]
@@ -90,6 +95,7 @@ class Programs:
         for stage in self.cut(kind, subset).stages:
             for piece in _PARTS[kind](stage):
                 self._program(piece)
+        self.times.is_fresh = True
 
     def _program(self, piece: Part) -> Callable:
         program = self._compiled.get(id(piece))
@@ -125,6 +131,7 @@ class Programs:
         reducer: Reducer,
         weights: Sequence[float],
         taken: list[np.ndarray] | None = None,
+        times: Times = UNCOUNTED,
     ) -> list[np.ndarray]:
         """Compute outputs and make updates, in one go or in slices.
 
@@ -143,15 +150,21 @@ class Programs:
             The rows of each rank.
         taken : list of numpy.ndarray, optional
             The rows, if they have been taken already; in one go only.
+        times : Times, optional
+            Where to count the time that it takes.
         """
         if num_slices > 1:
-            sliced = _SlicedCall(self, "slice", subset, constants, reducer, weights)
+            sliced = _SlicedCall(
+                self, "slice", subset, constants, reducer, weights, times
+            )
             return sliced.run(num_slices, sources, selections)
-        call = _Call(self, "step", subset, constants, reducer, weights)
+        call = _Call(self, "step", subset, constants, reducer, weights, times)
         call.rows = self.take(sources, selections) if taken is None else taken
-        for stage in call.cut.stages:
+        if sources:
+            times.spent(ROWS)
+        for level, stage in enumerate(call.cut.stages):
             call.run_part(stage.both)
-            call.reduce(stage)
+            call.reduce(stage, level)
         return call.finish()
 
     def idle(
@@ -160,18 +173,20 @@ class Programs:
         constants: Sequence[np.ndarray],
         reducer: Reducer,
         weights: Sequence[float],
+        times: Times,
     ) -> None:
         """Take part in a call without rows."""
-        call = _Call(self, "idle", subset, constants, reducer, weights)
+        call = _Call(self, "idle", subset, constants, reducer, weights, times)
         # No row enters the common parts: the arrays only have to be of the right type.
         call.rows = [
             np.empty((0,) * var.type.ndim, var.type.dtype)
             for var in self.spec.row_inputs
         ]
-        for stage in call.cut.stages:
+        for level, stage in enumerate(call.cut.stages):
             call.run_part(stage.common)
-            call.reduce(stage)
+            call.reduce(stage, level)
         call.store_deferred()
+        times.end(COMMON, level)
 
     def take(self, sources, selections) -> list[np.ndarray]:
         """Take rows for every row input."""
@@ -193,7 +208,9 @@ _PARTS: dict[str, Callable[[Stage], list[Part]]] = {
 class _Call:
     """One rank's part in one call: the values that travel between parts."""
 
-    def __init__(self, programs, kind, subset, constants, reducer, weights) -> None:
+    def __init__(
+        self, programs, kind, subset, constants, reducer, weights, times
+    ) -> None:
         self.programs: Programs = programs
         self.spec: FunctionSpec = programs.spec
         self.cut: Cut = programs.cut(kind, subset)
@@ -204,6 +221,7 @@ class _Call:
         self._constants = constants
         self._reducer = reducer
         self._weights = weights
+        self.times: Times = times
         self.values: dict[Variable, np.ndarray] = {}
 
     def run_part(self, piece: Part) -> None:
@@ -218,17 +236,20 @@ class _Call:
         program = self.programs._program(piece)
         return program(*self.rows[:n], *self._constants, *self.rows[n:], *received)
 
-    def reduce(self, stage: Stage) -> None:
+    def reduce(self, stage: Stage, level: int) -> None:
         """Combine what the stage computed with the other ranks' values."""
         if not stage.reduced:
             return
+        self.times.spent(COMMON if self.is_idle else stage.phase, level)
         given = None
         if not self.is_idle:
             given = [self.value("reduce", var) for var in stage.contributed]
-        level = self.cut.stages.index(stage)
         key = (self.programs.number, self.kind == "slice", self.subset, level)
-        results = self._reducer.reduce(key, given, stage.ops, self._weights)
+        results = self._reducer.reduce(key, given, stage.ops, self._weights, self.times)
         self.values.update(zip(stage.reduced, results, strict=True))
+        if self.times.is_fresh:
+            for var, result in zip(stage.reduced, results, strict=True):
+                self.programs.shapes[var] = result.shape
 
     def value(self, role: str, var: Variable) -> np.ndarray:
         """Return a value of this call: to "reduce", for an "output" or an "update"."""
@@ -237,7 +258,10 @@ class _Call:
     def finish(self) -> list[np.ndarray]:
         """Store what is left to store, and return the outputs."""
         self.store_deferred()
-        return [self.value("output", var) for var in self.cut.outputs]
+        outputs = [self.value("output", var) for var in self.cut.outputs]
+        stages = self.cut.stages
+        self.times.end(stages[-1].phase, len(stages) - 1)
+        return outputs
 
     def store_deferred(self) -> None:
         """Store the updates that had to wait for the last stage."""
@@ -267,26 +291,33 @@ class _SlicedCall(_Call):
         ]
         self._handed: list[dict] = [{} for _ in present]  # by slice
         self._totals: dict[tuple[str, Variable], Any] = {}
-        for stage in self.cut.stages:
+        for level, stage in enumerate(self.cut.stages):
             self.rows = self.programs.take(sources, self._pieces[0])
-            self.run_part(stage.common)
+            self.times.spent(ROWS)
+            if stage.common:
+                self.run_part(stage.common)
+                self.times.spent(COMMON, level)
             if stage.rows:
-                self._run_slices(stage, sources)
-            self.reduce(stage)
+                self._run_slices(stage, level, sources)
+            self.reduce(stage, level)
         return self.finish()
 
-    def _run_slices(self, stage: Stage, sources: Sequence[np.ndarray]) -> None:
+    def _run_slices(
+        self, stage: Stage, level: int, sources: Sequence[np.ndarray]
+    ) -> None:
         totals = {role: _Total(op) for role, op in self._roles(stage).items()}
         common = self.values
         for handed, piece, share in zip(
             self._handed, self._pieces, self._shares, strict=True
         ):
             self.rows = self.programs.take(sources, piece)
+            self.times.spent(ROWS)
             self.values = {**common, **handed}
             results = self.outputs_of(stage.rows)
             handed.update(zip(stage.rows.wants, results, strict=True))
             for (_, var), total in totals.items():
                 total.add(handed[var], share)
+            self.times.spent(COMPUTE, level)
         self.values = common
         for (role, var), total in totals.items():
             self._totals[role, var] = total.result(is_output=role == "output")

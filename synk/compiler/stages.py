@@ -30,6 +30,7 @@ from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.type import DenseTensorType
 
 from ..ops import AllReduce, is_reduced
+from ..timing import COMMON, COMPUTE
 from .spec import FunctionSpec
 
 
@@ -65,6 +66,7 @@ class Stage:
     rows: Part
     both: Part
     reduced: list[Variable]  # outputs of AllReduce nodes
+    phase: int = COMMON  # as which its computation counts
 
     @property
     def contributed(self) -> list[Variable]:
@@ -172,6 +174,8 @@ class _Cutter:
             reduced = [var for var in self.reduced if self.level[var] == level + 1]
             stages.insert(0, Stage(common, rows, both, reduced))
         deferred = self._place_updates(stages)
+        for stage in stages:
+            stage.phase = COMPUTE if stage.rows else COMMON
         return Cut(stages, self.outputs, deferred, self.on_rows)
 
     def _part(self, wants: dict, level: int, common: set, want) -> Part:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from time import perf_counter
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -17,6 +18,8 @@ class HasRows(Protocol):
 
     sources: list[np.ndarray]
     selections: list[Selection]
+    start: float
+    """When the wait for the rows began."""
 
 
 Item = TypeVar("Item", bound=HasRows)
@@ -52,12 +55,15 @@ class Ahead:
             rows = self._pool.submit(_take, self._takers[turn], item)
             turn = 1 - turn
             if waiting is not None:
-                before, taken = waiting
-                yield before, taken.result()
+                yield _completed(*waiting)
             waiting = item, rows
         if waiting is not None:
-            before, taken = waiting
-            yield before, taken.result()
+            yield _completed(*waiting)
+
+
+def _completed(item: Item, rows: Future) -> tuple[Item, list[np.ndarray]]:
+    item.start = perf_counter()
+    return item, rows.result()
 
 
 def _take(takers: Sequence[RowTaker], item: HasRows) -> list[np.ndarray]:

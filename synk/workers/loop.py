@@ -91,7 +91,10 @@ def serve(session: Session, channel: WorkerChannel) -> None:
                 # The signal may have come before: the master aborts, then signals.
                 if session.control.aborted:
                     raise Aborted
-                reply = work(session, *args)
+                if session.tracer is None:
+                    reply = work(session, *args)
+                else:
+                    reply = session.tracer.follow(work, session, *args)
             finally:
                 interruptible.armed = False
         except BaseException as error:

@@ -1,0 +1,151 @@
+"""Where the time of a function's calls goes, on one rank.
+
+A rank's time in a call is divided into phases that follow each other without a gap:
+whoever ends one says which it was, and the next has begun. That takes one look at the
+clock, and some 0.1 us. The clock is CLOCK_MONOTONIC, the same for all processes.
+
+A call that follows a compilation is not counted: code is compiled, loaded and touched
+for the first time in it.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .tracing import Tracer
+
+ROWS, COMPUTE, COMMON, WAIT, REDUCE = range(5)
+"""Taking rows; computing on them; computing what no row enters, which every rank does;
+waiting for other ranks; copying to buffers and reducing."""
+
+PHASES = ("rows", "compute", "common", "wait", "reduce")
+
+
+class Times:
+    """The times of one function on one rank.
+
+    Parameters
+    ----------
+    label : str
+        What the function is called in a trace.
+
+    Attributes
+    ----------
+    seconds : list of float
+        By phase, of all counted calls.
+    counted, left_out : int
+        Calls that came to their end: those whose time was counted, and others.
+    rows : int
+        Of this rank in all counted calls.
+    launches : int
+        In the master: calls of counted launches; a run has many.
+    launched : float
+        In the master: seconds of counted launches, from the user's call to its return.
+    """
+
+    __slots__ = (
+        "_before",
+        "_began",
+        "_is_left_out",
+        "_last",
+        "counted",
+        "is_fresh",
+        "label",
+        "launched",
+        "launches",
+        "left_out",
+        "row_bytes",
+        "rows",
+        "seconds",
+        "share",
+        "tracer",
+    )
+
+    def __init__(self, label: str = "") -> None:
+        self.label = label
+        self.row_bytes = 0
+        self.seconds = [0.0] * len(PHASES)
+        self.counted = self.left_out = self.rows = self.launches = 0
+        self.launched = 0.0
+        self.share = 0
+        self.tracer: Tracer | None = None
+        self.is_fresh = False
+        self._before: list[float] | None = None
+        self._began = self._last = 0.0
+        self._is_left_out = False
+
+    def begin(self, start: float, share: int, tracer: Tracer | None) -> None:
+        """Begin a call of so many rows; `start` is when its first phase began."""
+        self._began = self._last = start
+        self.share, self.tracer = share, tracer
+
+    def set_aside(self) -> None:
+        """Keep the counts from before a call that is not to be counted."""
+        if self._before is None:
+            self._before = [*self.seconds]
+        else:  # the last one failed
+            self.seconds[:] = self._before
+
+    def spent(self, phase: int, detail: Any = None) -> None:
+        """Count the time since the last phase ended."""
+        now = perf_counter()
+        self.seconds[phase] += now - self._last
+        if self.tracer is not None:
+            self.tracer.add(PHASES[phase], self, self._last, now, detail)
+        self._last = now
+
+    def move(self, seconds: float, phase: int, to: int) -> None:
+        """Count to another phase what has been counted to one."""
+        self.seconds[phase] -= seconds
+        self.seconds[to] += seconds
+
+    def end(self, phase: int, detail: Any = None) -> None:
+        """Count the last phase, and with it a call."""
+        now = perf_counter()
+        self.seconds[phase] += now - self._last
+        if self.tracer is not None:
+            self.tracer.add(PHASES[phase], self, self._last, now, detail)
+            self.tracer.add("call", self, self._began, now)
+        self._last = now
+        if self.is_fresh:
+            assert self._before is not None
+            self.seconds[:] = self._before
+            self._before, self.is_fresh, self._is_left_out = None, False, True
+            self.left_out += 1
+        else:
+            self.counted += 1
+            self.rows += self.share
+
+    def returned(
+        self,
+        start: float,
+        joined: float,
+        what: str = "Function call",
+        calls: int = 1,
+    ) -> None:
+        """Count what the master alone sees: a call or a run from outside.
+
+        Parameters
+        ----------
+        start, joined : float
+            When the user called, and when all ranks had done their shares.
+        what : str
+        calls : int
+            How many calls it was.
+        """
+        now = perf_counter()
+        if self.tracer is not None:
+            self.tracer.add("wait", self, self._last, joined)
+            self.tracer.add(what, self, start, now)
+        if self._is_left_out:
+            self._is_left_out = False
+            return
+        self.seconds[WAIT] += joined - self._last
+        self.launched += now - start
+        self.launches += calls
+
+
+UNCOUNTED = Times()
+"""For what is no part of a call."""

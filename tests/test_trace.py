@@ -1,0 +1,294 @@
+"""Traces: what the file holds, by the rules of the format, and when it is written."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import time
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from reference import PY
+
+import synk
+from synk.session import SESSION
+
+PHASES = {"rows", "compute", "wait", "reduce"}
+
+
+def training_step(rows: int = 300):
+    """Return a function with two stages whose gradient is too large for one meeting."""
+    x = pt.matrix("x")
+    w = pytensor.shared(np.zeros(600), "w")
+    loss = ((x @ w - 1) ** 2).mean()
+    step = synk.function(
+        [x], loss, updates={w: w - 0.1 * synk.grad(loss, w)}, name="train", mode=PY
+    )
+    return step, np.random.default_rng(0).normal(size=(rows, 600))
+
+
+def read(path) -> dict:
+    """Return a file, after a look at what the format demands of every event."""
+    document = json.loads(path.read_text())
+    assert set(document) == {"traceEvents", "displayTimeUnit", "otherData"}
+    assert document["displayTimeUnit"] in ("ms", "ns")
+    for event in document["traceEvents"]:
+        assert event["ph"] in ("X", "M")
+        assert isinstance(event["name"], str)
+        assert isinstance(event["args"], dict)
+        for key in ("pid", "tid"):
+            assert isinstance(event[key], int)
+        if event["ph"] == "X":
+            assert isinstance(event["cat"], str)
+            assert event["ts"] >= 0
+            assert event["dur"] >= 0
+    return document
+
+
+def complete(document: dict, rank: int | None = None) -> list[dict]:
+    return [
+        event
+        for event in document["traceEvents"]
+        if event["ph"] == "X" and rank in (None, event["tid"])
+    ]
+
+
+def bounds(event: dict) -> tuple[int, int]:
+    """Return begin and end in nanoseconds, which are whole numbers."""
+    start = round(event["ts"] * 1000)
+    return start, start + round(event["dur"] * 1000)
+
+
+def assert_nested(events: list[dict]) -> None:
+    """Assert that of two events of a thread one encloses the other, or ends before."""
+    open_events: list[tuple[int, int]] = []
+    for start, end in map(bounds, events):
+        while open_events and open_events[-1][1] <= start:
+            open_events.pop()
+        assert not open_events or end <= open_events[-1][1], "events overlap"
+        open_events.append((start, end))
+
+
+def within(outer: dict, events: list[dict]) -> list[dict]:
+    start, end = bounds(outer)
+    return [
+        event
+        for event in events
+        if event is not outer and start <= bounds(event)[0] and bounds(event)[1] <= end
+    ]
+
+
+def test_every_rank_has_a_named_thread_of_one_process(ranks, tmp_path):
+    f, rows = training_step()
+    with synk.trace(tmp_path / "t.json"):
+        f(rows)
+    document = read(tmp_path / "t.json")
+    named = {
+        event["tid"]: event["args"]["name"]
+        for event in document["traceEvents"]
+        if event["name"] == "thread_name"
+    }
+    assert named == {
+        rank: f"rank {rank}" if rank else "rank 0 (master)" for rank in range(ranks)
+    }
+    processes = [e for e in document["traceEvents"] if e["name"] == "process_name"]
+    assert [event["args"]["name"] for event in processes] == [f"synk, {ranks} ranks"]
+    assert {event["pid"] for event in document["traceEvents"]} == {os.getpid()}
+    assert {event["tid"] for event in complete(document)} == set(range(ranks))
+
+
+def test_a_call_is_divided_into_phases_without_overlap(ranks, tmp_path):
+    f, rows = training_step(rows=7)
+    X = synk.data(rows)
+    f(X)
+    with synk.trace(tmp_path / "t.json"):
+        for _ in range(3):
+            f(X)
+    document = read(tmp_path / "t.json")
+    for rank, share in enumerate(np.array_split(rows, ranks)):
+        events = complete(document, rank)
+        assert_nested(events)
+        calls = [event for event in events if event["name"] == "call"]
+        assert len(calls) == 3
+        for call in calls:
+            assert call["args"] == {
+                "function": "train",
+                "rows": len(share),
+                "bytes": share.nbytes,
+            }
+            parts = within(call, events)
+            names = [part["name"] for part in parts]
+            assert set(names) <= PHASES
+            stages = [p["args"]["stage"] for p in parts if p["name"] == "compute"]
+            assert stages == [0, 1]
+            reduced = [p["args"]["bytes"] for p in parts if p["name"] == "reduce"]
+            # The gradient of 600 and the loss; values begin on cache lines.
+            assert all(4808 <= nbytes <= 4808 + 128 for nbytes in reduced)
+            assert bool(reduced) == (ranks > 1)
+            # One after the other without gaps, from the beginning to the end.
+            ends = [bounds(part) for part in parts]
+            assert ends[0][0] == bounds(call)[0]
+            assert ends[-1][1] == bounds(call)[1]
+            for (_, end), (start, _) in itertools.pairwise(ends):
+                assert start == end
+
+
+def test_the_master_shows_the_call_as_the_script_sees_it(two_ranks, tmp_path):
+    f, rows = training_step()
+    f(rows)
+    before = time.perf_counter()
+    with synk.trace(tmp_path / "t.json"):
+        f(rows)
+        f.run([slice(0, 9), slice(9, 11)], rows)
+    passed = (time.perf_counter() - before) * 1e6
+    events = complete(read(tmp_path / "t.json"), 0)
+    assert_nested(events)
+    (call,) = (event for event in events if event["name"] == "Function call")
+    (run,) = (event for event in events if event["name"] == "Function run")
+    inside = [[e["name"] for e in within(outer, events)] for outer in (call, run)]
+    assert [names.count("call") for names in inside] == [1, 2]
+    assert inside[0][-1] == inside[1][-1] == "wait"  # the join
+    assert call["dur"] + run["dur"] < passed
+    others = [e for e in complete(read(tmp_path / "t.json"), 1) if e["name"] == "call"]
+    assert [event["args"]["rows"] for event in others] == [150, 4, 1]
+    # One clock: the rank's share lies within the call.
+    assert within(call, others) == others[:1]
+
+
+def test_compilations_and_collectives_have_events_of_their_own(two_ranks, tmp_path):
+    f, rows = training_step()
+    with synk.trace(tmp_path / "t.json"):
+        f(rows)
+        synk.broadcast(f.updated[0])
+    for rank in range(2):
+        events = complete(read(tmp_path / "t.json"), rank)
+        assert_nested(events)
+        commands = [e["name"] for e in events if e["cat"] == "command"]
+        assert commands[0] == "replicate variables"
+        assert {"replicate function", "compile", "broadcast"} <= set(commands)
+
+
+def test_slices_and_ranks_without_rows_are_shown(two_ranks, tmp_path):
+    f, rows = training_step()
+    with synk.trace(tmp_path / "t.json"):
+        f(rows, num_slices=3)
+        f(rows, batch=1)
+    document = read(tmp_path / "t.json")
+    sliced, single = (
+        [
+            [part["name"] for part in within(event, complete(document, rank))]
+            for event in complete(document, rank)
+            if event["name"] == "call"
+        ]
+        for rank in range(2)
+    )
+    assert sliced[0].count("compute") == single[0].count("compute") >= 4
+    assert "rows" in sliced[1]
+    assert "rows" not in single[1]  # rank 1 has none
+    for rank in range(2):
+        assert_nested(complete(document, rank))
+
+
+def test_memory_is_bounded_and_the_file_says_what_was_dropped(two_ranks, tmp_path):
+    x = pt.vector("x")
+    f = synk.function([x], x.sum(), mode=PY)
+    f(np.ones(4))
+    with synk.trace(tmp_path / "all.json"):
+        for _ in range(20):
+            f(np.ones(4))
+    with synk.trace(tmp_path / "some.json", limit=7):
+        for _ in range(20):
+            f(np.ones(4))
+    every, some = read(tmp_path / "all.json"), read(tmp_path / "some.json")
+    assert every["otherData"]["dropped"] == {"rank 0": 0, "rank 1": 0}
+    assert some["otherData"]["limit per rank"] == 7
+    for rank in range(2):
+        kept = complete(some, rank)
+        assert len(kept) == 7
+        dropped = some["otherData"]["dropped"][f"rank {rank}"]
+        assert len(kept) + dropped == len(complete(every, rank))
+        assert_nested(kept)
+
+
+# -- when it is written ----------------------------------------------------------------
+
+
+def test_nothing_is_kept_after_the_block(two_ranks, tmp_path):
+    f, rows = training_step()
+    with synk.trace(tmp_path / "t.json"):
+        f(rows)
+    content = (tmp_path / "t.json").read_bytes()
+    assert SESSION.tracer is None
+    f(rows)
+    assert (tmp_path / "t.json").read_bytes() == content
+    assert [path.name for path in tmp_path.iterdir()] == ["t.json"]
+    with synk.trace(tmp_path / "t.json"):
+        pass
+    assert complete(read(tmp_path / "t.json")) == []
+
+
+def test_the_file_is_written_when_the_block_raises(two_ranks, tmp_path):
+    f, rows = training_step()
+    with pytest.raises(ZeroDivisionError), synk.trace(str(tmp_path / "t.json")):
+        _ = f(rows), 1 // 0
+    document = read(tmp_path / "t.json")
+    assert [event["name"] for event in complete(document, 1)].count("call") == 1
+    assert "incomplete" not in document["otherData"]
+
+
+def test_an_error_on_a_rank_leaves_the_events_before_it(two_ranks, tmp_path):
+    f, rows = training_step()
+    with pytest.raises(ValueError), synk.trace(tmp_path / "t.json"):
+        _ = f(rows), f(rows[:, :5])
+    for rank in range(2):
+        events = complete(read(tmp_path / "t.json"), rank)
+        assert_nested(events)
+        assert [event["name"] for event in events].count("call") == 1
+    assert np.isfinite(f(rows))
+
+
+def test_a_session_that_ends_in_the_block_leaves_rank_0(tmp_path):
+    f, rows = training_step()
+    with synk.session(2), synk.trace(tmp_path / "t.json"):
+        f(rows)
+        synk.close()
+    document = read(tmp_path / "t.json")
+    assert "synk is closed" in document["otherData"]["incomplete"]
+    assert {event["tid"] for event in complete(document)} == {0}
+    with synk.session(2), synk.trace(tmp_path / "t.json"):
+        f(rows)
+    assert {e["tid"] for e in complete(read(tmp_path / "t.json"))} == {0, 1}
+
+
+def test_traces_are_refused_where_they_make_no_sense(tmp_path):
+    def refuse(error, match, path=tmp_path / "t.json", **options):
+        with pytest.raises(error, match=match), synk.trace(path, **options):
+            pytest.fail("the block was entered")
+
+    refuse(synk.StateError, r"call synk.fork\(\)")
+    with synk.session(2):
+        with pytest.raises(synk.StateError, match="only the master"):
+            SESSION.run(worker_trace, str(tmp_path / "t.json"))
+        with synk.trace(tmp_path / "outer.json"):
+            refuse(synk.StateError, "a trace is on already")
+        refuse(FileNotFoundError, "no folder", tmp_path / "none" / "t.json")
+        refuse(IsADirectoryError, "is a folder", tmp_path)
+        refuse(ValueError, "at least 1 event, got 0", limit=0)
+        assert SESSION.tracer is None
+    assert [path.name for path in tmp_path.iterdir()] == ["outer.json"]
+
+
+def worker_trace(session, path):
+    if session.rank:
+        with synk.trace(path):
+            pass
+
+
+def test_all_processes_have_one_clock():
+    for clock in ("perf_counter", "monotonic"):
+        assert time.get_clock_info(clock).implementation == (
+            "clock_gettime(CLOCK_MONOTONIC)"
+        )
