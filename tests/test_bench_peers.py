@@ -449,7 +449,10 @@ def test_examples_in_docstrings_run(module):
 # -- the program
 
 
-def test_ending_the_program_ends_all_peers(quickly_compiled):
+@pytest.mark.parametrize(
+    ("by", "status"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)], ids=str
+)
+def test_ending_the_program_ends_all_peers(quickly_compiled, by, status):
     program = subprocess.Popen(
         [sys.executable, str(BENCH), "--quick", "--only", "alone"],
         stdout=subprocess.DEVNULL,
@@ -464,8 +467,8 @@ def test_ending_the_program_ends_all_peers(quickly_compiled):
             pytest.fail("it ended before the first round")
         peers = psutil.Process(program.pid).children(recursive=True)
         assert peers
-        os.kill(program.pid, signal.SIGTERM)
-        assert program.wait(20) == 143
+        os.kill(program.pid, by)
+        assert program.wait(20) == status
         _, alive = psutil.wait_procs(peers, 10)
         assert not alive
     finally:

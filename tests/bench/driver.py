@@ -216,7 +216,8 @@ class Peer:
                 what = f"{what}, ended with status {status}"
             except subprocess.TimeoutExpired:
                 pass
-        lines = self._log.read_text(errors="replace").splitlines()[-15:]
+        log = self._log.read_text(errors="replace").replace("\0", "")
+        lines = log.rstrip().splitlines()[-25:]
         return PeerError("\n".join([f"{self.name}: {what}", *lines]))
 
     # -- ending
