@@ -127,6 +127,7 @@ def test_equal_values_make_equal_files(checkpoint):
 def _misfits():
     yield "missing", np.zeros(2), "other", {}, "no value for other; it has last, w"
     yield "dtype", np.zeros(2, "float32"), "w", {}, "float64 .*float32"
+    yield "wider", np.zeros(2, complex), "w", {}, "float64 .*complex128"
     yield "integers", np.zeros(2, "int64"), "w", {}, "float64 .*int64"
     yield "dimensions", np.zeros((2, 1)), "w", {}, r"shape \(2,\).*Matrix"
     yield "shape", np.zeros(3), "w", {"shape": (3,)}, r"shape \(2,\)"
