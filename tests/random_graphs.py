@@ -196,6 +196,8 @@ def _broadcast(a: Term, b: Term) -> tuple | None:
 def binary(g: Graph) -> Term | None:
     a = g.floats()
     b = g.floats(lambda term: _broadcast(a, term) is not None)
+    if b is None:
+        return None
     return Term(g.choice.of(BINARY)(a.var, b.var), _broadcast(a, b))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.op import Op
+from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.type import DenseTensorType
 
@@ -102,6 +103,8 @@ def _short_name(var: Variable) -> str:
     if var.name or var.owner is None:
         text = str(var)
         return text if len(text) <= 20 else "..."
+    if isinstance(var.owner.op, DimShuffle):
+        return _short_name(var.owner.inputs[0])  # what it adds says nothing
     return op_name(var.owner.op).split("{")[0] + "(...)"
 
 
