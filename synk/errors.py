@@ -29,6 +29,10 @@ class SplitError(SynkError, ValueError):
     """With ``strict=True``: a value may not be that of the serial run; see there."""
 
 
+class SerialMismatch(SynkError, AssertionError):
+    """With ``check="serial"``: a result is not that of the serial run; see there."""
+
+
 class SplitWarning(UserWarning):
     """The parts of a value may not combine to that of the serial run; says why."""
 

@@ -15,7 +15,6 @@ What a call does (`Function.__call__`):
 from __future__ import annotations
 
 import itertools
-import operator
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
@@ -35,11 +34,13 @@ from .inputs import (
     check_arguments,
     check_num_slices,
     check_shared_rows,
+    check_subset,
     gather_rows,
     stage,
 )
 from .replication import master_replicate_function
 from .runs import Plan, combine_runs, count_calls, in_launches, stacked, worker_run
+from .serial import SerialRun
 from .session import SESSION
 
 _numbers = itertools.count()
@@ -151,6 +152,7 @@ class Function:
         self._programs: Programs | None = None
         self._prepared: set[tuple[str, Subset]] = set()
         self._forget: weakref.finalize | None = None
+        self._serial = SerialRun(spec, repr(self))
         _functions.add(self)
 
     @property
@@ -186,6 +188,7 @@ class Function:
         batch_s: Any = None,
         num_slices: int = 1,
         output_subset: Sequence[int] | None = None,
+        check: str | None = None,
         **kwargs: Any,
     ) -> Any:
         """Run on all ranks.
@@ -207,6 +210,12 @@ class Function:
             updated once. The same numbers with less memory.
         output_subset : list of int, optional
             Return these outputs only, in this order, and compute no other.
+        check : {None, "serial"}
+            Before that, run the plain function on all rows in the master as well,
+            without a change to anything, and compare: the outputs, and on every rank
+            the variables whose updates follow from what was reduced. Floats may differ
+            by 1e-5 (float32) or 1e-9 (float64) of the largest value, integers not.
+            Takes a compilation at the first time, and all cores.
 
         Returns
         -------
@@ -220,6 +229,8 @@ class Function:
             If not forked.
         TypeError, ValueError, IndexError
             If an argument does not fit; no rank has been told anything then.
+        SerialMismatch
+            With `check`, if a result differs; the updates have been made.
         WorkerDied
             If a rank's process ended.
         """
@@ -232,8 +243,11 @@ class Function:
         constants = check_arguments(spec.bcast_inputs, values[n:], spec.options)
         num_slices = check_num_slices(num_slices, bool(spec.row_inputs))
         batch_s = check_shared_rows(batch_s, spec.sliceable, SESSION.size)
-        wanted = self._wanted(output_subset)
+        wanted = check_subset(output_subset, len(self._all))
         subset = self._all if output_subset is None else tuple(sorted(set(wanted)))
+        if check is not None:
+            expected = self._serial.expect(check, values, batch, subset)
+            start = perf_counter()  # that was no part of the call
         programs = self._prepare("step" if num_slices == 1 else "slice", subset)
         if 0 < rows.total < SESSION.size:
             self._prepare("idle", subset)
@@ -247,6 +261,8 @@ class Function:
         results = combine_outputs(spec, subset, replies, SESSION, self)
         chosen = self._choose(results, wanted, output_subset is None)
         programs.times.returned(start, joined)
+        if check is not None:
+            self._serial.compare(subset, results, expected)
         return chosen
 
     def run(
@@ -321,7 +337,7 @@ class Function:
             spec.bcast_inputs, values[len(spec.inputs) :], spec.options
         )
         num_slices = check_num_slices(num_slices, bool(spec.row_inputs))
-        wanted = self._wanted(output_subset)
+        wanted = check_subset(output_subset, len(self._all))
         subset = self._all if output_subset is None else tuple(sorted(set(wanted)))
         kind = "step" if num_slices == 1 else "slice"
         plan = Plan(spec, values, constants, batch_s, SESSION)
@@ -367,6 +383,7 @@ class Function:
         values = check_arguments(self._inputs, values, self._spec.options)
         shared = [host.get_value(var) for var in self._spec.sliceable]
         n = len(self._spec.inputs)
+        start = perf_counter()
         outputs = self._local_programs().run(
             1,
             self._all,
@@ -376,6 +393,8 @@ class Function:
             ALONE,
             [1],
         )
+        passed = perf_counter() - start
+        self._serial.note("as_theano", passed, len(values[0]) if n else 0)
         return self._unpack(outputs)
 
     def build_inputs(self, *args: Any, **kwargs: Any) -> Any:
@@ -399,18 +418,6 @@ class Function:
         return built[0] if len(built) == 1 else built
 
     # -- the steps of a call
-
-    def _wanted(self, output_subset: Sequence[int] | None) -> Sequence[int]:
-        if output_subset is None:
-            return self._all
-        wanted = []
-        for i in output_subset:
-            if not -len(self._all) <= operator.index(i) < len(self._all):
-                raise IndexError(
-                    f"output_subset has {i}, out of range for {len(self._all)} outputs"
-                )
-            wanted.append(i % len(self._all))
-        return wanted
 
     def _local_programs(self) -> Programs:
         """Return what rank 0 has compiled; needs no session."""

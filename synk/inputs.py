@@ -238,6 +238,20 @@ def check_num_slices(num_slices: int, has_rows: bool) -> int:
     return slices
 
 
+def check_subset(output_subset: Sequence[int] | None, outputs: int) -> Sequence[int]:
+    """Return the positions of the outputs asked for, in the order asked for."""
+    if output_subset is None:
+        return range(outputs)
+    wanted = []
+    for i in output_subset:
+        if not -outputs <= operator.index(i) < outputs:
+            raise IndexError(
+                f"output_subset has {i}, out of range for {outputs} outputs"
+            )
+        wanted.append(i % outputs)
+    return wanted
+
+
 def check_shared_rows(
     batch_s: Any, variables: Sequence[SharedVariable], size: int
 ) -> list[Any] | None:

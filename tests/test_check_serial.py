@@ -1,0 +1,203 @@
+"""``check="serial"``: what passes, what is reported, and that nothing is changed."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from reference import PY, assert_same, refused
+
+import synk
+from synk.serial import SerialRun, difference
+from synk.session import SESSION
+
+ROWS = np.random.default_rng(0).normal(size=(23, 3)) + 0.5
+
+
+@pytest.fixture
+def x():
+    return pt.matrix("x")
+
+
+def test_results_that_agree_are_returned_as_without_a_check(ranks, x):
+    outputs = [x.mean(), x.sum(axis=1), x.max(), (x > 0.5).sum(), x.sum(axis=0)]
+    f = synk.function([x], outputs, mode=PY)
+    for options in (
+        {},
+        {"batch": np.arange(0, 20, 3)},
+        {"batch": 1},
+        {"batch": 7, "num_slices": 3},
+        {"output_subset": [3, 0]},
+        {"output_subset": [2, 2]},
+    ):
+        plain = f(ROWS, **options)
+        checked = f(ROWS, check="serial", **options)
+        assert type(checked) is type(plain)
+        for got, right in zip(checked, plain, strict=True):
+            assert_same(got, right)
+    one = synk.function([x], x.mean(), name="one", mode=PY)
+    assert one(x=synk.data(ROWS), check="serial") == one(ROWS)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_training_step_agrees_and_is_made_once(ranks, dtype):
+    x, w = pt.matrix("x", dtype=dtype), pytensor.shared(np.ones(3, dtype), "w")
+    loss = ((x @ w - 1) ** 2).mean()
+    rule = synk.updates.adam(loss, [w], learning_rate=0.1)
+    f = synk.function([x], loss, updates=rule, mode=PY)
+    rows = ROWS.astype(dtype)
+    starts = [var.get_value() for var in rule]
+    for _ in range(3):
+        f(rows)
+    right = [var.get_value() for var in rule]
+    for var, start in zip(rule, starts, strict=True):
+        synk.broadcast(var, start)
+    for _ in range(3):
+        f(rows, check="serial")
+    for var, value in zip(rule, right, strict=True):
+        np.testing.assert_array_equal(var.get_value(), value)
+
+
+def test_an_op_that_does_not_fit_is_reported_with_both_differences(two_ranks, x):
+    f = synk.function([x], [x.mean(), (x.std(), "avg")], name="spread", mode=PY)
+    parts = [ROWS[:12], ROWS[12:]]
+    right = ROWS.std()
+    gap = abs(sum(len(p) * p.std() for p in parts) / 23 - right)
+    with pytest.raises(synk.SerialMismatch) as caught:
+        f(ROWS, check="serial")
+    text = str(caught.value)
+    assert isinstance(caught.value, (AssertionError, synk.SynkError))
+    assert "spread" in text
+    assert "output 1" in text
+    assert "'avg'" in text
+    assert "output 0" not in text
+    assert f"difference is {gap:.3g}, {gap / right:.3g} of the largest" in text
+    assert "the tolerance is 1e-09 of it" in text
+    assert f(ROWS, check="serial", output_subset=[0])[0] == f(ROWS)[0]
+
+
+def test_a_gradient_with_local_statistics_is_reported_and_its_update_stays(two_ranks):
+    x, w = pt.matrix("x"), pytensor.shared(np.ones(3), "w")
+    z = x @ w
+    cost = ((z - z.mean()) ** 2).mean()  # each rank takes its own mean
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", synk.SplitWarning)
+        f = synk.function([x], updates={w: w - 0.1 * synk.grad(cost, w)}, mode=PY)
+    with pytest.raises(synk.SerialMismatch, match="the new value of w on rank 0"):
+        f(ROWS, check="serial")
+    shares = [12 / 23, 11 / 23]
+    step = sum(
+        share * 2 * ((p - p.mean(0)).T @ (p - p.mean(0))).sum(axis=1) / len(p)
+        for share, p in zip(shares, (ROWS[:12], ROWS[12:]), strict=True)
+    )
+    for rank in range(2):
+        np.testing.assert_allclose(synk.get_value(rank, w), 1 - 0.1 * step, 1e-12)
+
+
+def test_a_rank_with_another_value_of_a_variable_is_named(two_ranks):
+    x, w = pt.vector("x"), pytensor.shared(np.zeros(4), "w")
+    f = synk.function([x], updates={w: w + synk.ops.all_reduce(x.mean())}, mode=PY)
+    rows = np.arange(5.0)
+    f(rows, check="serial")
+    synk.set_value(1, w, np.array([2.0, 2, 2, 3]))
+    with pytest.raises(synk.SerialMismatch) as caught:
+        f(rows, check="serial")
+    assert "w on rank 1: the largest difference is 1" in str(caught.value)
+    assert "rank 0" not in str(caught.value)
+
+
+def test_integers_are_exact_and_floats_have_the_tolerance_of_their_dtype(two_ranks):
+    x = pt.lvector("x")
+    f = synk.function([x], [(x.sum(), "max"), x.sum()], mode=PY)
+    with pytest.raises(synk.SerialMismatch, match="1 of 1 values differ, the first is"):
+        f(np.array([1000000000, 1]), check="serial")
+    single, double = np.float32([1, 1000]), np.array([1.0, 1000])
+    for value, near, far, tolerance in (
+        (single, 5e-3, 2e-2, 1e-5),
+        (double, 5e-7, 2e-6, 1e-9),
+    ):
+        shift = np.array([1, 0], value.dtype)
+        assert (
+            difference(value + shift * value.dtype.type(near), value, tolerance) is None
+        )
+        assert difference(value + shift * value.dtype.type(far), value, tolerance)
+    nan = np.array([np.nan, np.inf, 1])
+    assert difference(nan, nan, 1e-9) is None
+    assert "1 of 3" in difference(np.array([0, np.inf, 1]), nan, 1e-9)
+    assert "shape is (2,), and serially ()" in difference(double, single[0], 1e-9)
+    assert difference(np.zeros((0, 3)), np.zeros((0, 3)), 1e-9) is None
+
+
+def test_a_double_that_was_computed_in_single_has_the_tolerance_of_single(ranks):
+    x = pt.vector("x", dtype="float32")
+    f = synk.function([x], (x.exp().sum().astype("float64"), "sum"), mode=PY)
+    values = np.random.default_rng(1).normal(size=5000).astype("float32")
+    f(values, check="serial")
+
+
+# -- what is not compared --------------------------------------------------------------
+
+
+def test_rank_0s_own_values_and_local_updates_are_not_compared(two_ranks, x):
+    w = pytensor.shared(np.zeros(3), "w")
+    outputs = [(x.sum(axis=0), None), x.mean()]
+    f = synk.function([x], outputs, updates={w: x.sum(axis=0)}, mode=PY)
+    own, _ = f(ROWS, check="serial")
+    assert_same(own, ROWS[:12].sum(axis=0), 8)
+    assert_same(synk.get_value(1, w), ROWS[12:].sum(axis=0), 8)
+    with refused(ValueError, "nothing in .* is meant to equal the serial run"):
+        f(ROWS, check="serial", output_subset=[0])
+
+
+def test_random_functions_are_refused_and_draw_nothing(two_ranks, x):
+    rng = pytensor.shared(np.random.default_rng(3), "rng")
+    _, mask = pt.random.bernoulli(0.5, size=x.shape, rng=rng, return_next_rng=True)
+    f = synk.function([x], (x * mask).mean(), mode=PY)
+    state = rng.get_value().bit_generator.state
+    with refused(ValueError, "random, and each rank draws numbers"):
+        f(ROWS, check="serial")
+    assert rng.get_value().bit_generator.state == state
+
+
+def test_sliceable_shared_variables_are_refused(two_ranks):
+    s = pytensor.shared(np.ones((4, 2)), "s")
+    f = synk.function([], s.sum(), sliceable_shareds=[s], mode=PY)
+    with refused(ValueError, "sliceable"):
+        f(check="serial")
+
+
+def test_other_checks_and_wrong_arguments_are_refused(two_ranks, x):
+    f = synk.function([x], x.mean(), mode=PY)
+    for check in ("parallel", True, 1, ""):
+        with refused(ValueError, "check must be None or 'serial', got"):
+            f(ROWS, check=check)
+    with refused(TypeError, "misses a value for x"):
+        f(check="serial")
+    with refused(IndexError, "24"):
+        f(ROWS, check="serial", batch=24)
+
+
+def test_a_check_needs_a_session(x):
+    f = synk.function([x], x.mean(), mode=PY)
+    with pytest.raises(synk.StateError):
+        f(ROWS, check="serial")
+
+
+def test_the_serial_run_has_all_cores_and_changes_no_variable(two_ranks):
+    x, w = pt.matrix("x"), pytensor.shared(np.ones(3), "w")
+    f = synk.function([x], (x @ w).sum(), updates={w: w * 2}, mode=PY)
+    before = SESSION.control.command
+    run = SerialRun(f._spec, "f")
+    total, new = run.run([ROWS], None, (0,))
+    assert SESSION.control.command == before
+    assert_same(total, ROWS.sum(), 64)
+    np.testing.assert_array_equal(new, np.full(3, 2.0))
+    np.testing.assert_array_equal(w.get_value(), np.ones(3))
+    assert run.timed is None  # the first run loads code
+    run.run([ROWS], 5, (0,))
+    assert run.timed.rows == 5
+    assert run.timed.cores == len(SESSION._confinement._affinity)
+    assert run.timed.seconds > 0
