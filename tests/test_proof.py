@@ -14,6 +14,8 @@ from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 from pytensor.ifelse import ifelse
+from pytensor.printing import Print
+from pytensor.raise_op import Assert
 from pytensor.tensor.math import Dot
 from pytensor.tensor.random.utils import RandomStream
 from reference import PY
@@ -24,10 +26,11 @@ from synk.compiler.rules import base
 
 X, Y = pt.matrix("x"), pt.vector("y")
 X3 = pt.tensor3("x3")
+STATIC = pt.tensor("static", shape=(None, 2, 3))
 LABELS = pt.lvector("labels")
 FLAGS = pt.vector("flags", dtype="bool")
 BYTES = pt.vector("bytes", dtype="uint8")
-INPUTS = [X, Y, X3, LABELS, FLAGS, BYTES]
+INPUTS = [X, Y, X3, LABELS, FLAGS, BYTES, STATIC]
 
 W = pytensor.shared(np.full((3, 4), 0.5), "w")
 V = pytensor.shared(np.full(3, 0.5), "v")
@@ -151,6 +154,13 @@ def accepted():
     yield "mean of what is flat", (X3.flatten() ** 2).mean(), "avg"
     yield "joined", pt.concatenate([X, X**2], axis=1), "gather"
     yield "stacked", pt.stack([Y, Y**2], axis=1), "gather"
+    yield "largest of bools", FLAGS.max(), "max"
+    yield "places", pt.searchsorted(pt.sort(V), Y), "gather"
+    yield "row by row", pt.take_along_axis(X, LABELS[:, None], axis=1), "gather"
+    yield "twice contracted", pt.tensordot(STATIC, STATIC, [[0, 1], [0, 1]]), "sum"
+    yield "printed", Print("x")(X), "gather"
+    yield "checked", Assert()(X, X.max() < 99), "gather"
+
     yield "split", pt.split(X, [1, 2], axis=1)[1], "gather"
     yield "repeated columns", pt.repeat(X, 2, axis=1), "gather"
     yield "filled", pt.zeros((ROWS, 2)) + Y[:, None], "gather"
@@ -373,6 +383,7 @@ def test_what_is_accepted_is_what_the_serial_run_returns(n):
         rng.integers(0, 3, rows),
         rng.random(rows) < 0.3,
         rng.integers(0, 255, rows).astype("uint8"),
+        rng.uniform(-2, 2, (rows, 2, 3)),
     ]
     with pytensor.config.change_flags(linker="py"), synk.session(n):
         plain = pytensor.function(INPUTS, outputs, mode=PY, on_unused_input="ignore")

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.tensor.extra_ops import SearchsortedOp
 from pytensor.tensor.subtensor import (
     AdvancedIncSubtensor,
     AdvancedIncSubtensor1,
@@ -28,6 +29,7 @@ from ..domain import (
     Value,
     describe,
     flat,
+    independent,
     pick,
     plain,
     total,
@@ -208,6 +210,14 @@ def _at(var: Variable, other: Value, back: int, rows: Rows) -> Value:
     if ndim >= -back and var.type.shape[back] != 1:
         raise Refused("meets the rows with something of fixed length")
     return other
+
+
+@rule(SearchsortedOp)
+def search_sorted(node: Apply, values: list[Value]) -> Value:
+    """For each row, its place among what is the same for all."""
+    if not all(flat(plain(value)) for i, value in enumerate(values) if i != 1):
+        raise Refused("looks for places among the rows")
+    return independent([values[1]])
 
 
 # -- arrays as indices

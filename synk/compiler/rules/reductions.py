@@ -36,7 +36,12 @@ _FOLDS = {
     ps.ScalarMaximum: "max",
     ps.ScalarMinimum: "min",
 }
-_BOOL_FOLDS = {ps.OR: "max", ps.AND: "min"}
+_BOOL_FOLDS = {
+    ps.OR: "max",
+    ps.AND: "min",
+    ps.ScalarMaximum: "max",
+    ps.ScalarMinimum: "min",
+}
 
 
 def fold(op: str, rows: Rows) -> Fold:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pytensor.compile.ops import DeepCopyOp, ViewOp
 from pytensor.graph.basic import Apply
 from pytensor.ifelse import IfElse
+from pytensor.printing import Print
 from pytensor.raise_op import CheckAndRaise
 from pytensor.tensor import basic as ptb
 from pytensor.tensor.elemwise import DimShuffle
@@ -36,12 +37,18 @@ from .base import rule
     ViewOp,
     DeepCopyOp,
     CpuContiguous,
-    CheckAndRaise,
+    Print,
     ptb.TensorFromScalar,
     ptb.ScalarFromTensor,
 )
 def identity(node: Apply, values: list[Value]) -> Value:
     """The first input, as it is."""
+    return values[0]
+
+
+@rule(CheckAndRaise, tolerant=True)
+def checked(node: Apply, values: list[Value]) -> Value:
+    """The first input, or an error, whatever is checked."""
     return values[0]
 
 
@@ -175,17 +182,21 @@ def dimshuffle(node: Apply, values: list[Value]) -> Value:
 
 @rule(Reshape)
 def reshape(node: Apply, values: list[Value]) -> Value:
-    """Rows lie one after the other in memory; what is cut at their bounds has rows."""
+    """Rows stay rows if as many elements lie before their axis as did.
+
+    In memory, the elements are those of ``L`` times n rows times ``S``, the lengths
+    before and after the rows' axis multiplied. With the same ``L``, a row's ``S``
+    elements stay side by side.
+    """
     value = plain(values[0])
     lengths = entries(node, 1, values)
+    if isinstance(value, Position):
+        return _reshaped_position(lengths)
     if not isinstance(value, Rows):
-        if not all(map(flat, lengths)) or isinstance(value, Position):
+        if not all(map(flat, lengths)):
             raise Refused("gives something without rows a length that depends on them")
         return value
     axis = row_axis(lengths)
-    before = node.inputs[0].type.shape[: value.axis]
-    if any(size != 1 for size in before):
-        return _reshaped_last(node, value, lengths, axis)
     if axis is None:
         axis = _inferred(lengths)
         if axis is None:
@@ -193,19 +204,39 @@ def reshape(node: Apply, values: list[Value]) -> Value:
         kind = "kn" if value.length != "?" else "?"
     else:
         kind = row_length(lengths[axis])
-    if any(not isinstance(s, Same) or s.number != 1 for s in lengths[:axis]):
-        raise Refused("reshapes rows to lie along another axis than the first")
+    # Last before and after, with a length of n: L is what else there is.
+    last = value.axis == node.inputs[0].type.ndim - 1 and value.length == "n"
+    if not (last and axis == len(lengths) - 1 and kind == "n"):
+        before = _product(node.inputs[0].type.shape[: value.axis])
+        if before is None or before != _product(map(_number, lengths[:axis])):
+            raise Refused("reshapes rows to lie elsewhere than they did")
     return Rows(axis, value.power, kind)
 
 
-def _reshaped_last(
-    node: Apply, value: Rows, lengths: Sequence[Value], axis: int | None
-) -> Value:
-    """Rows along the last axis stay there, whatever becomes of the others."""
-    was_last = value.axis == node.inputs[0].type.ndim - 1 and value.length == "n"
-    if was_last and axis == len(lengths) - 1 and row_length(lengths[axis]) == "n":
-        return replace(value, axis=axis)
-    raise Refused("reshapes rows that are not along the first axis")
+def _reshaped_position(lengths: Sequence[Value]) -> Value:
+    """Numbers of rows, along another axis."""
+    axis = row_axis(lengths)
+    exact = axis is not None and row_length(lengths[axis]) == "n"
+    axis = axis if exact else _inferred(lengths)
+    others = [_number(size) for i, size in enumerate(lengths) if i != axis]
+    if axis is None or any(size != 1 for size in others):
+        raise Refused(f"gives another shape to {describe(Position())}")
+    return Position(axis)
+
+
+def _product(sizes: Iterable[int | None]) -> int | None:
+    total = 1
+    for size in sizes:
+        if size is None:
+            return None
+        total *= size
+    return total
+
+
+def _number(value: Value) -> int | None:
+    if not isinstance(value, Same) or value.number is None:
+        return None
+    return int(value.number)
 
 
 def _inferred(lengths: Iterable[Value]) -> int | None:
