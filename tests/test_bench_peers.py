@@ -418,11 +418,29 @@ def test_a_table_shows_medians_and_multiples_of_the_first_row_in_100_columns():
     assert rows["peer a"][:6] == ["2.00", "s", "2.00x", "400", "ms", "4.00x"]
     assert rows["peer b"][6:] == ["30.0", "ms", "3.00x", "3.00", "ms", "3.00x"]
     text = "\n".join(lines)
-    # The fastest peer counts: b takes 3 times ours in column 1, where a takes 4.
-    assert "column 0 2.00x (>= 2 yes), column 1 3.00x (>= 2 yes)" in text
     assert "skipped: someone: needs something" in text
     assert "peer a 50%" in text
     assert "peer b 0%" not in text
+
+
+def test_aims_are_about_the_fastest_of_each_side():
+    table = filled()
+    # In column 0 the rows take 1, 2 and 3 s; in column 1 100, 400 and 300 ms.
+    assert report.aims(table, Aim("peer", {"0": 2, "1": 2})) == {
+        "0": (pytest.approx(2), 2),
+        "1": (pytest.approx(3), 2),
+    }
+    of_two = Aim("peer b", {"1": 2}, ours=("ours", "peer a"))
+    assert report.aims(table, of_two) == {"1": (pytest.approx(3), 2)}
+    of_one = Aim("peer b", {"0": 2}, ours=("peer a",))
+    assert report.aims(table, of_one) == {"0": (pytest.approx(1.5), 2)}
+    assert report.aims(table, Aim("nobody", {"0": 2})) == {}
+    table.family.aims[:] = [Aim("peer", {"0": 2.5, "1": 2})]
+    text = report.text(table)
+    assert (
+        "aim, peer / synk: column 0 2.00x (>= 2.5 NO), column 1 3.00x (>= 2 yes)"
+        in text
+    )
 
 
 def test_tables_of_the_documentation_have_every_cell_under_its_rule():

@@ -93,20 +93,20 @@ def notes(table: Table) -> list[str]:
 
 
 def aims(table: Table, aim: Aim) -> dict[str, tuple[float, float]]:
-    """Return by column the ratio of the fastest of an aim's rows, and what it is to be.
+    """Return by column the ratio that an aim is about, and what it is to be.
 
     Empty, where rows or times are missing.
     """
     found = {}
+    ours = aim.ours or (table.family.entries[0].label,)
+    others = [label for label in table.rounds if label.startswith(aim.label)]
     for column, bound in aim.at_least.items():
-        ratios = [
-            ratio
-            for label in table.rounds
-            if label.startswith(aim.label)
-            and (ratio := table.ratio(label, column)) is not None
-        ]
-        if ratios:
-            found[column] = min(ratios), bound
+        mine, theirs = (
+            [t for label in labels if (t := table.median(label, column)) is not None]
+            for labels in (ours, others)
+        )
+        if mine and theirs:
+            found[column] = min(theirs) / min(mine), bound
     return found
 
 
@@ -116,7 +116,8 @@ def _aim(table: Table, aim: Aim) -> list[str]:
         f"{'yes' if ratio >= bound else 'NO'})"
         for column, (ratio, bound) in aims(table, aim).items()
     ]
-    line = f"aim, {aim.label} / synk: {', '.join(parts)}"
+    ours = "synk, the fastest of each" if aim.ours else "synk"
+    line = f"aim, {aim.label} / {ours}: {', '.join(parts)}"
     return textwrap.wrap(line, WIDTH, subsequent_indent="    ") if parts else []
 
 

@@ -17,6 +17,13 @@ MOST_CALLS = 10_000
 """Calls in one turn."""
 
 
+SETTLING = 5
+"""Seconds within which peers are to come to rest."""
+
+QUIET = 0.05
+"""Of a core; what all peers together may take."""
+
+
 class Entry(NamedTuple):
     """A row of a table: what one peer is asked, with ``{}`` for the column."""
 
@@ -28,10 +35,21 @@ class Entry(NamedTuple):
 
 
 class Aim(NamedTuple):
-    """How many times synk's time the fastest of some rows should take at least."""
+    """How many times synk's time others should take at least.
 
-    label: str  # how the rows' labels begin
-    at_least: dict[str, float]  # by column
+    Attributes
+    ----------
+    label : str
+        How the others' labels begin; the fastest of them counts.
+    at_least : dict of str to float
+        By column.
+    ours : tuple of str
+        Labels of synk, of which the fastest counts, too; by default the first row.
+    """
+
+    label: str
+    at_least: dict[str, float]
+    ours: tuple[str, ...] = ()
 
 
 @dataclass
@@ -170,19 +188,22 @@ def _calls_in_a_turn(peer: Peer, question: str, turn: float) -> int:
 def _idle(peers: dict[str, Peer]) -> dict[str, float]:
     """Return the share of one core that peers take while nobody asks them, and others.
 
-    What waits must not take a core from the one whose turn it is.
+    What waits must not take a core from the one whose turn it is. Some are busy for a
+    few seconds after their start.
     """
-    time.sleep(0.5)
-    before = {name: peer.cpu_seconds() for name, peer in peers.items()}
-    busy = _busy_seconds()
-    start = time.perf_counter()
-    time.sleep(1)
-    seconds = time.perf_counter() - start
-    shares = {
-        name: (peer.cpu_seconds() - before[name]) / seconds
-        for name, peer in peers.items()
-    }
-    everybody = (_busy_seconds() - busy) / seconds
+    shares: dict[str, float] = {}
+    for _ in range(SETTLING):
+        before = {name: peer.cpu_seconds() for name, peer in peers.items()}
+        busy, start = _busy_seconds(), time.perf_counter()
+        time.sleep(1)
+        seconds = time.perf_counter() - start
+        everybody = (_busy_seconds() - busy) / seconds
+        shares = {
+            name: (peer.cpu_seconds() - before[name]) / seconds
+            for name, peer in peers.items()
+        }
+        if sum(shares.values()) < QUIET:
+            break
     return {**shares, "other programs": max(0.0, everybody - sum(shares.values()))}
 
 
