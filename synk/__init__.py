@@ -1,6 +1,6 @@
 """synk: Theano functions, data-parallel on every core, from a serial script."""
 
-from . import ops, updates
+from . import ops, theano_finder, updates
 from .checkpoints import load, save
 from .collectives import (
     all_gather,
@@ -29,17 +29,21 @@ from .errors import (
     SynkError,
     WorkerDied,
 )
+from .explain import Explanation
 from .function import Function, distribute, function
 from .ops import grad
 from .session import close, fork, is_forked, rank, session, size
 from .timeline import trace
 from .training import train_function
 
+theano_finder.register()
+
 __version__ = "0.1.0"
 
 __all__ = [
     "CheckpointError",
     "Data",
+    "Explanation",
     "Function",
     "RankTimeout",
     "RemoteError",

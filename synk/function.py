@@ -23,12 +23,11 @@ from typing import Any
 from pytensor.compile import SharedVariable
 
 from .calls import combine_outputs, worker_call, worker_compile
-from .comm.flat import ALONE
 from .compiler.programs import Programs, Subset
 from .compiler.spec import FunctionSpec, make_spec
 from .data import data
-from .engines import host
 from .errors import StateError
+from .explain import Explanation, explain
 from .inputs import (
     bind,
     check_arguments,
@@ -380,22 +379,41 @@ class Function:
         if SESSION.state == "worker":
             SESSION.check_running()
         values = bind(self, self._inputs, args, kwargs)
-        values = check_arguments(self._inputs, values, self._spec.options)
-        shared = [host.get_value(var) for var in self._spec.sliceable]
-        n = len(self._spec.inputs)
-        start = perf_counter()
-        outputs = self._local_programs().run(
-            1,
-            self._all,
-            [*values[:n], *shared],
-            [slice(0, len(value)) for value in (*values[:n], *shared)],
-            values[n:],
-            ALONE,
-            [1],
+        return self._unpack(self._serial.run_programs(self._local_programs(), values))
+
+    def explain(
+        self, *args: Any, measure: bool = False, batch: Any = None, **kwargs: Any
+    ) -> Explanation:
+        """Tell what a call does and, after calls, where its time goes.
+
+        Parameters
+        ----------
+        measure : bool
+            Run the plain function as well, some times, and compare. This changes
+            nothing, and takes a compilation.
+        *args, **kwargs : Data or array_like
+            With `measure`, the inputs, as in a call.
+        batch : optional
+            With `measure`, as in a call.
+
+        Returns
+        -------
+        Explanation
+        """
+        if SESSION.state == "worker":
+            SESSION.check_running()
+        if measure:
+            values = bind(self, self._inputs, args, kwargs)
+            self._serial.measure(values, batch)
+        elif args or kwargs or batch is not None:
+            raise TypeError("explain takes the arguments of a call with measure=True")
+        return explain(
+            self.name or f"function {self._number}",
+            self._spec,
+            self._local_programs(),
+            self._generation == SESSION.generation,
+            self._serial.timed,
         )
-        passed = perf_counter() - start
-        self._serial.note("as_theano", passed, len(values[0]) if n else 0)
-        return self._unpack(outputs)
 
     def build_inputs(self, *args: Any, **kwargs: Any) -> Any:
         """Put arrays into new :class:`~synk.Data` of the scattered inputs' types.

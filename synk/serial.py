@@ -22,7 +22,8 @@ from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.type import DenseTensorType
 
 from .collectives import get_value
-from .compiler.programs import Subset
+from .comm.flat import ALONE
+from .compiler.programs import Programs, Subset
 from .compiler.rules.base import name
 from .compiler.spec import FunctionSpec
 from .engines import host
@@ -83,15 +84,42 @@ class SerialRun:
         rows = gather_rows(spec.inputs, values[:n], batch, 1, spec.options)
         constants = check_arguments(spec.bcast_inputs, values[n:], spec.options)
         sources = take_share(SESSION, rows.selection, rows.bounds, rows.sources)
-        taken = [RowTaker().take(*pair) for pair in zip(*sources, strict=True)]
         alone = SESSION.unconfined() if SESSION.state == "running" else None
         with alone or contextlib.nullcontext():
             if subset not in self._compiled:
                 self._compiled[subset] = self._compile(subset)
             start = perf_counter()
+            taken = [RowTaker().take(*pair) for pair in zip(*sources, strict=True)]
             results = self._compiled[subset](*taken, *constants)
             self.note(subset, perf_counter() - start, rows.total)
         return results
+
+    def run_programs(self, programs: Programs, values: Sequence[Any]) -> list:
+        """Run what rank 0 has compiled on all rows; this makes the updates there."""
+        spec = self._spec
+        values = check_arguments(
+            [*spec.inputs, *spec.bcast_inputs], values, spec.options
+        )
+        n = len(spec.inputs)
+        arrays = [*values[:n], *(host.get_value(var) for var in spec.sliceable)]
+        rows = [slice(0, len(array)) for array in arrays]
+        every = tuple(range(len(spec.outputs)))
+        start = perf_counter()
+        outputs = programs.run(1, every, arrays, rows, values[n:], ALONE, [1])
+        passed = perf_counter() - start
+        self.note("programs", passed, len(arrays[0]) if arrays else 0)
+        return outputs
+
+    def measure(self, values: Sequence[Any], batch: Any) -> None:
+        """Find out how long a serial run takes: the median of three."""
+        self._refuse_sliceable("measure=True")
+        subset = tuple(range(len(self._spec.outputs)))
+        times = []
+        for _ in range(4):  # one to load code
+            self.run(values, batch, subset)
+            if self.timed is not None:
+                times.append(self.timed)
+        self.timed = sorted(times[-3:])[1]
 
     def note(self, kind: Any, seconds: float, rows: int) -> None:
         """Take note of the time of a run, unless it is the first of its kind."""
@@ -125,13 +153,7 @@ class SerialRun:
     def _check(self, check: str, subset: Subset) -> None:
         if check != "serial":
             raise ValueError(f"check must be None or 'serial', got {check!r}")
-        spec = self._spec
-        if spec.sliceable:
-            raise ValueError(
-                f"check='serial': each rank has rows of its own of {spec.sliceable[0]},"
-                " a sliceable shared variable, so there is no serial run to compare"
-                f" {self._what} with"
-            )
+        self._refuse_sliceable("check='serial'")
         drawn = self._draw()
         if drawn is not None:
             raise ValueError(
@@ -144,6 +166,14 @@ class SerialRun:
                 f"check='serial': nothing in {self._what} is meant to equal the"
                 " serial run: outputs are rank 0's own, and updates depend on the"
                 " rows of a rank"
+            )
+
+    def _refuse_sliceable(self, asked: str) -> None:
+        if self._spec.sliceable:
+            raise ValueError(
+                f"{asked}: each rank has rows of its own of {self._spec.sliceable[0]},"
+                " a sliceable shared variable, so there is no serial run to compare"
+                f" {self._what} with"
             )
 
     def _draw(self) -> Variable | None:

@@ -1,0 +1,434 @@
+"""Explanations: the plan, the times of the ranks, and the sentence that follows."""
+
+from __future__ import annotations
+
+import json
+import time
+import warnings
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
+from reference import PY
+
+import synk
+from synk.explain import _losses
+from synk.session import SESSION
+from synk.timing import COMPUTE, PHASES, ROWS, WAIT, Times
+
+
+class Slow(Op):
+    """The identity, which takes as many milliseconds as the rows' values sum up to."""
+
+    __props__ = ()
+
+    def make_node(self, x):
+        return Apply(self, [x], [x.type()])
+
+    def perform(self, node, inputs, output_storage):
+        time.sleep(float(inputs[0].sum()) / 1e3)
+        output_storage[0][0] = inputs[0].copy()
+
+
+def slow_mean():
+    x = pt.vector("x")
+    return synk.function([x], (Slow()(x).mean(), "avg"), name="slow", mode=PY)
+
+
+def training_step():
+    x, y = pt.matrix("x"), pt.vector("y")
+    w = pytensor.shared(np.zeros((30, 20)), "w")
+    b = pytensor.shared(np.zeros(20, "float32"), "b")
+    loss = ((x @ w + b - y[:, None]) ** 2).mean()
+    loss.name = "loss"
+    rule = synk.updates.sgd(loss, [w, b], learning_rate=0.1)
+    f = synk.function([x, y], loss, updates=rule, name="train", mode=PY)
+    return f, np.ones((11, 30)), np.ones(11)
+
+
+def shown(explanation) -> str:
+    """Return the text, after a look at its form; the dict must be JSON."""
+    text = str(explanation)
+    assert max(map(len, text.splitlines())) <= 100
+    assert all(line == line.rstrip() for line in text.splitlines())
+    document = explanation.to_dict()
+    assert json.loads(json.dumps(document, allow_nan=False)) == document
+    return text
+
+
+# -- the plan --------------------------------------------------------------------------
+
+
+def test_the_plan_is_known_before_any_call_and_without_a_session():
+    f, *_ = training_step()
+    explanation = f.explain()
+    plan = explanation.to_dict()
+    assert plan["name"] == "train"
+    assert plan["ranks"] is plan["calls"] is plan["serial"] is plan["verdict"] is None
+    assert [var["name"] for var in plan["inputs"]["scattered"]] == ["x", "y"]
+    assert plan["inputs"]["scattered"][0]["type"] == "float64 (?, ?)"
+    (output,) = plan["outputs"]
+    assert (output["op"], output["agrees"], output["named"]) == ("avg", True, False)
+    assert output["combined"] == "combined in a stage"
+    first, second = plan["stages"]
+    assert {value["name"]: value["bytes"] for value in first["reduces"]} == {
+        "gradient of w": 30 * 20 * 8,
+        "gradient of b": 20 * 4,
+        "loss": 8,
+    }
+    assert first["bytes"] == {"float64": 30 * 20 * 8 + 8, "float32": 80}
+    assert (first["computes"], second["computes"]) == ("on rows", "on every rank")
+    assert second["reduces"] == []
+    assert [update["name"] for update in plan["updates"]] == ["w", "b"]
+    text = shown(explanation)
+    assert text.startswith("train: not forked\n  scattered   x float64 (?, ?), y")
+    assert "loss: avg; a mean over the rows; combined in a stage" in text
+    assert "80 B of float32, 4.81 kB of float64" in text
+    assert "calls       none yet" in text
+    assert repr(explanation) == "<synk.Explanation of train>"
+
+
+def test_every_kind_of_input_output_and_update_is_told():
+    x, c = pt.matrix("x"), pt.scalar("c")
+    table = pytensor.shared(np.ones((4, 3)), "table")
+    local, count = pytensor.shared(0.0, "local"), pytensor.shared(0, "count")
+    var = x.var(axis=0)
+    outputs = [x * c, (x.sum(), None), (x.max(), "min"), var, table.sum()]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", synk.SplitWarning)
+        f = synk.function(
+            [x],
+            outputs,
+            [c],
+            updates=[(local, x.sum()), (count, count + 1)],
+            sliceable_shareds=[table],
+            mode=PY,
+        )
+    plan = f.explain().to_dict()
+    assert plan["inputs"]["broadcast"] == [{"name": "c", "type": "float64 ()"}]
+    assert plan["inputs"]["sliceable"][0]["name"] == "table"
+    ops = [(output["op"], output["agrees"]) for output in plan["outputs"]]
+    assert ops[:4] == [("gather", True), (None, False), ("min", False), ("avg", False)]
+    assert "Sub" in plan["outputs"][3]["reason"]
+    own = {update["name"]: update["from_own_rows"] for update in plan["updates"]}
+    assert own == {"local": True, "count": False}
+    text = shown(f.explain())
+    assert "rank 0's own, as named" in text
+    assert "min, as named; a maximum over the rows (another op is shown)" in text
+    assert "avg; not shown: " in text
+    assert "updates     local (own rows), count" in text
+
+
+def test_long_names_and_many_of_them_fit_the_columns():
+    x = pt.matrix("a_matrix_with_a_name_of_many_characters_" * 4)
+    weights = [
+        pytensor.shared(np.ones(3), f"parameter_{i}_of_a_very_long_model_" * 3)
+        for i in range(12)
+    ]
+    cost = sum(((x * w) ** 2).mean() for w in weights)
+    rule = synk.updates.sgd(cost, weights, 0.1)
+    f = synk.function([x], [cost, x], updates=rule, name="n" * 200, mode=PY)
+    text = shown(f.explain())
+    assert "and 7 more" in text  # the cost is reduced with the 12 gradients
+    with synk.session(2):
+        f(np.ones((5, 3)))
+        f(np.ones((5, 3)))
+        assert len(shown(f.explain())) > len(text)
+
+
+def test_bytes_that_a_call_alone_can_tell_are_known_after_it(two_ranks):
+    x = pt.matrix("x")
+    f = synk.function([x], (x - synk.ops.all_reduce(x.mean(axis=0)), "gather"), mode=PY)
+    assert f.explain().to_dict()["stages"][0]["bytes"] == {"float64": None}
+    assert "? B of float64" in shown(f.explain())
+    f(np.ones((6, 7)))
+    assert f.explain().to_dict()["stages"][0]["bytes"] == {"float64": 7 * 8}
+
+
+# -- the calls -------------------------------------------------------------------------
+
+
+def test_calls_rows_and_bytes_are_counted_on_every_rank(ranks):
+    f, x, y = training_step()
+    f(x, y)
+    first = f.explain().to_dict()["calls"]
+    assert (first["counted"], first["left_out"], first["ranks"]) == (0, 1, [])
+    assert "after a compilation" in shown(f.explain())
+    X, Y = synk.data(x), synk.data(y)
+    for _ in range(3):
+        f(X, Y)
+    f.run([slice(0, 11)] * 4, x, y)
+    calls = f.explain().to_dict()["calls"]
+    assert (calls["counted"], calls["left_out"]) == (7, 1)
+    shares = [len(part) for part in np.array_split(np.arange(11), ranks)]
+    assert [row["share"] for row in calls["ranks"]] == shares
+    assert calls["rows"] == 11
+    assert calls["scattered_bytes"] == 11 * 31 * 8
+    assert calls["reduced_bytes"] == (30 * 20 * 8 + 8 + 80 if ranks > 1 else 0)
+    assert f"{11 * 31 * 8 / 1e3:.3g} kB scattered" in shown(f.explain())
+
+
+def test_the_phases_of_rank_0_are_all_of_its_time_in_a_call(ranks):
+    f, x, y = training_step()
+    f(x, y)
+    began = time.perf_counter()
+    for _ in range(20):
+        f(x, y)
+    passed = (time.perf_counter() - began) / 20 * 1e3
+    calls = f.explain().to_dict()["calls"]
+    phases = [
+        sum(row[key] for key in ("rows", "compute", "wait", "reduce"))
+        for row in calls["ranks"]
+    ]
+    assert 0 < phases[0] <= calls["milliseconds"] <= passed
+    for of_rank, row in zip(phases, calls["ranks"], strict=True):
+        assert of_rank >= phases[0] * (1 - 1e-9)  # all ranks' times add up to that
+        assert row["compute"] > row["common"] > 0
+        assert row["reduce"] > 0 or ranks == 1
+
+
+def test_computation_and_waiting_are_told_apart(two_ranks):
+    f = slow_mean()
+    rows = np.zeros(8)
+    rows[4:] = 5.0  # rank 1 takes 20 ms
+    for _ in range(4):
+        f(rows)
+    explanation = f.explain()
+    content = explanation.to_dict()
+    fast, slow = content["calls"]["ranks"]
+    assert slow["compute"] >= 20
+    assert fast["compute"] < 10
+    assert fast["wait"] >= 10
+    assert slow["wait"] < 10
+    assert content["calls"]["milliseconds"] >= 20
+    assert content["lost"]["uneven"] == max(content["lost"].values())
+    assert content["speed_up"]["predicted"] == pytest.approx(
+        (fast["rows"] + fast["compute"] + slow["rows"] + slow["compute"])
+        / content["calls"]["milliseconds"]
+    )
+
+
+def test_waits_in_the_middle_of_a_call_are_counted(two_ranks):
+    x = pt.vector("x")
+    for width in (1, 1000):  # few values are reduced in another way
+        mean = synk.ops.all_reduce(pt.ones(width) * Slow()(x).mean())
+        f = synk.function([x], (mean.sum() + x, "gather"), mode=PY)
+        for _ in range(3):
+            f(np.array([0.0, 0, 10, 10]))
+        fast, slow = f.explain().to_dict()["calls"]["ranks"]
+        assert fast["wait"] >= 10 > slow["wait"]
+        assert slow["compute"] >= 20 > 10 > fast["compute"]
+
+
+def test_a_call_that_compiles_or_fails_does_not_count(two_ranks):
+    f = slow_mean()
+    f(np.array([60.0, 0]))  # compiles
+    f(np.zeros(2))
+    f(np.array([60.0, 0]), num_slices=2)  # compiles
+    f(np.zeros(4), num_slices=2)
+    with pytest.raises(ValueError, match="sleep length"):
+        f(np.array([0.0, -1]))
+    f(np.zeros(2))
+    calls = f.explain().to_dict()["calls"]
+    assert (calls["counted"], calls["left_out"]) == (3, 2)
+    assert calls["milliseconds"] < 30
+    assert all(row["compute"] < 15 for row in calls["ranks"])
+
+
+def test_times_are_those_of_the_present_session_and_rank_0s_after_its_end():
+    f, x, y = training_step()
+    with synk.session(2):
+        for _ in range(3):
+            f(x, y)
+    content = f.explain().to_dict()
+    assert content["ranks"] is None
+    assert not content["calls"]["all_ranks_known"]
+    assert [row["rank"] for row in content["calls"]["ranks"]] == [0]
+    assert content["speed_up"]["predicted"] is None
+    assert "the other ranks' times ended with their session" in shown(f.explain())
+    with synk.session(3):
+        assert not f.explain().to_dict()["calls"]["all_ranks_known"]
+        f(x, y)
+        assert f.explain().to_dict()["calls"]["counted"] == 0
+        f(x, y)
+        calls = f.explain().to_dict()["calls"]
+        assert calls["counted"] == 1
+        assert len(calls["ranks"]) == 3
+
+
+def test_ranks_are_asked_once_and_only_if_there_is_something_to_know(two_ranks):
+    f, x, y = training_step()
+    before = SESSION.control.command
+    f.explain()
+    assert SESSION.control.command == before
+    f(x, y)
+    before = SESSION.control.command
+    f.explain()
+    assert SESSION.control.command == before + 1
+
+
+def test_ranks_without_rows_are_shown_as_waiting(two_ranks):
+    f = slow_mean()
+    for _ in range(3):
+        f(np.array([15.0]))
+    busy, idle = f.explain().to_dict()["calls"]["ranks"]
+    assert (busy["share"], idle["share"]) == (1, 0)
+    assert idle["compute"] < 5
+    assert idle["wait"] >= 10
+
+
+# -- what follows ----------------------------------------------------------------------
+
+
+def test_a_gain_is_predicted_and_measured(two_ranks):
+    f = slow_mean()
+    rows = np.full(8, 5.0)  # sleeping ranks do not disturb each other
+    for _ in range(4):
+        f(rows)
+    explanation = f.explain(rows, measure=True)
+    content = explanation.to_dict()
+    assert content["serial"]["milliseconds"] >= 40
+    assert content["serial"]["rows"] == 8
+    speed = content["speed_up"]
+    assert speed["measured"] == pytest.approx(
+        content["serial"]["milliseconds"] / content["calls"]["milliseconds"]
+    )
+    assert 1 < speed["predicted"] <= 2
+    assert speed["measured"] > 1
+    assert content["verdict"] is None
+    assert f"{speed['measured']:.2f} measured" in shown(explanation)
+
+
+def test_a_serial_run_of_other_rows_is_shown_and_not_compared(two_ranks):
+    f = slow_mean()
+    for _ in range(3):
+        f(np.full(8, 1.0))
+    content = f.explain(np.full(16, 1.0), measure=True, batch=4).to_dict()
+    assert content["serial"]["rows"] == 4
+    assert content["speed_up"]["measured"] is None
+    content = f.explain(x=np.full(16, 1.0), measure=True, batch=slice(8)).to_dict()
+    assert content["speed_up"]["measured"] is not None
+
+
+def test_checks_and_as_theano_tell_the_serial_time_from_their_second_run(two_ranks):
+    for run in (
+        lambda f, rows: f(rows, check="serial"),
+        lambda f, rows: f.as_theano(rows),
+    ):
+        f = slow_mean()
+        rows = np.full(4, 10.0)
+        f(rows)
+        f(rows)
+        run(f, rows)
+        assert f.explain().to_dict()["serial"] is None
+        run(f, rows)
+        content = f.explain().to_dict()
+        assert content["serial"]["milliseconds"] >= 40
+        assert content["speed_up"]["measured"] is not None
+        # A check is no part of the call's time.
+        assert 20 <= content["calls"]["milliseconds"] < 40
+
+
+def test_an_empty_function_is_said_to_be_faster_on_one_rank(two_ranks):
+    f = synk.function([], [], mode=PY)
+    for _ in range(20):
+        f()
+    content = f.explain().to_dict()
+    assert content["speed_up"]["predicted"] < 1
+    text = shown(f.explain())
+    assert "One rank would be faster: it would take about" in text
+    assert "launching, joining and meeting" in text
+
+
+def test_the_serial_time_alone_tells_that_ranks_cannot_pay():
+    x = pt.vector("x")
+    f = synk.function([x], (x.sum(), "sum"), mode=PY)
+    for _ in range(5):
+        f.as_theano(np.ones(3))
+    assert "One rank would be faster: the plain function takes" in shown(f.explain())
+    slow = slow_mean()
+    for _ in range(2):
+        slow.as_theano(np.ones(3))
+    assert "One rank" not in shown(slow.explain())
+
+
+def test_one_rank_is_not_compared_with_itself():
+    f, x, y = training_step()
+    with synk.session(1):
+        for _ in range(3):
+            f(x, y)
+        content = f.explain().to_dict()
+        assert content["verdict"] is content["speed_up"]["predicted"] is None
+        assert "train: 1 rank\n" in shown(f.explain())
+
+
+@pytest.mark.parametrize("serial", [None, 5.0, 50.0])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_parts_of_a_calls_time_add_up(serial, seed):
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(2, 6))
+    ranks = []
+    for _ in range(n):
+        rows, own, common, reduce = rng.uniform(0, 10, 4)
+        ranks.append(
+            {"rows": rows, "compute": own + common, "common": common, "reduce": reduce}
+        )
+    call = 45.0  # longer than any rank is busy
+    lost = _losses(ranks, call, serial)
+    alone, parts = lost.pop("alone"), lost.pop("parts")
+    assert call == pytest.approx(alone / n + sum(lost.values()))
+    assert min(lost.values()) >= 0
+    if serial is not None and serial < alone:
+        assert alone / n - parts == pytest.approx(serial / n)
+
+
+def test_wrong_arguments_and_workers_are_refused(two_ranks):
+    f, x, y = training_step()
+    with pytest.raises(TypeError, match="measure=True"):
+        f.explain(x, y)
+    with pytest.raises(TypeError, match="misses a value for y"):
+        f.explain(x, measure=True)
+    table = pytensor.shared(np.ones((4, 3)), "table")
+    g = synk.function([], table.sum(), sliceable_shareds=[table], mode=PY)
+    with pytest.raises(ValueError, match="sliceable"):
+        g.explain(measure=True)
+    before = f.updated[0].get_value()
+    f.explain(x, y, measure=True)
+    np.testing.assert_array_equal(f.updated[0].get_value(), before)
+
+
+# -- the clock -------------------------------------------------------------------------
+
+
+def test_what_is_spent_is_the_time_between_two_ends(monkeypatch):
+    clock = iter([2.0, 5.0, 9.0, 20.0])
+    monkeypatch.setattr("synk.timing.perf_counter", lambda: next(clock))
+    times = Times("f")
+    times.begin(1.0, 7, None)
+    times.spent(ROWS)
+    times.spent(WAIT)
+    times.end(COMPUTE)
+    times.returned(start=0.5, joined=11.0)
+    expected = dict.fromkeys(PHASES, 0.0) | {"rows": 1.0, "compute": 4.0, "wait": 5.0}
+    assert dict(zip(PHASES, times.seconds, strict=True)) == expected
+    assert (times.counted, times.rows, times.launches) == (1, 7, 1)
+    assert times.launched == 19.5
+
+
+def test_counting_costs_less_than_two_microseconds_a_call():
+    times, calls = Times("f"), 2000
+
+    def count() -> float:
+        began = time.perf_counter()
+        for _ in range(calls):
+            start = time.perf_counter()
+            times.begin(start, 5, None)
+            times.spent(ROWS)
+            times.end(COMPUTE, 0)
+            times.returned(start, time.perf_counter())
+        return (time.perf_counter() - began) / calls
+
+    assert min(count() for _ in range(20)) < 2e-6
