@@ -11,6 +11,7 @@ from pytensor.graph.op import Op
 from pytensor.ifelse import ifelse
 from pytensor.printing import Print
 from pytensor.raise_op import Assert
+from pytensor.scan.utils import until
 from pytensor.tensor.random.utils import RandomStream
 
 import synk
@@ -76,6 +77,24 @@ def recurrent():
         return_updates=False,
     )
     return states[-1]
+
+
+def over_time(step, initial, **kwargs):
+    """Return the last state of a scan over axis 1 of x3; rows are along axis 0."""
+    sequences = [] if "n_steps" in kwargs else [X3.dimshuffle(1, 0, 2)]
+    states = pytensor.scan(
+        step, sequences, outputs_info=initial, return_updates=False, **kwargs
+    )
+    return states[-1]
+
+
+def two_taps():
+    first = pt.stack([X, X**2], axis=0)
+    taps = [{"initial": first, "taps": [-1, -2]}]
+    return over_time(lambda xt, a, b: pt.tanh(xt + 0.5 * a - b), taps)
+
+
+ZERO, ONE = np.float64(0), np.float64(1)
 
 
 def by_row():
@@ -205,6 +224,22 @@ def accepted():
     yield "scan over time", recurrent(), "gather"
     yield "loss of a scan over time", (recurrent().sum(axis=1) - Y).mean(), "avg"
     yield "map over the rows", by_row(), "gather"
+    yield "scan of two taps", two_taps(), "gather"
+    yield "layers by scan", _layers(X), "gather"
+    yield "sums in a scan", over_time(lambda xt, s: s + xt.sum(), [ZERO]), "sum"
+    yield "means in a scan", over_time(lambda xt, s: s + xt.mean(), [ONE]), "avg"
+    yield (
+        "maxima in a scan",
+        over_time(lambda xt, s: pt.maximum(s, xt.max()), [ONE]),
+        "max",
+    )
+    yield "moments in a scan", over_time(_add_moments, [pt.zeros((3, 3))]), "sum"
+    yield (
+        "scan of weights",
+        over_time(lambda s: pt.tanh(2 * s), [C], n_steps=3) * X.mean(),
+        "avg",
+    )
+    yield "scan until weights are small", _until(lambda s: s < 0.1), "gather"
     yield "graph as an Op, rows", square_of_graph()[0], "gather"
     yield "graph as an Op, sum", square_of_graph()[1], "sum"
     yield "synchronised statistics", synchronised(), "gather"
@@ -311,6 +346,16 @@ def refused():
     yield "added to a table", pt.inc_subtensor(TABLE[LABELS], X), "AdvancedInc"
     yield "gradient of each row", pytensor.grad(squares(), X), "divided by"
     yield "scan along the rows", _running_sum(), "Scan"
+    yield (
+        "function of sums in a scan",
+        over_time(lambda xt, s: pt.tanh(s + xt.sum()), [ZERO]),
+        "Tanh",
+    )
+    yield "sums from 1", over_time(lambda xt, s: s + xt.sum(), [ONE]), "Add"
+    yield "means by scan, into rows", _layers(X - X.mean()), "Sub"
+    yield "means in the step", over_time(lambda xt, s: xt - s.mean(0), [X]), "Sub"
+    yield "scan until rows are small", _until(lambda s: s < X.sum()), "Scan|Lt"
+    yield "a step for each row", over_time(lambda s: 2 * s, [C], n_steps=ROWS), "Scan"
     yield "noise alike for all", Y * STREAM.normal(0, 1), "normal"
     yield "an Op of which nothing is known", _Shift()(Y), "_Shift"
     yield (
@@ -320,6 +365,25 @@ def refused():
     )
     yield "loss of a standard deviation", (X @ V).std(), "Sub"
     yield "correlation", ((X[:, 0] - X[:, 0].mean()) * Y).mean(), "Sub"
+
+
+def _layers(x):
+    return over_time(lambda h: pt.tanh(h @ W[:, :3]) + h, [x], n_steps=3)
+
+
+def _add_moments(xt, s):
+    return s + xt.T @ xt
+
+
+def _until(stop):
+    """Scale rows until something is small."""
+    _, rows = pytensor.scan(
+        lambda s, h: ((s / 2, h * s), until(stop(s / 2))),
+        outputs_info=[C, X],
+        n_steps=9,
+        return_updates=False,
+    )
+    return rows[-1]
 
 
 def _running_sum():

@@ -155,13 +155,10 @@ def _callers_level() -> int:
 
 
 def _complaint(finding: Finding, advice: str) -> str:
-    if finding.reason is None:
-        shown = f"it is {finding.kind}"
-    else:
-        shown = f"that could not be shown, as {finding.reason}"
+    why = finding.reason or f"it is {finding.kind}"
     return (
         f"{finding.what} is combined by {finding.op!r}, and may differ from the serial"
-        f" result: {shown}. {advice}"
+        f" result: {why}. {advice}"
     )
 
 

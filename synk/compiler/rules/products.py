@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pytensor.graph.basic import Apply
+from pytensor.graph.basic import Apply, Variable
 from pytensor.tensor.blas import BatchedDot
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.math import Dot
@@ -28,14 +28,17 @@ Labels = Sequence[str]
 
 
 def contract(
-    node: Apply, values: list[Value], labels: Sequence[Labels], result: Labels
+    operands: Sequence[Variable],
+    values: Sequence[Value],
+    labels: Sequence[Labels],
+    result: Labels,
 ) -> Value:
     """Return what a sum of products is, written as for ``einsum``.
 
     Rows must have one label in all operands. If the result has it, it has rows; if
     not, it is the sum over the rows of each row's product.
     """
-    if node.outputs[0].type.numpy_dtype.kind == "b":
+    if all(var.type.dtype == "bool" for var in operands):
         raise Refused("multiplies bools as matrices")
     values = [plain(value) for value in values]
     found = {
@@ -52,7 +55,7 @@ def contract(
         raise Refused("pairs every row with every other row")
     label = found.pop()
     moved: list[Value] = []
-    for var, names, value in zip(node.inputs, labels, values, strict=True):
+    for var, names, value in zip(operands, labels, values, strict=True):
         if isinstance(value, Rows):
             value = replace(value, axis=0)
         elif label in names and var.type.shape[names.index(label)] != 1:
@@ -71,13 +74,13 @@ def dot(node: Apply, values: list[Value]) -> Value:
     ndims = [var.type.ndim for var in node.inputs]
     first = ("i", "j")[2 - ndims[0] :]
     second = ("j", "k")[: ndims[1]]
-    return contract(node, values, [first, second], [*first[:-1], *second[1:]])
+    return contract(node.inputs, values, [first, second], [*first[:-1], *second[1:]])
 
 
 @rule(BatchedDot)
 def batched_dot(node: Apply, values: list[Value]) -> Value:
     """A product of stacks of matrices."""
-    return contract(node, values, ["bij", "bjk"], "bik")
+    return contract(node.inputs, values, ["bij", "bjk"], "bik")
 
 
 @rule(Blockwise)
@@ -94,7 +97,7 @@ def blockwise(node: Apply, values: list[Value]) -> list[Value]:
             [*stack[batch - (var.type.ndim - len(core)) :], *core]
             for var, core in zip(node.inputs, op.inputs_sig, strict=True)
         ]
-        return [contract(node, values, labels, [*stack, *op.outputs_sig[0]])]
+        return [contract(node.inputs, values, labels, [*stack, *op.outputs_sig[0]])]
     values = [plain(value) for value in values]
     back = None
     moved = []
