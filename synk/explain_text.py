@@ -35,7 +35,8 @@ def render(content: dict[str, Any]) -> str:
         lines += _calls(content["calls"])
     lines += _speed(content)
     if content["verdict"]:
-        lines += textwrap.wrap(content["verdict"] + ".", WIDTH)
+        text = content["verdict"] + "."
+        lines += textwrap.wrap(text, WIDTH, break_on_hyphens=False)
     return "\n".join(lines)
 
 
@@ -46,6 +47,15 @@ def short(name: str) -> str:
         return name
     half = (_LONGEST - 3) // 2
     return f"{name[:half]}...{name[-half:]}"
+
+
+def number(value: float) -> str:
+    """Return a mean of whole numbers.
+
+    >>> number(1e6), number(12.5), number(1 / 3)
+    ('1,000,000', '12.5', '0.3')
+    """
+    return f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"
 
 
 def milliseconds(value: float) -> str:
@@ -86,6 +96,7 @@ def _entry(label: str, text: str) -> list[str]:
         WIDTH,
         initial_indent=f"  {label:{_INDENT - 2}}",
         subsequent_indent=" " * _INDENT,
+        break_on_hyphens=False,
     ) or [f"  {label}"]
 
 
@@ -118,13 +129,14 @@ def _stage(stage: dict[str, Any]) -> str:
 
 
 def _calls(calls: dict[str, Any]) -> Iterator[str]:
-    left_out = f" and {calls['left_out']} after a compilation, not counted"
-    text = f"{calls['counted']}{left_out if calls['left_out'] else ''}"
+    text = f"{calls['counted']:,}"
+    if calls["left_out"]:
+        text += f" (and {calls['left_out']} after a compilation, not counted)"
     if calls["milliseconds"] is None:
         yield from _entry("calls", text)
         return
     if calls["rows"] is not None:
-        text += f"; of {calls['rows']:.6g} rows, {nbytes(calls['scattered_bytes'])}"
+        text += f"; {number(calls['rows'])} rows, {nbytes(calls['scattered_bytes'])}"
         text += f" scattered, {nbytes(calls['reduced_bytes'])} all-reduced"
     yield from _entry("calls", f"{text}; mean {milliseconds(calls['milliseconds'])}")
     titles = ("rows", "taking rows", "compute", "wait", "reduce")
@@ -133,7 +145,7 @@ def _calls(calls: dict[str, Any]) -> Iterator[str]:
         times = (row["rows"], row["compute"], row["wait"], row["reduce"])
         cells = "".join(f"{milliseconds(time):>13}" for time in times)
         label = f"rank {row['rank']}"
-        yield f"  {label:{_INDENT - 2}}{row['share']:>13.6g}{cells}"
+        yield f"  {label:{_INDENT - 2}}{number(row['share']):>13}{cells}"
     if not calls["all_ranks_known"]:
         yield from _entry("", "the other ranks' times ended with their session")
 
@@ -150,4 +162,6 @@ def _speed(content: dict[str, Any]) -> Iterator[str]:
     if serial is not None:
         cores = f"{serial['cores']} core{'s' * (serial['cores'] != 1)}"
         took = milliseconds(serial["milliseconds"])
-        yield from _entry("serial run", f"{took} for {serial['rows']} rows on {cores}")
+        yield from _entry(
+            "serial run", f"{took} for {serial['rows']:,} rows on {cores}"
+        )

@@ -22,6 +22,7 @@ NARRATIVE = (
     "troubleshooting",
     "training",
     "reducing",
+    "speed",
 )
 
 
