@@ -23,6 +23,7 @@ NARRATIVE = (
     "training",
     "reducing",
     "speed",
+    "theano",
 )
 
 

@@ -1,0 +1,5 @@
+"""`theano.compile.builders`: Ops made of graphs."""
+
+from ..forwarding import forward
+
+__getattr__, __dir__ = forward(__name__, "pytensor.compile.builders")

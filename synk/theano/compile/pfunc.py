@@ -1,0 +1,5 @@
+"""`theano.compile.pfunc`: inputs of a function."""
+
+from ..forwarding import forward
+
+__getattr__, __dir__ = forward(__name__, "synk.theano.functions", "pytensor.compile")

@@ -1,0 +1,5 @@
+"""`theano.configdefaults`: the options' object."""
+
+from .configuration import config
+
+__all__ = ["config"]

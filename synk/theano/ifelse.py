@@ -1,0 +1,5 @@
+"""`theano.ifelse`: the lazy conditional, PyTensor's."""
+
+from pytensor.ifelse import IfElse, ifelse
+
+__all__ = ["IfElse", "ifelse"]

@@ -1,0 +1,85 @@
+"""``docs/theano.rst`` from the table in `names`.
+
+``python -m synk.theano.names_page docs/theano.rst`` writes it.
+"""
+
+from __future__ import annotations
+
+from .names import STATES, Section, sections
+
+
+def page() -> str:
+    """Return ``docs/theano.rst``."""
+    counts = dict.fromkeys(STATES, 0)
+    tables = []
+    for section in sections():
+        rows = section.rows()
+        for _, state, _ in rows:
+            counts[state] += 1
+        tables.append(_table(section, rows))
+    total = sum(counts.values())
+    summary = ", ".join(f"{count} {state}" for state, count in counts.items())
+    return _INTRODUCTION.format(total=total, summary=summary) + "\n".join(tables)
+
+
+def _table(section: Section, rows: list[tuple[str, str, str]]) -> str:
+    lines = [section.title, "-" * len(section.title), ""]
+    lines += [f"Names of ``{section.module}``.", ""]
+    lines += [".. list-table::", "   :widths: 30 12 58", ""]
+    for name, state, remark in rows:
+        lines += [f"   * - ``{name}``", f"     - {state}", f"     - {remark}".rstrip()]
+    return "\n".join([*lines, ""])
+
+
+_INTRODUCTION = """\
+.. Made by ``python -m synk.theano.names_page docs/theano.rst``: edit names*.py there.
+
+Theano's names
+==============
+
+After ``import synk``, ``import theano`` works where Theano is not installed, and gives
+Theano's names on PyTensor:
+
+>>> import synk
+>>> import numpy as np
+>>> import theano
+>>> import theano.tensor as T
+>>> x, y = T.matrix("x"), T.ivector("y")
+>>> w = theano.shared(np.zeros((4, 3)), name="w")
+>>> p = T.nnet.softmax(T.dot(x, w))
+>>> loss = T.nnet.categorical_crossentropy(p, y).mean()
+>>> updates = [(w, w - 0.1 * T.grad(loss, w))]
+>>> train = theano.function([x, y], loss, updates=updates)
+>>> print(f"{{train(np.ones((2, 4)), np.array([0, 1], 'int32')):.6f}}")
+1.098612
+
+To train on every core, the last function is made by :func:`synk.function`, and the
+gradient by :func:`synk.grad`; nothing else changes.
+
+A Theano that is installed comes first. ``SYNK_THEANO=0`` in the environment leaves
+``import theano`` alone. ``THEANO_FLAGS`` is read where PyTensor has the option;
+``device`` stays ``cpu``, and :func:`synk.fork` says which devices are used.
+
+``theano.tensor`` and ``synk.theano.tensor`` are one module, and so on for all others.
+What PyTensor has and Theano never had can be used through ``theano.tensor`` as well.
+
+What is different from Theano 1.0:
+
+* Variables are PyTensor's: their methods and operators are as PyTensor has them.
+* Random streams give NumPy's numbers, not those of Theano for the same seed.
+* ``theano.gpuarray`` and ``theano.sandbox.cuda`` cannot be imported, as in a Theano
+  without a GPU.
+
+The tables have the {total} public names of Theano 1.0's reference for these modules:
+{summary}. *Same* is the very object of PyTensor, *mapped* is PyTensor's under another
+name or with Theano's arguments, *written* is synk's own, *absent* is an error that says
+what to use.
+
+"""
+
+
+if __name__ == "__main__":
+    import sys
+    from pathlib import Path
+
+    Path(sys.argv[1]).write_text(page())

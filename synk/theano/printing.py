@@ -1,0 +1,69 @@
+"""`theano.printing`: PyTensor's, with Theano's keywords."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytensor.printing as _pt
+from pytensor.printing import (
+    Print,
+    hex_digest,
+    min_informative_str,
+    pp,
+    pprint,
+    pydotprint,
+    var_descriptor,
+)
+
+from .forwarding import forward
+
+__all__ = [
+    "Print",
+    "debugprint",
+    "hex_digest",
+    "min_informative_str",
+    "pp",
+    "pprint",
+    "pydotprint",
+    "var_descriptor",
+]
+
+
+def debugprint(
+    obj: Any,
+    depth: int = -1,
+    print_type: bool = False,
+    file: Any = None,
+    ids: str = "CHAR",
+    stop_on_name: bool = False,
+    done: dict | None = None,
+    print_storage: bool = False,
+    **kwargs: Any,
+) -> Any:
+    """Print a graph as text.
+
+    Parameters
+    ----------
+    obj : Variable, Apply, compiled function, or list of these
+        The graph.
+    ids : {"CHAR", "int", "id", ""}
+        How variables are marked; PyTensor's `id_type`.
+    file : file, "str" or None
+        Where to; "str" returns the text.
+    depth, print_type, stop_on_name, done, print_storage, **kwargs
+        As in PyTensor.
+    """
+    return _pt.debugprint(
+        obj,
+        depth=depth,
+        print_type=print_type,
+        file=file,
+        id_type=kwargs.pop("id_type", ids),
+        stop_on_name=stop_on_name,
+        done=done,
+        print_storage=print_storage,
+        **kwargs,
+    )
+
+
+__getattr__, __dir__ = forward(__name__, "pytensor.printing")

@@ -1,0 +1,83 @@
+"""What differs between PyTensor's versions, or is not public there.
+
+Written against PyTensor 2.38 and 3.0; ``tests/test_theano_versions.py`` tells when a
+line here stops being true.
+
+* 3.0 calls ``Lop`` and ``Rop`` `pullback` and `pushforward`.
+* 3.0 warns of ``default_update``, of random variables that hide their generator, and of
+  ``scan`` that returns updates: all of that is how Theano's scripts work.
+* 3.0 moved ``debugmode`` and ``nanguardmode``, and dropped ``OrderedUpdates``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import pytensor
+import pytensor.gradient
+
+pullback: Callable = getattr(pytensor.gradient, "pullback", None) or (
+    pytensor.gradient.Lop
+)
+pushforward: Callable = getattr(pytensor.gradient, "pushforward", None) or (
+    pytensor.gradient.Rop
+)
+
+DEBUGMODE = ("pytensor.compile.debugmode", "pytensor.compile.debug.debugmode")
+NANGUARDMODE = (
+    "pytensor.compile.nanguardmode",
+    "pytensor.compile.debug.nanguardmode",
+)
+
+
+@contextmanager
+def _quiet() -> Any:
+    with warnings.catch_warnings():
+        for category in (DeprecationWarning, FutureWarning, PendingDeprecationWarning):
+            warnings.simplefilter("ignore", category)
+        yield
+
+
+def quiet() -> AbstractContextManager:
+    """Return a context in which PyTensor's advice on newer ways of writing is silent.
+
+    The one who wrote ``theano.scan(...)`` in 2015 can't follow it.
+    """
+    return _quiet()
+
+
+def first_of(names: tuple[str, ...], attribute: str) -> Any:
+    """Return `attribute` of the first of the modules `names` that exists."""
+    for name in names:
+        try:
+            return getattr(importlib.import_module(name), attribute)
+        except ImportError:
+            continue
+    raise ImportError(f"PyTensor {pytensor.__version__} has no {attribute} in {names}")
+
+
+def ordered_updates() -> type:
+    """Return PyTensor's ``OrderedUpdates``, or the dict that took its place."""
+    try:
+        return importlib.import_module("pytensor.updates").OrderedUpdates
+    except ImportError:
+        return dict
+
+
+def draw(op: Callable, rng: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+    """Draw from a random variable; the sample, and the generator after it.
+
+    `rng` moves on in every function that uses the sample.
+    """
+    with quiet():
+        sample = op(*args, rng=rng, **kwargs)
+        node = sample.owner
+        while node.op.__class__.__name__ == "DimShuffle":
+            node = node.inputs[0].owner
+        update = node.outputs[0]
+        rng.default_update = update
+    return sample, update

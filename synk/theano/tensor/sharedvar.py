@@ -1,0 +1,5 @@
+"""`theano.tensor.sharedvar`: PyTensor's."""
+
+from ..forwarding import forward
+
+__getattr__, __dir__ = forward(__name__, "pytensor.tensor.sharedvar")

@@ -1,0 +1,5 @@
+"""`theano.tensor.utils`: PyTensor's."""
+
+from ..forwarding import forward
+
+__getattr__, __dir__ = forward(__name__, "pytensor.tensor.utils")
