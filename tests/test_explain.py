@@ -193,17 +193,17 @@ def test_the_phases_of_rank_0_are_all_of_its_time_in_a_call(ranks):
 def test_computation_and_waiting_are_told_apart(two_ranks):
     f = slow_mean()
     rows = np.zeros(8)
-    rows[4:] = 5.0  # rank 1 takes 20 ms
+    rows[4:] = 15.0  # rank 1 takes 60 ms
     for _ in range(4):
         f(rows)
     explanation = f.explain()
     content = explanation.to_dict()
     fast, slow = content["calls"]["ranks"]
-    assert slow["compute"] >= 20
-    assert fast["compute"] < 10
-    assert fast["wait"] >= 10
-    assert slow["wait"] < 10
-    assert content["calls"]["milliseconds"] >= 20
+    assert slow["compute"] >= 60
+    assert fast["compute"] < 30
+    assert fast["wait"] >= 30
+    assert slow["wait"] < 30
+    assert content["calls"]["milliseconds"] >= 60
     assert content["lost"]["uneven"] == max(content["lost"].values())
     assert content["speed_up"]["predicted"] == pytest.approx(
         (fast["rows"] + fast["compute"] + slow["rows"] + slow["compute"])
@@ -217,25 +217,25 @@ def test_waits_in_the_middle_of_a_call_are_counted(two_ranks):
         mean = synk.ops.all_reduce(pt.ones(width) * Slow()(x).mean())
         f = synk.function([x], (mean.sum() + x, "gather"), mode=PY)
         for _ in range(3):
-            f(np.array([0.0, 0, 10, 10]))
+            f(np.array([0.0, 0, 30, 30]))
         fast, slow = f.explain().to_dict()["calls"]["ranks"]
-        assert fast["wait"] >= 10 > slow["wait"]
-        assert slow["compute"] >= 20 > 10 > fast["compute"]
+        assert fast["wait"] >= 30 > slow["wait"]
+        assert slow["compute"] >= 60 > 30 > fast["compute"]
 
 
 def test_a_call_that_compiles_or_fails_does_not_count(two_ranks):
     f = slow_mean()
-    f(np.array([60.0, 0]))  # compiles
+    f(np.array([200.0, 0]))  # compiles
     f(np.zeros(2))
-    f(np.array([60.0, 0]), num_slices=2)  # compiles
+    f(np.array([200.0, 0]), num_slices=2)  # compiles
     f(np.zeros(4), num_slices=2)
     with pytest.raises(ValueError, match="sleep length"):
         f(np.array([0.0, -1]))
     f(np.zeros(2))
     calls = f.explain().to_dict()["calls"]
     assert (calls["counted"], calls["left_out"]) == (3, 2)
-    assert calls["milliseconds"] < 30
-    assert all(row["compute"] < 15 for row in calls["ranks"])
+    assert calls["milliseconds"] < 60
+    assert all(row["compute"] < 60 for row in calls["ranks"])
 
 
 def test_times_are_those_of_the_present_session_and_rank_0s_after_its_end():
@@ -273,11 +273,11 @@ def test_ranks_are_asked_once_and_only_if_there_is_something_to_know(two_ranks):
 def test_ranks_without_rows_are_shown_as_waiting(two_ranks):
     f = slow_mean()
     for _ in range(3):
-        f(np.array([15.0]))
+        f(np.array([60.0]))
     busy, idle = f.explain().to_dict()["calls"]["ranks"]
     assert (busy["share"], idle["share"]) == (1, 0)
-    assert idle["compute"] < 5
-    assert idle["wait"] >= 10
+    assert idle["compute"] < 30
+    assert idle["wait"] >= 30
 
 
 # -- what follows ----------------------------------------------------------------------
@@ -285,12 +285,12 @@ def test_ranks_without_rows_are_shown_as_waiting(two_ranks):
 
 def test_a_gain_is_predicted_and_measured(two_ranks):
     f = slow_mean()
-    rows = np.full(8, 5.0)  # sleeping ranks do not disturb each other
+    rows = np.full(8, 20.0)  # sleeping ranks do not disturb each other
     for _ in range(4):
         f(rows)
     explanation = f.explain(rows, measure=True)
     content = explanation.to_dict()
-    assert content["serial"]["milliseconds"] >= 40
+    assert content["serial"]["milliseconds"] >= 160
     assert content["serial"]["rows"] == 8
     speed = content["speed_up"]
     assert speed["measured"] == pytest.approx(
@@ -319,22 +319,22 @@ def test_checks_and_as_theano_tell_the_serial_time_from_their_second_run(two_ran
         lambda f, rows: f.as_theano(rows),
     ):
         f = slow_mean()
-        rows = np.full(4, 10.0)
+        rows = np.full(4, 25.0)
         f(rows)
         f(rows)
         run(f, rows)
         assert f.explain().to_dict()["serial"] is None
         run(f, rows)
         content = f.explain().to_dict()
-        assert content["serial"]["milliseconds"] >= 40
+        assert content["serial"]["milliseconds"] >= 100
         assert content["speed_up"]["measured"] is not None
         # A check is no part of the call's time.
-        assert 20 <= content["calls"]["milliseconds"] < 40
+        assert 50 <= content["calls"]["milliseconds"] < 100
 
 
 def test_an_empty_function_is_said_to_be_faster_on_one_rank(two_ranks):
     f = synk.function([], [], mode=PY)
-    for _ in range(20):
+    for _ in range(300):
         f()
     content = f.explain().to_dict()
     assert content["speed_up"]["predicted"] < 1
