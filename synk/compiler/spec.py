@@ -386,8 +386,8 @@ _NAME_IT = (
 
 _REDUCE_IT = (
     "A gradient wants op='avg' if the cost is a mean over the rows, 'sum' if it is a"
-    " sum. Statistics over the rows want synk.ops.all_reduce around them. If it is meant"
-    " as it is, synk.ops.all_reduce(pytensor.grad(...)) is believed."
+    " sum. Statistics over the rows want synk.ops.all_reduce around them. If all is as"
+    " it is meant, synk.ops.all_reduce(pytensor.grad(...)) is believed."
 )
 
 
