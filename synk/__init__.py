@@ -1,6 +1,6 @@
 """synk: Theano functions, data-parallel on every core, from a serial script."""
 
-from . import ops, theano_finder, updates
+from . import nn, ops, theano_finder, updates
 from .checkpoints import load, save
 from .collectives import (
     all_gather,

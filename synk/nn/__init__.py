@@ -1,0 +1,56 @@
+"""What networks are made of: convolution, pooling, normalisation, losses.
+
+Convolution, pooling and patches are Ops with kernels in numpy and in JAX; what
+PyTensor's own Ops can say is an ordinary graph.
+"""
+
+from . import modes, rows  # noqa: F401  JAX, numba and the proof learn of the Ops
+from .activations import elu, log_softmax, relu, selu, softmax
+from .batchnorm import (
+    batch_normalization_test,
+    batch_normalization_train,
+    local_response_normalization,
+)
+from .conv import (
+    conv2d,
+    conv2d_grad_wrt_inputs,
+    conv2d_grad_wrt_weights,
+    conv2d_transpose,
+    conv3d,
+    conv3d_grad_wrt_inputs,
+    conv3d_grad_wrt_weights,
+)
+from .losses import (
+    binary_crossentropy,
+    categorical_crossentropy,
+    sigmoid_binary_crossentropy,
+)
+from .neighbours import images2neibs, neibs2images
+from .pool import pool_2d, pool_3d
+from .runtime import set_kernels
+
+__all__ = [
+    "batch_normalization_test",
+    "batch_normalization_train",
+    "binary_crossentropy",
+    "categorical_crossentropy",
+    "conv2d",
+    "conv2d_grad_wrt_inputs",
+    "conv2d_grad_wrt_weights",
+    "conv2d_transpose",
+    "conv3d",
+    "conv3d_grad_wrt_inputs",
+    "conv3d_grad_wrt_weights",
+    "elu",
+    "images2neibs",
+    "local_response_normalization",
+    "log_softmax",
+    "neibs2images",
+    "pool_2d",
+    "pool_3d",
+    "relu",
+    "selu",
+    "set_kernels",
+    "sigmoid_binary_crossentropy",
+    "softmax",
+]

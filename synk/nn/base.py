@@ -1,0 +1,83 @@
+"""What the Ops share: an Op of arrays with one kernel in numpy and one in JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.gradient import disconnected_type
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.op import Op
+from pytensor.scalar import upcast
+from pytensor.tensor.exceptions import ShapeError
+
+from .runtime import compute
+
+
+class KernelOp(Op):
+    """An Op of float tensors with one output, computed by two equivalent kernels.
+
+    Subclasses have ``numpy_kernel`` and ``jax_kernel``, which take an array for each
+    input; ``shaped_like``, the number of an input of which only the shape counts, or
+    None; and ``gradients``.
+    """
+
+    shaped_like: int | None = None
+
+    def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
+        """Return the output of the Op."""
+        return super().__call__(*inputs, **kwargs)
+
+    def numpy_kernel(self, *arrays: np.ndarray) -> np.ndarray:
+        """Return the output, computed by numpy."""
+        raise NotImplementedError
+
+    def jax_kernel(self, *arrays: Any) -> Any:
+        """Return the output, computed by JAX; traced."""
+        raise NotImplementedError
+
+    def symbolic_shape(self, input_shapes: Sequence) -> Sequence:
+        """Return the shape of the output, as symbolic sizes, from those of inputs."""
+        raise NotImplementedError
+
+    def gradients(
+        self, inputs: Sequence[Variable], output: Variable, cotangent: Variable
+    ) -> list[Variable | None]:
+        """Return the gradient by each input; None where it has none."""
+        raise NotImplementedError
+
+    def perform(self, node: Apply, inputs: Sequence, output_storage: Sequence) -> None:
+        """Compute the output on this process's cores."""
+        output_storage[0][0] = compute(self, *inputs)
+
+    def infer_shape(self, fgraph: Any, node: Apply, input_shapes: Sequence) -> Sequence:
+        """Return the shape of the output, so that it need not be computed for it."""
+        if getattr(fgraph, "shapes_at_hand", False):
+            raise ShapeError("JAX knows the output's shape; what computes it hides it")
+        return [tuple(self.symbolic_shape(input_shapes))]
+
+    def pullback(
+        self, inputs: Sequence, outputs: Sequence, cotangents: Sequence
+    ) -> list[Variable]:
+        """Return the gradients."""
+        found = self.gradients(inputs, outputs[0], cotangents[0])
+        return [disconnected_type() if g is None else g for g in found]
+
+    L_op = pullback  # type: ignore[assignment]  # its name before PyTensor 3
+
+    def connection_pattern(self, node: Apply) -> list[list[bool]]:
+        """Tell which inputs have a say in the values of the output."""
+        return [[i != self.shaped_like] for i in range(len(node.inputs))]
+
+
+def as_floats(*variables: Any) -> list[Any]:
+    """Return tensors of one float dtype, the widest of all."""
+    tensors = [pt.as_tensor_variable(var) for var in variables]
+    dtype = upcast(*(var.type.dtype for var in tensors))
+    if not dtype.startswith("float"):
+        if dtype.startswith("complex"):
+            raise TypeError(f"needs real numbers, got {dtype}")
+        dtype = upcast(dtype, "float32") if "8" in dtype else "float64"
+    return [var if var.type.dtype == dtype else pt.cast(var, dtype) for var in tensors]

@@ -1,0 +1,204 @@
+"""Batch normalisation and local response normalisation, as graphs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytensor.tensor as pt
+
+from .base import as_floats
+from .geometry import as_int, as_ints
+from .poolops import Pool
+
+_LEAST_EPSILON = 1e-5
+
+
+def batch_normalization_train(
+    inputs: Any,
+    gamma: Any,
+    beta: Any,
+    axes: Any = "per-activation",
+    epsilon: float = 1e-4,
+    running_average_factor: float = 0.1,
+    running_mean: Any = None,
+    running_var: Any = None,
+) -> tuple[Any, ...]:
+    """Normalise by the mean and variance of the batch at hand.
+
+    Parameters
+    ----------
+    inputs : tensor_like
+        Of any shape; axis 0 is the batch.
+    gamma, beta : tensor_like
+        Scale and offset. Of the inputs' shape, save for `axes`, along which they have
+        length 1 or which they leave out.
+    axes : {"per-activation", "spatial"}, int or tuple of int
+        Over which axes to take means: axis 0; all but axis 1, the channels; or these.
+    epsilon : float
+        Is added to the variance; at least 1e-5.
+    running_average_factor : float
+        How much the new statistics count in the running averages.
+    running_mean, running_var : tensor_like, optional
+        Running averages so far, both or none; of gamma's shape.
+
+    Returns
+    -------
+    tuple of TensorVariable
+        The result, and of gamma's shape the mean and 1 / sqrt(var + epsilon). With
+        running averages, these two as they are after the batch.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If parameters are none of these.
+
+    Notes
+    -----
+    S. Ioffe and C. Szegedy 2015, "Batch normalization". The running variance is that
+    of the population: var * m / (m - 1), with m numbers in a mean. In a function that
+    runs on several ranks, the statistics are those of each rank's own rows.
+    """
+    x = as_floats(inputs)[0]
+    reduced = _reduced_axes(x, axes)
+    epsilon = _checked_epsilon(epsilon)
+    if (running_mean is None) != (running_var is None):
+        raise TypeError("running_mean and running_var belong together: give both")
+    layout = _Layout(x, reduced)
+    gamma, beta = layout.spread("gamma", gamma), layout.spread("beta", beta)
+    mean = x.mean(axis=reduced, keepdims=True)
+    var = pt.sqr(x - mean).mean(axis=reduced, keepdims=True)
+    invstd = 1 / pt.sqrt(var + epsilon)
+    out = (x - mean) * (invstd * gamma) + beta
+    results = [out, layout.shrink(mean), layout.shrink(invstd)]
+    if running_mean is not None:
+        count = pt.prod([x.shape[axis] for axis in reduced]).astype(x.dtype)
+        rate = running_average_factor
+        spread = layout.spread("running_mean", running_mean)
+        results.append(layout.shrink(spread * (1 - rate) + mean * rate))
+        spread = layout.spread("running_var", running_var)
+        unbiased = var * (count / (count - 1))
+        results.append(layout.shrink(spread * (1 - rate) + unbiased * rate))
+    return tuple(results)
+
+
+def batch_normalization_test(
+    inputs: Any,
+    gamma: Any,
+    beta: Any,
+    mean: Any,
+    var: Any,
+    axes: Any = "per-activation",
+    epsilon: float = 1e-4,
+) -> Any:
+    """Normalise by a given mean and variance.
+
+    Parameters
+    ----------
+    inputs, gamma, beta, axes, epsilon
+        As for `batch_normalization_train`.
+    mean, var : tensor_like
+        Usually running averages; of gamma's shape.
+
+    Returns
+    -------
+    TensorVariable
+        Of the inputs' shape: gamma * (inputs - mean) / sqrt(var + epsilon) + beta.
+    """
+    x = as_floats(inputs)[0]
+    layout = _Layout(x, _reduced_axes(x, axes))
+    gamma, beta = layout.spread("gamma", gamma), layout.spread("beta", beta)
+    mean, var = layout.spread("mean", mean), layout.spread("var", var)
+    return (x - mean) * (gamma / pt.sqrt(var + _checked_epsilon(epsilon))) + beta
+
+
+def _reduced_axes(x: Any, axes: Any) -> tuple[int, ...]:
+    if axes == "per-activation":
+        return (0,)
+    if axes == "spatial":
+        return (0, *range(2, x.type.ndim))
+    if isinstance(axes, str):
+        raise ValueError(
+            f"axes must be 'per-activation', 'spatial' or numbers, got {axes!r}"
+        )
+    chosen = list(axes) if isinstance(axes, (tuple, list)) else [axes]
+    numbers = as_ints(chosen, len(chosen), "axes", 0)
+    if not numbers or len(set(numbers)) < len(numbers):
+        raise ValueError(f"axes must be different numbers, got {axes!r}")
+    if max(numbers) >= x.type.ndim:
+        raise ValueError(f"axes must be below {x.type.ndim}, got {axes!r}")
+    return tuple(sorted(numbers))
+
+
+def _checked_epsilon(epsilon: float) -> float:
+    if epsilon < _LEAST_EPSILON:
+        raise ValueError(f"epsilon must be at least {_LEAST_EPSILON}, got {epsilon}")
+    return epsilon
+
+
+class _Layout:
+    """Between the shape of parameters as the user has them, and one that broadcasts."""
+
+    def __init__(self, x: Any, reduced: tuple[int, ...]) -> None:
+        self.ndim = x.type.ndim
+        self.reduced = reduced
+        self.short = False
+
+    def spread(self, what: str, values: Any) -> Any:
+        """Return a parameter with as many axes as the inputs."""
+        values = pt.as_tensor_variable(values)
+        if values.type.ndim == self.ndim:
+            return pt.specify_broadcastable(values, *self.reduced)
+        kept = self.ndim - len(self.reduced)
+        if values.type.ndim != kept:
+            raise ValueError(
+                f"{what} must have {self.ndim} axes, or {kept} without those that are"
+                f" normalised, {self.reduced}; got {values.type.ndim}"
+            )
+        self.short = True
+        order = iter(range(kept))
+        return values.dimshuffle(
+            *("x" if axis in self.reduced else next(order) for axis in range(self.ndim))
+        )
+
+    def shrink(self, values: Any) -> Any:
+        """Return statistics in the shape in which parameters were given."""
+        if not self.short:
+            return values
+        kept = [axis for axis in range(self.ndim) if axis not in self.reduced]
+        return values.dimshuffle(*kept)
+
+
+def local_response_normalization(
+    inputs: Any, alpha: float = 1e-4, k: float = 2, beta: float = 0.75, n: int = 5
+) -> Any:
+    """Divide each channel by a norm of its neighbours.
+
+    Parameters
+    ----------
+    inputs : tensor_like
+        Shape (batch, channels, rows, columns).
+    alpha, k, beta : float
+    n : int
+        How many neighbouring channels count, the channel itself among them; odd.
+
+    Returns
+    -------
+    TensorVariable
+        inputs / (k + alpha * sum of the neighbours' squares) ** beta
+
+    Raises
+    ------
+    ValueError
+        If n is even.
+
+    Notes
+    -----
+    A. Krizhevsky et al. 2012, "ImageNet classification with deep convolutional neural
+    networks", section 3.3.
+    """
+    width = as_int(n, "n")
+    if width < 1 or width % 2 == 0:
+        raise ValueError(f"n must be odd, got {n}")
+    x = as_floats(inputs)[0]
+    over_channels = Pool((width, 1, 1), (1, 1, 1), (width // 2, 0, 0), True, "sum")
+    return x / (k + alpha * over_channels(pt.sqr(x))) ** beta

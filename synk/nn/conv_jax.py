@@ -1,0 +1,44 @@
+"""Convolution in JAX: XLA's correlation, and its transposes as JAX derives them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .convops import ConvOp
+
+
+def outputs(op: ConvOp, x: Any, w: Any) -> Any:
+    """Return the outputs from inputs (batch, channels, *image) and filters."""
+    from jax import lax
+
+    axes = "DHW"[-op.ndim :]
+    if op.flip:
+        w = lax.rev(w, tuple(range(2, op.ndim + 2)))
+    return lax.conv_general_dilated(
+        x,
+        w,
+        window_strides=op.stride,
+        padding=op.pads(w.shape),
+        rhs_dilation=op.dilation,
+        feature_group_count=op.groups,
+        dimension_numbers=("NC" + axes, "OI" + axes, "NC" + axes),
+        # What a GPU would otherwise round to 10 bits of mantissa.
+        precision=lax.Precision.HIGHEST if x.dtype.itemsize > 2 else None,
+    )
+
+
+def inputs(op: ConvOp, x: Any, w: Any, y: Any) -> Any:
+    """Return the adjoint in the inputs, of which x has the shape."""
+    import jax
+
+    shape = jax.ShapeDtypeStruct(x.shape, y.dtype)
+    return jax.linear_transpose(lambda x: outputs(op, x, w), shape)(y)[0]
+
+
+def filters(op: ConvOp, x: Any, w: Any, y: Any) -> Any:
+    """Return the adjoint in the filters, of which w has the shape."""
+    import jax
+
+    shape = jax.ShapeDtypeStruct(w.shape, y.dtype)
+    return jax.linear_transpose(lambda w: outputs(op, x, w), shape)(y)[0]

@@ -1,0 +1,141 @@
+"""Convolution in numpy: windows as columns of a matrix, and BLAS.
+
+The columns are as many times larger than the images as a window has pixels; they are
+made for so much of the outputs at a time that they stay in the cache (K. Chellapilla
+et al. 2006, "High performance convolutional neural networks for document processing").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from math import prod
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from .geometry import Pads
+
+if TYPE_CHECKING:
+    from .convops import ConvOp
+
+Shape = Sequence[int]
+
+_BLOCK = 2**21
+"""Bytes of columns at a time: about what a core's cache holds."""
+
+
+def outputs(op: ConvOp, x: np.ndarray, w: np.ndarray, shape: Shape) -> np.ndarray:
+    """Return the outputs from inputs (batch, channels, *image) and filters."""
+    y = np.empty(shape, x.dtype)
+    matrices = _matrices(op, w)
+    padded = pad(x, op.pads(w.shape))
+    for block in _blocks(op, w.shape, y):
+        np.matmul(matrices, block.gather(padded), out=block.outputs)
+    return y
+
+
+def inputs(op: ConvOp, x: Shape, w: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return the adjoint in the inputs, whose shape is `x`."""
+    pads = op.pads(w.shape)
+    sizes = [size + sum(ends) for size, ends in zip(x[2:], pads, strict=True)]
+    padded = np.zeros((*x[:2], *sizes), y.dtype)
+    matrices = _matrices(op, w).swapaxes(1, 2)
+    for block in _blocks(op, w.shape, np.ascontiguousarray(y)):
+        np.matmul(matrices, block.outputs, out=block.matrix)
+        block.scatter(padded)
+    inner = (slice(p[0], p[0] + n) for n, p in zip(x[2:], pads, strict=True))
+    return padded[(slice(None), slice(None), *inner)]
+
+
+def filters(op: ConvOp, x: np.ndarray, w: Shape, y: np.ndarray) -> np.ndarray:
+    """Return the adjoint in the filters, whose shape is `w`."""
+    total = np.zeros((op.groups, w[0] // op.groups, prod(w[1:])), y.dtype)
+    padded = pad(x, op.pads(w))
+    for block in _blocks(op, w, np.ascontiguousarray(y)):
+        columns = block.gather(padded).swapaxes(2, 3)
+        for result, matrix in zip(block.outputs, columns, strict=True):
+            total += np.matmul(result, matrix)
+    return _flipped(op, total.reshape(w))
+
+
+def pad(x: np.ndarray, pads: Pads, fill: float = 0) -> np.ndarray:
+    """Return an array with a margin around its last axes."""
+    if not any(map(any, pads)):
+        return x
+    leading = x.ndim - len(pads)
+    return np.pad(x, [(0, 0)] * leading + list(pads), constant_values=fill)
+
+
+def _flipped(op: ConvOp, w: np.ndarray) -> np.ndarray:
+    return np.flip(w, tuple(range(2, op.ndim + 2))) if op.flip else w
+
+
+def _matrices(op: ConvOp, w: np.ndarray) -> np.ndarray:
+    """Return for each group (filters, channels and pixels of a window)."""
+    shape = (op.groups, w.shape[0] // op.groups, prod(w.shape[1:]))
+    return np.ascontiguousarray(_flipped(op, w)).reshape(shape)
+
+
+class _Block(NamedTuple):
+    """Some images, or some rows of one, and room for their columns."""
+
+    images: slice
+    windows: list[tuple]
+    """Each place in the window, and where it lies in a padded image."""
+    columns: np.ndarray
+    """Shape (images, channels, *window, *pixels)."""
+    matrix: np.ndarray
+    """The same as (images, groups, channels and pixels of a window, pixels)."""
+    outputs: np.ndarray
+    """The block's part of these: (images, groups, filters, pixels)."""
+
+    def gather(self, padded: np.ndarray) -> np.ndarray:
+        """Return the matrix, filled from padded images."""
+        for at, where in self.windows:
+            self.columns[at] = padded[(self.images, slice(None), *where)]
+        return self.matrix
+
+    def scatter(self, padded: np.ndarray) -> None:
+        """Add the matrix to where it comes from."""
+        for at, where in self.windows:
+            padded[(self.images, slice(None), *where)] += self.columns[at]
+
+
+def _blocks(op: ConvOp, w: Shape, y: np.ndarray) -> Iterator[_Block]:
+    batch, rows, rest = y.shape[0], y.shape[2], y.shape[3:]
+    channels, window = w[1] * op.groups, tuple(w[2:])
+    row_bytes = max(1, channels * prod(window) * prod(rest) * y.itemsize)
+    some_rows = min(rows, max(1, _BLOCK // row_bytes))
+    some_images = max(1, _BLOCK // (row_bytes * rows)) if some_rows == rows else 1
+    room = np.empty(
+        min(batch, some_images) * some_rows * row_bytes // y.itemsize, y.dtype
+    )
+    flat = y.reshape(batch, op.groups, w[0] // op.groups, -1)
+    for image in range(0, batch, some_images):
+        images = slice(image, min(batch, image + some_images))
+        count = images.stop - image
+        for first in range(0, rows, some_rows):
+            part = (min(rows, first + some_rows) - first, *rest)
+            shape = (count, channels, *window, *part)
+            columns = room[: prod(shape)].reshape(shape)
+            per_group = prod(w[1:])
+            yield _Block(
+                images,
+                list(_windows(op, window, first, part)),
+                columns,
+                columns.reshape(count, op.groups, per_group, prod(part)),
+                flat[images, ..., first * prod(rest) : (first + part[0]) * prod(rest)],
+            )
+
+
+def _windows(op: ConvOp, window: Shape, first: int, pixels: Shape) -> Iterator[tuple]:
+    firsts = (first, *(0,) * (op.ndim - 1))
+    axes = list(zip(op.dilation, firsts, pixels, op.stride, strict=True))
+    for at in product(*map(range, window)):
+        starts = [i * d + f * s for i, (d, f, _, s) in zip(at, axes, strict=True)]
+        where = tuple(
+            slice(start, start + (n - 1) * s + 1, s)
+            for start, (_, _, n, s) in zip(starts, axes, strict=True)
+        )
+        yield (slice(None), slice(None), *at), where

@@ -1,0 +1,147 @@
+"""What the Ops do with rows, the images of a batch: rules for the splitting proof.
+
+All work on each image by itself, along axis 0, save for `ConvFilters`, which is a sum
+over the images. See `compiler.domain` for what a rule has to preserve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pytensor.graph.basic import Apply, Variable
+
+from ..compiler.domain import (
+    Fold,
+    Refused,
+    Rows,
+    Same,
+    Value,
+    describe,
+    independent,
+    plain,
+    product,
+)
+from ..compiler.rules.base import rule
+from ..compiler.rules.products import contract
+from .convops import Conv, ConvFilters, ConvInputs
+from .neighbours import Margins, Patches, PatchesSum
+from .poolops import Pool, PoolOp
+from .templates import LikeInputs
+
+
+@rule(Conv)
+def conv(node: Apply, values: list[Value]) -> Value:
+    """Linear in both inputs, for each image."""
+    x, w = node.inputs
+    return _product([x, w], values, [True, False], True)
+
+
+@rule(ConvInputs)
+def conv_inputs(node: Apply, values: list[Value]) -> Value:
+    """Linear in filters and outputs, for each image."""
+    _, w, y = node.inputs
+    return _product([w, y], values[1:], [False, True], True)
+
+
+@rule(ConvFilters)
+def conv_filters(node: Apply, values: list[Value]) -> Value:
+    """Sum over the images, linear in inputs and outputs."""
+    x, _, y = node.inputs
+    return _product([x, y], [values[0], values[2]], [True, True], False)
+
+
+def _product(
+    operands: Sequence[Variable],
+    values: Sequence[Value],
+    of_images: Sequence[bool],
+    gives_images: bool,
+) -> Value:
+    labels = []
+    for i, (var, value) in enumerate(zip(operands, values, strict=True)):
+        first = "image" if of_images[i] else f"{i}, 0"
+        labels.append([first, *(f"{i}, {j}" for j in range(1, var.type.ndim))])
+        if isinstance(value, Rows) and not (of_images[i] and value.axis == 0):
+            raise Refused("works on all rows together")
+    return contract(operands, values, labels, ["image"] if gives_images else [])
+
+
+@rule(LikeInputs)
+def like_inputs(node: Apply, values: list[Value]) -> Value:
+    """Zeros, as many images as there are outputs."""
+    outputs = plain(values[1])
+    if isinstance(outputs, Rows):
+        return replace(_leading(outputs, 1), power=None)
+    return Same(None)
+
+
+@rule(Pool)
+def pool(node: Apply, values: list[Value]) -> Value:
+    """For each image; sums of sums are sums, and maxima of maxima maxima."""
+    value = plain(values[0])
+    if isinstance(value, Rows):
+        return _leading(value, node.inputs[0].type.ndim - node.op.ndim)
+    if isinstance(value, Same):
+        return Same(value.power)
+    if value == Fold("max") if node.op.mode == "max" else _is_sum(value):
+        return value
+    raise Refused(f"pools {describe(value)}")
+
+
+@rule(PoolOp)
+def pool_gradient(node: Apply, values: list[Value]) -> Value:
+    """Linear in the last input; the others choose pixels, or say the shape."""
+    *images, last = map(plain, values)
+    if isinstance(last, Rows):
+        _leading(last, node.inputs[0].type.ndim - node.op.ndim)
+    if node.op.mode != "max":
+        return last if isinstance(last, (Rows, Same)) else independent([last])
+    choice = independent(images)
+    if isinstance(choice, Rows) is not isinstance(last, Rows):
+        raise Refused("meets images with something of fixed length")
+    return product([choice, last])
+
+
+@rule(Patches)
+def patches(node: Apply, values: list[Value]) -> Value:
+    """Elements of each image, as rows that follow those of the image before."""
+    value = plain(values[0])
+    return replace(_leading(value, 1), length=_many(value)) if _has(value) else value
+
+
+@rule(PatchesSum)
+def patches_sum(node: Apply, values: list[Value]) -> Value:
+    """Linear in the patches, for each image."""
+    images, parts = map(plain, values)
+    if _has(images) is not _has(parts):
+        raise Refused("meets images with something of fixed length")
+    if isinstance(images, Rows) and isinstance(parts, Rows):
+        return replace(_leading(images, 1), power=_leading(parts, 1).power)
+    return parts if isinstance(parts, Same) or _is_sum(parts) else independent([parts])
+
+
+@rule(Margins)
+def margins(node: Apply, values: list[Value]) -> Value:
+    """Each image with zeros, or elements of its own, around it."""
+    value = plain(values[0])
+    return _leading(value, 2) if isinstance(value, Rows) else value
+
+
+def _has(value: Value) -> bool:
+    return isinstance(value, Rows)
+
+
+def _many(value: Value) -> str:
+    return "?" if isinstance(value, Rows) and value.length == "?" else "kn"
+
+
+def _is_sum(value: Value) -> bool:
+    return isinstance(value, Fold) and value.op == "sum"
+
+
+def _leading(value: Value, axes: int) -> Rows:
+    """Return rows that are along one of the first axes."""
+    assert isinstance(value, Rows)
+    if value.axis >= axes:
+        raise Refused("works on all rows together")
+    return value

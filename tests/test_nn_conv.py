@@ -1,0 +1,285 @@
+"""Convolution: against sums written out, its gradients against differences."""
+
+from __future__ import annotations
+
+import pickle
+from itertools import product
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from networks import check_derivatives, compiled, evaluate, few
+from pytensor.compile.mode import Mode
+from scipy.signal import correlate
+
+import synk
+
+
+def reference(x, w, border, stride, flip, dilation, groups):
+    """Return the convolution by scipy, one pair of channels at a time."""
+    ndim = x.ndim - 2
+    reach = [(k - 1) * d + 1 for k, d in zip(w.shape[2:], dilation, strict=True)]
+    pads = {
+        "valid": [(0, 0)] * ndim,
+        "half": [(r // 2, r // 2) for r in reach],
+        "full": [(r - 1, r - 1) for r in reach],
+    }.get(border if isinstance(border, str) else "", border)
+    if isinstance(pads, int):
+        pads = [pads] * ndim
+    pads = [(p, p) if isinstance(p, int) else p for p in pads]
+    x = np.pad(x, [(0, 0), (0, 0), *pads])
+    spread = np.zeros((*w.shape[:2], *reach))
+    spread[(..., *(slice(None, None, d) for d in dilation))] = w
+    if flip:
+        spread = np.flip(spread, tuple(range(2, ndim + 2)))
+    steps = tuple(slice(None, None, s) for s in stride)
+    per_group = w.shape[0] // groups
+    images = [
+        [
+            sum(
+                correlate(image[o // per_group * w.shape[1] + c], spread[o, c], "valid")
+                for c in range(w.shape[1])
+            )[steps]
+            for o in range(w.shape[0])
+        ]
+        for image in x
+    ]
+    return np.array(images)
+
+
+@st.composite
+def convolutions(draw, ndim):
+    """Draw shapes that fit, and parameters."""
+    small = st.integers(1, 2)
+    window = [draw(st.integers(1, 3)) for _ in range(ndim)]
+    dilation = [draw(small) for _ in range(ndim)]
+    reach = [(k - 1) * d + 1 for k, d in zip(window, dilation, strict=True)]
+    image = [r + draw(st.integers(0, 3)) for r in reach]
+    groups = draw(small)
+    channels, filters = draw(small), draw(small) * groups
+    pad = st.integers(0, 2)
+    border = draw(
+        st.sampled_from(["valid", "half", "full"])
+        | pad
+        | st.tuples(*[pad] * ndim)
+        | st.tuples(*[st.tuples(pad, pad)] * ndim)
+    )
+    parameters = (
+        border,
+        tuple(draw(small) for _ in range(ndim)),
+        draw(st.booleans()),
+        tuple(dilation),
+        groups,
+    )
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    x = rng.normal(size=(draw(small), channels * groups, *image))
+    return x, rng.normal(size=(filters, channels, *window)), parameters
+
+
+CONV = {2: synk.nn.conv2d, 3: synk.nn.conv3d}
+
+
+@pytest.mark.parametrize("ndim", [2, 3])
+def test_a_convolution_is_the_sum_over_channels_and_pixels(ndim):
+    @few
+    @given(convolutions(ndim))
+    def check(case):
+        x, w, parameters = case
+        got = evaluate(lambda x, w: CONV[ndim](x, w, *parameters), x, w)
+        expected = reference(x, w, *parameters)
+        assert got.dtype == "float64"
+        assert got.shape == expected.shape
+        np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-10)
+
+    check()
+
+
+@pytest.mark.parametrize("ndim", [2, 3])
+def test_first_and_second_derivatives_are_those_of_differences(ndim):
+    @few
+    @given(convolutions(ndim))
+    def check(case):
+        x, w, parameters = case
+        check_derivatives(lambda x, w: CONV[ndim](x, w, *parameters), x, w)
+
+    check()
+
+
+@few
+@given(convolutions(2))
+def test_shapes_are_inferred_and_without_computing(case):
+    x, w, parameters = case
+    xs, ws = pt.tensor4("x"), pt.tensor4("w")
+    y = synk.nn.conv2d(xs, ws, *parameters)
+    f = pytensor.function([xs, ws], y.shape, mode=Mode("py", "fast_run"))
+    assert not any("Conv" in str(node.op) for node in f.maker.fgraph.toposort())
+    expected = reference(x, w, *parameters).shape
+    assert tuple(f(x, w)) == expected
+    known = synk.nn.conv2d(pt.constant(x), pt.constant(w), *parameters)
+    assert known.type.shape == expected
+
+
+@few
+@given(convolutions(2), st.booleans())
+def test_the_named_gradients_are_those_of_grad(case, as_shape):
+    x, w, parameters = case
+    xs, ws = pt.tensor4("x"), pt.tensor4("w")
+    y = synk.nn.conv2d(xs, ws, *parameters)
+    g = np.random.default_rng(0).normal(size=reference(x, w, *parameters).shape)
+    gs = pt.tensor4("g")
+    shapes = (
+        [x.shape, w.shape]
+        if as_shape
+        else [(None, None, *x.shape[2:])] + [(None, None, *w.shape[2:])]
+    )
+    named = [
+        synk.nn.conv2d_grad_wrt_inputs(gs, ws, shapes[0], *parameters),
+        synk.nn.conv2d_grad_wrt_weights(xs, gs, shapes[1], *parameters),
+    ]
+    expected = pytensor.grad((y * gs).sum(), [xs, ws])
+    got = compiled([xs, ws, gs], [*named, *expected])(x, w, g)
+    for one, other in zip(got[:2], got[2:], strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-10)
+
+
+def test_gradients_of_volumes_are_those_of_grad():
+    rng = np.random.default_rng(1)
+    x, w = rng.normal(size=(2, 2, 5, 4, 6)), rng.normal(size=(3, 2, 2, 3, 2))
+    options = {"border_mode": (1, 0, (2, 1)), "subsample": (2, 1, 2)}
+    xs, ws, gs = (pt.tensor5(name) for name in "xwg")
+    y = synk.nn.conv3d(xs, ws, **options)
+    named = [
+        synk.nn.conv3d_grad_wrt_inputs(gs, ws, x.shape, **options),
+        synk.nn.conv3d_grad_wrt_weights(xs, gs, w.shape, **options),
+    ]
+    expected = pytensor.grad((y * gs).sum(), [xs, ws])
+    g = rng.normal(size=evaluate(lambda x, w: CONV[3](x, w, **options), x, w).shape)
+    got = compiled([xs, ws, gs], [*named, *expected])(x, w, g)
+    for one, other in zip(got[:2], got[2:], strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-10)
+
+
+def test_a_transposed_convolution_is_the_adjoint():
+    """Its product with any x is that of the convolution of x with its input."""
+    rng = np.random.default_rng(2)
+    w, y = rng.normal(size=(3, 2, 3, 2)), rng.normal(size=(2, 3, 4, 5))
+    for border, shape in product(
+        ["valid", "half", ((0, 1), (1, 0))], [None, (None, None), "larger"]
+    ):
+        options = {"border_mode": border, "subsample": (2, 3)}
+
+        def build(y, w, shape=shape, options=options):
+            return synk.nn.conv2d_transpose(y, w, shape, **options)
+
+        if shape == "larger":
+            smallest = evaluate(
+                lambda y, w, build=build: build(y, w, shape=None), y, w
+            ).shape
+            shape = (2, 2, smallest[2] + 1, smallest[3] + 2)
+            build.__defaults__ = (shape, options)
+        got = evaluate(build, y, w)
+        if shape not in (None, (None, None)):
+            assert got.shape == shape
+        x = rng.normal(size=got.shape)
+        forward = reference(x, w, border, (2, 3), True, (1, 1), 1)
+        assert forward.shape == y.shape
+        np.testing.assert_allclose((got * x).sum(), (forward * y).sum(), rtol=1e-10)
+
+
+def test_derivatives_of_a_transposed_convolution_are_those_of_differences():
+    rng = np.random.default_rng(3)
+    y, w = rng.normal(size=(1, 4, 3, 2)), rng.normal(size=(4, 1, 3, 3))
+    check_derivatives(
+        lambda y, w: synk.nn.conv2d_transpose(
+            y, w, border_mode="half", subsample=2, num_groups=2
+        ),
+        y,
+        w,
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_results_have_the_dtype_of_the_inputs(dtype):
+    x, w = np.ones((1, 1, 3, 3), dtype), np.ones((1, 1, 2, 2), dtype)
+    xs, ws = pt.tensor4("x", dtype=dtype), pt.tensor4("w", dtype=dtype)
+    y = synk.nn.conv2d(xs, ws)
+    for result in compiled([xs, ws], [y, *pytensor.grad(y.sum(), [xs, ws])])(x, w):
+        assert result.dtype == dtype
+
+
+def test_many_rows_and_images_are_cut_into_blocks_that_add_up(monkeypatch):
+    rng = np.random.default_rng(4)
+    x, w = rng.normal(size=(5, 2, 9, 7)), rng.normal(size=(4, 1, 3, 3))
+    parameters = ((1, 1), (2, 1), True, (1, 1), 2)
+    expected = reference(x, w, *parameters)
+    for block in (1, 1000, 5000, 20000):
+        monkeypatch.setattr("synk.nn.conv_numpy._BLOCK", block)
+        got = evaluate(lambda x, w: synk.nn.conv2d(x, w, *parameters), x, w)
+        np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-10)
+    monkeypatch.setattr("synk.nn.conv_numpy._BLOCK", 1000)
+    check_derivatives(lambda x, w: synk.nn.conv2d(x, w, *parameters), x, w)
+
+
+def test_ops_are_pickled_with_their_parameters():
+    xs, ws = pt.tensor4("x"), pt.tensor4("w")
+    y = synk.nn.conv2d(xs, ws, (1, (0, 2)), 2, False, 2)
+    outputs = [y, *pytensor.grad(y.sum(), [xs, ws])]
+    _, _, *copies = pickle.loads(pickle.dumps([xs, ws, *outputs]))
+    for one, other in zip(copies, outputs, strict=True):
+        assert one.owner.op == other.owner.op
+        assert hash(one.owner.op) == hash(other.owner.op)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"border_mode": "same"}, "got 'same'"),
+        ({"border_mode": -1}, "at least 0"),
+        ({"border_mode": (1, 1, 1)}, "2 entries"),
+        ({"subsample": 0}, "at least 1"),
+        ({"subsample": (1, 2, 3)}, "one int or 2"),
+        ({"filter_dilation": 0}, "at least 1"),
+        ({"num_groups": 0}, "at least 1"),
+    ],
+)
+def test_parameters_that_make_no_sense_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        synk.nn.conv2d(pt.tensor4(), pt.tensor4(), **options)
+
+
+def test_tensors_of_other_ndim_and_dtype_are_refused():
+    with pytest.raises(TypeError, match="takes tensors of 4"):
+        synk.nn.conv2d(pt.matrix(), pt.tensor4())
+    with pytest.raises(TypeError, match="complex"):
+        synk.nn.conv2d(pt.tensor4(dtype="complex128"), pt.tensor4())
+    with pytest.raises(TypeError, match="known ints"):
+        synk.nn.conv2d(pt.tensor4(), pt.tensor4(), subsample=pt.iscalar())
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "message"),
+    [
+        ((1, 3, 5, 5), (2, 2, 3, 3), "have 3 channels"),
+        ((1, 2, 5, 2), (2, 2, 3, 3), "do not fit"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused(x, w, message):
+    with pytest.raises(ValueError, match=message):
+        evaluate(synk.nn.conv2d, np.ones(x), np.ones(w))
+    with pytest.raises(ValueError, match=message):
+        synk.nn.conv2d(pt.zeros(x), pt.zeros(w))
+
+
+def test_numba_computes_the_same():
+    rng = np.random.default_rng(5)
+    x, w = rng.normal(size=(2, 2, 5, 5)), rng.normal(size=(3, 2, 2, 2))
+    xs, ws = pt.tensor4("x"), pt.tensor4("w")
+    y = pt.tanh(synk.nn.conv2d(xs, ws))
+    outputs = [y, *pytensor.grad(y.sum(), [xs, ws])]
+    f = pytensor.function([xs, ws], outputs, mode="NUMBA")
+    expected = compiled([xs, ws], outputs)(x, w)
+    for one, other in zip(f(x, w), expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-10)

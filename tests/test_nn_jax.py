@@ -1,0 +1,40 @@
+"""The tests of `synk.nn` again: in JAX mode, and with XLA behind ``perform``.
+
+A process in which XLA runs cannot fork ranks any more, which most other tests do; so
+these run in a process of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+FILES = [
+    path for path in sorted(HERE.glob("test_nn_*.py")) if path.name != "test_nn_jax.py"
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["JAX", "xla"])
+def test_all_is_the_same(where):
+    pytest.importorskip("jax", reason="JAX, of the extra synk[jax], is not installed")
+    env = {**os.environ, "SYNK_TEST_NN": where, "JAX_PLATFORMS": "cpu"}
+    if where == "xla":
+        env["SYNK_NN"] = "xla"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *FILES],
+        cwd=HERE.parent,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    assert " passed" in done.stdout
+    assert "failed" not in done.stdout
