@@ -147,7 +147,7 @@ def warn_or_raise(findings: Iterable[Finding], strict: bool, advice: str) -> Non
 
 def _callers_level() -> int:
     """Return how far up the script is that called the package."""
-    package = os.path.dirname(os.path.dirname(__file__))
+    package = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_code.co_filename.startswith(package):
         frame, level = frame.f_back, level + 1
