@@ -48,8 +48,8 @@ class Times:
     __slots__ = (
         "_before",
         "_began",
-        "_is_left_out",
         "_last",
+        "_skipped",
         "counted",
         "is_fresh",
         "label",
@@ -74,7 +74,7 @@ class Times:
         self.is_fresh = False
         self._before: list[float] | None = None
         self._began = self._last = 0.0
-        self._is_left_out = False
+        self._skipped = 0.0
 
     def begin(self, start: float, share: int, tracer: Tracer | None) -> None:
         """Begin a call of so many rows; `start` is when its first phase began."""
@@ -112,7 +112,8 @@ class Times:
         if self.is_fresh:
             assert self._before is not None
             self.seconds[:] = self._before
-            self._before, self.is_fresh, self._is_left_out = None, False, True
+            self._before, self.is_fresh = None, False
+            self._skipped = now - self._began
             self.left_out += 1
         else:
             self.counted += 1
@@ -139,12 +140,16 @@ class Times:
         if self.tracer is not None:
             self.tracer.add("wait", self, self._last, joined)
             self.tracer.add(what, self, start, now)
-        if self._is_left_out:
-            self._is_left_out = False
-            return
-        self.seconds[WAIT] += joined - self._last
-        self.launched += now - start
-        self.launches += calls
+        wait = joined - self._last
+        if self._skipped:  # the first call; others may have taken longer for it
+            start += self._skipped + wait
+            calls -= 1
+            self._skipped = 0.0
+        else:
+            self.seconds[WAIT] += wait
+        if calls:
+            self.launched += now - start
+            self.launches += calls
 
 
 UNCOUNTED = Times()

@@ -152,9 +152,10 @@ def test_rank_0s_own_values_and_local_updates_are_not_compared(two_ranks, x):
         f(ROWS, check="serial", output_subset=[0])
 
 
+@pytest.mark.filterwarnings("ignore:RandomStream is deprecated")
 def test_random_functions_are_refused_and_draw_nothing(two_ranks, x):
-    rng = pytensor.shared(np.random.default_rng(3), "rng")
-    _, mask = pt.random.bernoulli(0.5, size=x.shape, rng=rng, return_next_rng=True)
+    mask = pt.random.RandomStream(3).bernoulli(0.5, size=x.shape)
+    rng = mask.owner.inputs[0]
     f = synk.function([x], (x * mask).mean(), mode=PY)
     state = rng.get_value().bit_generator.state
     with refused(ValueError, "random, and each rank draws numbers"):

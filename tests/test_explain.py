@@ -238,6 +238,17 @@ def test_a_call_that_compiles_or_fails_does_not_count(two_ranks):
     assert all(row["compute"] < 60 for row in calls["ranks"])
 
 
+def test_a_run_alone_tells_the_times_of_all_calls_but_the_first(two_ranks):
+    f = slow_mean()
+    f.run([slice(0, 2), *[slice(2, 6)] * 4], np.array([300.0, 0, 10, 10, 10, 10]))
+    calls = f.explain().to_dict()["calls"]
+    assert (calls["counted"], calls["left_out"]) == (4, 1)
+    assert [row["share"] for row in calls["ranks"]] == [2, 2]
+    assert 20 <= calls["milliseconds"] < 75
+    for row in calls["ranks"]:
+        assert 20 <= row["compute"] < 75
+
+
 def test_times_are_those_of_the_present_session_and_rank_0s_after_its_end():
     f, x, y = training_step()
     with synk.session(2):

@@ -488,7 +488,7 @@ def new_gathering():
 
 
 COMMANDS = [
-    ("synk.function", "worker_call"),
+    ("synk.calls", "worker_call"),
     ("synk.collectives", "worker_reduce"),
     ("synk.collectives", "worker_broadcast"),
     ("synk.replication", "worker_replicate_variables"),
