@@ -141,6 +141,7 @@ def accepted():
     yield "length", ROWS, "sum"
     yield "twice the length", 2 * ROWS, "sum"
     yield "columns", X.shape[1], None
+    yield "lengths of several axes", (X3.shape * np.array([1, 2, 3]))[1:], None
     yield "rows", X, "gather"
     yield "prediction", X @ W + B, "gather"
     yield "class", (X @ W).argmax(axis=1), "gather"
@@ -325,6 +326,10 @@ def refused():
     yield "exp of a sum", pt.exp(Y.sum()), "Exp"
     yield "wrapping sum", BYTES.sum(dtype="uint8") / 2.0, "Sum"
     yield "sum cut to integers", X.sum(dtype="int64") / 2.0, "Sum"
+    yield "length times weights", (Y.shape * V).sum(), "Mul"
+    yield "shape", X.shape, "Shape"
+    yield "wrapping product", pt.dot(BYTES, BYTES), "Dot"
+    yield "wrapping maximum", BYTES.max() + np.uint8(9), "Add"
     yield "any maximum", pt.any(X.max(axis=0)), "Neq"
     yield (
         "maxima put in one place",

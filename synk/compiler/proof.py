@@ -8,6 +8,7 @@ updates, and for gradients that :func:`synk.grad` reduces.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import warnings
@@ -22,7 +23,17 @@ from ..comm.ops import check_dtype
 from ..errors import SplitError, SplitWarning
 from ..ops import AllReduce
 from . import rules  # noqa: F401  registers them
-from .domain import Fold, Power, Rows, Same, Unknown, Value, describe
+from .domain import (
+    Fold,
+    Power,
+    Refused,
+    Rows,
+    Same,
+    Unknown,
+    Value,
+    describe,
+    plain,
+)
 from .rules.base import name, op_name
 from .walk import infer
 
@@ -110,6 +121,8 @@ def prove(
         The op named, or that to fall back to.
     named : bool
     """
+    with contextlib.suppress(Refused):
+        value = plain(value)
     ops = [found for found in ops_of(value) if _suits(found, var)]
     if not named and ops:
         op = ops[0]

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import io_toposort
 
-from .domain import Refused, Rows, Unknown, Value
-from .rules.base import is_tolerant, literal, name, op_name, rule_for
+from .domain import Fold, Refused, Rows, Unknown, Value, describe
+from .rules.base import is_short, is_tolerant, literal, name, op_name, rule_for
 
 
 def infer(
@@ -60,8 +60,13 @@ def _apply(node: Apply, values: list[Value]) -> Sequence[Value]:
 
 
 def _check(var: Variable, value: Value) -> Value:
-    """Give up where a type fixes the number of rows, on every rank alike."""
+    """Give up where a type fixes the number of rows, or cannot hold a sum of them."""
+    why = ""
     if isinstance(value, Rows) and var.type.shape[value.axis] is not None:
-        assert var.owner is not None
-        return Unknown(op_name(var.owner.op), name(var), "fixes the number of rows")
-    return value
+        why = "fixes the number of rows"
+    if isinstance(value, Fold) and value.op in ("sum", "prod") and is_short(var):
+        why = f"has {describe(value)} in short integers, which wrap around"
+    if not why:
+        return value
+    assert var.owner is not None
+    return Unknown(op_name(var.owner.op), name(var), why)

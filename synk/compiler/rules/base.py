@@ -89,6 +89,12 @@ def check_spread(
             )
 
 
+def is_short(var: Variable) -> bool:
+    """Tell whether a variable holds integers that wrap around in ordinary use."""
+    dtype = var.type.numpy_dtype
+    return dtype.kind in "iu" and dtype.itemsize < 4
+
+
 def name(var: Variable) -> str:
     """Return a short name for a variable."""
     if var.name or var.owner is None:

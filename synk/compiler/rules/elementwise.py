@@ -30,7 +30,7 @@ from ..domain import (
     product,
     total,
 )
-from .base import check_spread, rule
+from .base import check_spread, is_short, rule
 
 ScalarRule = Callable[[Apply, list[Value]], Value]
 
@@ -43,9 +43,9 @@ def elemwise(node: Apply, values: list[Value]) -> Value:
     for value in values[of_shape_only:]:
         if isinstance(value, Unknown):
             return value
-    listed = [value for value in values if isinstance(value, Listed)]
-    if listed and all(isinstance(value, (Listed, Same)) for value in values):
-        return _entrywise(node, values, scalar_rule, len(listed[0].entries))
+    kinds = {type(value) for value in values}
+    if Listed in kinds and kinds <= {Listed, Same}:
+        return _entrywise(node, values, scalar_rule)
     for value in values:
         if isinstance(value, (Rows, Position)):
             axis = value.axis - node.outputs[0].type.ndim
@@ -53,9 +53,10 @@ def elemwise(node: Apply, values: list[Value]) -> Value:
     return scalar_rule(node, values)
 
 
-def _entrywise(node, values, scalar_rule: ScalarRule, n: int) -> Value:
+def _entrywise(node: Apply, values: list[Value], scalar_rule: ScalarRule) -> Value:
+    n = node.outputs[0].type.shape[0]
     entries: list[Value] = []
-    for i in range(n):
+    for i in range(n or 0):
         row = []
         for value in values:
             if isinstance(value, Listed):
@@ -65,6 +66,8 @@ def _entrywise(node, values, scalar_rule: ScalarRule, n: int) -> Value:
             row.append(value)
         unknown = [value for value in row if isinstance(value, Unknown)]
         entries.append(unknown[0] if unknown else scalar_rule(node, row))
+    if n is None:
+        raise Refused("combines a shape with a vector of unknown length")
     return Listed(tuple(entries))
 
 
@@ -108,32 +111,37 @@ def _increasing(node: Apply, values: list[Value]) -> Value:
 
 
 def _add(node: Apply, values: list[Value]) -> Value:
+    _refuse_short(node, values)
     return total(values)
-
-
-def _is_unsigned(node: Apply) -> bool:
-    return node.outputs[0].type.numpy_dtype.kind == "u"
 
 
 def _sub(node: Apply, values: list[Value]) -> Value:
     first, second = values
-    _refuse_wrapping(node, values)
+    _refuse_short(node, values)
+    _refuse_unsigned(node, values)
     return total([first, negated(plain(second))])
 
 
 def _neg(node: Apply, values: list[Value]) -> Value:
-    _refuse_wrapping(node, values)
+    _refuse_unsigned(node, values)
     return negated(plain(values[0]))
 
 
-def _refuse_wrapping(node: Apply, values: list[Value]) -> None:
+def _refuse_unsigned(node: Apply, values: list[Value]) -> None:
     # -3 is 253 where there are no negative numbers: as a sum it is right again when
     # the ranks' sums are added, but not after a cast.
-    if _is_unsigned(node) and any(isinstance(value, Fold) for value in values):
+    is_unsigned = node.outputs[0].type.numpy_dtype.kind == "u"
+    if is_unsigned and any(isinstance(value, Fold) for value in values):
         raise Refused("subtracts unsigned integers, which wrap around below zero")
 
 
+def _refuse_short(node: Apply, values: list[Value]) -> None:
+    if is_short(node.outputs[0]) and any(isinstance(value, Fold) for value in values):
+        raise Refused("computes with short integers, which wrap around")
+
+
 def _mul(node: Apply, values: list[Value]) -> Value:
+    _refuse_short(node, values)
     return product(values)
 
 
