@@ -21,12 +21,13 @@ SECTIONS = [
     Section(
         "Tensors: variables",
         "theano.tensor",
-        same=f"TensorConstant TensorType TensorVariable TensorSharedVariable "
+        same=f"TensorConstant TensorType TensorSharedVariable "
         f"as_tensor_variable constant NotScalarConstantError {_TYPED} {_PLURAL}",
         mapped={
             "scalar vector row col matrix tensor3 tensor4 tensor5": (
                 "dtype may be positional; takes broadcastable"
             ),
+            "TensorVariable": "without shared variables and constants",
             "tensor": "arguments dtype, broadcastable, name",
             "shared": "takes broadcastable",
         },

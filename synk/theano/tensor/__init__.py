@@ -8,7 +8,6 @@ import pytensor.tensor as _pt
 from pytensor.tensor import (
     TensorConstant,
     TensorType,
-    TensorVariable,
     constant,
 )
 from pytensor.tensor.exceptions import NotScalarConstantError
@@ -45,6 +44,7 @@ from . import (
 # The modules that share a name with a function come before the function.
 from . import sort as _sort_module
 from . import var as _var_module
+from .plain import TensorVariable
 from .shared_randomstreams import RandomStreams
 from .types import (
     col,

@@ -3,5 +3,8 @@
 from ..forwarding import forward
 
 __getattr__, __dir__ = forward(
-    __name__, "pytensor.tensor.variable", "pytensor.tensor.sharedvar"
+    __name__,
+    "synk.theano.tensor.plain",
+    "pytensor.tensor.variable",
+    "pytensor.tensor.sharedvar",
 )
