@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import signal
 import time
 
 import numpy as np
@@ -292,3 +293,23 @@ def test_all_processes_have_one_clock():
         assert time.get_clock_info(clock).implementation == (
             "clock_gettime(CLOCK_MONOTONIC)"
         )
+
+
+def test_a_rank_that_dies_in_the_block_leaves_rank_0(tmp_path):
+    f, rows = training_step()
+    with synk.session(2):
+        f(rows)
+        with pytest.raises(synk.WorkerDied), synk.trace(tmp_path / "t.json"):
+            call_a_dead_rank(f, rows)
+        document = read(tmp_path / "t.json")
+        assert "rank 1" in document["otherData"]["incomplete"]
+        assert {event["tid"] for event in complete(document)} == {0}
+        assert [row["rank"] for row in f.explain().to_dict()["calls"]["ranks"]] == [0]
+
+
+def call_a_dead_rank(f, rows):
+    f(rows)
+    os.kill(SESSION.zygote.pids[1], signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        f(rows)
