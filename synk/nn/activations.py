@@ -7,7 +7,7 @@ from typing import Any
 import pytensor.tensor as pt
 from pytensor.tensor import special
 
-from .base import as_floats
+from .base import as_floats, number_like
 
 _SELU_ALPHA = 1.6732632423543772848170429916717
 _SELU_SCALE = 1.0507009873554804934193349852946
@@ -30,9 +30,7 @@ def relu(x: Any, alpha: Any = 0) -> Any:
     (x,) = as_floats(x)
     if isinstance(alpha, (int, float)) and alpha == 0:
         return 0.5 * (x + pt.abs(x))
-    alpha = pt.as_tensor_variable(alpha, dtype=None)
-    if not alpha.type.dtype.startswith("float") or alpha.type.ndim == 0:
-        alpha = pt.cast(alpha, x.type.dtype)
+    alpha = number_like(alpha, x)
     return 0.5 * (1 + alpha) * x + 0.5 * (1 - alpha) * pt.abs(x)
 
 
@@ -56,7 +54,8 @@ def elu(x: Any, alpha: Any = 1) -> Any:
     """
     (x,) = as_floats(x)
     # Of positive x, expm1 overflows, and its gradient times 0 is NaN.
-    return pt.switch(x > 0, x, alpha * pt.expm1(pt.minimum(x, 0)))
+    negative = number_like(alpha, x) * pt.expm1(pt.minimum(x, 0))
+    return pt.switch(x > 0, x, negative)
 
 
 def selu(x: Any) -> Any:
@@ -75,7 +74,8 @@ def selu(x: Any) -> Any:
     -----
     G. Klambauer et al. 2017, "Self-normalizing neural networks".
     """
-    return _SELU_SCALE * elu(x, _SELU_ALPHA)
+    result = elu(x, _SELU_ALPHA)
+    return number_like(_SELU_SCALE, result) * result
 
 
 def softmax(x: Any, axis: int | None = -1) -> Any:

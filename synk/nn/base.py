@@ -72,6 +72,11 @@ class KernelOp(Op):
         return [[i != self.shaped_like] for i in range(len(node.inputs))]
 
 
+def number_like(value: Any, x: Any) -> Any:
+    """Return a number in the dtype of a tensor, which it would otherwise widen."""
+    return pt.cast(pt.as_tensor_variable(value), x.type.dtype)
+
+
 def as_floats(*variables: Any) -> list[Any]:
     """Return tensors of one float dtype, the widest of all."""
     tensors = [pt.as_tensor_variable(var) for var in variables]

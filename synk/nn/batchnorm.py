@@ -6,7 +6,7 @@ from typing import Any
 
 import pytensor.tensor as pt
 
-from .base import as_floats
+from .base import as_floats, number_like
 from .geometry import as_int, as_ints
 from .poolops import Pool
 
@@ -60,7 +60,7 @@ def batch_normalization_train(
     """
     x = as_floats(inputs)[0]
     reduced = _reduced_axes(x, axes)
-    epsilon = _checked_epsilon(epsilon)
+    epsilon = _checked_epsilon(epsilon, x)
     if (running_mean is None) != (running_var is None):
         raise TypeError("running_mean and running_var belong together: give both")
     layout = _Layout(x, reduced)
@@ -72,7 +72,7 @@ def batch_normalization_train(
     results = [out, layout.shrink(mean), layout.shrink(invstd)]
     if running_mean is not None:
         count = pt.prod([x.shape[axis] for axis in reduced]).astype(x.dtype)
-        rate = running_average_factor
+        rate = number_like(running_average_factor, x)
         spread = layout.spread("running_mean", running_mean)
         results.append(layout.shrink(spread * (1 - rate) + mean * rate))
         spread = layout.spread("running_var", running_var)
@@ -108,7 +108,7 @@ def batch_normalization_test(
     layout = _Layout(x, _reduced_axes(x, axes))
     gamma, beta = layout.spread("gamma", gamma), layout.spread("beta", beta)
     mean, var = layout.spread("mean", mean), layout.spread("var", var)
-    return (x - mean) * (gamma / pt.sqrt(var + _checked_epsilon(epsilon))) + beta
+    return (x - mean) * (gamma / pt.sqrt(var + _checked_epsilon(epsilon, x))) + beta
 
 
 def _reduced_axes(x: Any, axes: Any) -> tuple[int, ...]:
@@ -129,10 +129,10 @@ def _reduced_axes(x: Any, axes: Any) -> tuple[int, ...]:
     return tuple(sorted(numbers))
 
 
-def _checked_epsilon(epsilon: float) -> float:
+def _checked_epsilon(epsilon: float, x: Any) -> Any:
     if epsilon < _LEAST_EPSILON:
         raise ValueError(f"epsilon must be at least {_LEAST_EPSILON}, got {epsilon}")
-    return epsilon
+    return number_like(epsilon, x)
 
 
 class _Layout:
@@ -201,4 +201,5 @@ def local_response_normalization(
         raise ValueError(f"n must be odd, got {n}")
     x = as_floats(inputs)[0]
     over_channels = Pool((width, 1, 1), (1, 1, 1), (width // 2, 0, 0), True, "sum")
+    alpha, k, beta = (number_like(value, x) for value in (alpha, k, beta))
     return x / (k + alpha * over_channels(pt.sqr(x))) ** beta

@@ -44,10 +44,13 @@ def categorical_crossentropy(coding_dist: Any, true_dist: Any) -> Any:
         )
     if true.type.numpy_dtype.kind not in "iu":
         raise TypeError(f"classes must be ints, got {true.type.dtype}")
-    if coding.type.ndim == 2:
-        return -pt.log(coding)[pt.arange(true.shape[0]), true]
-    chosen = pt.take_along_axis(pt.log(coding), pt.expand_dims(true, -1), axis=-1)
-    return -chosen[..., 0]
+    # Matrices and vectors, for which JAX mode finds the shapes of what follows.
+    chosen = coding.reshape((-1, coding.shape[-1])) if coding.type.ndim > 2 else coding
+    if coding.type.ndim == 1:
+        return -pt.log(coding)[true]
+    flat = true.flatten()
+    loss = -pt.log(chosen)[pt.arange(flat.shape[0]), flat]
+    return loss if true.type.ndim == 1 else loss.reshape(true.shape)
 
 
 def binary_crossentropy(output: Any, target: Any) -> Any:

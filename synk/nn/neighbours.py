@@ -12,6 +12,7 @@ from pytensor.tensor.type import TensorType
 
 from .base import KernelOp, as_floats
 from .geometry import as_ints
+from .margins import Margins
 from .templates import of_shape
 
 _MODES = ("valid", "ignore_borders", "wrap_centered", "half", "full")
@@ -130,70 +131,6 @@ class PatchesSum(Patches):
     ) -> list[Variable | None]:
         """Return the adjoint."""
         return [None, Patches(self.shape, self.step, self.exact)(cotangent)]
-
-
-class Margins(KernelOp):
-    """Images with a margin, of zeros or of what is on the other side.
-
-    Parameters
-    ----------
-    margin : (int, int)
-        Rows and columns at each end.
-    wrap : bool
-    """
-
-    __props__ = ("margin", "wrap")
-
-    def __init__(self, margin: tuple[int, ...], wrap: bool) -> None:
-        self.margin = margin
-        self.wrap = wrap
-
-    def make_node(self, *inputs: Any) -> Apply:
-        """Apply the Op to images (batch, channels, rows, columns)."""
-        (x,) = as_floats(*inputs)
-        sizes = zip(x.type.shape[2:], self.margin, strict=True)
-        image = [None if n is None else n + 2 * m for n, m in sizes]
-        shape = (*x.type.shape[:2], *image)
-        return Apply(self, [x], [TensorType(x.type.dtype, shape)()])
-
-    def symbolic_shape(self, input_shapes: Sequence) -> Sequence:
-        """Return the shape of the result, symbolic."""
-        batch, channels, rows, columns = input_shapes[0]
-        down, along = self.margin
-        return (batch, channels, rows + 2 * down, columns + 2 * along)
-
-    def _pad(self, module: Any, x: Any) -> Any:
-        margins = [(0, 0), (0, 0), *((m, m) for m in self.margin)]
-        return module.pad(x, margins, mode="wrap" if self.wrap else "constant")
-
-    def numpy_kernel(self, *arrays: np.ndarray) -> np.ndarray:
-        """Compute by numpy."""
-        return self._pad(np, *arrays)
-
-    def jax_kernel(self, *arrays: Any) -> Any:
-        """Compute by JAX."""
-        import jax.numpy as jnp
-
-        return self._pad(jnp, *arrays)
-
-    def gradients(
-        self, inputs: Sequence[Variable], output: Variable, cotangent: Variable
-    ) -> list[Variable | None]:
-        """Return the margins folded back, rows first."""
-        down, along = self.margin
-        g = _folded(cotangent, down, 2, self.wrap)
-        return [_folded(g, along, 3, self.wrap)]
-
-
-def _folded(g: Any, margin: int, axis: int, wrap: bool) -> Any:
-    if not margin:
-        return g
-    g = g.swapaxes(axis, 0)
-    inner = g[margin:-margin]
-    if wrap:
-        inner = pt.inc_subtensor(inner[-margin:], g[:margin])
-        inner = pt.inc_subtensor(inner[:margin], g[-margin:])
-    return inner.swapaxes(axis, 0)
 
 
 def images2neibs(

@@ -1,0 +1,275 @@
+"""Normalisation, activations, losses and patches: against formulas in numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from networks import check_derivatives, compiled, evaluate, few
+from scipy import special
+
+import synk
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(4, 3, 2, 5))
+
+
+def close(got, expected, rtol=1e-10):
+    np.testing.assert_allclose(got, expected, rtol=rtol, atol=1e-12)
+
+
+# -- batch normalisation
+
+
+@st.composite
+def batches(draw):
+    axes = draw(
+        st.sampled_from(["per-activation", "spatial", 0, (0,), (0, 2, 3), (1, 0), (2,)])
+    )
+    names = {"per-activation": (0,), "spatial": (0, 2, 3)}
+    reduced = names.get(axes, axes) if isinstance(axes, str) else axes
+    reduced = (reduced,) if isinstance(reduced, int) else tuple(sorted(reduced))
+    full = [1 if i in reduced else n for i, n in enumerate(X.shape)]
+    short = [n for i, n in enumerate(X.shape) if i not in reduced]
+    return axes, reduced, full, draw(st.sampled_from([full, short]))
+
+
+@few
+@given(batches())
+def test_batch_normalisation_in_training(case):
+    axes, reduced, full, shape = case
+    gamma, beta, mean, var = (RNG.uniform(0.5, 2, shape) for _ in range(4))
+
+    def build(x, *rest):
+        gamma, beta, mean, var = rest
+        return list(
+            synk.nn.batch_normalization_train(
+                x, gamma, beta, axes, 1e-3, 0.3, mean, var
+            )
+        )
+
+    got = evaluate(build, X, gamma, beta, mean, var)
+    m, v = X.mean(reduced, keepdims=True), X.var(reduced, keepdims=True)
+    count = X.size / m.size
+    out = (X - m) / np.sqrt(v + 1e-3) * gamma.reshape(full) + beta.reshape(full)
+    close(got[0], out)
+    close(got[1], m.reshape(shape))
+    close(got[2], (1 / np.sqrt(v + 1e-3)).reshape(shape))
+    close(got[3], 0.7 * mean + 0.3 * m.reshape(shape))
+    close(got[4], 0.7 * var + 0.3 * (v * count / (count - 1)).reshape(shape))
+
+
+@few
+@given(batches())
+def test_batch_normalisation_in_use(case):
+    axes, _, full, shape = case
+    gamma, beta, mean, var = (RNG.uniform(0.5, 2, shape) for _ in range(4))
+
+    def build(*inputs):
+        return synk.nn.batch_normalization_test(*inputs, axes, 1e-3)
+
+    g, b, m, v = (values.reshape(full) for values in (gamma, beta, mean, var))
+    expected = (X - m) / np.sqrt(v + 1e-3) * g + b
+    close(evaluate(build, X, gamma, beta, mean, var), expected)
+
+
+def test_derivatives_of_batch_normalisation_are_those_of_differences():
+    gamma, beta = RNG.uniform(0.5, 2, (1, 3, 1, 1)), RNG.normal(size=(1, 3, 1, 1))
+    check_derivatives(
+        lambda *inputs: synk.nn.batch_normalization_train(*inputs, "spatial")[0],
+        X,
+        gamma,
+        beta,
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"axes": "channels"}, ValueError, "got 'channels'"),
+        ({"axes": (0, 4)}, ValueError, "below 4"),
+        ({"axes": (0, 0)}, ValueError, "different"),
+        ({"epsilon": 1e-9}, ValueError, "got 1e-09"),
+        ({"running_mean": pt.vector()}, TypeError, "belong together"),
+        ({"axes": (0, 1)}, ValueError, "4 axes, or 2"),
+    ],
+)
+def test_parameters_that_make_no_sense_are_refused(options, error, message):
+    options = {"axes": "spatial", **options}
+    with pytest.raises(error, match=message):
+        synk.nn.batch_normalization_train(
+            pt.tensor4(), pt.vector(), pt.vector(), **options
+        )
+
+
+@pytest.mark.parametrize("n", [1, 3, 5])
+def test_local_response_normalisation_divides_by_neighbouring_channels(n):
+    x = RNG.normal(size=(2, 6, 2, 2))
+    options = {"alpha": 0.1, "k": 1.5, "beta": 0.6, "n": n}
+    got = evaluate(lambda x: synk.nn.local_response_normalization(x, **options), x)
+    for c in range(6):
+        near = x[:, max(0, c - n // 2) : c + n // 2 + 1]
+        close(got[:, c], x[:, c] / (1.5 + 0.1 * (near**2).sum(1)) ** 0.6)
+    check_derivatives(lambda x: synk.nn.local_response_normalization(x, **options), x)
+    with pytest.raises(ValueError, match="odd"):
+        synk.nn.local_response_normalization(pt.tensor4(), n=n + 1)
+
+
+# -- activations
+
+VALUES = np.array([-800.0, -2.0, -0.5, 0.3, 1.0, 3.0, 800.0])
+ELU = np.where(VALUES > 0, VALUES, np.expm1(np.minimum(VALUES, 0)))
+SLOPES = np.linspace(0, 1, 7)
+ACTIVATIONS = {
+    "relu": (lambda x: synk.nn.relu(x), np.maximum(VALUES, 0)),
+    "leaky": (lambda x: synk.nn.relu(x, 0.1), np.maximum(VALUES, 0.1 * VALUES)),
+    "slopes": (lambda x: synk.nn.relu(x, SLOPES), np.maximum(VALUES, SLOPES * VALUES)),
+    "elu": (lambda x: synk.nn.elu(x), ELU),
+    "elu_alpha": (lambda x: synk.nn.elu(x, 0.5), np.where(VALUES > 0, VALUES, ELU / 2)),
+    "selu": (
+        synk.nn.selu,
+        1.0507009873554805 * np.where(VALUES > 0, VALUES, 1.6732632423543772 * ELU),
+    ),
+    "softmax": (synk.nn.softmax, special.softmax(VALUES)),
+    "log_softmax": (synk.nn.log_softmax, special.log_softmax(VALUES)),
+}
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_are_their_formulas_without_overflow(name):
+    build, expected = ACTIVATIONS[name]
+    close(evaluate(build, VALUES), expected)
+    gradient = evaluate(lambda x: pytensor.grad(build(x).sum(), x), VALUES)
+    assert np.isfinite(gradient).all()
+    check_derivatives(build, VALUES[1:-1] if name != "slopes" else VALUES)
+
+
+@pytest.mark.parametrize("axis", [0, 1, None])
+def test_softmax_along_an_axis(axis):
+    x = X[:, :, 0, 0]
+    close(evaluate(lambda x: synk.nn.softmax(x, axis), x), special.softmax(x, axis))
+    expected = special.log_softmax(x, axis)
+    close(evaluate(lambda x: synk.nn.log_softmax(x, axis), x), expected)
+
+
+def test_graphs_keep_single_precision():
+    x = pt.vector("x", dtype="float32")
+    for name, (build, _) in ACTIVATIONS.items():
+        if name != "slopes":
+            assert build(x).type.dtype == "float32", name
+    images = pt.tensor4("x", dtype="float32")
+    channels = pt.vector("c", dtype="float32")
+    normalised = synk.nn.batch_normalization_train(
+        images, channels, channels, "spatial", 1e-3, 0.1, channels, channels
+    )
+    used = synk.nn.batch_normalization_test(images, *[channels] * 4, "spatial", 1e-3)
+    near = synk.nn.local_response_normalization(images)
+    assert {var.type.dtype for var in (*normalised, used, near)} == {"float32"}
+
+
+# -- losses
+
+
+@pytest.mark.parametrize("shape", [(300, 7), (2, 3, 5)])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64"])
+def test_cross_entropy_of_classes(shape, dtype):
+    logits = RNG.normal(size=shape)
+    classes = RNG.integers(0, shape[-1], shape[:-1]).astype(dtype)
+
+    def build(x, y):
+        return synk.nn.categorical_crossentropy(synk.nn.softmax(x), y)
+
+    log = special.log_softmax(logits, axis=-1)
+    picked = np.take_along_axis(log, classes[..., None].astype("int64"), -1)[..., 0]
+    close(evaluate(build, logits, classes), -picked)
+    gradient = evaluate(
+        lambda x, y: pytensor.grad(build(x, y).sum(), x), logits, classes
+    )
+    close(gradient, np.exp(log) - np.eye(shape[-1])[classes])
+
+
+def test_cross_entropy_of_probabilities():
+    p, q = (special.softmax(RNG.normal(size=(5, 4)), axis=1) for _ in range(2))
+    close(evaluate(synk.nn.categorical_crossentropy, p, q), -(q * np.log(p)).sum(1))
+    check_derivatives(synk.nn.categorical_crossentropy, p, q)
+
+
+def test_cross_entropies_of_two_classes():
+    z, t = RNG.normal(size=6), RNG.uniform(size=6)
+    p = special.expit(z)
+    expected = -(t * np.log(p) + (1 - t) * np.log(1 - p))
+    close(evaluate(synk.nn.binary_crossentropy, p, t), expected)
+    close(evaluate(synk.nn.sigmoid_binary_crossentropy, z, t), expected)
+    check_derivatives(synk.nn.binary_crossentropy, p, t)
+    check_derivatives(synk.nn.sigmoid_binary_crossentropy, z, t)
+    far = np.array([-1e4, 1e4])
+    got = evaluate(synk.nn.sigmoid_binary_crossentropy, far, np.array([0.0, 1.0]))
+    close(got, [0, 0])
+
+
+def test_what_are_no_classes_is_refused():
+    with pytest.raises(TypeError, match="must be ints"):
+        synk.nn.categorical_crossentropy(pt.matrix(), pt.vector())
+    with pytest.raises(TypeError, match=r"2 axes .* or 1 .* got 3"):
+        synk.nn.categorical_crossentropy(pt.matrix(), pt.tensor3())
+
+
+# -- patches
+
+
+def patches(x, shape, step):
+    return np.array(
+        [
+            image[i : i + shape[0], j : j + shape[1]].ravel()
+            for image in x.reshape(-1, *x.shape[2:])
+            for i in range(0, image.shape[0] - shape[0] + 1, step[0])
+            for j in range(0, image.shape[1] - shape[1] + 1, step[1])
+        ]
+    )
+
+
+PATCHES = [
+    ("valid", (2, 3), (2, 3), (4, 6)),
+    ("valid", (2, 3), (1, 2), (4, 7)),
+    ("ignore_borders", (2, 2), (3, 2), (6, 5)),
+    ("half", (3, 2), (2, 1), (5, 4)),
+    ("full", (2, 3), (1, 2), (3, 5)),
+    ("wrap_centered", (3, 5), (1, 2), (4, 6)),
+]
+
+
+@pytest.mark.parametrize(("mode", "shape", "step", "image"), PATCHES)
+def test_patches_are_rows_in_the_order_of_images(mode, shape, step, image):
+    x = RNG.normal(size=(2, 2, *image))
+    widths = {
+        "half": [n // 2 for n in shape],
+        "full": [n - 1 for n in shape],
+        "wrap_centered": [n // 2 for n in shape],
+    }.get(mode, (0, 0))
+    how = "wrap" if mode == "wrap_centered" else "constant"
+    padded = np.pad(x, [(0, 0), (0, 0), *((w, w) for w in widths)], mode=how)
+
+    def build(x):
+        return synk.nn.images2neibs(x, shape, step, mode)
+
+    close(evaluate(build, x), patches(padded, shape, step))
+    check_derivatives(build, x)
+
+
+def test_patches_side_by_side_make_the_images_again():
+    x = RNG.normal(size=(2, 3, 4, 6))
+    ys = pt.matrix("y")
+    back = synk.nn.neibs2images(ys, (2, 3), x.shape)
+    close(compiled([ys], back)(patches(x, (2, 3), (2, 3))), x)
+
+
+def test_patches_that_do_not_fill_an_image_are_refused():
+    with pytest.raises(ValueError, match="do not fill"):
+        evaluate(lambda x: synk.nn.images2neibs(x, (2, 2)), np.ones((1, 1, 4, 5)))
+    with pytest.raises(ValueError, match="odd size"):
+        synk.nn.images2neibs(pt.tensor4(), (2, 3), mode="wrap_centered")
+    with pytest.raises(ValueError, match="got 'same'"):
+        synk.nn.images2neibs(pt.tensor4(), (2, 3), mode="same")

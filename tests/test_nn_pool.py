@@ -1,0 +1,177 @@
+"""Pooling: against windows looked at one by one, its gradients against differences."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from networks import check_derivatives, compiled, evaluate, few
+from pytensor.compile.mode import Mode
+
+import synk
+
+POOL = {2: synk.nn.pool_2d, 3: synk.nn.pool_3d}
+MODES = ["max", "sum", "average_inc_pad", "average_exc_pad"]
+
+
+def starts(size, window, stride, pad, ignore_border):
+    """Return where windows begin in a padded axis.
+
+    Without ``ignore_border``, one more as long as pixels are unseen and it has some.
+    """
+    found = []
+    end = size + 2 * pad
+    at = 0
+    while at + window <= end if ignore_border else at < end:
+        found.append(at)
+        if not ignore_border and at + window >= end:
+            break
+        at += stride
+    return found
+
+
+def reference(x, window, ignore_border, stride, pad, mode):
+    """Return the reduction of each window by itself."""
+    ndim = len(window)
+    places = [
+        starts(n, w, s, p, ignore_border)
+        for n, w, s, p in zip(x.shape[-ndim:], window, stride, pad, strict=True)
+    ]
+    y = np.empty((*x.shape[:-ndim], *map(len, places)))
+    margins = [(0, 0)] * (x.ndim - ndim) + [(p, p) for p in pad]
+    fill = -np.inf if mode == "max" else 0
+    padded = np.pad(x, margins, constant_values=fill)
+    inside = np.pad(np.ones_like(x), margins)
+    reduce = {"max": np.max, "average_inc_pad": np.mean}.get(mode, np.sum)
+    axes = tuple(range(-ndim, 0))
+    for index in product(*(range(len(axis)) for axis in places)):
+        where = (
+            ...,
+            *(
+                slice(axis[i], axis[i] + w)
+                for axis, i, w in zip(places, index, window, strict=True)
+            ),
+        )
+        value = reduce(padded[where], axis=axes)
+        if mode == "average_exc_pad":
+            value = value / inside[where].sum(axis=axes)
+        y[(..., *index)] = value
+    return y
+
+
+@st.composite
+def poolings(draw, ndim):
+    """Draw images without ties, and parameters."""
+    window = tuple(draw(st.integers(1, 3)) for _ in range(ndim))
+    stride = tuple(draw(st.integers(1, 4)) for _ in range(ndim))
+    ignore_border = draw(st.booleans())
+    pad = tuple(draw(st.integers(0, w - 1)) if ignore_border else 0 for w in window)
+    image = [w + draw(st.integers(0, 4)) for w in window]
+    shape = (*[2] * draw(st.integers(0, 2)), *image)
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    x = rng.permutation(np.linspace(-1, 1, int(np.prod(shape)))).reshape(shape)
+    return x, (window, ignore_border, stride, pad)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("ndim", [2, 3])
+def test_pooling_reduces_each_window(ndim, mode):
+    @few
+    @given(poolings(ndim))
+    def check(case):
+        x, parameters = case
+        got = evaluate(lambda x: POOL[ndim](x, *parameters, mode), x)
+        expected = reference(x, *parameters, mode)
+        assert got.shape == expected.shape
+        np.testing.assert_allclose(got, expected, rtol=1e-12)
+
+    check()
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("ndim", [2, 3])
+def test_first_and_second_derivatives_are_those_of_differences(ndim, mode):
+    @few
+    @given(poolings(ndim))
+    def check(case):
+        x, parameters = case
+        check_derivatives(lambda x: POOL[ndim](x, *parameters, mode), x)
+
+    check()
+
+
+@few
+@given(poolings(2))
+def test_shapes_are_inferred_and_without_computing(case):
+    x, parameters = case
+    xs = pt.tensor("x", shape=(None,) * x.ndim)
+    f = pytensor.function(
+        [xs], synk.nn.pool_2d(xs, *parameters).shape, mode=Mode("py", "fast_run")
+    )
+    assert not any("Pool" in str(node.op) for node in f.maker.fgraph.toposort())
+    expected = reference(x, *parameters, "max").shape
+    assert tuple(f(x)) == expected
+    assert synk.nn.pool_2d(pt.constant(x), *parameters).type.shape == expected
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_windows_of_more_pixels_than_are_unrolled(mode):
+    x = np.random.default_rng(0).normal(size=(2, 12, 11))
+    parameters = ((9, 8), True, (2, 3), (1, 0))
+    got = evaluate(lambda x: synk.nn.pool_2d(x, *parameters, mode), x)
+    np.testing.assert_allclose(got, reference(x, *parameters, mode), rtol=1e-12)
+    check_derivatives(lambda x: synk.nn.pool_2d(x, *parameters, mode), x)
+
+
+def test_windows_are_side_by_side_by_default():
+    x = np.arange(16.0).reshape(4, 4)
+    np.testing.assert_array_equal(
+        evaluate(lambda x: synk.nn.pool_2d(x, 2), x), [[5, 7], [13, 15]]
+    )
+
+
+def test_all_pixels_equal_to_the_maximum_get_its_gradient():
+    x = np.array([[1.0, 1.0], [0.0, 1.0]])
+    got = evaluate(lambda x: pytensor.grad(synk.nn.pool_2d(x, 2).sum(), x), x)
+    np.testing.assert_array_equal(got, x)
+
+
+def test_images_smaller_than_a_window_have_none():
+    x = np.ones((2, 3, 3))
+    build = {
+        "value": lambda x: synk.nn.pool_2d(x, 4),
+        "gradient": lambda x: pytensor.grad(synk.nn.pool_2d(x, 4).sum(), x),
+    }
+    assert evaluate(build["value"], x).shape == (2, 0, 0)
+    np.testing.assert_array_equal(evaluate(build["gradient"], x), np.zeros_like(x))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_results_have_the_dtype_of_the_inputs(dtype):
+    x = pt.matrix("x", dtype=dtype)
+    for mode in MODES:
+        y = synk.nn.pool_2d(x, 2, mode=mode)
+        results = compiled([x], [y, pytensor.grad(y.sum(), x)])(np.ones((4, 4), dtype))
+        assert [result.dtype for result in results] == [dtype, dtype]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ws": 0}, "at least 1"),
+        ({"ws": 2, "stride": 0}, "at least 1"),
+        ({"ws": 2, "pad": 2}, "less than ws"),
+        ({"ws": 2, "pad": 1, "ignore_border": False}, "without ignore_border"),
+        ({"ws": 2, "mode": "average"}, "got 'average'"),
+    ],
+)
+def test_parameters_that_make_no_sense_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        synk.nn.pool_2d(pt.tensor4(), **options)
+    with pytest.raises(TypeError, match="have them"):
+        synk.nn.pool_2d(pt.vector(), 2)
