@@ -71,6 +71,7 @@ __all__ = [
     "grad",
     "is_forked",
     "load",
+    "nn",
     "ops",
     "rank",
     "reduce",

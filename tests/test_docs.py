@@ -24,6 +24,7 @@ NARRATIVE = (
     "reducing",
     "speed",
     "theano",
+    "nn",
 )
 
 

@@ -178,6 +178,7 @@ def local_response_normalization(
     inputs : tensor_like
         Shape (batch, channels, rows, columns).
     alpha, k, beta : float
+        See below.
     n : int
         How many neighbouring channels count, the channel itself among them; odd.
 
