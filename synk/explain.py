@@ -338,5 +338,5 @@ def _main_loss(lost: dict[str, float], ranks: list[dict], calls: dict) -> str:
         return f"what every rank computes, as no rows enter it {took}"
     return (
         f"parts that together take longer than the whole {took}: the serial run uses"
-        " all cores by itself, or memory is the limit"
+        " all cores by itself, memory is the limit, or other programs use the cores"
     )
