@@ -78,11 +78,40 @@ def test_a_length_that_only_values_tell_is_refused_in_jax_mode():
         )
 
 
+def hinge(x, y):
+    """The multi-class hinge loss, as Lasagne 0.2 has it."""
+    classes = pt.extra_ops.to_one_hot(y, x.shape[1])
+    correct = x[classes.nonzero()]
+    rest = pt.reshape(x[(1 - classes).nonzero()], (-1, x.shape[1] - 1))
+    return pt.maximum(rest.max(axis=1) - correct + 1, 0)
+
+
+def test_a_hinge_loss_of_classes_and_its_gradient():
+    x, y = matrix_and_classes()
+    loss = hinge(x, y)
+    value, gradient = compiled([x, y], [loss, pytensor.grad(loss.sum(), x)])(X, Y)
+    others = np.where(np.eye(10)[Y] == 1, -np.inf, X)
+    expected = np.maximum(others.max(1) - X[ROWS, Y] + 1, 0)
+    np.testing.assert_allclose(value, expected)
+    slope = np.eye(10)[others.argmax(1)] - np.eye(10)[Y]
+    np.testing.assert_allclose(gradient, slope * (expected > 0)[:, None])
+
+
+def test_other_nonzero_elements_are_not_counted():
+    x, y = matrix_and_classes()
+    graph = x[pt.eq(x, x.max(axis=1, keepdims=True)).nonzero()] + 0 * y[0]
+    if WHERE == "JAX":
+        with pytest.raises(NotImplementedError, match="Nonzero"):
+            compiled([x, y], graph)(X, Y)
+    else:
+        np.testing.assert_allclose(compiled([x, y], graph)(X, Y), X.max(1))
+
+
 WITHOUT = """
 import numpy as np, pytensor, pytensor.tensor as pt
 x, y = pt.matrix(), pt.ivector()
-f = pytensor.function([x, y], {graph}, mode="JAX")
 try:
+    f = pytensor.function([x, y], {graph}, mode="JAX")
     f(np.ones((300, 10)), np.zeros(300, "int32"))
 except {error}:
     print("needed")
@@ -95,6 +124,7 @@ else:
     ("graph", "error"),
     [
         ("x[pt.arange(y.shape[0]), y]", "OverflowError"),
+        ("x[pt.extra_ops.to_one_hot(y, 10).nonzero()]", "NotImplementedError"),
         ("x.reshape((pt.maximum(x.shape[0], 1), -1)) + y[0]", "TypeError"),
     ],
 )

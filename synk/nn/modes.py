@@ -16,6 +16,7 @@ from pytensor.compile.mode import optdb
 from pytensor.graph.basic import Apply
 from pytensor.graph.rewriting.basic import GraphRewriter
 
+from . import jax_fixes
 from .base import KernelOp
 
 
@@ -25,6 +26,7 @@ class PrepareJAX(GraphRewriter):
     def apply(self, fgraph: Any) -> None:
         """Tell the Ops not to compute shapes, which JAX has at hand."""
         register_jax()
+        jax_fixes.count_nonzero(fgraph)
         fgraph.shapes_at_hand = True
 
 
@@ -40,8 +42,6 @@ class PrepareNumba(GraphRewriter):
 def register_jax() -> None:
     """Tell PyTensor how JAX computes the Ops, and mend what it gets wrong itself."""
     from pytensor.link.jax.dispatch import jax_funcify
-
-    from . import jax_fixes
 
     jax_funcify.register(KernelOp)(_jax_kernel)
     jax_fixes.register()
