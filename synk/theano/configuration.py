@@ -64,7 +64,8 @@ class Config:
                 return getattr(pytensor.config, there)
             if name in self._own:
                 return self._own[name]
-            if any(key.startswith(f"{name}.") for key in self._known()):
+            grouped = *self._own, *(n.replace("__", ".") for n in dir(pytensor.config))
+            if any(key.startswith(f"{name}.") for key in grouped):
                 return _Group(self, name)
         raise AttributeError(
             f"theano.config has no option {name!r}; print(theano.config) lists them",

@@ -7,12 +7,35 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytensor
-from pytensor.compile import In, Out, SharedVariable
+from pytensor.compile import In as _In
+from pytensor.compile import Out, SharedVariable
 from pytensor.graph.replace import clone_replace
 
 from .pytensor_versions import DEBUGMODE, NANGUARDMODE, first_of, quiet
 
 __all__ = ["In", "Out", "Param", "SharedVariable", "clone", "function", "shared"]
+
+
+class In(_In):
+    """An input of `function` with options; PyTensor's, and it may have a default.
+
+    Parameters
+    ----------
+    variable : Variable
+        The input.
+    name : str, optional
+        What calls name it by; the variable's name unless given.
+    value : object, optional
+        Its value where a call gives none.
+    **options
+        As in PyTensor.
+    """
+
+    def __init__(
+        self, variable: Any, name: str | None = None, value: Any = None, **options: Any
+    ) -> None:
+        super().__init__(variable, name=name, **options)
+        self.default = value
 
 
 def Param(
@@ -48,17 +71,32 @@ def Param(
     )
 
 
-class NamedOutputs:
-    """A compiled function whose outputs were given as a dict: it returns one."""
+class Filled:
+    """A compiled function with inputs that have defaults, or outputs with names.
 
-    def __init__(self, compiled: Any, names: list[str]) -> None:
+    PyTensor has given up both.
+    """
+
+    def __init__(self, compiled: Any, inputs: list, names: list[str] | None) -> None:
         self._compiled = compiled
+        self._inputs = inputs
         self._names = names
 
-    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Call the function; return its outputs by name."""
-        values = self._compiled(*args, **kwargs)
-        return dict(zip(self._names, values, strict=True))
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function; return its outputs, by name if they have names."""
+        values = list(args)
+        for given in self._inputs[len(args) :]:
+            name = given.name
+            if name in kwargs:
+                values.append(kwargs.pop(name))
+            elif getattr(given, "default", None) is not None:
+                values.append(given.default)
+            else:
+                raise TypeError(f"the input {name or given} has no value")
+        results = self._compiled(*values, **kwargs)
+        if self._names is None:
+            return results
+        return dict(zip(self._names, results, strict=True))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -142,7 +180,9 @@ def function(
             profile=False if profile is None else profile,
             on_unused_input=on_unused_input,
         )
-    return compiled if names is None else NamedOutputs(compiled, names)
+    if names is None and all(getattr(i, "default", None) is None for i in inputs):
+        return compiled
+    return Filled(compiled, list(inputs), names)
 
 
 def shared(

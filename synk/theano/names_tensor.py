@@ -101,7 +101,7 @@ SECTIONS = [
     Section(
         "Tensors: linear algebra, gradients, the rest",
         "theano.tensor",
-        same="dot outer tensordot batched_dot batched_tensordot "
+        same="dot outer tensordot "
         "get_scalar_constant_value grad jacobian hessian trace transfer",
         mapped={
             "Lop": "pullback",
@@ -110,6 +110,7 @@ SECTIONS = [
             "verify_grad": "rng may be left out",
         },
         written={
+            "batched_dot batched_tensordot": "by matmul",
             "RandomStreams": "random streams by NumPy's generators",
         },
         absent={

@@ -6,7 +6,7 @@ SECTIONS = [
     Section(
         "Theano",
         "theano",
-        same="Apply Constant FunctionMaker In Mode Op OpFromGraph Out SharedVariable "
+        same="Apply Constant FunctionMaker Mode Op OpFromGraph Out SharedVariable "
         "Type Variable as_op grad pp pprint predefined_linkers predefined_modes "
         "predefined_optimizers subgraph_grad",
         mapped={
@@ -15,6 +15,7 @@ SECTIONS = [
             "dprint": "printing.debugprint",
             "foldl foldr map reduce scan scan_checkpoints": "returns updates as well",
             "function": "Theano's modes; outputs may be a dict",
+            "In": "may have a default",
             "generic": "link.c.type.generic",
             "Lop": "pullback",
             "Rop": "pushforward",
@@ -51,20 +52,20 @@ SECTIONS = [
         absent={
             "numpy": "numpy.seterr sets how NumPy treats errors",
             "int_division": "// and / are Python's",
-            "warn": "warnings of versions before 1.0 are gone",
         },
         at="pytensor.config",
     ),
     Section(
         "Compilation",
         "theano.compile",
-        same="FunctionMaker In Mode OpFromGraph Out SharedVariable SymbolicInput "
+        same="FunctionMaker Mode OpFromGraph Out SharedVariable SymbolicInput "
         "SymbolicOutput UnusedInputError ViewOp as_op predefined_linkers "
         "predefined_modes predefined_optimizers register_linker register_mode "
         "register_optimizer shared_constructor view_op get_mode get_default_mode "
         "DeepCopyOp FromFunctionOp deep_copy_op optdb",
         mapped={
             "function": "as theano.function",
+            "In": "may have a default",
             "shared": "takes broadcastable",
         },
         written={"Param": "In, with its old arguments"},
@@ -126,7 +127,7 @@ SECTIONS = [
     Section(
         "Printing",
         "theano.printing",
-        same="Print hex_digest min_informative_str pp pprint pydotprint var_descriptor",
+        same="Print min_informative_str pp pprint pydotprint",
         mapped={"debugprint": "takes ids"},
         absent={"pydotprint_variables": "use pydotprint"},
         at="pytensor.printing",

@@ -7,12 +7,9 @@ from typing import Any
 import pytensor.printing as _pt
 from pytensor.printing import (
     Print,
-    hex_digest,
-    min_informative_str,
     pp,
     pprint,
     pydotprint,
-    var_descriptor,
 )
 
 from .forwarding import forward
@@ -20,12 +17,9 @@ from .forwarding import forward
 __all__ = [
     "Print",
     "debugprint",
-    "hex_digest",
-    "min_informative_str",
     "pp",
     "pprint",
     "pydotprint",
-    "var_descriptor",
 ]
 
 

@@ -44,6 +44,7 @@ from . import (
 # The modules that share a name with a function come before the function.
 from . import sort as _sort_module
 from . import var as _var_module
+from .batched import batched_dot, batched_tensordot
 from .plain import TensorVariable
 from .shared_randomstreams import RandomStreams
 from .types import (
