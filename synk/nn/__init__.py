@@ -11,12 +11,11 @@ from .batchnorm import (
     batch_normalization_train,
     local_response_normalization,
 )
-from .conv import (
-    conv2d,
+from .conv import conv2d, conv3d
+from .conv_gradients import (
     conv2d_grad_wrt_inputs,
     conv2d_grad_wrt_weights,
     conv2d_transpose,
-    conv3d,
     conv3d_grad_wrt_inputs,
     conv3d_grad_wrt_weights,
 )
