@@ -63,6 +63,10 @@ A Theano that is installed comes first. ``SYNK_THEANO=0`` in the environment lea
 ``theano.tensor`` and ``synk.theano.tensor`` are one module, and so on for all others.
 What PyTensor has and Theano never had can be used through ``theano.tensor`` as well.
 
+Lasagne 0.1 (``pip install Lasagne==0.1 "setuptools<81"``: it imports ``pkg_resources``)
+runs on it unmodified. ``import synk`` comes before ``import lasagne``; its update rules
+take gradients, ``lasagne.updates.adam(synk.grad(loss, params), params)``.
+
 What is different from Theano 1.0:
 
 * Variables are PyTensor's: their methods and operators are as PyTensor has them.
