@@ -94,7 +94,7 @@ SECTIONS = [
         "ceil_intdiv bartlett cpu_contiguous",
         mapped={"abs_": "abs", "inv": "reciprocal", "rint": "round, halves to even"},
         absent={
-            "logical_and logical_or": "use and_ and or_ of booleans",
+            "logical_and logical_or": "use ``and_`` and ``or_`` of booleans",
         },
         at="pytensor.tensor pytensor.tensor.extra_ops",
     ),

@@ -17,14 +17,14 @@ import pytensor.tensor.random as ptr
 
 from ..pytensor_versions import draw
 
-__all__ = ["MRG_RandomStreams", "RandomStreams"]
+__all__ = ["RandomStreams", "Streams"]
 
 
 def _floats(dtype: Any) -> str:
     return pytensor.config.floatX if dtype is None else str(dtype)
 
 
-class _Streams:
+class Streams:
     """What both kinds of streams share."""
 
     def __init__(self, seed: Any = None) -> None:
@@ -197,7 +197,7 @@ class _Streams:
         return self._draw(ptr.poisson, lam, size=size, ndim=ndim, dtype=str(dtype))
 
 
-class RandomStreams(_Streams):
+class RandomStreams(Streams):
     """`theano.tensor.shared_randomstreams.RandomStreams`.
 
     Parameters
@@ -248,74 +248,3 @@ class RandomStreams(_Streams):
         """Return a matrix with the elements of each row in an order of their own."""
         order = pt.argsort(self.uniform(input.shape, dtype="float64"), axis=-1)
         return pt.take_along_axis(input, order, axis=-1)
-
-
-class MRG_RandomStreams(_Streams):
-    """`theano.sandbox.rng_mrg.MRG_RandomStreams`, with NumPy's generators.
-
-    Parameters
-    ----------
-    seed : int or sequence of int
-        Where to begin.
-    """
-
-    def __init__(self, seed: Any = 12345) -> None:
-        super().__init__(seed)
-
-    def choice(
-        self,
-        size: Any = 1,
-        a: Any = None,
-        replace: bool = True,
-        p: Any = None,
-        ndim: int | None = None,
-        dtype: Any = "int64",
-        **_: Any,
-    ) -> Any:
-        """Draw `size` column numbers for each row of probabilities `p`.
-
-        Parameters
-        ----------
-        size : int
-            How many for each row.
-        a : None
-            As in Theano, no other value is implemented.
-        replace : bool
-            Whether one number may come more than once in a row.
-        p : matrix
-            Probabilities, one distribution for each row.
-        ndim, dtype
-            As in `uniform`.
-        """
-        if a is not None:
-            raise TypeError("choice: a must be None; index your values by the result")
-        p = pt.as_tensor_variable(p)
-        if p.ndim != 2:
-            raise ValueError(f"choice: p must be a matrix, got {p.ndim} dimensions")
-        if not replace:
-            return self.multinomial_wo_replacement(n=size, pvals=p, dtype=dtype)
-        u = self.uniform((p.shape[0], size), dtype="float64")
-        steps = pt.cumsum(pt.cast(p, "float64"), axis=-1)
-        u = u * steps[:, -1][:, None]
-        return pt.cast((u[:, :, None] >= steps[:, None, :]).sum(axis=-1), dtype)
-
-    def multinomial_wo_replacement(
-        self,
-        size: Any = None,
-        n: Any = 1,
-        pvals: Any = None,
-        ndim: int | None = None,
-        dtype: Any = "int64",
-        **_: Any,
-    ) -> Any:
-        """Draw `n` different column numbers for each row of `pvals`.
-
-        Notes
-        -----
-        The largest of log p plus Gumbel noise (Vieira 2014, "Gumbel-max trick and
-        weighted reservoir sampling").
-        """
-        p = pt.cast(pvals, "float64")
-        u = self.uniform(p.shape, dtype="float64")
-        keys = pt.log(p) - pt.log(-pt.log(u))
-        return pt.cast(pt.argsort(-keys, axis=-1)[:, :n], dtype)
