@@ -65,9 +65,7 @@ def _from_slice(rows: slice, length: int) -> Selection:
 def _from_array(rows: np.ndarray, length: int) -> np.ndarray:
     if rows.ndim != 1:
         got = f"{rows.ndim} dimensions" if rows.ndim else repr(rows[()])
-        raise ValueError(
-            f"batch must be an int, a slice or one-dimensional, got {got}"
-        )
+        raise ValueError(f"batch must be an int, a slice or one-dimensional, got {got}")
     if rows.dtype == bool:
         if len(rows) != length:
             raise IndexError(f"batch is a mask of {len(rows)} for {length} rows")
