@@ -74,8 +74,8 @@ What is different from Theano 1.0:
 * ``theano.gpuarray`` and ``theano.sandbox.cuda`` cannot be imported, as in a Theano
   without a GPU.
 
-The tables have the {total} public names of Theano 1.0's reference for these modules:
-{summary}. *Same* is the very object of PyTensor, *mapped* is PyTensor's under another
+The tables have {total} public names of Theano 1.0 in these modules: {summary}.
+*Same* is the very object of PyTensor, *mapped* is PyTensor's under another
 name or with Theano's arguments, *written* is synk's own, *absent* is an error that says
 what to use.
 
