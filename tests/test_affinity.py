@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import itertools
 import os
+import resource
 import threading
 
 import numba
@@ -15,7 +16,7 @@ from threadpoolctl import threadpool_info
 
 import synk
 from synk.session import SESSION
-from synk.workers import affinity
+from synk.workers import affinity, allocator
 
 CORES = sorted(os.sched_getaffinity(0))
 
@@ -231,3 +232,41 @@ def test_blas_gives_the_right_numbers_within_and_after_a_session():
         assert summing()(ROWS) == TOTAL
         assert (matrix @ matrix).sum() == expected
     assert (matrix @ matrix).sum() == expected
+
+
+# -- memory of temporary arrays
+
+
+def worker_faults(session) -> int:
+    """Return how often the kernel has to provide a page for ten arrays of 8 MB."""
+    for _ in range(3):
+        np.ones(1_000_000)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(10):
+        np.ones(1_000_000)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+def resident() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+def test_ranks_keep_the_memory_of_temporary_arrays(two_ranks):
+    for faults in SESSION.run(worker_faults):
+        assert faults < 100  # of 20,000 pages, or of 40 large ones
+
+
+def test_the_master_gives_memory_back_in_the_end():
+    with synk.session(2):
+        arrays = [np.ones(1_000_000) for _ in range(20)]
+        peak = resident()
+        del arrays
+        kept = resident()
+        assert kept > peak - 20_000_000
+    assert resident() < peak - 100_000_000
+
+
+def test_a_users_setting_of_the_allocator_stands(monkeypatch):
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "100000")
+    assert not allocator.keep_memory()

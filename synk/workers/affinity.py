@@ -1,4 +1,4 @@
-"""Cores and threads: each rank computes on its own share of the cores."""
+"""Cores, threads and memory: what each rank computes with."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 import numba
 from numba.np.ufunc import parallel
 from threadpoolctl import ThreadpoolController
+
+from . import allocator
 
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -43,6 +45,8 @@ def share(cores: list[int], rank: int, size: int) -> list[int]:
 class Confinement:
     """Pins this process to cores and caps its thread pools; `release` undoes it.
 
+    It also has the process keep the memory of temporary arrays; see `allocator`.
+
     Libraries that are loaded already are capped through threadpoolctl, and those that
     come later through the environment.
     """
@@ -53,6 +57,7 @@ class Confinement:
         self._environment = {name: os.environ.get(name) for name in THREAD_VARIABLES}
         self._numba = _NumbaThreads()
         self._limits: Any = None
+        self._keeps_memory = False
         try:
             self.apply()
         except BaseException:
@@ -65,6 +70,7 @@ class Confinement:
         os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(self._threads)))
         self._limits = ThreadpoolController().limit(limits=self._threads)
         self._numba.cap(self._threads)
+        self._keeps_memory = allocator.keep_memory()
 
     def release(self) -> None:
         """Restore what was before."""
@@ -77,6 +83,8 @@ class Confinement:
             else:
                 os.environ[name] = value
         self._numba.restore()
+        if self._keeps_memory:
+            allocator.give_back()
 
     def _unpin(self) -> None:
         """Unpin all threads: those started meanwhile were born with our cores."""

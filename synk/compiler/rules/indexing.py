@@ -7,12 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.tensor import subtensor as pts
 from pytensor.tensor.extra_ops import SearchsortedOp
 from pytensor.tensor.subtensor import (
     AdvancedIncSubtensor,
-    AdvancedIncSubtensor1,
     AdvancedSubtensor,
-    AdvancedSubtensor1,
     IncSubtensor,
     Subtensor,
     indices_from_subtensor,
@@ -37,6 +36,11 @@ from ..domain import (
 from .base import check_spread, rule
 
 Known = dict[Variable, Value]
+
+
+def _before_3_1(name: str) -> list[type]:
+    """Return an Op of older versions of PyTensor, which had one for a single index."""
+    return [getattr(pts, name)] if hasattr(pts, name) else []
 
 
 class Index:
@@ -223,7 +227,7 @@ def search_sorted(node: Apply, values: list[Value]) -> Value:
 # -- arrays as indices
 
 
-@rule(AdvancedSubtensor, AdvancedSubtensor1)
+@rule(AdvancedSubtensor, *_before_3_1("AdvancedSubtensor1"))
 def advanced_subtensor(node: Apply, values: list[Value]) -> Value:
     """Elements of each row, or for each row elements of what is the same for all."""
     index = Index(node, 1, values)
@@ -248,7 +252,7 @@ def advanced_subtensor(node: Apply, values: list[Value]) -> Value:
     return replace(arrays.rows, axis=axis, power=value.power)
 
 
-@rule(AdvancedIncSubtensor, AdvancedIncSubtensor1)
+@rule(AdvancedIncSubtensor, *_before_3_1("AdvancedIncSubtensor1"))
 def advanced_inc_subtensor(node: Apply, values: list[Value]) -> Value:
     """As for reading; where every row adds to places of its own choice, a sum."""
     index = Index(node, 2, values)
