@@ -23,7 +23,7 @@ from typing import Any
 from pytensor.compile import SharedVariable
 
 from .calls import combine_outputs, worker_call, worker_compile
-from .compiler.programs import Programs, Subset
+from .compiler.programs import Programs, Subset, kind_of_call
 from .compiler.spec import FunctionSpec, make_spec
 from .data import data
 from .errors import StateError
@@ -247,7 +247,7 @@ class Function:
         if check is not None:
             expected = self._serial.expect(check, values, batch, subset)
             start = perf_counter()  # that was no part of the call
-        programs = self._prepare("step" if num_slices == 1 else "slice", subset)
+        programs = self._prepare(kind_of_call(num_slices, SESSION.size), subset)
         if 0 < rows.total < SESSION.size:
             self._prepare("idle", subset)
         mine = self._number, subset, tuple(rows), constants, batch_s, num_slices
@@ -338,7 +338,7 @@ class Function:
         num_slices = check_num_slices(num_slices, bool(spec.row_inputs))
         wanted = check_subset(output_subset, len(self._all))
         subset = self._all if output_subset is None else tuple(sorted(set(wanted)))
-        kind = "step" if num_slices == 1 else "slice"
+        kind = kind_of_call(num_slices, SESSION.size)
         plan = Plan(spec, values, constants, batch_s, SESSION)
         made: list[list] = [[] for _ in subset]
         with count_calls(progress, batches) as report:
@@ -493,7 +493,7 @@ def distribute() -> None:
     """
     SESSION.check_running()
     for made in list(_functions):
-        made._prepare("step", made._all)
+        made._prepare(kind_of_call(1, SESSION.size), made._all)
 
 
 _functions: weakref.WeakSet[Function] = weakref.WeakSet()

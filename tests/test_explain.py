@@ -186,7 +186,8 @@ def test_the_phases_of_rank_0_are_all_of_its_time_in_a_call(ranks):
     assert 0 < phases[0] <= calls["milliseconds"] <= passed
     for of_rank, row in zip(phases, calls["ranks"], strict=True):
         assert of_rank >= phases[0] * (1 - 1e-9)  # all ranks' times add up to that
-        assert row["compute"] > row["common"] > 0
+        assert row["compute"] > row["common"]
+        assert (row["common"] > 0) == (ranks > 1)  # one rank runs the graph as a whole
         assert row["reduce"] > 0 or ranks == 1
 
 

@@ -2,6 +2,8 @@
 
 ``step``
     An ordinary call: every stage as one compiled graph.
+``alone``
+    The same on one rank: the whole graph, as plain PyTensor would compile it.
 ``slice``
     A call with `num_slices`: the rows part of every stage runs for one slice after the
     other, each from the original values of the shared variables; what it computes is
@@ -26,7 +28,7 @@ from ..memory.partition import Selection, count, cuts, part
 from ..memory.rows import RowTaker
 from ..timing import COMMON, COMPUTE, ROWS, UNCOUNTED, Times
 from .spec import FunctionSpec
-from .stages import Cut, Part, Stage, cut
+from .stages import Cut, Part, Stage, cut, whole
 
 Subset = tuple[int, ...]
 """Positions of the outputs asked for, ascending."""
@@ -65,7 +67,7 @@ class Programs:
         self.times = Times(spec.name or f"function {number}")
         self.shapes: dict[Variable, tuple[int, ...]] = {}
         """Of the values that stages reduced, when they did so first."""
-        self._cuts: dict[tuple[bool, Subset], Cut] = {}
+        self._cuts: dict[tuple[str, Subset], Cut] = {}
         self._compiled: dict[int, Callable] = {}  # by the identity of a part
         self._takers = [RowTaker() for _ in spec.row_inputs]
 
@@ -85,9 +87,12 @@ class Programs:
 
     def cut(self, kind: str, subset: Subset) -> Cut:
         """Return the stages for one kind of call."""
-        key = (kind == "slice", subset)
+        key = ("step" if kind == "idle" else kind, subset)
         if key not in self._cuts:
-            self._cuts[key] = cut(self.spec, subset, in_slices=key[0])
+            if kind == "alone":
+                self._cuts[key] = whole(self.spec, subset)
+            else:
+                self._cuts[key] = cut(self.spec, subset, in_slices=kind == "slice")
         return self._cuts[key]
 
     def compile(self, kind: str, subset: Subset) -> None:
@@ -158,7 +163,8 @@ class Programs:
                 self, "slice", subset, constants, reducer, weights, times
             )
             return sliced.run(num_slices, sources, selections)
-        call = _Call(self, "step", subset, constants, reducer, weights, times)
+        kind = kind_of_call(num_slices, len(weights))
+        call = _Call(self, kind, subset, constants, reducer, weights, times)
         call.rows = self.take(sources, selections) if taken is None else taken
         if sources:
             times.spent(ROWS)
@@ -198,7 +204,15 @@ class Programs:
         ]
 
 
+def kind_of_call(num_slices: int, size: int) -> str:
+    """Return what a rank that has rows runs; see above."""
+    if num_slices > 1:
+        return "slice"
+    return "alone" if size == 1 else "step"
+
+
 _PARTS: dict[str, Callable[[Stage], list[Part]]] = {
+    "alone": lambda stage: [stage.both] if stage.both else [],
     "step": lambda stage: [stage.both] if stage.both else [],
     "slice": lambda stage: [piece for piece in (stage.common, stage.rows) if piece],
     "idle": lambda stage: [stage.common] if stage.common else [],

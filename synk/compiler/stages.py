@@ -116,6 +116,18 @@ def cut(spec: FunctionSpec, subset: Iterable[int], in_slices: bool) -> Cut:
     return _Cutter(spec, outputs, in_slices).cut()
 
 
+def whole(spec: FunctionSpec, subset: Iterable[int]) -> Cut:
+    """Return a function as one stage: on one rank an all-reduce changes nothing.
+
+    What PyTensor makes of the whole graph is faster than of its parts. It adds the
+    step of plain gradient descent to a parameter within the product that is the
+    gradient, for one.
+    """
+    outputs = [spec.outputs[i] for i in subset]
+    both = Part(list(dict.fromkeys(outputs)), updates=list(range(len(spec.updates))))
+    return Cut([Stage(Part(), Part(), both, [], COMPUTE)], outputs, [], set())
+
+
 class _Cutter:
     def __init__(
         self, spec: FunctionSpec, outputs: list[Variable], in_slices: bool
