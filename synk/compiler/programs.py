@@ -89,10 +89,12 @@ class Programs:
         """Return the stages for one kind of call."""
         key = ("step" if kind == "idle" else kind, subset)
         if key not in self._cuts:
+            made = cut(self.spec, subset, in_slices=kind == "slice")
             if kind == "alone":
-                self._cuts[key] = whole(self.spec, subset)
-            else:
-                self._cuts[key] = cut(self.spec, subset, in_slices=kind == "slice")
+                # Compiled once for both kinds, where nothing is reduced.
+                is_cut = any(stage.reduced for stage in made.stages)
+                made = whole(self.spec, subset) if is_cut else self.cut("step", subset)
+            self._cuts[key] = made
         return self._cuts[key]
 
     def compile(self, kind: str, subset: Subset) -> None:
