@@ -58,8 +58,10 @@ def arange(op: Any, node: Apply, **kwargs: Any) -> Callable:
 
     def convert(*values: Any) -> Any:
         pairs = zip(values, known, strict=True)
-        numbers = [number(v) if constant is None else constant for v, constant in pairs]
-        return jnp.arange(*numbers, dtype=op.dtype)
+        start, stop, step = (
+            number(value) if constant is None else constant for value, constant in pairs
+        )
+        return jnp.arange(start, stop, step, dtype=op.dtype)
 
     return convert
 
