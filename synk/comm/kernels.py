@@ -7,14 +7,13 @@ The inner loops run over one-dimensional slices: that is what LLVM vectorises.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
-import numba
 import numpy as np
 from numba import extending, types
 from numpy.lib.stride_tricks import as_strided
 
+from ..compiled import compile_kernel
 from .ops import accumulator, finish
 
 _BLOCK = 1024  # at 4096 the loop took 1.6 times as long: blocks, then, leave the cache
@@ -22,15 +21,6 @@ _BLOCK = 1024  # at 4096 the loop took 1.6 times as long: blocks, then, leave th
 CODES = {"avg": 0, "sum": 1, "prod": 2, "min": 3, "max": 4}
 _AVG, _SUM, _PROD, _MIN, _MAX = CODES.values()
 _OF_BOOLS = {"sum": "max", "prod": "min", "min": "min", "max": "max"}
-
-
-def compile_kernel(function: Callable) -> Callable:
-    """Compile with numba, from its disk cache where there is a place for one."""
-    options = {"nogil": True, "error_model": "numpy"}
-    try:
-        return numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # neither the package nor the home directory can be written
-        return numba.njit(**options)(function)
 
 
 def _less(a, b):

@@ -19,8 +19,8 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
+from ..compiled import compile_kernel, pointer
 from ..workers.control import ASLEEP, BARRIER, Control
-from .kernels import compile_kernel
 
 WAIT, MET, WAKE = range(3)
 """What `meet` returns: not all came, all came, and all came but some of them sleep."""
@@ -37,18 +37,13 @@ def find_places(control: Control, rank: int) -> np.ndarray:
     return np.array([every[rank], rank, control.looks, *every])
 
 
-def _pointer(context, builder, signature, arguments):
-    words = context.make_array(signature.args[0])(context, builder, arguments[0])
-    return builder.gep(words.data, [arguments[1]])
-
-
 @intrinsic
 def load(typing_context: Any, words: Any, index: Any) -> tuple:
     """Return a word, as it is in memory now."""
 
     def generate(context, builder, signature, arguments):
-        pointer = _pointer(context, builder, signature, arguments)
-        return builder.load_atomic(pointer, "seq_cst", 8, typ=ir.IntType(64))
+        place = pointer(context, builder, signature, arguments)
+        return builder.load_atomic(place, "seq_cst", 8, typ=ir.IntType(64))
 
     return types.int64(words, index), generate
 
@@ -58,8 +53,8 @@ def store(typing_context: Any, words: Any, index: Any, value: Any) -> tuple:
     """Store a word after everything that was stored before, for all ranks to see."""
 
     def generate(context, builder, signature, arguments):
-        pointer = _pointer(context, builder, signature, arguments)
-        builder.store_atomic(arguments[2], pointer, "seq_cst", 8)
+        place = pointer(context, builder, signature, arguments)
+        builder.store_atomic(arguments[2], place, "seq_cst", 8)
         return context.get_dummy_value()
 
     return types.void(words, index, types.int64), generate

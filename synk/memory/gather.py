@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
+
+from ..compiled import compile_kernel, pointer
 
 _AHEAD = 2  # rows; 1 to 4 make no difference
 _LINES = 16  # of 64 bytes; fetching whole rows was slower
@@ -26,12 +27,11 @@ def _prefetch(typing_context: Any, array: Any, index: Any) -> tuple:
     """Ask for the cache line of an array's element; LLVM's ``llvm.prefetch``."""
 
     def generate(context, builder, signature, arguments):
-        values = context.make_array(signature.args[0])(context, builder, arguments[0])
-        pointer = ir.IntType(8).as_pointer()
-        number = ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
-        function = builder.module.declare_intrinsic("llvm.prefetch", [pointer], kind)
-        place = builder.bitcast(builder.gep(values.data, [arguments[1]]), pointer)
+        line, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [line, number, number, number])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [line], kind)
+        place = pointer(context, builder, signature, arguments)
+        place = builder.bitcast(place, line)
         # for reading, to be kept in all caches, data
         builder.call(function, [place, number(0), number(3), number(1)])
         return context.get_dummy_value()
@@ -39,6 +39,7 @@ def _prefetch(typing_context: Any, array: Any, index: Any) -> tuple:
     return types.void(array, index), generate
 
 
+@compile_kernel
 def _gather(data, width, rows, out):
     for i in range(rows.size):
         if i + _AHEAD < rows.size:
@@ -49,12 +50,6 @@ def _gather(data, width, rows, out):
         target = out[i * width : i * width + width]
         for j in range(source.size):
             target[j] = source[j]
-
-
-try:
-    _gather = numba.njit(nogil=True, error_model="numpy", cache=True)(_gather)
-except RuntimeError:  # neither the package nor the home directory can be written
-    _gather = numba.njit(nogil=True, error_model="numpy")(_gather)
 
 
 def gather(array: np.ndarray, rows: np.ndarray, out: np.ndarray) -> np.ndarray:

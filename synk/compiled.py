@@ -1,0 +1,29 @@
+"""What all code has in common that numba compiles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+
+
+def compile_kernel(function: Callable) -> Callable:
+    """Compile with numba, from its disk cache where there is a place for one."""
+    options = {"nogil": True, "error_model": "numpy"}
+    try:
+        return numba.njit(cache=True, **options)(function)
+    except RuntimeError:  # neither the package nor the home directory can be written
+        return numba.njit(**options)(function)
+
+
+def pointer(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    """Return where an element lies, in an intrinsic that takes an array and an index.
+
+    Parameters
+    ----------
+    context, builder, signature, arguments
+        What numba calls an intrinsic's code generator with.
+    """
+    array = context.make_array(signature.args[0])(context, builder, arguments[0])
+    return builder.gep(array.data, [arguments[1]])
