@@ -64,7 +64,6 @@ class Run:
     Attributes
     ----------
     all_reduce : DividedAllReduce
-    elements : int
     members : list of (int, int)
         Number of each variable, and where in the run it begins.
     spans : list of (int, tuple of float)
@@ -76,7 +75,6 @@ class Run:
     """
 
     all_reduce: DividedAllReduce
-    elements: int
     members: list[tuple[int, int]]
     spans: list[tuple[int, tuple[float, ...]]] = field(default_factory=list)
     movers: list[int] = field(default_factory=list)
@@ -85,7 +83,7 @@ class Run:
     def divide(self, weights: Sequence[tuple[float, ...]]) -> None:
         """Make spans of the variables that have the same weights."""
         starts = [start for _, start in self.members]
-        ends = [*starts[1:], self.elements]
+        ends = [*starts[1:], self.all_reduce.elements]
         for end, of_member in zip(ends, weights, strict=True):
             if self.spans and self.spans[-1][1] == of_member:
                 self.spans.pop()
@@ -259,7 +257,7 @@ class Homes:
         if _DETAILS not in words:
             weights = _weights(words)
             for run in runs:
-                run.spans.append((run.elements, weights))
+                run.spans.append((run.all_reduce.elements, weights))
             return
         details = session.comm.exchange((misfits, mine))
         self._check_shapes(op, numbers, [shapes for shapes, _ in details], session)
@@ -306,7 +304,7 @@ class Homes:
             for slot, number in group
         ]
         all_reduce = DividedAllReduce(comm, op, buffers, buffers[:targets])
-        return Run(all_reduce, buffers.shape[1], members)
+        return Run(all_reduce, members)
 
 
 def check_shapes(

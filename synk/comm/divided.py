@@ -39,11 +39,16 @@ class DividedAllReduce:
         The ranks' rows, in shared memory.
     results : numpy.ndarray, shape (targets, elements)
         Every row of it receives the results; in shared memory, too.
+
+    Attributes
+    ----------
+    elements : int
     """
 
     def __init__(
         self, comm: SharedMemoryComm, op: str, buffers: np.ndarray, results: np.ndarray
     ) -> None:
+        self.elements = buffers.shape[1]
         self._comm = comm
         self._row = buffers[comm.rank]
         self._part = _part_of(comm.rank, comm.size, buffers)

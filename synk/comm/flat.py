@@ -204,10 +204,9 @@ class _Flat:
         self, comm: SharedMemoryComm, plan: _Plan, rows: np.ndarray
     ) -> np.ndarray:
         """Make what reduces the values, and return the memory of the results."""
-        self._ends, self._runs = [], []
+        self._runs = []
         for dtype, op, start, end in plan.runs:
             values = rows[:, start:end].view(dtype)
-            self._ends.append(values.shape[1])
             self._runs.append(DividedAllReduce(comm, op, values[:-1], values[-1:]))
         return rows[-1]
 
@@ -232,8 +231,8 @@ class _Flat:
         times.spent(WAIT)
         if not fits or any(word != self.serial for word in words):
             return None
-        for run, end in zip(self._runs, self._ends, strict=True):
-            run.run([(end, weights)])
+        for run in self._runs:
+            run.run([(run.elements, weights)])
         times.spent(REDUCE, self._nbytes)
         comm.barrier()
         times.spent(WAIT)
