@@ -89,11 +89,13 @@ class Programs:
         """Return the stages for one kind of call."""
         key = ("step" if kind == "idle" else kind, subset)
         if key not in self._cuts:
-            made = cut(self.spec, subset, in_slices=kind == "slice")
             if kind == "alone":
-                # Compiled once for both kinds, where nothing is reduced.
-                is_cut = any(stage.reduced for stage in made.stages)
-                made = whole(self.spec, subset) if is_cut else self.cut("step", subset)
+                # Where nothing is reduced this is a step, and compiled once for both.
+                made = self.cut("step", subset)
+                if any(stage.reduced for stage in made.stages):
+                    made = whole(self.spec, subset)
+            else:
+                made = cut(self.spec, subset, in_slices=kind == "slice")
             self._cuts[key] = made
         return self._cuts[key]
 
