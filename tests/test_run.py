@@ -193,16 +193,16 @@ def test_shared_rows_that_a_call_changes_are_not_taken_ahead():
 
 
 class Item:
-    """Rows of a batch; says when they are looked at."""
+    """Rows of a batch; says when and in which thread they are looked at."""
 
     def __init__(self, number, log):
         self.sources = [np.arange(30.0).reshape(10, 3)]
+        self.selections = self
         self.number, self._log = number, log
 
-    @property
-    def selections(self):
+    def __iter__(self):
         self._log.append((self.number, threading.current_thread().name))
-        return [np.array([self.number, 9 - self.number])]
+        yield np.array([self.number, 9 - self.number])
 
 
 def test_the_next_rows_are_taken_while_a_call_computes():

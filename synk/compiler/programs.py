@@ -25,7 +25,7 @@ from pytensor.graph.replace import clone_replace
 from ..comm.ops import Accumulator, result_dtype, shares
 from ..engines import host
 from ..memory.partition import Selection, count, cuts, part
-from ..memory.rows import RowTaker
+from ..memory.rows import RowTaker, take_rows
 from ..timing import COMMON, COMPUTE, ROWS, UNCOUNTED, Times
 from .spec import FunctionSpec
 from .stages import Cut, Part, Stage, cut, whole
@@ -200,12 +200,7 @@ class Programs:
 
     def take(self, sources, selections) -> list[np.ndarray]:
         """Take rows for every row input."""
-        return [
-            taker.take(source, selection)
-            for taker, source, selection in zip(
-                self._takers, sources, selections, strict=True
-            )
-        ]
+        return take_rows(self._takers, sources, selections)
 
 
 def kind_of_call(num_slices: int, size: int) -> str:

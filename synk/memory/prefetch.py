@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from time import perf_counter
 from typing import Protocol, TypeVar
@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from .partition import Selection
-from .rows import RowTaker
+from .rows import RowTaker, take_rows
 
 
 class HasRows(Protocol):
@@ -52,7 +52,9 @@ class Ahead:
         turn = 0
         waiting = None
         for item in items:
-            rows = self._pool.submit(_take, self._takers[turn], item)
+            rows = self._pool.submit(
+                take_rows, self._takers[turn], item.sources, item.selections
+            )
             turn = 1 - turn
             if waiting is not None:
                 yield _completed(*waiting)
@@ -64,12 +66,3 @@ class Ahead:
 def _completed(item: Item, rows: Future) -> tuple[Item, list[np.ndarray]]:
     item.start = perf_counter()
     return item, rows.result()
-
-
-def _take(takers: Sequence[RowTaker], item: HasRows) -> list[np.ndarray]:
-    return [
-        taker.take(source, selection)
-        for taker, source, selection in zip(
-            takers, item.sources, item.selections, strict=True
-        )
-    ]

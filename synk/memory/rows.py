@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from .gather import gather
@@ -43,3 +45,15 @@ class RowTaker:
         ):
             buffer = self._buffer = np.empty(shape, dtype)
         return buffer[: shape[0]]
+
+
+def take_rows(
+    takers: Sequence[RowTaker],
+    arrays: Sequence[np.ndarray],
+    selections: Sequence[Selection],
+) -> list[np.ndarray]:
+    """Return the selected rows of every array, each through a taker of its own."""
+    return [
+        taker.take(array, selection)
+        for taker, array, selection in zip(takers, arrays, selections, strict=True)
+    ]
