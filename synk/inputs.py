@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ from pytensor.graph.basic import Variable
 
 from .data import Data
 from .memory.partition import Selection, count, cuts, part, select, shift, span
-from .memory.segment import Arena
+from .memory.segment import Arena, Window
 
 if TYPE_CHECKING:
     from .session import Session
@@ -309,6 +309,18 @@ def stage(
         value._window() if isinstance(value, Data) else next(staged)
         for value in values[n:]
     ]
+    return (describe_selection(selection, staged), bounds, described), windows
+
+
+def describe_selection(selection: Selection, staged: Iterator[Window]) -> tuple:
+    """Describe a selection to other ranks: a slice as (start, stop), an array staged.
+
+    Parameters
+    ----------
+    selection : slice or numpy.ndarray
+    staged : iterator of Window
+        The next window is that of the selection, if it is an array.
+    """
     if isinstance(selection, slice):
-        return ((selection.start, selection.stop), bounds, described), windows
-    return (next(staged), bounds, described), windows
+        return selection.start, selection.stop
+    return next(staged)

@@ -18,8 +18,8 @@ from .calls import Share, reduce_output
 from .compiler.programs import Subset
 from .compiler.spec import FunctionSpec
 from .data import Data
-from .inputs import check_shared_rows, gather_rows
-from .memory.partition import Selection, count, cuts, select
+from .inputs import check_shared_rows, describe_selection, gather_rows
+from .memory.partition import count, cuts, select
 from .memory.prefetch import Ahead
 from .session import Session
 
@@ -118,17 +118,11 @@ class Plan:
             for value in self._values
         ]
         described = [
-            call._replace(selection=_described(call.selection, staged))
+            call._replace(selection=describe_selection(call.selection, staged))
             for call in calls
         ]
         n = len(self.sources)
         return described, [(window, 0, False) for window in windows[:n]], windows[n:]
-
-
-def _described(selection: Selection, staged: Iterator[tuple]) -> tuple:
-    if isinstance(selection, slice):
-        return selection.start, selection.stop
-    return next(staged)
 
 
 def worker_run(
