@@ -219,18 +219,21 @@ def combine_runs(
         of_rank = made[rank]
         return of_rank[i][k] if i in of_rank else of_rank[i, k]
 
+    present_by_call = [
+        [rank for rank, rows in enumerate(by_rank) if rows or not any(by_rank)]
+        for by_rank in rows_by_call
+    ]
     results: list[list[np.ndarray]] = []
     for i in subset:
         op = spec.wire_ops[i]
         of_output = []
-        for k, by_rank in enumerate(rows_by_call):
-            present = [r for r, n in enumerate(by_rank) if n or not any(by_rank)]
+        for k, present in enumerate(present_by_call):
             if op is None:
                 own = value(present[0], i, k)
                 of_output.append(own.copy() if present[0] else own)
                 continue
             values = [value(rank, i, k) for rank in present]
-            weights = [by_rank[rank] for rank in present]
+            weights = [rows_by_call[k][rank] for rank in present]
             of_output.append(reduce_output(spec, i, op, values, weights, what))
         results.append(of_output)
     return results
