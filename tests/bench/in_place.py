@@ -6,12 +6,11 @@ a copy of it to another place, and as an update of a part of a flat array in pla
 
 from __future__ import annotations
 
-import statistics
-import time
-
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+
+from synk.commands.bench import interleave
 
 ROWS, INPUTS, UNITS = 256, 784, 800
 TURNS = 61
@@ -33,14 +32,9 @@ def main() -> None:
         "returned and copied": lambda: np.copyto(place, returns(*args)),
         "written in place": lambda: writes(*args),
     }
-    times: dict[str, list[float]] = {name: [] for name in cases}
-    for _ in range(TURNS):
-        for name, case in cases.items():
-            start = time.perf_counter()
-            case()
-            times[name].append(time.perf_counter() - start)
-    for name, of_case in times.items():
-        print(f"{name:22}{statistics.median(of_case) * 1e3:7.2f} ms")
+    medians = interleave(list(cases.values()), TURNS)
+    for name, seconds in zip(cases, medians, strict=True):
+        print(f"{name:22}{seconds * 1e3:7.2f} ms")
 
 
 if __name__ == "__main__":

@@ -7,14 +7,17 @@ plain PyTensor no less than they do on all cores for the whole batch.
 from __future__ import annotations
 
 import itertools
-import statistics
-import time
+from functools import partial
 
 import numpy as np
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
+
+from synk.commands.bench import interleave
+from synk.commands.bench_cases import PAUSE
 
 UNITS = (784, 800, 800, 10)
 TURNS = 21
+BLAS = ThreadpoolController()  # made once: to look for the libraries takes 0.4 ms
 
 
 def products(rows: int) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -37,23 +40,21 @@ def products(rows: int) -> list[tuple[np.ndarray, np.ndarray]]:
     return found
 
 
-def seconds(rows: int, threads: int | None) -> float:
-    """Return the median time of all products."""
-    factors = products(rows)
-    times = []
-    with threadpool_limits(threads):
-        for _ in range(TURNS):
-            start = time.perf_counter()
-            for a, b in factors:
-                a @ b
-            times.append(time.perf_counter() - start)
-    return statistics.median(times)
+def multiply(factors: list[tuple[np.ndarray, np.ndarray]], threads: int | None) -> None:
+    """Compute all products."""
+    with BLAS.limit(limits=threads):
+        for a, b in factors:
+            a @ b
 
 
 def main() -> None:
     """Print the times for both batches."""
     for batch in (512, 4096):
-        half, whole = seconds(batch // 2, 1), seconds(batch, None)
+        cases = (
+            partial(multiply, products(batch // 2), 1),
+            partial(multiply, products(batch), None),
+        )
+        half, whole = interleave(cases, TURNS, pause=PAUSE)
         print(
             f"batch {batch}: half of it on one core {half * 1e3:.1f} ms,"
             f" all of it on all cores {whole * 1e3:.1f} ms"
