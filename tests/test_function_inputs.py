@@ -191,3 +191,44 @@ def test_columns_with_a_fixed_second_dimension_are_inputs(two_ranks):
     for wrong in (np.zeros((3, 2)), synk.data(np.zeros((3, 2)))):
         with pytest.raises(TypeError, match="input x"):
             f(wrong)
+
+
+def test_inputs_that_are_computed_from_others_cut_off_what_is_above(two_ranks):
+    x, w, s = pt.vector("x"), pt.vector("w"), pytensor.shared(3.0)
+    y = pt.tanh(x)
+    z, total = y + 1, pt.exp(x).sum()
+    by_shared = s * x
+    a, b, c = [1.0, 2.0, 4.0], [3.0, -1.0, 5.0], 7.0
+    cases = [
+        ([y], [], y * 2, {}, [a]),
+        ([x, y], [], x + y * 2, {}, [a, b]),  # and what is above
+        ([z, y], [], z + y * 2, {}, [a, b]),  # and what is below
+        ([y], [], z * 2, {}, [a]),
+        ([x], [total], x * total, {}, [a, c]),  # whole to every rank
+        ([y], [], pytensor.grad((z**2).sum(), y), {}, [a]),
+        ([by_shared], [], by_shared - s, {}, [a]),
+        ([y], [], w * 2, {w: z}, [a]),  # as a given, and within one
+        ([w, z], [], y * z, {y: w}, [a, b]),
+        ([y], [], y * z, {x: w}, [a]),
+    ]
+    for rows, whole, output, givens, values in cases:
+        plain = pytensor.function([*rows, *whole], output, givens=givens, mode=PY)
+        f = synk.function(rows, (output, "gather"), whole, givens=givens, mode=PY)
+        assert_same(f(*values), plain(*values), err_msg=str(output))
+        assert_same(f.as_theano(*values), plain(*values))
+
+
+def test_updates_follow_from_inputs_that_are_computed(two_ranks):
+    x = pt.vector("x")
+
+    def adding(make):
+        w = pytensor.shared(1.0)
+        scaled = w * x
+        total = synk.ops.all_reduce(scaled.sum(), "sum")
+        return w, make([scaled], total, updates={w: w + total}, mode=PY)
+
+    (ours, f), (plain, g) = adding(synk.function), adding(pytensor.function)
+    value = np.arange(5.0)
+    for _ in range(2):
+        assert f(value) == g(value) == 10
+    assert synk.get_value(1, ours) == plain.get_value() == 21

@@ -116,10 +116,13 @@ def make_spec(
         _check_rows(var, "input")
     output_list, output_ops, returns = _split_outputs(outputs)
     update_list, update_ops = _split_updates(updates)
+    computed = _roots_for([*inputs, *bcast_inputs])
+    inputs = [computed.get(var, var) for var in inputs]
+    bcast_inputs = [computed.get(var, var) for var in bcast_inputs]
     output_list, update_list = _complete(
         output_list,
         update_list,
-        _check_givens(givens),
+        _check_givens(givens, computed) | computed,
         options.pop("no_default_updates", None),
     )
     update_ops += [None] * (len(update_list) - len(update_ops))
@@ -262,11 +265,25 @@ def _split_updates(updates: Any) -> tuple[list, list[str | None]]:
     return pairs, ops
 
 
-def _check_givens(givens: Any) -> dict[Variable, Variable]:
-    return {
+def _roots_for(inputs: list[Variable]) -> dict[Variable, Variable]:
+    """Return what takes the place of inputs that are computed from other variables.
+
+    As in PyTensor, a value that is passed for such a variable cuts off what is above.
+    """
+    return {var: var.type(name=var.name) for var in inputs if var.owner is not None}
+
+
+def _check_givens(
+    givens: Any, computed: dict[Variable, Variable]
+) -> dict[Variable, Variable]:
+    checked = {
         old: old.type.filter_variable(new, allow_convert=True)
         for old, new in dict(givens or {}).items()
     }
+    # Replacements are not searched for what is to be replaced itself.
+    return dict(
+        zip(checked, clone_replace(list(checked.values()), computed), strict=True)
+    )
 
 
 def _substitute(
