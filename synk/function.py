@@ -213,7 +213,8 @@ class Function:
             Before that, run the plain function on all rows in the master as well,
             without a change to anything, and compare: the outputs, and on every rank
             the variables whose updates follow from what was reduced. Floats may differ
-            by 1e-5 (float32) or 1e-9 (float64) of the largest value, integers not.
+            by 1e-5 (float32) or 1e-9 (float64) of the largest value, or by what
+            rounding errors explain, integers not.
             Takes a compilation at the first time, and all cores.
 
         Returns

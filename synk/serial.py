@@ -10,12 +10,14 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
 from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Variable
+from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.random.type import RandomType
@@ -30,16 +32,8 @@ from .engines import host
 from .errors import SerialMismatch
 from .inputs import check_arguments, gather_rows, take_share
 from .memory.rows import RowTaker
+from .rounding import TOLERANCES, Rounding, coarsest, difference
 from .session import SESSION
-
-TOLERANCES = {
-    "float16": 1e-2,
-    "float32": 1e-5,
-    "float64": 1e-9,
-    "complex64": 1e-5,
-    "complex128": 1e-9,
-}
-"""Largest difference, as a part of the largest absolute value of the serial result."""
 
 
 class Timed(NamedTuple):
@@ -48,6 +42,13 @@ class Timed(NamedTuple):
     seconds: float
     rows: int
     cores: int
+
+
+class Expected(NamedTuple):
+    """What a call should give."""
+
+    results: list
+    rounding: Rounding
 
 
 class SerialRun:
@@ -65,6 +66,11 @@ class SerialRun:
         """The last run whose time is known; the first one loads code."""
         self._spec, self._what = spec, what
         self._compiled: dict[Subset, Callable] = {}
+        self._floats = [
+            var
+            for var in spec.shared_variables()
+            if isinstance(var.type, DenseTensorType) and var.type.dtype in TOLERANCES
+        ]
         self._warm: set[Any] = set()
 
     def run(self, values: Sequence[Any], batch: Any, subset: Subset) -> list:
@@ -79,20 +85,27 @@ class SerialRun:
         subset : tuple of int
             Which outputs.
         """
+        return self._run(values, batch, subset)[1]
+
+    def _run(
+        self, values: Sequence[Any], batch: Any, subset: Subset
+    ) -> tuple[list, list]:
+        """Return the results, and before them what they come from."""
         spec = self._spec
         n = len(spec.inputs)
         rows = gather_rows(spec.inputs, values[:n], batch, 1, spec.options)
         constants = check_arguments(spec.bcast_inputs, values[n:], spec.options)
         sources = take_share(SESSION, rows.selection, rows.bounds, rows.sources)
+        floats = [host.get_value(var) for var in self._floats]
         alone = SESSION.unconfined() if SESSION.state == "running" else None
         with alone or contextlib.nullcontext():
             if subset not in self._compiled:
                 self._compiled[subset] = self._compile(subset)
             start = perf_counter()
             taken = [RowTaker().take(*pair) for pair in zip(*sources, strict=True)]
-            results = self._compiled[subset](*taken, *constants)
+            results = self._compiled[subset](*taken, *constants, *floats)
             self.note(subset, perf_counter() - start, rows.total)
-        return results
+        return [*taken, *constants, *floats], results
 
     def run_programs(self, programs: Programs, values: Sequence[Any]) -> list:
         """Run what rank 0 has compiled on all rows; this makes the updates there."""
@@ -130,16 +143,24 @@ class SerialRun:
     def _compile(self, subset: Subset) -> Callable:
         spec = self._spec
         wanted = [*(spec.outputs[i] for i in subset), *(new for _, new in spec.updates)]
-        inputs = [*spec.inputs, *spec.bcast_inputs]
+        # Variables of floats are inputs: Rounding gives them other values.
+        floats: dict[Variable, Variable] = {
+            var: var.type(name=var.name) for var in self._floats
+        }
         return host.compile_graph(
-            inputs, wanted, [], spec.mode, spec.name, spec.options
+            [*spec.inputs, *spec.bcast_inputs, *floats.values()],
+            clone_replace(wanted, floats),
+            [],
+            spec.mode,
+            spec.name,
+            spec.options,
         )
 
     # -- comparing
 
     def expect(
         self, check: str, values: Sequence[Any], batch: Any, subset: Subset
-    ) -> list:
+    ) -> Expected:
         """Return what a call should give, from the present values of variables.
 
         Raises
@@ -148,7 +169,12 @@ class SerialRun:
             If the call cannot be compared with the serial run.
         """
         self._check(check, subset)
-        return self.run(values, batch, subset)
+        arguments, results = self._run(values, batch, subset)
+        n = len(arguments) - len(self._floats)
+        # The call may write to the memory of variables.
+        arguments[n:] = [np.array(value) for value in arguments[n:]]
+        rounding = Rounding(self._compiled[subset], arguments, results)
+        return Expected(results, rounding)
 
     def _check(self, check: str, subset: Subset) -> None:
         if check != "serial":
@@ -210,7 +236,7 @@ class SerialRun:
             if isinstance(shared.type, DenseTensorType) and new not in own
         ]
 
-    def compare(self, subset: Subset, results: Sequence, serial: Sequence) -> None:
+    def compare(self, subset: Subset, results: Sequence, expected: Expected) -> None:
         """Compare outputs, and the updated variables of all ranks, with a serial run.
 
         Raises
@@ -219,11 +245,19 @@ class SerialRun:
             If any differs beyond rounding.
         """
         spec = self._spec
+        serial, rounding = expected
         complaints = []
-        by_output = dict(zip(subset, zip(results, serial, strict=False), strict=True))
+
+        def compared(value: Any, place: int, var: Variable) -> str | None:
+            dtype = coarsest(var)
+            if dtype is None:
+                return difference(value, serial[place], 0)
+            allowed = partial(rounding.allowed, place, float(np.finfo(dtype).eps))
+            return difference(value, serial[place], TOLERANCES[dtype], allowed)
+
+        places = {i: place for place, i in enumerate(subset)}
         for i in self._outputs(subset):
-            tolerance = tolerance_of(spec.outputs[i])
-            problem = difference(*by_output[i], tolerance)
+            problem = compared(results[places[i]], places[i], spec.outputs[i])
             if problem:
                 what, op = spec.findings[i].what, spec.output_ops[i]
                 complaints.append(f"{what}, combined by {op!r}: {problem}")
@@ -233,7 +267,7 @@ class SerialRun:
             values = get_value(rank, variables) if variables else []
             for i, value in zip(updates, values, strict=True):
                 shared, new = spec.updates[i]
-                problem = difference(value, serial[len(subset) + i], tolerance_of(new))
+                problem = compared(value, len(subset) + i, new)
                 if problem:
                     complaints.append(f"{_label(shared)} on rank {rank}: {problem}")
         if complaints:
@@ -245,57 +279,3 @@ class SerialRun:
 
 def _label(shared: SharedVariable) -> str:
     return f"the new value of {shared.name or shared}"
-
-
-def tolerance_of(var: Variable) -> float:
-    """Return the tolerance for the coarsest numbers that a value is computed in."""
-    computed = [
-        TOLERANCES.get(found.type.dtype, 0.0)
-        for found in ancestors([var])
-        if (found.owner is not None or found is var)
-        and isinstance(found.type, DenseTensorType)
-    ]
-    exact = var.type.dtype not in TOLERANCES
-    return 0.0 if exact else max(computed)
-
-
-def difference(value: Any, serial: Any, tolerance: float) -> str | None:
-    """Describe how a value differs from the serial one, or return None.
-
-    Parameters
-    ----------
-    value, serial : numpy.ndarray
-    tolerance : float
-        As a part of the largest absolute value of `serial`; 0 for values that must be
-        equal.
-    """
-    value, serial = np.asarray(value), np.asarray(serial)
-    if value.shape != serial.shape:
-        return f"its shape is {value.shape}, and serially {serial.shape}"
-    if value.dtype.kind not in "fc" and serial.dtype.kind not in "fc":
-        wrong = np.flatnonzero(value != serial)
-        if not wrong.size:
-            return None
-        first = value.flat[wrong[0]], serial.flat[wrong[0]]
-        size = f"{wrong.size} of {value.size} values"
-        return f"{size} differ, the first is {first[0]}, and serially {first[1]}"
-    if not tolerance:  # an average of integers
-        tolerance = TOLERANCES["float64"]
-    wide = (
-        "clongdouble" if "c" in value.dtype.kind + serial.dtype.kind else "longdouble"
-    )
-    value, serial = value.astype(wide), serial.astype(wide)
-    same = (value == serial) | (np.isnan(value) & np.isnan(serial))
-    finite = np.isfinite(value) & np.isfinite(serial)
-    odd = np.count_nonzero(~same & ~finite)
-    if odd:
-        return f"{odd} of {value.size} values are not finite in one of the runs"
-    gap = np.max(np.abs(value[finite] - serial[finite]), initial=0)
-    scale = np.max(np.abs(serial[finite]), initial=0)
-    if gap <= tolerance * scale:
-        return None
-    relative = gap / scale if scale else np.inf
-    return (
-        f"the largest difference is {gap:.3g}, {relative:.3g} of the largest value"
-        f" {scale:.3g}; the tolerance is {tolerance:g} of it"
-    )

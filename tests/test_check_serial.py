@@ -11,7 +11,8 @@ import pytest
 from reference import PY, assert_same, refused
 
 import synk
-from synk.serial import SerialRun, difference
+from synk.rounding import MARGIN, TOLERANCES, Rounding, difference
+from synk.serial import SerialRun
 from synk.session import SESSION
 
 ROWS = np.random.default_rng(0).normal(size=(23, 3)) + 0.5
@@ -136,6 +137,88 @@ def test_a_double_that_was_computed_in_single_has_the_tolerance_of_single(ranks)
     f = synk.function([x], (x.exp().sum().astype("float64"), "sum"), mode=PY)
     values = np.random.default_rng(1).normal(size=5000).astype("float32")
     f(values, check="serial")
+
+
+# -- rounding errors -------------------------------------------------------------------
+
+
+def in_its_minimum(dtype):
+    """Return a function of a loss and its gradient, and data that it fits exactly."""
+    random = np.random.default_rng(0)
+    rows, best = random.normal(size=(500, 20)), random.normal(size=20)
+    rows, best = rows.astype(dtype), best.astype(dtype)
+    targets = (rows.astype("float64") @ best).astype(dtype)
+    x, t = pt.matrix("x", dtype=dtype), pt.vector("t", dtype=dtype)
+    w = pytensor.shared(best, "w")
+    loss = ((x @ w - t) ** 2).mean()
+    f = synk.function([x, t], [loss, synk.grad(loss, w)], mode=PY)
+    return f, w, (rows, targets)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_loss_and_gradient_that_are_rounding_errors_pass(two_ranks, dtype):
+    f, w, data = in_its_minimum(dtype)
+    parallel, serial = f(*data), f.as_theano(*data)
+    # There is something to explain.
+    assert difference(parallel[1], serial[1], TOLERANCES[dtype])
+    assert np.abs(serial[1]).max() < 100 * np.finfo(dtype).eps
+    f(*data, check="serial")
+    before = w.get_value()
+    f(*data, check="serial")
+    np.testing.assert_array_equal(w.get_value(), before)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_mistakes_larger_than_rounding_errors_are_reported(two_ranks, dtype):
+    f, w, data = in_its_minimum(dtype)
+    off = 100 * np.finfo(dtype).eps  # in units of the last digit, on one rank
+    synk.set_value(1, w, (w.get_value() * (1 + off)).astype(dtype))
+    with pytest.raises(synk.SerialMismatch) as caught:
+        f(*data, check="serial")
+    assert "output 1" in str(caught.value)
+    assert "rounding errors explain" in str(caught.value)
+    # Nearly there, and with an op that does not fit.
+    synk.broadcast(w, (w.get_value() * (1 + off)).astype(dtype))
+    x, t = f._spec.inputs
+    halves = synk.function([x, t], (((x @ w - t) ** 2).mean(), "sum"), mode=PY)
+    with pytest.raises(synk.SerialMismatch, match="output 0"):
+        halves(*data, check="serial")
+
+
+def test_rounding_starts_from_the_values_of_variables_before_the_call(two_ranks):
+    x, w = pt.vector("x"), pytensor.shared(np.full(3, 0.1), "w")
+    f = synk.function([x], (x.sum() * w, None), updates={w: 3 * w}, mode=PY)
+    values = np.random.default_rng(0).normal(size=100)
+    *_, rounding = SerialRun(f._spec, "f").expect("serial", [values], None, ())
+    w.get_value(borrow=True)[:] = 9  # as an update in place does
+    assert 0 < rounding.allowed(0, 1e-7) < 2 * MARGIN * 2e-7 * 0.3
+
+
+def test_rounding_errors_are_those_of_what_was_summed():
+    values = np.array([1e6 / 3, -1e6 / 3, 0.1])
+    total = Rounding(lambda x: [x.sum()], [values], [values.sum()])
+    steep = Rounding(
+        lambda x: [np.exp(20 * x)], [values[2:]], [np.exp(20 * values[2:])]
+    )
+    for unit in (1e-13, 1e-10, 1e-7):
+        # A term x changes by up to 2 * unit * x, and exp(x) by x times its value.
+        most = 2 * MARGIN * unit * np.abs(values).sum()
+        assert most / 20 < total.allowed(0, unit) <= most
+        most = 2 * MARGIN * unit * 2 * np.exp(2)
+        assert most / 20 < steep.allowed(0, unit) < 1.01 * most
+
+
+def test_whole_numbers_integers_and_what_is_not_finite_are_not_rounded_anew():
+    exact = [np.array([0.0, 1, -7, 1e5]), np.arange(3), np.array([True]), np.float32(2)]
+    result = [sum(a.sum() for a in exact)]
+    assert (
+        Rounding(lambda *a: [sum(v.sum() for v in a)], exact, result).allowed(0, 1e-7)
+        == 0
+    )
+    edge = np.array([0.5, 1 - 2**-53])
+    with np.errstate(invalid="ignore"):
+        over = Rounding(lambda x: [np.sqrt(1 - x)], [edge], [np.sqrt(1 - edge)])
+        assert 0 < over.allowed(0, 2.0**-52) < 1e-6
 
 
 # -- what is not compared --------------------------------------------------------------
