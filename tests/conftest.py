@@ -19,11 +19,15 @@ collect_ignore = ["bench"]  # a program; its peers import what may not be instal
 
 def leftovers() -> list[str]:
     """Return what a test left behind: processes, segments, semaphores."""
-    children = [
-        f"process {child.pid} ({child.status()})"
-        for child in psutil.Process().children(recursive=True)
-        if "resource_tracker" not in " ".join(child.cmdline())
-    ]
+    children = []
+    for child in psutil.Process().children(recursive=True):
+        try:
+            if "resource_tracker" not in " ".join(child.cmdline()):
+                children.append(f"process {child.pid} ({child.status()})")
+        except psutil.ZombieProcess:
+            children.append(f"process {child.pid} (zombie)")
+        except psutil.NoSuchProcess:
+            pass  # it has ended meanwhile
     names = [
         str(path)
         for path in Path("/dev/shm").iterdir()
