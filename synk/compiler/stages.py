@@ -244,18 +244,20 @@ class _Cutter:
             owner = stage.rows if on_rows else stage.common
             owner.updates.append(i)
             stage.both.updates.append(i)
-        for stage in stages:
-            self._drop_mere_updates(stage, deferred)
+        self._drop_mere_updates(stages, deferred)
         return deferred
 
-    def _drop_mere_updates(self, stage: Stage, deferred: list[int]) -> None:
+    def _drop_mere_updates(self, stages: list[Stage], deferred: list[int]) -> None:
         """Take from the wants what is wanted for an update only."""
         kept = {*self.outputs, *(self.news[i] for i in deferred)}
         kept |= self.handed
         kept.update(red.owner.inputs[0] for red in self.reduced)
-        for part in (stage.common, stage.rows, stage.both):
-            made = {self.news[i] for i in part.updates}
-            part.wants = [var for var in part.wants if var in kept or var not in made]
+        for stage in stages:
+            for part in (stage.common, stage.rows, stage.both):
+                made = {self.news[i] for i in part.updates}
+                part.wants = [
+                    var for var in part.wants if var in kept or var not in made
+                ]
 
 
 def _refuse_inner(node) -> None:

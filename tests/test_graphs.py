@@ -1,0 +1,81 @@
+"""Graphs arrive on a rank as they were sent, and equal parts are sent once."""
+
+import gc
+import pickle
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pytensor.compile import SharedVariable
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.elemwise import DimShuffle
+from reference import PY
+
+from synk.compiler.graphs import dump_graph, load_graph
+from synk.compiler.registry import Numbers
+
+
+def many_equal_ops(n):
+    """Return a graph of n equal Ops, each of its own, and the shared variable."""
+    w = pytensor.shared(np.arange(3.0), "w")
+    x = pt.matrix("x")
+    out = x
+    for _ in range(n):
+        out = out + DimShuffle(input_ndim=1, new_order=["x", 0])(w)
+    return x, out, w
+
+
+def sent(graph, *variables):
+    """Return the pickle of a graph, and the numbers of its variables."""
+    numbers = Numbers()
+    return dump_graph(graph, numbers_of(numbers, variables)), numbers
+
+
+def numbers_of(numbers, variables):
+    for var in variables:
+        numbers.add(var)
+    return numbers
+
+
+def test_a_graph_computes_the_same_with_the_ranks_own_variables():
+    x, out, w = many_equal_ops(3)
+    data, numbers = sent(([x], [out]), w)
+    replica = pytensor.shared(np.full(3, 2.0), "w")
+    (x2,), (out2,) = load_graph(data, {numbers[w]: replica})
+    shared = [var for var in ancestors([out2]) if isinstance(var, SharedVariable)]
+    assert shared == [replica]
+    result = pytensor.function([x2], out2, mode=PY)(np.ones((2, 3)))
+    np.testing.assert_array_equal(result, np.full((2, 3), 7.0))
+
+
+def test_equal_ops_are_sent_once():
+    _, out, w = many_equal_ops(2)
+    few, _ = sent(out, w)
+    _, out, w = many_equal_ops(102)
+    many, numbers = sent(out, w)
+    one = len(pickle.dumps(DimShuffle(input_ndim=1, new_order=["x", 0])))
+    assert len(many) - len(few) < 20 * one  # and not 100 of them
+    found = load_graph(many, {numbers[w]: w})
+    ops = [var.owner.op for var in ancestors([found]) if var.owner]
+    assert len([op for op in ops if isinstance(op, DimShuffle)]) == 102
+    assert len({id(op) for op in ops if isinstance(op, DimShuffle)}) == 1
+
+
+def test_variables_tell_where_the_script_made_them():
+    x, out, w = many_equal_ops(2)
+    data, numbers = sent([x, out], w)
+    _, out2 = load_graph(data, {numbers[w]: w})
+    assert out2.tag.trace == out.tag.trace
+    assert "many_equal_ops" in str(out2.tag.trace)
+
+
+def test_garbage_is_collected_afterwards_as_it_was_before():
+    _, out, w = many_equal_ops(1)
+    try:
+        for enable in gc.disable, gc.enable:
+            enable()
+            data, numbers = sent(out, w)
+            load_graph(data, {numbers[w]: w})
+            assert gc.isenabled() is (enable is gc.enable)
+    finally:
+        gc.enable()
