@@ -60,10 +60,10 @@ SECTIONS = [
             "conv3d_grad_wrt_weights": _NN,
             "bilinear_kernel_1D bilinear_kernel_2D": "",
             "bilinear_upsampling frac_bilinear_upsampling": "",
-        },
-        absent={
             "AbstractConv2d AbstractConv2d_gradInputs AbstractConv2d_gradWeights "
-            "AbstractConv3d": "the Ops are those of synk.nn; use the functions",
+            "AbstractConv3d AbstractConv3d_gradInputs AbstractConv3d_gradWeights": (
+                "callables, by the functions of synk.nn"
+            ),
         },
     ),
     Section(

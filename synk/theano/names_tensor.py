@@ -43,11 +43,12 @@ SECTIONS = [
         "theano.tensor",
         same="shape specify_shape reshape shape_padleft shape_padright shape_padaxis "
         "squeeze transpose swapaxes roll tile repeat zeros_like ones_like "
-        "zeros ones fill alloc eye identity_like concatenate join split "
+        "zeros ones fill alloc eye identity_like concatenate join "
         "stacklists horizontal_stack vertical_stack get_vector_length "
         "arange mgrid ogrid second",
         mapped={
             "addbroadcast": "specify_broadcastable",
+            "split": "takes n_splits by place, too",
             "stack": "takes the tensors themselves, too",
             "flatten": "takes outdim",
         },

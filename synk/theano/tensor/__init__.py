@@ -65,6 +65,7 @@ from .written import (
     flatten,
     patternbroadcast,
     rint,
+    split,
     stack,
     topk,
     topk_and_argtopk,

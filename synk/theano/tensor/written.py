@@ -18,6 +18,7 @@ __all__ = [
     "solve_lower_triangular",
     "solve_symmetric",
     "solve_upper_triangular",
+    "split",
     "stack",
     "topk",
     "topk_and_argtopk",
@@ -97,6 +98,23 @@ def stack(*tensors: Any, **kwargs: Any) -> Any:
     if len(tensors) == 2 and isinstance(tensors[1], int):
         return pt.stack(list(tensors[0]), axis=tensors[1])
     return pt.stack(list(tensors), **kwargs)
+
+
+def split(x: Any, splits_size: Any, n_splits: int | None = None, axis: int = 0) -> Any:
+    """Return `n_splits` parts of `x` along an axis.
+
+    Parameters
+    ----------
+    x : tensor
+        What is split.
+    splits_size : vector or list of int
+        The parts' lengths.
+    n_splits : int, optional
+        How many parts; where PyTensor cannot tell from `splits_size`.
+    axis : int
+        Along which they lie.
+    """
+    return pt.split(x, splits_size, n_splits=n_splits, axis=axis)
 
 
 def flatten(x: Any, ndim: int | None = None, outdim: int | None = None) -> Any:

@@ -8,8 +8,22 @@ import numpy as np
 import pytensor.tensor as pt
 
 from ...network import network_op
+from .conv_ops import (
+    AbstractConv2d,
+    AbstractConv2d_gradInputs,
+    AbstractConv2d_gradWeights,
+    AbstractConv3d,
+    AbstractConv3d_gradInputs,
+    AbstractConv3d_gradWeights,
+)
 
 __all__ = [
+    "AbstractConv2d",
+    "AbstractConv2d_gradInputs",
+    "AbstractConv2d_gradWeights",
+    "AbstractConv3d",
+    "AbstractConv3d_gradInputs",
+    "AbstractConv3d_gradWeights",
     "bilinear_kernel_1D",
     "bilinear_kernel_2D",
     "bilinear_upsampling",
