@@ -28,7 +28,7 @@ from .comm.flat import ALONE
 from .compiler.programs import Programs, Subset
 from .compiler.rules.base import name
 from .compiler.spec import FunctionSpec
-from .engines import host
+from .engines import engine_for, host
 from .errors import SerialMismatch
 from .inputs import check_arguments, gather_rows, take_share
 from .memory.rows import RowTaker
@@ -147,7 +147,7 @@ class SerialRun:
         floats: dict[Variable, Variable] = {
             var: var.type(name=var.name) for var in self._floats
         }
-        return host.compile_graph(
+        return engine_for(spec.mode).compile_graph(
             [*spec.inputs, *spec.bcast_inputs, *floats.values()],
             clone_replace(wanted, floats),
             [],

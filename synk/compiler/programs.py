@@ -23,7 +23,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
 
 from ..comm.ops import Accumulator, result_dtype, shares
-from ..engines import host
+from ..engines import Engine, engine_for
 from ..memory.partition import Selection, count, cuts, part
 from ..memory.rows import RowTaker, take_rows
 from ..timing import COMMON, COMPUTE, ROWS, UNCOUNTED, Times
@@ -61,6 +61,7 @@ class Programs:
     def __init__(self, number: int, spec: FunctionSpec) -> None:
         self.number = number
         self.spec = spec
+        self.engine: Engine = engine_for(spec.mode)
         self.label = f"function {spec.name!r}" if spec.name else "a function"
         self.row_updates: list[int] = []
         self.other_updates: list[int] = []
@@ -119,7 +120,7 @@ class Programs:
         graphs = clone_replace([*piece.wants, *news], stand_ins)
         n = len(piece.wants)
         targets = [spec.updates[i][0] for i in piece.updates]
-        return host.compile_graph(
+        return self.engine.compile_graph(
             [*spec.all_inputs, *stand_ins.values()],
             graphs[:n],
             list(zip(targets, graphs[n:], strict=True)),
@@ -271,17 +272,19 @@ class _Call:
     def finish(self) -> list[np.ndarray]:
         """Store what is left to store, and return the outputs."""
         self.store_deferred()
-        outputs = [self.value("output", var) for var in self.cut.outputs]
+        as_output = self.programs.engine.as_output
+        outputs = [as_output(self.value("output", var)) for var in self.cut.outputs]
         stages = self.cut.stages
         self.times.end(stages[-1].phase, len(stages) - 1)
         return outputs
 
     def store_deferred(self) -> None:
         """Store the updates that had to wait for the last stage."""
+        engine = self.programs.engine
         for i in self.cut.deferred:
             shared, new = self.spec.updates[i]
             if not (self.is_idle and new in self.cut.on_rows):
-                host.set_value(shared, self.value("update", new))
+                engine.set_value(shared, self.value("update", new))
 
 
 class _SlicedCall(_Call):

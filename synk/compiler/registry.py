@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from pytensor.compile import SharedVariable
 
+from ..engines import host
 from .streams import value_for_rank
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class Blueprint:
         self._class = type(variable)
         self._type = variable.type
         self._name = variable.name
-        self._value = variable.get_value(borrow=True, return_internal_type=True)
+        self._value = host.get_value(variable)
 
     def build(self, rank: int) -> SharedVariable:
         """Return the replica for `rank`; a random stream gets seeds of its own."""

@@ -2,3 +2,40 @@
 
 An engine compiles graphs, and knows how a shared variable holds its value.
 """
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from pytensor.compile import SharedVariable, get_mode
+from pytensor.graph.basic import Variable
+
+from . import host, jax
+
+
+class Engine(Protocol):
+    """What a module of this package offers."""
+
+    def compile_graph(
+        self,
+        inputs: list[Variable],
+        outputs: list[Variable],
+        updates: list[tuple[SharedVariable, Variable]],
+        mode: Any,
+        name: str | None,
+        options: dict[str, Any],
+    ) -> Callable[..., list[Any]]:
+        """Compile a graph to a function of arrays that returns a list of arrays."""
+
+    def set_value(self, variable: SharedVariable, value: Any) -> None:
+        """Make what a function has returned the value of a shared variable."""
+
+    def as_output(self, value: Any) -> Any:
+        """Return what a function has returned as an array of numpy's."""
+
+
+def engine_for(mode: Any) -> Engine:
+    """Return what compiles graphs in one of PyTensor's modes."""
+    linker = type(get_mode(mode).linker)
+    return jax if linker.__module__.startswith("pytensor.link.jax") else host

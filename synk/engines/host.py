@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytensor
-from pytensor.compile import SharedVariable
+from pytensor.compile import Function, SharedVariable
 from pytensor.graph.basic import Variable
 
 
@@ -26,6 +27,29 @@ def compile_graph(
     be C-contiguous and writeable; nothing is checked again. (Numba compiles a function
     anew for an array that is strided or read-only, which takes 0.3 s and more.)
     """
+    function = make_function(inputs, outputs, updates, mode, name, options)
+    shared = function.get_shared()
+    if not shared:
+        return function
+
+    def call(*args: np.ndarray) -> list[np.ndarray]:
+        if "jax" in sys.modules:
+            for var in shared:
+                _bring_home(var)
+        return function(*args)
+
+    return call
+
+
+def make_function(
+    inputs: list[Variable],
+    outputs: list[Variable],
+    updates: list[tuple[SharedVariable, Variable]],
+    mode: Any,
+    name: str | None,
+    options: dict[str, Any],
+) -> Function:
+    """Return PyTensor's function, which checks none of its arguments."""
     options = {key: value for key, value in options.items() if key not in _OURS}
     with warnings.catch_warnings():
         # Deprecated, and needed for variables that bring an update along: which updates
@@ -44,15 +68,41 @@ def compile_graph(
         )
 
 
+def _bring_home(variable: SharedVariable) -> None:
+    """Make an array of numpy's of what a function compiled for JAX has left."""
+    if _is_foreign(value := _inside(variable)):
+        set_value(variable, np.array(value))
+
+
+def _is_foreign(value: Any) -> bool:
+    return not isinstance(value, (np.ndarray, np.generic)) and hasattr(
+        value, "__array__"
+    )
+
+
+def _inside(variable: SharedVariable) -> Any:
+    return variable.get_value(borrow=True, return_internal_type=True)
+
+
 _OURS = ("trust_input", "allow_input_downcast")
 """Options that are dealt with where a function is made or called."""
 
 
 def get_value(variable: SharedVariable) -> Any:
-    """Return the value of a shared variable itself, without a copy."""
-    return variable.get_value(borrow=True, return_internal_type=True)
+    """Return the value of a shared variable itself, without a copy if it is numpy's.
+
+    A function compiled for JAX leaves an array of JAX's there: one of numpy's with the
+    same values is returned, which must not be written to.
+    """
+    value = _inside(variable)
+    return np.asarray(value) if _is_foreign(value) else value
 
 
 def set_value(variable: SharedVariable, value: Any) -> None:
     """Make `value` itself the value of a shared variable, without a copy."""
     variable.set_value(value, borrow=True)
+
+
+def as_output(value: Any) -> Any:
+    """Return a value as an array that belongs to the caller."""
+    return value

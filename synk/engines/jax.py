@@ -1,0 +1,137 @@
+"""PyTensor's JAX mode: shared variables stay where JAX computes.
+
+Two things are done here that PyTensor leaves to the user of such functions:
+
+*Rows.* JAX takes arrays of the CPU without a copy and goes on computing after a call
+has returned. A function made here returns when its values are there, so that the memory
+of the rows can be used again.
+
+*Random streams.* PyTensor gives each compiled function a copy of a random generator,
+which would then be seen by no other function, checkpoint or rank. Here a generator is
+an input: each call derives a key for JAX from the variable's own generator, and draws
+from that if the function updates it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from pytensor.compile import Function, SharedVariable
+from pytensor.graph.basic import Variable
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.traversal import graph_inputs
+from pytensor.tensor.random.type import RandomType
+
+from . import host
+
+
+def compile_graph(
+    inputs: list[Variable],
+    outputs: list[Variable],
+    updates: list[tuple[SharedVariable, Variable]],
+    mode: Any,
+    name: str | None,
+    options: dict[str, Any],
+) -> Callable[..., list[Any]]:
+    """Compile a graph to a function of arrays that returns a list of JAX's arrays.
+
+    The arrays it is called with may be numpy's or JAX's.
+    """
+    news = [new for _, new in updates]
+    streams = [
+        var
+        for var in graph_inputs([*outputs, *news])
+        if isinstance(var, SharedVariable) and _is_stream(var)
+    ]
+    stand_ins: dict[Variable, Variable] = {
+        var: var.type(name=var.name) for var in streams
+    }
+    graphs = clone_replace([*outputs, *news], stand_ins)
+    n = len(outputs)
+    drawn = {var for var, _ in updates if _is_stream(var)}
+    function = host.make_function(
+        [*inputs, *stand_ins.values()],
+        graphs[:n],
+        [
+            (var, new)
+            for (var, _), new in zip(updates, graphs[n:], strict=True)
+            if var not in drawn
+        ],
+        mode,
+        name,
+        options,
+    )
+    return _Program(function, streams, drawn)
+
+
+def set_value(variable: SharedVariable, value: Any) -> None:
+    """Make `value` itself, an array of JAX's, the value of a shared variable.
+
+    What a graph makes of a random stream is not kept: the next key is drawn anew.
+    """
+    if _is_stream(variable):
+        _draw(host.get_value(variable))
+    elif isinstance(value, np.ndarray):
+        host.set_value(variable, value)
+    else:
+        _put(variable, value)
+
+
+def as_output(value: Any) -> Any:
+    """Return a value as an array that belongs to the caller."""
+    return np.array(value)
+
+
+class _Program:
+    """A compiled function, and the shared variables that it reads and updates."""
+
+    def __init__(
+        self,
+        function: Function,
+        streams: list[SharedVariable],
+        drawn: set[SharedVariable],
+    ) -> None:
+        self._function = function
+        self._streams = streams
+        self._drawn = drawn
+        self._tensors: list[SharedVariable] = function.get_shared()
+
+    def __call__(self, *args: Any) -> list[Any]:
+        import jax
+
+        for var in self._tensors:
+            if isinstance(_inside(var), np.ndarray):
+                # A copy, and not JAX's view of an array that somebody may write to.
+                _put(var, jax.numpy.array(_inside(var), copy=True))
+        keys = [_key(var, draw=var in self._drawn) for var in self._streams]
+        results = self._function(*args, *keys)
+        return jax.block_until_ready((results, [*map(_inside, self._tensors)]))[0]
+
+
+def _is_stream(var: SharedVariable) -> bool:
+    return isinstance(var.type, RandomType)
+
+
+def _inside(var: SharedVariable) -> Any:
+    return var.get_value(borrow=True, return_internal_type=True)
+
+
+def _put(var: SharedVariable, value: Any) -> None:
+    """Store an array of JAX's; `set_value` would make it one of numpy's."""
+    var.container.storage[0] = value
+
+
+def _key(var: SharedVariable, draw: bool) -> Any:
+    """Return a stream as compiled functions take it; `draw` it if they update it."""
+    from pytensor.link.jax.dispatch import jax_typify
+
+    generator = _inside(var)
+    drawn = _draw(generator if draw else copy.deepcopy(generator))
+    return jax_typify(np.random.default_rng(drawn))
+
+
+def _draw(generator: np.random.Generator) -> np.ndarray:
+    return generator.integers(0, 2**32, 4, dtype=np.uint64)

@@ -1,0 +1,62 @@
+"""Tests that run in a child process of their own.
+
+A process in which XLA runs cannot fork ranks any more: so a test that calls functions
+compiled for JAX leaves the process of the tests as it was.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import select
+import signal
+import traceback
+from collections.abc import Callable
+
+import pytest
+
+import synk
+
+_LIMIT = 100  # seconds
+
+
+def in_a_child(test: Callable) -> Callable:
+    """Run a test in a forked child, and fail as it fails."""
+
+    @functools.wraps(test)
+    def in_parent(*args, **kwargs) -> None:
+        pytest.importorskip("jax", reason="JAX, of the extra synk[jax], is missing")
+        reads, writes = os.pipe()
+        child = os.fork()
+        if child == 0:
+            _run(writes, test, args, kwargs)
+        os.close(writes)
+        failure = b""
+        try:
+            while select.select([reads], [], [], _LIMIT)[0]:
+                piece = os.read(reads, 1 << 16)
+                if not piece:
+                    break
+                failure += piece
+            else:
+                os.kill(child, signal.SIGKILL)
+                failure += b"it took too long"
+        finally:
+            os.close(reads)
+            _, status = os.waitpid(child, 0)
+        if status:
+            failure += b"exit status %d" % status
+        if failure:
+            pytest.fail(failure.decode(), pytrace=False)
+
+    return in_parent
+
+
+def _run(writes: int, test: Callable, args: tuple, kwargs: dict) -> None:
+    try:
+        test(*args, **kwargs)
+    except BaseException:
+        os.write(writes, traceback.format_exc()[-60_000:].encode())
+    finally:
+        synk.close()
+        os._exit(0)

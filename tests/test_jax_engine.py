@@ -1,0 +1,182 @@
+"""Functions compiled for JAX: rows, shared variables and random streams."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from children import in_a_child
+from reference import PY
+
+import synk
+
+SIZES = (1, 2, 3)
+
+
+def stream(seed: int = 5):
+    """Return a shared random generator."""
+    return pytensor.shared(np.random.default_rng(seed), name="stream")
+
+
+def noise(rng, x):
+    """Return the stream's next value, and uniform numbers, one for each row of x."""
+    return pt.random.uniform(size=(x.shape[0],), rng=rng).owner.outputs
+
+
+@pytest.mark.parametrize("n", [1, 2])
+@in_a_child
+def test_a_call_has_read_its_rows_when_the_next_one_takes_others(n):
+    """JAX computes on after a call, from memory that the next call's rows go to."""
+    x = pt.matrix("x")
+    once = pytensor.shared(np.eye(300))
+    total = pytensor.shared(np.zeros(()))
+    product = x
+    for _ in range(8):
+        product = product @ once
+    rows = [np.full((600, 300), float(i)) for i in range(8)]
+    with synk.session(n):
+        add = synk.function(
+            [x], updates=[(total, total + product.sum(), "sum")], mode="JAX"
+        )
+        data = synk.data(np.concatenate(rows))
+        for i in range(len(rows)):
+            add(data, batch=np.arange(600 * i, 600 * (i + 1)))
+        synk.all_reduce(total, "sum")
+        assert float(total.get_value()) == 600 * 300 * sum(range(8))
+
+
+@pytest.mark.parametrize("n", SIZES)
+@in_a_child
+def test_outputs_are_numpys_and_the_callers(n):
+    x = pt.matrix("x")
+    rows = np.arange(14.0).reshape(7, 2)
+    with synk.session(n):
+        f = synk.function(
+            [x], [(x, "gather"), (x.mean(), "avg"), x.sum(), (x[0], None)], mode="JAX"
+        )
+        first, *others = f(rows)
+        assert all(type(output) is np.ndarray for output in (first, *others))
+        first[...] = -1
+        second = f(rows + 1)[0]
+    assert (first == -1).all()
+    np.testing.assert_array_equal(second, rows + 1)
+
+
+@pytest.mark.parametrize("n", SIZES)
+@in_a_child
+def test_functions_of_both_modes_share_variables(n):
+    x = pt.matrix("x")
+    w = pytensor.shared(np.zeros((2, 3)), name="w")
+    rows = np.arange(10.0).reshape(5, 2)
+    with synk.session(n):
+        by_jax = synk.function([x], (x @ w).sum(), updates=[(w, w + 1)], mode="JAX")
+        by_python = synk.function([x], (x @ w).sum(), updates=[(w, w * 2)], mode=PY)
+        value = 0.0
+        for f in (by_jax, by_python, by_python, by_jax, by_jax, by_python):
+            np.testing.assert_allclose(f(rows), 3 * value * rows.sum())
+            value = value + 1 if f is by_jax else value * 2
+        for rank in range(n):
+            np.testing.assert_array_equal(
+                synk.get_value(rank, w), np.full((2, 3), value)
+            )
+        synk.all_reduce(w, "sum")  # its value lies in shared memory now
+        np.testing.assert_allclose(by_jax(rows), 3 * n * value * rows.sum())
+        w.set_value(np.ones((2, 3)))
+        synk.broadcast(w)
+        np.testing.assert_allclose(by_jax(rows), 3 * rows.sum())
+
+
+@in_a_child
+def test_a_value_that_the_user_writes_to_is_not_jaxs_own():
+    x = pt.vector("x")
+    mine = np.zeros(1 << 16)
+    s = pytensor.shared(mine, borrow=True)
+    with synk.session(1):
+        f = synk.function([x], s.sum() + x.sum(), mode="JAX")
+        assert f([0.0]) == 0
+        mine[...] = 1
+        assert f([0.0]) == 0
+
+
+@pytest.mark.parametrize("n", SIZES)
+@in_a_child
+def test_no_number_is_drawn_twice(n):
+    """Not by other ranks, calls, slices, nor by other functions of the same stream."""
+    x = pt.vector("x")
+    rng = stream()
+    after, drawn = noise(rng, x)
+    with synk.session(n):
+        f, g = (
+            synk.function([x], (drawn, "gather"), updates=[(rng, after)], mode="JAX")
+            for _ in range(2)
+        )
+        ones = np.ones(11)
+        numbers = [f(ones), g(ones), f(ones), f(ones, num_slices=3), g(ones)]
+    numbers = np.concatenate(numbers)
+    assert numbers.min() >= 0
+    assert numbers.max() < 1
+    assert len(set(numbers)) == 55
+
+
+@in_a_child
+def test_a_stream_that_is_not_updated_repeats_itself():
+    x = pt.vector("x")
+    rng = stream()
+    with synk.session(2):
+        f = synk.function([x], (noise(rng, x)[1], "gather"), mode="JAX")
+        np.testing.assert_array_equal(f(np.ones(5)), f(np.ones(5)))
+
+
+@pytest.mark.parametrize("n", [1, 2])
+@in_a_child
+def test_a_seed_repeats_a_run_and_a_checkpoint_continues_it(n, tmp_path):
+    x = pt.vector("x")
+    ones = np.ones(9)
+
+    def make(seed):
+        rng = stream(seed)
+        after, drawn = noise(rng, x)
+        f = synk.function([x], (drawn, "gather"), updates=[(rng, after)], mode="JAX")
+        return f, {"stream": rng}
+
+    with synk.session(n):
+        f, streams = make(5)
+        same, _ = make(5)
+        other, _ = make(6)
+        first = f(ones)
+        np.testing.assert_array_equal(first, same(ones))
+        assert not np.isin(first, other(ones)).any()
+        synk.save(tmp_path / "streams.npz", streams)
+        rest = [f(ones) for _ in range(3)]
+        resumed, streams = make(7)
+        resumed(ones)
+        synk.load(tmp_path / "streams.npz", streams)
+        np.testing.assert_array_equal(rest, [resumed(ones) for _ in range(3)])
+
+
+@pytest.mark.parametrize("n", SIZES)
+@in_a_child
+def test_a_training_step_is_the_serial_one(n):
+    """With gradients reduced between two stages, slices, and more ranks than rows."""
+    random = np.random.default_rng(0)
+    x, y = pt.matrix("x"), pt.ivector("y")
+    start = random.normal(size=(4, 3))
+    rows, labels = random.normal(size=(10, 4)), random.integers(0, 3, 10).astype("i4")
+
+    def make(grad, function, **options):
+        w = pytensor.shared(start.copy(), name="w")
+        p = pt.special.softmax(x @ w, axis=1)
+        loss = -pt.log(p[pt.arange(y.shape[0]), y]).mean()
+        step = [(w, w - 0.5 * grad(loss, w))]
+        return function([x, y], loss, updates=step, **options), w
+
+    plain, expected = make(pytensor.grad, pytensor.function, mode=PY)
+    with synk.session(n):
+        f, w = make(synk.grad, synk.function, mode="JAX")
+        for count, num_slices in ((10, 1), (10, 3), (2, 1), (7, 2), (1, 1)):
+            loss = f(rows[:count], labels[:count], num_slices=num_slices)
+            np.testing.assert_allclose(loss, plain(rows[:count], labels[:count]))
+        for rank in range(n):
+            found = synk.get_value(rank, w)
+            np.testing.assert_allclose(found, expected.get_value(), rtol=1e-12)
