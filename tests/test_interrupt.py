@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import functools
-import importlib
-import linecache
 import os
 import signal
-import sys
-import time
 from pathlib import Path
 
-import numpy as np
-import pytensor
-import pytensor.tensor as pt
 import pytest
 from processes import (
-    PY,
     ROWS,
     TOTAL,
     acting,
     all_pids,
     arrive_and_stay,
     await_arrivals,
-    board,
     is_alive,
-    note,
     rank_pids,
-    reducing,
     reset,
     running,
     summing,
@@ -35,7 +23,6 @@ from processes import (
 )
 
 import synk
-from synk.workers import zygote as zygote_module
 
 # -- real signals, to scripts
 
@@ -353,263 +340,6 @@ def catches(pid: int, number: int) -> bool:
     status = Path(f"/proc/{pid}/status").read_text()
     mask = int(status.split("SigCgt:")[1].split()[0], 16)
     return bool(mask & 1 << (number - 1))
-
-
-# -- an interrupt at any line
-
-
-SOURCE = str(Path(synk.__file__).parent)
-
-SAFE_FUNCTIONS = ("_sleep", "__del__")
-"""Signals are held back there, and what finalizers raise is only printed."""
-
-SAFE_LINES = (
-    "self._in_command = False",
-    "finally:  # after an interrupt too, which may come before the assignment",
-    "finally:  # after an interrupt too",
-    "try:",
-    "posix_ipc.unlink_shared_memory(name)",
-    "posix_ipc.unlink_semaphore(name)",
-)
-"""Python does not look for signals between the end of a block and its `finally`."""
-
-
-class InterruptedAt:
-    """Raises KeyboardInterrupt at the k-th line of synk that the master comes to.
-
-    Lines are counted when they are run for the first time. With a k beyond the last of
-    them nothing is raised.
-    """
-
-    def __init__(self, k: int, files: tuple[str, ...] = ()) -> None:
-        self.k, self.files, self._pid = k, files, os.getpid()
-        self.raised_at: list[str] = []
-        self._seen: set[tuple[str, int]] = set()
-
-    def __enter__(self):
-        self._before = sys.gettrace()
-        sys.settrace(self._enter_function)
-        return self
-
-    def __exit__(self, *_):
-        sys.settrace(self._before)
-
-    def _enter_function(self, frame, event, arg):
-        path = frame.f_code.co_filename
-        if not path.startswith(SOURCE):
-            return None
-        if self.files and not path.endswith(self.files):
-            return None
-        names = frame.f_code.co_name, frame.f_back.f_code.co_name
-        if any(name in SAFE_FUNCTIONS for name in names):
-            return None
-        return self._line
-
-    def _line(self, frame, event, arg):
-        place = frame.f_code.co_filename, frame.f_lineno
-        safe = linecache.getline(*place).strip() in SAFE_LINES
-        if event == "line" and not safe and place not in self._seen:
-            self._seen.add(place)
-            if len(self._seen) == self.k and os.getpid() == self._pid:
-                self.raised_at.append(f"{place[0]}:{place[1]}")
-                raise KeyboardInterrupt
-        return self._line
-
-
-def interrupt_at(k: int, prepare, other) -> bool:
-    """Interrupt a call at line k; return whether there was such a line.
-
-    Afterwards `other`, a function that sums, and the call itself must work.
-    """
-    call, expected = prepare()
-    with InterruptedAt(k) as trace:
-        try:
-            result = call()
-        except KeyboardInterrupt:
-            result = None
-    if result is not None:  # no such line, or in a finalizer
-        np.testing.assert_array_equal(result, expected)
-    start = time.monotonic()
-    # In this order: another call in between might put right what was left half done,
-    # and one at the end makes the next trial begin with other things in memory.
-    np.testing.assert_array_equal(call(), expected)
-    assert other(ROWS) == TOTAL, trace.raised_at
-    assert time.monotonic() - start < 5, trace.raised_at
-    return bool(trace.raised_at)
-
-
-def new_call():
-    function = summing()
-    return lambda: function(ROWS), TOTAL
-
-
-def new_reduction():
-    values = pytensor.shared(np.ones(5))
-
-    def reduce():
-        synk.broadcast(values, np.ones(5))
-        synk.all_reduce(values, "sum")
-        return synk.get_value(1, values)
-
-    return reduce, np.full(5, float(synk.size()))
-
-
-def new_stages():
-    function = reducing()
-    return lambda: function(ROWS), TOTAL
-
-
-def interrupt_everywhere(prepare, least: int) -> None:
-    """Interrupt at line 1, 2, ... until there are no more."""
-    lines, other = 0, summing()
-    while interrupt_at(lines + 1, prepare, other):
-        lines += 1
-    assert lines >= least
-
-
-@pytest.mark.parametrize("prepare", [new_call, new_reduction, new_stages])
-def test_a_first_call_can_be_interrupted_at_any_line(prepare):
-    with synk.session(3):
-        interrupt_everywhere(prepare, 100)
-
-
-@pytest.mark.parametrize("prepare", [new_call, new_reduction, new_stages])
-def test_a_later_call_can_be_interrupted_at_any_line(prepare):
-    with synk.session(3):
-        prepared = prepare()
-        prepared[0]()
-        interrupt_everywhere(lambda: prepared, 50)
-
-
-def new_gathering():
-    x = pt.matrix("x", dtype="float64")
-    function = synk.function([x], (2 * x, "gather"), mode=PY)
-    return lambda: function(ROWS), 2 * ROWS
-
-
-COMMANDS = [
-    ("synk.calls", "worker_call"),
-    ("synk.collectives", "worker_reduce"),
-    ("synk.collectives", "worker_broadcast"),
-    ("synk.replication", "worker_replicate_variables"),
-    ("synk.replication", "worker_replicate_function"),
-]
-
-
-@pytest.fixture
-def interruptible_rank(monkeypatch):
-    """Have rank 1 interrupted at line `at(k)` of its commands; `met()` counts them."""
-
-    def interrupted(work):
-        @functools.wraps(work)
-        def run(session, *args):
-            if session.rank != 1 or not board(K):
-                return work(session, *args)
-            with InterruptedAt(int(board(K))) as trace:
-                try:
-                    return work(session, *args)
-                finally:
-                    if trace.raised_at:
-                        note(K, 0)
-                        note(MET, 1)
-                    elif work.__name__ in LAST_COMMANDS:
-                        note(K, 0)
-
-        return run
-
-    for module, name in COMMANDS:
-        module = importlib.import_module(module)
-        monkeypatch.setattr(module, name, interrupted(getattr(module, name)))
-
-
-K, MET = 10, 11
-LAST_COMMANDS = ("worker_call", "worker_reduce")
-
-
-@pytest.mark.usefixtures("interruptible_rank")
-@pytest.mark.parametrize("first", [True, False], ids=["first", "later"])
-@pytest.mark.parametrize(
-    "prepare", [new_call, new_reduction, new_stages, new_gathering]
-)
-def test_a_rank_can_be_interrupted_at_any_line(prepare, first):
-    with synk.session(3):
-        prepared = prepare()
-        other = summing()
-        if not first:
-            prepared[0]()
-        for k in range(1, 500):
-            call, expected = prepare() if first else prepared
-            note(K, k)
-            note(MET, 0)
-            notes = []
-            try:
-                np.testing.assert_array_equal(call(), expected)
-            except KeyboardInterrupt as error:
-                notes = error.__notes__
-            assert any("rank 1 of 3" in line for line in notes) == board(MET)
-            note(K, 0)
-            start = time.monotonic()
-            np.testing.assert_array_equal(call(), expected)
-            assert other(ROWS) == TOTAL
-            assert time.monotonic() - start < 5
-            if not board(MET):
-                break
-    assert k > 10
-    assert not board(MET)
-
-
-FORKING = ("session.py", "channel.py", "control.py", "shm.py", "affinity.py", "loop.py")
-
-
-def test_fork_can_be_interrupted_at_any_line():
-    before = os.sched_getaffinity(0), dict(os.environ), children()
-    k = 0
-    while True:
-        k += 1
-        with InterruptedAt(k, files=FORKING) as trace:
-            try:
-                synk.fork(3)
-            except KeyboardInterrupt:
-                assert not synk.is_forked(), trace.raised_at
-                assert synk.size() == 1
-        synk.close()
-        after = os.sched_getaffinity(0), dict(os.environ), children()
-        assert after == before, trace.raised_at
-        if not trace.raised_at:
-            break
-    assert k > 60
-    with synk.session(2):
-        assert summing()(ROWS) == TOTAL
-
-
-def children() -> list[str]:
-    path = Path(f"/proc/self/task/{os.getpid()}/children")
-    return path.read_text().split()
-
-
-def test_close_ends_everything_though_interrupted(monkeypatch):
-    before = os.sched_getaffinity(0), dict(os.environ)
-    original = zygote_module.Zygote._has_ended
-    raised = []
-
-    def interrupted(self, patience):
-        if patience:
-            raised.append(1)
-            raise KeyboardInterrupt
-        return original(self, patience)
-
-    synk.fork(3)
-    pids = all_pids()
-    monkeypatch.setattr(zygote_module.Zygote, "_has_ended", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        synk.close()
-    assert raised
-    assert not synk.is_forked()
-    assert (os.sched_getaffinity(0), dict(os.environ)) == before
-    wait_until(lambda: not any(map(is_alive, pids)), 5, "end of the ranks")
-    monkeypatch.undo()
-    with synk.session(2):
-        assert summing()(ROWS) == TOTAL
 
 
 def test_arrivals_are_seen_by_the_master():
