@@ -30,9 +30,10 @@ from .errors import (
     WorkerDied,
 )
 from .explain import Explanation
-from .function import Function, distribute, function
+from .forking import close, fork, is_forked, rank, session, size
+from .function import Function, function
 from .ops import grad
-from .session import close, fork, is_forked, rank, session, size
+from .replication import distribute
 from .timeline import trace
 from .training import train_function
 

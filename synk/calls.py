@@ -170,11 +170,6 @@ def _rows_per_rank(
     return rows
 
 
-def worker_compile(session: Session, number: int, kind: str, subset: Subset) -> None:
-    """Compile a variant on this rank."""
-    session.registry.functions[number].compile(kind, subset)
-
-
 def combine_outputs(
     spec: FunctionSpec,
     subset: Subset,

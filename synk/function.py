@@ -5,7 +5,7 @@ What a call does (`Function.__call__`):
 1. `inputs.bind` puts positional and keyword arguments in order.
 2. `inputs.gather_rows` checks them, and resolves `batch` to a selection of rows; all
    inputs share it, and one cut of it into a part for each rank.
-3. `_prepare` compiles, on rank 0 first, whatever variant has not been used before.
+3. `Replicas.prepare` compiles, on rank 0 first, whatever has not been used before.
 4. ``session.run(calls.worker_call, ...)`` launches the ranks, does the master's own
    share and joins them. Every rank takes its rows (`programs`), computes, updates its
    shared variables, and leaves its outputs in its outbox.
@@ -15,29 +15,28 @@ What a call does (`Function.__call__`):
 from __future__ import annotations
 
 import itertools
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
 from typing import Any
 
 from pytensor.compile import SharedVariable
 
-from .calls import combine_outputs, worker_call, worker_compile
-from .compiler.programs import Programs, Subset, kind_of_call
+from .calls import combine_outputs, worker_call
+from .compiler.programs import kind_of_call
 from .compiler.spec import FunctionSpec, make_spec
 from .data import data
 from .errors import StateError
 from .explain import Explanation, explain
 from .inputs import (
+    Wanted,
     bind,
     check_arguments,
     check_num_slices,
     check_shared_rows,
-    check_subset,
     gather_rows,
     stage,
 )
-from .replication import master_replicate_function
+from .replication import Replicas
 from .runs import Plan, combine_runs, count_calls, in_launches, stacked, worker_run
 from .serial import SerialRun
 from .session import SESSION
@@ -146,13 +145,9 @@ class Function:
         self._spec = spec
         self._number = next(_numbers)
         self._inputs = [*spec.inputs, *spec.bcast_inputs]
-        self._all = tuple(range(len(spec.outputs)))
-        self._generation = 0
-        self._programs: Programs | None = None
-        self._prepared: set[tuple[str, Subset]] = set()
-        self._forget: weakref.finalize | None = None
+        self._all = Wanted(spec.returns, range(len(spec.outputs)))
+        self._replicas = Replicas(self._number, spec)
         self._serial = SerialRun(spec, repr(self))
-        _functions.add(self)
 
     @property
     def name(self) -> str | None:
@@ -243,14 +238,16 @@ class Function:
         constants = check_arguments(spec.bcast_inputs, values[n:], spec.options)
         num_slices = check_num_slices(num_slices, bool(spec.row_inputs))
         batch_s = check_shared_rows(batch_s, spec.sliceable, SESSION.size)
-        wanted = check_subset(output_subset, len(self._all))
-        subset = self._all if output_subset is None else tuple(sorted(set(wanted)))
+        wanted = self._all.of(output_subset)
+        subset = wanted.subset
         if check is not None:
             expected = self._serial.expect(check, values, batch, subset)
             start = perf_counter()  # that was no part of the call
-        programs = self._prepare(kind_of_call(num_slices, SESSION.size), subset)
+        programs = self._replicas.prepare(
+            kind_of_call(num_slices, SESSION.size), subset
+        )
         if 0 < rows.total < SESSION.size:
-            self._prepare("idle", subset)
+            self._replicas.prepare("idle", subset)
         mine = self._number, subset, tuple(rows), constants, batch_s, num_slices
         call: tuple = mine
         if SESSION.size > 1:
@@ -259,11 +256,11 @@ class Function:
         replies = SESSION.run(worker_call, *call, mine=mine)
         joined = perf_counter()
         results = combine_outputs(spec, subset, replies, SESSION, self)
-        chosen = self._choose(results, wanted, output_subset is None)
+        returned = wanted.arrange(results)
         programs.times.returned(start, joined)
         if check is not None:
             self._serial.compare(subset, results, expected)
-        return chosen
+        return returned
 
     def run(
         self,
@@ -337,8 +334,8 @@ class Function:
             spec.bcast_inputs, values[len(spec.inputs) :], spec.options
         )
         num_slices = check_num_slices(num_slices, bool(spec.row_inputs))
-        wanted = check_subset(output_subset, len(self._all))
-        subset = self._all if output_subset is None else tuple(sorted(set(wanted)))
+        wanted = self._all.of(output_subset)
+        subset = wanted.subset
         kind = kind_of_call(num_slices, SESSION.size)
         plan = Plan(spec, values, constants, batch_s, SESSION)
         made: list[list] = [[] for _ in subset]
@@ -346,9 +343,9 @@ class Function:
             for some in in_launches(batches):
                 start = perf_counter()
                 calls = [plan.call(batch) for batch in some]
-                programs = self._prepare(kind, subset)
+                programs = self._replicas.prepare(kind, subset)
                 if any(0 < call.bounds[-1] < SESSION.size for call in calls):
-                    self._prepare("idle", subset)
+                    self._replicas.prepare("idle", subset)
                 what = self._number, subset
                 mine = *what, calls, plan.sources, constants, num_slices, report
                 theirs: tuple = mine
@@ -360,8 +357,7 @@ class Function:
                 for of_output, more in zip(made, launch, strict=True):
                     of_output.extend(more)
                 programs.times.returned(start, joined, "Function run", len(calls))
-        results = [stacked(of_output) for of_output in made]
-        return self._choose(results, wanted, output_subset is None)
+        return wanted.arrange([stacked(of_output) for of_output in made])
 
     def as_theano(self, *args: Any, **kwargs: Any) -> Any:
         """Run on rank 0 alone, on all rows: the plain function, for comparison.
@@ -380,7 +376,8 @@ class Function:
         if SESSION.state == "worker":
             SESSION.check_running()
         values = bind(self, self._inputs, args, kwargs)
-        return self._unpack(self._serial.run_programs(self._local_programs(), values))
+        programs = self._replicas.local()
+        return self._all.arrange(self._serial.run_programs(programs, values))
 
     def explain(
         self, *args: Any, measure: bool = False, batch: Any = None, **kwargs: Any
@@ -411,8 +408,8 @@ class Function:
         return explain(
             self.name or f"function {self._number}",
             self._spec,
-            self._local_programs(),
-            self._generation == SESSION.generation,
+            self._replicas.local(),
+            self._replicas.are_there,
             self._serial.timed,
         )
 
@@ -435,66 +432,3 @@ class Function:
             for var, value in zip(self._spec.inputs, values, strict=True)
         )
         return built[0] if len(built) == 1 else built
-
-    # -- the steps of a call
-
-    def _local_programs(self) -> Programs:
-        """Return what rank 0 has compiled; needs no session."""
-        if self._programs is None:
-            self._programs = Programs(self._number, self._spec)
-        return self._programs
-
-    def _prepare(self, kind: str, subset: Subset) -> Programs:
-        """Make sure that every rank has a variant compiled; return rank 0's."""
-        if self._generation != SESSION.generation:
-            self._replicate()
-        programs = self._programs
-        assert programs is not None
-        if (kind, subset) not in self._prepared:
-            # Rank 0 compiles first; the others then find the parts in PyTensor's cache.
-            programs.compile(kind, subset)
-            SESSION.run(worker_compile, self._number, kind, subset)
-            self._prepared.add((kind, subset))
-        return programs
-
-    def _replicate(self) -> None:
-        """Make the function known to the ranks of the present session."""
-        master_replicate_function(self._number, self._local_programs())
-        self._generation = SESSION.generation
-        self._prepared.clear()
-        if self._forget is None:
-            self._forget = weakref.finalize(
-                self, SESSION.notify, "function", self._number
-            )
-            self._forget.atexit = False
-
-    def _choose(self, results: list, wanted: Sequence[int], is_all: bool) -> Any:
-        """Put results, of ascending outputs, into the order and form asked for."""
-        if is_all:
-            return self._unpack(results)
-        places = {i: place for place, i in enumerate(sorted(set(wanted)))}
-        return [results[places[i]] for i in wanted]
-
-    def _unpack(self, results: list) -> Any:
-        returns = self._spec.returns
-        return (
-            results[0] if returns == "one" else None if returns == "none" else results
-        )
-
-
-def distribute() -> None:
-    """Replicate and compile now every function made so far, on all ranks.
-
-    Optional: a function is otherwise replicated and compiled when it is first called.
-
-    Raises
-    ------
-    StateError
-        If not forked.
-    """
-    SESSION.check_running()
-    for made in list(_functions):
-        made._prepare(kind_of_call(1, SESSION.size), made._all)
-
-
-_functions: weakref.WeakSet[Function] = weakref.WeakSet()

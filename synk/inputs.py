@@ -238,18 +238,50 @@ def check_num_slices(num_slices: int, has_rows: bool) -> int:
     return slices
 
 
-def check_subset(output_subset: Sequence[int] | None, outputs: int) -> Sequence[int]:
-    """Return the positions of the outputs asked for, in the order asked for."""
-    if output_subset is None:
-        return range(outputs)
-    wanted = []
-    for i in output_subset:
-        if not -outputs <= operator.index(i) < outputs:
-            raise IndexError(
-                f"output_subset has {i}, out of range for {outputs} outputs"
-            )
-        wanted.append(i % outputs)
-    return wanted
+class Wanted:
+    """The outputs that a call returns.
+
+    Parameters
+    ----------
+    returns : {"one", "list", "none"}
+        In which form.
+    order : sequence of int
+        Positions among the function's outputs, in the order asked for.
+
+    Attributes
+    ----------
+    subset : tuple of int
+        The positions, ascending: what is to be computed.
+    """
+
+    def __init__(self, returns: str, order: Sequence[int]) -> None:
+        self._returns = returns
+        self.subset = tuple(sorted(set(order)))
+        self._places = [self.subset.index(i) for i in order]
+
+    def of(self, output_subset: Sequence[int] | None) -> Wanted:
+        """Return what a call with `output_subset` returns, of all these outputs.
+
+        Raises
+        ------
+        IndexError
+            If there is no such output.
+        """
+        if output_subset is None:
+            return self
+        outputs = len(self.subset)
+        for i in output_subset:
+            if not -outputs <= operator.index(i) < outputs:
+                raise IndexError(
+                    f"output_subset has {i}, out of range for {outputs} outputs"
+                )
+        return Wanted("list", [i % outputs for i in output_subset])
+
+    def arrange(self, results: list) -> Any:
+        """Put the results of the subset into the order and form asked for."""
+        if self._returns == "list":
+            return [results[place] for place in self._places]
+        return results[0] if self._returns == "one" else None
 
 
 def check_shared_rows(

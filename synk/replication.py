@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pytensor.compile import SharedVariable
 
 from .compiler.graphs import dump_graph, load_graph
-from .compiler.programs import Programs
+from .compiler.programs import Programs, Subset, kind_of_call
 from .compiler.registry import Blueprint
+from .compiler.spec import FunctionSpec
 from .session import SESSION, Session
 from .timing import Times
 
@@ -66,3 +67,90 @@ def worker_replicate_function(
         spec = load_graph(graph, session.registry.variables)
         programs = session.registry.functions[number] = Programs(number, spec)
         programs.number_updates(order)
+
+
+class Replicas:
+    """One function as the ranks have it: sent and compiled when that is needed.
+
+    Parameters
+    ----------
+    number : int
+        What the ranks know it by.
+    spec : FunctionSpec
+    """
+
+    def __init__(self, number: int, spec: FunctionSpec) -> None:
+        self._number, self._spec = number, spec
+        self._generation = 0
+        self._programs: Programs | None = None
+        self._prepared: set[tuple[str, Subset]] = set()
+        self._forget: weakref.finalize | None = None
+        _replicas.add(self)
+
+    @property
+    def are_there(self) -> bool:
+        """Whether the ranks of the present session have the function."""
+        return self._generation == SESSION.generation
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether anything has been compiled, on rank 0 at least."""
+        return self._programs is not None
+
+    def local(self) -> Programs:
+        """Return what rank 0 has compiled; needs no session."""
+        if self._programs is None:
+            self._programs = Programs(self._number, self._spec)
+        return self._programs
+
+    def prepare(self, kind: str, subset: Subset) -> Programs:
+        """Make sure that every rank has a variant compiled; return rank 0's."""
+        if not self.are_there:
+            self._replicate()
+        programs = self._programs
+        assert programs is not None
+        if (kind, subset) not in self._prepared:
+            # Rank 0 compiles first; the others then find the parts in PyTensor's cache.
+            programs.compile(kind, subset)
+            SESSION.run(worker_compile, self._number, kind, subset)
+            self._prepared.add((kind, subset))
+        return programs
+
+    def prepare_usual(self) -> None:
+        """Prepare a call that returns all outputs, on all ranks, in one go."""
+        every = tuple(range(len(self._spec.outputs)))
+        self.prepare(kind_of_call(1, SESSION.size), every)
+
+    def _replicate(self) -> None:
+        """Make the function known to the ranks of the present session."""
+        master_replicate_function(self._number, self.local())
+        self._generation = SESSION.generation
+        self._prepared.clear()
+        if self._forget is None:
+            self._forget = weakref.finalize(
+                self, SESSION.notify, "function", self._number
+            )
+            self._forget.atexit = False
+
+
+def worker_compile(session: Session, number: int, kind: str, subset: Subset) -> None:
+    """Compile a variant on this rank."""
+    session.registry.functions[number].compile(kind, subset)
+
+
+def distribute() -> None:
+    """Replicate and compile now every function made so far, on all ranks.
+
+    Optional: a function is otherwise replicated and compiled when it is first called.
+
+    Raises
+    ------
+    StateError
+        If not forked.
+    """
+    SESSION.check_running()
+    for made in list(_replicas):
+        made.prepare_usual()
+
+
+_replicas: weakref.WeakSet[Replicas] = weakref.WeakSet()
