@@ -30,11 +30,13 @@ from .comm.shm import SharedMemoryComm
 from .compiler.registry import Numbers, Registry
 from .errors import Aborted, RankTimeout, StateError, SynkError, WorkerDied
 from .homes import Homes
+from .memory.leftovers import remove_leftovers
 from .memory.segment import Arena, Attachments
 from .tracing import Tracer
 from .workers import affinity, preconditions
 from .workers.channel import MasterChannel, WorkerChannel
 from .workers.control import Control
+from .workers.devices import Environment, cores_by_rank, plan
 from .workers.loop import Failure, serve
 from .workers.waiting import PATIENCE
 from .workers.zygote import Zygote
@@ -61,13 +63,15 @@ class Session:
         """See `synk.fork`."""
         preconditions.check_can_fork(self)
         cores = affinity.usable_cores()
-        n = preconditions.check_size(n, devices, cores)
+        self.devices = plan(devices, preconditions.check_size(n), cores)
         threads = preconditions.check_threads(threads)
         timeout = preconditions.check_timeout(timeout)
-        self.cores = [affinity.share(cores, rank, n) for rank in range(n)]
+        remove_leftovers()
+        self.cores = cores_by_rank(self.devices, cores)
         self._threads = [threads or len(share) for share in self.cores]
         self._timeout = timeout
         self.generation += 1
+        n = len(self.devices)
         try:
             self.size, self.rank = n, 0
             self.control = Control(n, spin=n <= len(cores))
@@ -89,6 +93,7 @@ class Session:
 
     def _start(self) -> None:
         """Set up what every rank has; runs in its own process."""
+        self._environment = Environment(self.devices[self.rank])
         self._confinement = affinity.Confinement(
             self.cores[self.rank], self._threads[self.rank]
         )
@@ -125,9 +130,10 @@ class Session:
                 self.zygote.close()
         finally:
             atexit.unregister(self.close)
-            confinement = self.__dict__.pop("_confinement", None)
-            if confinement is not None:
-                confinement.release()
+            for name in ("_confinement", "_environment"):
+                change = self.__dict__.pop(name, None)
+                if change is not None:
+                    change.release()
             # The control segment is left to the garbage collector: a copy of the
             # session in an exception's traceback may still look at it.
             for name in _OF_A_SESSION:
@@ -181,11 +187,13 @@ class Session:
     def where(self, work: Callable | None) -> str:
         """Say where we are, for the note on an exception."""
         cores = ",".join(map(str, self.cores[self.rank]))
+        gpu = self.devices[self.rank].gpu
+        device = f"cpu {cores}" if gpu is None else f"GPU {gpu.index}, cpu {cores}"
         if work is None:
             doing = "the reading of a command"
         else:
             doing = self.activity or work.__name__.removeprefix("worker_")
-        return f"[synk] on rank {self.rank} of {self.size} (cpu {cores}), in {doing}"
+        return f"[synk] on rank {self.rank} of {self.size} ({device}), in {doing}"
 
     # -- commands
 

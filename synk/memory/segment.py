@@ -1,9 +1,13 @@
 """Shared-memory segments that have no name.
 
 A segment is made with ``shm_open`` and unlinked at once. Whoever needs it opens
-``/proc/<owner>/fd/<fd>``, which works for processes of one user on one machine. So
-nothing can be left in ``/dev/shm``, however the processes end: the kernel frees a
-segment when its last process is gone, SIGKILL of all of them included.
+``/proc/<owner>/fd/<fd>``, which works for processes of one user on one machine. So no
+memory can be left in ``/dev/shm``, however the processes end: the kernel frees a
+segment when its last process is gone, SIGKILL of all of them included. A process that
+is killed between the two leaves an empty name; see `leftovers`.
+
+``memfd_create`` needs no name at all, but its memory has no limit: ``posix_fallocate``
+would not fail where ``/dev/shm`` is full, and the kernel would kill processes instead.
 
 Space is reserved with ``posix_fallocate``. Without that, writing to a segment in a full
 ``/dev/shm`` (64 MB in Docker by default) is a SIGBUS; with it, making one is an error
