@@ -131,7 +131,14 @@ def is_reduced(variable: Variable) -> bool:
     return variable.owner is not None and isinstance(variable.owner.op, AllReduce)
 
 
-def grad(cost: Variable, wrt: Any, *, op: str = "avg") -> Any:
+def grad(
+    cost: Variable,
+    wrt: Any,
+    consider_constant: Any = None,
+    *,
+    op: str = "avg",
+    **pytensor_kwargs: Any,
+) -> Any:
     """Return gradients of a cost, combined over all ranks.
 
     Parameters
@@ -140,9 +147,13 @@ def grad(cost: Variable, wrt: Any, *, op: str = "avg") -> Any:
         Computed from the rows of a rank: their mean, or with ``op="sum"`` their sum.
     wrt : variable, or list of these
         Usually shared variables, with the same value on all ranks.
+    consider_constant : list of variables, optional
+        What the gradient does not go through.
     op : {"avg", "sum"}
         How the cost over all rows comes from the ranks' costs: "avg" for a mean
         (weighted by the ranks' rows, so it is exact for any split), "sum" for a sum.
+    **pytensor_kwargs
+        Further arguments of ``pytensor.grad``.
 
     Returns
     -------
@@ -156,13 +167,18 @@ def grad(cost: Variable, wrt: Any, *, op: str = "avg") -> Any:
     """
     check_op(op, ("avg", "sum"), "grad")
     many = isinstance(wrt, (list, tuple))
-    grads: Any = pytensor.grad(cost, list(wrt) if many else wrt)
+    grads: Any = pytensor.grad(
+        cost,
+        list(wrt) if many else wrt,
+        consider_constant=consider_constant,
+        **pytensor_kwargs,
+    )
     if not many:
         return _reduced(grads, op, str(wrt))
     return [_reduced(grad, op, str(var)) for grad, var in zip(grads, wrt, strict=True)]
 
 
-def _reduced(gradient: Variable, op: str, wrt: str) -> Variable:
-    if not isinstance(gradient.type, DenseTensorType):
+def _reduced(gradient: Any, op: str, wrt: str) -> Any:
+    if gradient is None or not isinstance(gradient.type, DenseTensorType):
         return gradient  # disconnected, where the caller allowed that
     return AllReduce(op, gradient=wrt).make_node(gradient).outputs[0]

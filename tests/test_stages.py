@@ -215,3 +215,19 @@ def test_a_wrong_op_is_refused():
         synk.grad(x.sum(), x, op="max")
     with pytest.raises(TypeError, match="bool"):
         synk.ops.all_reduce(x > 0)
+
+
+def test_gradients_take_the_options_of_pytensors():
+    x, w, unused = pt.vector("x"), pytensor.shared(2.0, "w"), pytensor.shared(1.0)
+    square = w**2
+    cost = (w * square * x).mean()
+    constant = synk.grad(cost, w, [square])  # the place that it has in Theano's grad
+    none = synk.grad(cost, unused, disconnected_inputs="ignore")
+    missing = synk.grad(
+        cost, [unused], disconnected_inputs="ignore", return_disconnected="none"
+    )
+    assert missing == [None]
+    f = synk.function([x], [constant, none], mode=PY)
+    with synk.session(2):
+        by_w, by_unused = f(np.array([1.0, 2.0, 6.0]))
+    assert (by_w, by_unused) == (4.0 * 3.0, 0.0)
