@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from .session import SESSION
@@ -12,7 +12,7 @@ from .session import SESSION
 def fork(
     n: int | None = None,
     *,
-    devices: str = "auto",
+    devices: str | Sequence[int] = "auto",
     threads: int | None = None,
     timeout: float | None = None,
 ) -> int:
@@ -25,11 +25,15 @@ def fork(
     Parameters
     ----------
     n : int, optional
-        The number of ranks, the master included; by default the number of usable
-        cores (CPU affinity and cgroup quota taken into account). With 1 nothing is
-        forked. More ranks than cores share them and work correctly, but slowly.
-    devices : {"auto", "cpu"}
-        Where ranks compute. Both mean the CPU in this version.
+        The number of ranks, the master included; by default one for each device: for
+        each GPU, or for each usable core (CPU affinity and cgroup quota taken into
+        account). With 1 nothing is forked. More ranks than cores share them and work
+        correctly, but slowly.
+    devices : {"auto", "cpu", "cuda"} or sequence of int
+        Where ranks compute: on CPU cores, or on NVIDIA GPUs, one rank on each.
+        "auto" takes GPUs where there are any that JAX can use. A list has a GPU's
+        number for each rank; ranks that name the same one share it and its memory.
+        Numbers count the GPUs that ``CUDA_VISIBLE_DEVICES`` leaves, in its order.
     threads : int, optional
         Threads a rank may use, by default as many as it has cores.
     timeout : float, optional
@@ -46,9 +50,9 @@ def fork(
     ------
     StateError
         If synk is forked already, in a worker, or when a CUDA context or an XLA
-        backend is up.
+        backend is up; or if GPUs are asked for and cannot be used.
     ValueError, TypeError
-        If an argument makes no sense.
+        If an argument makes no sense, or there are fewer GPUs than ranks.
 
     Examples
     --------

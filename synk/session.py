@@ -188,7 +188,7 @@ class Session:
         """Say where we are, for the note on an exception."""
         cores = ",".join(map(str, self.cores[self.rank]))
         gpu = self.devices[self.rank].gpu
-        device = f"cpu {cores}" if gpu is None else f"GPU {gpu.index}, cpu {cores}"
+        device = f"cpu {cores}" if gpu is None else f"GPU {gpu.number}, cpu {cores}"
         if work is None:
             doing = "the reading of a command"
         else:

@@ -9,6 +9,7 @@ import shutil
 import textwrap
 from collections.abc import Sequence
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 import posix_ipc
@@ -17,8 +18,9 @@ from pytensor.compile.mode import get_default_mode
 
 from ..errors import SynkError
 from ..session import SESSION
-from ..workers import affinity, preconditions
+from ..workers import affinity, devices, gpus, preconditions
 from ..workers.control import Control
+from ..workers.gpus import GPU
 
 WIDTH = 96
 """Columns; lines that would be longer are continued below their value."""
@@ -49,7 +51,7 @@ def report(n: int | None = None) -> str:
     sections = {
         "versions": _versions(),
         "cores": _cores(),
-        "devices": _devices(),
+        "GPUs": _gpus(),
         "memory": _memory(),
         "pytensor": _pytensor(),
         f"synk.fork({'' if n is None else n})": _fork(n),
@@ -68,9 +70,8 @@ def refusal(n: int | None = None) -> str | None:
     """
     try:
         preconditions.check_can_fork(SESSION)
-        size = preconditions.check_size(n, "auto", affinity.usable_cores())
-        Control(size, spin=False)
-    except (SynkError, OSError, posix_ipc.Error) as error:
+        Control(len(devices.plan("auto", n, affinity.usable_cores())), spin=False)
+    except (SynkError, ValueError, OSError, posix_ipc.Error) as error:
         return str(error)
     return None
 
@@ -110,18 +111,42 @@ def _processor() -> str:
     return platform.machine()
 
 
-def _devices() -> Rows:
-    cards = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
-    gpus = [
-        line.partition(":")[2].strip()
-        for card in cards
-        for line in _read(card).splitlines()
-        if line.startswith("Model:")
-    ]
-    return [
-        ("ranks run on", "CPU cores (GPUs are not used in this version)"),
-        ("NVIDIA GPUs", ", ".join(gpus) if gpus else "none found"),
-    ]
+def _gpus() -> Rows:
+    found = gpus.find_gpus()
+    if not found:
+        return [("NVIDIA GPUs", _no_gpus())]
+    rows = [(f"GPU {gpu.number}", _gpu(gpu)) for gpu in found]
+    versions = gpus.driver()
+    if versions is not None:
+        rows.append(("driver", f"{versions[0]}, for CUDA {versions[1]} and older"))
+    if len(found) > 1:
+        rows.append(("peer access", _peers(found)))
+    rows.append(("JAX", gpus.why_not_jax() or "can use them"))
+    return rows
+
+
+def _no_gpus() -> str:
+    """Say that none was found, and why if there seem to be some."""
+    cards = list(Path("/proc/driver/nvidia/gpus").glob("*"))
+    if not cards and not Path("/dev/nvidiactl").exists():
+        return "none"
+    if find_spec("pynvml") is None:
+        return "not looked for: pip install 'synk[cuda13]'"
+    return "none that this process may use (driver, rights, CUDA_VISIBLE_DEVICES)"
+
+
+def _gpu(gpu: GPU) -> str:
+    near = f", near cores {ranges(gpu.cores)}" if gpu.cores else ""
+    return f"{gpu.name}, {gibibytes(gpu.memory)}{near}"
+
+
+def _peers(found: list[GPU]) -> str:
+    """Say which GPUs read the memory of others directly."""
+    reads = gpus.peer_access(found)
+    groups = {tuple(i for i, reaches in enumerate(row) if reaches) for row in reads}
+    if len(groups) == 1:
+        return "between all"
+    return "; ".join("between " + ranges(group) for group in sorted(groups))
 
 
 def _memory() -> Rows:
@@ -169,17 +194,19 @@ def _pytensor() -> Rows:
 
 
 def _fork(n: int | None) -> Rows:
-    cores = affinity.usable_cores()
-    size = preconditions.check_size(n, "auto", cores)
     why_not = refusal(n)
     if why_not:
         return [("refused", why_not)]
+    cores = affinity.usable_cores()
+    planned = devices.plan("auto", n, cores)
+    size = len(planned)
     rows = [("ranks", f"{size}: this process and {size - 1} forked")]
-    for rank in range(size):
-        share = affinity.share(cores, rank, size)
+    shares = devices.cores_by_rank(planned, cores)
+    for rank, (device, share) in enumerate(zip(planned, shares, strict=True)):
+        gpu = "" if device.gpu is None else f"GPU {device.gpu.number}, "
         what = "cores" if len(share) > 1 else "core"
         threads = f"{len(share)} thread{'s' * (len(share) > 1)}"
-        rows.append((f"rank {rank}", f"{what} {ranges(share)}, {threads}"))
+        rows.append((f"rank {rank}", f"{gpu}{what} {ranges(share)}, {threads}"))
     if size > _MAX_RANKS:
         rows[_MAX_RANKS:-1] = [("...", f"{size - _MAX_RANKS} more, likewise")]
     if size > len(cores):

@@ -67,13 +67,9 @@ def _xla_is_up() -> bool:
     return False
 
 
-def check_size(n: int | None, devices: str, cores: list[int]) -> int:
-    """Return the number of ranks to fork."""
-    if devices not in ("auto", "cpu"):
-        raise ValueError(f"devices must be 'auto' or 'cpu', got {devices!r}")
-    if n is None:
-        return len(cores)
-    return _check_count("n", n)
+def check_size(n: int | None) -> int | None:
+    """Return the number of ranks to fork, or None for one on each device."""
+    return None if n is None else _check_count("n", n)
 
 
 def check_threads(threads: int | None) -> int | None:
