@@ -1,4 +1,7 @@
-"""Every layer of Lasagne 0.1 runs as it is, and its gradient is right."""
+"""Every layer of Lasagne 0.1 runs as it is, and its gradient is right.
+
+In JAX mode as well: see ``test_lasagne_jax.py``.
+"""
 
 import lasagne
 import numpy as np
@@ -7,8 +10,8 @@ import theano
 import theano.tensor as T
 from lasagne import layers as L
 from lasagne.nonlinearities import tanh
+from networks import MODE
 
-MODE = "FAST_COMPILE"
 RNG = np.random.RandomState(0)
 SEQUENCES, IMAGES = RNG.rand(3, 4, 5), RNG.rand(2, 3, 6, 6)
 
@@ -43,6 +46,7 @@ def each_recurrent():
     options = {"learn_init": True, "backwards": True, "precompute_input": False}
     yield "RecurrentLayer", recurrent(L.RecurrentLayer, **smooth, **options)
     yield "GRULayer", recurrent(L.GRULayer, **options)
+    yield "GRULayer unrolled", recurrent(L.GRULayer, unroll_scan=True)
     yield "LSTMLayer masked", masked
     yield "CustomRecurrentLayer", custom
 
@@ -207,7 +211,7 @@ def test_lstm_gives_what_its_equations_give():
 def test_a_mask_of_ones_changes_nothing():
     plain, _ = output_of(recurrent(L.LSTMLayer), SEQUENCES)
     with_mask, _ = output_of(OF_SEQUENCES["LSTMLayer masked"], SEQUENCES)
-    np.testing.assert_array_equal(plain, with_mask)
+    np.testing.assert_allclose(plain, with_mask, rtol=1e-12)
 
 
 def test_embedding():
@@ -227,17 +231,21 @@ def test_embedding():
 def test_noise_layers():
     lasagne.random.set_rng(np.random.RandomState(7))
     incoming = L.InputLayer((None, 50))
-    value = np.ones((40, 50))
+    x = incoming.input_var
+    value = np.full((40, 50), 2.0)
     drop, noise = L.DropoutLayer(incoming, p=0.2), L.GaussianNoiseLayer(incoming, 0.5)
-    outputs = L.get_output([drop, noise]) + L.get_output(
-        [drop, noise], deterministic=True
-    )
-    run = theano.function([incoming.input_var], outputs, mode=MODE)
-    dropped, noisy, *same = run(value)
-    again, _, *_ = run(value)
-    np.testing.assert_allclose(np.unique(dropped), [0, 1.25])
-    assert abs(dropped.mean() - 1) < 0.05
-    assert abs(noisy.std() - 0.5) < 0.05
+    random = L.get_output([drop, noise])
+    same = L.get_output([drop, noise], deterministic=True)
+    slopes = [theano.grad(output.sum(), x) for output in random]
+    run = theano.function([x], [*random, *slopes, *same], mode=MODE)
+    dropped, noisy, slope, ones, *same = map(np.asarray, run(value))
+    again, *_ = run(value)
+    np.testing.assert_allclose(np.unique(dropped), [0, 2.5])
+    # Five standard deviations: 2.5 * sqrt(0.16 / 2000), 0.5 / sqrt(2 * 2000).
+    assert abs(dropped.mean() - 2) < 0.112
+    assert abs(noisy.std() - 0.5) < 0.04
     assert not np.array_equal(dropped, again), "the same mask in two calls"
+    np.testing.assert_allclose(slope, dropped / 2)
+    np.testing.assert_array_equal(ones, np.ones_like(value))
     for deterministic in same:
         np.testing.assert_array_equal(deterministic, value)

@@ -330,7 +330,7 @@ NOT_SIZES = (ARange, RandomVariable, Scan)
 def _may_be_size(var: Any) -> bool:
     kind = np.dtype(getattr(var.type, "dtype", "O")).kind
     ndim = getattr(var.type, "ndim", 0)
-    return (kind in "iub" and ndim <= 1) or (kind == "f" and ndim == 0)
+    return (kind in "iub" and ndim <= 2) or (kind == "f" and ndim == 0)
 
 
 def random(funcify: Callable) -> Callable:

@@ -16,7 +16,7 @@ from pytensor.compile.mode import optdb
 from pytensor.graph.basic import Apply
 from pytensor.graph.rewriting.basic import GraphRewriter
 
-from . import jax_fixes
+from . import jax_fixes, rewrite_fixes
 from .base import KernelOp
 
 
@@ -67,3 +67,4 @@ def register_numba() -> None:
 
 optdb.register("synk_nn_jax", PrepareJAX(), "jax", position=-1)
 optdb.register("synk_nn_numba", PrepareNumba(), "numba", position=-1)
+rewrite_fixes.register()

@@ -1,0 +1,34 @@
+"""Lasagne's layers, objectives and the rest again, in JAX mode.
+
+In a process of their own, as ``test_nn_jax.py``: where XLA runs, no rank can be forked.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+SUBJECTS = "functions", "layers", "newer"
+FILES = [HERE / f"test_lasagne_{subject}.py" for subject in SUBJECTS]
+
+
+@pytest.mark.slow
+def test_all_is_the_same_in_jax_mode():
+    pytest.importorskip("jax", reason="JAX, of the extra synk[jax], is not installed")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *FILES],
+        cwd=HERE.parent,
+        env={**os.environ, "SYNK_TEST_NN": "JAX", "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    assert " passed" in done.stdout
+    assert "skipped" not in done.stdout
