@@ -26,9 +26,9 @@ _THEIRS = "theano"
 _OURS = "synk.theano"
 
 GONE = {
-    "theano.gpuarray": "Theano's GPU arrays (pygpu)",
+    "theano.gpuarray": "Theano's GPU backend (pygpu)",
     "theano.sandbox.cuda": "Theano's first GPU backend",
-    "theano.sandbox.gpuarray": "Theano's GPU arrays (pygpu)",
+    "theano.sandbox.gpuarray": "Theano's GPU backend (pygpu)",
 }
 """Packages that a Theano without a GPU could not import either."""
 
@@ -102,7 +102,7 @@ class _Submodules(MetaPathFinder):
         for name, what in GONE.items():
             if fullname == name or fullname.startswith(name + "."):
                 raise ImportError(
-                    f"no {fullname}: {what} are gone; graphs run on GPUs through "
+                    f"no {fullname}, which was {what}: graphs run on GPUs through "
                     'mode="JAX"',
                     name=fullname,
                 )

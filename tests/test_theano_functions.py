@@ -155,6 +155,9 @@ def test_printing(capsys):
     assert theano.pp(x + 1) == theano.pprint(x + 1)
     text = theano.printing.debugprint(x + 1, ids="int", file="str")
     assert text.startswith("Add [id 0]")
+    for profile in None, False:
+        f = theano.function([x], x + 1, mode=MODE, profile=profile)
+        assert theano.printing.debugprint(f, file="str").startswith("Add")
     theano.function([x], theano.printing.Print("value")(x), mode=MODE)(1.0)
     assert "value __str__ = 1.0" in capsys.readouterr().out
 
@@ -171,6 +174,11 @@ def test_options_are_pytensors():
         _ = theano.config.nonsense
     with pytest.raises(AttributeError, match="nonsense"):
         theano.config.nonsense = 1
+    theano.config.warn.subtensor_merge_bug = False
+    with pytest.warns(UserWarning, match=r"stays .*PYTENSOR_FLAGS=optimizer=None"):
+        theano.config.optimizer = "None"
+    with pytest.raises(ValueError, match="float8"):
+        theano.config.floatX = "float8"
     with pytest.warns(UserWarning, match=r"synk\.fork"):
         theano.config.device = "cuda0"
     assert theano.config.device == "cpu"
@@ -188,7 +196,18 @@ def test_theano_flags_are_read():
         assert config.nvcc.fastmath is True
         with pytest.warns(UserWarning, match="THEANO_FLAGS: 'nonsense=1'"):
             read_flags(config, "nonsense=1")
+        with pytest.warns(UserWarning, match="optimizer stays"):
+            read_flags(config, "optimizer=fast_compile")
         with pytest.warns(UserWarning, match="neither True nor False"):
             read_flags(config, "nvcc.fastmath=perhaps")
     finally:
         pytensor.config.floatX = before
+
+
+def test_asarray_knows_floatx():
+    from theano.misc.safe_asarray import _asarray
+
+    assert _asarray is theano._asarray
+    with theano.config.change_flags(floatX="float32"):
+        assert theano._asarray([1, 2], dtype="floatX").dtype == "float32"
+    assert theano._asarray([1.5, 2], "int64").tolist() == [1, 2]

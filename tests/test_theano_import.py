@@ -15,6 +15,8 @@ from synk import theano_finder
 
 MODULES = [
     "theano",
+    "theano.compat",
+    "theano.compat.python2x",
     "theano.compile",
     "theano.compile.debugmode",
     "theano.compile.nanguardmode",

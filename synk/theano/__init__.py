@@ -35,6 +35,7 @@ from .forwarding import forward
 from .functions import clone
 from .gof import Apply, Constant, Op, Type, Variable, generic
 from .gradient import Lop, Rop, grad, subgraph_grad
+from .misc.safe_asarray import _asarray  # noqa: F401  (scripts use it)
 from .printing import debugprint as dprint
 from .printing import pp, pprint
 from .scan_module import foldl, foldr, map, reduce, scan, scan_checkpoints

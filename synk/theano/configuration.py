@@ -29,6 +29,18 @@ _ONLY_THEANO: dict[str, Any] = {
     "compute_test_value": "off",
     "experimental.unpickle_gpu_on_cpu": False,
     "cuda.root": "",
+    "reoptimize_unpickled_function": False,
+    "experimental.local_alloc_elemwise": False,
+    "warn.ignore_bug_before": "none",
+    "warn.argmax_pushdown_bug": False,
+    "warn.inc_set_subtensor1": False,
+    "warn.reduce_join": False,
+    "warn.round": False,
+    "warn.signal_conv2d_interface": False,
+    "warn.subtensor_merge_bug": False,
+    "warn.sum_div_dimshuffle_bug": False,
+    "warn.sum_sum_bug": False,
+    "warn.vm_gc_bug": False,
 }
 """Options that mean nothing here: they can be read and set."""
 
@@ -78,7 +90,7 @@ class Config:
     def __setattr__(self, name: str, value: Any) -> None:
         there = _pytensor_name(name)
         if there is not None:
-            setattr(pytensor.config, there, value)
+            _set(name, there, value)
         elif name in self._own:
             if name == "device" and not str(value).startswith("cpu"):
                 warnings.warn(
@@ -103,6 +115,22 @@ class Config:
     def change_flags(self, *args: Any, **kwargs: Any) -> Any:
         """Return a context manager and decorator that sets options for a while."""
         return pytensor.config.change_flags(*args, **kwargs)
+
+
+def _set(name: str, there: str, value: Any) -> None:
+    """Set an option of PyTensor's, or warn that it is read once only."""
+    try:
+        setattr(pytensor.config, there, value)
+    except (TypeError, ValueError):
+        raise
+    except Exception as error:  # PyTensor raises no other class for such options
+        if "after initialization" not in str(error):
+            raise
+        warnings.warn(
+            f"theano.config.{name} stays {getattr(pytensor.config, there)!r}: PyTensor "
+            f"reads it when it is imported; set PYTENSOR_FLAGS={there}={value}",
+            stacklevel=4,
+        )
 
 
 def _pytensor_options() -> list[str]:

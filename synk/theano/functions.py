@@ -177,7 +177,7 @@ def function(
             name=name,
             rebuild_strict=rebuild_strict,
             allow_input_downcast=allow_input_downcast,
-            profile=False if profile is None else profile,
+            profile=profile or None,  # debugprint cannot do with False
             on_unused_input=on_unused_input,
         )
     if names is None and all(getattr(i, "default", None) is None for i in inputs):

@@ -47,7 +47,8 @@ SECTIONS = [
         written={
             "device": "cpu; synk.fork says which devices are used",
             "force_device init_gpu_device print_active_device "
-            "assert_no_cpu_op nocleanup compute_test_value": "read and set only",
+            "assert_no_cpu_op nocleanup compute_test_value "
+            "reoptimize_unpickled_function": "read and set only",
         },
         absent={
             "numpy": "numpy.seterr sets how NumPy treats errors",

@@ -18,9 +18,11 @@ class MRG_RandomStreams(Streams):
     ----------
     seed : int or sequence of int
         Where to begin.
+    use_cuda : bool, optional
+        Has no meaning any more.
     """
 
-    def __init__(self, seed: Any = 12345) -> None:
+    def __init__(self, seed: Any = 12345, use_cuda: bool | None = None) -> None:
         super().__init__(seed)
 
     def choice(

@@ -1,0 +1,5 @@
+"""`theano.compat.python2x`: older place of `OrderedDict`."""
+
+from . import OrderedDict, defaultdict
+
+__all__ = ["OrderedDict", "defaultdict"]
