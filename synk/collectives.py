@@ -460,4 +460,4 @@ def worker_reduce(
         return
     if to_all or session.rank == 0:
         for number in numbers:
-            session.registry.rows.pop(number, None)
+            session.registry.forget_rows(number)

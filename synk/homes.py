@@ -248,7 +248,7 @@ class Homes:
             On every rank, if the shapes of any variable differ.
         """
         numbers = [number for run in runs for number, _ in run.members]
-        mine = [session.registry.rows.get(number, NO_WEIGHT) for number in numbers]
+        mine = [session.registry.rows_of(number, NO_WEIGHT) for number in numbers]
         misfits: dict[int, tuple[int, ...]] = {}
         for run in runs:
             misfits.update(run.misfits)

@@ -23,13 +23,20 @@ def master_replicate_variables(variables: Sequence[SharedVariable]) -> list[int]
     """
     numbers = SESSION.numbers
     new = [var for var in dict.fromkeys(variables) if var not in numbers]
+    sharing = numbers.by_value() if new else {}
+    blueprints = {}
     try:
         for var in new:
             number = numbers.add(var)
+            alias = sharing.setdefault(id(var.container), number)
             SESSION.registry.variables[number] = var
+            if alias == number:
+                blueprints[number] = Blueprint(var)
+            else:
+                blueprints[number] = Blueprint(var, alias)
+                SESSION.registry.share(number, alias)
             weakref.finalize(var, SESSION.notify, "variable", number).atexit = False
         if new and SESSION.size > 1:
-            blueprints = {numbers[var]: Blueprint(var) for var in new}
             SESSION.run(worker_replicate_variables, dump_graph(blueprints, numbers))
     except BaseException:
         # The ranks may not have them, after an interrupt: another time, another number.
@@ -43,7 +50,10 @@ def worker_replicate_variables(session: Session, data: bytes) -> None:
     """Build this rank's replicas; the master has the originals."""
     if session.rank:
         for number, blueprint in load_graph(data, {}).items():
-            session.registry.variables[number] = blueprint.build(session.rank)
+            known = session.registry.variables
+            known[number] = blueprint.build(session.rank, known)
+            if blueprint.alias is not None:
+                session.registry.share(number, blueprint.alias)
 
 
 def master_replicate_function(number: int, programs: Programs) -> None:

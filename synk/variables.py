@@ -113,7 +113,7 @@ def stage_values(given: Sequence, checked: Sequence) -> list:
 
 def store(session: Session, number: int, value: Any) -> None:
     """Make a copy of `value` the value of a variable on this rank."""
-    session.registry.rows.pop(number, None)
+    session.registry.forget_rows(number)
     host.set_value(session.registry.variables[number], copy_value(value))
 
 

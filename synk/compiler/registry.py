@@ -8,7 +8,7 @@ variable in the master share it there too.
 from __future__ import annotations
 
 import itertools
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -31,15 +31,27 @@ class Registry:
         self.variables: MutableMapping[int, SharedVariable]
         self.variables = {} if rank else WeakValueDictionary()
         self.functions: dict[int, Programs] = {}
-        self.rows: dict[int, int] = {}
-        """For a variable that a function has updated: from how many rows."""
+        self._first: dict[int, int] = {}
+        self._rows: dict[int, int] = {}
+
+    def share(self, number: int, first: int) -> None:
+        """Remember that a variable shares its value with one that was there before."""
+        self._first[number] = self._first.get(first, first)
+
+    def rows_of(self, number: int, default: int) -> int:
+        """Return from how many rows a function has updated a variable, if one has."""
+        return self._rows.get(self._first.get(number, number), default)
+
+    def forget_rows(self, number: int) -> None:
+        """Forget it: the variable has another value."""
+        self._rows.pop(self._first.get(number, number), None)
 
     def note_rows(self, programs: Programs, rows: int) -> None:
         """Remember from how many rows a function's updates come; see `all_reduce`."""
         for number in programs.other_updates:
-            self.rows.pop(number, None)
-        if programs.row_updates:
-            self.rows.update(dict.fromkeys(programs.row_updates, rows))
+            self.forget_rows(number)
+        for number in programs.row_updates:
+            self._rows[self._first.get(number, number)] = rows
 
     def forget_function(self, number: int) -> None:
         """Drop a function that the master no longer has."""
@@ -48,24 +60,30 @@ class Registry:
     def forget_variable(self, number: int) -> None:
         """Drop a replica whose original is gone."""
         self.variables.pop(number, None)
-        self.rows.pop(number, None)
+        self._first.pop(number, None)
+        self._rows.pop(number, None)
 
 
 class Blueprint:
     """What a rank needs to make a replica of a shared variable.
 
     The replica gets the original's class and type, static shape included, so that a
-    graph that was built on the original accepts it.
+    graph that was built on the original accepts it. Of a variable that shares its value
+    with one that the ranks have, `alias`, the replica shares the value of that replica:
+    a copy of an average, say, whose default update keeps the average up to date.
     """
 
-    def __init__(self, variable: SharedVariable) -> None:
+    def __init__(self, variable: SharedVariable, alias: int | None = None) -> None:
+        self.alias = alias
         self._class = type(variable)
         self._type = variable.type
         self._name = variable.name
         self._value = host.get_value(variable)
 
-    def build(self, rank: int) -> SharedVariable:
+    def build(self, rank: int, known: Mapping[int, SharedVariable]) -> SharedVariable:
         """Return the replica for `rank`; a random stream gets seeds of its own."""
+        if self.alias is not None:
+            return known[self.alias].clone(name=self._name)
         value = value_for_rank(self._value, rank)
         return self._class(type=self._type, value=value, strict=False, name=self._name)
 
@@ -85,6 +103,10 @@ class Numbers:
 
     def __getitem__(self, variable: SharedVariable) -> int:
         return self._numbers[variable]
+
+    def by_value(self) -> dict[int, int]:
+        """Return, by the id of its container, the number of a variable that has it."""
+        return {id(var.container): n for var, n in self._numbers.items()}
 
     def add(self, variable: SharedVariable) -> int:
         """Give a variable its number."""
