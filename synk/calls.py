@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .comm.ops import combine
-from .compiler.programs import Programs, Subset
+from .compiler.programs import Programs, Reducer, Subset
 from .compiler.spec import FunctionSpec
 from .engines import host
 from .errors import ShapeMismatch
@@ -78,6 +78,9 @@ class Share:
     ) -> None:
         self.start = perf_counter()
         self._session, self._programs = session, programs
+        self._reducer: Reducer = session.flats
+        if programs.engine.ON_DEVICE and session.device_buffers is not None:
+            self._reducer = session.device_buffers
         self.sources, self.selections = take_share(session, *rows)
         for var in programs.spec.sliceable:  # each stands in for a further input
             value = host.get_value(var)
@@ -127,13 +130,13 @@ class Share:
                 self.sources,
                 self.selections,
                 constants,
-                session.flats,
+                self._reducer,
                 self.by_rank,
                 taken,
                 times,
             )
         elif programs.takes_part(subset):
-            programs.idle(subset, constants, session.flats, self.by_rank, times)
+            programs.idle(subset, constants, self._reducer, self.by_rank, times)
         else:
             times.end(COMMON)
         session.registry.note_rows(programs, rows)

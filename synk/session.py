@@ -21,13 +21,17 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from .comm.device import DeviceBuffers
 from .comm.flat import FlatBuffers
+from .comm.nccl import NcclTransport
 from .comm.shm import SharedMemoryComm
 from .compiler.registry import Numbers, Registry
+from .engines import jax
 from .errors import Aborted, RankTimeout, StateError, SynkError, WorkerDied
 from .homes import Homes
 from .memory.leftovers import remove_leftovers
@@ -104,6 +108,12 @@ class Session:
         self.stage, self.outbox = Arena(), Arena()
         self.homes = Homes(self.rank, self.size)
         self.flats = FlatBuffers(self.comm, self.attachments)
+        self.device_buffers: DeviceBuffers | None = None
+        if self.devices[self.rank].is_gpu and self.size > 1:
+            shares_gpu = self.devices[self.rank].sharers > 1
+            connect = partial(NcclTransport, shares_gpu=shares_gpu)
+            self.device_buffers = DeviceBuffers(self.comm, connect, self.flats)
+            jax.look_about_with(self.comm.look_about)
         self.activity = ""
         self.threads = self._threads[self.rank]
         self.tracer = None
@@ -130,6 +140,10 @@ class Session:
                 self.zygote.close()
         finally:
             atexit.unregister(self.close)
+            buffers = self.__dict__.get("device_buffers")
+            if buffers is not None:
+                buffers.abort()
+                jax.look_about_with(None)
             for name in ("_confinement", "_environment"):
                 change = self.__dict__.pop(name, None)
                 if change is not None:
@@ -195,6 +209,12 @@ class Session:
             doing = self.activity or work.__name__.removeprefix("worker_")
         return f"[synk] on rank {self.rank} of {self.size} ({device}), in {doing}"
 
+    def abort(self) -> None:
+        """Have all ranks stop the command that is being run: this one has failed."""
+        self.control.abort()
+        if self.device_buffers is not None:
+            self.device_buffers.abort()
+
     # -- commands
 
     def run(self, work: Callable, *args: Any, mine: tuple | None = None) -> list[Any]:
@@ -245,7 +265,7 @@ class Session:
             result = self._run_here(work, mine)
         except BaseException as caught:
             error = caught
-            self.control.abort()
+            self.abort()
         replies = self._join(error)
         if error is None:
             return result, replies
@@ -362,6 +382,8 @@ class Session:
             elif kind == "function":
                 self.registry.forget_function(key)
                 self.flats.forget(key)
+                if self.device_buffers is not None:
+                    self.device_buffers.forget(key)
             else:
                 self.registry.forget_variable(key)
                 self.homes.forget(key)
@@ -377,6 +399,7 @@ _OF_A_SESSION = (
     "outbox",
     "homes",
     "flats",
+    "device_buffers",
 )
 """Attributes that end with a session."""
 

@@ -98,15 +98,7 @@ class FlatBuffers:
     def _renew(self, values: Sequence[np.ndarray] | None, ops: Sequence[str]) -> _Flat:
         """Make a buffer for values of other shapes, together with all ranks."""
         comm = self._comm
-        kinds = comm.exchange(None if values is None else _kinds(values))
-        given = [kind for kind in kinds if kind is not None]
-        for i, first in enumerate(given[0]):
-            if any(kind[i] != first for kind in given):
-                shapes = [None if kind is None else kind[i][1] for kind in kinds]
-                raise ShapeMismatch(
-                    f"cannot all-reduce by {ops[i]!r}: the ranks' shapes are {shapes}"
-                )
-        plan = _Plan(given[0], ops)
+        plan = _Plan(agree_on_kinds(comm, values, ops), ops)
         make: type[_Flat] = _SmallFlat if plan.is_small else _Flat
         rows_in_all = 2 * comm.size if plan.is_small else comm.size + 1
         window, segment = None, None
@@ -267,5 +259,25 @@ class _SmallFlat(_Flat):
         return self._views if all_fit else None
 
 
-def _kinds(values: Sequence[np.ndarray]) -> list[Kind]:
-    return [(value.dtype.str, value.shape) for value in values]
+def agree_on_kinds(
+    comm: SharedMemoryComm, values: Sequence[np.ndarray] | None, ops: Sequence[str]
+) -> list[Kind]:
+    """Return dtypes and shapes of values, which must be those of the other ranks.
+
+    Raises
+    ------
+    ShapeMismatch
+        On every rank, if the shapes of any value differ.
+    """
+    mine = None
+    if values is not None:
+        mine = [(value.dtype.str, value.shape) for value in values]
+    kinds = comm.exchange(mine)
+    given = [kind for kind in kinds if kind is not None]
+    for i, first in enumerate(given[0]):
+        if any(kind[i] != first for kind in given):
+            shapes = [None if kind is None else kind[i][1] for kind in kinds]
+            raise ShapeMismatch(
+                f"cannot all-reduce by {ops[i]!r}: the ranks' shapes are {shapes}"
+            )
+    return given[0]

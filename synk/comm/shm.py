@@ -85,7 +85,7 @@ class SharedMemoryComm:
                 if control.words[word]:
                     control.met[rank].release()
             return
-        look_about = self._look_about
+        look_about = self.look_about
         if self._timeout is not None and self.rank == 0:
             look_about = partial(look_about, time.monotonic() + self._timeout)
         try:
@@ -94,7 +94,8 @@ class SharedMemoryComm:
         finally:
             control.words[asleep[self.rank]] = 0
 
-    def _look_about(self, deadline: float | None = None) -> None:
+    def look_about(self, deadline: float | None = None) -> None:
+        """Raise if what this rank waits for will not come, or not in time."""
         if self._control.aborted:
             raise Aborted
         self._watch()

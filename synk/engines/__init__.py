@@ -17,6 +17,8 @@ from . import host, jax
 class Engine(Protocol):
     """What a module of this package offers."""
 
+    ON_DEVICE: bool
+
     def compile_graph(
         self,
         inputs: list[Variable],

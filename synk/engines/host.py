@@ -12,6 +12,9 @@ import pytensor
 from pytensor.compile import Function, SharedVariable
 from pytensor.graph.basic import Variable
 
+ON_DEVICE = False
+"""Values lie in the memory of the host."""
+
 
 def compile_graph(
     inputs: list[Variable],

@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from pytensor import config
+
 from ..errors import StateError
 from . import affinity, gpus
 from .gpus import GPU
@@ -140,12 +142,20 @@ def _near(device: Device, cores: list[int]) -> tuple[int, ...]:
 
 
 class Environment:
-    """The variables of a device, set in this process until `release`."""
+    """The variables of a device, set in this process until `release`.
+
+    With a GPU, PyTensor's default mode becomes that for JAX.
+    """
 
     def __init__(self, device: Device) -> None:
         settings = device.environment()
         self._before = {name: os.environ.get(name) for name in settings}
         os.environ.update(settings)
+        self._mode = config.mode
+        if (
+            device.is_gpu and config.mode == "Mode"
+        ):  # PyTensor's default: compiled for CPUs
+            config.mode = "JAX"
         # JAX reads the variable when it is imported, and not later.
         jax = sys.modules.get("jax")
         platforms = settings.get("JAX_PLATFORMS")
@@ -161,6 +171,7 @@ class Environment:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+        config.mode = self._mode
         if self._told is not None:
             self._told.update("jax_platforms", None)
 

@@ -98,7 +98,7 @@ def serve(session: Session, channel: WorkerChannel) -> None:
             finally:
                 interruptible.armed = False
         except BaseException as error:
-            session.control.abort()
+            session.abort()
             reply = Failure(error, session.where(work))
         try:
             channel.reply(reply)

@@ -1,0 +1,203 @@
+"""All-reduces of values on devices: JAX on the CPU, ranks that believe to have GPUs.
+
+What stands in for NCCL passes arrays through shared memory; see tests/gpu for NCCL.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import fake_nvml
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from children import in_a_child
+from reference import assert_same
+
+import synk
+from synk.session import SESSION
+
+SESSION_MODULE = sys.modules["synk.session"]  # beside the function of that name
+DTYPES = ("float32", "float64", "int32", "int64", "uint8", "bool", "complex64", "int16")
+UFUNCS = {
+    "sum": np.add.reduce,
+    "prod": np.multiply.reduce,
+    "min": np.minimum.reduce,
+    "max": np.maximum.reduce,
+}
+
+
+class ByExchange:
+    """Combines arrays of dtypes that NCCL knows, pickled through shared memory."""
+
+    made = 0  # on this rank
+
+    def __init__(self, comm, shares_gpu):
+        type(self).made += 1
+        self._comm = comm
+        self.calls = 0
+        comm.barrier()
+
+    def supports(self, dtype, op):
+        return dtype not in ("bool", "int16", "complex64")
+
+    def all_reduce(self, array, op, into):
+        import jax
+
+        assert array.ndim == 1
+        assert array.shape == into.shape
+        assert array.dtype == into.dtype
+        self.calls += 1
+        given = self._comm.exchange(np.asarray(array))
+        return jax.numpy.asarray(UFUNCS[op](given).astype(array.dtype))
+
+    def abort(self):
+        pass
+
+
+@pytest.fixture(autouse=True)
+def gpus(monkeypatch):
+    """Pretend to have GPUs, and keep JAX on the CPU."""
+    fake_nvml.install(monkeypatch, [None] * 4)
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.setattr(SESSION_MODULE, "NcclTransport", ByExchange)
+
+
+def worker_calls(session):
+    """Return how many arrays this rank's transport has combined."""
+    return session.device_buffers._transport.calls
+
+
+@in_a_child
+def test_functions_without_a_mode_run_where_the_gpu_is():
+    x = pt.vector("x")
+    s = pytensor.shared(np.zeros(()))
+    with synk.session(2):
+        assert pytensor.config.mode == "JAX"
+        f = synk.function([x], x.sum(), updates=[(s, s + 1)])
+        assert f(np.arange(5.0)) == 10
+        value = s.get_value(borrow=True, return_internal_type=True)
+        assert not isinstance(value, np.ndarray)
+    assert pytensor.config.mode == "Mode"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("op", ["avg", "sum", "prod", "min", "max"])
+@in_a_child
+def test_every_dtype_is_reduced_as_on_the_host(op):
+    """In one function, with what the transport cannot combine beside what it can."""
+    dtypes = [
+        dtype
+        for dtype in DTYPES
+        if not (op == "avg" and dtype == "bool")
+        and not (op in ("min", "max") and dtype == "complex64")
+    ]
+    inputs = [
+        pt.tensor(f"x_{dtype}", dtype=dtype, shape=(None, None)) for dtype in dtypes
+    ]
+    # A rank's first row, and something of no dimensions.
+    values = [[x[0], x[0, 0]] for x in inputs]
+    reduced = [
+        (synk.ops.all_reduce(value, op), None) for pair in values for value in pair
+    ]
+    random = np.random.default_rng(0)
+    rows = [(random.normal(size=(7, 3)) * 3 + 5).astype(dtype) for dtype in dtypes]
+    with synk.session(devices=[0] * (n := 3)):
+        on_devices = synk.function(inputs, reduced)
+        on_host = synk.function(inputs, reduced, mode="FAST_COMPILE")
+        for count in (7, n - 1, 7):  # fewer rows than ranks: one has none
+            part = [array[:count] for array in rows]
+            for found, expected in zip(on_devices(*part), on_host(*part), strict=True):
+                assert found.dtype == expected.dtype
+                np.testing.assert_allclose(found, expected, rtol=2e-6)
+        calls = SESSION.run(worker_calls)
+    groups = len(
+        [dtype for dtype in dtypes if dtype not in ("bool", "int16", "complex64")]
+    )
+    if op == "avg":
+        groups -= 3  # averages of integers are rounded once, on the host
+    assert calls == [3 * groups] * n
+
+
+@pytest.mark.parametrize("n", [2, 3])
+@in_a_child
+def test_a_training_step_on_devices_is_the_serial_one(n):
+    random = np.random.default_rng(0)
+    x, y = pt.matrix("x"), pt.vector("y")
+    start = [random.normal(size=(4, 5)), random.normal(size=5)]
+    rows, targets = random.normal(size=(11, 4)), random.normal(size=11)
+
+    def make(grad, function, **options):
+        w, v = (pytensor.shared(value.copy()) for value in start)
+        loss = ((pt.tanh(x @ w) @ v - y) ** 2).mean()
+        dw, dv = grad(loss, [w, v])
+        updates = [(w, w - 0.1 * dw), (v, v - 0.1 * dv)]
+        return function([x, y], loss, updates=updates, **options), (w, v)
+
+    plain, expected = make(pytensor.grad, pytensor.function, mode="FAST_COMPILE")
+    with synk.session(devices=[0] * n):
+        step, params = make(synk.grad, synk.function)
+        for count, num_slices in ((11, 1), (11, 2), (1, 1), (7, 1)):
+            loss = step(rows[:count], targets[:count], num_slices=num_slices)
+            np.testing.assert_allclose(loss, plain(rows[:count], targets[:count]))
+        for rank in range(n):
+            for param, value in zip(params, expected, strict=True):
+                found = synk.get_value(rank, param)
+                np.testing.assert_allclose(found, value.get_value(), rtol=1e-12)
+
+
+@in_a_child
+def test_shapes_may_change_and_must_agree():
+    x = pt.matrix("x")
+    with synk.session(2):
+        f = synk.function([x], (synk.ops.all_reduce(x.sum(axis=0), "sum"), None))
+        for width in (3, 5, 3):
+            assert_same(f(np.ones((4, width))), np.full(width, 4.0))
+        g = synk.function([x], (synk.ops.all_reduce(x.sum(axis=1), "sum"), None))
+        with pytest.raises(synk.ShapeMismatch):
+            g(np.ones((5, 2)))
+        assert_same(g(np.ones((4, 2))), np.full(2, 4.0))
+
+
+def worker_made(session):
+    """Return how many transports this rank has made."""
+    return ByExchange.made
+
+
+@in_a_child
+def test_after_an_error_on_one_rank_all_connect_anew():
+    x = pt.vector("x")
+    checked = pt.specify_shape(x, (None,))
+    with synk.session(2):
+        f = synk.function([x], (synk.ops.all_reduce(checked.sum(), "sum"), None))
+        assert f(np.ones(4)) == 4
+        assert SESSION.run(worker_made) == [1, 1]
+        with pytest.raises(ZeroDivisionError):
+            SESSION.run(worker_fail)
+        assert f(np.ones(6)) == 6
+        assert f(np.ones(4)) == 4
+        assert SESSION.run(worker_made) == [2, 2]
+
+
+def worker_fail(session):
+    """Fail on rank 1."""
+    if session.rank == 1:
+        raise ZeroDivisionError
+
+
+def without_nccl(comm, shares_gpu):
+    """Fail as NcclTransport does where NCCL is not installed."""
+    comm.barrier()
+    raise ImportError("rank 1: No module named 'nccl'")
+
+
+@in_a_child
+def test_without_nccl_the_host_reduces_and_a_warning_says_so():
+    x = pt.vector("x")
+    SESSION_MODULE.NcclTransport = without_nccl  # in this child
+    with synk.session(2):
+        f = synk.function([x], (synk.ops.all_reduce(x.sum(), "sum"), None))
+        with pytest.warns(RuntimeWarning, match="through the host.*'nccl'"):
+            assert f(np.ones(4)) == 4
+        assert f(np.ones(6)) == 6
