@@ -1,5 +1,9 @@
 """Sphinx configuration; build with ``python -m sphinx -W -n docs docs/_build/html``."""
 
+import re
+
+from docutils import nodes
+
 import synk
 
 project = "synk"
@@ -18,5 +22,21 @@ autosummary_generate = False
 numpydoc_show_class_members = False
 
 html_theme = "furo"
+pygments_style = "default"  # diffs in red and green
+pygments_dark_style = "monokai"
 html_title = f"synk {release}"
 html_copy_source = False
+
+
+def name_files_of_diffs(app, doctree):
+    """Have diffs name their files as the page does, not by the builder's paths."""
+    for block in doctree.findall(nodes.literal_block):
+        if block.get("language") == "udiff":
+            text = re.sub(r"^(---|\+\+\+) .*/", r"\1 ", block.astext(), flags=re.M)
+            block.rawsource = text
+            block[:] = [nodes.Text(text)]
+
+
+def setup(app):
+    """Register what is above; Sphinx calls it."""
+    app.connect("doctree-read", name_files_of_diffs)
