@@ -17,6 +17,8 @@ from scipy.signal import correlate
 
 import synk
 
+pytestmark = pytest.mark.usefixtures("graphs_in_python")
+
 
 def reference(x, w, border, stride, flip, dilation, groups):
     """Return the convolution by scipy, one pair of channels at a time."""
@@ -198,6 +200,38 @@ def test_derivatives_of_a_transposed_convolution_are_those_of_differences():
         ),
         y,
         w,
+    )
+
+
+def test_volumes_are_convolved_transposed():
+    rng = np.random.default_rng(6)
+    w, y = rng.normal(size=(3, 2, 2, 3, 1)), rng.normal(size=(2, 3, 2, 3, 2))
+    for shape in None, (5, 6, 4):
+        options = {"border_mode": (0, 1, 0), "subsample": (2, 2, 3)}
+
+        def build(y, w, shape=shape, options=options):
+            return synk.nn.conv3d_transpose(y, w, shape, **options)
+
+        got = evaluate(build, y, w)
+        assert got.shape == (2, 2, *(shape or (4, 5, 4)))
+        x = rng.normal(size=got.shape)
+        pads = options["border_mode"]
+        forward = reference(x, w, pads, (2, 2, 3), True, (1, 1, 1), 1)
+        assert forward.shape == y.shape
+        np.testing.assert_allclose((got * x).sum(), (forward * y).sum(), rtol=1e-10)
+    check_derivatives(lambda y, w: build(y, w, None), y, w)
+
+
+def test_derivatives_of_the_named_gradients_are_those_of_differences():
+    rng = np.random.default_rng(7)
+    x, w = rng.normal(size=(2, 2, 4, 5)), rng.normal(size=(3, 2, 2, 3))
+    options = {"subsample": (1, 2), "border_mode": (0, 1)}
+    g = rng.normal(size=reference(x, w, (0, 1), (1, 2), True, (1, 1), 1).shape)
+    check_derivatives(
+        lambda g, w: synk.nn.conv2d_grad_wrt_inputs(g, w, x.shape, **options), g, w
+    )
+    check_derivatives(
+        lambda x, g: synk.nn.conv2d_grad_wrt_weights(x, g, w.shape, **options), x, g
     )
 
 

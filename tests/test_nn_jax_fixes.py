@@ -58,6 +58,15 @@ GRAPHS = {
         lambda x, y: pt.eq(pt.argmax(x, axis=-1), y),
         X.argmax(-1) == Y,
     ),
+    "rows from anywhere": (lambda x, y: x[y[0] + pt.arange(3)], X[Y[0] : Y[0] + 3]),
+    "mean of some": (
+        lambda x, y: ((x > 0) * x).sum() / (x > 0).sum() + 0 * y[0],
+        X[X > 0].mean(),
+    ),
+    "counts": (
+        lambda x, y: pt.eq(y[:, None], pt.arange(10)).sum(axis=0) + 0 * x[0, 0],
+        np.bincount(Y, minlength=10),
+    ),
     "half of the rows": (lambda x, y: x[: x.shape[0] // 2] + 0 * y[0], X[:150]),
     "gradient of half": (
         lambda x, y: pytensor.grad((x[: x.shape[0] // 2 :] ** 2).sum() + 0.0 * y[0], x),

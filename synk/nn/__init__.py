@@ -18,6 +18,7 @@ from .conv_gradients import (
     conv2d_transpose,
     conv3d_grad_wrt_inputs,
     conv3d_grad_wrt_weights,
+    conv3d_transpose,
 )
 from .losses import (
     binary_crossentropy,
@@ -40,6 +41,7 @@ __all__ = [
     "conv3d",
     "conv3d_grad_wrt_inputs",
     "conv3d_grad_wrt_weights",
+    "conv3d_transpose",
     "elu",
     "images2neibs",
     "local_response_normalization",

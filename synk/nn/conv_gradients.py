@@ -192,9 +192,43 @@ def conv2d_transpose(
     parameters = checked_parameters(
         2, border_mode, subsample, filter_flip, filter_dilation, num_groups
     )
-    y, w = pt.as_tensor_variable(input), pt.as_tensor_variable(filters)
+    return _transpose(input, filters, output_shape, parameters)
+
+
+def conv3d_transpose(
+    input: Any,
+    filters: Any,
+    output_shape: Any = None,
+    border_mode: Any = "valid",
+    subsample: Any = (1, 1, 1),
+    filter_flip: bool = True,
+    filter_dilation: Any = (1, 1, 1),
+    num_groups: int = 1,
+) -> Any:
+    """Convolve volumes transposed: `subsample` makes them larger.
+
+    Parameters
+    ----------
+    input, filters, output_shape
+        As for `conv2d_transpose`, with one more axis.
+    border_mode, subsample, filter_flip, filter_dilation, num_groups
+        As for `conv3d`.
+
+    Returns
+    -------
+    TensorVariable
+        Shape (batch, outputs, depth, rows, columns).
+    """
+    parameters = checked_parameters(
+        3, border_mode, subsample, filter_flip, filter_dilation, num_groups
+    )
+    return _transpose(input, filters, output_shape, parameters)
+
+
+def _transpose(y: Any, w: Any, shape: Any, parameters: tuple) -> Any:
+    y, w = pt.as_tensor_variable(y), pt.as_tensor_variable(w)
     op = ConvInputs(*parameters)
-    sizes = None if output_shape is None else list(output_shape)[-2:]
+    sizes = None if shape is None else list(shape)[-op.ndim :]
     if sizes is not None and None in sizes:
         sizes = None
     return op(like_inputs(op, w, y, sizes), w, y)
