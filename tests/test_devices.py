@@ -175,10 +175,28 @@ def test_on_the_cpu_jax_is_kept_from_gpus_unless_the_user_has_chosen(monkeypatch
         assert os.environ["JAX_PLATFORMS"] == "cuda,cpu"
 
 
+def test_on_a_gpu_products_are_float32s_unless_the_user_has_chosen(monkeypatch):
+    monkeypatch.delenv("JAX_DEFAULT_MATMUL_PRECISION", raising=False)
+    Environment(Device(gpu(0))).release()
+    assert "JAX_DEFAULT_MATMUL_PRECISION" not in os.environ
+    environment = Environment(Device(gpu(0)))
+    assert os.environ["JAX_DEFAULT_MATMUL_PRECISION"] == "highest"
+    environment.release()
+    monkeypatch.setenv("JAX_DEFAULT_MATMUL_PRECISION", "tensorfloat32")
+    environment = Environment(Device(gpu(0)))
+    assert os.environ["JAX_DEFAULT_MATMUL_PRECISION"] == "tensorfloat32"
+    environment.release()
+
+
 def test_jax_that_is_imported_already_is_told():
     pytest.importorskip("jax", reason="JAX, of the extra synk[jax], is missing")
     script = """
 import jax, synk
+from synk.workers.devices import GPU, Device, Environment
+on_gpu = Environment(Device(GPU(0, "GPU-0", "a GPU", 1, ())))
+assert jax.config.jax_default_matmul_precision == "highest"
+on_gpu.release()
+assert jax.config.jax_default_matmul_precision is None
 with synk.session(1, devices="cpu"):
     assert jax.config.jax_platforms == "cpu"
 assert not jax.config.jax_platforms

@@ -28,8 +28,6 @@ def outputs(op: ConvOp, x: Any, w: Any) -> Any:
         rhs_dilation=op.dilation,
         feature_group_count=op.groups,
         dimension_numbers=("NC" + axes, filters, "NC" + axes),
-        # What a GPU would otherwise round to 10 bits of mantissa.
-        precision=lax.Precision.HIGHEST if x.dtype.itemsize > 2 else None,
     )
 
 

@@ -48,15 +48,16 @@ class Device(NamedTuple):
     def environment(self) -> dict[str, str]:
         """Return the environment variables of its ranks; a user's own setting stands.
 
-        On the CPU, JAX is kept from the GPUs that it would otherwise take.
+        On the CPU, JAX is kept from the GPUs that it would otherwise take. On a GPU it
+        computes products of float32 as such, and not as of TF32.
         """
         if self.gpu is None:
             return _unless_set({"JAX_PLATFORMS": "cpu"})
-        settings = {"CUDA_VISIBLE_DEVICES": self.gpu.uuid}
+        wanted = {"JAX_DEFAULT_MATMUL_PRECISION": "highest"}
         if self.sharers > 1:
             fraction = f"{_FRACTION / self.sharers:.3f}"
-            settings |= _unless_set({"XLA_PYTHON_CLIENT_MEM_FRACTION": fraction})
-        return settings
+            wanted["XLA_PYTHON_CLIENT_MEM_FRACTION"] = fraction
+        return {"CUDA_VISIBLE_DEVICES": self.gpu.uuid, **_unless_set(wanted)}
 
 
 def plan(request: Request, n: int | None, cores: Sequence[int]) -> list[Device]:
@@ -156,13 +157,7 @@ class Environment:
             device.is_gpu and config.mode == "Mode"
         ):  # PyTensor's default: compiled for CPUs
             config.mode = "JAX"
-        # JAX reads the variable when it is imported, and not later.
-        jax = sys.modules.get("jax")
-        platforms = settings.get("JAX_PLATFORMS")
-        self._told: Any = None
-        if platforms and jax is not None and not jax.config.jax_platforms:
-            self._told = jax.config
-            self._told.update("jax_platforms", platforms)
+        self._told = _tell_jax(settings)
 
     def release(self) -> None:
         """Restore what was before."""
@@ -172,8 +167,23 @@ class Environment:
             else:
                 os.environ[name] = value
         config.mode = self._mode
-        if self._told is not None:
-            self._told.update("jax_platforms", None)
+        for option in self._told:
+            sys.modules["jax"].config.update(option, None)
+
+
+def _tell_jax(settings: dict[str, str]) -> list[str]:
+    """Set options of JAX, which reads its variables when it is imported and not later.
+
+    Returns those that were set: not those that the user has set by a call.
+    """
+    jax: Any = sys.modules.get("jax")
+    if jax is None:
+        return []
+    options = {k.lower(): v for k, v in settings.items() if k.startswith("JAX_")}
+    told = [option for option in options if not getattr(jax.config, option)]
+    for option in told:
+        jax.config.update(option, options[option])
+    return told
 
 
 def _unless_set(settings: dict[str, str]) -> dict[str, str]:
