@@ -101,6 +101,43 @@ def by_row():
     return pytensor.map(lambda row, v: pt.tanh(row @ v), [X], [V], return_updates=False)
 
 
+def log_densities():
+    """Return the log-density of each row, by a scan."""
+    return pytensor.scan(
+        lambda x, y, v: -0.5 * (y - x @ v) ** 2 - pt.log(C),
+        sequences=[X, Y],
+        non_sequences=[V],
+        return_updates=False,
+    )
+
+
+def carried(step, start=ZERO, **kwargs):
+    """Return the states of a scan over the rows of x and y."""
+    return pytensor.scan(
+        step, [X, Y], outputs_info=[start], return_updates=False, **kwargs
+    )
+
+
+def accumulated(**kwargs):
+    """Return a log-likelihood, summed up in a scan over the rows."""
+    return carried(lambda x, y, s, v: s - (y - x @ v) ** 2, **kwargs)[-1]
+
+
+def summed_up():
+    return accumulated(non_sequences=[V])
+
+
+def dense_over_time(x):
+    """Multiply by weights, as ``tensordot`` does: time and rows are one axis."""
+    return pt.tensordot(x.transpose(1, 0, 2), W, axes=1)
+
+
+def times_weights(x):
+    """Do the same by hand."""
+    merged = x.transpose(1, 0, 2).reshape((x.shape[1] * x.shape[0], -1))
+    return (merged @ W).reshape((x.shape[1], x.shape[0], W.shape[1]))
+
+
 def square_of_graph():
     a, b = pt.matrix(), pt.vector()
     op = OpFromGraph([a, b], [pt.tanh(a @ b), a.sum(axis=0)])
@@ -226,6 +263,32 @@ def accepted():
     yield "loss of a scan over time", (recurrent().sum(axis=1) - Y).mean(), "avg"
     yield "map over the rows", by_row(), "gather"
     yield "scan of two taps", two_taps(), "gather"
+    yield "weights of steps", dense_over_time(X3).transpose(1, 0, 2), "gather"
+    yield "merged and split", times_weights(X3).transpose(1, 0, 2), "gather"
+    yield "steps as columns", times_weights(X3)[-1], "gather"
+    yield "mean of what is merged", (X.T.flatten() ** 2).mean(), "avg"
+    yield "reversed twice", (2 * X[::-1])[::-1], "gather"
+    yield "mean of what is reversed", (X[::-1] * Y[::-1][:, None]).mean(), "avg"
+    yield "set from the last", pt.set_subtensor(X[::-1, 0], Y[::-1]), "gather"
+    yield "log-densities by scan", log_densities(), "gather"
+    yield "their sum", log_densities().sum(), "sum"
+    yield "their mean", log_densities().mean(), "avg"
+    yield "summed up in a scan", summed_up(), "sum"
+    yield "mean by a scan", summed_up() / ROWS, "avg"
+    yield (
+        "summed up from the last",
+        accumulated(non_sequences=[V], go_backwards=True),
+        "sum",
+    )
+    yield (
+        "n and more",
+        carried(lambda x, y, s: s + y, ROWS.astype("float64"))[-1],
+        "sum",
+    )
+    yield "largest by a scan", carried(lambda x, y, s: pt.maximum(y, s))[-1], "max"
+    yield "smallest by a scan", carried(lambda x, y, s: pt.minimum(s, y))[-1], "min"
+    yield "product by a scan", carried(lambda x, y, s: s * y, ONE)[-1], "prod"
+    yield "steps counted", carried(lambda x, y, s: s + 1.0)[-1], "sum"
     yield "layers by scan", _layers(X), "gather"
     yield "sums in a scan", over_time(lambda xt, s: s + xt.sum(), [ZERO]), "sum"
     yield "means in a scan", over_time(lambda xt, s: s + xt.mean(), [ONE]), "avg"
@@ -265,6 +328,12 @@ def accepted():
         ((synchronised() @ V).mean(), "avg"),
         (((synchronised() @ V - Y) ** 2).mean(), "avg"),
         (square_of_graph()[0].sum(), "sum"),
+        ((times_weights(X3) ** 2).mean(), "avg"),
+        ((dense_over_time(X3) ** 2).sum(), "sum"),
+        (log_densities().sum(), "sum"),
+        (log_densities().mean(), "avg"),
+        (summed_up(), "sum"),
+        (summed_up() / ROWS, "avg"),
     ]:
         for of in (W, V, B, C, TABLE):
             gradient = pytensor.grad(loss, of, disconnected_inputs="ignore")
@@ -294,7 +363,14 @@ def refused():
     yield "sort", pt.sort(Y), "Sort"
     yield "cumulative sum", pt.cumsum(X, axis=0), "Cumsum"
     yield "argmax", X.argmax(axis=0), "Argmax"
-    yield "reversed", X[::-1], "Subtensor"
+    yield "reversed", X[::-1], "from the last"
+    yield "reversed and not", X * X[::-1], "Mul"
+    yield "reversed by labels", X[::-1][pt.arange(ROWS), LABELS], "AdvancedSub"
+    yield "merged and not split", times_weights(X3), "axis 1"
+    yield "merged in two ways", X.T.flatten() - X.flatten(), "Sub"
+    yield "split in another way", X.T.flatten().reshape((ROWS, -1)), "Reshape"
+    yield "blocks that end within rows", _uneven_blocks(), "Reshape"
+    yield "blocks of a graph", _blocks_of_graph(), "OpFromGraph|blocks"
     yield "first row", X[0], "Subtensor"
     yield "last row", X[-1], "Subtensor"
     yield "some rows", X[:-1], "Subtensor"
@@ -350,13 +426,25 @@ def refused():
     yield "last of those set", pt.set_subtensor(pt.zeros(7)[LABELS], Y), "AdvancedSet"
     yield "added to a table", pt.inc_subtensor(TABLE[LABELS], X), "AdvancedInc"
     yield "gradient of each row", pytensor.grad(squares(), X), "divided by"
-    yield "scan along the rows", _running_sum(), "Scan"
+    yield "scan along the rows", _running_sum(), "states of a scan"
+    yield "running mean", carried(lambda x, y, s: 0.9 * s + 0.1 * y)[-1], "Scan"
+    yield "sum from 1 on", carried(lambda x, y, s: s + y, ONE)[-1], "Scan"
+    yield "product from 2 on", carried(lambda x, y, s: s * y, 2 * ONE)[-1], "Scan"
+    yield "twice the state", carried(lambda x, y, s: s + s + y)[-1], "Scan"
+    yield "signs in turn", carried(lambda x, y, s: y - s)[-1], "Scan"
+    yield "squares of the state", carried(lambda x, y, s: s + s * y)[-1], "Scan"
+    yield "first of the states", carried(lambda x, y, s: s + y)[0], "states of a scan"
+    yield "a row less", carried(lambda x, y, s: s + y, n_steps=ROWS - 1)[-1], "Scan|Sub"
+    yield "centred by scan", _centred_by_scan(), "a step|Sub"
+    yield "rows from both ends", _from_both_ends(), "Scan"
+    yield "a step beside a sum", _running_pair(), "Scan"
     yield (
         "function of sums in a scan",
         over_time(lambda xt, s: pt.tanh(s + xt.sum()), [ZERO]),
         "Tanh",
     )
     yield "sums from 1", over_time(lambda xt, s: s + xt.sum(), [ONE]), "Add"
+    yield "mapped from the last", _mapped_backwards(), "from the last"
     yield "means by scan, into rows", _layers(X - X.mean()), "Sub"
     yield "means in the step", over_time(lambda xt, s: xt - s.mean(0), [X]), "Sub"
     yield "scan until rows are small", _until(lambda s: s < X.sum()), "Scan|Lt"
@@ -370,6 +458,41 @@ def refused():
     )
     yield "loss of a standard deviation", (X @ V).std(), "Sub"
     yield "correlation", ((X[:, 0] - X[:, 0].mean()) * Y).mean(), "Sub"
+
+
+def _uneven_blocks():
+    """Return blocks of three elements for each row as rows of two, and weigh those."""
+    blocks = STATIC.transpose(1, 0, 2).reshape((-1, 2))
+    return (blocks * np.array([1.0, 2.0])).sum()
+
+
+def _blocks_of_graph():
+    """Put blocks of other numbers together, which have one name in a graph."""
+    a = pt.matrix()
+    op = OpFromGraph([a], [a.T.flatten()])
+    return op(X[:, :2]) - op(X.flatten().reshape((-1, 1)))[: 2 * ROWS]
+
+
+def _centred_by_scan():
+    return pytensor.map(lambda x, m: x - m, [X], [X.mean(0)], return_updates=False)
+
+
+def _mapped_backwards():
+    return pytensor.map(lambda x: 2 * x, [X], go_backwards=True, return_updates=False)
+
+
+def _from_both_ends():
+    return pytensor.map(lambda x, y: x * y, [X, Y[::-1]], return_updates=False)
+
+
+def _running_pair():
+    _, pairs = pytensor.scan(
+        lambda y, s: (s + y, s * y),
+        sequences=[Y],
+        outputs_info=[ZERO, None],
+        return_updates=False,
+    )
+    return pairs
 
 
 def _layers(x):

@@ -20,9 +20,17 @@ from pytensor.graph.traversal import ancestors
 N = "n"
 
 
+def is_merged(dim) -> bool:
+    """Tell whether a length is that of the rows' axis and another one, merged."""
+    return isinstance(dim, str) and dim != N
+
+
 @dataclass
 class Term:
-    """A variable and its shape: numbers, "n" for the rows, None if unknown."""
+    """A variable and its shape: numbers, "n" for the rows, None if unknown.
+
+    "2n" is twice as long as there are rows, in whatever order.
+    """
 
     var: pt.TensorVariable
     dims: tuple
@@ -115,6 +123,12 @@ class Graph:
         return self.choice.of(self.choice.of([group for group in groups if group]))
 
     def floats(self, fits=lambda term: True) -> Term | None:
+        """Choose a term of floats whose shape is known, with no merged axes."""
+        return self.all_floats(
+            lambda term: not any(map(is_merged, term.dims)) and fits(term)
+        )
+
+    def all_floats(self, fits=lambda term: True) -> Term | None:
         """Choose a term of floats whose shape is known."""
         return self.some(
             lambda term: (

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
-from random_graphs import Graph, N, Term
+from random_graphs import Graph, N, Term, is_merged
 
 UNARY = [
     pt.neg,
@@ -51,7 +51,7 @@ BINARY = [
 
 
 def unary(g: Graph) -> Term | None:
-    term = g.floats()
+    term = g.all_floats()
     return Term(g.choice.of(UNARY)(term.var), term.dims)
 
 
@@ -71,8 +71,8 @@ def _broadcast(a: Term, b: Term) -> tuple | None:
 
 
 def binary(g: Graph) -> Term | None:
-    a = g.floats()
-    b = g.floats(lambda term: _broadcast(a, term) is not None)
+    a = g.all_floats()
+    b = g.all_floats(lambda term: _broadcast(a, term) is not None)
     if b is None:
         return None
     return Term(g.choice.of(BINARY)(a.var, b.var), _broadcast(a, b))
@@ -89,7 +89,7 @@ def pairs(g: Graph) -> Term | None:
 
 
 def reduce(g: Graph) -> Term | None:
-    term = g.floats(lambda term: term.ndim)
+    term = g.all_floats(lambda term: term.ndim)
     name = g.choice.of(["sum", "mean", "sum", "mean", "max", "min", "prod", "var"])
     axis = g.choice.of([None, *range(term.ndim)])
     keep = g.choice.maybe()
@@ -120,7 +120,7 @@ def any_or_all(g: Graph) -> Term | None:
 
 def scaled(g: Graph) -> Term | None:
     """Multiply or divide by the number of rows, or of something else."""
-    term = g.floats()
+    term = g.all_floats()
     of = g.some(lambda other: other.ndim and None not in other.dims)
     size = of.var.shape[g.choice.below(of.ndim)].astype("float64")
     var = term.var * size if g.choice.maybe() else term.var / size
@@ -134,8 +134,8 @@ def length(g: Graph) -> Term | None:
 
 
 def matmul(g: Graph) -> Term | None:
-    a = g.floats(lambda term: term.ndim in (1, 2))
-    b = g.floats(lambda term: term.ndim in (1, 2) and term.dims[0] == a.dims[-1])
+    a = g.all_floats(lambda term: term.ndim in (1, 2))
+    b = g.all_floats(lambda term: term.ndim in (1, 2) and term.dims[0] == a.dims[-1])
     if b is None:
         return None
     return Term(a.var @ b.var, (*a.dims[:-1], *b.dims[1:]))
@@ -168,14 +168,14 @@ def tensordot(g: Graph) -> Term | None:
 
 
 def transpose(g: Graph) -> Term | None:
-    term = g.floats(lambda term: term.ndim > 1)
+    term = g.all_floats(lambda term: term.ndim > 1)
     order = g.choice.of([(1, 0, 2), (2, 0, 1), (0, 2, 1), (2, 1, 0)])
     order = order if term.ndim == 3 else (1, 0)
     return Term(term.var.transpose(*order), tuple(term.dims[i] for i in order))
 
 
 def expand(g: Graph) -> Term | None:
-    term = g.floats(lambda term: term.ndim < 3)
+    term = g.all_floats(lambda term: term.ndim < 3)
     axis = g.choice.below(term.ndim + 1)
     dims = list(term.dims)
     dims.insert(axis, 1)
@@ -247,7 +247,7 @@ def scattered_inc(g: Graph) -> Term | None:
 
 
 def along(g: Graph) -> Term | None:
-    term = g.floats(lambda term: term.ndim)
+    term = g.all_floats(lambda term: term.ndim)
     axis = g.choice.below(term.ndim)
     function = g.choice.of(
         [pt.special.softmax, pt.special.log_softmax, pt.cumsum, pt.sort]
@@ -256,14 +256,14 @@ def along(g: Graph) -> Term | None:
 
 
 def argmax(g: Graph) -> Term | None:
-    term = g.floats(lambda term: term.ndim)
+    term = g.all_floats(lambda term: term.ndim)
     axis = g.choice.below(term.ndim)
     dims = tuple(dim for i, dim in enumerate(term.dims) if i != axis)
     return Term(term.var.argmax(axis=axis).astype("float64"), dims)
 
 
 def logsumexp(g: Graph) -> Term | None:
-    term = g.floats(lambda term: term.ndim)
+    term = g.all_floats(lambda term: term.ndim)
     axis = g.choice.below(term.ndim)
     dims = tuple(dim for i, dim in enumerate(term.dims) if i != axis)
     return Term(pt.logsumexp(pt.tanh(term.var), axis=axis), dims)
@@ -341,7 +341,7 @@ def allocated(g: Graph) -> Term | None:
 
 
 def gradient(g: Graph) -> Term | None:
-    cost = g.floats(lambda term: term.ndim == 0 and term in g.made)
+    cost = g.all_floats(lambda term: term.ndim == 0 and term in g.made)
     if cost is None:
         return None
     of = g.choice.of([*g.shared, g.inputs[0]])
@@ -357,10 +357,122 @@ def gradient(g: Graph) -> Term | None:
 
 def loss_gradient(g: Graph) -> Term | None:
     """The gradient of a mean or sum of something over the rows."""
-    term = g.floats(lambda term: N in term.dims)
+    term = g.all_floats(lambda term: N in term.dims)
     cost = g.choice.of([term.var.mean(), term.var.sum(), (term.var**2).mean()])
     g.terms.append(Term(cost, ()))
     return gradient(g)
+
+
+def merged(g: Graph) -> Term | None:
+    """Make one axis of two, of which one is the rows': as for a product with weights.
+
+    What the axis has in which order is not said: others may have another.
+    """
+    term = g.floats(lambda term: term.ndim > 1 and N in term.dims)
+    axis = max(term.dims.index(N) - g.choice.below(2), 0)
+    if axis + 1 == term.ndim:
+        return None
+    one, two = term.dims[axis : axis + 2]
+    if (one == N) is (two == N):
+        return None
+    shape = [term.var.shape[i] for i in range(term.ndim)]
+    length = g.choice.of([shape[axis] * shape[axis + 1], -1])
+    var = term.var.reshape((*shape[:axis], length, *shape[axis + 2 :]))
+    name = f"{two if one == N else one}n"
+    return Term(var, (*term.dims[:axis], name, *term.dims[axis + 2 :]))
+
+
+def split_again(g: Graph) -> Term | None:
+    """Make two axes of one that was merged, in one way or the other."""
+    term = g.all_floats(lambda term: term.ndim < 3 and any(map(is_merged, term.dims)))
+    if term is None:
+        return None
+    axis = next(i for i, dim in enumerate(term.dims) if is_merged(dim))
+    number = int(term.dims[axis][:-1])
+    x = g.inputs[0]
+    count = g.choice.of([number, x.shape[1] if number == 3 else number])
+    shape = [term.var.shape[i] for i in range(term.ndim)]
+    dims, sizes = g.choice.of(
+        [
+            ((number, N), (count, x.shape[0])),
+            ((number, N), (count, -1)),
+            ((N, number), (x.shape[0], count)),
+            ((N, number), (-1, count)),
+        ]
+    )
+    var = term.var.reshape((*shape[:axis], *sizes, *shape[axis + 1 :]))
+    return Term(var, (*term.dims[:axis], *dims, *term.dims[axis + 1 :]))
+
+
+STEPS = [
+    lambda a, r, c: a + r,
+    lambda a, r, c: a - 2.0 * r,
+    lambda a, r, c: c * pt.tanh(r) + a,
+    lambda a, r, c: pt.maximum(a, r),
+    lambda a, r, c: pt.minimum(r, a),
+    lambda a, r, c: a * r,
+    lambda a, r, c: pt.tanh(a + r),
+    lambda a, r, c: 0.5 * a + r,
+    lambda a, r, c: r - a,
+    lambda a, r, c: a + a * r,
+    lambda a, r, c: a + c,
+    lambda a, r, c: a + r.sum(),
+]
+
+
+def scanned(g: Graph) -> Term | None:
+    """Carry a state along the first axis, whatever it is."""
+    return _scanned(g, g.floats(lambda term: term.ndim))
+
+
+def rows_scanned(g: Graph) -> Term | None:
+    """Carry a state from row to row."""
+    return _scanned(g, g.floats(lambda term: term.dims[:1] == (N,)))
+
+
+def _scanned(g: Graph, term: Term) -> Term | None:
+    if term.dims[0] == 1 or 1 in term.dims[1:]:
+        return None
+    like = term.var.sum(axis=0)
+    starts = [pt.zeros_like(like)] * 2
+    starts += [pt.ones_like(like), pt.ones_like(like) + 0.5]
+    other = g.floats(lambda other: other.dims == term.dims[1:])
+    if other is not None:
+        starts.append(other.var)
+    step = g.choice.of(STEPS)
+    states = pytensor.scan(
+        lambda r, a, c: pt.specify_shape(step(a, r, c), a.type.shape),
+        sequences=[term.var],
+        outputs_info=[pt.specify_shape(g.choice.of(starts), [None] * like.ndim)],
+        non_sequences=[g.shared[2]],
+        return_updates=False,
+        go_backwards=g.choice.maybe(),
+    )
+    if g.choice.of([True, True, False]):
+        return Term(states[-1], term.dims[1:])
+    return Term(states, term.dims)
+
+
+def mapped(g: Graph) -> Term | None:
+    """Do something with each row, and with something else."""
+    term = g.floats(lambda term: term.dims[:1] == (N,))
+    other = g.floats(lambda other: other.dims in ((), term.dims[1:]))
+    step = g.choice.of(
+        [
+            lambda r, v: pt.tanh(r).sum() + r,
+            lambda r, v: r * v,
+            lambda r, v: r - v,
+            lambda r, v: r[::-1] if r.ndim else -r,
+        ]
+    )
+    var = pytensor.map(
+        step,
+        [term.var],
+        [other.var],
+        go_backwards=g.choice.of([False, False, True]),
+        return_updates=False,
+    )
+    return Term(var, term.dims)
 
 
 PRODUCTIONS = [
@@ -388,3 +500,11 @@ PRODUCTIONS = [
     reduced_unknown,
     allocated,
 ]
+LOOPS = [
+    *[unary, binary, rows_reduced, slices, transpose, matmul] * 2,
+    *[scanned, rows_scanned, mapped] * 3,
+    *[merged, split_again] * 4,
+    *[gradient, loss_gradient] * 2,
+    batched,
+]
+"""With scans, and axes that are merged."""

@@ -13,6 +13,7 @@ import pytest
 from proof_corpus import (
     INPUTS,
     ROWS,
+    X3,
     B,
     C,
     V,
@@ -236,6 +237,20 @@ def test_an_error_in_a_rule_does_not_keep_a_function_from_being_made(monkeypatch
     (text,) = caught_by(lambda: make(pt.dot(Y, X)))
     assert "could not be examined: AttributeError" in text
     assert not caught_by(lambda: make((pt.dot(Y, X), "sum")))
+
+
+def test_lengths_are_followed_through_deep_graphs():
+    h = X3.transpose(1, 0, 2)
+    for _ in range(1500):
+        h = h + 1.0
+    for _ in range(50):
+        h = (h.reshape((-1, h.shape[2])) @ W[:, :3]).reshape(h.shape)
+    start = time.perf_counter()
+    rows = h.transpose(1, 0, 2)
+    values = examine([X3], [], [h, rows])
+    assert time.perf_counter() - start < 5
+    assert ops_of(values[h]) == []
+    assert ops_of(values[rows]) == ["gather"]
 
 
 def test_functions_of_a_large_graph_are_examined_in_little_time():

@@ -13,8 +13,16 @@ by induction, for any number of ranks with any numbers of rows:
 ``Fold("max")``     v(AB) = maximum(v(A), v(B)); ``"min"`` likewise
 ``Listed(...)``     a short vector known entry by entry, such as a shape
 ``Position(axis)``  0, 1, ... n - 1 along the axis: row numbers, within each rank
+``Count(offset)``   n + offset, a number that is not 0
+``Trail(...)``      what a scan along the rows carries, an entry for each step
 ``Unknown(...)``    nothing is known; says why
 ==================  ================================================================
+
+Rows need not stand one after the other. Reshaped from (t, n, k) to (t n, k) they come
+in t blocks with all rows in each; ``x[::-1]`` has the last row first. Their `Layout`
+says so: the equation is that of the array with the blocks as an axis of their own, and
+the parts in the order of the layout. Where all rows have the same value they have any
+layout, as zeros have.
 
 Values are known *up to a power of n*, the number of a rank's rows: with ``power=p``, it
 is the value divided by n**p that fulfils the equation. So means are understood:
@@ -40,6 +48,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from .lengths import ONE, Length
+
 Power = int | None
 """Of the number of rows; None is that of zeros, which fits any."""
 
@@ -63,6 +73,25 @@ class Same:
 
 
 @dataclass(frozen=True)
+class Layout:
+    """How rows stand along their axis.
+
+    Attributes
+    ----------
+    blocks : Length
+        How often all rows come, each time a fixed number of entries of each.
+    reverse : bool
+        Whether the last rank's come first.
+    """
+
+    blocks: Length = ONE
+    reverse: bool = False
+
+
+IN_ORDER = Layout()
+
+
+@dataclass(frozen=True)
 class Rows:
     """A value for each row, concatenated along an axis, times n**power.
 
@@ -73,11 +102,19 @@ class Rows:
     length : {"n", "kn", "?"}
         The length of the axis: n, a multiple of n that is the same on every rank, or
         the number of other rows than those that ranks are weighed by.
+    layout : Layout or None
+        None if nothing differs along the axis, so that any layout is right.
     """
 
     axis: int
     power: Power = 0
     length: str = "n"
+    layout: Layout | None = IN_ORDER
+
+    @property
+    def in_order(self) -> bool:
+        """Whether each rank's entries are a contiguous part of the whole."""
+        return self.layout in (None, IN_ORDER)
 
 
 @dataclass(frozen=True)
@@ -103,6 +140,34 @@ class Position:
 
 
 @dataclass(frozen=True)
+class Count:
+    """The number of rows and a constant, as a scan counts the states that it has."""
+
+    offset: int
+
+
+@dataclass(frozen=True)
+class Trail:
+    """Entries along axis 0, one for each row and `offset` more; all but one are alike.
+
+    Attributes
+    ----------
+    one : Value or None
+        What this one entry is; None if it may be anything.
+    rest : Value or None
+        What each of the others is.
+    offset : int
+    place : {"first", "last", "all"}
+        Where the one is; "all" if all entries are alike.
+    """
+
+    one: Value | None
+    rest: Value | None
+    offset: int
+    place: str
+
+
+@dataclass(frozen=True)
 class Unknown:
     """Not shown to be anything.
 
@@ -125,7 +190,7 @@ class Unknown:
         return f"{self.op}, in {self.variable}, {self.why}"
 
 
-Value = Same | Rows | Fold | Listed | Position | Unknown
+Value = Same | Rows | Fold | Listed | Position | Count | Trail | Unknown
 
 
 class Refused(Exception):
@@ -136,6 +201,9 @@ def describe(value: Value) -> str:
     """Say what a value is, as part of a sentence."""
     if isinstance(value, Rows):
         text = f"one value for each row, along axis {value.axis}"
+        if not value.in_order:
+            assert value.layout is not None
+            text += ", from the last" if value.layout.reverse else ", again and again"
         return text + _scale(value.power)
     if isinstance(value, Fold):
         if value.op == "sum" and value.power == -1:
@@ -150,6 +218,10 @@ def describe(value: Value) -> str:
         return "row numbers, which start again on every rank"
     if isinstance(value, Listed):
         return "a shape that depends on the number of rows"
+    if isinstance(value, Count):
+        return "the number of rows and a constant"
+    if isinstance(value, Trail):
+        return "the states of a scan along the rows"
     return "unknown"
 
 
@@ -189,7 +261,9 @@ def flat(value: Value) -> bool:
 
 
 def plain(value: Value) -> Value:
-    """Return a listed vector as what all its entries are."""
+    """Return a listed vector as what all its entries are; raise for special values."""
+    if isinstance(value, (Count, Trail)):
+        raise Refused(f"computes with {describe(value)}")
     if not isinstance(value, Listed):
         return value
     entries = [plain(entry) for entry in value.entries]
@@ -209,7 +283,28 @@ def align(values: Sequence[Value]) -> Rows | None:
     # Lengths along the axis are equal, or else some rank raises: the most that is known
     # of one is true of all.
     length = min((value.length for value in rows), key=["n", "kn", "?"].index)
-    return replace(rows[0], length=length)
+    layouts = {value.layout for value in rows} - {None}
+    if len(layouts) > 1:
+        raise Refused("pairs rows in one order with rows in another")
+    return replace(rows[0], length=length, layout=layouts.pop() if layouts else None)
+
+
+def counted(values: Sequence[Value], signs: Sequence[int]) -> Value | None:
+    """Return the sum of the number of rows and constants, None if it is not such."""
+    offset = rows = 0
+    for value, sign in zip(values, signs, strict=True):
+        if isinstance(value, Count) or (isinstance(value, Same) and value.exact):
+            rows += sign
+            offset += sign * value.offset if isinstance(value, Count) else 0
+        elif isinstance(value, Same) and value.number is not None:
+            if value.number != int(value.number):
+                return None
+            offset += sign * int(value.number)
+        else:
+            return None
+    if rows != 1:
+        return None
+    return Count(offset) if offset else Same(1, exact=True)
 
 
 def negated(value: Value) -> Value:

@@ -90,7 +90,12 @@ def examine(
 
 def ops_of(value: Value) -> Sequence[str | None]:
     """Return the ops that give the serial result, the most natural first."""
-    if isinstance(value, Rows) and not value.power and value.axis == 0:
+    if (
+        isinstance(value, Rows)
+        and not value.power
+        and not value.axis
+        and value.in_order
+    ):
         return ["gather"] if value.length != "?" else []
     if isinstance(value, Fold):
         if value.op != "sum":
@@ -152,10 +157,14 @@ def _why_none(var: Variable, value: Value) -> str:
 def warn_or_raise(findings: Iterable[Finding], strict: bool, advice: str) -> None:
     """Say of what was not shown that it was not; with `strict`, as an error."""
     for finding in findings:
-        text = _complaint(finding, advice)
-        if strict:
-            raise SplitError(text)
-        warnings.warn(text, SplitWarning, stacklevel=_callers_level())
+        say(_complaint(finding, advice), strict)
+
+
+def say(text: str, strict: bool) -> None:
+    """Warn the script that called the package; with `strict`, raise the error."""
+    if strict:
+        raise SplitError(text)
+    warnings.warn(text, SplitWarning, stacklevel=_callers_level())
 
 
 def _callers_level() -> int:

@@ -8,6 +8,7 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import io_toposort
 
 from .domain import Fold, Refused, Rows, Unknown, Value, describe
+from .lengths import remembered
 from .rules.base import is_short, is_tolerant, literal, name, op_name, rule_for
 
 
@@ -24,6 +25,13 @@ def infer(
         What some variables are; those that nothing computes are otherwise the same on
         every rank.
     """
+    with remembered():
+        return _infer(graph, known)
+
+
+def _infer(
+    graph: Sequence[Variable], known: Mapping[Variable, Value]
+) -> dict[Variable, Value]:
     values = dict(known)
     for node in io_toposort([var for var in known if var.owner], list(graph)):
         for var in node.inputs:

@@ -17,11 +17,13 @@ from ..compiler.domain import (
     Rows,
     Same,
     Value,
+    align,
     describe,
     independent,
     plain,
     product,
 )
+from ..compiler.lengths import Length, length_rule, size
 from ..compiler.rules.base import rule
 from ..compiler.rules.products import contract
 from .convops import Conv, ConvFilters, ConvInputs
@@ -51,6 +53,25 @@ def conv_filters(node: Apply, values: list[Value]) -> Value:
     return _product([x, y], [values[0], values[2]], [True, True], False)
 
 
+@length_rule(Conv)
+def conv_length(node: Apply, var: Variable, axis: int) -> Length | None:
+    """As many images as there are, and as many channels as filters."""
+    return size(node.inputs[axis], 0) if axis < 2 else None
+
+
+@length_rule(ConvInputs)
+def conv_inputs_length(node: Apply, var: Variable, axis: int) -> Length | None:
+    """As many images as there are outputs."""
+    return None if axis else size(node.inputs[2], 0)
+
+
+@length_rule(PoolOp)
+def pool_length(node: Apply, var: Variable, axis: int) -> Length | None:
+    """As many images and channels as there are, in gradients too."""
+    is_kept = axis < var.type.ndim - node.op.ndim
+    return size(node.inputs[0], axis) if is_kept else None
+
+
 def _product(
     operands: Sequence[Variable],
     values: Sequence[Value],
@@ -71,7 +92,7 @@ def like_inputs(node: Apply, values: list[Value]) -> Value:
     """Zeros, as many images as there are outputs."""
     outputs = plain(values[1])
     if isinstance(outputs, Rows):
-        return replace(_leading(outputs, 1), power=None)
+        return replace(_leading(outputs, 1), power=None, layout=None)
     return Same(None)
 
 
@@ -116,6 +137,7 @@ def patches_sum(node: Apply, values: list[Value]) -> Value:
     if _has(images) is not _has(parts):
         raise Refused("meets images with something of fixed length")
     if isinstance(images, Rows) and isinstance(parts, Rows):
+        align([images, replace(parts, length=images.length)])
         return replace(_leading(images, 1), power=_leading(parts, 1).power)
     return parts if isinstance(parts, Same) or _is_sum(parts) else independent([parts])
 

@@ -18,8 +18,10 @@ from ..domain import (
     Refused,
     Rows,
     Same,
+    Trail,
     Unknown,
     Value,
+    counted,
     describe,
     flat,
     independent,
@@ -111,15 +113,26 @@ def _increasing(node: Apply, values: list[Value]) -> Value:
 
 
 def _add(node: Apply, values: list[Value]) -> Value:
+    if (found := _counted(node, values, [1] * len(values))) is not None:
+        return found
     _refuse_short(node, values)
     return total(values)
 
 
 def _sub(node: Apply, values: list[Value]) -> Value:
     first, second = values
+    if (found := _counted(node, values, [1, -1])) is not None:
+        return found
     _refuse_short(node, values)
     _refuse_unsigned(node, values)
     return total([first, negated(plain(second))])
+
+
+def _counted(node: Apply, values: list[Value], signs: list[int]) -> Value | None:
+    """Recognise the number of rows plus one, and less one."""
+    out = node.outputs[0]
+    is_integer = out.type.ndim == 0 and out.type.numpy_dtype.kind == "i"
+    return counted(values, signs) if is_integer and not is_short(out) else None
 
 
 def _neg(node: Apply, values: list[Value]) -> Value:
@@ -163,13 +176,19 @@ def _second(node: Apply, values: list[Value]) -> Value:
         if None in node.inputs[0].type.shape:
             raise Refused("takes the shape of what is not understood")
         return value
+    if isinstance(like, Trail):
+        value = plain(value)
+        if not isinstance(value, Same):
+            raise Refused(f"repeats {describe(value)} for each row")
+        return replace(like, one=value, rest=value, place="all")
     if isinstance(like, Position):
         like = Rows(like.axis)
     if isinstance(like, Rows):
         value = plain(value)
         if isinstance(value, Fold):
             raise Refused(f"repeats {describe(value)} for each row")
-        return pick([replace(like, power=None), value])
+        # With the shape of `like`, but nothing of the order in which its rows are.
+        return pick([replace(like, power=None, layout=None), value])
     return plain(value)
 
 

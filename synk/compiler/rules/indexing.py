@@ -25,7 +25,9 @@ from ..domain import (
     Refused,
     Rows,
     Same,
+    Trail,
     Value,
+    align,
     describe,
     flat,
     independent,
@@ -33,6 +35,7 @@ from ..domain import (
     plain,
     total,
 )
+from . import trails
 from .base import check_spread, rule
 
 Known = dict[Variable, Value]
@@ -90,6 +93,32 @@ class Index:
             and (stop is None or stops)
         )
 
+    def bounds(self, axis: int) -> int | tuple[int | None, ...]:
+        """Return the constants that an axis is indexed by: one, or a slice's."""
+
+        def number(part: Any) -> int | None:
+            found = None if part is None else self.value(part)
+            if found is None:
+                return None
+            if not isinstance(found, Same) or found.number is None:
+                raise Refused("takes some of the rows")
+            return int(found.number)
+
+        entry = self.entries[axis]
+        if isinstance(entry, slice):
+            return tuple(map(number, (entry.start, entry.stop, entry.step)))
+        found = number(entry)
+        assert found is not None
+        return found
+
+    def is_reversed(self, axis: int) -> bool:
+        """Tell whether an axis is taken whole, from its last element to the first."""
+        entry = self.entries[axis]
+        if not isinstance(entry, slice) or (entry.start, entry.stop) != (None, None):
+            return False
+        step = None if entry.step is None else self.value(entry.step)
+        return isinstance(step, Same) and step.number == -1
+
     def check_fixed(self, but: int | None = None) -> None:
         """Raise unless the entries, of all other axes, are the same on every rank."""
         for axis, entry in enumerate(self.entries):
@@ -104,14 +133,26 @@ class Index:
                 if part is not None and not flat(self.value(part)):
                     raise Refused(f"takes as an index {describe(self.value(part))}")
 
-    def check_rows(self, rows: Rows) -> None:
-        """Raise unless all rows are taken, in their order."""
-        if not self.is_all(rows.axis, rows.length):
-            raise Refused("takes some of the rows, or another order of them")
+    def taken(self, rows: Rows) -> Rows:
+        """Return the rows as they are taken; raise unless it is all of them."""
+        self.check_fixed(but=rows.axis)
+        if self.is_all(rows.axis, rows.length):
+            return rows
+        if self.is_reversed(rows.axis):
+            return reversed_rows(rows)
+        raise Refused("takes some of the rows, or another order of them")
 
     def kept(self) -> list[int]:
         """Return the axes that slices keep."""
         return [i for i, entry in enumerate(self.entries) if isinstance(entry, slice)]
+
+
+def reversed_rows(rows: Rows) -> Rows:
+    """Return rows from the last to the first."""
+    if rows.layout is None:
+        return rows
+    layout = replace(rows.layout, reverse=not rows.layout.reverse)
+    return replace(rows, layout=layout)
 
 
 def _entries(node: Apply, first: int) -> list[Any]:
@@ -151,10 +192,11 @@ def subtensor(node: Apply, values: list[Value]) -> Value:
     if isinstance(value, Position):
         raise Refused(f"takes some of {describe(value)}")
     if isinstance(value, Rows):
-        index.check_fixed(but=value.axis)
-        index.check_rows(value)
-        return replace(value, axis=index.kept().index(value.axis))
+        taken = index.taken(value)
+        return replace(taken, axis=index.kept().index(value.axis))
     index.check_fixed()
+    if isinstance(value, Trail):
+        return trails.taken(value, index.bounds(0))
     return value
 
 
@@ -181,17 +223,32 @@ def _sublist(index: Index, value: Listed) -> Value:
 def inc_subtensor(node: Apply, values: list[Value]) -> Value:
     """Elements set or increased, in all rows or where there are none."""
     index = Index(node, 2, values)
+    if isinstance(values[0], Trail):
+        return _put_into_trail(node, index, values)
     value, other = map(plain, values[:2])
     if isinstance(value, Rows):
-        index.check_fixed(but=value.axis)
-        index.check_rows(value)
+        taken = index.taken(value)
         kept = index.kept()
         back = kept.index(value.axis) - len(kept)
-        return _put(node, value, _at(node.inputs[1], other, back, value))
+        other = _at(node.inputs[1], other, back, taken)
+        if isinstance(other, Rows) and index.is_reversed(value.axis):
+            other = reversed_rows(other)
+        return _put(node, value, other)
     index.check_fixed()
     if isinstance(other, Rows):
         raise Refused("puts rows into something of fixed length")
     return _put(node, value, other)
+
+
+def _put_into_trail(node: Apply, index: Index, values: list[Value]) -> Value:
+    """Put something into an entry of a trail, or into all but the first."""
+    trail, other = values[:2]
+    assert isinstance(trail, Trail)
+    index.check_fixed()
+    if node.inputs[1].type.ndim < len(index.kept()) or len(index.arrays) > 1:
+        raise Refused(f"changes some of {describe(trail)}")
+    sets = node.op.set_instead_of_inc
+    return trails.changed(trail, index.bounds(0), other, pick if sets else total)
 
 
 def _put(node: Apply, value: Value, other: Value) -> Value:
@@ -210,6 +267,7 @@ def _at(var: Variable, other: Value, back: int, rows: Rows) -> Value:
         if "?" in (other.length, rows.length):
             # numpy would stretch what has length 1 on one rank alone
             raise Refused("meets the rows with those of a sliceable shared variable")
+        align([replace(other, axis=rows.axis), rows])
         return replace(other, axis=rows.axis)
     if ndim >= -back and var.type.shape[back] != 1:
         raise Refused("meets the rows with something of fixed length")
@@ -238,11 +296,10 @@ def advanced_subtensor(node: Apply, values: list[Value]) -> Value:
     arrays = _broadcast(index)
     if isinstance(value, Rows):
         if isinstance(index.entries[value.axis], slice):
-            index.check_fixed(but=value.axis)
-            index.check_rows(value)
-            return replace(value, axis=kept.index(value.axis))
-        back = _paired(index, value)
-        return replace(value, axis=place + arrays.ndim + back)
+            taken = index.taken(value)
+            return replace(taken, axis=kept.index(value.axis))
+        paired = _paired(index, value)
+        return replace(paired, axis=place + arrays.ndim + paired.axis)
     _check_slices(index)
     if arrays.rows is None:
         return value
@@ -264,12 +321,16 @@ def advanced_inc_subtensor(node: Apply, values: list[Value]) -> Value:
     ndim = len(kept)
     if isinstance(value, Rows):
         if isinstance(index.entries[value.axis], slice):
-            index.check_fixed(but=value.axis)
-            index.check_rows(value)
+            taken = index.taken(value)
             axis = kept.index(value.axis)
         else:
-            axis = place + arrays.ndim + _paired(index, value)
-        return _put(node, value, _at(node.inputs[1], other, axis - ndim, value))
+            paired = _paired(index, value)
+            taken = value = replace(value, layout=paired.layout)
+            axis = place + arrays.ndim + paired.axis
+        other = _at(node.inputs[1], other, axis - ndim, taken)
+        if isinstance(other, Rows) and index.is_reversed(value.axis):
+            other = reversed_rows(other)
+        return _put(node, value, other)
     _check_slices(index)
     if arrays.rows is None:
         if isinstance(other, Rows):
@@ -307,13 +368,14 @@ def _broadcast(index: Index) -> _Arrays:
     rows: Rows | None = None
     for var, value in arrays:
         if isinstance(value, (Rows, Position)):
-            axis = value.axis - var.type.ndim
-            length = value.length if isinstance(value, Rows) else "n"
-            if (isinstance(value, Rows) and value.power) or length == "?":
+            if isinstance(value, Position):
+                value = Rows(value.axis)
+            if value.power or value.length == "?":
                 raise Refused(f"takes as an index {describe(value)}")
-            if rows is not None and rows != Rows(axis, 0, length):
+            value = replace(value, axis=value.axis - var.type.ndim, power=0)
+            if rows is not None and rows.length != value.length:
                 raise Refused("pairs every row with every other row")
-            rows = Rows(axis, 0, length)
+            rows = value if rows is None else align([rows, value])
         elif not flat(value):
             raise Refused(f"takes as an index {describe(value)}")
     if rows is not None:
@@ -322,10 +384,10 @@ def _broadcast(index: Index) -> _Arrays:
     return _Arrays(ndim, rows)
 
 
-def _paired(index: Index, rows: Rows) -> int:
+def _paired(index: Index, rows: Rows) -> Rows:
     """Check that row i of what is indexed is taken by entry i of the index arrays.
 
-    Returns the rows' axis in the arrays' shape, counted from the last one.
+    Returns the rows along their axis in the arrays' shape, counted from the last one.
     """
     var = index.entries[rows.axis]
     value = index.value(var)
@@ -336,7 +398,9 @@ def _paired(index: Index, rows: Rows) -> int:
     _check_slices(index)
     if sum(isinstance(index.value(var), Position) for var in index.arrays) > 1:
         raise Refused("takes the numbers of rows as another index")
-    return arrays.rows.axis
+    paired = align([replace(rows, axis=arrays.rows.axis), arrays.rows])
+    assert paired is not None
+    return paired
 
 
 def _check_slices(index: Index) -> None:

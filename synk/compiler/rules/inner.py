@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Apply, Variable
 from pytensor.scan.op import Scan
-from pytensor.tensor.random.type import RandomType
 
 from ...ops import AllReduce
 from ..domain import (
@@ -23,8 +22,10 @@ from ..domain import (
     pick,
     plain,
 )
+from ..lengths import Symbol
 from ..walk import infer
-from .base import rule
+from .base import name, op_name, rule
+from .rowscans import over_rows
 
 
 @rule(AllReduce, tolerant=True)
@@ -37,8 +38,35 @@ def all_reduce(node: Apply, values: list[Value]) -> Value:
 def op_from_graph(node: Apply, values: list[Value]) -> list[Value]:
     """What the inner graph makes of the inputs."""
     outputs = node.op.inner_outputs
-    found = infer(outputs, dict(zip(node.op.inner_inputs, values, strict=True)))
-    return [found[var] for var in outputs]
+    known = dict(zip(node.op.inner_inputs, values, strict=True))
+    return _seen_outside(outputs, infer(outputs, known), known)
+
+
+def _seen_outside(
+    outputs: Sequence[Variable], found: dict[Variable, Value], known: dict
+) -> list[Value]:
+    """Return what outputs of an inner graph are, without its own symbols.
+
+    The length of an inner variable is another one wherever the graph is used, and in
+    each step of a scan.
+    """
+    symbols = set[Symbol]().union(*(_symbols(value) for value in known.values()))
+    return [
+        found[var]
+        if _symbols(found[var]) <= symbols
+        else Unknown(
+            op_name(var.owner.op) if var.owner else "a graph",
+            name(var),
+            "has rows in blocks, whose number is known inside of a graph only",
+        )
+        for var in outputs
+    ]
+
+
+def _symbols(value: Value) -> set[Symbol]:
+    if not isinstance(value, Rows) or value.layout is None:
+        return set()
+    return value.layout.blocks.symbols_only()
 
 
 @dataclass
@@ -54,8 +82,10 @@ class _State:
 def scan(node: Apply, values: list[Value]) -> list[Value]:
     """A loop over another axis than the rows'; or over the rows, one by one."""
     op = node.op
+    if isinstance(values[0], Unknown):
+        return [values[0]] * len(node.outputs)
     if not isinstance(values[0], Same) or values[0].power:
-        return _over_rows(node, values)
+        return over_rows(node, values)
     known: dict[Variable, Value] = {}
     inner = op.inner_inputs
     for var, value in zip(op.inner_seqs(inner), op.outer_seqs(values), strict=True):
@@ -131,6 +161,8 @@ def _fixpoint(op: Scan, known: dict, states: list[_State]) -> dict[Variable, Val
         for state in states:
             known.update(dict.fromkeys(state.taps, state.value))
         found = infer(op.inner_outputs, known)
+        outputs = _seen_outside(op.inner_outputs, found, known)
+        found.update(zip(op.inner_outputs, outputs, strict=True))
         stays = True
         for state in states:
             value = _either([state.value, *(found[var] for var in state.news)])
@@ -174,23 +206,3 @@ def _outside(value: Value) -> Value:
     if isinstance(value, Rows):
         return replace(value, axis=value.axis + 1)
     return Same(value.power) if isinstance(value, Same) else value
-
-
-def _over_rows(node: Apply, values: list[Value]) -> list[Value]:
-    """A step for each row, that sees nothing of the steps before, is row-wise."""
-    op, steps = node.op, values[0]
-    if _states(op, [Same() for _ in values]):
-        raise Refused("goes along the rows, from one to the next")
-    for value in values:
-        if isinstance(value, Unknown):
-            return [value] * len(node.outputs)
-    if not isinstance(steps, Same) or not steps.exact:
-        raise Refused("takes a number of steps that depends on the rows")
-    by_row = all(
-        isinstance(value, Rows) and value == Rows(0) for value in op.outer_seqs(values)
-    )
-    alike = all(flat(plain(value)) for value in op.outer_non_seqs(values))
-    draws = any(isinstance(var.type, RandomType) for var in node.inputs)
-    if draws or not by_row or not alike or op.info.as_while:
-        raise Refused("takes more along the rows than one row for each step")
-    return [Rows(0) for _ in node.outputs]

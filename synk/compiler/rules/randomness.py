@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pytensor.graph.basic import Apply
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.type_other import NoneTypeT
 
-from ..domain import Refused, Rows, Same, Value, describe, flat, plain
+from ..domain import Refused, Rows, Same, Value, align, describe, flat, plain
 from .base import check_spread, rule
 from .shapes import entries, row_axis, row_length
 
@@ -25,16 +27,15 @@ def draw(node: Apply, values: list[Value]) -> list[Value]:
         lengths = entries(node, 1, values)
         axis = row_axis(lengths)
         if axis is not None:
-            found = Rows(axis, 0, row_length(lengths[axis]))
+            # Any order of the rows is as good as another.
+            found = Rows(axis, 0, row_length(lengths[axis]), None)
     for var, core, value in zip(params, cores, values[2:], strict=True):
         value = plain(value)
         if isinstance(value, Rows):
-            rows = Rows(value.axis + drawn - (var.type.ndim - core), 0, value.length)
+            rows = replace(value, axis=value.axis + drawn - (var.type.ndim - core))
             if value.power or value.length == "?" or rows.axis >= drawn:
                 raise Refused(f"draws with a parameter that is {describe(value)}")
-            if found is not None and found.axis != rows.axis:
-                raise Refused("pairs every row with every other row")
-            found = found or rows
+            found = rows if found is None else align([found, rows])
         elif not flat(value):
             raise Refused(f"draws with a parameter that is {describe(value)}")
     if found is None:

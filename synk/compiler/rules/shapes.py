@@ -17,12 +17,16 @@ from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
 from pytensor.tensor.type_other import NoneTypeT
 
 from ..domain import (
+    IN_ORDER,
+    Count,
     Fold,
+    Layout,
     Listed,
     Position,
     Refused,
     Rows,
     Same,
+    Trail,
     Unknown,
     Value,
     describe,
@@ -30,6 +34,7 @@ from ..domain import (
     pick,
     plain,
 )
+from ..lengths import ONE, product, reshaped, size
 from .base import rule
 
 
@@ -69,6 +74,8 @@ def length(value: Value, axis: int) -> Value:
                 " rows that the ranks are weighed by",
             )
         return Same(1, exact=kind == "n")
+    if isinstance(value, Trail) and axis == 0:
+        return Count(value.offset) if value.offset else Same(1, exact=True)
     return Same()
 
 
@@ -142,13 +149,28 @@ def row_length(value: Value) -> str:
 @rule(ptb.AllocEmpty)
 def alloc_empty(node: Apply, values: list[Value]) -> Value:
     """What is to be overwritten goes with everything."""
+    if isinstance(values[0], Count):
+        return _trail(None, values)
     axis = row_axis(values)
-    return Same(None) if axis is None else Rows(axis, None, row_length(values[axis]))
+    if axis is None:
+        return Same(None)
+    return Rows(axis, None, row_length(values[axis]), None)
+
+
+def _trail(value: Value | None, lengths: Sequence[Value]) -> Value:
+    """Return a value, repeated for the steps of a scan along the rows."""
+    first, *others = lengths
+    if not all(map(flat, others)) or not isinstance(value, (Same, type(None))):
+        raise Refused(f"takes as a length what is {describe(first)}")
+    assert isinstance(first, Count)
+    return Trail(value, value, first.offset, "all")
 
 
 @rule(ptb.Alloc)
 def alloc(node: Apply, values: list[Value]) -> Value:
     """A value repeated."""
+    if isinstance(values[1], Count):
+        return _trail(plain(values[0]), values[1:])
     value, lengths = plain(values[0]), values[1:]
     inner = node.inputs[0].type
     axis = row_axis(lengths)
@@ -165,7 +187,7 @@ def alloc(node: Apply, values: list[Value]) -> Value:
         raise Refused(f"repeats {describe(value)} for each row")
     if axis >= added and inner.shape[axis - added] != 1:
         raise Refused("stretches something of fixed length to the rows")
-    return Rows(axis, value.power, row_length(lengths[axis]))
+    return Rows(axis, value.power, row_length(lengths[axis]), None)
 
 
 @rule(DimShuffle)
@@ -182,11 +204,12 @@ def dimshuffle(node: Apply, values: list[Value]) -> Value:
 
 @rule(Reshape)
 def reshape(node: Apply, values: list[Value]) -> Value:
-    """Rows stay rows if as many elements lie before their axis as did.
+    """Rows stay rows, in as many blocks as before, or fewer with axes before them.
 
-    In memory, the elements are those of ``L`` times n rows times ``S``, the lengths
-    before and after the rows' axis multiplied. With the same ``L``, a row's ``S``
-    elements stay side by side.
+    In memory, there are ``L`` blocks with ``S`` elements of each of n rows, where ``L``
+    is the product of the lengths before the rows' axis and of the blocks along it, and
+    ``S`` that of the lengths after. A reshape keeps the order of elements, so the
+    lengths before the new axis must divide ``L``: what is left are blocks.
     """
     value = plain(values[0])
     lengths = entries(node, 1, values)
@@ -204,13 +227,33 @@ def reshape(node: Apply, values: list[Value]) -> Value:
         kind = "kn" if value.length != "?" else "?"
     else:
         kind = row_length(lengths[axis])
-    # Last before and after, with a length of n: L is what else there is.
-    last = value.axis == node.inputs[0].type.ndim - 1 and value.length == "n"
-    if not (last and axis == len(lengths) - 1 and kind == "n"):
-        before = _product(node.inputs[0].type.shape[: value.axis])
-        if before is None or before != _product(map(_number, lengths[:axis])):
-            raise Refused("reshapes rows to lie elsewhere than they did")
-    return Rows(axis, value.power, kind)
+    layout = _blocks(node, value, axis, kind)
+    return Rows(axis, value.power, kind, layout)
+
+
+def _blocks(node: Apply, rows: Rows, axis: int, kind: str) -> Layout | None:
+    """Return how rows lie along an axis of a new shape."""
+    source = node.inputs[0]
+    old = [size(source, i) for i in range(source.type.ndim)]
+    new = reshaped(node)
+    before, after = product(old[: rows.axis]), product(old[rows.axis + 1 :])
+    new_before, new_after = product(new[:axis]), product(new[axis + 1 :])
+    if rows.layout is None and new_after == after and new_before / before:
+        return None  # nothing differs along the axis, or along what it is split into
+    layout = rows.layout or IN_ORDER
+    # With a length of n before and after, L is what else there is.
+    if rows.length == kind == "n" and layout.blocks == ONE and new_after == after:
+        return layout
+    # By what lies before the rows, or else by what is left of all elements.
+    blocks = product([before, layout.blocks]) / new_before
+    if blocks is None:
+        blocks = product([*new[axis:], layout.blocks]) / product(old[rows.axis :])
+    if blocks is None or (blocks != ONE and kind == "n"):
+        raise Refused("reshapes rows to lie elsewhere than they did")
+    # More blocks than one must end where a row does.
+    if blocks != ONE and after / new_after is None:
+        raise Refused("reshapes rows to lie elsewhere than they did")
+    return replace(layout, blocks=blocks)
 
 
 def _reshaped_position(lengths: Sequence[Value]) -> Value:
@@ -222,15 +265,6 @@ def _reshaped_position(lengths: Sequence[Value]) -> Value:
     if axis is None or any(size != 1 for size in others):
         raise Refused(f"gives another shape to {describe(Position())}")
     return Position(axis)
-
-
-def _product(sizes: Iterable[int | None]) -> int | None:
-    total = 1
-    for size in sizes:
-        if size is None:
-            return None
-        total *= size
-    return total
 
 
 def _number(value: Value) -> int | None:

@@ -1,0 +1,256 @@
+"""Scans whose steps are the rows: a value for each, and what is summed up on the way.
+
+A step sees one row. For a given row, what it computes from that row and from what is
+the same on every rank does not depend on how rows are split: inside of the step, the
+row is the `Same`, and a result that is `Same` too is a value for each row. A state to
+which every step adds such a value ends with a sum over the rows; likewise for maxima,
+minima and products. A state that a step leaves as it is, as the gradient of such a sum
+does, is what it was at first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytensor import scalar as ps
+from pytensor.graph.basic import Apply, Variable
+from pytensor.scan.op import Scan
+from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.random.type import RandomType
+
+from ..domain import (
+    Layout,
+    Refused,
+    Rows,
+    Same,
+    Trail,
+    Unknown,
+    Value,
+    align,
+    describe,
+    flat,
+    negated,
+    plain,
+    product,
+    total,
+)
+from ..lengths import ONE
+from ..walk import infer
+from .base import is_short
+from .reductions import fold
+from .trails import first_of, others_of
+
+_OPS = {
+    ps.Add: "sum",
+    ps.Sub: "sum",
+    ps.Mul: "prod",
+    ps.ScalarMaximum: "max",
+    ps.ScalarMinimum: "min",
+}
+
+
+@dataclass
+class _State:
+    """What a scan carries from row to row, and what a step makes of it."""
+
+    tap: Variable
+    new: Variable
+    first: Value
+    given: tuple[Variable, Value] | None
+    """Of a gradient: what the step adds from outside, and what that is."""
+
+
+def over_rows(node: Apply, values: list[Value]) -> list[Value]:
+    """Return what a scan with a step for each row gives."""
+    op, steps = node.op, values[0]
+    if not isinstance(steps, Same) or not steps.exact:
+        raise Refused("takes a number of steps that depends on the rows")
+    draws = any(isinstance(var.type, RandomType) for var in node.inputs)
+    if draws or op.info.as_while or op.info.n_mit_sot or op.info.n_untraced_sit_sot:
+        raise Refused("goes along the rows, from one to the next")
+    inner = op.inner_inputs
+    known: dict[Variable, Value] = {}
+    layout = _sequences(op, values, known)
+    for var, value in zip(
+        op.inner_non_seqs(inner), op.outer_non_seqs(values), strict=True
+    ):
+        known[var] = value if not isinstance(value, Same) else Same(value.power)
+    states = _states(op, values)
+    for state in states:
+        # Until it is shown to stay as it is.
+        why = "is carried along the rows, from one to the next"
+        known[state.tap] = Unknown("Scan", "a state", why)
+        if state.given is not None:
+            known[state.given[0]] = state.given[1]
+    lasts = _lasts(states, known)
+    stacked = op.inner_nitsot_outs(op.inner_outputs)
+    found = infer(stacked, known)
+    return [*lasts, *(_for_each(found[var], layout) for var in stacked)]
+
+
+def _sequences(
+    op: Scan, values: list[Value], known: dict[Variable, Value]
+) -> Layout | None:
+    """Note what a step sees of the sequences; return the rows' layout."""
+    rows: list[Value] = []
+    for var, value in zip(
+        op.inner_seqs(op.inner_inputs), op.outer_seqs(values), strict=True
+    ):
+        if isinstance(value, Unknown):
+            known[var] = value
+            continue
+        if not isinstance(value, Rows) or value.axis or value.length != "n":
+            raise Refused("takes more along the rows than one row for each step")
+        rows.append(value)
+        known[var] = Same(value.power)
+    aligned = align(rows)
+    layout = None if aligned is None else aligned.layout
+    if layout is not None and layout.blocks != ONE:
+        raise Refused("takes more along the rows than one row for each step")
+    return layout
+
+
+def _states(op: Scan, values: list[Value]) -> list[_State]:
+    inner, outputs, info = op.inner_inputs, op.inner_outputs, op.info
+    states = []
+    taps, news = iter(op.inner_mitmot(inner)), iter(op.inner_mitmot_outs(outputs))
+    for value, read, written in zip(
+        op.outer_mitmot(values),
+        info.mit_mot_in_slices,
+        info.mit_mot_out_slices,
+        strict=True,
+    ):
+        if tuple(read) != (0, 1) or tuple(written) != (1,):
+            raise Refused("goes along the rows, from one to the next")
+        tap, given = next(taps), next(taps)
+        states.append(
+            _State(tap, next(news), first_of(value), (given, others_of(value)))
+        )
+    for tap, new, value in zip(
+        op.inner_sitsot(inner),
+        op.inner_sitsot_outs(outputs),
+        op.outer_sitsot(values),
+        strict=True,
+    ):
+        states.append(_State(tap, new, first_of(value), None))
+    return states
+
+
+def _lasts(states: list[_State], known: dict[Variable, Value]) -> list[Value]:
+    """Return the states' buffers at the end; note in `known` which never change."""
+    kept: dict[Variable, Value] = {}
+    while True:
+        news = {}
+        for state in states:
+            if state.tap not in kept and _stays(state, known):
+                first = state.first
+                news[state.tap] = (
+                    Same(first.power) if isinstance(first, Same) else first
+                )
+        if not news:
+            break
+        kept |= news
+        known |= news
+    lasts: list[Value] = []
+    for state in states:
+        if state.tap in kept:
+            lasts.append(Trail(state.first, state.first, 1, "all"))
+            continue
+        try:
+            last = _summed(state, known)
+        except Refused as refused:
+            lasts.append(Unknown("Scan", "a state", str(refused)))
+        else:
+            known_last = not isinstance(last, Unknown)
+            lasts.append(Trail(last, None, 1, "last") if known_last else last)
+    return lasts
+
+
+def _stays(state: _State, known: dict[Variable, Value]) -> bool:
+    """Tell whether a step adds nothing but zeros to a state."""
+    terms = _terms(state.new, state.tap, (ps.Add, ps.Sub))
+    if terms is None:
+        return False
+    found = infer([var for var, _ in terms], known)
+    return all(
+        isinstance(value, Same) and value.power is None
+        for value in (found[var] for var, _ in terms)
+    )
+
+
+def _summed(state: _State, known: dict[Variable, Value]) -> Value:
+    """Return what a state is in the end to which each step adds something."""
+    var = state.new
+    kind = type(var.owner.op.scalar_op) if _is_elemwise(var) else None
+    op = _OPS.get(kind) if kind else None  # type: ignore[arg-type]
+    kinds = [ps.Add, ps.Sub] if op == "sum" else [kind for kind in [kind] if kind]
+    terms = _terms(var, state.tap, kinds) if op else None
+    # Not bools, nor what wraps around below zero, or in ordinary use.
+    adds = var.type.numpy_dtype.kind in "if" and not is_short(var)
+    if op is None or terms is None or not adds:
+        raise Refused("goes along the rows, from one to the next")
+    found = infer([term for term, _ in terms], known)
+    values = []
+    for term, sign in terms:
+        value = found[term]
+        if isinstance(value, Unknown):
+            return value
+        value = plain(value)
+        if not isinstance(value, Same):
+            raise Refused(f"adds for each row {describe(value)}")
+        values.append(value if sign > 0 else negated(value))
+    made = total(values) if op == "sum" else product(values)
+    assert isinstance(made, Same)
+    if op != "sum" and not all(map(flat, values)):
+        raise Refused(f"combines {describe(made)} along the rows")
+    rows = fold(op, Rows(0, made.power))
+    first = plain(state.first)
+    if op == "sum":
+        return total([first, rows])
+    if op == "prod":
+        is_one = isinstance(first, Same) and first.number == 1
+        return rows if is_one else product([first, rows])
+    if not flat(first) and first != rows:
+        raise Refused(f"combines {describe(first)} with {describe(rows)}")
+    return rows
+
+
+def _terms(
+    new: Variable, tap: Variable, kinds: Sequence[type]
+) -> list[tuple[Variable, int]] | None:
+    """Return what is combined with `tap` to give `new`, with signs.
+
+    None if `tap` does not come into it once, and with a plus.
+    """
+    if new is tap:
+        return []
+    if not _is_elemwise(new) or type(new.owner.op.scalar_op) not in kinds:
+        return None
+    if new.type.dtype != tap.type.dtype:
+        return None
+    is_sub = isinstance(new.owner.op.scalar_op, ps.Sub)
+    found: list[tuple[Variable, int]] = []
+    ways = 0
+    for i, var in enumerate(new.owner.inputs):
+        inner = None if is_sub and i else _terms(var, tap, kinds)
+        if inner is None:
+            found.append((var, -1 if is_sub and i else 1))
+        else:
+            found.extend(inner)
+            ways += 1
+    return found if ways == 1 else None
+
+
+def _is_elemwise(var: Variable) -> bool:
+    return var.owner is not None and isinstance(var.owner.op, Elemwise)
+
+
+def _for_each(value: Value, layout: Layout | None) -> Value:
+    """Return the results of all steps, stacked."""
+    if isinstance(value, Unknown):
+        return value
+    value = plain(value)
+    if not isinstance(value, Same):
+        return Unknown("Scan", "a step", f"gives {describe(value)}")
+    return Rows(0, value.power, "n", layout)

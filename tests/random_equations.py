@@ -1,0 +1,182 @@
+"""Whether what the splitting proof says of a value is so, by numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytensor.tensor as pt
+
+from synk.comm.ops import combine
+from synk.compiler.domain import Count, Layout, Position, Rows, Same, Trail
+from synk.compiler.lengths import ONE, Length
+from synk.errors import ShapeMismatch
+
+UFUNCS = {
+    "sum": np.add,
+    "prod": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+}
+
+
+def blocks_of(value) -> Length:
+    """Return how many blocks there are of a value's rows."""
+    layout = value.layout if isinstance(value, Rows) else None
+    return layout.blocks if layout else ONE
+
+
+def as_graph(length: Length):
+    """Return what computes a length."""
+    found = pt.constant(length.number)
+    for (var, which), many in length.symbols:
+        size = var if which == "value" else var.shape[which]
+        found = found * size**many
+    return found
+
+
+def close(got, expected, scale, before=0) -> bool:
+    """Compare to rounding.
+
+    Numbers were as large as `scale` in the parts, and `before` in what they were
+    computed from, and may have cancelled.
+    """
+    if np.shape(got) != np.shape(expected):
+        return False
+    if np.asarray(expected).dtype.kind == "b":
+        return bool(np.all(got == expected))
+    with np.errstate(all="ignore"):
+        bound = 1e-6 * np.maximum(np.abs(expected), scale)
+        if np.isfinite(before):
+            bound = bound + 1e-12 * before
+        near = np.abs(np.subtract(got, expected)) <= bound
+    same = near | (got == expected) | (np.isnan(got) & np.isnan(expected))
+    return bool(np.all(same))
+
+
+def largest(arrays) -> float:
+    """Return the largest magnitude."""
+    with np.errstate(all="ignore"):
+        return float(np.max([np.abs(array).max(initial=0) for array in arrays]))
+
+
+def fulfils(value, whole, parts, sizes, before, counts) -> bool:
+    """Tell whether a variable's values fulfil the equation of the proof's domain.
+
+    Parameters
+    ----------
+    value : Value
+    whole, parts : numpy.ndarray, list of numpy.ndarray
+        Computed from all rows, and from each part's.
+    sizes : list of int
+        Rows of the parts, none without any.
+    before : float
+        How large the numbers were that they were computed from.
+    counts : dict
+        The numbers of blocks.
+    """
+    n = sum(sizes)
+    scale = largest([whole, *parts])
+    if isinstance(value, Position):
+        shape = [1] * whole.ndim
+        shape[value.axis] = -1
+        return all(
+            np.array_equal(v, np.arange(size).reshape(shape))
+            for v, size in zip(parts, sizes, strict=True)
+        )
+    if isinstance(value, Count):
+        return all(
+            v == size + value.offset
+            for v, size in zip([whole, *parts], [n, *sizes], strict=True)
+        )
+    if isinstance(value, Trail):
+        return _trail(value, whole, parts, sizes, before, counts)
+    if value.power is None and scale:
+        return False
+    power = value.power or 0
+    parts = [part / size**power for part, size in zip(parts, sizes, strict=True)]
+    whole = whole / n**power
+    most = 1 / min(1, *(size**power for size in sizes))
+    scale, before = scale * most, before * most
+    if isinstance(value, Same):
+        exact = not value.exact or np.all(whole == 1)
+        number = value.number is None or np.all(whole == value.number)
+        return (
+            exact
+            and number
+            and all(close(part, whole, scale, before) for part in parts)
+        )
+    if isinstance(value, Rows):
+        lengths = [part.shape[value.axis] for part in parts]
+        if value.length == "n" and lengths != sizes:
+            return False
+        if value.layout is None and not all(map(_is_alike, parts, [value.axis] * n)):
+            return False
+        return close(_concatenated(value, parts, counts), whole, scale, before)
+    total = UFUNCS[value.op].reduce(parts)
+    return close(total, whole, scale * len(parts), before)
+
+
+def _is_alike(array, axis) -> bool:
+    first = np.take(array, [0], axis) if array.shape[axis] else array
+    return bool(np.all((array == first) | (np.isnan(array) & np.isnan(first))))
+
+
+def _concatenated(value: Rows, parts, counts):
+    """Put the parts together, in the order and the blocks of their layout."""
+    layout = value.layout or Layout()
+    blocks = counts[layout.blocks]
+    split = []
+    for part in parts[::-1] if layout.reverse else parts:
+        axis = part.shape[value.axis]
+        if axis % blocks:
+            raise ValueError("blocks of unequal length")
+        shape = list(part.shape)
+        shape[value.axis : value.axis + 1] = [blocks, axis // blocks]
+        split.append(part.reshape(shape))
+    whole = np.concatenate(split, value.axis + 1)
+    shape = list(whole.shape)
+    shape[value.axis : value.axis + 2] = [shape[value.axis] * shape[value.axis + 1]]
+    return whole.reshape(shape)
+
+
+def _trail(value: Trail, whole, parts, sizes, before, counts) -> bool:
+    arrays = [whole, *parts]
+    for array, size in zip(arrays, [sum(sizes), *sizes], strict=True):
+        if len(array) != size + value.offset:
+            return False
+    one = -1 if value.place == "last" else 0
+    claims = [(value.one, [array[one] for array in arrays])]
+    for array in arrays if value.rest is not None else []:
+        others = np.delete(array, one, axis=0)
+        if not _is_alike(others, 0):
+            return False
+        if value.place == "all" and len(others) and not close(others[0], array[0], 0):
+            return False
+    if all(len(array) > 1 for array in arrays):
+        claims.append((value.rest, [np.delete(a, one, axis=0)[0] for a in arrays]))
+    return all(
+        claim is None or fulfils(claim, first, others, sizes, before, counts)
+        for claim, (first, *others) in claims
+    )
+
+
+def combined(op, parts, sizes):
+    """Do what a session does with the ranks' values."""
+    if op is None:
+        return parts[0]
+    if op == "gather":
+        return np.concatenate(parts)
+    return combine(op, parts, sizes)
+
+
+def is_true(claim, whole, parts, sizes, before, counts) -> bool:
+    """Check an equation, or that an op combines the parts to the whole."""
+    scale = largest([whole, *parts])
+    if not np.isfinite(scale) or scale > 1e9:
+        return True  # rounding may be anything
+    try:
+        if claim is None or isinstance(claim, str):
+            result = combined(claim, parts, sizes)
+            return close(result, whole, scale * len(parts), before)
+        return fulfils(claim, whole, parts, sizes, before, counts)
+    except (ValueError, IndexError, ShapeMismatch):
+        return False  # shapes are not what they should be
