@@ -33,7 +33,9 @@ class Explanation:
     * A rank's time in a call is divided into taking *rows*, computing (*compute*),
       copying values to buffers and reducing them (*reduce*), and waiting for other
       ranks (*wait*). An all-reduce of up to 2 kB counts as waiting.
-    * The call that follows a compilation is left out.
+    * The call that follows a compilation is left out. JAX compiles for every shape, at
+      the first call that brings it, and such calls are not told from others: that they
+      are few can be seen from the number of shapes.
     * The *predicted* speed-up takes one rank to need the time that all ranks need for
       their rows and computations together; what no row enters, and so every rank
       computes, counts once. It is that time over the time of a call. One rank alone
@@ -106,6 +108,7 @@ def explain(
         "outputs": _outputs(spec),
         "stages": stages,
         "updates": _updates(spec),
+        "shapes_compiled": programs.shapes_compiled(),
         "calls": None,
         "serial": None,
         "speed_up": {"predicted": None, "measured": None},

@@ -180,3 +180,18 @@ def test_a_training_step_is_the_serial_one(n):
         for rank in range(n):
             found = synk.get_value(rank, w)
             np.testing.assert_allclose(found, expected.get_value(), rtol=1e-12)
+
+
+@in_a_child
+def test_an_explanation_counts_the_shapes_that_were_compiled():
+    x = pt.matrix("x")
+    with synk.session(2):
+        f = synk.function([x], x.sum(), mode="JAX")
+        assert "compiled    by JAX" not in str(f.explain())
+        for rows in (4, 6, 4, 7):  # rank 0 has 2, 3, 2 and 4 of them
+            f(np.ones((rows, 3)))
+        assert f.explain().to_dict()["shapes_compiled"] == 3
+        assert "compiled    by JAX, on rank 0 for 3 shapes" in str(f.explain())
+        g = synk.function([x], x.sum(), mode=PY)
+        g(np.ones((4, 3)))
+        assert g.explain().to_dict()["shapes_compiled"] is None

@@ -100,6 +100,11 @@ class Programs:
             self._cuts[key] = made
         return self._cuts[key]
 
+    def shapes_compiled(self) -> int | None:
+        """Return for how many shapes code was made, if it is made for each."""
+        seen = [getattr(program, "shapes", None) for program in self._compiled.values()]
+        return max((len(shapes) for shapes in seen if shapes is not None), default=None)
+
     def compile(self, kind: str, subset: Subset) -> None:
         """Compile what one kind of call needs, where that has not been done."""
         for stage in self.cut(kind, subset).stages:

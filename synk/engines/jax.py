@@ -90,7 +90,13 @@ def as_output(value: Any) -> Any:
 
 
 class _Program:
-    """A compiled function, and the shared variables that it reads and updates."""
+    """A compiled function, and the shared variables that it reads and updates.
+
+    Attributes
+    ----------
+    shapes : set of tuple
+        The shapes of arguments that it was called with; XLA compiles for each.
+    """
 
     def __init__(
         self,
@@ -102,10 +108,12 @@ class _Program:
         self._streams = streams
         self._drawn = drawn
         self._tensors: list[SharedVariable] = function.get_shared()
+        self.shapes: set[tuple] = set()
 
     def __call__(self, *args: Any) -> list[Any]:
         import jax
 
+        self.shapes.add(tuple([arg.shape for arg in args]))
         for var in self._tensors:
             if isinstance(_inside(var), np.ndarray):
                 # A copy, and not JAX's view of an array that somebody may write to.
