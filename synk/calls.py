@@ -16,7 +16,6 @@ import numpy as np
 from .comm.ops import combine
 from .compiler.programs import Programs, Reducer, Subset
 from .compiler.spec import FunctionSpec
-from .engines import host
 from .errors import ShapeMismatch
 from .inputs import take_share
 from .memory.partition import count, select
@@ -83,7 +82,7 @@ class Share:
             self._reducer = session.device_buffers
         self.sources, self.selections = take_share(session, *rows)
         for var in programs.spec.sliceable:  # each stands in for a further input
-            value = host.get_value(var)
+            value = programs.engine.get_value(var)
             chosen = None if batch_s is None else batch_s[session.rank]
             self.sources.append(value)
             self.selections.append(select(chosen, len(value)))

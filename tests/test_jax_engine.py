@@ -10,6 +10,7 @@ from children import in_a_child
 from reference import PY
 
 import synk
+from synk.session import SESSION
 
 SIZES = (1, 2, 3)
 
@@ -195,3 +196,39 @@ def test_an_explanation_counts_the_shapes_that_were_compiled():
         g = synk.function([x], x.sum(), mode=PY)
         g(np.ones((4, 3)))
         assert g.explain().to_dict()["shapes_compiled"] is None
+
+
+def worker_lies_on_device(session, number):
+    """Tell whether this rank's value of a variable is an array of JAX's."""
+    import jax
+
+    variable = session.registry.variables[number]
+    value = variable.get_value(borrow=True, return_internal_type=True)
+    return isinstance(value, jax.Array)
+
+
+@pytest.mark.parametrize("n", [1, 2])
+@in_a_child
+def test_rows_of_shared_variables_are_taken_where_they_lie(n):
+    rows = np.arange(60.0).reshape(20, 3)
+    s = pytensor.shared(np.zeros((0, 3)), name="s")
+    with synk.session(n):
+        synk.scatter(s, rows)
+        f = synk.function([], (s.sum(axis=0), "sum"), sliceable_shareds=[s], mode="JAX")
+        mine = 20 // n
+        for chosen in (
+            slice(0, 4),
+            slice(3, mine),
+            slice(0, mine),
+            slice(1, mine, 3),
+            slice(5, 5),
+            np.array([7, 0, 7, 3]),
+            np.arange(mine) % 2 == 0,
+        ):
+            parts = [rows[rank * mine : (rank + 1) * mine][chosen] for rank in range(n)]
+            expected = np.concatenate(parts).sum(axis=0)
+            np.testing.assert_array_equal(f(batch_s=chosen), expected)
+            np.testing.assert_array_equal(f(batch_s=chosen, num_slices=2), expected)
+        np.testing.assert_array_equal(f(), rows.sum(axis=0))
+        number = SESSION.numbers[s]
+        assert SESSION.run(worker_lies_on_device, number) == [True] * n

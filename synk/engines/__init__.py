@@ -30,6 +30,9 @@ class Engine(Protocol):
     ) -> Callable[..., list[Any]]:
         """Compile a graph to a function of arrays that returns a list of arrays."""
 
+    def get_value(self, variable: SharedVariable) -> Any:
+        """Return the value of a shared variable itself, an array where they lie."""
+
     def set_value(self, variable: SharedVariable, value: Any) -> None:
         """Make what a function has returned the value of a shared variable."""
 

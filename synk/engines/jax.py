@@ -71,6 +71,18 @@ def compile_graph(
     return _Program(function, streams, drawn)
 
 
+def get_value(variable: SharedVariable) -> Any:
+    """Return the value of a shared variable, which from now on is an array of JAX's."""
+    value = _inside(variable)
+    if isinstance(value, np.ndarray):
+        import jax.numpy as jnp
+
+        # A copy, and not JAX's view of an array that somebody may write to.
+        value = jnp.array(value, copy=True)
+        _put(variable, value)
+    return value
+
+
 def set_value(variable: SharedVariable, value: Any) -> None:
     """Make `value` itself, an array of JAX's, the value of a shared variable.
 
@@ -111,13 +123,9 @@ class _Program:
         self.shapes: set[tuple] = set()
 
     def __call__(self, *args: Any) -> list[Any]:
-        import jax
-
         self.shapes.add(tuple([arg.shape for arg in args]))
         for var in self._tensors:
-            if isinstance(_inside(var), np.ndarray):
-                # A copy, and not JAX's view of an array that somebody may write to.
-                _put(var, jax.numpy.array(_inside(var), copy=True))
+            get_value(var)
         keys = [_key(var, draw=var in self._drawn) for var in self._streams]
         results = self._function(*args, *keys)
         _wait([*results, *map(_inside, self._tensors)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -21,8 +22,13 @@ class RowTaker:
     def __init__(self) -> None:
         self._buffer: np.ndarray | None = None
 
-    def take(self, array: np.ndarray, selection: Selection) -> np.ndarray:
-        """Return the selected rows, C-contiguous; valid until the next call."""
+    def take(self, array: Any, selection: Selection) -> Any:
+        """Return the selected rows, C-contiguous; valid until the next call.
+
+        Those of an array of JAX's stay on its device.
+        """
+        if not isinstance(array, np.ndarray):
+            return _take_on_device(array, selection)
         shape = (count(selection), *array.shape[1:])
         if isinstance(selection, slice):
             view = array[selection]
@@ -45,6 +51,20 @@ class RowTaker:
         ):
             buffer = self._buffer = np.empty(shape, dtype)
         return buffer[: shape[0]]
+
+
+def _take_on_device(array: Any, selection: Selection) -> Any:
+    from jax import lax
+
+    if not isinstance(selection, slice):
+        return array[selection]
+    if selection.step not in (None, 1):
+        return array[np.arange(len(array))[selection]]
+    start, stop, _ = selection.indices(len(array))
+    if (start, stop) == (0, len(array)):
+        return array
+    # Compiled once for each number of rows, wherever they are.
+    return lax.dynamic_slice_in_dim(array, start, max(0, stop - start))
 
 
 def take_rows(
