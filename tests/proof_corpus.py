@@ -250,6 +250,7 @@ def accepted():
     yield "mean through weights", X.mean(axis=0) @ W + B, "avg"
     yield "stacked means", pt.stack([X.mean(), Y.mean(), 1.0]), "avg"
     yield "zeros", (0 * X).sum(), "avg"
+    yield "a mean and a scalar of no shape", X.mean() + pt.alloc(0.0), "avg"
     yield "repeated rows", pt.repeat(Y, 2), "gather"
     yield "repeated", pt.repeat(X, 2, axis=0) @ W, "gather"
     yield "ones", pt.ones_like(X).mean(), "avg"

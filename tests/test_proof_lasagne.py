@@ -121,6 +121,9 @@ OF_IMAGES = {
     "softmax": lambda x, w: nn.softmax(nn.conv2d(x, w).flatten(2)),
     "relu": lambda x, w: nn.relu(nn.conv2d(x, w)),
     "twice": lambda x, w: nn.conv2d(nn.conv2d(x, w, border_mode="half"), w),
+    "patches": lambda x, w: nn.neibs2images(
+        nn.images2neibs(x * w.sum(), (2, 2)), (2, 2), x.shape
+    ),
     "frames": lambda x, w: frames(x, w[:, :1]),
 }
 

@@ -149,7 +149,7 @@ def row_length(value: Value) -> str:
 @rule(ptb.AllocEmpty)
 def alloc_empty(node: Apply, values: list[Value]) -> Value:
     """What is to be overwritten goes with everything."""
-    if isinstance(values[0], Count):
+    if values and isinstance(values[0], Count):
         return _trail(None, values)
     axis = row_axis(values)
     if axis is None:
@@ -169,7 +169,7 @@ def _trail(value: Value | None, lengths: Sequence[Value]) -> Value:
 @rule(ptb.Alloc)
 def alloc(node: Apply, values: list[Value]) -> Value:
     """A value repeated."""
-    if isinstance(values[1], Count):
+    if len(values) > 1 and isinstance(values[1], Count):
         return _trail(plain(values[0]), values[1:])
     value, lengths = plain(values[0]), values[1:]
     inner = node.inputs[0].type
