@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import psutil
+import pytensor
 import pytest
 
 import synk
@@ -71,3 +72,13 @@ def checkpoint(request, tmp_path):
     if request.param == ".safetensors":
         pytest.importorskip("safetensors", reason="safetensors is not installed")
     return tmp_path / f"checkpoint{request.param}"
+
+
+@pytest.fixture
+def graphs_in_python():
+    """Have Ops that are graphs themselves run in Python, not compiled by numba.
+
+    They take the default mode, whatever the mode of the function that they are in.
+    """
+    with pytensor.config.change_flags(mode="FAST_COMPILE"):
+        yield

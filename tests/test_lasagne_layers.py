@@ -12,6 +12,8 @@ from lasagne import layers as L
 from lasagne.nonlinearities import tanh
 from networks import MODE
 
+pytestmark = pytest.mark.usefixtures("graphs_in_python")
+
 RNG = np.random.RandomState(0)
 SEQUENCES, IMAGES = RNG.rand(3, 4, 5), RNG.rand(2, 3, 6, 6)
 

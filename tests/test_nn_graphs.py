@@ -13,6 +13,8 @@ from scipy import special
 
 import synk
 
+pytestmark = pytest.mark.usefixtures("graphs_in_python")
+
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(4, 3, 2, 5))
 

@@ -15,6 +15,8 @@ from pytensor.compile.mode import Mode
 
 import synk
 
+pytestmark = pytest.mark.usefixtures("graphs_in_python")
+
 POOL = {2: synk.nn.pool_2d, 3: synk.nn.pool_3d}
 MODES = ["max", "sum", "average_inc_pad", "average_exc_pad"]
 

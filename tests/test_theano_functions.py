@@ -11,6 +11,8 @@ from theano.ifelse import ifelse
 
 from synk.theano.configuration import Config, read_flags
 
+pytestmark = pytest.mark.usefixtures("graphs_in_python")
+
 MODE = "FAST_COMPILE"
 
 

@@ -5,6 +5,8 @@ import pytest
 import theano
 import theano.tensor as T
 
+pytestmark = pytest.mark.usefixtures("graphs_in_python")
+
 MODE = "FAST_COMPILE"
 X = np.random.default_rng(0).normal(scale=3, size=(4, 5))
 LABELS = np.array([0, 4, 2, 2])

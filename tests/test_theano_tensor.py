@@ -6,6 +6,8 @@ import theano
 import theano.tensor as T
 from theano.tensor.xlogx import xlogx
 
+pytestmark = pytest.mark.usefixtures("graphs_in_python")
+
 MODE = "FAST_COMPILE"
 RNG = np.random.default_rng(0)
 
