@@ -16,6 +16,8 @@ from lasagne import layers as L
 
 import synk
 
+pytestmark = pytest.mark.usefixtures("graphs_in_python")
+
 MODE = "FAST_COMPILE"
 RATES = {
     "sgd": {"learning_rate": 0.1},
