@@ -1,0 +1,291 @@
+"""What synk does on this machine's GPUs: ``python tests/gpu/report.py``.
+
+Runs each section in a process of its own, for at most some minutes, and prints a table
+in the end. ``--only call rows`` runs some of them; ``--json FILE`` keeps the figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+HERE = Path(__file__).resolve().parent
+TESTS = HERE.parent
+IMAGES = (64, 3, 224, 224)  # float32: 38.5 MB
+TF32 = {"JAX_DEFAULT_MATMUL_PRECISION": "tensorfloat32"}
+
+
+class Row(NamedTuple):
+    """One line of the table."""
+
+    what: str
+    value: str
+    beside: str = ""
+    ratio: str = ""
+    target: str = ""
+
+
+def run(command: list[str], limit: float, **variables: str) -> str:
+    """Return what a command prints, or raise with the end of it."""
+    done = subprocess.run(
+        [sys.executable, *command],
+        capture_output=True,
+        text=True,
+        timeout=limit,
+        env={**os.environ, **variables},
+        cwd=TESTS.parent,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError((done.stdout + done.stderr)[-2000:])
+    return done.stdout
+
+
+def machine() -> Iterator[Row]:
+    """The GPUs, and versions."""
+    report = run(["-m", "synk", "info"], 100)
+    for line in report.splitlines():
+        if re.match(r"  (GPU \d|driver|peer|JAX|jax|pytensor|python) ", line):
+            label, value = line[2:16].strip(), line[16:]
+            yield Row(label, value)
+
+
+def tests() -> Iterator[Row]:
+    """The tests that need a GPU."""
+    command = ["-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", "tests/gpu"]
+    try:
+        text = run(command, 500)
+    except RuntimeError as error:
+        text = str(error)
+        print(text)
+    yield Row("pytest -m gpu", text.strip().splitlines()[-1].strip("= "))
+
+
+def call() -> Iterator[Row]:
+    """A call of one rank beside PyTensor's own function in JAX mode."""
+    import numpy as np
+    import pytensor
+    import pytensor.tensor as pt
+
+    import synk
+    from synk.commands.bench import interleave
+
+    with synk.session(1, devices=[0]):
+        import jax
+
+        x = pt.fvector("x")
+        plain = pytensor.function([x], x.sum(), mode="JAX", trust_input=True)
+        f = synk.function([x], x.sum(), mode="JAX")
+        rows = np.ones(10, "float32")
+        times = interleave(
+            [lambda: f(rows), lambda: np.array(jax.block_until_ready(plain(rows)))],
+            301,
+        )
+        yield compare("call of x.sum()", times, 1e6, "us", "PyTensor in JAX mode", None)
+        over = (times[0] - times[1]) * 1e6
+        yield Row("  on top of it", f"{over:.0f} us", target="< 60 us")
+        # A step so small that its time is the host's, and its waits for the GPU.
+        w = [pytensor.shared(np.ones((8, 8), "float32")) for _ in range(160)]
+        y = pt.fmatrix("y")
+        hidden = y
+        for weights in w:
+            hidden = pt.tanh(hidden @ weights)
+        loss = hidden.mean()
+        updates = synk.updates.momentum(synk.grad(loss, w), w, 0.1)
+        step = synk.function([y], loss, updates=updates)
+        few = np.ones((8, 8), "float32")
+        (seconds,) = interleave([lambda: step(few)], 101)
+        yield Row("step of 160 arrays, all of it", f"{seconds * 1e6:.0f} us")
+
+
+def rows() -> Iterator[Row]:
+    """Rows from shared memory to the GPU, beside a copy from pinned memory."""
+    import numpy as np
+    import pytensor.tensor as pt
+
+    import synk
+    from synk.commands.bench import interleave
+
+    with synk.session(1, devices=[0]):
+        import torch
+
+        x = pt.ftensor4("x")
+        f = synk.function([x], x[0, 0, 0, 0] + x[-1, -1, -1, -1], mode="JAX")
+        data = synk.data(np.ones((4 * IMAGES[0], *IMAGES[1:]), "float32"))
+        shuffled = np.random.default_rng(0).permutation(len(data))[: IMAGES[0]]
+        pinned = torch.ones(IMAGES).pin_memory()
+        there = torch.empty(IMAGES, device="cuda")
+
+        def copy() -> None:
+            there.copy_(pinned, non_blocking=True)
+            torch.cuda.synchronize()
+
+        nbytes = int(np.prod(IMAGES)) * 4
+        cases = {
+            "64 images, adjacent": lambda: f(data, batch=slice(64, 128)),
+            "64 images, shuffled": lambda: f(data, batch=shuffled),
+        }
+        for what, case in cases.items():
+            mine, plain = interleave([case, copy], 51)
+            yield Row(
+                what,
+                f"{nbytes / mine / 1e9:.1f} GB/s",
+                f"{nbytes / plain / 1e9:.1f} pinned cudaMemcpy",
+                f"{plain / mine:.2f}",
+                "> 0.80",
+            )
+
+
+def resnet(batch: int) -> Iterator[Row]:
+    """ResNet-50's training step, beside JAX's by hand and torch's."""
+    script = ["tests/bench/resnet.py", "--batch", str(batch), "--image-size", "224"]
+    text = run([*script, "--turns", "21"], 400, **TF32)
+    found = {
+        name: float(ms) for name, ms in re.findall(r"^(\w+) +([\d.]+)", text, re.M)
+    }
+    speed = {name: 1e3 * batch / found[name] for name in ("synk", "JAX")}
+    yield Row(
+        f"ResNet-50, TF32, batch {batch}",
+        f"{speed['synk']:.0f} images/s",
+        f"{speed['JAX']:.0f} in JAX by hand",
+        f"{speed['synk'] / speed['JAX']:.3f}",
+        "> 0.97",
+    )
+
+
+def by_torch() -> Iterator[Row]:
+    """ResNet-50's training step in torch: channels last, compiled."""
+    for batch in (64, 256):
+        for dtype in ("float32", "bfloat16"):
+            step = torch_step(batch, dtype)
+            for _ in range(5):
+                step()
+            start = time.perf_counter()
+            for _ in range(20):
+                step()
+            speed = 20 * batch / (time.perf_counter() - start)
+            name = "TF32" if dtype == "float32" else dtype
+            yield Row(f"torch, {name}, batch {batch}", f"{speed:.0f} images/s")
+
+
+def torch_step(batch: int, dtype: str) -> Callable[[], None]:
+    """Return a training step, computed in TF32 or bfloat16."""
+    import torch
+    import torchvision
+
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    network = torchvision.models.resnet50().cuda()
+    network = torch.compile(network.to(memory_format=torch.channels_last))
+    options = {"lr": 0.1, "momentum": 0.9, "nesterov": True}
+    optimiser = torch.optim.SGD(network.parameters(), **options)
+    x = torch.rand((batch, *IMAGES[1:]), device="cuda")
+    x = x.to(memory_format=torch.channels_last)
+    y = torch.randint(1000, (batch,), device="cuda")
+
+    def step() -> None:
+        optimiser.zero_grad(set_to_none=True)
+        with torch.autocast("cuda", torch.bfloat16, enabled=dtype == "bfloat16"):
+            loss = torch.nn.functional.cross_entropy(network(x), y)
+        loss.backward()
+        optimiser.step()
+        torch.cuda.synchronize()
+
+    return step
+
+
+def nccl() -> Iterator[Row]:
+    """100 MB of gradients between two ranks on one GPU."""
+    import numpy as np
+    import pytensor.tensor as pt
+
+    import synk
+    from synk.commands.bench import interleave
+
+    with synk.session(devices=[0, 0]):
+        import pytensor
+
+        x = pt.fvector("x")
+        big = pytensor.shared(np.ones(25_000_000, "float32"))
+        total = synk.ops.all_reduce((big * x.sum()), "sum")
+        updates = [(big, total * np.float32(0) + big)]
+        f = synk.function([x], updates=updates, mode="JAX")
+        ones = np.ones(2, "float32")
+        (seconds,) = interleave([lambda: f(ones)], 11)
+        yield Row("step with 100 MB reduced, 2 ranks on it", f"{seconds * 1e3:.1f} ms")
+
+
+def compare(
+    what: str, times: list[float], scale: float, unit: str, beside: str, target: Any
+) -> Row:
+    mine, other = (seconds * scale for seconds in times)
+    return Row(
+        what,
+        f"{mine:.0f} {unit}",
+        f"{other:.0f} {beside}",
+        f"{mine / other:.2f}",
+        target or "",
+    )
+
+
+SECTIONS: dict[str, tuple[Callable[[], Iterator[Row]], float]] = {
+    "machine": (machine, 120),
+    "call": (call, 200),
+    "rows": (rows, 200),
+    "resnet64": (lambda: resnet(64), 420),
+    "resnet256": (lambda: resnet(256), 420),
+    "torch": (by_torch, 300),
+    "nccl": (nccl, 120),
+    "tests": (tests, 540),
+}
+"""By name: what runs, and for how many seconds at most."""
+
+
+def section(name: str) -> list[Row]:
+    """Run a section in a process of its own."""
+    print(f"-- {name}", flush=True)
+    start = time.perf_counter()
+    command = [sys.executable, __file__, "--section", name]
+    limit = SECTIONS[name][1]
+    try:
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, text=True, timeout=limit, check=True
+        )
+    except (subprocess.SubprocessError, OSError) as error:
+        return [Row(name, f"failed: {error}")]
+    finally:
+        print(f"   {time.perf_counter() - start:.0f} s", flush=True)
+    *printed, figures = done.stdout.splitlines()
+    print(*printed, sep="\n")
+    return [Row(*row) for row in json.loads(figures)]
+
+
+def main() -> None:
+    """Run what was asked for, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS))
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--section", choices=SECTIONS, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.section:
+        work, _ = SECTIONS[options.section]
+        print(json.dumps(list(work())))
+        return
+    table = [row for name in options.only for row in section(name)]
+    if options.json:
+        options.json.write_text(json.dumps([row._asdict() for row in table], indent=1))
+    print(f"\n{'':40}{'':18}{'beside':28}{'ratio':>7}  target")
+    for row in table:
+        line = f"{row.what:40}{row.value:18}{row.beside:28}{row.ratio:>7}  {row.target}"
+        print(line.rstrip())
+
+
+if __name__ == "__main__":
+    main()
