@@ -1,4 +1,4 @@
-"""Lasagne's layers, objectives and the rest again, in JAX mode.
+"""Lasagne's layers, objectives and the rest of Theano's networks, in JAX mode.
 
 In a process of their own, as ``test_nn_jax.py``: where XLA runs, no rank can be forked.
 """
@@ -13,15 +13,17 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-SUBJECTS = "functions", "layers", "newer"
-FILES = [HERE / f"test_lasagne_{subject}.py" for subject in SUBJECTS]
 
 
 @pytest.mark.slow
-def test_all_is_the_same_in_jax_mode():
+@pytest.mark.parametrize(
+    "name", ["lasagne_functions", "lasagne_layers", "lasagne_newer", "nn_theano"]
+)
+def test_all_is_the_same_in_jax_mode(name):
+    file = HERE / f"test_{name}.py"
     pytest.importorskip("jax", reason="JAX, of the extra synk[jax], is not installed")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *FILES],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", file],
         cwd=HERE.parent,
         env={**os.environ, "SYNK_TEST_NN": "JAX", "JAX_PLATFORMS": "cpu"},
         capture_output=True,
