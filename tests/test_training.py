@@ -9,11 +9,10 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from pytensor.compile.mode import Mode
+from reference import PY
 
 import synk
 
-PY = Mode("py", "fast_run")
 ROWS = [7, 1, 2, 5]
 """Uneven on two and three ranks, and fewer than these."""
 

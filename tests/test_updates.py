@@ -9,11 +9,12 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from pytensor.compile.mode import Mode
+from reference import PY
 
 import synk
 from synk import updates
 
-PY = Mode("py", "fast_run")
+IN_PLACE = Mode("py", "fast_run")
 STEPS = 50
 START = {"w": np.linspace(-1, 1, 6).reshape(3, 2), "b": np.array([0.1, -0.2])}
 
@@ -139,11 +140,11 @@ _RULES = {
 }
 
 
-def _train(name, make):
+def _train(name, make, mode=PY):
     """Return the parameters after `STEPS` of a rule."""
     inputs, loss, params = _problem()
     rule = getattr(updates, name)(loss, params, **PAIRS[name][0])
-    step = make(inputs, loss, updates=rule, mode=PY)
+    step = make(inputs, loss, updates=rule, mode=mode)
     for x, y in zip(*_rows(), strict=True):
         step(x, y)
     return [param.get_value() for param in params]
@@ -178,9 +179,10 @@ def test_a_rule_gives_the_numbers_of_torch(name):
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_a_rule_gives_the_serial_numbers_on_three_ranks(name):
-    serial = _train(name, pytensor.function)
+    serial = _train(name, pytensor.function, IN_PLACE)
     with synk.session(3):
-        for got, expected in zip(_train(name, synk.function), serial, strict=True):
+        parallel = _train(name, synk.function, IN_PLACE)
+        for got, expected in zip(parallel, serial, strict=True):
             np.testing.assert_allclose(got, expected, rtol=1e-8)
 
 
