@@ -132,6 +132,13 @@ def dense_over_time(x):
     return pt.tensordot(x.transpose(1, 0, 2), W, axes=1)
 
 
+def looked_up(columns=None):
+    """Look up two words for each row, all in one vector, time first."""
+    words = pt.stack([LABELS, LABELS + 1])
+    shape = (*words.shape, columns or TABLE.shape[1])
+    return TABLE[words.flatten()].reshape(shape)
+
+
 def times_weights(x):
     """Do the same by hand."""
     merged = x.transpose(1, 0, 2).reshape((x.shape[1] * x.shape[0], -1))
@@ -267,6 +274,7 @@ def accepted():
     yield "weights of steps", dense_over_time(X3).transpose(1, 0, 2), "gather"
     yield "merged and split", times_weights(X3).transpose(1, 0, 2), "gather"
     yield "steps as columns", times_weights(X3)[-1], "gather"
+    yield "words looked up one by one", looked_up().transpose(1, 0, 2), "gather"
     yield "mean of what is merged", (X.T.flatten() ** 2).mean(), "avg"
     yield "reversed twice", (2 * X[::-1])[::-1], "gather"
     yield "mean of what is reversed", (X[::-1] * Y[::-1][:, None]).mean(), "avg"
@@ -330,6 +338,8 @@ def accepted():
         (((synchronised() @ V - Y) ** 2).mean(), "avg"),
         (square_of_graph()[0].sum(), "sum"),
         ((times_weights(X3) ** 2).mean(), "avg"),
+        ((looked_up() ** 2).sum(axis=(0, 2)).mean(), "avg"),
+        ((looked_up(3) ** 2).sum(), "sum"),
         ((dense_over_time(X3) ** 2).sum(), "sum"),
         (log_densities().sum(), "sum"),
         (log_densities().mean(), "avg"),

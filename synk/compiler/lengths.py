@@ -30,6 +30,7 @@ from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
 from pytensor.tensor.special import LogSoftmax, Softmax
 from pytensor.tensor.subtensor import (
     AdvancedIncSubtensor,
+    AdvancedSubtensor,
     IncSubtensor,
     Subtensor,
     indices_from_subtensor,
@@ -290,6 +291,19 @@ def _of_subtensor(node: Apply, var: Variable, axis: int) -> Length | None:
     return None
 
 
+def _of_advanced_subtensor(node: Apply, var: Variable, axis: int) -> Length | None:
+    """Elements that one array chooses, along the first axis."""
+    source, *given = node.inputs
+    if len(given) != 1 or getattr(node.op, "idx_list", (0,)) != (0,):
+        return None
+    (index,) = given
+    if getattr(index.type, "dtype", "bool") == "bool":
+        return None
+    if axis < index.type.ndim:
+        return size(index, axis)
+    return size(source, axis - index.type.ndim + 1)
+
+
 def _number(part: Any) -> Length:
     return value_of(part) if isinstance(part, Variable) else Length(int(part))
 
@@ -325,6 +339,7 @@ _size_rules: dict[type, SizeRule] = {
     Dot: _of_dot,
     Blockwise: _of_blockwise,
     Subtensor: _of_subtensor,
+    AdvancedSubtensor: _of_advanced_subtensor,
     ptb.Join: _of_join,
     Scan: _of_scan,
     **dict.fromkeys(

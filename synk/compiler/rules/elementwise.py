@@ -177,8 +177,10 @@ def _second(node: Apply, values: list[Value]) -> Value:
             raise Refused("takes the shape of what is not understood")
         return value
     if isinstance(like, Trail):
-        value = plain(value)
-        if not isinstance(value, Same):
+        value, like_ndim = plain(value), node.inputs[0].type.ndim
+        repeated = node.inputs[1]
+        of_row = repeated.type.ndim == like_ndim and repeated.type.shape[0] != 1
+        if of_row or not isinstance(value, Same):
             raise Refused(f"repeats {describe(value)} for each row")
         return replace(like, one=value, rest=value, place="all")
     if isinstance(like, Position):

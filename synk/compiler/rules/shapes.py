@@ -250,8 +250,8 @@ def _blocks(node: Apply, rows: Rows, axis: int, kind: str) -> Layout | None:
         blocks = product([*new[axis:], layout.blocks]) / product(old[rows.axis :])
     if blocks is None or (blocks != ONE and kind == "n"):
         raise Refused("reshapes rows to lie elsewhere than they did")
-    # More blocks than one must end where a row does.
-    if blocks != ONE and after / new_after is None:
+    # More blocks than one must end where an entry along the new axis does.
+    if blocks != ONE and after / new_after is None and new[axis] / blocks is None:
         raise Refused("reshapes rows to lie elsewhere than they did")
     return replace(layout, blocks=blocks)
 
