@@ -55,9 +55,9 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = parser.add_argument
-    add("--images", metavar="DIR", help="a folder for each class (default: made up)")
-    add("--classes", type=positive, default=1000, help="of images that are made up")
-    add("--rows", type=positive, default=2048, help="images that are made up")
+    add("--images", metavar="DIR", help="with a folder for each class")
+    add("--classes", type=positive, default=1000, help="of made up images")
+    add("--rows", type=positive, default=2048, help="made up, to train on")
     add("--image-size", type=positive, default=224, help="pixels along a side")
     add("--loaders", type=positive, default=4, help="processes that decode")
     add("--width", type=positive, default=64, help="channels of the first layer")
@@ -82,7 +82,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--checkpoint", default="resnet50.npz", metavar="FILE", help="of each epoch")
     add("--resume", action="store_true", help="go on from the checkpoint")
     add("--plot", default="resnet50.png", metavar="FILE", help="of the curves")
-    add("--ranks", type=positive, help="(default: all usable cores)")
+    add("--ranks", type=positive, help="without, as many as usable cores")
     add("--serial", action="store_true", help="in this process, for comparison")
     jax = "JAX" if importlib.util.find_spec("jax") else None
     add("--mode", default=jax, help="of PyTensor, as JAX or NUMBA")
