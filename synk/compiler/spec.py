@@ -21,7 +21,8 @@ from pytensor.tensor.type import DenseTensorType
 from ..comm.ops import OPS, REDUCE_OPS, check_dtype, check_op
 from ..ops import AllReduce, is_reduced
 from .domain import Same, Value
-from .proof import Finding, examine, prove, reductions, warn_or_raise
+from .drift import complaint, drifting
+from .proof import Finding, examine, prove, reductions, say, warn_or_raise
 from .rules.base import name
 
 
@@ -387,6 +388,10 @@ def _settle_ops(spec: FunctionSpec, strict: bool) -> None:
             )
     weak = [found for found in spec.findings if not found.agrees and not found.named]
     warn_or_raise(weak, strict, _NAME_IT)
+    unnamed = zip(spec.outputs, spec.findings, strict=True)
+    shown = [var for var, found in unnamed if found.agrees and not found.named]
+    for shared in drifting(shown, spec.updates, of_rows):
+        say(complaint(shared), strict)
     reduced = reductions(graph, values)
     weak = [
         found

@@ -1,0 +1,48 @@
+"""Updates that make a variable different on each rank, where it is taken for equal.
+
+The proof takes shared variables for equal on all ranks. A function whose outputs read a
+variable that it updates by what a rank's own rows give breaks that with its first call:
+gradients that nothing reduces, most often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+
+from pytensor.compile import SharedVariable
+from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.type import DenseTensorType
+
+
+def drifting(
+    outputs: Iterable[Variable],
+    updates: Iterable[tuple[SharedVariable, Variable]],
+    of_rows: Container[Variable],
+) -> list[SharedVariable]:
+    """Return the variables that outputs of the rows read, and that will differ.
+
+    Parameters
+    ----------
+    outputs : iterable of Variable
+        Those whose op was not named.
+    updates : iterable of (SharedVariable, Variable)
+    of_rows : container of Variable
+        What is a function of a rank's own rows, and not reduced.
+    """
+    read = set(ancestors([var for var in outputs if var in of_rows]))
+    return [
+        var
+        for var, new in updates
+        if new in of_rows and var in read and isinstance(var.type, DenseTensorType)
+    ]
+
+
+def complaint(var: SharedVariable) -> str:
+    """Say of a variable that it will differ, and what to do."""
+    return (
+        f"the ranks' values of {var} will differ: each rank updates it by what its own"
+        " rows give, and the outputs are computed from it as if it were equal on all"
+        " ranks. Use synk.grad for gradients, synk.ops.all_reduce for other values."
+        " If it is meant, name the ops of the outputs: (variable, op)."
+    )
