@@ -17,7 +17,14 @@ HERE = Path(__file__).parent
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["lasagne_functions", "lasagne_layers", "lasagne_newer", "nn_theano"]
+    "name",
+    [
+        "lasagne_functions",
+        "lasagne_layers",
+        "lasagne_newer",
+        "lasagne_newer_rules",
+        "nn_theano",
+    ],
 )
 def test_all_is_the_same_in_jax_mode(name):
     file = HERE / f"test_{name}.py"
