@@ -24,11 +24,11 @@ from proof_corpus import (
     batch_norm,
     log_likelihood,
     recurrent,
-    refused,
     softmax_loss,
     squares,
     synchronised,
 )
+from proof_refused import refused
 from pytensor.tensor.math import Dot
 from reference import PY
 

@@ -25,7 +25,8 @@ from pytensor.tensor.subtensor import IncSubtensor, Subtensor
 from pytensor.tensor.type import DenseTensorType
 from random_equations import as_graph, blocks_of, close, is_true, largest
 from random_graphs import Choice, Graph
-from random_productions import LOOPS, PRODUCTIONS
+from random_loops import LOOPS
+from random_productions import PRODUCTIONS
 from reference import PY
 
 import synk
