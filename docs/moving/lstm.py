@@ -72,11 +72,7 @@ def lstm_layer(tparams, state_below, mask, dim):
         return _x[:, n * dim : (n + 1) * dim]
 
     def _step(m_, x_, h_, c_):
-        preact = (
-            T.dot(h_, tparams["lstm_U"])
-            + T.dot(x_, tparams["lstm_W"])
-            + tparams["lstm_b"]
-        )
+        preact = T.dot(h_, tparams["lstm_U"]) + x_
         i = T.nnet.sigmoid(_slice(preact, 0))
         f = T.nnet.sigmoid(_slice(preact, 1))
         o = T.nnet.sigmoid(_slice(preact, 2))
@@ -86,6 +82,7 @@ def lstm_layer(tparams, state_below, mask, dim):
         h = m_[:, None] * h + (1.0 - m_)[:, None] * h_
         return h, c
 
+    state_below = T.dot(state_below, tparams["lstm_W"]) + tparams["lstm_b"]
     zero = numpy.asarray(0.0, dtype=theano.config.floatX)
     (h, _), _ = theano.scan(
         _step,

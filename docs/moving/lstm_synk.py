@@ -73,11 +73,7 @@ def lstm_layer(tparams, state_below, mask, dim):
         return _x[:, n * dim : (n + 1) * dim]
 
     def _step(m_, x_, h_, c_):
-        preact = (
-            T.dot(h_, tparams["lstm_U"])
-            + T.dot(x_, tparams["lstm_W"])
-            + tparams["lstm_b"]
-        )
+        preact = T.dot(h_, tparams["lstm_U"]) + x_
         i = T.nnet.sigmoid(_slice(preact, 0))
         f = T.nnet.sigmoid(_slice(preact, 1))
         o = T.nnet.sigmoid(_slice(preact, 2))
@@ -87,6 +83,7 @@ def lstm_layer(tparams, state_below, mask, dim):
         h = m_[:, None] * h + (1.0 - m_)[:, None] * h_
         return h, c
 
+    state_below = T.dot(state_below, tparams["lstm_W"]) + tparams["lstm_b"]
     zero = numpy.asarray(0.0, dtype=theano.config.floatX)
     (h, _), _ = theano.scan(
         _step,
@@ -105,9 +102,9 @@ def build_model(tparams, dim, use_dropout):
     mask = T.matrix("mask", dtype=theano.config.floatX)
     y = T.vector("y", dtype="int64")
 
-    mask_t = mask.T
-    n_samples = x.shape[0]
-    emb = tparams["Wemb"][x].dimshuffle(1, 0, 2)
+    x_t, mask_t = x.T, mask.T
+    n_timesteps, n_samples = x_t.shape[0], x_t.shape[1]
+    emb = tparams["Wemb"][x_t.flatten()].reshape([n_timesteps, n_samples, dim])
     proj = lstm_layer(tparams, emb, mask_t, dim)
     proj = (proj * mask_t[:, :, None]).sum(axis=0) / mask_t.sum(axis=0)[:, None]
     if use_dropout:
