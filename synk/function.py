@@ -67,7 +67,7 @@ def function(
     ----------
     inputs : list of TensorVariable
         Scattered: each rank gets a part of the rows (axis 0) of every one.
-    outputs : variable, (variable, op), or list of these, optional
+    outputs : variable, (variable, op), or list or tuple of these, optional
         What a call returns. The op says how the ranks' values are combined:
         ``"avg"`` (weighted by the ranks' rows), ``"sum"``, ``"prod"``, ``"min"``,
         ``"max"``, ``"gather"`` (concatenated along axis 0, in the order of the rows) or

@@ -256,3 +256,14 @@ def test_the_default_mode_equals_pytensor_in_the_default_mode(two_ranks):
             f(synk.data(X), Y, batch=rows), plain(X[:rows], Y[:rows]), strict=True
         ):
             assert_same(got, right, ulps=32)
+
+
+def test_outputs_may_be_a_tuple_as_in_pytensor():
+    x = pt.vector("x")
+    rows = np.arange(7.0)
+    with synk.session(2):
+        for outputs in ((x.sum(), x.max()), ((x.sum(), "sum"), (x.max(), "max"))):
+            assert synk.function([x], outputs, mode=PY)(rows) == [21, 6]
+        assert synk.function([x], (x.sum(), x.max(), x.min()), mode=PY)(rows)[2] == 0
+        assert synk.function([x], (x.sum(),), mode=PY)(rows) == [21]
+        assert synk.function([x], (x.sum(), "sum"), mode=PY)(rows) == 21

@@ -60,7 +60,13 @@ def bad_arguments():
     yield "bcast no list", ([x], x, c), {}, TypeError, "bcast_inputs must be a list"
     yield "no output", ([x], "x"), {}, TypeError, "outputs must be.*got 'x'"
     yield "triple", ([x], (x, "sum", 1)), {}, TypeError, "outputs must be"
-    yield "two in a tuple", ([x], (x, x)), {}, ValueError, "op must be one of"
+    yield (
+        "an op among variables",
+        ([x], (x, x, "sum")),
+        {},
+        TypeError,
+        "outputs must be",
+    )
     yield "a dict", ([x], {"x": x}), {}, TypeError, "outputs must be"
     yield "unknown op", ([x], (x, "mean")), {}, ValueError, "x: the op.*'avg'.*'mean'"
     yield "op of list", ([x], [(x, ["sum"])]), {}, (TypeError, ValueError), "op"

@@ -209,6 +209,10 @@ def _check_sliceable(variables: Sequence[SharedVariable]) -> list[SharedVariable
 def _split_outputs(outputs: Any) -> tuple[list[Variable], list[str | None], str]:
     if outputs is None:
         return [], [], "none"
+    if isinstance(outputs, tuple) and all(
+        isinstance(output, (Variable, tuple)) for output in outputs
+    ):
+        outputs = list(outputs)  # not a variable and its op
     returns = "list" if isinstance(outputs, list) else "one"
     pairs = outputs if returns == "list" else [outputs]
     variables, ops = [], []
