@@ -1,17 +1,16 @@
-"""What `mnist.py` needs besides the network: images of digits, and a plot."""
+"""Images of digits for `mnist.py`: the full MNIST, or those that scikit-learn has."""
 
 from __future__ import annotations
 
 import contextlib
 import http.client
 import importlib.util
+import math
 import socket
 import warnings
 from typing import NamedTuple
 
 import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter
 from sklearn.datasets import fetch_openml, load_digits
 
 NETWORK_TIMEOUT = 10.0
@@ -22,10 +21,18 @@ class Digits(NamedTuple):
     """Images and labels, shuffled; training rows first, then the validation rows."""
 
     name: str
-    images: np.ndarray  # (rows, pixels), uint8
+    images: np.ndarray  # (rows, 1, height, width), uint8
     labels: np.ndarray  # (rows,), int32
     white: int  # the largest value of a pixel
     n_train: int
+
+    @property
+    def rows(self) -> dict[str, slice]:
+        """Where each part of the rows is."""
+        return {
+            "train": slice(self.n_train),
+            "validation": slice(self.n_train, len(self.images)),
+        }
 
 
 def load(bundled: bool = False) -> Digits:
@@ -91,7 +98,9 @@ def load_bundled() -> Digits:
 
 def _as_numbers(images, labels) -> tuple[np.ndarray, np.ndarray]:
     """Bring both into small types; labels may come as text, and pixels as floats."""
-    return np.asarray(images).astype("uint8"), np.asarray(labels).astype("int32")
+    side = math.isqrt(np.shape(images)[1])
+    images = np.reshape(images, (-1, 1, side, side)).astype("uint8")
+    return images, np.asarray(labels).astype("int32")
 
 
 @contextlib.contextmanager
@@ -102,34 +111,3 @@ def _network_timeout(seconds: float):
         yield
     finally:
         socket.setdefaulttimeout(before)
-
-
-def plot(history: dict[str, list[float]], title: str, path: str) -> None:
-    """Save curves of loss and accuracy over the epochs.
-
-    Parameters
-    ----------
-    history : dict of list of float
-        A value for each epoch of "train loss", "train accuracy", "validation loss" and
-        "validation accuracy".
-    title : str
-    path : str
-        The PNG to write.
-    """
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
-    figure.suptitle(title)
-    panels = figure.subplots(1, 2)
-    for panel, what in zip(panels, ("loss", "accuracy"), strict=True):
-        for rows, style in ("train", "--"), ("validation", "-"):
-            values = history[f"{rows} {what}"]
-            epochs = range(1, len(values) + 1)
-            panel.plot(epochs, values, style, marker=".", label=rows)
-        panel.set(xlabel="epoch", ylabel=what)
-        panel.xaxis.get_major_locator().set_params(integer=True)
-        panel.grid(alpha=0.3)
-        panel.legend()
-    panels[0].set_yscale("log")
-    panels[0].yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    panels[0].yaxis.set_major_formatter("{x:g}")
-    panels[0].yaxis.set_minor_formatter(NullFormatter())
-    figure.savefig(path, format="png", dpi=120)

@@ -1,16 +1,17 @@
-"""Train a network on images of digits, data-parallel.
+"""Train a network on images of digits, data-parallel, with Lasagne.
 
-Run it with ``python demos/mnist.py``. A step of training is one call::
+Run it with ``python demos/mnist.py``, or with ``--model cnn`` for a network like LeNet.
+Where the images lie:
 
-    step(X, Y, batch=rows)
+* In shared memory, unless you say otherwise. A step is ``step(X, Y, batch=rows)``: each
+  rank takes its part of the rows and computes their gradients, `synk.grad` averages
+  these over all rows, and each rank makes the same update of its parameters.
+* With ``--resident`` on the ranks, from the beginning: each keeps a part of them, and
+  shuffles it by itself. A step is ``step(batch_s=rows_of_each_rank)``.
+* With ``--serial`` in this process, where `theano.function` compiles the same graphs.
+  Without dropout the run in shared memory ends at the same loss.
 
-in which each rank computes the gradients of its part of the rows, `synk.grad` averages
-them over all rows, and each rank makes the same update of its parameters.
-
-With ``--serial`` the same graphs are compiled by `pytensor.function` and run in this
-process alone. Without dropout both end at the same loss.
-
-Numbers have PyTensor's ``floatX``, float64 unless you say otherwise. Faster is
+Numbers have ``floatX``, float64 unless you say otherwise. Faster is
 ``PYTENSOR_FLAGS=floatX=float32 python demos/mnist.py``; but training lets the rounding
 errors of float32 grow, until runs that add in another order differ visibly.
 
@@ -21,38 +22,49 @@ The more work in a step, the more ranks gain. On MNIST try larger layers and bat
 from __future__ import annotations
 
 import argparse
-import itertools
+import importlib.util
 import time
 from collections import defaultdict
+from typing import Any, NamedTuple
 
+import synk  # first: with it come Theano's names, which Lasagne imports
+
+# isort: split
+import curves
 import digits
+import lasagne
 import numpy as np
-import pytensor
-import pytensor.tensor as pt
+import theano
+import theano.tensor as T
+from lasagne import layers as L
 from tqdm import tqdm
 
-import synk
-
-floatX = np.dtype(pytensor.config.floatX).type
+PARTS = ("train", "validation")
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
-    add("--ranks", type=positive, help="default: all usable cores")
+    add("--model", choices=["mlp", "cnn"], default="mlp")
+    add("--hidden", type=positive, nargs="+", default=[800], help="units of each layer")
+    add("--dropout", type=float, default=0.2, help="part of the hidden units to drop")
     add("--epochs", type=positive, default=20)
-    add("--batch-size", type=positive, default=128, help="rows on all ranks together")
-    add("--rate", type=float, default=0.1, help="learning rate")
-    add("--momentum", type=float, default=0.9)
-    add("--hidden", type=positive, nargs="+", default=[256], help="units of each layer")
-    add("--dropout", type=float, default=0.0, help="part of the hidden units to drop")
+    add("--batch-size", type=positive, default=64, help="rows on all ranks together")
+    add("--rate", type=float, default=0.05, help="learning rate at first; it falls")
+    add("--momentum", type=float, default=0.9, help="Nesterov's")
     add("--seed", type=int, default=0, help="of initial values, shuffles and dropout")
-    add("--serial", action="store_true", help="plain PyTensor, for comparison")
+    add("--ranks", type=positive, help="default: all usable cores")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--resident", action="store_true", help="each rank keeps a part")
+    where.add_argument("--serial", action="store_true", help="for comparison")
+    add("--mode", help="of PyTensor; default: JAX for the cnn where JAX is installed")
     add("--digits", action="store_true", help="the bundled 8x8 digits, never MNIST")
     add("--plot", default="mnist.png", metavar="FILE", help="default: mnist.png")
     args = parser.parse_args()
     if not 0 <= args.dropout < 1:
         parser.error(f"--dropout must be at least 0 and below 1, got {args.dropout}")
+    if args.model == "cnn" and args.mode is None and importlib.util.find_spec("jax"):
+        args.mode = "JAX"  # several times as fast, and compiles sooner
     return args
 
 
@@ -63,145 +75,166 @@ def positive(text: str) -> int:
     return number
 
 
-# -- the network: nothing here knows of synk -----------------------------------------
+# -- the network: nothing here knows of ranks, but for synk.grad ---------------------
 
 
-def make_layers(widths: list[int], seed: int) -> list[tuple]:
-    """Return weights and biases for layers between these numbers of units."""
-    rng = np.random.default_rng(seed)
-    layers = []
-    for i, (fan_in, fan_out) in enumerate(itertools.pairwise(widths)):
-        weights = rng.normal(0, np.sqrt(2 / fan_in), (fan_in, fan_out))
-        layers.append(
-            (
-                pytensor.shared(weights.astype(floatX), name=f"weights{i}"),
-                pytensor.shared(np.zeros(fan_out, floatX), name=f"bias{i}"),
-            )
-        )
-    return layers
+class Graphs(NamedTuple):
+    """What is computed of images `x` and labels `y`."""
+
+    x: Any
+    y: Any
+    rate: Any
+    updates: dict
+    scores: list  # loss and accuracy, without dropout
 
 
-class Dropout:
-    """Sets a part of the units to zero; a mask for each layer and call.
+def build(args: argparse.Namespace, data: digits.Digits) -> Graphs:
+    x, y, rate = T.tensor4("x", dtype="uint8"), T.ivector("y"), T.scalar("rate")
+    network = build_network(args, x / lasagne.utils.floatX(data.white), data.images)
+    params = L.get_all_params(network, trainable=True)
 
-    `updates` move the random stream on. Each rank draws from one of its own.
-    """
-
-    def __init__(self, part: float, seed: int) -> None:
-        self.keep = 1 - part
-        self.updates: dict = {}
-        if part and hasattr(pt.random, "shared_rng"):
-            self._start = self._rng = pt.random.shared_rng(seed=seed)
-        elif part:  # PyTensor 2: streams that bring their updates along
-            self._rng = pt.random.RandomStream(seed)
-
-    def __call__(self, x):
-        """Return `x` with a part of it zero, and the rest scaled to make up for it."""
-        if self.keep == 1:
-            return x
-        mask = self._rng.bernoulli(self.keep, size=x.shape)
-        if isinstance(mask, (tuple, list)):
-            self._rng, mask = mask
-            self.updates = {self._start: self._rng}
-        return x * mask.astype(floatX) / floatX(self.keep)
-
-
-def predict(x, layers: list[tuple], dropout=lambda hidden: hidden):
-    """Return the logarithms of the probabilities of the ten digits."""
-    for weights, bias in layers[:-1]:
-        x = dropout(pt.maximum(x @ weights + bias, 0))
-    weights, bias = layers[-1]
-    return pt.special.log_softmax(x @ weights + bias, axis=1)
-
-
-def cross_entropy(log_p, y):
-    return -log_p[pt.arange(y.shape[0]), y].mean()
-
-
-# -- the functions: here serial and parallel differ ----------------------------------
-
-
-def build(args: argparse.Namespace, data: digits.Digits):
-    """Return functions that train and that measure loss and accuracy.
-
-    ``epoch(batches, progress)`` makes a step for each batch of rows, and calls
-    ``progress(k)`` after the k-th, from 1; ``measure(rows)`` returns both scores.
-    """
-    x, y = pt.matrix("x", dtype="uint8"), pt.vector("y", dtype="int32")
-    pixels = x.astype(floatX) / floatX(data.white)
-    layers = make_layers([data.images.shape[1], *args.hidden, 10], args.seed)
-    params = [param for layer in layers for param in layer]
-
-    dropout = Dropout(args.dropout, args.seed)
-    loss = cross_entropy(predict(pixels, layers, dropout), y)
+    loss = cross_entropy(L.get_output(network), y)
     grads = synk.grad(loss, params)  # over all ranks' rows; serially, the plain ones
-    rate = pytensor.shared(floatX(0), name="rate")
-    updates = synk.updates.momentum(grads, params, rate, args.momentum)
-    updates.update(dropout.updates)
-    log_p = predict(pixels, layers)
-    scores = [cross_entropy(log_p, y), pt.eq(pt.argmax(log_p, axis=1), y).mean()]
+    updates = lasagne.updates.nesterov_momentum(grads, params, rate, args.momentum)
 
-    function = pytensor.function if args.serial else synk.function
-    step = function([x, y], updates=updates, name="step")
-    scores = function([x, y], scores, name="scores")
+    p = L.get_output(network, deterministic=True)
+    accuracy = T.eq(T.argmax(p, axis=1), y).mean()
+    return Graphs(x, y, rate, updates, [cross_entropy(p, y), accuracy])
 
-    if args.serial:
-        X, Y = data.images, data.labels
 
-        def call(function, rows):
-            return function(X[rows], Y[rows])
+def build_network(args: argparse.Namespace, pixels, images: np.ndarray) -> L.Layer:
+    lasagne.random.set_rng(np.random.RandomState(args.seed))
+    layer = L.InputLayer((None, *images.shape[1:]), pixels)
+    if args.model == "cnn":
+        for filters in 32, 64:
+            layer = L.Conv2DLayer(layer, filters, filter_size=3, pad="same")
+            layer = L.MaxPool2DLayer(layer, pool_size=2)
+    for units in args.hidden:
+        layer = L.dropout(L.DenseLayer(layer, units), args.dropout)
+    return L.DenseLayer(layer, 10, nonlinearity=lasagne.nonlinearities.softmax)
 
-        def epoch(batches, progress):
-            for k, rows in enumerate(batches, 1):
-                step(X[rows], Y[rows])
-                progress(k)
 
-    else:
-        X, Y = synk.data(data.images, var=x), synk.data(data.labels, var=y)
+def cross_entropy(p, y):
+    return lasagne.objectives.categorical_crossentropy(p, y).mean()
 
-        def call(function, rows):
-            return function(X, Y, batch=rows)
 
-        def epoch(batches, progress):
-            step.run(batches, X, Y, progress=progress)  # all steps in one launch
+# -- three ways to run it: batches of an epoch, a step for each, and the scores -------
 
-    # First calls compile. As long as the rate is zero, no parameter changes.
-    for function in (step, scores):
-        call(function, slice(1000))
-    if args.serial:
-        rate.set_value(floatX(args.rate))
-    else:
-        synk.broadcast(rate, floatX(args.rate))
-    return epoch, lambda rows: call(scores, rows)
+
+class InSharedMemory:
+    """Each rank takes its part of a batch's rows from memory that all share."""
+
+    def __init__(self, args, graphs: Graphs, data: digits.Digits) -> None:
+        self.batch_size, self.rows = args.batch_size, data.rows
+        inputs, rate = [graphs.x, graphs.y], [graphs.rate]
+        self.step = synk.function(
+            inputs, bcast_inputs=rate, updates=graphs.updates, mode=args.mode
+        )
+        self.scores = synk.function(inputs, graphs.scores, mode=args.mode)
+        self.X, self.Y = self.scores.build_inputs(data.images, data.labels)
+
+    def batches(self, rng: np.random.Generator) -> list:
+        rows, size = rng.permutation(self.rows["train"].stop), self.batch_size
+        return [rows[low : low + size] for low in range(0, len(rows), size)]
+
+    def train(self, batches: list, rate: float, progress=False) -> None:
+        # step(X, Y, rate, batch=rows) for each batch of rows, in one launch
+        self.step.run(batches, self.X, self.Y, rate, progress=progress)
+
+    def measure(self, part: str) -> list:
+        return self.scores(self.X, self.Y, batch=self.rows[part])
+
+
+class Resident:
+    """Each rank keeps a part of the rows, and gives some of these to each batch."""
+
+    def __init__(self, args, graphs: Graphs, data: digits.Digits) -> None:
+        self.batch_size, self.scores = args.batch_size, {}
+        # One variable, so that there is one choice of rows: the last column has labels.
+        table = np.column_stack(
+            [data.images.reshape(len(data.images), -1), data.labels]
+        )
+        for part, rows in data.rows.items():
+            own = theano.shared(table[:0].astype("uint8"))
+            synk.scatter(own, table[rows].astype("uint8"))
+            images = own[:, :-1].reshape((own.shape[0], *data.images.shape[1:]))
+            options = {
+                "givens": {graphs.x: images, graphs.y: T.cast(own[:, -1], "int32")},
+                "sliceable_shareds": [own],
+                "mode": args.mode,
+            }
+            self.scores[part] = synk.function([], graphs.scores, **options)
+            if part == "train":
+                self.lengths = synk.get_lengths(own)  # the rows of each rank
+                self.step = synk.function(
+                    [], bcast_inputs=[graphs.rate], updates=graphs.updates, **options
+                )
+
+    def batches(self, rng: np.random.Generator) -> list:
+        steps = -(-sum(self.lengths) // self.batch_size)
+        shuffled = [np.array_split(rng.permutation(n), steps) for n in self.lengths]
+        return [list(of_ranks) for of_ranks in zip(*shuffled, strict=True)]
+
+    def train(self, batches: list, rate: float, progress=False) -> None:
+        # step(rate, batch_s=rows_of_each_rank) for each batch
+        self.step.run(batches, rate, progress=progress)
+
+    def measure(self, part: str) -> list:
+        return self.scores[part]()
+
+
+class Serial:
+    """Plain functions, in this process alone."""
+
+    batches = InSharedMemory.batches
+
+    def __init__(self, args, graphs: Graphs, data: digits.Digits) -> None:
+        self.batch_size, self.rows = args.batch_size, data.rows
+        self.X, self.Y = data.images, data.labels
+        inputs = [graphs.x, graphs.y]
+        self.step = theano.function(
+            [*inputs, graphs.rate], updates=graphs.updates, mode=args.mode
+        )
+        self.scores = theano.function(inputs, graphs.scores, mode=args.mode)
+        self.last = list(graphs.updates)[-1]
+
+    def train(self, batches: list, rate: float, progress=lambda k: None) -> None:
+        for k, rows in enumerate(batches, 1):
+            self.step(self.X[rows], self.Y[rows], rate)
+            progress(k)
+        self.last.get_value()  # in JAX mode, wait for what is still computed
+
+    def measure(self, part: str) -> list:
+        rows = self.rows[part]
+        return self.scores(self.X[rows], self.Y[rows])
 
 
 # -- training ------------------------------------------------------------------------
 
 
-def train(args: argparse.Namespace, data: digits.Digits, epoch, measure) -> dict:
+def compile_all(trainer, rng: np.random.Generator) -> None:
+    """Make the first calls: they compile. At a rate of 0 they change nothing."""
+    batches = trainer.batches(rng)
+    trainer.train([batches[0], batches[-1]], rate=0)
+    for part in PARTS:
+        trainer.measure(part)
+
+
+def fit(args: argparse.Namespace, data: digits.Digits, trainer) -> dict:
     """Train for some epochs, and return the history of loss and accuracy."""
-    shuffle = np.random.default_rng(args.seed)
+    rng = np.random.default_rng(args.seed)
     history = defaultdict(list)
-    parts = {
-        "train": slice(data.n_train),
-        "validation": slice(data.n_train, len(data.images)),
-    }
-    with tqdm(
-        total=args.epochs * data.n_train, unit=" rows", unit_scale=True, disable=None
-    ) as bar:
+    steps = args.epochs * -(-data.n_train // args.batch_size)
+    with tqdm(total=steps, unit=" steps", disable=None) as bar:
         for number in range(1, args.epochs + 1):
-            order = shuffle.permutation(data.n_train)
-            batches = [
-                order[low : low + args.batch_size]  # the last may be fewer
-                for low in range(0, data.n_train, args.batch_size)
-            ]
+            batches = trainer.batches(rng)
             start = time.perf_counter()
-            epoch(batches, lambda k, batches=batches: bar.update(len(batches[k - 1])))
-            history["rows per second"].append(
-                data.n_train / (time.perf_counter() - start)
-            )
-            for part, rows in parts.items():
-                loss, accuracy = measure(rows)
+            rate = args.rate * (1 - (number - 1) / args.epochs)
+            trainer.train(batches, rate, progress=lambda k: bar.update())
+            seconds = time.perf_counter() - start
+            history["rows per second"].append(data.n_train / seconds)
+            for part in PARTS:
+                loss, accuracy = trainer.measure(part)
                 history[f"{part} loss"].append(float(loss))
                 history[f"{part} accuracy"].append(float(accuracy))
             bar.write(f"epoch {number:3}: {report(history)}")
@@ -213,7 +246,7 @@ def report(history: dict) -> str:
     now = {name: values[-1] for name, values in history.items()}
     parts = [
         f"{part} loss {now[f'{part} loss']:.4f} accuracy {now[f'{part} accuracy']:.4f}"
-        for part in ("train", "validation")
+        for part in PARTS
     ]
     return ", ".join([*parts, f"{now['rows per second']:,.0f} rows/s"])
 
@@ -223,17 +256,21 @@ def main() -> None:
     # Forked first: loading data starts threads, which a fork doesn't copy.
     n = 1 if args.serial else synk.fork(args.ranks)
     how = "serial, plain PyTensor" if args.serial else f"{n} rank{'s' * (n > 1)}"
+    if args.resident:
+        how += ", resident data"
     data = digits.load(bundled=args.digits)
     n_validation = len(data.images) - data.n_train
     print(f"data: {data.name}, {data.n_train} rows and {n_validation} to validate")
     start = time.perf_counter()
-    epoch, measure = build(args, data)
+    kind = Serial if args.serial else Resident if args.resident else InSharedMemory
+    trainer = kind(args, build(args, data), data)
+    compile_all(trainer, np.random.default_rng(args.seed))
     print(f"{how}; compiled in {time.perf_counter() - start:.1f} s")
-    history = train(args, data, epoch, measure)
+    history = fit(args, data, trainer)
     synk.close()
     speed = np.median(history["rows per second"])
     print(f"speed: {speed:,.0f} rows/s ({how}, median of epochs)")
-    digits.plot(history, f"{data.name}: {how}, {speed:,.0f} rows/s", args.plot)
+    curves.plot(history, f"{data.name}: {how}, {speed:,.0f} rows/s", args.plot)
     print(f"plot: {args.plot}")
     print(
         f"final: train loss {history['train loss'][-1]:.6f}"
