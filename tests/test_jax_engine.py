@@ -232,3 +232,26 @@ def test_rows_of_shared_variables_are_taken_where_they_lie(n):
         np.testing.assert_array_equal(f(), rows.sum(axis=0))
         number = SESSION.numbers[s]
         assert SESSION.run(worker_lies_on_device, number) == [True] * n
+
+
+@in_a_child
+def test_shapes_that_another_stage_knows_are_known_to_jax():
+    """The gradient of a reshape needs a shape that the stage before has computed."""
+    random = np.random.default_rng(0)
+    x = pt.tensor3("x")
+    w = pytensor.shared(random.normal(size=(4, 6)), name="w")
+
+    def make(all_reduce, grad):
+        hidden = x @ w
+        hidden = pt.tanh(hidden - all_reduce(hidden.mean((0, 1))))
+        loss = (hidden.flatten(2).mean(axis=1) ** 2).mean()
+        return [loss, grad(loss, w)]
+
+    loss, gradient = make(synk.ops.all_reduce, synk.grad)
+    plain = pytensor.function([x], make(lambda value: value, pytensor.grad), mode=PY)
+    with synk.session(2):
+        f = synk.function([x], [(loss, "avg"), (gradient, None)], mode="JAX")
+        for shape in ((7, 3, 4), (2, 3, 4), (5, 2, 4)):
+            rows = random.normal(size=shape)
+            for found, expected in zip(f(rows), plain(rows), strict=True):
+                np.testing.assert_allclose(found, expected, rtol=1e-10)

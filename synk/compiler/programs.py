@@ -27,6 +27,7 @@ from ..engines import Engine, engine_for
 from ..memory.partition import Selection, count, cuts, part
 from ..memory.rows import RowTaker, take_rows
 from ..timing import COMMON, COMPUTE, ROWS, UNCOUNTED, Times
+from .sizes import sizes_from_inputs
 from .spec import FunctionSpec
 from .stages import Cut, Part, Stage, cut, whole
 
@@ -121,8 +122,11 @@ class Programs:
     def _compile(self, piece: Part) -> Callable:
         spec = self.spec
         stand_ins = {var: var.type(name=var.name) for var in piece.receives}
+        known: dict[Variable, Variable] = {}
+        if self.engine.NEEDS_SIZES:
+            known = sizes_from_inputs(piece.receives)
         news = [spec.updates[i][1] for i in piece.updates]
-        graphs = clone_replace([*piece.wants, *news], stand_ins)
+        graphs = clone_replace([*piece.wants, *news], {**stand_ins, **known})
         n = len(piece.wants)
         targets = [spec.updates[i][0] for i in piece.updates]
         return self.engine.compile_graph(

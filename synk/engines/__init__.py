@@ -17,6 +17,7 @@ from . import host, jax
 class Engine(Protocol):
     """What a module of this package offers."""
 
+    NEEDS_SIZES: bool
     ON_DEVICE: bool
 
     def compile_graph(

@@ -12,6 +12,8 @@ import pytensor
 from pytensor.compile import Function, SharedVariable
 from pytensor.graph.basic import Variable
 
+NEEDS_SIZES = False
+"""Shapes may come as the values of arguments."""
 ON_DEVICE = False
 """Values lie in the memory of the host."""
 

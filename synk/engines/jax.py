@@ -28,6 +28,8 @@ from pytensor.tensor.random.type import RandomType
 
 from . import host
 
+NEEDS_SIZES = True
+"""Shapes must follow from those of arguments."""
 ON_DEVICE = True
 """Values lie where JAX computes: on the rank's GPU, if it has one."""
 
