@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
@@ -255,3 +259,19 @@ def test_shapes_that_another_stage_knows_are_known_to_jax():
             rows = random.normal(size=shape)
             for found, expected in zip(f(rows), plain(rows), strict=True):
                 np.testing.assert_allclose(found, expected, rtol=1e-10)
+
+
+def test_64_bits_stay_64_whatever_floatX_is():
+    pytest.importorskip("jax", reason="JAX, of the extra synk[jax], is missing")
+    script = """
+import warnings; warnings.simplefilter("error")
+import numpy as np, pytensor.tensor as pt, synk
+x, i = pt.dvector("x"), pt.lvector("i")
+f = synk.function([x, i], [x + 1, i * 2, (pt.arange(i.shape[0]), None)], mode="JAX")
+with synk.session(1):
+    y, j, k = f([2.0**-40], [2**40])
+assert y.dtype == "float64" and y[0] == 1 + 2.0**-40
+assert j.dtype == k.dtype == "int64" and j[0] == 2**41
+"""
+    env = {**os.environ, "PYTENSOR_FLAGS": "floatX=float32"}
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=100, env=env)

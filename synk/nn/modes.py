@@ -41,8 +41,11 @@ class PrepareNumba(GraphRewriter):
 @cache
 def register_jax() -> None:
     """Tell PyTensor how JAX computes the Ops, and mend what it gets wrong itself."""
+    import jax
     from pytensor.link.jax.dispatch import jax_funcify
 
+    # With floatX=float32 PyTensor has JAX make 32 bits of all that is declared as 64.
+    jax.config.update("jax_enable_x64", True)
     jax_funcify.register(KernelOp)(_jax_kernel)
     jax_fixes.register()
 

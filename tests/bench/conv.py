@@ -19,7 +19,7 @@ import pytensor.tensor as pt
 from synk import nn
 from synk.commands.bench import interleave
 
-TURNS = 21
+TURNS = 101
 
 
 class Case(NamedTuple):
