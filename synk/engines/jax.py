@@ -152,8 +152,9 @@ def _wait(values: list[Any]) -> None:
     import jax
 
     for look_about in _look_about:
-        for array in jax.tree.leaves(values):
-            while isinstance(array, jax.Array) and not array.is_ready():
+        arrays: list[Any] = jax.tree.leaves(values)
+        for array in arrays:
+            while hasattr(array, "is_ready") and not array.is_ready():
                 look_about()
                 time.sleep(_POLL)
     jax.block_until_ready(values)
