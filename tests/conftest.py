@@ -15,7 +15,7 @@ import synk
 FORMATS = (".npz", ".safetensors")
 WORLD_SIZES = (1, 2, 3, 5)
 
-# What imports packages that may not be installed: a program with its peers, a reference.
+# They import packages that may not be installed.
 collect_ignore = ["bench", "resnet_torch.py"]
 
 
