@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from pytensor.compile import SharedVariable
 
+from .compiler import settings
 from .compiler.graphs import dump_graph, load_graph
 from .compiler.programs import Programs, Subset, kind_of_call
 from .compiler.registry import Blueprint
@@ -66,14 +67,15 @@ def master_replicate_function(number: int, programs: Programs) -> None:
     SESSION.registry.functions[number] = programs
     if SESSION.size > 1:
         graph = dump_graph(spec, SESSION.numbers)
-        SESSION.run(worker_replicate_function, number, graph, order)
+        SESSION.run(worker_replicate_function, number, graph, order, settings.current())
 
 
 def worker_replicate_function(
-    session: Session, number: int, graph: bytes, order: list[int]
+    session: Session, number: int, graph: bytes, order: list[int], config: dict
 ) -> None:
     """Rebuild the graph on this rank's own variables."""
     if session.rank:
+        settings.follow(config)
         spec = load_graph(graph, session.registry.variables)
         programs = session.registry.functions[number] = Programs(number, spec)
         programs.number_updates(order)
@@ -122,7 +124,7 @@ class Replicas:
         if (kind, subset) not in self._prepared:
             # Rank 0 compiles first; the others then find the parts in PyTensor's cache.
             programs.compile(kind, subset)
-            SESSION.run(worker_compile, self._number, kind, subset)
+            SESSION.run(worker_compile, self._number, kind, subset, settings.current())
             self._prepared.add((kind, subset))
         return programs
 
@@ -143,8 +145,12 @@ class Replicas:
             self._forget.atexit = False
 
 
-def worker_compile(session: Session, number: int, kind: str, subset: Subset) -> None:
+def worker_compile(
+    session: Session, number: int, kind: str, subset: Subset, config: dict
+) -> None:
     """Compile a variant on this rank."""
+    if session.rank:
+        settings.follow(config)
     session.registry.functions[number].compile(kind, subset)
 
 

@@ -19,6 +19,7 @@ from reference import (
 )
 
 import synk
+from synk.session import SESSION
 
 
 class Shift(Op):
@@ -175,3 +176,20 @@ def test_a_network_of_many_variables_travels(two_ranks):
     )
     assert f([0.0, 0.0]) == sum(range(200))
     assert f([0.0, 0.0]) == sum(range(200)) + 200
+
+
+def worker_settings(session):
+    """Return settings of PyTensor on this rank."""
+    return pytensor.config.floatX, pytensor.config.cast_policy
+
+
+def test_ranks_follow_settings_that_are_changed_after_the_fork():
+    """Rewrites make 0.5 a float32 or a float64, by config.floatX."""
+    x = pt.matrix("x", dtype="float32")
+    with synk.session(2), pytensor.config.change_flags(floatX="float32"):
+        f = synk.function([x], ((x * 0.5).sum(), "sum"), mode=PY)
+        assert f(np.ones((5, 2), "float32")).dtype == "float32"
+        assert SESSION.run(worker_settings) == [("float32", "custom")] * 2
+        with pytensor.config.change_flags(cast_policy="numpy+floatX"):
+            f(np.ones((5, 2), "float32"), num_slices=2)  # compiles anew
+            assert SESSION.run(worker_settings) == [("float32", "numpy+floatX")] * 2

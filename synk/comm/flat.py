@@ -277,7 +277,12 @@ def agree_on_kinds(
     for i, first in enumerate(given[0]):
         if any(kind[i] != first for kind in given):
             shapes = [None if kind is None else kind[i][1] for kind in kinds]
+            dtypes = [None if kind is None else kind[i][0] for kind in kinds]
+            differ = ""
+            if len({dtype for dtype in dtypes if dtype is not None}) > 1:
+                differ = f", their dtypes {dtypes}"
             raise ShapeMismatch(
-                f"cannot all-reduce by {ops[i]!r}: the ranks' shapes are {shapes}"
+                f"cannot all-reduce by {ops[i]!r}: the ranks' shapes are"
+                f" {shapes}{differ}"
             )
     return given[0]
