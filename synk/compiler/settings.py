@@ -22,7 +22,7 @@ _NAMES = (
     "openmp",
     "warn_float64",
 )
-"""Not those for C++: PyTensor finds out some of them, in seconds, when they are read."""
+"""Not those for C++, some of which PyTensor takes seconds to find out."""
 
 
 def current() -> dict[str, Any]:
