@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 import pytensor.tensor as pt
 from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import io_toposort
 from pytensor.tensor.rewriting.shape import ShapeFeature
@@ -39,17 +40,58 @@ def sizes_from_inputs(variables: Iterable[Variable]) -> dict[Variable, Variable]
         return {}
     measured = [shape.owner.inputs[0] for shapes in found.values() for shape in shapes]
     feature = ShapeFeature()
+    FunctionGraph([], [], features=[feature])  # which makes it ready
     for node in io_toposort([], measured):
         for var in node.inputs:
             if var.owner is None and var not in feature.shape_of:
                 feature.init_r(var)
         feature.on_import(None, node, reason="sizes")  # type: ignore[arg-type]
-    sizes = {}
-    for var, shapes in found.items():
-        size = clone_replace(var, {shape: _sized(shape, feature) for shape in shapes})
-        if _is_known(size):
-            sizes[var] = size
-    return sizes
+    resolver = _Resolver(feature)
+    return {
+        var: size
+        for var, shapes in found.items()
+        if (size := resolver.resolved(var, shapes)) is not None
+    }
+
+
+class _Resolver:
+    """Says what shapes are, down to those of inputs; None where that is not known."""
+
+    def __init__(self, feature: ShapeFeature) -> None:
+        self._feature = feature
+        self._known: dict[Variable, Variable | None] = {}
+
+    def resolved(
+        self, size: Variable, shapes: list[Variable] | None
+    ) -> Variable | None:
+        """Return a size with other shapes in it replaced by what they are."""
+        if shapes is None:
+            return None
+        replaced = {}
+        for shape in shapes:
+            if shape.owner.inputs[0].owner is not None:
+                replaced[shape] = self._shape(shape)
+                if replaced[shape] is None:
+                    return None
+        return clone_replace(size, replaced) if replaced else size
+
+    def _shape(self, shape: Variable) -> Variable | None:
+        if shape not in self._known:
+            self._known[shape] = None  # meanwhile: what leads back to itself is unknown
+            # A reshape's shape is what it was told, in which there may be other shapes.
+            inferred = self._inferred(shape)
+            self._known[shape] = self.resolved(inferred, _shapes_behind(inferred))
+        return self._known[shape]
+
+    def _inferred(self, shape: Variable) -> Variable:
+        """Return a shape, or a length, as the feature has inferred it."""
+        node = shape.owner
+        lengths = self._feature.shape_of.get(node.inputs[0])
+        if lengths is None:
+            return shape
+        if isinstance(node.op, Shape_i):
+            return lengths[node.op.i]
+        return pt.stack(lengths) if lengths else shape
 
 
 def _shapes_behind(var: Variable) -> list[Variable] | None:
@@ -70,23 +112,3 @@ def _shapes_behind(var: Variable) -> list[Variable] | None:
         else:
             todo.extend(behind.owner.inputs)
     return shapes
-
-
-def _sized(shape: Variable, feature: ShapeFeature) -> Variable:
-    """Return a shape, or a length, as the feature has inferred it."""
-    node = shape.owner
-    (measured,) = node.inputs
-    if measured not in feature.shape_of:
-        feature.init_r(measured)
-    lengths = feature.shape_of[measured]
-    if isinstance(node.op, Shape_i):
-        return lengths[node.op.i]
-    return pt.stack(lengths) if lengths else shape
-
-
-def _is_known(size: Variable) -> bool:
-    """Tell whether a size takes nothing but shapes of what is an input."""
-    shapes = _shapes_behind(size)
-    return shapes is not None and all(
-        shape.owner.inputs[0].owner is None for shape in shapes
-    )
