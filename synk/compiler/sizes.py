@@ -67,12 +67,13 @@ class _Resolver:
         """Return a size with other shapes in it replaced by what they are."""
         if shapes is None:
             return None
-        replaced = {}
+        replaced: dict[Variable, Variable] = {}
         for shape in shapes:
             if shape.owner.inputs[0].owner is not None:
-                replaced[shape] = self._shape(shape)
-                if replaced[shape] is None:
+                known = self._shape(shape)
+                if known is None:
                     return None
+                replaced[shape] = known
         return clone_replace(size, replaced) if replaced else size
 
     def _shape(self, shape: Variable) -> Variable | None:
