@@ -70,18 +70,23 @@ def compile_graph(
         name,
         options,
     )
-    return _Program(function, streams, drawn)
+    updated = [var for var, _ in updates if var not in drawn]
+    return _Program(function, updated, streams, drawn)
 
 
 def get_value(variable: SharedVariable) -> Any:
     """Return the value of a shared variable, which from now on is an array of JAX's."""
-    value = _inside(variable)
+    return _taken_over(variable.container.storage)
+
+
+def _taken_over(storage: list[Any]) -> Any:
+    """Return what a variable's storage holds, after making it an array of JAX's."""
+    value = storage[0]
     if isinstance(value, np.ndarray):
         import jax.numpy as jnp
 
         # A copy, and not JAX's view of an array that somebody may write to.
-        value = jnp.array(value, copy=True)
-        _put(variable, value)
+        value = storage[0] = jnp.array(value, copy=True)
     return value
 
 
@@ -94,8 +99,8 @@ def set_value(variable: SharedVariable, value: Any) -> None:
         _draw(host.get_value(variable))
     elif isinstance(value, np.ndarray):
         host.set_value(variable, value)
-    else:
-        _put(variable, value)
+    else:  # the variable's own set_value would make it an array of numpy's
+        variable.container.storage[0] = value
 
 
 def as_output(value: Any) -> Any:
@@ -115,22 +120,24 @@ class _Program:
     def __init__(
         self,
         function: Function,
+        updated: list[SharedVariable],
         streams: list[SharedVariable],
         drawn: set[SharedVariable],
     ) -> None:
         self._function = function
+        self._read = [var.container.storage for var in function.get_shared()]
+        self._updated = [var.container.storage for var in updated]
         self._streams = streams
         self._drawn = drawn
-        self._tensors: list[SharedVariable] = function.get_shared()
         self.shapes: set[tuple] = set()
 
     def __call__(self, *args: Any) -> list[Any]:
         self.shapes.add(tuple([arg.shape for arg in args]))
-        for var in self._tensors:
-            get_value(var)
+        for storage in self._read:
+            _taken_over(storage)
         keys = [_key(var, draw=var in self._drawn) for var in self._streams]
         results = self._function(*args, *keys)
-        _wait([*results, *map(_inside, self._tensors)])
+        _wait([*results, *[storage[0] for storage in self._updated]])
         return results
 
 
@@ -164,20 +171,11 @@ def _is_stream(var: SharedVariable) -> bool:
     return isinstance(var.type, RandomType)
 
 
-def _inside(var: SharedVariable) -> Any:
-    return var.get_value(borrow=True, return_internal_type=True)
-
-
-def _put(var: SharedVariable, value: Any) -> None:
-    """Store an array of JAX's; `set_value` would make it one of numpy's."""
-    var.container.storage[0] = value
-
-
 def _key(var: SharedVariable, draw: bool) -> Any:
     """Return a stream as compiled functions take it; `draw` it if they update it."""
     from pytensor.link.jax.dispatch import jax_typify
 
-    generator = _inside(var)
+    generator = host.get_value(var)
     drawn = _draw(generator if draw else copy.deepcopy(generator))
     return jax_typify(np.random.default_rng(drawn))
 
