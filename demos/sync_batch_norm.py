@@ -93,7 +93,7 @@ class Network:
 def cut_into_batches(args: argparse.Namespace) -> list[tuple]:
     """Return the batches of all epochs, shuffled; the last of each has fewer rows."""
     data = digits.load_bundled()
-    images = data.images[: data.n_train] / data.white
+    images = data.images[: data.n_train].reshape(data.n_train, -1) / data.white
     labels = data.labels[: data.n_train]
     shuffle = np.random.default_rng(1)
     batches = []
