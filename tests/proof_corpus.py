@@ -143,6 +143,36 @@ def times_weights(x):
     return (merged @ W).reshape((x.shape[1], x.shape[0], W.shape[1]))
 
 
+def by_step(x, time_first=False):
+    """Return probabilities of 4 classes, for each row and step of 2, and labels."""
+    labels = pt.stack([LABELS, 2 - LABELS], axis=0 if time_first else 1)
+    x = x.transpose(1, 0, 2) if time_first else x
+    p = pt.special.softmax(x.reshape((-1, x.shape[2])) @ W, axis=1)
+    return p, labels.flatten()
+
+
+def losses_by_step(x, time_first=False, of_labels=False):
+    """Return the cross-entropy of each row and step, as one vector."""
+    p, labels = by_step(x, time_first)
+    count = (labels if of_labels else p).shape[0]
+    return -pt.log(p[pt.arange(count), labels])
+
+
+def steps_apart():
+    return losses_by_step(X3, time_first=True).reshape((X3.shape[1], ROWS))
+
+
+def increased_by_step():
+    p, labels = by_step(X3)
+    places = p[pt.arange(p.shape[0]), labels]
+    return pt.inc_subtensor(places, pt.repeat(Y, 2))
+
+
+def reversed_steps():
+    p, labels = by_step(X3, time_first=True)
+    return p[::-1][pt.arange(p.shape[0]), labels[::-1]]
+
+
 def square_of_graph():
     a, b = pt.matrix(), pt.vector()
     op = OpFromGraph([a, b], [pt.tanh(a @ b), a.sum(axis=0)])
@@ -274,6 +304,13 @@ def accepted():
     yield "steps as columns", times_weights(X3)[-1], "gather"
     yield "words looked up one by one", looked_up().transpose(1, 0, 2), "gather"
     yield "mean of what is merged", (X.T.flatten() ** 2).mean(), "avg"
+    yield "labels of steps", losses_by_step(X3), "gather"
+    yield "labels of steps counted", losses_by_step(STATIC, of_labels=True), "gather"
+    yield "in rows again", losses_by_step(X3).reshape((ROWS, 2)), "gather"
+    yield "labels, time first", steps_apart().T, "gather"
+    yield "labels by logs", synk.nn.categorical_crossentropy(*by_step(X3)), "gather"
+    yield "steps increased", increased_by_step(), "gather"
+    yield "mean of those reversed", reversed_steps().mean(), "avg"
     yield "reversed twice", (2 * X[::-1])[::-1], "gather"
     yield "mean of what is reversed", (X[::-1] * Y[::-1][:, None]).mean(), "avg"
     yield "set from the last", pt.set_subtensor(X[::-1, 0], Y[::-1]), "gather"
@@ -339,6 +376,13 @@ def accepted():
         ((looked_up() ** 2).sum(axis=(0, 2)).mean(), "avg"),
         ((looked_up(3) ** 2).sum(), "sum"),
         ((dense_over_time(X3) ** 2).sum(), "sum"),
+        (losses_by_step(X3).mean(), "avg"),
+        (losses_by_step(X3).sum(), "sum"),
+        (losses_by_step(X3, time_first=True).mean(), "avg"),
+        (losses_by_step(X3, time_first=True).sum(), "sum"),
+        (losses_by_step(STATIC, time_first=True, of_labels=True).mean(), "avg"),
+        (synk.nn.categorical_crossentropy(*by_step(X3, True)).mean(), "avg"),
+        (reversed_steps().mean(), "avg"),
         (log_densities().sum(), "sum"),
         (log_densities().mean(), "avg"),
         (summed_up(), "sum"),

@@ -22,6 +22,7 @@ from proof_corpus import (
     X,
     Y,
     batch_norm,
+    by_step,
     carried,
     layers,
     log_likelihood,
@@ -33,6 +34,7 @@ from proof_corpus import (
 from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
+from pytensor.ifelse import ifelse
 
 
 def refused():
@@ -73,6 +75,12 @@ def refused():
     yield "masked", X[FLAGS], "AdvancedSubtensor"
     yield "picked rows", X[LABELS], "AdvancedSubtensor"
     yield "non-zero", pt.nonzero(Y)[0], "Nonzero"
+    yield "row numbers as places", TABLE[pt.arange(ROWS)], "AdvancedSub"
+    yield "short row numbers", X[pt.arange(ROWS, dtype="int8"), LABELS], "ARange"
+    yield "added by row number", _added_by_number(), "AdvancedInc"
+    for what, pair, op in _steps_and_labels():
+        yield f"steps by labels, {what}", pair, op
+    yield "rows, or twice as many", ifelse(C > 0, pt.repeat(Y, 2), Y), "if{"
     yield "all pairs", X @ X.T, "Matmul"
     yield "all pairs of numbers", pt.outer(Y, Y), "Dot"
     yield "all differences", Y[:, None] - Y[None, :], "Sub"
@@ -207,3 +215,32 @@ class _Shift(Op):
 
     def perform(self, node, inputs, outputs):
         outputs[0][0] = np.roll(inputs[0], 1)
+
+
+def _added_by_number():
+    return pt.inc_subtensor(pt.zeros(7)[pt.arange(ROWS)], 1.0)
+
+
+def _steps_and_labels():
+    """Yield steps in pairs with labels that are, or may be, others'."""
+    p, labels = by_step(X3)
+    q, first = by_step(X3, time_first=True)
+    s, _ = by_step(STATIC)
+    some, every = pt.arange(labels.shape[0]), pt.arange(p.shape[0])
+    yield "as many as labels", p[some, labels], "AdvancedSub"
+    yield "time first and not", q[every, labels], "AdvancedSub"
+    yield "not time first", p[every, first], "AdvancedSub"
+    yield "reversed", p[::-1][every, labels], "AdvancedSub"
+    yield "labels reversed", p[every, labels[::-1]], "AdvancedSub"
+    yield "numbers reversed", s[some[::-1], labels], "Subtensor"
+    yield "from 1 on", s[pt.arange(1, labels.shape[0] + 1), labels], "ARange|Add"
+    yield "shifted", s[some - 1, labels], "Sub"
+    yield "every other", s[pt.arange(0, labels.shape[0], 2), LABELS], "ARange"
+    yield "the first n", s[pt.arange(ROWS), LABELS], "AdvancedSub"
+    yield "one number, n times", s[pt.arange(ROWS) * 2, LABELS], "Mul"
+    yield "more than there are", s[pt.arange(3 * ROWS), 0], "AdvancedSub"
+    yield "half of a float", s[pt.arange(ROWS * 2.0).astype("int64"), 0], "ARange"
+    yield "numbers twice", s[some, some % 4], "Mod"
+    yield "set elsewhere", pt.set_subtensor(q[every, first], pt.repeat(Y, 2)), "Adv"
+    yield "numbers", every, "ARange|an input"
+    yield "ungathered", q[every, first], "again and again"

@@ -24,6 +24,17 @@ def blocks_of(value) -> Length:
     return layout.blocks if layout else ONE
 
 
+def claimed_size(var, value):
+    """Return what computes by how much the length is wrong that a value tells."""
+    if isinstance(value, Position) and value.count is not None:
+        return as_graph(value.count) - var.shape[value.axis]
+    layout = value.layout if isinstance(value, Rows) else None
+    if layout is None or layout.block is None:
+        return pt.constant(0)
+    whole = as_graph(layout.blocks) * as_graph(layout.block)
+    return whole - var.shape[value.axis]
+
+
 def as_graph(length: Length):
     """Return what computes a length."""
     found = pt.constant(length.number)
@@ -78,9 +89,10 @@ def fulfils(value, whole, parts, sizes, before, counts) -> bool:
     if isinstance(value, Position):
         shape = [1] * whole.ndim
         shape[value.axis] = -1
-        return all(
-            np.array_equal(v, np.arange(size).reshape(shape))
-            for v, size in zip(parts, sizes, strict=True)
+        k = whole.size / n
+        return (value.length != "n" or k == 1) and all(
+            np.array_equal(v, np.arange(round(k * size)).reshape(shape))
+            for v, size in zip([whole, *parts], [n, *sizes], strict=True)
         )
     if isinstance(value, Count):
         return all(

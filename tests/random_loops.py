@@ -59,6 +59,53 @@ def split_again(g: Graph) -> Term | None:
     return Term(var, (*term.dims[:axis], *dims, *term.dims[axis + 1 :]))
 
 
+def _labels(g: Graph, most: int) -> Term:
+    """Make labels of entries of rows, the rows or the entries first, or reversed."""
+    k = g.inputs[3]
+    some = [k, 2 - k, (k + 1) % 3]
+    number = g.choice.of([most, most, most, 1])
+    labels = pt.stack(some[:number], axis=g.choice.below(2)).flatten()
+    labels = labels[:: g.choice.of([1, 1, 1, -1])]
+    return Term(labels if number > 1 else k, (f"{number}n" if number > 1 else N,))
+
+
+def counted(g: Graph) -> Term | None:
+    """Take an element of each entry of merged axes, or put something there.
+
+    There may be fewer labels than entries, or they may be in another order.
+    """
+    term = g.all_floats(
+        lambda term: term.ndim == 2 and is_merged(term.dims[0]) and term.dims[1] == 3
+    )
+    if term is None or g.choice.maybe():
+        whole = g.floats(lambda term: term.dims == (N, 2, 3)).var
+        whole = whole.transpose(1, 0, 2) if g.choice.maybe() else whole
+        term = Term(whole.reshape((-1, 3)), ("2n", 3))
+    most = int(term.dims[0][:-1])
+    labels = _labels(g, most)
+    p, k = term.var, labels.var
+    counts = [k.shape[0]]
+    if labels.dims[0] == term.dims[0]:
+        counts += [p.shape[0], g.inputs[0].shape[0] * most]
+    places = (pt.arange(g.choice.of(counts)), k)
+    other = g.all_floats(lambda other: other.dims in ((), labels.dims))
+    kind = g.choice.below(4)
+    if kind < 2:
+        return Term(p[places], labels.dims)
+    put = pt.inc_subtensor if kind == 2 else pt.set_subtensor
+    return Term(put(p[places], other.var), term.dims)
+
+
+def numbered(g: Graph) -> Term | None:
+    """Take the first elements of a vector, as many as there are rows."""
+    term = g.floats(lambda term: term.dims == (3,))
+    many = pt.concatenate([term.var] * 8)
+    rows = pt.arange(g.inputs[0].shape[0])
+    if g.choice.maybe():
+        return Term(many[rows], (N,))
+    return Term(pt.inc_subtensor(many[rows], 1.0), (24,))
+
+
 STEPS = [
     lambda a, r, c: a + r,
     lambda a, r, c: a - 2.0 * r,
@@ -136,4 +183,10 @@ LOOPS = [
     *[merged, split_again] * 4,
     *[gradient, loss_gradient] * 2,
     batched,
+]
+
+COUNTED = [
+    *[unary, transpose, matmul, slices, numbered],
+    *[merged, merged, split_again] * 2,
+    *[counted, counted, loss_gradient] * 3,
 ]

@@ -21,11 +21,16 @@ from pytensor.compile import SharedVariable
 from pytensor.graph.traversal import ancestors
 from pytensor.scan.op import Scan
 from pytensor.tensor.basic import AllocEmpty
-from pytensor.tensor.subtensor import IncSubtensor, Subtensor
+from pytensor.tensor.subtensor import (
+    AdvancedIncSubtensor,
+    AdvancedSubtensor,
+    IncSubtensor,
+    Subtensor,
+)
 from pytensor.tensor.type import DenseTensorType
-from random_equations import as_graph, blocks_of, close, is_true, largest
+from random_equations import as_graph, blocks_of, claimed_size, close, is_true, largest
 from random_graphs import Choice, Graph
-from random_loops import LOOPS
+from random_loops import COUNTED, LOOPS
 from random_productions import PRODUCTIONS
 from reference import PY
 
@@ -74,7 +79,8 @@ def wrongs(graph: Graph, splits) -> list[str]:
     ]
     earlier = {var: set(ancestors([var])) for var in known}
     blocks = {length: as_graph(length) for length in map(blocks_of, values.values())}
-    computes = [*known, *blocks.values()]
+    errors = [claimed_size(var, values[var]) for var in known]
+    computes = [*known, *blocks.values(), *errors]
     f = pytensor.function(graph.inputs, computes, mode=PY, on_unused_input="ignore")
     found = []
     for sizes in splits:
@@ -85,7 +91,12 @@ def wrongs(graph: Graph, splits) -> list[str]:
             continue
         present = [size for size in sizes if size]
         counts = {}
-        for length, (count, *others) in zip(blocks, results[len(known) :], strict=True):
+        end = len(known) + len(blocks)
+        for var, of in zip(known, results[end:], strict=True):
+            if any(of):
+                found.append(f"{values[var]} has another length, {var} for {sizes}")
+        of_blocks = results[len(known) : end]
+        for length, (count, *others) in zip(blocks, of_blocks, strict=True):
             counts[length] = int(count)
             if any(other != count for other in others):
                 found.append(f"{length} is not the same for {sizes}")
@@ -132,7 +143,7 @@ def seeded(seed: int, steps: int = 7, productions=PRODUCTIONS) -> Graph:
 def test_what_the_proof_says_is_true(data):
     choice = Choice(lambda n: data.draw(st.integers(0, n - 1)))
     graph = Graph(choice)
-    productions = data.draw(st.sampled_from([PRODUCTIONS, PRODUCTIONS, LOOPS]))
+    productions = data.draw(st.sampled_from([PRODUCTIONS, PRODUCTIONS, LOOPS, COUNTED]))
     graph.grow(data.draw(st.integers(1, 8)), productions)
     sizes = data.draw(
         st.sampled_from([1, 2, 3, 5]).flatmap(
@@ -163,6 +174,21 @@ def test_what_the_proof_says_of_loops_and_merged_axes_is_true():
         ("last state", "Unknown"),
     ):
         assert kinds[kind] > 2, kinds
+
+
+def test_what_the_proof_says_of_labels_of_merged_axes_is_true():
+    kinds: Counter = Counter()
+    for seed in range(60):
+        graph = seeded(seed, 10, COUNTED)
+        assert not wrongs(graph, SPLITS[2::2])
+        values = examine(graph.inputs, [], [term.var for term in graph.made])
+        for var, value in values.items():
+            assert not isinstance(value, Unknown) or "examined" not in value.why
+            op = type(var.owner.op) if var.owner else None
+            kinds[op, blocks_of(value) != ONE, type(value).__name__] += 1
+    for op in AdvancedSubtensor, AdvancedIncSubtensor:
+        for kind in (True, "Rows"), (False, "Rows"), (False, "Unknown"):
+            assert kinds[(op, *kind)] > 1, (op, kind, kinds)
 
 
 def made_by_scan(var) -> str:
@@ -270,6 +296,12 @@ def in_one_layout(values):
     return rows or first_rows(values)
 
 
+def long_blocks(node, rows, axis, kind, right=shapes._blocks):
+    """Take the length of the axis for that of a block."""
+    found = right(node, rows, axis, kind)
+    return found and replace(found, block=shapes.reshaped(node)[axis])
+
+
 def any_terms(new, tap, kinds, right=rowscans._terms):
     """Take whatever a step computes for something that it adds."""
     found = right(new, tap, kinds)
@@ -292,9 +324,25 @@ BROKEN_OF_LOOPS = {
         lambda value, layout: Rows(0, 0, "n", layout),
     ),
 }
+BROKEN_OF_COUNTS = {
+    "blocks of any length are equal": (
+        domain.Layout,
+        "agrees",
+        lambda self, other: self.reverse == other.reverse,
+    ),
+    "any direction is the same": (
+        domain.Layout,
+        "agrees",
+        lambda self, other: self.blocks == other.blocks,
+    ),
+    "blocks are as long as their axis": (shapes, "_blocks", long_blocks),
+    "labels take all entries": (indexing, "_takes_all", lambda *args: True),
+    "row numbers are a rank's own": (indexing, "_refuse_numbers", lambda index: None),
+}
 CASES = [
     *(pytest.param(*case, PRODUCTIONS, id=name) for name, case in BROKEN.items()),
     *(pytest.param(*case, LOOPS, id=name) for name, case in BROKEN_OF_LOOPS.items()),
+    *(pytest.param(*case, COUNTED, id=name) for name, case in BROKEN_OF_COUNTS.items()),
 ]
 
 

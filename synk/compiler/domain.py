@@ -12,7 +12,7 @@ by induction, for any number of ranks with any numbers of rows:
 ``Fold("prod")``    v(AB) = v(A) * v(B)
 ``Fold("max")``     v(AB) = maximum(v(A), v(B)); ``"min"`` likewise
 ``Listed(...)``     a short vector known entry by entry, such as a shape
-``Position(axis)``  0, 1, ... n - 1 along the axis: row numbers, within each rank
+``Position(axis)``  0, 1, ... along the axis: numbers of rows, within each rank
 ``Count(offset)``   n + offset, a number that is not 0
 ``Trail(...)``      what a scan along the rows carries, an entry for each step
 ``Unknown(...)``    nothing is known; says why
@@ -46,7 +46,7 @@ the proof's business, save where integers wrap around in ordinary use.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from .lengths import ONE, Length
 
@@ -82,10 +82,19 @@ class Layout:
         How often all rows come, each time a fixed number of entries of each.
     reverse : bool
         Whether the last rank's come first.
+    block : Length or None
+        How long each block is, if that is known. It follows from the blocks and the
+        axis's length, and tells of axes of equal length whether their blocks are equal.
     """
 
     blocks: Length = ONE
     reverse: bool = False
+    block: Length | None = field(default=None, compare=False)
+
+    def agrees(self, other: Layout) -> bool:
+        """Tell whether another axis, equally long, is known to have this layout."""
+        same = self.block is not None and self.block == other.block
+        return self.reverse == other.reverse and (self.blocks == other.blocks or same)
 
 
 IN_ORDER = Layout()
@@ -134,9 +143,20 @@ class Listed:
 
 @dataclass(frozen=True)
 class Position:
-    """Each row's number within its part, along an axis; other axes have length 1."""
+    """Numbers from 0 on, within each part, along an axis; other axes have length 1.
+
+    Attributes
+    ----------
+    axis : int
+    length : {"n", "kn"}
+        Whether these are the numbers of rows, or of entries of merged axes.
+    count : Length or None
+        How many there are; None if there are n.
+    """
 
     axis: int = 0
+    length: str = "n"
+    count: Length | None = None
 
 
 @dataclass(frozen=True)
@@ -233,6 +253,13 @@ def _scale(power: Power) -> str:
     return f", times the {power}th power of their number"
 
 
+def without_block(value: Value) -> Value:
+    """Forget how long blocks are, where that may be another length, or unequal ones."""
+    if not isinstance(value, Rows) or value.layout is None:
+        return value
+    return replace(value, layout=replace(value.layout, block=None))
+
+
 # -- powers
 
 
@@ -283,10 +310,10 @@ def align(values: Sequence[Value]) -> Rows | None:
     # Lengths along the axis are equal, or else some rank raises: the most that is known
     # of one is true of all.
     length = min((value.length for value in rows), key=["n", "kn", "?"].index)
-    layouts = {value.layout for value in rows} - {None}
-    if len(layouts) > 1:
+    layouts = [value.layout for value in rows if value.layout is not None]
+    if not all(layouts[0].agrees(layout) for layout in layouts):
         raise Refused("pairs rows in one order with rows in another")
-    return replace(rows[0], length=length, layout=layouts.pop() if layouts else None)
+    return replace(rows[0], length=length, layout=layouts[0] if layouts else None)
 
 
 def counted(values: Sequence[Value], signs: Sequence[int]) -> Value | None:

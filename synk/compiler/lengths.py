@@ -106,6 +106,14 @@ def remembered() -> Iterator[None]:
         _found.reset(token)
 
 
+def take_as_equal(variables: Sequence[Variable]) -> None:
+    """Take variables to have equally long first axes, while lengths are remembered."""
+    found = _found.get()
+    assert found is not None
+    for var in variables:
+        found[var, 0] = _symbol((variables[0], 0))
+
+
 def size(var: Variable, axis: int) -> Length:
     """Return the length of an axis of a tensor."""
     fixed = var.type.shape[axis]

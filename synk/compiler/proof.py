@@ -34,6 +34,7 @@ from .domain import (
     describe,
     plain,
 )
+from .lengths import remembered, take_as_equal
 from .rules.base import name, op_name
 from .walk import infer
 
@@ -85,7 +86,9 @@ def examine(
     for i, var in enumerate((*inputs, *stand_ins)):
         weighs = i < len(inputs) or i == 0
         known[var] = Rows(0, 0, "n" if weighs else "?")
-    return infer(list(graph), known)
+    with remembered():
+        take_as_equal(inputs)
+        return infer(list(graph), known)
 
 
 def ops_of(value: Value) -> Sequence[str | None]:

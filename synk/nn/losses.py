@@ -49,7 +49,8 @@ def categorical_crossentropy(coding_dist: Any, true_dist: Any) -> Any:
     if coding.type.ndim == 1:
         return -pt.log(coding)[true]
     flat = true.flatten()
-    loss = -pt.log(chosen)[pt.arange(flat.shape[0]), flat]
+    # As many as there are predictions, all of which are taken on each rank.
+    loss = -pt.log(chosen)[pt.arange(chosen.shape[0]), flat]
     return loss if true.type.ndim == 1 else loss.reshape(true.shape)
 
 

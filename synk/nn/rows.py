@@ -22,6 +22,7 @@ from ..compiler.domain import (
     independent,
     plain,
     product,
+    without_block,
 )
 from ..compiler.lengths import Length, length_rule, size
 from ..compiler.rules.base import rule
@@ -127,7 +128,9 @@ def pool_gradient(node: Apply, values: list[Value]) -> Value:
 def patches(node: Apply, values: list[Value]) -> Value:
     """Elements of each image, as rows that follow those of the image before."""
     value = plain(values[0])
-    return replace(_leading(value, 1), length=_many(value)) if _has(value) else value
+    if not isinstance(value, Rows):
+        return value
+    return replace(_longer(_leading(value, 1)), length=_many(value))
 
 
 @rule(PatchesSum)
@@ -137,7 +140,7 @@ def patches_sum(node: Apply, values: list[Value]) -> Value:
     if _has(images) is not _has(parts):
         raise Refused("meets images with something of fixed length")
     if isinstance(images, Rows) and isinstance(parts, Rows):
-        align([images, replace(parts, length=images.length)])
+        align([images, replace(_longer(parts), length=images.length)])
         return replace(_leading(images, 1), power=_leading(parts, 1).power)
     return parts if isinstance(parts, Same) or _is_sum(parts) else independent([parts])
 
@@ -155,6 +158,13 @@ def _has(value: Value) -> bool:
 
 def _many(value: Value) -> str:
     return "?" if isinstance(value, Rows) and value.length == "?" else "kn"
+
+
+def _longer(value: Rows) -> Rows:
+    """Return rows along an axis of another length than they had, in as many blocks."""
+    found = without_block(value)
+    assert isinstance(found, Rows)
+    return found
 
 
 def _is_sum(value: Value) -> bool:

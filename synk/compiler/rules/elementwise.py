@@ -184,7 +184,7 @@ def _second(node: Apply, values: list[Value]) -> Value:
             raise Refused(f"repeats {describe(value)} for each row")
         return replace(like, one=value, rest=value, place="all")
     if isinstance(like, Position):
-        like = Rows(like.axis)
+        like = Rows(like.axis, 0, like.length)
     if isinstance(like, Rows):
         value = plain(value)
         if isinstance(value, Fold):

@@ -35,6 +35,7 @@ from ..domain import (
     plain,
     total,
 )
+from ..lengths import Length, size
 from . import trails
 from .base import check_spread, rule
 
@@ -59,6 +60,7 @@ class Index:
 
     def __init__(self, node: Apply, first: int, values: list[Value]) -> None:
         self._known: Known = dict(zip(node.inputs, values, strict=True))
+        self.array = node.inputs[0]
         given = _entries(node, first)
         missing = node.inputs[0].type.ndim - len(given)
         self.entries: list[Any] = [*given, *[slice(None)] * missing]
@@ -303,6 +305,7 @@ def advanced_subtensor(node: Apply, values: list[Value]) -> Value:
     _check_slices(index)
     if arrays.rows is None:
         return value
+    _refuse_numbers(index)
     if not isinstance(value, Same):
         raise Refused(f"takes for each row some of {describe(value)}")
     axis = place + arrays.ndim + arrays.rows.axis
@@ -338,6 +341,7 @@ def advanced_inc_subtensor(node: Apply, values: list[Value]) -> Value:
         if isinstance(other, Fold) and other.op != "sum":
             raise Refused(f"adds up {describe(other)}, where indices are repeated")
         return _put(node, value, other)
+    _refuse_numbers(index)
     if node.op.set_instead_of_inc or getattr(node.op, "ignore_duplicates", False):
         raise Refused("lets the last of the rows win that write to one place")
     back = place + arrays.ndim + arrays.rows.axis - ndim
@@ -369,7 +373,7 @@ def _broadcast(index: Index) -> _Arrays:
     for var, value in arrays:
         if isinstance(value, (Rows, Position)):
             if isinstance(value, Position):
-                value = Rows(value.axis)
+                value = Rows(value.axis, 0, value.length, None)
             if value.power or value.length == "?":
                 raise Refused(f"takes as an index {describe(value)}")
             value = replace(value, axis=value.axis - var.type.ndim, power=0)
@@ -391,16 +395,37 @@ def _paired(index: Index, rows: Rows) -> Rows:
     """
     var = index.entries[rows.axis]
     value = index.value(var)
-    if not isinstance(value, Position) or rows.length != "n":
+    if not isinstance(value, Position):
         raise Refused("takes some of the rows, or another order of them")
+    if not _takes_all(value, rows, size(index.array, rows.axis)):
+        raise Refused(
+            "may take some of the rows only; p[arange(p.shape[0]), y] takes all of p"
+        )
     arrays = _broadcast(index)
     assert arrays.rows is not None
     _check_slices(index)
-    if sum(isinstance(index.value(var), Position) for var in index.arrays) > 1:
+    if _numbers(index) > 1:
         raise Refused("takes the numbers of rows as another index")
     paired = align([replace(rows, axis=arrays.rows.axis), arrays.rows])
     assert paired is not None
     return paired
+
+
+def _takes_all(numbers: Position, rows: Rows, whole: Length) -> bool:
+    """Tell whether there are as many numbers as entries along the rows' axis."""
+    if rows.length == numbers.length == "n":
+        return True
+    return rows.length != "?" and numbers.count == whole
+
+
+def _numbers(index: Index) -> int:
+    return sum(isinstance(index.value(var), Position) for var in index.arrays)
+
+
+def _refuse_numbers(index: Index) -> None:
+    """Raise where row numbers choose from what is the same for all rows."""
+    if _numbers(index):
+        raise Refused(f"takes as an index {describe(Position())}")
 
 
 def _check_slices(index: Index) -> None:

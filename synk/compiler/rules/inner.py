@@ -21,6 +21,7 @@ from ..domain import (
     flat,
     pick,
     plain,
+    without_block,
 )
 from ..lengths import Symbol
 from ..walk import infer
@@ -52,18 +53,20 @@ def _seen_outside(
     """
     symbols = set[Symbol]().union(*(_symbols(value) for value in known.values()))
     return [
-        found[var]
+        without_block(found[var])
         if _symbols(found[var]) <= symbols
         else Unknown(
             op_name(var.owner.op) if var.owner else "a graph",
             name(var),
-            "has rows in blocks, whose number is known inside of a graph only",
+            "has rows, or blocks of them, whose number is known inside of a graph only",
         )
         for var in outputs
     ]
 
 
 def _symbols(value: Value) -> set[Symbol]:
+    if isinstance(value, Position) and value.count is not None:
+        return value.count.symbols_only()
     if not isinstance(value, Rows) or value.layout is None:
         return set()
     return value.layout.blocks.symbols_only()

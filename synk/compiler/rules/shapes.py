@@ -33,9 +33,10 @@ from ..domain import (
     flat,
     pick,
     plain,
+    without_block,
 )
-from ..lengths import ONE, product, reshaped, size
-from .base import rule
+from ..lengths import ONE, product, reshaped, size, value_of
+from .base import is_short, rule
 
 
 @rule(
@@ -65,15 +66,14 @@ def length(value: Value, axis: int) -> Value:
     if isinstance(value, Unknown):
         return value
     if isinstance(value, (Rows, Position)) and value.axis == axis:
-        kind = value.length if isinstance(value, Rows) else "n"
-        if kind == "?":
+        if value.length == "?":
             return Unknown(
                 "Shape",
                 f"axis {axis}",
                 "counts the rows of a sliceable shared variable, which are not the"
                 " rows that the ranks are weighed by",
             )
-        return Same(1, exact=kind == "n")
+        return Same(1, exact=value.length == "n")
     if isinstance(value, Trail) and axis == 0:
         return Count(value.offset) if value.offset else Same(1, exact=True)
     return Same()
@@ -214,7 +214,7 @@ def reshape(node: Apply, values: list[Value]) -> Value:
     value = plain(values[0])
     lengths = entries(node, 1, values)
     if isinstance(value, Position):
-        return _reshaped_position(lengths)
+        return _reshaped_position(value, lengths)
     if not isinstance(value, Rows):
         if not all(map(flat, lengths)):
             raise Refused("gives something without rows a length that depends on them")
@@ -253,18 +253,17 @@ def _blocks(node: Apply, rows: Rows, axis: int, kind: str) -> Layout | None:
     # More blocks than one must end where an entry along the new axis does.
     if blocks != ONE and after / new_after is None and new[axis] / blocks is None:
         raise Refused("reshapes rows to lie elsewhere than they did")
-    return replace(layout, blocks=blocks)
+    return replace(layout, blocks=blocks, block=new[axis] / blocks)
 
 
-def _reshaped_position(lengths: Sequence[Value]) -> Value:
-    """Numbers of rows, along another axis."""
+def _reshaped_position(value: Position, lengths: Sequence[Value]) -> Value:
+    """Numbers of rows, along another axis: as many, as the others have length 1."""
     axis = row_axis(lengths)
-    exact = axis is not None and row_length(lengths[axis]) == "n"
-    axis = axis if exact else _inferred(lengths)
+    axis = _inferred(lengths) if axis is None else axis
     others = [_number(size) for i, size in enumerate(lengths) if i != axis]
     if axis is None or any(size != 1 for size in others):
         raise Refused(f"gives another shape to {describe(Position())}")
-    return Position(axis)
+    return replace(value, axis=axis)
 
 
 def _number(value: Value) -> int | None:
@@ -334,7 +333,7 @@ def split(node: Apply, values: list[Value]) -> list[Value]:
 
 @rule(ptb.ARange)
 def arange(node: Apply, values: list[Value]) -> Value:
-    """From 0 to n the numbers of the rows."""
+    """From 0 to n the numbers of the rows; or of entries of rows in merged axes."""
     start, stop, step = values
     if all(map(flat, values)):
         return Same()
@@ -344,8 +343,13 @@ def arange(node: Apply, values: list[Value]) -> Value:
         and isinstance(step, Same)
         and step.number == 1
     )
+    if is_short(node.outputs[0]):
+        raise Refused("counts rows in short integers, which wrap around")
     if numbers and isinstance(stop, Same) and stop.exact:
         return Position()
+    is_integer = node.inputs[1].type.numpy_dtype.kind in "iu"
+    if numbers and is_integer and isinstance(stop, Same) and stop.power == 1:
+        return Position(0, "kn", value_of(node.inputs[1]))
     raise Refused("counts rows, and starts again on every rank")
 
 
@@ -360,4 +364,6 @@ def if_else(node: Apply, values: list[Value]) -> list[Value]:
     for pair in pairs:
         if len({isinstance(value, Rows) for value in pair}) > 1:
             raise Refused("chooses between rows and something of fixed length")
-    return [pick(pair) for pair in pairs]
+        if len({value.length for value in pair if isinstance(value, Rows)}) > 1:
+            raise Refused("chooses between rows and more entries of them")
+    return [pick([without_block(value) for value in pair]) for pair in pairs]

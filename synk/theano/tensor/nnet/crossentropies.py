@@ -69,7 +69,7 @@ def crossentropy_categorical_1hot(coding_dist: Any, true_one_of_n: Any) -> Any:
             "expected a matrix and a vector of int, got "
             f"{coding_dist.type} and {true_one_of_n.type}"
         )
-    rows = pt.arange(true_one_of_n.shape[0])
+    rows = pt.arange(coding_dist.shape[0])
     return -pt.log(coding_dist)[rows, true_one_of_n]
 
 
@@ -108,7 +108,7 @@ def crossentropy_softmax_argmax_1hot_with_bias(
     """
     logits = pt.as_tensor_variable(x) + b
     y_idx = _columns(y_idx)
-    rows = pt.arange(y_idx.shape[0])
+    rows = pt.arange(logits.shape[0])
     loss = -logsoftmax(logits)[rows, y_idx]
     return loss, softmax(logits), pt.argmax(logits, axis=-1)
 
