@@ -275,3 +275,14 @@ assert j.dtype == k.dtype == "int64" and j[0] == 2**41
 """
     env = {**os.environ, "PYTENSOR_FLAGS": "floatX=float32"}
     subprocess.run([sys.executable, "-c", script], check=True, timeout=100, env=env)
+
+
+@in_a_child
+def test_the_rows_of_all_ranks_are_counted_on_all():
+    x = pt.vector("x")
+    total = synk.ops.all_reduce(x.sum(), "sum")
+    mean = total / synk.ops.all_reduce(x.shape[0], "sum")
+    with synk.session(3):
+        f = synk.function([x], (mean, None), mode="JAX")
+        for rows in (7, 2, 9):
+            np.testing.assert_allclose(f(np.arange(float(rows))), (rows - 1) / 2)

@@ -43,6 +43,12 @@ def test_what_values_enter_is_no_size():
     assert sizes_from_inputs(values) == {}
 
 
+def test_the_rows_of_all_ranks_are_no_size():
+    x = pt.matrix("x")
+    rows = synk.ops.all_reduce(x.shape[0], "sum")
+    assert sizes_from_inputs([rows, rows * x.shape[1], pt.ones((rows,)).shape]) == {}
+
+
 def test_deep_graphs_are_no_problem():
     x = pt.matrix("x")
     y = x

@@ -17,6 +17,8 @@ from pytensor.tensor.rewriting.shape import ShapeFeature
 from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.type import TensorType
 
+from ..ops import AllReduce
+
 
 def sizes_from_inputs(variables: Iterable[Variable]) -> dict[Variable, Variable]:
     """Return, for those variables that are sizes, what they are of the inputs' shapes.
@@ -106,8 +108,8 @@ def _shapes_behind(var: Variable) -> list[Variable] | None:
         if behind in seen or isinstance(behind, Constant):
             continue
         seen.add(behind)
-        if behind.owner is None:
-            return None
+        if behind.owner is None or isinstance(behind.owner.op, AllReduce):
+            return None  # a value: that of all ranks, which is not this one's
         if isinstance(behind.owner.op, (Shape, Shape_i)):
             shapes.append(behind)
         else:
