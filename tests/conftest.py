@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -14,6 +15,15 @@ import synk
 
 FORMATS = (".npz", ".safetensors")
 WORLD_SIZES = (1, 2, 3, 5)
+
+# A shell starts what runs in the background deaf to Ctrl-C, and nohup to hang-ups; tests
+# send both signals, to programs that inherit this.
+for _number, _handler in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _handler)
 
 # They import packages that may not be installed.
 collect_ignore = ["bench", "resnet_torch.py"]
