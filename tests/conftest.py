@@ -16,7 +16,7 @@ import synk
 FORMATS = (".npz", ".safetensors")
 WORLD_SIZES = (1, 2, 3, 5)
 
-# A shell starts what runs in the background deaf to Ctrl-C, and nohup to hang-ups; tests
+# Shells start what runs in the background deaf to Ctrl-C, and nohup to hang-ups. Tests
 # send both signals, to programs that inherit this.
 for _number, _handler in (
     (signal.SIGINT, signal.default_int_handler),

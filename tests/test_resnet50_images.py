@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -203,19 +204,24 @@ if __name__ == "__main__":
 """
 
 
+@contextlib.contextmanager
 def start(tmp_path, folder, epochs):
-    """Start a program, in a process group of its own, that reads images."""
+    """Run a program, in a process group of its own, that reads images."""
     script = tmp_path / "script.py"
     script.write_text(
         SCRIPT.format(demos=str(DEMOS), folder=str(folder), epochs=epochs)
     )
-    return subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, script],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-    )
+    ) as program:
+        try:
+            yield program
+        finally:
+            program.kill()  # where the test has failed: it would be waited for
 
 
 def ends(group: int) -> bool:
