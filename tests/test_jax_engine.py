@@ -286,3 +286,22 @@ def test_the_rows_of_all_ranks_are_counted_on_all():
         f = synk.function([x], (mean, None), mode="JAX")
         for rows in (7, 2, 9):
             np.testing.assert_allclose(f(np.arange(float(rows))), (rows - 1) / 2)
+
+
+@in_a_child
+def test_values_have_the_dtypes_that_the_graph_declares():
+    x, i = pt.fmatrix("x"), pt.ivector("i")
+    outputs = [
+        *(x.sum(), x.mean(axis=0), x.var(), x.prod(), x.std(), pt.sqrt((x**2).sum())),
+        *(x * i[0], pt.log(i), i / 2, i.mean(), i.sum(), pt.exp(pt.cast(i, "int8"))),
+        *((x > 0).mean(), pt.cast(i, "int8").sum(), i**2, x @ x.T, x.argmax(axis=1)),
+    ]
+    rows = np.random.default_rng(0).uniform(1, 2, (3, 4)).astype("float32")
+    args = rows, np.arange(1, 4, dtype="int32")
+    plain = pytensor.function([x, i], outputs, mode=PY)(*args)
+    with synk.session(1):
+        found = synk.function([x, i], [(o, None) for o in outputs], mode="JAX")(*args)
+    for output, value, expected in zip(outputs, found, plain, strict=True):
+        assert value.dtype == expected.dtype == output.type.dtype, output
+        digits = 1e-14 if value.dtype == "float64" else 1e-6
+        np.testing.assert_allclose(value, expected, rtol=digits, err_msg=str(output))

@@ -24,6 +24,7 @@ from pytensor.graph.basic import Apply, Constant
 from pytensor.graph.op import Op
 from pytensor.scan.op import Scan
 from pytensor.tensor.basic import Alloc, AllocEmpty, ARange, Eye, Nonzero, Split
+from pytensor.tensor.elemwise import CAReduce, Elemwise
 from pytensor.tensor.exceptions import NotScalarConstantError
 from pytensor.tensor.extra_ops import Repeat, Unique
 from pytensor.tensor.math import ProdWithoutZeros
@@ -34,6 +35,8 @@ from pytensor.tensor.subtensor import (
     IncSubtensor,
     indices_from_subtensor,
 )
+
+from .jax_dtypes import of_its_dtype
 
 INSTEAD = (
     "give constants, or what follows from the shapes of variables; or compile for"
@@ -71,6 +74,8 @@ def register() -> None:
     for cls, funcify in list(jax_funcify.registry.items()):
         if cls.__module__ == IncSubtensor.__module__:
             jax_funcify.register(cls)(explained(with_arrays(funcify)))
+    for cls in (CAReduce, Elemwise):
+        jax_funcify.register(cls)(of_its_dtype(jax_funcify.dispatch(cls)))
     for cls, funcify in list(jax_funcify.registry.items()):
         if issubclass(cls, Op) and not issubclass(cls, NOT_SIZES):
             jax_funcify.register(cls)(sizes_at_compile_time(funcify))
