@@ -81,7 +81,7 @@ def plan(request: Request, n: int | None, cores: Sequence[int]) -> list[Device]:
         If the request makes no sense, or there are fewer GPUs than ranks.
     """
     if not isinstance(request, str):
-        return _on_gpus(_numbers(request), n)
+        return _on_gpus(_numbers(request), n, gpus.find_gpus())
     if request not in ("auto", "cpu", "cuda"):
         raise ValueError(
             "devices must be 'auto', 'cpu', 'cuda' or a list of GPUs' numbers,"
@@ -96,7 +96,7 @@ def plan(request: Request, n: int | None, cores: Sequence[int]) -> list[Device]:
                 f" ranks share a GPU, as in devices={example}"
             )
         if found or request == "cuda":
-            return _on_gpus(range(len(found) if n is None else n), n)
+            return _on_gpus(range(len(found) if n is None else n), n, found)
     return [Device()] * (len(cores) if n is None else n)
 
 
@@ -109,10 +109,9 @@ def _numbers(request: Sequence[int]) -> list[int]:
         ) from None
 
 
-def _on_gpus(numbers: Sequence[int], n: int | None) -> list[Device]:
+def _on_gpus(numbers: Sequence[int], n: int | None, found: list[GPU]) -> list[Device]:
     if n is not None and n != len(numbers):
         raise ValueError(f"n={n}, but devices names {len(numbers)}")
-    found = gpus.find_gpus()
     if not found:
         raise StateError("no NVIDIA GPU was found; python -m synk info says more")
     if (why_not := gpus.why_not_jax()) is not None:
