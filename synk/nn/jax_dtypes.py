@@ -27,13 +27,14 @@ def of_its_dtype(funcify: Callable) -> Callable:
 
         def call(*given: Any) -> Any:
             found = function(*given)
-            values = found if isinstance(found, (tuple, list)) else [found]
             fit = [
                 value
                 if getattr(value, "dtype", dtype) == dtype
                 # Computed once more, with all the digits.
-                else _output(function(*_widened(given, dtype)), i).astype(dtype)
-                for i, (value, dtype) in enumerate(zip(values, dtypes, strict=True))
+                else _listed(function(*_widened(given, dtype)))[i].astype(dtype)
+                for i, (value, dtype) in enumerate(
+                    zip(_listed(found), dtypes, strict=True)
+                )
             ]
             return tuple(fit) if isinstance(found, (tuple, list)) else fit[0]
 
@@ -42,8 +43,9 @@ def of_its_dtype(funcify: Callable) -> Callable:
     return convert
 
 
-def _output(found: Any, i: int) -> Any:
-    return found[i] if isinstance(found, (tuple, list)) else found
+def _listed(found: Any) -> Sequence[Any]:
+    """Return an Op's values, of which one may come by itself."""
+    return found if isinstance(found, (tuple, list)) else [found]
 
 
 def _widened(values: Sequence[Any], dtype: np.dtype) -> list[Any]:
