@@ -33,14 +33,15 @@ def compile_graph(
     anew for an array that is strided or read-only, which takes 0.3 s and more.)
     """
     function = make_function(inputs, outputs, updates, mode, name, options)
-    shared = function.get_shared()
+    shared = [(var, var.container.storage) for var in function.get_shared()]
     if not shared:
         return function
 
     def call(*args: np.ndarray) -> list[np.ndarray]:
         if "jax" in sys.modules:
-            for var in shared:
-                _bring_home(var)
+            for var, storage in shared:
+                if _is_foreign(storage[0]):
+                    _bring_home(var)
         return function(*args)
 
     return call
@@ -75,8 +76,7 @@ def make_function(
 
 def _bring_home(variable: SharedVariable) -> None:
     """Make an array of numpy's of what a function compiled for JAX has left."""
-    if _is_foreign(value := _inside(variable)):
-        set_value(variable, np.array(value))
+    set_value(variable, np.array(_inside(variable)))
 
 
 def _is_foreign(value: Any) -> bool:
