@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -83,6 +84,24 @@ def checkpoint(request, tmp_path):
     if request.param == ".safetensors":
         pytest.importorskip("safetensors", reason="safetensors is not installed")
     return tmp_path / f"checkpoint{request.param}"
+
+
+@pytest.fixture
+def import_from(monkeypatch):
+    """Return a function that has scripts of a folder imported, until the test ends.
+
+    Scripts of other folders have the same names, so that none may stay in sys.modules.
+    """
+    folders = []
+
+    def add(folder: Path) -> None:
+        monkeypatch.syspath_prepend(folder)
+        folders.append(Path(folder))
+
+    yield add
+    for name, module in list(sys.modules.items()):
+        if Path(getattr(module, "__file__", None) or "").parent in folders:
+            del sys.modules[name]
 
 
 @pytest.fixture

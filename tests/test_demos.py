@@ -389,9 +389,9 @@ def openml(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def digits(monkeypatch):
+def digits(import_from):
     """Import demos/digits.py."""
-    monkeypatch.syspath_prepend(DEMOS)
+    import_from(DEMOS)
     import digits
 
     return digits

@@ -75,8 +75,8 @@ def test_it_reports_draws_and_writes(tmp_path):
     assert matplotlib.image.imread(tmp_path / "curves.png").std() > 0
 
 
-def test_rows_are_the_text_and_overlap_by_the_letter_to_foretell(monkeypatch):
-    monkeypatch.syspath_prepend(DEMOS)
+def test_rows_are_the_text_and_overlap_by_the_letter_to_foretell(import_from):
+    import_from(DEMOS)
     import lstm
 
     text = lstm.read(length=10, letters=None)

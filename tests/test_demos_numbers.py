@@ -22,9 +22,9 @@ def number(pattern: str, output: str) -> float:
 
 
 @pytest.fixture
-def demo(monkeypatch):
+def demo(import_from):
     """Import a demo by its name."""
-    monkeypatch.syspath_prepend(DEMOS)
+    import_from(DEMOS)
     return __import__
 
 

@@ -41,9 +41,9 @@ pytestmark = pytest.mark.filterwarnings("error::synk.SplitWarning")
 
 
 @pytest.fixture(autouse=True)
-def folder(monkeypatch, tmp_path):
+def folder(import_from, monkeypatch, tmp_path):
     """Make the scripts importable, quick to compile, and write to a folder of ours."""
-    monkeypatch.syspath_prepend(SCRIPTS)
+    import_from(SCRIPTS)
     monkeypatch.chdir(tmp_path)
     with pytensor.config.change_flags(mode="FAST_COMPILE"):
         yield tmp_path

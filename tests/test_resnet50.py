@@ -23,9 +23,9 @@ MODE = "FAST_COMPILE"
 
 
 @pytest.fixture
-def demo(monkeypatch):
+def demo(import_from):
     """Import a demo by its name; numbers are float64."""
-    monkeypatch.syspath_prepend(HERE.parent / "demos")
+    import_from(HERE.parent / "demos")
     with pytensor.config.change_flags(floatX="float64"):
         yield __import__
 

@@ -21,9 +21,9 @@ DEMOS = Path(__file__).parents[1] / "demos"
 
 
 @pytest.fixture
-def images(monkeypatch):
+def images(import_from, monkeypatch):
     """Import the demo; it decodes in threads, which need no time to start."""
-    monkeypatch.syspath_prepend(DEMOS)
+    import_from(DEMOS)
     module = __import__("images")
     monkeypatch.setattr(
         module, "ProcessPoolExecutor", lambda n, *_, **__: ThreadPoolExecutor(n)
