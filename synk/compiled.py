@@ -10,7 +10,7 @@ import numba
 
 def compile_kernel(function: Callable) -> Callable:
     """Compile with numba, from its disk cache where there is a place for one."""
-    options = {"nogil": True, "error_model": "numpy"}
+    options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
     try:
         return numba.njit(cache=True, **options)(function)
     except RuntimeError:  # neither the package nor the home directory can be written

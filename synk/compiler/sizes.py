@@ -6,7 +6,8 @@ another part has computed comes as the value of an argument, and that it does no
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import pytensor.tensor as pt
 from pytensor.graph.basic import Constant, Variable
@@ -41,14 +42,7 @@ def sizes_from_inputs(variables: Iterable[Variable]) -> dict[Variable, Variable]
     if not found:
         return {}
     measured = [shape.owner.inputs[0] for shapes in found.values() for shape in shapes]
-    feature = ShapeFeature()
-    FunctionGraph([], [], features=[feature])  # which makes it ready
-    for node in io_toposort([], measured):
-        for var in node.inputs:
-            if var.owner is None and var not in feature.shape_of:
-                feature.init_r(var)
-        feature.on_import(None, node, reason="sizes")  # type: ignore[arg-type]
-    resolver = _Resolver(feature)
+    resolver = _Resolver(_lengths(measured))
     return {
         var: size
         for var, shapes in found.items()
@@ -56,11 +50,26 @@ def sizes_from_inputs(variables: Iterable[Variable]) -> dict[Variable, Variable]
     }
 
 
+def _lengths(measured: list[Variable]) -> Callable[[Variable], Sequence | None]:
+    """Return a function that tells a variable's lengths, as PyTensor infers them."""
+    feature: Any = ShapeFeature()
+    FunctionGraph([], [], features=[feature])  # which makes it ready
+    lengths = vars(feature).get("shape_of")
+    if lengths is None:  # PyTensor 3.3 infers them when it is asked
+        return feature.shape_tuple
+    for node in io_toposort([], measured):
+        for var in node.inputs:
+            if var.owner is None and var not in lengths:
+                feature.init_r(var)
+        feature.on_import(None, node, reason="sizes")
+    return lengths.get
+
+
 class _Resolver:
     """Says what shapes are, down to those of inputs; None where that is not known."""
 
-    def __init__(self, feature: ShapeFeature) -> None:
-        self._feature = feature
+    def __init__(self, lengths: Callable[[Variable], Sequence | None]) -> None:
+        self._lengths = lengths
         self._known: dict[Variable, Variable | None] = {}
 
     def resolved(
@@ -87,9 +96,9 @@ class _Resolver:
         return self._known[shape]
 
     def _inferred(self, shape: Variable) -> Variable:
-        """Return a shape, or a length, as the feature has inferred it."""
+        """Return a shape, or a length, as PyTensor has inferred it."""
         node = shape.owner
-        lengths = self._feature.shape_of.get(node.inputs[0])
+        lengths = self._lengths(node.inputs[0])
         if lengths is None:
             return shape
         if isinstance(node.op, Shape_i):

@@ -11,7 +11,6 @@ from pytensor.gradient import disconnected_type
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
 from pytensor.scalar import upcast
-from pytensor.tensor.exceptions import ShapeError
 
 from .runtime import compute
 
@@ -52,11 +51,13 @@ class KernelOp(Op):
         """Compute the output on this process's cores."""
         output_storage[0][0] = compute(self, *inputs)
 
-    def infer_shape(self, fgraph: Any, node: Apply, input_shapes: Sequence) -> Sequence:
-        """Return the shape of the output, so that it need not be computed for it."""
-        if getattr(fgraph, "shapes_at_hand", False):
-            raise ShapeError("JAX knows the output's shape; what computes it hides it")
-        return [tuple(self.symbolic_shape(input_shapes))]
+    def infer_shape(self, *args: Any) -> Sequence:
+        """Return the shape of the output, so that it need not be computed for it.
+
+        The last argument has the shapes of inputs. Before it comes the node, and, in
+        PyTensor before 3.3, the graph.
+        """
+        return [tuple(self.symbolic_shape(args[-1]))]
 
     def pullback(
         self, inputs: Sequence, outputs: Sequence, cotangents: Sequence

@@ -394,8 +394,9 @@ class CountedNonzero(Op):
         mask, count = map(pt.as_tensor_variable, inputs)
         return Apply(self, [mask, count], [pt.lvector(), pt.lvector()])
 
-    def infer_shape(self, fgraph: Any, node: Apply, input_shapes: Any) -> Any:
-        """Return the number, for both."""
+    def infer_shape(self, *args: Any) -> Any:
+        """Return the number, for both. PyTensor before 3.3 gives the graph, too."""
+        *_, node, _shapes = args
         return [(node.inputs[1],)] * 2
 
     def perform(self, node: Apply, inputs: Any, output_storage: Any) -> None:

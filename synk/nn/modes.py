@@ -24,10 +24,9 @@ class PrepareJAX(GraphRewriter):
     """Readies JAX for a graph, which is left as it is."""
 
     def apply(self, fgraph: Any) -> None:
-        """Tell the Ops not to compute shapes, which JAX has at hand."""
+        """Let JAX compute the Ops."""
         register_jax()
         jax_fixes.count_nonzero(fgraph)
-        fgraph.shapes_at_hand = True
 
 
 class PrepareNumba(GraphRewriter):

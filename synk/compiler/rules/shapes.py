@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from pytensor.compile.ops import DeepCopyOp, ViewOp
 from pytensor.graph.basic import Apply
-from pytensor.ifelse import IfElse
 from pytensor.printing import Print
 from pytensor.raise_op import CheckAndRaise
 from pytensor.tensor import basic as ptb
@@ -15,6 +14,11 @@ from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.extra_ops import CpuContiguous
 from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
 from pytensor.tensor.type_other import NoneTypeT
+
+try:
+    from pytensor.conditional.op import IfElse
+except ImportError:  # PyTensor before 3.3
+    from pytensor.ifelse import IfElse  # type: ignore[no-redef]
 
 from ..domain import (
     IN_ORDER,
