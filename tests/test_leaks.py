@@ -27,6 +27,8 @@ import synk
 CALLS = 10_000
 PATIENCE = 1 << 20
 """Bytes that may come and go: less than 105 for each of the calls."""
+ROUNDS = 3
+"""A large process may take more once, as for its heap; a leak grows each time."""
 
 
 def everyone() -> list[int]:
@@ -53,10 +55,18 @@ def look() -> tuple[dict[str, list], list[int]]:
     return census(), [memory(pid) for pid in everyone()]
 
 
-def assert_same(before, after) -> None:
-    assert after[0] == before[0]
-    for rank, (old, new) in enumerate(zip(before[1], after[1], strict=True)):
-        assert new - old < PATIENCE, f"process {rank} grew by {new - old:,} bytes"
+def assert_nothing_grows(work) -> None:
+    """Assert that a piece of work leaves all as it was, in one of some rounds."""
+    grown = []
+    for _ in range(ROUNDS):
+        before = look()
+        work()
+        after = look()
+        assert after[0] == before[0]
+        grown.append([new - old for old, new in zip(before[1], after[1], strict=True)])
+        if max(grown[-1]) < PATIENCE:
+            return
+    pytest.fail(f"bytes by which the processes grew, in each round: {grown}")
 
 
 def calls_of_every_kind():
@@ -97,22 +107,19 @@ def test_memory_does_not_grow_over_ten_thousand_calls():
 
     with synk.session(2):
         work(CALLS // 10)
-        before = look()
-        work(CALLS)
-        after = look()
-    assert_same(before, after)
+        assert_nothing_grows(lambda: work(CALLS))
 
 
 def test_calls_of_every_kind_leave_nothing_behind():
     with synk.session(3):
         call = calls_of_every_kind()
-        for _ in range(20):
-            call()
-        before = look()
-        for _ in range(200):
-            call()
-        after = look()
-    assert_same(before, after)
+
+        def work(times):
+            for _ in range(times):
+                call()
+
+        work(20)
+        assert_nothing_grows(lambda: work(200))
 
 
 def test_functions_and_variables_that_are_dropped_leave_nothing_behind():
