@@ -14,9 +14,11 @@ import numpy as np
 from pytensor.compile import SharedVariable
 from pytensor.tensor.type import DenseTensorType
 
+from . import device_collectives as devices
+from .comm.ops import check_shapes
 from .compiler.streams import value_for_rank
 from .engines import host
-from .homes import NewHome, check_shapes
+from .homes import NewHome
 from .memory.partition import part, select
 from .replication import master_replicate_variables
 from .session import SESSION, Session
@@ -58,6 +60,11 @@ def broadcast(vars: Vars, values: Any = None) -> None:
     """
     variables = check_variables(vars)
     if values is None:
+        on_devices = [var for var in variables if devices.lie_on_devices([var])]
+        if on_devices:
+            numbers = master_replicate_variables(on_devices)
+            devices.master_broadcast(numbers, on_devices)
+            variables = [var for var in variables if var not in on_devices]
         checked = [host.get_value(var) for var in variables]
         given = checked
     else:
@@ -339,6 +346,11 @@ def all_gather(vars: Vars) -> Any:
         fixed = isinstance(var.type, DenseTensorType) and var.type.shape[:1] != (None,)
         if fixed and var.type.ndim and SESSION.size > 1:
             raise ValueError(f"{var} ({var.type}) has a fixed length: it cannot grow")
+    variables = check_variables(vars)
+    if devices.lie_on_devices(variables):
+        check_tensors(variables, rows=True)
+        numbers = master_replicate_variables(variables)
+        return as_given(vars, devices.master_all_gather(numbers))
     results = gather(vars, nd_up=0)
     broadcast(vars, results)
     return results
@@ -373,7 +385,10 @@ def all_reduce(vars: Vars, op: str = "avg") -> None:
     check_reduction("all_reduce", variables, op)
     if SESSION.size > 1:
         numbers = master_replicate_variables(variables)
-        _master_reduce(numbers, variables, op, to_all=True)
+        if devices.lie_on_devices(variables):
+            devices.master_reduce(numbers, op, to_all=True)
+        else:
+            _master_reduce(numbers, variables, op, to_all=True)
 
 
 def reduce(vars: Vars, op: str = "avg", in_place: bool = True) -> Any:
@@ -406,6 +421,9 @@ def reduce(vars: Vars, op: str = "avg", in_place: bool = True) -> Any:
     if SESSION.size == 1:
         return as_given(vars, [copy_value(host.get_value(var)) for var in variables])
     numbers = master_replicate_variables(variables)
+    if devices.lie_on_devices(variables):
+        found = devices.master_reduce(numbers, op, to_all=False, in_place=in_place)
+        return as_given(vars, [np.array(value) for value in found])
     # The result comes to lie in rank 0's slots, which are its variables' values.
     kept = None if in_place else [copy_value(host.get_value(var)) for var in variables]
     _master_reduce(numbers, variables, op, keeps_rows=not in_place)

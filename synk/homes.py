@@ -23,16 +23,16 @@ from pytensor.compile import SharedVariable
 
 from .comm.divided import DividedAllReduce
 from .comm.kernels import warm
+from .comm.ops import check_shapes
 from .comm.shm import SharedMemoryComm
 from .engines import host
-from .errors import ShapeMismatch
 from .memory.segment import ALIGNMENT, Segment, Window, layout
 
 if TYPE_CHECKING:
     from .session import Session
 
 NO_WEIGHT = -1
-_DETAILS = -2
+DETAILS = -2
 
 
 class Slot(NamedTuple):
@@ -253,9 +253,9 @@ class Homes:
         for run in runs:
             misfits.update(run.misfits)
         simple = not misfits and len(set(mine)) == 1
-        words = session.comm.agree(mine[0] if simple else _DETAILS)
-        if _DETAILS not in words:
-            weights = _weights(words)
+        words = session.comm.agree(mine[0] if simple else DETAILS)
+        if DETAILS not in words:
+            weights = weights_of(words)
             for run in runs:
                 run.spans.append((run.all_reduce.elements, weights))
             return
@@ -263,7 +263,7 @@ class Homes:
         self._check_shapes(op, numbers, [shapes for shapes, _ in details], session)
         by_variable = zip(*(weights for _, weights in details), strict=True)
         for run in runs:
-            run.divide([_weights(next(by_variable)) for _ in run.members])
+            run.divide([weights_of(next(by_variable)) for _ in run.members])
 
     def _check_shapes(self, op, numbers, misfits, session) -> None:
         for number in numbers:
@@ -307,18 +307,7 @@ class Homes:
         return Run(all_reduce, members)
 
 
-def check_shapes(
-    what: str, var: SharedVariable, shapes: Sequence[tuple[int, ...]], hint: str = ""
-) -> None:
-    """Raise ShapeMismatch, naming every rank, unless all shapes are the same."""
-    if any(shape != shapes[0] for shape in shapes):
-        listed = ", ".join(f"rank {rank} {shape}" for rank, shape in enumerate(shapes))
-        raise ShapeMismatch(
-            f"cannot {what} {var}: its shape differs between ranks: {listed}{hint}"
-        )
-
-
-def _weights(words: Sequence[int]) -> tuple[float, ...]:
+def weights_of(words: Sequence[int]) -> tuple[float, ...]:
     """Return the ranks' weights; without rows behind every value, all count alike."""
     return (1,) * len(words) if NO_WEIGHT in words else tuple(words)
 

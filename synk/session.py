@@ -113,7 +113,7 @@ class Session:
             shares_gpu = self.devices[self.rank].sharers > 1
             connect = partial(NcclTransport, shares_gpu=shares_gpu)
             self.device_buffers = DeviceBuffers(self.comm, connect, self.flats)
-            jax.look_about_with(self.comm.look_about)
+            jax.look_about_with(self.device_buffers.look_about)
         self.activity = ""
         self.threads = self._threads[self.rank]
         self.tracer = None
@@ -387,6 +387,9 @@ class Session:
             else:
                 self.registry.forget_variable(key)
                 self.homes.forget(key)
+                self.flats.forget_variable(key)
+                if self.device_buffers is not None:
+                    self.device_buffers.forget_variable(key)
 
 
 _OF_A_SESSION = (

@@ -12,10 +12,9 @@ import numpy as np
 from pytensor.compile import SharedVariable
 from pytensor.tensor.type import DenseTensorType
 
-from .comm.ops import REDUCE_OPS, check_dtype, check_op
+from .comm.ops import REDUCE_OPS, check_dtype, check_op, check_shapes
 from .data import Data
 from .engines import host
-from .homes import check_shapes
 from .memory.partition import Selection, count, cuts, select
 from .session import SESSION, Session
 

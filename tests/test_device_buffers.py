@@ -1,6 +1,6 @@
 """All-reduces of values on devices: JAX on the CPU, ranks that believe to have GPUs.
 
-What stands in for NCCL passes arrays through shared memory; see tests/gpu for NCCL.
+What stands in for NCCL is in fake_nccl; see tests/gpu for NCCL.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from children import in_a_child
+from fake_nccl import UNKNOWN, ByExchange, without_nccl
 from reference import assert_same
 
 import synk
@@ -20,40 +21,6 @@ from synk.session import SESSION
 
 SESSION_MODULE = sys.modules["synk.session"]  # beside the function of that name
 DTYPES = ("float32", "float64", "int32", "int64", "uint8", "bool", "complex64", "int16")
-UFUNCS = {
-    "sum": np.add.reduce,
-    "prod": np.multiply.reduce,
-    "min": np.minimum.reduce,
-    "max": np.maximum.reduce,
-}
-
-
-class ByExchange:
-    """Combines arrays of dtypes that NCCL knows, pickled through shared memory."""
-
-    made = 0  # on this rank
-
-    def __init__(self, comm, shares_gpu):
-        type(self).made += 1
-        self._comm = comm
-        self.calls = 0
-        comm.barrier()
-
-    def supports(self, dtype, op):
-        return dtype not in ("bool", "int16", "complex64")
-
-    def all_reduce(self, array, op, into):
-        import jax
-
-        assert array.ndim == 1
-        assert array.shape == into.shape
-        assert array.dtype == into.dtype
-        self.calls += 1
-        given = self._comm.exchange(np.asarray(array))
-        return jax.numpy.asarray(UFUNCS[op](given).astype(array.dtype))
-
-    def abort(self):
-        pass
 
 
 @pytest.fixture(autouse=True)
@@ -112,9 +79,7 @@ def test_every_dtype_is_reduced_as_on_the_host(op):
                 assert found.dtype == expected.dtype
                 np.testing.assert_allclose(found, expected, rtol=2e-6)
         calls = SESSION.run(worker_calls)
-    groups = len(
-        [dtype for dtype in dtypes if dtype not in ("bool", "int16", "complex64")]
-    )
+    groups = len([dtype for dtype in dtypes if dtype not in UNKNOWN])
     if op == "avg":
         groups -= 3  # averages of integers are rounded once, on the host
     assert calls == [3 * groups] * n
@@ -184,12 +149,6 @@ def worker_fail(session):
     """Fail on rank 1."""
     if session.rank == 1:
         raise ZeroDivisionError
-
-
-def without_nccl(comm, shares_gpu):
-    """Fail as NcclTransport does where NCCL is not installed."""
-    comm.barrier()
-    raise ImportError("rank 1: No module named 'nccl'")
 
 
 @in_a_child

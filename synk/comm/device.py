@@ -9,26 +9,40 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from ..timing import REDUCE, UNCOUNTED, WAIT, Times
-from .flat import ALONE, FlatBuffers, Kind, agree_on_kinds
+from .flat import ALONE, FlatBuffers, Kind, agree_on_kinds, is_of_variable
+from .packing import make_group
 from .shm import SharedMemoryComm
 
 
 class Transport(Protocol):
-    """What combines flat arrays of JAX's across the ranks' devices."""
+    """What combines and moves flat arrays of JAX's across the ranks' devices.
 
-    def supports(self, dtype: str, op: str) -> bool:
-        """Tell whether arrays of a dtype can be combined by an op."""
+    The arrays that it is given are nobody else's: their memory may be used for results.
+    None is empty.
+    """
 
-    def all_reduce(self, array: Any, op: str, into: Any) -> Any:
-        """Return the ranks' arrays combined by "sum", "prod", "min" or "max".
+    def supports(self, dtype: str) -> bool:
+        """Tell whether it takes arrays of a dtype."""
 
-        The memory of the array `into` may be used for it.
-        """
+    def all_reduce(self, array: Any, op: str) -> Any:
+        """Return the ranks' arrays combined by "sum", "prod", "min" or "max"."""
+
+    def reduce(self, array: Any, op: str, root: int) -> Any:
+        """Return the ranks' arrays combined on one rank, and None on the others."""
+
+    def broadcast(self, array: Any, root: int) -> Any:
+        """Return what the array is on one rank."""
+
+    def all_gather(self, array: Any, into: Any) -> Any:
+        """Return the ranks' arrays one after the other."""
+
+    def check(self) -> None:
+        """Raise if what is under way has failed."""
 
     def abort(self) -> None:
         """Give up what is under way; this is never used again."""
@@ -65,10 +79,26 @@ class DeviceBuffers:
         ops: Sequence[str],
         weights: Sequence[float],
         times: Times = UNCOUNTED,
+        *,
+        to_all: bool = True,
+        names: Sequence[object] | None = None,
     ) -> list[Any]:
         """Combine the ranks' values; see `FlatBuffers.reduce`.
 
-        The results are arrays of JAX's, or of numpy's where the host has combined them.
+        Parameters
+        ----------
+        key, values, ops, weights, times
+            As there.
+        to_all : bool
+            Whether all ranks need the results, or rank 0 only.
+        names : sequence, optional
+            What the values are called in messages.
+
+        Returns
+        -------
+        list
+            Arrays of JAX's, which may be under way, or of numpy's where the host has
+            combined them; None for results that this rank does not get.
         """
         comm = self._comm
         if comm.size == 1:
@@ -77,15 +107,20 @@ class DeviceBuffers:
         fits = buffer is not None and buffer.fits(values)
         serials = comm.agree(buffer.serial if buffer is not None and fits else -1)
         if serials[0] < 0 or any(serial != serials[0] for serial in serials):
-            buffer = self._buffers[key] = self._renew(values, ops)
+            buffer = self._buffers[key] = self._renew(values, ops, names)
         assert buffer is not None
         assert self._transport is not None
         times.spent(WAIT)
         results: dict[int, Any] = {}
         share = comm.fractions(weights)[comm.rank]
-        for group, flat in zip(buffer.groups, buffer.pack(values, share), strict=True):
-            total = self._transport.all_reduce(flat, group.op, group.room)
-            results.update(zip(group.members, group.unpack(total), strict=True))
+        for group, total in zip(buffer.groups, buffer.pack(values, share), strict=True):
+            if group.elements:
+                if to_all:
+                    total = self._transport.all_reduce(total, group.op)
+                else:
+                    total = self._transport.reduce(total, group.op, 0)
+            if total is not None:
+                results.update(zip(group.members, group.unpack(total), strict=True))
         if rest := buffer.rest:
             given = None if values is None else [values[i] for i in rest]
             found = self._host.reduce(
@@ -93,12 +128,23 @@ class DeviceBuffers:
             )
             results.update(zip(rest, found, strict=True))
         times.spent(REDUCE, buffer.nbytes)
-        return [results[i] for i in range(len(ops))]
+        return [results.get(i) for i in range(len(ops))]
 
     def forget(self, function: int) -> None:
         """Drop the buffers of a function that is gone."""
         for key in [key for key in self._buffers if key[0] == function]:
             del self._buffers[key]
+
+    def forget_variable(self, number: int) -> None:
+        """Drop the buffers of lists of variables that one is gone of."""
+        for key in [key for key in self._buffers if is_of_variable(key, number)]:
+            del self._buffers[key]
+
+    def look_about(self) -> None:
+        """Raise if what is under way will not come to its end."""
+        self._comm.look_about()
+        if self._transport is not None:
+            self._transport.check()
 
     def abort(self) -> None:
         """Give up the transport, as some rank will not come to what is under way."""
@@ -107,16 +153,25 @@ class DeviceBuffers:
             self._transport = None
         self._buffers.clear()
 
-    def _renew(self, values: Sequence[Any] | None, ops: Sequence[str]) -> _Buffer:
-        kinds = agree_on_kinds(self._comm, values, ops)
+    def _renew(
+        self,
+        values: Sequence[Any] | None,
+        ops: Sequence[str],
+        names: Sequence[object] | None,
+    ) -> _Buffer:
+        kinds = agree_on_kinds(self._comm, values, ops, names)
         # Ranks may have made different numbers of buffers, and some may have given up
         # the transport, when a call was aborted.
-        told = self._comm.exchange((self._made, self._transport is not None))
-        self._made = max(made for made, _ in told) + 1
-        if self._transport is None or not all(connected for _, connected in told):
+        self._made = max(self._comm.agree(self._made)) + 1
+        return _Buffer(self._made, kinds, ops, self.transport())
+
+    def transport(self) -> Transport:
+        """Return the transport, after connecting the ranks if one of them is not."""
+        connected = self._comm.agree(self._transport is not None)
+        if self._transport is None or not all(connected):
             self.abort()
             self._transport = self._connect_all()
-        return _Buffer(self._made, kinds, ops, self._transport)
+        return self._transport
 
     def _connect_all(self) -> Transport:
         try:
@@ -135,27 +190,31 @@ class DeviceBuffers:
 class HostOnly:
     """No transport: all goes through the host."""
 
-    def supports(self, dtype: str, op: str) -> bool:
+    def supports(self, dtype: str) -> bool:
         """Return False."""
         return False
 
-    def all_reduce(self, array: Any, op: str, into: Any) -> Any:
+    def all_reduce(self, array: Any, op: str) -> Any:
         """Do nothing of the kind."""
         raise NotImplementedError
 
-    def abort(self) -> None:
+    def reduce(self, array: Any, op: str, root: int) -> Any:
+        """Do nothing of the kind."""
+        raise NotImplementedError
+
+    def broadcast(self, array: Any, root: int) -> Any:
+        """Do nothing of the kind."""
+        raise NotImplementedError
+
+    def all_gather(self, array: Any, into: Any) -> Any:
+        """Do nothing of the kind."""
+        raise NotImplementedError
+
+    def check(self) -> None:
         """Do nothing: nothing is ever under way."""
 
-
-class _Group(NamedTuple):
-    """Values of one dtype and op, which travel as one array."""
-
-    op: str  # the transport's: an average is a sum of weighted values
-    members: list[int]
-    pack: Callable[..., Any]
-    unpack: Callable[[Any], list[Any]]
-    nothing: Callable[[], Any]  # what a rank without rows gives
-    room: Any  # for the result
+    def abort(self) -> None:
+        """Do nothing: nothing is ever under way."""
 
 
 class _Buffer:
@@ -180,12 +239,14 @@ class _Buffer:
             is_mean = op == "avg"
             if is_mean and dtype.kind != "f":
                 self.rest.append(i)  # rounded once, at the end
-            elif transport.supports(dtype.name, "sum" if is_mean else op):
+            elif transport.supports(dtype.name):
                 groups.setdefault((dtype.name, op), []).append(i)
             else:
                 self.rest.append(i)
         self.groups = [
-            _group(np.dtype(dtype), op, members, [self._kinds[i][1] for i in members])
+            make_group(
+                np.dtype(dtype), op, members, [self._kinds[i][1] for i in members]
+            )
             for (dtype, op), members in groups.items()
         ]
 
@@ -201,41 +262,3 @@ class _Buffer:
             group.pack([values[i] for i in group.members], share)
             for group in self.groups
         ]
-
-
-def _group(dtype: np.dtype, op: str, members: list[int], shapes: list) -> _Group:
-    import jax
-    import jax.numpy as jnp
-
-    sizes = [int(np.prod(shape, dtype=np.int64)) for shape in shapes]
-    ends = np.cumsum(sizes)
-
-    def pack(values: list[Any], share: Any) -> Any:
-        flat = jnp.concatenate([jnp.ravel(value) for value in values])
-        return flat * share.astype(dtype) if op == "avg" else flat
-
-    def unpack(flat: Any) -> list[Any]:
-        parts = jnp.split(flat, ends[:-1])
-        return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
-
-    def nothing() -> Any:
-        return jnp.full(int(ends[-1]), _identity(op, dtype), dtype)
-
-    return _Group(
-        "sum" if op == "avg" else op,
-        members,
-        jax.jit(pack),
-        jax.jit(unpack),
-        nothing,
-        jax.block_until_ready(nothing()),
-    )
-
-
-def _identity(op: str, dtype: np.dtype) -> Any:
-    """Return what changes nothing when it is combined with other values."""
-    if op in ("avg", "sum", "prod"):
-        return int(op == "prod")
-    if dtype.kind == "f":
-        return np.inf if op == "min" else -np.inf
-    limits = np.iinfo(dtype)
-    return limits.max if op == "min" else limits.min

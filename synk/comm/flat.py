@@ -15,6 +15,7 @@ from ..timing import REDUCE, UNCOUNTED, WAIT, Times
 from . import small
 from .divided import DividedAllReduce
 from .kernels import warm
+from .ops import check_shapes
 from .shm import SharedMemoryComm
 from .small import SmallAllReduce, is_small
 
@@ -90,6 +91,11 @@ class FlatBuffers:
         for key in [key for key in self._buffers if key[0] == function]:
             self._drop(key)
 
+    def forget_variable(self, number: int) -> None:
+        """Drop the buffers of lists of variables that one is gone of."""
+        for key in [key for key in self._buffers if is_of_variable(key, number)]:
+            self._drop(key)
+
     def _drop(self, key: tuple) -> None:
         flat = self._buffers.pop(key, None)
         if flat is not None:
@@ -112,6 +118,14 @@ class FlatBuffers:
         if comm.rank:
             rows = self._attachments.array(window)
         return make(comm, plan, rows, segment, (window[0], window[2]))
+
+
+def is_of_variable(key: tuple, number: int) -> bool:
+    """Tell whether a key is that of a list of variables, with this one among them.
+
+    It begins with the list's numbers then, and that of a function with its number.
+    """
+    return isinstance(key[0], tuple) and number in key[0]
 
 
 class Alone:
@@ -260,9 +274,14 @@ class _SmallFlat(_Flat):
 
 
 def agree_on_kinds(
-    comm: SharedMemoryComm, values: Sequence[np.ndarray] | None, ops: Sequence[str]
+    comm: SharedMemoryComm,
+    values: Sequence[np.ndarray] | None,
+    ops: Sequence[str],
+    names: Sequence[object] | None = None,
 ) -> list[Kind]:
     """Return dtypes and shapes of values, which must be those of the other ranks.
+
+    `names` is what the values are called in messages.
 
     Raises
     ------
@@ -278,6 +297,9 @@ def agree_on_kinds(
         if any(kind[i] != first for kind in given):
             shapes = [None if kind is None else kind[i][1] for kind in kinds]
             dtypes = [None if kind is None else kind[i][0] for kind in kinds]
+            if names is not None:
+                of_ranks = [kind[i][1] for kind in given]
+                check_shapes(f"reduce by {ops[i]!r}", names[i], of_ranks)
             differ = ""
             if len({dtype for dtype in dtypes if dtype is not None}) > 1:
                 differ = f", their dtypes {dtypes}"

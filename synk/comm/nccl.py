@@ -1,22 +1,41 @@
-"""All-reduces between GPUs by NCCL, on JAX's own arrays and in the order of streams.
+"""Collectives between GPUs by NCCL, on JAX's own arrays and in the order of streams.
 
 NCCL runs on a stream of its own. It waits there for what JAX computes, and JAX for it,
-without the host: DLPack's protocol has each side name the stream that is to wait.
+without the host; see `memory.dlpack`.
+
+The communicator is a non-blocking one: NCCL connects the ranks in threads of its own,
+and this one looks about meanwhile. So a rank that dies before all are connected does
+not leave the others waiting for ever.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
+import threading
+import time
+from collections import deque
 from importlib import import_module
 from typing import Any
 
+from ..errors import SynkError
+from ..memory.dlpack import After, Capsule
 from .shm import SharedMemoryComm
 
-_OPS = ("sum", "prod", "min", "max")
-_DTYPES = {
+OPS = ("sum", "prod", "min", "max")
+DTYPES = {
     *("int8", "int32", "int64", "uint8", "uint32", "uint64"),
     *("float16", "bfloat16", "float32", "float64"),
 }
+"""What NCCL calculates with and moves."""
+
+_SUCCESS, _IN_PROGRESS = 0, 7  # ncclResult_t
+_POLL = 50e-6
+"""Seconds between looks at what NCCL does in the background."""
+_CONNECTING = 300.0
+"""Seconds after which NCCL is taken to be unable to connect the ranks."""
+_ENDING = 10.0
+"""Seconds after which a communicator that does not end is left behind."""
 
 
 class NcclTransport:
@@ -35,58 +54,164 @@ class NcclTransport:
     ------
     ImportError
         On every rank, if nccl4py or NCCL is not installed on one.
+    SynkError
+        If NCCL does not get on.
+
+    Notes
+    -----
+    The arrays that methods are given must be nobody else's: NCCL may write to them.
+    What they return lies in that memory, where that is possible.
     """
 
     def __init__(self, comm: SharedMemoryComm, shares_gpu: bool = False) -> None:
-        nccl, unique, missing = None, b"", ""
-        try:
-            nccl = import_module("nccl.core")
-            if shares_gpu:
-                _allow_sharing(nccl.get_version().libnccl.version.release, comm.rank)
-            unique = bytes(nccl.get_unique_id()) if comm.rank == 0 else b""
-        except ImportError as error:
-            missing = f"rank {comm.rank}: {error}"
-        told = comm.exchange((missing, unique))
-        if reasons := [reason for reason, _ in told if reason]:
-            raise ImportError("; ".join(reasons))
-        assert nccl is not None
-        device = import_module("cuda.core").Device(0)  # all that this process sees
-        device.set_current()  # its primary context, which is XLA's too
-        self._ops = {op: getattr(nccl, op.upper()) for op in _OPS}
+        self._comm = comm
+        self._communicator: Any = None
+        self._busy: deque[tuple[Any, Any]] = deque()
+        self._nccl, told = _import_everywhere(comm, shares_gpu)
+        # The only one that this process sees. Its primary context is XLA's, too.
+        device = import_module("cuda.core").Device(0)
+        device.set_current()
+        self._ops = {op: getattr(self._nccl, op.upper()) for op in OPS}
         self._stream: Any = device.create_stream()
-        unique_id = nccl.UniqueId.from_bytes(told[0][1])
-        self._nccl: Any = nccl.Communicator.init(comm.size, comm.rank, unique_id)
+        # Before JAX, which registered earlier, takes its part of CUDA down.
+        atexit.register(self.abort)
+        try:
+            self._communicator = self._nccl.Communicator.init(
+                comm.size,
+                comm.rank,
+                self._nccl.UniqueId.from_bytes(told),
+                self._nccl.NCCLConfig(blocking=False),
+            )
+            self._settle(time.monotonic() + _CONNECTING)
+        except BaseException:
+            self.abort()
+            raise
 
-    def supports(self, dtype: str, op: str) -> bool:
-        """Tell whether NCCL can combine arrays of a dtype by an op."""
-        return dtype in _DTYPES and op in self._ops
+    def supports(self, dtype: str) -> bool:
+        """Tell whether NCCL takes arrays of a dtype."""
+        return dtype in DTYPES
 
-    def all_reduce(self, array: Any, op: str, into: Any) -> Any:
-        """Return the ranks' arrays combined, in the memory of the array `into`.
+    def all_reduce(self, array: Any, op: str) -> Any:
+        """Return the ranks' arrays combined.
 
         Parameters
         ----------
-        array, into : jax.Array
-            One-dimensional, of the same length and dtype on every rank.
+        array : jax.Array
+            Of one dimension, and of the same length and dtype on every rank.
         op : {"sum", "prod", "min", "max"}
 
         Returns
         -------
         jax.Array
-            Valid until `into` is used for another result. JAX may still be computing
-            with the last one: `array` must come after that in its order.
         """
-        import jax
+        given, room = self._open(array), self._open(array)
+        self._communicator.allreduce(given, room, self._ops[op], stream=self._stream)
+        return self._result(array)
 
-        # The stream waits for the array, and so for all that JAX computed before it.
-        ours = int(self._stream.handle)
-        given = _Capsule(array, array.__dlpack__(stream=ours))
-        self._nccl.allreduce(given, _Capsule(into), self._ops[op], stream=self._stream)
-        return jax.dlpack.from_dlpack(_After(self._stream, into, keep=array))
+    def reduce(self, array: Any, op: str, root: int) -> Any:
+        """Return the ranks' arrays combined on rank `root`, and None on the others."""
+        given, room = self._open(array), self._open(array)
+        self._communicator.reduce(given, room, self._ops[op], root, stream=self._stream)
+        return self._result(array if root == self._comm.rank else None, array)
+
+    def broadcast(self, array: Any, root: int) -> Any:
+        """Return what the array is on rank `root`."""
+        given, room = self._open(array), self._open(array)
+        self._communicator.broadcast(given, room, root, stream=self._stream)
+        return self._result(array)
+
+    def all_gather(self, array: Any, into: Any) -> Any:
+        """Return the ranks' arrays one after the other, in the memory of `into`."""
+        given, room = self._open(array), self._open(into)
+        self._communicator.allgather(given, room, stream=self._stream)
+        return self._result(into, array)
+
+    def check(self) -> None:
+        """Raise if NCCL has failed in the background."""
+        if self._communicator is not None:
+            state = int(self._communicator.get_async_error())
+            if state not in (_SUCCESS, _IN_PROGRESS):
+                why = self._nccl.get_error_string(state)
+                raise SynkError(f"NCCL failed on rank {self._comm.rank}: {why}")
 
     def abort(self) -> None:
-        """End what is under way, as ranks that are gone will not come to it."""
-        self._nccl.abort()
+        """End what is under way, as ranks that are gone will not come to it.
+
+        This needs no other rank. It is the end of every communicator: `destroy` waits
+        for the others, which may be gone.
+        """
+        communicator, self._communicator = self._communicator, None
+        atexit.unregister(self.abort)
+        if communicator is None:
+            return
+        # NCCL stops its kernels and threads, and waits for them. In a thread, so that
+        # nothing that goes wrong with it keeps this process from going on.
+        ending = threading.Thread(target=communicator.abort, daemon=True)
+        try:
+            ending.start()
+        except RuntimeError:  # the interpreter is ending, and starts no threads
+            communicator.abort()
+            return
+        ending.join(_ENDING)
+        if not ending.is_alive():
+            self._busy.clear()
+
+    def _open(self, array: Any) -> Capsule:
+        """Return an array as NCCL takes it, after JAX's work on it and before it."""
+        return Capsule(array, self._stream)
+
+    def _result(self, result: Any, *read: Any) -> Any:
+        """Return an array that NCCL writes, for JAX to read when that is done.
+
+        JAX gives the memory of an array away as soon as nobody has the array any more:
+        so those that NCCL is busy with are kept until it has done.
+        """
+        self._settle()
+        self._busy.append((self._stream.record(), (result, *read)))
+        while self._busy and self._busy[0][0].is_done:
+            self._busy.popleft()
+        if result is None:
+            return None
+        import jax
+
+        return jax.dlpack.from_dlpack(After(result, self._stream))
+
+    def _settle(self, deadline: float = float("inf")) -> None:
+        """Return when NCCL can be called again, and its stream used.
+
+        Connecting the ranks, and the first collective of a kind, take a while.
+        """
+        communicator = self._communicator
+        while int(communicator.get_async_error()) == _IN_PROGRESS:
+            self._comm.look_about()
+            if time.monotonic() > deadline:
+                raise SynkError(
+                    f"rank {self._comm.rank}: NCCL has not connected the ranks in"
+                    f" {_CONNECTING:.0f} s; with NCCL_DEBUG=INFO in the environment it"
+                    " says more"
+                )
+            time.sleep(_POLL)
+        self.check()
+
+
+def _import_everywhere(comm: SharedMemoryComm, shares_gpu: bool) -> tuple[Any, bytes]:
+    """Return nccl4py's module and a unique id, if all ranks have NCCL."""
+    nccl, unique, missing = None, b"", ""
+    try:
+        import_module("cuda.core")
+        nccl = import_module("nccl.core")
+        library = nccl.get_version().libnccl
+        if library is None:
+            raise ImportError("NCCL's library, libnccl.so.2, was not found")
+        if shares_gpu:
+            _allow_sharing(library.version.release, comm.rank)
+        unique = bytes(nccl.get_unique_id()) if comm.rank == 0 else b""
+    except ImportError as error:
+        missing = f"rank {comm.rank}: {error}"
+    told = comm.exchange((missing, unique))
+    if reasons := [reason for reason, _ in told if reason]:
+        raise ImportError("; ".join(reasons))
+    return nccl, told[0][1]
 
 
 def _allow_sharing(version: tuple[int, ...], rank: int) -> None:
@@ -97,34 +222,9 @@ def _allow_sharing(version: tuple[int, ...], rank: int) -> None:
     """
     if version >= (2, 30):
         os.environ.setdefault("NCCL_MULTI_RANK_GPU_ENABLE", "1")
-    else:
-        os.environ.setdefault("NCCL_HOSTID", f"synk-{os.getpid()}-{rank}")
+    elif os.environ.get("NCCL_HOSTID", _HOST).startswith(_HOST):
+        # Not the one that was inherited from the master, of a former session.
+        os.environ["NCCL_HOSTID"] = f"{_HOST}{os.getpid()}-{rank}"
 
 
-class _Capsule:
-    """An array of JAX's as NCCL takes it, without waiting for anything again."""
-
-    def __init__(self, array: Any, capsule: Any = None) -> None:
-        self._array = array
-        self._capsule = array.__dlpack__() if capsule is None else capsule
-
-    def __dlpack__(self, **options: Any) -> Any:
-        return self._capsule
-
-    def __dlpack_device__(self) -> Any:
-        return self._array.__dlpack_device__()
-
-
-class _After(_Capsule):
-    """A result for JAX: whoever reads it waits for a stream."""
-
-    def __init__(self, stream: Any, array: Any, keep: Any) -> None:
-        super().__init__(array)
-        self._stream, self._keep = stream, keep
-
-    def __dlpack__(self, *, stream: int | None = None, **options: Any) -> Any:
-        if stream is None:
-            self._stream.sync()
-        elif stream != -1:
-            import_module("cuda.core").Stream.from_handle(stream).wait(self._stream)
-        return self._capsule
+_HOST = "synk-"

@@ -50,6 +50,17 @@ def check_dtype(op: str | None, dtype: np.dtype, what: str) -> None:
         raise TypeError(f"{what}: complex numbers ({dtype}) have no {op!r}")
 
 
+def check_shapes(
+    doing: str, what: object, shapes: Sequence[tuple[int, ...]], hint: str = ""
+) -> None:
+    """Raise ShapeMismatch, naming every rank, unless all shapes are the same."""
+    if any(shape != shapes[0] for shape in shapes):
+        listed = ", ".join(f"rank {rank} {shape}" for rank, shape in enumerate(shapes))
+        raise ShapeMismatch(
+            f"cannot {doing} {what}: its shape differs between ranks: {listed}{hint}"
+        )
+
+
 def accumulator(op: str, dtype: np.dtype) -> np.dtype:
     """Return the dtype in which values of `dtype` are combined."""
     dtype = np.dtype(dtype)

@@ -15,6 +15,7 @@ from that if the function updates it.
 from __future__ import annotations
 
 import copy
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -79,6 +80,12 @@ def get_value(variable: SharedVariable) -> Any:
     return _taken_over(variable.container.storage)
 
 
+def has_value(variable: SharedVariable) -> bool:
+    """Tell whether the value of a shared variable is an array of JAX's."""
+    jax: Any = sys.modules.get("jax")
+    return jax is not None and isinstance(variable.container.storage[0], jax.Array)
+
+
 def _taken_over(storage: list[Any]) -> Any:
     """Return what a variable's storage holds, after making it an array of JAX's."""
     value = storage[0]
@@ -100,11 +107,15 @@ def set_value(variable: SharedVariable, value: Any) -> None:
     elif isinstance(value, np.ndarray):
         host.set_value(variable, value)
     else:  # the variable's own set_value would make it an array of numpy's
+        if _look_about:
+            wait([value])
         variable.container.storage[0] = value
 
 
 def as_output(value: Any) -> Any:
     """Return a value as an array that belongs to the caller."""
+    if _look_about:
+        wait([value])
     return np.array(value)
 
 
@@ -137,7 +148,7 @@ class _Program:
             _taken_over(storage)
         keys = [_key(var, draw=var in self._drawn) for var in self._streams]
         results = self._function(*args, *keys)
-        _wait([*results, *[storage[0] for storage in self._updated]])
+        wait([*results, *[storage[0] for storage in self._updated]])
         return results
 
 
@@ -154,7 +165,7 @@ _POLL = 20e-6
 """Seconds between looks at work that is not done."""
 
 
-def _wait(values: list[Any]) -> None:
+def wait(values: list[Any]) -> None:
     """Return when JAX has computed values; a stream's are a dict."""
     import jax
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 
 import numpy as np
@@ -11,34 +12,47 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from children import in_a_child
+from fake_nccl import Watched
 from test_device_buffers import (  # noqa: F401  the same, with NCCL
     test_a_training_step_on_devices_is_the_serial_one,
+    test_every_dtype_is_reduced_as_on_the_host,
     test_functions_without_a_mode_run_where_the_gpu_is,
     test_shapes_may_change_and_must_agree,
+)
+from test_device_collectives import (  # noqa: F401
+    test_a_function_updates_what_was_reduced_on_the_device,
+    test_a_rank_killed_in_the_middle_is_reported,
+    test_all_gather_is_exact_for_equal_and_for_differing_lengths,
+    test_an_average_weighs_each_value_by_the_rows_behind_it,
+    test_an_error_on_one_rank_ends_a_collective_on_all,
+    test_broadcast_gives_every_rank_the_masters_values,
+    test_differing_shapes_are_named_and_nothing_is_changed,
+    test_nan_wins_a_comparison_as_in_numpy,
+    test_reduce_changes_rank_0_alone_and_its_results_are_copies,
+    test_reductions_of_every_op_and_dtype_equal_numpys,
+    test_what_a_stage_reduces_is_not_written_to,
 )
 
 import synk
 from synk.comm.nccl import NcclTransport
 from synk.session import SESSION
 
+SESSION_MODULE = sys.modules["synk.session"]  # beside the function of that name
 OPS = {"sum": np.sum, "prod": np.prod, "min": np.min, "max": np.max}
 DTYPES = (
-    *("float16", "float32", "float64", "int8", "int32", "int64"),
+    *("float16", "bfloat16", "float32", "float64", "int8", "int32", "int64"),
     *("uint8", "uint32", "uint64"),
 )
 
 
-def worker_all_reduce(session, dtype, op, length):
-    """Combine an array of this rank with the others' on the GPU."""
-    import jax
+class WatchedNccl(Watched, NcclTransport):
+    """NCCL, for tests that count what it does or step in."""
 
-    transport = session.device_buffers._transport or NcclTransport(
-        session.comm, session.devices[session.rank].sharers > 1
-    )
-    session.device_buffers._transport = transport
-    mine = jax.numpy.asarray(values_of(session.rank, dtype, length))
-    into = jax.block_until_ready(jax.numpy.zeros_like(mine))
-    return np.asarray(transport.all_reduce(mine, op, into))
+
+@pytest.fixture(autouse=True)
+def watched(monkeypatch):
+    """Have tests that were written for a stand-in watch NCCL."""
+    monkeypatch.setattr(SESSION_MODULE, "NcclTransport", WatchedNccl)
 
 
 def values_of(rank, dtype, length):
@@ -46,18 +60,52 @@ def values_of(rank, dtype, length):
     return ((np.arange(length) + rank) % 3 + 1).astype(dtype)
 
 
+def worker_collectives(session, dtype, length):
+    """Return what every collective gives on this rank, by name."""
+    import jax
+    import jax.numpy as jnp
+
+    jax.config.update("jax_enable_x64", True)
+    transport = session.device_buffers.transport()
+
+    def mine():
+        return jnp.asarray(values_of(session.rank, dtype, length))
+
+    found = {f"all_reduce {op}": transport.all_reduce(mine(), op) for op in OPS}
+    root = session.size - 1
+    for op in OPS:
+        found[f"reduce {op}"] = transport.reduce(mine(), op, root)
+    found["broadcast"] = transport.broadcast(mine(), root)
+    room = jnp.zeros(session.size * length, dtype)
+    found["all_gather"] = transport.all_gather(mine(), room)
+    return {
+        name: None if value is None else np.asarray(value).astype("float64")
+        for name, value in found.items()
+    }
+
+
 @pytest.mark.parametrize("n", [2, 4])
 @in_a_child
-def test_nccl_combines_every_dtype_by_every_op(n):
+def test_nccl_combines_and_moves_every_dtype(n):
+    import ml_dtypes  # noqa: F401  makes bfloat16 a dtype
+
     with synk.session(devices=[0] * n):
         for dtype in DTYPES:
-            for op, ufunc in OPS.items():
-                for length in (1, 5, 1 << 20):
-                    found = SESSION.run(worker_all_reduce, dtype, op, length)
-                    given = [values_of(rank, dtype, length) for rank in range(n)]
-                    expected = ufunc(given, axis=0).astype(dtype)
-                    for of_rank in found:
-                        np.testing.assert_array_equal(of_rank, expected)
+            for length in (1, 5, 1 << 20):
+                given = [values_of(rank, dtype, length) for rank in range(n)]
+                given = [value.astype("float64") for value in given]
+                expected = {"broadcast": given[-1], "all_gather": np.concatenate(given)}
+                for op, ufunc in OPS.items():
+                    expected[f"all_reduce {op}"] = ufunc(given, axis=0)
+                    expected[f"reduce {op}"] = ufunc(given, axis=0)
+                for rank, of_rank in enumerate(
+                    SESSION.run(worker_collectives, dtype, length)
+                ):
+                    for name, value in of_rank.items():
+                        if name.startswith("reduce") and rank < n - 1:
+                            assert value is None
+                        else:
+                            np.testing.assert_array_equal(value, expected[name])
 
 
 @pytest.mark.parametrize("n", [2, 4])
@@ -112,7 +160,6 @@ def worker_die_in_all_reduce(session):
         os.kill(os.getpid(), signal.SIGKILL)
     import jax
 
-    from synk.engines.jax import _wait
+    from synk.engines.jax import wait
 
-    mine = jax.numpy.ones(5)
-    _wait([session.device_buffers._transport.all_reduce(mine, "sum", mine + 1)])
+    wait([session.device_buffers.transport().all_reduce(jax.numpy.ones(5), "sum")])

@@ -1,0 +1,241 @@
+"""Collectives on shared variables whose values lie on the ranks' GPUs.
+
+They go from device to device, and the results stay there; what the transport does not
+take, booleans for one, makes a way through the host. Values that go to the user, or
+come from there, pass through the host in any case: `collectives` moves those.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from pytensor.compile import SharedVariable
+
+from .comm.device import DeviceBuffers
+from .comm.ops import check_shapes
+from .comm.packing import Group, make_group, make_rows
+from .engines import jax
+from .homes import DETAILS, NO_WEIGHT, weights_of
+from .session import SESSION, Session
+
+Shapes = tuple[tuple[int, ...], ...]
+
+
+def lie_on_devices(variables: Sequence[SharedVariable]) -> bool:
+    """Tell whether a list is to be moved from device to device.
+
+    It is if one of the master's values lies on a GPU; the others are brought there.
+    """
+    return SESSION.device_buffers is not None and any(map(jax.has_value, variables))
+
+
+# -- reductions
+
+
+def master_reduce(
+    numbers: list[int], op: str, to_all: bool, in_place: bool = True
+) -> list[Any]:
+    """Combine the ranks' values; return the results, which are JAX's or numpy's."""
+    _leave_homes(SESSION, numbers)
+    return SESSION.run(worker_reduce, numbers, op, to_all, in_place)[0]
+
+
+def worker_reduce(
+    session: Session, numbers: list[int], op: str, to_all: bool, in_place: bool
+) -> list[Any] | None:
+    """Combine this rank's values with the others'."""
+    buffers = _prepare(session)
+    values, variables = _values(session, numbers), _variables(session, numbers)
+    results: dict[int, Any] = {}
+    for weights, some in _by_weights(session, numbers).items():
+        found = buffers.reduce(
+            (tuple(some), op, to_all),
+            [values[number] for number in some],
+            [op] * len(some),
+            weights,
+            to_all=to_all,
+            names=[variables[number] for number in some],
+        )
+        results.update(zip(some, map(_own, found), strict=True))
+    if session.rank and not to_all:
+        results.clear()
+    # All of them, before any variable is changed.
+    jax.wait(list(results.values()))
+    if in_place:
+        _store(session, results)
+    return None if session.rank else [results[number] for number in numbers]
+
+
+def _by_weights(
+    session: Session, numbers: list[int]
+) -> dict[tuple[float, ...], list[int]]:
+    """Return variables by what they weigh on the ranks; see `all_reduce`."""
+    mine = [session.registry.rows_of(number, NO_WEIGHT) for number in numbers]
+    words = session.comm.agree(mine[0] if len(set(mine)) == 1 else DETAILS)
+    if DETAILS not in words:
+        return {weights_of(words): numbers}
+    groups = defaultdict(list)
+    by_variable = zip(*session.comm.exchange(mine), strict=True)
+    for number, rows in zip(numbers, by_variable, strict=True):
+        groups[weights_of(rows)].append(number)
+    return groups
+
+
+# -- one value for all
+
+
+def master_broadcast(numbers: list[int], variables: list[SharedVariable]) -> None:
+    """Give every rank the master's values."""
+    _leave_homes(SESSION, numbers)
+    kinds = [(v.dtype.name, v.shape) for v in map(jax.get_value, variables)]
+    SESSION.run(worker_broadcast, numbers, kinds)
+
+
+def worker_broadcast(
+    session: Session, numbers: list[int], kinds: list[tuple[str, tuple[int, ...]]]
+) -> None:
+    """Take the master's values; they are of these dtypes and shapes."""
+    buffers = _prepare(session)
+    values = {} if session.rank else _values(session, numbers)
+    transport = buffers.transport()
+    results: dict[int, Any] = {}
+    of_host: list[int] = []
+    for dtype, places in _by_dtype([dtype for dtype, _ in kinds]).items():
+        some = [numbers[i] for i in places]
+        if not transport.supports(dtype):
+            of_host += some
+            continue
+        group = _as_one(dtype, tuple(kinds[i][1] for i in places))
+        if session.rank:
+            flat = group.nothing()
+        else:
+            flat = group.pack([values[number] for number in some], np.float64(1))
+        if group.elements:
+            flat = transport.broadcast(flat, 0)
+        results.update(zip(some, group.unpack(flat), strict=True))
+    if of_host:
+        left = session.leave({number: values[number] for number in of_host if values})
+        windows = session.comm.exchange(left)[0]
+        if session.rank:
+            found = [_own(session.array(windows[number])) for number in of_host]
+            results.update(zip(of_host, found, strict=True))
+    jax.wait(list(results.values()))
+    if session.rank:
+        _store(session, results)
+
+
+@lru_cache(maxsize=16)
+def _as_one(dtype: str, shapes: Shapes) -> Group:
+    return make_group(np.dtype(dtype), "sum", [], shapes)
+
+
+# -- the values of all ranks
+
+
+def master_all_gather(numbers: list[int]) -> list[np.ndarray]:
+    """Give every rank the values of all, along the first axis; return copies."""
+    _leave_homes(SESSION, numbers)
+    results = SESSION.run(worker_all_gather, numbers)[0]
+    return [np.array(result) for result in results]
+
+
+def worker_all_gather(session: Session, numbers: list[int]) -> list[Any] | None:
+    """Take the other ranks' values, and give them this rank's."""
+    buffers = _prepare(session)
+    values, variables = _values(session, numbers), _variables(session, numbers)
+    mine = {number: value.shape for number, value in values.items()}
+    by_rank = session.comm.exchange(mine)
+    shapes = {number: [of_rank[number] for of_rank in by_rank] for number in numbers}
+    for number in numbers:
+        if len({shape[1:] for shape in shapes[number]}) > 1:
+            check_shapes("gather", variables[number], shapes[number])
+    transport = buffers.transport()
+    results: dict[int, Any] = {}
+    of_host: list[int] = []
+    dtypes = [values[number].dtype.name for number in numbers]
+    for dtype, places in _by_dtype(dtypes).items():
+        some = [numbers[i] for i in places]
+        if not transport.supports(dtype):
+            of_host += some
+            continue
+        rows = _as_rows(dtype, tuple(tuple(shapes[number]) for number in some))
+        flat = rows.pack([values[number] for number in some])
+        whole = rows.room()
+        if whole.size:
+            whole = transport.all_gather(flat, whole)
+        results.update(zip(some, rows.unpack(whole), strict=True))
+    if of_host:
+        left = session.leave({number: values[number] for number in of_host})
+        for number, windows in zip(
+            of_host,
+            zip(*(w.values() for w in session.comm.exchange(left)), strict=True),
+            strict=True,
+        ):
+            results[number] = _own(np.concatenate(list(map(session.array, windows))))
+    jax.wait(list(results.values()))
+    _store(session, results)
+    return None if session.rank else [results[number] for number in numbers]
+
+
+_as_rows = lru_cache(maxsize=16)(make_rows)
+
+
+# -- variables of a rank
+
+
+def _prepare(session: Session) -> DeviceBuffers:
+    """Return the rank's buffers, with JAX ready for values of 64 bits."""
+    import jax
+
+    jax.config.update("jax_enable_x64", True)  # no function may have done so here
+    assert session.device_buffers is not None
+    return session.device_buffers
+
+
+def _variables(session: Session, numbers: list[int]) -> dict[int, SharedVariable]:
+    return {number: session.registry.variables[number] for number in numbers}
+
+
+def _values(session: Session, numbers: list[int]) -> dict[int, Any]:
+    """Return values by number, on this rank's device."""
+    variables = _variables(session, numbers)
+    return {number: jax.get_value(var) for number, var in variables.items()}
+
+
+def _by_dtype(dtypes: Sequence[str]) -> dict[str, list[int]]:
+    """Return positions by dtype."""
+    places = defaultdict(list)
+    for i, dtype in enumerate(dtypes):
+        places[dtype].append(i)
+    return places
+
+
+def _own(value: Any) -> Any:
+    """Return a result on the device; the host's lies in memory that is used again."""
+    if isinstance(value, np.ndarray):
+        import jax.numpy as jnp
+
+        return jnp.array(value, copy=True)
+    return value
+
+
+def _store(session: Session, results: dict[int, Any]) -> None:
+    """Make results the values of variables."""
+    for number, value in results.items():
+        session.registry.forget_rows(number)
+        jax.set_value(session.registry.variables[number], value)
+    if session.rank:
+        _leave_homes(session, list(results))
+
+
+def _leave_homes(session: Session, numbers: list[int]) -> None:
+    """Give back the shared memory that values had.
+
+    The master does that first: what has no home there gets a new one on all ranks.
+    """
+    for number in numbers:
+        session.homes.forget(number)

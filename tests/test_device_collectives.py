@@ -1,0 +1,430 @@
+"""Collectives on variables that lie on devices: JAX on the CPU, and fake_nccl."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import fake_nvml
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from children import in_a_child
+from fake_nccl import UNKNOWN, ByExchange, Watched, without_nccl
+from reference import assert_same, ops_of, reduced, values_of
+
+import synk
+from synk.engines import jax as engine
+from synk.replication import master_replicate_variables
+from synk.session import SESSION
+
+SESSION_MODULE = sys.modules["synk.session"]  # beside the function of that name
+DTYPES = (
+    *("float16", "float32", "float64", "int8", "int64", "uint32"),
+    *("int16", "bool", "complex64"),
+)
+SHAPES = [(), (5,), (0,), (2, 3)]
+
+
+@pytest.fixture(autouse=True)
+def gpus(monkeypatch):
+    """Pretend to have GPUs, and keep JAX on the CPU."""
+    fake_nvml.install(monkeypatch, [None] * 4)
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.setattr(SESSION_MODULE, "NcclTransport", ByExchange)
+
+
+def worker_take(session, numbers):
+    """Bring variables to this rank's device."""
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    for number in numbers:
+        engine.get_value(session.registry.variables[number])
+
+
+def worker_look(session, numbers):
+    """Tell how often this rank's transport was used, and which values lie there."""
+    buffers = session.device_buffers
+    calls = getattr(buffers._transport, "calls", 0)
+    variables = [session.registry.variables[number] for number in numbers]
+    return calls, [engine.has_value(var) for var in variables]
+
+
+def take(variables):
+    SESSION.run(worker_take, master_replicate_variables(variables))
+
+
+def look(variables):
+    return SESSION.run(worker_look, [SESSION.numbers[var] for var in variables])
+
+
+def give(variables, by_rank):
+    """Give every rank values of its own, on its device."""
+    for rank, values in enumerate(by_rank):
+        synk.set_value(rank, variables, values)
+    take(variables)
+
+
+def shared_of(value):
+    return pytensor.shared(np.zeros((1,) * np.ndim(value), np.asarray(value).dtype))
+
+
+def right_of(op, values):
+    right = reduced(op, values)
+    dtype = values[0].dtype
+    if op == "avg" and dtype.kind in "iu":
+        return np.rint(right.astype("float64")).astype(dtype)
+    return right
+
+
+def assert_reduced(found, op, values):
+    if op == "avg" and values[0].dtype.kind in "iu":
+        assert found.dtype == values[0].dtype
+        wrong = found.astype("longdouble") - right_of(op, values).astype("longdouble")
+        assert abs(wrong).max(initial=0) <= max(1, 2**-50 * np.iinfo(found.dtype).max)
+    else:
+        assert_same(found, right_of(op, values), 4, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [2, 3])
+@in_a_child
+def test_reductions_of_every_op_and_dtype_equal_numpys(n):
+    kinds = [(dtype, shape) for dtype in DTYPES for shape in SHAPES]
+    with synk.session(devices=[0] * n):
+        everyone = {kind: shared_of(values_of(*kind)) for kind in kinds}
+        for seed, op in enumerate(("avg", "sum", "prod", "min", "max")):
+            some = [kind for kind in kinds if op in ops_of(kind[0])]
+            variables = [everyone[kind] for kind in some]
+            by_rank = [
+                [values_of(*kind, seed, i, rank) for i, kind in enumerate(some)]
+                for rank in range(n)
+            ]
+            give(variables, by_rank)
+            before = look(variables)[0][0]
+            kept = synk.reduce(variables, op, in_place=False)
+            for rank in range(n):
+                for found, own in zip(
+                    synk.get_value(rank, variables), by_rank[rank], strict=True
+                ):
+                    assert_same(found, own, 0)
+            synk.all_reduce(variables, op)
+            for calls, on_device in look(variables):
+                assert all(on_device)
+                known = {dtype for dtype, _ in some} - UNKNOWN
+                if op == "avg":
+                    known = {dtype for dtype in known if dtype.startswith("float")}
+                assert calls - before == 2 * len(known)
+            all_values = [synk.get_value(rank, variables) for rank in range(n)]
+            for i in range(len(some)):
+                values = [of_rank[i] for of_rank in by_rank]
+                for found in (kept[i], *(of_rank[i] for of_rank in all_values)):
+                    assert_reduced(found, op, values)
+
+
+@in_a_child
+def test_reduce_changes_rank_0_alone_and_its_results_are_copies():
+    by_rank = [[np.arange(3.0) + rank, np.float32(rank)] for rank in range(3)]
+    variables = [shared_of(value) for value in by_rank[0]]
+    with synk.session(devices=[0] * 3):
+        give(variables, by_rank)
+        results = synk.reduce(variables, "sum")
+        assert_same(results[0], np.arange(3.0) * 3 + 3)
+        assert_same(results[1], np.float32(3))
+        results[0][...] = 7
+        assert_same(synk.get_value(0, variables[0]), np.arange(3.0) * 3 + 3)
+        for rank in (1, 2):
+            for found, own in zip(
+                synk.get_value(rank, variables), by_rank[rank], strict=True
+            ):
+                assert_same(found, own)
+        assert all(on_device == [True, True] for _, on_device in look(variables))
+
+
+@in_a_child
+def test_nan_wins_a_comparison_as_in_numpy():
+    """NCCL's own minimum and maximum pass over it."""
+    special = np.array([np.nan, np.inf, -np.inf, -0.0, 1.5, -2.5, -np.nan])
+    other = np.array([1.0, 2.0, 3.0, 1.0, -1.5, np.nan, 2.0])
+    dtypes = ("float16", "float32", "float64")
+    variables = [pytensor.shared(np.zeros(7, dtype)) for dtype in dtypes]
+    with synk.session(devices=[0, 0]):
+        for op, ufunc in (("min", np.minimum), ("max", np.maximum)):
+            for pair in ((special, other), (other, special)):
+                give(variables, [[v.astype(dtype) for dtype in dtypes] for v in pair])
+                synk.all_reduce(variables, op)
+                for rank in (0, 1):
+                    for found, dtype in zip(
+                        synk.get_value(rank, variables), dtypes, strict=True
+                    ):
+                        assert_same(found, ufunc(*pair).astype(dtype), 0)
+        assert [calls for calls, _ in look(variables)] == [12, 12]
+
+
+@in_a_child
+def test_an_average_weighs_each_value_by_the_rows_behind_it():
+    x = pt.vector("x")
+    a, b, c = (pytensor.shared(np.nan, name=name) for name in "abc")
+    with synk.session(devices=[0] * 3):
+        f = synk.function([x], updates={a: x.mean()})
+        g = synk.function([x], updates={b: x.mean()})
+        rows = np.arange(7.0) ** 2
+        f(rows)
+        g(rows[3:4])  # two ranks have no rows: their NaN is left out
+        give([c], [[rank**2.0] for rank in range(3)])
+        assert_same(synk.reduce([a, b], in_place=False)[1], rows[3])
+        synk.all_reduce([a, b, c])
+        for rank in range(3):
+            assert_same(synk.get_value(rank, a), rows.mean(), 8)
+            assert_same(synk.get_value(rank, b), rows[3])
+            assert_same(synk.get_value(rank, c), np.array(5 / 3), 8)
+        f(rows)
+        synk.set_value(2, a, 3.0)  # no rows behind this one: all count alike
+        synk.all_reduce(a)
+        expected = np.mean([rows[:3].mean(), rows[3:5].mean(), 3])
+        assert_same(synk.get_value(1, a), expected, 8)
+        assert look([a])[0][0]
+
+
+@in_a_child
+def test_a_function_updates_what_was_reduced_on_the_device():
+    """The classical way: gradients in variables, reduced, used by another function."""
+    random = np.random.default_rng(0)
+    rows, start = random.normal(size=(11, 4)), random.normal(size=4)
+    x = pt.matrix("x")
+
+    def train(function, all_reduce, **options):
+        w, dw = pytensor.shared(start), pytensor.shared(np.zeros(4))
+        loss = (pt.tanh(x @ w) ** 2).mean()
+        gradient = function([x], loss, updates={dw: pytensor.grad(loss, w)}, **options)
+        step = function([], updates={w: w - 0.5 * dw}, **options)
+        for _ in range(3):
+            gradient(rows)
+            all_reduce(dw)
+            step()
+        return w
+
+    expected = train(pytensor.function, lambda dw: None, mode="FAST_COMPILE")
+    with synk.session(devices=[0] * 3):
+        w = train(synk.function, synk.all_reduce)
+        for rank in range(3):
+            found = synk.get_value(rank, w)
+            np.testing.assert_allclose(found, expected.get_value(), rtol=1e-12)
+
+
+@in_a_child
+def test_differing_shapes_are_named_and_nothing_is_changed():
+    a, b = pytensor.shared(np.zeros((1, 2)), name="a"), pytensor.shared(0.0, name="b")
+    with synk.session(devices=[0] * 3):
+        parts = [[np.full((rank + 1, 2), 1.0 * rank), 1.0] for rank in range(3)]
+        give([a, b], parts)
+        for reduction in (synk.all_reduce, synk.reduce):
+            for op in ("avg", "max"):
+                with pytest.raises(synk.ShapeMismatch) as caught:
+                    reduction([b, a], op)
+                text = str(caught.value)
+                assert f"reduce by {op!r} a" in text
+                for rank in range(3):
+                    assert f"rank {rank} ({rank + 1}, 2)" in text
+        for rank, (part, _) in enumerate(parts):
+            assert_same(synk.get_value(rank, a), part)
+            assert_same(synk.get_value(rank, b), np.array(1.0))
+        synk.broadcast(a)
+        synk.all_reduce([a, b], "sum")
+        for rank in range(3):
+            assert_same(synk.get_value(rank, a), np.zeros((1, 2)))
+            assert_same(synk.get_value(rank, b), np.array(3.0))
+
+
+@in_a_child
+def test_broadcast_gives_every_rank_the_masters_values():
+    values = [values_of(dtype, shape) for dtype in DTYPES for shape in ((0,), (2, 3))]
+    values += [np.float32(3), np.array([np.nan, -0.0])]
+    stream = pytensor.shared(np.random.default_rng(0))
+    on_host = pytensor.shared(np.arange(3.0))
+    variables = [shared_of(value) for value in values]
+    with synk.session(devices=[0] * 3):
+        others = [np.zeros((1,) * value.ndim, value.dtype) for value in values]
+        give(variables, [values, others, others])
+        on_host.set_value(np.arange(4.0))
+        synk.broadcast([stream, on_host, *variables])
+        for rank in range(3):
+            assert_same(synk.get_value(rank, on_host), np.arange(4.0))
+            found = synk.get_value(rank, variables)
+            for one, value in zip(found, values, strict=True):
+                assert_same(one, value, 0)
+        known = {value.dtype.name for value in values} - UNKNOWN
+        for calls, on_device in look([*variables, on_host]):
+            assert calls == len(known)
+            assert on_device == [True] * len(variables) + [False]
+        draws = [synk.get_value(rank, stream).random() for rank in range(3)]
+        assert len(set(draws)) == 3
+
+
+@pytest.mark.parametrize("lengths", [(2, 2, 2), (3, 0, 1)])
+@in_a_child
+def test_all_gather_is_exact_for_equal_and_for_differing_lengths(lengths):
+    kinds = [(dtype, trail) for dtype in DTYPES for trail in ((), (2,))]
+    kinds += [("float32", (0,))]
+    by_rank = [
+        [
+            values_of(dtype, (length, *trail), i, rank)
+            for i, (dtype, trail) in enumerate(kinds)
+        ]
+        for rank, length in enumerate(lengths)
+    ]
+    variables = [shared_of(value) for value in by_rank[0]]
+    with synk.session(devices=[0] * 3):
+        give(variables, by_rank)
+        results = synk.all_gather(variables)
+        all_values = [synk.get_value(rank, variables) for rank in range(3)]
+        for i, result in enumerate(results):
+            right = np.concatenate([of_rank[i] for of_rank in by_rank])
+            for found in (result, *(of_rank[i] for of_rank in all_values)):
+                assert_same(found, right, 0)
+        known = {dtype for dtype, _ in kinds} - UNKNOWN
+        for calls, on_device in look(variables):
+            assert calls == len(known)
+            assert all(on_device)
+
+
+@in_a_child
+def test_all_gather_names_shapes_that_do_not_fit():
+    a, c = pytensor.shared(np.zeros((1, 2)), name="a"), pytensor.shared(0.0, name="c")
+    with synk.session(devices=[0, 0]):
+        give([a, c], [[np.zeros((1, 2)), 0.0], [np.zeros((1, 3)), 0.0]])
+        with pytest.raises(synk.ShapeMismatch, match=r"0 \(1, 2\), rank 1 \(1, 3\)"):
+            synk.all_gather(a)
+        with pytest.raises(ValueError, match=r"c has no (dimensions|rows)"):
+            synk.all_gather(c)
+        assert synk.get_shapes(a) == [(1, 2), (1, 3)]
+
+
+@in_a_child
+def test_values_on_the_host_stay_there():
+    a = pytensor.shared(np.ones(3))
+    with synk.session(devices=[0, 0]):
+        synk.all_reduce(a, "sum")
+        synk.all_gather(a)
+        synk.broadcast(a)
+        assert_same(synk.get_value(1, a), np.full(6, 2.0))
+        assert look([a]) == [(0, [False])] * 2
+
+
+def on_all(variables):
+    """Return every collective that goes from device to device."""
+    return {
+        "all_reduce": lambda: synk.all_reduce(variables, "sum"),
+        "reduce": lambda: synk.reduce(variables, "max"),
+        "broadcast": lambda: synk.broadcast(variables),
+        "all_gather": lambda: synk.all_gather(variables),
+    }
+
+
+def fail_on_rank_1(comm):
+    if comm.rank == 1:
+        raise ZeroDivisionError("on the way")
+
+
+@in_a_child
+def test_an_error_on_one_rank_ends_a_collective_on_all():
+    a = pytensor.shared(np.zeros(3))
+    with synk.session(devices=[0] * 3):
+        give([a], [[np.ones(3) * rank] for rank in range(3)])
+        for made, collective in enumerate(on_all([a]).values(), 1):
+            SESSION.run(worker_arm, "fail")
+            with pytest.raises(ZeroDivisionError, match="on the way") as caught:
+                collective()
+            assert "rank 1 of 3" in "".join(caught.value.__notes__)
+            for rank in range(3):
+                assert_same(synk.get_value(rank, a), np.ones(3) * rank)
+            SESSION.run(worker_arm, None)
+            assert_same(synk.reduce(a, "sum", in_place=False), np.full(3, 3.0))
+            # All have connected anew.
+            assert SESSION.run(worker_made) == [made + 1] * 3
+
+
+def worker_arm(session, what):
+    """Have the next collectives fail on rank 1, or end it."""
+    ways = {"fail": fail_on_rank_1, "die": die_on_rank_1, None: lambda comm: None}
+    Watched.before = staticmethod(ways[what])
+
+
+def worker_made(session):
+    """Return how many transports this rank has made."""
+    return Watched.made
+
+
+def die_on_rank_1(comm):
+    if comm.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "reduce", "broadcast", "all_gather"])
+@in_a_child
+def test_a_rank_killed_in_the_middle_is_reported(name):
+    a = pytensor.shared(np.zeros(3))
+    with synk.session(devices=[0] * 3):
+        give([a], [[np.ones(3)]] * 3)
+        SESSION.run(worker_arm, "die")
+        for _ in range(2):  # later calls, too
+            with pytest.raises(synk.WorkerDied) as caught:
+                on_all([a])[name]()
+            assert caught.value.rank == 1
+            assert caught.value.signal == signal.SIGKILL
+    assert_same(a.get_value(), np.ones(3))
+
+
+@in_a_child
+def test_without_nccl_the_host_moves_the_values():
+    SESSION_MODULE.NcclTransport = without_nccl  # in this child
+    a, b = pytensor.shared(np.zeros(3)), pytensor.shared(np.zeros(1, "int8"))
+    with synk.session(devices=[0, 0]):
+        give([a, b], [[np.ones(3), np.int8([4])], [np.ones(3) * 2, np.int8([5])]])
+        with pytest.warns(RuntimeWarning, match="through the host.*'nccl'"):
+            synk.all_reduce([a, b], "sum")
+        for rank in (0, 1):
+            assert_same(synk.get_value(rank, a), np.full(3, 3.0))
+            assert_same(synk.get_value(rank, b), np.int8([9]))
+        synk.set_value(1, a, np.zeros(2))
+        assert_same(synk.all_gather(a), np.array([3.0, 3, 3, 0, 0]))
+        synk.set_value(1, a, np.zeros(2))
+        synk.broadcast(a)
+        assert_same(synk.get_value(1, a), np.array([3.0, 3, 3, 0, 0]))
+        assert look([a, b])[1] == (0, [True, True])
+
+
+@in_a_child
+def test_buffers_go_with_the_variables():
+    a, b = pytensor.shared(np.zeros(3)), pytensor.shared(np.zeros(2, "int16"))
+    with synk.session(devices=[0, 0]):
+        give([a, b], [[np.ones(3), np.int16([1, 2])]] * 2)
+        synk.all_reduce([a, b], "sum")
+        assert SESSION.run(worker_count_buffers) == [(1, 1)] * 2
+        del b
+        synk.all_reduce(a, "sum")
+        assert SESSION.run(worker_count_buffers) == [(1, 0)] * 2
+        assert_same(synk.get_value(1, a), np.full(3, 4.0))
+
+
+def worker_count_buffers(session):
+    """Return how many buffers this rank has on its device and on the host."""
+    return len(session.device_buffers._buffers), len(session.flats._buffers)
+
+
+@in_a_child
+def test_what_a_stage_reduces_is_not_written_to():
+    """The transport may use the memory of what it is given: it gets copies."""
+    x, s = pt.vector("x"), pytensor.shared(np.zeros(2))
+    own, total = x[:2] * 1.0, synk.ops.all_reduce(s, "sum")
+    with synk.session(devices=[0, 0]):
+        f = synk.function([x], [(own, "gather"), (total, None)], updates={s: own})
+        f(np.arange(4.0))
+        for _ in range(2):
+            mine, reduced_ = f(np.arange(4.0))
+            assert_same(mine, np.arange(4.0))
+            assert_same(reduced_, np.array([2.0, 4.0]))
+            assert_same(synk.get_value(1, s), np.array([2.0, 3.0]))
