@@ -32,6 +32,7 @@ from .errors import (
 from .explain import Explanation
 from .forking import close, fork, is_forked, rank, session, size
 from .function import Function, function
+from .loss_scaling import LossScale
 from .ops import grad
 from .replication import distribute
 from .timeline import trace
@@ -46,6 +47,7 @@ __all__ = [
     "Data",
     "Explanation",
     "Function",
+    "LossScale",
     "RankTimeout",
     "RemoteError",
     "RemoteTraceback",

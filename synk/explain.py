@@ -108,6 +108,7 @@ def explain(
         "outputs": _outputs(spec),
         "stages": stages,
         "updates": _updates(spec),
+        "precision": spec.precision,
         "shapes_compiled": programs.shapes_compiled(),
         "calls": None,
         "serial": None,

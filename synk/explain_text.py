@@ -29,6 +29,8 @@ def render(content: dict[str, Any]) -> str:
             for update in content["updates"]
         ]
         lines += _entry("updates", ", ".join(texts))
+    if content["precision"] is not None:
+        lines += _entry("products", f"of float32 in {content['precision']}")
     if (shapes := content["shapes_compiled"]) is not None:
         text = f"by JAX, on rank 0 for {shapes} shape{'s' * (shapes != 1)} of arguments"
         lines += _entry("compiled", text)

@@ -25,6 +25,7 @@ from .calls import combine_outputs, worker_call
 from .compiler.programs import kind_of_call
 from .compiler.spec import FunctionSpec, make_spec
 from .data import data
+from .engines import engine_for
 from .errors import StateError
 from .explain import Explanation, explain
 from .inputs import (
@@ -36,6 +37,7 @@ from .inputs import (
     gather_rows,
     stage,
 )
+from .precision import check_engine
 from .replication import Replicas
 from .runs import Plan, combine_runs, count_calls, in_launches, stacked, worker_run
 from .serial import SerialRun
@@ -55,6 +57,7 @@ def function(
     mode: Any = None,
     name: str | None = None,
     strict: bool = False,
+    precision: str | None = None,
     **pytensor_kwargs: Any,
 ) -> Function:
     """Make a function that runs on every rank; like ``pytensor.function``.
@@ -92,6 +95,10 @@ def function(
     strict : bool
         Make what would be a :class:`SplitWarning` an error, and look at every
         :func:`synk.ops.all_reduce` in the graph as well.
+    precision : {None, "float32", "tensorfloat32", "bfloat16", "float16"}
+        In what products of float32, and convolutions, are computed; all else stays
+        float32. In JAX mode; see :doc:`precision`. None leaves it to JAX's option
+        ``jax_default_matmul_precision``, which is float32 on ranks.
     **pytensor_kwargs
         Further arguments of ``pytensor.function``.
 
@@ -122,6 +129,9 @@ def function(
     """
     if SESSION.state == "worker":
         raise StateError(f"this is rank {SESSION.rank}, a worker: no functions here")
+    if mode is not None or SESSION.state == "running":
+        # Otherwise the mode is settled when it is first used: ranks on GPUs have JAX's.
+        check_engine(precision, engine_for(mode))
     return Function(
         make_spec(
             inputs,
@@ -134,6 +144,7 @@ def function(
             name,
             pytensor_kwargs,
             strict=strict,
+            precision=precision,
         )
     )
 
@@ -208,8 +219,9 @@ class Function:
             Before that, run the plain function on all rows in the master as well,
             without a change to anything, and compare: the outputs, and on every rank
             the variables whose updates follow from what was reduced. Floats may differ
-            by 1e-5 (float32) or 1e-9 (float64) of the largest value, or by what
-            rounding errors explain, integers not.
+            by 1e-5 (float32) or 1e-9 (float64) of the largest value, more behind
+            products of another `precision`, or by what rounding errors explain,
+            integers not.
             Takes a compilation at the first time, and all cores.
 
         Returns

@@ -20,8 +20,12 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.type import DenseTensorType
 
+from .precision import EPSILONS, has_product
+
 TOLERANCES = {
+    "bfloat16": 2e-2,
     "float16": 1e-2,
+    "tensorfloat32": 1e-2,
     "float32": 1e-5,
     "float64": 1e-9,
     "complex64": 1e-5,
@@ -104,10 +108,16 @@ def change(one: Any, other: Any) -> float:
     return float(np.max(np.abs(one - other), initial=0))
 
 
-def coarsest(var: Variable) -> str | None:
+def coarsest(var: Variable, precision: str | None = None) -> str | None:
     """Return the dtype of the coarsest floats that one is computed in.
 
     None for a variable that is no float itself, and must be equal.
+
+    Parameters
+    ----------
+    var : Variable
+    precision : str, optional
+        Of products of float32.
     """
     if var.type.dtype not in TOLERANCES:
         return None
@@ -117,7 +127,14 @@ def coarsest(var: Variable) -> str | None:
         if (found.owner is not None or found is var)
         and isinstance(found.type, DenseTensorType)
     ]
+    if precision in EPSILONS and has_product(var):
+        computed.append(precision)
     return max(computed, key=lambda dtype: TOLERANCES.get(dtype, 0))
+
+
+def epsilon(dtype: str) -> float:
+    """Return the distance from 1 to the next float."""
+    return EPSILONS.get(dtype) or float(np.finfo(dtype).eps)
 
 
 def difference(

@@ -32,7 +32,7 @@ from .engines import engine_for, host
 from .errors import SerialMismatch
 from .inputs import check_arguments, gather_rows, take_share
 from .memory.rows import RowTaker
-from .rounding import TOLERANCES, Rounding, coarsest, difference
+from .rounding import TOLERANCES, Rounding, coarsest, difference, epsilon
 from .session import SESSION
 
 
@@ -154,6 +154,7 @@ class SerialRun:
             spec.mode,
             spec.name,
             spec.options,
+            spec.precision,
         )
 
     # -- comparing
@@ -249,10 +250,10 @@ class SerialRun:
         complaints = []
 
         def compared(value: Any, place: int, var: Variable) -> str | None:
-            dtype = coarsest(var)
+            dtype = coarsest(var, spec.precision)
             if dtype is None:
                 return difference(value, serial[place], 0)
-            allowed = partial(rounding.allowed, place, float(np.finfo(dtype).eps))
+            allowed = partial(rounding.allowed, place, epsilon(dtype))
             return difference(value, serial[place], TOLERANCES[dtype], allowed)
 
         places = {i: place for place, i in enumerate(subset)}

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
+from children import in_a_child
 
 import synk
 
@@ -27,10 +28,22 @@ NARRATIVE = (
     "nn",
     "moving",
 )
+BY_JAX = ("precision",)
+"""In a child: where JAX has computed something, no rank can be forked any more."""
 
 
 @pytest.mark.parametrize("name", NARRATIVE)
 def test_the_examples_of_a_page_run_and_give_what_it_shows(name):
+    run_examples(name)
+
+
+@pytest.mark.parametrize("name", BY_JAX)
+@in_a_child
+def test_the_examples_of_a_page_in_jax_mode_run_and_give_what_it_shows(name):
+    run_examples(name)
+
+
+def run_examples(name: str) -> None:
     try:
         results = doctest.testfile(
             str(DOCS / f"{name}.rst"),
@@ -63,7 +76,7 @@ PUBLIC = public_names()
 
 def test_all_pages_with_examples_are_run():
     with_examples = {page.stem for page in PAGES if ">>> " in page.read_text()}
-    assert with_examples == set(NARRATIVE)
+    assert with_examples == {*NARRATIVE, *BY_JAX}
 
 
 def test_the_api_page_has_every_public_name_and_no_other():

@@ -26,6 +26,7 @@ from ..comm.ops import Accumulator, result_dtype, shares
 from ..engines import Engine, engine_for
 from ..memory.partition import Selection, count, cuts, part
 from ..memory.rows import RowTaker, take_rows
+from ..precision import check_engine
 from ..timing import COMMON, COMPUTE, ROWS, UNCOUNTED, Times
 from .sizes import sizes_from_inputs
 from .spec import FunctionSpec
@@ -63,6 +64,7 @@ class Programs:
         self.number = number
         self.spec = spec
         self.engine: Engine = engine_for(spec.mode)
+        check_engine(spec.precision, self.engine)
         self.label = f"function {spec.name!r}" if spec.name else "a function"
         self.row_updates: list[int] = []
         self.other_updates: list[int] = []
@@ -136,6 +138,7 @@ class Programs:
             spec.mode,
             spec.name,
             spec.options,
+            spec.precision,
         )
 
     # -- running

@@ -20,6 +20,7 @@ from pytensor.tensor.type import DenseTensorType
 
 from ..comm.ops import OPS, REDUCE_OPS, check_dtype, check_op
 from ..ops import AllReduce, is_reduced
+from ..precision import check_precision
 from .domain import Same, Value
 from .drift import complaint, drifting
 from .proof import Finding, examine, prove, reductions, say, warn_or_raise
@@ -50,6 +51,8 @@ class FunctionSpec:
     mode: Any = None
     name: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
+    precision: str | None = None
+    """Of products of float32; None for what JAX is set to."""
 
     @property
     def row_inputs(self) -> list[Variable]:
@@ -94,6 +97,7 @@ def make_spec(
     name: str | None,
     options: dict[str, Any],
     strict: bool = False,
+    precision: str | None = None,
 ) -> FunctionSpec:
     """Check the arguments of `synk.function`; see there.
 
@@ -112,6 +116,7 @@ def make_spec(
         [] if bcast_inputs is None else bcast_inputs, "bcast_inputs"
     )
     get_mode(mode)  # raises for one that there is not
+    check_precision(precision)
     _check_distinct([*inputs, *bcast_inputs])
     for var in inputs:
         _check_rows(var, "input")
@@ -145,6 +150,7 @@ def make_spec(
         mode=mode,
         name=name,
         options=options,
+        precision=precision,
     )
     _check_roots(spec)
     _check_used(spec)

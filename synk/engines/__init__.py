@@ -19,6 +19,7 @@ class Engine(Protocol):
 
     NEEDS_SIZES: bool
     ON_DEVICE: bool
+    HAS_PRECISIONS: bool
 
     def compile_graph(
         self,
@@ -28,6 +29,7 @@ class Engine(Protocol):
         mode: Any,
         name: str | None,
         options: dict[str, Any],
+        precision: str | None = None,
     ) -> Callable[..., list[Any]]:
         """Compile a graph to a function of arrays that returns a list of arrays."""
 

@@ -16,6 +16,8 @@ NEEDS_SIZES = False
 """Shapes may come as the values of arguments."""
 ON_DEVICE = False
 """Values lie in the memory of the host."""
+HAS_PRECISIONS = False
+"""Products of float32 are computed as such."""
 
 
 def compile_graph(
@@ -25,6 +27,7 @@ def compile_graph(
     mode: Any,
     name: str | None,
     options: dict[str, Any],
+    precision: str | None = None,
 ) -> Callable[..., list[np.ndarray]]:
     """Compile a graph to a function of arrays that returns a list of arrays.
 

@@ -28,11 +28,15 @@ from pytensor.graph.traversal import graph_inputs
 from pytensor.tensor.random.type import RandomType
 
 from . import host
+from .jax_factors import mode_for
+from .jax_products import lowered_in
 
 NEEDS_SIZES = True
 """Shapes must follow from those of arguments."""
 ON_DEVICE = True
 """Values lie where JAX computes: on the rank's GPU, if it has one."""
+HAS_PRECISIONS = True
+"""Products of float32 can be computed in others."""
 
 
 def compile_graph(
@@ -42,6 +46,7 @@ def compile_graph(
     mode: Any,
     name: str | None,
     options: dict[str, Any],
+    precision: str | None = None,
 ) -> Callable[..., list[Any]]:
     """Compile a graph to a function of arrays that returns a list of JAX's arrays.
 
@@ -59,18 +64,19 @@ def compile_graph(
     graphs = clone_replace([*outputs, *news], stand_ins)
     n = len(outputs)
     drawn = {var for var, _ in updates if _is_stream(var)}
-    function = host.make_function(
-        [*inputs, *stand_ins.values()],
-        graphs[:n],
-        [
-            (var, new)
-            for (var, _), new in zip(updates, graphs[n:], strict=True)
-            if var not in drawn
-        ],
-        mode,
-        name,
-        options,
-    )
+    with lowered_in(precision):
+        function = host.make_function(
+            [*inputs, *stand_ins.values()],
+            graphs[:n],
+            [
+                (var, new)
+                for (var, _), new in zip(updates, graphs[n:], strict=True)
+                if var not in drawn
+            ],
+            mode_for(mode, precision),
+            name,
+            options,
+        )
     updated = [var for var, _ in updates if var not in drawn]
     return _Program(function, updated, streams, drawn)
 

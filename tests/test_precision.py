@@ -1,0 +1,345 @@
+"""Products in other precisions, beside JAX written by hand, numpy, and torch."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from children import in_a_child
+from pytensor.compile.builders import OpFromGraph
+from reference import PY
+
+import synk
+
+EPSILON = {"bfloat16": 2.0**-7, "float16": 2.0**-10}
+SHORT = tuple(EPSILON)
+
+
+def exactly() -> None:
+    """Have XLA make each conversion; before JAX starts."""
+    os.environ["XLA_FLAGS"] = "--xla_allow_excess_precision=false"
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng([seed, *shape]).normal(size=shape).astype("float32")
+
+
+def rounded(value, dtype: str) -> np.ndarray:
+    """Return numbers rounded to a type of 16 bits, by numpy."""
+    import ml_dtypes
+
+    return np.asarray(value).astype(getattr(ml_dtypes, dtype, dtype)).astype("float64")
+
+
+# -- each product, and its gradients ---------------------------------------------------
+
+
+def conv_by_hand(ndim: int, stride: int):
+    from jax import lax
+
+    axes = "DHW"[-ndim:]
+    names = ("NC" + axes, "OI" + axes, "NC" + axes)
+
+    def conv(x, w):
+        return lax.conv_general_dilated(
+            x, w, (stride,) * ndim, "VALID", dimension_numbers=names
+        )
+
+    return conv
+
+
+def transposed_by_hand(x, w):
+    import jax
+
+    shape = jax.ShapeDtypeStruct((x.shape[0], w.shape[1], 10, 12), x.dtype)
+    conv = conv_by_hand(2, 2)
+    return jax.linear_transpose(lambda image: conv(image, w), shape)(x)[0]
+
+
+def products() -> dict:
+    """Return, by name, a product in a graph, the same in JAX, and factors."""
+    import jax.numpy as jnp
+
+    return {
+        "dot": (pt.dot, jnp.dot, normal(40, 300), normal(300, 30)),
+        "matrix and vector": (pt.dot, jnp.dot, normal(40, 300), normal(300)),
+        "batched dot": (
+            pt.matmul,
+            jnp.matmul,
+            normal(4, 20, 100),
+            normal(4, 100, 3),
+        ),
+        "broadcast": (pt.matmul, jnp.matmul, normal(4, 20, 100), normal(100, 3)),
+        "einsum": (
+            lambda x, w: pt.einsum("ijk,klm->ijlm", x, w),
+            lambda x, w: jnp.einsum("ijk,klm->ijlm", x, w),
+            normal(4, 5, 30),
+            normal(30, 3, 6),
+        ),
+        "convolve": (
+            lambda x, w: pt.signal.convolve1d(x, w, mode="valid"),
+            lambda x, w: jnp.convolve(x, w, mode="valid"),
+            normal(90),
+            normal(17),
+        ),
+        "conv2d": (
+            lambda x, w: synk.nn.conv2d(x, w, subsample=2, filter_flip=False),
+            conv_by_hand(2, 2),
+            normal(3, 5, 10, 12),
+            normal(4, 5, 3, 3),
+        ),
+        "conv3d": (
+            lambda x, w: synk.nn.conv3d(x, w, filter_flip=False),
+            conv_by_hand(3, 1),
+            normal(2, 3, 5, 6, 7),
+            normal(4, 3, 2, 3, 3),
+        ),
+        "transposed": (
+            lambda x, w: synk.nn.conv2d_transpose(
+                x, w, (10, 12), subsample=2, filter_flip=False
+            ),
+            transposed_by_hand,
+            normal(3, 5, 4, 5),
+            normal(5, 4, 3, 3),
+        ),
+    }
+
+
+OTHERWISE = {"broadcast": 2, "matrix and vector": 1}
+"""Gradients that PyTensor computes in another way than JAX: it sums up after the
+product and not in it, and multiplies element by element what is no sum at all."""
+
+
+def by_synk(names, precision: str | None) -> dict[str, list[np.ndarray]]:
+    """Return products, and the gradients of the sum of their tanh, by their names.
+
+    The gradients of convolve1d are not for JAX.
+    """
+    inputs, arrays, outputs = [], [], []
+    for name in names:
+        product, _, *factors = products()[name]
+        x, w = (pt.tensor(dtype="float32", shape=(None,) * f.ndim) for f in factors)
+        y = product(x, w)
+        cost = pt.tanh(y / 16).sum()
+        grads = [] if name == "convolve" else pytensor.grad(cost, [x, w])
+        inputs += [x, w]
+        arrays += factors
+        outputs.append([y, *grads])
+    f = synk.function(
+        [],
+        [(var, None) for some in outputs for var in some],
+        bcast_inputs=inputs,
+        mode="JAX",
+        precision=precision,
+    )
+    found = iter(f(*arrays))
+    return {
+        name: [next(found) for _ in some]
+        for name, some in zip(names, outputs, strict=True)
+    }
+
+
+def gradients_by_hand(names, dtype: str) -> dict[str, list]:
+    """Return the gradients in JAX with the usual casts."""
+    import jax
+    import jax.numpy as jnp
+
+    def cost(factors):
+        values = (
+            products()[name][1](x.astype(dtype), w.astype(dtype)).astype("float32")
+            for name, (x, w) in factors.items()
+        )
+        return sum(jnp.tanh(value / 16).sum() for value in values)
+
+    return jax.jit(jax.grad(cost))({name: products()[name][2:] for name in names})
+
+
+@pytest.mark.parametrize(
+    ("dtype", "names"),
+    [("bfloat16", None), ("float16", ("dot", "conv2d"))],
+    ids=SHORT,
+)
+@in_a_child
+def test_products_and_their_gradients_are_those_of_jax_by_hand(dtype, names):
+    """A product is that of rounded factors, rounded: compared in float64."""
+    exactly()
+    with synk.session(1):
+        names = names or tuple(products())
+        found = by_synk(names, dtype)
+        gradients = gradients_by_hand(names, dtype)
+        for name in names:
+            _, by_hand, *factors = products()[name]
+            exact = by_hand(*(rounded(factor, dtype) for factor in factors))
+            expected = [exact, *gradients[name]]
+            for i, (got, right) in enumerate(zip(found[name], expected)):  # noqa: B905
+                assert got.dtype == "float32"
+                if i == OTHERWISE.get(name):
+                    continue
+                assert (got == rounded(right, dtype)).mean() > 0.95, name
+                scale = 1e-5 * np.abs(right).max()
+                np.testing.assert_allclose(
+                    got, right, rtol=EPSILON[dtype], atol=scale, err_msg=name
+                )
+
+
+def test_a_precision_is_one_of_four():
+    x = pt.fmatrix("x")
+    with pytest.raises(
+        ValueError, match="tensorfloat32, bfloat16, float16, got 'tf32'"
+    ):
+        synk.function([x], x @ x.T, precision="tf32")
+
+
+@pytest.mark.parametrize("precision", ["tensorfloat32", *SHORT])
+def test_other_modes_have_none_but_float32(precision):
+    x = pt.fmatrix("x")
+    product = (x @ np.ones((2, 3), "float32")).sum(axis=1)
+    with pytest.raises(ValueError, match="needs mode='JAX'"):
+        synk.function([x], product, mode=PY, precision=precision)
+    with pytensor.config.change_flags(mode="FAST_COMPILE"):
+        f = synk.function([x], product, precision=precision)
+        with synk.session(1):
+            with pytest.raises(ValueError, match="needs mode='JAX'"):
+                f(np.ones((3, 2), "float32"))
+            with pytest.raises(ValueError, match="needs mode='JAX'"):
+                synk.function([x], product, precision=precision)
+            f = synk.function([x], product, precision="float32")
+            np.testing.assert_array_equal(f(np.ones((3, 2), "float32")), 3 * [6])
+
+
+# -- what is a product, and what is not ------------------------------------------------
+
+
+@in_a_child
+def test_nothing_but_products_of_float32_is_rounded():
+    exactly()
+    x, wide, whole = pt.fmatrix("x"), pt.dmatrix("wide"), pt.imatrix("whole")
+    values = normal(40, 30), normal(40, 30, seed=1).astype("float64")
+    integers = np.arange(1200, dtype="int32").reshape(40, 30) * 1001
+    others = [
+        synk.nn.log_softmax(x),
+        pt.tanh(x).sum(axis=0),
+        (x - x.mean(axis=0)) / x.std(axis=0),
+        x * wide[0],
+        wide.T @ wide,
+        whole.T @ whole,
+        x.T @ wide,
+    ]
+    outputs = [(var, None) for var in (*others, x.T @ x)]
+    with synk.session(1):
+        plain, short = (
+            synk.function(
+                [], outputs, bcast_inputs=[x, wide, whole], mode="JAX", precision=name
+            )(*values, integers)
+            for name in (None, "bfloat16")
+        )
+    for before, now in zip(plain[:-1], short[:-1], strict=True):
+        assert before.dtype == now.dtype
+        near = 1e-13 if now.dtype == "float64" else 0
+        np.testing.assert_allclose(before, now, rtol=near, atol=near)
+    assert (plain[-1] != short[-1]).any()
+
+
+@in_a_child
+def test_products_in_loops_and_in_graphs_used_as_an_op_are_rounded():
+    exactly()
+    x, w, h = pt.fmatrix("x"), pt.fmatrix("w"), pt.fmatrix("h")
+    arrays = [normal(6, 20), normal(20, 20, seed=1), normal(6, 20, seed=2)]
+    inner = OpFromGraph([x, w], [x @ w])(x, w)
+    looped = pytensor.scan(
+        lambda h, w: h @ w,
+        outputs_info=h,
+        non_sequences=w,
+        n_steps=3,
+        return_updates=False,
+    )
+    with synk.session(1):
+        one, *steps = synk.function(
+            [],
+            [(inner, None), *((looped[i], None) for i in range(3))],
+            bcast_inputs=[x, w, h],
+            mode="JAX",
+            precision="bfloat16",
+        )(*arrays)
+    weights = rounded(arrays[1], "bfloat16")
+    near = {"rtol": EPSILON["bfloat16"], "atol": 1e-4}
+    np.testing.assert_array_equal(one, rounded(one, "bfloat16"))
+    np.testing.assert_allclose(one, rounded(arrays[0], "bfloat16") @ weights, **near)
+    value = rounded(arrays[2], "bfloat16")
+    for step in steps:
+        np.testing.assert_array_equal(step, rounded(step, "bfloat16"))
+        np.testing.assert_allclose(step, value @ weights, **near)
+        value = step
+
+
+@in_a_child
+def test_an_image_that_is_convolved_is_read_in_16_bits_by_all_but_the_caller():
+    """As by what adds it to the outputs of a block; whatever XLA would rather do."""
+    x, w = pt.ftensor4("x"), pt.ftensor4("w")
+    image = pt.exp(x)
+    total = image + synk.nn.conv2d(image, w)
+    arrays = normal(2, 3, 4, 4), np.zeros((3, 3, 1, 1), "float32")
+    with synk.session(1):
+        for dtype in SHORT:
+            f = synk.function(
+                [x], [total, image], bcast_inputs=[w], mode="JAX", precision=dtype
+            )
+            found, own = f(*arrays)
+            np.testing.assert_allclose(own, np.exp(arrays[0]), rtol=1e-6)
+            np.testing.assert_array_equal(found, rounded(own, dtype))
+            kind = {"bfloat16": "bf16", "float16": "f16"}[dtype]
+            barrier = rf"optimization_barrier %\w+ : tensor<2x3x4x4x{kind}>"
+            assert len(re.findall(barrier, text_of(f, *arrays))) == 1
+
+
+def text_of(f, *arrays: np.ndarray) -> str:
+    """Return what XLA was given for the only part of a function."""
+    (program,) = f._replicas.local()._compiled.values()
+    return program._function.vm.jit_fn.lower(*arrays).as_text()
+
+
+@in_a_child
+def test_precisions_of_32_bits_are_arguments_of_the_product_and_stay_with_it():
+    """Also when a function is traced anew, after others."""
+    x, w = pt.fmatrix("x"), pt.fmatrix("w")
+    product = x @ w + x[0].sum()
+    words = {None: None, "float32": "HIGHEST", "tensorfloat32": "HIGH"}
+    with synk.session(1):
+        functions = {
+            name: synk.function(
+                [x], product, bcast_inputs=[w], mode="JAX", precision=name
+            )
+            for name in words
+        }
+        for n in (2, 3):
+            for f in functions.values():
+                f(np.ones((n, n), "float32"), np.ones((n, n), "float32"))
+        for name, f in functions.items():
+            text = text_of(f, *[np.ones((4, 4), "float32")] * 2)
+            found = set(re.findall(r"precision = \[(\w+), (\w+)\]", text))
+            word = words[name] or "DEFAULT"
+            assert found == {(word, word)}
+
+
+@in_a_child
+def test_convolutions_and_their_gradients_have_them_as_well():
+    import jax
+
+    from synk.engines.jax_products import lowered_in
+
+    x, w = pt.ftensor4("x"), pt.ftensor4("w")
+    y = synk.nn.conv2d(x, w)
+    outputs = [y, *pytensor.grad((y**2).sum(), [x, w])]
+    with lowered_in("tensorfloat32"):
+        f = pytensor.function([x, w], outputs, mode="JAX")
+    given = (
+        jax.ShapeDtypeStruct((2, 3, 5, 5), "float32"),
+        jax.ShapeDtypeStruct((4, 3, 2, 2), "float32"),
+    )
+    text = f.vm.jit_fn.lower(*given).as_text()
+    found = re.findall(r"precision_config = \[#stablehlo<precision (\w+)>", text)
+    assert found == ["HIGH"] * 3
