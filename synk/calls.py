@@ -44,8 +44,8 @@ def worker_call(
     """
     programs = session.registry.functions[number]
     session.activity = programs.label
-    constants = list(map(session.array, constants))
     share = Share(session, programs, rows, batch_s)
+    constants = programs.takers.whole(list(map(session.array, constants)))
     outputs = share.compute(subset, constants, num_slices)
     if outputs is None:
         return None
@@ -80,13 +80,31 @@ class Share:
         self._reducer: Reducer = session.flats
         if programs.engine.ON_DEVICE and session.device_buffers is not None:
             self._reducer = session.device_buffers
+        if programs.engine.ON_DEVICE:
+            programs.takers.use(session.to_device)
         self.sources, self.selections = take_share(session, *rows)
         for var in programs.spec.sliceable:  # each stands in for a further input
             value = programs.engine.get_value(var)
             chosen = None if batch_s is None else batch_s[session.rank]
             self.sources.append(value)
             self.selections.append(select(chosen, len(value)))
-        self.by_rank = _rows_per_rank(session, programs, rows[1], self.selections)
+        self._waited = 0.0
+        self.by_rank = self._rows_per_rank(rows[1])
+
+    def _rows_per_rank(self, bounds: list[int]) -> list[int]:
+        """Return how many rows each rank computes on, which says what its values weigh.
+
+        Of rows of a sliceable variable only its own rank knows how many there are.
+        """
+        session = self._session
+        if self._programs.spec.inputs:
+            return [bounds[i + 1] - bounds[i] for i in range(session.size)]
+        if not self.selections:
+            return [1] * session.size
+        start = perf_counter()
+        rows = session.comm.agree(count(self.selections[0]))
+        self._waited = perf_counter() - start
+        return rows
 
     @property
     def rows(self) -> int:
@@ -118,28 +136,48 @@ class Share:
         session, programs = self._session, self._programs
         times, rows = programs.times, self.rows
         times.begin(self.start, rows, session.tracer)
+        times.move(self._waited, ROWS, to=WAIT)
+        if self._is_new(subset, constants, num_slices):
+            times.is_fresh = True
         if times.is_fresh:
             times.set_aside()
             self._note_sizes()
         outputs = None
         if not self.is_idle:
-            outputs = programs.run(
-                num_slices,
-                subset,
-                self.sources,
-                self.selections,
-                constants,
-                self._reducer,
-                self.by_rank,
-                taken,
-                times,
-            )
+            try:
+                outputs = programs.run(
+                    num_slices,
+                    subset,
+                    self.sources,
+                    self.selections,
+                    constants,
+                    self._reducer,
+                    self.by_rank,
+                    taken,
+                    times,
+                )
+            except BaseException:
+                programs.takers.renew()  # JAX may be computing still
+                raise
         elif programs.takes_part(subset):
             programs.idle(subset, constants, self._reducer, self.by_rank, times)
         else:
             times.end(COMMON)
         session.registry.note_rows(programs, rows)
         return outputs
+
+    def _is_new(self, subset: Subset, constants: list, num_slices: int) -> bool:
+        """Tell whether some rank has to compile for the shapes that it has now."""
+        programs = self._programs
+        if not programs.engine.PER_SHAPE:
+            return False
+        kind = (
+            num_slices,
+            subset,
+            tuple([source.shape[1:] for source in self.sources]),
+            tuple([array.shape for array in constants]),
+        )
+        return programs.meets(kind, self.by_rank)
 
     def _note_sizes(self) -> None:
         """Take note of the bytes of a row; they are mostly those of all calls."""
@@ -154,22 +192,6 @@ class Share:
         # The first rank that has rows stands in for rank 0 where that is idle.
         stands_in = not any(self.by_rank[: self._session.rank])
         return stands_in or self._programs.spec.wire_ops[i] is not None
-
-
-def _rows_per_rank(
-    session: Session, programs: Programs, bounds: list[int], selections: list
-) -> list[int]:
-    """Return how many rows each rank computes on, which says what its values weigh."""
-    if programs.spec.inputs:
-        return [bounds[i + 1] - bounds[i] for i in range(session.size)]
-    if not selections:
-        return [1] * session.size
-    # Rows of a sliceable variable: only its own rank knows how many there are.
-    start = perf_counter()
-    rows = session.comm.agree(count(selections[0]))
-    if not programs.times.is_fresh:
-        programs.times.move(perf_counter() - start, ROWS, to=WAIT)
-    return rows
 
 
 def combine_outputs(

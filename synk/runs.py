@@ -148,19 +148,23 @@ def worker_run(
     """
     programs = session.registry.functions[number]
     session.activity = programs.label
-    constants = list(map(session.array, constants))
+    if programs.engine.ON_DEVICE:
+        programs.takers.use(session.to_device)
+    constants = programs.takers.whole(list(map(session.array, constants)))
     made: dict[int, list] = {i: [] for i in subset}
     rows_by_call = []
     shares = (
         Share(session, programs, (call.selection, call.bounds, sources), call.batch_s)
         for call in calls
     )
-    # A thread that takes rows ahead needs a core, and rows that are there already.
-    is_ahead = session.threads > 1 and num_slices == 1 and not programs.spec.sliceable
+    # A thread that takes rows ahead needs a core, or a GPU that copies them, and rows
+    # that are there already.
+    has_help = session.threads > 1 or programs.takers.are_on_device
+    is_ahead = has_help and num_slices == 1 and not programs.spec.sliceable
     with contextlib.ExitStack() as stack:
         through: Iterable[tuple[Share, list | None]]
         if is_ahead:
-            ahead = stack.enter_context(Ahead(len(sources)))
+            ahead = stack.enter_context(Ahead(programs.takers.rows))
             through = ahead.through(shares)
         else:
             through = ((share, None) for share in shares)

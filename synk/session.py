@@ -34,8 +34,10 @@ from .compiler.registry import Numbers, Registry
 from .engines import jax
 from .errors import Aborted, RankTimeout, StateError, SynkError, WorkerDied
 from .homes import Homes
+from .memory.cuda import CudaCopier
 from .memory.leftovers import remove_leftovers
 from .memory.segment import Arena, Attachments
+from .memory.to_device import ToDevice
 from .tracing import Tracer
 from .workers import affinity, preconditions
 from .workers.channel import MasterChannel, WorkerChannel
@@ -114,6 +116,9 @@ class Session:
             connect = partial(NcclTransport, shares_gpu=shares_gpu)
             self.device_buffers = DeviceBuffers(self.comm, connect, self.flats)
             jax.look_about_with(self.device_buffers.look_about)
+        self.to_device: ToDevice | None = None
+        if self.devices[self.rank].is_gpu:
+            self.to_device = ToDevice(CudaCopier, warns=self.rank == 0)
         self.activity = ""
         self.threads = self._threads[self.rank]
         self.tracer = None
@@ -144,6 +149,9 @@ class Session:
             if buffers is not None:
                 buffers.abort()
                 jax.look_about_with(None)
+            to_device = self.__dict__.get("to_device")
+            if to_device is not None:
+                to_device.close()
             for name in ("_confinement", "_environment"):
                 change = self.__dict__.pop(name, None)
                 if change is not None:
@@ -403,6 +411,7 @@ _OF_A_SESSION = (
     "homes",
     "flats",
     "device_buffers",
+    "to_device",
 )
 """Attributes that end with a session."""
 

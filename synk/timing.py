@@ -4,8 +4,8 @@ A rank's time in a call is divided into phases that follow each other without a 
 whoever ends one says which it was, and the next has begun. That takes one look at the
 clock, and some 0.1 us. The clock is CLOCK_MONOTONIC, the same for all processes.
 
-A call that follows a compilation is not counted: code is compiled, loaded and touched
-for the first time in it.
+A call that follows a compilation is not counted, on any rank: code is compiled, loaded
+and touched for the first time in it. JAX compiles for every shape of the arguments.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Times:
         self.is_fresh = False
         self._before: list[float] | None = None
         self._began = self._last = 0.0
-        self._skipped = 0.0
+        self._skipped: list[float] = []  # seconds of calls of this launch
 
     def begin(self, start: float, share: int, tracer: Tracer | None) -> None:
         """Begin a call of so many rows; `start` is when its first phase began."""
@@ -113,7 +113,7 @@ class Times:
             assert self._before is not None
             self.seconds[:] = self._before
             self._before, self.is_fresh = None, False
-            self._skipped = now - self._began
+            self._skipped.append(now - self._began)
             self.left_out += 1
         else:
             self.counted += 1
@@ -141,10 +141,10 @@ class Times:
             self.tracer.add("wait", self, self._last, joined)
             self.tracer.add(what, self, start, now)
         wait = joined - self._last
-        if self._skipped:  # the first call; others may have taken longer for it
-            start += self._skipped + wait
-            calls -= 1
-            self._skipped = 0.0
+        if self._skipped:  # others may have taken longer for these calls
+            start += sum(self._skipped) + wait
+            calls -= len(self._skipped)
+            self._skipped.clear()
         else:
             self.seconds[WAIT] += wait
         if calls:

@@ -14,6 +14,7 @@ from children import in_a_child
 from reference import PY
 
 import synk
+from synk.engines import jax as jax_engine
 from synk.session import SESSION
 
 SIZES = (1, 2, 3)
@@ -49,6 +50,126 @@ def test_a_call_has_read_its_rows_when_the_next_one_takes_others(n):
             add(data, batch=np.arange(600 * i, 600 * (i + 1)))
         synk.all_reduce(total, "sum")
         assert float(total.get_value()) == 600 * 300 * sum(range(8))
+
+
+@pytest.mark.parametrize("n", [1, 2])
+@in_a_child
+def test_what_outlives_a_call_is_not_in_memory_that_is_used_again(n):
+    """Shared variables that are set to inputs, and outputs that are inputs."""
+    x, b = pt.matrix("x"), pt.matrix("b")
+    s, t, r, before = (
+        pytensor.shared(np.zeros((1, 64)), name=f"s{i}") for i in range(4)
+    )
+    updates = {s: x, t: b, r: x.reshape((-1, 64)), before: s}
+    first = np.arange(64.0 * 64).reshape(64, 64)
+    second = first + 1e6
+    with synk.session(n):
+        f = synk.function(
+            [x], (x, "gather"), bcast_inputs=[b], updates=updates, mode="JAX"
+        )
+        for batch in (slice(0, 48), np.arange(63, 15, -1)):
+            for make in (synk.data, np.array):
+                X, B = make(first), make(first)
+                whole = f(X, B, batch=batch)
+                X[:], B[:] = second, second
+                np.testing.assert_array_equal(whole, first[batch])
+                f.run([batch, batch], X, B)
+                f(X, B, batch=batch)
+                X[:], B[:] = first, first
+                np.testing.assert_array_equal(f(X, B, batch=batch), first[batch])
+                X[:], B[:] = -1, -1
+                for rank, share in enumerate(np.array_split(np.arange(48), n)):
+                    found = synk.get_value(rank, [s, t, r, before])
+                    mine = first[batch][share]
+                    expected = mine, first, mine, second[batch][share]
+                    for value, of_rank in zip(found, expected, strict=True):
+                        np.testing.assert_array_equal(value, of_rank)
+
+
+@in_a_child
+def test_a_call_that_was_interrupted_keeps_the_rows_that_it_computes_with():
+    """JAX goes on computing the values that shared variables have already."""
+    x = pt.matrix("x")
+    once, s = pytensor.shared(np.eye(400)), pytensor.shared(np.zeros((1, 400)))
+    product = x
+    for _ in range(8):
+        product = product @ once
+    with synk.session(1):
+        f = synk.function([x], updates={s: product}, mode="JAX")
+        data = synk.data(np.repeat(np.arange(6.0), 400)[:, None] * np.ones(400))
+
+        def interrupt():
+            raise KeyboardInterrupt
+
+        for k in range(0, 6, 2):
+            jax_engine.look_about_with(interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                f(data, batch=np.arange(400 * k, 400 * (k + 1)))
+            jax_engine.look_about_with(None)
+            programs = SESSION.registry.functions[f._number]
+            programs.takers.take([data.data], [np.arange(400 * (k + 1), 400 * (k + 2))])
+            assert (s.get_value() == k).all()
+
+
+@pytest.mark.parametrize("n", [1, 2])
+@in_a_child
+def test_code_is_compiled_once_for_a_shape(n):
+    """However shared variables came to their values, and the rows to the device."""
+    x, b = pt.matrix("x"), pt.vector("b")
+    w = pytensor.shared(np.ones(30), name="w")
+    with synk.session(n):
+        f = synk.function(
+            [x],
+            [x.sum(), (w.sum(), None)],
+            bcast_inputs=[b],
+            updates={w: w + b - synk.ops.all_reduce(x.mean(axis=0))},
+            mode="JAX",
+        )
+        values, data = np.ones((40, 30)), synk.data(np.ones((40, 30)))
+        f(values, np.zeros(30))
+        before = SESSION.run(worker_compilations)
+        for rows in (values, data):
+            f(rows, np.zeros(30))
+            f(rows, np.zeros(30), batch=np.arange(39, -1, -1))
+            f.run([slice(0, 40)] * 3, rows, np.zeros(30))
+        w.set_value(np.ones(30))
+        synk.broadcast(w)
+        f(data, np.zeros(30))
+        assert SESSION.run(worker_compilations) == before
+
+
+def worker_compilations(session):
+    """Return how often XLA has compiled on this rank, from the first look on."""
+    import jax
+
+    if not hasattr(worker_compilations, "names"):
+        worker_compilations.names = []
+
+        def listen(event, seconds, **options):
+            if event.endswith("backend_compile_duration"):
+                worker_compilations.names.append(event)
+
+        jax.monitoring.register_event_duration_secs_listener(listen)
+    return len(worker_compilations.names)
+
+
+@in_a_child
+def test_calls_in_which_a_rank_compiles_for_a_new_shape_are_not_counted():
+    """On any rank, as the others wait for it; one by one, and in a run."""
+    x = pt.matrix("x")
+    with synk.session(2):
+        f = synk.function([x], x.sum(), mode="JAX")
+        for rows in (8, 8, 7, 7, 8):  # rank 1 has 4, 4, 3, 3 and 4 of them
+            f(np.ones((rows, 3)))
+        calls = f.explain().to_dict()["calls"]
+        assert (calls["counted"], calls["left_out"]) == (3, 2)
+        assert [row["share"] for row in calls["ranks"]] == [4, 11 / 3]
+        f.run([8, 8, 6, 5, 5, 8], np.ones((8, 3)))  # 6 and 5 are new, on one rank each
+        calls = f.explain().to_dict()["calls"]
+        assert (calls["counted"], calls["left_out"]) == (7, 4)
+        f(np.ones((8, 4)))
+        calls = f.explain().to_dict()["calls"]
+        assert (calls["counted"], calls["left_out"]) == (7, 5)
 
 
 @pytest.mark.parametrize("n", SIZES)

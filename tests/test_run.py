@@ -27,6 +27,7 @@ from test_interrupt import AFTERWARDS, assert_ends_well, to_group
 
 import synk
 from synk.memory.prefetch import Ahead
+from synk.memory.rows import RowTaker
 from synk.runs import AT_ONCE
 from synk.session import SESSION
 
@@ -207,7 +208,7 @@ class Item:
 
 def test_the_next_rows_are_taken_while_a_call_computes():
     log = []
-    with Ahead(1) as ahead:
+    with Ahead([[RowTaker()], [RowTaker()]]) as ahead:
         for item, (rows,) in ahead.through(Item(k, log) for k in range(5)):
             expected = np.arange(30.0).reshape(10, 3)[[item.number, 9 - item.number]]
             deadline = time.monotonic() + 10

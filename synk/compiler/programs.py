@@ -25,7 +25,7 @@ from pytensor.graph.replace import clone_replace
 from ..comm.ops import Accumulator, result_dtype, shares
 from ..engines import Engine, engine_for
 from ..memory.partition import Selection, count, cuts, part
-from ..memory.rows import RowTaker, take_rows
+from ..memory.takers import Takers
 from ..precision import check_engine
 from ..timing import COMMON, COMPUTE, ROWS, UNCOUNTED, Times
 from .sizes import sizes_from_inputs
@@ -73,7 +73,8 @@ class Programs:
         """Of the values that stages reduced, when they did so first."""
         self._cuts: dict[tuple[str, Subset], Cut] = {}
         self._compiled: dict[int, Callable] = {}  # by the identity of a part
-        self._takers = [RowTaker() for _ in spec.row_inputs]
+        self._met: set[tuple] = set()
+        self.takers = Takers(len(spec.row_inputs), len(spec.bcast_inputs))
 
     def takes_part(self, subset: Subset) -> bool:
         """Tell whether a rank without rows has anything to do."""
@@ -107,6 +108,16 @@ class Programs:
         """Return for how many shapes code was made, if it is made for each."""
         seen = [getattr(program, "shapes", None) for program in self._compiled.values()]
         return max((len(shapes) for shapes in seen if shapes is not None), default=None)
+
+    def meets(self, kind: tuple, by_rank: list[int]) -> bool:
+        """Tell, on all ranks alike, if one has rows as it never had in such calls."""
+        whole = kind, tuple(by_rank)
+        if whole in self._met:
+            return False
+        shares = {(kind, rank, rows) for rank, rows in enumerate(by_rank)}
+        is_new = not shares <= self._met
+        self._met |= {whole, *shares}
+        return is_new
 
     def compile(self, kind: str, subset: Subset) -> None:
         """Compile what one kind of call needs, where that has not been done."""
@@ -213,7 +224,7 @@ class Programs:
 
     def take(self, sources, selections) -> list[np.ndarray]:
         """Take rows for every row input."""
-        return take_rows(self._takers, sources, selections)
+        return self.takers.take(sources, selections)
 
 
 def kind_of_call(num_slices: int, size: int) -> str:

@@ -19,6 +19,7 @@ class Engine(Protocol):
 
     NEEDS_SIZES: bool
     ON_DEVICE: bool
+    PER_SHAPE: bool
     HAS_PRECISIONS: bool
 
     def compile_graph(

@@ -16,6 +16,8 @@ NEEDS_SIZES = False
 """Shapes may come as the values of arguments."""
 ON_DEVICE = False
 """Values lie in the memory of the host."""
+PER_SHAPE = False
+"""Code is made for any shape."""
 HAS_PRECISIONS = False
 """Products of float32 are computed as such."""
 

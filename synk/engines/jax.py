@@ -35,6 +35,8 @@ NEEDS_SIZES = True
 """Shapes must follow from those of arguments."""
 ON_DEVICE = True
 """Values lie where JAX computes: on the rank's GPU, if it has one."""
+PER_SHAPE = True
+"""Code is made for each shape of the arguments, when that is first met."""
 HAS_PRECISIONS = True
 """Products of float32 can be computed in others."""
 
@@ -96,10 +98,14 @@ def _taken_over(storage: list[Any]) -> Any:
     """Return what a variable's storage holds, after making it an array of JAX's."""
     value = storage[0]
     if isinstance(value, np.ndarray):
+        import jax
         import jax.numpy as jnp
 
-        # A copy, and not JAX's view of an array that somebody may write to.
-        value = storage[0] = jnp.array(value, copy=True)
+        # A copy, and not JAX's view of an array that somebody may write to. It is told
+        # its device, as results of arrays that come by DLPack are: for one that is not
+        # told, JAX would compile another time.
+        value = jnp.array(value, copy=True)
+        value = storage[0] = jax.device_put(value, next(iter(value.devices())))
     return value
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from time import perf_counter
 from typing import Protocol, TypeVar
@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from .partition import Selection
-from .rows import RowTaker, take_rows
+from .rows import RowTaker, arrived, take_rows
 
 
 class HasRows(Protocol):
@@ -30,14 +30,14 @@ class Ahead:
 
     Parameters
     ----------
-    inputs : int
-        How many arrays an item has.
+    takers : sequence of two sequences of RowTaker
+        In each one for every array of an item: one set is filled while the other is in
+        use.
     """
 
-    def __init__(self, inputs: int) -> None:
+    def __init__(self, takers: Sequence[Sequence[RowTaker]]) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="synk-rows")
-        # Two sets of buffers: one is filled while the other is in use.
-        self._takers = [[RowTaker() for _ in range(inputs)] for _ in range(2)]
+        self._takers = takers
 
     def __enter__(self) -> Ahead:
         """Return itself."""
@@ -65,4 +65,4 @@ class Ahead:
 
 def _completed(item: Item, rows: Future) -> tuple[Item, list[np.ndarray]]:
     item.start = perf_counter()
-    return item, rows.result()
+    return item, arrived(rows.result())

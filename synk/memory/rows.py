@@ -71,9 +71,17 @@ def take_rows(
     takers: Sequence[RowTaker],
     arrays: Sequence[np.ndarray],
     selections: Sequence[Selection],
-) -> list[np.ndarray]:
-    """Return the selected rows of every array, each through a taker of its own."""
+) -> list[Any]:
+    """Take the selected rows of every array, each through a taker of its own.
+
+    They are to go through `arrived`, as some may be on their way to a device.
+    """
     return [
         taker.take(array, selection)
         for taker, array, selection in zip(takers, arrays, selections, strict=True)
     ]
+
+
+def arrived(rows: Sequence[Any]) -> list[Any]:
+    """Return rows as functions take them: arrays of numpy's or of JAX's."""
+    return [row.array() if hasattr(row, "wait") else row for row in rows]

@@ -28,6 +28,7 @@ import numpy as np
 import posix_ipc
 
 from ..errors import SharedMemoryFull
+from .mapping import Mapping
 
 ALIGNMENT = 64
 """Bytes; arrays start on cache lines so that two ranks never write to the same one."""
@@ -82,7 +83,7 @@ class Segment:
         self._pid, self._serial, self._fd = pid, serial, -1
         opened = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
         try:
-            self._map = mmap.mmap(opened, nbytes)
+            self._map = Mapping(opened, nbytes)
         finally:
             os.close(opened)
         self.nbytes = nbytes
@@ -115,7 +116,7 @@ class Segment:
                 " (mount -o remount,size=..., docker run --shm-size=...)"
             ) from error
         # A new mapping of the same pages: views of the old one stay valid.
-        self._map = mmap.mmap(self._fd, nbytes)
+        self._map = Mapping(self._fd, nbytes)
         self.nbytes = nbytes
 
     def array(self, dtype, shape: tuple[int, ...], offset: int = 0) -> np.ndarray:

@@ -1,0 +1,138 @@
+"""Taking rows straight to a rank's GPU, into memory of JAX's that is used again.
+
+Adjacent rows of a segment are one copy, and so is each run of adjacent rows among
+selected ones if these runs are long. Short ones are gathered into pinned memory first:
+the GPU copies the first of them while the host gathers the next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import numpy as np
+
+from .gather import gather
+from .mapping import Mapping, address
+from .partition import Selection, count
+from .rows import RowTaker
+from .to_device import ToDevice, Writing
+
+LONG = 1 << 15
+"""Bytes from which on a run of rows gets a copy of its own. To start one takes the host
+some microseconds, in which it gathers about as much."""
+
+PIECE = 1 << 22
+"""Bytes that are gathered before their copy is started."""
+
+
+class DeviceTaker(RowTaker):
+    """Takes rows into one array on the device, which is written anew every time.
+
+    Parameters
+    ----------
+    to_device : ToDevice
+    """
+
+    def __init__(self, to_device: ToDevice) -> None:
+        super().__init__()
+        self._to_device = to_device
+        self._target: Any = None
+        self._writing: Writing | None = None
+        self._pinned: Mapping | None = None
+
+    def __del__(self) -> None:
+        # Neither end of a copy may go before that is made.
+        if self._writing is not None:
+            with contextlib.suppress(Exception):
+                self._writing.wait()
+
+    def take(self, array: Any, selection: Selection) -> Any:
+        """Start to take rows; what is returned may be a `Writing` to wait for.
+
+        What JAX has computed from the last rows must be there.
+        """
+        if not isinstance(array, np.ndarray):
+            return super().take(array, selection)
+        shape = (count(selection), *array.shape[1:])
+        nbytes = int(np.prod(shape, dtype=np.int64)) * array.itemsize
+        if not self._to_device.takes(nbytes, array.dtype):
+            return super().take(array, selection)
+        if self._writing is not None:
+            self._writing.wait()  # the last call may not have come to use it
+            self._writing = None
+        starts, stops = _runs(selection)
+        room = None
+        if (
+            (len(starts) > 1 and nbytes < len(starts) * LONG)
+            or not array.flags.c_contiguous
+            or not self._to_device.is_pinned(array)
+        ):
+            room = self._gathering_room(shape, nbytes, array.dtype)
+            if room is None:
+                return super().take(array, selection)
+        writing = self._begin(shape, array.dtype)
+        if writing is None:
+            return super().take(array, selection)
+        if room is None:
+            width = nbytes // shape[0]
+            source, at = address(array), 0
+            for start, stop in zip(starts, stops, strict=True):
+                length = (stop - start) * width
+                writing.copy(at, source + start * width, length)
+                at += length
+        else:
+            _gather_and_copy(array, selection, room, writing)
+        writing.end()
+        return writing
+
+    def _begin(self, shape: tuple[int, ...], dtype: np.dtype) -> Writing | None:
+        """Return what writes to an array of a shape, or None if there is no memory."""
+        import jax.numpy as jnp
+
+        target = self._target
+        if target is None or target.shape != shape or target.dtype != dtype:
+            target = self._target = None  # so that its memory can be used
+            with contextlib.suppress(RuntimeError):
+                target = jnp.zeros(shape, dtype)
+        if target is not None and target.dtype == dtype:
+            with contextlib.suppress(RuntimeError):
+                self._writing = self._to_device.writing(target)
+                self._target = target
+        return self._writing
+
+    def _gathering_room(
+        self, shape: tuple[int, ...], nbytes: int, dtype: np.dtype
+    ) -> np.ndarray | None:
+        if self._pinned is None or len(self._pinned) < nbytes:
+            self._pinned = None
+            self._pinned = self._to_device.buffer(nbytes)
+        return None if self._pinned is None else np.ndarray(shape, dtype, self._pinned)
+
+
+def _runs(selection: Selection) -> tuple[list[int], list[int]]:
+    """Return where runs of adjacent rows start and stop."""
+    if isinstance(selection, slice):
+        return [selection.start], [selection.stop]
+    ends = np.flatnonzero(np.diff(selection) != 1)
+    starts = np.concatenate([selection[:1], selection[ends + 1]])
+    stops = np.concatenate([selection[ends], selection[-1:]]) + 1
+    return starts.tolist(), stops.tolist()
+
+
+def _gather_and_copy(
+    array: np.ndarray, selection: Selection, room: np.ndarray, writing: Writing
+) -> None:
+    """Copy rows through pinned memory, piece by piece."""
+    width = room.nbytes // len(room)
+    rows = max(1, PIECE // width)
+    source = address(room)
+    if isinstance(selection, slice):
+        array, selection = array[selection], slice(0, len(room))
+    for start in range(0, len(room), rows):
+        piece = room[start : start + rows]
+        if isinstance(selection, slice):
+            piece[...] = array[start : start + rows]
+        else:
+            gather(array, selection[start : start + rows], piece)
+        writing.copy(start * width, source + start * width, piece.nbytes)

@@ -1,0 +1,97 @@
+"""A stand-in for CUDA's copies: JAX's arrays on the CPU, written as late as may be.
+
+What is copied too early on a GPU, or not waited for, has wrong numbers here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+
+
+class LateCopier:
+    """Copies when somebody waits for it, and watches what is pinned.
+
+    Attributes
+    ----------
+    registered : dict
+        The bytes of pinned memory, by where it starts.
+    log : list of str
+        "register" and "unregister", and "copy" with its bytes.
+    refuses : callable
+        Told the bytes to be pinned; whether that fails.
+    """
+
+    def __init__(self, refuses=lambda nbytes: False):
+        import jax
+
+        jax.config.update("jax_enable_x64", True)  # as PyTensor's JAX mode does
+        self.registered: dict[int, int] = {}
+        self.log: list[str] = []
+        self.refuses = refuses
+        self.open: list[LateWriting] = []
+
+    def register(self, start, nbytes):
+        assert start % mmap.PAGESIZE == 0 < nbytes
+        for other, length in self.registered.items():
+            assert start + nbytes <= other or other + length <= start, "twice"
+        if self.refuses(nbytes):
+            raise OSError("CUDA_ERROR_OUT_OF_MEMORY")
+        self.registered[start] = nbytes
+        self.log.append("register")
+
+    def unregister(self, start):
+        for writing in self.open:
+            writing.wait()
+        end = start + self.registered.pop(start)
+        # The memory is there still: otherwise this is the end of the process.
+        ctypes.string_at(start, end - start)
+        self.log.append("unregister")
+
+    def writing(self, array):
+        return LateWriting(self, array)
+
+
+class LateWriting:
+    """Copies that are made when they are waited for."""
+
+    def __init__(self, copier, array):
+        import jax
+
+        self._copier, self._array = copier, jax.block_until_ready(array)
+        self._pending = []
+        self._has_ended = False
+        copier.open.append(self)
+
+    def copy(self, at, source, nbytes):
+        assert nbytes > 0
+        assert not self._has_ended
+        assert at >= 0
+        assert at + nbytes <= self._array.nbytes
+        assert any(
+            start <= source and source + nbytes <= start + length
+            for start, length in self._copier.registered.items()
+        ), "it is not pinned"
+        self._pending.append((at, source, nbytes))
+        self._copier.log.append(f"copy {nbytes}")
+
+    def end(self):
+        assert sum(nbytes for _, _, nbytes in self._pending) == self._array.nbytes
+        self._has_ended = True
+
+    def array(self):
+        import jax
+
+        assert self._has_ended
+        self.wait()
+        found = jax.dlpack.from_dlpack(self._array)
+        assert found.unsafe_buffer_pointer() == self._array.unsafe_buffer_pointer()
+        return found
+
+    def wait(self):
+        target = self._array.unsafe_buffer_pointer()
+        for at, source, nbytes in self._pending:
+            ctypes.memmove(target + at, source, nbytes)
+        self._pending.clear()
+        if self in self._copier.open:
+            self._copier.open.remove(self)

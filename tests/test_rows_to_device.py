@@ -1,0 +1,279 @@
+"""Rows on their way to a device, with JAX on the CPU and a stand-in for CUDA's copies.
+
+See tests/gpu for the copies of CUDA.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import warnings
+
+import fake_nvml
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from children import in_a_child
+from late_copier import LateCopier
+from test_jax_engine import (  # noqa: F401  the same, with rows on the device
+    test_a_call_that_was_interrupted_keeps_the_rows_that_it_computes_with,
+    test_code_is_compiled_once_for_a_shape,
+    test_what_outlives_a_call_is_not_in_memory_that_is_used_again,
+)
+
+import synk
+from synk.memory import device_rows, to_device
+from synk.memory.device_rows import DeviceTaker
+from synk.memory.partition import select
+from synk.memory.rows import arrived
+from synk.memory.segment import Segment
+from synk.memory.to_device import ToDevice
+from synk.session import SESSION
+
+SESSION_MODULE = sys.modules["synk.session"]  # beside the function of that name
+DTYPES = ("float32", "float64", "float16", "int8", "uint64", "bool", "complex64")
+BATCHES = {
+    "all": None,
+    "some adjacent": slice(7, 31),
+    "one": slice(3, 4),
+    "none": slice(5, 5),
+    "no row numbers": [],
+    "backwards": slice(None, None, -1),
+    "every third": slice(0, 40, 3),
+    "shuffled": np.random.default_rng(0).permutation(40),
+    "in runs": [*range(20, 30), *range(5, 12), 39, 0],
+    "twice": [4, 4, 5, 4],
+    "a mask": np.arange(40) % 5 < 3,
+}
+
+
+@pytest.fixture(autouse=True)
+def gpus(monkeypatch):
+    """Pretend to have GPUs, to which all rows go by the stand-in."""
+    fake_nvml.install(monkeypatch, [None] * 4)
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.setattr(SESSION_MODULE, "CudaCopier", LateCopier)
+    monkeypatch.setattr(to_device, "WORTHWHILE", 1)
+    monkeypatch.setattr(device_rows, "LONG", 100)
+    monkeypatch.setattr(device_rows, "PIECE", 250)
+
+
+def segment_of(values):
+    """Return an array in shared memory, and its segment."""
+    segment = Segment(values.nbytes)
+    array = segment.array(values.dtype, values.shape)
+    array[...] = values
+    return array, segment
+
+
+def values_of(dtype, shape):
+    return (np.random.default_rng(1).normal(size=shape) * 9).astype(dtype)
+
+
+@pytest.mark.parametrize("width", [3, 60])
+@in_a_child
+def test_rows_on_the_device_are_those_of_numpy(width):
+    """Runs of rows that are copied one by one, and others; pinned, or user's arrays."""
+    import jax
+
+    way = ToDevice(LateCopier)
+    for dtype in DTYPES:
+        values = values_of(dtype, (40, width))
+        taker = DeviceTaker(way)
+        for array in (
+            segment_of(values)[0],
+            values,
+            np.asfortranarray(values),
+            segment_of(np.repeat(values, 2, axis=1))[0][:, ::2],
+        ):
+            for name, batch in BATCHES.items():
+                (rows,) = arrived([taker.take(array, select(batch, 40))])
+                expected = values[slice(None) if batch is None else batch]
+                if expected.size:
+                    assert isinstance(rows, jax.Array), name
+                assert rows.dtype == expected.dtype
+                np.testing.assert_array_equal(rows, expected, err_msg=name)
+
+
+@in_a_child
+def test_adjacent_rows_are_one_copy_and_long_runs_one_each():
+    copier = LateCopier()
+    taker = DeviceTaker(ToDevice(lambda: copier))
+    wide, _ = segment_of(values_of("float64", (40, 60)))  # rows of 480 bytes
+    narrow, _ = segment_of(values_of("float64", (40, 3)))  # rows of 24 bytes
+    for array, batch, expected in (
+        (wide, slice(3, 33), [30 * 480]),
+        (wide, [5, 6, 7, 2, 9, 10], [3 * 480, 480, 2 * 480]),
+        (narrow, slice(3, 5), [48]),
+        (narrow, [*range(10), *range(20, 30)], [240, 240]),
+        (narrow, np.arange(0, 40, 2), [240, 240]),  # gathered, in pieces of ten rows
+    ):
+        copier.log.clear()
+        (rows,) = arrived([taker.take(array, select(batch, 40))])
+        np.testing.assert_array_equal(rows, array[batch])
+        assert [
+            int(entry.split()[1]) for entry in copier.log if "copy" in entry
+        ] == expected
+
+
+@in_a_child
+def test_the_memory_on_the_device_is_used_again():
+    taker = DeviceTaker(ToDevice(LateCopier))
+    array, _ = segment_of(values_of("float64", (40, 60)))
+    places = set()
+    for batch in (slice(0, 9), slice(9, 18), np.arange(9) * 2):
+        (rows,) = arrived([taker.take(array, batch)])
+        places.add(rows.unsafe_buffer_pointer())
+    assert len(places) == 1
+    (rows,) = arrived([taker.take(array, slice(0, 12))])
+    np.testing.assert_array_equal(rows, array[:12])
+
+
+@in_a_child
+def test_a_segment_is_pinned_once_and_unpinned_while_it_is_mapped():
+    copier = LateCopier()
+    way = ToDevice(lambda: copier)
+    takers = [DeviceTaker(way) for _ in range(2)]
+    array, segment = segment_of(values_of("float64", (40, 60)))
+    for _ in range(3):
+        rows = arrived([taker.take(array, slice(0, 9)) for taker in takers])
+    assert copier.log.count("register") == 1
+    segment.grow(1 << 20)  # another mapping
+    larger = segment.array("float64", (400, 60))
+    larger[40:] = 7
+    expected = larger[30:50].copy()
+    rows = arrived([taker.take(larger, slice(30, 50)) for taker in takers])
+    for found in rows:
+        np.testing.assert_array_equal(found, expected)
+    assert copier.log.count("register") == 2
+    under_way = [taker.take(larger, slice(30, 50)) for taker in takers]
+    del array, larger, segment
+    gc.collect()
+    assert copier.log.count("unregister") == 2
+    assert not copier.registered
+    for found in arrived(under_way):  # the copies were made before that
+        np.testing.assert_array_equal(found, expected)
+
+
+@in_a_child
+def test_the_end_of_a_session_unpins_what_a_next_one_pins_again():
+    array, _ = segment_of(values_of("float64", (40, 60)))
+    for _ in range(2):
+        copier = LateCopier()
+        way = ToDevice(lambda copier=copier: copier)
+        taker = DeviceTaker(way)
+        (rows,) = arrived([taker.take(array, slice(3, 9))])
+        np.testing.assert_array_equal(rows, array[3:9])
+        assert list(copier.registered)
+        way.close()
+        assert not copier.registered
+        (rows,) = arrived([taker.take(array, slice(4, 9))])  # by JAX from here on
+        assert isinstance(rows, np.ndarray)
+        np.testing.assert_array_equal(rows, array[4:9])
+
+
+@in_a_child
+def test_what_cannot_be_pinned_goes_in_two_steps_or_by_jax_with_one_warning():
+    array, _ = segment_of(values_of("float64", (4000, 60)))
+    for limit, on_device in ((1 << 16, True), (0, False)):
+        copier = LateCopier(refuses=lambda nbytes, limit=limit: nbytes > limit)
+        way = ToDevice(lambda copier=copier: copier)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for batch in (slice(5, 25), np.arange(0, 60, 3), slice(7, 27)):
+                (rows,) = arrived([DeviceTaker(way).take(array, batch)])
+                np.testing.assert_array_equal(rows, array[batch])
+                assert isinstance(rows, np.ndarray) != on_device
+        (warning,) = caught
+        assert "CUDA_ERROR_OUT_OF_MEMORY" in str(warning.message)
+
+
+@in_a_child
+def test_without_a_copier_jax_copies_and_one_warning_says_so():
+    def fail():
+        raise ImportError("No module named 'cuda'")
+
+    way = ToDevice(fail)
+    array, _ = segment_of(values_of("float64", (40, 60)))
+    taker = DeviceTaker(way)
+    with pytest.warns(RuntimeWarning, match="JAX's own copies.*'cuda'"):
+        assert np.shares_memory(taker.take(array, slice(0, 9)), array)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert np.shares_memory(taker.take(array, slice(0, 9)), array)
+        assert not ToDevice(fail, warns=False).takes(1 << 20, np.dtype("f8"))
+
+
+@in_a_child
+def test_rows_that_find_no_room_on_the_device_are_left_to_jax(monkeypatch):
+    import jax.numpy as jnp
+
+    def no_room(*args):
+        raise RuntimeError("RESOURCE_EXHAUSTED")
+
+    way = ToDevice(LateCopier)
+    array, _ = segment_of(values_of("float64", (40, 60)))
+    taker = DeviceTaker(way)
+    monkeypatch.setattr(jnp, "zeros", no_room)
+    assert np.shares_memory(taker.take(array, slice(0, 9)), array)
+    monkeypatch.undo()
+
+
+@in_a_child
+def test_copies_that_nobody_came_for_are_made_before_their_memory_goes():
+    copier = LateCopier()
+    taker = DeviceTaker(ToDevice(lambda: copier))
+    array, _ = segment_of(values_of("float64", (40, 60)))
+    for batch in (slice(0, 9), np.arange(0, 40, 3), slice(2, 30)):
+        taker.take(array, batch)
+        assert len(copier.open) == 1
+    del taker
+    gc.collect()
+    assert not copier.open
+
+
+# -- in calls of functions
+
+
+def worker_log(session):
+    """Return what the rank's copier has done, and the bytes that are pinned."""
+    copier = session.to_device._copier
+    return list(copier.log), sum(copier.registered.values())
+
+
+@pytest.mark.parametrize("n", [1, 2])
+@in_a_child
+def test_calls_and_runs_have_the_numbers_of_the_serial_function(n):
+    """With slices, inputs of every kind, updates by rows, and fewer rows than ranks."""
+    x, y, b = pt.matrix("x"), pt.ivector("y"), pt.vector("b")
+    values, labels = values_of("float64", (40, 6)), np.arange(40, dtype="int32") % 3
+    offset = np.arange(6.0)
+
+    def make(grad, function, **options):
+        w = pytensor.shared(np.zeros((6, 3)), name="w")
+        p = pt.special.softmax((x + b) @ w, axis=1)
+        loss = -pt.log(p[pt.arange(y.shape[0]), y]).mean()
+        updates = [(w, w - 0.1 * grad(loss, w))]
+        return function(outputs=loss, updates=updates, **options), w
+
+    plain, w = make(
+        pytensor.grad, pytensor.function, inputs=[x, y, b], mode="FAST_COMPILE"
+    )
+    with synk.session(devices=[0] * n):
+        f, v = make(synk.grad, synk.function, inputs=[x, y], bcast_inputs=[b])
+        X, Y, B = synk.data(values), synk.data(labels), synk.data(offset)
+        batches = [slice(7, 31), BATCHES["a mask"], [*range(20, 40), *range(4)]]
+        batches += [slice(39, 15, -1), slice(3, 4)]
+        expected = [plain(values[rows], labels[rows], offset) for rows in batches * 2]
+        np.testing.assert_allclose(f.run(batches, X, Y, B), expected[:5])
+        np.testing.assert_allclose(f.run(batches[:2], values, labels, B), expected[5:7])
+        for rows, slices, loss in zip(
+            batches[2:], (1, 2, 1), expected[7:], strict=True
+        ):
+            found = f(X, labels, offset, batch=rows, num_slices=slices)
+            np.testing.assert_allclose(found, loss)
+        for rank in range(n):
+            np.testing.assert_allclose(synk.get_value(rank, v), w.get_value())
+        for log, _ in SESSION.run(worker_log):
+            assert any(entry.startswith("copy") for entry in log)
