@@ -42,7 +42,7 @@ from .base import check_spread, rule
 Known = dict[Variable, Value]
 
 
-def _before_3_1(name: str) -> list[type]:
+def before_3_1(name: str) -> list[type]:
     """Return an Op of older versions of PyTensor, which had one for a single index."""
     return [getattr(pts, name)] if hasattr(pts, name) else []
 
@@ -287,14 +287,14 @@ def search_sorted(node: Apply, values: list[Value]) -> Value:
 # -- arrays as indices
 
 
-@rule(AdvancedSubtensor, *_before_3_1("AdvancedSubtensor1"))
+@rule(AdvancedSubtensor, *before_3_1("AdvancedSubtensor1"))
 def advanced_subtensor(node: Apply, values: list[Value]) -> Value:
     """Elements of each row, or for each row elements of what is the same for all."""
     index = Index(node, 1, values)
     value = plain(values[0])
     if isinstance(value, Position):
         raise Refused(f"takes some of {describe(value)}")
-    place, kept = _layout(index)
+    place, kept = layout_of(index)
     arrays = _broadcast(index)
     if isinstance(value, Rows):
         if isinstance(index.entries[value.axis], slice):
@@ -312,14 +312,14 @@ def advanced_subtensor(node: Apply, values: list[Value]) -> Value:
     return replace(arrays.rows, axis=axis, power=value.power)
 
 
-@rule(AdvancedIncSubtensor, *_before_3_1("AdvancedIncSubtensor1"))
+@rule(AdvancedIncSubtensor, *before_3_1("AdvancedIncSubtensor1"))
 def advanced_inc_subtensor(node: Apply, values: list[Value]) -> Value:
     """As for reading; where every row adds to places of its own choice, a sum."""
     index = Index(node, 2, values)
     value, other = map(plain, values[:2])
     if isinstance(value, Position):
         raise Refused(f"changes {describe(value)}")
-    place, kept = _layout(index)
+    place, kept = layout_of(index)
     arrays = _broadcast(index)
     ndim = len(kept)
     if isinstance(value, Rows):
@@ -436,7 +436,7 @@ def _check_slices(index: Index) -> None:
                     raise Refused(f"takes as an index {describe(index.value(part))}")
 
 
-def _layout(index: Index) -> tuple[int, Sequence[int]]:
+def layout_of(index: Index) -> tuple[int, Sequence[int]]:
     """Return where the arrays' axes lie in the result, and which axis is which.
 
     As in numpy: in the place of the first array if all stand together, else in front.

@@ -71,10 +71,15 @@ def contract(
 @rule(Dot)
 def dot(node: Apply, values: list[Value]) -> Value:
     """A product of vectors and matrices."""
+    return contract(node.inputs, values, *dot_labels(node))
+
+
+def dot_labels(node: Apply) -> tuple[list[Labels], Labels]:
+    """Return the names of the axes of a product's inputs, and of its result."""
     ndims = [var.type.ndim for var in node.inputs]
     first = ("i", "j")[2 - ndims[0] :]
     second = ("j", "k")[: ndims[1]]
-    return contract(node.inputs, values, [first, second], [*first[:-1], *second[1:]])
+    return [first, second], [*first[:-1], *second[1:]]
 
 
 @rule(BatchedDot)
@@ -87,17 +92,10 @@ def batched_dot(node: Apply, values: list[Value]) -> Value:
 def blockwise(node: Apply, values: list[Value]) -> list[Value]:
     """An Op of the last axes, repeated along the others; rows may be among those."""
     op = node.op
-    batch = max(
-        var.type.ndim - len(core)
-        for var, core in zip(node.inputs, op.inputs_sig, strict=True)
-    )
-    stack = [f"{i}" for i in range(batch)]
+    labels, result_labels = blockwise_labels(node)
+    batch = len(result_labels) - len(op.outputs_sig[0])
     if isinstance(op.core_op, Dot):
-        labels = [
-            [*stack[batch - (var.type.ndim - len(core)) :], *core]
-            for var, core in zip(node.inputs, op.inputs_sig, strict=True)
-        ]
-        return [contract(node.inputs, values, labels, [*stack, *op.outputs_sig[0]])]
+        return [contract(node.inputs, values, labels, result_labels)]
     values = [plain(value) for value in values]
     back = None
     moved = []
@@ -116,3 +114,18 @@ def blockwise(node: Apply, values: list[Value]) -> list[Value]:
         for var, core, value in zip(node.inputs, op.inputs_sig, values, strict=True):
             check_spread([var], [value], back - len(core))
     return [result] * len(node.outputs)
+
+
+def blockwise_labels(node: Apply) -> tuple[Sequence[Labels], Labels]:
+    """Return the names of the axes of the inputs, and of the first result."""
+    op = node.op
+    batch = max(
+        var.type.ndim - len(core)
+        for var, core in zip(node.inputs, op.inputs_sig, strict=True)
+    )
+    stack = [f"{i}" for i in range(batch)]
+    labels = [
+        [*stack[batch - (var.type.ndim - len(core)) :], *core]
+        for var, core in zip(node.inputs, op.inputs_sig, strict=True)
+    ]
+    return labels, [*stack, *op.outputs_sig[0]]

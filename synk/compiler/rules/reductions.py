@@ -70,7 +70,7 @@ def reduction(node: Apply, values: list[Value]) -> Value:
     if isinstance(value, Listed) and op in ("sum", "prod"):
         return (total if op == "sum" else product)(value.entries)
     value = plain(value)
-    axes = _axes(node)
+    axes = axes_of(node)
     if isinstance(value, Rows):
         if value.axis in axes:
             if op is None:
@@ -96,7 +96,8 @@ def _fold_op(node: Apply) -> str | None:
     return None if op in ("sum", "prod") and truncates else op
 
 
-def _axes(node: Apply) -> tuple[int, ...]:
+def axes_of(node: Apply) -> tuple[int, ...]:
+    """Return the axes that a node works along, counted from the first."""
     ndim = node.inputs[0].type.ndim
     axis: Any = node.op.axis
     if axis is None:
@@ -109,7 +110,7 @@ def _axes(node: Apply) -> tuple[int, ...]:
 def argmax(node: Apply, values: list[Value]) -> Value:
     """Beside the rows, an index for each row."""
     value = plain(values[0])
-    axes = _axes(node)
+    axes = axes_of(node)
     if isinstance(value, Rows) and value.axis not in axes:
         return shifted(replace(value, power=0), axes)
     return _unless_rows(value)
@@ -118,7 +119,7 @@ def argmax(node: Apply, values: list[Value]) -> Value:
 @rule(special.Softmax, special.LogSoftmax)
 def softmax(node: Apply, values: list[Value]) -> Value:
     """Along other axes than the rows', a function of each row."""
-    return _along(_axes(node), values[0])
+    return _along(axes_of(node), values[0])
 
 
 if hasattr(special, "SoftmaxGrad"):  # before PyTensor 3
@@ -128,7 +129,7 @@ if hasattr(special, "SoftmaxGrad"):  # before PyTensor 3
         """Linear in the first input, the gradient of the softmax."""
         cotangent, output = map(plain, values)
         if isinstance(cotangent, Rows) and isinstance(output, Rows):
-            _along(_axes(node), output)
+            _along(axes_of(node), output)
             return product([cotangent, output])
         if flat(cotangent) and isinstance(output, Rows):
             # Both have the shape of the output, so the cotangent has no rows.

@@ -1,0 +1,195 @@
+"""Calls of fewer rows than code was compiled for: padded with copies of a row.
+
+JAX compiles a function anew for every shape of its arguments. Asked to pad, a rank
+takes for n rows the smallest number N of rows that it has compiled the function for, if
+that is not more than twice n, and fills up with copies of the last row. The graph is
+rewritten (see `padded`) so that the copies count for nothing, whatever n is: it is an
+argument. So code for N rows serves all calls of N / 2 to N rows.
+
+Which N it is stays so for each n: code is made for more rows only if there is none that
+serves them, and what would serve n from below N would be served by N itself. So a call
+that is repeated gives the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.compile import SharedVariable
+from pytensor.graph.basic import Variable
+
+from ..memory.partition import Selection, count
+from .lengths import ONE
+from .padded import CannotPad, Padded, Padder
+from .spec import FunctionSpec
+from .stages import Part
+
+
+class Room(NamedTuple):
+    """For how many rows a call computes, and how many of them are real."""
+
+    rows: int
+    real: int
+
+    def __bool__(self) -> bool:
+        return bool(self.rows)
+
+
+AS_IT_IS = Room(0, 0)
+"""Of a call that is not padded."""
+
+
+class Padding:
+    """What a function becomes that is padded, and the numbers of rows it is padded to.
+
+    Parameters
+    ----------
+    spec : FunctionSpec
+
+    Attributes
+    ----------
+    reason : str or None
+        Why it cannot be padded.
+    """
+
+    def __init__(self, spec: FunctionSpec) -> None:
+        self._spec = spec
+        self._real = pt.lscalar("real_rows")
+        self.reason: str | None = None
+        self._sizes: list[int] = []
+        if not spec.row_inputs:
+            self.reason = "it has no rows"
+            return
+        self._facts = Padder(spec.row_inputs, self._real)
+        try:
+            self._facts.walk([*spec.outputs, *(new for _, new in spec.updates)])
+        except CannotPad as error:
+            self.reason = str(error)
+
+    # -- how many rows
+
+    def room(self, selections: Sequence[Selection]) -> Room:
+        """Return for how many rows to compute; none if it is not to be padded."""
+        (real, *others) = map(count, selections)
+        if not real or any(other != real for other in others):
+            return AS_IT_IS
+        rows = min((N for N in self._sizes if real <= N <= 2 * real), default=0)
+        if not rows:
+            self._sizes.append(real)
+        return Room(rows or real, real)
+
+    # -- code
+
+    def rewritten(
+        self, piece: Part, known: dict[Variable, Variable], news: Sequence[Variable]
+    ) -> Rewritten:
+        """Return the graph of a part for any number of real rows.
+
+        Parameters
+        ----------
+        piece : Part
+        known : dict of Variable to Variable
+            What it receives, as what is computed from shapes.
+        news : sequence of Variable
+            The new values of its updates.
+
+        Raises
+        ------
+        CannotPad
+            If it cannot be done, which the whole graph did not show.
+        """
+        facts = self._facts
+        padder = Padder(self._spec.row_inputs, self._real, facts)
+        stand_ins = []
+        for var in piece.receives:
+            stand_in = facts.new[var].type(name=var.name)
+            stand_ins.append(stand_in)
+            padder.new[var] = known.get(var, stand_in)
+            if var in facts.found:
+                padder.found[var] = facts.found[var]
+            elif var in facts.long:
+                padder.new[var] = stand_in
+                padder.long[var] = known.get(var, stand_in)
+        graph = [*piece.wants, *news]
+        padder.walk(graph)
+        return Rewritten(
+            [self._real, *stand_ins],
+            [padder.new[var] for var in graph],
+            [padder.found.get(var) for var in news],
+        )
+
+    def cut(self, var: Variable, value: Any, room: Room) -> Any:
+        """Return of a part's result what it is for the real rows."""
+        state = self._facts.found.get(var)
+        return value if state is None else cut(value, state, room)
+
+
+class Rewritten(NamedTuple):
+    """The graph of a part: further inputs, results, and how updates are padded."""
+
+    receives: list[Variable]
+    graph: list[Variable]
+    of_updates: list[Padded | None]
+
+
+class PaddedProgram:
+    """A compiled part, and the updates by row-wise values, which it returns.
+
+    Parameters
+    ----------
+    program : callable
+        Returns what the part wants, and then the new values for `stores`.
+    stores : list of (SharedVariable, Padded)
+    set_value : callable
+        Takes a shared variable and its new value.
+    """
+
+    def __init__(
+        self,
+        program: Callable[..., list[Any]],
+        stores: list[tuple[SharedVariable, Padded]],
+        set_value: Callable[[SharedVariable, Any], None],
+    ) -> None:
+        self._program, self._stores, self._set_value = program, stores, set_value
+
+    @property
+    def shapes(self) -> set[tuple]:
+        """The shapes of arguments that it was called with."""
+        return getattr(self._program, "shapes", set())
+
+    def __call__(self, room: Room, given: list, received: list) -> list[Any]:
+        """Run it on rows of a room and what comes from other parts."""
+        results = self._program(*given, np.asarray(room.real), *received)
+        n = len(results) - len(self._stores)
+        for (shared, state), value in zip(self._stores, results[n:], strict=True):
+            self._set_value(shared, cut(value, state, room))
+        return results[:n]
+
+
+def cut(value: Any, state: Padded, room: Room) -> Any:
+    """Return the real rows' entries of an array."""
+    if room.rows == room.real:
+        return value
+    each = value.shape[state.axis] // room.rows
+    ahead = (slice(None),) * state.axis
+    if state.blocks in (None, ONE):
+        return value[(*ahead, slice(0, each * room.real))]
+    shape = value.shape
+    before, after = shape[: state.axis], shape[state.axis + 1 :]
+    blocks = value.reshape(*before, each, room.rows, *after)
+    taken = blocks[(*ahead, slice(None), slice(0, room.real))]
+    return taken.reshape(*before, each * room.real, *after)
+
+
+def widened(selections: list[Selection], room: Room) -> list[Selection]:
+    """Return selections of as many rows as there is room for: the last ones repeat."""
+    if room.rows <= room.real:
+        return selections
+    places = np.minimum(np.arange(room.rows), room.real - 1)
+    return [
+        places + rows.start if isinstance(rows, slice) else rows[places]
+        for rows in selections
+    ]

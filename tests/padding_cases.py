@@ -1,0 +1,168 @@
+"""Graphs that can be padded, of each kind that networks and models are made of.
+
+Each takes rows x of 4 numbers, classes y below 3, short sequences s of 4 numbers and
+small images, and returns what is computed of them. Variables have fixed values.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+
+from synk import nn
+
+CASES = {}
+
+
+def case(make):
+    CASES[make.__name__] = make
+    return make
+
+
+def inputs():
+    return [
+        pt.matrix("x"),
+        pt.lvector("y"),
+        pt.tensor3("s", shape=(None, None, 4)),
+        pt.tensor4("images"),
+    ]
+
+
+def rows(n: int, seed: int = 0):
+    random = np.random.default_rng(seed)
+    return [
+        random.normal(size=(n, 4)),
+        random.integers(0, 3, n),
+        random.normal(size=(n, 3, 4)),
+        random.normal(size=(n, 2, 6, 6)),
+    ]
+
+
+def weights(*shape: int):
+    random = np.random.default_rng(len(shape) * 100 + sum(shape))
+    return pytensor.shared(random.normal(size=shape), name=f"w{shape}")
+
+
+def with_gradients(loss, *params):
+    return [loss, *pytensor.grad(loss, list(params))]
+
+
+@case
+def statistics(x, y, s, images):
+    """Reductions over the rows, beside them, and over both."""
+    centred = x - x.mean(axis=0)
+    return [
+        *(x.sum(), x.sum(axis=0), x.mean(), x.var(axis=0), x.std(), x.prod(axis=0)),
+        *(x.max(axis=0), x.min(), abs(x).max(), y.max(), y.min(), y.sum()),
+        *((x > 0).all(axis=0), (x > 9).any(), x.argmax(axis=0), x.argmax(axis=1)),
+        *(x.norm(2), pt.logsumexp(x, axis=0), centred, centred.T @ centred),
+        *(x.shape[0], x.size, x / x.shape[0], x * y.sum(), pt.ones_like(x).sum()),
+        *(s.mean(axis=(0, 1)), s.sum(axis=1), s.max(axis=(0, 2)), x[:, 1:3], x[0]),
+    ]
+
+
+@case
+def arrangements(x, y, s, images):
+    """Rows along other axes, merged with others, and taken apart again."""
+    times = s.dimshuffle(1, 0, 2)
+    merged = times.reshape((-1, 4))
+    tail = merged.reshape((times.shape[0], times.shape[1], 4))
+    flat = s.reshape((-1, 4))
+    return [
+        *(times.sum(axis=1), merged.sum(axis=0), merged.T @ merged, tail.max(axis=1)),
+        *(merged, tail, flat, flat.sum(axis=0), s.flatten(2), x.T, x.flatten()),
+        *(pt.concatenate([x, x], axis=1), pt.stack([x, x]), pt.cumsum(x, axis=0)),
+        pt.cumsum(x),
+        *(
+            pt.sort(x, axis=1),
+            pt.argsort(x, axis=1),
+            pt.tile(x, (1, 2)),
+            x[: x.shape[0]],
+        ),
+        *(pt.zeros((x.shape[0], 2)) + 1, pt.eye(3)[y], pt.arange(x.shape[0]) * 2),
+        *(pt.set_subtensor(x[:, 0], y), pt.inc_subtensor(x[:, 1:3], 1.0)),
+        *(pt.repeat(x, 2, axis=1), pt.einsum("ij,ik->jk", x, x), x * (y > 0)[:, None]),
+    ]
+
+
+@case
+def logistic(x, y, s, images):
+    """A log-likelihood and its gradient, as a sum."""
+    w, b = weights(4), weights(1)
+    p = pt.sigmoid(x @ w + b[0])
+    target = (y > 0).astype("float64")
+    loss = -(target * pt.log(p) + (1 - target) * pt.log(1 - p)).sum()
+    return [*with_gradients(loss, w, b), p, pt.switch(p > 0.5, 1, 0).sum()]
+
+
+@case
+def perceptron(x, y, s, images):
+    """Softmax and cross-entropy by ``p[arange(n), y]``."""
+    w, v, b = weights(4, 5), weights(5, 3), weights(3)
+    p = pt.special.softmax(pt.tanh(x @ w) @ v + b, axis=1)
+    loss = -pt.log(p[pt.arange(y.shape[0]), y]).mean()
+    accuracy = pt.eq(p.argmax(axis=1), y).mean()
+    return [*with_gradients(loss, w, v, b), p, accuracy]
+
+
+@case
+def batch_norm(x, y, s, images):
+    """Statistics over the rows, and gradients through them."""
+    w, gamma, beta = weights(4, 5), weights(5), weights(2, 5)[0]
+    made = nn.batch_normalization_train(
+        x @ w, gamma, beta, running_mean=weights(5), running_var=abs(weights(5))
+    )
+    loss = pt.sqr(made[0] - 1).sum(axis=1).mean()
+    return [*made, *with_gradients(loss, w, gamma)]
+
+
+@case
+def embedding(x, y, s, images):
+    """Rows of a table, and what is added to them."""
+    table, v = weights(3, 4), weights(4, 3)
+    found = table[y]
+    loss = pt.sqr(found * x).mean() + (found @ v).max(axis=1).sum()
+    counts = pt.inc_subtensor(pt.zeros(3)[y], 1.0)
+    return [*with_gradients(loss, table, v), found, counts]
+
+
+@case
+def convolution(x, y, s, images):
+    """Convolution, pooling, and batch normalisation of channels."""
+    w, v, gamma = weights(3, 2, 3, 3), weights(12, 3), weights(3)
+    maps = nn.conv2d(images, w)
+    maps = nn.batch_normalization_train(maps, gamma, gamma * 0, "spatial")[0]
+    maps = nn.pool_2d(pt.tanh(maps), (2, 2))
+    scores = nn.log_softmax(maps.flatten(2) @ v)
+    loss = -scores[pt.arange(y.shape[0]), y].mean()
+    return [*with_gradients(loss, w, v, gamma), maps, scores]
+
+
+@case
+def recurrence(x, y, s, images):
+    """A loop over time, with rows along the second axis."""
+    w, u = weights(4, 5), weights(5, 5)
+
+    def step(now, state, w, u):
+        return pt.tanh(now @ w + state @ u)
+
+    states = pytensor.scan(
+        step,
+        sequences=[s.dimshuffle(1, 0, 2)],
+        outputs_info=[pt.zeros((s.shape[0], 5))],
+        non_sequences=[w, u],
+        return_updates=False,
+    )
+    loss = pt.sqr(states[-1]).mean() + states.var()
+    return [*with_gradients(loss, w, u), states]
+
+
+@case
+def time_distributed(x, y, s, images):
+    """All steps of all rows as one matrix, time first."""
+    w = weights(4, 3)
+    labels = pt.cast(s[:, :, 0] > 0, "int64").T.flatten()
+    p = pt.special.softmax(s.dimshuffle(1, 0, 2).reshape((-1, 4)) @ w, axis=1)
+    loss = -pt.log(p[pt.arange(p.shape[0]), labels]).mean()
+    return [*with_gradients(loss, w), p]

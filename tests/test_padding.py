@@ -1,0 +1,174 @@
+"""Graphs for more rows than are real: the copies count for nothing.
+
+The rewritten graphs are compiled like any other, and given rubbish in the place of the
+copies, such as NaN. They give what plain PyTensor gives for the real rows.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import warnings
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from padding_cases import CASES, inputs, rows
+from reference import PY
+
+import synk
+from synk.compiler.padding import AS_IT_IS, Padding, Room, widened
+from synk.compiler.spec import make_spec
+from synk.compiler.stages import whole
+
+
+def spec_of(variables, outputs, bcast=()):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", synk.SplitWarning)
+        return make_spec(
+            list(variables),
+            [(output, None) for output in outputs],
+            list(bcast),
+            *(None, None, None, PY, None),
+            {"on_unused_input": "ignore"},
+        )
+
+
+class Compiled:
+    """Plain and padded functions of a graph."""
+
+    def __init__(self, variables, outputs):
+        spec = spec_of(variables, outputs)
+        self.padding = Padding(spec)
+        assert self.padding.reason is None, self.padding.reason
+        self.outputs = list(dict.fromkeys(spec.outputs))
+        piece = whole(spec, range(len(spec.outputs))).stages[0].both
+        rewritten = self.padding.rewritten(piece, {}, [])
+        options = {"mode": PY, "on_unused_input": "ignore"}
+        self.plain = pytensor.function(spec.inputs, self.outputs, **options)
+        self.padded = pytensor.function(
+            [*spec.inputs, *rewritten.receives], rewritten.graph, **options
+        )
+
+    def check(self, arrays, room, rubbish=np.nan):
+        wide = [np.concatenate([a, a[[-1] * (room - len(a))]]) for a in arrays]
+        for array in wide:
+            if array.dtype.kind == "f":
+                array[len(arrays[0]) :] = rubbish
+        real = len(arrays[0])
+        found = self.padded(*wide, np.asarray(real))
+        expected = self.plain(*arrays)
+        for var, value, right in zip(self.outputs, found, expected, strict=True):
+            value = self.padding.cut(var, value, Room(room, real))
+            assert value.dtype == right.dtype
+            np.testing.assert_allclose(
+                value, right, rtol=1e-9, atol=1e-12, err_msg=str(var)
+            )
+
+
+@functools.cache
+def compiled(name):
+    variables = inputs()
+    return Compiled(variables, CASES[name](*variables))
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.filterwarnings("ignore:invalid value", "ignore:All-NaN")
+def test_what_is_in_the_place_of_the_copies_changes_nothing(name):
+    for rubbish in (np.nan, np.inf, 1e300):
+        with np.errstate(all="ignore"):
+            compiled(name).check(rows(5), 8, rubbish)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.sampled_from(sorted(CASES)),
+    st.integers(1, 7),
+    st.integers(0, 7),
+    st.integers(0, 99),
+)
+def test_padded_numbers_are_the_plain_ones(name, real, more, seed):
+    with np.errstate(all="ignore"):
+        compiled(name).check(rows(real, seed), real + more)
+
+
+@pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", ["statistics", "perceptron", "batch_norm"])
+def test_nan_and_infinity_in_real_rows_have_their_effect(name, special):
+    arrays = rows(4)
+    arrays[0][2, 1] = special
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        compiled(name).check(arrays, 7)
+
+
+def test_an_infinite_row_does_not_turn_to_nan_beside_the_copies():
+    """Zero times infinity is NaN: both factors of a product are replaced."""
+    x, y = pt.matrix("x"), pt.matrix("y")
+    graph = Compiled([x, y], [x.T @ y, pt.dot(x.T, y), (x.T @ y).sum()])
+    graph.check([np.array([[1.0], [np.inf]]), np.ones((2, 1))], 4, np.inf)
+
+
+x, y = pt.matrix("x"), pt.lvector("y")
+shared = pytensor.shared(np.ones((5, 4)), name="shared")
+stream = pytensor.shared(np.random.default_rng(0), name="stream")
+
+
+@pytest.mark.parametrize(
+    ("graph", "why"),
+    [
+        (pt.sort(x, axis=0), "SortOp.* goes along the rows"),
+        (pt.special.softmax(x, axis=0), "Softmax.* goes along the rows"),
+        (x @ x.T, "pairs every row with every other row"),
+        (x[::-1], "takes some of the rows"),
+        (x[1:], "takes some of the rows"),
+        (x[-1], "takes some of the rows"),
+        (x[y], "takes some of the rows"),
+        (pt.concatenate([x, x]), "copies would come to lie among them"),
+        (x + shared, "meets the rows with shared"),
+        (shared[: x.shape[0]], "takes as an index what follows from the rows"),
+        (shared[x.shape[0] - 1], "takes as an index what follows from the rows"),
+        (pt.set_subtensor(shared[y], 0.0), "the last of the rows win"),
+        (pt.eye(x.shape[0]), "Eye.* takes a number that follows from that of the rows"),
+        (pt.zeros(x.shape[0] + 1), "takes a length that may follow"),
+        (pt.zeros((x.shape[0], x.shape[0])), "the square of the rows"),
+        (pt.arange(1, x.shape[0]), "counts something else than rows"),
+        (x.reshape((4, -1)), "does not follow theirs|lie elsewhere"),
+        (x.T.reshape((x.shape[0], x.shape[1])), "lie elsewhere"),
+        (pt.linalg.inv(x), "is not known to work row by row|works on all rows"),
+        (synk.ops.all_reduce(x), "AllReduce.* has a value for each row"),
+        (pt.random.poisson(1.0, size=x.shape, rng=stream), "may draw other numbers"),
+        (x[(y > 0).nonzero()], "is not known to work row by row"),
+    ],
+    ids=str,
+)
+def test_what_is_not_known_to_be_safe_is_not_padded(graph, why):
+    padding = Padding(spec_of([x, y], [graph]))
+    assert padding.reason is not None
+    assert re.search(why, padding.reason), padding.reason
+
+
+def test_rooms_are_those_compiled_before_and_stay_the_same():
+    padding = Padding(spec_of([x], [x.sum()]))
+
+    def room(n):
+        return padding.room([slice(3, 3 + n)]).rows
+
+    assert [room(n) for n in (20, 20, 13, 10, 9, 7, 5, 21, 30, 12)] == [
+        *(20, 20, 20, 20, 9, 9, 9, 21, 30, 20)
+    ]
+    chosen = {n: room(n) for n in range(1, 60)}
+    assert all(n <= rows <= 2 * n for n, rows in chosen.items())
+    assert {n: room(n) for n in range(1, 60)} == chosen
+    assert padding.room([slice(4, 4)]) is AS_IT_IS
+    assert padding.room([slice(0, 4), np.arange(3)]) is AS_IT_IS
+
+
+def test_the_last_row_is_repeated():
+    selections = [slice(3, 6), np.array([5, 1, 4])]
+    found = widened(selections, Room(5, 3))
+    np.testing.assert_array_equal(found, [[3, 4, 5, 5, 5], [5, 1, 4, 4, 4]])
+    assert widened(selections, Room(3, 3)) is selections
