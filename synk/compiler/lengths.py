@@ -36,6 +36,8 @@ from pytensor.tensor.subtensor import (
     indices_from_subtensor,
 )
 
+from .axes import apart
+
 SizeRule = Callable[[Apply, Variable, int], "Length | None"]
 
 Symbol = tuple[Variable, Any]
@@ -317,12 +319,8 @@ def _number(part: Any) -> Length:
 
 
 def _of_join(node: Apply, var: Variable, axis: int) -> Length | None:
-    where = node.inputs[0]
-    if not isinstance(where, Constant):
-        return None
-    if int(where.data) % var.type.ndim == axis:
-        return None
-    return size(node.inputs[1], axis)
+    where, parts = apart(node, node.inputs)
+    return size(parts[0], axis) if isinstance(where, int) and where != axis else None
 
 
 def _of_scan(node: Apply, var: Variable, axis: int) -> Length | None:
@@ -449,7 +447,7 @@ def _entries(var: Variable) -> list[Length] | None:
     if isinstance(op, DimShuffle) and inputs[0].type.ndim == 0:
         return [value_of(inputs[0])]
     if isinstance(op, ptb.Join):
-        parts = [_entries(part) for part in inputs[1:]]
+        parts = [_entries(part) for part in apart(var.owner, inputs)[1]]
         if any(part is None for part in parts):
             return None
         return [entry for part in parts if part is not None for entry in part]

@@ -14,6 +14,7 @@ from pytensor.tensor.elemwise import CAReduce
 from pytensor.tensor.extra_ops import CumOp
 from pytensor.tensor.sort import ArgSortOp, SortOp
 
+from ..axes import apart
 from ..domain import (
     Fold,
     Listed,
@@ -140,10 +141,9 @@ if hasattr(special, "SoftmaxGrad"):  # before PyTensor 3
 @rule(SortOp, ArgSortOp)
 def sort(node: Apply, values: list[Value]) -> Value:
     """Beside the rows, each row is sorted by itself."""
-    value, axis = values
-    if isinstance(axis, Same) and axis.number is not None:
-        axes = {int(axis.number) % max(node.inputs[0].type.ndim, 1)}
-        return _along(axes, value)
+    axis, (value,) = apart(node, values)
+    if isinstance(axis, int):
+        return _along({axis}, value)
     return independent([_unless_rows(plain(value)), axis])
 
 

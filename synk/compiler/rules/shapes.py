@@ -20,6 +20,7 @@ try:
 except ImportError:  # PyTensor before 3.3
     from pytensor.ifelse import IfElse  # type: ignore[no-redef]
 
+from ..axes import apart
 from ..domain import (
     IN_ORDER,
     Count,
@@ -300,14 +301,14 @@ def specify_shape(node: Apply, values: list[Value]) -> Value:
 @rule(ptb.Join)
 def join(node: Apply, values: list[Value]) -> Value:
     """Side by side along another axis than the rows'."""
-    where, *parts = values
-    if not isinstance(where, Same) or where.number is None:
+    axis, parts = apart(node, values)
+    if not isinstance(axis, int):
         raise Refused("joins along an axis that is not constant")
     kinds = {type(part) for part in parts}
     if Listed in kinds and kinds <= {Listed, Same}:
-        joined = [entries(node, i, values) for i in range(1, len(values))]
+        _, places = apart(node, range(len(values)))
+        joined = [entries(node, i, values) for i in places]
         return Listed(tuple(entry for part in joined for entry in part))
-    axis = int(where.number) % node.outputs[0].type.ndim
     parts = [plain(part) for part in parts]
     rows = [part for part in parts if isinstance(part, Rows)]
     for part in rows:
@@ -321,14 +322,14 @@ def join(node: Apply, values: list[Value]) -> Value:
 @rule(ptb.Split)
 def split(node: Apply, values: list[Value]) -> list[Value]:
     """Cut along another axis than the rows'."""
-    value, where, sizes = values
+    axis, (value, sizes) = apart(node, values)
     value = plain(value)
-    if not flat(plain(sizes)) or not isinstance(where, Same):
+    if not flat(plain(sizes)) or not isinstance(axis, (int, Same)):
         raise Refused("splits at places that depend on the rows")
     if isinstance(value, Rows):
-        if where.number is None:
+        if not isinstance(axis, int):
             raise Refused("splits along an axis that is not constant")
-        if int(where.number) % node.inputs[0].type.ndim == value.axis:
+        if axis == value.axis:
             raise Refused("splits along the rows")
     elif isinstance(value, Position):
         raise Refused(f"splits {describe(value)}")
