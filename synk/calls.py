@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from .comm.ops import combine
+from .compiler.padding import AS_IT_IS
 from .compiler.programs import Programs, Reducer, Subset
 from .compiler.spec import FunctionSpec
 from .errors import ShapeMismatch
@@ -44,7 +45,7 @@ def worker_call(
     """
     programs = session.registry.functions[number]
     session.activity = programs.label
-    share = Share(session, programs, rows, batch_s)
+    share = Share(session, programs, rows, batch_s, num_slices)
     constants = programs.takers.whole(list(map(session.array, constants)))
     outputs = share.compute(subset, constants, num_slices)
     if outputs is None:
@@ -70,10 +71,17 @@ class Share:
         The selection, its bounds and the sources; see `inputs.Rows`.
     batch_s : list or None
         For each rank, which rows of sliceable shared variables it uses.
+    num_slices : int
+        Slices are padded one by one, and other rows here.
     """
 
     def __init__(
-        self, session: Session, programs: Programs, rows: tuple, batch_s: list | None
+        self,
+        session: Session,
+        programs: Programs,
+        rows: tuple,
+        batch_s: list | None,
+        num_slices: int,
     ) -> None:
         self.start = perf_counter()
         self._session, self._programs = session, programs
@@ -90,6 +98,9 @@ class Share:
             self.selections.append(select(chosen, len(value)))
         self._waited = 0.0
         self.by_rank = self._rows_per_rank(rows[1])
+        self._room = AS_IT_IS
+        if programs.is_padded and num_slices == 1:
+            self.selections, self._room = programs.padded(self.selections)
 
     def _rows_per_rank(self, bounds: list[int]) -> list[int]:
         """Return how many rows each rank computes on, which says what its values weigh.
@@ -155,6 +166,7 @@ class Share:
                     self.by_rank,
                     taken,
                     times,
+                    self._room,
                 )
             except BaseException:
                 programs.takers.renew()  # JAX may be computing still

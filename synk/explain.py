@@ -109,6 +109,7 @@ def explain(
         "stages": stages,
         "updates": _updates(spec),
         "precision": spec.precision,
+        "padding": _padding(spec, programs),
         "shapes_compiled": programs.shapes_compiled(),
         "calls": None,
         "serial": None,
@@ -169,6 +170,15 @@ def _updates(spec: FunctionSpec) -> list[dict[str, Any]]:
         {"name": str(shared), "type": _type(shared), "from_own_rows": new in own}
         for shared, new in spec.updates
     ]
+
+
+def _padding(spec: FunctionSpec, programs: Programs) -> dict[str, Any] | None:
+    if not spec.pad:
+        return None
+    reason: str | None = "this mode compiles once for all shapes"
+    if programs.padding is not None:
+        reason = programs.padding.reason
+    return {"padded": programs.is_padded, "reason": reason}
 
 
 def _stages(spec: FunctionSpec, programs: Programs) -> list[dict[str, Any]]:

@@ -31,6 +31,9 @@ def render(content: dict[str, Any]) -> str:
         lines += _entry("updates", ", ".join(texts))
     if content["precision"] is not None:
         lines += _entry("products", f"of float32 in {content['precision']}")
+    if (padding := content["padding"]) is not None:
+        text = "calls of fewer rows, for code that was compiled for more"
+        lines += _entry("padded", text if padding["padded"] else _not_padded(padding))
     if (shapes := content["shapes_compiled"]) is not None:
         text = f"by JAX, on rank 0 for {shapes} shape{'s' * (shapes != 1)} of arguments"
         lines += _entry("compiled", text)
@@ -43,6 +46,10 @@ def render(content: dict[str, Any]) -> str:
         text = content["verdict"] + "."
         lines += textwrap.wrap(text, WIDTH, break_on_hyphens=False)
     return "\n".join(lines)
+
+
+def _not_padded(padding: dict[str, Any]) -> str:
+    return f"no: {padding['reason']}"
 
 
 def short(name: str) -> str:

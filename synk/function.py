@@ -58,6 +58,7 @@ def function(
     name: str | None = None,
     strict: bool = False,
     precision: str | None = None,
+    pad: bool = False,
     **pytensor_kwargs: Any,
 ) -> Function:
     """Make a function that runs on every rank; like ``pytensor.function``.
@@ -99,6 +100,11 @@ def function(
         In what products of float32, and convolutions, are computed; all else stays
         float32. In JAX mode; see :doc:`precision`. None leaves it to JAX's option
         ``jax_default_matmul_precision``, which is float32 on ranks.
+    pad : bool
+        In JAX mode, compute calls of fewer rows by code that was compiled for more of
+        them, up to twice as many, rather than compile it anew: see :ref:`padding`. The
+        results are the same but for the order of sums. Where that cannot be shown
+        nothing is padded, and :meth:`Function.explain` says why.
     **pytensor_kwargs
         Further arguments of ``pytensor.function``.
 
@@ -145,6 +151,7 @@ def function(
             pytensor_kwargs,
             strict=strict,
             precision=precision,
+            pad=pad,
         )
     )
 

@@ -154,7 +154,13 @@ def worker_run(
     made: dict[int, list] = {i: [] for i in subset}
     rows_by_call = []
     shares = (
-        Share(session, programs, (call.selection, call.bounds, sources), call.batch_s)
+        Share(
+            session,
+            programs,
+            (call.selection, call.bounds, sources),
+            call.batch_s,
+            num_slices,
+        )
         for call in calls
     )
     # A thread that takes rows ahead needs a core, or a GPU that copies them, and rows

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
+from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
 
@@ -28,6 +29,7 @@ from ..memory.partition import Selection, count, cuts, part
 from ..memory.takers import Takers
 from ..precision import check_engine
 from ..timing import COMMON, COMPUTE, ROWS, UNCOUNTED, Times
+from .padding import AS_IT_IS, CannotPad, PaddedProgram, Padding, Room, widened
 from .sizes import sizes_from_inputs
 from .spec import FunctionSpec
 from .stages import Cut, Part, Stage, cut, whole
@@ -72,7 +74,12 @@ class Programs:
         self.shapes: dict[Variable, tuple[int, ...]] = {}
         """Of the values that stages reduced, when they did so first."""
         self._cuts: dict[tuple[str, Subset], Cut] = {}
-        self._compiled: dict[int, Callable] = {}  # by the identity of a part
+        # By the identity of a part, and whether it is padded.
+        self._compiled: dict[tuple[int, bool], Callable] = {}
+        self.padding: Padding | None = None
+        if spec.pad and self.engine.NEEDS_SIZES:
+            self.padding = Padding(spec)
+        self.is_padded = self.padding is not None and self.padding.reason is None
         self._met: set[tuple] = set()
         self.takers = Takers(len(spec.row_inputs), len(spec.bcast_inputs))
 
@@ -106,8 +113,12 @@ class Programs:
 
     def shapes_compiled(self) -> int | None:
         """Return for how many shapes code was made, if it is made for each."""
-        seen = [getattr(program, "shapes", None) for program in self._compiled.values()]
-        return max((len(shapes) for shapes in seen if shapes is not None), default=None)
+        seen: dict[int, int] = {}
+        for (piece, _), program in self._compiled.items():
+            shapes = getattr(program, "shapes", None)
+            if shapes is not None:
+                seen[piece] = seen.get(piece, 0) + len(shapes)
+        return max(seen.values(), default=None)
 
     def meets(self, kind: tuple, by_rank: list[int]) -> bool:
         """Tell, on all ranks alike, if one has rows as it never had in such calls."""
@@ -123,13 +134,25 @@ class Programs:
         """Compile what one kind of call needs, where that has not been done."""
         for stage in self.cut(kind, subset).stages:
             for piece in _PARTS[kind](stage):
-                self._program(piece)
+                has_rows = stage.phase == COMPUTE and piece is not stage.common
+                self._prepare(piece, self.is_padded and has_rows)
         self.times.is_fresh = True
 
-    def _program(self, piece: Part) -> Callable:
-        program = self._compiled.get(id(piece))
+    def _prepare(self, piece: Part, padded: bool) -> None:
+        try:
+            self._program(piece, padded)
+        except CannotPad as error:
+            # PyTensor rewrites graphs within a graph where they stand, so that they
+            # may be others by now than when they were examined.
+            assert self.padding is not None
+            self.padding.reason, self.is_padded = str(error), False
+            self._program(piece)
+
+    def _program(self, piece: Part, padded: bool = False) -> Callable:
+        program = self._compiled.get((id(piece), padded))
         if program is None:
-            program = self._compiled[id(piece)] = self._compile(piece)
+            made = self._compile_padded(piece) if padded else self._compile(piece)
+            program = self._compiled[id(piece), padded] = made
         return program
 
     def _compile(self, piece: Part) -> Callable:
@@ -142,10 +165,40 @@ class Programs:
         graphs = clone_replace([*piece.wants, *news], {**stand_ins, **known})
         n = len(piece.wants)
         targets = [spec.updates[i][0] for i in piece.updates]
-        return self.engine.compile_graph(
-            [*spec.all_inputs, *stand_ins.values()],
+        return self._compiled_graph(
+            list(stand_ins.values()),
             graphs[:n],
             list(zip(targets, graphs[n:], strict=True)),
+        )
+
+    def _compile_padded(self, piece: Part) -> PaddedProgram:
+        assert self.padding is not None
+        news = [self.spec.updates[i] for i in piece.updates]
+        known = sizes_from_inputs(piece.receives)
+        made = self.padding.rewritten(piece, known, [new for _, new in news])
+        outputs, updates, stores = made.graph[: len(piece.wants)], [], []
+        for (shared, _), new, state in zip(
+            news, made.graph[len(piece.wants) :], made.of_updates, strict=True
+        ):
+            if state is None:
+                updates.append((shared, new))
+            else:
+                outputs.append(new)
+                stores.append((shared, state))
+        program = self._compiled_graph(made.receives, outputs, updates)
+        return PaddedProgram(program, stores, self.engine.set_value)
+
+    def _compiled_graph(
+        self,
+        receives: list[Variable],
+        outputs: list[Variable],
+        updates: list[tuple[SharedVariable, Variable]],
+    ) -> Callable:
+        spec = self.spec
+        return self.engine.compile_graph(
+            [*spec.all_inputs, *receives],
+            outputs,
+            updates,
             spec.mode,
             spec.name,
             spec.options,
@@ -165,6 +218,7 @@ class Programs:
         weights: Sequence[float],
         taken: list[np.ndarray] | None = None,
         times: Times = UNCOUNTED,
+        room: Room = AS_IT_IS,
     ) -> list[np.ndarray]:
         """Compute outputs and make updates, in one go or in slices.
 
@@ -185,6 +239,8 @@ class Programs:
             The rows, if they have been taken already; in one go only.
         times : Times, optional
             Where to count the time that it takes.
+        room : Room, optional
+            If the selections are padded. Slices are padded here.
         """
         if num_slices > 1:
             sliced = _SlicedCall(
@@ -193,11 +249,12 @@ class Programs:
             return sliced.run(num_slices, sources, selections)
         kind = kind_of_call(num_slices, len(weights))
         call = _Call(self, kind, subset, constants, reducer, weights, times)
+        call.room = room
         call.rows = self.take(sources, selections) if taken is None else taken
         if sources:
             times.spent(ROWS)
         for level, stage in enumerate(call.cut.stages):
-            call.run_part(stage.both)
+            call.run_part(stage.both, padded=bool(room) and stage.phase == COMPUTE)
             call.reduce(stage, level)
         return call.finish()
 
@@ -221,6 +278,14 @@ class Programs:
             call.reduce(stage, level)
         call.store_deferred()
         times.end(COMMON, level)
+
+    def padded(self, selections: list[Selection]) -> tuple[list[Selection], Room]:
+        """Return selections of rows as they are padded, if they are."""
+        if not self.is_padded:
+            return selections, AS_IT_IS
+        assert self.padding is not None
+        room = self.padding.room(selections)
+        return widened(selections, room), room
 
     def take(self, sources, selections) -> list[np.ndarray]:
         """Take rows for every row input."""
@@ -260,17 +325,22 @@ class _Call:
         self._weights = weights
         self.times: Times = times
         self.values: dict[Variable, np.ndarray] = {}
+        self.room = AS_IT_IS
 
-    def run_part(self, piece: Part) -> None:
+    def run_part(self, piece: Part, padded: bool = False) -> None:
         """Run a part and keep what it computes."""
         if piece:
-            self.values.update(zip(piece.wants, self.outputs_of(piece), strict=True))
+            results = self.outputs_of(piece, padded)
+            self.values.update(zip(piece.wants, results, strict=True))
 
-    def outputs_of(self, piece: Part) -> list[np.ndarray]:
+    def outputs_of(self, piece: Part, padded: bool) -> list[np.ndarray]:
         """Run a part on the rows taken."""
         n = len(self.spec.inputs)
         received = [self.values[var] for var in piece.receives]
-        program = self.programs._program(piece)
+        program = self.programs._program(piece, padded)
+        if padded:
+            given = [*self.rows[:n], *self._constants, *self.rows[n:]]
+            return program(self.room, given, received)
         return program(*self.rows[:n], *self._constants, *self.rows[n:], *received)
 
     def reduce(self, stage: Stage, level: int) -> None:
@@ -292,11 +362,21 @@ class _Call:
         """Return a value of this call: to "reduce", for an "output" or an "update"."""
         return self.values[var]
 
+    def real(self, var: Variable, value: Any) -> Any:
+        """Return what a value is without the entries of copies."""
+        if not self.room:
+            return value
+        assert self.programs.padding is not None
+        return self.programs.padding.cut(var, value, self.room)
+
     def finish(self) -> list[np.ndarray]:
         """Store what is left to store, and return the outputs."""
         self.store_deferred()
         as_output = self.programs.engine.as_output
-        outputs = [as_output(self.value("output", var)) for var in self.cut.outputs]
+        outputs = [
+            self.real(var, as_output(self.value("output", var)))
+            for var in self.cut.outputs
+        ]
         stages = self.cut.stages
         self.times.end(stages[-1].phase, len(stages) - 1)
         return outputs
@@ -307,7 +387,7 @@ class _Call:
         for i in self.cut.deferred:
             shared, new = self.spec.updates[i]
             if not (self.is_idle and new in self.cut.on_rows):
-                engine.set_value(shared, self.value("update", new))
+                engine.set_value(shared, self.real(new, self.value("update", new)))
 
 
 class _SlicedCall(_Call):
@@ -349,15 +429,16 @@ class _SlicedCall(_Call):
         for handed, piece, share in zip(
             self._handed, self._pieces, self._shares, strict=True
         ):
+            piece, self.room = self.programs.padded(piece)
             self.rows = self.programs.take(sources, piece)
             self.times.spent(ROWS)
             self.values = {**common, **handed}
-            results = self.outputs_of(stage.rows)
+            results = self.outputs_of(stage.rows, bool(self.room))
             handed.update(zip(stage.rows.wants, results, strict=True))
             for (_, var), total in totals.items():
-                total.add(handed[var], share)
+                total.add(self.real(var, handed[var]), share)
             self.times.spent(COMPUTE, level)
-        self.values = common
+        self.values, self.room = common, AS_IT_IS
         for (role, var), total in totals.items():
             self._totals[role, var] = total.result(is_output=role == "output")
 

@@ -53,6 +53,8 @@ class FunctionSpec:
     options: dict[str, Any] = field(default_factory=dict)
     precision: str | None = None
     """Of products of float32; None for what JAX is set to."""
+    pad: bool = False
+    """Whether calls of fewer rows are padded, where that keeps their numbers."""
 
     @property
     def row_inputs(self) -> list[Variable]:
@@ -98,6 +100,7 @@ def make_spec(
     options: dict[str, Any],
     strict: bool = False,
     precision: str | None = None,
+    pad: bool = False,
 ) -> FunctionSpec:
     """Check the arguments of `synk.function`; see there.
 
@@ -117,6 +120,8 @@ def make_spec(
     )
     get_mode(mode)  # raises for one that there is not
     check_precision(precision)
+    if not isinstance(pad, bool):
+        raise TypeError(f"pad must be True or False, got {pad!r}")
     _check_distinct([*inputs, *bcast_inputs])
     for var in inputs:
         _check_rows(var, "input")
@@ -151,6 +156,7 @@ def make_spec(
         name=name,
         options=options,
         precision=precision,
+        pad=pad,
     )
     _check_roots(spec)
     _check_used(spec)

@@ -1,0 +1,167 @@
+"""Padded calls in JAX mode: the numbers of plain PyTensor, and few compilations."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from children import in_a_child
+from padding_cases import CASES, inputs, rows
+from reference import PY
+
+import synk
+from synk.session import SESSION
+
+
+def worker_shapes(session):
+    """Return for how many shapes this rank has compiled each function."""
+    return [f.shapes_compiled() for f in session.registry.functions.values()]
+
+
+def classifier(grad):
+    """Return inputs, outputs and updates of a step of training, and its variables."""
+    random = np.random.default_rng(0)
+    x, y = pt.matrix("x"), pt.lvector("y")
+    w = pytensor.shared(random.normal(size=(4, 3)), name="w")
+    seen = pytensor.shared(np.zeros((0, 3)), name="seen")
+    p = pt.special.softmax(x @ w, axis=1)
+    loss = -pt.log(p[pt.arange(y.shape[0]), y]).mean()
+    updates = [(w, w - 0.5 * grad(loss, w)), (seen, p)]
+    return [x, y], [loss, p, p.max(axis=0)], updates, [w, seen]
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@in_a_child
+def test_an_epoch_with_a_short_last_batch_is_compiled_once_on_each_rank(n):
+    variables, outputs, updates, shared = classifier(synk.grad)
+    updates[1] = (*updates[1], None)
+    like, expected, steps, plain_shared = classifier(pytensor.grad)
+    plain = pytensor.function(like, expected, updates=steps, mode=PY)
+    data = rows(50)[:2]
+    batches = [slice(0, 18), slice(18, 36), slice(36, 50)]
+    with synk.session(n):
+        f = synk.function(variables, outputs, updates=updates, mode="JAX", pad=True)
+        for _ in range(2):
+            for batch in batches:
+                right = plain(*(array[batch] for array in data))
+                for got, value in zip(f(*data, batch=batch), right, strict=True):
+                    np.testing.assert_allclose(got, value, rtol=1e-10)
+        found = f.run(batches, *data)
+        for k, batch in enumerate(batches):
+            right = plain(*(array[batch] for array in data))
+            for got, value in zip(found, right, strict=True):
+                np.testing.assert_allclose(got[k], value, rtol=1e-10)
+        for rank in range(n):
+            values = synk.get_value(rank, shared)
+            np.testing.assert_allclose(values[0], plain_shared[0].get_value(), 1e-10)
+        mine = len(np.array_split(np.arange(14), n)[0])
+        np.testing.assert_allclose(shared[1].get_value(), found[1][2][:mine])
+        assert SESSION.run(worker_shapes) == [[1]] * n
+        assert f.explain().to_dict()["shapes_compiled"] == 1
+        for count in (7, 1, 13):  # fewer rows than ranks, and other numbers of slices
+            cut = [array[:count] for array in data]
+            right = plain(*cut)
+            slices = 1 + count // 5
+            for got, value in zip(f(*cut, num_slices=slices), right, strict=True):
+                np.testing.assert_allclose(got, value, rtol=1e-10)
+        np.testing.assert_allclose(
+            shared[0].get_value(), plain_shared[0].get_value(), rtol=1e-10
+        )
+
+
+@in_a_child
+def test_jax_gives_for_padded_rows_what_pytensor_gives_without():
+    variables = inputs()
+    options = {"on_unused_input": "ignore"}
+    with synk.session(1):
+        for make in CASES.values():
+            outputs = [(output, None) for output in make(*variables)]
+            f = synk.function(variables, outputs, mode="JAX", pad=True, **options)
+            plain = pytensor.function(variables, make(*variables), mode=PY, **options)
+            for count in (6, 4):
+                arrays = rows(count)
+                found, expected = f(*arrays), plain(*arrays)
+                for (out, _), got, value in zip(outputs, found, expected, strict=True):
+                    assert got.dtype == value.dtype
+                    text = f"{make.__name__}, {out}"
+                    np.testing.assert_allclose(got, value, 1e-9, 1e-12, err_msg=text)
+            assert f.explain().to_dict()["shapes_compiled"] == 1
+
+
+@pytest.mark.parametrize("n", [1, 2])
+@in_a_child
+def test_rows_of_shared_variables_are_padded_where_they_lie(n):
+    values = np.arange(60.0).reshape(20, 3)
+    s, t = (pytensor.shared(np.zeros((0, 3)), name=name) for name in "st")
+    with synk.session(n):
+        synk.scatter([s, t], [values, values**2])
+        outputs = [((s * t).sum(axis=0), "sum"), (s.mean(), "avg"), (t, "gather")]
+        f = synk.function([], outputs, sliceable_shareds=[s, t], mode="JAX", pad=True)
+        each = 20 // n
+        for batch in (slice(0, 8), slice(2, 7), np.array([3, 0, 7, 3, 1])):
+            for slices in (1, 2):
+                took = np.concatenate(
+                    [values[r * each : (r + 1) * each][batch] for r in range(n)]
+                )
+                total, mean, gathered = f(batch_s=batch, num_slices=slices)
+                np.testing.assert_allclose(total, (took**3).sum(axis=0))
+                np.testing.assert_allclose(mean, took.mean())
+                np.testing.assert_array_equal(gathered, took**2)
+        assert f.explain().to_dict()["shapes_compiled"] == 2  # 8 rows, and 4 in slices
+
+
+@pytest.mark.parametrize("n", [1, 2])
+@in_a_child
+def test_random_numbers_are_those_of_the_call_that_is_not_padded(n):
+    x = pt.matrix("x")
+
+    def make(pad):
+        rng = pytensor.shared(np.random.default_rng(5), name="stream")
+        after, normal = pt.random.normal(
+            x, 2.0, size=x.shape, rng=rng, return_next_rng=True
+        )
+        after, kept = pt.random.bernoulli(
+            0.5, size=x.shape, rng=after, return_next_rng=True
+        )
+        after, real = pt.random.uniform(
+            0, x[:, 0] ** 2, size=x.shape[:1], rng=after, return_next_rng=True
+        )
+        outputs = [(normal, "gather"), (kept * x, "gather"), (real, "gather"), x.sum()]
+        return synk.function([x], outputs, updates=[(rng, after)], mode="JAX", pad=pad)
+
+    with synk.session(n):
+        plain, padded = make(False), make(True)
+        for count in (9, 5, 7, 9):
+            values = rows(count)[0]
+            for got, right in zip(padded(values), plain(values), strict=True):
+                np.testing.assert_allclose(got, right, rtol=1e-12)
+        assert padded.explain().to_dict()["shapes_compiled"] < 3
+
+
+@in_a_child
+def test_an_explanation_says_what_is_padded_and_why_not():
+    x = pt.matrix("x")
+    with synk.session(1):
+        f = synk.function([x], x.sum(), mode="JAX", pad=True)
+        assert f.explain().to_dict()["padding"] == {"padded": True, "reason": None}
+        assert "padded      calls of fewer rows" in str(f.explain())
+        assert f(np.ones((0, 2))) == 0
+        g = synk.function([x], (pt.sort(x, axis=0), None), mode="JAX", pad=True)
+        assert "padded      no: SortOp" in str(g.explain())
+        for count in (4, 3):
+            np.testing.assert_array_equal(
+                g(np.arange(count)[::-1, None]), np.arange(count)[:, None]
+            )
+        assert g.explain().to_dict()["shapes_compiled"] == 2
+        h = synk.function([x], x.sum(), mode=PY, pad=True)
+        assert "no: this mode compiles once for all shapes" in str(h.explain())
+        assert h(np.ones((3, 2))) == 6
+        k = synk.function([x], x.sum(), mode="JAX")
+        assert k.explain().to_dict()["padding"] is None
+
+
+def test_pad_is_true_or_false():
+    x = pt.vector("x")
+    with pytest.raises(TypeError, match="pad must be True or False, got 64"):
+        synk.function([x], x.sum(), pad=64)
