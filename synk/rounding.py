@@ -12,7 +12,7 @@ arithmetic for reliable scientific computation", 1993).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,12 +20,8 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.type import DenseTensorType
 
-from .precision import EPSILONS, has_product
-
 TOLERANCES = {
-    "bfloat16": 2e-2,
     "float16": 1e-2,
-    "tensorfloat32": 1e-2,
     "float32": 1e-5,
     "float64": 1e-9,
     "complex64": 1e-5,
@@ -56,14 +52,21 @@ class Rounding:
         They must not change meanwhile.
     results : sequence of numpy.ndarray
         What it has returned for them.
+    finer : callable, optional
+        Computes the same with products of float32, where `compute` has others.
     """
 
     def __init__(
-        self, compute: Callable[..., list], arguments: Sequence, results: Sequence
+        self,
+        compute: Callable[..., list],
+        arguments: Sequence,
+        results: Sequence,
+        finer: Callable[..., list] | None = None,
     ) -> None:
         self._compute, self._arguments = compute, arguments
-        self._results = results
+        self._results, self._finer = results, finer
         self._trials: dict[float, list[list]] = {}
+        self._finer_trials: list[tuple[list, list]] = []
 
     def allowed(self, i: int, unit: float) -> float:
         """Return by how much other ways to compute result `i` may differ from it.
@@ -75,13 +78,36 @@ class Rounding:
             The relative size of rounding errors where it is computed.
         """
         if unit not in self._trials:
-            random = np.random.default_rng(0)
-            self._trials[unit] = [
-                self._compute(*(shaken(a, unit, random) for a in self._arguments))
-                for _ in range(TRIALS)
-            ]
+            self._trials[unit] = [self._compute(*args) for args in self._shaken(unit)]
         of_result = (trial[i] for trial in self._trials[unit])
         return MARGIN * max(change(trial, self._results[i]) for trial in of_result)
+
+    def allowed_by_products(self, i: int, unit: float) -> float:
+        """Return the same for result `i` where products are those of a coarser type.
+
+        Their errors are what products of float32 change, in each of the trials: the
+        change by other arguments would hide what is wrong in an update, as the old
+        value of the variable is one of them.
+
+        Parameters
+        ----------
+        i : int
+        unit : float
+            The relative size of rounding errors of the products.
+        """
+        assert self._finer is not None
+        if not self._finer_trials:
+            self._finer_trials = [
+                (self._compute(*args), self._finer(*args))
+                for args in self._shaken(unit)
+            ]
+        return MARGIN * max(change(a[i], b[i]) for a, b in self._finer_trials)
+
+    def _shaken(self, unit: float) -> Iterator[list]:
+        """Return arguments with other last digits, for each trial."""
+        random = np.random.default_rng(0)
+        for _ in range(TRIALS):
+            yield [shaken(argument, unit, random) for argument in self._arguments]
 
 
 def shaken(value: Any, unit: float, random: np.random.Generator) -> Any:
@@ -108,16 +134,10 @@ def change(one: Any, other: Any) -> float:
     return float(np.max(np.abs(one - other), initial=0))
 
 
-def coarsest(var: Variable, precision: str | None = None) -> str | None:
+def coarsest(var: Variable) -> str | None:
     """Return the dtype of the coarsest floats that one is computed in.
 
     None for a variable that is no float itself, and must be equal.
-
-    Parameters
-    ----------
-    var : Variable
-    precision : str, optional
-        Of products of float32.
     """
     if var.type.dtype not in TOLERANCES:
         return None
@@ -127,14 +147,7 @@ def coarsest(var: Variable, precision: str | None = None) -> str | None:
         if (found.owner is not None or found is var)
         and isinstance(found.type, DenseTensorType)
     ]
-    if precision in EPSILONS and has_product(var):
-        computed.append(precision)
     return max(computed, key=lambda dtype: TOLERANCES.get(dtype, 0))
-
-
-def epsilon(dtype: str) -> float:
-    """Return the distance from 1 to the next float."""
-    return EPSILONS.get(dtype) or float(np.finfo(dtype).eps)
 
 
 def difference(
