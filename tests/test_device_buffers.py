@@ -17,6 +17,7 @@ from fake_nccl import UNKNOWN, ByExchange, without_nccl
 from reference import assert_same
 
 import synk
+from synk.engines.jax import as_output, look_about_with, set_value
 from synk.session import SESSION
 
 SESSION_MODULE = sys.modules["synk.session"]  # beside the function of that name
@@ -149,6 +150,26 @@ def worker_fail(session):
     """Fail on rank 1."""
     if session.rank == 1:
         raise ZeroDivisionError
+
+
+class Pending:
+    """An array that is never computed, as where a rank of NCCL's is gone."""
+
+    def is_ready(self):
+        return False
+
+
+@in_a_child
+def test_what_the_user_gets_is_not_waited_for_in_vain():
+    s = pytensor.shared(np.ones(3))
+    look_about_with(lambda: 1 / 0)
+    try:
+        for way in (lambda: as_output(Pending()), lambda: set_value(s, Pending())):
+            with pytest.raises(ZeroDivisionError):
+                way()
+    finally:
+        look_about_with(None)
+    assert_same(s.get_value(), np.ones(3))
 
 
 @in_a_child

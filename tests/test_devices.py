@@ -223,6 +223,29 @@ def test_forked_ranks_are_told_of_their_gpus(monkeypatch):
     assert "on rank 1 of 3 (GPU 0, cpu" in told[1][1]
 
 
+@pytest.mark.parametrize(
+    ("installed", "expected"),
+    [
+        ({}, "no nccl4py, so values pass through the host: pip install"),
+        ({"nccl4py": "0.6.0"}, "of no Python package, by nccl4py 0.6.0"),
+        (
+            {"nccl4py": "0.6.0", "nvidia-nccl-cu13": "2.32.3"},
+            "2.32.3, by nccl4py 0.6.0",
+        ),
+    ],
+)
+def test_info_tells_of_nccl_without_loading_it(monkeypatch, installed, expected):
+    def version(package):
+        if package not in installed:
+            raise info.metadata.PackageNotFoundError
+        return installed[package]
+
+    fake_nvml.install(monkeypatch, [None])
+    monkeypatch.setattr(info.metadata, "version", version)
+    assert f"  NCCL          {expected}" in info.report()
+    assert "nccl" not in sys.modules
+
+
 def test_info_tells_of_gpus(monkeypatch):
     fake_nvml.install(monkeypatch, [range(2), range(2), None])
     report = info.report()

@@ -27,6 +27,8 @@ WIDTH = 96
 
 PACKAGES = ("synk", "pytensor", "numpy", "scipy", "numba", "posix_ipc", "threadpoolctl")
 OPTIONAL = ("jax", "torch")
+NCCL = ("nvidia-nccl-cu13", "nvidia-nccl-cu12")
+"""What brings the library; which one is used where both are, the loader decides."""
 _LABEL = 14
 _MAX_RANKS = 16
 
@@ -122,7 +124,19 @@ def _gpus() -> Rows:
     if len(found) > 1:
         rows.append(("peer access", _peers(found)))
     rows.append(("JAX", gpus.why_not_jax() or "can use them"))
+    rows.append(("NCCL", _nccl()))
     return rows
+
+
+def _nccl() -> str:
+    """Say which NCCL combines the values of GPUs."""
+    bindings = _version("nccl4py")
+    if bindings == "not installed":
+        return "no nccl4py, so values pass through the host: pip install 'synk[cuda13]'"
+    for package in NCCL:
+        if (version := _version(package)) != "not installed":
+            return f"{version}, by nccl4py {bindings}"
+    return f"of no Python package, by nccl4py {bindings}"
 
 
 def _no_gpus() -> str:
