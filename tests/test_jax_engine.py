@@ -20,6 +20,11 @@ from synk.session import SESSION
 SIZES = (1, 2, 3)
 
 
+def session_of(n: int):
+    """Return a session; the tests that have it run on GPUs as well."""
+    return synk.session(n)
+
+
 def stream(seed: int = 5):
     """Return a shared random generator."""
     return pytensor.shared(np.random.default_rng(seed), name="stream")
@@ -63,7 +68,7 @@ def test_what_outlives_a_call_is_not_in_memory_that_is_used_again(n):
     updates = {s: x, t: b, r: x.reshape((-1, 64)), before: s}
     first = np.arange(64.0 * 64).reshape(64, 64)
     second = first + 1e6
-    with synk.session(n):
+    with session_of(n):
         f = synk.function(
             [x], (x, "gather"), bcast_inputs=[b], updates=updates, mode="JAX"
         )
@@ -94,7 +99,7 @@ def test_a_call_that_was_interrupted_keeps_the_rows_that_it_computes_with():
     product = x
     for _ in range(8):
         product = product @ once
-    with synk.session(1):
+    with session_of(1):
         f = synk.function([x], updates={s: product}, mode="JAX")
         data = synk.data(np.repeat(np.arange(6.0), 400)[:, None] * np.ones(400))
 
@@ -117,7 +122,7 @@ def test_code_is_compiled_once_for_a_shape(n):
     """However shared variables came to their values, and the rows to the device."""
     x, b = pt.matrix("x"), pt.vector("b")
     w = pytensor.shared(np.ones(30), name="w")
-    with synk.session(n):
+    with session_of(n):
         f = synk.function(
             [x],
             [x.sum(), (w.sum(), None)],

@@ -28,6 +28,7 @@ from synk.memory.device_rows import DeviceTaker
 from synk.memory.partition import select
 from synk.memory.rows import arrived
 from synk.memory.segment import Segment
+from synk.memory.takers import Takers
 from synk.memory.to_device import ToDevice
 from synk.session import SESSION
 
@@ -215,9 +216,13 @@ def test_rows_that_find_no_room_on_the_device_are_left_to_jax(monkeypatch):
     way = ToDevice(LateCopier)
     array, _ = segment_of(values_of("float64", (40, 60)))
     taker = DeviceTaker(way)
-    monkeypatch.setattr(jnp, "zeros", no_room)
-    assert np.shares_memory(taker.take(array, slice(0, 9)), array)
-    monkeypatch.undo()
+    with monkeypatch.context() as full:
+        full.setattr(jnp, "zeros", no_room)
+        with pytest.warns(RuntimeWarning, match="own copies: RESOURCE_EXHAUSTED"):
+            assert np.shares_memory(taker.take(array, slice(0, 9)), array)
+    (rows,) = arrived([taker.take(array, slice(0, 9))])
+    np.testing.assert_array_equal(rows, array[:9])
+    assert not isinstance(rows, np.ndarray)
 
 
 @in_a_child
@@ -231,6 +236,21 @@ def test_copies_that_nobody_came_for_are_made_before_their_memory_goes():
     del taker
     gc.collect()
     assert not copier.open
+
+
+@in_a_child
+def test_the_rows_of_the_next_call_are_not_put_in_place_of_the_present_ones():
+    """A run has the rows of two calls on the device."""
+    takers = Takers(1, 0)
+    takers.use(ToDevice(LateCopier))
+    array, _ = segment_of(values_of("float64", (40, 60)))
+    batches = [slice(5 * k, 5 * k + 5) for k in range(8)]
+    (last,) = arrived([takers.rows[0][0].take(array, batches[0])])
+    for k in range(1, 8):
+        (rows,) = arrived([takers.rows[k % 2][0].take(array, batches[k])])
+        np.testing.assert_array_equal(last, array[batches[k - 1]])
+        np.testing.assert_array_equal(rows, array[batches[k]])
+        last = rows
 
 
 # -- in calls of functions

@@ -90,15 +90,16 @@ class DeviceTaker(RowTaker):
         """Return what writes to an array of a shape, or None if there is no memory."""
         import jax.numpy as jnp
 
-        target = self._target
-        if target is None or target.shape != shape or target.dtype != dtype:
-            target = self._target = None  # so that its memory can be used
-            with contextlib.suppress(RuntimeError):
+        target, self._target = self._target, None
+        try:
+            if target is None or target.shape != shape or target.dtype != dtype:
+                target = None  # so that its memory can be used
                 target = jnp.zeros(shape, dtype)
-        if target is not None and target.dtype == dtype:
-            with contextlib.suppress(RuntimeError):
+            if target.dtype == dtype:
                 self._writing = self._to_device.writing(target)
                 self._target = target
+        except RuntimeError as error:
+            self._to_device.warn(f"some rows go to GPUs by JAX's own copies: {error}")
         return self._writing
 
     def _gathering_room(

@@ -82,7 +82,7 @@ class ToDevice:
             try:
                 self._copier = connect()
             except (ImportError, RuntimeError, OSError) as error:
-                self._warn(f"rows go to GPUs by JAX's own copies, slowly: {error}")
+                self.warn(f"rows go to GPUs by JAX's own copies, slowly: {error}")
         return self._copier is not None
 
     def writing(self, array: Any) -> Writing:
@@ -100,7 +100,7 @@ class ToDevice:
             try:
                 self._pin(mapping)
             except OSError as error:
-                self._warn(
+                self.warn(
                     f"{len(mapping):,} bytes of shared memory were not pinned, so that"
                     f" rows go to GPUs in two steps: {error}"
                 )
@@ -113,7 +113,7 @@ class ToDevice:
         try:
             self._pin(mapping)
         except OSError as error:
-            self._warn(f"rows go to GPUs by JAX's own copies, slowly: {error}")
+            self.warn(f"rows go to GPUs by JAX's own copies, slowly: {error}")
             self._copier = None
             return None
         return mapping
@@ -139,7 +139,8 @@ class ToDevice:
             assert self._copier is not None
             self._copier.unregister(start)
 
-    def _warn(self, text: str) -> None:
+    def warn(self, text: str) -> None:
+        """Warn of what has failed, if nothing has before."""
         if self._warns:
             self._warns = False
             warnings.warn(text, RuntimeWarning, stacklevel=2)

@@ -1,0 +1,103 @@
+"""Rows to a GPU by CUDA's copies: the numbers, and what is pinned."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+import numpy as np
+import pytensor.tensor as pt
+import pytest
+from children import in_a_child
+from test_jax_engine import (  # noqa: F401  the same, with rows on a GPU
+    test_a_call_that_was_interrupted_keeps_the_rows_that_it_computes_with,
+    test_code_is_compiled_once_for_a_shape,
+    test_what_outlives_a_call_is_not_in_memory_that_is_used_again,
+)
+from test_rows_to_device import (  # noqa: F401  the same, with CUDA's copies
+    test_a_segment_is_pinned_once_and_unpinned_while_it_is_mapped,
+    test_adjacent_rows_are_one_copy_and_long_runs_one_each,
+    test_calls_and_runs_have_the_numbers_of_the_serial_function,
+    test_rows_on_the_device_are_those_of_numpy,
+    test_the_end_of_a_session_unpins_what_a_next_one_pins_again,
+    test_the_memory_on_the_device_is_used_again,
+    test_the_rows_of_the_next_call_are_not_put_in_place_of_the_present_ones,
+)
+
+import synk
+from synk.memory import device_rows, to_device
+from synk.memory.cuda import CudaCopier
+from synk.session import SESSION
+
+SESSION_MODULE = sys.modules["synk.session"]  # beside the function of that name
+
+
+class WatchedCopier(CudaCopier):
+    """Notes what it is asked, as the stand-in does."""
+
+    def __init__(self):
+        import jax
+
+        jax.config.update("jax_enable_x64", True)
+        super().__init__()
+        self.registered: dict[int, int] = {}
+        self.log: list[str] = []
+
+    def register(self, start, nbytes):
+        super().register(start, nbytes)
+        self.registered[start] = nbytes
+        self.log.append("register")
+
+    def unregister(self, start):
+        super().unregister(start)
+        del self.registered[start]
+        self.log.append("unregister")
+
+    def writing(self, array):
+        writing = super().writing(array)
+        copy = writing.copy
+
+        def noted(at, source, nbytes):
+            self.log.append(f"copy {nbytes}")
+            copy(at, source, nbytes)
+
+        writing.copy = noted
+        return writing
+
+
+@pytest.fixture(autouse=True)
+def watched(monkeypatch):
+    """Have the tests that were written for a stand-in watch CUDA, one GPU for all."""
+    monkeypatch.setattr(SESSION_MODULE, "CudaCopier", WatchedCopier)
+    monkeypatch.setattr("test_rows_to_device.LateCopier", WatchedCopier)
+    monkeypatch.setattr(
+        "test_jax_engine.session_of", lambda n: synk.session(devices=[0] * n)
+    )
+    monkeypatch.setattr(to_device, "WORTHWHILE", 1)
+    monkeypatch.setattr(device_rows, "LONG", 100)
+    monkeypatch.setattr(device_rows, "PIECE", 250)
+
+
+@in_a_child
+def test_functions_read_rows_that_have_arrived(monkeypatch):
+    """Large ones, in calls one after the other and in a run, with no warning."""
+    monkeypatch.undo()
+    x = pt.fmatrix("x")
+    rows = np.repeat(np.arange(8, dtype="float32"), 16)[:, None] * np.ones(1 << 16, "f")
+    expected = np.tile(np.arange(8.0), 2)
+    runs = [slice(16 * k, 16 * k + 16) for k in range(8)]
+    mixed = [
+        np.random.default_rng(k).permutation(range(16 * k, 16 * k + 16))
+        for k in range(8)
+    ]
+    with warnings.catch_warnings(), synk.session(1, devices=[0]):
+        warnings.simplefilter("error")
+        f = synk.function([x], [x.min(), x.max()])
+        data = synk.data(rows)
+        for argument in (data, rows):
+            found = [f(argument, batch=batch) for batch in runs + mixed]
+            np.testing.assert_array_equal(np.transpose(found), [expected, expected])
+            found = f.run(runs + mixed, argument)
+            np.testing.assert_array_equal(found, [expected, expected])
+        assert SESSION.to_device is not None
+        assert SESSION.to_device.is_pinned(data.data)
