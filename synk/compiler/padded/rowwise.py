@@ -14,11 +14,12 @@ from pytensor.tensor.elemwise import CAReduce, Elemwise
 from pytensor.tensor.extra_ops import CumOp
 from pytensor.tensor.sort import ArgSortOp, SortOp
 
+from ..axes import apart
 from ..domain import Refused
 from ..lengths import ONE
 from ..rules.reductions import axes_of
 from .sizes import of_sizes
-from .walk import Padded, Padder, aligned, check_spread, constant_of, is_integer, rule
+from .walk import Padded, Padder, aligned, check_spread, is_integer, rule
 
 
 @rule(Elemwise)
@@ -125,10 +126,11 @@ def softmax(padder: Padder, node: Apply) -> None:
 @rule(SortOp, ArgSortOp)
 def sort(padder: Padder, node: Apply) -> None:
     """Along other axes, for each row."""
-    state, axis = padder.state(node.inputs[0]), constant_of(node.inputs[1])
-    if state is None or axis is None:
+    axis, (var,) = apart(node, node.inputs)
+    state = padder.state(var)
+    if state is None or not isinstance(axis, int):
         raise Refused("sorts along an axis that is not constant")
-    if axis % node.inputs[0].type.ndim == state.axis:
+    if axis == state.axis:
         raise Refused("goes along the rows")
     padder.row_by_row(node, replace(state, numbers=False))
 

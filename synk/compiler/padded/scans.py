@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pytensor.tensor as pt
@@ -29,7 +28,7 @@ def scan(padder: Padder, node: Apply) -> None:
     padder.check_no_sizes(node.inputs)
     if op.info.as_while:
         raise Refused("stops by a condition")
-    inner = op.inner_inputs
+    inner, outputs = _graph(node)
     known: dict[Variable, Padded | None] = {}
     for var, outer in zip(
         op.inner_seqs(inner), op.outer_seqs(node.inputs), strict=True
@@ -39,12 +38,11 @@ def scan(padder: Padder, node: Apply) -> None:
         op.inner_non_seqs(inner), op.outer_non_seqs(node.inputs), strict=True
     ):
         known[var] = padder.state(outer)
-    states = _states(padder, node)
-    step, stand_ins = _fixpoint(node, known, states)
-    made = _rebuilt(padder, node, step, stand_ins)
-    stacked = [
-        _outside(step.found.get(var)) for var in op.inner_nitsot_outs(op.inner_outputs)
-    ]
+    states = _states(padder, node, inner, outputs)
+    step, stand_ins = _fixpoint(inner, outputs, known, states)
+    results = [step.new[var] for var in outputs]
+    made = _rebuilt(padder, node, [*stand_ins, step.real], results)
+    stacked = [_outside(step.found.get(var)) for var in op.inner_nitsot_outs(outputs)]
     n = op.info.n_untraced_sit_sot
     traced, untraced = states[: len(states) - n], states[len(states) - n :]
     padded = [
@@ -68,9 +66,18 @@ def _outside(state: Padded | None) -> Padded | None:
     return None if state is None else replace(state, axis=state.axis + 1)
 
 
-def _states(padder: Padder, node: Apply) -> list[_State]:
+def _graph(node: Apply) -> tuple[list[Variable], list[Variable]]:
+    """Return the inputs and outputs of a step; a copy, where PyTensor has it frozen."""
+    graph = node.op.fgraph
+    if hasattr(graph, "unfreeze"):  # since PyTensor 3.3
+        graph = graph.unfreeze()
+    return list(graph.inputs), list(graph.outputs)
+
+
+def _states(
+    padder: Padder, node: Apply, inner: list[Variable], outputs: list[Variable]
+) -> list[_State]:
     op, info = node.op, node.op.info
-    inner, outputs = op.inner_inputs, op.inner_outputs
     states: list[_State] = []
 
     def add(initials, taps, news, n_taps, n_news, is_traced=True) -> None:
@@ -111,18 +118,20 @@ def _states(padder: Padder, node: Apply) -> list[_State]:
 
 
 def _fixpoint(
-    node: Apply, known: dict[Variable, Padded | None], states: list[_State]
+    inner: list[Variable],
+    outputs: list[Variable],
+    known: dict[Variable, Padded | None],
+    states: list[_State],
 ) -> tuple[Padder, list[Variable]]:
     """Rewrite a step, once what is carried is padded as it was."""
-    op = node.op
     for _ in range(2 + len(states)):
         for state in states:
             known.update(dict.fromkeys(state.taps, state.padded))
-        stand_ins = {var: var.type(name=var.name) for var in op.inner_inputs}
+        stand_ins = {var: var.type(name=var.name) for var in inner}
         step = Padder([], pt.lscalar("real_rows"))
         step.new.update(stand_ins)
         step.found.update((var, s) for var, s in known.items() if s is not None)
-        step.walk(op.inner_outputs)
+        step.walk(outputs)
         stays = True
         for state in states:
             found = [step.found.get(var) for var in state.news]
@@ -137,13 +146,13 @@ def _fixpoint(
 
 
 def _rebuilt(
-    padder: Padder, node: Apply, step: Padder, stand_ins: Sequence[Variable]
+    padder: Padder, node: Apply, inputs: list[Variable], outputs: list[Variable]
 ) -> list[Variable]:
     """Return the outputs of a scan whose steps are told how many rows are real."""
     op = node.op
     made = Scan(
-        [*stand_ins, step.real],
-        [step.new[var] for var in op.inner_outputs],
+        inputs,
+        outputs,
         replace(op.info, n_non_seqs=op.info.n_non_seqs + 1),
         mode=op.mode,
         truncate_gradient=op.truncate_gradient,

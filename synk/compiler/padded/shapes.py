@@ -13,6 +13,7 @@ from pytensor.tensor.extra_ops import CpuContiguous
 from pytensor.tensor.shape import Reshape, SpecifyShape
 from pytensor.tensor.type_other import NoneTypeT
 
+from ..axes import apart
 from ..domain import Refused
 from ..lengths import ONE, Length, product
 from .sizes import lengths, of_sizes, one_length, row_axis
@@ -172,16 +173,15 @@ def arange(padder: Padder, node: Apply) -> None:
 @rule(ptb.Join)
 def join(padder: Padder, node: Apply) -> None:
     """Side by side along another axis than the rows'."""
-    where, *parts = node.inputs
+    axis, parts = apart(node, node.inputs)
     states = [padder.state(part) for part in parts]
     if all(state is None for state in states):
         of_sizes(padder, node)
         return
-    axis = constant_of(where)
     first = states[0]
-    if axis is None or first is None or None in states:
+    if not isinstance(axis, int) or first is None or None in states:
         raise Refused("joins rows with something of fixed length")
-    if any(s != first for s in states) or axis % parts[0].type.ndim == first.axis:
+    if any(s != first for s in states) or axis == first.axis:
         raise Refused("joins along the rows: copies would come to lie among them")
     padder.row_by_row(node, replace(first, numbers=False))
 
@@ -189,13 +189,11 @@ def join(padder: Padder, node: Apply) -> None:
 @rule(ptb.Split)
 def split(padder: Padder, node: Apply) -> None:
     """Cut along another axis than the rows'."""
-    value, *rest = node.inputs
+    axis, (value, sizes) = apart(node, node.inputs)
     state = padder.state(value)
-    padder.check_no_sizes(rest)
+    padder.check_no_sizes([sizes])
     if state is None:
         raise Refused("splits a size")
-    # Before PyTensor 3.3 the axis is an input.
-    axis = constant_of(rest[0]) if len(rest) == 2 else node.op.axis
-    if axis is None or axis % value.type.ndim == state.axis:
+    if not isinstance(axis, int) or axis == state.axis:
         raise Refused("splits along the rows")
     padder.row_by_row(node, replace(state, numbers=False))

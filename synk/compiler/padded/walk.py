@@ -198,7 +198,7 @@ class Padder:
         """Return what a node's Op makes of other inputs."""
         if all(a is b for a, b in zip(node.inputs, inputs, strict=True)):
             return node.outputs
-        return node.clone_with_new_inputs(list(inputs), strict=False).outputs
+        return remade(node, inputs)
 
     def become(
         self,
@@ -363,6 +363,14 @@ def constant_of(var: Variable) -> int | None:
     data = np.asarray(var.data)
     is_one = data.size == 1 and data.dtype.kind in "iu"
     return int(data.item()) if is_one else None
+
+
+def remade(node: Apply, inputs: Sequence[Variable]) -> list[Variable]:
+    """Return what a node's Op makes of other inputs, in a new node."""
+    if not hasattr(node, "clone_with_new_inputs"):
+        # In a graph within another, which PyTensor 3.3 freezes.
+        return node.op.make_node(*inputs).outputs
+    return node.clone_with_new_inputs(list(inputs), strict=False).outputs
 
 
 def is_integer(var: Variable) -> bool:
