@@ -25,7 +25,7 @@ from .comm.divided import DividedAllReduce
 from .comm.kernels import warm
 from .comm.ops import check_shapes
 from .comm.shm import SharedMemoryComm
-from .engines import host
+from .engines import host, jax
 from .memory.segment import ALIGNMENT, Segment, Window, layout
 
 if TYPE_CHECKING:
@@ -230,6 +230,8 @@ class Homes:
         """
         spans = [_span(rows[self._rank]) for rows in self._rows.values()]
         for number, var in list(everybody.items()):
+            if jax.has_value(var):  # a copy, which would first come from the device
+                continue
             value = host.get_value(var)
             if not isinstance(value, np.ndarray) or value.base is None:
                 continue
