@@ -53,7 +53,7 @@ def machine() -> Iterator[Row]:
     """The GPUs, and versions."""
     report = run(["-m", "synk", "info"], 100)
     for line in report.splitlines():
-        if re.match(r"  (GPU \d|driver|peer|JAX|jax|pytensor|python) ", line):
+        if re.match(r"  (GPU \d|driver|peer|NCCL|JAX|jax|pytensor|python) ", line):
             label, value = line[2:16].strip(), line[16:]
             yield Row(label, value)
 
@@ -230,6 +230,8 @@ def nccl() -> Iterator[Row]:
         ones = np.ones(2, "float32")
         (seconds,) = interleave([lambda: f(ones)], 11)
         yield Row("step with 100 MB reduced, 2 ranks on it", f"{seconds * 1e3:.1f} ms")
+        (seconds,) = interleave([lambda: synk.all_reduce(big)], 11)
+        yield Row("synk.all_reduce of 100 MB, 2 ranks on it", f"{seconds * 1e3:.1f} ms")
 
 
 def compare(
