@@ -189,7 +189,8 @@ class Share:
             tuple([source.shape[1:] for source in self.sources]),
             tuple([array.shape for array in constants]),
         )
-        return programs.meets(kind, self.by_rank)
+        is_padded = programs.is_padded and num_slices == 1
+        return programs.shapes_met.are_new(kind, self.by_rank, is_padded)
 
     def _note_sizes(self) -> None:
         """Take note of the bytes of a row; they are mostly those of all calls."""

@@ -175,6 +175,11 @@ def test_calls_in_which_a_rank_compiles_for_a_new_shape_are_not_counted():
         f(np.ones((8, 4)))
         calls = f.explain().to_dict()["calls"]
         assert (calls["counted"], calls["left_out"]) == (7, 5)
+        padded = synk.function([x], x.sum(), mode="JAX", pad=True)
+        for rows in (8, 7, 6, 5, 3, 9):  # code for 4 rows serves 2, 3 and 4
+            padded(np.ones((rows, 3)))
+        calls = padded.explain().to_dict()["calls"]
+        assert (calls["counted"], calls["left_out"]) == (3, 3)
 
 
 @pytest.mark.parametrize("n", SIZES)

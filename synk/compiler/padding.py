@@ -42,6 +42,20 @@ AS_IT_IS = Room(0, 0)
 """Of a call that is not padded."""
 
 
+class Rooms:
+    """The numbers of rows that one rank has code for."""
+
+    def __init__(self) -> None:
+        self._sizes: list[int] = []
+
+    def rows(self, real: int) -> int:
+        """Return for how many rows to compute where so many are real."""
+        rows = min((N for N in self._sizes if real <= N <= 2 * real), default=0)
+        if not rows:
+            self._sizes.append(real)
+        return rows or real
+
+
 class Padding:
     """What a function becomes that is padded, and the numbers of rows it is padded to.
 
@@ -59,7 +73,7 @@ class Padding:
         self._spec = spec
         self._real = pt.lscalar("real_rows")
         self.reason: str | None = None
-        self._sizes: list[int] = []
+        self._rooms = Rooms()
         if not spec.row_inputs:
             self.reason = "it has no rows"
             return
@@ -76,10 +90,7 @@ class Padding:
         (real, *others) = map(count, selections)
         if not real or any(other != real for other in others):
             return AS_IT_IS
-        rows = min((N for N in self._sizes if real <= N <= 2 * real), default=0)
-        if not rows:
-            self._sizes.append(real)
-        return Room(rows or real, real)
+        return Room(self._rooms.rows(real), real)
 
     # -- code
 

@@ -30,6 +30,7 @@ from ..memory.takers import Takers
 from ..precision import check_engine
 from ..timing import COMMON, COMPUTE, ROWS, UNCOUNTED, Times
 from .padding import AS_IT_IS, CannotPad, PaddedProgram, Padding, Room, widened
+from .shapes_met import ShapesMet
 from .sizes import sizes_from_inputs
 from .spec import FunctionSpec
 from .stages import Cut, Part, Stage, cut, whole
@@ -80,7 +81,7 @@ class Programs:
         if spec.pad and self.engine.NEEDS_SIZES:
             self.padding = Padding(spec)
         self.is_padded = self.padding is not None and self.padding.reason is None
-        self._met: set[tuple] = set()
+        self.shapes_met = ShapesMet()
         self.takers = Takers(len(spec.row_inputs), len(spec.bcast_inputs))
 
     def takes_part(self, subset: Subset) -> bool:
@@ -119,16 +120,6 @@ class Programs:
             if shapes is not None:
                 seen[piece] = seen.get(piece, 0) + len(shapes)
         return max(seen.values(), default=None)
-
-    def meets(self, kind: tuple, by_rank: list[int]) -> bool:
-        """Tell, on all ranks alike, if one has rows as it never had in such calls."""
-        whole = kind, tuple(by_rank)
-        if whole in self._met:
-            return False
-        shares = {(kind, rank, rows) for rank, rows in enumerate(by_rank)}
-        is_new = not shares <= self._met
-        self._met |= {whole, *shares}
-        return is_new
 
     def compile(self, kind: str, subset: Subset) -> None:
         """Compile what one kind of call needs, where that has not been done."""
