@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
+from pathlib import Path
 
 import fake_nccl4py
 import fake_nvml
@@ -195,3 +197,32 @@ def test_a_process_ends_without_waiting_for_nccl():
         assert summing()(np.ones(4)) == 4
         start = time.monotonic()
     assert time.monotonic() - start < 10
+
+
+AT_EXIT = """
+import atexit, fake_nccl4py, fake_nvml, numpy as np, pytensor.tensor as pt, pytest, synk
+patch = pytest.MonkeyPatch()
+fake_nvml.install(patch, [None] * 2)
+fake_nccl4py.install(patch)
+fake_nccl4py.Communicator.abort = lambda self: print("NCCL ends")
+synk.fork(2)
+import jax
+atexit.register(print, "JAX ends")  # as JAX has registered its own end just now
+x = pt.vector("x")
+f = synk.function([x], (synk.ops.all_reduce(x.sum(), "sum"), None))
+print(f(np.ones(4)))
+"""
+
+
+def test_at_the_end_of_a_process_nccl_ends_before_jax():
+    pytest.importorskip("jax", reason="JAX, of the extra synk[jax], is missing")
+    done = subprocess.run(
+        [sys.executable, "-c", AT_EXIT],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n") == ["4.0", "NCCL ends", "JAX ends", ""]
