@@ -3,7 +3,8 @@
 `all_reduce` and `reduce` keep the variables they are called with in shared memory: the
 first call gives a variable a *home* there (see `comm.shm`), a place for every rank's
 value. A function that updates the variable in place leaves its value in the home, and
-the next reduction copies nothing.
+the next reduction copies nothing. Values on GPUs are another matter: see
+`device_collectives`.
 """
 
 from __future__ import annotations
@@ -65,6 +66,8 @@ def broadcast(vars: Vars, values: Any = None) -> None:
             numbers = master_replicate_variables(on_devices)
             devices.master_broadcast(numbers, on_devices)
             variables = [var for var in variables if var not in on_devices]
+            if not variables:
+                return
         checked = [host.get_value(var) for var in variables]
         given = checked
     else:

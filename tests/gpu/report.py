@@ -7,6 +7,7 @@ in the end. ``--only call rows`` runs some of them; ``--json FILE`` keeps the fi
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import re
@@ -58,15 +59,15 @@ def machine() -> Iterator[Row]:
             yield Row(label, value)
 
 
-def tests() -> Iterator[Row]:
-    """The tests that need a GPU."""
-    command = ["-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", "tests/gpu"]
+def tests(path: Path) -> Iterator[Row]:
+    """A file of tests that need a GPU."""
+    command = ["-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", str(path)]
     try:
         text = run(command, 500)
     except RuntimeError as error:
         text = str(error)
         print(text)
-    yield Row("pytest -m gpu", text.strip().splitlines()[-1].strip("= "))
+    yield Row(f"pytest -m gpu {path.name}", text.strip().splitlines()[-1].strip("= "))
 
 
 def call() -> Iterator[Row]:
@@ -255,7 +256,10 @@ SECTIONS: dict[str, tuple[Callable[[], Iterator[Row]], float]] = {
     "resnet256": (lambda: resnet(256), 420),
     "torch": (by_torch, 300),
     "nccl": (nccl, 120),
-    "tests": (tests, 540),
+    **{
+        path.stem: (functools.partial(tests, path), 540)
+        for path in sorted(HERE.glob("test_*.py"))
+    },
 }
 """By name: what runs, and for how many seconds at most."""
 
