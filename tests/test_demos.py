@@ -40,7 +40,12 @@ def run(*command: object, folder: Path, **environment: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+FLAGS = os.environ.get("PYTENSOR_FLAGS", "")
+QUICK = {"PYTENSOR_FLAGS": f"{FLAGS},mode=FAST_COMPILE".lstrip(",")}
+"""For what is the same in every mode: numba takes long to compile."""
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize(
     ("name", "ending"),
     [
@@ -53,7 +58,8 @@ def run(*command: object, folder: Path, **environment: str) -> str:
     ],
 )
 def test_a_demo_of_features_reaches_its_end(name, ending, ranks, tmp_path):
-    lines = run(DEMOS / f"{name}.py", "--ranks", ranks, folder=tmp_path).splitlines()
+    demo = DEMOS / f"{name}.py"
+    lines = run(demo, "--ranks", ranks, folder=tmp_path, **QUICK).splitlines()
     assert lines[0].startswith(f"{ranks} ranks")
     assert lines[-1] == ending
 

@@ -7,6 +7,7 @@ import inspect
 import re
 from pathlib import Path
 
+import pytensor
 import pytest
 from children import in_a_child
 
@@ -30,6 +31,8 @@ NARRATIVE = (
 )
 BY_JAX = ("precision",)
 """In a child: where JAX has computed something, no rank can be forked any more."""
+COMPILED = ("index",)
+"""In the default mode, as users run all; for the others numba takes a minute."""
 
 
 @pytest.mark.parametrize("name", NARRATIVE)
@@ -44,13 +47,15 @@ def test_the_examples_of_a_page_in_jax_mode_run_and_give_what_it_shows(name):
 
 
 def run_examples(name: str) -> None:
+    mode = pytensor.config.mode if name in COMPILED else "FAST_COMPILE"
     try:
-        results = doctest.testfile(
-            str(DOCS / f"{name}.rst"),
-            module_relative=False,
-            optionflags=doctest.ELLIPSIS,
-            verbose=False,
-        )
+        with pytensor.config.change_flags(mode=mode):
+            results = doctest.testfile(
+                str(DOCS / f"{name}.rst"),
+                module_relative=False,
+                optionflags=doctest.ELLIPSIS,
+                verbose=False,
+            )
     finally:
         left_open = synk.is_forked()
         synk.close()
