@@ -347,7 +347,7 @@ def worker_lies_on_device(session, number):
 def test_rows_of_shared_variables_are_taken_where_they_lie(n):
     rows = np.arange(60.0).reshape(20, 3)
     s = pytensor.shared(np.zeros((0, 3)), name="s")
-    with synk.session(n):
+    with session_of(n):
         synk.scatter(s, rows)
         f = synk.function([], (s.sum(axis=0), "sum"), sliceable_shareds=[s], mode="JAX")
         mine = 20 // n

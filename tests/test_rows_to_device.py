@@ -6,6 +6,7 @@ See tests/gpu for the copies of CUDA.
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import warnings
 
@@ -82,13 +83,15 @@ def test_rows_on_the_device_are_those_of_numpy(width):
     for dtype in DTYPES:
         values = values_of(dtype, (40, width))
         taker = DeviceTaker(way)
+        batches = BATCHES if dtype == "float32" else {"none": [], "shuffled": [3, 0, 9]}
         for array in (
             segment_of(values)[0],
             values,
             np.asfortranarray(values),
             segment_of(np.repeat(values, 2, axis=1))[0][:, ::2],
+            jax.numpy.asarray(values),
         ):
-            for name, batch in BATCHES.items():
+            for name, batch in batches.items():
                 (rows,) = arrived([taker.take(array, select(batch, 40))])
                 expected = values[slice(None) if batch is None else batch]
                 if expected.size:
@@ -191,6 +194,40 @@ def test_what_cannot_be_pinned_goes_in_two_steps_or_by_jax_with_one_warning():
 
 
 @in_a_child
+def test_segments_that_were_pinned_are_unpinned_where_a_buffer_fails():
+    copier = LateCopier(refuses=lambda nbytes: nbytes < 1 << 16)
+    way = ToDevice(lambda: copier)
+    taker = DeviceTaker(way)
+    array, segment = segment_of(values_of("float64", (400, 60)))
+    under_way = taker.take(array, slice(0, 300))
+    with pytest.warns(RuntimeWarning, match="CUDA_ERROR_OUT_OF_MEMORY"):
+        assert isinstance(
+            DeviceTaker(way).take(array[:, ::2], slice(0, 20)), np.ndarray
+        )
+    del taker  # with a copy under way
+    assert not copier.open
+    np.testing.assert_array_equal(under_way.array(), array[:300])
+    del array, segment
+    gc.collect()
+    assert copier.log[-1] == "unregister"
+
+
+@in_a_child
+def test_a_child_that_the_user_forks_touches_nothing_of_the_driver():
+    copier = LateCopier()
+    way = ToDevice(lambda: copier)
+    taker = DeviceTaker(way)
+    array, segment = segment_of(values_of("float64", (40, 60)))
+    taker.take(array, slice(0, 9))
+    child = os.fork()
+    if child == 0:
+        del taker, array, segment
+        gc.collect()
+        os._exit(len(copier.open) != 1 or "unregister" in copier.log)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@in_a_child
 def test_without_a_copier_jax_copies_and_one_warning_says_so():
     def fail():
         raise ImportError("No module named 'cuda'")
@@ -266,32 +303,36 @@ def worker_log(session):
 @in_a_child
 def test_calls_and_runs_have_the_numbers_of_the_serial_function(n):
     """With slices, inputs of every kind, updates by rows, and fewer rows than ranks."""
-    x, y, b = pt.matrix("x"), pt.ivector("y"), pt.vector("b")
+    x, y, b, scale = pt.matrix("x"), pt.ivector("y"), pt.vector("b"), pt.scalar("scale")
     values, labels = values_of("float64", (40, 6)), np.arange(40, dtype="int32") % 3
     offset = np.arange(6.0)
 
     def make(grad, function, **options):
         w = pytensor.shared(np.zeros((6, 3)), name="w")
-        p = pt.special.softmax((x + b) @ w, axis=1)
+        p = pt.special.softmax((x + b) * scale @ w, axis=1)
         loss = -pt.log(p[pt.arange(y.shape[0]), y]).mean()
         updates = [(w, w - 0.1 * grad(loss, w))]
         return function(outputs=loss, updates=updates, **options), w
 
     plain, w = make(
-        pytensor.grad, pytensor.function, inputs=[x, y, b], mode="FAST_COMPILE"
+        pytensor.grad, pytensor.function, inputs=[x, y, b, scale], mode="FAST_COMPILE"
     )
     with synk.session(devices=[0] * n):
-        f, v = make(synk.grad, synk.function, inputs=[x, y], bcast_inputs=[b])
+        f, v = make(synk.grad, synk.function, inputs=[x, y], bcast_inputs=[b, scale])
         X, Y, B = synk.data(values), synk.data(labels), synk.data(offset)
         batches = [slice(7, 31), BATCHES["a mask"], [*range(20, 40), *range(4)]]
         batches += [slice(39, 15, -1), slice(3, 4)]
-        expected = [plain(values[rows], labels[rows], offset) for rows in batches * 2]
-        np.testing.assert_allclose(f.run(batches, X, Y, B), expected[:5])
-        np.testing.assert_allclose(f.run(batches[:2], values, labels, B), expected[5:7])
+        expected = [
+            plain(values[rows], labels[rows], offset, 0.5) for rows in batches * 2
+        ]
+        np.testing.assert_allclose(f.run(batches, X, Y, B, 0.5), expected[:5])
+        np.testing.assert_allclose(
+            f.run(batches[:2], values, labels, B, 0.5), expected[5:7]
+        )
         for rows, slices, loss in zip(
             batches[2:], (1, 2, 1), expected[7:], strict=True
         ):
-            found = f(X, labels, offset, batch=rows, num_slices=slices)
+            found = f(X, labels, offset, 0.5, batch=rows, num_slices=slices)
             np.testing.assert_allclose(found, loss)
         for rank in range(n):
             np.testing.assert_allclose(synk.get_value(rank, v), w.get_value())

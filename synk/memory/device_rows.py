@@ -43,7 +43,7 @@ class DeviceTaker(RowTaker):
 
     def __del__(self) -> None:
         # Neither end of a copy may go before that is made.
-        if self._writing is not None:
+        if self._writing is not None and self._to_device.is_open:
             with contextlib.suppress(Exception):
                 self._writing.wait()
 

@@ -70,6 +70,7 @@ class ToDevice:
         self._connect: Callable[[], Copier] | None = connect
         self._warns = warns
         self._copier: Copier | None = None
+        self._has_given_up = False
         self._pinned: set[int] = set()  # where pinned mappings begin
         self._pid = os.getpid()
 
@@ -83,7 +84,12 @@ class ToDevice:
                 self._copier = connect()
             except (ImportError, RuntimeError, OSError) as error:
                 self.warn(f"rows go to GPUs by JAX's own copies, slowly: {error}")
-        return self._copier is not None
+        return self._copier is not None and not self._has_given_up
+
+    @property
+    def is_open(self) -> bool:
+        """Whether copies may be under way: not in a child that the user has forked."""
+        return self._copier is not None and os.getpid() == self._pid
 
     def writing(self, array: Any) -> Writing:
         """Begin to write to an array of JAX's."""
@@ -114,7 +120,7 @@ class ToDevice:
             self._pin(mapping)
         except OSError as error:
             self.warn(f"rows go to GPUs by JAX's own copies, slowly: {error}")
-            self._copier = None
+            self._has_given_up = True
             return None
         return mapping
 
@@ -133,8 +139,7 @@ class ToDevice:
         mapping.before_unmapping = partial(self._unpin, start)
 
     def _unpin(self, start: int) -> None:
-        # In a child that the user's script has forked, nothing is pinned.
-        if start in self._pinned and os.getpid() == self._pid:
+        if start in self._pinned and self.is_open:
             self._pinned.discard(start)
             assert self._copier is not None
             self._copier.unregister(start)
