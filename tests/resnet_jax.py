@@ -2,6 +2,9 @@
 
 Parameters are a dict of arrays with the names that ``demos/resnet.py`` gives them, so
 that values can be passed to and fro. Nothing of synk or PyTensor is used.
+
+In 16 bits it is written as is usual: parameters are float32 and converted where they
+are used, activations are of 16 bits, and batch normalisation computes in float32.
 """
 
 from __future__ import annotations
@@ -36,13 +39,15 @@ def max_pool(x: Any) -> Any:
 class Pass:
     """One pass through the network; collects the new running averages."""
 
-    def __init__(self, values: dict, training: bool) -> None:
+    def __init__(self, values: dict, training: bool, dtype: Any = None) -> None:
         self.values = values
         self.training = training
+        self.dtype = values["dense.W"].dtype if dtype is None else dtype
         self.averages: dict = {}
 
     def norm(self, x: Any, name: str) -> Any:
         v = self.values
+        x = x.astype(v[f"{name}.mean"].dtype)
         old = v[f"{name}.mean"], v[f"{name}.variance"]
         mean, variance = old
         if self.training:
@@ -55,10 +60,11 @@ class Pass:
         scale = v[f"{name}.gamma"] * lax.rsqrt(variance + EPSILON)
         shift = v[f"{name}.beta"]
         wide = (slice(None), None, None)
-        return (x - mean[wide]) * scale[wide] + shift[wide]
+        return ((x - mean[wide]) * scale[wide] + shift[wide]).astype(self.dtype)
 
     def conv(self, x: Any, name: str, stride: int) -> Any:
-        return self.norm(conv(x, self.values[f"{name}.W"], stride), f"{name}.norm")
+        w = self.values[f"{name}.W"].astype(self.dtype)
+        return self.norm(conv(x, w, stride), f"{name}.norm")
 
     def block(self, x: Any, name: str, stride: int) -> Any:
         shortcut = x
@@ -74,13 +80,13 @@ class Pass:
             jnp.array(numbers, dtype)[:, None, None] for numbers in (MEAN, DEVIATION)
         )
         x = (images.astype(dtype) - mean) / deviation
-        x = max_pool(jax.nn.relu(self.conv(x, "stem", 2)))
+        x = max_pool(jax.nn.relu(self.conv(x.astype(self.dtype), "stem", 2)))
         for stage, number in enumerate(blocks):
             for i in range(number):
                 stride = 2 if stage > 0 and i == 0 else 1
                 x = self.block(x, f"block{stage + 1}.{i + 1}", stride)
-        x = x.mean((2, 3))
-        return x @ self.values["dense.W"] + self.values["dense.b"]
+        x = x.mean((2, 3)) @ self.values["dense.W"].astype(self.dtype)
+        return x.astype(dtype) + self.values["dense.b"]
 
 
 def is_trained(name: str) -> bool:
@@ -88,10 +94,15 @@ def is_trained(name: str) -> bool:
 
 
 def cost(
-    trained: dict, averages: dict, x: Any, y: Any, blocks: Any = BLOCKS
+    trained: dict,
+    averages: dict,
+    x: Any,
+    y: Any,
+    blocks: Any = BLOCKS,
+    dtype: Any = None,
 ) -> tuple[Any, tuple]:
     """Return the cost, with weight decay; also loss, logits and new averages."""
-    one_pass = Pass(trained | averages, training=True)
+    one_pass = Pass(trained | averages, True, dtype)
     logits = one_pass.logits(x, blocks)
     log_p = jax.nn.log_softmax(logits)
     loss = -jnp.take_along_axis(log_p, y[:, None], axis=1).mean()
@@ -100,13 +111,13 @@ def cost(
 
 
 def gradients(
-    values: dict, x: Any, y: Any, blocks: Any = BLOCKS
+    values: dict, x: Any, y: Any, blocks: Any = BLOCKS, dtype: Any = None
 ) -> tuple[Any, Any, dict, dict]:
     """Return loss, logits, gradients of the cost and new running averages."""
     trained = {name: value for name, value in values.items() if is_trained(name)}
     averages = {name: value for name, value in values.items() if name not in trained}
     with_aux = jax.value_and_grad(cost, has_aux=True)
-    (_, (loss, logits, new)), grads = with_aux(trained, averages, x, y, blocks)
+    (_, (loss, logits, new)), grads = with_aux(trained, averages, x, y, blocks, dtype)
     return loss, logits, grads, new
 
 
@@ -118,10 +129,16 @@ def scores(logits: Any, y: Any) -> tuple[Any, Any]:
 
 
 def step(
-    values: dict, velocities: dict, x: Any, y: Any, rate: Any, blocks: Any = BLOCKS
+    values: dict,
+    velocities: dict,
+    x: Any,
+    y: Any,
+    rate: Any,
+    blocks: Any = BLOCKS,
+    dtype: Any = None,
 ) -> tuple[dict, dict, tuple]:
     """Return values and velocities after a step; and loss, top-1 and top-5."""
-    loss, logits, grads, averages = gradients(values, x, y, blocks)
+    loss, logits, grads, averages = gradients(values, x, y, blocks, dtype)
     moved, velocities = move(values, velocities, grads, rate)
     return moved | averages, velocities, (loss, *scores(logits, y))
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytensor
 import pytest
 import theano
+from children import in_a_child
 from lasagne import layers as L
 
 import synk
@@ -230,3 +231,51 @@ def test_a_checkpoint_of_another_network_is_refused(demo, tmp_path):
         fitted(demo, tmp_path, "--epochs", "1", "--rows", "6")
         with pytest.raises(synk.CheckpointError, match="is of another network"):
             fitted(demo, tmp_path, "--epochs", "2", "--width", "5", "--resume")
+
+
+# -- precision -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options", ["--mode NUMBA", "--mode JAX --serial"], ids=["numba", "serial"]
+)
+def test_precisions_are_for_ranks_in_jax_mode(demo, capsys, options):
+    precision = ["--precision", "bfloat16"]
+    resnet50 = demo("resnet50")
+    with pytest.raises(SystemExit):
+        resnet50.parse_arguments([*options.split(), *precision])
+    assert "with --mode JAX, without --serial" in capsys.readouterr().err
+    args = resnet50.parse_arguments(["--mode", "JAX", *precision])
+    assert args.precision == "bfloat16"
+
+
+@pytest.mark.slow
+@in_a_child
+def test_in_float16_it_trains_as_in_float32_with_a_loss_scale(demo):
+    found = {}
+    with pytensor.config.change_flags(floatX="float32"), synk.session(1):
+        for precision in ("float32", "float16"):
+            options = f"--mode JAX --blocks 1 --precision {precision}"
+            args, graphs = graphs_of(demo, *options.split())
+            train, _ = demo("resnet50").compile_graphs(graphs, args)
+            found[precision] = [train(*BATCHES[0], np.float32(0.05)) for _ in range(3)]
+        values = {var.name: var for var in graphs.updates}
+        assert float(values["loss_scale"].get_value()) == 2.0**15
+        assert int(values["loss_scale:good_steps"].get_value()) == 3
+        assert all(np.isfinite(var.get_value()).all() for var in graphs.updates)
+    losses = {name: np.array(results)[:, 0] for name, results in found.items()}
+    assert (losses["float16"] != losses["float32"]).any()
+    np.testing.assert_allclose(losses["float16"], losses["float32"], rtol=0.02)
+
+
+@pytest.mark.slow
+def test_in_bfloat16_a_step_is_near_to_that_of_jax_by_hand():
+    """The latter has its activations in bfloat16 and the rest in float32."""
+    pytest.importorskip("jax", reason="JAX, of the extra synk[jax], is not installed")
+    small = "--batch 4 --image-size 32 --width 8 --blocks 1 --classes 10 --turns 1"
+    command = [HERE / "bench" / "resnet.py", *small.split(), "--precision", "bfloat16"]
+    done = subprocess.run(
+        [sys.executable, *command], capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^ratio +[\d.]+$", done.stdout, re.MULTILINE)

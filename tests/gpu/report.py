@@ -15,13 +15,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 HERE = Path(__file__).resolve().parent
 TESTS = HERE.parent
 IMAGES = (64, 3, 224, 224)  # float32: 38.5 MB
-TF32 = {"JAX_DEFAULT_MATMUL_PRECISION": "tensorfloat32"}
+PRECISIONS = ("tensorfloat32", "bfloat16")
 
 
 class Row(NamedTuple):
@@ -155,16 +156,16 @@ def rows() -> Iterator[Row]:
             )
 
 
-def resnet(batch: int) -> Iterator[Row]:
-    """ResNet-50's training step, beside JAX's by hand and torch's."""
+def resnet(batch: int, precision: str) -> Iterator[Row]:
+    """ResNet-50's training step, beside JAX's by hand; see `by_torch`."""
     script = ["tests/bench/resnet.py", "--batch", str(batch), "--image-size", "224"]
-    text = run([*script, "--turns", "21"], 400, **TF32)
+    text = run([*script, "--turns", "21", "--precision", precision], 400)
     found = {
         name: float(ms) for name, ms in re.findall(r"^(\w+) +([\d.]+)", text, re.M)
     }
     speed = {name: 1e3 * batch / found[name] for name in ("synk", "JAX")}
     yield Row(
-        f"ResNet-50, TF32, batch {batch}",
+        f"ResNet-50, {precision}, batch {batch}",
         f"{speed['synk']:.0f} images/s",
         f"{speed['JAX']:.0f} in JAX by hand",
         f"{speed['synk'] / speed['JAX']:.3f}",
@@ -183,7 +184,7 @@ def by_torch() -> Iterator[Row]:
             for _ in range(20):
                 step()
             speed = 20 * batch / (time.perf_counter() - start)
-            name = "TF32" if dtype == "float32" else dtype
+            name = "tensorfloat32" if dtype == "float32" else dtype
             yield Row(f"torch, {name}, batch {batch}", f"{speed:.0f} images/s")
 
 
@@ -252,8 +253,11 @@ SECTIONS: dict[str, tuple[Callable[[], Iterator[Row]], float]] = {
     "machine": (machine, 120),
     "call": (call, 200),
     "rows": (rows, 200),
-    "resnet64": (lambda: resnet(64), 420),
-    "resnet256": (lambda: resnet(256), 420),
+    **{
+        f"resnet{batch}-{precision}": (partial(resnet, batch, precision), 420)
+        for batch in (64, 256)
+        for precision in PRECISIONS
+    },
     "torch": (by_torch, 300),
     "nccl": (nccl, 120),
     **{
