@@ -190,6 +190,19 @@ def test_an_average_weighs_each_value_by_the_rows_behind_it():
 
 
 @in_a_child
+def test_numbers_of_16_bits_are_rounded_once():
+    a = pytensor.shared(np.zeros(1, "float16"))
+    thousands = np.float16([[2048], [1], [1]])  # 2048 + 1 is 2048
+    with synk.session(devices=[0] * 3):
+        give([a], [[value] for value in thousands])
+        assert_same(synk.reduce(a, "sum", in_place=False), np.float16([2050]), 0)
+        give([a], [[np.float16([1])]] * 3)
+        synk.all_reduce(a)  # a third of 16 bits, three times, is 0.9995
+        assert_same(synk.get_value(2, a), np.float16([1]), 0)
+        assert look([a])[0][0] == 2
+
+
+@in_a_child
 def test_a_function_updates_what_was_reduced_on_the_device():
     """The classical way: gradients in variables, reduced, used by another function."""
     random = np.random.default_rng(0)

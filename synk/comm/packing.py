@@ -48,19 +48,22 @@ def make_group(
 
     in_order = op in ("min", "max") and dtype.kind == "f"
     identity = _identity(op, dtype)
+    # Numbers of 16 bits are rounded once, at the end, as on the host.
+    wide = np.dtype("float32") if dtype == np.float16 else dtype
 
     def pack(values: list[Any], share: Any) -> Any:
-        flat = _flat(values)
-        weighted = flat * share.astype(dtype) if op == "avg" else flat
+        flat = _flat(values).astype(wide)
+        weighted = flat * share.astype(wide) if op == "avg" else flat
         # Nothing times NaN is NaN: a rank without rows is left out, not weighed.
-        whole = jnp.where(share > 0, weighted, jnp.asarray(identity, dtype))
+        whole = jnp.where(share > 0, weighted, jnp.asarray(identity, wide))
         return _as_integers(whole, op) if in_order else whole
 
     def unpack(flat: Any) -> list[Any]:
-        return split(_as_floats(flat, dtype) if in_order else flat, shapes)
+        whole = _as_floats(flat) if in_order else flat
+        return split(whole.astype(dtype), shapes)
 
     def nothing() -> Any:
-        flat = jnp.full(elements, identity, dtype)
+        flat = jnp.full(elements, identity, wide)
         return _as_integers(flat, op) if in_order else flat
 
     elements = sum(_sizes(shapes))
@@ -113,19 +116,18 @@ def _as_integers(flat: Any, op: str) -> Any:
     import jax.numpy as jnp
     from jax import lax
 
-    wide = flat.astype(jnp.float32) if flat.dtype.itemsize == 2 else flat
-    dtype = np.dtype(f"int{8 * wide.dtype.itemsize}")
+    dtype = np.dtype(f"int{8 * flat.dtype.itemsize}")
     limits = np.iinfo(dtype)
-    ordered = _turned(lax.bitcast_convert_type(wide, dtype))
+    ordered = _turned(lax.bitcast_convert_type(flat, dtype))
     end = limits.min if op == "min" else limits.max
-    return jnp.where(jnp.isnan(wide), jnp.asarray(end, dtype), ordered)
+    return jnp.where(jnp.isnan(flat), jnp.asarray(end, dtype), ordered)
 
 
-def _as_floats(flat: Any, dtype: np.dtype) -> Any:
+def _as_floats(flat: Any) -> Any:
     from jax import lax
 
-    wide = np.dtype(f"float{8 * flat.dtype.itemsize}")
-    return lax.bitcast_convert_type(_turned(flat), wide).astype(dtype)
+    dtype = np.dtype(f"float{8 * flat.dtype.itemsize}")
+    return lax.bitcast_convert_type(_turned(flat), dtype)
 
 
 def _turned(bits: Any) -> Any:

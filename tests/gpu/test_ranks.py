@@ -28,6 +28,7 @@ from test_device_collectives import (  # noqa: F401
     test_broadcast_gives_every_rank_the_masters_values,
     test_differing_shapes_are_named_and_nothing_is_changed,
     test_nan_wins_a_comparison_as_in_numpy,
+    test_numbers_of_16_bits_are_rounded_once,
     test_reduce_changes_rank_0_alone_and_its_results_are_copies,
     test_reductions_of_every_op_and_dtype_equal_numpys,
     test_what_a_stage_reduces_is_not_written_to,
@@ -36,6 +37,7 @@ from test_device_collectives import (  # noqa: F401
 import synk
 from synk.comm.nccl import NcclTransport
 from synk.session import SESSION
+from synk.workers.gpus import find_gpus
 
 SESSION_MODULE = sys.modules["synk.session"]  # beside the function of that name
 OPS = {"sum": np.sum, "prod": np.prod, "min": np.min, "max": np.max}
@@ -53,6 +55,12 @@ class WatchedNccl(Watched, NcclTransport):
 def watched(monkeypatch):
     """Have tests that were written for a stand-in watch NCCL."""
     monkeypatch.setattr(SESSION_MODULE, "NcclTransport", WatchedNccl)
+
+
+def spread(n):
+    """Return a GPU for each of n ranks, which share those that there are."""
+    count = len(find_gpus())
+    return [rank % count for rank in range(n)]
 
 
 def values_of(rank, dtype, length):
@@ -89,7 +97,7 @@ def worker_collectives(session, dtype, length):
 def test_nccl_combines_and_moves_every_dtype(n):
     import ml_dtypes  # noqa: F401  makes bfloat16 a dtype
 
-    with synk.session(devices=[0] * n):
+    with synk.session(devices=spread(n)):
         for dtype in DTYPES:
             for length in (1, 5, 1 << 20):
                 given = [values_of(rank, dtype, length) for rank in range(n)]
@@ -129,7 +137,7 @@ def test_ranks_on_a_gpu_give_the_numbers_of_one(n):
         step = function([x, y], loss, updates=updates)
         return [step(images, labels) for _ in range(10)], [w, v]
 
-    with synk.session(devices=[0] * n):
+    with synk.session(devices=spread(n)):
         losses, params = train(synk.grad, synk.function)
         by_rank = [synk.get_value(rank, params) for rank in range(n)]
         expected_losses, expected = train(pytensor.grad, pytensor.function)
