@@ -124,12 +124,11 @@ def test_resident_data_give_the_loss_of_the_serial_run(mnist, ranks):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_a_cnn_in_jax_mode_ends_at_the_loss_of_the_serial_run(mnist, ranks):
+def test_a_cnn_in_jax_mode_ends_at_the_loss_of_the_serial_run(mnist):
     needs_jax()
     # JAX compiles for each number of rows: here three, and one for the last rank.
     options = "--model", "cnn", *SMALL[:-4], "--dropout", 0, "--batch-size", 479
-    serial, parallel = mnist("--serial", *options), mnist("--ranks", ranks, *options)
+    serial, parallel = mnist("--serial", *options), mnist("--ranks", 3, *options)
     assert parallel.loss == pytest.approx(serial.loss, abs=1e-5)
 
 
@@ -231,13 +230,6 @@ def test_default_options_reach_97_percent_and_draw_the_curves(tmp_path):
             assert np.ptp(rows) > panel.shape[0] / 3
 
 
-def test_the_plot_goes_where_it_is_told(tmp_path):
-    png = tmp_path / "curves.of.a.run"
-    options = "--digits", "--serial", *SMALL, "--plot", png
-    assert f"plot: {png}" in run(DEMOS / "mnist.py", *options, folder=tmp_path)
-    assert matplotlib.image.imread(io.BytesIO(png.read_bytes())).std() > 0
-
-
 @pytest.mark.slow
 def test_dropout_runs_repeat_and_differ_from_those_without(mnist, tmp_path):
     options = *SMALL, "--ranks", 2, "--batch-size", A_LAST_BATCH_OF_ONE
@@ -257,38 +249,52 @@ def test_dropout_runs_repeat_and_differ_from_those_without(mnist, tmp_path):
         (("--resident", "--serial"), "not allowed with argument --resident"),
     ],
 )
-def test_senseless_options_are_refused(options, message, tmp_path):
-    done = subprocess.run(
-        [sys.executable, DEMOS / "mnist.py", *options],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 2
-    assert message in done.stderr
+def test_senseless_options_are_refused(
+    options, message, import_from, monkeypatch, capsys
+):
+    import_from(DEMOS)
+    import mnist
+
+    monkeypatch.setattr(sys, "argv", ["mnist.py", *options])
+    with pytest.raises(SystemExit) as caught:
+        mnist.parse_arguments()
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
 
 
 # -- where the digits come from ------------------------------------------------------
 
 
-def test_without_network_it_says_that_it_uses_the_bundled_digits(tmp_path):
+@pytest.fixture(scope="module")
+def without_network(tmp_path_factory):
+    """Run mnist.py where nothing answers; what it printed, and where it plotted."""
+    folder = tmp_path_factory.mktemp("offline")
+    png = folder / "curves.of.a.run"
     with socket.create_server(("127.0.0.1", 0)) as server:
         closed = f"http://127.0.0.1:{server.getsockname()[1]}"
     output = run(
-        DEMOS / "mnist.py",
-        *SMALL,
-        folder=tmp_path,
-        SCIKIT_LEARN_DATA=str(tmp_path),
+        *(DEMOS / "mnist.py", *SMALL, "--plot", png),
+        folder=folder,
+        SCIKIT_LEARN_DATA=str(folder),
         https_proxy=closed,
         no_proxy="",
     )
-    first, second, *_ = output.splitlines()
+    return output, png
+
+
+def test_without_network_it_says_that_it_uses_the_bundled_digits(without_network):
+    first, second, *_ = without_network[0].splitlines()
     assert first.startswith("cannot get MNIST from openml.org (URLError: ")
     assert "refused" in first
     assert second == (
         "data: scikit-learn's bundled digits, 8x8, 1437 rows and 360 to validate"
     )
+
+
+def test_the_plot_goes_where_it_is_told(without_network):
+    output, png = without_network
+    assert f"plot: {png}" in output
+    assert matplotlib.image.imread(io.BytesIO(png.read_bytes())).std() > 0
 
 
 def test_a_network_that_does_not_answer_is_given_up(tmp_path):
