@@ -22,7 +22,7 @@ from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Variable
 
 from ..memory.partition import Selection, count
-from .lengths import ONE
+from .domain import Refused
 from .padded import CannotPad, Padded, Padder
 from .spec import FunctionSpec
 from .stages import Part
@@ -79,8 +79,12 @@ class Padding:
             return
         self._facts = Padder(spec.row_inputs, self._real)
         try:
-            self._facts.walk([*spec.outputs, *(new for _, new in spec.updates)])
-        except CannotPad as error:
+            graph = [*spec.outputs, *(new for _, new in spec.updates)]
+            self._facts.walk(graph)
+            for state in map(self._facts.found.get, graph):
+                if state is not None:
+                    state.each(1, 1)  # so that it can be cut
+        except (CannotPad, Refused) as error:
             self.reason = str(error)
 
     # -- how many rows
@@ -184,15 +188,17 @@ def cut(value: Any, state: Padded, room: Room) -> Any:
     """Return the real rows' entries of an array."""
     if room.rows == room.real:
         return value
-    each = value.shape[state.axis] // room.rows
+    length = value.shape[state.axis]
+    each = state.each(length, room.rows)
     ahead = (slice(None),) * state.axis
-    if state.blocks in (None, ONE):
+    if each * room.rows == length:
         return value[(*ahead, slice(0, each * room.real))]
     shape = value.shape
     before, after = shape[: state.axis], shape[state.axis + 1 :]
-    blocks = value.reshape(*before, each, room.rows, *after)
+    many = length // (room.rows * each)
+    blocks = value.reshape(*before, many, room.rows, each, *after)
     taken = blocks[(*ahead, slice(None), slice(0, room.real))]
-    return taken.reshape(*before, each * room.real, *after)
+    return taken.reshape(*before, many * room.real * each, *after)
 
 
 def widened(selections: list[Selection], room: Room) -> list[Selection]:

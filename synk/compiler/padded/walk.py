@@ -56,6 +56,23 @@ class Padded:
     blocks: Length | None = ONE
     numbers: bool = False
 
+    def each(self, length: Any, rows: Any) -> Any:
+        """Return how many entries each of so many rows has in a block.
+
+        Parameters
+        ----------
+        length, rows : int, or a variable
+            Of the axis, and N.
+        """
+        if self.blocks in (None, ONE):
+            return length // rows
+        assert self.blocks is not None
+        if self.blocks == self.many:
+            return 1
+        if self.blocks.symbols:
+            raise Refused("has rows in blocks of several entries of each")
+        return length // (rows * self.blocks.number)
+
 
 class CannotPad(Exception):
     """A graph in which something is in the way; the text says what."""
@@ -272,11 +289,13 @@ class Padder:
         places = pt.arange(length)
         if state.many == ONE:
             return places < self.real
+        rows = self.padded_rows
+        each = state.each(length, rows)
         if state.blocks in (None, ONE):
-            return places < self.real * (length // self.padded_rows)
-        if state.blocks == state.many:
-            return places % self.padded_rows < self.real
-        raise Refused("combines rows that lie in blocks of several entries of each")
+            return places < self.real * each
+        if state.blocks != state.many:
+            places = places // each
+        return places % rows < self.real
 
     def masked(self, var: Variable, instead: Any, like: Padded | None = None) -> Any:
         """Return a variable with all copies replaced by a number.
