@@ -79,11 +79,12 @@ class ToDevice:
         if nbytes < WORTHWHILE or dtype.kind not in "biufc" or not dtype.isnative:
             return False
         if self._connect is not None:
-            connect, self._connect = self._connect, None
             try:
-                self._copier = connect()
+                self._copier = self._connect()
             except (ImportError, RuntimeError, OSError) as error:
+                self._has_given_up = True
                 self.warn(f"rows go to GPUs by JAX's own copies, slowly: {error}")
+            self._connect = None
         return self._copier is not None and not self._has_given_up
 
     @property
