@@ -17,20 +17,19 @@ HERE = Path(__file__).parent
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name",
+    "names",
     [
-        "lasagne_functions",
-        "lasagne_layers",
-        "lasagne_newer",
-        "lasagne_newer_rules",
-        "nn_theano",
+        ("lasagne_functions", "nn_theano"),
+        ("lasagne_layers",),
+        ("lasagne_newer", "lasagne_newer_rules"),
     ],
+    ids="-".join,
 )
-def test_all_is_the_same_in_jax_mode(name):
-    file = HERE / f"test_{name}.py"
+def test_all_is_the_same_in_jax_mode(names):
+    files = [HERE / f"test_{name}.py" for name in names]
     pytest.importorskip("jax", reason="JAX, of the extra synk[jax], is not installed")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", file],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files],
         cwd=HERE.parent,
         env={**os.environ, "SYNK_TEST_NN": "JAX", "JAX_PLATFORMS": "cpu"},
         capture_output=True,

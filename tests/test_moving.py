@@ -69,12 +69,11 @@ def losses(history):
     return history.reshape(len(history), -1)[:, 0]
 
 
-@pytest.mark.parametrize("n", [2, 3])
 @pytest.mark.parametrize("name", EXACT)
-def test_losses_and_errors_are_those_of_the_serial_script(name, n):
+def test_losses_and_errors_are_those_of_the_serial_script(name):
     expected, saved = serial(name, EXACT[name])
     assert losses(expected)[-1] < 0.95 * losses(expected)[0], "nothing was learnt"
-    with synk.session(n):
+    with synk.session(3):
         history = train(f"{name}_synk", EXACT[name])
     np.testing.assert_allclose(history, expected, rtol=1e-9)
     for key, value in saved.items():
@@ -90,9 +89,8 @@ def test_on_one_rank_random_streams_are_those_of_the_serial_script(case):
     np.testing.assert_allclose(history, expected, rtol=1e-9)
 
 
-@pytest.mark.parametrize("n", [2, 3])
 @pytest.mark.parametrize("case", DRAWS)
-def test_with_streams_of_their_own_ranks_train_as_well(case, n, monkeypatch):
+def test_with_streams_of_their_own_ranks_train_as_well(case, monkeypatch):
     name, options, bound, progress = DRAWS[case]
     expected = losses(serial(name, options)[0])
     made = []
@@ -103,7 +101,7 @@ def test_with_streams_of_their_own_ranks_train_as_well(case, n, monkeypatch):
         return made[-1]
 
     monkeypatch.setattr(synk, "function", remember)
-    with synk.session(n):
+    with synk.session(3):
         history = losses(train(f"{name}_synk", options))
         params = [var for f in made for var in f.updated if var.name in PARAMETERS]
         values = synk.gather(params)
