@@ -11,15 +11,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytensor.tensor as pt
 import pytensor.tensor.random.basic as ptr
-from pytensor.graph.basic import Apply
+from pytensor.graph.basic import Apply, Variable
+from pytensor.tensor.exceptions import NotScalarConstantError
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.type_other import NoneTypeT
 
 from ..domain import Refused
 from ..lengths import ONE
 from .sizes import lengths, row_axis
-from .walk import Padded, Padder, aligned, check_spread, constant_of, rule
+from .walk import Padded, Padder, aligned, check_spread, rule
 
 _BY_PLACE = (ptr.NormalRV, ptr.UniformRV, ptr.BernoulliRV)
 
@@ -58,7 +60,7 @@ def draw(padder: Padder, node: Apply) -> None:
 
 def _is_by_place(node: Apply) -> bool:
     """Tell whether each number depends on its place alone."""
-    is_once = isinstance(node.op, ptr.BinomialRV) and constant_of(node.inputs[2]) == 1
+    is_once = isinstance(node.op, ptr.BinomialRV) and _is_one(node.inputs[2])
     if not (isinstance(node.op, _BY_PLACE) or is_once):
         return False
     import jax
@@ -68,3 +70,10 @@ def _is_by_place(node: Apply) -> bool:
         config.jax_threefry_partitionable
         and config.jax_default_prng_impl == "threefry2x32"
     )
+
+
+def _is_one(var: Variable) -> bool:
+    try:
+        return bool(pt.get_underlying_scalar_constant_value(var) == 1)
+    except NotScalarConstantError:
+        return False
