@@ -294,6 +294,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--section", choices=SECTIONS, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    # What sections and their tests start finds synk here, installed or not.
+    path = [str(TESTS.parent), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
     if options.section:
         work, _ = SECTIONS[options.section]
         print(json.dumps(list(work())))
