@@ -34,13 +34,18 @@ def classifier(grad):
 @pytest.mark.parametrize("n", [1, 3])
 @in_a_child
 def test_an_epoch_with_a_short_last_batch_is_compiled_once_on_each_rank(n):
+    check_epochs(n)
+
+
+def check_epochs(n, **devices):
+    """Compare epochs in a session with plain PyTensor, and count compilations."""
     variables, outputs, updates, shared = classifier(synk.grad)
     updates[1] = (*updates[1], None)
     like, expected, steps, plain_shared = classifier(pytensor.grad)
     plain = pytensor.function(like, expected, updates=steps, mode=PY)
     data = rows(50)[:2]
     batches = [slice(0, 18), slice(18, 36), slice(36, 50)]
-    with synk.session(n):
+    with synk.session(n, **devices):
         f = synk.function(variables, outputs, updates=updates, mode="JAX", pad=True)
         for _ in range(2):
             for batch in batches:
