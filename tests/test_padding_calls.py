@@ -96,6 +96,33 @@ def test_jax_gives_for_padded_rows_what_pytensor_gives_without():
 
 
 @in_a_child
+def test_what_stages_hand_on_is_padded_and_what_they_reduce_is_not():
+    """Statistics of all ranks, gradients through them, and sizes of other stages."""
+    x = pt.tensor3("x")
+    w = pytensor.shared(np.random.default_rng(0).normal(size=(4, 6)), name="w")
+
+    def make(all_reduce, grad):
+        hidden = pt.tanh(x @ w)
+        centred = hidden - all_reduce(hidden.mean((0, 1)))
+        scaled = centred / pt.sqrt(all_reduce(pt.sqr(centred).mean((0, 1))) + 0.1)
+        loss = (scaled.flatten(2).max(axis=1) ** 2).mean()
+        return [loss, scaled, grad(loss, w), centred.sum(axis=1)]
+
+    serial = make(lambda value: value, pytensor.grad)
+    plain = pytensor.function([x], serial, mode=PY)
+    loss, scaled, gradient, sums = make(synk.ops.all_reduce, synk.grad)
+    with synk.session(2):
+        outputs = [(loss, "avg"), (scaled, "gather"), gradient, (sums, "gather")]
+        f = synk.function([x], outputs, mode="JAX", pad=True)
+        for count, slices in ((9, 1), (6, 1), (5, 1), (7, 2)):
+            values = rows(count)[2]
+            found = f(values, num_slices=slices)
+            for got, right in zip(found, plain(values), strict=True):
+                np.testing.assert_allclose(got, right, rtol=1e-9, atol=1e-13)
+        assert f.explain().to_dict()["padding"]["padded"]
+
+
+@in_a_child
 def test_rows_of_shared_variables_are_padded_where_they_lie():
     n = 2
     values = np.arange(60.0).reshape(20, 3)
