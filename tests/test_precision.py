@@ -11,12 +11,20 @@ import pytensor.tensor as pt
 import pytest
 from children import in_a_child
 from pytensor.compile.builders import OpFromGraph
+from pytensor.graph.basic import Apply
 from reference import PY
 
 import synk
 
 EPSILON = {"bfloat16": 2.0**-7, "float16": 2.0**-10}
 SHORT = tuple(EPSILON)
+
+
+@pytest.fixture(autouse=True)
+def errors_in_rewrites_are_errors():
+    """PyTensor would tell of them, and go on with the graph as it is."""
+    with pytensor.config.change_flags(on_opt_error="raise"):
+        yield
 
 
 def exactly() -> None:
@@ -294,6 +302,31 @@ def test_an_image_that_is_convolved_is_read_in_16_bits_by_all_but_the_caller():
             kind = {"bfloat16": "bf16", "float16": "f16"}[dtype]
             barrier = rf"optimization_barrier %\w+ : tensor<2x3x4x4x{kind}>"
             assert len(re.findall(barrier, text_of(f, *arrays))) == 1
+
+
+@in_a_child
+def test_factors_that_are_views_keep_what_is_known_of_their_shapes():
+    """A view may have a more precise type than its Op would give it."""
+    x, w, shape = pt.fmatrix("x"), pt.ftensor4("w"), pt.lvector("shape")
+    op = pt.reshape(x, shape, ndim=4).owner.op
+    known = pt.TensorType("float32", (None, 3, None, None))
+    view = Apply(op, [x, shape], [known()]).outputs[0]
+    arrays = normal(2, 75), normal(4, 3, 2, 2), np.array([2, 3, 5, 5])
+    shape_of = {shape: pt.stack([x.shape[0], 3, 5, 5])}
+    with synk.session(1):
+        found = synk.function(
+            [],
+            (synk.nn.conv2d(view, w), None),
+            bcast_inputs=[x, w],
+            givens=shape_of,
+            mode="JAX",
+            precision="bfloat16",
+        )(*arrays[:2])
+    right = conv_by_hand(2, 1)(
+        rounded(arrays[0], "bfloat16").reshape(2, 3, 5, 5),
+        rounded(arrays[1], "bfloat16")[:, :, ::-1, ::-1],
+    )
+    np.testing.assert_allclose(found, right, rtol=EPSILON["bfloat16"], atol=1e-4)
 
 
 def text_of(f, *arrays: np.ndarray) -> str:

@@ -26,6 +26,13 @@ START = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def errors_in_rewrites_are_errors():
+    """PyTensor would tell of them, and go on with the graph as it is."""
+    with pytensor.config.change_flags(on_opt_error="raise"):
+        yield
+
+
 class Network:
     """Two dense layers, and the mean cross-entropy of rows."""
 

@@ -129,7 +129,9 @@ class ConvertFactors(GraphRewriter):
             if _is_view(factor):
                 x, *rest = factor.owner.inputs
                 viewed = self._shortened(x, short)
-                short[factor] = factor.owner.op(viewed, *rest)
+                # The type stays, which may tell more than the Op alone would.
+                node = factor.owner.clone_with_new_inputs([viewed, *rest])
+                short[factor] = node.outputs[0]
             else:
                 short[factor] = Convert(self._dtype)(factor)
         return short[factor]
