@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -62,6 +63,13 @@ def world():
     assert not left, f"left behind: {left}"
     assert not forked, "the test did not close its session"
     assert os.sched_getaffinity(0) == before
+
+
+@pytest.fixture(autouse=True, scope="module")
+def earlier_modules():
+    """Spare collections of garbage what earlier files left, late a second for each."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(params=WORLD_SIZES, ids=lambda n: f"{n}ranks")
