@@ -74,7 +74,8 @@ class Times:
         self.is_fresh = False
         self._before: list[float] | None = None
         self._began = self._last = 0.0
-        self._skipped: list[float] = []  # seconds of calls of this launch
+        # When calls that do not count began and ended, since the last launch ended.
+        self._skipped: list[tuple[float, float]] = []
 
     def begin(self, start: float, share: int, tracer: Tracer | None) -> None:
         """Begin a call of so many rows; `start` is when its first phase began."""
@@ -113,7 +114,7 @@ class Times:
             assert self._before is not None
             self.seconds[:] = self._before
             self._before, self.is_fresh = None, False
-            self._skipped.append(now - self._began)
+            self._skipped.append((self._began, now))
             self.left_out += 1
         else:
             self.counted += 1
@@ -141,10 +142,12 @@ class Times:
             self.tracer.add("wait", self, self._last, joined)
             self.tracer.add(what, self, start, now)
         wait = joined - self._last
-        if self._skipped:  # others may have taken longer for these calls
-            start += sum(self._skipped) + wait
-            calls -= len(self._skipped)
-            self._skipped.clear()
+        # Those of a launch that failed are none of this one's.
+        skipped = [ended - began for began, ended in self._skipped if began >= start]
+        self._skipped.clear()
+        if skipped:  # others may have taken longer for these calls
+            start += sum(skipped) + wait
+            calls -= len(skipped)
         else:
             self.seconds[WAIT] += wait
         if calls:
