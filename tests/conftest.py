@@ -27,8 +27,19 @@ for _number, _handler in (
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _handler)
 
+FORKING = (
+    *("test_interrupt_lines", "test_leaks", "test_interrupt", "test_faults"),
+    *("test_session", "test_session_callers", "test_leftovers", "test_barrier"),
+)
+"""Files that fork most. They come first: forking takes a large process far longer."""
+
 # They import packages that may not be installed.
 collect_ignore = ["bench", "resnet_torch.py"]
+
+
+def pytest_collection_modifyitems(items):
+    """Have the files that fork most come first."""
+    items.sort(key=lambda item: item.path.stem not in FORKING)
 
 
 def leftovers() -> list[str]:
