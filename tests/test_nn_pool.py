@@ -143,6 +143,29 @@ def test_all_pixels_equal_to_the_maximum_get_its_gradient():
     np.testing.assert_array_equal(got, x)
 
 
+@pytest.mark.parametrize("window", [(2, 2), (3, 3), (6, 6)])
+def test_the_gradient_of_every_window_arrives(window):
+    # XLA may round pixels otherwise in the gradient than in the maximum: those that
+    # do not come eight at a time, for one.
+    random = np.random.default_rng(0)
+    scale, shift = random.normal(size=(2, 8)).astype("float32")
+
+    def gradient(x):
+        h, *_ = synk.nn.batch_normalization_train(x, scale, shift, axes="spatial")
+        h = pt.maximum(h, 0) + 1
+        return pytensor.grad(synk.nn.pool_2d(h, window, True, window).sum(), h)
+
+    for rows, width in ((4, 13), (5, 15), (7, 17)):
+        shape = (rows, 8, 3 * window[0], width)
+        found = evaluate(gradient, random.integers(-9, 9, shape).astype("float32"))
+        n = width // window[1]
+        windows = found[..., : n * window[1]].reshape(
+            rows, 8, 3, window[0], n, window[1]
+        )
+        assert windows.any(axis=(3, 5)).all()
+        assert set(np.unique(found)) <= {0, 1}
+
+
 def test_images_smaller_than_a_window_have_none():
     x = np.ones((2, 3, 3))
     build = {
