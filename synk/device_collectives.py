@@ -191,8 +191,9 @@ def _prepare(session: Session) -> DeviceBuffers:
     """Return the rank's buffers, with JAX ready for values of 64 bits."""
     import jax
 
-    if not jax.config.jax_enable_x64:  # no function may have needed it on this rank
-        jax.config.update("jax_enable_x64", True)
+    config: Any = jax.config
+    if not config.jax_enable_x64:  # no function may have needed it on this rank
+        config.update("jax_enable_x64", True)
     assert session.device_buffers is not None
     return session.device_buffers
 
