@@ -47,7 +47,7 @@ def worker_call(
     session.activity = programs.label
     share = Share(session, programs, rows, batch_s, num_slices)
     constants = programs.takers.whole(list(map(session.array, constants)))
-    outputs = share.compute(subset, constants, num_slices)
+    outputs = share.compute(subset, constants)
     if outputs is None:
         return None
     if session.rank == 0:
@@ -85,6 +85,7 @@ class Share:
     ) -> None:
         self.start = perf_counter()
         self._session, self._programs = session, programs
+        self._num_slices = num_slices
         self._reducer: Reducer = session.flats
         if programs.engine.ON_DEVICE and session.device_buffers is not None:
             self._reducer = session.device_buffers
@@ -99,7 +100,7 @@ class Share:
         self._waited = 0.0
         self.by_rank = self._rows_per_rank(rows[1])
         self._room = AS_IT_IS
-        if programs.is_padded and num_slices == 1:
+        if num_slices == 1:
             self.selections, self._room = programs.padded(self.selections)
 
     def _rows_per_rank(self, bounds: list[int]) -> list[int]:
@@ -131,7 +132,6 @@ class Share:
         self,
         subset: Subset,
         constants: list[np.ndarray],
-        num_slices: int,
         taken: list[np.ndarray] | None = None,
     ) -> list[np.ndarray] | None:
         """Compute outputs and make updates; return None if this rank has no rows.
@@ -140,7 +140,6 @@ class Share:
         ----------
         subset : tuple of int
         constants : list of numpy.ndarray
-        num_slices : int
         taken : list of numpy.ndarray, optional
             The rows, if they have been taken from the sources already.
         """
@@ -148,7 +147,7 @@ class Share:
         times, rows = programs.times, self.rows
         times.begin(self.start, rows, session.tracer)
         times.move(self._waited, ROWS, to=WAIT)
-        if self._is_new(subset, constants, num_slices):
+        if self._is_new(subset, constants):
             times.is_fresh = True
         if times.is_fresh:
             times.set_aside()
@@ -157,7 +156,7 @@ class Share:
         if not self.is_idle:
             try:
                 outputs = programs.run(
-                    num_slices,
+                    self._num_slices,
                     subset,
                     self.sources,
                     self.selections,
@@ -178,18 +177,18 @@ class Share:
         session.registry.note_rows(programs, rows)
         return outputs
 
-    def _is_new(self, subset: Subset, constants: list, num_slices: int) -> bool:
+    def _is_new(self, subset: Subset, constants: list) -> bool:
         """Tell whether some rank has to compile for the shapes that it has now."""
         programs = self._programs
         if not programs.engine.PER_SHAPE:
             return False
         kind = (
-            num_slices,
+            self._num_slices,
             subset,
             tuple([source.shape[1:] for source in self.sources]),
             tuple([array.shape for array in constants]),
         )
-        is_padded = programs.is_padded and num_slices == 1
+        is_padded = programs.is_padded and self._num_slices == 1
         return programs.shapes_met.are_new(kind, self.by_rank, is_padded)
 
     def _note_sizes(self) -> None:

@@ -175,7 +175,7 @@ def worker_run(
         else:
             through = ((share, None) for share in shares)
         for share, taken in through:
-            outputs = share.compute(subset, constants, num_slices, taken)
+            outputs = share.compute(subset, constants, taken)
             rows_by_call.append(share.by_rank)
             given = itertools.repeat(None) if outputs is None else outputs
             for i, output in zip(subset, given, strict=False):

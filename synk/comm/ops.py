@@ -7,6 +7,7 @@ Floating-point values are accumulated in the next wider type, and rounded once.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -59,6 +60,16 @@ def check_shapes(
         raise ShapeMismatch(
             f"cannot {doing} {what}: its shape differs between ranks: {listed}{hint}"
         )
+
+
+def identity(op: str, dtype: np.dtype) -> Any:
+    """Return what changes nothing when it is combined with other real numbers."""
+    if op in ("avg", "sum", "prod"):
+        return int(op == "prod")
+    if dtype.kind == "f":
+        return np.inf if op == "min" else -np.inf
+    limits = np.iinfo(dtype)
+    return limits.max if op == "min" else limits.min
 
 
 def accumulator(op: str, dtype: np.dtype) -> np.dtype:

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .ops import identity
+
 
 class Group(NamedTuple):
     """Values of one dtype and op, which travel as one array.
@@ -47,7 +49,7 @@ def make_group(
     import jax.numpy as jnp
 
     in_order = op in ("min", "max") and dtype.kind == "f"
-    identity = _identity(op, dtype)
+    neutral = identity(op, dtype)
     # Numbers of 16 bits are rounded once, at the end, as on the host.
     wide = np.dtype("float32") if dtype == np.float16 else dtype
 
@@ -55,7 +57,7 @@ def make_group(
         flat = _flat(values).astype(wide)
         weighted = flat * share.astype(wide) if op == "avg" else flat
         # Nothing times NaN is NaN: a rank without rows is left out, not weighed.
-        whole = jnp.where(share > 0, weighted, jnp.asarray(identity, wide))
+        whole = jnp.where(share > 0, weighted, jnp.asarray(neutral, wide))
         return _as_integers(whole, op) if in_order else whole
 
     def unpack(flat: Any) -> list[Any]:
@@ -63,7 +65,7 @@ def make_group(
         return split(whole.astype(dtype), shapes)
 
     def nothing() -> Any:
-        flat = jnp.full(elements, identity, wide)
+        flat = jnp.full(elements, neutral, wide)
         return _as_integers(flat, op) if in_order else flat
 
     elements = sum(_sizes(shapes))
@@ -93,16 +95,6 @@ def _flat(values: Sequence[Any]) -> Any:
 
 def _sizes(shapes: Sequence[tuple[int, ...]]) -> list[int]:
     return [int(np.prod(shape, dtype=np.int64)) for shape in shapes]
-
-
-def _identity(op: str, dtype: np.dtype) -> Any:
-    """Return what changes nothing when it is combined with other values."""
-    if op in ("avg", "sum", "prod"):
-        return int(op == "prod")
-    if dtype.kind == "f":
-        return np.inf if op == "min" else -np.inf
-    limits = np.iinfo(dtype)
-    return limits.max if op == "min" else limits.min
 
 
 # -- a NaN wins a comparison, as in numpy

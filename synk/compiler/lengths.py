@@ -37,6 +37,7 @@ from pytensor.tensor.subtensor import (
 )
 
 from .axes import apart
+from .by_class import entry_for
 
 SizeRule = Callable[[Apply, Variable, int], "Length | None"]
 
@@ -180,7 +181,7 @@ def _follow(symbol: Symbol, rules: dict[type, Callable]) -> Length:
     var, which = symbol
     result = None
     if var.owner is not None:
-        rule = next((rules[c] for c in type(var.owner.op).__mro__ if c in rules), None)
+        rule = entry_for(var.owner.op, rules)
         if rule is not None:
             if found.depth == _DEEP:
                 _follow_all(var, found)

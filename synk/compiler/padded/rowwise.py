@@ -14,6 +14,7 @@ from pytensor.tensor.elemwise import CAReduce, Elemwise
 from pytensor.tensor.extra_ops import CumOp
 from pytensor.tensor.sort import ArgSortOp, SortOp
 
+from ...comm.ops import identity
 from ..axes import apart
 from ..domain import Refused
 from ..lengths import ONE
@@ -70,24 +71,16 @@ def _nothing(kind: type, dtype: np.dtype) -> Any:
     if kind is ps.AND:
         return 1 if dtype.kind == "b" else np.array(-1).astype(dtype)
     if kind in (ps.ScalarMaximum, ps.ScalarMinimum):
-        return _least(dtype) if kind is ps.ScalarMaximum else _greatest(dtype)
+        return _extreme("max" if kind is ps.ScalarMaximum else "min", dtype)
     raise Refused("is not known to have a value that changes nothing")
 
 
-def _least(dtype: np.dtype) -> Any:
+def _extreme(op: str, dtype: np.dtype) -> Any:
     if dtype.kind == "b":
-        return False
-    if dtype.kind in "iu":
-        return np.iinfo(dtype).min
-    if dtype.kind != "f":
+        return op == "min"
+    if dtype.kind == "c":
         raise Refused("compares complex numbers")
-    return -np.inf
-
-
-def _greatest(dtype: np.dtype) -> Any:
-    if dtype.kind == "b":
-        return True
-    return np.iinfo(dtype).max if dtype.kind in "iu" else -_least(dtype)
+    return identity(op, dtype)
 
 
 @rule(ptm.Argmax)
@@ -102,7 +95,7 @@ def argmax(padder: Padder, node: Apply) -> None:
         return
     if axes != (state.axis,) or state.blocks not in (None, ONE):
         raise Refused("numbers what lies along the rows and beside them")
-    least = _least(var.type.numpy_dtype)
+    least = _extreme("max", var.type.numpy_dtype)
     padder.become(node.outputs, padder.made(node, [padder.masked(var, least)]))
 
 

@@ -29,6 +29,7 @@ from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.op import Op
 from pytensor.graph.traversal import io_toposort
 
+from ..by_class import entry_for
 from ..domain import Refused
 from ..lengths import ONE, Length, Symbol, product, remembered, size, take_as_equal
 from ..rules.base import name, op_name
@@ -91,13 +92,6 @@ def rule(*ops: Any) -> Callable[[Rule], Rule]:
         return function
 
     return register
-
-
-def _rule_for(op: Op) -> Rule:
-    for cls in type(op).__mro__:
-        if cls in _rules:
-            return _rules[cls]
-    return _unknown
 
 
 def _unknown(padder: Padder, node: Apply) -> None:
@@ -177,7 +171,8 @@ class Padder:
         touched = any(var in self.found or var in self.long for var in node.inputs)
         try:
             if touched:
-                _rule_for(node.op)(self, node)
+                apply = entry_for(node.op, _rules) or _unknown
+                apply(self, node)
                 for var in node.outputs:
                     self._check(var)
             else:

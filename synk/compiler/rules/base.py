@@ -12,6 +12,7 @@ from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.type import DenseTensorType
 
+from ..by_class import entry_for
 from ..domain import Position, Refused, Rows, Same, Value, flat, plain
 
 Rule = Callable[[Apply, list[Value]], Any]
@@ -39,10 +40,7 @@ def rule(*ops: Any, tolerant: bool = False) -> Callable[[Rule], Rule]:
 
 def rule_for(op: Op) -> Rule:
     """Return the rule for an Op."""
-    for cls in type(op).__mro__:
-        if cls in _rules:
-            return _rules[cls]
-    return _any_function
+    return entry_for(op, _rules) or _any_function
 
 
 def is_tolerant(function: Rule) -> bool:
