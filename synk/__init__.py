@@ -1,20 +1,7 @@
 """synk: Theano functions, data-parallel on every core, from a serial script."""
 
 from . import nn, ops, theano_finder, updates
-from .checkpoints import load, save
-from .collectives import (
-    all_gather,
-    all_reduce,
-    broadcast,
-    gather,
-    get_lengths,
-    get_shapes,
-    get_value,
-    reduce,
-    scatter,
-    set_value,
-)
-from .data import Data, data
+from .call.function import Function, function
 from .errors import (
     CheckpointError,
     RankTimeout,
@@ -29,14 +16,27 @@ from .errors import (
     SynkError,
     WorkerDied,
 )
-from .explain import Explanation
-from .forking import close, fork, is_forked, rank, session, size
-from .function import Function, function
-from .loss_scaling import LossScale
 from .ops import grad
-from .replication import distribute
-from .timeline import trace
-from .training import train_function
+from .ranks.forking import close, fork, is_forked, rank, session, size
+from .ranks.replication import distribute
+from .report.explain import Explanation
+from .report.timeline import trace
+from .state.checkpoints import load, save
+from .state.collectives import (
+    all_gather,
+    all_reduce,
+    broadcast,
+    gather,
+    get_lengths,
+    get_shapes,
+    get_value,
+    reduce,
+    scatter,
+    set_value,
+)
+from .state.data import Data, data
+from .train.loss_scaling import LossScale
+from .train.training import train_function
 
 theano_finder.register()
 

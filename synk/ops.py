@@ -18,7 +18,7 @@ from pytensor.graph.rewriting.basic import node_rewriter
 from pytensor.tensor.rewriting.basic import register_canonicalize
 from pytensor.tensor.type import DenseTensorType
 
-from .comm.ops import REDUCE_OPS, check_dtype, check_op
+from .reduce_ops import REDUCE_OPS, check_dtype, check_op
 
 __all__ = ["all_reduce"]
 

@@ -15,7 +15,7 @@ import numpy as np
 from packaging.version import Version
 
 from synk.memory import dlpack
-from synk.session import SESSION
+from synk.ranks.session import SESSION
 
 IN_PROGRESS, REMOTE_ERROR = 7, 6
 log: list = []  # what this rank has done, in order

@@ -30,7 +30,7 @@ from pytensor.graph.op import Op
 
 import synk
 from synk.comm.shm import SharedMemoryComm
-from synk.session import SESSION
+from synk.ranks.session import SESSION
 
 PY = Mode("py", None)
 """Compiles in a millisecond: the graph as it is, run by Python."""

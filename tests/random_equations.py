@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytensor.tensor as pt
 
-from synk.comm.ops import combine
 from synk.compiler.domain import Count, Layout, Position, Rows, Same, Trail
 from synk.compiler.lengths import ONE, Length
 from synk.errors import ShapeMismatch
+from synk.reduce_ops import combine
 
 UFUNCS = {
     "sum": np.add,

@@ -10,7 +10,7 @@ import pytest
 from pytensor.compile.mode import Mode
 
 import synk
-from synk.session import SESSION
+from synk.ranks.session import SESSION
 
 PY = Mode("py", None)
 """Compiles at once: for tests in which the numbers matter and the speed does not."""

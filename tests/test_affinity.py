@@ -15,7 +15,7 @@ from processes import ROWS, TOTAL, run_script, summing
 from threadpoolctl import threadpool_info
 
 import synk
-from synk.session import SESSION
+from synk.ranks.session import SESSION
 from synk.workers import affinity, allocator
 
 CORES = sorted(os.sched_getaffinity(0))

@@ -24,7 +24,7 @@ from processes import (
 
 import synk
 from synk.errors import Aborted, RemoteError, SynkError
-from synk.session import SESSION
+from synk.ranks.session import SESSION
 from synk.workers.channel import IN_SEGMENT
 from synk.workers.control import MESSAGE_ROOM, REPLY_ROOM, Control
 from synk.workers.waiting import TICK, make_semaphore, wait
@@ -188,7 +188,7 @@ def test_a_function_of_the_channel_that_no_rank_has_imported_is_found(tmp_path):
     (tmp_path / "late.py").write_text("def worker_late(session):\n    return 7\n")
     result = run_script(
         """
-        from synk.session import SESSION
+        from synk.ranks.session import SESSION
         synk.fork(2)
         import late
         print("late", SESSION.run(late.worker_late))

@@ -11,9 +11,9 @@ import pytest
 from reference import PY, assert_same, refused
 
 import synk
-from synk.rounding import MARGIN, TOLERANCES, Rounding, difference
-from synk.serial import SerialRun
-from synk.session import SESSION
+from synk.call.rounding import MARGIN, TOLERANCES, Rounding, difference
+from synk.call.serial import SerialRun
+from synk.ranks.session import SESSION
 
 ROWS = np.random.default_rng(0).normal(size=(23, 3)) + 0.5
 

@@ -15,7 +15,7 @@ from checkpointing import a_few, check_unchanged, make, overwrite, shared
 from reference import assert_same, refused, values_of
 
 import synk
-from synk import checkpoint_files
+from synk.state import checkpoint_files
 
 # -- files of other programs -----------------------------------------------------------
 

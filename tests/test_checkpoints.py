@@ -13,7 +13,7 @@ from checkpointing import a_few, make, overwrite, shared
 from reference import DTYPES, PY, SHAPES, assert_same, refused, values_of
 
 import synk
-from synk.session import SESSION
+from synk.ranks.session import SESSION
 
 # -- values ----------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from reference import (
 )
 
 import synk
-from synk.session import SESSION
+from synk.ranks.session import SESSION
 
 
 def _calls_with_bad_variables():

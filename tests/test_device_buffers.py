@@ -18,9 +18,9 @@ from reference import assert_same, ops_of
 
 import synk
 from synk.engines.jax import as_output, look_about_with, set_value
-from synk.session import SESSION
+from synk.ranks.session import SESSION
 
-SESSION_MODULE = sys.modules["synk.session"]  # beside the function of that name
+SESSION_MODULE = sys.modules["synk.ranks.session"]  # beside the function of that name
 DTYPES = ("float32", "float64", "int32", "int64", "uint8", "bool", "complex64", "int16")
 
 

@@ -17,10 +17,10 @@ from reference import assert_same, ops_of, reduced, values_of
 
 import synk
 from synk.engines import jax as engine
-from synk.replication import master_replicate_variables
-from synk.session import SESSION
+from synk.ranks.replication import master_replicate_variables
+from synk.ranks.session import SESSION
 
-SESSION_MODULE = sys.modules["synk.session"]  # beside the function of that name
+SESSION_MODULE = sys.modules["synk.ranks.session"]  # beside the function of that name
 DTYPES = (
     *("float16", "float32", "float64", "int8", "int64", "uint32"),
     *("int16", "bool", "complex64"),

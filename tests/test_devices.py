@@ -11,7 +11,7 @@ import pytest
 
 import synk
 from synk.commands import info
-from synk.session import SESSION
+from synk.ranks.session import SESSION
 from synk.workers import gpus
 from synk.workers.devices import Device, Environment, cores_by_rank, plan
 from synk.workers.gpus import GPU

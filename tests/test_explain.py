@@ -15,9 +15,9 @@ from pytensor.graph.op import Op
 from reference import PY
 
 import synk
-from synk.explain import _losses
-from synk.session import SESSION
-from synk.timing import COMPUTE, PHASES, ROWS, WAIT, Times
+from synk.ranks.session import SESSION
+from synk.report.explain import _losses
+from synk.times.timing import COMPUTE, PHASES, ROWS, WAIT, Times
 
 
 class Slow(Op):
@@ -432,7 +432,7 @@ def test_wrong_arguments_and_workers_are_refused(two_ranks):
 
 def test_what_is_spent_is_the_time_between_two_ends(monkeypatch):
     clock = iter([2.0, 5.0, 9.0, 20.0])
-    monkeypatch.setattr("synk.timing.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("synk.times.timing.perf_counter", lambda: next(clock))
     times = Times("f")
     times.begin(1.0, 7, None)
     times.spent(ROWS)

@@ -37,7 +37,7 @@ from processes import (
 
 import synk
 from synk.errors import WorkerDied
-from synk.session import SESSION
+from synk.ranks.session import SESSION
 from synk.workers import zygote as zygote_module
 
 

@@ -15,7 +15,7 @@ from reference import (
 )
 
 import synk
-from synk.session import SESSION
+from synk.ranks.session import SESSION
 
 # -- subsets, as_theano, build_inputs -------------------------------------------------
 

@@ -13,7 +13,7 @@ from reference import PY, assert_same, cut, refused
 from test_partition import batches
 
 import synk
-from synk.session import SESSION
+from synk.ranks.session import SESSION
 
 ROWS = 11
 

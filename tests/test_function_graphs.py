@@ -20,7 +20,7 @@ from reference import (
 )
 
 import synk
-from synk.session import SESSION
+from synk.ranks.session import SESSION
 
 
 class Shift(Op):

@@ -11,8 +11,8 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.elemwise import DimShuffle
 from reference import PY
 
-from synk.compiler.graphs import dump_graph, load_graph
-from synk.compiler.registry import Numbers
+from synk.ranks.graphs import dump_graph, load_graph
+from synk.ranks.registry import Numbers
 
 
 def row():

@@ -13,7 +13,7 @@ from reference import PY, assert_same, cut
 
 import synk
 from synk.engines import host
-from synk.session import SESSION
+from synk.ranks.session import SESSION
 
 
 def worker_address(session, number):

@@ -15,7 +15,7 @@ import synk
 from synk.__main__ import main
 from synk.commands import info
 from synk.errors import SharedMemoryFull
-from synk.session import SESSION
+from synk.ranks.session import SESSION
 from synk.workers import affinity
 
 

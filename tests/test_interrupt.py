@@ -192,7 +192,7 @@ def test_an_interrupt_before_a_rank_has_begun_is_not_lost(tmp_path):
     body = (
         """
 import threading
-from synk.session import SESSION
+from synk.ranks.session import SESSION
 
 synk.fork(2)
 processes.print_pids()

@@ -160,11 +160,11 @@ def new_gathering():
 
 
 COMMANDS = [
-    ("synk.calls", "worker_call"),
-    ("synk.collectives", "worker_reduce"),
-    ("synk.collectives", "worker_broadcast"),
-    ("synk.replication", "worker_replicate_variables"),
-    ("synk.replication", "worker_replicate_function"),
+    ("synk.call.calls", "worker_call"),
+    ("synk.state.collectives", "worker_reduce"),
+    ("synk.state.collectives", "worker_broadcast"),
+    ("synk.ranks.replication", "worker_replicate_variables"),
+    ("synk.ranks.replication", "worker_replicate_function"),
 ]
 
 

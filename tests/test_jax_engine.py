@@ -15,7 +15,7 @@ from reference import PY
 
 import synk
 from synk.engines import jax as jax_engine
-from synk.session import SESSION
+from synk.ranks.session import SESSION
 
 SIZES = (1, 2, 3)
 

@@ -25,7 +25,7 @@ from reference import (
 
 import synk
 from synk.engines import host
-from synk.session import SESSION
+from synk.ranks.session import SESSION
 
 
 def test_s1_slices_with_updates_equal_the_serial_result(ranks):

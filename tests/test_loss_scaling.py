@@ -10,7 +10,7 @@ from children import in_a_child
 from reference import PY
 
 import synk
-from synk.loss_scaling import finite
+from synk.train.loss_scaling import finite
 
 FEATURES = np.random.default_rng(0).normal(size=(11, 3))
 

@@ -19,7 +19,7 @@ from fake_nccl4py import REMOTE_ERROR, Communicator, State, log
 
 import synk
 from synk.comm import nccl
-from synk.session import SESSION
+from synk.ranks.session import SESSION
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ from reference import (
 
 import synk
 from synk.comm.kernels import Reduction
-from synk.comm.ops import (
+from synk.reduce_ops import (
     Accumulator,
     accumulator,
     check_dtype,

@@ -20,9 +20,9 @@ from padding_cases import CASES, inputs, rows
 from reference import PY
 
 import synk
-from synk.compiler.padding import AS_IT_IS, Padding, Room, widened
 from synk.compiler.spec import make_spec
 from synk.compiler.stages import whole
+from synk.programs.padding import AS_IT_IS, Padding, Room, widened
 
 
 def spec_of(variables, outputs, bcast=()):

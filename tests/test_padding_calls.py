@@ -11,7 +11,7 @@ from padding_cases import CASES, inputs, rows
 from reference import PY
 
 import synk
-from synk.session import SESSION
+from synk.ranks.session import SESSION
 
 
 def worker_shapes(session):

@@ -20,7 +20,7 @@ from random_productions import PRODUCTIONS
 from reference import PY
 
 from synk.compiler.padded import CannotPad, Padder
-from synk.compiler.padding import Room, cut
+from synk.programs.padding import Room, cut
 
 ROOMS = [Room(5, 5), Room(5, 4), Room(6, 3), Room(2, 1)]
 

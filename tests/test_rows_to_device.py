@@ -31,9 +31,9 @@ from synk.memory.rows import arrived
 from synk.memory.segment import Segment
 from synk.memory.takers import Takers
 from synk.memory.to_device import ToDevice
-from synk.session import SESSION
+from synk.ranks.session import SESSION
 
-SESSION_MODULE = sys.modules["synk.session"]  # beside the function of that name
+SESSION_MODULE = sys.modules["synk.ranks.session"]  # beside the function of that name
 DTYPES = ("float32", "float64", "float16", "int8", "uint64", "bool", "complex64")
 BATCHES = {
     "all": None,

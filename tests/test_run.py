@@ -26,10 +26,10 @@ from reference import PY, refused
 from test_interrupt import AFTERWARDS, assert_ends_well, to_group
 
 import synk
+from synk.call.runs import AT_ONCE
 from synk.memory.prefetch import Ahead
 from synk.memory.rows import RowTaker
-from synk.runs import AT_ONCE
-from synk.session import SESSION
+from synk.ranks.session import SESSION
 
 X = np.random.default_rng(0).normal(size=(23, 3))
 BATCHES = [

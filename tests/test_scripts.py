@@ -34,7 +34,7 @@ call(ROWS)
 """
 
 IN_A_COLLECTIVE = """
-from synk.session import SESSION
+from synk.ranks.session import SESSION
 
 SESSION.run(processes.worker_late, 2)
 threading.Thread(target=lambda: (processes.await_arrivals(1),

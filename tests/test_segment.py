@@ -20,7 +20,7 @@ import synk
 from synk.errors import SharedMemoryFull
 from synk.memory.partition import cuts, part, select, shift
 from synk.memory.segment import Arena, Attachments, Segment, describe, layout
-from synk.session import SESSION
+from synk.ranks.session import SESSION
 
 
 def names() -> list[str]:

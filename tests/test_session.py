@@ -23,7 +23,7 @@ from processes import (
 
 import synk
 from synk.errors import StateError, WorkerDied
-from synk.session import SESSION
+from synk.ranks.session import SESSION
 from synk.workers import affinity, preconditions, zygote
 
 # -- the states

@@ -31,7 +31,7 @@ from processes import (
 
 import synk
 from synk.errors import StateError, WorkerDied
-from synk.session import SESSION
+from synk.ranks.session import SESSION
 
 # -- inside a rank
 

@@ -168,7 +168,7 @@ def test_what_is_not_understood_is_averaged_with_a_warning_at_the_callers_line()
 
 
 def test_nothing_is_compiled_and_nobody_is_told_before_the_first_call():
-    from synk.session import SESSION
+    from synk.ranks.session import SESSION
 
     x = x_of()
     with synk.session(2):

@@ -9,7 +9,7 @@ import pytest
 from pytensor.compile.mode import Mode
 
 import synk
-from synk.session import SESSION
+from synk.ranks.session import SESSION
 
 PY = Mode("py", "fast_run")
 BATCHES = (11, 1, 7, 2, 5, 11)  # fewer rows than ranks among them

@@ -12,7 +12,7 @@ import pytest
 from reference import PY, assert_same, cut
 
 import synk
-from synk.compiler.streams import value_for_rank
+from synk.ranks.streams import value_for_rank
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:RandomStream is deprecated"),

@@ -15,7 +15,7 @@ import pytest
 from reference import PY
 
 import synk
-from synk.session import SESSION
+from synk.ranks.session import SESSION
 
 PHASES = {"rows", "compute", "wait", "reduce"}
 

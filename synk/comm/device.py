@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..timing import REDUCE, UNCOUNTED, WAIT, Times
+from ..times.timing import REDUCE, UNCOUNTED, WAIT, Times
 from .flat import ALONE, FlatBuffers, Kind, agree_on_kinds, is_of_variable
 from .packing import make_group
 from .shm import SharedMemoryComm

@@ -11,11 +11,11 @@ import numpy as np
 
 from ..errors import ShapeMismatch
 from ..memory.segment import Attachments, Segment, layout
-from ..timing import REDUCE, UNCOUNTED, WAIT, Times
+from ..reduce_ops import check_shapes
+from ..times.timing import REDUCE, UNCOUNTED, WAIT, Times
 from . import small
 from .divided import DividedAllReduce
 from .kernels import warm
-from .ops import check_shapes
 from .shm import SharedMemoryComm
 from .small import SmallAllReduce, is_small
 

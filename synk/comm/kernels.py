@@ -14,7 +14,7 @@ from numba import extending, types
 from numpy.lib.stride_tricks import as_strided
 
 from ..compiled import compile_kernel
-from .ops import accumulator, finish
+from ..reduce_ops import accumulator, finish
 
 _BLOCK = 1024  # at 4096 the loop took 1.6 times as long: blocks, then, leave the cache
 

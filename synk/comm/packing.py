@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .ops import identity
+from ..reduce_ops import identity
 
 
 class Group(NamedTuple):

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import Aborted, RankTimeout
+from ..reduce_ops import shares
 from ..workers.control import ASLEEP, COMMAND, REPLY_ROOM, WORD, Control
 from ..workers.waiting import wait
-from .ops import shares
 from .sync import MET, WAKE, find_places, meet, must_sleep
 
 _COUNTS = 1 << 24

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..compiled import compile_kernel
+from ..reduce_ops import accumulator
 from ..workers.control import BARRIER, WORD
 from .kernels import CODES, combine_block, copy_block, is_direct
-from .ops import accumulator
 from .shm import SharedMemoryComm
 from .sync import FIRST, MET, OWN, RANK, WAIT, WAKE, meet
 

@@ -19,8 +19,8 @@ import synk
 
 from ..engines import host
 from ..memory.rows import RowTaker
-from ..replication import master_replicate_variables
-from ..session import SESSION, Session
+from ..ranks.replication import master_replicate_variables
+from ..ranks.session import SESSION, Session
 from .bench import Row, interleave
 
 PAUSE = 0.2

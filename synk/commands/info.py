@@ -17,7 +17,7 @@ from pytensor import config
 from pytensor.compile.mode import get_default_mode
 
 from ..errors import SynkError
-from ..session import SESSION
+from ..ranks.session import SESSION
 from ..workers import affinity, devices, gpus, preconditions
 from ..workers.control import Control
 from ..workers.gpus import GPU

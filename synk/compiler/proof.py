@@ -19,9 +19,9 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import io_toposort
 from pytensor.tensor.type import DenseTensorType
 
-from ..comm.ops import check_dtype
 from ..errors import SplitError, SplitWarning
 from ..ops import AllReduce
+from ..reduce_ops import check_dtype
 from . import rules  # noqa: F401  registers them
 from .domain import (
     Fold,

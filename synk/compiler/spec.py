@@ -18,9 +18,8 @@ from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.graph.utils import MissingInputError
 from pytensor.tensor.type import DenseTensorType
 
-from ..comm.ops import OPS, REDUCE_OPS, check_dtype, check_op
 from ..ops import AllReduce, is_reduced
-from ..precision import check_precision
+from ..reduce_ops import OPS, REDUCE_OPS, check_dtype, check_op
 from .domain import Same, Value
 from .drift import complaint, drifting
 from .proof import Finding, examine, prove, reductions, say, warn_or_raise
@@ -119,7 +118,6 @@ def make_spec(
         [] if bcast_inputs is None else bcast_inputs, "bcast_inputs"
     )
     get_mode(mode)  # raises for one that there is not
-    check_precision(precision)
     if not isinstance(pad, bool):
         raise TypeError(f"pad must be True or False, got {pad!r}")
     _check_distinct([*inputs, *bcast_inputs])

@@ -30,7 +30,7 @@ from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.type import DenseTensorType
 
 from ..ops import AllReduce, is_reduced
-from ..timing import COMMON, COMPUTE
+from ..times.timing import COMMON, COMPUTE
 from .spec import FunctionSpec
 
 

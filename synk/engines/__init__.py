@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from pytensor.compile import SharedVariable, get_mode
 from pytensor.graph.basic import Variable
 
-from . import host, jax
+from . import host, jax, nn_kernels  # noqa: F401  JAX and numba learn of Ops of nn
 
 
 class Engine(Protocol):

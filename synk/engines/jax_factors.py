@@ -28,7 +28,7 @@ from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.shape import Reshape
 
 from ..nn.convops import Conv
-from ..precision import SHORT, is_product
+from .precision import SHORT, is_product
 
 LAST = 1000
 """A position after all of PyTensor's rewrites."""

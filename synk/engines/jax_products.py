@@ -24,7 +24,7 @@ from typing import Any
 
 from pytensor.graph.basic import Apply
 
-from ..precision import PRODUCTS, SHORT, is_product
+from .precision import PRODUCTS, SHORT, is_product
 
 _precision: ContextVar[str | None] = ContextVar("precision", default=None)
 
@@ -46,7 +46,7 @@ def _register() -> None:
     """Wrap what PyTensor has for products, and the package for convolutions."""
     from pytensor.link.jax.dispatch import jax_funcify
 
-    from ..nn.modes import register_jax
+    from .nn_kernels import register_jax
 
     register_jax()
     for cls in PRODUCTS:

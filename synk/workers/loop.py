@@ -17,7 +17,7 @@ from ..errors import Aborted, RemoteError, RemoteTraceback
 from .channel import WorkerChannel
 
 if TYPE_CHECKING:
-    from ..session import Session
+    from ..ranks.session import Session
     from .control import Control
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ..errors import StateError
 
 if TYPE_CHECKING:
-    from ..session import Session
+    from ..ranks.session import Session
 
 _MOVE = "call synk.fork() earlier, before anything that"
 

@@ -17,9 +17,9 @@ import pytensor
 import pytensor.tensor as pt
 
 import synk
-from synk.session import SESSION
+from synk.ranks.session import SESSION
 
-function_module = importlib.import_module("synk.function")
+function_module = importlib.import_module("synk.call.function")
 
 CALLS = 5_000
 ROUNDS = 9

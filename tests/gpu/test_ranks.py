@@ -36,10 +36,10 @@ from test_device_collectives import (  # noqa: F401
 
 import synk
 from synk.comm.nccl import NcclTransport
-from synk.session import SESSION
+from synk.ranks.session import SESSION
 from synk.workers.gpus import find_gpus
 
-SESSION_MODULE = sys.modules["synk.session"]  # beside the function of that name
+SESSION_MODULE = sys.modules["synk.ranks.session"]  # beside the function of that name
 OPS = {"sum": np.sum, "prod": np.prod, "min": np.min, "max": np.max}
 DTYPES = (
     *("float16", "bfloat16", "float32", "float64", "int8", "int32", "int64"),

@@ -29,9 +29,9 @@ from test_rows_to_device import (  # noqa: F401  the same, with CUDA's copies
 import synk
 from synk.memory import device_rows, to_device
 from synk.memory.cuda import CudaCopier
-from synk.session import SESSION
+from synk.ranks.session import SESSION
 
-SESSION_MODULE = sys.modules["synk.session"]  # beside the function of that name
+SESSION_MODULE = sys.modules["synk.ranks.session"]  # beside the function of that name
 
 
 class WatchedCopier(CudaCopier):

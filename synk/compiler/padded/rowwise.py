@@ -14,7 +14,7 @@ from pytensor.tensor.elemwise import CAReduce, Elemwise
 from pytensor.tensor.extra_ops import CumOp
 from pytensor.tensor.sort import ArgSortOp, SortOp
 
-from ...comm.ops import identity
+from ...reduce_ops import identity
 from ..axes import apart
 from ..domain import Refused
 from ..lengths import ONE

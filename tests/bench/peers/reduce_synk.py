@@ -14,9 +14,9 @@ import pytensor
 import synk
 from bench.reductions import extremes
 from bench.timing import timed
-from synk.collectives import worker_reduce
-from synk.replication import master_replicate_variables
-from synk.session import SESSION
+from synk.ranks.replication import master_replicate_variables
+from synk.ranks.session import SESSION
+from synk.state.collectives import worker_reduce
 
 
 @contextmanager

@@ -21,11 +21,11 @@ import pytensor.tensor as pt
 from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Variable
 
+from ..compiler.domain import Refused
+from ..compiler.padded import CannotPad, Padded, Padder
+from ..compiler.spec import FunctionSpec
+from ..compiler.stages import Part
 from ..memory.partition import Selection, count
-from .domain import Refused
-from .padded import CannotPad, Padded, Padder
-from .spec import FunctionSpec
-from .stages import Part
 
 
 class Room(NamedTuple):

@@ -11,9 +11,9 @@ import pytensor
 from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Variable
 
-from . import updates as rules
-from .function import Function, function
-from .ops import grad
+from .. import updates as rules
+from ..call.function import Function, function
+from ..ops import grad
 
 
 def train_function(

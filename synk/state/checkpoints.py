@@ -12,13 +12,13 @@ import numpy as np
 from pytensor.compile import SharedVariable
 from pytensor.tensor.type import DenseTensorType
 
+from ..engines import host
+from ..errors import CheckpointError
+from ..ranks.replication import master_replicate_variables
+from ..ranks.session import SESSION, Session
+from ..ranks.streams import value_for_rank
 from .checkpoint_files import format_of, read_arrays, write_arrays
 from .collectives import worker_get_values
-from .compiler.streams import value_for_rank
-from .engines import host
-from .errors import CheckpointError
-from .replication import master_replicate_variables
-from .session import SESSION, Session
 from .variables import stage_values, store
 
 

@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..compiler.spec import FunctionSpec
+from ..memory.partition import count, cuts, select
+from ..memory.prefetch import Ahead
+from ..programs.programs import Subset
+from ..ranks.session import Session
+from ..state.data import Data
 from .calls import Share, reduce_output
-from .compiler.programs import Subset
-from .compiler.spec import FunctionSpec
-from .data import Data
 from .inputs import check_shared_rows, describe_selection, gather_rows
-from .memory.partition import count, cuts, select
-from .memory.prefetch import Ahead
-from .session import Session
 
 AT_ONCE = 64
 """Batches that are taken from a generator for one launch."""

@@ -12,11 +12,11 @@ import numpy as np
 from pytensor.compile import SharedVariable
 from pytensor.tensor.type import DenseTensorType
 
-from .comm.ops import REDUCE_OPS, check_dtype, check_op, check_shapes
+from ..engines import host
+from ..memory.partition import Selection, count, cuts, select
+from ..ranks.session import SESSION, Session
+from ..reduce_ops import REDUCE_OPS, check_dtype, check_op, check_shapes
 from .data import Data
-from .engines import host
-from .memory.partition import Selection, count, cuts, select
-from .session import SESSION, Session
 
 Vars: TypeAlias = SharedVariable | Sequence[SharedVariable]
 

@@ -10,12 +10,12 @@ import numpy as np
 from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Variable
 
-from .data import Data
-from .memory.partition import Selection, count, cuts, part, select, shift, span
-from .memory.segment import Arena, Window
+from ..memory.partition import Selection, count, cuts, part, select, shift, span
+from ..memory.segment import Arena, Window
+from ..state.data import Data
 
 if TYPE_CHECKING:
-    from .session import Session
+    from ..ranks.session import Session
 
 
 class Source(NamedTuple):

@@ -23,17 +23,17 @@ from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
 
-from ..comm.ops import Accumulator, result_dtype, shares
+from ..compiler.sizes import sizes_from_inputs
+from ..compiler.spec import FunctionSpec
+from ..compiler.stages import Cut, Part, Stage, cut, whole
 from ..engines import Engine, engine_for
+from ..engines.precision import check_engine
 from ..memory.partition import Selection, count, cuts, part
 from ..memory.takers import Takers
-from ..precision import check_engine
-from ..timing import COMMON, COMPUTE, ROWS, UNCOUNTED, Times
+from ..reduce_ops import Accumulator, result_dtype, shares
+from ..times.timing import COMMON, COMPUTE, ROWS, UNCOUNTED, Times
 from .padding import AS_IT_IS, CannotPad, PaddedProgram, Padding, Room, widened
 from .shapes_met import ShapesMet
-from .sizes import sizes_from_inputs
-from .spec import FunctionSpec
-from .stages import Cut, Part, Stage, cut, whole
 
 Subset = tuple[int, ...]
 """Positions of the outputs asked for, ascending."""

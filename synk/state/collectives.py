@@ -15,14 +15,14 @@ import numpy as np
 from pytensor.compile import SharedVariable
 from pytensor.tensor.type import DenseTensorType
 
+from ..engines import host
+from ..memory.partition import part, select
+from ..ranks.homes import NewHome
+from ..ranks.replication import master_replicate_variables
+from ..ranks.session import SESSION, Session
+from ..ranks.streams import value_for_rank
+from ..reduce_ops import check_shapes
 from . import device_collectives as devices
-from .comm.ops import check_shapes
-from .compiler.streams import value_for_rank
-from .engines import host
-from .homes import NewHome
-from .memory.partition import part, select
-from .replication import master_replicate_variables
-from .session import SESSION, Session
 from .variables import (
     Vars,
     as_given,

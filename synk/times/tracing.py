@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from .session import Session
+    from ..ranks.session import Session
     from .timing import Times
 
 _QUIET = ("worker_call", "worker_run", "worker_stop_trace")

@@ -23,18 +23,18 @@ from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.type import DenseTensorType
 
-from .collectives import get_value
-from .comm.flat import ALONE
-from .compiler.programs import Programs, Subset
-from .compiler.rules.base import name
-from .compiler.spec import FunctionSpec
-from .engines import engine_for, host
-from .errors import SerialMismatch
+from ..comm.flat import ALONE
+from ..compiler.rules.base import name
+from ..compiler.spec import FunctionSpec
+from ..engines import engine_for, host
+from ..engines.precision import EPSILONS, has_product
+from ..errors import SerialMismatch
+from ..memory.rows import RowTaker
+from ..programs.programs import Programs, Subset
+from ..ranks.session import SESSION
+from ..state.collectives import get_value
 from .inputs import check_arguments, gather_rows, take_share
-from .memory.rows import RowTaker
-from .precision import EPSILONS, has_product
 from .rounding import TOLERANCES, Rounding, coarsest, difference
-from .session import SESSION
 
 
 class Timed(NamedTuple):

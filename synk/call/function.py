@@ -21,13 +21,16 @@ from typing import Any
 
 from pytensor.compile import SharedVariable
 
+from ..compiler.spec import FunctionSpec, make_spec
+from ..engines import engine_for
+from ..engines.precision import check_engine, check_precision
+from ..errors import StateError
+from ..programs.programs import kind_of_call
+from ..ranks.replication import Replicas
+from ..ranks.session import SESSION
+from ..report.explain import Explanation, explain
+from ..state.data import data
 from .calls import combine_outputs, worker_call
-from .compiler.programs import kind_of_call
-from .compiler.spec import FunctionSpec, make_spec
-from .data import data
-from .engines import engine_for
-from .errors import StateError
-from .explain import Explanation, explain
 from .inputs import (
     Wanted,
     bind,
@@ -37,11 +40,8 @@ from .inputs import (
     gather_rows,
     stage,
 )
-from .precision import check_engine
-from .replication import Replicas
 from .runs import Plan, combine_runs, count_calls, in_launches, stacked, worker_run
 from .serial import SerialRun
-from .session import SESSION
 
 _numbers = itertools.count()
 
@@ -135,6 +135,7 @@ def function(
     """
     if SESSION.state == "worker":
         raise StateError(f"this is rank {SESSION.rank}, a worker: no functions here")
+    check_precision(precision)
     if mode is not None or SESSION.state == "running":
         # Otherwise the mode is settled when it is first used: ranks on GPUs have JAX's.
         check_engine(precision, engine_for(mode))

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .errors import CheckpointError
+from ..errors import CheckpointError
 
 
 class Format(NamedTuple):

@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from .comm.ops import combine
-from .compiler.padding import AS_IT_IS
-from .compiler.programs import Programs, Reducer, Subset
-from .compiler.spec import FunctionSpec
-from .errors import ShapeMismatch
+from ..compiler.spec import FunctionSpec
+from ..errors import ShapeMismatch
+from ..memory.partition import count, select
+from ..programs.padding import AS_IT_IS
+from ..programs.programs import Programs, Reducer, Subset
+from ..ranks.session import Session
+from ..reduce_ops import combine
+from ..times.timing import COMMON, ROWS, WAIT
 from .inputs import take_share
-from .memory.partition import count, select
-from .session import Session
-from .timing import COMMON, ROWS, WAIT
 
 
 def worker_call(

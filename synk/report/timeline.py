@@ -16,10 +16,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from .checkpoint_files import replacing
-from .errors import StateError, SynkError
-from .session import SESSION, Session
-from .tracing import Event, Tracer
+from ..errors import StateError, SynkError
+from ..ranks.session import SESSION, Session
+from ..state.checkpoint_files import replacing
+from ..times.tracing import Event, Tracer
 
 
 @contextlib.contextmanager

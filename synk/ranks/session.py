@@ -26,26 +26,26 @@ from typing import Any
 
 import numpy as np
 
-from .comm.device import DeviceBuffers
-from .comm.flat import FlatBuffers
-from .comm.nccl import NcclTransport
-from .comm.shm import SharedMemoryComm
-from .compiler.registry import Numbers, Registry
-from .engines import jax
-from .errors import Aborted, RankTimeout, StateError, SynkError, WorkerDied
+from ..comm.device import DeviceBuffers
+from ..comm.flat import FlatBuffers
+from ..comm.nccl import NcclTransport
+from ..comm.shm import SharedMemoryComm
+from ..engines import jax
+from ..errors import Aborted, RankTimeout, StateError, SynkError, WorkerDied
+from ..memory.cuda import CudaCopier
+from ..memory.leftovers import remove_leftovers
+from ..memory.segment import Arena, Attachments
+from ..memory.to_device import ToDevice
+from ..times.tracing import Tracer
+from ..workers import affinity, preconditions
+from ..workers.channel import MasterChannel, WorkerChannel
+from ..workers.control import Control
+from ..workers.devices import Environment, cores_by_rank, plan
+from ..workers.loop import Failure, serve
+from ..workers.waiting import PATIENCE
+from ..workers.zygote import Zygote
 from .homes import Homes
-from .memory.cuda import CudaCopier
-from .memory.leftovers import remove_leftovers
-from .memory.segment import Arena, Attachments
-from .memory.to_device import ToDevice
-from .tracing import Tracer
-from .workers import affinity, preconditions
-from .workers.channel import MasterChannel, WorkerChannel
-from .workers.control import Control
-from .workers.devices import Environment, cores_by_rank, plan
-from .workers.loop import Failure, serve
-from .workers.waiting import PATIENCE
-from .workers.zygote import Zygote
+from .registry import Numbers, Registry
 
 
 class Session:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ShapeMismatch
+from .errors import ShapeMismatch
 
 REDUCE_OPS = ("avg", "sum", "prod", "min", "max")
 """Ops that combine values of one shape element by element."""

@@ -9,16 +9,16 @@ import numpy as np
 from pytensor.graph.basic import Variable
 from pytensor.tensor.type import DenseTensorType
 
-from .compiler.programs import Programs
-from .compiler.rules.base import name
-from .compiler.spec import FunctionSpec
-from .compiler.stages import Stage
+from ..compiler.rules.base import name
+from ..compiler.spec import FunctionSpec
+from ..compiler.stages import Stage
+from ..programs.programs import Programs
+from ..ranks.session import SESSION, Session
+from ..times.timing import PHASES, WAIT, Times
 from .explain_text import milliseconds, nbytes, render
-from .session import SESSION, Session
-from .timing import PHASES, WAIT, Times
 
 if TYPE_CHECKING:
-    from .serial import Timed
+    from ..call.serial import Timed
 
 LAUNCH = 50e-6
 """Seconds that a call costs on top of its computation, at the least; for functions that

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from .errors import StateError
-from .memory.segment import Segment
-from .session import SESSION
+from ..errors import StateError
+from ..memory.segment import Segment
+from ..ranks.session import SESSION
 
 
 def data(

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 from pytensor.compile import SharedVariable
 
-from .compiler import settings
-from .compiler.graphs import dump_graph, load_graph
-from .compiler.programs import Programs, Subset, kind_of_call
-from .compiler.registry import Blueprint
-from .compiler.spec import FunctionSpec
+from ..compiler.spec import FunctionSpec
+from ..programs.programs import Programs, Subset, kind_of_call
+from ..times.timing import Times
+from . import settings
+from .graphs import dump_graph, load_graph
+from .registry import Blueprint
 from .session import SESSION, Session
-from .timing import Times
 
 
 def master_replicate_variables(variables: Sequence[SharedVariable]) -> list[int]:

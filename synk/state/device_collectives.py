@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 from pytensor.compile import SharedVariable
 
-from .comm.device import DeviceBuffers
-from .comm.ops import check_shapes
-from .comm.packing import Group, make_group, make_rows
-from .engines import jax
-from .homes import DETAILS, NO_WEIGHT, weights_of
-from .session import SESSION, Session
+from ..comm.device import DeviceBuffers
+from ..comm.packing import Group, make_group, make_rows
+from ..engines import jax
+from ..ranks.homes import DETAILS, NO_WEIGHT, weights_of
+from ..ranks.session import SESSION, Session
+from ..reduce_ops import check_shapes
 
 Shapes = tuple[tuple[int, ...], ...]
 

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from pytensor.compile import SharedVariable
 
-from .comm.divided import DividedAllReduce
-from .comm.kernels import warm
-from .comm.ops import check_shapes
-from .comm.shm import SharedMemoryComm
-from .engines import host, jax
-from .memory.segment import ALIGNMENT, Segment, Window, layout
+from ..comm.divided import DividedAllReduce
+from ..comm.kernels import warm
+from ..comm.shm import SharedMemoryComm
+from ..engines import host, jax
+from ..memory.segment import ALIGNMENT, Segment, Window, layout
+from ..reduce_ops import check_shapes
 
 if TYPE_CHECKING:
     from .session import Session

@@ -16,8 +16,8 @@ from pytensor.compile.mode import optdb
 from pytensor.graph.basic import Apply
 from pytensor.graph.rewriting.basic import GraphRewriter
 
+from ..nn.base import KernelOp
 from . import jax_fixes, rewrite_fixes
-from .base import KernelOp
 
 
 class PrepareJAX(GraphRewriter):

@@ -18,7 +18,7 @@ from ..engines import host
 from .streams import value_for_rank
 
 if TYPE_CHECKING:
-    from .programs import Programs
+    from ..programs.programs import Programs
 
 
 class Registry:

@@ -1,0 +1,1 @@
+"""What a call of a function does, in the master and on every rank."""

@@ -1,0 +1,1 @@
+"""The compiled parts of a function, and the way a call runs through them."""

@@ -1,0 +1,1 @@
+"""What a rank is and holds: its session, functions, variables, and their replicas."""

@@ -1,0 +1,1 @@
+"""What synk tells of itself: explanations, timelines."""

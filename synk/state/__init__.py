@@ -1,0 +1,1 @@
+"""What ranks hold between calls: data, shared variables, checkpoints."""

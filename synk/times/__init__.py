@@ -1,0 +1,1 @@
+"""Where the time goes on a rank: phases of calls, events of a trace."""

@@ -1,0 +1,1 @@
+"""Training: functions that make steps, scaled losses."""
