@@ -18,7 +18,7 @@ from pytensor.graph.rewriting.basic import node_rewriter
 from pytensor.tensor.rewriting.basic import register_canonicalize
 from pytensor.tensor.type import DenseTensorType
 
-from .reduce_ops import REDUCE_OPS, check_dtype, check_op
+from .reduce_ops import REDUCE_OPS, ReduceOp, check_dtype, check_op
 
 __all__ = ["all_reduce"]
 
@@ -37,7 +37,7 @@ class AllReduce(Op):
     __props__ = ("op",)
     view_map = {0: [0]}  # noqa: RUF012  as PyTensor declares it
 
-    def __init__(self, op: str, gradient: str | None = None) -> None:
+    def __init__(self, op: ReduceOp, gradient: str | None = None) -> None:
         check_op(op, REDUCE_OPS, "all_reduce")
         self.op = op
         self.gradient = gradient
@@ -82,7 +82,7 @@ def remove_all_reduce(fgraph: Any, node: Apply) -> list[Variable]:
     return [node.inputs[0]]
 
 
-def all_reduce(x: Any, op: str = "avg") -> Variable:
+def all_reduce(x: Any, op: ReduceOp = "avg") -> Variable:
     """Combine a tensor over all ranks, in a graph.
 
     Parameters
@@ -136,7 +136,7 @@ def grad(
     wrt: Any,
     consider_constant: Any = None,
     *,
-    op: str = "avg",
+    op: ReduceOp = "avg",
     **pytensor_kwargs: Any,
 ) -> Any:
     """Return gradients of a cost, combined over all ranks.
@@ -178,7 +178,7 @@ def grad(
     return [_reduced(grad, op, str(var)) for grad, var in zip(grads, wrt, strict=True)]
 
 
-def _reduced(gradient: Any, op: str, wrt: str) -> Any:
+def _reduced(gradient: Any, op: ReduceOp, wrt: str) -> Any:
     if gradient is None or not isinstance(gradient.type, DenseTensorType):
         return gradient  # disconnected, where the caller allowed that
     return AllReduce(op, gradient=wrt).make_node(gradient).outputs[0]

@@ -7,17 +7,23 @@ Floating-point values are accumulated in the next wider type, and rounded once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from .errors import ShapeMismatch
 
-REDUCE_OPS = ("avg", "sum", "prod", "min", "max")
-"""Ops that combine values of one shape element by element."""
+ReduceOp: TypeAlias = Literal["avg", "sum", "prod", "min", "max"]
+"""How values of one shape are combined, element by element."""
 
-OPS = (*REDUCE_OPS, "gather", None)
-"""All that an output can name."""
+OutputOp: TypeAlias = ReduceOp | Literal["gather"] | None
+"""How the ranks' values of an output become one; None takes rank 0's as it is."""
+
+REDUCE_OPS: tuple[ReduceOp, ...] = ("avg", "sum", "prod", "min", "max")
+"""All of `ReduceOp`."""
+
+OPS: tuple[OutputOp, ...] = (*REDUCE_OPS, "gather", None)
+"""All of `OutputOp`."""
 
 _WIDER = {"float16": "float32", "float32": "float64", "complex64": "complex128"}
 _UFUNCS = {
@@ -35,7 +41,7 @@ def check_op(op: str | None, allowed: Sequence[str | None], what: str) -> None:
         raise ValueError(f"{what}: the op must be one of {names}; got {op!r}")
 
 
-def check_dtype(op: str | None, dtype: np.dtype, what: str) -> None:
+def check_dtype(op: OutputOp, dtype: np.dtype, what: str) -> None:
     """Raise TypeError where `op` has no meaning for `dtype`."""
     dtype = np.dtype(dtype)
     if op in (None, "gather"):
@@ -62,7 +68,7 @@ def check_shapes(
         )
 
 
-def identity(op: str, dtype: np.dtype) -> Any:
+def identity(op: ReduceOp, dtype: np.dtype) -> Any:
     """Return what changes nothing when it is combined with other real numbers."""
     if op in ("avg", "sum", "prod"):
         return int(op == "prod")
@@ -72,7 +78,7 @@ def identity(op: str, dtype: np.dtype) -> Any:
     return limits.max if op == "min" else limits.min
 
 
-def accumulator(op: str, dtype: np.dtype) -> np.dtype:
+def accumulator(op: ReduceOp, dtype: np.dtype) -> np.dtype:
     """Return the dtype in which values of `dtype` are combined."""
     dtype = np.dtype(dtype)
     if op == "avg" and dtype.kind in "iu":
@@ -101,7 +107,7 @@ class Accumulator:
         The dtype of the values.
     """
 
-    def __init__(self, op: str, dtype: np.dtype) -> None:
+    def __init__(self, op: ReduceOp, dtype: np.dtype) -> None:
         self._op, self.dtype = op, np.dtype(dtype)
         self._type = accumulator(op, dtype)
         self._total: np.ndarray | None = None
@@ -128,7 +134,7 @@ class Accumulator:
 
 
 def combine(
-    op: str, values: Sequence[np.ndarray], weights: Sequence[float]
+    op: ReduceOp, values: Sequence[np.ndarray], weights: Sequence[float]
 ) -> np.ndarray:
     """Combine values of one shape and dtype, in their order.
 
@@ -166,7 +172,9 @@ def combine(
     return out
 
 
-def _combine_scalars(op: str, values: Sequence, fractions: list[float]) -> np.ndarray:
+def _combine_scalars(
+    op: ReduceOp, values: Sequence, fractions: list[float]
+) -> np.ndarray:
     """Combine losses and the like as Python floats: numpy takes ten times as long."""
     total = 0.0
     for value, share in zip(values, fractions, strict=True):
@@ -181,7 +189,7 @@ _BLOCK = 16 * 1024
 """Elements combined at once: the wider accumulator then stays in the cache."""
 
 
-def _combine(op: str, dtype: np.dtype, terms: list, to: np.dtype) -> np.ndarray:
+def _combine(op: ReduceOp, dtype: np.dtype, terms: list, to: np.dtype) -> np.ndarray:
     accumulator = Accumulator(op, dtype)
     for value, share in terms:
         accumulator.add(value, share)

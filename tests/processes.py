@@ -150,16 +150,16 @@ def since_death() -> float:
     return time.monotonic() - _board[_DIED_AT]
 
 
-def worker_mortal(session, rank: int, how: str) -> None:
+def worker_mortal(context, rank: int, how: str) -> None:
     """Make `rank` die when it gets SIGUSR1, in any way, while it is idle."""
-    if session.rank == rank:
+    if context.rank == rank:
         signal.signal(signal.SIGUSR1, lambda *_: die(how))
 
 
-def worker_late(session, rank: int) -> None:
+def worker_late(context, rank: int) -> None:
     """Have `rank` never come to its next barrier."""
-    if session.rank == rank:
-        session.comm.next_meeting = arrive_and_stay
+    if context.rank == rank:
+        context.comm.next_meeting = arrive_and_stay
 
 
 def shared_ones():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytensor.tensor as pt
 
-from synk.compiler.domain import Count, Layout, Position, Rows, Same, Trail
+from synk.compiler.domain import Count, Layout, Position, Replicated, Sharded, Trail
 from synk.compiler.lengths import ONE, Length
 from synk.errors import ShapeMismatch
 from synk.reduce_ops import combine
@@ -20,7 +20,7 @@ UFUNCS = {
 
 def blocks_of(value) -> Length:
     """Return how many blocks there are of a value's rows."""
-    layout = value.layout if isinstance(value, Rows) else None
+    layout = value.layout if isinstance(value, Sharded) else None
     return layout.blocks if layout else ONE
 
 
@@ -28,7 +28,7 @@ def claimed_size(var, value):
     """Return what computes by how much the length is wrong that a value tells."""
     if isinstance(value, Position) and value.count is not None:
         return as_graph(value.count) - var.shape[value.axis]
-    layout = value.layout if isinstance(value, Rows) else None
+    layout = value.layout if isinstance(value, Sharded) else None
     if layout is None or layout.block is None:
         return pt.constant(0)
     whole = as_graph(layout.blocks) * as_graph(layout.block)
@@ -108,7 +108,7 @@ def fulfils(value, whole, parts, sizes, before, counts) -> bool:
     whole = whole / n**power
     most = 1 / min(1, *(size**power for size in sizes))
     scale, before = scale * most, before * most
-    if isinstance(value, Same):
+    if isinstance(value, Replicated):
         exact = not value.exact or np.all(whole == 1)
         number = value.number is None or np.all(whole == value.number)
         return (
@@ -116,7 +116,7 @@ def fulfils(value, whole, parts, sizes, before, counts) -> bool:
             and number
             and all(close(part, whole, scale, before) for part in parts)
         )
-    if isinstance(value, Rows):
+    if isinstance(value, Sharded):
         lengths = [part.shape[value.axis] for part in parts]
         if value.length == "n" and lengths != sizes:
             return False
@@ -132,7 +132,7 @@ def _is_alike(array, axis) -> bool:
     return bool(np.all((array == first) | (np.isnan(array) & np.isnan(first))))
 
 
-def _concatenated(value: Rows, parts, counts):
+def _concatenated(value: Sharded, parts, counts):
     """Put the parts together, in the order and the blocks of their layout."""
     layout = value.layout or Layout()
     blocks = counts[layout.blocks]

@@ -26,12 +26,12 @@ def threads_of_pools() -> dict[str, int]:
     return {pool["filepath"]: pool["num_threads"] for pool in threadpool_info()}
 
 
-def worker_confinement(session):
+def worker_confinement(context):
     return (
         sorted(os.sched_getaffinity(0)),
         threads_of_pools(),
         {name: os.environ.get(name) for name in affinity.THREAD_VARIABLES},
-        numba.get_num_threads() if session.rank else None,
+        numba.get_num_threads() if context.rank else None,
     )
 
 
@@ -109,10 +109,10 @@ def test_threads_started_in_a_session_are_not_left_pinned():
 
 def test_unconfined_gives_the_master_all_cores_for_a_while():
     with synk.session(2):
-        confined = worker_confinement(SESSION)
-        with SESSION.unconfined():
+        confined = worker_confinement(SESSION.context)
+        with SESSION.context.unconfined():
             assert sorted(os.sched_getaffinity(0)) == CORES
-        assert worker_confinement(SESSION) == confined
+        assert worker_confinement(SESSION.context) == confined
 
 
 NUMBA = """
@@ -237,7 +237,7 @@ def test_blas_gives_the_right_numbers_within_and_after_a_session():
 # -- memory of temporary arrays
 
 
-def worker_faults(session) -> int:
+def worker_faults(context) -> int:
     """Return how often the kernel has to provide a page for ten arrays of 8 MB."""
     for _ in range(3):
         np.ones(1_000_000)

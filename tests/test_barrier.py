@@ -12,6 +12,7 @@ import pytest
 import synk
 from synk.comm.shm import SharedMemoryComm
 from synk.comm.sync import MET, WAIT, WAKE, meet, must_sleep
+from synk.errors import Aborted
 from synk.workers.control import ASLEEP, COMMAND, Control
 
 
@@ -110,6 +111,44 @@ def test_values_of_any_size_are_exchanged():
     for thread in threads:
         thread.join(20)
     assert seen == [[values] * 3] * 3
+
+
+def test_a_reply_over_a_value_that_others_read_still_is_no_value(monkeypatch):
+    comms = comms_of(2, spin=False)
+    control = comms[0]._control
+    barrier, scribbled = comms[0].barrier, threading.Event()
+
+    def interrupted(state, number):
+        control.abort()
+        control.replies[1][:6] = b"failed"
+        scribbled.set()
+        raise KeyboardInterrupt
+
+    def exchange():
+        # Counted at the last meeting, then interrupted there.
+        monkeypatch.setattr(comms[1], "barrier", first_meeting)
+        with pytest.raises(KeyboardInterrupt):
+            comms[1].exchange("value")
+
+    def first_meeting():
+        SharedMemoryComm.barrier(comms[1])
+        monkeypatch.setattr(comms[1], "barrier", last_meeting)
+
+    def last_meeting():
+        monkeypatch.setattr(comms[1], "come", interrupted)
+        SharedMemoryComm.barrier(comms[1])
+
+    def slow():
+        barrier()
+        assert scribbled.wait(10)
+
+    monkeypatch.setattr(comms[0], "barrier", slow)
+    thread = threading.Thread(target=exchange)
+    thread.start()
+    with pytest.raises(Aborted):
+        comms[0].exchange("value")
+    thread.join(10)
+    assert not thread.is_alive()
 
 
 @pytest.mark.parametrize("size", [3, 5])

@@ -32,11 +32,11 @@ from synk.workers.waiting import TICK, make_semaphore, wait
 # -- messages and replies
 
 
-def worker_echo(session, value):
+def worker_echo(context, value):
     return value
 
 
-def worker_hash(session, value):
+def worker_hash(context, value):
     return len(value), hash(value)
 
 
@@ -47,8 +47,8 @@ def test_what_is_sent_comes_back_from_every_rank_in_order(n):
         assert SESSION.run(worker_rank) == list(range(n))
 
 
-def worker_rank(session):
-    return session.rank
+def worker_rank(context):
+    return context.rank
 
 
 VALUES = [
@@ -90,7 +90,7 @@ def test_a_large_message_and_a_small_reply_and_the_other_way_round():
     assert len(value) < IN_SEGMENT
 
 
-def worker_make(session, size):
+def worker_make(context, size):
     return "y" * size
 
 
@@ -146,12 +146,12 @@ def read():
     return Unreadable()
 
 
-def worker_unsendable(session):
-    return Unsendable() if session.rank else None
+def worker_unsendable(context):
+    return Unsendable() if context.rank else None
 
 
-def worker_unreadable(session):
-    return Unreadable() if session.rank == 1 else None
+def worker_unreadable(context):
+    return Unreadable() if context.rank == 1 else None
 
 
 def test_a_message_that_cannot_be_pickled_is_an_error_in_the_master():
@@ -252,7 +252,7 @@ def test_an_abort_that_nobody_explains_is_an_error_still():
         assert summing()(ROWS) == TOTAL
 
 
-def worker_abort(session):
+def worker_abort(context):
     raise Aborted
 
 
@@ -266,13 +266,13 @@ def test_an_error_in_the_middle_of_exchanges_is_contained():
         assert SESSION.run(worker_exchanges, -1, 0) == [[[0, 10, 20], [1, 11, 21]]] * 3
 
 
-def worker_exchanges(session, rank, step):
+def worker_exchanges(context, rank, step):
     seen = []
     for i in range(2):
-        if (session.rank, i) == (rank, step):
+        if (context.rank, i) == (rank, step):
             raise KeyError(step)
-        seen.append(session.comm.exchange(10 * session.rank + i))
-    if (session.rank, 2) == (rank, step):
+        seen.append(context.comm.exchange(10 * context.rank + i))
+    if (context.rank, 2) == (rank, step):
         raise KeyError(step)
     return seen
 
@@ -283,13 +283,13 @@ def test_barriers_hold_every_rank_until_all_have_come():
             assert order == list(range(200))
 
 
-def worker_barriers(session, count):
+def worker_barriers(context, count):
     """At each barrier all ranks agree on its number; none is ahead or behind."""
     seen = []
     for i in range(count):
-        words = session.comm.agree(i)
-        assert words == [i] * session.size, (i, words)
-        session.comm.barrier()
+        words = context.comm.agree(i)
+        assert words == [i] * context.size, (i, words)
+        context.comm.barrier()
         seen.append(words[0])
     return seen
 

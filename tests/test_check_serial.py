@@ -283,5 +283,5 @@ def test_the_serial_run_has_all_cores_and_changes_no_variable(two_ranks):
     assert run.timed is None  # the first run loads code
     run.run([ROWS], 5, (0,))
     assert run.timed.rows == 5
-    assert run.timed.cores == len(SESSION._confinement._affinity)
+    assert run.timed.cores == len(SESSION.context._confinement._affinity)
     assert run.timed.seconds > 0

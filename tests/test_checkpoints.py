@@ -272,9 +272,9 @@ def test_lists_without_sense_are_refused(checkpoint):
 # -- states ----------------------------------------------------------------------------
 
 
-def worker_checkpoint(session, checkpoint):
+def worker_checkpoint(context, checkpoint):
     """Save and load on a rank: not for ranks."""
-    if session.rank:
+    if context.rank:
         for call in (synk.save, synk.load):
             with pytest.raises(synk.StateError, match="only the master"):
                 call(checkpoint, [])

@@ -5,8 +5,6 @@ What stands in for NCCL is in fake_nccl; see tests/gpu for NCCL.
 
 from __future__ import annotations
 
-import sys
-
 import fake_nvml
 import numpy as np
 import pytensor
@@ -18,9 +16,9 @@ from reference import assert_same, ops_of
 
 import synk
 from synk.engines.jax import as_output, look_about_with, set_value
+from synk.ranks import context as context_module
 from synk.ranks.session import SESSION
 
-SESSION_MODULE = sys.modules["synk.ranks.session"]  # beside the function of that name
 DTYPES = ("float32", "float64", "int32", "int64", "uint8", "bool", "complex64", "int16")
 
 
@@ -29,12 +27,12 @@ def gpus(monkeypatch):
     """Pretend to have GPUs, and keep JAX on the CPU."""
     fake_nvml.install(monkeypatch, [None] * 4)
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    monkeypatch.setattr(SESSION_MODULE, "NcclTransport", ByExchange)
+    monkeypatch.setattr(context_module, "NcclTransport", ByExchange)
 
 
-def worker_calls(session):
+def worker_calls(context):
     """Return how many arrays this rank's transport has combined."""
-    return session.device_buffers._transport.calls
+    return context.device_buffers._transport.calls
 
 
 @in_a_child
@@ -124,7 +122,7 @@ def test_shapes_may_change_and_must_agree():
         assert_same(g(np.ones((4, 2))), np.full(2, 4.0))
 
 
-def worker_made(session):
+def worker_made(context):
     """Return how many transports this rank has made."""
     return ByExchange.made
 
@@ -144,9 +142,9 @@ def test_after_an_error_on_one_rank_all_connect_anew():
         assert SESSION.run(worker_made) == [2, 2]
 
 
-def worker_fail(session):
+def worker_fail(context):
     """Fail on rank 1."""
-    if session.rank == 1:
+    if context.rank == 1:
         raise ZeroDivisionError
 
 
@@ -173,7 +171,7 @@ def test_what_the_user_gets_is_not_waited_for_in_vain():
 @in_a_child
 def test_without_nccl_the_host_reduces_and_a_warning_says_so():
     x = pt.vector("x")
-    SESSION_MODULE.NcclTransport = without_nccl  # in this child
+    context_module.NcclTransport = without_nccl  # in this child
     with synk.session(2):
         f = synk.function([x], (synk.ops.all_reduce(x.sum(), "sum"), None))
         with pytest.warns(RuntimeWarning, match="through the host.*'nccl'"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 
 import fake_nvml
 import numpy as np
@@ -17,10 +16,10 @@ from reference import assert_same, ops_of, reduced, values_of
 
 import synk
 from synk.engines import jax as engine
+from synk.ranks import context as context_module
 from synk.ranks.replication import master_replicate_variables
 from synk.ranks.session import SESSION
 
-SESSION_MODULE = sys.modules["synk.ranks.session"]  # beside the function of that name
 DTYPES = (
     *("float16", "float32", "float64", "int8", "int64", "uint32"),
     *("int16", "bool", "complex64"),
@@ -33,23 +32,23 @@ def gpus(monkeypatch):
     """Pretend to have GPUs, and keep JAX on the CPU."""
     fake_nvml.install(monkeypatch, [None] * 4)
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    monkeypatch.setattr(SESSION_MODULE, "NcclTransport", ByExchange)
+    monkeypatch.setattr(context_module, "NcclTransport", ByExchange)
 
 
-def worker_take(session, numbers):
+def worker_take(context, numbers):
     """Bring variables to this rank's device."""
     import jax
 
     jax.config.update("jax_enable_x64", True)
     for number in numbers:
-        engine.get_value(session.registry.variables[number])
+        engine.get_value(context.registry.variables[number])
 
 
-def worker_look(session, numbers):
+def worker_look(context, numbers):
     """Tell how often this rank's transport was used, and which values lie there."""
-    buffers = session.device_buffers
+    buffers = context.device_buffers
     calls = getattr(buffers._transport, "calls", 0)
-    variables = [session.registry.variables[number] for number in numbers]
+    variables = [context.registry.variables[number] for number in numbers]
     return calls, [engine.has_value(var) for var in variables]
 
 
@@ -360,13 +359,13 @@ def test_an_error_on_one_rank_ends_a_collective_on_all():
             assert SESSION.run(worker_made) == [made + 1] * 3
 
 
-def worker_arm(session, what):
+def worker_arm(context, what):
     """Have the next collectives fail on rank 1, or end it."""
     ways = {"fail": fail_on_rank_1, "die": die_on_rank_1, None: lambda comm: None}
     Watched.before = staticmethod(ways[what])
 
 
-def worker_made(session):
+def worker_made(context):
     """Return how many transports this rank has made."""
     return Watched.made
 
@@ -393,7 +392,7 @@ def test_a_rank_killed_in_the_middle_is_reported(name):
 
 @in_a_child
 def test_without_nccl_the_host_moves_the_values():
-    SESSION_MODULE.NcclTransport = without_nccl  # in this child
+    context_module.NcclTransport = without_nccl  # in this child
     a, b = pytensor.shared(np.zeros(3)), pytensor.shared(np.zeros(1, "int8"))
     with synk.session(devices=[0, 0]):
         give([a, b], [[np.ones(3), np.int8([4])], [np.ones(3) * 2, np.int8([5])]])
@@ -423,9 +422,9 @@ def test_buffers_go_with_the_variables():
         assert_same(synk.get_value(1, a), np.full(3, 4.0))
 
 
-def worker_count_buffers(session):
+def worker_count_buffers(context):
     """Return how many buffers this rank has on its device and on the host."""
-    return len(session.device_buffers._buffers), len(session.flats._buffers)
+    return len(context.device_buffers._buffers), len(context.flat_buffers._buffers)
 
 
 @in_a_child

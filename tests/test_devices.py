@@ -209,9 +209,9 @@ assert jax.config.jax_platforms == "cuda,cpu"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=100, env=env)
 
 
-def worker_device(session):
+def worker_device(context):
     """Return what a rank says of itself."""
-    return os.environ["CUDA_VISIBLE_DEVICES"], session.where(worker_device)
+    return os.environ["CUDA_VISIBLE_DEVICES"], context.where(worker_device)
 
 
 def test_forked_ranks_are_told_of_their_gpus(monkeypatch):

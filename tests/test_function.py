@@ -146,8 +146,8 @@ def test_a_function_that_is_dropped_is_forgotten_by_the_ranks(two_ranks):
     assert SESSION.run(worker_count_functions) == [n - 1 for n in known]
 
 
-def worker_count_functions(session):
-    return len(session.registry.functions)
+def worker_count_functions(context):
+    return len(context.registry.functions)
 
 
 def test_a_variable_of_an_ended_session_does_not_disturb_the_next():

@@ -181,7 +181,7 @@ def test_a_network_of_many_variables_travels(two_ranks):
     assert f([0.0, 0.0]) == sum(range(200)) + 200
 
 
-def worker_settings(session):
+def worker_settings(context):
     """Return settings of PyTensor on this rank."""
     return pytensor.config.floatX, pytensor.config.cast_policy
 

@@ -16,9 +16,9 @@ from synk.engines import host
 from synk.ranks.session import SESSION
 
 
-def worker_address(session, number):
+def worker_address(context, number):
     """Return where a variable's value lies on this rank."""
-    value = host.get_value(session.registry.variables[number])
+    value = host.get_value(context.registry.variables[number])
     return value.__array_interface__["data"][0], type(value.base).__name__
 
 
@@ -26,9 +26,9 @@ def addresses(variable):
     return SESSION.run(worker_address, SESSION.numbers[variable])
 
 
-def worker_homes(session):
+def worker_homes(context):
     """Return how many homes this rank knows, and variables in them."""
-    return len(session.homes._rows), len(session.homes._slots)
+    return len(context.homes._rows), len(context.homes._slots)
 
 
 def test_a_function_that_updates_in_place_writes_into_the_home(two_ranks):

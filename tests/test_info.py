@@ -88,7 +88,7 @@ def test_optional_packages_are_named_without_being_imported(tmp_path):
 def test_the_cores_announced_are_those_that_fork_gives(n):
     plan = rows(info.report(n), f"synk.fork({n})")
     with synk.session(n):
-        given = [info.ranges(cores) for cores in SESSION.cores]
+        given = [info.ranges(place.cores) for place in SESSION.places]
     assert plan["ranks"] == f"{n}: this process and {n - 1} forked"
     assert len(given) == n
     for rank, cores in enumerate(given):

@@ -174,12 +174,12 @@ def interruptible_rank(monkeypatch):
 
     def interrupted(work):
         @functools.wraps(work)
-        def run(session, *args):
-            if session.rank != 1 or not board(K):
-                return work(session, *args)
+        def run(context, *args):
+            if context.rank != 1 or not board(K):
+                return work(context, *args)
             with InterruptedAt(int(board(K))) as trace:
                 try:
-                    return work(session, *args)
+                    return work(context, *args)
                 finally:
                     if trace.raised_at:
                         note(K, 0)

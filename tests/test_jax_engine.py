@@ -111,7 +111,7 @@ def test_a_call_that_was_interrupted_keeps_the_rows_that_it_computes_with():
             with pytest.raises(KeyboardInterrupt):
                 f(data, batch=np.arange(400 * k, 400 * (k + 1)))
             jax_engine.look_about_with(None)
-            programs = SESSION.registry.functions[f._number]
+            programs = SESSION.context.registry.functions[f._number]
             programs.takers.take([data.data], [np.arange(400 * (k + 1), 400 * (k + 2))])
             assert (s.get_value() == k).all()
 
@@ -143,7 +143,7 @@ def test_code_is_compiled_once_for_a_shape(n):
         assert SESSION.run(worker_compilations) == before
 
 
-def worker_compilations(session):
+def worker_compilations(context):
     """Return how often XLA has compiled on this rank, from the first look on."""
     import jax
 
@@ -333,11 +333,11 @@ def test_an_explanation_counts_the_shapes_that_were_compiled():
         assert g.explain().to_dict()["shapes_compiled"] is None
 
 
-def worker_lies_on_device(session, number):
+def worker_lies_on_device(context, number):
     """Tell whether this rank's value of a variable is an array of JAX's."""
     import jax
 
-    variable = session.registry.variables[number]
+    variable = context.registry.variables[number]
     value = variable.get_value(borrow=True, return_internal_type=True)
     return isinstance(value, jax.Array)
 

@@ -255,7 +255,7 @@ def count_compilations(monkeypatch):
     return lambda: SESSION.run(worker_count_compilations)
 
 
-def worker_count_compilations(session):
+def worker_count_compilations(context):
     return len(COMPILED)
 
 

@@ -34,19 +34,19 @@ def library(monkeypatch):
         monkeypatch.delenv(name)
 
 
-def worker_collectives(session):
+def worker_collectives(context):
     """Return what each collective gives, and what was done for it."""
     import jax.numpy as jnp
 
-    transport = session.device_buffers.transport()
-    mine = np.arange(3, dtype="float32") + session.rank
+    transport = context.device_buffers.transport()
+    mine = np.arange(3, dtype="float32") + context.rank
     ways = {
         "sum": lambda: transport.all_reduce(jnp.array(mine), "sum"),
         "max": lambda: transport.all_reduce(jnp.array(mine), "max"),
         "on 1": lambda: transport.reduce(jnp.array(mine), "prod", 1),
         "from 2": lambda: transport.broadcast(jnp.array(mine), 2),
         "all": lambda: transport.all_gather(
-            jnp.array(mine), jnp.zeros(3 * session.size, "float32")
+            jnp.array(mine), jnp.zeros(3 * context.size, "float32")
         ),
     }
     found = {}
@@ -130,9 +130,9 @@ def test_a_connection_that_is_never_made_is_an_error():
         assert f(np.ones(4)) == 4
 
 
-def worker_set(session, name, value, only=None):
+def worker_set(context, name, value, only=None):
     """Set how the stand-in behaves on all ranks or on one."""
-    if only in (None, session.rank):
+    if only in (None, context.rank):
         setattr(State, name, value)
 
 
@@ -168,9 +168,9 @@ def test_a_module_that_is_missing_on_one_rank_is_missing_on_all():
         assert "init" not in log
 
 
-def worker_lose_module(session):
+def worker_lose_module(context):
     """Have no nccl4py on rank 1."""
-    if session.rank == 1:
+    if context.rank == 1:
         sys.modules["nccl.core"] = None
 
 

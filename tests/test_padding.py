@@ -21,8 +21,8 @@ from reference import PY
 
 import synk
 from synk.compiler.spec import make_spec
-from synk.compiler.stages import whole
-from synk.programs.padding import AS_IT_IS, Padding, Room, widened
+from synk.compiler.stages import uncut
+from synk.programs.padding import UNPADDED, PaddedSize, Padding, widened
 
 
 def spec_of(variables, outputs, bcast=()):
@@ -45,7 +45,7 @@ class Compiled:
         self.padding = Padding(spec)
         assert self.padding.reason is None, self.padding.reason
         self.outputs = list(dict.fromkeys(spec.outputs))
-        piece = whole(spec, range(len(spec.outputs))).stages[0].both
+        piece = uncut(spec, range(len(spec.outputs))).stages[0].merged
         rewritten = self.padding.rewritten(piece, {}, [])
         options = {"mode": PY, "on_unused_input": "ignore"}
         self.plain = pytensor.function(spec.inputs, self.outputs, **options)
@@ -53,8 +53,8 @@ class Compiled:
             [*spec.inputs, *rewritten.receives], rewritten.graph, **options
         )
 
-    def check(self, arrays, room, rubbish=np.nan):
-        wide = [np.concatenate([a, a[[-1] * (room - len(a))]]) for a in arrays]
+    def check(self, arrays, size, rubbish=np.nan):
+        wide = [np.concatenate([a, a[[-1] * (size - len(a))]]) for a in arrays]
         for array in wide:
             if array.dtype.kind == "f":
                 array[len(arrays[0]) :] = rubbish
@@ -62,7 +62,7 @@ class Compiled:
         found = self.padded(*wide, np.asarray(real))
         expected = self.plain(*arrays)
         for var, value, right in zip(self.outputs, found, expected, strict=True):
-            value = self.padding.cut(var, value, Room(room, real))
+            value = self.padding.cut(var, value, PaddedSize(size, real))
             assert value.dtype == right.dtype
             np.testing.assert_allclose(
                 value, right, rtol=1e-9, atol=1e-12, err_msg=str(var)
@@ -151,24 +151,24 @@ def test_what_is_not_known_to_be_safe_is_not_padded(graph, why):
     assert re.search(why, padding.reason), padding.reason
 
 
-def test_rooms_are_those_compiled_before_and_stay_the_same():
+def test_sizes_are_those_compiled_before_and_stay_the_same():
     padding = Padding(spec_of([x], [x.sum()]))
 
-    def room(n):
-        return padding.room([slice(3, 3 + n)]).rows
+    def padded_size(n):
+        return padding.padded_size([slice(3, 3 + n)]).rows
 
-    assert [room(n) for n in (20, 20, 13, 10, 9, 7, 5, 21, 30, 12)] == [
+    assert [padded_size(n) for n in (20, 20, 13, 10, 9, 7, 5, 21, 30, 12)] == [
         *(20, 20, 20, 20, 9, 9, 9, 21, 30, 20)
     ]
-    chosen = {n: room(n) for n in range(1, 60)}
+    chosen = {n: padded_size(n) for n in range(1, 60)}
     assert all(n <= rows <= 2 * n for n, rows in chosen.items())
-    assert {n: room(n) for n in range(1, 60)} == chosen
-    assert padding.room([slice(4, 4)]) is AS_IT_IS
-    assert padding.room([slice(0, 4), np.arange(3)]) is AS_IT_IS
+    assert {n: padded_size(n) for n in range(1, 60)} == chosen
+    assert padding.padded_size([slice(4, 4)]) is UNPADDED
+    assert padding.padded_size([slice(0, 4), np.arange(3)]) is UNPADDED
 
 
 def test_the_last_row_is_repeated():
     selections = [slice(3, 6), np.array([5, 1, 4])]
-    found = widened(selections, Room(5, 3))
+    found = widened(selections, PaddedSize(5, 3))
     np.testing.assert_array_equal(found, [[3, 4, 5, 5, 5], [5, 1, 4, 4, 4]])
-    assert widened(selections, Room(3, 3)) is selections
+    assert widened(selections, PaddedSize(3, 3)) is selections

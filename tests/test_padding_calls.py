@@ -14,9 +14,9 @@ import synk
 from synk.ranks.session import SESSION
 
 
-def worker_shapes(session):
+def worker_shapes(context):
     """Return for how many shapes this rank has compiled each function."""
-    return [f.shapes_compiled() for f in session.registry.functions.values()]
+    return [f.shapes_compiled() for f in context.registry.functions.values()]
 
 
 def classifier(grad):

@@ -20,9 +20,9 @@ from random_productions import PRODUCTIONS
 from reference import PY
 
 from synk.compiler.padded import CannotPad, Padder
-from synk.programs.padding import Room, cut
+from synk.programs.padding import PaddedSize, cut
 
-ROOMS = [Room(5, 5), Room(5, 4), Room(6, 3), Room(2, 1)]
+ROOMS = [PaddedSize(5, 5), PaddedSize(5, 4), PaddedSize(6, 3), PaddedSize(2, 1)]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -95,7 +95,7 @@ def magnitude(array: np.ndarray) -> float:
     return float(array[np.isfinite(array)].max(initial=0))
 
 
-def widened(array: np.ndarray, room: Room) -> np.ndarray:
+def widened(array: np.ndarray, room: PaddedSize) -> np.ndarray:
     """Fill up with what is not to be seen; with the last row, where it is an index."""
     rubbish = 777.0 if array.dtype.kind == "f" else array[-1]
     more = np.full((room.rows - room.real, *array.shape[1:]), rubbish, array.dtype)

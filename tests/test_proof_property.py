@@ -36,7 +36,7 @@ from reference import PY
 
 import synk
 from synk.compiler import domain
-from synk.compiler.domain import Fold, Listed, Rows, Same, Unknown
+from synk.compiler.domain import Listed, Partial, Replicated, Sharded, Unknown
 from synk.compiler.lengths import ONE
 from synk.compiler.proof import examine, ops_of
 from synk.compiler.rules import (
@@ -234,7 +234,7 @@ def flattery(rule, *found):
 
 
 def first_rows(values):
-    rows = [value for value in values if isinstance(value, Rows)]
+    rows = [value for value in values if isinstance(value, Sharded)]
     return rows[0] if rows else None
 
 
@@ -258,14 +258,14 @@ BROKEN = {
         "independent",
         flattery(
             domain.independent,
-            lambda values: next(v for v in values if isinstance(v, Fold)),
+            lambda values: next(v for v in values if isinstance(v, Partial)),
         ),
     ),
     "any rows are all rows": (indexing.Index, "is_all", lambda *args: True),
     "reductions forget the power": (
         reductions,
         "fold",
-        lambda op, rows: Fold(op, 0),
+        lambda op, rows: Partial(op, 0),
     ),
     "any axis that is gone was before the rows'": (
         reductions,
@@ -280,12 +280,12 @@ BROKEN = {
     "the first axis has n entries": (
         shapes,
         "length",
-        lambda value, axis: Same(int(axis == 0), exact=axis == 0),
+        lambda value, axis: Replicated(int(axis == 0), exact=axis == 0),
     ),
     "products over the rows are rows": (
         products,
         "fold",
-        lambda op, rows: Rows(0, rows.power),
+        lambda op, rows: Sharded(0, rows.power),
     ),
 }
 
@@ -312,7 +312,7 @@ BROKEN_OF_LOOPS = {
     "blocks are rows in order": (shapes, "_blocks", lambda *args: domain.IN_ORDER),
     "all layouts go together": (domain, "align", in_one_layout),
     "reversed rows are in order": (indexing, "reversed_rows", lambda rows: rows),
-    "reversed rows are gathered": (Rows, "in_order", True),
+    "reversed rows are gathered": (Sharded, "in_order", True),
     "merged rows are alike": (shapes, "_blocks", lambda *args: None),
     "states never change": (rowscans, "_stays", lambda state, known: True),
     "steps add to the state": (rowscans, "_terms", any_terms),
@@ -321,7 +321,7 @@ BROKEN_OF_LOOPS = {
     "what a step carries is a row's": (
         rowscans,
         "_for_each",
-        lambda value, layout: Rows(0, 0, "n", layout),
+        lambda value, layout: Sharded(0, 0, "n", layout),
     ),
 }
 BROKEN_OF_COUNTS = {
@@ -365,13 +365,13 @@ def test_ranks_return_what_the_serial_run_does(ranks):
         f = synk.function(
             graph.inputs, outputs, mode=PY, on_unused_input="ignore", strict=True
         )
-        plain = pytensor.function(
+        unlisted = pytensor.function(
             graph.inputs, outputs, mode=PY, on_unused_input="ignore"
         )
         for rows in (1, 4, 9):
             inputs = graph.values(rows, seed)
             with np.errstate(all="ignore"):
-                got, expected = f(*inputs), plain(*inputs)
+                got, expected = f(*inputs), unlisted(*inputs)
             for var, one, other in zip(outputs, got, expected, strict=True):
                 scale = np.abs(other).max(initial=0)
                 big = not np.isfinite(scale) or scale > 1e9

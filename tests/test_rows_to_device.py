@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
 import warnings
 
 import fake_nvml
@@ -31,9 +30,9 @@ from synk.memory.rows import arrived
 from synk.memory.segment import Segment
 from synk.memory.takers import Takers
 from synk.memory.to_device import ToDevice
+from synk.ranks import context as context_module
 from synk.ranks.session import SESSION
 
-SESSION_MODULE = sys.modules["synk.ranks.session"]  # beside the function of that name
 DTYPES = ("float32", "float64", "float16", "int8", "uint64", "bool", "complex64")
 BATCHES = {
     "all": None,
@@ -55,7 +54,7 @@ def gpus(monkeypatch):
     """Pretend to have GPUs, to which all rows go by the stand-in."""
     fake_nvml.install(monkeypatch, [None] * 4)
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    monkeypatch.setattr(SESSION_MODULE, "CudaCopier", LateCopier)
+    monkeypatch.setattr(context_module, "CudaCopier", LateCopier)
     monkeypatch.setattr(to_device, "WORTHWHILE", 1)
     monkeypatch.setattr(device_rows, "LONG", 100)
     monkeypatch.setattr(device_rows, "PIECE", 250)
@@ -293,9 +292,9 @@ def test_the_rows_of_the_next_call_are_not_put_in_place_of_the_present_ones():
 # -- in calls of functions
 
 
-def worker_log(session):
+def worker_log(context):
     """Return what the rank's copier has done, and the bytes that are pinned."""
-    copier = session.to_device._copier
+    copier = context.to_device._copier
     return list(copier.log), sum(copier.registered.values())
 
 

@@ -332,8 +332,8 @@ def test_the_rows_of_more_than_two_to_the_31_are_cut_and_selected_exactly():
     assert total == 2 * BIG + 64
 
 
-def worker_last_element(session, window):
-    array = session.array(window)
+def worker_last_element(context, window):
+    array = context.array(window)
     return array.shape, int(array[-1]), int(array[2**31 + 5])
 
 

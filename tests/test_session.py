@@ -41,8 +41,8 @@ def test_the_functions_that_tell_the_state():
     assert (synk.rank(), synk.size(), synk.is_forked()) == (0, 1, False)
 
 
-def worker_state(session):
-    pid = None if session.rank else os.getpid()
+def worker_state(context):
+    pid = None if context.rank else os.getpid()
     return synk.rank(), synk.size(), synk.is_forked(), pid
 
 

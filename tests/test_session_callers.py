@@ -75,7 +75,7 @@ def test_a_call_inside_a_call_is_a_clear_error():
         assert inner(ROWS) == TOTAL
 
 
-def worker_call_inside(session, function=None):
+def worker_call_inside(context, function=None):
     """Call a synk function within a command on the master."""
     if function is not None:
         function(ROWS)

@@ -222,7 +222,7 @@ def test_nothing_is_kept_after_the_block(two_ranks, tmp_path):
     with synk.trace(tmp_path / "t.json"):
         f(rows)
     content = (tmp_path / "t.json").read_bytes()
-    assert SESSION.tracer is None
+    assert SESSION.context.tracer is None
     f(rows)
     assert (tmp_path / "t.json").read_bytes() == content
     assert [path.name for path in tmp_path.iterdir()] == ["t.json"]
@@ -278,12 +278,12 @@ def test_traces_are_refused_where_they_make_no_sense(tmp_path):
         refuse(FileNotFoundError, "no folder", tmp_path / "none" / "t.json")
         refuse(IsADirectoryError, "is a folder", tmp_path)
         refuse(ValueError, "at least 1 event, got 0", limit=0)
-        assert SESSION.tracer is None
+        assert SESSION.context.tracer is None
     assert [path.name for path in tmp_path.iterdir()] == ["outer.json"]
 
 
-def worker_trace(session, path):
-    if session.rank:
+def worker_trace(context, path):
+    if context.rank:
         with synk.trace(path):
             pass
 

@@ -9,23 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from ..compiler.spec import FunctionSpec
 from ..errors import ShapeMismatch
 from ..memory.partition import count, select
-from ..programs.padding import AS_IT_IS
-from ..programs.programs import Programs, Reducer, Subset
-from ..ranks.session import Session
-from ..reduce_ops import combine
+from ..programs import running
+from ..programs.one_call import Reducer
+from ..programs.padding import UNPADDED
+from ..programs.programs import Programs, Subset
+from ..ranks.context import RankContext
+from ..reduce_ops import ReduceOp, combine
 from ..times.timing import COMMON, ROWS, WAIT
 from .inputs import take_share
 
 
 def worker_call(
-    session: Session,
+    context: RankContext,
     number: int,
     subset: Subset,
     rows: tuple,
@@ -43,21 +45,21 @@ def worker_call(
         The outputs (the master's own as a list, other ranks' as windows by position in
         the function) and the rows behind them; None from a rank that had no rows.
     """
-    programs = session.registry.functions[number]
-    session.activity = programs.label
-    share = Share(session, programs, rows, batch_s, num_slices)
-    constants = programs.takers.whole(list(map(session.array, constants)))
+    programs = context.registry.functions[number]
+    context.activity = programs.label
+    share = Share(context, programs, rows, batch_s, num_slices)
+    constants = programs.takers.broadcast(list(map(context.array, constants)))
     outputs = share.compute(subset, constants)
     if outputs is None:
         return None
-    if session.rank == 0:
+    if context.rank == 0:
         return outputs, share.rows
     left = {
         i: output
         for i, output in zip(subset, outputs, strict=True)
         if share.is_wanted(i)
     }
-    return session.leave(left), share.rows
+    return context.leave(left), share.rows
 
 
 class Share:
@@ -65,7 +67,7 @@ class Share:
 
     Parameters
     ----------
-    session : Session
+    context : RankContext
     programs : Programs
     rows : tuple
         The selection, its bounds and the sources; see `inputs.Rows`.
@@ -77,51 +79,51 @@ class Share:
 
     def __init__(
         self,
-        session: Session,
+        context: RankContext,
         programs: Programs,
         rows: tuple,
         batch_s: list | None,
         num_slices: int,
     ) -> None:
         self.start = perf_counter()
-        self._session, self._programs = session, programs
+        self._context, self._programs = context, programs
         self._num_slices = num_slices
-        self._reducer: Reducer = session.flats
-        if programs.engine.ON_DEVICE and session.device_buffers is not None:
-            self._reducer = session.device_buffers
+        self._reducer: Reducer = context.flat_buffers
+        if programs.engine.ON_DEVICE and context.device_buffers is not None:
+            self._reducer = context.device_buffers
         if programs.engine.ON_DEVICE:
-            programs.takers.use(session.to_device)
-        self.sources, self.selections = take_share(session, *rows)
+            programs.takers.use(context.to_device)
+        self.sources, self.selections = take_share(context.rank, context.array, *rows)
         for var in programs.spec.sliceable:  # each stands in for a further input
             value = programs.engine.get_value(var)
-            chosen = None if batch_s is None else batch_s[session.rank]
+            chosen = None if batch_s is None else batch_s[context.rank]
             self.sources.append(value)
             self.selections.append(select(chosen, len(value)))
         self._waited = 0.0
         self.by_rank = self._rows_per_rank(rows[1])
-        self._room = AS_IT_IS
+        self._padded_size = UNPADDED
         if num_slices == 1:
-            self.selections, self._room = programs.padded(self.selections)
+            self.selections, self._padded_size = programs.padded(self.selections)
 
     def _rows_per_rank(self, bounds: list[int]) -> list[int]:
         """Return how many rows each rank computes on, which says what its values weigh.
 
         Of rows of a sliceable variable only its own rank knows how many there are.
         """
-        session = self._session
+        context = self._context
         if self._programs.spec.inputs:
-            return [bounds[i + 1] - bounds[i] for i in range(session.size)]
+            return [bounds[i + 1] - bounds[i] for i in range(context.size)]
         if not self.selections:
-            return [1] * session.size
+            return [1] * context.size
         start = perf_counter()
-        rows = session.comm.agree(count(self.selections[0]))
+        rows = context.comm.agree(count(self.selections[0]))
         self._waited = perf_counter() - start
         return rows
 
     @property
     def rows(self) -> int:
         """How many rows this rank has."""
-        return self.by_rank[self._session.rank]
+        return self.by_rank[self._context.rank]
 
     @property
     def is_idle(self) -> bool:
@@ -143,9 +145,9 @@ class Share:
         taken : list of numpy.ndarray, optional
             The rows, if they have been taken from the sources already.
         """
-        session, programs = self._session, self._programs
+        context, programs = self._context, self._programs
         times, rows = programs.times, self.rows
-        times.begin(self.start, rows, session.tracer)
+        times.begin(self.start, rows, context.tracer)
         times.move(self._waited, ROWS, to=WAIT)
         if self._is_new(subset, constants):
             times.is_fresh = True
@@ -155,7 +157,8 @@ class Share:
         outputs = None
         if not self.is_idle:
             try:
-                outputs = programs.run(
+                outputs = running.run(
+                    programs,
                     self._num_slices,
                     subset,
                     self.sources,
@@ -165,16 +168,18 @@ class Share:
                     self.by_rank,
                     taken,
                     times,
-                    self._room,
+                    self._padded_size,
                 )
             except BaseException:
                 programs.takers.renew()  # JAX may be computing still
                 raise
         elif programs.takes_part(subset):
-            programs.idle(subset, constants, self._reducer, self.by_rank, times)
+            running.idle(
+                programs, subset, constants, self._reducer, self.by_rank, times
+            )
         else:
             times.end(COMMON)
-        session.registry.note_rows(programs, rows)
+        context.registry.note_rows(programs, rows)
         return outputs
 
     def _is_new(self, subset: Subset, constants: list) -> bool:
@@ -202,7 +207,7 @@ class Share:
     def is_wanted(self, i: int) -> bool:
         """Tell whether the master needs this rank's value of an output."""
         # The first rank that has rows stands in for rank 0 where that is idle.
-        stands_in = not any(self.by_rank[: self._session.rank])
+        stands_in = not any(self.by_rank[: self._context.rank])
         return stands_in or self._programs.spec.wire_ops[i] is not None
 
 
@@ -210,7 +215,7 @@ def combine_outputs(
     spec: FunctionSpec,
     subset: Subset,
     replies: Sequence[tuple[Any, int] | None],
-    session: Session,
+    context: RankContext,
     what: object,
 ) -> list[np.ndarray]:
     """Reduce the ranks' outputs; those of ranks that were idle are not there.
@@ -221,7 +226,7 @@ def combine_outputs(
     subset : tuple of int
     replies : sequence
         What `worker_call` has returned on each rank.
-    session : Session
+    context : RankContext
     what : object
         What was called, for messages.
 
@@ -240,7 +245,7 @@ def combine_outputs(
         values = [
             outputs[position]
             if isinstance(outputs, list)
-            else session.array(outputs[i])
+            else context.array(outputs[i])
             for outputs, _ in (present if op is not None else present[:1])
         ]
         if op is not None:
@@ -254,7 +259,7 @@ def combine_outputs(
 def reduce_output(
     spec: FunctionSpec,
     i: int,
-    op: str,
+    op: ReduceOp | Literal["gather"],
     values: list[np.ndarray],
     weights: list[int],
     what: object,

@@ -6,7 +6,7 @@ What a call does (`Function.__call__`):
 2. `inputs.gather_rows` checks them, and resolves `batch` to a selection of rows; all
    inputs share it, and one cut of it into a part for each rank.
 3. `Replicas.prepare` compiles, on rank 0 first, whatever has not been used before.
-4. ``session.run(calls.worker_call, ...)`` launches the ranks, does the master's own
+4. ``SESSION.run(calls.worker_call, ...)`` launches the ranks, does the master's own
    share and joins them. Every rank takes its rows (`programs`), computes, updates its
    shared variables, and leaves its outputs in its outbox.
 5. `calls.combine_outputs` reduces the ranks' outputs, each by its op.
@@ -28,6 +28,7 @@ from ..errors import StateError
 from ..programs.programs import kind_of_call
 from ..ranks.replication import Replicas
 from ..ranks.session import SESSION
+from ..reduce_ops import OutputOp
 from ..report.explain import Explanation, explain
 from ..state.data import data
 from .calls import combine_outputs, worker_call
@@ -174,12 +175,12 @@ class Function:
         return self._spec.name
 
     @property
-    def output_modes(self) -> list[str | None]:
+    def output_modes(self) -> list[OutputOp]:
         """How each output is combined: the ops, in the order of the outputs."""
         return list(self._spec.output_ops)
 
     @property
-    def update_modes(self) -> list[str | None]:
+    def update_modes(self) -> list[OutputOp]:
         """How each update is combined over slices, in the order of the updates."""
         return list(self._spec.update_ops)
 
@@ -275,7 +276,7 @@ class Function:
             call = self._number, subset, *described, batch_s, num_slices
         replies = SESSION.run(worker_call, *call, mine=mine)
         joined = perf_counter()
-        results = combine_outputs(spec, subset, replies, SESSION, self)
+        results = combine_outputs(spec, subset, replies, SESSION.context, self)
         returned = wanted.arrange(results)
         programs.times.returned(start, joined)
         if check is not None:
@@ -357,7 +358,7 @@ class Function:
         wanted = self._all.of(output_subset)
         subset = wanted.subset
         kind = kind_of_call(num_slices, SESSION.size)
-        plan = Plan(spec, values, constants, batch_s, SESSION)
+        plan = Plan(spec, values, constants, batch_s, SESSION.size, SESSION.stage)
         made: list[list] = [[] for _ in subset]
         with count_calls(progress, batches) as report:
             for some in in_launches(batches):
@@ -373,7 +374,7 @@ class Function:
                     theirs = *what, *plan.describe(calls), num_slices, None
                 replies = SESSION.run(worker_run, *theirs, mine=mine)
                 joined = perf_counter()
-                launch = combine_runs(spec, subset, replies, SESSION, self)
+                launch = combine_runs(spec, subset, replies, SESSION.context, self)
                 for of_output, more in zip(made, launch, strict=True):
                     of_output.extend(more)
                 programs.times.returned(start, joined, "Function run", len(calls))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from pytensor.compile import SharedVariable
@@ -13,9 +13,6 @@ from pytensor.graph.basic import Variable
 from ..memory.partition import Selection, count, cuts, part, select, shift, span
 from ..memory.segment import Arena, Window
 from ..state.data import Data
-
-if TYPE_CHECKING:
-    from ..ranks.session import Session
 
 
 class Source(NamedTuple):
@@ -82,20 +79,33 @@ _MISSING = object()
 
 
 def take_share(
-    session: Session, selection: Any, bounds: list[int], sources: list
+    rank: int,
+    locate: Callable[[Any], np.ndarray],
+    selection: Any,
+    bounds: list[int],
+    sources: list,
 ) -> tuple[list[np.ndarray], list[Selection]]:
-    """Return the arrays that a rank takes rows from, and which rows of each."""
+    """Return the arrays that a rank takes rows from, and which rows of each.
+
+    Parameters
+    ----------
+    rank : int
+    locate : callable
+        Returns an array that may be described by a window.
+    selection, bounds, sources
+        See `Rows`.
+    """
     if not sources:
         return [], []
-    start, stop = bounds[session.rank], bounds[session.rank + 1]
+    start, stop = bounds[rank], bounds[rank + 1]
     if isinstance(selection, tuple):
         is_slice = len(selection) == 2
-        selection = slice(*selection) if is_slice else session.array(selection)
+        selection = slice(*selection) if is_slice else locate(selection)
     mine = part(selection, start, stop)
     arrays: list[np.ndarray] = []
     selections: list[Selection] = []
     for array, offset, staged in sources:
-        arrays.append(session.array(array))
+        arrays.append(locate(array))
         if staged:
             selections.append(slice(start - offset, stop - offset))
         else:

@@ -17,8 +17,9 @@ import numpy as np
 from ..compiler.spec import FunctionSpec
 from ..memory.partition import count, cuts, select
 from ..memory.prefetch import Ahead
+from ..memory.segment import Arena
 from ..programs.programs import Subset
-from ..ranks.session import Session
+from ..ranks.context import RankContext
 from ..state.data import Data
 from .calls import Share, reduce_output
 from .inputs import check_shared_rows, describe_selection, gather_rows
@@ -61,7 +62,10 @@ class Plan:
         The broadcast inputs, checked.
     batch_s : optional
         As in a call; the same for all calls.
-    session : Session
+    size : int
+        The number of ranks.
+    stage : Arena
+        Where arrays are copied to that are to be described to other ranks.
 
     Raises
     ------
@@ -75,23 +79,24 @@ class Plan:
         values: list,
         constants: list[np.ndarray],
         batch_s: Any,
-        session: Session,
+        size: int,
+        stage: Arena,
     ) -> None:
         n = len(spec.inputs)
         if any(isinstance(v, Data) and v.minibatch for v in values[:n]):
             raise ValueError(
                 "minibatch data holds the rows of one call: a run has many"
             )
-        self._spec, self._session, self._values = spec, session, values
-        whole = gather_rows(spec.inputs, values[:n], None, session.size, spec.options)
+        self._spec, self._size, self._stage, self._values = spec, size, stage, values
+        whole = gather_rows(spec.inputs, values[:n], None, size, spec.options)
         self._length = whole.total
         self.constants = constants
         self.sources = [tuple(source) for source in whole.sources]
-        self._batch_s = check_shared_rows(batch_s, spec.sliceable, session.size)
+        self._batch_s = check_shared_rows(batch_s, spec.sliceable, size)
 
     def call(self, batch: Any) -> Call:
         """Check one batch: of the scattered inputs or, without any, of shared rows."""
-        spec, size = self._spec, self._session.size
+        spec, size = self._spec, self._size
         if spec.inputs:
             selection = select(batch, self._length)
             return Call(selection, cuts(count(selection), size), self._batch_s)
@@ -112,7 +117,7 @@ class Plan:
             if not isinstance(value, Data)
         ]
         copies += [c.selection for c in calls if isinstance(c.selection, np.ndarray)]
-        staged = iter(self._session.stage.put(copies) if copies else ())
+        staged = iter(self._stage.put(copies) if copies else ())
         windows = [
             value._window() if isinstance(value, Data) else next(staged)
             for value in self._values
@@ -126,7 +131,7 @@ class Plan:
 
 
 def worker_run(
-    session: Session,
+    context: RankContext,
     number: int,
     subset: Subset,
     calls: Sequence[Call],
@@ -146,16 +151,16 @@ def worker_run(
         calls, stacked (the master's own as a list), or by output and call where shapes
         differ. And the rows of each rank in every call.
     """
-    programs = session.registry.functions[number]
-    session.activity = programs.label
+    programs = context.registry.functions[number]
+    context.activity = programs.label
     if programs.engine.ON_DEVICE:
-        programs.takers.use(session.to_device)
-    constants = programs.takers.whole(list(map(session.array, constants)))
+        programs.takers.use(context.to_device)
+    constants = programs.takers.broadcast(list(map(context.array, constants)))
     made: dict[int, list] = {i: [] for i in subset}
     rows_by_call = []
     shares = (
         Share(
-            session,
+            context,
             programs,
             (call.selection, call.bounds, sources),
             call.batch_s,
@@ -165,7 +170,7 @@ def worker_run(
     )
     # A thread that takes rows ahead needs a core, or a GPU that copies them, and rows
     # that are there already.
-    has_help = session.threads > 1 or programs.takers.are_on_device
+    has_help = context.place.threads > 1 or programs.takers.are_on_device
     is_ahead = has_help and num_slices == 1 and not programs.spec.sliceable
     with contextlib.ExitStack() as stack:
         through: Iterable[tuple[Share, list | None]]
@@ -182,9 +187,9 @@ def worker_run(
                 made[i].append(output if share.is_wanted(i) else None)
             if progress is not None:
                 progress()
-    if session.rank == 0:
+    if context.rank == 0:
         return made, rows_by_call
-    return session.leave(_packed(made)), rows_by_call
+    return context.leave(_packed(made)), rows_by_call
 
 
 def _packed(made: dict[Any, list]) -> dict[Any, np.ndarray]:
@@ -205,7 +210,7 @@ def combine_runs(
     spec: FunctionSpec,
     subset: Subset,
     replies: Sequence[tuple[dict, list[list[int]]]],
-    session: Session,
+    context: RankContext,
     what: object,
 ) -> list[list[np.ndarray]]:
     """Return for each output its values in all calls of a launch.
@@ -216,14 +221,14 @@ def combine_runs(
     subset : tuple of int
     replies : sequence
         What `worker_run` has returned on each rank.
-    session : Session
+    context : RankContext
     what : object
         What was called, for messages.
     """
     rows_by_call = replies[0][1]
     made = [replies[0][0]]
     for windows, _ in replies[1:]:
-        made.append({key: session.array(window) for key, window in windows.items()})
+        made.append({key: context.array(window) for key, window in windows.items()})
 
     def value(rank: int, i: int, k: int) -> np.ndarray:
         of_rank = made[rank]

@@ -23,26 +23,20 @@ from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.type import DenseTensorType
 
-from ..comm.flat import ALONE
+from ..comm.flat import ONE_RANK
 from ..compiler.rules.base import name
 from ..compiler.spec import FunctionSpec
 from ..engines import engine_for, host
 from ..engines.precision import EPSILONS, has_product
 from ..errors import SerialMismatch
 from ..memory.rows import RowTaker
+from ..programs import running
 from ..programs.programs import Programs, Subset
 from ..ranks.session import SESSION
 from ..state.collectives import get_value
+from ..times.timing import Timed
 from .inputs import check_arguments, gather_rows, take_share
 from .rounding import TOLERANCES, Rounding, coarsest, difference
-
-
-class Timed(NamedTuple):
-    """How long a serial run took."""
-
-    seconds: float
-    rows: int
-    cores: int
 
 
 class Expected(NamedTuple):
@@ -97,9 +91,9 @@ class SerialRun:
         n = len(spec.inputs)
         rows = gather_rows(spec.inputs, values[:n], batch, 1, spec.options)
         constants = check_arguments(spec.bcast_inputs, values[n:], spec.options)
-        sources = take_share(SESSION, rows.selection, rows.bounds, rows.sources)
+        sources = take_share(0, np.asarray, rows.selection, rows.bounds, rows.sources)
         floats = [host.get_value(var) for var in self._floats]
-        alone = SESSION.unconfined() if SESSION.state == "running" else None
+        alone = SESSION.context.unconfined() if SESSION.state == "running" else None
         with alone or contextlib.nullcontext():
             if subset not in self._compiled:
                 made = self._compile(subset, spec.precision)
@@ -121,7 +115,9 @@ class SerialRun:
         rows = [slice(0, len(array)) for array in arrays]
         every = tuple(range(len(spec.outputs)))
         start = perf_counter()
-        outputs = programs.run(1, every, arrays, rows, values[n:], ALONE, [1])
+        outputs = running.run(
+            programs, 1, every, arrays, rows, values[n:], ONE_RANK, [1]
+        )
         passed = perf_counter() - start
         self.note("programs", passed, len(arrays[0]) if arrays else 0)
         return outputs

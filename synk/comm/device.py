@@ -13,8 +13,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..reduce_ops import ReduceOp
 from ..times.timing import REDUCE, UNCOUNTED, WAIT, Times
-from .flat import ALONE, FlatBuffers, Kind, agree_on_kinds, is_of_variable
+from .flat import ONE_RANK, FlatBuffers, Kind, agree_on_kinds, is_of_variable
 from .packing import make_group
 from .shm import SharedMemoryComm
 
@@ -29,10 +30,10 @@ class Transport(Protocol):
     def supports(self, dtype: str) -> bool:
         """Tell whether it takes arrays of a dtype."""
 
-    def all_reduce(self, array: Any, op: str) -> Any:
+    def all_reduce(self, array: Any, op: ReduceOp) -> Any:
         """Return the ranks' arrays combined by "sum", "prod", "min" or "max"."""
 
-    def reduce(self, array: Any, op: str, root: int) -> Any:
+    def reduce(self, array: Any, op: ReduceOp, root: int) -> Any:
         """Return the ranks' arrays combined on one rank, and None on the others."""
 
     def broadcast(self, array: Any, root: int) -> Any:
@@ -76,7 +77,7 @@ class DeviceBuffers:
         self,
         key: tuple,
         values: Sequence[Any] | None,
-        ops: Sequence[str],
+        ops: Sequence[ReduceOp],
         weights: Sequence[float],
         times: Times = UNCOUNTED,
         *,
@@ -102,7 +103,7 @@ class DeviceBuffers:
         """
         comm = self._comm
         if comm.size == 1:
-            return ALONE.reduce(key, values, ops, weights)
+            return ONE_RANK.reduce(key, values, ops, weights)
         buffer = self._buffers.get(key)
         fits = buffer is not None and buffer.fits(values)
         serials = comm.agree(buffer.serial if buffer is not None and fits else -1)
@@ -156,7 +157,7 @@ class DeviceBuffers:
     def _renew(
         self,
         values: Sequence[Any] | None,
-        ops: Sequence[str],
+        ops: Sequence[ReduceOp],
         names: Sequence[object] | None,
     ) -> _Buffer:
         kinds = agree_on_kinds(self._comm, values, ops, names)
@@ -194,11 +195,11 @@ class HostOnly:
         """Return False."""
         return False
 
-    def all_reduce(self, array: Any, op: str) -> Any:
+    def all_reduce(self, array: Any, op: ReduceOp) -> Any:
         """Do nothing of the kind."""
         raise NotImplementedError
 
-    def reduce(self, array: Any, op: str, root: int) -> Any:
+    def reduce(self, array: Any, op: ReduceOp, root: int) -> Any:
         """Do nothing of the kind."""
         raise NotImplementedError
 
@@ -224,7 +225,7 @@ class _Buffer:
         self,
         serial: int,
         kinds: Sequence[Kind],
-        ops: Sequence[str],
+        ops: Sequence[ReduceOp],
         transport: Transport,
     ) -> None:
         self.serial = serial
@@ -234,7 +235,7 @@ class _Buffer:
             for dtype, shape in self._kinds
         )
         self.rest: list[int] = []
-        groups: dict[tuple[str, str], list[int]] = {}
+        groups: dict[tuple[str, ReduceOp], list[int]] = {}
         for i, ((dtype, _), op) in enumerate(zip(self._kinds, ops, strict=True)):
             is_mean = op == "avg"
             if is_mean and dtype.kind != "f":

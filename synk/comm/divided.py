@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from ..memory.segment import ALIGNMENT
+from ..reduce_ops import ReduceOp
 from .kernels import Reduction
 from .shm import SharedMemoryComm
 
@@ -46,7 +47,11 @@ class DividedAllReduce:
     """
 
     def __init__(
-        self, comm: SharedMemoryComm, op: str, buffers: np.ndarray, results: np.ndarray
+        self,
+        comm: SharedMemoryComm,
+        op: ReduceOp,
+        buffers: np.ndarray,
+        results: np.ndarray,
     ) -> None:
         self.elements = buffers.shape[1]
         self._comm = comm

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import ShapeMismatch
 from ..memory.segment import Attachments, Segment, layout
-from ..reduce_ops import check_shapes
+from ..reduce_ops import ReduceOp, check_shapes
 from ..times.timing import REDUCE, UNCOUNTED, WAIT, Times
 from . import small
 from .divided import DividedAllReduce
@@ -41,7 +41,7 @@ class FlatBuffers:
         self,
         key: tuple,
         values: Sequence[np.ndarray] | None,
-        ops: Sequence[str],
+        ops: Sequence[ReduceOp],
         weights: Sequence[float],
         times: Times = UNCOUNTED,
     ) -> list[np.ndarray]:
@@ -71,7 +71,7 @@ class FlatBuffers:
         """
         comm = self._comm
         if comm.size == 1:
-            return ALONE.reduce(key, values, ops, weights)
+            return ONE_RANK.reduce(key, values, ops, weights)
         values = None if values is None else [np.asarray(value) for value in values]
         flat = self._buffers.get(key)
         results = None
@@ -101,7 +101,9 @@ class FlatBuffers:
         if flat is not None:
             self._attachments.forget(flat.place)
 
-    def _renew(self, values: Sequence[np.ndarray] | None, ops: Sequence[str]) -> _Flat:
+    def _renew(
+        self, values: Sequence[np.ndarray] | None, ops: Sequence[ReduceOp]
+    ) -> _Flat:
         """Make a buffer for values of other shapes, together with all ranks."""
         comm = self._comm
         plan = _Plan(agree_on_kinds(comm, values, ops), ops)
@@ -128,14 +130,14 @@ def is_of_variable(key: tuple, number: int) -> bool:
     return isinstance(key[0], tuple) and number in key[0]
 
 
-class Alone:
+class OneRank:
     """What takes the place of flat buffers where there is one rank only."""
 
     def reduce(
         self,
         key: tuple,
         values: Sequence[np.ndarray] | None,
-        ops: Sequence[str],
+        ops: Sequence[ReduceOp],
         weights: Sequence[float],
         times: Times = UNCOUNTED,
     ) -> list[np.ndarray]:
@@ -144,13 +146,13 @@ class Alone:
         return list(values)
 
 
-ALONE = Alone()
+ONE_RANK = OneRank()
 
 
 class _Plan:
     """Where in a row each value lies, ordered so that values of one op are adjacent."""
 
-    def __init__(self, kinds: Sequence[Kind], ops: Sequence[str]) -> None:
+    def __init__(self, kinds: Sequence[Kind], ops: Sequence[ReduceOp]) -> None:
         self.kinds = kinds
         order = sorted(range(len(kinds)), key=lambda i: (kinds[i][0], ops[i]))
         sizes = [
@@ -276,7 +278,7 @@ class _SmallFlat(_Flat):
 def agree_on_kinds(
     comm: SharedMemoryComm,
     values: Sequence[np.ndarray] | None,
-    ops: Sequence[str],
+    ops: Sequence[ReduceOp],
     names: Sequence[object] | None = None,
 ) -> list[Kind]:
     """Return dtypes and shapes of values, which must be those of the other ranks.

@@ -14,13 +14,18 @@ from numba import extending, types
 from numpy.lib.stride_tricks import as_strided
 
 from ..compiled import compile_kernel
-from ..reduce_ops import accumulator, finish
+from ..reduce_ops import ReduceOp, accumulator, finish
 
 _BLOCK = 1024  # at 4096 the loop took 1.6 times as long: blocks, then, leave the cache
 
 CODES = {"avg": 0, "sum": 1, "prod": 2, "min": 3, "max": 4}
 _AVG, _SUM, _PROD, _MIN, _MAX = CODES.values()
-_OF_BOOLS = {"sum": "max", "prod": "min", "min": "min", "max": "max"}
+_OF_BOOLS: dict[ReduceOp, ReduceOp] = {
+    "sum": "max",
+    "prod": "min",
+    "min": "min",
+    "max": "max",
+}
 
 
 def _less(a, b):
@@ -160,7 +165,7 @@ class Reduction:
     """
 
     def __init__(
-        self, op: str, buffers: np.ndarray, results: np.ndarray, rank: int
+        self, op: ReduceOp, buffers: np.ndarray, results: np.ndarray, rank: int
     ) -> None:
         self._wider = None
         if not is_direct(op, buffers.dtype):
@@ -226,7 +231,7 @@ class Reduction:
             results[:, low:high] = finish(block[0], buffers.dtype)
 
 
-def is_direct(op: str, dtype: np.dtype) -> bool:
+def is_direct(op: ReduceOp, dtype: np.dtype) -> bool:
     """Tell whether the kernels can compute in a dtype and what is wider of its kind."""
     return (op, dtype.kind) not in _THROUGH and dtype.name not in _THROUGH
 
@@ -248,7 +253,7 @@ def _flatten(buffers: np.ndarray) -> tuple[np.ndarray, int]:
     return as_strided(buffers, (length,), (buffers.itemsize,)), stride
 
 
-def warm(op: str, dtype: np.dtype) -> None:
+def warm(op: ReduceOp, dtype: np.dtype) -> None:
     """Have the kernel for a dtype compiled."""
     values = np.ones((1, 1), dtype)
     Reduction(op, values, values, 0).run(np.ones(1), 0, 1)

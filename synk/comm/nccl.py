@@ -20,6 +20,7 @@ from typing import Any
 
 from ..errors import SynkError
 from ..memory.dlpack import After, Capsule
+from ..reduce_ops import ReduceOp
 from .shm import SharedMemoryComm
 
 OPS = ("sum", "prod", "min", "max")
@@ -91,7 +92,7 @@ class NcclTransport:
         """Tell whether NCCL takes arrays of a dtype."""
         return dtype in DTYPES
 
-    def all_reduce(self, array: Any, op: str) -> Any:
+    def all_reduce(self, array: Any, op: ReduceOp) -> Any:
         """Return the ranks' arrays combined.
 
         Parameters
@@ -108,7 +109,7 @@ class NcclTransport:
         self._communicator.allreduce(given, room, self._ops[op], stream=self._stream)
         return self._result(array)
 
-    def reduce(self, array: Any, op: str, root: int) -> Any:
+    def reduce(self, array: Any, op: ReduceOp, root: int) -> Any:
         """Return the ranks' arrays combined on rank `root`, and None on the others."""
         given, room = self._open(array), self._open(array)
         self._communicator.reduce(given, room, self._ops[op], root, stream=self._stream)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..reduce_ops import identity
+from ..reduce_ops import ReduceOp, identity
 
 
 class Group(NamedTuple):
@@ -33,7 +33,7 @@ class Group(NamedTuple):
     elements : int
     """
 
-    op: str
+    op: ReduceOp
     members: list[int]
     pack: Callable[..., Any]
     unpack: Callable[[Any], list[Any]]
@@ -42,7 +42,7 @@ class Group(NamedTuple):
 
 
 def make_group(
-    dtype: np.dtype, op: str, members: list[int], shapes: Sequence[tuple[int, ...]]
+    dtype: np.dtype, op: ReduceOp, members: list[int], shapes: Sequence[tuple[int, ...]]
 ) -> Group:
     """Return how values of these shapes are packed."""
     import jax
@@ -104,7 +104,7 @@ def _sizes(shapes: Sequence[tuple[int, ...]]) -> list[int]:
 # of negative ones are turned round. NCCL has no 16-bit integers.
 
 
-def _as_integers(flat: Any, op: str) -> Any:
+def _as_integers(flat: Any, op: ReduceOp) -> Any:
     import jax.numpy as jnp
     from jax import lax
 

@@ -144,4 +144,8 @@ class SharedMemoryComm:
             for of_rank, room, length in zip(whole, rooms, lengths, strict=True):
                 of_rank += room[: max(0, min(length - start, REPLY_ROOM))]
             self.barrier()  # the rooms are free for the next use
+        # A rank may be interrupted after it was counted at the barrier, and leave its
+        # reply in its room before others have read there: what they have is no value.
+        if self._control.aborted:
+            raise Aborted
         return [pickle.loads(of_rank) for of_rank in whole]

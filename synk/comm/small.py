@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..compiled import compile_kernel
-from ..reduce_ops import accumulator
+from ..reduce_ops import ReduceOp, accumulator
 from ..workers.control import BARRIER, WORD
 from .kernels import CODES, combine_block, copy_block, is_direct
 from .shm import SharedMemoryComm
@@ -26,7 +26,7 @@ _MISFIT = 4
 assert max(WAIT, MET, WAKE) < _MISFIT  # it is added to these
 
 
-def is_small(op: str, dtype: np.dtype, nbytes: int) -> bool:
+def is_small(op: ReduceOp, dtype: np.dtype, nbytes: int) -> bool:
     """Tell whether values are to be reduced in this way."""
     return 0 < nbytes <= LIMIT and dtype != np.bool_ and is_direct(op, dtype)
 
@@ -46,7 +46,7 @@ class SmallAllReduce:
     """
 
     def __init__(
-        self, comm: SharedMemoryComm, op: str, slots: np.ndarray, word: int
+        self, comm: SharedMemoryComm, op: ReduceOp, slots: np.ndarray, word: int
     ) -> None:
         self._comm = comm
         self._word = word
@@ -108,7 +108,7 @@ def _all_reduce(words, places, number, word, op, slots, wide, shares, values):
     return state
 
 
-def warm(op: str, dtype: np.dtype) -> None:
+def warm(op: ReduceOp, dtype: np.dtype) -> None:
     """Have the kernel for a dtype compiled."""
     one, words = np.ones(1, dtype), np.zeros(16, np.int64)
     places = np.array([BARRIER, 0, 0, BARRIER])

@@ -19,9 +19,10 @@ import synk
 
 from ..engines import host
 from ..memory.rows import RowTaker
+from ..ranks.context import RankContext
 from ..ranks.replication import master_replicate_variables
-from ..ranks.session import SESSION, Session
-from .bench import Row, interleave
+from ..ranks.session import SESSION
+from .bench_rows import Row, interleave
 
 PAUSE = 0.2
 """Seconds; see `interleave`."""
@@ -129,9 +130,9 @@ def _with_copies(
 _OUTSIDE: dict[int, np.ndarray] = {}
 
 
-def worker_move_out(session: Session, number: int) -> None:
+def worker_move_out(context: RankContext, number: int) -> None:
     """Give a variable a value outside of its home, the same memory every time."""
-    var = session.registry.variables[number]
+    var = context.registry.variables[number]
     if number not in _OUTSIDE:
         _OUTSIDE[number] = host.get_value(var).copy()
     host.set_value(var, _OUTSIDE[number])
@@ -160,17 +161,17 @@ def row_gathering(ranks: int, quick: bool) -> Iterator[Row]:
 
 
 def worker_time_gathering(
-    session: Session, window: tuple, repeats: int
+    context: RankContext, window: tuple, repeats: int
 ) -> tuple[float, float]:
     """Time taking rows, and ``numpy.take``, while the other ranks do the same."""
-    array = session.attachments.array(window)
-    order = np.random.default_rng(session.rank).permutation(len(array))
+    array = context.attachments.array(window)
+    order = np.random.default_rng(context.rank).permutation(len(array))
     # Other rows at every turn, as in training: repeated ones would come from the cache.
     batches = itertools.cycle(
         np.split(order[: len(order) // 512 * 512], len(order) // 512)
     )
     taker = RowTaker()
-    session.comm.barrier()
+    context.comm.barrier()
     ours, take = interleave(
         [
             lambda: taker.take(array, next(batches)),
@@ -256,7 +257,7 @@ def memory(ranks: int, quick: bool) -> Iterator[Row]:
     yield from ()
 
 
-def worker_resident(_: Session) -> int:
+def worker_resident(_: RankContext) -> int:
     """Return this rank's resident memory in bytes."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * mmap.PAGESIZE

@@ -71,7 +71,7 @@ def refusal(n: int | None = None) -> str | None:
     semaphores. That shows a ``/dev/shm`` that is missing, forbidden or full.
     """
     try:
-        preconditions.check_can_fork(SESSION)
+        preconditions.check_can_fork(SESSION.state, SESSION.rank, SESSION.size)
         Control(len(devices.plan("auto", n, affinity.usable_cores())), spin=False)
     except (SynkError, ValueError, OSError, posix_ipc.Error) as error:
         return str(error)

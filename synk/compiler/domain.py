@@ -5,18 +5,18 @@ the rows A computes for a variable, v(AB) for what the serial run computes. Each
 of the domain is an equation that holds for every cut into parts that have rows, and so,
 by induction, for any number of ranks with any numbers of rows:
 
-==================  ================================================================
-``Same()``          v(AB) = v(A) = v(B): shared variables, constants, reduced values
-``Rows(axis)``      v(AB) = v(A) and v(B) concatenated along the axis, a value per row
-``Fold("sum")``     v(AB) = v(A) + v(B)
-``Fold("prod")``    v(AB) = v(A) * v(B)
-``Fold("max")``     v(AB) = maximum(v(A), v(B)); ``"min"`` likewise
-``Listed(...)``     a short vector known entry by entry, such as a shape
-``Position(axis)``  0, 1, ... along the axis: numbers of rows, within each rank
-``Count(offset)``   n + offset, a number that is not 0
-``Trail(...)``      what a scan along the rows carries, an entry for each step
-``Unknown(...)``    nothing is known; says why
-==================  ================================================================
+====================  ================================================================
+``Replicated()``      v(AB) = v(A) = v(B): shared variables, constants, reduced values
+``Sharded(axis)``     v(AB) = v(A), v(B) concatenated along the axis: a value per row
+``Partial("sum")``    v(AB) = v(A) + v(B)
+``Partial("prod")``   v(AB) = v(A) * v(B)
+``Partial("max")``    v(AB) = maximum(v(A), v(B)); ``"min"`` likewise
+``Listed(...)``       a short vector known entry by entry, such as a shape
+``Position(axis)``    0, 1, ... along the axis: numbers of rows, within each rank
+``Count(offset)``     n + offset, a number that is not 0
+``Trail(...)``        what a scan along the rows carries, an entry for each step
+``Unknown(...)``      nothing is known; says why
+====================  ================================================================
 
 Rows need not stand one after the other. Reshaped from (t, n, k) to (t n, k) they come
 in t blocks with all rows in each; ``x[::-1]`` has the last row first. Their `Layout`
@@ -27,12 +27,12 @@ layout, as zeros have.
 Values are known *up to a power of n*, the number of a rank's rows: with ``power=p``, it
 is the value divided by n**p that fulfils the equation. So means are understood:
 
-* ``x.shape[0]`` is ``Same(power=1)``, so ``x.sum() / x.shape[0]`` is
-  ``Fold("sum", power=-1)``: a mean, in which ranks weigh what they have rows. Gradients
-  of a mean have the power -1 from the loss down to the parameters.
-* A value that is the same everywhere is a mean of itself: ``Same(power=p)`` is
-  ``Fold("sum", power=p - 1)`` as well. Therefore a mean plus a regulariser is a mean, n
-  times a constant is a sum, and a sum plus a constant is neither.
+* ``x.shape[0]`` is ``Replicated(power=1)``, so ``x.sum() / x.shape[0]`` is
+  ``Partial("sum", power=-1)``: a mean, in which ranks weigh what they have rows.
+  Gradients of a mean have the power -1 from the loss down to the parameters.
+* A value that is the same everywhere is a mean of itself: ``Replicated(power=p)`` is
+  ``Partial("sum", power=p - 1)`` as well. Therefore a mean plus a regulariser is a
+  mean, n times a constant is a sum, and a sum plus a constant is neither.
 * Zeros fulfil every equation. Their power is None, which goes with any other.
 
 The equations, and not the way in which a value was computed, are what a rule has to
@@ -48,6 +48,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from ..reduce_ops import ReduceOp
 from .lengths import ONE, Length
 
 Power = int | None
@@ -55,7 +56,7 @@ Power = int | None
 
 
 @dataclass(frozen=True)
-class Same:
+class Replicated:
     """The same on every rank, times n**power.
 
     Attributes
@@ -101,7 +102,7 @@ IN_ORDER = Layout()
 
 
 @dataclass(frozen=True)
-class Rows:
+class Sharded:
     """A value for each row, concatenated along an axis, times n**power.
 
     Attributes
@@ -127,10 +128,10 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Fold:
+class Partial:
     """A sum, product, maximum or minimum over the rows; a sum times n**power."""
 
-    op: str
+    op: ReduceOp
     power: Power = 0
 
 
@@ -210,7 +211,7 @@ class Unknown:
         return f"{self.op}, in {self.variable}, {self.why}"
 
 
-Value = Same | Rows | Fold | Listed | Position | Count | Trail | Unknown
+Value = Replicated | Sharded | Partial | Listed | Position | Count | Trail | Unknown
 
 
 class Refused(Exception):
@@ -219,18 +220,18 @@ class Refused(Exception):
 
 def describe(value: Value) -> str:
     """Say what a value is, as part of a sentence."""
-    if isinstance(value, Rows):
+    if isinstance(value, Sharded):
         text = f"one value for each row, along axis {value.axis}"
         if not value.in_order:
             assert value.layout is not None
             text += ", from the last" if value.layout.reverse else ", again and again"
         return text + _scale(value.power)
-    if isinstance(value, Fold):
+    if isinstance(value, Partial):
         if value.op == "sum" and value.power == -1:
             return "a mean over the rows"
         noun = {"sum": "sum", "prod": "product", "max": "maximum", "min": "minimum"}
         return f"a {noun[value.op]} over the rows{_scale(value.power)}"
-    if isinstance(value, Same):
+    if isinstance(value, Replicated):
         if value.power == 1:
             return "the number of rows" if value.exact else "a multiple of their number"
         return "the same on every rank" + _scale(value.power)
@@ -255,7 +256,7 @@ def _scale(power: Power) -> str:
 
 def without_block(value: Value) -> Value:
     """Forget how long blocks are, where that may be another length, or unequal ones."""
-    if not isinstance(value, Rows) or value.layout is None:
+    if not isinstance(value, Sharded) or value.layout is None:
         return value
     return replace(value, layout=replace(value.layout, block=None))
 
@@ -268,7 +269,7 @@ def times(*powers: Power) -> Power:
     return None if None in powers else sum(p for p in powers if p is not None)
 
 
-def common(powers: Sequence[Power]) -> Power:
+def common_power(powers: Sequence[Power]) -> Power:
     """Return the power that all have, or raise."""
     given = {power for power in powers if power is not None}
     if len(given) > 1:
@@ -279,30 +280,30 @@ def common(powers: Sequence[Power]) -> Power:
     return given.pop() if given else None
 
 
-def flat(value: Value) -> bool:
+def is_replicated(value: Value) -> bool:
     """Tell whether a value is the same on every rank, whatever their rows."""
-    return isinstance(value, Same) and not value.power
+    return isinstance(value, Replicated) and not value.power
 
 
 # -- combining values
 
 
-def plain(value: Value) -> Value:
+def unlisted(value: Value) -> Value:
     """Return a listed vector as what all its entries are; raise for special values."""
     if isinstance(value, (Count, Trail)):
         raise Refused(f"computes with {describe(value)}")
     if not isinstance(value, Listed):
         return value
-    entries = [plain(entry) for entry in value.entries]
-    if all(isinstance(entry, Same) for entry in entries):
-        powers = [entry.power for entry in entries if isinstance(entry, Same)]
-        return Same(common(powers))
+    entries = [unlisted(entry) for entry in value.entries]
+    if all(isinstance(entry, Replicated) for entry in entries):
+        powers = [entry.power for entry in entries if isinstance(entry, Replicated)]
+        return Replicated(common_power(powers))
     raise Refused(f"takes {describe(value)} as a vector of numbers")
 
 
-def align(values: Sequence[Value]) -> Rows | None:
+def align(values: Sequence[Value]) -> Sharded | None:
     """Return the axis and length that the row-wise values share; None without any."""
-    rows = [value for value in values if isinstance(value, Rows)]
+    rows = [value for value in values if isinstance(value, Sharded)]
     if not rows:
         return None
     if len({value.axis for value in rows}) > 1:
@@ -320,10 +321,10 @@ def counted(values: Sequence[Value], signs: Sequence[int]) -> Value | None:
     """Return the sum of the number of rows and constants, None if it is not such."""
     offset = rows = 0
     for value, sign in zip(values, signs, strict=True):
-        if isinstance(value, Count) or (isinstance(value, Same) and value.exact):
+        if isinstance(value, Count) or (isinstance(value, Replicated) and value.exact):
             rows += sign
             offset += sign * value.offset if isinstance(value, Count) else 0
-        elif isinstance(value, Same) and value.number is not None:
+        elif isinstance(value, Replicated) and value.number is not None:
             if value.number != int(value.number):
                 return None
             offset += sign * int(value.number)
@@ -331,22 +332,25 @@ def counted(values: Sequence[Value], signs: Sequence[int]) -> Value | None:
             return None
     if rows != 1:
         return None
-    return Count(offset) if offset else Same(1, exact=True)
+    return Count(offset) if offset else Replicated(1, exact=True)
+
+
+_OF_NEGATIVE: dict[ReduceOp, ReduceOp] = {"max": "min", "min": "max"}
 
 
 def negated(value: Value) -> Value:
     """Return what the negative of a value is."""
-    if isinstance(value, Fold):
+    if isinstance(value, Partial):
         if value.op == "prod":
             raise Refused("changes the sign of a product over the rows")
-        return replace(value, op={"max": "min", "min": "max"}.get(value.op, value.op))
-    if isinstance(value, Same):
+        return replace(value, op=_OF_NEGATIVE.get(value.op, value.op))
+    if isinstance(value, Replicated):
         number = None if value.number is None else -value.number
-        return Same(value.power, number=number)
+        return Replicated(value.power, number=number)
     return value
 
 
-def pick(values: Sequence[Value]) -> Value:
+def selected(values: Sequence[Value]) -> Value:
     """Return what an array is whose elements are each taken from one of several.
 
     Which element comes from where must be the same on every rank, or for every row.
@@ -362,89 +366,93 @@ def total(values: Sequence[Value]) -> Value:
 def _merge(values: Sequence[Value], added: bool) -> Value:
     if any(isinstance(value, (Position, Unknown)) for value in values):
         raise Refused(f"computes with {describe(Position())}")
-    values = [plain(value) for value in values]
+    values = [unlisted(value) for value in values]
     rows = align(values)
-    folds = [value for value in values if isinstance(value, Fold)]
-    sames = [value for value in values if isinstance(value, Same)]
+    partials = [value for value in values if isinstance(value, Partial)]
+    replicated = [value for value in values if isinstance(value, Replicated)]
     if rows:
-        if folds:
-            raise Refused(f"combines single rows with {describe(folds[0])}")
-        powers = [v.power for v in values if isinstance(v, (Rows, Same))]
-        return replace(rows, power=common(powers))
-    if not folds:
-        return Same(common([value.power for value in sames]))
-    ops = {value.op for value in folds}
+        if partials:
+            raise Refused(f"combines single rows with {describe(partials[0])}")
+        powers = [v.power for v in values if isinstance(v, (Sharded, Replicated))]
+        return replace(rows, power=common_power(powers))
+    if not partials:
+        return Replicated(common_power([value.power for value in replicated]))
+    ops = {value.op for value in partials}
     if len(ops) > 1:
-        raise Refused(f"combines {describe(folds[0])} with {describe(folds[-1])}")
-    op = folds[0].op
+        raise Refused(f"combines {describe(partials[0])} with {describe(partials[-1])}")
+    op = partials[0].op
     if op == "sum":
-        lifted = [None if s.power is None else s.power - 1 for s in sames]
-        return Fold("sum", common([*(f.power for f in folds), *lifted]))
-    if not all(map(flat, sames)):
-        raise Refused(f"combines {describe(folds[0])} with the number of rows")
-    if op == "prod" and sames:
+        lifted = [None if s.power is None else s.power - 1 for s in replicated]
+        return Partial("sum", common_power([*(f.power for f in partials), *lifted]))
+    if not all(map(is_replicated, replicated)):
+        raise Refused(f"combines {describe(partials[0])} with the number of rows")
+    if op == "prod" and replicated:
         raise Refused("combines a product over the rows with a constant")
-    if added and (len(folds) > 1 or op == "prod"):
-        raise Refused(f"adds something to {describe(folds[0])}")
-    return Fold(op)
+    if added and (len(partials) > 1 or op == "prod"):
+        raise Refused(f"adds something to {describe(partials[0])}")
+    return Partial(op)
 
 
 def product(values: Sequence[Value]) -> Value:
     """Return what a product of values is."""
     if any(isinstance(value, (Position, Unknown)) for value in values):
         raise Refused(f"computes with {describe(Position())}")
-    values = [plain(value) for value in values]
+    values = [unlisted(value) for value in values]
     rows = align(values)
-    folds = [value for value in values if isinstance(value, Fold)]
-    sames = [value for value in values if isinstance(value, Same)]
-    power = times(*(v.power for v in values if isinstance(v, (Rows, Same, Fold))))
-    if rows and folds:
-        raise Refused(f"multiplies single rows with {describe(folds[0])}")
+    partials = [value for value in values if isinstance(value, Partial)]
+    replicated = [value for value in values if isinstance(value, Replicated)]
+    power = times(
+        *(v.power for v in values if isinstance(v, (Sharded, Replicated, Partial)))
+    )
+    if rows and partials:
+        raise Refused(f"multiplies single rows with {describe(partials[0])}")
     if rows:
         return replace(rows, power=power)
-    if not folds:
-        return Same(power)
-    if all(fold.op == "prod" for fold in folds) and not sames:
-        return Fold("prod")
-    if len(folds) > 1:
-        raise Refused(f"multiplies {describe(folds[0])} with {describe(folds[1])}")
-    if folds[0].op == "sum":
-        return Fold("sum", power)
-    if folds[0].op == "prod" or not all(map(flat, sames)):
-        raise Refused(f"multiplies {describe(folds[0])}")
+    if not partials:
+        return Replicated(power)
+    if all(fold.op == "prod" for fold in partials) and not replicated:
+        return Partial("prod")
+    if len(partials) > 1:
+        raise Refused(
+            f"multiplies {describe(partials[0])} with {describe(partials[1])}"
+        )
+    if partials[0].op == "sum":
+        return Partial("sum", power)
+    if partials[0].op == "prod" or not all(map(is_replicated, replicated)):
+        raise Refused(f"multiplies {describe(partials[0])}")
     sign = 1.0
-    for same in sames:
+    for same in replicated:
         if same.number is None:
             raise Refused(
-                f"multiplies {describe(folds[0])} by something that may be negative"
+                f"multiplies {describe(partials[0])} by something that may be negative"
             )
         sign *= same.number
-    return folds[0] if sign > 0 else negated(folds[0])
+    return partials[0] if sign > 0 else negated(partials[0])
 
 
 def inverse(value: Value) -> Value:
     """Return what 1 / value is."""
-    value = plain(value)
-    if isinstance(value, Fold):
+    value = unlisted(value)
+    if isinstance(value, Partial):
         if value.op == "prod":
             return value
         raise Refused(f"divides by {describe(value)}")
-    if isinstance(value, (Rows, Same)):
+    if isinstance(value, (Sharded, Replicated)):
         power = -(value.power or 0)
-        if isinstance(value, Rows):
+        if isinstance(value, Sharded):
             return replace(value, power=power)
-        return Same(power, number=1 / value.number if value.number else None)
+        return Replicated(power, number=1 / value.number if value.number else None)
     raise Refused(f"divides by {describe(value)}")
 
 
 def independent(values: Sequence[Value]) -> Value:
     """Return what any function of the values is, elementwise along the rows."""
-    values = [plain(value) for value in values]
+    values = [unlisted(value) for value in values]
     for value in values:
-        if isinstance(value, (Fold, Position, Unknown)):
+        if isinstance(value, (Partial, Position, Unknown)):
             raise Refused(f"is no linear function of {describe(value)}")
-        assert isinstance(value, (Rows, Same))
+        assert isinstance(value, (Sharded, Replicated))
         if value.power:
             raise Refused(f"is no linear function of what is {describe(value)}")
     rows = align(values)
-    return replace(rows, power=0) if rows else Same()
+    return replace(rows, power=0) if rows else Replicated()

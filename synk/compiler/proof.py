@@ -21,18 +21,18 @@ from pytensor.tensor.type import DenseTensorType
 
 from ..errors import SplitError, SplitWarning
 from ..ops import AllReduce
-from ..reduce_ops import check_dtype
+from ..reduce_ops import OutputOp, check_dtype
 from . import rules  # noqa: F401  registers them
 from .domain import (
-    Fold,
+    Partial,
     Power,
     Refused,
-    Rows,
-    Same,
+    Replicated,
+    Sharded,
     Unknown,
     Value,
     describe,
-    plain,
+    unlisted,
 )
 from .lengths import remembered, take_as_equal
 from .rules.base import name, op_name
@@ -61,7 +61,7 @@ class Finding:
     """
 
     what: str
-    op: str | None
+    op: OutputOp
     named: bool
     kind: str
     reason: str | None
@@ -85,27 +85,27 @@ def examine(
     known: dict[Variable, Value] = {}
     for i, var in enumerate((*inputs, *stand_ins)):
         weighs = i < len(inputs) or i == 0
-        known[var] = Rows(0, 0, "n" if weighs else "?")
+        known[var] = Sharded(0, 0, "n" if weighs else "?")
     with remembered():
         take_as_equal(inputs)
         return infer(list(graph), known)
 
 
-def ops_of(value: Value) -> Sequence[str | None]:
+def ops_of(value: Value) -> Sequence[OutputOp]:
     """Return the ops that give the serial result, the most natural first."""
     if (
-        isinstance(value, Rows)
+        isinstance(value, Sharded)
         and not value.power
         and not value.axis
         and value.in_order
     ):
         return ["gather"] if value.length != "?" else []
-    if isinstance(value, Fold):
+    if isinstance(value, Partial):
         if value.op != "sum":
             return [value.op]
         sums: dict[Power, Sequence] = {None: ["avg", "sum"], 0: ["sum"], -1: ["avg"]}
         return sums.get(value.power, [])
-    if isinstance(value, Same):
+    if isinstance(value, Replicated):
         if value.power is None:
             return [None, "avg", "sum", "min", "max", "prod"]
         if value.power == 0:
@@ -114,9 +114,7 @@ def ops_of(value: Value) -> Sequence[str | None]:
     return []
 
 
-def prove(
-    what: str, var: Variable, value: Value, op: str | None, named: bool
-) -> Finding:
+def prove(what: str, var: Variable, value: Value, op: OutputOp, named: bool) -> Finding:
     """Find the op of an output, or compare the one that was named.
 
     Parameters
@@ -130,7 +128,7 @@ def prove(
     named : bool
     """
     with contextlib.suppress(Refused):
-        value = plain(value)
+        value = unlisted(value)
     ops = [found for found in ops_of(value) if _suits(found, var)]
     if not named and ops:
         op = ops[0]
@@ -138,7 +136,7 @@ def prove(
     return Finding(what, op, named, describe(value), reason, op in ops)
 
 
-def _suits(op: str | None, var: Variable) -> bool:
+def _suits(op: OutputOp, var: Variable) -> bool:
     """Tell whether an op has a meaning for a dtype, and leaves it as it is."""
     if op is None or not isinstance(var.type, DenseTensorType):
         return op is None

@@ -19,8 +19,8 @@ from pytensor.graph.utils import MissingInputError
 from pytensor.tensor.type import DenseTensorType
 
 from ..ops import AllReduce, is_reduced
-from ..reduce_ops import OPS, REDUCE_OPS, check_dtype, check_op
-from .domain import Same, Value
+from ..reduce_ops import OPS, REDUCE_OPS, OutputOp, ReduceOp, check_dtype, check_op
+from .domain import Replicated, Value
 from .drift import complaint, drifting
 from .proof import Finding, examine, prove, reductions, say, warn_or_raise
 from .rules.base import name
@@ -37,13 +37,13 @@ class FunctionSpec:
     inputs: list[Variable]
     bcast_inputs: list[Variable]
     outputs: list[Variable]
-    output_ops: list[str | None]
+    output_ops: list[OutputOp]
     updates: list[tuple[SharedVariable, Variable]]
-    update_ops: list[str | None]
+    update_ops: list[OutputOp]
     sliceable: list[SharedVariable]
     stand_ins: list[Variable]
     returns: str  # "none", "one" or "list"
-    wire_ops: list[str | None] = field(default_factory=list)
+    wire_ops: list[OutputOp] = field(default_factory=list)
     """How the master combines outputs; None for those that stages have reduced."""
     findings: list[Finding] = field(default_factory=list)
     """What was shown of each output."""
@@ -163,7 +163,7 @@ def make_spec(
     return spec
 
 
-UNNAMED = "unnamed"
+UNNAMED: Any = "unnamed"
 """Stands for an op until `_settle_ops`: None is an op of its own."""
 
 
@@ -216,7 +216,7 @@ def _check_sliceable(variables: Sequence[SharedVariable]) -> list[SharedVariable
     return list(variables)
 
 
-def _split_outputs(outputs: Any) -> tuple[list[Variable], list[str | None], str]:
+def _split_outputs(outputs: Any) -> tuple[list[Variable], list[OutputOp], str]:
     if outputs is None:
         return [], [], "none"
     if isinstance(outputs, tuple) and all(
@@ -225,8 +225,10 @@ def _split_outputs(outputs: Any) -> tuple[list[Variable], list[str | None], str]
         outputs = list(outputs)  # not a variable and its op
     returns = "list" if isinstance(outputs, list) else "one"
     pairs = outputs if returns == "list" else [outputs]
-    variables, ops = [], []
+    variables: list[Variable] = []
+    ops: list[Any] = []  # or `UNNAMED`
     for pair in pairs:
+        op: Any
         var, op = (
             pair if isinstance(pair, tuple) and len(pair) == 2 else (pair, UNNAMED)
         )
@@ -244,20 +246,20 @@ def _split_outputs(outputs: Any) -> tuple[list[Variable], list[str | None], str]
     return variables, ops, returns
 
 
-def _check_tensor(var: Variable, op: str) -> None:
+def _check_tensor(var: Variable, op: ReduceOp) -> None:
     if not isinstance(var.type, DenseTensorType):
         raise TypeError(f"output {var} is a {var.type}: it cannot be reduced by {op!r}")
     check_dtype(op, var.type.numpy_dtype, f"output {var}")
 
 
-def _split_updates(updates: Any) -> tuple[list, list[str | None]]:
+def _split_updates(updates: Any) -> tuple[list, list[OutputOp]]:
     if updates is None:
         return [], []
     triples: Iterable = updates.items() if hasattr(updates, "items") else updates
     if isinstance(updates, Variable):
         raise TypeError(f"updates must be a dict or a list of pairs, got {updates}")
     pairs: list[tuple[SharedVariable, Variable]] = []
-    ops: list[str | None] = []
+    ops: list[Any] = []  # or `UNNAMED`
     for triple in triples:
         if not isinstance(triple, (tuple, list)):
             raise TypeError(f"an update is a tuple, got {triple!r}")
@@ -270,7 +272,7 @@ def _split_updates(updates: Any) -> tuple[list, list[str | None]]:
             raise TypeError(f"only shared variables can be updated, got {var!r}")
         if any(var is other for other, _ in pairs):
             raise ValueError(f"shared variable {var} has two updates")
-        op = rest[0] if rest else UNNAMED
+        op: Any = rest[0] if rest else UNNAMED
         if op != UNNAMED:
             check_op(op, (*REDUCE_OPS, None), f"update of {var}")
             if isinstance(var.type, DenseTensorType):
@@ -387,7 +389,7 @@ def _settle_ops(spec: FunctionSpec, strict: bool) -> None:
         finding = prove(
             f"output {i} ({name(var)})",
             var,
-            values[var] if var in of_rows else Same(),
+            values[var] if var in of_rows else Replicated(),
             "avg" if op == UNNAMED else op,
             named=op != UNNAMED,
         )
@@ -427,7 +429,7 @@ _REDUCE_IT = (
 )
 
 
-def _slices_op(new: Variable, value: Value | None) -> str | None:
+def _slices_op(new: Variable, value: Value | None) -> OutputOp:
     """Choose how the slices' values of an update are combined."""
     numeric = isinstance(new.type, DenseTensorType)
     if value is None or not numeric:

@@ -30,6 +30,7 @@ from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.type import DenseTensorType
 
 from ..ops import AllReduce, is_reduced
+from ..reduce_ops import ReduceOp
 from ..times.timing import COMMON, COMPUTE
 from .spec import FunctionSpec
 
@@ -64,7 +65,7 @@ class Stage:
 
     common: Part
     rows: Part
-    both: Part
+    merged: Part
     reduced: list[Variable]  # outputs of AllReduce nodes
     phase: int = COMMON  # as which its computation counts
 
@@ -74,7 +75,7 @@ class Stage:
         return [var.owner.inputs[0] for var in self.reduced]
 
     @property
-    def ops(self) -> list[str]:
+    def ops(self) -> list[ReduceOp]:
         """The ops of the all-reduces."""
         return [var.owner.op.op for var in self.reduced]
 
@@ -116,7 +117,7 @@ def cut(spec: FunctionSpec, subset: Iterable[int], in_slices: bool) -> Cut:
     return _Cutter(spec, outputs, in_slices).cut()
 
 
-def whole(spec: FunctionSpec, subset: Iterable[int]) -> Cut:
+def uncut(spec: FunctionSpec, subset: Iterable[int]) -> Cut:
     """Return a function as one stage: on one rank an all-reduce changes nothing.
 
     What PyTensor makes of the whole graph is faster than of its parts. It adds the
@@ -124,8 +125,8 @@ def whole(spec: FunctionSpec, subset: Iterable[int]) -> Cut:
     gradient, for one.
     """
     outputs = [spec.outputs[i] for i in subset]
-    both = Part(list(dict.fromkeys(outputs)), updates=list(range(len(spec.updates))))
-    return Cut([Stage(Part(), Part(), both, [], COMPUTE)], outputs, [], set())
+    merged = Part(list(dict.fromkeys(outputs)), updates=list(range(len(spec.updates))))
+    return Cut([Stage(Part(), Part(), merged, [], COMPUTE)], outputs, [], set())
 
 
 class _Cutter:
@@ -180,11 +181,11 @@ class _Cutter:
             rows = self._part(rows_wants[level], level, computed, want)
             # Values that the rows part wants of the common part came last.
             common.wants = list(common_wants[level])
-            both = self._part(
+            merged = self._part(
                 {**common_wants[level], **rows_wants[level]}, level, set(), want
             )
             reduced = [var for var in self.reduced if self.level[var] == level + 1]
-            stages.insert(0, Stage(common, rows, both, reduced))
+            stages.insert(0, Stage(common, rows, merged, reduced))
         deferred = self._place_updates(stages)
         for stage in stages:
             stage.phase = COMPUTE if stage.rows else COMMON
@@ -243,7 +244,7 @@ class _Cutter:
                 continue
             owner = stage.rows if on_rows else stage.common
             owner.updates.append(i)
-            stage.both.updates.append(i)
+            stage.merged.updates.append(i)
         self._drop_mere_updates(stages, deferred)
         return deferred
 
@@ -253,7 +254,7 @@ class _Cutter:
         kept |= self.handed
         kept.update(red.owner.inputs[0] for red in self.reduced)
         for stage in stages:
-            for part in (stage.common, stage.rows, stage.both):
+            for part in (stage.common, stage.rows, stage.merged):
                 made = {self.news[i] for i in part.updates}
                 part.wants = [
                     var for var in part.wants if var in kept or var not in made

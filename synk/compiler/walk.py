@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import io_toposort
 
-from .domain import Fold, Refused, Rows, Unknown, Value, describe
+from .domain import Partial, Refused, Sharded, Unknown, Value, describe
 from .lengths import remembered
 from .rules.base import is_short, is_tolerant, literal, name, op_name, rule_for
 
@@ -70,9 +70,9 @@ def _apply(node: Apply, values: list[Value]) -> Sequence[Value]:
 def _check(var: Variable, value: Value) -> Value:
     """Give up where a type fixes the number of rows, or cannot hold a sum of them."""
     why = ""
-    if isinstance(value, Rows) and var.type.shape[value.axis] is not None:
+    if isinstance(value, Sharded) and var.type.shape[value.axis] is not None:
         why = "fixes the number of rows"
-    if isinstance(value, Fold) and value.op in ("sum", "prod") and is_short(var):
+    if isinstance(value, Partial) and value.op in ("sum", "prod") and is_short(var):
         why = f"has {describe(value)} in short integers, which wrap around"
     if not why:
         return value

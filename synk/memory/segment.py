@@ -42,7 +42,14 @@ its bytes. Descriptors are used again; (process id, serial) never is."""
 
 Window: TypeAlias = tuple[int, int, int, int, int, "str | list", tuple[int, ...]]
 """An array inside a segment, as it travels between processes: the segment's place, the
-offset in bytes, dtype and shape. A plain tuple, which is cheap to send."""
+offset in bytes, dtype and shape. A plain tuple: named ones take 5 us more to pickle and
+back, in a call of 15."""
+
+
+def key_of(window: Window) -> tuple[int, int]:
+    """Return what tells the segment of a window from all others; see `Segment.key`."""
+    pid, _, serial, *_ = window
+    return pid, serial
 
 
 class Segment:

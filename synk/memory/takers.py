@@ -59,7 +59,7 @@ class Takers:
         """Return selected rows; valid until the next call."""
         return arrived(take_rows(self.rows[0], sources, selections))
 
-    def whole(self, constants: Sequence[np.ndarray]) -> list[Any]:
+    def broadcast(self, constants: Sequence[np.ndarray]) -> list[Any]:
         """Return whole arrays, where a function computes with them."""
         if self._to_device is None:
             return list(constants)

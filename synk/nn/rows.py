@@ -12,16 +12,16 @@ from dataclasses import replace
 from pytensor.graph.basic import Apply, Variable
 
 from ..compiler.domain import (
-    Fold,
+    Partial,
     Refused,
-    Rows,
-    Same,
+    Replicated,
+    Sharded,
     Value,
     align,
     describe,
     independent,
-    plain,
     product,
+    unlisted,
     without_block,
 )
 from ..compiler.lengths import Length, length_rule, size
@@ -83,7 +83,7 @@ def _product(
     for i, (var, value) in enumerate(zip(operands, values, strict=True)):
         first = "image" if of_images[i] else f"{i}, 0"
         labels.append([first, *(f"{i}, {j}" for j in range(1, var.type.ndim))])
-        if isinstance(value, Rows) and not (of_images[i] and value.axis == 0):
+        if isinstance(value, Sharded) and not (of_images[i] and value.axis == 0):
             raise Refused("works on all rows together")
     return contract(operands, values, labels, ["image"] if gives_images else [])
 
@@ -91,21 +91,21 @@ def _product(
 @rule(LikeInputs)
 def like_inputs(node: Apply, values: list[Value]) -> Value:
     """Zeros, as many images as there are outputs."""
-    outputs = plain(values[1])
-    if isinstance(outputs, Rows):
+    outputs = unlisted(values[1])
+    if isinstance(outputs, Sharded):
         return replace(_leading(outputs, 1), power=None, layout=None)
-    return Same(None)
+    return Replicated(None)
 
 
 @rule(Pool)
 def pool(node: Apply, values: list[Value]) -> Value:
     """For each image; sums of sums are sums, and maxima of maxima maxima."""
-    value = plain(values[0])
-    if isinstance(value, Rows):
+    value = unlisted(values[0])
+    if isinstance(value, Sharded):
         return _leading(value, node.inputs[0].type.ndim - node.op.ndim)
-    if isinstance(value, Same):
-        return Same(value.power)
-    if value == Fold("max") if node.op.mode == "max" else _is_sum(value):
+    if isinstance(value, Replicated):
+        return Replicated(value.power)
+    if value == Partial("max") if node.op.mode == "max" else _is_sum(value):
         return value
     raise Refused(f"pools {describe(value)}")
 
@@ -113,13 +113,13 @@ def pool(node: Apply, values: list[Value]) -> Value:
 @rule(PoolOp)
 def pool_gradient(node: Apply, values: list[Value]) -> Value:
     """Linear in the last input; the others choose pixels, or say the shape."""
-    *images, last = map(plain, values)
-    if isinstance(last, Rows):
+    *images, last = map(unlisted, values)
+    if isinstance(last, Sharded):
         _leading(last, node.inputs[0].type.ndim - node.op.ndim)
     if node.op.mode != "max":
-        return last if isinstance(last, (Rows, Same)) else independent([last])
+        return last if isinstance(last, (Sharded, Replicated)) else independent([last])
     choice = independent(images)
-    if isinstance(choice, Rows) is not isinstance(last, Rows):
+    if isinstance(choice, Sharded) is not isinstance(last, Sharded):
         raise Refused("meets images with something of fixed length")
     return product([choice, last])
 
@@ -127,8 +127,8 @@ def pool_gradient(node: Apply, values: list[Value]) -> Value:
 @rule(Patches)
 def patches(node: Apply, values: list[Value]) -> Value:
     """Elements of each image, as rows that follow those of the image before."""
-    value = plain(values[0])
-    if not isinstance(value, Rows):
+    value = unlisted(values[0])
+    if not isinstance(value, Sharded):
         return value
     return replace(_longer(_leading(value, 1)), length=_many(value))
 
@@ -136,44 +136,48 @@ def patches(node: Apply, values: list[Value]) -> Value:
 @rule(PatchesSum)
 def patches_sum(node: Apply, values: list[Value]) -> Value:
     """Linear in the patches, for each image."""
-    images, parts = map(plain, values)
+    images, parts = map(unlisted, values)
     if _has(images) is not _has(parts):
         raise Refused("meets images with something of fixed length")
-    if isinstance(images, Rows) and isinstance(parts, Rows):
+    if isinstance(images, Sharded) and isinstance(parts, Sharded):
         align([images, replace(_longer(parts), length=images.length)])
         return replace(_leading(images, 1), power=_leading(parts, 1).power)
-    return parts if isinstance(parts, Same) or _is_sum(parts) else independent([parts])
+    return (
+        parts
+        if isinstance(parts, Replicated) or _is_sum(parts)
+        else independent([parts])
+    )
 
 
 @rule(Margins)
 def margins(node: Apply, values: list[Value]) -> Value:
     """Each image with zeros, or elements of its own, around it."""
-    value = plain(values[0])
-    return _leading(value, 2) if isinstance(value, Rows) else value
+    value = unlisted(values[0])
+    return _leading(value, 2) if isinstance(value, Sharded) else value
 
 
 def _has(value: Value) -> bool:
-    return isinstance(value, Rows)
+    return isinstance(value, Sharded)
 
 
 def _many(value: Value) -> str:
-    return "?" if isinstance(value, Rows) and value.length == "?" else "kn"
+    return "?" if isinstance(value, Sharded) and value.length == "?" else "kn"
 
 
-def _longer(value: Rows) -> Rows:
+def _longer(value: Sharded) -> Sharded:
     """Return rows along an axis of another length than they had, in as many blocks."""
     found = without_block(value)
-    assert isinstance(found, Rows)
+    assert isinstance(found, Sharded)
     return found
 
 
 def _is_sum(value: Value) -> bool:
-    return isinstance(value, Fold) and value.op == "sum"
+    return isinstance(value, Partial) and value.op == "sum"
 
 
-def _leading(value: Value, axes: int) -> Rows:
+def _leading(value: Value, axes: int) -> Sharded:
     """Return rows that are along one of the first axes."""
-    assert isinstance(value, Rows)
+    assert isinstance(value, Sharded)
     if value.axis >= axes:
         raise Refused("works on all rows together")
     return value

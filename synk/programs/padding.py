@@ -28,7 +28,7 @@ from ..compiler.stages import Part
 from ..memory.partition import Selection, count
 
 
-class Room(NamedTuple):
+class PaddedSize(NamedTuple):
     """For how many rows a call computes, and how many of them are real."""
 
     rows: int
@@ -38,11 +38,11 @@ class Room(NamedTuple):
         return bool(self.rows)
 
 
-AS_IT_IS = Room(0, 0)
+UNPADDED = PaddedSize(0, 0)
 """Of a call that is not padded."""
 
 
-class Rooms:
+class CompiledSizes:
     """The numbers of rows that one rank has code for."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class Padding:
         self._spec = spec
         self._real = pt.lscalar("real_rows")
         self.reason: str | None = None
-        self._rooms = Rooms()
+        self._compiled_sizes = CompiledSizes()
         if not spec.row_inputs:
             self.reason = "it has no rows"
             return
@@ -89,12 +89,12 @@ class Padding:
 
     # -- how many rows
 
-    def room(self, selections: Sequence[Selection]) -> Room:
+    def padded_size(self, selections: Sequence[Selection]) -> PaddedSize:
         """Return for how many rows to compute; none if it is not to be padded."""
         (real, *others) = map(count, selections)
         if not real or any(other != real for other in others):
-            return AS_IT_IS
-        return Room(self._rooms.rows(real), real)
+            return UNPADDED
+        return PaddedSize(self._compiled_sizes.rows(real), real)
 
     # -- code
 
@@ -136,10 +136,10 @@ class Padding:
             [padder.found.get(var) for var in news],
         )
 
-    def cut(self, var: Variable, value: Any, room: Room) -> Any:
+    def cut(self, var: Variable, value: Any, padded_size: PaddedSize) -> Any:
         """Return of a part's result what it is for the real rows."""
         state = self._facts.found.get(var)
-        return value if state is None else cut(value, state, room)
+        return value if state is None else cut(value, state, padded_size)
 
 
 class Rewritten(NamedTuple):
@@ -175,37 +175,39 @@ class PaddedProgram:
         """The shapes of arguments that it was called with."""
         return getattr(self._program, "shapes", set())
 
-    def __call__(self, room: Room, given: list, received: list) -> list[Any]:
-        """Run it on rows of a room and what comes from other parts."""
-        results = self._program(*given, np.asarray(room.real), *received)
+    def __call__(
+        self, padded_size: PaddedSize, given: list, received: list
+    ) -> list[Any]:
+        """Run it on padded rows and what comes from other parts."""
+        results = self._program(*given, np.asarray(padded_size.real), *received)
         n = len(results) - len(self._stores)
         for (shared, state), value in zip(self._stores, results[n:], strict=True):
-            self._set_value(shared, cut(value, state, room))
+            self._set_value(shared, cut(value, state, padded_size))
         return results[:n]
 
 
-def cut(value: Any, state: Padded, room: Room) -> Any:
+def cut(value: Any, state: Padded, size: PaddedSize) -> Any:
     """Return the real rows' entries of an array."""
-    if room.rows == room.real:
+    if size.rows == size.real:
         return value
     length = value.shape[state.axis]
-    each = state.each(length, room.rows)
+    each = state.each(length, size.rows)
     ahead = (slice(None),) * state.axis
-    if each * room.rows == length:
-        return value[(*ahead, slice(0, each * room.real))]
+    if each * size.rows == length:
+        return value[(*ahead, slice(0, each * size.real))]
     shape = value.shape
     before, after = shape[: state.axis], shape[state.axis + 1 :]
-    many = length // (room.rows * each)
-    blocks = value.reshape(*before, many, room.rows, each, *after)
-    taken = blocks[(*ahead, slice(None), slice(0, room.real))]
-    return taken.reshape(*before, many * room.real * each, *after)
+    many = length // (size.rows * each)
+    blocks = value.reshape(*before, many, size.rows, each, *after)
+    taken = blocks[(*ahead, slice(None), slice(0, size.real))]
+    return taken.reshape(*before, many * size.real * each, *after)
 
 
-def widened(selections: list[Selection], room: Room) -> list[Selection]:
-    """Return selections of as many rows as there is room for: the last ones repeat."""
-    if room.rows <= room.real:
+def widened(selections: list[Selection], size: PaddedSize) -> list[Selection]:
+    """Return selections of as many rows as are computed: the last ones repeat."""
+    if size.rows <= size.real:
         return selections
-    places = np.minimum(np.arange(room.rows), room.real - 1)
+    places = np.minimum(np.arange(size.rows), size.real - 1)
     return [
         places + rows.start if isinstance(rows, slice) else rows[places]
         for rows in selections

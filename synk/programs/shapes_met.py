@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .padding import Rooms
+from .padding import CompiledSizes
 
 
 class ShapesMet:
@@ -17,7 +17,7 @@ class ShapesMet:
     def __init__(self) -> None:
         self._calls: set[tuple] = set()
         self._shares: set[tuple] = set()
-        self._rooms: dict[tuple, list[Rooms]] = {}
+        self._compiled_sizes: dict[tuple, list[CompiledSizes]] = {}
 
     def are_new(self, kind: tuple, by_rank: Sequence[int], is_padded: bool) -> bool:
         """Tell whether a call of a kind is the first one that a rank compiles for.
@@ -31,10 +31,12 @@ class ShapesMet:
         is_padded : bool
         """
         if is_padded:
-            rooms = self._rooms.setdefault(kind, [Rooms() for _ in by_rank])
+            sizes = self._compiled_sizes.setdefault(
+                kind, [CompiledSizes() for _ in by_rank]
+            )
             by_rank = [
                 of_rank.rows(rows) if rows else 0
-                for of_rank, rows in zip(rooms, by_rank, strict=True)
+                for of_rank, rows in zip(sizes, by_rank, strict=True)
             ]
         call = kind, tuple(by_rank)
         if call in self._calls:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from pytensor.compile import SharedVariable
@@ -25,11 +25,16 @@ from ..comm.divided import DividedAllReduce
 from ..comm.kernels import warm
 from ..comm.shm import SharedMemoryComm
 from ..engines import host, jax
-from ..memory.segment import ALIGNMENT, Segment, Window, layout
-from ..reduce_ops import check_shapes
-
-if TYPE_CHECKING:
-    from .session import Session
+from ..memory.segment import (
+    ALIGNMENT,
+    Attachments,
+    Segment,
+    Window,
+    key_of,
+    layout,
+)
+from ..reduce_ops import ReduceOp, check_shapes
+from .registry import Registry
 
 NO_WEIGHT = -1
 DETAILS = -2
@@ -104,7 +109,7 @@ class Homes:
     # -- in the master
 
     def house(
-        self, numbers: Sequence[int], variables: Sequence[SharedVariable], op: str
+        self, numbers: Sequence[int], variables: Sequence[SharedVariable], op: ReduceOp
     ) -> NewHome | None:
         """Make a home for the variables that have none for their present value."""
         homeless = {}
@@ -131,12 +136,12 @@ class Homes:
 
     # -- on every rank
 
-    def attach(self, new: NewHome | None, session: Session) -> None:
+    def attach(self, new: NewHome | None, attachments: Attachments) -> None:
         """Learn of a home that the master has made."""
         if new is not None and self._rank:
-            rows = session.array(new.window)
+            rows = attachments.array(new.window)
             # The array alone is to keep the memory, until nobody lives there any more.
-            session.attachments.forget((new.window[0], new.window[2]))
+            attachments.forget(key_of(new.window))
             self._move_in(new.number, rows, new.slots)
 
     def _move_in(self, home: int, rows: np.ndarray, slots: dict[int, Slot]) -> None:
@@ -163,7 +168,7 @@ class Homes:
     def enter(
         self,
         comm: SharedMemoryComm,
-        op: str,
+        op: ReduceOp,
         targets: int,
         numbers: Sequence[int],
         everybody: Mapping[int, SharedVariable],
@@ -241,7 +246,13 @@ class Homes:
                 if view is None or not _is_same_memory(value, view):
                     host.set_value(var, value.copy())
 
-    def agree(self, session: Session, op: str, runs: Sequence[Run]) -> None:
+    def agree(
+        self,
+        comm: SharedMemoryComm,
+        registry: Registry,
+        op: ReduceOp,
+        runs: Sequence[Run],
+    ) -> None:
         """Wait for all ranks, and learn each variable's weight on every rank.
 
         Raises
@@ -250,28 +261,34 @@ class Homes:
             On every rank, if the shapes of any variable differ.
         """
         numbers = [number for run in runs for number, _ in run.members]
-        mine = [session.registry.rows_of(number, NO_WEIGHT) for number in numbers]
+        mine = [registry.rows_of(number, NO_WEIGHT) for number in numbers]
         misfits: dict[int, tuple[int, ...]] = {}
         for run in runs:
             misfits.update(run.misfits)
         simple = not misfits and len(set(mine)) == 1
-        words = session.comm.agree(mine[0] if simple else DETAILS)
+        words = comm.agree(mine[0] if simple else DETAILS)
         if DETAILS not in words:
             weights = weights_of(words)
             for run in runs:
                 run.spans.append((run.all_reduce.elements, weights))
             return
-        details = session.comm.exchange((misfits, mine))
-        self._check_shapes(op, numbers, [shapes for shapes, _ in details], session)
+        details = comm.exchange((misfits, mine))
+        self._check_shapes(op, numbers, [shapes for shapes, _ in details], registry)
         by_variable = zip(*(weights for _, weights in details), strict=True)
         for run in runs:
             run.divide([weights_of(next(by_variable)) for _ in run.members])
 
-    def _check_shapes(self, op, numbers, misfits, session) -> None:
+    def _check_shapes(
+        self,
+        op: ReduceOp,
+        numbers: Sequence[int],
+        misfits: Sequence[dict[int, tuple[int, ...]]],
+        registry: Registry,
+    ) -> None:
         for number in numbers:
             usual = self._slots[number].shape
             shapes = [of_rank.get(number, usual) for of_rank in misfits]
-            var = session.registry.variables[number]
+            var = registry.variables[number]
             check_shapes(f"reduce by {op!r}", var, shapes)
 
     def _adjacent(self, numbers: Sequence[int]) -> list[list[tuple[Slot, int]]]:
@@ -294,7 +311,7 @@ class Homes:
     def _run(
         self,
         comm: SharedMemoryComm,
-        op: str,
+        op: ReduceOp,
         targets: int,
         group: list[tuple[Slot, int]],
     ) -> Run:

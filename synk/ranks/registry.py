@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, MutableMapping
-from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from pytensor.compile import SharedVariable
 
 from ..engines import host
+from ..programs.programs import Programs
 from .streams import value_for_rank
-
-if TYPE_CHECKING:
-    from ..programs.programs import Programs
 
 
 class Registry:

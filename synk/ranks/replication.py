@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from pytensor.compile import SharedVariable
 
 from ..compiler.spec import FunctionSpec
-from ..programs.programs import Programs, Subset, kind_of_call
+from ..programs.programs import CallKind, Programs, Subset, kind_of_call
 from ..times.timing import Times
 from . import settings
+from .context import RankContext
 from .graphs import dump_graph, load_graph
 from .registry import Blueprint
-from .session import SESSION, Session
+from .session import SESSION
 
 
 def master_replicate_variables(variables: Sequence[SharedVariable]) -> list[int]:
@@ -30,12 +31,12 @@ def master_replicate_variables(variables: Sequence[SharedVariable]) -> list[int]
         for var in new:
             number = numbers.add(var)
             alias = sharing.setdefault(id(var.container), number)
-            SESSION.registry.variables[number] = var
+            SESSION.context.registry.variables[number] = var
             if alias == number:
                 blueprints[number] = Blueprint(var)
             else:
                 blueprints[number] = Blueprint(var, alias)
-                SESSION.registry.share(number, alias)
+                SESSION.context.registry.share(number, alias)
             weakref.finalize(var, SESSION.notify, "variable", number).atexit = False
         if new and SESSION.size > 1:
             SESSION.run(worker_replicate_variables, dump_graph(blueprints, numbers))
@@ -47,14 +48,14 @@ def master_replicate_variables(variables: Sequence[SharedVariable]) -> list[int]
     return [numbers[var] for var in variables]
 
 
-def worker_replicate_variables(session: Session, data: bytes) -> None:
+def worker_replicate_variables(context: RankContext, data: bytes) -> None:
     """Build this rank's replicas; the master has the originals."""
-    if session.rank:
+    if context.rank:
         for number, blueprint in load_graph(data, {}).items():
-            known = session.registry.variables
-            known[number] = blueprint.build(session.rank, known)
+            known = context.registry.variables
+            known[number] = blueprint.build(context.rank, known)
             if blueprint.alias is not None:
-                session.registry.share(number, blueprint.alias)
+                context.registry.share(number, blueprint.alias)
 
 
 def master_replicate_function(number: int, programs: Programs) -> None:
@@ -64,20 +65,20 @@ def master_replicate_function(number: int, programs: Programs) -> None:
     order = [SESSION.numbers[var] for var, _ in spec.updates]
     programs.number_updates(order)
     programs.times = Times(programs.times.label)  # as on the new ranks
-    SESSION.registry.functions[number] = programs
+    SESSION.context.registry.functions[number] = programs
     if SESSION.size > 1:
         graph = dump_graph(spec, SESSION.numbers)
         SESSION.run(worker_replicate_function, number, graph, order, settings.current())
 
 
 def worker_replicate_function(
-    session: Session, number: int, graph: bytes, order: list[int], config: dict
+    context: RankContext, number: int, graph: bytes, order: list[int], config: dict
 ) -> None:
     """Rebuild the graph on this rank's own variables."""
-    if session.rank:
+    if context.rank:
         settings.follow(config)
-        spec = load_graph(graph, session.registry.variables)
-        programs = session.registry.functions[number] = Programs(number, spec)
+        spec = load_graph(graph, context.registry.variables)
+        programs = context.registry.functions[number] = Programs(number, spec)
         programs.number_updates(order)
 
 
@@ -95,7 +96,7 @@ class Replicas:
         self._number, self._spec = number, spec
         self._generation = 0
         self._programs: Programs | None = None
-        self._prepared: set[tuple[str, Subset]] = set()
+        self._prepared: set[tuple[CallKind, Subset]] = set()
         self._forget: weakref.finalize | None = None
         _replicas.add(self)
 
@@ -115,7 +116,7 @@ class Replicas:
             self._programs = Programs(self._number, self._spec)
         return self._programs
 
-    def prepare(self, kind: str, subset: Subset) -> Programs:
+    def prepare(self, kind: CallKind, subset: Subset) -> Programs:
         """Make sure that every rank has a variant compiled; return rank 0's."""
         if not self.are_there:
             self._replicate()
@@ -146,12 +147,12 @@ class Replicas:
 
 
 def worker_compile(
-    session: Session, number: int, kind: str, subset: Subset, config: dict
+    context: RankContext, number: int, kind: CallKind, subset: Subset, config: dict
 ) -> None:
     """Compile a variant on this rank."""
-    if session.rank:
+    if context.rank:
         settings.follow(config)
-    session.registry.functions[number].compile(kind, subset)
+    context.registry.functions[number].compile(kind, subset)
 
 
 def distribute() -> None:

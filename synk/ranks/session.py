@@ -8,76 +8,84 @@
 
     in a child that the user's script forks meanwhile: running or broken --> child
 
-In the master the object is `rank` 0 and holds the channel; a rank is forked with a copy
-of it and serves the master's commands. What a rank can be asked is a module-level
-function ``worker_x(session, ...)`` that stands beside its ``master_x``, which calls
-``session.run(worker_x, ...)``.
+The master's session holds the processes and the channel to them; what it has as rank 0
+is its `context`, as on every other rank (`context`). A rank is forked with a copy of
+the session and serves the master's commands. What a rank can be asked is a module-level
+function ``worker_x(context, ...)`` that stands beside its ``master_x``, which calls
+``SESSION.run(worker_x, ...)``.
 """
 
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
-from ..comm.device import DeviceBuffers
-from ..comm.flat import FlatBuffers
-from ..comm.nccl import NcclTransport
-from ..comm.shm import SharedMemoryComm
-from ..engines import jax
 from ..errors import Aborted, RankTimeout, StateError, SynkError, WorkerDied
-from ..memory.cuda import CudaCopier
 from ..memory.leftovers import remove_leftovers
-from ..memory.segment import Arena, Attachments
-from ..memory.to_device import ToDevice
-from ..times.tracing import Tracer
+from ..memory.segment import Arena
 from ..workers import affinity, preconditions
 from ..workers.channel import MasterChannel, WorkerChannel
 from ..workers.control import Control
-from ..workers.devices import Environment, cores_by_rank, plan
+from ..workers.devices import cores_by_rank, plan
 from ..workers.loop import Failure, serve
-from ..workers.waiting import PATIENCE
 from ..workers.zygote import Zygote
-from .homes import Homes
-from .registry import Numbers, Registry
+from .context import Notice, Place, RankContext
+from .registry import Numbers
 
 
 class Session:
-    """State of this process: which rank it is, of how many, and what it can reach."""
+    """State of this process: which rank it is, of how many, and how to reach them.
+
+    Attributes
+    ----------
+    state : str
+        "unforked", "running", "broken", "closed", "worker" or "child"; see above.
+    rank, size : int
+        0 and 1 unless forked.
+    generation : int
+        Counts forks, so that what was made for a session knows a new one.
+    numbers : Numbers
+        In the master: by which numbers ranks know its shared variables.
+    stage : Arena
+        In the master: where arguments are copied to, for ranks to read.
+    """
 
     def __init__(self) -> None:
         self.state = "unforked"
         self.rank = 0
         self.size = 1
-        self.generation = 0  # counts forks, so that a Function knows a new session
+        self.generation = 0
         self.death: WorkerDied | None = None
         self.zygote: Zygote | None = None
-        self.threads = 1
-        self._notices: list[tuple] = []
+        self._context: RankContext | None = None
+        self._notices: list[Notice] = []
         self._in_command = False
-        self.tracer: Tracer | None = None
+
+    @property
+    def context(self) -> RankContext:
+        """What this process has as a rank; from fork to close."""
+        assert self._context is not None, f"no context: {self.state}"
+        return self._context
 
     # -- starting and ending
 
     def fork(self, n, devices, threads, timeout) -> int:
         """See `synk.fork`."""
-        preconditions.check_can_fork(self)
+        preconditions.check_can_fork(self.state, self.rank, self.size)
         cores = affinity.usable_cores()
-        self.devices = plan(devices, preconditions.check_size(n), cores)
+        plans = plan(devices, preconditions.check_size(n), cores)
         threads = preconditions.check_threads(threads)
-        timeout = preconditions.check_timeout(timeout)
+        self._timeout = preconditions.check_timeout(timeout)
         remove_leftovers()
-        self.cores = cores_by_rank(self.devices, cores)
-        self._threads = [threads or len(share) for share in self.cores]
-        self._timeout = timeout
+        self.places = [
+            Place(device, share, threads or len(share))
+            for device, share in zip(plans, cores_by_rank(plans, cores), strict=True)
+        ]
         self.generation += 1
-        n = len(self.devices)
+        n = len(self.places)
         try:
             self.size, self.rank = n, 0
             self.control = Control(n, spin=n <= len(cores))
@@ -86,9 +94,10 @@ class Session:
                 self.zygote.start()
                 for rank in range(1, n):
                     self.zygote.fork_rank(rank)
-            self._channel = MasterChannel(self.control, self.watch, timeout)
+            self._channel = MasterChannel(self.control, self.watch, self._timeout)
             self._notices.clear()
-            self._start()
+            self.numbers, self.stage = Numbers(), Arena()
+            self._set_up()
             atexit.register(self.close)
             self.state = "running"
             return n
@@ -97,37 +106,18 @@ class Session:
             self._end()
             raise
 
-    def _start(self) -> None:
-        """Set up what every rank has; runs in its own process."""
-        self._environment = Environment(self.devices[self.rank])
-        self._confinement = affinity.Confinement(
-            self.cores[self.rank], self._threads[self.rank]
+    def _set_up(self) -> None:
+        """Make what every rank has; runs in its own process."""
+        self._context = RankContext(
+            self.rank, self.size, self.places[self.rank], self.control, self.watch
         )
-        self.comm = SharedMemoryComm(self.control, self.rank, self.watch, self._timeout)
-        self.registry = Registry(self.rank)
-        self.numbers = Numbers()
-        self.attachments = Attachments()
-        self.stage, self.outbox = Arena(), Arena()
-        self.homes = Homes(self.rank, self.size)
-        self.flats = FlatBuffers(self.comm, self.attachments)
-        self.device_buffers: DeviceBuffers | None = None
-        if self.devices[self.rank].is_gpu and self.size > 1:
-            shares_gpu = self.devices[self.rank].sharers > 1
-            connect = partial(NcclTransport, shares_gpu=shares_gpu)
-            self.device_buffers = DeviceBuffers(self.comm, connect, self.flats)
-            jax.look_about_with(self.device_buffers.look_about)
-        self.to_device: ToDevice | None = None
-        if self.devices[self.rank].is_gpu:
-            self.to_device = ToDevice(CudaCopier, warns=self.rank == 0)
-        self.activity = ""
-        self.threads = self._threads[self.rank]
-        self.tracer = None
+        self._context.open(self._timeout)
 
     def _serve(self, rank: int) -> None:
         self.rank, self.state = rank, "worker"
         self.zygote = None
-        self._start()
-        serve(self, WorkerChannel(self.control, rank))
+        self._set_up()
+        serve(self.context, WorkerChannel(self.control, rank))
 
     def close(self) -> None:
         """See `synk.close`."""
@@ -145,30 +135,13 @@ class Session:
                 self.zygote.close()
         finally:
             atexit.unregister(self.close)
-            buffers = self.__dict__.get("device_buffers")
-            if buffers is not None:
-                buffers.abort()
-                jax.look_about_with(None)
-            to_device = self.__dict__.get("to_device")
-            if to_device is not None:
-                to_device.close()
-            for name in ("_confinement", "_environment"):
-                change = self.__dict__.pop(name, None)
-                if change is not None:
-                    change.release()
+            context, self._context = self._context, None
+            if context is not None:
+                context.close()
             # The control segment is left to the garbage collector: a copy of the
             # session in an exception's traceback may still look at it.
-            for name in _OF_A_SESSION:
+            for name in ("_channel", "numbers", "stage"):
                 self.__dict__.pop(name, None)
-
-    @contextlib.contextmanager
-    def unconfined(self) -> Iterator[None]:
-        """Let the master use all cores in a ``with`` block, as if it had not forked."""
-        self._confinement.release()
-        try:
-            yield
-        finally:
-            self._confinement.apply()
 
     # -- state
 
@@ -206,27 +179,10 @@ class Session:
             self.control.abort()
             raise
 
-    def where(self, work: Callable | None) -> str:
-        """Say where we are, for the note on an exception."""
-        cores = ",".join(map(str, self.cores[self.rank]))
-        gpu = self.devices[self.rank].gpu
-        device = f"cpu {cores}" if gpu is None else f"GPU {gpu.number}, cpu {cores}"
-        if work is None:
-            doing = "the reading of a command"
-        else:
-            doing = self.activity or work.__name__.removeprefix("worker_")
-        return f"[synk] on rank {self.rank} of {self.size} ({device}), in {doing}"
-
-    def abort(self) -> None:
-        """Have all ranks stop the command that is being run: this one has failed."""
-        self.control.abort()
-        if self.device_buffers is not None:
-            self.device_buffers.abort()
-
     # -- commands
 
     def run(self, work: Callable, *args: Any, mine: tuple | None = None) -> list[Any]:
-        """Run ``work(session, *args)`` on every rank and return what each returned.
+        """Run ``work(context, *args)`` on every rank and return what each returned.
 
         The master does its own share between launch and join. If any rank fails, the
         others are stopped at their next barrier, all are waited for, and the first
@@ -237,24 +193,28 @@ class Session:
         work : callable
             A module-level function.
         *args
-            Its arguments after the session; pickled.
+            Its arguments after the context; pickled.
         mine : tuple, optional
             Arguments for the master in place of `args`: what need not be pickled.
         """
         self.check_running()
+        # A signal handler may close the session meanwhile: this command keeps its own.
+        context = self.context
         replies: list[Any] = []
         try:
             self._in_command = True
             self.watch()  # a rank may have died in the meantime
-            self.activity = ""
+            context.activity = ""
             notices = tuple(self._notices)
-            self.take_notice(notices)
+            context.forget(notices)
             if mine is None:
                 mine = args
             if self.size == 1:
-                result = self._run_here(work, mine)
+                result = _run_here(context, work, mine)
             else:
-                result, replies = self._run_everywhere(work, args, notices, mine)
+                result, replies = self._run_everywhere(
+                    context, work, args, notices, mine
+                )
             del self._notices[: len(notices)]
         finally:
             self._in_command = False
@@ -262,7 +222,12 @@ class Session:
         return [result, *replies]
 
     def _run_everywhere(
-        self, work: Callable, args: tuple, notices: tuple, mine: tuple
+        self,
+        context: RankContext,
+        work: Callable,
+        args: tuple,
+        notices: tuple,
+        mine: tuple,
     ) -> tuple[Any, list[Any]]:
         if self._channel.busy:  # an interrupt came between launch and join
             self._join_interrupted()
@@ -270,10 +235,10 @@ class Session:
         result = None
         try:
             self._channel.launch(work, args, notices)
-            result = self._run_here(work, mine)
+            result = _run_here(context, work, mine)
         except BaseException as caught:
             error = caught
-            self.abort()
+            context.abort()
         replies = self._join(error)
         if error is None:
             return result, replies
@@ -281,17 +246,6 @@ class Session:
             self._raise_failures(replies)
             raise SynkError("a command was aborted, and no rank says why") from error
         raise error
-
-    def _run_here(self, work: Callable, args: tuple) -> Any:
-        try:
-            if self.tracer is not None:
-                return self.tracer.follow(work, self, *args)
-            return work(self, *args)
-        except (WorkerDied, RankTimeout, KeyboardInterrupt, Aborted):
-            raise
-        except BaseException as error:
-            error.add_note(self.where(work))
-            raise
 
     def _join(self, error: BaseException | None) -> list[Any]:
         """Wait for the ranks' replies.
@@ -343,33 +297,11 @@ class Session:
             self.zygote.close()
 
     def _raise_failures(self, replies: list[Any]) -> None:
-        failures = []
-        for reply in replies:
-            if type(reply) is Failure:
-                failures.append(reply)
+        failures = [reply for reply in replies if type(reply) is Failure]
         if not failures:
             return
         causes = [f for f in failures if not (f.aborted or f.interrupted)] or failures
         raise causes[0].rebuild()
-
-    # -- arrays between ranks
-
-    def array(self, array: np.ndarray | Sequence) -> np.ndarray:
-        """Return an array that may be described by a window."""
-        if not isinstance(array, tuple):
-            return array  # type: ignore[return-value]
-        try:
-            return self.attachments.array(array)
-        except OSError:
-            self.watch(PATIENCE)  # a rank's segment is gone if the rank is
-            raise
-
-    def leave(self, arrays: dict[Any, np.ndarray]) -> dict[Any, tuple]:
-        """Put arrays where other ranks can read them until the next command."""
-        if not arrays:
-            return {}
-        values = [np.asarray(array) for array in arrays.values()]
-        return dict(zip(arrays, self.outbox.put(values), strict=True))
 
     # -- notices: what ranks may forget, sent along with the next command
 
@@ -380,40 +312,19 @@ class Session:
         whatever the master is doing, or by another thread.
         """
         if self.state == "running":
-            self._notices.append((kind, key))
-
-    def take_notice(self, notices: Sequence[tuple]) -> None:
-        """Forget what the user's script has given up."""
-        for kind, key in notices:
-            if kind == "segment":
-                self.attachments.forget(key)
-            elif kind == "function":
-                self.registry.forget_function(key)
-                self.flats.forget(key)
-                if self.device_buffers is not None:
-                    self.device_buffers.forget(key)
-            else:
-                self.registry.forget_variable(key)
-                self.homes.forget(key)
-                self.flats.forget_variable(key)
-                if self.device_buffers is not None:
-                    self.device_buffers.forget_variable(key)
+            self._notices.append(Notice(kind, key))
 
 
-_OF_A_SESSION = (
-    "_channel",
-    "comm",
-    "registry",
-    "numbers",
-    "attachments",
-    "stage",
-    "outbox",
-    "homes",
-    "flats",
-    "device_buffers",
-    "to_device",
-)
-"""Attributes that end with a session."""
+def _run_here(context: RankContext, work: Callable, args: tuple) -> Any:
+    """Do the master's own share of a command."""
+    try:
+        return context.execute(work, args)
+    except (WorkerDied, RankTimeout, KeyboardInterrupt, Aborted):
+        raise
+    except BaseException as error:
+        error.add_note(context.where(work))
+        raise
+
 
 _ONE_AT_A_TIME = (
     "a synk call is running already, around this one or in another thread:"

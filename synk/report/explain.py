@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from pytensor.graph.basic import Variable
@@ -13,12 +13,10 @@ from ..compiler.rules.base import name
 from ..compiler.spec import FunctionSpec
 from ..compiler.stages import Stage
 from ..programs.programs import Programs
-from ..ranks.session import SESSION, Session
-from ..times.timing import PHASES, WAIT, Times
+from ..ranks.context import RankContext
+from ..ranks.session import SESSION
+from ..times.timing import PHASES, WAIT, Timed, Times
 from .explain_text import milliseconds, nbytes, render
-
-if TYPE_CHECKING:
-    from ..call.serial import Timed
 
 LAUNCH = 50e-6
 """Seconds that a call costs on top of its computation, at the least; for functions that
@@ -232,9 +230,9 @@ def _shape(
 # -- the calls
 
 
-def worker_times(session: Session, number: int) -> list:
+def worker_times(context: RankContext, number: int) -> list:
     """Return this rank's times of a function."""
-    return _told(session.registry.functions[number].times)
+    return _told(context.registry.functions[number].times)
 
 
 def _told(times: Times) -> list:

@@ -17,7 +17,8 @@ from time import perf_counter
 from typing import Any
 
 from ..errors import StateError, SynkError
-from ..ranks.session import SESSION, Session
+from ..ranks.context import RankContext
+from ..ranks.session import SESSION
 from ..state.checkpoint_files import replacing
 from ..times.tracing import Event, Tracer
 
@@ -72,7 +73,8 @@ def trace(path: str | os.PathLike, *, limit: int = 100_000) -> Iterator[None]:
     """
     target = Path(path)
     SESSION.check_running()
-    if SESSION.tracer is not None:
+    context = SESSION.context
+    if context.tracer is not None:
         raise StateError("a trace is on already: one file at a time")
     if operator.index(limit) < 1:
         raise ValueError(f"the limit must be at least 1 event, got {limit}")
@@ -83,35 +85,35 @@ def trace(path: str | os.PathLike, *, limit: int = 100_000) -> Iterator[None]:
     began, size, generation = perf_counter(), SESSION.size, SESSION.generation
     try:
         SESSION.run(worker_start_trace, limit)
-        tracer = SESSION.tracer
+        tracer = context.tracer
         assert tracer is not None
     except BaseException:
-        SESSION.tracer = None
+        context.tracer = None
         raise
     try:
         yield
     finally:
-        kept, trouble = _collect(tracer, generation)
+        kept, trouble = _collect(context, tracer, generation)
         document = _document(kept, began, size, limit, trouble)
         with replacing(target) as temporary:
             temporary.write_text(json.dumps(document))
 
 
-def worker_start_trace(session: Session, limit: int) -> None:
+def worker_start_trace(context: RankContext, limit: int) -> None:
     """Begin to keep events."""
-    session.tracer = Tracer(limit)
+    context.tracer = Tracer(limit)
 
 
-def worker_stop_trace(session: Session) -> tuple[list[tuple], int]:
+def worker_stop_trace(context: RankContext) -> tuple[list[tuple], int]:
     """Return the events as plain tuples, and how many there was no room for."""
-    tracer, session.tracer = session.tracer, None
+    tracer, context.tracer = context.tracer, None
     return (
         ([], 0) if tracer is None else (list(map(tuple, tracer.events)), tracer.dropped)
     )
 
 
 def _collect(
-    tracer: Tracer, generation: int
+    context: RankContext, tracer: Tracer, generation: int
 ) -> tuple[list[tuple[list[tuple], int]], str | None]:
     """Return the events of all ranks, or of rank 0 and what is in the way."""
     try:
@@ -120,7 +122,7 @@ def _collect(
         trouble = "synk was forked anew within the block"
     except SynkError as error:
         trouble = str(error)
-        SESSION.tracer = None
+        context.tracer = None
     return [(list(map(tuple, tracer.events)), tracer.dropped)], trouble
 
 

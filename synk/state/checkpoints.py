@@ -14,8 +14,9 @@ from pytensor.tensor.type import DenseTensorType
 
 from ..engines import host
 from ..errors import CheckpointError
+from ..ranks.context import RankContext
 from ..ranks.replication import master_replicate_variables
-from ..ranks.session import SESSION, Session
+from ..ranks.session import SESSION
 from ..ranks.streams import value_for_rank
 from .checkpoint_files import format_of, read_arrays, write_arrays
 from .collectives import worker_get_values
@@ -52,7 +53,7 @@ def save(path: str | os.PathLike[str], vars: Any) -> None:
     Notes
     -----
     Where ranks have different values, those of rank 0 are saved. Of a random generator
-    the state on every rank is saved. It works without a session, too.
+    the state on every rank is saved. It works without a context, too.
 
     Update rules keep state of their own: ``synk.save(path, list(updates))`` saves that
     along with the parameters, and :attr:`Function.updated` is the same list.
@@ -124,11 +125,11 @@ def load(path: str | os.PathLike[str], vars: Any) -> None:
             host.set_value(var, _of_rank(value, 0, 1))
 
 
-def worker_load(session: Session, numbers: list[int], values: list) -> None:
+def worker_load(context: RankContext, numbers: list[int], values: list) -> None:
     """Copy the values into this rank's variables."""
     for number, value in zip(numbers, values, strict=True):
-        mine = _of_rank(session.array(value), session.rank, session.size)
-        store(session, number, mine)
+        mine = _of_rank(context.array(value), context.rank, context.size)
+        store(context, number, mine)
 
 
 def _of_rank(value: Any, rank: int, size: int) -> Any:

@@ -17,11 +17,12 @@ from pytensor.tensor.type import DenseTensorType
 
 from ..engines import host
 from ..memory.partition import part, select
+from ..ranks.context import RankContext
 from ..ranks.homes import NewHome
 from ..ranks.replication import master_replicate_variables
-from ..ranks.session import SESSION, Session
+from ..ranks.session import SESSION
 from ..ranks.streams import value_for_rank
-from ..reduce_ops import check_shapes
+from ..reduce_ops import ReduceOp, check_shapes
 from . import device_collectives as devices
 from .variables import (
     Vars,
@@ -81,10 +82,10 @@ def broadcast(vars: Vars, values: Any = None) -> None:
     )
 
 
-def worker_broadcast(session: Session, numbers: list[int], values: list) -> None:
+def worker_broadcast(context: RankContext, numbers: list[int], values: list) -> None:
     """Copy the values into this rank's variables."""
     for number, value in zip(numbers, values, strict=True):
-        store(session, number, value_for_rank(session.array(value), session.rank))
+        store(context, number, value_for_rank(context.array(value), context.rank))
 
 
 def scatter(vars: Vars, values: Any, batch: Any = None) -> None:
@@ -120,16 +121,16 @@ def scatter(vars: Vars, values: Any, batch: Any = None) -> None:
 
 
 def worker_scatter(
-    session: Session,
+    context: RankContext,
     numbers: list[int],
     values: list,
     selection: Any,
     bounds: list[int],
 ) -> None:
     """Copy this rank's part of the rows into its variables."""
-    mine = part(selection, bounds[session.rank], bounds[session.rank + 1])
+    mine = part(selection, bounds[context.rank], bounds[context.rank + 1])
     for number, value in zip(numbers, values, strict=True):
-        store(session, number, session.array(value)[mine])
+        store(context, number, context.array(value)[mine])
 
 
 # -- reading and writing one rank
@@ -175,11 +176,13 @@ def set_value(rank: int, vars: Vars, values: Any, batch: Any = None) -> None:
     )
 
 
-def worker_set_value(session: Session, rank: int, numbers: list, values: list) -> None:
+def worker_set_value(
+    context: RankContext, rank: int, numbers: list, values: list
+) -> None:
     """Copy the values, if this is the rank that is meant."""
-    if session.rank == rank:
+    if context.rank == rank:
         for number, value in zip(numbers, values, strict=True):
-            store(session, number, session.array(value))
+            store(context, number, context.array(value))
 
 
 def get_value(rank: int, vars: Vars) -> Any:
@@ -206,20 +209,22 @@ def get_value(rank: int, vars: Vars) -> Any:
     rank = check_rank(rank)
     numbers = master_replicate_variables(variables)
     values = SESSION.run(worker_get_values, numbers, rank)[rank]
-    copies = [copy_value(SESSION.array(value)) for value in values]
+    copies = [copy_value(SESSION.context.array(value)) for value in values]
     return as_given(vars, copies)
 
 
-def worker_get_values(session: Session, numbers: list[int], only: int | None) -> list:
+def worker_get_values(
+    context: RankContext, numbers: list[int], only: int | None
+) -> list:
     """Leave this rank's values for the master; what is not an array is pickled."""
-    if only not in (None, session.rank):
+    if only not in (None, context.rank):
         return []
     values = {
-        number: host.get_value(session.registry.variables[number]) for number in numbers
+        number: host.get_value(context.registry.variables[number]) for number in numbers
     }
-    if session.rank:
+    if context.rank:
         arrays = {n: v for n, v in values.items() if isinstance(v, np.ndarray)}
-        values.update(session.leave(arrays))
+        values.update(context.leave(arrays))
     return [values[number] for number in numbers]
 
 
@@ -247,10 +252,12 @@ def get_shapes(vars: Vars) -> Any:
     return as_given(vars, [list(shapes) for shapes in zip(*replies, strict=True)])
 
 
-def worker_get_shapes(session: Session, numbers: list[int]) -> list[tuple[int, ...]]:
+def worker_get_shapes(
+    context: RankContext, numbers: list[int]
+) -> list[tuple[int, ...]]:
     """Return the shapes of this rank's values."""
     return [
-        np.shape(host.get_value(session.registry.variables[number]))
+        np.shape(host.get_value(context.registry.variables[number]))
         for number in numbers
     ]
 
@@ -314,7 +321,7 @@ def gather(vars: Vars, nd_up: int = 1) -> Any:
     by_rank = SESSION.run(worker_get_values, numbers, None)
     results = []
     for var, values in zip(variables, zip(*by_rank, strict=True), strict=True):
-        arrays = [SESSION.array(value) for value in values]
+        arrays = [SESSION.context.array(value) for value in values]
         if nd_up:
             check_shapes("stack", var, [a.shape for a in arrays], "; try nd_up=0")
             results.append(np.stack(arrays))
@@ -362,7 +369,7 @@ def all_gather(vars: Vars) -> Any:
 # -- reductions
 
 
-def all_reduce(vars: Vars, op: str = "avg") -> None:
+def all_reduce(vars: Vars, op: ReduceOp = "avg") -> None:
     """Combine the values of all ranks, and give every rank the result.
 
     Parameters
@@ -394,7 +401,7 @@ def all_reduce(vars: Vars, op: str = "avg") -> None:
             _master_reduce(numbers, variables, op, to_all=True)
 
 
-def reduce(vars: Vars, op: str = "avg", in_place: bool = True) -> Any:
+def reduce(vars: Vars, op: ReduceOp = "avg", in_place: bool = True) -> Any:
     """Combine the values of all ranks on rank 0.
 
     Parameters
@@ -440,13 +447,13 @@ def reduce(vars: Vars, op: str = "avg", in_place: bool = True) -> Any:
 def _master_reduce(
     numbers: list[int],
     variables: list[SharedVariable],
-    op: str,
+    op: ReduceOp,
     *,
     to_all: bool = False,
     keeps_rows: bool = False,
 ) -> None:
     """Find a home for the variables that have none, and have all ranks reduce."""
-    homes = SESSION.homes
+    homes = SESSION.context.homes
     try:
         new_home = homes.house(numbers, variables, op)
         SESSION.run(worker_reduce, numbers, op, new_home, to_all, keeps_rows)
@@ -458,27 +465,27 @@ def _master_reduce(
 
 
 def worker_reduce(
-    session: Session,
+    context: RankContext,
     numbers: list[int],
-    op: str,
+    op: ReduceOp,
     new_home: NewHome | None,
     to_all: bool,
     keeps_rows: bool,
 ) -> None:
     """Move this rank's values into their homes, and reduce a part of all ranks'."""
-    homes = session.homes
-    homes.attach(new_home, session)
-    variables = session.registry.variables
-    targets = session.size if to_all else 1
-    runs = homes.enter(session.comm, op, targets, numbers, variables)
-    homes.agree(session, op, runs)
+    homes = context.homes
+    homes.attach(new_home, context.attachments)
+    variables = context.registry.variables
+    targets = context.size if to_all else 1
+    runs = homes.enter(context.comm, op, targets, numbers, variables)
+    homes.agree(context.comm, context.registry, op, runs)
     for run in runs:
         run.all_reduce.run(run.spans)
-    if session.rank < targets:
+    if context.rank < targets:
         homes.move_in(runs, variables)
-    session.comm.barrier()
+    context.comm.barrier()
     if keeps_rows:
         return
-    if to_all or session.rank == 0:
+    if to_all or context.rank == 0:
         for number in numbers:
-            session.registry.forget_rows(number)
+            context.registry.forget_rows(number)

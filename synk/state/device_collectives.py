@@ -18,9 +18,10 @@ from pytensor.compile import SharedVariable
 from ..comm.device import DeviceBuffers
 from ..comm.packing import Group, make_group, make_rows
 from ..engines import jax
+from ..ranks.context import RankContext
 from ..ranks.homes import DETAILS, NO_WEIGHT, weights_of
-from ..ranks.session import SESSION, Session
-from ..reduce_ops import check_shapes
+from ..ranks.session import SESSION
+from ..reduce_ops import ReduceOp, check_shapes
 
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -30,28 +31,29 @@ def lie_on_devices(variables: Sequence[SharedVariable]) -> bool:
 
     It is if one of the master's values lies on a GPU; the others are brought there.
     """
-    return SESSION.device_buffers is not None and any(map(jax.has_value, variables))
+    has_buffers = SESSION.context.device_buffers is not None
+    return has_buffers and any(map(jax.has_value, variables))
 
 
 # -- reductions
 
 
 def master_reduce(
-    numbers: list[int], op: str, to_all: bool, in_place: bool = True
+    numbers: list[int], op: ReduceOp, to_all: bool, in_place: bool = True
 ) -> list[Any]:
     """Combine the ranks' values; return the results, which are JAX's or numpy's."""
-    _leave_homes(SESSION, numbers)
+    _leave_homes(SESSION.context, numbers)
     return SESSION.run(worker_reduce, numbers, op, to_all, in_place)[0]
 
 
 def worker_reduce(
-    session: Session, numbers: list[int], op: str, to_all: bool, in_place: bool
+    context: RankContext, numbers: list[int], op: ReduceOp, to_all: bool, in_place: bool
 ) -> list[Any] | None:
     """Combine this rank's values with the others'."""
-    buffers = _prepare(session)
-    values, variables = _values(session, numbers), _variables(session, numbers)
+    buffers = _prepare(context)
+    values, variables = _values(context, numbers), _variables(context, numbers)
     results: dict[int, Any] = {}
-    for weights, some in _by_weights(session, numbers).items():
+    for weights, some in _by_weights(context, numbers).items():
         found = buffers.reduce(
             (tuple(some), op, to_all),
             [values[number] for number in some],
@@ -61,25 +63,25 @@ def worker_reduce(
             names=[variables[number] for number in some],
         )
         results.update(zip(some, map(_own, found), strict=True))
-    if session.rank and not to_all:
+    if context.rank and not to_all:
         results.clear()
     # All of them, before any variable is changed.
     jax.wait(list(results.values()))
     if in_place:
-        _store(session, results)
-    return None if session.rank else [results[number] for number in numbers]
+        _store(context, results)
+    return None if context.rank else [results[number] for number in numbers]
 
 
 def _by_weights(
-    session: Session, numbers: list[int]
+    context: RankContext, numbers: list[int]
 ) -> dict[tuple[float, ...], list[int]]:
     """Return variables by what they weigh on the ranks; see `all_reduce`."""
-    mine = [session.registry.rows_of(number, NO_WEIGHT) for number in numbers]
-    words = session.comm.agree(mine[0] if len(set(mine)) == 1 else DETAILS)
+    mine = [context.registry.rows_of(number, NO_WEIGHT) for number in numbers]
+    words = context.comm.agree(mine[0] if len(set(mine)) == 1 else DETAILS)
     if DETAILS not in words:
         return {weights_of(words): numbers}
     groups = defaultdict(list)
-    by_variable = zip(*session.comm.exchange(mine), strict=True)
+    by_variable = zip(*context.comm.exchange(mine), strict=True)
     for number, rows in zip(numbers, by_variable, strict=True):
         groups[weights_of(rows)].append(number)
     return groups
@@ -90,17 +92,17 @@ def _by_weights(
 
 def master_broadcast(numbers: list[int], variables: list[SharedVariable]) -> None:
     """Give every rank the master's values."""
-    _leave_homes(SESSION, numbers)
+    _leave_homes(SESSION.context, numbers)
     kinds = [(v.dtype.name, v.shape) for v in map(jax.get_value, variables)]
     SESSION.run(worker_broadcast, numbers, kinds)
 
 
 def worker_broadcast(
-    session: Session, numbers: list[int], kinds: list[tuple[str, tuple[int, ...]]]
+    context: RankContext, numbers: list[int], kinds: list[tuple[str, tuple[int, ...]]]
 ) -> None:
     """Take the master's values; they are of these dtypes and shapes."""
-    buffers = _prepare(session)
-    values = {} if session.rank else _values(session, numbers)
+    buffers = _prepare(context)
+    values = {} if context.rank else _values(context, numbers)
     transport = buffers.transport()
     results: dict[int, Any] = {}
     of_host: list[int] = []
@@ -110,7 +112,7 @@ def worker_broadcast(
             of_host += some
             continue
         group = _as_one(dtype, tuple(kinds[i][1] for i in places))
-        if session.rank:
+        if context.rank:
             flat = group.nothing()
         else:
             flat = group.pack([values[number] for number in some], np.float64(1))
@@ -118,14 +120,14 @@ def worker_broadcast(
             flat = transport.broadcast(flat, 0)
         results.update(zip(some, group.unpack(flat), strict=True))
     if of_host:
-        left = session.leave({number: values[number] for number in of_host if values})
-        windows = session.comm.exchange(left)[0]
-        if session.rank:
-            found = [_own(session.array(windows[number])) for number in of_host]
+        left = context.leave({number: values[number] for number in of_host if values})
+        windows = context.comm.exchange(left)[0]
+        if context.rank:
+            found = [_own(context.array(windows[number])) for number in of_host]
             results.update(zip(of_host, found, strict=True))
     jax.wait(list(results.values()))
-    if session.rank:
-        _store(session, results)
+    if context.rank:
+        _store(context, results)
 
 
 @lru_cache(maxsize=16)
@@ -138,17 +140,17 @@ def _as_one(dtype: str, shapes: Shapes) -> Group:
 
 def master_all_gather(numbers: list[int]) -> list[np.ndarray]:
     """Give every rank the values of all, along the first axis; return copies."""
-    _leave_homes(SESSION, numbers)
+    _leave_homes(SESSION.context, numbers)
     results = SESSION.run(worker_all_gather, numbers)[0]
     return [np.array(result) for result in results]
 
 
-def worker_all_gather(session: Session, numbers: list[int]) -> list[Any] | None:
+def worker_all_gather(context: RankContext, numbers: list[int]) -> list[Any] | None:
     """Take the other ranks' values, and give them this rank's."""
-    buffers = _prepare(session)
-    values, variables = _values(session, numbers), _variables(session, numbers)
+    buffers = _prepare(context)
+    values, variables = _values(context, numbers), _variables(context, numbers)
     mine = {number: value.shape for number, value in values.items()}
-    by_rank = session.comm.exchange(mine)
+    by_rank = context.comm.exchange(mine)
     shapes = {number: [of_rank[number] for of_rank in by_rank] for number in numbers}
     for number in numbers:
         if len({shape[1:] for shape in shapes[number]}) > 1:
@@ -169,16 +171,16 @@ def worker_all_gather(session: Session, numbers: list[int]) -> list[Any] | None:
             whole = transport.all_gather(flat, whole)
         results.update(zip(some, rows.unpack(whole), strict=True))
     if of_host:
-        left = session.leave({number: values[number] for number in of_host})
+        left = context.leave({number: values[number] for number in of_host})
         for number, windows in zip(
             of_host,
-            zip(*(w.values() for w in session.comm.exchange(left)), strict=True),
+            zip(*(w.values() for w in context.comm.exchange(left)), strict=True),
             strict=True,
         ):
-            results[number] = _own(np.concatenate(list(map(session.array, windows))))
+            results[number] = _own(np.concatenate(list(map(context.array, windows))))
     jax.wait(list(results.values()))
-    _store(session, results)
-    return None if session.rank else [results[number] for number in numbers]
+    _store(context, results)
+    return None if context.rank else [results[number] for number in numbers]
 
 
 _as_rows = lru_cache(maxsize=16)(make_rows)
@@ -187,24 +189,24 @@ _as_rows = lru_cache(maxsize=16)(make_rows)
 # -- variables of a rank
 
 
-def _prepare(session: Session) -> DeviceBuffers:
+def _prepare(context: RankContext) -> DeviceBuffers:
     """Return the rank's buffers, with JAX ready for values of 64 bits."""
     import jax
 
     config: Any = jax.config
     if not config.jax_enable_x64:  # no function may have needed it on this rank
         config.update("jax_enable_x64", True)
-    assert session.device_buffers is not None
-    return session.device_buffers
+    assert context.device_buffers is not None
+    return context.device_buffers
 
 
-def _variables(session: Session, numbers: list[int]) -> dict[int, SharedVariable]:
-    return {number: session.registry.variables[number] for number in numbers}
+def _variables(context: RankContext, numbers: list[int]) -> dict[int, SharedVariable]:
+    return {number: context.registry.variables[number] for number in numbers}
 
 
-def _values(session: Session, numbers: list[int]) -> dict[int, Any]:
+def _values(context: RankContext, numbers: list[int]) -> dict[int, Any]:
     """Return values by number, on this rank's device."""
-    variables = _variables(session, numbers)
+    variables = _variables(context, numbers)
     return {number: jax.get_value(var) for number, var in variables.items()}
 
 
@@ -225,19 +227,19 @@ def _own(value: Any) -> Any:
     return value
 
 
-def _store(session: Session, results: dict[int, Any]) -> None:
+def _store(context: RankContext, results: dict[int, Any]) -> None:
     """Make results the values of variables."""
     for number, value in results.items():
-        session.registry.forget_rows(number)
-        jax.set_value(session.registry.variables[number], value)
-    if session.rank:
-        _leave_homes(session, list(results))
+        context.registry.forget_rows(number)
+        jax.set_value(context.registry.variables[number], value)
+    if context.rank:
+        _leave_homes(context, list(results))
 
 
-def _leave_homes(session: Session, numbers: list[int]) -> None:
+def _leave_homes(context: RankContext, numbers: list[int]) -> None:
     """Give back the shared memory that values had.
 
     The master does that first: what has no home there gets a new one on all ranks.
     """
     for number in numbers:
-        session.homes.forget(number)
+        context.homes.forget(number)

@@ -14,8 +14,9 @@ from pytensor.tensor.type import DenseTensorType
 
 from ..engines import host
 from ..memory.partition import Selection, count, cuts, select
-from ..ranks.session import SESSION, Session
-from ..reduce_ops import REDUCE_OPS, check_dtype, check_op, check_shapes
+from ..ranks.context import RankContext
+from ..ranks.session import SESSION
+from ..reduce_ops import REDUCE_OPS, ReduceOp, check_dtype, check_op, check_shapes
 from .data import Data
 
 Vars: TypeAlias = SharedVariable | Sequence[SharedVariable]
@@ -110,10 +111,10 @@ def stage_values(given: Sequence, checked: Sequence) -> list:
     ]
 
 
-def store(session: Session, number: int, value: Any) -> None:
+def store(context: RankContext, number: int, value: Any) -> None:
     """Make a copy of `value` the value of a variable on this rank."""
-    session.registry.forget_rows(number)
-    host.set_value(session.registry.variables[number], copy_value(value))
+    context.registry.forget_rows(number)
+    host.set_value(context.registry.variables[number], copy_value(value))
 
 
 def copy_value(value: Any) -> Any:
@@ -139,7 +140,7 @@ def check_tensors(variables: list[SharedVariable], rows: bool = False) -> None:
             raise ValueError(f"{var} has no rows: it has no dimensions")
 
 
-def check_reduction(what: str, variables: list[SharedVariable], op: str) -> None:
+def check_reduction(what: str, variables: list[SharedVariable], op: ReduceOp) -> None:
     """Raise unless `op` can combine the values of all variables."""
     check_op(op, REDUCE_OPS, what)
     check_tensors(variables)

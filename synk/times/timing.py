@@ -11,16 +11,23 @@ and touched for the first time in it. JAX compiles for every shape of the argume
 from __future__ import annotations
 
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    from .tracing import Tracer
+from .tracing import Event, Tracer
 
 ROWS, COMPUTE, COMMON, WAIT, REDUCE = range(5)
 """Taking rows; computing on them; computing what no row enters, which every rank does;
 waiting for other ranks; copying to buffers and reducing."""
 
 PHASES = ("rows", "compute", "common", "wait", "reduce")
+
+
+class Timed(NamedTuple):
+    """How long a serial run took."""
+
+    seconds: float
+    rows: int
+    cores: int
 
 
 class Times:
@@ -94,7 +101,7 @@ class Times:
         now = perf_counter()
         self.seconds[phase] += now - self._last
         if self.tracer is not None:
-            self.tracer.add(PHASES[phase], self, self._last, now, detail)
+            self._trace(PHASES[phase], self._last, now, detail)
         self._last = now
 
     def move(self, seconds: float, phase: int, to: int) -> None:
@@ -107,8 +114,8 @@ class Times:
         now = perf_counter()
         self.seconds[phase] += now - self._last
         if self.tracer is not None:
-            self.tracer.add(PHASES[phase], self, self._last, now, detail)
-            self.tracer.add("call", self, self._began, now)
+            self._trace(PHASES[phase], self._last, now, detail)
+            self._trace("call", self._began, now)
         self._last = now
         if self.is_fresh:
             assert self._before is not None
@@ -119,6 +126,30 @@ class Times:
         else:
             self.counted += 1
             self.rows += self.share
+
+    def _trace(self, name: str, start: float, end: float, detail: Any = None) -> None:
+        """Leave an event of a call in the trace that is on.
+
+        Parameters
+        ----------
+        name : str
+            A phase, or what encloses phases.
+        start, end : float
+        detail : int, optional
+            The stage that was computed, or the bytes that were reduced.
+        """
+        assert self.tracer is not None
+        args: dict[str, Any] = {"function": self.label}
+        if name in ("call", "rows"):
+            args["rows"] = self.share
+            args["bytes"] = self.share * self.row_bytes
+        elif name in ("compute", "common"):
+            name = "compute"
+            if detail is not None:
+                args["stage"] = detail
+        elif detail is not None:
+            args["bytes"] = detail
+        self.tracer.keep(Event(name, "call", start, end, args))
 
     def returned(
         self,
@@ -139,8 +170,8 @@ class Times:
         """
         now = perf_counter()
         if self.tracer is not None:
-            self.tracer.add("wait", self, self._last, joined)
-            self.tracer.add(what, self, start, now)
+            self._trace("wait", self._last, joined)
+            self._trace(what, start, now)
         wait = joined - self._last
         # Those of a launch that failed are none of this one's.
         skipped = [ended - began for began, ended in self._skipped if began >= start]

@@ -14,6 +14,7 @@ from pytensor.graph.basic import Variable
 from .. import updates as rules
 from ..call.function import Function, function
 from ..ops import grad
+from ..reduce_ops import ReduceOp
 
 
 def train_function(
@@ -125,7 +126,7 @@ def _check_params(params: Any) -> list[SharedVariable]:
     return params
 
 
-def _check_loss(inputs: Sequence, output: Any, ours: dict) -> tuple[Variable, str]:
+def _check_loss(inputs: Sequence, output: Any, ours: dict) -> tuple[Variable, ReduceOp]:
     """Return the loss, and by which op its gradients are those over all rows."""
     loss = output[0] if isinstance(output, tuple) and output else output
     if not isinstance(loss, Variable):

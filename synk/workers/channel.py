@@ -1,7 +1,7 @@
 """The channel: one message to all ranks, one reply from each.
 
 A message is a module-level function and its arguments; every rank calls it as
-``work(session, *args)``. The master is a rank like the others: see `Session.run`.
+``work(context, *args)``. The master is a rank like the others: see `Session.run`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class MasterChannel:
         self._large: Segment | None = None
 
     def launch(self, work: Callable, args: tuple, notices: tuple) -> None:
-        """Send ``work(session, *args)`` to ranks 1 and up.
+        """Send ``work(context, *args)`` to ranks 1 and up.
 
         An interrupt at any point leaves a state that `join` can finish: before the
         command number is written nothing was sent; afterwards `_pending` is right and

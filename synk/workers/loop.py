@@ -9,16 +9,33 @@ import signal
 import sys
 import threading
 import traceback
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import cloudpickle
 
 from ..errors import Aborted, RemoteError, RemoteTraceback
 from .channel import WorkerChannel
+from .control import Control
 
-if TYPE_CHECKING:
-    from ..ranks.session import Session
-    from .control import Control
+
+class Rank(Protocol):
+    """What the loop needs of the rank that it serves; see `ranks.context`."""
+
+    control: Control
+    activity: str
+
+    def forget(self, notices: Sequence) -> None:
+        """Forget what the user's script has given up."""
+
+    def execute(self, work: Callable, args: Sequence) -> Any:
+        """Run a command on this rank."""
+
+    def abort(self) -> None:
+        """Have all ranks stop the command that is being run: this one has failed."""
+
+    def where(self, work: Callable | None) -> str:
+        """Say where we are, for the note on an exception."""
 
 
 class Failure:
@@ -75,35 +92,32 @@ class Interruptible:
             raise KeyboardInterrupt
 
 
-def serve(session: Session, channel: WorkerChannel) -> None:
+def serve(rank: Rank, channel: WorkerChannel) -> None:
     """Run the commands of the master for ever."""
     _settle()
-    interruptible = Interruptible(session.control)
+    interruptible = Interruptible(rank.control)
     while True:
         channel.wait(lambda: None)
         work, reply = None, None
         try:
             work, args, notices = channel.read()
-            session.take_notice(notices)
-            session.activity = ""
+            rank.forget(notices)
+            rank.activity = ""
             try:
                 interruptible.armed = True
                 # The signal may have come before: the master aborts, then signals.
-                if session.control.aborted:
+                if rank.control.aborted:
                     raise Aborted
-                if session.tracer is None:
-                    reply = work(session, *args)
-                else:
-                    reply = session.tracer.follow(work, session, *args)
+                reply = rank.execute(work, args)
             finally:
                 interruptible.armed = False
         except BaseException as error:
-            session.abort()
-            reply = Failure(error, session.where(work))
+            rank.abort()
+            reply = Failure(error, rank.where(work))
         try:
             channel.reply(reply)
         except Exception as error:
-            channel.reply(Failure(error, session.where(work)))
+            channel.reply(Failure(error, rank.where(work)))
 
 
 def _settle() -> None:

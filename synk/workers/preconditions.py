@@ -6,24 +6,19 @@ import numbers
 import operator
 import os
 import sys
-from typing import TYPE_CHECKING
 
 from ..errors import StateError
-
-if TYPE_CHECKING:
-    from ..ranks.session import Session
 
 _MOVE = "call synk.fork() earlier, before anything that"
 
 
-def check_can_fork(session: Session) -> None:
+def check_can_fork(state: str, rank: int, size: int) -> None:
     """Raise StateError unless this process can be forked now."""
-    if session.state == "worker":
-        raise StateError(f"this is rank {session.rank}, a worker: it cannot fork ranks")
-    if session.state in ("running", "broken"):
+    if state == "worker":
+        raise StateError(f"this is rank {rank}, a worker: it cannot fork ranks")
+    if state in ("running", "broken"):
         raise StateError(
-            f"synk is forked already, with {session.size} ranks;"
-            " call synk.close() first"
+            f"synk is forked already, with {size} ranks; call synk.close() first"
         )
     if sys.platform != "linux":
         raise StateError(

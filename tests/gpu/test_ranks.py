@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 
 import numpy as np
@@ -36,10 +35,10 @@ from test_device_collectives import (  # noqa: F401
 
 import synk
 from synk.comm.nccl import NcclTransport
+from synk.ranks import context as context_module
 from synk.ranks.session import SESSION
 from synk.workers.gpus import find_gpus
 
-SESSION_MODULE = sys.modules["synk.ranks.session"]  # beside the function of that name
 OPS = {"sum": np.sum, "prod": np.prod, "min": np.min, "max": np.max}
 DTYPES = (
     *("float16", "bfloat16", "float32", "float64", "int8", "int32", "int64"),
@@ -54,7 +53,7 @@ class WatchedNccl(Watched, NcclTransport):
 @pytest.fixture(autouse=True)
 def watched(monkeypatch):
     """Have tests that were written for a stand-in watch NCCL."""
-    monkeypatch.setattr(SESSION_MODULE, "NcclTransport", WatchedNccl)
+    monkeypatch.setattr(context_module, "NcclTransport", WatchedNccl)
 
 
 def spread(n):
@@ -68,23 +67,23 @@ def values_of(rank, dtype, length):
     return ((np.arange(length) + rank) % 3 + 1).astype(dtype)
 
 
-def worker_collectives(session, dtype, length):
+def worker_collectives(context, dtype, length):
     """Return what every collective gives on this rank, by name."""
     import jax
     import jax.numpy as jnp
 
     jax.config.update("jax_enable_x64", True)
-    transport = session.device_buffers.transport()
+    transport = context.device_buffers.transport()
 
     def mine():
-        return jnp.asarray(values_of(session.rank, dtype, length))
+        return jnp.asarray(values_of(context.rank, dtype, length))
 
     found = {f"all_reduce {op}": transport.all_reduce(mine(), op) for op in OPS}
-    root = session.size - 1
+    root = context.size - 1
     for op in OPS:
         found[f"reduce {op}"] = transport.reduce(mine(), op, root)
     found["broadcast"] = transport.broadcast(mine(), root)
-    room = jnp.zeros(session.size * length, dtype)
+    room = jnp.zeros(context.size * length, dtype)
     found["all_gather"] = transport.all_gather(mine(), room)
     return {
         name: None if value is None else np.asarray(value).astype("float64")
@@ -161,13 +160,13 @@ def test_a_rank_that_dies_ends_the_call_of_the_others():
             f(np.ones(4))
 
 
-def worker_die_in_all_reduce(session):
+def worker_die_in_all_reduce(context):
     """Wait on the GPU for rank 1, which dies before it comes."""
-    if session.rank == 1:
+    if context.rank == 1:
         time.sleep(0.5)
         os.kill(os.getpid(), signal.SIGKILL)
     import jax
 
     from synk.engines.jax import wait
 
-    wait([session.device_buffers.transport().all_reduce(jax.numpy.ones(5), "sum")])
+    wait([context.device_buffers.transport().all_reduce(jax.numpy.ones(5), "sum")])

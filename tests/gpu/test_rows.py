@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 
 import numpy as np
@@ -29,9 +28,8 @@ from test_rows_to_device import (  # noqa: F401  the same, with CUDA's copies
 import synk
 from synk.memory import device_rows, to_device
 from synk.memory.cuda import CudaCopier
+from synk.ranks import context as context_module
 from synk.ranks.session import SESSION
-
-SESSION_MODULE = sys.modules["synk.ranks.session"]  # beside the function of that name
 
 
 class WatchedCopier(CudaCopier):
@@ -70,7 +68,7 @@ class WatchedCopier(CudaCopier):
 @pytest.fixture(autouse=True)
 def watched(monkeypatch):
     """Have the tests that were written for a stand-in watch CUDA, one GPU for all."""
-    monkeypatch.setattr(SESSION_MODULE, "CudaCopier", WatchedCopier)
+    monkeypatch.setattr(context_module, "CudaCopier", WatchedCopier)
     monkeypatch.setattr("test_rows_to_device.LateCopier", WatchedCopier)
     monkeypatch.setattr(
         "test_jax_engine.session_of", lambda n: synk.session(devices=[0] * n)
@@ -101,5 +99,5 @@ def test_functions_read_rows_that_have_arrived(monkeypatch):
             np.testing.assert_array_equal(np.transpose(found), [expected, expected])
             found = f.run(runs + mixed, argument)
             np.testing.assert_array_equal(found, [expected, expected])
-        assert SESSION.to_device is not None
-        assert SESSION.to_device.is_pinned(data.data)
+        assert SESSION.context.to_device is not None
+        assert SESSION.context.to_device.is_pinned(data.data)

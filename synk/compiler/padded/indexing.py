@@ -16,14 +16,14 @@ from pytensor.tensor.subtensor import (
     Subtensor,
 )
 
-from ..domain import Refused, Same
+from ..domain import Refused, Replicated
 from ..rules.indexing import Index, before_3_1, layout_of
 from .sizes import of_sizes, one_length
 from .walk import Padded, Padder, aligned, check_spread, constant_of, rule
 
 
 def _index(node: Apply, first: int) -> Index:
-    return Index(node, first, [Same()] * len(node.inputs))
+    return Index(node, first, [Replicated()] * len(node.inputs))
 
 
 def _is_all(padder: Padder, index: Index, state: Padded) -> bool:

@@ -14,7 +14,7 @@ from pytensor.tensor.elemwise import CAReduce, Elemwise
 from pytensor.tensor.extra_ops import CumOp
 from pytensor.tensor.sort import ArgSortOp, SortOp
 
-from ...reduce_ops import identity
+from ...reduce_ops import ReduceOp, identity
 from ..axes import apart
 from ..domain import Refused
 from ..lengths import ONE
@@ -75,7 +75,7 @@ def _nothing(kind: type, dtype: np.dtype) -> Any:
     raise Refused("is not known to have a value that changes nothing")
 
 
-def _extreme(op: str, dtype: np.dtype) -> Any:
+def _extreme(op: ReduceOp, dtype: np.dtype) -> Any:
     if dtype.kind == "b":
         return op == "min"
     if dtype.kind == "c":

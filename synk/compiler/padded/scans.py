@@ -137,9 +137,9 @@ def _fixpoint(
             found = [step.found.get(var) for var in state.news]
             if any((padded is None) is not (state.padded is None) for padded in found):
                 raise Refused("carries rows, and starts with something of fixed length")
-            common = aligned([state.padded, *found])
-            stays = stays and common == state.padded
-            state.padded = common
+            common_power = aligned([state.padded, *found])
+            stays = stays and common_power == state.padded
+            state.padded = common_power
         if stays:
             return step, list(stand_ins.values())
     raise Refused("carries rows in another order at every step")

@@ -13,7 +13,15 @@ from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.type import DenseTensorType
 
 from ..by_class import entry_for
-from ..domain import Position, Refused, Rows, Same, Value, flat, plain
+from ..domain import (
+    Position,
+    Refused,
+    Replicated,
+    Sharded,
+    Value,
+    is_replicated,
+    unlisted,
+)
 
 Rule = Callable[[Apply, list[Value]], Any]
 """Takes a node and what its inputs are; returns what its outputs are, or one output."""
@@ -52,9 +60,9 @@ def _any_function(node: Apply, values: list[Value]) -> list[Value]:
     """An Op of which nothing is known computes the same from the same."""
     if any(isinstance(var.type, RandomType) for var in node.inputs):
         raise Refused("draws at random, and each rank has a stream of its own")
-    if not all(flat(plain(value)) for value in values):
+    if not all(is_replicated(unlisted(value)) for value in values):
         raise Refused("is not known to work row by row")
-    return [Same() for _ in node.outputs]
+    return [Replicated() for _ in node.outputs]
 
 
 def literal(var: Variable) -> Value:
@@ -63,10 +71,10 @@ def literal(var: Variable) -> Value:
         data = np.asarray(var.data)
         if data.size and data.dtype.kind in "biuf" and (data == data.flat[0]).all():
             number = float(data.flat[0])
-            return Same(0 if number else None, number=number)
+            return Replicated(0 if number else None, number=number)
     elif isinstance(var, Constant) and isinstance(var.data, (int, float, np.number)):
-        return Same(0 if var.data else None, number=float(var.data))
-    return Same()
+        return Replicated(0 if var.data else None, number=float(var.data))
+    return Replicated()
 
 
 def check_spread(
@@ -78,7 +86,7 @@ def check_spread(
     not of all. Axes are counted from the last.
     """
     for var, value in zip(variables, values, strict=True):
-        if isinstance(value, (Rows, Position)) or var.type.ndim < -axis:
+        if isinstance(value, (Sharded, Position)) or var.type.ndim < -axis:
             continue
         if var.type.shape[axis] != 1:
             raise Refused(

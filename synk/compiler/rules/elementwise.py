@@ -11,26 +11,27 @@ from pytensor.graph.basic import Apply
 from pytensor.scalar import math as psm
 from pytensor.tensor.elemwise import Elemwise
 
+from ...reduce_ops import ReduceOp
 from ..domain import (
-    Fold,
     Listed,
+    Partial,
     Position,
     Refused,
-    Rows,
-    Same,
+    Replicated,
+    Sharded,
     Trail,
     Unknown,
     Value,
     counted,
     describe,
-    flat,
     independent,
     inverse,
+    is_replicated,
     negated,
-    pick,
-    plain,
     product,
+    selected,
     total,
+    unlisted,
 )
 from .base import check_spread, is_short, rule
 
@@ -46,10 +47,10 @@ def elemwise(node: Apply, values: list[Value]) -> Value:
         if isinstance(value, Unknown):
             return value
     kinds = {type(value) for value in values}
-    if Listed in kinds and kinds <= {Listed, Same}:
+    if Listed in kinds and kinds <= {Listed, Replicated}:
         return _entrywise(node, values, scalar_rule)
     for value in values:
-        if isinstance(value, (Rows, Position)):
+        if isinstance(value, (Sharded, Position)):
             axis = value.axis - node.outputs[0].type.ndim
             check_spread(node.inputs, values, axis)
     return scalar_rule(node, values)
@@ -105,8 +106,8 @@ _INCREASING = {
 
 
 def _increasing(node: Apply, values: list[Value]) -> Value:
-    (value,) = map(plain, values)
-    if isinstance(value, Fold) and value.op in ("max", "min"):
+    (value,) = map(unlisted, values)
+    if isinstance(value, Partial) and value.op in ("max", "min"):
         return value
     # Not so exp(a + b) = exp(a) * exp(b): one may be infinite, and their product not.
     return independent(values)
@@ -125,7 +126,7 @@ def _sub(node: Apply, values: list[Value]) -> Value:
         return found
     _refuse_short(node, values)
     _refuse_unsigned(node, values)
-    return total([first, negated(plain(second))])
+    return total([first, negated(unlisted(second))])
 
 
 def _counted(node: Apply, values: list[Value], signs: list[int]) -> Value | None:
@@ -137,19 +138,21 @@ def _counted(node: Apply, values: list[Value], signs: list[int]) -> Value | None
 
 def _neg(node: Apply, values: list[Value]) -> Value:
     _refuse_unsigned(node, values)
-    return negated(plain(values[0]))
+    return negated(unlisted(values[0]))
 
 
 def _refuse_unsigned(node: Apply, values: list[Value]) -> None:
     # -3 is 253 where there are no negative numbers: as a sum it is right again when
     # the ranks' sums are added, but not after a cast.
     is_unsigned = node.outputs[0].type.numpy_dtype.kind == "u"
-    if is_unsigned and any(isinstance(value, Fold) for value in values):
+    if is_unsigned and any(isinstance(value, Partial) for value in values):
         raise Refused("subtracts unsigned integers, which wrap around below zero")
 
 
 def _refuse_short(node: Apply, values: list[Value]) -> None:
-    if is_short(node.outputs[0]) and any(isinstance(value, Fold) for value in values):
+    if is_short(node.outputs[0]) and any(
+        isinstance(value, Partial) for value in values
+    ):
         raise Refused("computes with short integers, which wrap around")
 
 
@@ -177,30 +180,30 @@ def _second(node: Apply, values: list[Value]) -> Value:
             raise Refused("takes the shape of what is not understood")
         return value
     if isinstance(like, Trail):
-        value, like_ndim = plain(value), node.inputs[0].type.ndim
+        value, like_ndim = unlisted(value), node.inputs[0].type.ndim
         repeated = node.inputs[1]
         of_row = repeated.type.ndim == like_ndim and repeated.type.shape[0] != 1
-        if of_row or not isinstance(value, Same):
+        if of_row or not isinstance(value, Replicated):
             raise Refused(f"repeats {describe(value)} for each row")
         return replace(like, one=value, rest=value, place="all")
     if isinstance(like, Position):
-        like = Rows(like.axis, 0, like.length)
-    if isinstance(like, Rows):
-        value = plain(value)
-        if isinstance(value, Fold):
+        like = Sharded(like.axis, 0, like.length)
+    if isinstance(like, Sharded):
+        value = unlisted(value)
+        if isinstance(value, Partial):
             raise Refused(f"repeats {describe(value)} for each row")
         # With the shape of `like`, but nothing of the order in which its rows are.
-        return pick([replace(like, power=None, layout=None), value])
-    return plain(value)
+        return selected([replace(like, power=None, layout=None), value])
+    return unlisted(value)
 
 
 def _switch(node: Apply, values: list[Value]) -> Value:
-    condition, *branches = map(plain, values)
-    chosen = pick(branches)
-    if flat(condition):
+    condition, *branches = map(unlisted, values)
+    chosen = selected(branches)
+    if is_replicated(condition):
         return chosen
-    if isinstance(condition, Rows) and isinstance(chosen, (Rows, Same)):
-        return pick([replace(condition, power=None), *branches])
+    if isinstance(condition, Sharded) and isinstance(chosen, (Sharded, Replicated)):
+        return selected([replace(condition, power=None), *branches])
     raise Refused(f"chooses by {describe(condition)}")
 
 
@@ -209,7 +212,7 @@ def _cast(node: Apply, values: list[Value]) -> Value:
     source, target = (
         np.dtype(var.type.dtype) for var in (node.inputs[0], node.outputs[0])
     )
-    if flat(value):
+    if is_replicated(value):
         return _cast_number(value, target)
     integers = source.kind in "iu" and target.kind in "iu"
     wide = integers and target.itemsize >= min(source.itemsize, 4)
@@ -217,36 +220,38 @@ def _cast(node: Apply, values: list[Value]) -> Value:
         return value if wide else independent(values)
     if source == target or (target.kind in "fc" and source.kind in "biufc"):
         return value  # exact, or to rounding
-    if wide and (target.kind == source.kind or isinstance(value, (Same, Rows))):
+    if wide and (
+        target.kind == source.kind or isinstance(value, (Replicated, Sharded))
+    ):
         return value
-    if source.kind == "b" and value in (Fold("max"), Fold("min")):
+    if source.kind == "b" and value in (Partial("max"), Partial("min")):
         return value
     return independent(values)
 
 
 def _cast_number(value: Value, target: np.dtype) -> Value:
-    if not isinstance(value, Same) or value.number is None:
+    if not isinstance(value, Replicated) or value.number is None:
         return value
     with np.errstate(all="ignore"):
         number = float(np.asarray(value.number).astype(target).real)
-    return Same(0 if number else None, number=number)
+    return Replicated(0 if number else None, number=number)
 
 
-def _extremes(op: str) -> ScalarRule:
+def _extremes(op: ReduceOp) -> ScalarRule:
     """Return the rule for the larger, or the smaller, of two values."""
 
     def extreme(node: Apply, values: list[Value]) -> Value:
-        values = [plain(value) for value in values]
-        if all(isinstance(value, Same) and value.exact for value in values):
+        values = [unlisted(value) for value in values]
+        if all(isinstance(value, Replicated) and value.exact for value in values):
             return values[0]  # n and n again
-        if all(value == Fold(op) or flat(value) for value in values):
-            return Fold(op) if Fold(op) in values else Same()
+        if all(value == Partial(op) or is_replicated(value) for value in values):
+            return Partial(op) if Partial(op) in values else Replicated()
         return independent(values)
 
     return extreme
 
 
-def _logical(op: str) -> ScalarRule:
+def _logical(op: ReduceOp) -> ScalarRule:
     """Return the rule for `or` and `and`: of bools, the maximum and minimum."""
     extreme = _extremes(op)
 
@@ -259,18 +264,18 @@ def _logical(op: str) -> ScalarRule:
 
 
 def _invert(node: Apply, values: list[Value]) -> Value:
-    value = plain(values[0])
+    value = unlisted(values[0])
     is_bool = node.outputs[0].type.dtype == "bool"
-    if is_bool and value in (Fold("max"), Fold("min")):
+    if is_bool and value in (Partial("max"), Partial("min")):
         return negated(value)
     return independent(values)
 
 
 def _linear(node: Apply, values: list[Value]) -> Value:
-    value = plain(values[0])
-    if isinstance(value, (Rows, Same)) or value == Fold("prod"):
+    value = unlisted(values[0])
+    if isinstance(value, (Sharded, Replicated)) or value == Partial("prod"):
         return value
-    if isinstance(value, Fold) and value.op == "sum":
+    if isinstance(value, Partial) and value.op == "sum":
         return value
     return independent(values)
 
@@ -281,36 +286,38 @@ def _identity(node: Apply, values: list[Value]) -> Value:
 
 def _abs(node: Apply, values: list[Value]) -> Value:
     """Of a product the product of absolutes; of what is scaled by n, scaled by n."""
-    value = plain(values[0])
-    if isinstance(value, Same):
-        return Same(value.power)
-    return value if isinstance(value, Rows) or _is_prod(value) else independent(values)
+    value = unlisted(values[0])
+    if isinstance(value, Replicated):
+        return Replicated(value.power)
+    return (
+        value if isinstance(value, Sharded) or _is_prod(value) else independent(values)
+    )
 
 
 def _sqr(node: Apply, values: list[Value]) -> Value:
-    value = plain(values[0])
-    if isinstance(value, (Rows, Same)) or _is_prod(value):
+    value = unlisted(values[0])
+    if isinstance(value, (Sharded, Replicated)) or _is_prod(value):
         return product([value, value])
     return independent(values)
 
 
 def _pow(node: Apply, values: list[Value]) -> Value:
-    base, exponent = map(plain, values)
-    power = exponent.number if isinstance(exponent, Same) else None
+    base, exponent = map(unlisted, values)
+    power = exponent.number if isinstance(exponent, Replicated) else None
     whole = power is not None and power == int(power) and 1 <= power <= 8
     if power is not None and whole:
-        scaled = isinstance(base, (Rows, Same)) and base.power not in (0, None)
+        scaled = isinstance(base, (Sharded, Replicated)) and base.power not in (0, None)
         if scaled or _is_prod(base):
             return product([base] * int(power))
     return independent(values)
 
 
 def _is_prod(value: Value) -> bool:
-    return isinstance(value, Fold) and value.op == "prod"
+    return isinstance(value, Partial) and value.op == "prod"
 
 
 def _real_or_conj(node: Apply, values: list[Value]) -> Value:
-    value = plain(values[0])
+    value = unlisted(values[0])
     if _is_prod(value):
         return independent(values)
     return _linear(node, values)

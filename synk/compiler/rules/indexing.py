@@ -19,21 +19,21 @@ from pytensor.tensor.subtensor import (
 from pytensor.tensor.type_other import MakeSlice, SliceType
 
 from ..domain import (
-    Fold,
     Listed,
+    Partial,
     Position,
     Refused,
-    Rows,
-    Same,
+    Replicated,
+    Sharded,
     Trail,
     Value,
     align,
     describe,
-    flat,
     independent,
-    pick,
-    plain,
+    is_replicated,
+    selected,
     total,
+    unlisted,
 )
 from ..lengths import Length, size
 from . import trails
@@ -71,8 +71,8 @@ class Index:
     def value(self, entry: Any) -> Value:
         """Return what a part of the index is."""
         if isinstance(entry, int):
-            return Same(0 if entry else None, number=float(entry))
-        return plain(self._known.get(entry, Same()))
+            return Replicated(0 if entry else None, number=float(entry))
+        return unlisted(self._known.get(entry, Replicated()))
 
     @property
     def arrays(self) -> list[Variable]:
@@ -88,10 +88,10 @@ class Index:
             None if part is None else self.value(part)
             for part in (entry.start, entry.stop, entry.step)
         )
-        stops = isinstance(stop, Same) and stop.exact and length == "n"
+        stops = isinstance(stop, Replicated) and stop.exact and length == "n"
         return (
-            (start is None or (isinstance(start, Same) and start.number == 0))
-            and (step is None or (isinstance(step, Same) and step.number == 1))
+            (start is None or (isinstance(start, Replicated) and start.number == 0))
+            and (step is None or (isinstance(step, Replicated) and step.number == 1))
             and (stop is None or stops)
         )
 
@@ -102,7 +102,7 @@ class Index:
             found = None if part is None else self.value(part)
             if found is None:
                 return None
-            if not isinstance(found, Same) or found.number is None:
+            if not isinstance(found, Replicated) or found.number is None:
                 raise Refused("takes some of the rows")
             return int(found.number)
 
@@ -119,7 +119,7 @@ class Index:
         if not isinstance(entry, slice) or (entry.start, entry.stop) != (None, None):
             return False
         step = None if entry.step is None else self.value(entry.step)
-        return isinstance(step, Same) and step.number == -1
+        return isinstance(step, Replicated) and step.number == -1
 
     def check_fixed(self, but: int | None = None) -> None:
         """Raise unless the entries, of all other axes, are the same on every rank."""
@@ -132,10 +132,10 @@ class Index:
                 else (entry,)
             )
             for part in parts:
-                if part is not None and not flat(self.value(part)):
+                if part is not None and not is_replicated(self.value(part)):
                     raise Refused(f"takes as an index {describe(self.value(part))}")
 
-    def taken(self, rows: Rows) -> Rows:
+    def taken(self, rows: Sharded) -> Sharded:
         """Return the rows as they are taken; raise unless it is all of them."""
         self.check_fixed(but=rows.axis)
         if self.is_all(rows.axis, rows.length):
@@ -149,7 +149,7 @@ class Index:
         return [i for i, entry in enumerate(self.entries) if isinstance(entry, slice)]
 
 
-def reversed_rows(rows: Rows) -> Rows:
+def reversed_rows(rows: Sharded) -> Sharded:
     """Return rows from the last to the first."""
     if rows.layout is None:
         return rows
@@ -193,7 +193,7 @@ def subtensor(node: Apply, values: list[Value]) -> Value:
         return _sublist(index, value)
     if isinstance(value, Position):
         raise Refused(f"takes some of {describe(value)}")
-    if isinstance(value, Rows):
+    if isinstance(value, Sharded):
         taken = index.taken(value)
         return replace(taken, axis=index.kept().index(value.axis))
     index.check_fixed()
@@ -209,7 +209,7 @@ def _sublist(index: Index, value: Listed) -> Value:
         found = None if part is None else index.value(part)
         if found is None:
             return None
-        if not isinstance(found, Same) or found.number is None:
+        if not isinstance(found, Replicated) or found.number is None:
             raise Refused("takes some of a shape, by an index that is not constant")
         return int(found.number)
 
@@ -227,17 +227,17 @@ def inc_subtensor(node: Apply, values: list[Value]) -> Value:
     index = Index(node, 2, values)
     if isinstance(values[0], Trail):
         return _put_into_trail(node, index, values)
-    value, other = map(plain, values[:2])
-    if isinstance(value, Rows):
+    value, other = map(unlisted, values[:2])
+    if isinstance(value, Sharded):
         taken = index.taken(value)
         kept = index.kept()
         back = kept.index(value.axis) - len(kept)
         other = _at(node.inputs[1], other, back, taken)
-        if isinstance(other, Rows) and index.is_reversed(value.axis):
+        if isinstance(other, Sharded) and index.is_reversed(value.axis):
             other = reversed_rows(other)
         return _put(node, value, other)
     index.check_fixed()
-    if isinstance(other, Rows):
+    if isinstance(other, Sharded):
         raise Refused("puts rows into something of fixed length")
     return _put(node, value, other)
 
@@ -250,20 +250,20 @@ def _put_into_trail(node: Apply, index: Index, values: list[Value]) -> Value:
     if node.inputs[1].type.ndim < len(index.kept()) or len(index.arrays) > 1:
         raise Refused(f"changes some of {describe(trail)}")
     sets = node.op.set_instead_of_inc
-    return trails.changed(trail, index.bounds(0), other, pick if sets else total)
+    return trails.changed(trail, index.bounds(0), other, selected if sets else total)
 
 
 def _put(node: Apply, value: Value, other: Value) -> Value:
-    return (pick if node.op.set_instead_of_inc else total)([value, other])
+    return (selected if node.op.set_instead_of_inc else total)([value, other])
 
 
-def _at(var: Variable, other: Value, back: int, rows: Rows) -> Value:
+def _at(var: Variable, other: Value, back: int, rows: Sharded) -> Value:
     """Check that `other` meets the rows with its own; return it at their axis.
 
     `back` counts the axis from the last one, as broadcasting does.
     """
     ndim = var.type.ndim
-    if isinstance(other, Rows):
+    if isinstance(other, Sharded):
         if other.axis - ndim != back:
             raise Refused("pairs every row with every other row")
         if "?" in (other.length, rows.length):
@@ -279,7 +279,9 @@ def _at(var: Variable, other: Value, back: int, rows: Rows) -> Value:
 @rule(SearchsortedOp)
 def search_sorted(node: Apply, values: list[Value]) -> Value:
     """For each row, its place among what is the same for all."""
-    if not all(flat(plain(value)) for i, value in enumerate(values) if i != 1):
+    if not all(
+        is_replicated(unlisted(value)) for i, value in enumerate(values) if i != 1
+    ):
         raise Refused("looks for places among the rows")
     return independent([values[1]])
 
@@ -291,12 +293,12 @@ def search_sorted(node: Apply, values: list[Value]) -> Value:
 def advanced_subtensor(node: Apply, values: list[Value]) -> Value:
     """Elements of each row, or for each row elements of what is the same for all."""
     index = Index(node, 1, values)
-    value = plain(values[0])
+    value = unlisted(values[0])
     if isinstance(value, Position):
         raise Refused(f"takes some of {describe(value)}")
     place, kept = layout_of(index)
     arrays = _broadcast(index)
-    if isinstance(value, Rows):
+    if isinstance(value, Sharded):
         if isinstance(index.entries[value.axis], slice):
             taken = index.taken(value)
             return replace(taken, axis=kept.index(value.axis))
@@ -306,7 +308,7 @@ def advanced_subtensor(node: Apply, values: list[Value]) -> Value:
     if arrays.rows is None:
         return value
     _refuse_numbers(index)
-    if not isinstance(value, Same):
+    if not isinstance(value, Replicated):
         raise Refused(f"takes for each row some of {describe(value)}")
     axis = place + arrays.ndim + arrays.rows.axis
     return replace(arrays.rows, axis=axis, power=value.power)
@@ -316,13 +318,13 @@ def advanced_subtensor(node: Apply, values: list[Value]) -> Value:
 def advanced_inc_subtensor(node: Apply, values: list[Value]) -> Value:
     """As for reading; where every row adds to places of its own choice, a sum."""
     index = Index(node, 2, values)
-    value, other = map(plain, values[:2])
+    value, other = map(unlisted, values[:2])
     if isinstance(value, Position):
         raise Refused(f"changes {describe(value)}")
     place, kept = layout_of(index)
     arrays = _broadcast(index)
     ndim = len(kept)
-    if isinstance(value, Rows):
+    if isinstance(value, Sharded):
         if isinstance(index.entries[value.axis], slice):
             taken = index.taken(value)
             axis = kept.index(value.axis)
@@ -331,14 +333,14 @@ def advanced_inc_subtensor(node: Apply, values: list[Value]) -> Value:
             taken = value = replace(value, layout=paired.layout)
             axis = place + arrays.ndim + paired.axis
         other = _at(node.inputs[1], other, axis - ndim, taken)
-        if isinstance(other, Rows) and index.is_reversed(value.axis):
+        if isinstance(other, Sharded) and index.is_reversed(value.axis):
             other = reversed_rows(other)
         return _put(node, value, other)
     _check_slices(index)
     if arrays.rows is None:
-        if isinstance(other, Rows):
+        if isinstance(other, Sharded):
             raise Refused("puts rows into something of fixed length")
-        if isinstance(other, Fold) and other.op != "sum":
+        if isinstance(other, Partial) and other.op != "sum":
             raise Refused(f"adds up {describe(other)}, where indices are repeated")
         return _put(node, value, other)
     _refuse_numbers(index)
@@ -346,10 +348,10 @@ def advanced_inc_subtensor(node: Apply, values: list[Value]) -> Value:
         raise Refused("lets the last of the rows win that write to one place")
     back = place + arrays.ndim + arrays.rows.axis - ndim
     other = _at(node.inputs[1], other, back, arrays.rows)
-    if isinstance(other, Fold) or arrays.rows.length == "?":
+    if isinstance(other, Partial) or arrays.rows.length == "?":
         raise Refused(f"adds for each row {describe(other)}")
-    assert isinstance(other, (Rows, Same))
-    return total([value, Fold("sum", other.power)])
+    assert isinstance(other, (Sharded, Replicated))
+    return total([value, Partial("sum", other.power)])
 
 
 class _Arrays:
@@ -362,25 +364,25 @@ class _Arrays:
         Where their rows are; the axis is counted from the last one.
     """
 
-    def __init__(self, ndim: int, rows: Rows | None) -> None:
+    def __init__(self, ndim: int, rows: Sharded | None) -> None:
         self.ndim, self.rows = ndim, rows
 
 
 def _broadcast(index: Index) -> _Arrays:
     arrays = [(var, index.value(var)) for var in index.arrays]
     ndim = max((var.type.ndim for var, _ in arrays), default=0)
-    rows: Rows | None = None
+    rows: Sharded | None = None
     for var, value in arrays:
-        if isinstance(value, (Rows, Position)):
+        if isinstance(value, (Sharded, Position)):
             if isinstance(value, Position):
-                value = Rows(value.axis, 0, value.length, None)
+                value = Sharded(value.axis, 0, value.length, None)
             if value.power or value.length == "?":
                 raise Refused(f"takes as an index {describe(value)}")
             value = replace(value, axis=value.axis - var.type.ndim, power=0)
             if rows is not None and rows.length != value.length:
                 raise Refused("pairs every row with every other row")
             rows = value if rows is None else align([rows, value])
-        elif not flat(value):
+        elif not is_replicated(value):
             raise Refused(f"takes as an index {describe(value)}")
     if rows is not None:
         # numpy would stretch what has length 1 on one rank alone
@@ -388,7 +390,7 @@ def _broadcast(index: Index) -> _Arrays:
     return _Arrays(ndim, rows)
 
 
-def _paired(index: Index, rows: Rows) -> Rows:
+def _paired(index: Index, rows: Sharded) -> Sharded:
     """Check that row i of what is indexed is taken by entry i of the index arrays.
 
     Returns the rows along their axis in the arrays' shape, counted from the last one.
@@ -411,7 +413,7 @@ def _paired(index: Index, rows: Rows) -> Rows:
     return paired
 
 
-def _takes_all(numbers: Position, rows: Rows, whole: Length) -> bool:
+def _takes_all(numbers: Position, rows: Sharded, whole: Length) -> bool:
     """Tell whether there are as many numbers as entries along the rows' axis."""
     if rows.length == numbers.length == "n":
         return True
@@ -432,7 +434,7 @@ def _check_slices(index: Index) -> None:
     for entry in index.entries:
         if isinstance(entry, slice):
             for part in (entry.start, entry.stop, entry.step):
-                if part is not None and not flat(index.value(part)):
+                if part is not None and not is_replicated(index.value(part)):
                     raise Refused(f"takes as an index {describe(index.value(part))}")
 
 

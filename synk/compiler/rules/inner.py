@@ -13,14 +13,14 @@ from ...ops import AllReduce
 from ..domain import (
     Position,
     Refused,
-    Rows,
-    Same,
+    Replicated,
+    Sharded,
     Unknown,
     Value,
     describe,
-    flat,
-    pick,
-    plain,
+    is_replicated,
+    selected,
+    unlisted,
     without_block,
 )
 from ..lengths import Symbol
@@ -32,7 +32,7 @@ from .rowscans import over_rows
 @rule(AllReduce, tolerant=True)
 def all_reduce(node: Apply, values: list[Value]) -> Value:
     """Every rank gets the same, whatever was reduced."""
-    return Same()
+    return Replicated()
 
 
 @rule(OpFromGraph, tolerant=True)
@@ -67,7 +67,7 @@ def _seen_outside(
 def _symbols(value: Value) -> set[Symbol]:
     if isinstance(value, Position) and value.count is not None:
         return value.count.symbols_only()
-    if not isinstance(value, Rows) or value.layout is None:
+    if not isinstance(value, Sharded) or value.layout is None:
         return set()
     return value.layout.blocks.symbols_only()
 
@@ -87,7 +87,7 @@ def scan(node: Apply, values: list[Value]) -> list[Value]:
     op = node.op
     if isinstance(values[0], Unknown):
         return [values[0]] * len(node.outputs)
-    if not isinstance(values[0], Same) or values[0].power:
+    if not isinstance(values[0], Replicated) or values[0].power:
         return over_rows(node, values)
     known: dict[Variable, Value] = {}
     inner = op.inner_inputs
@@ -109,7 +109,7 @@ def scan(node: Apply, values: list[Value]) -> list[Value]:
 
 
 def _is_fixed(value: Value) -> bool:
-    return not isinstance(value, Unknown) and flat(plain(value))
+    return not isinstance(value, Unknown) and is_replicated(unlisted(value))
 
 
 def _states(op: Scan, values: Sequence[Value]) -> list[_State]:
@@ -180,32 +180,32 @@ def _either(values: list[Value]) -> Value:
     for value in values:
         if isinstance(value, Unknown):
             return value
-    rows = [isinstance(value, Rows) for value in values]
+    rows = [isinstance(value, Sharded) for value in values]
     if any(rows) and not all(rows):
         raise Refused("carries rows, and starts with something of fixed length")
-    value = pick(values)
-    return Same(value.power) if isinstance(value, Same) else value
+    value = selected(values)
+    return Replicated(value.power) if isinstance(value, Replicated) else value
 
 
 def _inside(value: Value) -> Value:
     """Return what one step sees of a value that is stacked along axis 0."""
     if isinstance(value, Unknown):
         return value
-    value = plain(value)
-    if isinstance(value, Position) or (isinstance(value, Rows) and not value.axis):
+    value = unlisted(value)
+    if isinstance(value, Position) or (isinstance(value, Sharded) and not value.axis):
         raise Refused("goes along the rows")
-    if isinstance(value, Rows):
+    if isinstance(value, Sharded):
         return replace(value, axis=value.axis - 1)
-    return Same(value.power) if isinstance(value, Same) else value
+    return Replicated(value.power) if isinstance(value, Replicated) else value
 
 
 def _outside(value: Value) -> Value:
     """Return what the steps' values are when they are stacked along axis 0."""
     if isinstance(value, Unknown):
         return value
-    value = plain(value)
+    value = unlisted(value)
     if isinstance(value, Position):
         raise Refused(f"stacks {describe(value)}")
-    if isinstance(value, Rows):
+    if isinstance(value, Sharded):
         return replace(value, axis=value.axis + 1)
-    return Same(value.power) if isinstance(value, Same) else value
+    return Replicated(value.power) if isinstance(value, Replicated) else value

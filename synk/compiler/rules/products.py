@@ -11,15 +11,15 @@ from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.math import Dot
 
 from ..domain import (
-    Fold,
+    Partial,
     Position,
     Refused,
-    Rows,
+    Sharded,
     Value,
     describe,
     independent,
-    plain,
     product,
+    unlisted,
 )
 from .base import check_spread, rule
 from .reductions import fold
@@ -40,15 +40,15 @@ def contract(
     """
     if all(var.type.dtype == "bool" for var in operands):
         raise Refused("multiplies bools as matrices")
-    values = [plain(value) for value in values]
+    values = [unlisted(value) for value in values]
     found = {
         names[value.axis]
         for names, value in zip(labels, values, strict=True)
-        if isinstance(value, Rows)
+        if isinstance(value, Sharded)
     }
     if not found:
         for value in values:
-            if isinstance(value, Fold) and value.op != "sum":
+            if isinstance(value, Partial) and value.op != "sum":
                 raise Refused(f"multiplies {describe(value)} as a matrix")
         return product(values)
     if len(found) > 1:
@@ -56,13 +56,13 @@ def contract(
     label = found.pop()
     moved: list[Value] = []
     for var, names, value in zip(operands, labels, values, strict=True):
-        if isinstance(value, Rows):
+        if isinstance(value, Sharded):
             value = replace(value, axis=0)
         elif label in names and var.type.shape[names.index(label)] != 1:
             raise Refused("multiplies the rows with something of fixed length")
         moved.append(value)
     rows = product(moved)
-    assert isinstance(rows, Rows)
+    assert isinstance(rows, Sharded)
     if label in result:
         return replace(rows, axis=result.index(label))
     return fold("sum", rows)
@@ -96,13 +96,13 @@ def blockwise(node: Apply, values: list[Value]) -> list[Value]:
     batch = len(result_labels) - len(op.outputs_sig[0])
     if isinstance(op.core_op, Dot):
         return [contract(node.inputs, values, labels, result_labels)]
-    values = [plain(value) for value in values]
+    values = [unlisted(value) for value in values]
     back = None
     moved = []
     for var, core, value in zip(node.inputs, op.inputs_sig, values, strict=True):
-        if isinstance(value, (Fold, Position)):
+        if isinstance(value, (Partial, Position)):
             raise Refused(f"works on {describe(value)}")
-        if isinstance(value, Rows):
+        if isinstance(value, Sharded):
             axis = value.axis + batch - (var.type.ndim - len(core))
             if axis >= batch:
                 raise Refused("works on all rows together")

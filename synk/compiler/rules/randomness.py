@@ -8,7 +8,16 @@ from pytensor.graph.basic import Apply
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.type_other import NoneTypeT
 
-from ..domain import Refused, Rows, Same, Value, align, describe, flat, plain
+from ..domain import (
+    Refused,
+    Replicated,
+    Sharded,
+    Value,
+    align,
+    describe,
+    is_replicated,
+    unlisted,
+)
 from .base import check_spread, rule
 from .shapes import entries, row_axis, row_length
 
@@ -22,25 +31,25 @@ def draw(node: Apply, values: list[Value]) -> list[Value]:
     """
     params, cores = node.inputs[2:], node.op.ndims_params
     drawn = node.outputs[1].type.ndim - node.op.ndim_supp
-    found: Rows | None = None
+    found: Sharded | None = None
     if not isinstance(node.inputs[1].type, NoneTypeT):
         lengths = entries(node, 1, values)
         axis = row_axis(lengths)
         if axis is not None:
             # Any order of the rows is as good as another.
-            found = Rows(axis, 0, row_length(lengths[axis]), None)
+            found = Sharded(axis, 0, row_length(lengths[axis]), None)
     for var, core, value in zip(params, cores, values[2:], strict=True):
-        value = plain(value)
-        if isinstance(value, Rows):
+        value = unlisted(value)
+        if isinstance(value, Sharded):
             rows = replace(value, axis=value.axis + drawn - (var.type.ndim - core))
             if value.power or value.length == "?" or rows.axis >= drawn:
                 raise Refused(f"draws with a parameter that is {describe(value)}")
             found = rows if found is None else align([found, rows])
-        elif not flat(value):
+        elif not is_replicated(value):
             raise Refused(f"draws with a parameter that is {describe(value)}")
     if found is None:
         raise Refused("draws, on each rank from its own stream, what is not for a row")
     for var, core, value in zip(params, cores, values[2:], strict=True):
         back = found.axis - drawn - core
-        check_spread([var], [plain(value)], back)
-    return [Same(), found]
+        check_spread([var], [unlisted(value)], back)
+    return [Replicated(), found]

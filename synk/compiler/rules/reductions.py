@@ -14,30 +14,31 @@ from pytensor.tensor.elemwise import CAReduce
 from pytensor.tensor.extra_ops import CumOp
 from pytensor.tensor.sort import ArgSortOp, SortOp
 
+from ...reduce_ops import ReduceOp
 from ..axes import apart
 from ..domain import (
-    Fold,
     Listed,
+    Partial,
     Refused,
-    Rows,
-    Same,
+    Replicated,
+    Sharded,
     Value,
     describe,
-    flat,
     independent,
-    plain,
+    is_replicated,
     product,
     total,
+    unlisted,
 )
 from .base import rule
 
-_FOLDS = {
+_FOLDS: dict[type, ReduceOp] = {
     ps.Add: "sum",
     ps.Mul: "prod",
     ps.ScalarMaximum: "max",
     ps.ScalarMinimum: "min",
 }
-_BOOL_FOLDS = {
+_BOOL_FOLDS: dict[type, ReduceOp] = {
     ps.OR: "max",
     ps.AND: "min",
     ps.ScalarMaximum: "max",
@@ -45,7 +46,7 @@ _BOOL_FOLDS = {
 }
 
 
-def fold(op: str, rows: Rows) -> Fold:
+def fold(op: ReduceOp, rows: Sharded) -> Partial:
     """Return what comes of row-wise values that are combined over the rows."""
     if rows.length == "?":
         raise Refused(
@@ -54,12 +55,12 @@ def fold(op: str, rows: Rows) -> Fold:
         )
     if op != "sum" and rows.power:
         raise Refused(f"is over values that are {describe(rows)}")
-    return Fold(op, rows.power if op == "sum" else 0)
+    return Partial(op, rows.power if op == "sum" else 0)
 
 
 def shifted(rows: Value, axes: Iterable[int]) -> Value:
     """Return the rows after other axes are gone."""
-    assert isinstance(rows, Rows)
+    assert isinstance(rows, Sharded)
     return replace(rows, axis=rows.axis - sum(axis < rows.axis for axis in axes))
 
 
@@ -70,9 +71,9 @@ def reduction(node: Apply, values: list[Value]) -> Value:
     (value,) = values
     if isinstance(value, Listed) and op in ("sum", "prod"):
         return (total if op == "sum" else product)(value.entries)
-    value = plain(value)
+    value = unlisted(value)
     axes = axes_of(node)
-    if isinstance(value, Rows):
+    if isinstance(value, Sharded):
         if value.axis in axes:
             if op is None:
                 raise Refused("is not a sum, product, maximum or minimum")
@@ -80,14 +81,14 @@ def reduction(node: Apply, values: list[Value]) -> Value:
         if op in (None, "prod"):
             return shifted(independent([value]), axes)
         return shifted(value, axes)
-    if isinstance(value, Same) and op not in (None, "prod"):
-        return Same(value.power)
-    if isinstance(value, Fold) and value.op == op:
+    if isinstance(value, Replicated) and op not in (None, "prod"):
+        return Replicated(value.power)
+    if isinstance(value, Partial) and value.op == op:
         return value
     return independent([value])
 
 
-def _fold_op(node: Apply) -> str | None:
+def _fold_op(node: Apply) -> ReduceOp | None:
     kind = type(node.op.scalar_op)
     source, target = (var.type.numpy_dtype for var in (node.inputs[0], node.outputs[0]))
     if target.kind == "b":
@@ -110,9 +111,9 @@ def axes_of(node: Apply) -> tuple[int, ...]:
 @rule(ptm.Argmax)
 def argmax(node: Apply, values: list[Value]) -> Value:
     """Beside the rows, an index for each row."""
-    value = plain(values[0])
+    value = unlisted(values[0])
     axes = axes_of(node)
-    if isinstance(value, Rows) and value.axis not in axes:
+    if isinstance(value, Sharded) and value.axis not in axes:
         return shifted(replace(value, power=0), axes)
     return _unless_rows(value)
 
@@ -128,11 +129,11 @@ if hasattr(special, "SoftmaxGrad"):  # before PyTensor 3
     @rule(special.SoftmaxGrad)
     def softmax_gradient(node: Apply, values: list[Value]) -> Value:
         """Linear in the first input, the gradient of the softmax."""
-        cotangent, output = map(plain, values)
-        if isinstance(cotangent, Rows) and isinstance(output, Rows):
+        cotangent, output = map(unlisted, values)
+        if isinstance(cotangent, Sharded) and isinstance(output, Sharded):
             _along(axes_of(node), output)
             return product([cotangent, output])
-        if flat(cotangent) and isinstance(output, Rows):
+        if is_replicated(cotangent) and isinstance(output, Sharded):
             # Both have the shape of the output, so the cotangent has no rows.
             raise Refused("takes a gradient that has no rows")
         return independent([cotangent, output])
@@ -144,34 +145,34 @@ def sort(node: Apply, values: list[Value]) -> Value:
     axis, (value,) = apart(node, values)
     if isinstance(axis, int):
         return _along({axis}, value)
-    return independent([_unless_rows(plain(value)), axis])
+    return independent([_unless_rows(unlisted(value)), axis])
 
 
 @rule(CumOp)
 def cumulative(node: Apply, values: list[Value]) -> Value:
     """Beside the rows for each row; of a sum, the sum of what the parts give."""
-    value = plain(values[0])
+    value = unlisted(values[0])
     axis = node.op.axis
-    if value == Fold("prod") and node.op.mode == "mul":
+    if value == Partial("prod") and node.op.mode == "mul":
         return value
-    if isinstance(value, Fold) and value.op == "sum" and node.op.mode == "add":
+    if isinstance(value, Partial) and value.op == "sum" and node.op.mode == "add":
         return value
     if axis is None:
         return independent([_unless_rows(value)])
-    if node.op.mode == "add" and isinstance(value, Rows):
+    if node.op.mode == "add" and isinstance(value, Sharded):
         _along({axis}, replace(value, power=0))
         return value
     return _along({axis}, value)
 
 
 def _along(axes: Iterable[int], value: Value) -> Value:
-    value = plain(value)
-    if isinstance(value, Rows) and value.axis in axes:
+    value = unlisted(value)
+    if isinstance(value, Sharded) and value.axis in axes:
         raise Refused("goes along the rows")
     return independent([value])
 
 
 def _unless_rows(value: Value) -> Value:
-    if isinstance(value, Rows):
+    if isinstance(value, Sharded):
         raise Refused("goes along the rows")
     return independent([value])

@@ -2,10 +2,10 @@
 
 A step sees one row. For a given row, what it computes from that row and from what is
 the same on every rank does not depend on how rows are split: inside of the step, the
-row is the `Same`, and a result that is `Same` too is a value for each row. A state to
-which every step adds such a value ends with a sum over the rows; likewise for maxima,
-minima and products. A state that a step leaves as it is, as the gradient of such a sum
-does, is what it was at first.
+row is replicated, and a result that is replicated too is a value for each row. A state
+to which every step adds such a value ends with a sum over the rows; likewise for
+maxima, minima and products. A state that a step leaves as it is, as the gradient of
+such a sum does, is what it was at first.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ from pytensor.scan.op import Scan
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.random.type import RandomType
 
+from ...reduce_ops import ReduceOp
 from ..domain import (
     Layout,
     Refused,
-    Rows,
-    Same,
+    Replicated,
+    Sharded,
     Trail,
     Unknown,
     Value,
     align,
     describe,
-    flat,
+    is_replicated,
     negated,
-    plain,
     product,
     total,
+    unlisted,
 )
 from ..lengths import ONE
 from ..walk import infer
@@ -41,7 +42,7 @@ from .base import is_short
 from .reductions import fold
 from .trails import first_of, others_of
 
-_OPS = {
+_OPS: dict[type, ReduceOp] = {
     ps.Add: "sum",
     ps.Sub: "sum",
     ps.Mul: "prod",
@@ -64,7 +65,7 @@ class _State:
 def over_rows(node: Apply, values: list[Value]) -> list[Value]:
     """Return what a scan with a step for each row gives."""
     op, steps = node.op, values[0]
-    if not isinstance(steps, Same) or not steps.exact:
+    if not isinstance(steps, Replicated) or not steps.exact:
         raise Refused("takes a number of steps that depends on the rows")
     draws = any(isinstance(var.type, RandomType) for var in node.inputs)
     if draws or op.info.as_while or op.info.n_mit_sot or op.info.n_untraced_sit_sot:
@@ -75,7 +76,9 @@ def over_rows(node: Apply, values: list[Value]) -> list[Value]:
     for var, value in zip(
         op.inner_non_seqs(inner), op.outer_non_seqs(values), strict=True
     ):
-        known[var] = value if not isinstance(value, Same) else Same(value.power)
+        known[var] = (
+            value if not isinstance(value, Replicated) else Replicated(value.power)
+        )
     states = _states(op, values)
     for state in states:
         # Until it is shown to stay as it is.
@@ -100,10 +103,10 @@ def _sequences(
         if isinstance(value, Unknown):
             known[var] = value
             continue
-        if not isinstance(value, Rows) or value.axis or value.length != "n":
+        if not isinstance(value, Sharded) or value.axis or value.length != "n":
             raise Refused("takes more along the rows than one row for each step")
         rows.append(value)
-        known[var] = Same(value.power)
+        known[var] = Replicated(value.power)
     aligned = align(rows)
     layout = None if aligned is None else aligned.layout
     if layout is not None and layout.blocks != ONE:
@@ -146,7 +149,7 @@ def _lasts(states: list[_State], known: dict[Variable, Value]) -> list[Value]:
             if state.tap not in kept and _stays(state, known):
                 first = state.first
                 news[state.tap] = (
-                    Same(first.power) if isinstance(first, Same) else first
+                    Replicated(first.power) if isinstance(first, Replicated) else first
                 )
         if not news:
             break
@@ -174,7 +177,7 @@ def _stays(state: _State, known: dict[Variable, Value]) -> bool:
         return False
     found = infer([var for var, _ in terms], known)
     return all(
-        isinstance(value, Same) and value.power is None
+        isinstance(value, Replicated) and value.power is None
         for value in (found[var] for var, _ in terms)
     )
 
@@ -196,22 +199,22 @@ def _summed(state: _State, known: dict[Variable, Value]) -> Value:
         value = found[term]
         if isinstance(value, Unknown):
             return value
-        value = plain(value)
-        if not isinstance(value, Same):
+        value = unlisted(value)
+        if not isinstance(value, Replicated):
             raise Refused(f"adds for each row {describe(value)}")
         values.append(value if sign > 0 else negated(value))
     made = total(values) if op == "sum" else product(values)
-    assert isinstance(made, Same)
-    if op != "sum" and not all(map(flat, values)):
+    assert isinstance(made, Replicated)
+    if op != "sum" and not all(map(is_replicated, values)):
         raise Refused(f"combines {describe(made)} along the rows")
-    rows = fold(op, Rows(0, made.power))
-    first = plain(state.first)
+    rows = fold(op, Sharded(0, made.power))
+    first = unlisted(state.first)
     if op == "sum":
         return total([first, rows])
     if op == "prod":
-        is_one = isinstance(first, Same) and first.number == 1
+        is_one = isinstance(first, Replicated) and first.number == 1
         return rows if is_one else product([first, rows])
-    if not flat(first) and first != rows:
+    if not is_replicated(first) and first != rows:
         raise Refused(f"combines {describe(first)} with {describe(rows)}")
     return rows
 
@@ -250,7 +253,7 @@ def _for_each(value: Value, layout: Layout | None) -> Value:
     """Return the results of all steps, stacked."""
     if isinstance(value, Unknown):
         return value
-    value = plain(value)
-    if not isinstance(value, Same):
+    value = unlisted(value)
+    if not isinstance(value, Replicated):
         return Unknown("Scan", "a step", f"gives {describe(value)}")
-    return Rows(0, value.power, "n", layout)
+    return Sharded(0, value.power, "n", layout)

@@ -24,20 +24,20 @@ from ..axes import apart
 from ..domain import (
     IN_ORDER,
     Count,
-    Fold,
     Layout,
     Listed,
+    Partial,
     Position,
     Refused,
-    Rows,
-    Same,
+    Replicated,
+    Sharded,
     Trail,
     Unknown,
     Value,
     describe,
-    flat,
-    pick,
-    plain,
+    is_replicated,
+    selected,
+    unlisted,
     without_block,
 )
 from ..lengths import ONE, product, reshaped, size, value_of
@@ -70,7 +70,7 @@ def length(value: Value, axis: int) -> Value:
     """Return what the length of an axis is."""
     if isinstance(value, Unknown):
         return value
-    if isinstance(value, (Rows, Position)) and value.axis == axis:
+    if isinstance(value, (Sharded, Position)) and value.axis == axis:
         if value.length == "?":
             return Unknown(
                 "Shape",
@@ -78,14 +78,14 @@ def length(value: Value, axis: int) -> Value:
                 "counts the rows of a sliceable shared variable, which are not the"
                 " rows that the ranks are weighed by",
             )
-        return Same(1, exact=value.length == "n")
+        return Replicated(1, exact=value.length == "n")
     if isinstance(value, Trail) and axis == 0:
-        return Count(value.offset) if value.offset else Same(1, exact=True)
-    return Same()
+        return Count(value.offset) if value.offset else Replicated(1, exact=True)
+    return Replicated()
 
 
 def _fixed(size: int | None) -> Value | None:
-    return None if size is None else Same(0 if size else None, number=float(size))
+    return None if size is None else Replicated(0 if size else None, number=float(size))
 
 
 @rule(Shape, tolerant=True)
@@ -107,12 +107,12 @@ def shape_i(node: Apply, values: list[Value]) -> Value:
 @rule(ptb.MakeVector, tolerant=True)
 def make_vector(node: Apply, values: list[Value]) -> Value:
     """A vector of scalars."""
-    if all(isinstance(value, (Same, Unknown)) for value in values):
+    if all(isinstance(value, (Replicated, Unknown)) for value in values):
         return Listed(tuple(values))
     for value in values:
         if isinstance(value, Unknown):
             return value
-    return pick(values)
+    return selected(values)
 
 
 def entries(node: Apply, position: int, values: Sequence[Value]) -> list[Value]:
@@ -121,12 +121,12 @@ def entries(node: Apply, position: int, values: Sequence[Value]) -> list[Value]:
     if isinstance(value, Listed):
         return list(value.entries)
     var = node.inputs[position]
-    if not flat(value) or var.type.shape[0] is None:
+    if not is_replicated(value) or var.type.shape[0] is None:
         raise Refused("takes a shape that is not understood")
     data = getattr(var, "data", None)
     if data is None:
-        return [Same()] * var.type.shape[0]
-    return [Same(0 if size else None, number=float(size)) for size in data]
+        return [Replicated()] * var.type.shape[0]
+    return [Replicated(0 if size else None, number=float(size)) for size in data]
 
 
 def row_axis(lengths: Sequence[Value]) -> int | None:
@@ -135,9 +135,9 @@ def row_axis(lengths: Sequence[Value]) -> int | None:
     for axis, value in enumerate(lengths):
         if isinstance(value, Unknown):
             raise Refused(f"takes a shape that is not understood: {value}")
-        if flat(value):
+        if is_replicated(value):
             continue
-        if not isinstance(value, Same) or value.power != 1 or found is not None:
+        if not isinstance(value, Replicated) or value.power != 1 or found is not None:
             raise Refused(f"takes as a length what is {describe(value)}")
         found = axis
     return found
@@ -145,7 +145,7 @@ def row_axis(lengths: Sequence[Value]) -> int | None:
 
 def row_length(value: Value) -> str:
     """Return the kind of length of rows along an axis that is so long."""
-    return "n" if isinstance(value, Same) and value.exact else "kn"
+    return "n" if isinstance(value, Replicated) and value.exact else "kn"
 
 
 # -- other shapes
@@ -158,14 +158,16 @@ def alloc_empty(node: Apply, values: list[Value]) -> Value:
         return _trail(None, values)
     axis = row_axis(values)
     if axis is None:
-        return Same(None)
-    return Rows(axis, None, row_length(values[axis]), None)
+        return Replicated(None)
+    return Sharded(axis, None, row_length(values[axis]), None)
 
 
 def _trail(value: Value | None, lengths: Sequence[Value]) -> Value:
     """Return a value, repeated for the steps of a scan along the rows."""
     first, *others = lengths
-    if not all(map(flat, others)) or not isinstance(value, (Same, type(None))):
+    if not all(map(is_replicated, others)) or not isinstance(
+        value, (Replicated, type(None))
+    ):
         raise Refused(f"takes as a length what is {describe(first)}")
     assert isinstance(first, Count)
     return Trail(value, value, first.offset, "all")
@@ -175,24 +177,24 @@ def _trail(value: Value | None, lengths: Sequence[Value]) -> Value:
 def alloc(node: Apply, values: list[Value]) -> Value:
     """A value repeated."""
     if len(values) > 1 and isinstance(values[1], Count):
-        return _trail(plain(values[0]), values[1:])
-    value, lengths = plain(values[0]), values[1:]
+        return _trail(unlisted(values[0]), values[1:])
+    value, lengths = unlisted(values[0]), values[1:]
     inner = node.inputs[0].type
     axis = row_axis(lengths)
     added = len(lengths) - inner.ndim
-    if isinstance(value, Rows):
+    if isinstance(value, Sharded):
         if axis != value.axis + added:
             raise Refused("repeats rows along another axis")
         return replace(value, axis=value.axis + added)
     if axis is None:
-        if isinstance(value, (Same, Fold)):
+        if isinstance(value, (Replicated, Partial)):
             return value
         raise Refused(f"repeats {describe(value)}")
-    if not isinstance(value, Same):
+    if not isinstance(value, Replicated):
         raise Refused(f"repeats {describe(value)} for each row")
     if axis >= added and inner.shape[axis - added] != 1:
         raise Refused("stretches something of fixed length to the rows")
-    return Rows(axis, value.power, row_length(lengths[axis]), None)
+    return Sharded(axis, value.power, row_length(lengths[axis]), None)
 
 
 @rule(DimShuffle)
@@ -200,11 +202,11 @@ def dimshuffle(node: Apply, values: list[Value]) -> Value:
     """Axes in another order, added or dropped; none is as long as there are rows."""
     (value,) = values
     order = list(node.op.new_order)
-    if isinstance(value, (Rows, Position)):
+    if isinstance(value, (Sharded, Position)):
         if value.axis not in order:
             raise Refused("drops the rows' axis")
         return replace(value, axis=order.index(value.axis))
-    return plain(value)
+    return unlisted(value)
 
 
 @rule(Reshape)
@@ -216,12 +218,12 @@ def reshape(node: Apply, values: list[Value]) -> Value:
     ``S`` that of the lengths after. A reshape keeps the order of elements, so the
     lengths before the new axis must divide ``L``: what is left are blocks.
     """
-    value = plain(values[0])
+    value = unlisted(values[0])
     lengths = entries(node, 1, values)
     if isinstance(value, Position):
         return _reshaped_position(value, lengths)
-    if not isinstance(value, Rows):
-        if not all(map(flat, lengths)):
+    if not isinstance(value, Sharded):
+        if not all(map(is_replicated, lengths)):
             raise Refused("gives something without rows a length that depends on them")
         return value
     axis = row_axis(lengths)
@@ -233,10 +235,10 @@ def reshape(node: Apply, values: list[Value]) -> Value:
     else:
         kind = row_length(lengths[axis])
     layout = _blocks(node, value, axis, kind)
-    return Rows(axis, value.power, kind, layout)
+    return Sharded(axis, value.power, kind, layout)
 
 
-def _blocks(node: Apply, rows: Rows, axis: int, kind: str) -> Layout | None:
+def _blocks(node: Apply, rows: Sharded, axis: int, kind: str) -> Layout | None:
     """Return how rows lie along an axis of a new shape."""
     source = node.inputs[0]
     old = [size(source, i) for i in range(source.type.ndim)]
@@ -272,7 +274,7 @@ def _reshaped_position(value: Position, lengths: Sequence[Value]) -> Value:
 
 
 def _number(value: Value) -> int | None:
-    if not isinstance(value, Same) or value.number is None:
+    if not isinstance(value, Replicated) or value.number is None:
         return None
     return int(value.number)
 
@@ -280,7 +282,7 @@ def _number(value: Value) -> int | None:
 def _inferred(lengths: Iterable[Value]) -> int | None:
     """Return the axis whose length is given as -1."""
     for axis, value in enumerate(lengths):
-        if isinstance(value, Same) and value.number == -1:
+        if isinstance(value, Replicated) and value.number == -1:
             return axis
     return None
 
@@ -289,11 +291,13 @@ def _inferred(lengths: Iterable[Value]) -> int | None:
 def specify_shape(node: Apply, values: list[Value]) -> Value:
     """The first input; its rows must not be fixed in number."""
     value, *lengths = values
-    if isinstance(value, Rows):
+    if isinstance(value, Sharded):
         fixed = node.inputs[1 + value.axis]
         if not isinstance(fixed.type, NoneTypeT):
             given = lengths[value.axis]
-            if not (isinstance(given, Same) and given.exact and value.length == "n"):
+            if not (
+                isinstance(given, Replicated) and given.exact and value.length == "n"
+            ):
                 raise Refused("fixes the number of rows")
     return value
 
@@ -305,28 +309,28 @@ def join(node: Apply, values: list[Value]) -> Value:
     if not isinstance(axis, int):
         raise Refused("joins along an axis that is not constant")
     kinds = {type(part) for part in parts}
-    if Listed in kinds and kinds <= {Listed, Same}:
+    if Listed in kinds and kinds <= {Listed, Replicated}:
         _, places = apart(node, range(len(values)))
         joined = [entries(node, i, values) for i in places]
         return Listed(tuple(entry for part in joined for entry in part))
-    parts = [plain(part) for part in parts]
-    rows = [part for part in parts if isinstance(part, Rows)]
+    parts = [unlisted(part) for part in parts]
+    rows = [part for part in parts if isinstance(part, Sharded)]
     for part in rows:
         if part.axis == axis:
             raise Refused("joins along the rows: those of all ranks would be mingled")
     if rows and len(rows) < len(parts):
         raise Refused("joins rows with something of fixed length")
-    return pick(parts)
+    return selected(parts)
 
 
 @rule(ptb.Split)
 def split(node: Apply, values: list[Value]) -> list[Value]:
     """Cut along another axis than the rows'."""
     axis, (value, sizes) = apart(node, values)
-    value = plain(value)
-    if not flat(plain(sizes)) or not isinstance(axis, (int, Same)):
+    value = unlisted(value)
+    if not is_replicated(unlisted(sizes)) or not isinstance(axis, (int, Replicated)):
         raise Refused("splits at places that depend on the rows")
-    if isinstance(value, Rows):
+    if isinstance(value, Sharded):
         if not isinstance(axis, int):
             raise Refused("splits along an axis that is not constant")
         if axis == value.axis:
@@ -340,20 +344,20 @@ def split(node: Apply, values: list[Value]) -> list[Value]:
 def arange(node: Apply, values: list[Value]) -> Value:
     """From 0 to n the numbers of the rows; or of entries of rows in merged axes."""
     start, stop, step = values
-    if all(map(flat, values)):
-        return Same()
+    if all(map(is_replicated, values)):
+        return Replicated()
     numbers = (
-        isinstance(start, Same)
+        isinstance(start, Replicated)
         and start.number == 0
-        and isinstance(step, Same)
+        and isinstance(step, Replicated)
         and step.number == 1
     )
     if is_short(node.outputs[0]):
         raise Refused("counts rows in short integers, which wrap around")
-    if numbers and isinstance(stop, Same) and stop.exact:
+    if numbers and isinstance(stop, Replicated) and stop.exact:
         return Position()
     is_integer = node.inputs[1].type.numpy_dtype.kind in "iu"
-    if numbers and is_integer and isinstance(stop, Same) and stop.power == 1:
+    if numbers and is_integer and isinstance(stop, Replicated) and stop.power == 1:
         return Position(0, "kn", value_of(node.inputs[1]))
     raise Refused("counts rows, and starts again on every rank")
 
@@ -362,13 +366,13 @@ def arange(node: Apply, values: list[Value]) -> Value:
 def if_else(node: Apply, values: list[Value]) -> list[Value]:
     """One branch or the other, on all ranks."""
     condition, *branches = values
-    if not flat(plain(condition)):
+    if not is_replicated(unlisted(condition)):
         raise Refused(f"chooses by {describe(condition)}")
     n = len(node.outputs)
-    pairs = [[plain(branches[i]), plain(branches[n + i])] for i in range(n)]
+    pairs = [[unlisted(branches[i]), unlisted(branches[n + i])] for i in range(n)]
     for pair in pairs:
-        if len({isinstance(value, Rows) for value in pair}) > 1:
+        if len({isinstance(value, Sharded) for value in pair}) > 1:
             raise Refused("chooses between rows and something of fixed length")
-        if len({value.length for value in pair if isinstance(value, Rows)}) > 1:
+        if len({value.length for value in pair if isinstance(value, Sharded)}) > 1:
             raise Refused("chooses between rows and more entries of them")
-    return [pick([without_block(value) for value in pair]) for pair in pairs]
+    return [selected([without_block(value) for value in pair]) for pair in pairs]

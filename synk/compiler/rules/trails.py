@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ..domain import Refused, Rows, Same, Trail, Value, describe, plain
+from ..domain import Refused, Replicated, Sharded, Trail, Value, describe, unlisted
 
 Bounds = int | tuple[int | None, ...]
 """A number, or start, stop and step of a slice."""
@@ -38,8 +38,8 @@ def changed(
     """Return what comes of setting or increasing entries, where all were alike."""
     is_first = bounds in (0, (None, 1, None), (0, 1, None))
     if trail.place == "all" and (is_first or bounds == -1):
-        other = plain(other)
-        if isinstance(other, Rows):
+        other = unlisted(other)
+        if isinstance(other, Sharded):
             raise Refused(f"puts rows into {describe(trail)}")
         # Where anything may be, it is not added to.
         one = other if trail.one is None else put([trail.one, other])
@@ -65,7 +65,7 @@ def _entry(trail: Trail, place: str) -> Value | None:
 
 
 def _are_zeros(value: Value | None) -> bool:
-    return isinstance(value, Same) and value.power is None
+    return isinstance(value, Replicated) and value.power is None
 
 
 def _is_whole(bounds: Sequence[int | None]) -> bool:
@@ -87,12 +87,12 @@ def first_of(value: Value) -> Value:
     raise Refused("starts along the rows with what is not understood")
 
 
-def others_of(value: Value) -> Same:
+def others_of(value: Value) -> Replicated:
     """Return what is in the entries after the first."""
     if (
         isinstance(value, Trail)
         and value.place != "last"
-        and isinstance(value.rest, Same)
+        and isinstance(value.rest, Replicated)
     ):
         return value.rest
     raise Refused("takes along the rows what is not understood")

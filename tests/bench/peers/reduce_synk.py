@@ -44,30 +44,30 @@ def on_the_ranks(nbytes):
     }
 
 
-def worker_check(session, nbytes):
+def worker_check(context, nbytes):
     """Sum once and return the extremes of this rank's results."""
-    values, once = stage(session, nbytes)
-    values.fill(session.rank + 1)
+    values, once = stage(context, nbytes)
+    values.fill(context.rank + 1)
     (result,) = once()
     return extremes(result)
 
 
-def worker_time(session, nbytes, calls):
+def worker_time(context, nbytes, calls):
     """Sum so many times and return the seconds of one."""
-    values, once = stage(session, nbytes)
+    values, once = stage(context, nbytes)
     values.fill(0)
-    return timed(once, session.comm.barrier)(calls)
+    return timed(once, context.comm.barrier)(calls)
 
 
 VALUES = {}
 """This rank's values, by their size."""
 
 
-def stage(session, nbytes):
+def stage(context, nbytes):
     """Return this rank's values, and what sums them."""
     values = VALUES.setdefault(nbytes, np.zeros(nbytes // 4, "float32"))
-    fixed = ("bench", nbytes), [values], ["sum"], [1] * session.size
-    return values, lambda: session.flats.reduce(*fixed)
+    fixed = ("bench", nbytes), [values], ["sum"], [1] * context.size
+    return values, lambda: context.flat_buffers.reduce(*fixed)
 
 
 def in_place(nbytes):
@@ -87,13 +87,13 @@ def in_place(nbytes):
     return {**found, f"time in place {nbytes}": time}
 
 
-def worker_time_in_place(session, number, calls):
+def worker_time_in_place(context, number, calls):
     """Sum a variable of zeros so many times and return the seconds of one."""
 
     def once():
-        worker_reduce(session, [number], "sum", None, True, False)
+        worker_reduce(context, [number], "sum", None, True, False)
 
-    return timed(once, session.comm.barrier)(calls)
+    return timed(once, context.comm.barrier)(calls)
 
 
 def in_a_graph(nbytes):

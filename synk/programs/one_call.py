@@ -1,0 +1,125 @@
+"""The way of one call through the stages of a function, on one rank.
+
+A stage's part is run on the rows taken, its values are reduced with the other ranks',
+and the next stage receives them. What is computed is kept by the variable of the graph
+that it is the value of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from pytensor.graph.basic import Variable
+
+from ..compiler.spec import FunctionSpec
+from ..compiler.stages import Cut, Part, Stage
+from ..reduce_ops import ReduceOp
+from ..times.timing import COMMON, Times
+from .padding import UNPADDED
+from .programs import CallKind, Programs, Subset
+
+
+class Reducer(Protocol):
+    """What a stage needs of the transport."""
+
+    def reduce(
+        self,
+        key: tuple,
+        values: list[np.ndarray] | None,
+        ops: list[ReduceOp],
+        weights: Sequence[float],
+        times: Times,
+    ) -> list[np.ndarray]:
+        """Combine the ranks' values; a rank without rows has None."""
+
+
+class Call:
+    """One rank's part in one call: the values that travel between parts."""
+
+    def __init__(
+        self,
+        programs: Programs,
+        kind: CallKind,
+        subset: Subset,
+        constants: Sequence[np.ndarray],
+        reducer: Reducer,
+        weights: Sequence[float],
+        times: Times,
+    ) -> None:
+        self.programs = programs
+        self.spec: FunctionSpec = programs.spec
+        self.cut: Cut = programs.cut(kind, subset)
+        self.subset = subset
+        self.is_idle = kind == "idle"
+        self.rows: list[np.ndarray] = []
+        self.kind = kind
+        self._constants = constants
+        self._reducer = reducer
+        self._weights = weights
+        self.times = times
+        self.values: dict[Variable, np.ndarray] = {}
+        self.padded_size = UNPADDED
+
+    def run_part(self, piece: Part, padded: bool = False) -> None:
+        """Run a part and keep what it computes."""
+        if piece:
+            results = self.outputs_of(piece, padded)
+            self.values.update(zip(piece.wants, results, strict=True))
+
+    def outputs_of(self, piece: Part, padded: bool) -> list[np.ndarray]:
+        """Run a part on the rows taken."""
+        n = len(self.spec.inputs)
+        received = [self.values[var] for var in piece.receives]
+        program = self.programs.program(piece, padded)
+        if padded:
+            given = [*self.rows[:n], *self._constants, *self.rows[n:]]
+            return program(self.padded_size, given, received)
+        return program(*self.rows[:n], *self._constants, *self.rows[n:], *received)
+
+    def reduce(self, stage: Stage, level: int) -> None:
+        """Combine what the stage computed with the other ranks' values."""
+        if not stage.reduced:
+            return
+        self.times.spent(COMMON if self.is_idle else stage.phase, level)
+        given = None
+        if not self.is_idle:
+            given = [self.value("reduce", var) for var in stage.contributed]
+        key = (self.programs.number, self.kind == "slice", self.subset, level)
+        results = self._reducer.reduce(key, given, stage.ops, self._weights, self.times)
+        self.values.update(zip(stage.reduced, results, strict=True))
+        if self.times.is_fresh:
+            for var, result in zip(stage.reduced, results, strict=True):
+                self.programs.shapes[var] = result.shape
+
+    def value(self, role: str, var: Variable) -> np.ndarray:
+        """Return a value of this call: to "reduce", for an "output" or an "update"."""
+        return self.values[var]
+
+    def real(self, var: Variable, value: Any) -> Any:
+        """Return what a value is without the entries of copies."""
+        if not self.padded_size:
+            return value
+        assert self.programs.padding is not None
+        return self.programs.padding.cut(var, value, self.padded_size)
+
+    def finish(self) -> list[np.ndarray]:
+        """Store what is left to store, and return the outputs."""
+        self.store_deferred()
+        as_output = self.programs.engine.as_output
+        outputs = [
+            self.real(var, as_output(self.value("output", var)))
+            for var in self.cut.outputs
+        ]
+        stages = self.cut.stages
+        self.times.end(stages[-1].phase, len(stages) - 1)
+        return outputs
+
+    def store_deferred(self) -> None:
+        """Store the updates that had to wait for the last stage."""
+        engine = self.programs.engine
+        for i in self.cut.deferred:
+            shared, new = self.spec.updates[i]
+            if not (self.is_idle and new in self.cut.on_rows):
+                engine.set_value(shared, self.real(new, self.value("update", new)))

@@ -1,0 +1,89 @@
+"""What a rank does of a call: with rows, in one go or in slices; or without any."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..memory.partition import Selection
+from ..times.timing import COMMON, COMPUTE, ROWS, UNCOUNTED, Times
+from .one_call import Call, Reducer
+from .padding import UNPADDED, PaddedSize
+from .programs import Programs, Subset, kind_of_call
+from .slices import SlicedCall
+
+
+def run(
+    programs: Programs,
+    num_slices: int,
+    subset: Subset,
+    sources: Sequence[np.ndarray],
+    selections: Sequence[Selection],
+    constants: Sequence[np.ndarray],
+    reducer: Reducer,
+    weights: Sequence[float],
+    taken: list[np.ndarray] | None = None,
+    times: Times = UNCOUNTED,
+    padded_size: PaddedSize = UNPADDED,
+) -> list[np.ndarray]:
+    """Compute outputs and make updates, in one go or in slices.
+
+    Parameters
+    ----------
+    programs : Programs
+    num_slices : int
+    subset : tuple of int
+    sources : sequence of numpy.ndarray
+        For each row input, the array that its rows are taken from.
+    selections : sequence of Selection
+        For each row input, which rows.
+    constants : sequence of numpy.ndarray
+        The broadcast inputs.
+    reducer : Reducer
+    weights : sequence of float
+        The rows of each rank.
+    taken : list of numpy.ndarray, optional
+        The rows, if they have been taken already; in one go only.
+    times : Times, optional
+        Where to count the time that it takes.
+    padded_size : PaddedSize, optional
+        If the selections are padded. Slices are padded here.
+    """
+    if num_slices > 1:
+        sliced = SlicedCall(
+            programs, "slice", subset, constants, reducer, weights, times
+        )
+        return sliced.run(num_slices, sources, selections)
+    kind = kind_of_call(num_slices, len(weights))
+    call = Call(programs, kind, subset, constants, reducer, weights, times)
+    call.padded_size = padded_size
+    call.rows = programs.take(sources, selections) if taken is None else taken
+    if sources:
+        times.spent(ROWS)
+    for level, stage in enumerate(call.cut.stages):
+        call.run_part(stage.merged, padded=bool(padded_size) and stage.phase == COMPUTE)
+        call.reduce(stage, level)
+    return call.finish()
+
+
+def idle(
+    programs: Programs,
+    subset: Subset,
+    constants: Sequence[np.ndarray],
+    reducer: Reducer,
+    weights: Sequence[float],
+    times: Times,
+) -> None:
+    """Take part in a call without rows."""
+    call = Call(programs, "idle", subset, constants, reducer, weights, times)
+    # No row enters the common parts: the arrays only have to be of the right type.
+    call.rows = [
+        np.empty((0,) * var.type.ndim, var.type.dtype)
+        for var in programs.spec.row_inputs
+    ]
+    for level, stage in enumerate(call.cut.stages):
+        call.run_part(stage.common)
+        call.reduce(stage, level)
+    call.store_deferred()
+    times.end(COMMON, level)

@@ -1,0 +1,125 @@
+"""A call in slices: one slice of the rows after the other, reduced and updated once.
+
+Every slice starts from the original values of the shared variables. What the rows part
+of a stage computes is accumulated over the slices, each value by its op and for each of
+its roles; the common part runs once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from pytensor.graph.basic import Variable
+
+from ..compiler.stages import Stage
+from ..memory.partition import Selection, count, cuts, part
+from ..reduce_ops import Accumulator, OutputOp, result_dtype, shares
+from ..times.timing import COMMON, COMPUTE, ROWS
+from .one_call import Call
+from .padding import UNPADDED
+
+
+class SlicedCall(Call):
+    """A call whose rows parts run for one slice after the other."""
+
+    def run(
+        self,
+        num_slices: int,
+        sources: Sequence[np.ndarray],
+        selections: Sequence[Selection],
+    ) -> list[np.ndarray]:
+        """Run all stages and return the outputs."""
+        # More slices than rows would be empty ones.
+        num_slices = min(num_slices, max(map(count, selections)) or 1)
+        bounds = [cuts(count(rows), num_slices) for rows in selections]
+        sizes = [[ends[i + 1] - ends[i] for ends in bounds] for i in range(num_slices)]
+        present = [i for i in range(num_slices) if any(sizes[i])] or [0]
+        self._shares = shares([sizes[i][0] for i in present])
+        self._pieces = [
+            [
+                part(rows, ends[i], ends[i + 1])
+                for rows, ends in zip(selections, bounds, strict=True)
+            ]
+            for i in present
+        ]
+        self._handed: list[dict] = [{} for _ in present]  # by slice
+        self._totals: dict[tuple[str, Variable], Any] = {}
+        for level, stage in enumerate(self.cut.stages):
+            self.rows = self.programs.take(sources, self._pieces[0])
+            self.times.spent(ROWS)
+            if stage.common:
+                self.run_part(stage.common)
+                self.times.spent(COMMON, level)
+            if stage.rows:
+                self._run_slices(stage, level, sources)
+            self.reduce(stage, level)
+        return self.finish()
+
+    def _run_slices(
+        self, stage: Stage, level: int, sources: Sequence[np.ndarray]
+    ) -> None:
+        totals = {role: _Total(op) for role, op in self._roles(stage).items()}
+        common = self.values
+        for handed, piece, share in zip(
+            self._handed, self._pieces, self._shares, strict=True
+        ):
+            piece, self.padded_size = self.programs.padded(piece)
+            self.rows = self.programs.take(sources, piece)
+            self.times.spent(ROWS)
+            self.values = {**common, **handed}
+            results = self.outputs_of(stage.rows, bool(self.padded_size))
+            handed.update(zip(stage.rows.wants, results, strict=True))
+            for (_, var), total in totals.items():
+                total.add(self.real(var, handed[var]), share)
+            self.times.spent(COMPUTE, level)
+        self.values, self.padded_size = common, UNPADDED
+        for (role, var), total in totals.items():
+            self._totals[role, var] = total.result(is_output=role == "output")
+
+    def value(self, role: str, var: Variable) -> np.ndarray:
+        """Return a value, accumulated over the slices where it was."""
+        total = self._totals.get((role, var))
+        return self.values[var] if total is None else total
+
+    def _roles(self, stage: Stage) -> dict[tuple[str, Variable], OutputOp]:
+        """Return what the rows part computes, what for, and how slices combine it."""
+        roles: dict[tuple[str, Variable], OutputOp] = {}
+        for var, op in zip(stage.contributed, stage.ops, strict=True):
+            roles["reduce", var] = op
+        for i in self.subset:
+            roles["output", self.spec.outputs[i]] = self.spec.wire_ops[i]
+        for i in self.cut.deferred:
+            roles["update", self.spec.updates[i][1]] = self.spec.update_ops[i]
+        wants = set(stage.rows.wants)
+        return {role: op for role, op in roles.items() if role[1] in wants}
+
+
+class _Total:
+    """One value, accumulated over the slices by its op."""
+
+    def __init__(self, op: OutputOp) -> None:
+        self._op = op
+        self._value: Any = None
+
+    def add(self, value: np.ndarray, share: float) -> None:
+        """Take the value of one more slice."""
+        if self._op is None:
+            self._value = value  # as it is: in the end, that of the last slice
+        elif self._op == "gather":
+            self._value = [*(self._value or []), np.atleast_1d(value)]
+        elif share or self._op != "avg":  # nothing times NaN is NaN
+            if self._value is None:
+                self._value = Accumulator(self._op, value.dtype)
+            self._value.add(value, share)
+
+    def result(self, is_output: bool) -> np.ndarray:
+        """Return the value of all slices."""
+        if self._op is None:
+            return self._value
+        if self._op == "gather":
+            return np.concatenate(self._value)
+        # An average of integers is rounded only where a variable must hold it.
+        dtype = self._value.dtype
+        return self._value.result(result_dtype(self._op, dtype) if is_output else None)

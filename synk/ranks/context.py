@@ -1,0 +1,207 @@
+"""What one rank has from fork to close, and all that a command sees of a rank.
+
+Every rank, the master included, makes one in its own process. A command is a
+module-level function ``worker_x(context, ...)``, run on each rank with its own context;
+it stands beside the function that has it run, see `session`. So what a rank can reach
+is what is listed here, and a command never asks how processes are started or watched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..comm.device import DeviceBuffers
+from ..comm.flat import FlatBuffers
+from ..comm.nccl import NcclTransport
+from ..comm.shm import SharedMemoryComm
+from ..engines import jax
+from ..memory.cuda import CudaCopier
+from ..memory.segment import Arena, Attachments, Window
+from ..memory.to_device import ToDevice
+from ..times.tracing import Tracer
+from ..workers import affinity
+from ..workers.control import Control
+from ..workers.devices import Device, Environment
+from ..workers.waiting import PATIENCE
+from .homes import Homes
+from .registry import Registry
+
+
+class Place(NamedTuple):
+    """Where a rank runs: its device, its cores, and how many threads it may use."""
+
+    device: Device
+    cores: list[int]
+    threads: int
+
+
+class Notice(NamedTuple):
+    """Something that the user's script has given up, and ranks may forget."""
+
+    kind: str
+    key: Any
+
+
+class RankContext:
+    """One rank: its number, its memory, what it knows and whom it can reach.
+
+    Parameters
+    ----------
+    rank, size : int
+    place : Place
+    control : Control
+        The words that all processes of the session share.
+    watch : callable
+        Raises WorkerDied if a rank has died; with a number, waits so many seconds for
+        the news of it.
+
+    Attributes
+    ----------
+    comm : SharedMemoryComm
+        To meet the other ranks, and to tell them a few values.
+    registry : Registry
+        The functions and shared variables that the rank has replicas of.
+    homes : Homes
+        Where variables that are reduced lie in shared memory.
+    flat_buffers : FlatBuffers
+        Where functions reduce values; on GPUs that is `device_buffers`.
+    attachments : Attachments
+        The other ranks' segments that are mapped here.
+    outbox : Arena
+        What the rank leaves for others to read.
+    activity : str
+        What it is doing, for messages.
+    tracer : Tracer or None
+        While a trace is on.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        place: Place,
+        control: Control,
+        watch: Callable[..., None],
+    ) -> None:
+        self.rank, self.size, self.place, self.control = rank, size, place, control
+        self._watch = watch
+        self._undo = contextlib.ExitStack()
+        self.activity = ""
+        self.tracer: Tracer | None = None
+
+    def open(self, timeout: float | None) -> None:
+        """Take the rank's device and cores, and make what it has.
+
+        Changes this process. Apart from ``__init__``, so that whoever made the context
+        holds it already, and can undo with `close` what was done before an error.
+
+        Parameters
+        ----------
+        timeout : float or None
+            How many seconds the rank waits for others.
+        """
+        environment = Environment(self.place.device)
+        self._undo.callback(environment.release)
+        self._confinement = affinity.Confinement(self.place.cores, self.place.threads)
+        self._undo.callback(self._confinement.release)
+        self.comm = SharedMemoryComm(self.control, self.rank, self._watch, timeout)
+        self.registry = Registry(self.rank)
+        self.attachments = Attachments()
+        self.outbox = Arena()
+        self.homes = Homes(self.rank, self.size)
+        self.flat_buffers = FlatBuffers(self.comm, self.attachments)
+        self.device_buffers: DeviceBuffers | None = None
+        self.to_device: ToDevice | None = None
+        if self.place.device.is_gpu:
+            self.to_device = ToDevice(CudaCopier, warns=self.rank == 0)
+            self._undo.callback(self.to_device.close)
+            if self.size > 1:
+                shares_gpu = self.place.device.sharers > 1
+                connect = partial(NcclTransport, shares_gpu=shares_gpu)
+                self.device_buffers = DeviceBuffers(
+                    self.comm, connect, self.flat_buffers
+                )
+                jax.look_about_with(self.device_buffers.look_about)
+                self._undo.callback(jax.look_about_with, None)
+                self._undo.callback(self.device_buffers.abort)
+
+    def close(self) -> None:
+        """Undo what was changed in this process; an interrupt leaves nothing out."""
+        self._undo.close()
+
+    @contextlib.contextmanager
+    def unconfined(self) -> Iterator[None]:
+        """Let this process use all cores in a ``with`` block, as if not forked."""
+        self._confinement.release()
+        try:
+            yield
+        finally:
+            self._confinement.apply()
+
+    # -- running a command
+
+    def execute(self, work: Callable, args: Sequence) -> Any:
+        """Run a command on this rank."""
+        if self.tracer is None:
+            return work(self, *args)
+        return self.tracer.follow(work, self, *args)
+
+    def abort(self) -> None:
+        """Have all ranks stop the command that is being run: this one has failed."""
+        self.control.abort()
+        if self.device_buffers is not None:
+            self.device_buffers.abort()
+
+    def where(self, work: Callable | None) -> str:
+        """Say where we are, for the note on an exception."""
+        cores = ",".join(map(str, self.place.cores))
+        gpu = self.place.device.gpu
+        device = f"cpu {cores}" if gpu is None else f"GPU {gpu.number}, cpu {cores}"
+        if work is None:
+            doing = "the reading of a command"
+        else:
+            doing = self.activity or work.__name__.removeprefix("worker_")
+        return f"[synk] on rank {self.rank} of {self.size} ({device}), in {doing}"
+
+    # -- arrays of other ranks
+
+    def array(self, described: np.ndarray | Window | Sequence) -> np.ndarray:
+        """Return an array that may be described by a window."""
+        if not isinstance(described, tuple):
+            return described  # type: ignore[return-value]
+        try:
+            return self.attachments.array(described)
+        except OSError:
+            self._watch(PATIENCE)  # a rank's segment is gone if the rank is
+            raise
+
+    def leave(self, arrays: dict[Any, np.ndarray]) -> dict[Any, Window]:
+        """Put arrays where other ranks can read them until the next command."""
+        if not arrays:
+            return {}
+        values = [np.asarray(array) for array in arrays.values()]
+        return dict(zip(arrays, self.outbox.put(values), strict=True))
+
+    # -- what the script has given up
+
+    def forget(self, notices: Sequence[Notice]) -> None:
+        """Forget what the user's script has given up."""
+        for kind, key in notices:
+            if kind == "segment":
+                self.attachments.forget(key)
+            elif kind == "function":
+                self.registry.forget_function(key)
+                self.flat_buffers.forget(key)
+                if self.device_buffers is not None:
+                    self.device_buffers.forget(key)
+            else:
+                self.registry.forget_variable(key)
+                self.homes.forget(key)
+                self.flat_buffers.forget_variable(key)
+                if self.device_buffers is not None:
+                    self.device_buffers.forget_variable(key)
