@@ -19,7 +19,7 @@ from pytensor.tensor.einsum import Einsum
 from pytensor.tensor.math import Dot
 from pytensor.tensor.signal.conv import Convolve1d
 
-from ..nn.convops import ConvOp
+from ..nn.conv_op import ConvOp
 
 PRECISIONS = ("float32", "tensorfloat32", "bfloat16", "float16")
 """What `synk.function` takes."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from .convops import ConvOp
+from .conv_op import ConvOp
 
 
 def outputs(op: ConvOp, x: Any, w: Any) -> Any:

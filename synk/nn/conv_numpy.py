@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from .conv_op import ConvOp
 from .geometry import Pads
-
-if TYPE_CHECKING:
-    from .convops import ConvOp
 
 Shape = Sequence[int]
 

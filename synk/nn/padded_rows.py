@@ -15,7 +15,7 @@ from ..compiler.padded.products import contract
 from ..compiler.padded.walk import Padded, Padder, aligned, rule
 from .convops import Conv, ConvFilters, ConvInputs
 from .margins import Margins
-from .poolops import PoolOp
+from .pool_op import PoolOp
 from .templates import LikeInputs
 
 

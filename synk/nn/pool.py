@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from .geometry import as_ints
-from .poolops import MODES, Pool
+from .pool_op import MODES
+from .poolops import Pool
 
 
 def pool_2d(

@@ -12,12 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from .poolops import PoolOp
+from .pool_op import PoolOp
 
 _UNROLLED = 64
 """Larger windows are looped over when they run, and not when they compile; there are no

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .conv_numpy import pad
-
-if TYPE_CHECKING:
-    from .poolops import PoolOp
+from .pool_op import PoolOp
 
 
 def pool(op: PoolOp, x: np.ndarray) -> np.ndarray:

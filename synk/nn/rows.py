@@ -29,7 +29,8 @@ from ..compiler.rules.base import rule
 from ..compiler.rules.products import contract
 from .convops import Conv, ConvFilters, ConvInputs
 from .neighbours import Margins, Patches, PatchesSum
-from .poolops import Pool, PoolOp
+from .pool_op import PoolOp
+from .poolops import Pool
 from .templates import LikeInputs
 
 

@@ -1,6 +1,6 @@
 """Names of `theano.tensor.nnet` and `theano.tensor.signal`."""
 
-from .names import Section
+from .names_section import Section
 
 _NN = "the Op of synk.nn"
 

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from .names import STATES, Section, sections
+from .names import sections
+from .names_section import STATES, Section
 
 
 def page() -> str:

@@ -1,6 +1,6 @@
 """Names of `theano.tensor` and what lies below it, without networks."""
 
-from .names import Section
+from .names_section import Section
 
 _LETTERS = "bwilfdcz"
 _TYPED = " ".join(

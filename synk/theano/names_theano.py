@@ -1,6 +1,6 @@
 """Names of `theano` itself: functions, options, loops, gradients, printing, graphs."""
 
-from .names import Section
+from .names_section import Section
 
 SECTIONS = [
     Section(

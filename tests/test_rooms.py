@@ -1,0 +1,104 @@
+"""The rooms of synk: imports lead down, and never in a circle."""
+
+from __future__ import annotations
+
+import ast
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import synk
+
+SOURCE = Path(synk.__file__).parent
+
+FLOORS = (
+    "errors compiled",
+    "reduce_ops times memory",
+    "ops workers",
+    "comm compiler updates",
+    "nn",
+    "engines theano",
+    "programs theano_finder",
+    "ranks",
+    "state",
+    "report",
+    "call",
+    "train",
+    "synk",
+    "commands __main__",
+)
+"""Files and folders of the package, from the ground up; see docs/design.rst."""
+
+FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms.split()}
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {name_of(path): path for path in sorted(SOURCE.rglob("*.py"))}
+
+
+def imported(module: str) -> set[str]:
+    """Return the modules of synk that one imports, wherever in its file."""
+    path = MODULES[module]
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: 1 - node.level or None] if node.level else []
+            base = ".".join([*above, *filter(None, [node.module])])
+            for alias in node.names:
+                full = f"{base}.{alias.name}"
+                found.add(full if full in MODULES else base)
+    return (found & MODULES.keys()) - {module}
+
+
+IMPORTS = {module: imported(module) for module in MODULES}
+
+
+def room_of(module: str) -> str:
+    """Return the folder or file right below synk that a module is in."""
+    return module.split(".")[1] if "." in module else module
+
+
+def test_imports_of_the_package_are_seen():
+    assert "synk.ranks.session" in IMPORTS["synk.ranks.forking"]
+    assert "synk.engines.jax" in IMPORTS["synk.engines"]
+    assert "synk" in IMPORTS["synk.commands.bench_cases"]
+
+
+def test_every_module_has_a_floor():
+    assert {room_of(module) for module in MODULES} == FLOOR.keys()
+
+
+def test_no_import_leads_to_a_room_of_the_same_floor_or_above():
+    upwards = [
+        f"{module} -> {other}"
+        for module, others in IMPORTS.items()
+        for other in sorted(others)
+        if room_of(module) != room_of(other)
+        and FLOOR[room_of(other)] >= FLOOR[room_of(module)]
+    ]
+    assert not upwards
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    # A package's own file stands for its folder, so it is left out of its members' way.
+    graph = {
+        module: {other for other in others if not module.startswith(f"{other}.")}
+        for module, others in IMPORTS.items()
+    }
+    assert len(list(TopologicalSorter(graph).static_order())) == len(MODULES)
+
+
+def test_no_import_is_for_types_alone():
+    texts = {module: path.read_text() for module, path in MODULES.items()}
+    assert not [module for module, text in texts.items() if "TYPE_CHECKING" in text]
+
+
+def test_files_are_short():
+    lengths = {m: path.read_text().count("\n") for m, path in MODULES.items()}
+    assert {m: lines for m, lines in lengths.items() if lines > 500} == {}
