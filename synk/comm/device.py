@@ -15,7 +15,8 @@ import numpy as np
 
 from ..reduce_ops import ReduceOp
 from ..times.timing import REDUCE, UNCOUNTED, WAIT, Times
-from .flat import ONE_RANK, FlatBuffers, Kind, agree_on_kinds, is_of_variable
+from .flat import ONE_RANK, FlatBuffers, agree_on_kinds, is_of_variable
+from .flat_layout import Kind
 from .packing import make_group
 from .shm import SharedMemoryComm
 

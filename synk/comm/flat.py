@@ -10,17 +10,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..errors import ShapeMismatch
-from ..memory.segment import Attachments, Segment, layout
+from ..memory.segment import Attachments, Segment, key_of
 from ..reduce_ops import ReduceOp, check_shapes
 from ..times.timing import REDUCE, UNCOUNTED, WAIT, Times
 from . import small
 from .divided import DividedAllReduce
+from .flat_layout import FlatLayout, Kind, nbytes_of
 from .kernels import warm
 from .shm import SharedMemoryComm
-from .small import SmallAllReduce, is_small
-
-Kind = tuple[str, tuple[int, ...]]
-"""Dtype and shape of a value."""
+from .small import SmallAllReduce
 
 
 class FlatBuffers:
@@ -35,7 +33,7 @@ class FlatBuffers:
     def __init__(self, comm: SharedMemoryComm, attachments: Attachments) -> None:
         self._comm = comm
         self._attachments = attachments
-        self._buffers: dict[tuple, _Flat] = {}
+        self._buffers: dict[tuple, _FlatBuffer] = {}
 
     def reduce(
         self,
@@ -99,19 +97,19 @@ class FlatBuffers:
     def _drop(self, key: tuple) -> None:
         flat = self._buffers.pop(key, None)
         if flat is not None:
-            self._attachments.forget(flat.place)
+            self._attachments.forget(flat.segment_key)
 
     def _renew(
         self, values: Sequence[np.ndarray] | None, ops: Sequence[ReduceOp]
-    ) -> _Flat:
+    ) -> _FlatBuffer:
         """Make a buffer for values of other shapes, together with all ranks."""
         comm = self._comm
-        plan = _Plan(agree_on_kinds(comm, values, ops), ops)
-        make: type[_Flat] = _SmallFlat if plan.is_small else _Flat
+        plan = FlatLayout(agree_on_kinds(comm, values, ops), ops)
+        make: type[_FlatBuffer] = _SmallBuffer if plan.is_small else _FlatBuffer
         rows_in_all = 2 * comm.size if plan.is_small else comm.size + 1
         window, segment = None, None
         if comm.rank == 0:
-            for dtype, op in {(dtype, op) for dtype, op, *_ in plan.runs}:
+            for dtype, op in {(run.dtype, run.op) for run in plan.runs}:
                 (small.warm if plan.is_small else warm)(op, np.dtype(dtype))
             segment = Segment(rows_in_all * plan.nbytes)
             rows = segment.array(np.uint8, (rows_in_all, plan.nbytes))
@@ -119,7 +117,7 @@ class FlatBuffers:
         window = comm.exchange(window)[0]
         if comm.rank:
             rows = self._attachments.array(window)
-        return make(comm, plan, rows, segment, (window[0], window[2]))
+        return make(comm, plan, rows, segment, key_of(window))
 
 
 def is_of_variable(key: tuple, number: int) -> bool:
@@ -149,73 +147,40 @@ class OneRank:
 ONE_RANK = OneRank()
 
 
-class _Plan:
-    """Where in a row each value lies, ordered so that values of one op are adjacent."""
-
-    def __init__(self, kinds: Sequence[Kind], ops: Sequence[ReduceOp]) -> None:
-        self.kinds = kinds
-        order = sorted(range(len(kinds)), key=lambda i: (kinds[i][0], ops[i]))
-        sizes = [
-            np.dtype(kinds[i][0]).itemsize * int(np.prod(kinds[i][1], dtype=np.int64))
-            for i in order
-        ]
-        offsets, self.nbytes = layout(sizes)
-        self.offsets = dict(zip(order, offsets, strict=True))
-        self.runs: list[list] = []  # dtype, op, start and end in bytes
-        self.places: list[list] = []  # by run: a value's position, and where it begins
-        for i, offset, size in zip(order, offsets, sizes, strict=True):
-            kind = [kinds[i][0], ops[i]]
-            if self.runs and self.runs[-1][:2] == kind:
-                self.runs[-1][3] = offset + size  # padding between them is reduced, too
-            else:
-                self.runs.append([*kind, offset, offset + size])
-                self.places.append([])
-            start = (offset - self.runs[-1][2]) // np.dtype(kind[0]).itemsize
-            self.places[-1].append((i, start))
-
-    @property
-    def is_small(self) -> bool:
-        """Whether the values are few, and of one kind."""
-        if len(self.runs) != 1:
-            return False
-        ((name, op, *_),) = self.runs
-        return is_small(op, np.dtype(name), self.nbytes)
-
-
-class _Flat:
+class _FlatBuffer:
     """One flat buffer, as one rank sees it."""
 
     def __init__(
         self,
         comm: SharedMemoryComm,
-        plan: _Plan,
+        plan: FlatLayout,
         rows: np.ndarray,
         segment: Segment | None,
-        place: tuple[int, int],
+        key: tuple[int, int],
     ) -> None:
-        self.place = place
+        self.segment_key = key
         # The buffer's own number: after an interrupted change of buffers, two ranks
         # may hold different ones that both fit.
-        self.serial = place[1]
+        _, self.serial = key
         self._segment = segment  # the owner's; it lives as long as this
         self._nbytes = plan.nbytes
         self._kinds = [(np.dtype(dtype), shape) for dtype, shape in plan.kinds]
-        self._places = plan.places
+        self._members = [run.members for run in plan.runs]
         results = self._prepare(comm, plan, rows)
         self._views = []
         for i, (dtype, shape) in enumerate(self._kinds):
             offset = plan.offsets[i]
-            end = offset + dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+            end = offset + nbytes_of(plan.kinds[i])
             self._views.append(results[offset:end].view(dtype).reshape(shape))
 
     def _prepare(
-        self, comm: SharedMemoryComm, plan: _Plan, rows: np.ndarray
+        self, comm: SharedMemoryComm, plan: FlatLayout, rows: np.ndarray
     ) -> np.ndarray:
         """Make what reduces the values, and return the memory of the results."""
         self._runs = []
-        for dtype, op, start, end in plan.runs:
-            values = rows[:, start:end].view(dtype)
-            self._runs.append(DividedAllReduce(comm, op, values[:-1], values[-1:]))
+        for run in plan.runs:
+            values = rows[:, run.start : run.end].view(run.dtype)
+            self._runs.append(DividedAllReduce(comm, run.op, values[:-1], values[-1:]))
         return rows[-1]
 
     def fits(self, values: Sequence[np.ndarray] | None) -> bool:
@@ -232,8 +197,8 @@ class _Flat:
         """Combine the ranks' values; return None, on all, if any rank's do not fit."""
         fits = self.fits(values)
         if fits and values is not None:
-            for run, places in zip(self._runs, self._places, strict=True):
-                run.put([(start, values[i]) for i, start in places])
+            for run, members in zip(self._runs, self._members, strict=True):
+                run.put([(start, values[i]) for i, start in members])
         times.spent(REDUCE, self._nbytes)
         words = comm.agree(self.serial if fits else -1)
         times.spent(WAIT)
@@ -247,15 +212,15 @@ class _Flat:
         return self._views
 
 
-class _SmallFlat(_Flat):
+class _SmallBuffer(_FlatBuffer):
     """A buffer for few values of one kind; see `small`."""
 
     def _prepare(
-        self, comm: SharedMemoryComm, plan: _Plan, rows: np.ndarray
+        self, comm: SharedMemoryComm, plan: FlatLayout, rows: np.ndarray
     ) -> np.ndarray:
-        ((dtype, op, *_),) = plan.runs
-        slots = rows.view(dtype).reshape(2, comm.size, -1)
-        self._small = SmallAllReduce(comm, op, slots, self.serial)
+        (run,) = plan.runs
+        slots = rows.view(run.dtype).reshape(2, comm.size, -1)
+        self._small = SmallAllReduce(comm, run.op, slots, self.serial)
         return self._small.values.view(np.uint8)
 
     def reduce(
