@@ -72,6 +72,7 @@ class DividedAllReduce:
             In ascending order: where in the row values begin, and the values, of the
             row's dtype. They must not change before `run`.
         """
+        # What an interrupted reduction left here is of other values.
         self._elsewhere = []
         row, itemsize = self._row, self._row.itemsize
         for start, value in values:
@@ -108,6 +109,7 @@ class DividedAllReduce:
                     self._reduction.run(fractions, low, high, (values, begin))
                     start = high
             self._reduction.run(fractions, start, stop)
+            # A span may end before this rank's part begins.
             start = max(start, stop)
 
 

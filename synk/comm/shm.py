@@ -80,6 +80,9 @@ class SharedMemoryComm:
             return
         control = self._control
         asleep = [control.rank_word(rank, ASLEEP) for rank in range(self.size)]
+        # Who sleeps has said so before it looked at the words for the last time, and
+        # the last to come looks at ASLEEP after it has written its word: one of the two
+        # sees the other. A post for somebody who is about to look anyway does no harm.
         if state == WAKE:
             for rank, word in enumerate(asleep):
                 if control.words[word]:
@@ -92,6 +95,7 @@ class SharedMemoryComm:
             while must_sleep(self.words, self.places, number):
                 wait(control.met[self.rank], 0, look_about)
         finally:
+            # After an interrupt, too: nobody is to post for a sleeper that is gone.
             control.words[asleep[self.rank]] = 0
 
     def look_about(self, deadline: float | None = None) -> None:
@@ -120,6 +124,8 @@ class SharedMemoryComm:
 
     def next_meeting(self) -> int:
         """Go on to the next barrier, and return its number, the same on every rank."""
+        # A command that was aborted leaves the ranks at different numbers. Each begins
+        # the next one from a number that none has reached.
         first = self._control.words[COMMAND] * _COUNTS
         number = self._number = max(self._number, first) + 1
         return number

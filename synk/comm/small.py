@@ -84,6 +84,8 @@ class SmallAllReduce:
             )
             if state == MET:
                 return True
+            # WAIT: asleep until all have come; then the kernel is called again for the
+            # same meeting, and finds everybody there.
             comm.come(state % _MISFIT, number)
             if state % _MISFIT != WAIT:
                 return state < _MISFIT
@@ -96,11 +98,13 @@ def _all_reduce(words, places, number, word, op, slots, wide, shares, values):
     mine = base + places[RANK] * count
     copy_block(slots[mine : mine + count], values)
     to_word = WORD - BARRIER + number % 2
+    # Before `meet`, which publishes it: whoever has met this rank sees slots and word.
     words[places[OWN] + to_word] = word
     state = meet(words, places, number)
     if state == WAIT:
         return state
     for k in range(FIRST, places.size):
+        # All ranks see the same words, so all come to the same answer without asking.
         if word < 0 or words[places[k] + to_word] != word:
             return state + _MISFIT
     slots = slots[base : base + size * count]

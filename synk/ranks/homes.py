@@ -131,6 +131,8 @@ class Homes:
         for dtype in {value.dtype for value in homeless.values()}:
             warm(op, dtype)  # compiled here once; the ranks find it in numba's cache
         rows = segment.array(np.uint8, (self._size, nbytes))
+        # The master lives there from now on, the ranks from the next command on. Where
+        # that fails, the caller has all forget the variables: see `_master_reduce`.
         self._move_in(home, rows, slots)
         return NewHome(home, segment.window(rows), slots)
 
@@ -199,6 +201,8 @@ class Homes:
             for number in numbers
             if self._is_outside(number, host.get_value(everybody[number]))
         }
+        # Before anything is written to the slots: a squatter would change under its
+        # owner.
         if outside:
             self._evict_squatters(everybody)
         for run in runs:

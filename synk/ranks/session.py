@@ -92,6 +92,9 @@ class Session:
             self.zygote = Zygote(self._serve) if n > 1 else None
             if self.zygote is not None:
                 self.zygote.start()
+                # The ranks first, then everything that the master alone has: what is
+                # made below is in no rank's memory, and threads that it starts are in
+                # none.
                 for rank in range(1, n):
                     self.zygote.fork_rank(rank)
             self._channel = MasterChannel(self.control, self.watch, self._timeout)
@@ -135,6 +138,8 @@ class Session:
                 self.zygote.close()
         finally:
             atexit.unregister(self.close)
+            # Forgotten before it is closed: an interrupt in `close` leaves no half
+            # context.
             context, self._context = self._context, None
             if context is not None:
                 context.close()
@@ -229,7 +234,9 @@ class Session:
         notices: tuple,
         mine: tuple,
     ) -> tuple[Any, list[Any]]:
-        if self._channel.busy:  # an interrupt came between launch and join
+        # An interrupt came between launch and join, and the script went on: the ranks
+        # are in that command still, and their replies to it must not be taken for ours.
+        if self._channel.busy:
             self._join_interrupted()
         error: BaseException | None = None
         result = None

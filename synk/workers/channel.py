@@ -65,8 +65,12 @@ class MasterChannel:
         control = self._control
         name = work.__module__, work.__name__
         data = _dumps((name, args, notices))
+        # No rank reads the message yet: all have replied to the last command, and look
+        # at it again only when the command number has changed.
         control.words[LENGTH] = self._place(data)
         self._pending = list(range(1, control.size))
+        # From here on the command runs. `_pending` comes first: an interrupt right
+        # after the next line finds in it whom to wait for.
         control.words[COMMAND] += 1
         for rank in self._pending:
             control.launched[rank].release()
@@ -92,10 +96,14 @@ class MasterChannel:
         words, command = control.words, control.words[COMMAND]
         look_about = functools.partial(self._look_about, deadline)
         while pending:
+            # One semaphore counts the posts of all ranks, in any order; the words say
+            # who it was. So a post may be consumed while another rank is waited for:
+            # its word is looked at before the next sleep.
             if words[control.rank_word(pending[0], REPLY)] == command:
                 del pending[0]
             else:
                 wait(control.joined, control.spins, look_about)
+        # Every rank has read the message, so a large one may go.
         self._large = None
         return list(map(self._read, range(1, control.size)))
 
@@ -135,6 +143,7 @@ class MasterChannel:
             self._watch(PATIENCE)  # the rank's segment is gone if the rank is
             raise
         before, reply = self._replies[rank]
+        # Compared as bytes: unpickling costs more, and `reply` is never written to.
         if data != before:  # ranks mostly say the same thing again
             reply = pickle.loads(data)
             if length < IN_SEGMENT:
@@ -154,6 +163,7 @@ class WorkerChannel:
     def wait(self, look_about: Callable[[], object]) -> None:
         """Return when there is a new command."""
         control = self._control
+        # A post too many, left over from `post_again`, costs one more look here.
         while control.words[COMMAND] == self._done:
             wait(control.launched[self._rank], control.spins, look_about)
         self._done = control.words[COMMAND]
@@ -187,6 +197,8 @@ class WorkerChannel:
             place = pickle.dumps(self._large.place)
             control.replies[rank][: len(place)] = place
             length += IN_SEGMENT
+        # The order counts: the master reads room and length as soon as it sees the
+        # number in REPLY. x86-64 keeps stores in order; other processors may not.
         control.words[control.rank_word(rank, REPLY_LENGTH)] = length
         control.words[control.rank_word(rank, REPLY)] = self._done
         control.joined.release()

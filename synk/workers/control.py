@@ -53,6 +53,7 @@ class Control:
         self.replies = [
             rooms[rank * REPLY_ROOM : (rank + 1) * REPLY_ROOM] for rank in range(size)
         ]
+        # Made before the fork, and without names: who has no copy cannot reach them.
         self._semaphores = [make_semaphore() for _ in range(2 * size + 1)]
         self.joined = self._semaphores[0]
         self.launched = self._semaphores[1 : 1 + size]
@@ -69,6 +70,9 @@ class Control:
 
     def abort(self) -> None:
         """Tell every rank that the present command cannot succeed any more."""
+        # Any rank may write here, more than one at a time: all write the same number.
+        # The master alone changes COMMAND, and not before every rank has replied to
+        # this one.
         self.words[ABORTED] = self.words[COMMAND]
 
     @property

@@ -48,6 +48,7 @@ def wait(
     `look_about` ends the wait by raising. There must be one waiter per semaphore.
     """
     for _ in range(spins):
+        # The one waiter is here, so nobody else takes the post between the two lines.
         if semaphore.value:
             semaphore.acquire()
             return

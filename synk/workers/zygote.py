@@ -58,11 +58,14 @@ class Zygote:
             finally_.callback(os.close, requests)
             self._reports, reports = os.pipe()
             finally_.callback(os.close, reports)
+            # The master looks here in every wait, and must never hang in a read.
             os.set_blocking(self._reports, False)
             master = os.getpid()
             self._pid = fork_quietly()
             if self._pid == 0:
                 _run(lambda: self._be_zygote(master, requests, reports))
+            # The pid cannot be another process's by now: signals are held back, so no
+            # handler of the script has reaped the zygote.
             self._pidfd = open_pidfd(self._pid)
             self._poll = select.poll()
             self._poll.register(self._reports, select.POLLIN)
@@ -125,6 +128,8 @@ class Zygote:
         """End all ranks and the zygote; bounded, and fine if they are gone already."""
         if self._requests < 0:
             return
+        # From here on `watch` says that synk was closed, whoever calls it: a signal
+        # handler of the script, or a call that the handler interrupted.
         requests, self._requests = self._requests, -1
         try:
             if not self._has_ended(0):
@@ -178,6 +183,8 @@ def _serve_zygote(
     poll.register(master_fd, select.POLLIN)
     poll.register(requests, select.POLLIN)
     ranks: dict[int, tuple[int, int]] = {}  # pidfd -> rank, pid
+    # The master may have ended before the pidfd was opened; the number could be
+    # another process's then.
     running = os.getppid() == master
     while running:
         for fd, _ in poll.poll():
@@ -187,6 +194,9 @@ def _serve_zygote(
                 if rank == _CLOSE:
                     running = False
                 else:
+                    # Single-threaded, with no lock held: what is forked here is as
+                    # clean as the zygote, however late that is in the life of the
+                    # master.
                     pid = _fork_rank(rank, serve)
                     pidfd = open_pidfd(pid)
                     ranks[pidfd] = rank, pid
@@ -198,12 +208,14 @@ def _serve_zygote(
                 rank, pid = ranks.pop(fd)
                 poll.unregister(fd)
                 os.close(fd)
+                # The pidfd was readable, so the rank has ended and this does not wait.
                 _, status = os.waitpid(pid, 0)
                 code = os.waitstatus_to_exitcode(status)
                 try:
                     os.write(reports, _REPORT.pack(rank, pid, code))
                 except BrokenPipeError:
                     running = False  # the master is gone or does not listen any more
+    # SIGKILL and not SIGTERM: a rank may be in compiled code, or stopped.
     for _, pid in ranks.values():
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
