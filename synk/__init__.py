@@ -4,6 +4,7 @@ from . import nn, ops, theano_finder, updates
 from .call.function import Function, function
 from .errors import (
     CheckpointError,
+    OversubscriptionWarning,
     RankTimeout,
     RemoteError,
     RemoteTraceback,
@@ -48,6 +49,7 @@ __all__ = [
     "Explanation",
     "Function",
     "LossScale",
+    "OversubscriptionWarning",
     "RankTimeout",
     "RemoteError",
     "RemoteTraceback",

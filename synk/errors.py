@@ -37,6 +37,10 @@ class SplitWarning(UserWarning):
     """The parts of a value may not combine to that of the serial run; says why."""
 
 
+class OversubscriptionWarning(UserWarning):
+    """More ranks were forked than there are usable cores: calls are slow."""
+
+
 class RankTimeout(SynkError, TimeoutError):
     """A rank did not answer before the deadline given to :func:`synk.fork`."""
 

@@ -31,6 +31,7 @@ from ..ranks.session import SESSION
 from ..reduce_ops import OutputOp
 from ..report.explain import Explanation, explain
 from ..state.data import data
+from ..user_frames import entry
 from .calls import combine_outputs, worker_call
 from .inputs import (
     Wanted,
@@ -47,6 +48,7 @@ from .serial import SerialRun
 _numbers = itertools.count()
 
 
+@entry
 def function(
     inputs: Sequence,
     outputs: Any = None,
@@ -195,6 +197,7 @@ class Function:
 
     # -- calling
 
+    @entry
     def __call__(
         self,
         *args: Any,
@@ -283,6 +286,7 @@ class Function:
             self._serial.compare(subset, results, expected)
         return returned
 
+    @entry
     def run(
         self,
         batches: Iterable,
@@ -380,6 +384,7 @@ class Function:
                 programs.times.returned(start, joined, "Function run", len(calls))
         return wanted.arrange([stacked(of_output) for of_output in made])
 
+    @entry
     def as_theano(self, *args: Any, **kwargs: Any) -> Any:
         """Run on rank 0 alone, on all rows: the plain function, for comparison.
 
@@ -400,6 +405,7 @@ class Function:
         programs = self._replicas.local()
         return self._all.arrange(self._serial.run_programs(programs, values))
 
+    @entry
     def explain(
         self, *args: Any, measure: bool = False, batch: Any = None, **kwargs: Any
     ) -> Explanation:
@@ -434,6 +440,7 @@ class Function:
             self._serial.timed,
         )
 
+    @entry
     def build_inputs(self, *args: Any, **kwargs: Any) -> Any:
         """Put arrays into new :class:`~synk.Data` of the scattered inputs' types.
 

@@ -9,8 +9,6 @@ updates, and for gradients that :func:`synk.grad` reduces.
 from __future__ import annotations
 
 import contextlib
-import os
-import sys
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -36,6 +34,7 @@ from .domain import (
 )
 from .lengths import remembered, take_as_equal
 from .rules.base import name, op_name
+from ..user_frames import callers_level, made_in
 from .walk import infer
 
 
@@ -165,16 +164,7 @@ def say(text: str, strict: bool) -> None:
     """Warn the script that called the package; with `strict`, raise the error."""
     if strict:
         raise SplitError(text)
-    warnings.warn(text, SplitWarning, stacklevel=_callers_level())
-
-
-def _callers_level() -> int:
-    """Return how far up the script is that called the package."""
-    package = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(package):
-        frame, level = frame.f_back, level + 1
-    return level
+    warnings.warn(text, SplitWarning, stacklevel=callers_level())
 
 
 def _complaint(finding: Finding, advice: str) -> str:

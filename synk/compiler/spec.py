@@ -23,6 +23,7 @@ from ..reduce_ops import OPS, REDUCE_OPS, OutputOp, ReduceOp, check_dtype, check
 from .domain import Replicated, Value
 from .drift import complaint, drifting
 from .proof import Finding, examine, prove, reductions, say, warn_or_raise
+from ..user_frames import callers_level
 from .rules.base import name
 
 
@@ -377,7 +378,7 @@ def _check_used(spec: FunctionSpec) -> None:
             raise UnusedInputError(text)
         import warnings
 
-        warnings.warn(text, stacklevel=4)
+        warnings.warn(text, stacklevel=callers_level())
 
 
 def _settle_ops(spec: FunctionSpec, strict: bool) -> None:

@@ -6,9 +6,11 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ..user_frames import entry
 from .session import SESSION
 
 
+@entry
 def fork(
     n: int | None = None,
     *,
@@ -64,6 +66,7 @@ def fork(
     return SESSION.fork(n, devices, threads, timeout)
 
 
+@entry
 def close() -> None:
     """End all other ranks and lift the master's confinement to its cores.
 

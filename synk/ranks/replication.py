@@ -10,6 +10,7 @@ from pytensor.compile import SharedVariable
 from ..compiler.spec import FunctionSpec
 from ..programs.programs import CallKind, Programs, Subset, kind_of_call
 from ..times.timing import Times
+from ..user_frames import entry
 from . import settings
 from .context import RankContext
 from .graphs import dump_graph, load_graph
@@ -155,6 +156,7 @@ def worker_compile(
     context.registry.functions[number].compile(kind, subset)
 
 
+@entry
 def distribute() -> None:
     """Replicate and compile now every function made so far, on all ranks.
 

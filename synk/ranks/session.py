@@ -20,6 +20,7 @@ from __future__ import annotations
 import atexit
 import os
 import signal
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -63,6 +64,7 @@ class Session:
         self._context: RankContext | None = None
         self._notices: list[Notice] = []
         self._in_command = False
+        self._command_thread = 0
 
     @property
     def context(self) -> RankContext:
@@ -74,9 +76,12 @@ class Session:
 
     def fork(self, n, devices, threads, timeout) -> int:
         """See `synk.fork`."""
+        if self.is_inside():
+            raise StateError(_INSIDE)
         preconditions.check_can_fork(self.state, self.rank, self.size)
         cores = affinity.usable_cores()
         plans = plan(devices, preconditions.check_size(n), cores)
+        preconditions.warn_of_few_cores(plans, cores)
         threads = preconditions.check_threads(threads)
         self._timeout = preconditions.check_timeout(timeout)
         remove_leftovers()
@@ -154,7 +159,7 @@ class Session:
         """Raise unless commands can be run now."""
         if self.state == "running":
             if self._in_command:
-                raise StateError(_ONE_AT_A_TIME)
+                raise StateError(_INSIDE if self.is_inside() else _ONE_AT_A_TIME)
             return
         if self.state == "broken":
             assert self.death is not None
@@ -169,6 +174,10 @@ class Session:
                 " it: call synk there, or synk.fork() here"
             )
         raise StateError("synk is not forked: call synk.fork() first")
+
+    def is_inside(self) -> bool:
+        """Tell whether this is code that rank 0 runs in a command, as an Op is."""
+        return self._in_command and self._command_thread == threading.get_ident()
 
     def watch(self, patience: float = 0) -> None:
         """Raise WorkerDied if a rank has died, and remember that.
@@ -207,6 +216,7 @@ class Session:
         context = self.context
         replies: list[Any] = []
         try:
+            self._command_thread = threading.get_ident()
             self._in_command = True
             self.watch()  # a rank may have died in the meantime
             context.activity = ""
@@ -336,6 +346,11 @@ def _run_here(context: RankContext, work: Callable, args: tuple) -> Any:
 _ONE_AT_A_TIME = (
     "a synk call is running already, around this one or in another thread:"
     " calls come one at a time"
+)
+
+_INSIDE = (
+    "this is rank 0, inside a synk call: code that ranks run (an Op's perform), a"
+    " progress callback or a signal handler cannot call synk; calls come one at a time"
 )
 
 SESSION = Session()

@@ -18,11 +18,13 @@ from ..ranks.context import RankContext
 from ..ranks.replication import master_replicate_variables
 from ..ranks.session import SESSION
 from ..ranks.streams import value_for_rank
+from ..user_frames import entry
 from .checkpoint_files import format_of, read_arrays, write_arrays
 from .collectives import worker_get_values
 from .variables import stage_values, store
 
 
+@entry
 def save(path: str | os.PathLike[str], vars: Any) -> None:
     """Write the values of shared variables to a file.
 
@@ -72,6 +74,7 @@ def save(path: str | os.PathLike[str], vars: Any) -> None:
     write_arrays(path, arrays)
 
 
+@entry
 def load(path: str | os.PathLike[str], vars: Any) -> None:
     """Set shared variables, on all ranks, to the values in a file.
 

@@ -23,6 +23,7 @@ from ..ranks.replication import master_replicate_variables
 from ..ranks.session import SESSION
 from ..ranks.streams import value_for_rank
 from ..reduce_ops import ReduceOp, check_shapes
+from ..user_frames import entry
 from . import device_collectives as devices
 from .variables import (
     Vars,
@@ -43,6 +44,7 @@ from .variables import (
 # -- one value for all, or a part for each
 
 
+@entry
 def broadcast(vars: Vars, values: Any = None) -> None:
     """Give every rank the same value.
 
@@ -88,6 +90,7 @@ def worker_broadcast(context: RankContext, numbers: list[int], values: list) -> 
         store(context, number, value_for_rank(context.array(value), context.rank))
 
 
+@entry
 def scatter(vars: Vars, values: Any, batch: Any = None) -> None:
     """Give every rank a part of the rows of each value.
 
@@ -136,6 +139,7 @@ def worker_scatter(
 # -- reading and writing one rank
 
 
+@entry
 def set_value(rank: int, vars: Vars, values: Any, batch: Any = None) -> None:
     """Set the value on one rank.
 
@@ -185,6 +189,7 @@ def worker_set_value(
             store(context, number, context.array(value))
 
 
+@entry
 def get_value(rank: int, vars: Vars) -> Any:
     """Return the value that a variable has on one rank; a copy.
 
@@ -228,6 +233,7 @@ def worker_get_values(
     return [values[number] for number in numbers]
 
 
+@entry
 def get_shapes(vars: Vars) -> Any:
     """Return the shape of a variable on each rank.
 
@@ -262,6 +268,7 @@ def worker_get_shapes(
     ]
 
 
+@entry
 def get_lengths(vars: Vars) -> Any:
     """Return the number of rows of a variable on each rank.
 
@@ -291,6 +298,7 @@ def get_lengths(vars: Vars) -> Any:
 # -- collecting the values of all ranks
 
 
+@entry
 def gather(vars: Vars, nd_up: int = 1) -> Any:
     """Return the values of all ranks as one array.
 
@@ -330,6 +338,7 @@ def gather(vars: Vars, nd_up: int = 1) -> Any:
     return as_given(vars, results)
 
 
+@entry
 def all_gather(vars: Vars) -> Any:
     """Give every rank the values of all ranks, concatenated along their first axis.
 
@@ -369,6 +378,7 @@ def all_gather(vars: Vars) -> Any:
 # -- reductions
 
 
+@entry
 def all_reduce(vars: Vars, op: ReduceOp = "avg") -> None:
     """Combine the values of all ranks, and give every rank the result.
 
@@ -401,6 +411,7 @@ def all_reduce(vars: Vars, op: ReduceOp = "avg") -> None:
             _master_reduce(numbers, variables, op, to_all=True)
 
 
+@entry
 def reduce(vars: Vars, op: ReduceOp = "avg", in_place: bool = True) -> Any:
     """Combine the values of all ranks on rank 0.
 

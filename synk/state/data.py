@@ -12,8 +12,10 @@ import numpy as np
 from ..errors import StateError
 from ..memory.segment import Segment
 from ..ranks.session import SESSION
+from ..user_frames import entry
 
 
+@entry
 def data(
     value: Any = None,
     var: Any = None,
@@ -178,6 +180,7 @@ class Data:
     def __getitem__(self, index: Any) -> Any:
         return self.data[index]
 
+    @entry
     def __setitem__(self, index: Any, value: Any) -> None:
         if self.dtype.fields is None:
             value = self._cast(value)
@@ -201,6 +204,7 @@ class Data:
 
     # -- changing it
 
+    @entry
     def condition_data(self, value: Any) -> np.ndarray:
         """Return `value` as an array of this data's dtype and number of dimensions.
 
@@ -222,6 +226,7 @@ class Data:
             )
         return array
 
+    @entry
     def set_value(self, value: Any) -> None:
         """Hold a copy of `value`, in place of what was held; grows if it must.
 
@@ -242,6 +247,7 @@ class Data:
         self._resize(array.shape)
         self.data[...] = array
 
+    @entry
     def set_length(self, length: int, oversize: float | None = None) -> None:
         """Set the number of rows; those that remain are kept, new ones hold zeros.
 
@@ -255,6 +261,7 @@ class Data:
             raise ValueError(f"{self!r} has no rows: it has no dimensions")
         self.set_shape((length, *self.shape[1:]), oversize)
 
+    @entry
     def set_shape(self, shape: tuple[int, ...], oversize: float | None = None) -> None:
         """Set the shape; the part that old and new shape share is kept, the rest is 0.
 

@@ -15,8 +15,10 @@ from .. import updates as rules
 from ..call.function import Function, function
 from ..ops import grad
 from ..reduce_ops import ReduceOp
+from ..user_frames import entry
 
 
+@entry
 def train_function(
     inputs: Sequence, loss: Any, params: Any, rule: Any, **options: Any
 ) -> Function:

@@ -6,8 +6,12 @@ import numbers
 import operator
 import os
 import sys
+import warnings
+from collections.abc import Sequence
 
-from ..errors import StateError
+from ..errors import OversubscriptionWarning, StateError
+from ..user_frames import callers_level
+from .devices import Device
 
 _MOVE = "call synk.fork() earlier, before anything that"
 
@@ -60,6 +64,24 @@ def _xla_is_up() -> bool:
         except OSError:
             continue  # the thread has ended
     return False
+
+
+def warn_of_few_cores(devices: Sequence[Device], cores: Sequence[int]) -> None:
+    """Warn where ranks have to take turns on a core, and say what follows."""
+    ranks, usable, there = len(devices), len(cores), os.cpu_count() or 0
+    if ranks <= usable:
+        return
+    has = f"{usable} usable core{'s' * (usable != 1)}"
+    if there > usable:
+        has += f" (of {there}: CPU affinity or a container's quota leaves no more)"
+    if devices[0].is_gpu:
+        text = f"{ranks} ranks on GPUs and {has}: they take turns to start work on them"
+    else:
+        text = (
+            f"{ranks} ranks on {has}: they take turns, so that calls are slower than"
+            f" with synk.fork({usable})"
+        )
+    warnings.warn(text, OversubscriptionWarning, stacklevel=callers_level())
 
 
 def check_size(n: int | None) -> int | None:

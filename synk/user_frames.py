@@ -1,0 +1,161 @@
+"""Which frames are the user's: for warnings, for messages, and in tracebacks.
+
+A user wants to see lines of the script: where a graph was written, which call failed or
+was interrupted. What lies between them and that, ours and PyTensor's, is for us.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+import sysconfig
+import types
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+import pytensor
+from pytensor.graph.basic import Variable
+
+FULL = "SYNK_FULL_TRACEBACK"
+"""An environment variable; set to 1, tracebacks keep all their frames."""
+
+_SYNK = os.path.join(os.path.dirname(__file__), "")
+_PYTENSOR = os.path.join(os.path.dirname(pytensor.__file__), "")
+_MAKERS = tuple(_SYNK + room for room in ("call", "compiler", "programs"))
+"""Here variables are made that the user has not written."""
+
+_PLACES = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
+_INSTALLED = tuple(os.path.join(place, "") for place in _PLACES)
+_PACKAGES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
+
+_LONGEST = 60
+"""Characters of a source line that are shown."""
+
+
+def is_ours(path: str) -> bool:
+    """Tell whether a file is part of this package."""
+    return path.startswith(_SYNK)
+
+
+def is_users(path: str) -> bool:
+    """Tell whether a file is the user's: of no installed package, and not Python's."""
+    if path.startswith((_SYNK, _PYTENSOR, *_INSTALLED, "<frozen ")):
+        return False
+    return not any(folder in path for folder in _PACKAGES)
+
+
+def callers_level() -> int:
+    """Return the `stacklevel` with which `warnings.warn` shows the package's caller."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and _is_between(frame.f_code.co_filename):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+def _is_between(path: str) -> bool:
+    return is_ours(path) or path == contextlib.__file__  # as in `with synk.session():`
+
+
+# -- graphs
+
+
+def made_in(var: Variable) -> str | None:
+    """Return the line that made a variable, as in "fit.py:12: `loss = x.sum()`".
+
+    The innermost line of the user's; or of a library's, where PyTensor's trace
+    (``config.traceback__limit`` frames) does not go back to the script. None for a
+    variable without a trace, and for those that we have made.
+    """
+    for test in (is_users, _is_librarys):
+        for trace in reversed(getattr(var.tag, "trace", None) or ()):
+            for path, number, _, line in reversed(trace):
+                if path.startswith(_MAKERS):
+                    return None
+                if test(path):
+                    return _place(path, number, line)
+    return None
+
+
+def _is_librarys(path: str) -> bool:
+    return not path.startswith((_SYNK, _PYTENSOR, *_INSTALLED, "<"))
+
+
+def _place(path: str, number: int, line: str | None) -> str | None:
+    folder, name = os.path.split(path)
+    if "ipykernel_" in folder:  # a file's name that nobody has seen
+        name = "a cell"
+    place = None if name.startswith("<") else f"{name}:{number}"
+    if not line:
+        return place
+    line = " ".join(line.removesuffix("\\").split())
+    line = line if len(line) <= _LONGEST else line[: _LONGEST - 3] + "..."
+    return f"`{line}`" if place is None else f"{place}: `{line}`"
+
+
+# -- tracebacks
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def entry(function: Callable[P, R]) -> Callable[P, R]:
+    """Make a function one that scripts call: its errors show the script's lines.
+
+    Costs what a call of a Python function does, and nothing else where none is raised.
+    """
+    tidy = shorten  # by the closure: see the globals below
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except BaseException as error:
+            tidy(error)
+            raise  # as it is now: this frame is not added to the traceback again
+
+    # With the globals of `function`, by which doctest tells a module's own functions.
+    made: Any = types.FunctionType(
+        call.__code__, function.__globals__, closure=call.__closure__
+    )
+    return functools.update_wrapper(made, function)
+
+
+def shorten(error: BaseException) -> None:
+    """Take our frames out of an exception's traceback, in place.
+
+    An interrupt keeps the user's frames alone, as it says nothing about where it came,
+    and no causes. Of another exception the innermost of our frames stays: it may be
+    our fault. Frames of other packages stay there, too.
+    """
+    if os.environ.get(FULL, "0") not in ("", "0"):
+        return
+    frames = _frames(error.__traceback__)
+    if isinstance(error, KeyboardInterrupt):
+        error.__cause__, error.__suppress_context__ = None, True
+        kept = [frame for frame in frames if is_users(_path(frame))]
+    else:
+        ours = [frame for frame in frames if is_ours(_path(frame))]
+        kept = [frame for frame in frames if frame not in ours[:-1]]
+    error.__traceback__ = _linked(kept)
+
+
+def _frames(found: types.TracebackType | None) -> list[types.TracebackType]:
+    frames = []
+    while found is not None:
+        frames.append(found)
+        found = found.tb_next
+    return frames
+
+
+def _path(frame: types.TracebackType) -> str:
+    return frame.tb_frame.f_code.co_filename
+
+
+def _linked(frames: list[types.TracebackType]) -> types.TracebackType | None:
+    linked = None
+    for frame in reversed(frames):
+        linked = types.TracebackType(
+            linked, frame.tb_frame, frame.tb_lasti, frame.tb_lineno
+        )
+    return linked
