@@ -82,21 +82,22 @@ def remove_all_reduce(fgraph: Any, node: Apply) -> list[Variable]:
     return [node.inputs[0]]
 
 
-def all_reduce(x: Any, op: ReduceOp = "avg") -> Variable:
-    """Combine a tensor over all ranks, in a graph.
+def all_reduce(x: Any, op: ReduceOp = "avg") -> Any:
+    """Combine tensors over all ranks, in a graph.
 
     Parameters
     ----------
-    x : tensor_like
-        Of any shape, which must be the same on all ranks that have rows.
+    x : tensor_like, or list of these
+        Of any shape, which must be the same on all ranks that have rows. What a list
+        holds is combined one by one, in one exchange where nothing else is between.
     op : {"avg", "sum", "prod", "min", "max"}
         "avg" weighs a rank by its rows in the call.
 
     Returns
     -------
-    TensorVariable
+    TensorVariable, or list of these
         Same shape and dtype; the same value on every rank. Compiled by plain PyTensor
-        it is `x`.
+        it is `x`. A list if `x` is a list or a tuple.
 
     Raises
     ------
@@ -120,6 +121,9 @@ def all_reduce(x: Any, op: ReduceOp = "avg") -> Variable:
     ...     float(synk.function([x], std)(np.array([0.0, 0.0, 3.0])))
     1.4142135623730951
     """
+    check_op(op, REDUCE_OPS, "all_reduce")
+    if isinstance(x, (list, tuple)):
+        return [all_reduce(each, op) for each in x]
     x = pt.as_tensor_variable(x)
     if op == "avg" and x.type.numpy_dtype.kind in "iu":
         x = pt.cast(x, "float64")  # as the mean of integers is

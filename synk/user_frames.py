@@ -28,7 +28,9 @@ _MAKERS = tuple(_SYNK + room for room in ("call", "compiler", "programs"))
 
 _PLACES = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
 _INSTALLED = tuple(os.path.join(place, "") for place in _PLACES)
-_PACKAGES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
+_PACKAGES = tuple(
+    f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages")
+)
 
 _LONGEST = 60
 """Characters of a source line that are shown."""

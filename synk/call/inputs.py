@@ -12,6 +12,7 @@ from pytensor.graph.basic import Variable
 
 from ..memory.partition import Selection, count, cuts, part, select, shift, span
 from ..memory.segment import Arena, Window
+from ..state.array_like import convert
 from ..state.data import Data
 
 
@@ -211,18 +212,14 @@ def _check_data(var: Variable, value: Data) -> np.ndarray:
 
 
 def _check_value(var: Variable, value: Any, downcast: bool | None) -> np.ndarray:
-    if isinstance(value, np.ndarray) and value.dtype == var.type.numpy_dtype:
-        array = value  # what `filter` would return, without its cost
+    # What `filter` would return, without its cost; a masked array is no plain one.
+    if type(value) is np.ndarray and value.dtype == var.type.numpy_dtype:
+        array = value
         if array.ndim == var.type.ndim:
             _check_static_shape(var, array)
             return array
-    if hasattr(value, "to_numpy"):
-        value = value.to_numpy()  # a column or a table of pandas
-    try:
-        array = var.type.filter(value, strict=False, allow_downcast=downcast)
-    except (AttributeError, TypeError, ValueError) as error:
-        raise TypeError(f"input {var} ({var.type}): {error}") from error
-    return array
+    name = var.name if var.name and var.name.isidentifier() else "value"
+    return convert(f"input {var}", var.type, value, downcast, name)
 
 
 def _check_static_shape(var: Variable, array: np.ndarray) -> None:

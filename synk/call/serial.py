@@ -35,6 +35,7 @@ from ..programs.programs import Programs, Subset
 from ..ranks.session import SESSION
 from ..state.collectives import get_value
 from ..times.timing import Timed
+from ..user_frames import made_in
 from .inputs import check_arguments, gather_rows, take_share
 from .rounding import TOLERANCES, Rounding, coarsest, difference
 
@@ -190,9 +191,9 @@ class SerialRun:
         drawn = self._draw()
         if drawn is not None:
             raise ValueError(
-                f"check='serial': {name(drawn)} is random, and each rank draws numbers"
-                " of its own, so the serial run has others; check the function"
-                " without it"
+                f"check='serial': {name(drawn)}{_where(drawn)} is random, and each"
+                " rank draws numbers of its own, so the serial run has others; check"
+                " the function without it"
             )
         if not self._outputs(subset) and not self._updates():
             raise ValueError(
@@ -273,7 +274,7 @@ class SerialRun:
         for i in self._outputs(subset):
             problem = compared(results[places[i]], places[i], spec.outputs[i])
             if problem:
-                what, op = spec.findings[i].what, spec.output_ops[i]
+                what, op = spec.findings[i].label, spec.output_ops[i]
                 complaints.append(f"{what}, combined by {op!r}: {problem}")
         updates = self._updates()
         variables = [spec.updates[i][0] for i in updates]
@@ -289,6 +290,11 @@ class SerialRun:
                 f"{self._what} differs from the serial run beyond rounding:\n  "
                 + "\n  ".join(complaints)
             )
+
+
+def _where(var: Variable) -> str:
+    made = made_in(var)
+    return "" if made is None else f" (made in {made})"
 
 
 def _label(shared: SharedVariable) -> str:

@@ -199,11 +199,14 @@ class Unknown:
     variable : str
         What it computes that is not understood.
     why : str
+    made : str or None
+        The user's line that made it.
     """
 
     op: str
     variable: str
     why: str
+    made: str | None = None
 
     def __str__(self) -> str:
         if self.variable.startswith(self.op):

@@ -14,6 +14,8 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.type import DenseTensorType
 
+from ..user_frames import made_in
+
 
 def drifting(
     outputs: Iterable[Variable],
@@ -38,11 +40,13 @@ def drifting(
     ]
 
 
-def complaint(var: SharedVariable) -> str:
-    """Say of a variable that it will differ, and what to do."""
+def complaint(var: SharedVariable, new: Variable) -> str:
+    """Say of a variable, and its new value, that it will differ, and what to do."""
+    made = made_in(new)
+    where = "" if made is None else f" ({made})"
     return (
-        f"the ranks' values of {var} will differ: each rank updates it by what its own"
-        " rows give, and the outputs are computed from it as if it were equal on all"
-        " ranks. Use synk.grad for gradients, synk.ops.all_reduce for other values."
+        f"the ranks' values of {var} will differ: each rank updates it{where} by what"
+        " its own rows give, and the outputs are computed from it as if it were equal"
+        " on all ranks. Use synk.grad for gradients, synk.ops.all_reduce for other values."
         " If it is meant, name the ops of the outputs: (variable, op)."
     )

@@ -20,6 +20,7 @@ from pytensor.tensor.type import DenseTensorType
 from ..errors import SplitError, SplitWarning
 from ..ops import AllReduce
 from ..reduce_ops import OutputOp, check_dtype
+from ..user_frames import callers_level, made_in
 from . import rules  # noqa: F401  registers them
 from .domain import (
     Partial,
@@ -34,7 +35,6 @@ from .domain import (
 )
 from .lengths import remembered, take_as_equal
 from .rules.base import name, op_name
-from ..user_frames import callers_level, made_in
 from .walk import infer
 
 
@@ -57,6 +57,10 @@ class Finding:
         Why nothing could be shown, or why no op gives the serial result.
     agrees : bool
         Whether the op was shown to give the serial result.
+    made : str or None
+        The user's line that made the value.
+    reason_made : str or None
+        The user's line that made what the reason speaks of.
     """
 
     what: str
@@ -65,6 +69,17 @@ class Finding:
     kind: str
     reason: str | None
     agrees: bool
+    made: str | None = None
+    reason_made: str | None = None
+
+    @property
+    def label(self) -> str:
+        """Which value, and the line that made it."""
+        if self.made is None:
+            return self.what
+        if self.what.startswith("output"):
+            return f"{self.what[:-1]}, made in {self.made})"
+        return f"{self.what} (made in {self.made})"
 
 
 def examine(
@@ -113,7 +128,14 @@ def ops_of(value: Value) -> Sequence[OutputOp]:
     return []
 
 
-def prove(what: str, var: Variable, value: Value, op: OutputOp, named: bool) -> Finding:
+def prove(
+    what: str,
+    var: Variable,
+    value: Value,
+    op: OutputOp,
+    named: bool,
+    made: str | None = None,
+) -> Finding:
     """Find the op of an output, or compare the one that was named.
 
     Parameters
@@ -125,6 +147,8 @@ def prove(what: str, var: Variable, value: Value, op: OutputOp, named: bool) -> 
     op : str or None
         The op named, or that to fall back to.
     named : bool
+    made : str, optional
+        The line that made it, if it is not that of `var`.
     """
     with contextlib.suppress(Refused):
         value = unlisted(value)
@@ -132,7 +156,9 @@ def prove(what: str, var: Variable, value: Value, op: OutputOp, named: bool) -> 
     if not named and ops:
         op = ops[0]
     reason = None if ops else _why_none(var, value)
-    return Finding(what, op, named, describe(value), reason, op in ops)
+    made = made or made_in(var)
+    of_reason = value.made if isinstance(value, Unknown) else made
+    return Finding(what, op, named, describe(value), reason, op in ops, made, of_reason)
 
 
 def _suits(op: OutputOp, var: Variable) -> bool:
@@ -169,8 +195,10 @@ def say(text: str, strict: bool) -> None:
 
 def _complaint(finding: Finding, advice: str) -> str:
     why = finding.reason or f"it is {finding.kind}"
+    if finding.reason_made not in (None, finding.made):
+        why += f" ({finding.reason_made})"
     return (
-        f"{finding.what} is combined by {finding.op!r}, and may differ from the serial"
+        f"{finding.label} is combined by {finding.op!r}, and may differ from the serial"
         f" result: {why}. {advice}"
     )
 
@@ -191,6 +219,7 @@ def reductions(
             (var,) = node.inputs
             wrt = node.op.gradient
             what = f"the gradient of {wrt}" if wrt else f"all_reduce of {name(var)}"
-            finding = prove(what, var, values[var], node.op.op, named=True)
+            made = made_in(node.outputs[0])
+            finding = prove(what, var, values[var], node.op.op, True, made)
             found.append((wrt is not None, finding))
     return found

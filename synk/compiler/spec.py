@@ -20,10 +20,10 @@ from pytensor.tensor.type import DenseTensorType
 
 from ..ops import AllReduce, is_reduced
 from ..reduce_ops import OPS, REDUCE_OPS, OutputOp, ReduceOp, check_dtype, check_op
+from ..user_frames import callers_level
 from .domain import Replicated, Value
 from .drift import complaint, drifting
 from .proof import Finding, examine, prove, reductions, say, warn_or_raise
-from ..user_frames import callers_level
 from .rules.base import name
 
 
@@ -408,7 +408,7 @@ def _settle_ops(spec: FunctionSpec, strict: bool) -> None:
     unnamed = zip(spec.outputs, spec.findings, strict=True)
     shown = [var for var, found in unnamed if found.agrees and not found.named]
     for shared in drifting(shown, spec.updates, of_rows):
-        say(complaint(shared), strict)
+        say(complaint(shared, dict(spec.updates)[shared]), strict)
     reduced = reductions(graph, values)
     weak = [
         found

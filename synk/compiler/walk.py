@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import io_toposort
 
+from ..user_frames import made_in
 from .domain import Partial, Refused, Sharded, Unknown, Value, describe
 from .lengths import remembered
 from .rules.base import is_short, is_tolerant, literal, name, op_name, rule_for
@@ -56,12 +57,11 @@ def _apply(node: Apply, values: list[Value]) -> Sequence[Value]:
     try:
         found = function(node, values)
     except Refused as refused:
-        found = Unknown(op_name(node.op), name(node.outputs[0]), str(refused))
+        found = _unknown(node.outputs[0], str(refused))
     except Exception as error:
         # An Op of a version of PyTensor that a rule was not written for. The function
         # can be made without the proof, and what was named needs none.
-        why = f"could not be examined: {error!r}"
-        found = Unknown(op_name(node.op), name(node.outputs[0]), why)
+        found = _unknown(node.outputs[0], f"could not be examined: {error!r}")
     if isinstance(found, list):
         return found
     return [found] * len(node.outputs)
@@ -74,7 +74,9 @@ def _check(var: Variable, value: Value) -> Value:
         why = "fixes the number of rows"
     if isinstance(value, Partial) and value.op in ("sum", "prod") and is_short(var):
         why = f"has {describe(value)} in short integers, which wrap around"
-    if not why:
-        return value
+    return _unknown(var, why) if why else value
+
+
+def _unknown(var: Variable, why: str) -> Unknown:
     assert var.owner is not None
-    return Unknown(op_name(var.owner.op), name(var), why)
+    return Unknown(op_name(var.owner.op), name(var), why, made_in(var))

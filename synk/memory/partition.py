@@ -42,6 +42,10 @@ def select(batch, length: int) -> Selection:
         return slice(0, length)
     if isinstance(batch, slice):
         return _from_slice(batch, length)
+    if isinstance(batch, np.ma.MaskedArray):
+        raise TypeError(
+            "batch is a masked array, whose mask would be lost: pass batch.compressed()"
+        )
     if isinstance(batch, np.ndarray) and batch.ndim:
         return _from_array(batch, length)
     try:

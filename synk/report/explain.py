@@ -16,6 +16,7 @@ from ..programs.programs import Programs
 from ..ranks.context import RankContext
 from ..ranks.session import SESSION
 from ..times.timing import PHASES, WAIT, Timed, Times
+from ..user_frames import made_in
 from .explain_text import milliseconds, nbytes, render
 
 LAUNCH = 50e-6
@@ -154,6 +155,8 @@ def _outputs(spec: FunctionSpec) -> list[dict[str, Any]]:
                 "kind": finding.kind,
                 "agrees": finding.agrees,
                 "reason": finding.reason,
+                "made": finding.made,
+                "reason_made": finding.reason_made,
                 "combined": "combined in a stage"
                 if in_stage
                 else "combined after the call",
@@ -195,7 +198,15 @@ def _stage(stage: Stage, spec: FunctionSpec, programs: Programs) -> dict[str, An
         if shape is not None:
             size = np.dtype(dtype).itemsize * int(np.prod(shape, dtype=np.int64))
         what = f"gradient of {op.gradient}" if op.gradient else name(given)
-        reduces.append({"name": what, "op": op.op, "dtype": dtype, "bytes": size})
+        reduces.append(
+            {
+                "name": what,
+                "op": op.op,
+                "dtype": dtype,
+                "bytes": size,
+                "made": made_in(var) or made_in(given),
+            }
+        )
         before = total.get(dtype, 0)
         total[dtype] = None if size is None or before is None else before + size
     return {

@@ -116,9 +116,12 @@ def _output(output: dict[str, Any]) -> tuple[str, str]:
     """Return the label, as in "output 0", and what there is to say."""
     words = output["name"].split(" ", 2)
     label, name = " ".join(words[:2]), words[2][1:-1]
-    shown = (
-        output["kind"] if output["reason"] is None else f"not shown: {output['reason']}"
-    )
+    where = _where(name, output["made"])
+    shown = output["kind"]
+    if output["reason"] is not None:
+        shown = f"not shown: {output['reason']}"
+        if output["reason_made"] and not (where and _same_line(output)):
+            shown += f" ({output['reason_made']})"
     op = output["op"] or "rank 0's own"
     if output["op"] is None and output["agrees"]:
         op = "the same on all ranks"
@@ -126,8 +129,23 @@ def _output(output: dict[str, Any]) -> tuple[str, str]:
     fits = "" if output["agrees"] or output["reason"] else " (another op is shown)"
     return (
         label,
-        f"{short(name)}: {op}{by}; {shown}{fits}; {output['combined']}",
+        f"{short(name)}{where}: {op}{by}; {shown}{fits}; {output['combined']}",
     )
+
+
+def _same_line(output: dict[str, Any]) -> bool:
+    return output["made"] == output["reason_made"]
+
+
+def _where(name: str, made: str | None) -> str:
+    """Return the line that made a value, if it has no name of its own."""
+    return f" ({made})" if made is not None and name.endswith(")") else ""
+
+
+def _at(value: dict[str, Any]) -> str:
+    """Return the file and the line's number alone, as "fit.py:12"."""
+    place = (value["made"] or "").split("`")[0].removesuffix(": ")
+    return _where(value["name"], place or None)
 
 
 def _stage(stage: dict[str, Any]) -> str:
@@ -135,7 +153,10 @@ def _stage(stage: dict[str, Any]) -> str:
     if not stage["reduces"]:
         return text
     sizes = ", ".join(f"{nbytes(n)} of {dtype}" for dtype, n in stage["bytes"].items())
-    values = [f"{value['op']} of {short(value['name'])}" for value in stage["reduces"]]
+    values = [
+        f"{value['op']} of {short(value['name'])}{_at(value)}"
+        for value in stage["reduces"]
+    ]
     more = f", and {len(values) - 6} more" if len(values) > 6 else ""
     return f"{text}; all-reduces {sizes}: {', '.join(values[:6])}{more}"
 

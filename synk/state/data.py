@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import weakref
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from ..errors import StateError
 from ..memory.segment import Segment
 from ..ranks.session import SESSION
 from ..user_frames import entry
+from .array_like import refuse_masked, why_not
 
 
 @entry
@@ -80,7 +82,7 @@ def data(
         ndim = var.type.ndim if ndim is None else ndim
         name = var.name if name is None else name
     if value is not None:
-        given = _as_array(value)
+        given = _as_array("synk.data", value, np.dtype(dtype or float), force_cast)
         dtype = given.dtype if dtype is None else dtype
         ndim = given.ndim if ndim is None else ndim
         if shape is not None and tuple(shape) != given.shape:
@@ -186,6 +188,8 @@ class Data:
             value = self._cast(value)
         elif isinstance(value, Data):
             value = value.data
+        else:
+            refuse_masked(self, value)
         self.data[index] = (
             value  # of records, numpy takes a tuple, or one field's values
         )
@@ -312,8 +316,9 @@ class Data:
 
     def _cast(self, value: Any) -> np.ndarray:
         if not hasattr(value, "dtype") and self.dtype.kind not in "biufc":
+            refuse_masked(self, value)
             return np.asarray(value, self.dtype)  # numpy knows how to read records
-        array = _as_array(value)
+        array = _as_array(self, value, self.dtype, self._force_cast)
         if array.dtype == self.dtype:
             return array
         # Python's own numbers have no precision to lose, only a kind.
@@ -321,10 +326,14 @@ class Data:
         loose = kinds in (("f", "f"), ("f", "c"), ("c", "c"))
         fits = loose and not hasattr(value, "dtype")
         if not (fits or self._force_cast or _casts(array, self.dtype)):
+            if array.dtype.kind not in "biufc" and self.dtype.kind in "biufc":
+                raise TypeError(f"{self!r} got {why_not(value, self.dtype)}")
+            advice = f"np.asarray(value, '{self.dtype}')"
+            if array.dtype.kind == "c":
+                advice = "value.real"
             raise TypeError(
                 f"{self!r} holds {self.dtype}, and {array.dtype} cannot be cast to it"
-                " without loss; convert the value, or make the data with"
-                " force_cast=True"
+                f" without loss: pass {advice}, or make the data with force_cast=True"
             )
         return array.astype(self.dtype)
 
@@ -337,10 +346,27 @@ class Data:
         return self._described
 
 
-def _as_array(value: Any) -> np.ndarray:
+def _as_array(
+    what: object, value: Any, dtype: np.dtype, forced: bool = False
+) -> np.ndarray:
+    """Return a value as an array, of objects only if it is `forced` to be cast.
+
+    `what` and `dtype` are for messages.
+    """
     if isinstance(value, Data):
         return value.data
-    return np.asarray(value)
+    if type(value) is not np.ndarray:
+        refuse_masked(what, value)
+    if isinstance(value, Mapping):  # numpy would take the keys of some
+        raise TypeError(f"{what} got {why_not(value, dtype)}")
+    try:
+        array = np.asarray(value)
+    except Exception as error:
+        raise TypeError(f"{what} got {why_not(value, dtype) or error}") from None
+    if array.dtype.hasobject and not (forced and array.ndim):
+        got = why_not(value, dtype) or f"{array.dtype} values: pass numbers"
+        raise TypeError(f"{what} got {got}")
+    return array
 
 
 def _casts(array: np.ndarray, dtype: np.dtype) -> bool:

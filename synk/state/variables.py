@@ -17,6 +17,7 @@ from ..memory.partition import Selection, count, cuts, select
 from ..ranks.context import RankContext
 from ..ranks.session import SESSION
 from ..reduce_ops import REDUCE_OPS, ReduceOp, check_dtype, check_op, check_shapes
+from .array_like import convert
 from .data import Data
 
 Vars: TypeAlias = SharedVariable | Sequence[SharedVariable]
@@ -60,12 +61,7 @@ def check_value(var: SharedVariable, value: Any) -> Any:
 def _filter(var: SharedVariable, kind: Any, value: Any) -> Any:
     if isinstance(value, Data):
         value = value.data
-    elif hasattr(value, "to_numpy"):
-        value = value.to_numpy()
-    try:
-        return kind.filter(value, strict=False, allow_downcast=None)
-    except (AttributeError, TypeError, ValueError) as error:
-        raise TypeError(f"shared variable {var} ({kind}): {error}") from error
+    return convert(f"shared variable {var.name or ''}".rstrip(), kind, value, None)
 
 
 def check_rows_to_scatter(

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import cloudpickle
 
 from ..errors import Aborted, RemoteError, RemoteTraceback
+from ..user_frames import shorten
 from .channel import WorkerChannel
 from .control import Control
 
@@ -42,6 +43,7 @@ class Failure:
     """An exception on a rank, as it travels to the master."""
 
     def __init__(self, error: BaseException, where: str) -> None:
+        shorten(error)
         self.text = "".join(traceback.format_exception(error))
         self.summary = traceback.format_exception_only(error)[0].strip()
         self.where = where

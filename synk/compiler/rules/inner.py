@@ -10,6 +10,7 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.scan.op import Scan
 
 from ...ops import AllReduce
+from ...user_frames import made_in
 from ..domain import (
     Position,
     Refused,
@@ -59,6 +60,7 @@ def _seen_outside(
             op_name(var.owner.op) if var.owner else "a graph",
             name(var),
             "has rows, or blocks of them, whose number is known inside of a graph only",
+            made_in(var),
         )
         for var in outputs
     ]
