@@ -37,6 +37,13 @@ FORKING = (
 collect_ignore = ["bench", "resnet_torch.py"]
 
 
+def pytest_configure(config):
+    """Have tests fork more ranks than there are cores, which is warned of, quietly."""
+    config.addinivalue_line(
+        "filterwarnings", "ignore::synk.errors.OversubscriptionWarning"
+    )
+
+
 def pytest_collection_modifyitems(items):
     """Have the files that fork most come first."""
     items.sort(key=lambda item: item.path.stem not in FORKING)

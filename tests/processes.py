@@ -327,6 +327,8 @@ import numpy as np, pytensor, pytensor.tensor as pt
 import synk
 import processes
 from processes import PY, ROWS, TOTAL, Act, Do, acting, summing
+import warnings
+warnings.simplefilter("ignore", synk.OversubscriptionWarning)
 """
 
 

@@ -223,7 +223,8 @@ def _of_pandas(value: Any, dtype: np.dtype, name: str) -> str:
         column, of = next(iter(others.items()))
         rest = f"{name}.select_dtypes('number').to_numpy('{dtype}')"
         advice = rest if len(others) < len(columns) else "numbers"
-        return f"a {kind} with columns that are not numbers ({column}: {of}): pass {advice}"
+        bad = f"{column}: {of}"
+        return f"a {kind} with columns that are not numbers ({bad}): pass {advice}"
     if others:
         return f"a {kind} of dtype {others['']}: pass numbers"
     if bool(np.any(np.asarray(value.isna()))):
