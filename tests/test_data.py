@@ -154,8 +154,6 @@ def test_arguments_that_contradict_each_other_are_refused():
         ([1.5], "int64"),
         ([-1], "uint8"),
         ([1j], "float64"),
-        (["a"], "float64"),
-        (np.array([1], object), "int64"),
         (np.int8([2]), "bool"),
     ],
     ids=repr,
@@ -164,7 +162,7 @@ def test_a_value_that_would_change_is_refused(value, dtype):
     with pytest.raises(TypeError, match="cannot be cast"):
         synk.data(value, dtype=dtype)
     made = synk.data(shape=(1,), dtype=dtype)
-    with pytest.raises(TypeError, match="cannot be cast"):
+    with pytest.raises(TypeError, match=r"cannot be cast.*pass .*value"):
         made.set_value(value)
     with pytest.raises(TypeError, match="cannot be cast"):
         made[:] = value

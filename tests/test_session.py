@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 
 import numpy as np
 import psutil
@@ -25,6 +26,8 @@ import synk
 from synk.errors import StateError, WorkerDied
 from synk.ranks.session import SESSION
 from synk.workers import affinity, preconditions, zygote
+from synk.workers.devices import Device
+from synk.workers.gpus import GPU
 
 # -- the states
 
@@ -226,6 +229,49 @@ def test_a_forked_session_cannot_be_forked():
             synk.fork(2)
         assert all_pids() == pids
         assert summing()(ROWS) == TOTAL
+
+
+@pytest.mark.parametrize("there", [None, 64])
+def test_more_ranks_than_cores_are_warned_of_at_the_callers_line(there, monkeypatch):
+    cores = sorted(os.sched_getaffinity(0))[:1]
+    monkeypatch.setattr(affinity, "usable_cores", lambda: cores)
+    monkeypatch.setattr(os, "cpu_count", lambda: there)
+    said = "1 usable core" if there is None else r"1 usable core \(of 64: .*quota"
+    match = rf"^2 ranks on {said}.* slower than with synk.fork\(1\)$"
+    with pytest.warns(synk.OversubscriptionWarning, match=match) as caught:
+        synk.fork(2)
+    synk.close()
+    assert [warning.filename for warning in caught] == [__file__]
+    with pytest.warns(synk.OversubscriptionWarning, match=match) as caught:
+        with synk.session(2):
+            assert summing()(ROWS) == TOTAL
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+@pytest.mark.parametrize("n", [1, 2, None])
+def test_as_many_ranks_as_cores_are_not_warned_of(n, monkeypatch):
+    cores = (sorted(os.sched_getaffinity(0)) * 2)[:2]
+    monkeypatch.setattr(affinity, "usable_cores", lambda: cores)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with synk.session(n, devices="cpu"):
+            pass
+
+
+def test_ranks_on_gpus_are_warned_of_cores_that_they_share():
+    gpu = Device(GPU(0, "GPU-0", "a GPU", 1 << 30, ()))
+    match = "^3 ranks on GPUs and 2 usable cores.*take turns to start"
+    with pytest.warns(synk.OversubscriptionWarning, match=match):
+        preconditions.warn_of_few_cores([gpu] * 3, [0, 1])
+
+
+def test_with_warnings_as_errors_too_many_ranks_are_refused(monkeypatch):
+    monkeypatch.setattr(affinity, "usable_cores", lambda: [0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", synk.OversubscriptionWarning)
+        with pytest.raises(synk.OversubscriptionWarning):
+            synk.fork(2)
+    assert not synk.is_forked()
 
 
 def test_a_broken_session_must_be_closed_before_it_is_forked():

@@ -44,7 +44,11 @@ def try_to(what: str) -> None:
         "data": lambda: synk.data(np.ones(3)),
         "collective": lambda: synk.all_reduce(pytensor.shared(np.ones(3))),
         "distribute": synk.distribute,
+        "call": lambda: _inner[0](ROWS),
     }[what]()
+
+
+_inner: list[synk.Function] = []
 
 
 @pytest.mark.parametrize(
@@ -55,6 +59,17 @@ def test_a_rank_that_acts_as_a_master_gets_a_clear_error(what):
         with pytest.raises(StateError, match="this is rank 1"):
             acting(1, try_to, what)(ROWS)
         assert summing()(ROWS) == TOTAL
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("what", ["fork", "collective", "distribute", "call"])
+def test_an_op_on_rank_0_that_calls_synk_is_told_where_it_is(what, ranks):
+    with synk.session(ranks):
+        _inner[:] = [summing()]
+        with pytest.raises(StateError, match="this is rank 0, inside a synk call"):
+            acting(0, try_to, what)(ROWS)
+        assert _inner.pop()(ROWS) == TOTAL
+        assert synk.size() == ranks
 
 
 def test_close_on_a_rank_does_nothing():

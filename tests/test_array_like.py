@@ -1,0 +1,322 @@
+"""What is no array is refused in one line, which says what to write instead."""
+
+from __future__ import annotations
+
+import functools
+import re
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytensor
+import pytensor.tensor as pt
+import pytest
+import scipy.sparse
+from reference import PY, assert_same, refused
+from sklearn.utils import Bunch
+
+import synk
+from synk.state.array_like import refuse_masked
+
+ROWS = np.arange(6.0).reshape(3, 2)
+MASKED = np.ma.array(ROWS.astype("float32"), mask=ROWS > 3)
+
+
+class Thing:
+    """A class whose text nobody wants to read."""
+
+    def __repr__(self):
+        return "thing " * 1000
+
+
+def frame(**columns) -> pd.DataFrame:
+    return pd.DataFrame(columns)
+
+
+def nullable(*values) -> pd.api.extensions.ExtensionArray:
+    return pd.array(values, dtype="Int64")
+
+
+BAD = {
+    "None": (None, "None: pass an array"),
+    "text": ("abcd", r"text: pass numbers, as float\(x\)"),
+    "bytes": (b"abcd", r"text: pass numbers, as float\(x\)"),
+    "texts": (np.array([["a", "b"]]), "text: pass numbers"),
+    "bunch": (Bunch(data=ROWS, target=ROWS), r"a Bunch: pass x\.data"),
+    "dict": ({"a": ROWS, "b": ROWS}, r"a dict: pass one of its values \('a', 'b'\)"),
+    "matrix": (scipy.sparse.csr_matrix(ROWS), r"a sparse matrix: pass x\.toarray\(\)"),
+    "sparse": (scipy.sparse.coo_array(ROWS), r"a sparse matrix: pass x\.toarray\(\)"),
+    "ragged": ([[1.0], [1.0, 2.0]], "a ragged list, with rows of length 1 and 2: pad"),
+    "ragged arrays": ([np.ones((2, 1)), np.ones((2, 2))], "a ragged list, with parts"),
+    "arrays": (
+        np.array([np.ones(2), np.ones(3)], dtype=object),
+        r"an array of arrays: pass np\.stack\(x\)",
+    ),
+    "float64": (ROWS, r"float64 values: pass x\.astype\('float32'\)"),
+    "large": (np.full((500, 60), 0.1), r"float64 values: pass x\.astype\('float32'\)"),
+    "int64": (ROWS.astype("int64"), r"int64 values: pass x\.astype\('float32'\)"),
+    "complex": (ROWS + 1j, r"complex128 values: pass x\.real, or x\.imag"),
+    "inexact": (
+        [[0.1, 0.2]],
+        r"values that float32 .*: pass np\.asarray\(x, 'float32'",
+    ),
+    "too large": ([[10**400, 1]], "numbers that float32 does not hold"),
+    "hole": ([[1.0, None]], r"None among its values: pass np\.nan in its place"),
+    "objects": (ROWS.astype(object), r"Python objects: pass x\.astype\('float32'\)"),
+    "things": ([[Thing(), Thing()]], "values of type Thing: pass numbers"),
+    "thing": (Thing(), "a value of type Thing: pass an array"),
+    "set": ({1, 2}, r"a value of type set: pass list\(x\)"),
+    "generator": ((i for i in range(3)), r"a value of type generator: pass list\(x\)"),
+    "function": (len, "a value of type builtin_function_or_method: pass an array"),
+    "module": (np, "a value of type module: pass an array"),
+    "type": (float, "a value of type type: pass an array"),
+    "variable": (pt.matrix("q"), "q, a symbolic variable: pass a value for it"),
+    "shared": (pytensor.shared(ROWS, "s"), r"shared variable s: pass x\.get_value\(\)"),
+    "records": (
+        np.zeros((3, 2), [("a", "f4"), ("b", "f4")]),
+        r"records \(\('a', 'b'\)\): pass one field, as x\[field\]",
+    ),
+    "mixed frame": (
+        frame(a=[1.0, 2.0], b=["u", "v"]),
+        r"a DataFrame with columns that are not numbers \(b: .*\):"
+        r" pass x\.select_dtypes\('number'\)\.to_numpy\('float32'\)",
+    ),
+    "frame of texts": (frame(b=["u", "v"]), "not numbers .*: pass numbers"),
+    "bools and ints": (
+        frame(a=[1, 2], b=[True, False]),
+        r"a DataFrame with columns of several dtypes: pass x\.to_numpy\('float32'\)",
+    ),
+    "missing": (
+        frame(a=nullable(1, None), b=[1.0, 2.0]),
+        r"a DataFrame with missing values: pass x\.fillna\(value\)",
+    ),
+    "series of texts": (pd.Series(["u", "v"]), "a Series of dtype .*: pass numbers"),
+    "dates": (
+        frame(a=pd.date_range("2020", periods=3)),
+        r"datetime64\[.*\] values: pass x\.astype\('float32'\)",
+    ),
+    "column": (np.ones(3, "float32"), r"shape \(3,\), and 2 .*np\.reshape\(x, \(-1, 1"),
+    "range": (range(3), r"shape \(3,\), and 2 dimensions are wanted"),
+    "3 axes": (np.ones((3, 2, 1), "float32"), r"shape \(3, 2, 1\), and 2 dimensions"),
+    "number": (3.5, r"shape \(\), and 2 dimensions are wanted"),
+}
+"""A value for a float32 matrix named x; what is said of it."""
+
+IS_ARRAY = ("column", "range", "3 axes", "number")
+"""What is wrong about these is their shape."""
+
+ANY_DTYPE = (
+    *("texts", "text", "bytes", "float64", "large", "int64", "complex", "inexact"),
+    *("records", "dates", "series of texts", "frame of texts"),
+)
+"""What `synk.data` can hold, if no dtype is asked for."""
+
+HELD = ("int64", "inexact")
+"""Of numbers, `Data` of float32 takes these."""
+
+
+def assert_one_line(error: BaseException) -> None:
+    text = str(error)
+    assert "\n" not in text
+    assert len(text) < 250, text
+    assert error.__cause__ is None
+    assert error.__suppress_context__ or error.__context__ is None
+
+
+def said_of(name: str, value: str) -> tuple[object, str]:
+    """Return a bad value, and what is said of it where it is called `value`."""
+    given, said = BAD[name]
+    return given, re.sub(r"\bx\b", value, said)
+
+
+def test_inputs_that_are_no_arrays_are_refused_in_one_line(two_ranks):
+    x, b = pt.fmatrix("x"), pt.fmatrix("b")
+    f = synk.function([x], [(x.sum(), "sum"), (b.sum(), None)], [b], mode=PY)
+    fine = np.ones((3, 2), "float32")
+    for name in BAD:
+        value, said = said_of(name, "x")
+        match = rf"^input x \(float32 matrix\) got (the )?{said}"
+        with refused(TypeError, match) as caught:
+            f(value, fine)
+        assert_one_line(caught.value)
+        value, said = said_of(name, "b")
+        match = rf"^input b \(float32 matrix\) got (the )?{said}"
+        with refused(TypeError, match) as caught:
+            f(fine, value)
+        assert_one_line(caught.value)
+    total, same = f(fine, 2 * fine)
+    assert (total, same) == (6, 12)
+
+
+def test_values_for_shared_variables_are_refused_in_one_line(two_ranks):
+    w = pytensor.shared(ROWS.astype("float32"), name="w")
+    calls = [synk.scatter, functools.partial(synk.set_value, 1), synk.broadcast]
+    for name in BAD:
+        value, said = said_of(name, "value")
+        match = rf"^shared variable w \(float32 matrix\) got (the )?{said}"
+        # None stands for the master's value in a broadcast.
+        for call in calls[: 2 if value is None else 3]:
+            with refused(TypeError, match) as caught:
+                call(w, value)
+            assert_one_line(caught.value)
+
+
+@pytest.mark.parametrize("name", [name for name in BAD if name not in IS_ARRAY])
+def test_data_refuses_what_is_no_array_in_one_line(name):
+    value, said = said_of(name, "value")
+    made = synk.data(shape=(3, 2), dtype="float32", name="d")
+    calls = [lambda: made.set_value(value), lambda: made.__setitem__(..., value)]
+    if name in ("float64", "large", "complex"):
+        said = (
+            r"cannot be cast to it without loss: pass (np\.asarray\(value|value\.real)"
+        )
+    if name in HELD:
+        return
+    if value is not None:  # which stands for no value
+        calls.append(lambda: synk.data(value, dtype="float32", ndim=2))
+    for call in calls:
+        with pytest.raises(TypeError, match=said) as caught:
+            call()
+        assert_one_line(caught.value)
+    assert_same(made[:], np.zeros((3, 2), "float32"))
+    if value is not None and name not in ANY_DTYPE:
+        with pytest.raises(TypeError, match=r"^synk\.data got ") as caught:
+            synk.data(value)
+        assert_one_line(caught.value)
+
+
+def test_what_holds_numbers_is_taken_as_before(two_ranks):
+    x = pt.fmatrix("x")
+    f = synk.function([x], (x.sum(), "sum"), mode=PY)
+    w = pytensor.shared(ROWS.astype("float32"), name="w")
+    for value in (
+        ROWS.astype("float32"),
+        ROWS.astype("float16"),
+        ROWS.astype("uint8"),
+        ROWS.tolist(),
+        tuple(map(tuple, ROWS)),
+        np.asmatrix(ROWS.astype("float32")),
+        pd.DataFrame(ROWS.astype("float32")),
+        memoryview(ROWS.astype("float32")),
+        [[0.0, 1.0], [2.0, 3.0], [4, 5]],
+    ):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert f(value) == 15
+            synk.broadcast(w, value)
+        assert_same(synk.get_value(1, w), ROWS.astype("float32"))
+        assert_same(synk.data(value, x)[:], ROWS.astype("float32"))
+
+
+def test_a_scalar_says_how_it_is_rounded():
+    b = pt.scalar("b", dtype="float32")
+    f = synk.function([], b, [b], mode=PY)
+    with synk.session(1):
+        match = r"input b \(float32 scalar\) got a number .*: pass np\.float32\(b\)"
+        with pytest.raises(TypeError, match=match):
+            f(0.1)
+        assert f(np.float32(0.1)) == np.float32(0.1)
+
+
+def test_lengths_that_a_type_fixes_are_named():
+    x = pt.tensor("x", dtype="float32", shape=(None, 3))
+    f = synk.function([x], (x.sum(), "sum"), mode=PY)
+    match = (
+        r"input x \(float32 matrix of shape \(\?, 3\)\) got .* length 2 along axis 1"
+    )
+    with synk.session(1), pytest.raises(TypeError, match=match):
+        f(ROWS.tolist())
+
+
+def test_an_input_without_a_usable_name_is_called_value():
+    for name in (None, "my input"):
+        x = pt.fmatrix(name)
+        f = synk.function([x], (x.sum(), "sum"), mode=PY)
+        with synk.session(1), pytest.raises(TypeError, match=r"pass value\.astype"):
+            f(ROWS)
+
+
+# -- masks
+
+
+MASKS = {
+    "masked": MASKED,
+    "nothing masked": np.ma.array(MASKED.data),
+    "of another dtype": np.ma.array(ROWS, mask=ROWS > 3),
+    "in a list": [np.ma.array([1.0, 2.0], mask=[0, 1]), [1.0, 2.0]],
+    "in a list of lists": [[1.0, np.ma.masked], [1.0, 2.0]],
+}
+
+
+@pytest.mark.parametrize("value", MASKS.values(), ids=MASKS)
+def test_masked_arrays_are_refused_everywhere(value, two_ranks):
+    x, b = pt.fmatrix("x"), pt.fmatrix("b")
+    f = synk.function([x], [(x.sum(), "sum"), (b.sum(), None)], [b], mode=PY, name="f")
+    w = pytensor.shared(ROWS.astype("float32"), name="w")
+    made = synk.data(ROWS, dtype="float32", force_cast=True, name="d")
+    fine = np.ones((3, 2), "float32")
+    for call in (
+        lambda: f(value, fine),
+        lambda: f(fine, value),
+        lambda: f(fine, b=value),
+        lambda: f.run([1, 2], value, fine),
+        lambda: f.run([1, 2], fine, value),
+        lambda: f.as_theano(value, fine),
+        lambda: f(value, fine, check="serial"),
+        lambda: synk.scatter(w, value),
+        lambda: synk.broadcast(w, value),
+        lambda: synk.broadcast([w], [value]),
+        lambda: synk.set_value(0, w, value),
+        lambda: synk.data(value),
+        lambda: synk.data(value, x),
+        lambda: f.build_inputs(value),
+        lambda: made.set_value(value),
+        lambda: made.condition_data(value),
+        lambda: made.__setitem__(slice(None), value),
+        lambda: made.__setitem__((slice(2), 0), np.ma.array([1.0, 2.0], mask=[0, 1])),
+    ):
+        with refused(
+            TypeError, r"mask would be lost: pass .*filled\(value\)"
+        ) as caught:
+            call()
+        assert_one_line(caught.value)
+    assert_same(made[:], ROWS.astype("float32"))
+    assert f(MASKED.filled(0), fine)[0] == 6
+
+
+def test_masked_records_are_refused():
+    made = synk.data(shape=(2,), dtype=[("a", "f4"), ("b", "i4")])
+    value = np.ma.array(np.zeros(2, made.dtype), mask=[(0, 1), (0, 0)])
+    for call in (lambda: made.set_value(value), lambda: made.__setitem__(0, value[0])):
+        with pytest.raises(TypeError, match="mask would be lost"):
+            call()
+
+
+def test_a_masked_batch_is_refused(two_ranks):
+    x = pt.vector("x", dtype="float64")
+    f = synk.function([x], (x.sum(), "sum"), mode=PY)
+    batch = np.ma.array([0, 1, 2], mask=[0, 1, 0])
+    for call in (
+        lambda: f(np.arange(4.0), batch=batch),
+        lambda: f.run([batch], np.arange(4.0)),
+    ):
+        with refused(TypeError, r"batch is a masked array.*batch\.compressed\(\)"):
+            call()
+    assert f(np.arange(4.0), batch=batch.compressed()) == 2
+
+
+def test_a_forced_cast_takes_objects_that_are_numbers():
+    made = synk.data(shape=(3, 2), dtype="float32", force_cast=True)
+    made.set_value(ROWS.astype(object))
+    assert_same(made[:], ROWS.astype("float32"))
+    made.set_value(frame(a=[1, 2], b=[True, False]))
+    assert_same(made[:], np.float32([[1, 1], [2, 0]]))
+    for value in (None, Bunch(data=ROWS)):
+        with pytest.raises(TypeError, match="got (None|a Bunch)"):
+            made.set_value(value)
+
+
+def test_looking_for_masks_says_where_one_is():
+    refuse_masked("x", [[1.0, 2], (3.0, np.float64(4)), np.ones(2)])
+    with pytest.raises(TypeError, match=r"pass value\[i\]\[i\]\.filled"):
+        refuse_masked("x", [[1.0], [MASKED]])
