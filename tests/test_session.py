@@ -242,9 +242,9 @@ def test_more_ranks_than_cores_are_warned_of_at_the_callers_line(there, monkeypa
         synk.fork(2)
     synk.close()
     assert [warning.filename for warning in caught] == [__file__]
-    with pytest.warns(synk.OversubscriptionWarning, match=match) as caught:
-        with synk.session(2):
-            assert summing()(ROWS) == TOTAL
+    warned = pytest.warns(synk.OversubscriptionWarning, match=match)
+    with warned as caught, synk.session(2):
+        assert summing()(ROWS) == TOTAL
     assert [warning.filename for warning in caught] == [__file__]
 
 
