@@ -354,7 +354,8 @@ class Script:
         self.process, self.pid = process, process.pid
         self.seen: list[str] = []
         self._lines: queue.Queue[str] = queue.Queue()
-        threading.Thread(target=self._read, args=(output,), daemon=True).start()
+        self._reader = threading.Thread(target=self._read, args=(output,), daemon=True)
+        self._reader.start()
 
     def _read(self, output: int) -> None:
         with os.fdopen(output, errors="replace") as lines:
@@ -379,6 +380,14 @@ class Script:
             if line.startswith(start):
                 return line.removeprefix(start).strip()
 
+    def rest(self, seconds: float = 20) -> list[str]:
+        """Return the lines from here to the end of the script."""
+        self._reader.join(seconds)
+        assert not self._reader.is_alive(), f"no end of {self.seen}"
+        lines = [self._lines.get_nowait() for _ in range(self._lines.qsize())]
+        self.seen += lines
+        return lines
+
     def expect_pids(self) -> list[int]:
         """Read the line that `print_pids` has printed."""
         return [int(pid) for pid in self.expect("pids").split()]
@@ -389,7 +398,9 @@ class Script:
 
 
 @contextmanager
-def running(body: str, path: Path, terminal: bool = False) -> Iterator[Script]:
+def running(
+    body: str, path: Path, terminal: bool = False, **environment: str
+) -> Iterator[Script]:
     """Run a script in a session of its own, on request with a terminal of its own.
 
     With a terminal, `Script.terminal` is its other end: what is written there is typed.
@@ -399,7 +410,7 @@ def running(body: str, path: Path, terminal: bool = False) -> Iterator[Script]:
         ours, theirs = pty.openpty()
         process = subprocess.Popen(
             command,
-            env=_environment(),
+            env=_environment() | environment,
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
@@ -412,7 +423,7 @@ def running(body: str, path: Path, terminal: bool = False) -> Iterator[Script]:
     else:
         process = subprocess.Popen(
             command,
-            env=_environment(),
+            env=_environment() | environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
