@@ -57,14 +57,13 @@ def parse_arguments() -> argparse.Namespace:
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--resident", action="store_true", help="each rank keeps a part")
     where.add_argument("--serial", action="store_true", help="for comparison")
-    add("--mode", help="of PyTensor; default: JAX for the cnn where JAX is installed")
+    jax = "JAX" if importlib.util.find_spec("jax") else None  # compiles far sooner
+    add("--mode", default=jax, help="of PyTensor; default: JAX where it is installed")
     add("--digits", action="store_true", help="the bundled 8x8 digits, never MNIST")
     add("--plot", default="mnist.png", metavar="FILE", help="default: mnist.png")
     args = parser.parse_args()
     if not 0 <= args.dropout < 1:
         parser.error(f"--dropout must be at least 0 and below 1, got {args.dropout}")
-    if args.model == "cnn" and args.mode is None and importlib.util.find_spec("jax"):
-        args.mode = "JAX"  # compiles sooner, and is faster
     return args
 
 

@@ -15,8 +15,10 @@ it, `synk.function` warns. Run it with ``python demos/sync_batch_norm.py --ranks
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import textwrap
 import warnings
+from functools import partial
 from typing import NamedTuple
 
 import digits
@@ -35,6 +37,8 @@ def parse_arguments() -> argparse.Namespace:
     add("--ranks", type=int, help="default: all usable cores")
     add("--epochs", type=int, default=3)
     add("--batch-size", type=int, default=50, help="rows on all ranks together")
+    jax = "JAX" if importlib.util.find_spec("jax") else None  # compiles far sooner
+    add("--mode", default=jax, help="of the ranks; default: JAX where it is installed")
     args = parser.parse_args()
     if args.epochs < 1 or args.batch_size < 1:
         parser.error("--epochs and --batch-size must be at least 1")
@@ -145,8 +149,9 @@ def main() -> None:
             f"{n} rank{'s' * (n > 1)}, {len(batches)} steps of {first} rows,"
             f" the last of an epoch of {last}"
         )
-        of_all = train(synk.function, synk.ops.all_reduce, batches)
-        of_own = train(synk.function, lambda statistics: statistics, batches)
+        function = partial(synk.function, mode=args.mode)
+        of_all = train(function, synk.ops.all_reduce, batches)
+        of_own = train(function, lambda statistics: statistics, batches)
     serial = train(pytensor.function, synk.ops.all_reduce, batches)
     losses = serial.losses
     print(f"serial: loss {losses[0]:.4f} at first, {losses[-1]:.4f} at last")

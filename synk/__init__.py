@@ -36,6 +36,7 @@ from .state.collectives import (
     set_value,
 )
 from .state.data import Data, data
+from .times.compile_notice import compile_notice
 from .train.loss_scaling import LossScale
 from .train.training import train_function
 
@@ -65,6 +66,7 @@ __all__ = [
     "all_reduce",
     "broadcast",
     "close",
+    "compile_notice",
     "data",
     "distribute",
     "fork",

@@ -85,7 +85,7 @@ def test_statistics_of_all_rows_give_the_serial_run_and_those_of_a_rank_do_not(
     # Python's linker: compiling the networks would take most of a minute.
     output = run(
         DEMOS / "sync_batch_norm.py",
-        *("--ranks", 3, "--epochs", 1),
+        *("--ranks", 3, "--epochs", 1, "--mode", "FAST_COMPILE"),
         folder=tmp_path,
         PYTENSOR_FLAGS="linker=py",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -30,14 +31,17 @@ def test_the_example_has_ten_lines_and_prints_what_the_readme_says(tmp_path):
     (example,) = blocks("python")
     assert len([line for line in example.splitlines() if line]) <= 10
     (tmp_path / "example.py").write_text(example)
+    flags = f"{os.environ.get('PYTENSOR_FLAGS', '')},base_compiledir={tmp_path}/code"
     done = subprocess.run(
         [sys.executable, "example.py"],
         cwd=tmp_path,
+        env=os.environ | {"PYTENSOR_FLAGS": flags.lstrip(",")},
         capture_output=True,
         text=True,
         timeout=240,
     )
     assert done.returncode == 0, done.stderr
+    assert done.stderr == ""  # in a compile directory that was empty
     said = re.search(r"^It prints ``(.+?)``", README, re.M)
     assert done.stdout.strip() == said[1]
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..compiler.spec import FunctionSpec
+from ..engines import compiles_in_calls
 from ..errors import ShapeMismatch
 from ..memory.partition import count, select
 from ..programs import running
@@ -154,6 +155,8 @@ class Share:
         if times.is_fresh:
             times.set_aside()
             self._note_sizes()
+            if programs.notice is not None and compiles_in_calls(programs.spec.mode):
+                programs.notice.begin()
         outputs = None
         if not self.is_idle:
             try:
@@ -180,6 +183,8 @@ class Share:
         else:
             times.end(COMMON)
         context.registry.note_rows(programs, rows)
+        if programs.notice is not None:
+            programs.notice.end()
         return outputs
 
     def _is_new(self, subset: Subset, constants: list) -> bool:

@@ -42,7 +42,7 @@ from .inputs import (
     gather_rows,
     stage,
 )
-from .runs import Plan, combine_runs, count_calls, in_launches, stacked, worker_run
+from .runs import Bar, Plan, combine_runs, count_calls, in_launches, stacked, worker_run
 from .serial import SerialRun
 
 _numbers = itertools.count()
@@ -267,17 +267,18 @@ class Function:
         if check is not None:
             expected = self._serial.expect(check, values, batch, subset)
             start = perf_counter()  # that was no part of the call
-        programs = self._replicas.prepare(
-            kind_of_call(num_slices, SESSION.size), subset
-        )
-        if 0 < rows.total < SESSION.size:
-            self._replicas.prepare("idle", subset)
-        mine = self._number, subset, tuple(rows), constants, batch_s, num_slices
-        call: tuple = mine
-        if SESSION.size > 1:
-            described = stage(rows, values, constants, SESSION.stage)
-            call = self._number, subset, *described, batch_s, num_slices
-        replies = SESSION.run(worker_call, *call, mine=mine)
+        with self._replicas.notice:
+            programs = self._replicas.prepare(
+                kind_of_call(num_slices, SESSION.size), subset
+            )
+            if 0 < rows.total < SESSION.size:
+                self._replicas.prepare("idle", subset)
+            mine = self._number, subset, tuple(rows), constants, batch_s, num_slices
+            call: tuple = mine
+            if SESSION.size > 1:
+                described = stage(rows, values, constants, SESSION.stage)
+                call = self._number, subset, *described, batch_s, num_slices
+            replies = SESSION.run(worker_call, *call, mine=mine)
         joined = perf_counter()
         results = combine_outputs(spec, subset, replies, SESSION.context, self)
         returned = wanted.arrange(results)
@@ -312,7 +313,8 @@ class Function:
         *args, **kwargs : Data or array_like
             The inputs, as in a call; the same for all calls.
         progress : bool or callable
-            True shows a progress bar, for which tqdm must be installed. Something to
+            True shows a progress bar, for which tqdm must be installed; it begins
+            when everything has been compiled, after the first call. Something to
             call is called in the master after each of its calls, with their number.
         batch_s, num_slices, output_subset
             As in a call; the same for all calls.
@@ -364,13 +366,15 @@ class Function:
         kind = kind_of_call(num_slices, SESSION.size)
         plan = Plan(spec, values, constants, batch_s, SESSION.size, SESSION.stage)
         made: list[list] = [[] for _ in subset]
-        with count_calls(progress, batches) as report:
+        with count_calls(progress, batches) as report, self._replicas.notice:
             for some in in_launches(batches):
                 start = perf_counter()
                 calls = [plan.call(batch) for batch in some]
                 programs = self._replicas.prepare(kind, subset)
                 if any(0 < call.bounds[-1] < SESSION.size for call in calls):
                     self._replicas.prepare("idle", subset)
+                if isinstance(report, Bar) and not programs.times.is_fresh:
+                    report.show()
                 what = self._number, subset
                 mine = *what, calls, plan.sources, constants, num_slices, report
                 theirs: tuple = mine

@@ -32,8 +32,10 @@ from ..errors import SerialMismatch
 from ..memory.rows import RowTaker
 from ..programs import running
 from ..programs.programs import Programs, Subset
+from ..ranks.replication import what_compiles
 from ..ranks.session import SESSION
 from ..state.collectives import get_value
+from ..times.compile_notice import Notice
 from ..times.timing import Timed
 from ..user_frames import made_in
 from .inputs import check_arguments, gather_rows, take_share
@@ -69,6 +71,7 @@ class SerialRun:
             if isinstance(var.type, DenseTensorType) and var.type.dtype in TOLERANCES
         ]
         self._warm: set[Any] = set()
+        self._notice = Notice(lambda: what_compiles(spec, 1))
 
     def run(self, values: Sequence[Any], batch: Any, subset: Subset) -> list:
         """Compute outputs and the new values of the updates.
@@ -95,7 +98,9 @@ class SerialRun:
         sources = take_share(0, np.asarray, rows.selection, rows.bounds, rows.sources)
         floats = [host.get_value(var) for var in self._floats]
         alone = SESSION.context.unconfined() if SESSION.state == "running" else None
-        with alone or contextlib.nullcontext():
+        with alone or contextlib.nullcontext(), self._notice:
+            if subset not in self._warm:
+                self._notice.begin()
             if subset not in self._compiled:
                 made = self._compile(subset, spec.precision)
                 self._compiled[subset] = made
@@ -116,9 +121,12 @@ class SerialRun:
         rows = [slice(0, len(array)) for array in arrays]
         every = tuple(range(len(spec.outputs)))
         start = perf_counter()
-        outputs = running.run(
-            programs, 1, every, arrays, rows, values[n:], ONE_RANK, [1]
-        )
+        with self._notice:
+            if "programs" not in self._warm:
+                self._notice.begin()
+            outputs = running.run(
+                programs, 1, every, arrays, rows, values[n:], ONE_RANK, [1]
+            )
         passed = perf_counter() - start
         self.note("programs", passed, len(arrays[0]) if arrays else 0)
         return outputs
@@ -160,7 +168,11 @@ class SerialRun:
     def _finer(self, subset: Subset, *arguments: Any) -> list:
         """Run it with products of float32, whatever they are in the function."""
         if self._of_float32 is None or self._of_float32[0] != subset:
-            self._of_float32 = subset, self._compile(subset, "float32")
+            with self._notice:
+                self._notice.begin()
+                compute = self._compile(subset, "float32")
+                self._of_float32 = subset, compute
+                return compute(*arguments)
         return self._of_float32[1](*arguments)
 
     # -- comparing

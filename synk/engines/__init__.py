@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from pytensor.compile import SharedVariable, get_mode
 from pytensor.graph.basic import Variable
+from pytensor.link.basic import JITLinker, PerformLinker
 
 from . import host, jax, nn_kernels  # noqa: F401  JAX and numba learn of Ops of nn
 
@@ -42,6 +43,24 @@ class Engine(Protocol):
 
     def as_output(self, value: Any) -> Any:
         """Return what a function has returned as an array of numpy's."""
+
+
+def described(mode: Any) -> str:
+    """Say what one of PyTensor's modes is, and what compiles there."""
+    linker: Any = get_mode(mode).linker
+    by = "C"
+    if isinstance(linker, JITLinker):
+        by = type(linker).__name__.removesuffix("Linker").replace("Numba", "numba")
+    elif isinstance(linker, PerformLinker) or not getattr(linker, "c_thunks", True):
+        by = "Python"
+    if isinstance(mode, str):
+        return f"mode {mode}"
+    return f"default mode ({by})" if mode is None else f"a mode of its own ({by})"
+
+
+def compiles_in_calls(mode: Any) -> bool:
+    """Tell whether machine code is made in a function's first call only."""
+    return isinstance(get_mode(mode).linker, JITLinker)
 
 
 def engine_for(mode: Any) -> Engine:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,9 @@ import numpy as np
 import pytensor
 from pytensor.compile import Function, SharedVariable
 from pytensor.graph.basic import Variable
+
+from .numba_layout import layouts_kept_in
+from .quiet import ignoring
 
 NEEDS_SIZES = False
 """Shapes may come as the values of arguments."""
@@ -62,10 +64,9 @@ def make_function(
 ) -> Function:
     """Return PyTensor's function, which checks none of its arguments."""
     options = {key: value for key, value in options.items() if key not in _OURS}
-    with warnings.catch_warnings():
-        # Deprecated, and needed for variables that bring an update along: which updates
-        # are made is settled in `compiler.spec`.
-        warnings.simplefilter("ignore", DeprecationWarning)
+    # Deprecated, and needed for variables that bring an update along: which updates are
+    # made is settled in `compiler.spec`.
+    with ignoring(mode, DeprecationWarning), layouts_kept_in(mode):
         return pytensor.function(
             inputs,
             outputs,

@@ -30,6 +30,7 @@ from ..engines import Engine, engine_for
 from ..engines.precision import check_engine
 from ..memory.partition import Selection
 from ..memory.takers import Takers
+from ..times.compile_notice import Notice
 from ..times.timing import COMPUTE, Times
 from .padding import UNPADDED, CannotPad, PaddedProgram, PaddedSize, Padding, widened
 from .shapes_met import ShapesMet
@@ -59,6 +60,7 @@ class Programs:
         self.label = f"function {spec.name!r}" if spec.name else "a function"
         self.row_updates: list[int] = []
         self.other_updates: list[int] = []
+        self.notice: Notice | None = None  # the master's has one
         self.times = Times(spec.name or f"function {number}")
         self.shapes: dict[Variable, tuple[int, ...]] = {}
         """Of the values that stages reduced, when they did so first."""

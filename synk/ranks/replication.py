@@ -8,7 +8,10 @@ from collections.abc import Sequence
 from pytensor.compile import SharedVariable
 
 from ..compiler.spec import FunctionSpec
+from ..engines import compiles_in_calls, described
+from ..engines.quiet import ignoring
 from ..programs.programs import CallKind, Programs, Subset, kind_of_call
+from ..times.compile_notice import Notice
 from ..times.timing import Times
 from ..user_frames import entry
 from . import settings
@@ -97,6 +100,7 @@ class Replicas:
         self._number, self._spec = number, spec
         self._generation = 0
         self._programs: Programs | None = None
+        self.notice = Notice(lambda: what_compiles(spec, SESSION.size))
         self._prepared: set[tuple[CallKind, Subset]] = set()
         self._forget: weakref.finalize | None = None
         _replicas.add(self)
@@ -115,25 +119,34 @@ class Replicas:
         """Return what rank 0 has compiled; needs no session."""
         if self._programs is None:
             self._programs = Programs(self._number, self._spec)
+            self._programs.notice = self.notice
         return self._programs
 
     def prepare(self, kind: CallKind, subset: Subset) -> Programs:
-        """Make sure that every rank has a variant compiled; return rank 0's."""
+        """Make sure that every rank has a variant compiled; return rank 0's.
+
+        In the ``with`` block of `notice`, which the first call ends where that makes
+        the machine code.
+        """
         if not self.are_there:
             self._replicate()
         programs = self._programs
         assert programs is not None
         if (kind, subset) not in self._prepared:
             # Rank 0 compiles first; the others then find the parts in PyTensor's cache.
+            self.notice.begin()
             programs.compile(kind, subset)
             SESSION.run(worker_compile, self._number, kind, subset, settings.current())
             self._prepared.add((kind, subset))
+            if not compiles_in_calls(self._spec.mode):
+                self.notice.end()
         return programs
 
     def prepare_usual(self) -> None:
         """Prepare a call that returns all outputs, on all ranks, in one go."""
         every = tuple(range(len(self._spec.outputs)))
-        self.prepare(kind_of_call(1, SESSION.size), every)
+        with self.notice:
+            self.prepare(kind_of_call(1, SESSION.size), every)
 
     def _replicate(self) -> None:
         """Make the function known to the ranks of the present session."""
@@ -151,9 +164,20 @@ def worker_compile(
     context: RankContext, number: int, kind: CallKind, subset: Subset, config: dict
 ) -> None:
     """Compile a variant on this rank."""
-    if context.rank:
-        settings.follow(config)
-    context.registry.functions[number].compile(kind, subset)
+    programs = context.registry.functions[number]
+    if not context.rank:
+        programs.compile(kind, subset)
+        return
+    settings.follow(config)
+    with ignoring(programs.spec.mode, Warning):  # rank 0 has given them
+        programs.compile(kind, subset)
+
+
+def what_compiles(spec: FunctionSpec, ranks: int) -> str:
+    """Say which function is compiled, for how many ranks and how."""
+    names = ", ".join(str(var) for var in [*spec.inputs, *spec.bcast_inputs])
+    what = f"{spec.name or 'a function'}({names})"
+    return f"{what} for {ranks} rank{'s' * (ranks > 1)}, {described(spec.mode)}"
 
 
 @entry

@@ -11,7 +11,9 @@ from pytensor.compile import In as _In
 from pytensor.compile import Out, SharedVariable
 from pytensor.graph.replace import clone_replace
 
-from .pytensor_versions import DEBUGMODE, NANGUARDMODE, first_of, quiet
+from ..engines.numba_layout import layouts_kept_in
+from ..engines.quiet import ignoring
+from .pytensor_versions import ADVICE, DEBUGMODE, NANGUARDMODE, first_of
 
 __all__ = ["In", "Out", "Param", "SharedVariable", "clone", "function", "shared"]
 
@@ -165,11 +167,12 @@ def function(
             raise TypeError("outputs given as a dict need strings as keys")
         names = sorted(outputs)
         outputs = [outputs[key] for key in names]
-    with quiet():
+    mode = get_mode(mode)
+    with ignoring(mode, *ADVICE), layouts_kept_in(mode):
         compiled = pytensor.function(
             list(inputs),
             outputs,
-            mode=get_mode(mode),
+            mode=mode,
             updates=updates,
             givens=givens,
             no_default_updates=no_default_updates,

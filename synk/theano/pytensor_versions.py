@@ -34,10 +34,14 @@ NANGUARDMODE = (
 )
 
 
+ADVICE = (DeprecationWarning, FutureWarning, PendingDeprecationWarning)
+"""What PyTensor's advice on newer ways of writing is."""
+
+
 @contextmanager
 def _quiet() -> Any:
     with warnings.catch_warnings():
-        for category in (DeprecationWarning, FutureWarning, PendingDeprecationWarning):
+        for category in ADVICE:
             warnings.simplefilter("ignore", category)
         yield
 

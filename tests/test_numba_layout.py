@@ -1,0 +1,176 @@
+"""Numba mode: transposes keep the layout of what they transpose, and all values."""
+
+from __future__ import annotations
+
+import contextlib
+
+import numba
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from pytensor.compile.mode import Mode
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
+from pytensor.link.numba.cache import CACHED_SRC_FUNCTIONS
+from pytensor.link.numba.dispatch import basic
+from pytensor.tensor.elemwise import DimShuffle
+
+import synk
+from synk.engines.numba_layout import layouts_kept_in, order_of
+
+NUMBA = Mode("numba", None)
+"""No rewrites: a graph is compiled as it is written."""
+
+
+class Layout(Op):
+    """Returns which layout numba has for a value: C, F or A, as a letter's number."""
+
+    __props__ = ()
+
+    def make_node(self, x):
+        return Apply(self, [x], [pt.lscalar()])
+
+    def perform(self, node, inputs, outputs):
+        raise NotImplementedError("for numba mode")
+
+
+def letter(x):
+    """Stand for what numba compiles for `Layout`."""
+
+
+@numba.extending.overload(letter)
+def _letter(x):
+    code = ord(x.layout)
+    return lambda x: code
+
+
+@basic.numba_funcify.register(Layout)
+def _of_layout(op, **kwargs):
+    @basic.numba_njit
+    def layout(x):
+        return np.asarray(letter(x))
+
+    return layout
+
+
+def layout_of(x, made, value, keeps=True) -> str:
+    """Return the layout that numba has for a graph of `x`."""
+    kept = layouts_kept_in(NUMBA) if keeps else contextlib.nullcontext()
+    with kept:
+        f = pytensor.function([x], Layout()(made), mode=NUMBA, trust_input=True)
+        return chr(f(value))
+
+
+CASES = [
+    ((1, 0), "F"),
+    ((2, 1, 0), "F"),
+    ((0, "x"), "C"),
+    (("x", 0, 1), "C"),
+    ((0, "x", 1), "C"),
+    ((1, "x", 0), "F"),
+    ((0, 2, 1), "A"),
+    ((1, 0, 2), "A"),
+]
+
+
+@pytest.mark.parametrize(("order", "layout"), CASES, ids=str)
+def test_a_layout_is_kept_where_dimensions_stay_in_order_or_are_reversed(order, layout):
+    x = pt.TensorType("float64", (None,) * sum(i != "x" for i in order))("x")
+    value = np.arange(24.0).reshape((2, 3, 4)[: x.ndim - 1] + (-1,))
+    made = x.dimshuffle(order)
+    assert layout_of(x, made, value) == layout
+
+
+@pytest.mark.parametrize("rows", [0, 1, 3])
+def test_a_dimension_of_length_1_goes_and_the_layout_stays(rows):
+    x = pt.TensorType("float64", (None, 1, None))("x")
+    value = np.ones((rows, 1, 2))
+    assert layout_of(x, x.dimshuffle(0, 2), value) == "C"
+    assert layout_of(x, x.dimshuffle(2, 0), value) == "F"
+
+
+def test_strided_arrays_stay_strided():
+    x = pt.matrix("x", dtype="float64")
+    value = np.arange(24.0).reshape(4, 6)[:, ::2]
+    assert layout_of(x, x.T, value) == "A"
+
+
+def test_orders():
+    assert order_of(DimShuffle(input_ndim=3, new_order=(2, 0, 1))) is None
+    assert order_of(DimShuffle(input_ndim=1, new_order=())) is None
+    assert order_of(DimShuffle(input_ndim=0, new_order=("x",))) is None
+    assert order_of(DimShuffle(input_ndim=2, new_order=(1, "x", 0))) == "reversed"
+    assert order_of(DimShuffle(input_ndim=1, new_order=("x", 0))) == "kept"
+
+
+@pytest.mark.parametrize("order", [(1, 0), (0, "x"), (2, 1, 0)], ids=str)
+def test_what_reads_a_view_reads_its_values(order):
+    ndim = sum(i != "x" for i in order)
+    x = pt.TensorType("float64", (None,) * ndim)("x")
+    view = x.dimshuffle(order)
+    made = [view.reshape((-1,)), view[::-1]]
+    if view.ndim == 2:
+        made += [view.dot(view.T), pt.set_subtensor(view[:1], 2.0)]
+    with layouts_kept_in(NUMBA):
+        kept = pytensor.function([x], made, mode=NUMBA, trust_input=True)
+    plain = pytensor.function([x], made, mode=Mode("py", None))
+    for shape in [(1, 2, 3), (3, 1, 2), (2, 3, 1)]:
+        value = np.random.default_rng(0).normal(size=shape[:ndim])
+        for mine, other in zip(kept(value), plain(value), strict=True):
+            np.testing.assert_allclose(mine, other)
+
+
+@pytest.mark.filterwarnings("ignore:Scan return signature:DeprecationWarning")
+def test_within_a_loop_and_a_graph_that_is_an_op_too():
+    x, v = pt.matrix("x"), pt.vector("v")
+    inner = pytensor.compile.builders.OpFromGraph([x, v], [x.T @ (x @ v)])
+    states, _ = pytensor.scan(
+        lambda u, x: x.T @ (x @ u), outputs_info=v, non_sequences=x, n_steps=2
+    )
+    last = states[-1]
+    f = synk.function([], [inner(x, v), last], bcast_inputs=[x, v], mode="NUMBA")
+    a, b = np.random.default_rng(0).normal(size=(5, 3)), np.ones(3)
+    once, twice = f.as_theano(a, b)
+    np.testing.assert_allclose(once, a.T @ (a @ b))
+    np.testing.assert_allclose(twice, a.T @ (a @ (a.T @ (a @ b))))
+
+
+# -- beside PyTensor ------------------------------------------------------------------
+
+
+def keys_of(compile_it) -> set[str]:
+    """Return the keys of PyTensor's cache on disk under which code was compiled."""
+    before = dict(CACHED_SRC_FUNCTIONS)
+    made = compile_it()  # the functions are known as long as this lives
+    keys = {key for f, key in CACHED_SRC_FUNCTIONS.items() if f not in before}
+    del made
+    return keys
+
+
+def test_plain_functions_have_the_code_and_the_keys_that_they_have_without_synk():
+    x = pt.matrix("x", dtype="float64")
+    graph = x.T + 0
+    value = np.ones((3, 2))
+
+    def plain():
+        return pytensor.function([x], graph, mode=NUMBA)
+
+    def kept():
+        with layouts_kept_in(NUMBA):
+            return plain()
+
+    before = keys_of(plain)
+    mine = keys_of(kept)
+    assert before
+    assert keys_of(plain) == before  # synk has registered its own meanwhile
+    assert before - mine, "the transpose has the key of PyTensor's"
+    assert mine - before
+    assert layout_of(x, x.T, value) == "F"
+    assert layout_of(x, x.T, value, keeps=False) == "A"
+
+
+def test_pytensor_still_needs_this():
+    """When this fails, ``synk/engines/numba_layout.py`` has had its time."""
+    x = pt.matrix("x", dtype="float64")
+    assert layout_of(x, x.T, np.ones((3, 2)), keeps=False) == "A"
