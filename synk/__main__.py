@@ -1,4 +1,4 @@
-"""`python -m synk`: what synk finds on this machine, and how fast it is there."""
+"""`python -m synk`: run an old script, or look at what synk finds on this machine."""
 
 from __future__ import annotations
 
@@ -13,14 +13,22 @@ COMMANDS = {
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a subcommand and return its exit status.
+    """Run a subcommand, or a script, and return its exit status.
 
     Parameters
     ----------
     argv : list of str, optional
         The arguments after the program's name, by default those of this process.
     """
-    parser = argparse.ArgumentParser(prog="python -m synk", description=__doc__)
+    argv = sys.argv[1:] if argv is None else argv
+    if argv and argv[0] not in COMMANDS and not argv[0].startswith("-"):
+        return import_module("synk.commands.script").main(argv)
+    parser = argparse.ArgumentParser(
+        prog="python -m synk",
+        description=__doc__,
+        epilog="python -m synk SCRIPT.py [ARGUMENTS] runs a script in which `theano`"
+        " and `synkhronos` can be imported from its first line on.",
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, text in COMMANDS.items():
         # Without help of its own: `--help` is left to the command, like all the rest.

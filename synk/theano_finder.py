@@ -1,14 +1,15 @@
 """`import theano` finds `synk.theano` where Theano itself is not installed.
 
-Two finders, so that a real Theano is never hidden:
+In the same way ``import synkhronos`` finds `synk.synkhronos`. Two finders, so that a
+real package is never hidden:
 
-* `_Fallback` stands at the end of ``sys.meta_path`` and knows the name ``theano`` only.
-  It is asked when everything else has failed to find that package.
-* `_Submodules` is put in front once ``theano`` *is* `synk.theano`. The package's own
-  path would otherwise find ``theano.tensor`` as a second module beside
+* `_Fallback` stands at the end of ``sys.meta_path`` and knows these two names only.
+  It is asked when everything else has failed to find the package.
+* `_Submodules` is put in front once such a name *is* a package of ours. The package's
+  own path would otherwise find ``theano.tensor`` as a second module beside
   `synk.theano.tensor`, and classes and functions would exist twice.
 
-Nothing of `synk.theano` is imported before ``import theano``.
+Nothing of either package is imported before ``import theano`` or ``import synkhronos``.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-_THEIRS = "theano"
-_OURS = "synk.theano"
+NAMES = {"theano": "synk.theano", "synkhronos": "synk.synkhronos"}
+"""The name of a package -> our package that answers to it."""
 
-GONE = {
+GPU_PACKAGES = {
     "theano.gpuarray": "Theano's GPU backend (pygpu)",
     "theano.sandbox.cuda": "Theano's first GPU backend",
     "theano.sandbox.gpuarray": "Theano's GPU backend (pygpu)",
 }
-"""Packages that a Theano without a GPU could not import either."""
+"""Packages that are there and not activated: they have no modules to import."""
 
 
 class _Alias(Loader):
@@ -67,8 +68,9 @@ class _Alias(Loader):
 
 def _alias_spec(fullname: str) -> ModuleSpec | None:
     """Return the spec that makes `fullname` the module of ours it stands for."""
+    top, dot, rest = fullname.partition(".")
     try:
-        ours = importlib.util.find_spec(_OURS + fullname[len(_THEIRS) :])
+        ours = importlib.util.find_spec(NAMES[top] + dot + rest)
     except ModuleNotFoundError:
         return None
     if ours is None:
@@ -79,46 +81,57 @@ def _alias_spec(fullname: str) -> ModuleSpec | None:
 
 
 def _share_loaded() -> None:
-    """Give every loaded module of ours its name in Theano.
+    """Give every loaded module of ours the name that it answers to.
 
     Modules with the name of a function (``theano.tensor.var``) are loaded by their
     package before it defines the function. Importing them a second time under their
     other name would put the module in the function's place.
     """
-    for name, module in list(sys.modules.items()):
-        if name.startswith(_OURS + "."):
-            sys.modules.setdefault(_THEIRS + name[len(_OURS) :], module)
+    for theirs, ours in NAMES.items():
+        package = sys.modules.get(theirs)
+        if package is None or package is not sys.modules.get(ours):
+            continue  # not imported, or a package that is installed has the name
+        for name, module in list(sys.modules.items()):
+            if name.startswith(ours + "."):
+                sys.modules.setdefault(theirs + name[len(ours) :], module)
 
 
 class _Submodules(MetaPathFinder):
     """Finds ``theano.x`` where ``theano`` is `synk.theano`."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
-        if not fullname.startswith(_THEIRS + "."):
+        top, dot, _ = fullname.partition(".")
+        if not dot or top not in NAMES:
             return None
-        theano = sys.modules.get(_THEIRS)
-        if theano is None or theano is not sys.modules.get(_OURS):
+        package = sys.modules.get(top)
+        if package is None or package is not sys.modules.get(NAMES[top]):
             return None
-        for name, what in GONE.items():
-            if fullname == name or fullname.startswith(name + "."):
+        for name, what in GPU_PACKAGES.items():
+            if fullname.startswith(name + "."):
                 raise ImportError(
-                    f"no {fullname}, which was {what}: graphs run on GPUs through "
-                    'mode="JAX"',
+                    f"no {fullname}, which was part of {what}: graphs run on GPUs"
+                    ' through mode="JAX"',
                     name=fullname,
                 )
         found = _alias_spec(fullname)
         if found is None:
-            from .theano.forwarding import hint
-
-            raise ModuleNotFoundError(hint(fullname), name=fullname)
+            raise ModuleNotFoundError(_say_missing(fullname), name=fullname)
         return found
 
 
+def _say_missing(fullname: str) -> str:
+    if not fullname.startswith("theano."):
+        return f"No module named {fullname!r} in what synk has of Synkhronos"
+    from .theano.forwarding import hint
+
+    return hint(fullname)
+
+
 class _Fallback(MetaPathFinder):
-    """Finds ``theano`` when nothing else did."""
+    """Finds ``theano`` and ``synkhronos`` when nothing else did."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
-        if fullname != _THEIRS:
+        if fullname not in NAMES:
             return None
         if not any(isinstance(finder, _Submodules) for finder in sys.meta_path):
             sys.meta_path.insert(0, _Submodules())

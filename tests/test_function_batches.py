@@ -146,10 +146,10 @@ def test_a_batch_of_a_large_array_travels(two_ranks):
     assert_same(f(X, batch=order), X[order])
 
 
-# -- minibatch data: row 0 stands for the lowest row of the batch ----------------------
+# -- minibatch data: row i belongs to the i-th row of the batch ------------------------
 
 
-def test_minibatch_data_holds_the_rows_of_the_batch_alone(ranks):
+def test_minibatch_data_holds_the_rows_of_the_batch_in_its_order(ranks):
     whole = np.arange(20.0)
     x, y = pt.vectors("x", "y")
     f = synk.function([x, y], [(x, "gather"), (y, "gather")], mode=PY)
@@ -159,21 +159,48 @@ def test_minibatch_data_holds_the_rows_of_the_batch_alone(ranks):
         slice(8, 3, -1),
         [4, 8, 5],
         [8, 4, 4, 6],
+        [17, 0, 17, 3, 3, 19, 0],
+        [],
         np.arange(20) // 5 == 1,
         5,
         slice(0, 3),
     ):
         rows = whole[index_of(batch)]
-        low, high = int(rows.min()), int(rows.max()) + 1
-        window = synk.data(whole[low:high], minibatch=True)
+        own = 100.0 + np.arange(len(rows))
+        window = synk.data(own, var=x, minibatch=True)
+        longer = synk.data([*own, -1, -1, -1], var=x, minibatch=True)
         assert window.minibatch
         for other in (whole * 2, synk.data(whole * 2)):
-            got, doubled = f(window, other, batch=batch)
-            assert_same(got, rows, err_msg=str(batch))
-            assert_same(doubled, rows * 2, err_msg=str(batch))
+            for held in (window, longer):
+                got, doubled = f(held, other, batch=batch)
+                assert_same(got, own, err_msg=str(batch))
+                assert_same(doubled, rows * 2, err_msg=str(batch))
         alone, again = f(window, window, batch=batch)
-        assert_same(alone, rows, err_msg=str(batch))
-        assert_same(again, rows, err_msg=str(batch))
+        assert_same(alone, own, err_msg=str(batch))
+        assert_same(again, own, err_msg=str(batch))
+
+
+@pytest.mark.parametrize("num_slices", [1, 4])
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_minibatch_data_weighs_the_rows_it_belongs_to(n, num_slices):
+    """Rows that come twice have a weight for each time, in the order of the batch."""
+    rng = np.random.default_rng(n)
+    X, W, Y = rng.normal(size=(50, 4)), rng.normal(size=(30, 4)), rng.normal(size=4)
+    batch = rng.integers(0, 50, 30)
+    assert len(set(batch)) < 30
+    assert list(batch) != sorted(batch)
+    x, w = pt.matrices("x", "w")
+    y = pt.vector("y")
+    z = (x * w) @ y
+    f = synk.function([x, w], [z.sum(), z], bcast_inputs=[y], mode=PY)
+    expected = (X[batch] * W) @ Y
+    with synk.session(n):
+        weights = synk.data(W, minibatch=True)
+        for rows in X, synk.data(X):
+            total, each = f(rows, weights, Y, batch=batch, num_slices=num_slices)
+            np.testing.assert_allclose(each, expected, rtol=1e-12)
+            np.testing.assert_allclose(total, expected.sum(), rtol=1e-12)
+        f(X, weights, Y, batch=batch, check="serial")
 
 
 def test_minibatch_data_that_is_too_short_is_refused(two_ranks):
@@ -183,7 +210,8 @@ def test_minibatch_data_that_is_too_short_is_refused(two_ranks):
     longer = synk.data(np.zeros(5), minibatch=True)
     whole = np.zeros(20)
     f(window, whole, batch=slice(5, 8))
-    with refused(IndexError, r"has 3 rows.*spans 4 \(rows 5 to 8\)"):
+    f(window, whole, batch=[19, 0, 0])
+    with refused(IndexError, r"has 3 rows.*the batch has 4"):
         f(window, whole, batch=slice(5, 9))
     with refused(IndexError, "20 rows"):
         f(window, whole, batch=[20])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synk.memory.partition import count, cuts, part, select, shift, span
+from synk.memory.partition import count, cuts, part, select
 from synk.memory.rows import RowTaker
 
 few = settings(max_examples=150, deadline=None, derandomize=True, database=None)
@@ -89,21 +89,6 @@ def test_the_parts_of_a_selection_join_to_the_whole(data):
     bounds = cuts(count(selection), n)
     pieces = [rows[part(selection, bounds[i], bounds[i + 1])] for i in range(n)]
     np.testing.assert_array_equal(np.concatenate(pieces), rows[index])
-
-
-@few
-@given(st.data())
-def test_span_and_shift_agree_with_the_rows(data):
-    length = data.draw(lengths)
-    batch, index = data.draw(batches(length))
-    chosen = np.arange(length)[index]
-    selection = select(batch, length)
-    low, high = span(selection)
-    assert (low, high) == (
-        (int(chosen.min()), int(chosen.max()) + 1) if len(chosen) else (0, 0)
-    )
-    window = np.arange(low, high)
-    np.testing.assert_array_equal(window[shift(selection, -low)], chosen)
 
 
 def test_more_rows_than_an_int32_holds_are_cut_exactly():

@@ -24,10 +24,13 @@ MODULES = [
     "theano.configdefaults",
     "theano.configparser",
     "theano.gof",
+    "theano.gpuarray",
     "theano.gof.graph",
     "theano.gradient",
     "theano.ifelse",
     "theano.printing",
+    "theano.sandbox.cuda",
+    "theano.sandbox.gpuarray",
     "theano.sandbox.rng_mrg",
     "theano.scalar",
     "theano.scan_module",
@@ -123,10 +126,20 @@ def test_the_finder_is_registered_once_and_last():
     assert kinds.index(theano_finder._Fallback) > kinds.index(PathFinder)
 
 
-@pytest.mark.parametrize("name", [*theano_finder.GONE, "theano.sandbox.cuda.dnn"])
-def test_gpu_backends_cannot_be_imported(name):
-    with pytest.raises(ImportError, match="JAX"):
-        importlib.import_module(name)
+@pytest.mark.parametrize("name", theano_finder.GPU_PACKAGES)
+def test_gpu_backends_are_there_and_not_activated(name):
+    package = importlib.import_module(name)
+    flag = "cuda_enabled" if name.endswith("cuda") else "pygpu_activated"
+    assert getattr(package, flag) is False
+    package.use("cpu")
+    with pytest.warns(UserWarning, match=r"use\('cuda0'\).*JAX") as warned:
+        package.use("cuda0", preallocate=0.5)
+    assert warned[0].filename == __file__
+    with pytest.raises(AttributeError, match=f"{name}.dnn"):
+        _ = package.dnn
+    for module in "dnn", "basic_ops", "type":
+        with pytest.raises(ImportError, match="JAX"):
+            importlib.import_module(f"{name}.{module}")
 
 
 def test_unknown_names_say_where_to_look():

@@ -40,6 +40,7 @@ from .inputs import (
     check_num_slices,
     check_shared_rows,
     gather_rows,
+    one_for_each,
     stage,
 )
 from .runs import Bar, Plan, combine_runs, count_calls, in_launches, stacked, worker_run
@@ -445,22 +446,12 @@ class Function:
         )
 
     @entry
-    def build_inputs(self, *args: Any, **kwargs: Any) -> Any:
-        """Put arrays into new :class:`~synk.Data` of the scattered inputs' types.
-
-        Parameters
-        ----------
-        *args, **kwargs : array_like
-            A value for each scattered input, in order or by name.
-
-        Returns
-        -------
-        Data or tuple of Data
-            One for each scattered input; by itself if there is one only.
-        """
-        values = bind(self, self._spec.inputs, args, kwargs)
-        built = tuple(
-            data(value, var)
-            for var, value in zip(self._spec.inputs, values, strict=True)
-        )
-        return built[0] if len(built) == 1 else built
+    def build_inputs(
+        self,
+        *args: Any,
+        minibatch: bool | Sequence[bool] = False,
+        force_cast: bool | Sequence[bool] = False,
+        oversize: float | Sequence[float] = 1,
+        **kwargs: Any,
+    ) -> Any:
+        """Put arrays into new :class:`~synk.Data` of the inputs' types.

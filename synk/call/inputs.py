@@ -10,7 +10,7 @@ import numpy as np
 from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Variable
 
-from ..memory.partition import Selection, count, cuts, part, select, shift, span
+from ..memory.partition import Selection, count, cuts, part, select
 from ..memory.segment import Arena, Window
 from ..state.array_like import convert
 from ..state.data import Data
@@ -20,13 +20,13 @@ class Source(NamedTuple):
     """Where the rows of one input lie.
 
     ``array`` is the array itself in the master and a window for the other ranks.
-    Row i of the batch is row ``i - offset`` of it if it was staged (it holds batch rows
-    in their order), and row ``selection[i] - offset`` if not.
+    Row i of the batch is row ``i - offset`` of it if it holds batch rows alone, in
+    their order, and row ``selection[i]`` if not.
     """
 
     array: Any
     offset: int
-    staged: bool
+    is_batch: bool
 
 
 class Rows(NamedTuple):
@@ -79,6 +79,15 @@ def bind(what: object, inputs: Sequence[Variable], args: tuple, kwargs: dict) ->
 _MISSING = object()
 
 
+def one_for_each(name: str, option: Any, n: int) -> list:
+    """Return an option, given as one value or as a list, as a list of `n`."""
+    if not isinstance(option, (list, tuple)):
+        return [option] * n
+    if len(option) != n:
+        raise ValueError(f"{name} has {len(option)} entries for {n} inputs: {option}")
+    return list(option)
+
+
 def take_share(
     rank: int,
     locate: Callable[[Any], np.ndarray],
@@ -105,12 +114,9 @@ def take_share(
     mine = part(selection, start, stop)
     arrays: list[np.ndarray] = []
     selections: list[Selection] = []
-    for array, offset, staged in sources:
+    for array, offset, is_batch in sources:
         arrays.append(locate(array))
-        if staged:
-            selections.append(slice(start - offset, stop - offset))
-        else:
-            selections.append(shift(mine, -offset) if offset else mine)
+        selections.append(slice(start - offset, stop - offset) if is_batch else mine)
     return arrays, selections
 
 
@@ -133,11 +139,11 @@ def gather_rows(
             raise ValueError("batch was given, and there are no scattered inputs")
         return Rows(slice(0, 0), [0] * (size + 1), [])
     arrays = check_arguments(variables, values, options)
-    windowed = [isinstance(value, Data) and value.minibatch for value in values]
+    are_batches = [isinstance(value, Data) and value.minibatch for value in values]
     lengths = [
         len(array)
-        for array, moved in zip(arrays, windowed, strict=True)
-        if not moved or batch is None
+        for array, is_batch in zip(arrays, are_batches, strict=True)
+        if not is_batch or batch is None
     ]
     if any(length != lengths[0] for length in lengths):
         named = {
@@ -146,19 +152,16 @@ def gather_rows(
         raise ValueError(f"the scattered inputs have different lengths: {named}")
     length = lengths[0] if lengths else _unbounded_length(batch, arrays)
     selection = select(batch, length)
-    if not any(windowed):
-        sources = [Source(array, 0, False) for array in arrays]
-        return Rows(selection, cuts(count(selection), size), sources)
-    low, high = span(selection)
+    total = count(selection)
     sources = []
-    for var, array, moved in zip(variables, arrays, windowed, strict=True):
-        if moved and len(array) < high - low:
+    for var, array, is_batch in zip(variables, arrays, are_batches, strict=True):
+        if is_batch and len(array) < total:
             raise IndexError(
                 f"the minibatch for input {var} has {len(array)} rows, and the batch"
-                f" spans {high - low} (rows {low} to {high - 1})"
+                f" has {total}: row i of it belongs to the i-th row of the batch"
             )
-        sources.append(Source(array, low if moved else 0, False))
-    return Rows(selection, cuts(count(selection), size), sources)
+        sources.append(Source(array, 0, is_batch))
+    return Rows(selection, cuts(total, size), sources)
 
 
 def _unbounded_length(batch: Any, arrays: Sequence[np.ndarray]) -> int:
@@ -339,7 +342,7 @@ def stage(
         copies.append(selection)
     staged = iter(arena.put(copies) if copies else ())
     described = [
-        (value._window(), source.offset, False)
+        (value._window(), source.offset, source.is_batch)
         if isinstance(value, Data)
         else (next(staged), first, True)
         for source, value in zip(sources, values, strict=False)

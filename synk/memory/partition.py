@@ -117,19 +117,3 @@ def part(selection: Selection, start: int, stop: int) -> Selection:
     if isinstance(selection, slice):
         return slice(selection.start + start, selection.start + stop)
     return selection[start:stop]
-
-
-def shift(selection: Selection, by: int) -> Selection:
-    """Return the selection with `by` added to every row number."""
-    if isinstance(selection, slice):
-        return slice(selection.start + by, selection.stop + by)
-    return selection + by
-
-
-def span(selection: Selection) -> tuple[int, int]:
-    """Return the lowest selected row and one past the highest; (0, 0) when empty."""
-    if count(selection) == 0:
-        return 0, 0
-    if isinstance(selection, slice):
-        return selection.start, selection.stop
-    return int(selection.min()), int(selection.max()) + 1

@@ -39,12 +39,14 @@ from .variables import (
     list_values,
     stage_values,
     store,
+    takes_shared_vars,
 )
 
 # -- one value for all, or a part for each
 
 
 @entry
+@takes_shared_vars
 def broadcast(vars: Vars, values: Any = None) -> None:
     """Give every rank the same value.
 
@@ -91,6 +93,7 @@ def worker_broadcast(context: RankContext, numbers: list[int], values: list) -> 
 
 
 @entry
+@takes_shared_vars
 def scatter(vars: Vars, values: Any, batch: Any = None) -> None:
     """Give every rank a part of the rows of each value.
 
@@ -140,6 +143,7 @@ def worker_scatter(
 
 
 @entry
+@takes_shared_vars
 def set_value(rank: int, vars: Vars, values: Any, batch: Any = None) -> None:
     """Set the value on one rank.
 
@@ -190,6 +194,7 @@ def worker_set_value(
 
 
 @entry
+@takes_shared_vars
 def get_value(rank: int, vars: Vars) -> Any:
     """Return the value that a variable has on one rank; a copy.
 
@@ -234,6 +239,7 @@ def worker_get_values(
 
 
 @entry
+@takes_shared_vars
 def get_shapes(vars: Vars) -> Any:
     """Return the shape of a variable on each rank.
 
@@ -269,6 +275,7 @@ def worker_get_shapes(
 
 
 @entry
+@takes_shared_vars
 def get_lengths(vars: Vars) -> Any:
     """Return the number of rows of a variable on each rank.
 
@@ -299,6 +306,7 @@ def get_lengths(vars: Vars) -> Any:
 
 
 @entry
+@takes_shared_vars
 def gather(vars: Vars, nd_up: int = 1) -> Any:
     """Return the values of all ranks as one array.
 
@@ -339,6 +347,7 @@ def gather(vars: Vars, nd_up: int = 1) -> Any:
 
 
 @entry
+@takes_shared_vars
 def all_gather(vars: Vars) -> Any:
     """Give every rank the values of all ranks, concatenated along their first axis.
 
@@ -379,6 +388,7 @@ def all_gather(vars: Vars) -> Any:
 
 
 @entry
+@takes_shared_vars
 def all_reduce(vars: Vars, op: ReduceOp = "avg") -> None:
     """Combine the values of all ranks, and give every rank the result.
 
@@ -412,6 +422,7 @@ def all_reduce(vars: Vars, op: ReduceOp = "avg") -> None:
 
 
 @entry
+@takes_shared_vars
 def reduce(vars: Vars, op: ReduceOp = "avg", in_place: bool = True) -> Any:
     """Combine the values of all ranks on rank 0.
 

@@ -45,8 +45,8 @@ def data(
     shape : tuple of int, optional
         The shape, when no `value` is given; filled with zeros.
     minibatch : bool
-        If True, row 0 stands for the lowest row number in the `batch` of a call: the
-        data holds the rows of a batch alone.
+        If True, the data holds the rows of a batch alone, in the batch's order: row i
+        belongs to the i-th row that the `batch` of a call selects.
     force_cast : bool
         If True, values are cast to the dtype even where that loses information.
     oversize : float
@@ -209,12 +209,15 @@ class Data:
     # -- changing it
 
     @entry
-    def condition_data(self, value: Any) -> np.ndarray:
+    def condition_data(self, value: Any, force_cast: bool | None = None) -> np.ndarray:
         """Return `value` as an array of this data's dtype and number of dimensions.
 
         Parameters
         ----------
         value : Data or array_like
+        force_cast : bool, optional
+            Whether to cast even where that loses information; by default as the data
+            was made.
 
         Raises
         ------
@@ -222,7 +225,7 @@ class Data:
             If the dtype cannot be cast without loss, and `force_cast` is not set, or
             the number of dimensions differs.
         """
-        array = self._cast(value)
+        array = self._cast(value, force_cast)
         if array.ndim != self.ndim:
             raise TypeError(
                 f"{self!r} has {self.ndim} dimensions, the value {array.ndim}"
@@ -231,12 +234,22 @@ class Data:
         return array
 
     @entry
-    def set_value(self, value: Any) -> None:
+    def set_value(
+        self,
+        value: Any,
+        force_cast: bool | None = None,
+        oversize: float | None = None,
+    ) -> None:
         """Hold a copy of `value`, in place of what was held; grows if it must.
 
         Parameters
         ----------
         value : Data or array_like
+        force_cast : bool, optional
+            As for :meth:`condition_data`.
+        oversize : float, optional
+            If it must grow, reserve so many times the memory needed; by default as
+            the data was made.
 
         Raises
         ------
@@ -245,10 +258,10 @@ class Data:
         SharedMemoryFull
             If it must grow and ``/dev/shm`` has no room.
         """
-        array = self.condition_data(value)
+        array = self.condition_data(value, force_cast)
         if self._array is not None and np.may_share_memory(array, self._array):
             array = array.copy()
-        self._resize(array.shape)
+        self._resize(array.shape, oversize)
         self.data[...] = array
 
     @entry
@@ -314,18 +327,19 @@ class Data:
         self._array = self._segment.array(self.dtype, shape)
         self._described = None
 
-    def _cast(self, value: Any) -> np.ndarray:
+    def _cast(self, value: Any, force_cast: bool | None = None) -> np.ndarray:
+        forced = self._force_cast if force_cast is None else force_cast
         if not hasattr(value, "dtype") and self.dtype.kind not in "biufc":
             refuse_masked(self, value)
             return np.asarray(value, self.dtype)  # numpy knows how to read records
-        array = _as_array(self, value, self.dtype, self._force_cast)
+        array = _as_array(self, value, self.dtype, forced)
         if array.dtype == self.dtype:
             return array
         # Python's own numbers have no precision to lose, only a kind.
         kinds = (array.dtype.kind, self.dtype.kind)
         loose = kinds in (("f", "f"), ("f", "c"), ("c", "c"))
         fits = loose and not hasattr(value, "dtype")
-        if not (fits or self._force_cast or _casts(array, self.dtype)):
+        if not (fits or forced or _casts(array, self.dtype)):
             if array.dtype.kind not in "biufc" and self.dtype.kind in "biufc":
                 raise TypeError(f"{self!r} got {why_not(value, self.dtype)}")
             advice = f"np.asarray(value, '{self.dtype}')"

@@ -72,8 +72,9 @@ What is different from Theano 1.0:
 
 * Variables are PyTensor's: their methods and operators are as PyTensor has them.
 * Random streams give NumPy's numbers, not those of Theano for the same seed.
-* ``theano.gpuarray`` and ``theano.sandbox.cuda`` cannot be imported, as in a Theano
-  without a GPU.
+* ``theano.gpuarray`` and ``theano.sandbox.cuda`` say that they are not activated, as in
+  a Theano without a GPU: ``pygpu_activated`` and ``cuda_enabled`` are False. ``use``
+  warns, and the script goes on. Graphs run on GPUs in JAX mode: :doc:`gpu`.
 
 The tables have {total} public names of Theano 1.0 in these modules: {summary}.
 *Same* is the very object of PyTensor, *mapped* is PyTensor's under another

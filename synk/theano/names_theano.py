@@ -27,9 +27,9 @@ SECTIONS = [
         written={
             "config": "PyTensor's options and those of Theano's that are gone",
             "Param": "In, with its old arguments",
+            "gpuarray": "not activated: graphs run on GPUs in JAX mode",
         },
         absent={
-            "gpuarray": "graphs run on GPUs in JAX mode",
             "ProfileStats": "pass profile=True to function",
             "version": "use theano.__version__",
             "test": "tests are PyTensor's",

@@ -1,0 +1,102 @@
+"""``python -m synk script.py``: run a script that imports theano or synkhronos first.
+
+The script runs as ``python script.py`` would run it: with its own ``sys.argv``,
+``sys.path[0]`` and ``__main__``, and with its exit status; a traceback begins with its
+first line. What it starts in turn, Python programs and processes of multiprocessing,
+finds the two names in the folder ``on_path``, which is appended to ``PYTHONPATH``.
+"""
+
+from __future__ import annotations
+
+import builtins
+import os
+import sys
+from collections.abc import Sequence
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType, TracebackType
+
+ON_PATH = Path(__file__).parent / "on_path"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run a script to its end.
+
+    Parameters
+    ----------
+    argv : list of str
+        The script, and its arguments.
+
+    Returns
+    -------
+    int
+        2 if there is no such script, else 0: the script's own exit is its exception.
+    """
+    path = os.path.abspath(argv[0])
+    try:
+        source = Path(path).read_bytes()
+    except OSError as error:
+        reason = f"[Errno {error.errno}] {error.strerror}"
+        print(f"python -m synk: can't open file {path!r}: {reason}", file=sys.stderr)
+        print("usage: python -m synk {info,bench,SCRIPT.py} ...", file=sys.stderr)
+        return 2
+    sys.argv = list(argv)
+    if not sys.flags.safe_path:
+        sys.path[0] = os.path.dirname(os.path.realpath(path))
+    _offer_names()
+    run(source, path)
+    return 0
+
+
+def run(source: bytes, path: str) -> None:
+    """Run source code as the main module; its exceptions are raised.
+
+    The hook that prints them gets their tracebacks without the frames that led here.
+    """
+    code = None
+    try:
+        code = compile(source, path, "exec", dont_inherit=True)
+        exec(code, _main_module(path).__dict__)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        hook, shown = sys.excepthook, _from_script(error.__traceback__, code)
+
+        def print_it(*_: object) -> None:
+            sys.last_traceback = shown  # for pdb.pm()
+            hook(type(error), error.with_traceback(shown), shown)
+
+        # Raised on, and not printed here: the interpreter makes the exit status of it,
+        # by which Ctrl-C ends a process by its signal.
+        sys.excepthook = print_it
+        raise
+
+
+def _main_module(path: str) -> ModuleType:
+    """Put an empty module in the place of ``__main__``, as for a script at `path`."""
+    module = ModuleType("__main__")
+    module.__file__ = path
+    module.__loader__ = SourceFileLoader("__main__", path)
+    module.__dict__["__builtins__"] = builtins
+    sys.modules["__main__"] = module
+    return module
+
+
+def _from_script(
+    traceback: TracebackType | None, code: CodeType | None
+) -> TracebackType | None:
+    """Return a traceback from the script's own frame on; None if it has none."""
+    while traceback is not None and traceback.tb_frame.f_code is not code:
+        traceback = traceback.tb_next
+    return traceback
+
+
+def _offer_names() -> None:
+    """Have programs that the script starts find ``theano`` and ``synkhronos``.
+
+    They come last, so that a real package is found first.
+    """
+    sys.path.append(str(ON_PATH))  # processes of multiprocessing take this over
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if str(ON_PATH) not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join([*filter(None, paths), str(ON_PATH)])

@@ -1,0 +1,1 @@
+"""`synkhronos.extensions`: update rules whose gradients are reduced between calls."""
