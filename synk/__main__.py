@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from importlib import import_module
 
@@ -21,7 +22,8 @@ def main(argv: list[str] | None = None) -> int:
         The arguments after the program's name, by default those of this process.
     """
     argv = sys.argv[1:] if argv is None else argv
-    if argv and argv[0] not in COMMANDS and not argv[0].startswith("-"):
+    first = argv[0] if argv else ""
+    if first not in COMMANDS and (first.endswith(".py") or os.path.isfile(first)):
         return import_module("synk.commands.script").main(argv)
     parser = argparse.ArgumentParser(
         prog="python -m synk",

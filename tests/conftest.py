@@ -33,8 +33,8 @@ FORKING = (
 )
 """Files that fork most. They come first: forking takes a large process far longer."""
 
-# They import packages that may not be installed.
-collect_ignore = ["bench", "resnet_torch.py"]
+# They import packages that may not be installed, or are scripts to be run.
+collect_ignore = ["ancestors", "bench", "resnet_torch.py"]
 
 
 def pytest_configure(config):

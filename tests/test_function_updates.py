@@ -152,6 +152,20 @@ def test_givens_replace_variables_in_outputs_and_updates(ranks):
         assert synk.get_value(0, s) == 2 * cut(value, ranks)[0].sum()
 
 
+def test_what_is_given_is_cast_where_that_loses_nothing(two_ranks):
+    x, k = pt.vector("x"), pt.ivector("k")
+    singles = pytensor.shared(np.arange(6, dtype="float32"))
+    bytes_ = pytensor.shared(np.arange(6, dtype="uint8"))
+    givens, output = {x: singles, k: bytes_}, (x * k).sum()
+    f = synk.function([], (output, None), givens=givens, mode=PY)
+    assert_same(f(), np.float64(55))
+    rows = [*givens.values()]
+    f = synk.function([], (output, "sum"), None, None, givens, rows, mode=PY)
+    assert_same(f(batch_s=[[5, 5], slice(1, 3)]), np.float64(55))
+    with pytest.raises(TypeError, match="float64"):
+        synk.function([], (output, None), givens={bytes_: x})
+
+
 def test_givens_can_take_rows_from_a_shared_variable(ranks):
     """The classical way: data in a shared variable, an index as input."""
     x, i = pt.matrix("x"), pt.lvector("i")

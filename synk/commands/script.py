@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
+from typing import Any
 
 ON_PATH = Path(__file__).parent / "on_path"
 
@@ -38,7 +39,6 @@ def main(argv: Sequence[str]) -> int:
     except OSError as error:
         reason = f"[Errno {error.errno}] {error.strerror}"
         print(f"python -m synk: can't open file {path!r}: {reason}", file=sys.stderr)
-        print("usage: python -m synk {info,bench,SCRIPT.py} ...", file=sys.stderr)
         return 2
     sys.argv = list(argv)
     if not sys.flags.safe_path:
@@ -62,9 +62,9 @@ def run(source: bytes, path: str) -> None:
     except BaseException as error:
         hook, shown = sys.excepthook, _from_script(error.__traceback__, code)
 
-        def print_it(*_: object) -> None:
+        def print_it(kind: Any, value: BaseException, _: object) -> None:
             sys.last_traceback = shown  # for pdb.pm()
-            hook(type(error), error.with_traceback(shown), shown)
+            hook(kind, value.with_traceback(shown), shown)
 
         # Raised on, and not printed here: the interpreter makes the exit status of it,
         # by which Ctrl-C ends a process by its signal.
@@ -78,6 +78,9 @@ def _main_module(path: str) -> ModuleType:
     module.__file__ = path
     module.__loader__ = SourceFileLoader("__main__", path)
     module.__dict__["__builtins__"] = builtins
+    for name, empty in ("__annotations__", {}), ("__cached__", None):
+        if hasattr(sys.modules["__main__"], name):  # in some versions of Python
+            module.__dict__[name] = empty
     sys.modules["__main__"] = module
     return module
 

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pytensor
+import pytensor.tensor as pt
 from pytensor import config
 from pytensor.compile import SharedVariable
 from pytensor.compile.io import In
@@ -294,14 +296,23 @@ def _roots_for(inputs: list[Variable]) -> dict[Variable, Variable]:
 def _check_givens(
     givens: Any, computed: dict[Variable, Variable]
 ) -> dict[Variable, Variable]:
-    checked = {
-        old: old.type.filter_variable(new, allow_convert=True)
-        for old, new in dict(givens or {}).items()
-    }
+    checked = {old: _fit(old, new) for old, new in dict(givens or {}).items()}
     # Replacements are not searched for what is to be replaced itself.
     return dict(
         zip(checked, clone_replace(list(checked.values()), computed), strict=True)
     )
+
+
+def _fit(old: Variable, new: Any) -> Variable:
+    """Return what is given for a variable in its type; what loses nothing is cast."""
+    mine, theirs = old.type, getattr(new, "type", None)
+    if (
+        isinstance(mine, DenseTensorType)
+        and isinstance(theirs, DenseTensorType)
+        and np.can_cast(theirs.numpy_dtype, mine.numpy_dtype, "safe")
+    ):
+        new = pt.cast(new, mine.dtype)
+    return mine.filter_variable(new, allow_convert=True)
 
 
 def _substitute(

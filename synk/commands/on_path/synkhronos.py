@@ -1,8 +1,8 @@
-"""What ``import theano`` and ``import synkhronos`` find first in a program that a
-script under ``python -m synk`` has started: they import synk, and then look again.
+"""``import theano`` or ``import synkhronos`` in what a script has started.
 
-The two files are the same. A package that an import leaves in `sys.modules` is what
-the import returns.
+Found by programs and processes that a script under ``python -m synk`` starts. It
+imports synk, and looks again: the package that an import leaves in `sys.modules` is
+what the import returns. The two files are the same.
 """
 
 import importlib

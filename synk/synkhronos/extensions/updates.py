@@ -39,7 +39,7 @@ _Rule = TypeVar("_Rule", bound=Callable)
 
 
 def _takes_lr(rule: _Rule) -> _Rule:
-    """Let a rule take its `learning_rate` by the name of `lr`, too: scripts use both."""
+    """Let a rule take its `learning_rate` as `lr`, too: scripts use both names."""
 
     @functools.wraps(rule)
     def either(*args: Any, **kwargs: Any) -> Halves:
@@ -302,7 +302,7 @@ class _Halves:
 
     def __init__(self, loss: Any, params: Sequence, rule: str) -> None:
         self._params, self._rule = list(params), rule
-        gradients = pytensor.grad(loss, self._params)
+        gradients: Any = pytensor.grad(loss, self._params)
         flat = pt.concatenate([pt.flatten(g) for g in gradients])
         self._sizes = [p.get_value(borrow=True).size for p in self._params]
         zeros = np.zeros(sum(self._sizes), flat.dtype)
