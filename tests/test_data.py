@@ -192,6 +192,24 @@ def test_a_value_that_keeps_its_meaning_is_cast_without_a_warning(value, dtype):
     np.testing.assert_array_equal(made.data, np.asarray(value).astype(dtype))
 
 
+def test_a_value_may_be_forced_or_reserve_more_by_itself():
+    made = synk.data([1, 2], dtype="int8")
+    with pytest.raises(TypeError, match="without loss"):
+        made.set_value([1.5])
+    made.set_value([1.5, 2.5, 3.5], force_cast=True, oversize=10_000)
+    assert made.data.tolist() == [1, 2, 3]
+    assert made.alloc_size >= 30_000
+    with pytest.raises(TypeError, match="without loss"):
+        made.condition_data([1.5])  # it was for that value alone
+    assert made.condition_data([1.5], force_cast=True).dtype == "int8"
+    with pytest.raises(ValueError, match="oversize"):
+        made.set_value(np.zeros(100_000, "int8"), oversize=0.5)
+    forcing = synk.data([1, 2], dtype="int8", force_cast=True)
+    forcing.set_value([1.5])
+    with pytest.raises(TypeError, match="without loss"):
+        forcing.set_value([1.5], force_cast=False)
+
+
 def test_force_cast_casts_as_numpy_does():
     made = synk.data(np.float64([1.9, -1.2]), dtype="int8", force_cast=True)
     np.testing.assert_array_equal(made.data, [1, -1])

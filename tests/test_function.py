@@ -8,6 +8,7 @@ import weakref
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+import pytest
 from reference import (
     PY,
     assert_same,
@@ -71,6 +72,43 @@ def test_build_inputs_makes_data_of_the_inputs_types(ranks):
     assert_same(f(X, Y, 1.0), np.array([2.0, 8]))
     one = synk.function([y], (y, "gather"), mode=PY).build_inputs([1])
     assert isinstance(one, synk.Data)
+
+
+def test_build_inputs_takes_a_value_for_every_input(two_ranks):
+    x, y = pt.matrix("x"), pt.ivector("y")
+    k, z = pt.vector("k", dtype="float32"), pt.scalar("z")
+    f = synk.function([x, y], (x @ k * y * z, "gather"), bcast_inputs=[k, z], mode=PY)
+    X, Y, K = np.arange(6.0).reshape(3, 2), np.arange(3, dtype="uint8"), np.ones(2)
+    expected = (X @ K) * Y * 2
+    built = f.build_inputs(X, Y, K.astype("float32"), 2)
+    assert [held.name for held in built] == ["x", "y", "k", "z"]
+    assert [held.dtype for held in built] == ["float64", "int32", "float32", "float64"]
+    assert not any(held.minibatch for held in built)
+    assert_same(f(*built), expected)
+    with pytest.raises(TypeError, match="float64 cannot be cast"):
+        f.build_inputs(X, Y, K, 2)
+    for forced in True, [False, False, True, False]:
+        assert_same(f(*f.build_inputs(X, Y, K, z=2, force_cast=forced)), expected)
+    X_rows, Y_all, *whole = f.build_inputs(
+        *(X, [0, 1, 2, 3, 4], K, 2),
+        force_cast=True,
+        minibatch=(True, False, True, False),
+        oversize=[100, 1, 1, 1],
+    )
+    assert (X_rows.minibatch, Y_all.minibatch) == (True, False)
+    assert X_rows.alloc_size >= 600
+    got = f(X_rows, Y_all, *whole, batch=[4, 0, 4])
+    assert_same(got, (X @ K) * [4, 0, 4] * 2)
+    # The broadcast ones may be left out, all of them.
+    assert [held.name for held in f.build_inputs(X, y=Y)] == ["x", "y"]
+    with pytest.raises(TypeError, match="misses a value for y"):
+        f.build_inputs(X, k=K, z=2)
+    with pytest.raises(TypeError, match="misses a value for z"):
+        f.build_inputs(X, Y, K)
+    with pytest.raises(TypeError, match="takes 4 arguments, got 5"):
+        f.build_inputs(X, Y, K, 2, 3)
+    with pytest.raises(ValueError, match="oversize has 3 entries for 4 inputs"):
+        f.build_inputs(X, Y, K, 2, oversize=[1, 1, 1])
 
 
 def test_a_name_is_told_and_shown():
