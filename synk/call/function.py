@@ -455,3 +455,42 @@ class Function:
         **kwargs: Any,
     ) -> Any:
         """Put arrays into new :class:`~synk.Data` of the inputs' types.
+
+        Parameters
+        ----------
+        *args, **kwargs : array_like
+            A value for every input, broadcast ones too, as in a call. Broadcast inputs
+            may be left out, all of them.
+        minibatch, force_cast, oversize
+            As for :func:`synk.data`: one value for all inputs, or a list of one for
+            each. Of broadcast inputs `minibatch` means nothing.
+
+        Returns
+        -------
+        Data or tuple of Data
+            One for each value; by itself if there is one only.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If a value does not fit its input, or a list has another length.
+        """
+        spec = self._spec
+        broadcast = {var.name for var in spec.bcast_inputs}
+        more = len(args) + len(kwargs) > len(spec.inputs)
+        inputs = self._inputs if more or broadcast & kwargs.keys() else spec.inputs
+        values = bind(self, inputs, args, kwargs)
+        n = len(inputs)
+        each = zip(
+            values,
+            inputs,
+            one_for_each("minibatch", minibatch, n),
+            one_for_each("force_cast", force_cast, n),
+            one_for_each("oversize", oversize, n),
+            strict=True,
+        )
+        built = tuple(
+            data(value, var, minibatch=alone, force_cast=forced, oversize=factor)
+            for value, var, alone, forced, factor in each
+        )
+        return built[0] if len(built) == 1 else built
