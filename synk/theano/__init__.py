@@ -6,6 +6,7 @@
 
 from . import (
     compile,
+    default_updates,
     gof,
     gradient,
     ifelse,
@@ -93,6 +94,8 @@ __all__ = [
     "tensor",
     "updates",
 ]
+
+default_updates.register()
 
 change_flags = config.change_flags
 

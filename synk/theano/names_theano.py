@@ -7,7 +7,7 @@ SECTIONS = [
         "Theano",
         "theano",
         same="Apply Constant FunctionMaker Mode Op OpFromGraph Out SharedVariable "
-        "Type Variable as_op grad pp pprint predefined_linkers predefined_modes "
+        "Type as_op grad pp pprint predefined_linkers predefined_modes "
         "predefined_optimizers subgraph_grad",
         mapped={
             "clone": "graph.replace.clone_replace",
@@ -21,6 +21,7 @@ SECTIONS = [
             "Rop": "pushforward",
             "shared": "takes broadcastable",
             "sparse_grad": "sparse.sparse_grad",
+            "Variable": "may be made of a type alone",
             "change_flags": "config.change_flags",
             "OrderedUpdates": "a dict where PyTensor has it no more",
         },
@@ -136,11 +137,14 @@ SECTIONS = [
     Section(
         "Graphs",
         "theano.gof",
-        same="Apply Constant FunctionGraph Op Type Variable Generic generic CType COp "
-        "MethodNotDefined graph_inputs ancestors io_toposort",
+        same="Apply Constant FunctionGraph Op Type Generic generic CType COp "
+        "MethodNotDefined graph_inputs io_toposort is_same_graph",
         mapped={
-            "inputs": "graph_inputs",
+            "Variable": "may be made of a type alone",
             "local_optimizer": "node_rewriter",
+        },
+        written={
+            "ancestors inputs": "a list, in Theano's order: depth first, from the left"
         },
         absent={
             "Optimizer LocalOptimizer": "GraphRewriter, NodeRewriter of pytensor",
@@ -150,6 +154,7 @@ SECTIONS = [
             "PureOp": "use Op",
         },
         at="pytensor.graph pytensor.graph.traversal pytensor.graph.utils "
+        "pytensor.graph.rewriting.utils "
         "pytensor.link.c.op pytensor.link.c.type",
     ),
 ]

@@ -1,17 +1,16 @@
 """`theano.gof`: variables, nodes, Ops, types; ``pytensor.graph``."""
 
-from pytensor.graph import Apply, Constant, FunctionGraph, Op, Type, Variable
+from pytensor.graph import Apply, Constant, FunctionGraph, Op, Type
 from pytensor.graph.rewriting.basic import node_rewriter as local_optimizer
-from pytensor.graph.traversal import (
-    ancestors,
-    graph_inputs,
-    io_toposort,
-)
+from pytensor.graph.rewriting.utils import is_same_graph
+from pytensor.graph.traversal import graph_inputs, io_toposort
 from pytensor.graph.utils import MethodNotDefined
 from pytensor.link.c.op import COp
 from pytensor.link.c.type import CType, Generic, generic
 
 from ..forwarding import forward
+from .searches import ancestors, inputs
+from .variables import Variable
 
 __all__ = [
     "Apply",
@@ -29,11 +28,9 @@ __all__ = [
     "graph_inputs",
     "inputs",
     "io_toposort",
+    "is_same_graph",
     "local_optimizer",
 ]
-
-inputs = graph_inputs
-"""Older name of `graph_inputs`."""
 
 __getattr__, __dir__ = forward(
     __name__,
