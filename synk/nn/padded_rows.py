@@ -6,9 +6,10 @@ and outputs of the copies are zeros.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from pytensor.graph.basic import Apply
+from pytensor.graph.basic import Apply, Variable
 
 from ..compiler.domain import Refused
 from ..compiler.padded.products import contract
@@ -16,6 +17,7 @@ from ..compiler.padded.walk import Padded, Padder, aligned, rule
 from .convops import Conv, ConvFilters, ConvInputs
 from .margins import Margins
 from .pool_op import PoolOp
+from .sizedpool import SizedPool
 from .templates import LikeInputs
 
 
@@ -65,10 +67,24 @@ def like_inputs(padder: Padder, node: Apply) -> None:
 @rule(PoolOp, Margins)
 def beside(padder: Padder, node: Apply) -> None:
     """For each image, or each channel."""
-    found: Padded | None = aligned(map(padder.state, node.inputs))
+    _beside(padder, node, node.inputs)
+
+
+@rule(SizedPool)
+def sized(padder: Padder, node: Apply) -> None:
+    """For each image, if the sizes are the same for all of them."""
+    *images, sizes = node.inputs
+    if sizes in padder.found:
+        raise Refused("pools by windows whose size depends on the rows")
+    padder.check_no_sizes([sizes])
+    _beside(padder, node, images)
+
+
+def _beside(padder: Padder, node: Apply, images: Sequence[Variable]) -> None:
+    found: Padded | None = aligned(map(padder.state, images))
     first = node.inputs[0].type.ndim - node.op.ndim
     if found is not None and found.axis >= first:
         raise Refused("works on all rows together")
-    if found is not None and any(var not in padder.found for var in node.inputs):
+    if found is not None and any(var not in padder.found for var in images):
         raise Refused("meets images with something of fixed length")
     padder.row_by_row(node, found)

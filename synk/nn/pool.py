@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from .geometry import as_ints
+import pytensor.tensor as pt
+from pytensor.graph.basic import Variable
+
 from .pool_op import MODES
 from .poolops import Pool
+from .sizedpool import SizedPool, as_sizes, check_sizes
 
 
 def pool_2d(
@@ -24,14 +27,16 @@ def pool_2d(
     input : tensor_like
         Shape (..., rows, columns).
     ws : int or tuple of int
-        The size of a window.
+        The size of a window. It, `stride` and `pad` may be variables as well, scalars
+        or a vector: then each image size has the windows that follow from it.
     ignore_border : bool
         Whether to leave out windows that reach over the end of an image. If not, there
         are enough to see every pixel, the last ones cut short, and `pad` must be 0.
     stride : int or tuple of int, optional
         By how much windows move; by default their size.
-    pad : int or tuple of int
-        How many rows and columns to add at both ends, less than a window has.
+    pad : int or tuple of int, optional
+        How many rows and columns to add at both ends, less than a window has; None
+        is 0.
     mode : {"max", "sum", "average_inc_pad", "average_exc_pad"}
         Averages count the padding or do not.
 
@@ -43,10 +48,12 @@ def pool_2d(
     Raises
     ------
     TypeError, ValueError
-        If parameters are none of these.
+        If parameters are none of these; for variables, when they are computed.
 
     Notes
     -----
+    In JAX mode variables must follow from shapes, which JAX knows when it compiles.
+
     Pixels that are equal to a window's maximum all get its gradient.
     """
     return _pool(2, input, ws, ignore_border, stride, pad, mode)
@@ -86,13 +93,14 @@ def _pool(
     pad: Any,
     mode: str,
 ) -> Any:
-    window = as_ints(ws, ndim, "ws", 1)
-    strides = window if stride is None else as_ints(stride, ndim, "stride", 1)
-    pads = as_ints(pad, ndim, "pad", 0)
     if mode not in MODES:
         raise ValueError(f"mode must be one of {MODES}, got {mode!r}")
-    if any(pads) and not ignore_border:
-        raise ValueError(f"pad must be 0 without ignore_border, got {pads}")
-    if any(p >= w for p, w in zip(pads, window, strict=True)):
-        raise ValueError(f"pad must be less than ws, got {pads} and {window}")
+    window = as_sizes(ws, ndim, "ws", 1)
+    strides = window if stride is None else as_sizes(stride, ndim, "stride", 1)
+    pads = as_sizes(0 if pad is None else pad, ndim, "pad", 0)
+    sizes = (window, strides, pads)
+    if any(isinstance(each, Variable) for each in sizes):
+        op = SizedPool(Pool, ndim, bool(ignore_border), mode)
+        return op(input, pt.stack([pt.as_tensor_variable(each) for each in sizes]))
+    check_sizes(window, pads, bool(ignore_border))
     return Pool(window, strides, pads, bool(ignore_border), mode)(input)

@@ -19,6 +19,7 @@ from ..compiler.domain import (
     Value,
     align,
     describe,
+    flat,
     independent,
     product,
     unlisted,
@@ -31,6 +32,7 @@ from .convops import Conv, ConvFilters, ConvInputs
 from .neighbours import Margins, Patches, PatchesSum
 from .pool_op import PoolOp
 from .poolops import Pool
+from .sizedpool import SizedPool
 from .templates import LikeInputs
 
 
@@ -67,7 +69,7 @@ def conv_inputs_length(node: Apply, var: Variable, axis: int) -> Length | None:
     return None if axis else size(node.inputs[2], 0)
 
 
-@length_rule(PoolOp)
+@length_rule(PoolOp, SizedPool)
 def pool_length(node: Apply, var: Variable, axis: int) -> Length | None:
     """As many images and channels as there are, in gradients too."""
     is_kept = axis < var.type.ndim - node.op.ndim
@@ -123,6 +125,15 @@ def pool_gradient(node: Apply, values: list[Value]) -> Value:
     if isinstance(choice, Sharded) is not isinstance(last, Sharded):
         raise Refused("meets images with something of fixed length")
     return product([choice, last])
+
+
+@rule(SizedPool)
+def sized_pool(node: Apply, values: list[Value]) -> Value:
+    """As the Op of given sizes, if these are the same for all rows."""
+    *images, sizes = values
+    if not flat(unlisted(sizes)):
+        raise Refused("pools by windows whose size differs between parts of the rows")
+    return (pool if node.op.kind is Pool else pool_gradient)(node, images)
 
 
 @rule(Patches)

@@ -52,8 +52,8 @@ def pool_2d(
     ----------
     input : tensor
         The images.
-    ws : tuple of int
-        The window.
+    ws : tuple of int, or vector of int
+        The window; its sizes may be variables, and so those of `stride` and `pad`.
     ignore_border : bool
         Whether incomplete windows are left out; False unless given.
     stride : tuple of int, optional
