@@ -1,6 +1,6 @@
 """synk: Theano functions, data-parallel on every core, from a serial script."""
 
-from . import nn, ops, theano_finder, updates
+from . import nn, ops, pkg_resources_finder, theano_finder, updates
 from .call.function import Function, function
 from .errors import (
     CheckpointError,
@@ -41,6 +41,7 @@ from .train.loss_scaling import LossScale
 from .train.training import train_function
 
 theano_finder.register()
+pkg_resources_finder.register()
 
 __version__ = "0.1.0"
 

@@ -64,9 +64,13 @@ A Theano that is installed comes first. ``SYNK_THEANO=0`` in the environment lea
 ``theano.tensor`` and ``synk.theano.tensor`` are one module, and so on for all others.
 What PyTensor has and Theano never had can be used through ``theano.tensor`` as well.
 
-Lasagne 0.1 (``pip install Lasagne==0.1 "setuptools<81"``: it imports ``pkg_resources``)
-runs on it unmodified. ``import synk`` comes before ``import lasagne``; its update rules
-take gradients, ``lasagne.updates.adam(synk.grad(loss, params), params)``.
+Lasagne 0.1 (``pip install Lasagne``) runs on it unmodified, and so does 0.2.dev1, what its
+users installed from its repository until 2019. ``import synk`` comes before
+``import lasagne``; its update rules take gradients,
+``lasagne.updates.adam(synk.grad(loss, params), params)``. Version 0.1 imports
+``pkg_resources``, which current versions of setuptools do not have: where it is missing,
+Lasagne alone is given what it asks of it, its own version. For batch normalisation on
+ranks see :doc:`nn`.
 
 What is different from Theano 1.0:
 
