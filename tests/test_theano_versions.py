@@ -41,3 +41,14 @@ def test_scripts_are_spared_advice_on_drawing():
     assert sample.type.shape == (2,)
     with versions.quiet():
         assert rng.default_update is update
+
+
+def test_default_updates_of_more_specific_shape_are_refused():
+    from synk.theano import default_updates
+
+    x = pt.tensor("x", shape=(None, 3))
+    average = pytensor.shared(np.zeros(3))
+    with versions.quiet():
+        default_updates.theirs.fset(average, 0.5 * average + x.mean(0))
+    with pytest.raises(TypeError, match="Cannot convert Type Vector"):
+        pytensor.function([x], x + average, mode="FAST_COMPILE")

@@ -64,13 +64,12 @@ A Theano that is installed comes first. ``SYNK_THEANO=0`` in the environment lea
 ``theano.tensor`` and ``synk.theano.tensor`` are one module, and so on for all others.
 What PyTensor has and Theano never had can be used through ``theano.tensor`` as well.
 
-Lasagne 0.1 (``pip install Lasagne``) runs on it unmodified, and so does 0.2.dev1, what its
-users installed from its repository until 2019. ``import synk`` comes before
+Lasagne 0.1 (``pip install Lasagne``) runs on it unmodified, and so does 0.2.dev1, which
+its users installed from its repository until 2019. ``import synk`` comes before
 ``import lasagne``; its update rules take gradients,
-``lasagne.updates.adam(synk.grad(loss, params), params)``. Version 0.1 imports
-``pkg_resources``, which current versions of setuptools do not have: where it is missing,
-Lasagne alone is given what it asks of it, its own version. For batch normalisation on
-ranks see :doc:`nn`.
+``lasagne.updates.adam(synk.grad(loss, params), params)``. For its batch normalisation
+on ranks see :doc:`nn`. Version 0.1 asks ``pkg_resources`` for its own version, which
+current versions of setuptools do not have: synk answers then, to Lasagne alone.
 
 What is different from Theano 1.0:
 

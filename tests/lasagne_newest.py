@@ -1,0 +1,165 @@
+"""Networks of Lasagne 0.2 on two ranks, to the serial numbers.
+
+``test_lasagne_wheel.py`` runs it: a program of its own, as the process of the tests may
+have Lasagne 0.1. It prints the name of each check that holds.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import synk  # isort: skip  it has the names of Theano's
+
+import lasagne
+import numpy as np
+import theano
+import theano.tensor as T
+from lasagne import layers as L
+
+MODE = "FAST_COMPILE"
+STEPS = 3
+
+
+class RowsOfAllRanks:
+    """Images of which batch normalisation takes the statistics over all ranks."""
+
+    def __init__(self, images):
+        self.images = images
+        self.ndim = images.ndim
+
+    def mean(self, axes, **options):
+        return synk.ops.all_reduce(self.images.mean(axes, **options))
+
+    def var(self, axes):
+        centred = self.images - self.mean(axes, keepdims=True)
+        return synk.ops.all_reduce(T.sqr(centred).mean(axes))
+
+    def __sub__(self, other):
+        return self.images - other
+
+
+class SyncBatchNormLayer(L.BatchNormLayer):
+    """Lasagne's layer, by the statistics of all ranks' rows."""
+
+    def get_output_for(self, input, **options):
+        return super().get_output_for(RowsOfAllRanks(input), **options)
+
+
+def images(kind=L.BatchNormLayer):
+    """Return a network of convolutions with batch normalisation, of images of any size.
+
+    Returns
+    -------
+    tuple
+        Inputs, the last layer, and the labels.
+    """
+    lasagne.random.set_rng(np.random.RandomState(3))
+    x, y = T.tensor4("x"), T.ivector("y")
+    layer = L.InputLayer((None, 2, None, None), x)
+    layer = L.Conv2DLayer(layer, 4, 3, pad="same", b=None, nonlinearity=None)
+    layer = L.NonlinearityLayer(kind(layer), lasagne.nonlinearities.elu)
+    layer = L.SpatialPyramidPoolingLayer(layer, [2, 1], "average_exc_pad")
+    layer = L.DenseLayer(layer, 5, b=None, nonlinearity=None)
+    layer = L.NonlinearityLayer(kind(layer), lasagne.nonlinearities.selu)
+    return x, y, L.DenseLayer(layer, 3, nonlinearity=lasagne.nonlinearities.softmax)
+
+
+def sequences():
+    """Return a network with a gated recurrent layer that reads masked sequences."""
+    lasagne.random.set_rng(np.random.RandomState(4))
+    x, y = T.tensor3("x"), T.ivector("y")
+    layer = L.InputLayer((None, None, 4), x)
+    layer = L.GRULayer(layer, 5, learn_init=True, only_return_final=True)
+    return x, y, L.DenseLayer(layer, 3, nonlinearity=lasagne.nonlinearities.softmax)
+
+
+def training(function, grad, network):
+    """Return a training step, a loss by stored statistics, and all parameters."""
+    x, y, layer = network
+
+    def loss(**options):
+        found = L.get_output(layer, **options)
+        return lasagne.objectives.categorical_crossentropy(found, y).mean()
+
+    params = L.get_all_params(layer, trainable=True)
+    cost = loss()
+    updates = lasagne.updates.amsgrad(grad(cost, params), params, learning_rate=0.05)
+    step = function([x, y], cost, updates=updates, mode=MODE)
+    test = function([x, y], loss(deterministic=True), mode=MODE)
+    return step, test, L.get_all_params(layer)
+
+
+def compare(make, batches, tolerance=1e-9):
+    """Assert that two ranks have the serial run's losses and parameters."""
+    step, test, of_serial = training(theano.function, theano.grad, make())
+    before = [param.get_value() for param in of_serial]
+    expected = [step(*batch) for batch in batches]
+    expected.append(test(*batches[0]))
+    step, test, params = training(synk.function, synk.grad, make())
+    with synk.session(2):
+        losses = [step(*batch) for batch in batches]
+        losses.append(test(*batches[0]))
+        np.testing.assert_allclose(losses, expected, rtol=tolerance)
+        for param, other, start in zip(params, of_serial, before, strict=True):
+            assert np.abs(other.get_value() - start).max() > 1e-4, f"{param} is as ever"
+            for rank in range(2):
+                np.testing.assert_allclose(
+                    synk.get_value(rank, param),
+                    other.get_value(),
+                    rtol=tolerance,
+                    atol=1e-10,
+                    err_msg=f"{param} on rank {rank}",
+                )
+
+
+def batch(rows, *shape, seed):
+    """Return random rows and labels."""
+    random = np.random.RandomState(seed)
+    labels = random.randint(0, 3, rows).astype("int32")
+    return random.normal(size=(rows, *shape)) * 2 + 1, labels
+
+
+def twice(rows, labels):
+    """Return rows that come twice, so that two ranks have the same ones."""
+    return np.concatenate([rows, rows]), np.concatenate([labels, labels])
+
+
+def batch_normalisation_over_all_ranks():
+    batches = [batch(9, 2, 6, 7, seed=0), batch(8, 2, 5, 5, seed=1)]
+    compare(lambda: images(SyncBatchNormLayer), batches * 2)
+
+
+def batch_normalisation_as_it_is():
+    """Each rank takes the statistics of its own rows: here all have the same ones."""
+    batches = [twice(*batch(5, 2, 6, 6, seed=seed)) for seed in range(STEPS)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", synk.SplitWarning)  # of just that
+        compare(images, batches)
+
+
+def gated_recurrent_units():
+    compare(sequences, [batch(7, 6, 4, seed=0), batch(6, 3, 4, seed=1)])
+
+
+def the_order_of_parameters():
+    """By which lists of saved weights are read again."""
+    x, y, z = (theano.shared(0.0, name) for name in "xyz")
+    for expression in (x + y) + z, x + (y + z), [x, y + z], [(x + y) * x, z]:
+        found = lasagne.utils.collect_shared_vars(expression)
+        assert found == [x, y, z], found
+    layer = L.DenseLayer(
+        (None, 2), 3, W=T.dot(T.outer(x + T.ones(2), y + T.ones(3)), z)
+    )
+    assert layer.get_params(unwrap_shared=True)[:3] == [x, y, z]
+
+
+if __name__ == "__main__":
+    assert hasattr(L, "BatchNormLayer"), lasagne.__version__
+    for check in (
+        batch_normalisation_over_all_ranks,
+        batch_normalisation_as_it_is,
+        gated_recurrent_units,
+        the_order_of_parameters,
+    ):
+        check()
+        print(check.__name__, flush=True)
