@@ -17,7 +17,7 @@ FLOORS = (
     "comm compiler updates",
     "nn",
     "engines theano",
-    "programs theano_finder",
+    "programs theano_finder pkg_resources_finder",
     "ranks",
     "state",
     "report",

@@ -19,8 +19,8 @@ from ..compiler.domain import (
     Value,
     align,
     describe,
-    flat,
     independent,
+    is_replicated,
     product,
     unlisted,
     without_block,
@@ -131,7 +131,7 @@ def pool_gradient(node: Apply, values: list[Value]) -> Value:
 def sized_pool(node: Apply, values: list[Value]) -> Value:
     """As the Op of given sizes, if these are the same for all rows."""
     *images, sizes = values
-    if not flat(unlisted(sizes)):
+    if not is_replicated(unlisted(sizes)):
         raise Refused("pools by windows whose size differs between parts of the rows")
     return (pool if node.op.kind is Pool else pool_gradient)(node, images)
 
