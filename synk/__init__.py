@@ -28,14 +28,11 @@ from .state.collectives import (
     all_reduce,
     broadcast,
     gather,
-    get_lengths,
-    get_shapes,
-    get_value,
     reduce,
     scatter,
-    set_value,
 )
 from .state.data import Data, data
+from .state.of_one_rank import get_lengths, get_shapes, get_value, set_value
 from .times.compile_notice import compile_notice
 from .train.loss_scaling import LossScale
 from .train.training import train_function

@@ -218,7 +218,7 @@ def test_what_is_no_answer_is_refused(asked):
 
 
 def test_the_first_call_is_told_of_where_that_compiles(terminal, monkeypatch):
-    monkeypatch.setattr("synk.call.calls.compiles_in_calls", lambda mode: True)
+    monkeypatch.setattr("synk.call.share.compiles_in_calls", lambda mode: True)
     monkeypatch.setattr("synk.ranks.replication.compiles_in_calls", lambda mode: True)
     original = running_programs.run
 

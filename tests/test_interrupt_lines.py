@@ -160,7 +160,7 @@ def new_gathering():
 
 
 COMMANDS = [
-    ("synk.call.calls", "worker_call"),
+    ("synk.call.share", "worker_call"),
     ("synk.state.collectives", "worker_reduce"),
     ("synk.state.collectives", "worker_broadcast"),
     ("synk.ranks.replication", "worker_replicate_variables"),

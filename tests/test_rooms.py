@@ -11,12 +11,13 @@ import synk
 SOURCE = Path(synk.__file__).parent
 
 FLOORS = (
-    "errors compiled",
+    "errors compiled user_frames",
     "reduce_ops times memory",
     "ops workers",
     "comm compiler updates",
     "nn",
-    "engines theano",
+    "engines",
+    "theano",
     "programs theano_finder pkg_resources_finder",
     "ranks",
     "state",
@@ -24,6 +25,7 @@ FLOORS = (
     "call",
     "train",
     "synk",
+    "synkhronos",
     "commands __main__",
 )
 """Files and folders of the package, from the ground up; see docs/design.rst."""

@@ -32,19 +32,19 @@ from ..reduce_ops import OutputOp
 from ..report.explain import Explanation, explain
 from ..state.data import data
 from ..user_frames import entry
-from .calls import combine_outputs, worker_call
 from .inputs import (
-    Wanted,
     bind,
     check_arguments,
     check_num_slices,
     check_shared_rows,
-    gather_rows,
     one_for_each,
-    stage,
 )
-from .runs import Bar, Plan, combine_runs, count_calls, in_launches, stacked, worker_run
+from .outputs import Wanted, combine_outputs
+from .progress import Bar, count_calls
+from .rows import gather_rows, stage
+from .runs import Plan, combine_runs, in_launches, stacked, worker_run
 from .serial import SerialRun
+from .share import worker_call
 
 _numbers = itertools.count()
 

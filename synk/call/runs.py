@@ -21,8 +21,10 @@ from ..memory.segment import Arena
 from ..programs.programs import Subset
 from ..ranks.context import RankContext
 from ..state.data import Data
-from .calls import Share, reduce_output
-from .inputs import check_shared_rows, describe_selection, gather_rows
+from .inputs import check_shared_rows
+from .outputs import reduce_output
+from .rows import describe_selection, gather_rows
+from .share import Share
 
 AT_ONCE = 64
 """Batches that are taken from a generator for one launch."""
@@ -259,57 +261,3 @@ def stacked(values: list) -> Any:
     if len({np.shape(value) for value in values}) == 1:
         return np.stack(values)
     return values
-
-
-@contextlib.contextmanager
-def count_calls(
-    progress: bool | Callable[[int], object], batches: Iterable
-) -> Iterator[Callable[[], object] | None]:
-    """Return what is to be called after every call, if anything."""
-    if callable(progress):
-        numbers = itertools.count(1)
-        yield lambda: progress(next(numbers))
-    elif progress:
-        with contextlib.closing(
-            Bar(len(batches) if isinstance(batches, Sized) else None)
-        ) as bar:
-            yield bar
-    else:
-        yield None
-
-
-class Bar:
-    """A progress bar that begins when everything has been compiled.
-
-    Its rate would be far too low otherwise, and the time left far too long.
-
-    Parameters
-    ----------
-    total : int or None
-        How many calls there will be, if that is known.
-    """
-
-    def __init__(self, total: int | None) -> None:
-        try:
-            from tqdm import tqdm
-        except ImportError:
-            raise ImportError("progress=True needs tqdm: pip install tqdm") from None
-        self._make, self._total = tqdm, total
-        self._bar: Any = None
-
-    def show(self, counted: int = 0) -> None:
-        """Show the bar, if it is not there yet, from so many calls on."""
-        if self._bar is None:
-            self._bar = self._make(total=self._total, initial=counted)
-
-    def __call__(self) -> None:
-        """Count a call; the first, if the bar is not there, has compiled."""
-        if self._bar is None:
-            self.show(1)
-        else:
-            self._bar.update()
-
-    def close(self) -> None:
-        """End the bar's line."""
-        if self._bar is not None:
-            self._bar.close()

@@ -34,12 +34,13 @@ from ..programs import running
 from ..programs.programs import Programs, Subset
 from ..ranks.replication import what_compiles
 from ..ranks.session import SESSION
-from ..state.collectives import get_value
+from ..state.of_one_rank import get_value
 from ..times.compile_notice import Notice
 from ..times.timing import Timed
 from ..user_frames import made_in
-from .inputs import check_arguments, gather_rows, take_share
+from .inputs import check_arguments
 from .rounding import TOLERANCES, Rounding, coarsest, difference
+from .rows import gather_rows, take_share
 
 
 class Expected(NamedTuple):

@@ -20,7 +20,7 @@ from ..ranks.session import SESSION
 from ..ranks.streams import value_for_rank
 from ..user_frames import entry
 from .checkpoint_files import format_of, read_arrays, write_arrays
-from .collectives import worker_get_values
+from .of_one_rank import worker_get_values
 from .variables import stage_values, store
 
 

@@ -16,7 +16,7 @@ from pytensor.compile import SharedVariable
 from pytensor.tensor.type import DenseTensorType
 
 from ..engines import host
-from ..memory.partition import part, select
+from ..memory.partition import part
 from ..ranks.context import RankContext
 from ..ranks.homes import NewHome
 from ..ranks.replication import master_replicate_variables
@@ -25,10 +25,10 @@ from ..ranks.streams import value_for_rank
 from ..reduce_ops import ReduceOp, check_shapes
 from ..user_frames import entry
 from . import device_collectives as devices
+from .of_one_rank import worker_get_values
 from .variables import (
     Vars,
     as_given,
-    check_rank,
     check_reduction,
     check_rows_to_scatter,
     check_tensors,
@@ -137,169 +137,6 @@ def worker_scatter(
     mine = part(selection, bounds[context.rank], bounds[context.rank + 1])
     for number, value in zip(numbers, values, strict=True):
         store(context, number, context.array(value)[mine])
-
-
-# -- reading and writing one rank
-
-
-@entry
-@takes_shared_vars
-def set_value(rank: int, vars: Vars, values: Any, batch: Any = None) -> None:
-    """Set the value on one rank.
-
-    Parameters
-    ----------
-    rank : int
-    vars : shared variable, or list of these
-    values : Data or array_like, or list of these
-    batch : int, slice, array of int, or array of bool, optional
-        Which rows of the values to use, by default all.
-
-    Raises
-    ------
-    IndexError
-        If there is no such rank, or the batch has rows out of range.
-    StateError
-        If not forked.
-    TypeError, ValueError
-        If a value does not fit its variable.
-    """
-    variables = check_variables(vars)
-    rank = check_rank(rank)
-    given = list_values(values, vars, variables)
-    checked = [
-        check_value(var, value) for var, value in zip(variables, given, strict=True)
-    ]
-    if batch is not None:
-        given = checked = [
-            np.ascontiguousarray(value[select(batch, len(value))]) for value in checked
-        ]
-    numbers = master_replicate_variables(variables)
-    SESSION.run(
-        worker_set_value,
-        rank,
-        numbers,
-        stage_values(given, checked),
-        mine=(rank, numbers, checked),
-    )
-
-
-def worker_set_value(
-    context: RankContext, rank: int, numbers: list, values: list
-) -> None:
-    """Copy the values, if this is the rank that is meant."""
-    if context.rank == rank:
-        for number, value in zip(numbers, values, strict=True):
-            store(context, number, context.array(value))
-
-
-@entry
-@takes_shared_vars
-def get_value(rank: int, vars: Vars) -> Any:
-    """Return the value that a variable has on one rank; a copy.
-
-    Parameters
-    ----------
-    rank : int
-    vars : shared variable, or list of these
-
-    Returns
-    -------
-    numpy.ndarray, or list of these
-        A list if `vars` is one.
-
-    Raises
-    ------
-    IndexError
-        If there is no such rank.
-    StateError
-        If not forked.
-    """
-    variables = check_variables(vars)
-    rank = check_rank(rank)
-    numbers = master_replicate_variables(variables)
-    values = SESSION.run(worker_get_values, numbers, rank)[rank]
-    copies = [copy_value(SESSION.context.array(value)) for value in values]
-    return as_given(vars, copies)
-
-
-def worker_get_values(
-    context: RankContext, numbers: list[int], only: int | None
-) -> list:
-    """Leave this rank's values for the master; what is not an array is pickled."""
-    if only not in (None, context.rank):
-        return []
-    values = {
-        number: host.get_value(context.registry.variables[number]) for number in numbers
-    }
-    if context.rank:
-        arrays = {n: v for n, v in values.items() if isinstance(v, np.ndarray)}
-        values.update(context.leave(arrays))
-    return [values[number] for number in numbers]
-
-
-@entry
-@takes_shared_vars
-def get_shapes(vars: Vars) -> Any:
-    """Return the shape of a variable on each rank.
-
-    Parameters
-    ----------
-    vars : shared variable, or list of these
-
-    Returns
-    -------
-    list of tuple of int, or list of such lists
-        By rank; a list for each variable if `vars` is a list.
-
-    Raises
-    ------
-    StateError
-        If not forked.
-    """
-    variables = check_variables(vars)
-    check_tensors(variables)
-    numbers = master_replicate_variables(variables)
-    replies = SESSION.run(worker_get_shapes, numbers)
-    return as_given(vars, [list(shapes) for shapes in zip(*replies, strict=True)])
-
-
-def worker_get_shapes(
-    context: RankContext, numbers: list[int]
-) -> list[tuple[int, ...]]:
-    """Return the shapes of this rank's values."""
-    return [
-        np.shape(host.get_value(context.registry.variables[number]))
-        for number in numbers
-    ]
-
-
-@entry
-@takes_shared_vars
-def get_lengths(vars: Vars) -> Any:
-    """Return the number of rows of a variable on each rank.
-
-    Parameters
-    ----------
-    vars : shared variable, or list of these
-
-    Returns
-    -------
-    list of int, or list of such lists
-        By rank; a list for each variable if `vars` is a list.
-
-    Raises
-    ------
-    StateError
-        If not forked.
-    ValueError
-        If a variable has no dimensions.
-    """
-    check_tensors(check_variables(vars), rows=True)
-    shapes = get_shapes(vars)
-    if isinstance(vars, SharedVariable):
-        return [shape[0] for shape in shapes]
-    return [[shape[0] for shape in of_var] for of_var in shapes]
 
 
 # -- collecting the values of all ranks

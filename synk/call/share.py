@@ -1,30 +1,25 @@
-"""What the ranks do in a call of a function, and what the master makes of it.
+"""What a rank does in a call of a function: its share of the rows, computed.
 
-`worker_call` is one rank's share: it takes its rows, computes, makes its updates, and
-leaves its outputs where the master can read them. `combine_outputs` then reduces the
-outputs of all ranks, each by its op.
+`worker_call` takes its rows, computes, makes its updates, and leaves its outputs where
+the master can read them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from ..compiler.spec import FunctionSpec
 from ..engines import compiles_in_calls
-from ..errors import ShapeMismatch
 from ..memory.partition import count, select
 from ..programs import running
 from ..programs.one_call import Reducer
 from ..programs.padding import UNPADDED
 from ..programs.programs import Programs, Subset
 from ..ranks.context import RankContext
-from ..reduce_ops import ReduceOp, combine
 from ..times.timing import COMMON, ROWS, WAIT
-from .inputs import take_share
+from .rows import take_share
 
 
 def worker_call(
@@ -214,71 +209,3 @@ class Share:
         # The first rank that has rows stands in for rank 0 where that is idle.
         stands_in = not any(self.by_rank[: self._context.rank])
         return stands_in or self._programs.spec.wire_ops[i] is not None
-
-
-def combine_outputs(
-    spec: FunctionSpec,
-    subset: Subset,
-    replies: Sequence[tuple[Any, int] | None],
-    context: RankContext,
-    what: object,
-) -> list[np.ndarray]:
-    """Reduce the ranks' outputs; those of ranks that were idle are not there.
-
-    Parameters
-    ----------
-    spec : FunctionSpec
-    subset : tuple of int
-    replies : sequence
-        What `worker_call` has returned on each rank.
-    context : RankContext
-    what : object
-        What was called, for messages.
-
-    Raises
-    ------
-    ShapeMismatch
-        If the shapes on the ranks do not fit together.
-    """
-    if not subset:
-        return []
-    present = [reply for reply in replies if reply is not None]
-    weights = [weight for _, weight in present]
-    results = []
-    for position, i in enumerate(subset):
-        op = spec.wire_ops[i]
-        values = [
-            outputs[position]
-            if isinstance(outputs, list)
-            else context.array(outputs[i])
-            for outputs, _ in (present if op is not None else present[:1])
-        ]
-        if op is not None:
-            results.append(reduce_output(spec, i, op, values, weights, what))
-        else:
-            own = replies[0] is not None
-            results.append(values[0] if own else values[0].copy())
-    return results
-
-
-def reduce_output(
-    spec: FunctionSpec,
-    i: int,
-    op: ReduceOp | Literal["gather"],
-    values: list[np.ndarray],
-    weights: list[int],
-    what: object,
-) -> np.ndarray:
-    """Combine the ranks' values of one output by its op."""
-    shapes = [value.shape for value in values]
-    if op == "gather":
-        shapes = [shape[1:] for shape in shapes]
-    if any(shape != shapes[0] for shape in shapes):
-        raise ShapeMismatch(
-            f"{spec.findings[i].label} of {what!r} has different shapes on the"
-            f" ranks, {[value.shape for value in values]}: it cannot be combined by"
-            f" {op!r}; is it to be gathered?"
-        )
-    if op == "gather":
-        return np.concatenate([np.atleast_1d(value) for value in values])
-    return combine(op, values, weights)

@@ -1,0 +1,129 @@
+"""The outputs of a call: which are wanted, and the ranks' values made into one."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from ..compiler.spec import FunctionSpec
+from ..errors import ShapeMismatch
+from ..programs.programs import Subset
+from ..ranks.context import RankContext
+from ..reduce_ops import ReduceOp, combine
+
+
+class Wanted:
+    """The outputs that a call returns.
+
+    Parameters
+    ----------
+    returns : {"one", "list", "none"}
+        In which form.
+    order : sequence of int
+        Positions among the function's outputs, in the order asked for.
+
+    Attributes
+    ----------
+    subset : tuple of int
+        The positions, ascending: what is to be computed.
+    """
+
+    def __init__(self, returns: str, order: Sequence[int]) -> None:
+        self._returns = returns
+        self.subset = tuple(sorted(set(order)))
+        self._places = [self.subset.index(i) for i in order]
+
+    def of(self, output_subset: Sequence[int] | None) -> Wanted:
+        """Return what a call with `output_subset` returns, of all these outputs.
+
+        Raises
+        ------
+        IndexError
+            If there is no such output.
+        """
+        if output_subset is None:
+            return self
+        outputs = len(self.subset)
+        for i in output_subset:
+            if not -outputs <= operator.index(i) < outputs:
+                raise IndexError(
+                    f"output_subset has {i}, out of range for {outputs} outputs"
+                )
+        return Wanted("list", [i % outputs for i in output_subset])
+
+    def arrange(self, results: list) -> Any:
+        """Put the results of the subset into the order and form asked for."""
+        if self._returns == "list":
+            return [results[place] for place in self._places]
+        return results[0] if self._returns == "one" else None
+
+
+def combine_outputs(
+    spec: FunctionSpec,
+    subset: Subset,
+    replies: Sequence[tuple[Any, int] | None],
+    context: RankContext,
+    what: object,
+) -> list[np.ndarray]:
+    """Reduce the ranks' outputs; those of ranks that were idle are not there.
+
+    Parameters
+    ----------
+    spec : FunctionSpec
+    subset : tuple of int
+    replies : sequence
+        What `worker_call` has returned on each rank.
+    context : RankContext
+    what : object
+        What was called, for messages.
+
+    Raises
+    ------
+    ShapeMismatch
+        If the shapes on the ranks do not fit together.
+    """
+    if not subset:
+        return []
+    present = [reply for reply in replies if reply is not None]
+    weights = [weight for _, weight in present]
+    results = []
+    for position, i in enumerate(subset):
+        op = spec.wire_ops[i]
+        values = [
+            outputs[position]
+            if isinstance(outputs, list)
+            else context.array(outputs[i])
+            for outputs, _ in (present if op is not None else present[:1])
+        ]
+        if op is not None:
+            results.append(reduce_output(spec, i, op, values, weights, what))
+        else:
+            own = replies[0] is not None
+            results.append(values[0] if own else values[0].copy())
+    return results
+
+
+def reduce_output(
+    spec: FunctionSpec,
+    i: int,
+    op: ReduceOp | Literal["gather"],
+    values: list[np.ndarray],
+    weights: list[int],
+    what: object,
+) -> np.ndarray:
+    """Combine the ranks' values of one output by its op."""
+    shapes = [value.shape for value in values]
+    if op == "gather":
+        shapes = [shape[1:] for shape in shapes]
+    if any(shape != shapes[0] for shape in shapes):
+        raise ShapeMismatch(
+            f"{spec.findings[i].label} of {what!r} has different shapes on the"
+            f" ranks, {[value.shape for value in values]}: it cannot be combined by"
+            f" {op!r}; is it to be gathered?"
+        )
+    if op == "gather":
+        return np.concatenate([np.atleast_1d(value) for value in values])
+    return combine(op, values, weights)
