@@ -2,14 +2,14 @@
 
 A value's *level* is the number of all-reduces on the longest way to it. Stage k
 computes what has level k from rows, shared variables, values that were reduced before,
-and values that the stages before hand on. It has two parts::
+and values that stages before it computed. It has two parts::
 
     common   what no row of this rank enters: the same on every rank, computed once
     rows     the rest: computed for each slice, and not at all by a rank without rows
 
 An ordinary call runs both as one compiled graph. Nothing is computed twice: what
-another part or a later stage needs is handed on, save for views and shapes, which cost
-nothing.
+another part or a later stage needs is forwarded to it, save for views and shapes, which
+cost nothing.
 
 A step of gradient descent, ``w - rate * all_reduce(gradient)``, comes down to::
 
@@ -42,7 +42,7 @@ class Part:
     Attributes
     ----------
     wants : list of Variable
-        What it computes for others: a user's outputs, values to reduce or hand on.
+        What it computes for others: a user's outputs, values to reduce or to forward.
     receives : list of Variable
         What it takes from other parts, and reduced values.
     updates : list of int
@@ -141,7 +141,7 @@ class _Cutter:
         self.on_rows = spec.row_values([*outputs, *self.news])
         self.free: set[Variable] = set()
         self.reduced: list[Variable] = []
-        self.handed: set[Variable] = set()
+        self.forwarded: set[Variable] = set()
         for node in io_toposort([], [*outputs, *self.news]):
             self._classify(node)
 
@@ -197,7 +197,7 @@ class _Cutter:
             if self._is_received(var, level, common):
                 part.receives.append(var)
                 if not is_reduced(var):
-                    self.handed.add(var)
+                    self.forwarded.add(var)
                     want(var)
             elif isinstance(var, SharedVariable):
                 part.reads.add(var)
@@ -251,7 +251,7 @@ class _Cutter:
     def _drop_mere_updates(self, stages: list[Stage], deferred: list[int]) -> None:
         """Take from the wants what is wanted for an update only."""
         kept = {*self.outputs, *(self.news[i] for i in deferred)}
-        kept |= self.handed
+        kept |= self.forwarded
         kept.update(red.owner.inputs[0] for red in self.reduced)
         for stage in stages:
             for part in (stage.common, stage.rows, stage.merged):

@@ -44,7 +44,7 @@ class SlicedCall(Call):
             ]
             for i in present
         ]
-        self._handed: list[dict] = [{} for _ in present]  # by slice
+        self._forwarded: list[dict] = [{} for _ in present]  # by slice
         self._totals: dict[tuple[str, Variable], Any] = {}
         for level, stage in enumerate(self.cut.stages):
             self.rows = self.programs.take(sources, self._pieces[0])
@@ -62,17 +62,17 @@ class SlicedCall(Call):
     ) -> None:
         totals = {role: _Total(op) for role, op in self._roles(stage).items()}
         common = self.values
-        for handed, piece, share in zip(
-            self._handed, self._pieces, self._shares, strict=True
+        for forwarded, piece, share in zip(
+            self._forwarded, self._pieces, self._shares, strict=True
         ):
             piece, self.padded_size = self.programs.padded(piece)
             self.rows = self.programs.take(sources, piece)
             self.times.spent(ROWS)
-            self.values = {**common, **handed}
+            self.values = {**common, **forwarded}
             results = self.outputs_of(stage.rows, bool(self.padded_size))
-            handed.update(zip(stage.rows.wants, results, strict=True))
+            forwarded.update(zip(stage.rows.wants, results, strict=True))
             for (_, var), total in totals.items():
-                total.add(self.real(var, handed[var]), share)
+                total.add(self.real(var, forwarded[var]), share)
             self.times.spent(COMPUTE, level)
         self.values, self.padded_size = common, UNPADDED
         for (role, var), total in totals.items():

@@ -1,7 +1,7 @@
 """The channel: one message to all ranks, one reply from each.
 
 A message is a module-level function and its arguments; every rank calls it as
-``work(context, *args)``. The master is a rank like the others: see `Session.run`.
+``work(context, *args)``. The master is a rank like the others: see `ranks.session`.
 """
 
 from __future__ import annotations
