@@ -23,7 +23,7 @@ synk.close()
 """
 
 
-@pytest.mark.parametrize("mode", ["NUMBA", "JAX"])
+@pytest.mark.parametrize("mode", [pytest.param("NUMBA", marks=pytest.mark.slow), "JAX"])
 def test_a_step_of_a_network_prints_nothing(mode, tmp_path):
     if mode == "JAX":
         pytest.importorskip("jax")
