@@ -9,7 +9,10 @@ from typing import Any
 
 import synk
 
+from ..user_frames import entry
 
+
+@entry
 def fork(
     n_parallel: int | None = None,
     use_gpu: bool = True,
@@ -44,6 +47,7 @@ def fork(
     return synk.fork(n_parallel, devices="auto" if use_gpu else "cpu")
 
 
+@entry
 def function(
     inputs: Sequence, outputs: Any = None, *args: Any, **kwargs: Any
 ) -> synk.Function:
@@ -101,6 +105,7 @@ def make_slices(data_collection: Sequence[Sized]) -> tuple[slice, ...]:
 def _with_nccl(collective: Callable) -> Callable:
     """Let a collective take `nccl`: synk reduces by NCCL where values lie on GPUs."""
 
+    @entry
     @functools.wraps(collective)
     def theirs(*args: Any, nccl: bool = True, **kwargs: Any) -> Any:
         return collective(*args, **kwargs)
