@@ -207,6 +207,37 @@ def test_an_all_reduce_inside_a_scan_is_refused(two_ranks):
         split(np.ones(3))
 
 
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_a_list_is_reduced_value_by_value(kind, two_ranks):
+    x = pt.matrix("x")
+    values = kind([x.sum(axis=0), x.sum(), pt.cast(x.sum(axis=1).sum(), "int64")])
+    reduced = synk.ops.all_reduce(values, "sum")
+    assert isinstance(reduced, list)
+    assert [var.type for var in reduced] == [var.type for var in values]
+    assert [var.owner.op for var in reduced] == [synk.ops.AllReduce("sum")] * 3
+    f = synk.function([x], [(var, None) for var in reduced], mode=PY)
+    array = np.arange(6.0).reshape(3, 2)
+    expected = pytensor.function([x], list(values), mode=PY)(array)
+    for got, value in zip(f(array), expected, strict=True):
+        np.testing.assert_array_equal(got, value)
+
+
+def test_gradients_in_a_list_are_those_of_grad(two_ranks):
+    x, v, w = pt.matrix("x"), pytensor.shared(np.ones(2)), pytensor.shared(2.0)
+    cost = ((x @ v - w) ** 2).mean()
+    by_grad = synk.grad(cost, [v, w])
+    by_list = synk.ops.all_reduce(pytensor.grad(cost, [v, w]))
+    f = synk.function([x], [(g, None) for g in (*by_grad, *by_list)], mode=PY)
+    one, two, *others = f(np.arange(10.0).reshape(5, 2))
+    np.testing.assert_array_equal([*one, two], [*others[0], others[1]])
+
+
+def test_an_empty_list_is_reduced_to_one():
+    assert synk.ops.all_reduce([]) == []
+    with pytest.raises(ValueError, match="'mean'"):
+        synk.ops.all_reduce([], "mean")
+
+
 def test_a_wrong_op_is_refused():
     x = pt.vector("x")
     with pytest.raises(ValueError, match="'mean'"):
