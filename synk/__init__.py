@@ -1,6 +1,6 @@
 """synk: Theano functions, data-parallel on every core, from a serial script."""
 
-from . import nn, ops, pkg_resources_finder, theano_finder, updates
+from . import nn, ops, updates
 from .call.function import Function, function
 from .errors import (
     CheckpointError,
@@ -17,6 +17,7 @@ from .errors import (
     SynkError,
     WorkerDied,
 )
+from .finders import pkg_resources_names, theano_names
 from .ops import grad
 from .ranks.forking import close, fork, is_forked, rank, session, size
 from .ranks.replication import distribute
@@ -37,8 +38,8 @@ from .times.compile_notice import compile_notice
 from .train.loss_scaling import LossScale
 from .train.training import train_function
 
-theano_finder.register()
-pkg_resources_finder.register()
+theano_names.register()
+pkg_resources_names.register()
 
 __version__ = "0.1.0"
 

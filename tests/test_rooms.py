@@ -18,7 +18,7 @@ FLOORS = (
     "nn",
     "engines",
     "theano",
-    "programs theano_finder pkg_resources_finder",
+    "programs finders",
     "ranks",
     "state",
     "report",

@@ -11,7 +11,7 @@ from importlib.machinery import PathFinder
 
 import pytest
 
-from synk import theano_finder
+from synk.finders import theano_names
 
 MODULES = [
     "theano",
@@ -118,15 +118,15 @@ def test_reload_source_and_run_module():
 
 def test_the_finder_is_registered_once_and_last():
     for _ in range(2):
-        theano_finder.register()
+        theano_names.register()
     kinds = [
         finder if isinstance(finder, type) else type(finder) for finder in sys.meta_path
     ]
-    assert kinds.count(theano_finder._Fallback) == 1
-    assert kinds.index(theano_finder._Fallback) > kinds.index(PathFinder)
+    assert kinds.count(theano_names._Fallback) == 1
+    assert kinds.index(theano_names._Fallback) > kinds.index(PathFinder)
 
 
-@pytest.mark.parametrize("name", theano_finder.GPU_PACKAGES)
+@pytest.mark.parametrize("name", theano_names.GPU_PACKAGES)
 def test_gpu_backends_are_there_and_not_activated(name):
     package = importlib.import_module(name)
     flag = "cuda_enabled" if name.endswith("cuda") else "pygpu_activated"
@@ -163,7 +163,7 @@ def test_import_synk_loads_nothing_of_it():
         "print(nnet.__name__)\n"
     )
     assert run(code).splitlines() == [
-        "['synk.theano_finder']",
+        "[]",
         "synk.theano.tensor.nnet",
     ]
 

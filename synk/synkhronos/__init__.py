@@ -1,7 +1,7 @@
 """`import synkhronos`: scripts of synk's ancestor, unmodified.
 
 The names of Synkhronos (https://github.com/astooke/Synkhronos, 2017), which ran Theano
-functions on several GPUs, for what synk does. `synk.theano_finder` makes
+functions on several GPUs, for what synk does. `synk.finders.theano_names` makes
 ``synkhronos.x`` and `synk.synkhronos.x` one module.
 
 Most names are synk's own; those that took other arguments are in `names`. An output

@@ -1,6 +1,6 @@
 """Theano's names on PyTensor: ``import theano`` where Theano is not installed.
 
-`names` has the table of all of them; `synk.theano_finder` makes ``theano.x`` and
+`names` has the table of all of them; `synk.finders.theano_names` makes ``theano.x`` and
 `synk.theano.x` one module.
 """
 

@@ -122,7 +122,7 @@ class _Submodules(MetaPathFinder):
 def _say_missing(fullname: str) -> str:
     if not fullname.startswith("theano."):
         return f"No module named {fullname!r} in what synk has of Synkhronos"
-    from .theano.forwarding import hint
+    from ..theano.forwarding import hint
 
     return hint(fullname)
 
