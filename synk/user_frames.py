@@ -45,6 +45,8 @@ def is_users(path: str) -> bool:
     """Tell whether a file is the user's: of no installed package, and not Python's."""
     if path.startswith((_SYNK, _PYTENSOR, *_INSTALLED, "<frozen ")):
         return False
+    if path.endswith(".pyx"):  # compiled by Cython, which names no folder
+        return False
     return not any(folder in path for folder in _PACKAGES)
 
 

@@ -244,6 +244,7 @@ def test_whose_a_file_is():
     for path in (synk.__file__, pytensor.__file__, np.__file__, traceback.__file__):
         assert not is_users(path)
     assert not is_users("<frozen runpy>")
+    assert not is_users("scipy/linalg/_cythonized_array_utils.pyx")
 
 
 # -- the lines that made a graph
