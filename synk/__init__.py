@@ -21,7 +21,7 @@ from .finders import pkg_resources_names, theano_names
 from .ops import grad
 from .ranks.forking import close, fork, is_forked, rank, session, size
 from .ranks.replication import distribute
-from .report.explain import Explanation
+from .report.explanation import Explanation
 from .report.timeline import trace
 from .state.checkpoints import load, save
 from .state.collectives import (

@@ -16,7 +16,8 @@ from reference import PY
 
 import synk
 from synk.ranks.session import SESSION
-from synk.report.explain import _losses
+from synk.report.conclusions import losses, time_alone
+from synk.report.facts import RankTimes
 from synk.times.timing import COMPUTE, PHASES, ROWS, WAIT, Times
 
 
@@ -398,14 +399,12 @@ def test_the_parts_of_a_calls_time_add_up(serial, seed):
     rng = np.random.default_rng(seed)
     n = int(rng.integers(2, 6))
     ranks = []
-    for _ in range(n):
+    for rank in range(n):
         rows, own, common, reduce = rng.uniform(0, 10, 4)
-        ranks.append(
-            {"rows": rows, "compute": own + common, "common": common, "reduce": reduce}
-        )
+        ranks.append(RankTimes(rank, 1, rows, own + common, common, 0.0, reduce))
     call = 45.0  # longer than any rank is busy
-    lost = _losses(ranks, call, serial)
-    alone, parts = lost.pop("alone"), lost.pop("parts")
+    lost = vars(losses(ranks, call, serial)).copy()
+    alone, parts = time_alone(ranks), lost.pop("parts")
     assert call == pytest.approx(alone / n + sum(lost.values()))
     assert min(lost.values()) >= 0
     if serial is not None and serial < alone:

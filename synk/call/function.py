@@ -29,7 +29,8 @@ from ..programs.programs import kind_of_call
 from ..ranks.replication import Replicas
 from ..ranks.session import SESSION
 from ..reduce_ops import OutputOp
-from ..report.explain import Explanation, explain
+from ..report.explain import explain
+from ..report.explanation import Explanation
 from ..state.data import data
 from ..user_frames import entry
 from .inputs import (

@@ -1,0 +1,103 @@
+"""What `Function.explain` returns, in the four forms that it can be had."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import TYPE_CHECKING, Any
+
+from .explain_html import as_html
+from .explain_plot import plot
+from .explain_text import as_text
+from .facts import Facts
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+class Explanation:
+    """What :meth:`Function.explain` returns: print it, draw it, or take its dict.
+
+    A notebook shows it as a table with a bar for each rank.
+
+    The text has at most 100 columns. What it says of times comes from these rules:
+
+    * A rank's time in a call is divided into taking *rows*, computing (*compute*),
+      copying values to buffers and reducing them (*reduce*), and waiting for other
+      ranks (*wait*). An all-reduce of up to 2 kB counts as waiting.
+    * The call that follows a compilation is left out. JAX compiles for every shape, at
+      the first call that brings it, and such calls are not told from others: that they
+      are few can be seen from the number of shapes.
+    * The *predicted* speed-up takes one rank to need the time that all ranks need for
+      their rows and computations together; what no row enters, and so every rank
+      computes, counts once. It is that time over the time of a call. One rank alone
+      could do better: it has all cores for itself, and all of the memory's speed.
+    * The *measured* speed-up is the time of a serial run of as many rows over the time
+      of a call. It is known after ``explain(..., measure=True)``, or the second call
+      with ``check="serial"`` or of ``as_theano``.
+    * What keeps a call from taking one n-th of the serial time is divided into
+      launching and joining the ranks, ranks that wait as another has more to do,
+      reducing, what every rank repeats, and parts that together take longer than the
+      serial run.
+
+    Examples
+    --------
+    >>> import pytensor.tensor as pt, synk
+    >>> x = pt.vector("x")
+    >>> top = x.max()
+    >>> top.name = "top"
+    >>> print(synk.function([x], [x.mean(), top], name="f").explain())
+    f: not forked
+      scattered   x float64 (?,)
+      output 0    mean: avg; a mean over the rows; combined after the call
+      output 1    top: max; a maximum over the rows; combined after the call
+      stage 0     computes on rows
+      calls       none yet
+    """
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as dicts, lists, strings and numbers; times in ms."""
+        return dataclasses.asdict(self._facts)
+
+    def plot(
+        self, path: str | os.PathLike | None = None, ax: Axes | None = None
+    ) -> Axes:
+        """Draw where the time goes: a bar for each rank, beside the serial run.
+
+        A bar is a rank's mean time in a call, divided into its phases. The serial run
+        is there where it was measured. This needs ``pip install 'synk[plot]'``.
+
+        Parameters
+        ----------
+        path : str or path-like, optional
+            The file to save the figure in; the extension says the format.
+        ax : matplotlib.axes.Axes, optional
+            Where to draw. Without it, in a new figure: one of pyplot's, or, with a
+            path, one that is saved and not shown.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+            Its ``figure`` is the figure.
+
+        Raises
+        ------
+        ImportError
+            If matplotlib is not installed.
+        ValueError
+            If no time is known: no call has been counted, and nothing measured.
+        """
+        return plot(self._facts, path, ax)
+
+    def __str__(self) -> str:
+        return as_text(self._facts)
+
+    def __repr__(self) -> str:
+        return f"<synk.Explanation of {self._facts.name}>"
+
+    def _repr_html_(self) -> str:
+        """Return what notebooks show in place of the text: a table, and bars."""
+        return as_html(self._facts)

@@ -1,0 +1,190 @@
+"""What an explanation says, as data; text, HTML and the picture are made from it.
+
+Times are in milliseconds, sizes in bytes. What is not known is None.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Input:
+    """An input, with its type as users read it, such as "float64 (?, 3)"."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The inputs by what ranks get of them; sliceable shared variables are in here."""
+
+    scattered: list[Input]
+    broadcast: list[Input]
+    sliceable: list[Input]
+
+
+@dataclass(frozen=True)
+class Output:
+    """An output, how it is combined, and what was shown of it.
+
+    Attributes
+    ----------
+    name : str
+        Such as "output 0 (loss)".
+    op : str or None
+        None: rank 0's own value.
+    named : bool
+        Whether the user named the op.
+    kind : str
+        What kind of function of the rows it is.
+    agrees : bool
+        Whether the op is the one that this kind needs.
+    reason : str or None
+        Why nothing could be shown.
+    made, reason_made : str or None
+        The user's line that made the output, and what is in the way.
+    combined : str
+        Where.
+    """
+
+    name: str
+    op: str | None
+    named: bool
+    kind: str
+    agrees: bool
+    reason: str | None
+    made: str | None
+    reason_made: str | None
+    combined: str
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """A value that a stage all-reduces, and the user's line that made it."""
+
+    name: str
+    op: str
+    dtype: str
+    bytes: int | None
+    made: str | None
+
+
+@dataclass(frozen=True)
+class StageFacts:
+    """A stage: what it computes on, what it all-reduces, and how much by dtype."""
+
+    computes: str
+    reduces: list[Reduced]
+    bytes: dict[str, int | None]
+
+
+@dataclass(frozen=True)
+class Update:
+    """A shared variable that is updated."""
+
+    name: str
+    type: str
+    from_own_rows: bool
+
+
+@dataclass(frozen=True)
+class Padding:
+    """Whether calls are padded, or else why not."""
+
+    padded: bool
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class RankTimes:
+    """One rank's mean times in a call.
+
+    Attributes
+    ----------
+    rank : int
+    share : float
+        Rows, on average.
+    rows, compute, common, wait, reduce : float
+        Milliseconds by phase. `compute` includes `common`, which every rank computes.
+    """
+
+    rank: int
+    share: float
+    rows: float
+    compute: float
+    common: float
+    wait: float
+    reduce: float
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Calls that were counted, and their means; `ranks` is empty if there were none."""
+
+    counted: int
+    left_out: int
+    all_ranks_known: bool
+    rows: float | None = None
+    scattered_bytes: int | None = None
+    reduced_bytes: int | None = None
+    milliseconds: float | None = None
+    ranks: list[RankTimes] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Serial:
+    """A run of the plain function."""
+
+    milliseconds: float
+    rows: int
+    cores: int
+
+
+@dataclass(frozen=True)
+class SpeedUp:
+    """How many times as fast as one rank a call is."""
+
+    predicted: float | None = None
+    measured: float | None = None
+
+
+@dataclass(frozen=True)
+class Lost:
+    """What a call takes beyond its share of the work, by cause."""
+
+    launch: float
+    uneven: float
+    reduce: float
+    repeated: float
+    parts: float
+
+
+@dataclass(frozen=True)
+class Conclusions:
+    """What follows from the times."""
+
+    speed_up: SpeedUp = field(default_factory=SpeedUp)
+    lost: Lost | None = None
+    verdict: str | None = None
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Everything that is known of a function; the attributes are the dict's keys."""
+
+    name: str
+    ranks: int | None
+    inputs: Inputs
+    outputs: list[Output]
+    stages: list[StageFacts]
+    updates: list[Update]
+    precision: str | None
+    padding: Padding | None
+    shapes_compiled: int | None
+    calls: Calls | None
+    serial: Serial | None
+    speed_up: SpeedUp
+    lost: Lost | None
+    verdict: str | None

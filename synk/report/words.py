@@ -1,0 +1,191 @@
+"""What an explanation says, in words: a label and a text for each thing it tells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from .facts import Calls, Facts, Output, Padding, Reduced, StageFacts
+
+_LONGEST = 40
+"""Characters of a name that are shown."""
+
+
+class Entry(NamedTuple):
+    """What a text is about, and the text."""
+
+    label: str
+    text: str
+
+
+def head(facts: Facts) -> str:
+    """Return the function's name, and how many ranks there are."""
+    ranks = facts.ranks
+    where = "not forked" if ranks is None else f"{ranks} rank{'s' * (ranks != 1)}"
+    return f"{short(facts.name)}: {where}"
+
+
+def plan(facts: Facts) -> Iterator[Entry]:
+    """Say what a call is going to do."""
+    inputs = facts.inputs
+    for role, variables in (
+        ("scattered", inputs.scattered),
+        ("broadcast", inputs.broadcast),
+        ("sliceable", inputs.sliceable),
+    ):
+        if variables:
+            texts = [f"{short(var.name)} {var.type}" for var in variables]
+            yield Entry(role, ", ".join(texts))
+    yield from map(_output, facts.outputs)
+    for level, stage in enumerate(facts.stages):
+        yield Entry(f"stage {level}", _stage(stage))
+    if facts.updates:
+        texts = [
+            short(update.name) + (" (own rows)" if update.from_own_rows else "")
+            for update in facts.updates
+        ]
+        yield Entry("updates", ", ".join(texts))
+    if facts.precision is not None:
+        yield Entry("products", f"of float32 in {facts.precision}")
+    if facts.padding is not None:
+        yield Entry("padded", _padding(facts.padding))
+    if (shapes := facts.shapes_compiled) is not None:
+        text = f"by JAX, on rank 0 for {shapes} shape{'s' * (shapes != 1)} of arguments"
+        yield Entry("compiled", text)
+
+
+def calls_made(calls: Calls | None) -> Entry:
+    """Say how many calls there were, of how many rows, and what one takes."""
+    if calls is None:
+        return Entry("calls", "none yet")
+    text = f"{calls.counted:,}"
+    if calls.left_out:
+        text += f" (and {calls.left_out} after a compilation, not counted)"
+    if calls.milliseconds is None:
+        return Entry("calls", text)
+    if calls.rows is not None:
+        text += f"; {number(calls.rows)} rows, {nbytes(calls.scattered_bytes)}"
+        text += f" scattered, {nbytes(calls.reduced_bytes)} all-reduced"
+    return Entry("calls", f"{text}; mean {milliseconds(calls.milliseconds)}")
+
+
+def missing_ranks(calls: Calls | None) -> Iterator[Entry]:
+    """Say that the times of a session that has ended are those of rank 0, if so."""
+    if calls is not None and calls.ranks and not calls.all_ranks_known:
+        yield Entry("", "the other ranks' times ended with their session")
+
+
+def speed(facts: Facts) -> Iterator[Entry]:
+    """Say how a call compares with one rank."""
+    speed_up, serial = facts.speed_up, facts.serial
+    texts = []
+    if speed_up.predicted is not None:
+        texts.append(f"{speed_up.predicted:.2f} predicted from the ranks' times")
+    if speed_up.measured is not None:
+        texts.append(f"{speed_up.measured:.2f} measured")
+    if texts:
+        yield Entry("speed-up", ", ".join(texts))
+    if serial is not None:
+        cores = f"{serial.cores} core{'s' * (serial.cores != 1)}"
+        took = milliseconds(serial.milliseconds)
+        yield Entry("serial run", f"{took} for {serial.rows:,} rows on {cores}")
+
+
+def verdict(facts: Facts) -> str | None:
+    """Return the last sentence, if there is one."""
+    return f"{facts.verdict}." if facts.verdict else None
+
+
+# -- parts of sentences
+
+
+def short(name: str) -> str:
+    """Return a name, or the ends of a long one."""
+    name = " ".join(name.split())
+    if len(name) <= _LONGEST:
+        return name
+    half = (_LONGEST - 3) // 2
+    return f"{name[:half]}...{name[-half:]}"
+
+
+def number(value: float) -> str:
+    """Return a mean of whole numbers.
+
+    >>> number(1e6), number(12.5), number(1 / 3)
+    ('1,000,000', '12.5', '0.3')
+    """
+    return f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"
+
+
+def milliseconds(value: float) -> str:
+    """Return a time with three digits and its unit.
+
+    >>> milliseconds(12.345), milliseconds(0.0123), milliseconds(4321.0)
+    ('12.3 ms', '12.3 us', '4.32 s')
+    """
+    for unit, size in (("s", 1e3), ("ms", 1.0)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value * 1e3:.3g} us"
+
+
+def nbytes(value: int | None) -> str:
+    """Return a number of bytes with its unit.
+
+    >>> nbytes(12), nbytes(20_480), nbytes(2_543_000), nbytes(None)
+    ('12 B', '20.5 kB', '2.54 MB', '? B')
+    """
+    if value is None:
+        return "? B"
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value} B"
+
+
+def _output(output: Output) -> Entry:
+    # The name is as messages have it: "output 0 (loss)".
+    words = output.name.split(" ", 2)
+    label, name = " ".join(words[:2]), words[2][1:-1]
+    where = _where(name, output.made)
+    shown = output.kind
+    if output.reason is not None:
+        shown = f"not shown: {output.reason}"
+        if output.reason_made and not (where and output.made == output.reason_made):
+            shown += f" ({output.reason_made})"
+    op = output.op or "rank 0's own"
+    if output.op is None and output.agrees:
+        op = "the same on all ranks"
+    by = ", as named" if output.named else ""
+    fits = "" if output.agrees or output.reason else " (another op is shown)"
+    text = f"{short(name)}{where}: {op}{by}; {shown}{fits}; {output.combined}"
+    return Entry(label, text)
+
+
+def _where(name: str, made: str | None) -> str:
+    """Return the line that made a value, if it has no name of its own."""
+    return f" ({made})" if made is not None and name.endswith(")") else ""
+
+
+def _at(value: Reduced) -> str:
+    """Return the file and the line's number alone, as "fit.py:12"."""
+    place = (value.made or "").split("`")[0].removesuffix(": ")
+    return _where(value.name, place or None)
+
+
+def _stage(stage: StageFacts) -> str:
+    text = f"computes {stage.computes}"
+    if not stage.reduces:
+        return text
+    sizes = ", ".join(f"{nbytes(n)} of {dtype}" for dtype, n in stage.bytes.items())
+    values = [
+        f"{value.op} of {short(value.name)}{_at(value)}" for value in stage.reduces
+    ]
+    more = f", and {len(values) - 6} more" if len(values) > 6 else ""
+    return f"{text}; all-reduces {sizes}: {', '.join(values[:6])}{more}"
+
+
+def _padding(padding: Padding) -> str:
+    if padding.padded:
+        return "calls of fewer rows, for code that was compiled for more"
+    return f"no: {padding.reason}"
