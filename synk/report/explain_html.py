@@ -83,7 +83,7 @@ def _phase_title(phase: Phase) -> str:
         f'<svg width="10" height="10" aria-hidden="true">'
         f'<rect width="10" height="10" fill="{phase.colour}"/></svg>'
     )
-    return _title(f"{square} {escape(phase.label)}")
+    return _title(f"{square}&#160;{escape(phase.label)}")
 
 
 def _label(bar: Bar) -> str:
