@@ -1,17 +1,26 @@
 """Sphinx configuration; build with ``python -m sphinx -W -n docs docs/_build/html``."""
 
 import re
+import sys
+from pathlib import Path
 
 from docutils import nodes
 
 import synk
+
+sys.path.insert(0, str(Path(__file__).parent))  # for the pictures
 
 project = "synk"
 author = "the synk developers"
 copyright = "2026, the synk developers"
 release = version = synk.__version__
 
-extensions = ["sphinx.ext.autodoc", "sphinx.ext.autosummary", "numpydoc"]
+extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "numpydoc",
+    "pictures.directive",
+]
 exclude_patterns = ["_build"]
 # In docstrings `name` is a parameter or an expression, not always a reference.
 default_role = "literal"
