@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import Any
 
 from .bars import bars, label_with_rows, phases
 from .facts import Facts
 from .words import head
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
-
-def plot(facts: Facts, path: str | os.PathLike | None, ax: Axes | None) -> Axes:
+def plot(facts: Facts, path: str | os.PathLike | None, ax: Any) -> Any:
     """Draw the bars of an explanation; see :meth:`synk.Explanation.plot`."""
     shown = bars(facts)
     if not shown:
@@ -35,13 +32,11 @@ def plot(facts: Facts, path: str | os.PathLike | None, ax: Axes | None) -> Axes:
     # Beside the bars, from top to bottom as they are stacked.
     ax.legend(loc="upper left", bbox_to_anchor=(1, 1), reverse=True, frameon=False)
     if path is not None:
-        figure = ax.get_figure(root=True)
-        assert figure is not None
-        figure.savefig(path, bbox_inches="tight")
+        ax.figure.savefig(path, bbox_inches="tight")
     return ax
 
 
-def _new_axes(is_saved: bool, count: int) -> Axes:
+def _new_axes(is_saved: bool, count: int) -> Any:
     """Return axes of pyplot's, which it will show, or of a figure of their own."""
     try:
         from matplotlib import pyplot

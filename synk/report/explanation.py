@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .explain_html import as_html
 from .explain_plot import plot
 from .explain_text import as_text
 from .facts import Facts
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 
 class Explanation:
@@ -62,9 +59,7 @@ class Explanation:
         """Return everything as dicts, lists, strings and numbers; times in ms."""
         return dataclasses.asdict(self._facts)
 
-    def plot(
-        self, path: str | os.PathLike | None = None, ax: Axes | None = None
-    ) -> Axes:
+    def plot(self, path: str | os.PathLike | None = None, ax: Any = None) -> Any:
         """Draw where the time goes: a bar for each rank, beside the serial run.
 
         A bar is a rank's mean time in a call, divided into its phases. The serial run
