@@ -206,6 +206,9 @@ def test_the_picture_is_saved_or_drawn_where_asked(pyplot, tmp_path):
     assert explanation.plot(ax=mine) is mine
     assert len(pyplot.get_fignums()) == 1
     assert len(heights(mine)) == 6
+    part = pyplot.figure().subfigures(1, 2)[1]
+    explanation.plot(tmp_path / "part.svg", ax=part.subplots())
+    assert "svg" in ElementTree.parse(tmp_path / "part.svg").getroot().tag
 
 
 def test_a_serial_run_of_other_rows_says_so(pyplot):

@@ -32,7 +32,7 @@ def plot(facts: Facts, path: str | os.PathLike | None, ax: Any) -> Any:
     # Beside the bars, from top to bottom as they are stacked.
     ax.legend(loc="upper left", bbox_to_anchor=(1, 1), reverse=True, frameon=False)
     if path is not None:
-        ax.figure.savefig(path, bbox_inches="tight")
+        ax.figure.canvas.figure.savefig(path, bbox_inches="tight")  # not of a SubFigure
     return ax
 
 

@@ -7,8 +7,8 @@ read meanwhile; medians and minima are shown, and multiples of the fastest media
 The first call on 2 ranks is made twice, in a process with empty compile directories
 (cold) and in one with these directories again (warm). It includes compiling, and no
 imports. Beside its time is the CPU time of rank 0, C compilers included: other programs
-add little to that. Results are compared with those of the first mode. docs/modes.rst
-has the figures.
+add little to that. Results are compared with those of the first mode. ``--rst
+docs/modes.inc`` writes the tables of the documentation.
 """
 
 from __future__ import annotations
@@ -16,130 +16,35 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
+import select
 import statistics
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.report import machine, versions
+from synk.workers.affinity import usable_cores
+
 MODES = ("NUMBA", "CVM", "JAX", "FAST_COMPILE")
-WORKS = ("likelihood", "mlp", "cnn")
+WORKS = {
+    "likelihood": "Logistic log-likelihood and its gradient, {rows:,} x 20, float64",
+    "mlp": "Training step, 784-800-800-10, relu, SGD, {rows} rows, float32",
+    "cnn": "Training step, two convolutions like LeNet's, {rows} images, float32",
+}
 RANKS = (1, 2)
 TURN = 0.3
 """Seconds."""
 
-
-# -- what is computed; in the processes of the modes
-
-
-def likelihood(mode: str, rows: int) -> Callable[[], Any]:
-    """Return a call of a logistic log-likelihood and its gradient, in float64."""
-    import numpy as np
-    import pytensor.tensor as pt
-
-    import synk
-
-    x, y, beta = pt.matrix("x"), pt.vector("y"), pt.vector("beta")
-    eta = x @ beta
-    cost = (pt.softplus(eta) - y * eta).sum()
-    f = synk.function([x, y], [cost, pt.grad(cost, beta)], [beta], mode=mode)
-    random = np.random.default_rng(0)
-    X = synk.data(random.normal(size=(rows, 20)))
-    Y = synk.data(random.integers(0, 2, rows).astype("float64"))
-    point = random.normal(size=20) / 10
-    return lambda: f(X, Y, point)[0]
-
-
-def mlp(mode: str, rows: int) -> Callable[[], Any]:
-    """Return a training step of 784-800-800-10, in float32."""
-    import numpy as np
-    import pytensor.tensor as pt
-
-    import synk
-
-    x = pt.matrix("x", dtype="float32")
-    values, params = x, []
-    random = np.random.default_rng(0)
-    for n, m in ((784, 800), (800, 800), (800, 10)):
-        params.append(_weights(random, (n, m), n))
-        values = values @ params[-1]
-        if m != 10:
-            values = synk.nn.relu(values)
-    return _step(mode, x, values, params, random.normal(size=(rows, 784)))
-
-
-def cnn(mode: str, rows: int) -> Callable[[], Any]:
-    """Return a training step of a network like LeNet, in float32."""
-    import numpy as np
-    import pytensor.tensor as pt
-
-    import synk
-
-    x = pt.tensor4("x", dtype="float32")
-    values, params = x, []
-    random = np.random.default_rng(0)
-    for shape in ((16, 1, 5, 5), (32, 16, 5, 5)):
-        params.append(_weights(random, shape, shape[1] * 25))
-        values = synk.nn.conv2d(values, params[-1])
-        values = synk.nn.pool_2d(synk.nn.relu(values), 2, ignore_border=True)
-    params.append(_weights(random, (32 * 16, 10), 512))
-    values = values.flatten(2) @ params[-1]
-    return _step(mode, x, values, params, random.normal(size=(rows, 1, 28, 28)))
-
-
-def _weights(random: Any, shape: tuple[int, ...], n: int) -> Any:
-    import pytensor
-
-    return pytensor.shared((random.normal(size=shape) / n**0.5).astype("float32"))
-
-
-def _step(mode: str, x: Any, values: Any, params: list, rows: Any) -> Callable:
-    import numpy as np
-    import pytensor.tensor as pt
-
-    import synk
-
-    y = pt.lvector("y")
-    loss = synk.nn.categorical_crossentropy(synk.nn.softmax(values), y).mean()
-    rule = synk.updates.sgd(loss, params, learning_rate=np.float32(0.01))
-    f = synk.function([x, y], loss, updates=rule, mode=mode)
-    X = synk.data(rows.astype("float32"))
-    Y = synk.data(np.arange(len(rows)) % 10)
-    return lambda: f(X, Y)
-
-
-def serve(work: str, mode: str, ranks: int, rows: int) -> None:
-    """Say how long the first call takes; then make as many calls as each line says."""
-    import synk
-
-    synk.fork(ranks)
-    call = globals()[work](mode, rows)
-    began, busy = time.perf_counter(), _cpu_seconds()
-    value = float(call())
-    first = time.perf_counter() - began, _cpu_seconds() - busy
-    print(json.dumps({"first": first, "value": value}), flush=True)
-    for line in sys.stdin:
-        began = time.perf_counter()
-        for _ in range(int(line)):
-            call()
-        print((time.perf_counter() - began) / int(line), flush=True)
-    synk.close()
-
-
-def _cpu_seconds() -> float:
-    """Return the CPU time of this process, and of the children that have ended."""
-    used = (
-        resource.getrusage(who)
-        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    )
-    return sum(usage.ru_utime + usage.ru_stime for usage in used)
-
-
-# -- the turns
+PROGRAM = Path(__file__).with_name("modes_work.py")
+LIMIT = 900
+"""Seconds to wait for an answer; compiling takes a minute or two at most."""
 
 
 class Served:
@@ -153,7 +58,7 @@ class Served:
         if work != "likelihood":
             flags += ",floatX=float32"
         self._process = subprocess.Popen(
-            [sys.executable, __file__, "--serve", work, mode, str(ranks), str(rows)],
+            [sys.executable, str(PROGRAM), work, mode, str(ranks), str(rows)],
             env={**os.environ, "PYTENSOR_FLAGS": flags},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -165,6 +70,7 @@ class Served:
         once = self.calls(1)
         self.turn = max(1, round(TURN / min(once, self.calls(1))))
         self.times: list[float] = []
+        self.cold: list[float] = []
 
     def calls(self, number: int) -> float:
         """Return the seconds of one call."""
@@ -173,7 +79,8 @@ class Served:
         return self._read()
 
     def _read(self) -> Any:
-        line = self._process.stdout.readline()
+        ready, _, _ = select.select([self._process.stdout], [], [], LIMIT)
+        line = self._process.stdout.readline() if ready else ""
         if not line:
             raise RuntimeError(f"{self.mode} on {self.ranks} ranks ended unasked")
         return json.loads(line)
@@ -181,7 +88,15 @@ class Served:
     def end(self) -> None:
         """Close its input, at which it ends."""
         self._process.stdin.close()
-        self._process.wait(60)
+        try:
+            self._process.wait(60)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+
+    @property
+    def median(self) -> float:
+        """Seconds of a call."""
+        return statistics.median(self.times)
 
 
 def start(work: str, modes: list[str], rows: int, folder: str) -> Iterator[Served]:
@@ -192,6 +107,7 @@ def start(work: str, modes: list[str], rows: int, folder: str) -> Iterator[Serve
         cold.end()
         for ranks in RANKS:
             served = Served(work, mode, ranks, rows, mine)
+            served.cold = cold.first
             if ranks == RANKS[-1]:
                 times = (*cold.first, *served.first)
                 cells = "".join(f"{seconds:9.2f} s" for seconds in times)
@@ -199,14 +115,15 @@ def start(work: str, modes: list[str], rows: int, folder: str) -> Iterator[Serve
             yield served
 
 
-def measure(work: str, modes: list[str], rows: int, rounds: int) -> None:
-    """Print the tables of one work."""
-    print(f"\n{work}, {rows:,} rows", flush=True)
+def measure(work: str, modes: list[str], rows: int, rounds: int) -> list[Served]:
+    """Print the figures of one work, and return what has them."""
+    print(f"\n{WORKS[work].format(rows=rows)}", flush=True)
     print("first call         cold   cold, CPU       warm   warm, CPU", flush=True)
+    served: list[Served] = []
     with tempfile.TemporaryDirectory() as folder:
-        served = []
         try:
-            served += start(work, modes, rows, folder)
+            for one in start(work, modes, rows, folder):
+                served.append(one)
             for i in range(rounds):
                 first = i % len(served)
                 for one in (*served[first:], *served[:first]):
@@ -216,22 +133,64 @@ def measure(work: str, modes: list[str], rows: int, rounds: int) -> None:
             for one in served:
                 one.end()
     _print_times(served)
+    return served
 
 
 def _print_times(served: list[Served]) -> None:
-    best = min(statistics.median(one.times) for one in served)
+    best = min(one.median for one in served)
     print("a call             median        x   minimum")
     for one in served:
-        median, least = statistics.median(one.times), min(one.times)
-        label = f"{one.mode}, {one.ranks}"
-        times = f"{median * 1e3:9.2f} ms {median / best:7.2f} {least * 1e3:8.2f} ms"
+        label, least = f"{one.mode}, {one.ranks}", min(one.times) * 1e3
+        times = f"{one.median * 1e3:9.2f} ms {one.median / best:7.2f} {least:8.2f} ms"
         print(f"{label:15}{times}")
     expected = served[0].value
     for one in served:
         if abs(one.value - expected) > 1e-4 * abs(expected):
-            print(
-                f"WRONG: {one.mode} on {one.ranks} ranks: {one.value}, not {expected}"
-            )
+            print(f"WRONG: {one.mode}, {one.ranks}: {one.value}, not {expected}")
+
+
+# -- for the documentation
+
+
+def rst(found: dict[str, list[Served]], rounds: int) -> str:
+    """Return a table for each work; its times are CPU seconds, and medians."""
+    said = ", ".join(f"{name} {version}" for name, version in versions(()).items())
+    busy = f"{os.getloadavg()[2]:.1f}"
+    text = (
+        f"{machine(len(usable_cores()))}; {said}. Medians of {rounds} interleaved"
+        " rounds, and in brackets the multiple of the fastest. First calls are on 2"
+        " ranks, in seconds of CPU time of rank 0. Other programs ran meanwhile"
+        f" (load {busy})."
+    )
+    lines = textwrap.wrap(text, 96, break_on_hyphens=False)
+    for title, served in found.items():
+        lines += ["", f"{title}:", "", *_rst_table(served)]
+    return "\n".join(lines) + "\n"
+
+
+def _rst_table(served: list[Served]) -> list[str]:
+    best = min(one.median for one in served)
+    rows = [["mode", "first call", "again", *(_ranks(n) for n in RANKS)]]
+    for mode in dict.fromkeys(one.mode for one in served):
+        mine = {one.ranks: one for one in served if one.mode == mode}
+        last = mine[RANKS[-1]]
+        times = (
+            f"{mine[n].median * 1e3:.3g} ms ({mine[n].median / best:.2f})"
+            for n in RANKS
+        )
+        row = [f"``{mode}``", f"{last.cold[1]:.1f} s", f"{last.first[1]:.1f} s", *times]
+        rows.append(row)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    rule = "  ".join("=" * width for width in widths)
+    body = [
+        "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True))
+        for row in rows
+    ]
+    return [rule, body[0].rstrip(), rule, *(line.rstrip() for line in body[1:]), rule]
+
+
+def _ranks(n: int) -> str:
+    return f"{n} rank{'s' * (n > 1)}"
 
 
 def main() -> None:
@@ -244,13 +203,15 @@ def main() -> None:
     add("--likelihood-rows", type=int, default=1_000_000)
     add("--mlp-rows", type=int, default=512)
     add("--cnn-rows", type=int, default=64)
-    add("--serve", nargs=4, help=argparse.SUPPRESS)
+    add("--rst", metavar="FILE", help="write the tables there, for the documentation")
     args = parser.parse_args()
-    if args.serve:
-        work, mode, ranks, rows = args.serve
-        return serve(work, mode, int(ranks), int(rows))
+    found = {}
     for work in args.only or WORKS:
-        measure(work, args.modes, vars(args)[f"{work}_rows"], args.rounds)
+        rows = vars(args)[f"{work}_rows"]
+        title = WORKS[work].format(rows=rows)
+        found[title] = measure(work, args.modes, rows, args.rounds)
+    if args.rst:
+        Path(args.rst).write_text(rst(found, args.rounds))
 
 
 if __name__ == "__main__":
