@@ -29,7 +29,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.report import machine, versions
+from bench.report import machine, seconds, three, versions
 from synk.workers.affinity import usable_cores
 
 MODES = ("NUMBA", "CVM", "JAX", "FAST_COMPILE")
@@ -110,7 +110,7 @@ def start(work: str, modes: list[str], rows: int, folder: str) -> Iterator[Serve
             served.cold = cold.first
             if ranks == RANKS[-1]:
                 times = (*cold.first, *served.first)
-                cells = "".join(f"{seconds:9.2f} s" for seconds in times)
+                cells = "".join(f"{time:9.2f} s" for time in times)
                 print(f"{mode:12}{cells}", flush=True)
             yield served
 
@@ -175,8 +175,7 @@ def _rst_table(served: list[Served]) -> list[str]:
         mine = {one.ranks: one for one in served if one.mode == mode}
         last = mine[RANKS[-1]]
         times = (
-            f"{mine[n].median * 1e3:.3g} ms ({mine[n].median / best:.2f})"
-            for n in RANKS
+            f"{seconds(mine[n].median)} ({three(mine[n].median / best)})" for n in RANKS
         )
         row = [f"``{mode}``", f"{last.cold[1]:.1f} s", f"{last.first[1]:.1f} s", *times]
         rows.append(row)
