@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import gc
 import os
 import signal
@@ -33,6 +34,9 @@ FORKING = (
 )
 """Files that fork most. They come first: forking takes a large process far longer."""
 
+LONG = ("test_lasagne_jax",)
+"""Files that take longest, in turn: a worker that got one last would keep others waiting."""
+
 # They import packages that may not be installed, or are scripts to be run.
 collect_ignore = ["ancestors", "bench", "resnet_torch.py"]
 
@@ -45,8 +49,36 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(items):
-    """Have the files that fork most come first."""
-    items.sort(key=lambda item: item.path.stem not in FORKING)
+    """Have the files that fork most come first, and then the longest."""
+    order = {name: place for place, name in enumerate((*FORKING, *LONG))}
+    items.sort(key=lambda item: order.get(item.path.stem, len(order)))
+
+
+def pytest_xdist_auto_num_workers(config):
+    """Have two workers, where there are two cores and more than one file to run.
+
+    Not more: nearly every test has ranks, and so several busy processes, of its own.
+    """
+    paths = [Path(arg.partition("::")[0]) for arg in config.args]
+    one_file = len(paths) == 1 and paths[0].is_file()
+    return 0 if one_file else min(2, len(os.sched_getaffinity(0)))
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Print how long the tests of each file took, those that took longest first."""
+    seconds = collections.Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                seconds[report.location[0]] += report.duration
+    if len(seconds) > 1:
+        terminalreporter.section("seconds by file")
+        for name, total in seconds.most_common():
+            if total >= 1:
+                terminalreporter.write_line(f"{total:7.1f}  {name}")
+        rest = [total for total in seconds.values() if total < 1]
+        terminalreporter.write_line(f"{sum(rest):7.1f}  {len(rest)} other files")
+        terminalreporter.write_line(f"{seconds.total():7.1f}  all, of all workers")
 
 
 def leftovers() -> list[str]:
