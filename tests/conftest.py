@@ -54,6 +54,7 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: order.get(item.path.stem, len(order)))
 
 
+@pytest.hookimpl(optionalhook=True)  # without pytest-xdist nobody calls it
 def pytest_xdist_auto_num_workers(config):
     """Have two workers, where there are two cores and more than one file to run.
 
