@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -46,6 +47,17 @@ def pytest_configure(config):
     config.addinivalue_line(
         "filterwarnings", "ignore::synk.errors.OversubscriptionWarning"
     )
+
+
+def pytest_configure(config):
+    """Have all processes of a run share what XLA compiles."""
+    if "JAX_COMPILATION_CACHE_DIR" in os.environ:  # a worker has it from its starter
+        return
+    cache = tempfile.TemporaryDirectory(prefix="synk-tests-jax-")
+    config.add_cleanup(cache.cleanup)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = cache.name
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 
 def pytest_collection_modifyitems(items):
@@ -165,9 +177,10 @@ def import_from(monkeypatch):
 
 @pytest.fixture
 def graphs_in_python():
-    """Have Ops that are graphs themselves run in Python, not compiled by numba.
+    """Have Ops that are graphs themselves run in Python, not compiled by numba or C.
 
-    They take the default mode, whatever the mode of the function that they are in.
+    They take the default mode, whatever the mode of the function that they are in; and
+    a scan compiles what it repeats to C, whatever the mode, if there is a compiler.
     """
-    with pytensor.config.change_flags(mode="FAST_COMPILE"):
+    with pytensor.config.change_flags(mode="FAST_COMPILE", cxx=""):
         yield

@@ -41,8 +41,8 @@ def run(*command: object, folder: Path, **environment: str) -> str:
 
 
 FLAGS = os.environ.get("PYTENSOR_FLAGS", "")
-QUICK = {"PYTENSOR_FLAGS": f"{FLAGS},mode=FAST_COMPILE".lstrip(",")}
-"""For what is the same in every mode: numba takes long to compile."""
+QUICK = {"PYTENSOR_FLAGS": f"{FLAGS},mode=FAST_COMPILE,cxx=".lstrip(",")}
+"""For what is the same in every mode: numba and C take long to compile."""
 
 
 @pytest.mark.parametrize("ranks", [1, 3])

@@ -8,7 +8,7 @@ import re
 import matplotlib.image
 import numpy as np
 import pytest
-from test_demos import DEMOS, needs_jax, run
+from test_demos import DEMOS, QUICK, needs_jax, run
 
 SMALL = "--letters", 400, "--length", 8, "--units", 6, "--epochs", 2
 MODE = "--mode", "FAST_COMPILE"
@@ -23,7 +23,8 @@ def lstm(tmp_path_factory):
         folder = tmp_path_factory.mktemp("lstm")
         # 44 rows to train on, in steps of 15, 15 and 14
         batches = "--batch-size", 17, "--sample", 0
-        return run(DEMOS / "lstm.py", *SMALL, *batches, *options, folder=folder)
+        command = DEMOS / "lstm.py", *SMALL, *batches, *options
+        return run(*command, folder=folder, **QUICK)
 
     return train
 
@@ -56,7 +57,8 @@ def test_jax_mode_gives_the_same_bits(lstm):
 @pytest.mark.slow
 def test_it_reports_draws_and_writes(tmp_path):
     options = "--serial", "--sample", 30, "--norm", 0.5, "--plot", "curves.png"
-    output = run(DEMOS / "lstm.py", *SMALL, *MODE, *options, folder=tmp_path)
+    command = DEMOS / "lstm.py", *SMALL, *MODE, *options
+    output = run(*command, folder=tmp_path, **QUICK)
     epochs = re.findall(
         r"^epoch +(\d): train bits per letter (\S+) perplexity (\S+), validation bits"
         r" per letter (\S+) perplexity (\S+), [\d,]+ letters/s$",

@@ -17,7 +17,7 @@ import synk
 from synk.engines import jax as jax_engine
 from synk.ranks.session import SESSION
 
-SIZES = (1, 2, 3)
+SIZES = (1, 3)
 
 
 def session_of(n: int):

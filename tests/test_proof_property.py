@@ -52,7 +52,7 @@ from synk.compiler.rules import (
 @pytest.fixture(autouse=True, scope="module")
 def python_linker():
     """Have graphs inside of Ops run by Python too: compiling takes far longer."""
-    with pytensor.config.change_flags(linker="py"):
+    with pytensor.config.change_flags(mode=PY):
         yield
 
 

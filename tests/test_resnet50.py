@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import os
 import re
 import subprocess
 import sys
@@ -15,12 +16,15 @@ import pytest
 import theano
 from children import in_a_child
 from lasagne import layers as L
+from test_demos import QUICK
 
 import synk
 
 HERE = Path(__file__).parent
 SMALL = ("--image-size", "16", "--width", "4", "--blocks", "1", "1", "--classes", "5")
 MODE = "FAST_COMPILE"
+
+pytestmark = pytest.mark.usefixtures("graphs_in_python")
 
 
 @pytest.fixture
@@ -74,6 +78,7 @@ def errors_of(*arguments: object) -> dict[tuple[str, str], float]:
     pytest.importorskip("jax", reason="JAX, of the extra synk[jax], is not installed")
     done = subprocess.run(
         [sys.executable, HERE / "resnet_reference.py", *map(str, arguments)],
+        env=os.environ | QUICK,
         capture_output=True,
         text=True,
         timeout=290,

@@ -11,6 +11,7 @@ import sys
 import numpy as np
 import pytest
 from PIL import Image
+from test_demos import QUICK as QUICK_OPS
 from test_resnet50_images import DEMOS, ends
 
 SMALL = ("--image-size", "16", "--width", "4", "--blocks", "1", "--loaders", "2")
@@ -36,7 +37,7 @@ def start(folder, *options):
     return subprocess.Popen(
         [*command, *map(str, options)],
         cwd=folder,
-        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        env={**os.environ, **QUICK_OPS, "JAX_PLATFORMS": "cpu"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
