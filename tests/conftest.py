@@ -35,22 +35,22 @@ FORKING = (
 )
 """Files that fork most. They come first: forking takes a large process far longer."""
 
-LONG = ("test_lasagne_jax",)
-"""Files that take longest, in turn: a worker that got one last would keep others waiting."""
+LONG = (
+    *("test_resnet50", "test_lasagne_jax", "test_nn_jax", "test_demos"),
+    *("test_demos_lstm", "test_moving", "test_proof_property", "test_jax_engine"),
+    *("test_device_collectives", "test_device_buffers", "test_bench_peers"),
+)
+"""Files that take longest: a worker that got one last would keep the other waiting."""
 
 # They import packages that may not be installed, or are scripts to be run.
 collect_ignore = ["ancestors", "bench", "resnet_torch.py"]
 
 
 def pytest_configure(config):
-    """Have tests fork more ranks than there are cores, which is warned of, quietly."""
+    """Have ranks outnumber cores quietly; all processes share what XLA compiles."""
     config.addinivalue_line(
         "filterwarnings", "ignore::synk.errors.OversubscriptionWarning"
     )
-
-
-def pytest_configure(config):
-    """Have all processes of a run share what XLA compiles."""
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:  # a worker has it from its starter
         return
     cache = tempfile.TemporaryDirectory(prefix="synk-tests-jax-")

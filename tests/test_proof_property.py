@@ -169,8 +169,8 @@ def test_what_the_proof_says_of_loops_and_merged_axes_is_true():
     for kind in (
         "blocks",
         "reverse",
-        ("all states", "Rows"),
-        ("last state", "Fold"),
+        ("all states", "Sharded"),
+        ("last state", "Partial"),
         ("last state", "Unknown"),
     ):
         assert kinds[kind] > 2, kinds
@@ -187,7 +187,7 @@ def test_what_the_proof_says_of_labels_of_merged_axes_is_true():
             op = type(var.owner.op) if var.owner else None
             kinds[op, blocks_of(value) != ONE, type(value).__name__] += 1
     for op in AdvancedSubtensor, AdvancedIncSubtensor:
-        for kind in (True, "Rows"), (False, "Rows"), (False, "Unknown"):
+        for kind in (True, "Sharded"), (False, "Sharded"), (False, "Unknown"):
             assert kinds[(op, *kind)] > 1, (op, kind, kinds)
 
 
@@ -215,10 +215,10 @@ def test_the_proof_understands_most_and_refuses_some():
     total = sum(kinds.values())
     unknown = sum(count for (kind, _), count in kinds.items() if kind == "Unknown")
     assert 0.1 < unknown / total < 0.5
-    for kind in ("Rows", "Same"):
+    for kind in ("Sharded", "Replicated"):
         assert kinds[kind, None] > 0.1 * total
     for op, share in (("sum", 0.1), ("max", 0.01), ("min", 0.01), ("prod", 0.01)):
-        assert kinds["Fold", op] > share * total, op
+        assert kinds["Partial", op] > share * total, op
 
 
 def flattery(rule, *found):
@@ -242,7 +242,7 @@ BROKEN = {
     "rows along any axis go together": (domain, "align", first_rows),
     "a sum and a constant make a sum": (
         domain,
-        "common",
+        "common_power",
         lambda powers: max((p for p in powers if p is not None), default=None),
     ),
     "minus leaves a maximum a maximum": (elementwise, "negated", lambda value: value),
@@ -252,7 +252,7 @@ BROKEN = {
         "times",
         lambda *powers: powers[0],
     ),
-    "one over n is n": (elementwise, "inverse", lambda value: domain.plain(value)),
+    "one over n is n": (elementwise, "inverse", lambda value: domain.unlisted(value)),
     "functions of folds are folds": (
         elementwise,
         "independent",
@@ -275,7 +275,7 @@ BROKEN = {
     "sorts go along the rows": (
         reductions,
         "_along",
-        lambda axes, value: domain.plain(value),
+        lambda axes, value: domain.unlisted(value),
     ),
     "the first axis has n entries": (
         shapes,
