@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections import OrderedDict
 
 import numpy as np
@@ -178,7 +179,7 @@ def rule_with_a_name(grads, params, name):
         ({"rule": rule_with_a_name, "name": "f"}, TypeError, "name could be meant"),
         ({"mode": "no such mode"}, ValueError, "no such mode"),
     ],
-    ids=str,
+    ids=lambda value: re.sub(" at 0x.*?>", ">", str(value)),
 )
 def test_what_makes_no_sense_is_refused(change, error, match):
     inputs, losses, params = problem()
