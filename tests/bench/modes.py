@@ -82,6 +82,8 @@ class Served:
         ready, _, _ = select.select([self._process.stdout], [], [], LIMIT)
         line = self._process.stdout.readline() if ready else ""
         if not line:
+            self._process.kill()
+            self._process.wait()  # or it stays, as a zombie
             raise RuntimeError(f"{self.mode} on {self.ranks} ranks ended unasked")
         return json.loads(line)
 
