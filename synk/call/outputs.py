@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -61,10 +61,26 @@ class Wanted:
         return results[0] if self._returns == "one" else None
 
 
+class Reply(NamedTuple):
+    """What one rank's share of a call has come to; on its way a plain tuple.
+
+    Attributes
+    ----------
+    outputs : list of numpy.ndarray, or dict of int to Window
+        The master's own in the order of the subset; other ranks' by their position in
+        the function, and only those that the master needs.
+    rows : int
+        How many rows are behind them.
+    """
+
+    outputs: Any
+    rows: int
+
+
 def combine_outputs(
     spec: FunctionSpec,
     subset: Subset,
-    replies: Sequence[tuple[Any, int] | None],
+    replies: Sequence[tuple | None],
     context: RankContext,
     what: object,
 ) -> list[np.ndarray]:
@@ -87,16 +103,16 @@ def combine_outputs(
     """
     if not subset:
         return []
-    present = [reply for reply in replies if reply is not None]
-    weights = [weight for _, weight in present]
+    present = [Reply(*reply) for reply in replies if reply is not None]
+    weights = [reply.rows for reply in present]
     results = []
     for position, i in enumerate(subset):
         op = spec.wire_ops[i]
         values = [
-            outputs[position]
-            if isinstance(outputs, list)
-            else context.array(outputs[i])
-            for outputs, _ in (present if op is not None else present[:1])
+            reply.outputs[position]
+            if isinstance(reply.outputs, list)
+            else context.array(reply.outputs[i])
+            for reply in (present if op is not None else present[:1])
         ]
         if op is not None:
             results.append(reduce_output(spec, i, op, values, weights, what))

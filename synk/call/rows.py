@@ -175,11 +175,22 @@ def stage(
         else (next(staged), first, True)
         for source, value in zip(sources, values, strict=False)
     ]
-    windows = [
-        value._window() if isinstance(value, Data) else next(staged)
-        for value in values[n:]
-    ]
+    windows = windows_of(values[n:], staged)
     return (describe_selection(selection, staged), bounds, described), windows
+
+
+def windows_of(values: Sequence[Any], staged: Iterator[Window]) -> list[Window]:
+    """Describe values to other ranks: `Data` where it lies, others as they were staged.
+
+    Parameters
+    ----------
+    values : sequence of Data or array_like
+    staged : iterator of Window
+        Those of the values that are no `Data`, in their order.
+    """
+    return [
+        value._window() if isinstance(value, Data) else next(staged) for value in values
+    ]
 
 
 def describe_selection(selection: Selection, staged: Iterator[Window]) -> tuple:

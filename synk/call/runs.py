@@ -23,7 +23,7 @@ from ..ranks.context import RankContext
 from ..state.data import Data
 from .inputs import check_shared_rows
 from .outputs import reduce_output
-from .rows import describe_selection, gather_rows
+from .rows import describe_selection, gather_rows, windows_of
 from .share import Share
 
 AT_ONCE = 64
@@ -120,16 +120,30 @@ class Plan:
         ]
         copies += [c.selection for c in calls if isinstance(c.selection, np.ndarray)]
         staged = iter(self._stage.put(copies) if copies else ())
-        windows = [
-            value._window() if isinstance(value, Data) else next(staged)
-            for value in self._values
-        ]
+        windows = windows_of(self._values, staged)
         described = [
             call._replace(selection=describe_selection(call.selection, staged))
             for call in calls
         ]
         n = len(self.sources)
         return described, [(window, 0, False) for window in windows[:n]], windows[n:]
+
+
+class RunReply(NamedTuple):
+    """What one rank's share of all calls of a launch has come to.
+
+    Attributes
+    ----------
+    made : dict
+        What the master needs of this rank: by position of the output the values of the
+        calls, stacked (the master's own as a list), or by output and call where shapes
+        differ.
+    rows_by_call : list of list of int
+        The rows of each rank in every call.
+    """
+
+    made: dict
+    rows_by_call: list[list[int]]
 
 
 def worker_run(
@@ -141,17 +155,10 @@ def worker_run(
     constants: list,
     num_slices: int,
     progress: Callable[[], object] | None,
-) -> tuple[dict, list[list[int]]]:
+) -> RunReply:
     """Do one rank's share of every call.
 
     The master gets arrays, the other ranks windows.
-
-    Returns
-    -------
-    dict, list of list of int
-        What the master needs of this rank: by position of the output the values of the
-        calls, stacked (the master's own as a list), or by output and call where shapes
-        differ. And the rows of each rank in every call.
     """
     programs = context.registry.functions[number]
     context.activity = programs.label
@@ -190,8 +197,8 @@ def worker_run(
             if progress is not None:
                 progress()
     if context.rank == 0:
-        return made, rows_by_call
-    return context.leave(_packed(made)), rows_by_call
+        return RunReply(made, rows_by_call)
+    return RunReply(context.leave(_packed(made)), rows_by_call)
 
 
 def _packed(made: dict[Any, list]) -> dict[Any, np.ndarray]:
@@ -211,7 +218,7 @@ def _packed(made: dict[Any, list]) -> dict[Any, np.ndarray]:
 def combine_runs(
     spec: FunctionSpec,
     subset: Subset,
-    replies: Sequence[tuple[dict, list[list[int]]]],
+    replies: Sequence[RunReply],
     context: RankContext,
     what: object,
 ) -> list[list[np.ndarray]]:
@@ -227,10 +234,11 @@ def combine_runs(
     what : object
         What was called, for messages.
     """
-    rows_by_call = replies[0][1]
-    made = [replies[0][0]]
-    for windows, _ in replies[1:]:
-        made.append({key: context.array(window) for key, window in windows.items()})
+    rows_by_call = replies[0].rows_by_call
+    made = [replies[0].made]
+    for reply in replies[1:]:
+        windows = reply.made.items()
+        made.append({key: context.array(window) for key, window in windows})
 
     def value(rank: int, i: int, k: int) -> np.ndarray:
         of_rank = made[rank]
