@@ -29,7 +29,7 @@ def test_all_is_the_same_in_jax_mode(names):
     files = [HERE / f"test_{name}.py" for name in names]
     pytest.importorskip("jax", reason="JAX, of the extra synk[jax], is not installed")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files],
+        [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", *files],
         cwd=HERE.parent,
         env={**os.environ, "SYNK_TEST_NN": "JAX", "JAX_PLATFORMS": "cpu"},
         capture_output=True,

@@ -29,7 +29,7 @@ def test_all_is_the_same(where):
         env["SYNK_NN"] = "xla"
     files = [HERE / f"test_nn_{subject}.py" for subject in SUBJECTS[where]]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files],
+        [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", *files],
         cwd=HERE.parent,
         env=env,
         capture_output=True,
