@@ -177,10 +177,19 @@ def import_from(monkeypatch):
 
 @pytest.fixture
 def graphs_in_python():
-    """Have Ops that are graphs themselves run in Python, not compiled by numba or C.
+    """Have Ops that are graphs themselves run in Python, not compiled by numba.
 
-    They take the default mode, whatever the mode of the function that they are in; and
-    a scan compiles what it repeats to C, whatever the mode, if there is a compiler.
+    They take the default mode, whatever the mode of the function that they are in.
     """
-    with pytensor.config.change_flags(mode="FAST_COMPILE", cxx=""):
+    with pytensor.config.change_flags(mode="FAST_COMPILE"):
+        yield
+
+
+@pytest.fixture
+def scans_in_python(graphs_in_python):
+    """Have scans run in Python, too: of few steps, as C takes seconds to compile each.
+
+    In FAST_COMPILE they are compiled to C if there is a compiler.
+    """
+    with pytensor.config.change_flags(cxx=""):
         yield

@@ -12,7 +12,7 @@ from lasagne import layers as L
 from lasagne.nonlinearities import tanh
 from networks import MODE
 
-pytestmark = pytest.mark.usefixtures("graphs_in_python")
+pytestmark = pytest.mark.usefixtures("scans_in_python")
 
 RNG = np.random.RandomState(0)
 SEQUENCES, IMAGES = RNG.rand(3, 4, 5), RNG.rand(2, 3, 6, 6)

@@ -16,7 +16,7 @@ from lasagne import layers as L
 
 import synk
 
-pytestmark = pytest.mark.usefixtures("graphs_in_python")
+pytestmark = pytest.mark.usefixtures("scans_in_python")
 
 MODE = "FAST_COMPILE"
 RATES = {

@@ -45,7 +45,7 @@ def folder(import_from, monkeypatch, tmp_path):
     """Make the scripts importable, quick to compile, and write to a folder of ours."""
     import_from(SCRIPTS)
     monkeypatch.chdir(tmp_path)
-    with pytensor.config.change_flags(mode="FAST_COMPILE", cxx=""):
+    with pytensor.config.change_flags(mode="FAST_COMPILE"):
         yield tmp_path
 
 

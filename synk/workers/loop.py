@@ -18,6 +18,7 @@ from ..errors import Aborted, RemoteError, RemoteTraceback
 from ..user_frames import shorten
 from .channel import WorkerChannel
 from .control import Control
+from .zygote import flush_streams
 
 
 class Rank(Protocol):
@@ -113,6 +114,9 @@ def serve(rank: Rank, channel: WorkerChannel) -> None:
                 reply = rank.execute(work, args)
             finally:
                 interruptible.armed = False
+                # What the command printed: a rank is killed at the end, and what it has
+                # buffered would be lost.
+                flush_streams()
         except BaseException as error:
             rank.abort()
             reply = Failure(error, rank.where(work))

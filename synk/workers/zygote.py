@@ -17,6 +17,7 @@ import os
 import select
 import signal
 import struct
+import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -260,7 +261,7 @@ def _run(body: Callable[[], object]) -> NoReturn:
 
         traceback.print_exc()
     finally:
-        _flush()
+        flush_streams()
         os._exit(status)
 
 
@@ -285,7 +286,7 @@ _SYS_PIDFD_OPEN = 434
 
 def fork_quietly() -> int:
     """``os.fork`` without the warnings for threads of a process that we leave alone."""
-    _flush()
+    flush_streams()
     with warnings.catch_warnings():
         # Python 3.12+ and JAX warn of threads. The child never touches what those
         # threads may hold: it computes with numpy and PyTensor, which are fork-safe.
@@ -293,9 +294,8 @@ def fork_quietly() -> int:
         return os.fork()
 
 
-def _flush() -> None:
-    import sys
-
+def flush_streams() -> None:
+    """Write out what this process has printed, as far as that can be done."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -17,7 +17,7 @@ import pytensor
 import pytensor.tensor as pt
 
 from synk import nn
-from synk.commands.bench import interleave
+from synk.commands.bench_rows import interleave
 
 TURNS = 101
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 
-from synk.commands.bench import interleave
+from synk.commands.bench_rows import interleave
 
 ROWS, INPUTS, UNITS = 256, 784, 800
 TURNS = 61

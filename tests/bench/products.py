@@ -12,8 +12,8 @@ from functools import partial
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from synk.commands.bench import interleave
 from synk.commands.bench_cases import PAUSE
+from synk.commands.bench_rows import interleave
 
 UNITS = (784, 800, 800, 10)
 TURNS = 21

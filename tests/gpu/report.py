@@ -78,7 +78,7 @@ def call() -> Iterator[Row]:
     import pytensor.tensor as pt
 
     import synk
-    from synk.commands.bench import interleave
+    from synk.commands.bench_rows import interleave
 
     with synk.session(1, devices=[0]):
         import jax
@@ -119,7 +119,7 @@ def rows() -> Iterator[Row]:
     import pytensor.tensor as pt
 
     import synk
-    from synk.commands.bench import interleave
+    from synk.commands.bench_rows import interleave
 
     with synk.session(1, devices=[0]):
         import torch
@@ -224,7 +224,7 @@ def nccl() -> Iterator[Row]:
     import pytensor.tensor as pt
 
     import synk
-    from synk.commands.bench import interleave
+    from synk.commands.bench_rows import interleave
 
     with synk.session(devices=[0, 0]):
         import pytensor
