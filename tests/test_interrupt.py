@@ -103,6 +103,8 @@ def test_ctrl_c_while_ranks_wait_in_a_barrier(tmp_path):
     body = """
     from synk.comm.shm import SharedMemoryComm
 
+    with synk.session(3):  # compiles the kernels: what is interrupted is a wait
+        synk.all_reduce(pytensor.shared(np.ones(5)), "sum")
     original = SharedMemoryComm.next_meeting
 
     def next_meeting(self):
