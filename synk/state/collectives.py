@@ -15,6 +15,7 @@ import numpy as np
 from pytensor.compile import SharedVariable
 from pytensor.tensor.type import DenseTensorType
 
+from ..also_named import also_named
 from ..engines import host
 from ..memory.partition import part
 from ..ranks.context import RankContext
@@ -39,14 +40,13 @@ from .variables import (
     list_values,
     stage_values,
     store,
-    takes_shared_vars,
 )
 
 # -- one value for all, or a part for each
 
 
 @entry
-@takes_shared_vars
+@also_named("shared_vars", "vars")
 def broadcast(vars: Vars, values: Any = None) -> None:
     """Give every rank the same value.
 
@@ -93,7 +93,7 @@ def worker_broadcast(context: RankContext, numbers: list[int], values: list) -> 
 
 
 @entry
-@takes_shared_vars
+@also_named("shared_vars", "vars")
 def scatter(vars: Vars, values: Any, batch: Any = None) -> None:
     """Give every rank a part of the rows of each value.
 
@@ -143,7 +143,7 @@ def worker_scatter(
 
 
 @entry
-@takes_shared_vars
+@also_named("shared_vars", "vars")
 def gather(vars: Vars, nd_up: int = 1) -> Any:
     """Return the values of all ranks as one array.
 
@@ -184,7 +184,7 @@ def gather(vars: Vars, nd_up: int = 1) -> Any:
 
 
 @entry
-@takes_shared_vars
+@also_named("shared_vars", "vars")
 def all_gather(vars: Vars) -> Any:
     """Give every rank the values of all ranks, concatenated along their first axis.
 
@@ -225,7 +225,7 @@ def all_gather(vars: Vars) -> Any:
 
 
 @entry
-@takes_shared_vars
+@also_named("shared_vars", "vars")
 def all_reduce(vars: Vars, op: ReduceOp = "avg") -> None:
     """Combine the values of all ranks, and give every rank the result.
 
@@ -259,7 +259,7 @@ def all_reduce(vars: Vars, op: ReduceOp = "avg") -> None:
 
 
 @entry
-@takes_shared_vars
+@also_named("shared_vars", "vars")
 def reduce(vars: Vars, op: ReduceOp = "avg", in_place: bool = True) -> Any:
     """Combine the values of all ranks on rank 0.
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from pytensor.compile import SharedVariable
 
+from ..also_named import also_named
 from ..engines import host
 from ..memory.partition import select
 from ..ranks.context import RankContext
@@ -24,12 +25,11 @@ from .variables import (
     list_values,
     stage_values,
     store,
-    takes_shared_vars,
 )
 
 
 @entry
-@takes_shared_vars
+@also_named("shared_vars", "vars")
 def set_value(rank: int, vars: Vars, values: Any, batch: Any = None) -> None:
     """Set the value on one rank.
 
@@ -80,7 +80,7 @@ def worker_set_value(
 
 
 @entry
-@takes_shared_vars
+@also_named("shared_vars", "vars")
 def get_value(rank: int, vars: Vars) -> Any:
     """Return the value that a variable has on one rank; a copy.
 
@@ -125,7 +125,7 @@ def worker_get_values(
 
 
 @entry
-@takes_shared_vars
+@also_named("shared_vars", "vars")
 def get_shapes(vars: Vars) -> Any:
     """Return the shape of a variable on each rank.
 
@@ -161,7 +161,7 @@ def worker_get_shapes(
 
 
 @entry
-@takes_shared_vars
+@also_named("shared_vars", "vars")
 def get_lengths(vars: Vars) -> Any:
     """Return the number of rows of a variable on each rank.
 

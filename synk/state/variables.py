@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import copy
-import functools
 import itertools
 import operator
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, TypeVar, cast
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 from pytensor.compile import SharedVariable
@@ -22,25 +21,6 @@ from .array_like import convert
 from .data import Data
 
 Vars: TypeAlias = SharedVariable | Sequence[SharedVariable]
-
-_Collective = TypeVar("_Collective", bound=Callable)
-
-
-def takes_shared_vars(collective: _Collective) -> _Collective:
-    """Let a collective take its `vars` by the name of `shared_vars`, too.
-
-    Synkhronos called them so.
-    """
-
-    @functools.wraps(collective)
-    def either(*args: Any, **kwargs: Any) -> Any:
-        if "shared_vars" in kwargs:
-            if "vars" in kwargs:
-                raise TypeError("vars and shared_vars are one argument: give one")
-            kwargs["vars"] = kwargs.pop("shared_vars")
-        return collective(*args, **kwargs)
-
-    return cast("_Collective", either)
 
 
 def as_list(vars: Vars) -> list[SharedVariable]:

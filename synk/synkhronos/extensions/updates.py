@@ -11,15 +11,16 @@ over. `synk.updates` has rules of one function each, which reduce within the gra
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias, TypeVar, cast
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Variable
+
+from synk.also_named import also_named
 
 __all__ = [
     "adadelta",
@@ -35,21 +36,8 @@ __all__ = [
 Updates: TypeAlias = list[tuple[SharedVariable, Variable]]
 Halves: TypeAlias = tuple[Updates, Updates, SharedVariable]
 
-_Rule = TypeVar("_Rule", bound=Callable)
-
-
-def _takes_lr(rule: _Rule) -> _Rule:
-    """Let a rule take its `learning_rate` as `lr`, too: scripts use both names."""
-
-    @functools.wraps(rule)
-    def either(*args: Any, **kwargs: Any) -> Halves:
-        if "lr" in kwargs:
-            if "learning_rate" in kwargs:
-                raise TypeError("lr and learning_rate are one argument: give one")
-            kwargs["learning_rate"] = kwargs.pop("lr")
-        return rule(*args, **kwargs)
-
-    return cast("_Rule", either)
+# Scripts use both names.
+_takes_lr = also_named("lr", "learning_rate")
 
 
 @_takes_lr
