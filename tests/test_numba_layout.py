@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import numba
 import numpy as np
 import pytensor
@@ -17,7 +15,7 @@ from pytensor.link.numba.dispatch import basic
 from pytensor.tensor.elemwise import DimShuffle
 
 import synk
-from synk.engines.numba_layout import layouts_kept_in, order_of
+from synk.engines.numba_layout import order_of, with_layouts_kept
 
 NUMBA = Mode("numba", None)
 """No rewrites: a graph is compiled as it is written."""
@@ -56,10 +54,12 @@ def _of_layout(op, **kwargs):
 
 def layout_of(x, made, value, keeps=True) -> str:
     """Return the layout that numba has for a graph of `x`."""
-    kept = layouts_kept_in(NUMBA) if keeps else contextlib.nullcontext()
-    with kept:
-        f = pytensor.function([x], Layout()(made), mode=NUMBA, trust_input=True)
-        return chr(f(value))
+
+    def compiled():
+        return pytensor.function([x], Layout()(made), mode=NUMBA, trust_input=True)
+
+    f = with_layouts_kept(NUMBA, compiled) if keeps else compiled()
+    return chr(f(value))
 
 
 CASES = [
@@ -112,8 +112,9 @@ def test_what_reads_a_view_reads_its_values(order):
     made = [view.reshape((-1,)), view[::-1]]
     if view.ndim == 2:
         made += [view.dot(view.T), pt.set_subtensor(view[:1], 2.0)]
-    with layouts_kept_in(NUMBA):
-        kept = pytensor.function([x], made, mode=NUMBA, trust_input=True)
+    kept = with_layouts_kept(
+        NUMBA, pytensor.function, [x], made, mode=NUMBA, trust_input=True
+    )
     plain = pytensor.function([x], made, mode=Mode("py", None))
     for shape in [(1, 2, 3), (3, 1, 2), (2, 3, 1)]:
         value = np.random.default_rng(0).normal(size=shape[:ndim])
@@ -156,18 +157,24 @@ def test_plain_functions_have_the_code_and_the_keys_that_they_have_without_synk(
     def plain():
         return pytensor.function([x], graph, mode=NUMBA)
 
-    def kept():
-        with layouts_kept_in(NUMBA):
-            return plain()
-
     before = keys_of(plain)
-    mine = keys_of(kept)
+    mine = keys_of(lambda: with_layouts_kept(NUMBA, plain))
     assert before
     assert keys_of(plain) == before  # synk has registered its own meanwhile
     assert before - mine, "the transpose has the key of PyTensor's"
     assert mine - before
     assert layout_of(x, x.T, value) == "F"
     assert layout_of(x, x.T, value, keeps=False) == "A"
+
+
+def test_an_interrupt_leaves_nothing_behind():
+    def interrupted():
+        raise KeyboardInterrupt
+
+    x = pt.matrix("x", dtype="float64")
+    with pytest.raises(KeyboardInterrupt):
+        with_layouts_kept(NUMBA, interrupted)
+    assert layout_of(x, x.T, np.ones((3, 2)), keeps=False) == "A"
 
 
 def test_pytensor_still_needs_this():

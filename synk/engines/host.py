@@ -11,7 +11,7 @@ import pytensor
 from pytensor.compile import Function, SharedVariable
 from pytensor.graph.basic import Variable
 
-from .numba_layout import layouts_kept_in
+from .numba_layout import with_layouts_kept
 from .quiet import ignoring
 
 NEEDS_SIZES = False
@@ -66,8 +66,10 @@ def make_function(
     options = {key: value for key, value in options.items() if key not in _OURS}
     # Deprecated, and needed for variables that bring an update along: which updates are
     # made is settled in `compiler.spec`.
-    with ignoring(mode, DeprecationWarning), layouts_kept_in(mode):
-        return pytensor.function(
+    with ignoring(mode, DeprecationWarning):
+        return with_layouts_kept(
+            mode,
+            pytensor.function,
             inputs,
             outputs,
             updates=updates,

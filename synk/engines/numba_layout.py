@@ -21,11 +21,10 @@ when any of that changes, and when PyTensor no longer needs it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
+from contextvars import ContextVar, copy_context
 from functools import cache
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from pytensor.graph.basic import Apply
 from pytensor.tensor.elemwise import DimShuffle
@@ -38,17 +37,24 @@ to change with this file."""
 
 _keeps: ContextVar[bool] = ContextVar("keeps_layout", default=False)
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
-@contextmanager
-def layouts_kept_in(mode: Any) -> Iterator[None]:
-    """Have what is compiled meanwhile keep layouts, if numba compiles it."""
+
+def with_layouts_kept(
+    mode: Any, compile_it: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs
+) -> _R:
+    """Call `compile_it`, such that what it compiles keeps layouts.
+
+    Layouts are numba's: in other modes it is just called. That they are to be kept is
+    said in a copy of the context, which ends with the call: an interrupt finds nothing
+    that it could leave behind.
+    """
     if is_numba(mode):
         _register()
-    token = _keeps.set(True)
-    try:
-        yield
-    finally:
-        _keeps.reset(token)
+    context = copy_context()
+    context.run(_keeps.set, True)
+    return context.run(compile_it, *args, **kwargs)
 
 
 def order_of(op: DimShuffle) -> str | None:

@@ -11,7 +11,7 @@ from pytensor.compile import In as _In
 from pytensor.compile import Out, SharedVariable
 from pytensor.graph.replace import clone_replace
 
-from ..engines.numba_layout import layouts_kept_in
+from ..engines.numba_layout import with_layouts_kept
 from ..engines.quiet import ignoring
 from .pytensor_versions import ADVICE, DEBUGMODE, NANGUARDMODE, first_of
 
@@ -168,8 +168,10 @@ def function(
         names = sorted(outputs)
         outputs = [outputs[key] for key in names]
     mode = get_mode(mode)
-    with ignoring(mode, *ADVICE), layouts_kept_in(mode):
-        compiled = pytensor.function(
+    with ignoring(mode, *ADVICE):
+        compiled = with_layouts_kept(
+            mode,
+            pytensor.function,
             list(inputs),
             outputs,
             mode=mode,
