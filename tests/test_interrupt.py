@@ -18,6 +18,7 @@ from processes import (
     rank_pids,
     reset,
     running,
+    running_in_turn,
     summing,
     wait_until,
 )
@@ -62,23 +63,41 @@ def by_terminal(script):
 
 def assert_ends_well(script, pids):
     """Assert that the script finds its session usable, and ends with all of it."""
-    script.expect("interrupted", 5)
-    script.expect("usable")
-    script.expect("closed", 5)
+    assert_is_usable(script)
     assert script.wait() == 0
     wait_until(lambda: not any(map(is_alive, pids)), 5, "end of all processes")
 
 
-@pytest.mark.parametrize("rank", [0, 1, None], ids=["master", "rank 1", "all"])
-@pytest.mark.parametrize("action", ["arrive_and_stay", "arrive_and_compute"])
-def test_ctrl_c_in_an_op_interrupts_all_ranks(action, rank, tmp_path):
-    count = 2 if rank is None else 1
-    body = CALL.format(rank=rank, action=action, count=count) + AFTERWARDS
-    with running(body, tmp_path) as script:
-        pids = script.expect_pids()
-        script.expect("arrived")
-        to_group(script)
-        assert_ends_well(script, pids)
+def assert_turn_ends_well(script, pids):
+    """Assert the same of a script in turn."""
+    assert_is_usable(script)
+    assert script.expect("ended", 10) == "0"
+    wait_until(lambda: not any(map(is_alive, pids)), 5, "end of all processes")
+
+
+def assert_is_usable(script):
+    script.expect("interrupted", 5)
+    script.expect("usable")
+    script.expect("closed", 5)
+
+
+def test_ctrl_c_in_an_op_interrupts_all_ranks(tmp_path):
+    actions = ["arrive_and_stay", "arrive_and_compute"]
+    cases = {
+        f"{action} on {rank}": CALL.format(
+            rank=rank, action=action, count=2 if rank is None else 1
+        )
+        + AFTERWARDS
+        for action in actions
+        for rank in (0, 1, None)
+    }
+    with running_in_turn(cases, tmp_path) as script:
+        for name in cases:
+            assert script.expect("turn") == name
+            pids = script.expect_pids()
+            script.expect("arrived")
+            os.killpg(pids[0], signal.SIGINT)
+            assert_turn_ends_well(script, pids)
 
 
 def test_an_interrupt_of_the_master_alone_reaches_the_ranks(tmp_path):

@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import textwrap
-import time
 
-import pytest
-from processes import is_alive, run_script, running, segments_of, wait_until
+from processes import (
+    is_alive,
+    run_script,
+    running_in_turn,
+    segments_of,
+    wait_until,
+)
 
 HOLDS = """
 synk.fork(3)
@@ -56,44 +60,52 @@ def assert_nothing_is_left(pids: list[int]) -> None:
     wait_until(lambda: not segments_of(pids), 5, "end of the shared memory")
 
 
-@pytest.mark.parametrize(
-    ("number", "place"),
-    [
-        *[(signal.SIGKILL, place) for place in PLACES],
-        *[(signal.SIGTERM, place) for place in PLACES],
-        (signal.SIGHUP, "idle"),
-    ],
-)
-def test_nothing_outlives_a_master_that_is_killed(number, place, tmp_path):
-    body = "import threading\n" + HOLDS + PLACES[place]
-    with running(body, tmp_path) as script:
-        pids = script.expect_pids()
-        assert len(pids) == 4
-        script.expect("there")
-        assert all(map(is_alive, pids))
-        assert segments_of(pids)
-        os.kill(script.pid, number)
-        assert script.wait(5) == -number
-        assert_nothing_is_left(pids)
+KILLS = [
+    *[(signal.SIGKILL, place) for place in PLACES],
+    *[(signal.SIGTERM, place) for place in PLACES],
+    (signal.SIGHUP, "idle"),
+]
 
 
-def test_nothing_outlives_a_master_whose_zygote_was_killed_first(tmp_path):
-    with running(HOLDS + IDLE, tmp_path) as script:
-        pids = script.expect_pids()
-        script.expect("there")
-        os.kill(pids[1], signal.SIGKILL)
-        os.kill(script.pid, signal.SIGKILL)
-        script.wait(5)
-        assert_nothing_is_left(pids)
+def test_nothing_outlives_a_master_that_is_killed(tmp_path):
+    bodies = {
+        f"{number.name} {place}": "import threading\n" + HOLDS + PLACES[place]
+        for number, place in KILLS
+    }
+    with running_in_turn(bodies, tmp_path) as script:
+        for number, place in KILLS:
+            assert script.expect("turn") == f"{number.name} {place}"
+            pids = script.expect_pids()
+            assert len(pids) == 4
+            script.expect("there")
+            assert all(map(is_alive, pids))
+            assert segments_of(pids)
+            os.kill(pids[0], number)
+            assert int(script.expect("ended", 5)) == -number
+            assert_nothing_is_left(pids)
+        assert script.wait() == 0
 
 
-def test_nothing_outlives_a_group_that_is_killed(tmp_path):
-    with running(HOLDS + IDLE, tmp_path) as script:
-        pids = script.expect_pids()
-        script.expect("there")
-        os.killpg(script.pid, signal.SIGKILL)
-        script.wait(5)
-        assert_nothing_is_left(pids)
+def kill_zygote_first(pids: list[int]) -> None:
+    os.kill(pids[1], signal.SIGKILL)
+    os.kill(pids[0], signal.SIGKILL)
+
+
+def kill_group(pids: list[int]) -> None:
+    os.killpg(pids[0], signal.SIGKILL)
+
+
+def test_nothing_outlives_a_master_whose_zygote_or_group_is_killed(tmp_path):
+    kills = {"zygote first": kill_zygote_first, "group": kill_group}
+    with running_in_turn(dict.fromkeys(kills, HOLDS + IDLE), tmp_path) as script:
+        for name, kill in kills.items():
+            assert script.expect("turn") == name
+            pids = script.expect_pids()
+            script.expect("there")
+            kill(pids)
+            assert int(script.expect("ended", 5)) == -signal.SIGKILL
+            assert_nothing_is_left(pids)
+        assert script.wait() == 0
 
 
 ENDINGS = {
@@ -115,20 +127,23 @@ ENDINGS = {
 }
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
-def test_nothing_outlives_a_script_that_ends(ending, tmp_path):
-    code, status = ENDINGS[ending]
-    start = time.monotonic()
-    result = run_script(HOLDS + code, tmp_path)
-    assert result.returncode == status, result
-    assert time.monotonic() - start < 20
-    pids = [int(pid) for pid in result.stdout.split("pids")[1].split()]
-    assert_nothing_is_left(pids)
-    if ending == "an error on a rank":
-        assert "FileNotFoundError" in result.stderr
-        assert "rank 1 of 3" in result.stderr
-    if ending == "a dead rank":
-        assert "WorkerDied: rank 1" in result.stderr
+def test_nothing_outlives_a_script_that_ends(tmp_path):
+    bodies = {name: HOLDS + code for name, (code, _) in ENDINGS.items()}
+    errors = {}
+    with running_in_turn(bodies, tmp_path) as script:
+        for name, (_, status) in ENDINGS.items():
+            assert script.expect("turn") == name
+            pids = script.expect_pids()
+            start = len(script.seen)
+            assert int(script.expect("ended")) == status, script.seen
+            errors[name] = "\n".join(script.seen[start:])
+            assert_nothing_is_left(pids)
+        assert script.wait() == 0
+    assert "FileNotFoundError" in errors["an error on a rank"]
+    assert "rank 1 of 3" in errors["an error on a rank"]
+    assert "WorkerDied: rank 1" in errors["a dead rank"]
+    for name in ("the end", "sys.exit", "os._exit", "close"):
+        assert errors[name] == f"ended {ENDINGS[name][1]}"
 
 
 def test_what_ranks_print_comes_out_once(tmp_path):
