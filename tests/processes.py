@@ -442,8 +442,10 @@ def running(
 
 
 TURNS = """
+import gc
 with synk.session(2):  # loads the kernels: once, for all
     synk.all_reduce(pytensor.shared(np.ones(5)), "sum")
+gc.freeze()  # else the last collection of each fork copies all pages: 0.4 s
 for _name, _body in {bodies!r}.items():
     processes.reset()
     _pid = os.fork()
@@ -464,8 +466,8 @@ exec(compile(_body, __file__, "exec"))
 def running_in_turn(bodies: Mapping[str, str], path: Path) -> Iterator[Script]:
     """Run scripts one after the other, each in a fork of one that has imported all.
 
-    Each prints "turn" and its name first. It is a session of its own, as with `running`,
-    and ends as a script does; then "ended" and its exit status are printed.
+    Each prints "turn" and its name first. It is a process group of its own, as with
+    `running`, and ends as a script does; then "ended" and its exit status are printed.
     """
     each = {name: textwrap.dedent(body) for name, body in bodies.items()}
     with running(TURNS.format(bodies=each), path) as script:

@@ -53,10 +53,6 @@ def to_group(script):
     os.killpg(script.pid, signal.SIGINT)
 
 
-def to_master(script):
-    os.kill(script.pid, signal.SIGINT)
-
-
 def by_terminal(script):
     os.write(script.terminal, b"\x03")
 
@@ -65,13 +61,17 @@ def assert_ends_well(script, pids):
     """Assert that the script finds its session usable, and ends with all of it."""
     assert_is_usable(script)
     assert script.wait() == 0
-    wait_until(lambda: not any(map(is_alive, pids)), 5, "end of all processes")
+    assert_have_ended(pids)
 
 
 def assert_turn_ends_well(script, pids):
     """Assert the same of a script in turn."""
     assert_is_usable(script)
     assert script.expect("ended", 10) == "0"
+    assert_have_ended(pids)
+
+
+def assert_have_ended(pids):
     wait_until(lambda: not any(map(is_alive, pids)), 5, "end of all processes")
 
 
@@ -100,13 +100,36 @@ def test_ctrl_c_in_an_op_interrupts_all_ranks(tmp_path):
             assert_turn_ends_well(script, pids)
 
 
-def test_an_interrupt_of_the_master_alone_reaches_the_ranks(tmp_path):
-    body = CALL.format(rank=1, action="arrive_and_stay", count=1) + AFTERWARDS
-    with running(body, tmp_path) as script:
-        pids = script.expect_pids()
-        script.expect("arrived")
-        to_master(script)
-        assert_ends_well(script, pids)
+TOO_LATE = (
+    """
+def too_late(*_):
+    raise TimeoutError("alarm")
+
+signal.signal(signal.SIGALRM, too_late)
+synk.fork(2)
+processes.print_pids()
+call = acting(1, processes.arrive_and_stay)
+processes.print_on_arrival()
+try:
+    call(ROWS)
+except TimeoutError as error:
+    print("interrupted", error, flush=True)
+"""
+    + AFTERWARDS
+)
+
+
+def test_a_signal_to_the_master_alone_stops_the_ranks(tmp_path):
+    # Ctrl-C, and another signal whose handler raises an exception.
+    ctrl_c = CALL.format(rank=1, action="arrive_and_stay", count=1) + AFTERWARDS
+    cases = {"SIGINT": ctrl_c, "SIGALRM": TOO_LATE}
+    with running_in_turn(cases, tmp_path) as script:
+        for name in cases:
+            assert script.expect("turn") == name
+            pids = script.expect_pids()
+            script.expect("arrived")
+            os.kill(pids[0], signal.Signals[name])
+            assert_turn_ends_well(script, pids)
 
 
 def test_ctrl_c_at_a_terminal_interrupts_all_ranks(tmp_path):
@@ -249,52 +272,31 @@ except KeyboardInterrupt:
         assert_ends_well(script, pids)
 
 
-@pytest.mark.parametrize("closes", [False, True])
-def test_a_sigterm_handler_can_exit_while_a_rank_is_busy(closes, tmp_path):
-    body = f"""
-    def leave(*_):
-        if {closes}:
-            synk.close()
-        sys.exit(7)
+LEAVE = """
+def leave(*_):
+    if {closes}:
+        synk.close()
+    sys.exit(7)
 
-    signal.signal(signal.SIGTERM, leave)
-    synk.fork(2)
-    processes.print_pids()
-    call = acting(1, processes.arrive_and_stay)
-    processes.print_on_arrival()
-    call(ROWS)
-    """
-    with running(body, tmp_path) as script:
-        pids = script.expect_pids()
-        script.expect("arrived")
-        os.kill(script.pid, signal.SIGTERM)
-        assert script.wait(5) == 7, script.seen
-        wait_until(lambda: not any(map(is_alive, pids)), 5, "end of all processes")
-
-
-def test_an_exception_from_a_signal_handler_stops_the_ranks(tmp_path):
-    body = (
-        """
-def too_late(*_):
-    raise TimeoutError("alarm")
-
-signal.signal(signal.SIGALRM, too_late)
+signal.signal(signal.SIGTERM, leave)
 synk.fork(2)
 processes.print_pids()
 call = acting(1, processes.arrive_and_stay)
 processes.print_on_arrival()
-try:
-    call(ROWS)
-except TimeoutError as error:
-    print("interrupted", error, flush=True)
+call(ROWS)
 """
-        + AFTERWARDS
-    )
-    with running(body, tmp_path) as script:
-        pids = script.expect_pids()
-        script.expect("arrived")
-        os.kill(script.pid, signal.SIGALRM)
-        assert_ends_well(script, pids)
+
+
+def test_a_sigterm_handler_can_exit_while_a_rank_is_busy(tmp_path):
+    cases = {f"closes: {closes}": LEAVE.format(closes=closes) for closes in (0, 1)}
+    with running_in_turn(cases, tmp_path) as script:
+        for name in cases:
+            assert script.expect("turn") == name
+            pids = script.expect_pids()
+            script.expect("arrived")
+            os.kill(pids[0], signal.SIGTERM)
+            assert script.expect("ended", 5) == "7"
+            assert_have_ended(pids)
 
 
 # -- signals to ranks

@@ -79,13 +79,18 @@ class InterruptedAt:
 
     def _line(self, frame, event, arg):
         place = frame.f_code.co_filename, frame.f_lineno
-        safe = linecache.getline(*place).strip() in SAFE_LINES
-        if event == "line" and not safe and place not in self._seen:
+        if event == "line" and place not in self._seen and not is_safe(*place):
             self._seen.add(place)
             if len(self._seen) == self.k and os.getpid() == self._pid:
                 self.raised_at.append(f"{place[0]}:{place[1]}")
                 raise KeyboardInterrupt
         return self._line
+
+
+@functools.cache
+def is_safe(path: str, number: int) -> bool:
+    """Tell whether nothing can come between a line and the one before."""
+    return linecache.getline(path, number).strip() in SAFE_LINES
 
 
 def interrupt_at(k: int, prepare, other) -> bool:
