@@ -23,8 +23,8 @@ from processes import (
     is_alive,
     release,
     reset,
-    run_script,
     running,
+    running_in_turn,
     summing,
     wait_until,
 )
@@ -187,30 +187,35 @@ def test_a_child_of_the_script_has_no_part_in_the_session():
         assert call(ROWS) == TOTAL
 
 
-@pytest.mark.parametrize("ending", ["return", "exit", "kill"])
-def test_a_child_of_the_script_ends_without_harm_to_the_session(ending, tmp_path):
-    result = run_script(
-        f"""
-        synk.fork(3)
-        call = summing()
-        assert call(ROWS) == TOTAL
-        pid = os.fork()
-        if pid == 0:
-            if {ending!r} == "exit":
-                sys.exit(0)
-            if {ending!r} == "kill":
-                os.kill(os.getpid(), signal.SIGKILL)
-        else:
-            os.waitpid(pid, 0)
-            assert call(ROWS) == TOTAL
-            print("ranks", all(map(processes.is_alive, processes.all_pids())))
-        # The child goes on to its end here, through all exit handlers.
-        """,
-        tmp_path,
-    )
-    assert result.returncode == 0, result
-    assert result.stdout == "ranks True\n"
-    assert result.stderr == ""
+CHILD = """
+synk.fork(3)
+call = summing()
+assert call(ROWS) == TOTAL
+pid = os.fork()
+if pid == 0:
+    {ending}
+else:
+    os.waitpid(pid, 0)
+    assert call(ROWS) == TOTAL
+    print("ranks", all(map(processes.is_alive, processes.all_pids())))
+# The child goes on to its end here, through all exit handlers.
+"""
+CHILD_ENDINGS = {
+    "return": "pass",
+    "exit": "sys.exit(0)",
+    "kill": "os.kill(os.getpid(), signal.SIGKILL)",
+}
+
+
+def test_a_child_of_the_script_ends_without_harm_to_the_session(tmp_path):
+    bodies = {name: CHILD.format(ending=end) for name, end in CHILD_ENDINGS.items()}
+    with running_in_turn(bodies, tmp_path) as script:
+        assert script.process.wait(60) == 0
+        assert script.rest() == [
+            line
+            for name in bodies
+            for line in (f"turn {name}", "ranks True", "ended 0")
+        ]
 
 
 def test_a_child_of_the_script_does_not_keep_ranks_alive(tmp_path):
