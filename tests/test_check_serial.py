@@ -9,6 +9,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from reference import PY, assert_same, refused
+from world_sizes import one_and_three_ranks
 
 import synk
 from synk.call.rounding import MARGIN, TOLERANCES, Rounding, difference
@@ -23,6 +24,7 @@ def x():
     return pt.matrix("x")
 
 
+@one_and_three_ranks
 def test_results_that_agree_are_returned_as_without_a_check(ranks, x):
     outputs = [x.mean(), x.sum(axis=1), x.max(), (x > 0.5).sum(), x.sum(axis=0)]
     f = synk.function([x], outputs, mode=PY)
@@ -43,6 +45,7 @@ def test_results_that_agree_are_returned_as_without_a_check(ranks, x):
     assert one(x=synk.data(ROWS), check="serial") == one(ROWS)
 
 
+@one_and_three_ranks
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_training_step_agrees_and_is_made_once(ranks, dtype):
     x, w = pt.matrix("x", dtype=dtype), pytensor.shared(np.ones(3, dtype), "w")
@@ -132,6 +135,7 @@ def test_integers_are_exact_and_floats_have_the_tolerance_of_their_dtype(two_ran
     assert difference(np.zeros((0, 3)), np.zeros((0, 3)), 1e-9) is None
 
 
+@one_and_three_ranks
 def test_a_double_that_was_computed_in_single_has_the_tolerance_of_single(ranks):
     x = pt.vector("x", dtype="float32")
     f = synk.function([x], (x.exp().sum().astype("float64"), "sum"), mode=PY)

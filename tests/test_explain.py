@@ -13,6 +13,7 @@ import pytest
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 from reference import PY
+from world_sizes import one_and_three_ranks
 
 import synk
 from synk.ranks.session import SESSION
@@ -152,6 +153,7 @@ def test_bytes_that_a_call_alone_can_tell_are_known_after_it(two_ranks):
 # -- the calls -------------------------------------------------------------------------
 
 
+@one_and_three_ranks
 def test_calls_rows_and_bytes_are_counted_on_every_rank(ranks):
     f, x, y = training_step()
     f(x, y)
@@ -172,6 +174,7 @@ def test_calls_rows_and_bytes_are_counted_on_every_rank(ranks):
     assert f"{11 * 31 * 8 / 1e3:.3g} kB scattered" in shown(f.explain())
 
 
+@one_and_three_ranks
 def test_the_phases_of_rank_0_are_all_of_its_time_in_a_call(ranks):
     f, x, y = training_step()
     f(x, y)

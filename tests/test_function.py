@@ -14,6 +14,7 @@ from reference import (
     assert_same,
     cut,
 )
+from world_sizes import one_and_three_ranks
 
 import synk
 from synk.ranks.session import SESSION
@@ -21,6 +22,7 @@ from synk.ranks.session import SESSION
 # -- subsets, as_theano, build_inputs -------------------------------------------------
 
 
+@one_and_three_ranks
 def test_a_subset_of_the_outputs_in_any_order_and_repeated(ranks):
     x = pt.vector("x")
     outputs = [(x.sum(), "sum"), x.mean(), (x, "gather"), (x.max(), "max")]
@@ -38,6 +40,7 @@ def test_a_subset_of_the_outputs_in_any_order_and_repeated(ranks):
                 assert_same(output, np.asarray(right[i]), ulps=8)
 
 
+@one_and_three_ranks
 def test_as_theano_is_the_plain_function_on_rank_0(ranks):
     x, b = pt.vector("x"), pt.scalar("b")
     w = pytensor.shared(1.0)
@@ -61,6 +64,7 @@ def test_as_theano_needs_no_session():
     assert isinstance(f.as_theano([1.0]), np.ndarray)
 
 
+@one_and_three_ranks
 def test_build_inputs_makes_data_of_the_inputs_types(ranks):
     x, y, b = pt.matrix("x", dtype="float32"), pt.lvector("y"), pt.scalar("b")
     f = synk.function([x, y], (x.sum(axis=1) * y * b, "gather"), [b], mode=PY)
@@ -156,6 +160,7 @@ def test_distribute_compiles_every_function_and_is_optional(two_ranks):
     assert h([1.0, 2.0]) == 1
 
 
+@one_and_three_ranks
 def test_functions_share_shared_variables_on_every_rank(ranks):
     x = pt.vector("x")
     w = pytensor.shared(0.0)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import PY, assert_same, cut, refused
 from test_partition import batches
+from world_sizes import one_and_three_ranks
 
 import synk
 from synk.ranks.session import SESSION
@@ -106,6 +107,7 @@ def test_any_batch_of_any_data_in_any_slices(n):
         _check_any_batch(function_of_rows())
 
 
+@one_and_three_ranks
 def test_every_rank_takes_a_contiguous_part_of_the_batch(ranks):
     x = pt.vector("x")
     own = pytensor.shared(np.zeros(0))
@@ -117,6 +119,7 @@ def test_every_rank_takes_a_contiguous_part_of_the_batch(ranks):
             assert_same(synk.get_value(rank, own), part)
 
 
+@one_and_three_ranks
 def test_a_batch_can_change_from_call_to_call(ranks):
     f = function_of_rows()
     X = synk.data(np.arange(ROWS * 2.0).reshape(ROWS, 2))
@@ -129,6 +132,7 @@ def test_a_batch_can_change_from_call_to_call(ranks):
     np.testing.assert_array_equal(np.sort(order), np.arange(ROWS))
 
 
+@one_and_three_ranks
 def test_the_batch_is_not_changed(ranks):
     f = function_of_rows()
     batch = np.array([-1, 0, -3])
@@ -149,6 +153,7 @@ def test_a_batch_of_a_large_array_travels(two_ranks):
 # -- minibatch data: row i belongs to the i-th row of the batch ------------------------
 
 
+@one_and_three_ranks
 def test_minibatch_data_holds_the_rows_of_the_batch_in_its_order(ranks):
     whole = np.arange(20.0)
     x, y = pt.vectors("x", "y")
@@ -236,6 +241,7 @@ def shared_rows(ranks):
     return s, cut(whole, ranks)
 
 
+@one_and_three_ranks
 def test_without_batch_s_all_rows_of_the_shared_variable_are_used(ranks):
     s, parts = shared_rows(ranks)
     whole = np.concatenate(parts)
@@ -252,6 +258,7 @@ def test_without_batch_s_all_rows_of_the_shared_variable_are_used(ranks):
         assert_same(got, right)
 
 
+@one_and_three_ranks
 def test_batch_s_chooses_the_same_rows_on_every_rank(ranks):
     s, parts = shared_rows(ranks)
     f = synk.function([], [(s, "gather"), s.mean()], sliceable_shareds=[s], mode=PY)
@@ -288,6 +295,7 @@ def test_batch_s_chooses_rows_for_each_rank_by_itself(ranks):
         assert_same(mean, chosen.mean(), ulps=4)
 
 
+@one_and_three_ranks
 def test_a_rank_without_chosen_rows_contributes_nothing(ranks):
     s, parts = shared_rows(ranks)
     w = pytensor.shared(np.full(2, -1.0))
@@ -316,6 +324,7 @@ def test_a_rank_without_chosen_rows_contributes_nothing(ranks):
         assert_same(w.get_value(), part.mean(axis=0))
 
 
+@one_and_three_ranks
 def test_inputs_and_sliceable_shareds_are_used_together(ranks):
     s, parts = shared_rows(ranks)
     x = pt.vector("x")
@@ -329,6 +338,7 @@ def test_inputs_and_sliceable_shareds_are_used_together(ranks):
         assert_same(total, sum(part[1:].sum() for part in parts), ulps=8)
 
 
+@one_and_three_ranks
 def test_a_reduction_in_the_graph_weighs_sliceable_rows(ranks):
     """Two agreements in a row: on the rows of every rank, then on the reduction."""
     s, parts = shared_rows(ranks)
@@ -344,6 +354,7 @@ def test_a_reduction_in_the_graph_weighs_sliceable_rows(ranks):
         assert_same(centred, rows - rows.mean(axis=0), 16, scale=20)
 
 
+@one_and_three_ranks
 def test_a_sliceable_variable_can_be_updated_as_a_whole(ranks):
     s, parts = shared_rows(ranks)
     f = synk.function([], (s.sum(), "sum"), sliceable_shareds=[s], mode=PY)

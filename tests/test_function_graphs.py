@@ -18,6 +18,7 @@ from reference import (
     assert_same,
     refused,
 )
+from world_sizes import one_and_three_ranks
 
 import synk
 from synk.ranks.session import SESSION
@@ -38,12 +39,14 @@ class Shift(Op):
         outputs[0][0] = inputs[0] + self.by
 
 
+@one_and_three_ranks
 def test_an_op_of_the_users_module_travels(ranks):
     x = pt.vector("x")
     f = synk.function([x], (Shift(3)(x), "gather"), mode=PY)
     assert_same(f(np.arange(7.0)), np.arange(7.0) + 3)
 
 
+@one_and_three_ranks
 def test_a_local_op_with_a_lambda_travels(ranks):
     factor = 4
 
@@ -109,6 +112,7 @@ def test_an_op_of_a_script_travels(tmp_path):
     assert done.stdout == "squared on 2 ranks\n", done.stderr
 
 
+@one_and_three_ranks
 def test_a_scan_equals_pytensors(ranks):
     x, k = pt.matrix("x"), pt.lscalar("k")
     w = pytensor.shared(0.5)
@@ -131,6 +135,7 @@ def _scan(step, x, k):
     return result if isinstance(result, (list, tuple)) else (result, None)
 
 
+@one_and_three_ranks
 def test_a_graph_with_an_inner_function_travels(ranks):
     from pytensor.compile.builders import OpFromGraph
 
@@ -145,6 +150,7 @@ def test_a_graph_with_an_inner_function_travels(ranks):
     assert_same(f(np.arange(7.0)), np.arange(7.0) * 4)
 
 
+@one_and_three_ranks
 def test_a_sparse_shared_variable_travels(ranks):
     from pytensor import sparse
 

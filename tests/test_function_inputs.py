@@ -12,6 +12,7 @@ from reference import (
     assert_same,
     cut,
 )
+from world_sizes import one_and_three_ranks
 
 import synk
 
@@ -38,6 +39,7 @@ def read_only(array):
 WAYS["read-only"] = read_only
 
 
+@one_and_three_ranks
 def test_any_array_like_is_an_input(ranks):
     x, b = pt.matrix("x"), pt.matrix("b")
     f = synk.function([x], [(x * 2, "gather"), (b + 1, None)], [b], mode=PY)
@@ -67,6 +69,7 @@ def test_odd_arrays_are_inputs_of_numba_functions_too(two_ranks, way):
     assert_same(f.as_theano(given, given)[0], value.sum(axis=0))
 
 
+@one_and_three_ranks
 def test_pandas_columns_are_inputs(ranks):
     table = pd.DataFrame({"a": np.arange(7), "b": np.arange(7) * 0.5, "c": 1})
     a, b = pt.lvector("a"), pt.vector("b")
@@ -116,6 +119,7 @@ def test_what_pytensor_accepts_and_refuses_is_the_same(two_ranks):
                     assert_same(f(value), right, err_msg=f"{value!r} as {dtype}")
 
 
+@one_and_three_ranks
 def test_inputs_are_not_changed_and_not_kept(ranks):
     x = pt.vector("x")
     w = pytensor.shared(np.zeros(5))
@@ -133,6 +137,7 @@ def test_inputs_are_not_changed_and_not_kept(ranks):
         assert_same(np.asarray(value), np.full(5, -1.0))
 
 
+@one_and_three_ranks
 def test_outputs_of_one_call_survive_the_next(ranks):
     x = pt.vector("x")
     outputs = [(x, "gather"), (x, None), (x.sum(), "sum"), (x * 1, "gather")]
@@ -144,6 +149,7 @@ def test_outputs_of_one_call_survive_the_next(ranks):
         assert_same(output, before)
 
 
+@one_and_three_ranks
 def test_inputs_are_given_by_name_or_in_order(ranks):
     x, y, b = pt.vector("x"), pt.vector("y"), pt.scalar("b")
     f = synk.function([x, y], (x - b * y, "gather"), [b], mode=PY)
@@ -172,6 +178,7 @@ def test_broadcast_inputs_go_whole_to_every_rank(ranks):
     assert alone(value) == value.sum() * ranks
 
 
+@one_and_three_ranks
 def test_a_function_without_inputs_runs_on_every_rank(ranks):
     w = pytensor.shared(np.arange(2.0))
     f = synk.function([], [(w, "sum"), (w, "gather"), w.sum()], mode=PY)

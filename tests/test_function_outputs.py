@@ -19,6 +19,7 @@ from reference import (
     reduced,
     values_of,
 )
+from world_sizes import one_and_three_ranks
 
 import synk
 
@@ -81,6 +82,7 @@ def check_against_pytensor(ranks, dtype):
             assert_same(got, right, 40, scale, err_msg=f"{op} of {rows} {dtype} rows")
 
 
+@one_and_three_ranks
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_op_combines_what_the_ranks_with_rows_computed(ranks, kind):
     for dtype in KINDS[kind]:
@@ -104,6 +106,7 @@ def check_first_rows(ranks, dtype):
             assert_same(got, right, 4, scale, err_msg=f"{op} of {rows} {dtype} rows")
 
 
+@one_and_three_ranks
 def test_no_rows_at_all_give_what_the_serial_run_gives(ranks):
     x = pt.matrix("x")
     outputs = [
@@ -129,6 +132,7 @@ def test_no_rows_at_all_give_what_the_serial_run_gives(ranks):
     assert_same(largest(np.ones((1, 3))), np.ones(3))
 
 
+@one_and_three_ranks
 def test_a_rank_without_rows_yields_no_nan(ranks):
     x = pt.matrix("x")
     w = pytensor.shared(np.zeros(3))
@@ -146,6 +150,7 @@ def test_a_rank_without_rows_yields_no_nan(ranks):
         assert_same(synk.get_value(rank, w), np.full(3, 0.0 if rank else 7.0))
 
 
+@one_and_three_ranks
 def test_large_and_transposed_outputs_are_combined_exactly(ranks):
     x = pt.matrix("x")
     outputs = [(x.sum(axis=0).reshape((200, 300)).T, op) for op in ("sum", "max")]
@@ -159,6 +164,7 @@ def test_large_and_transposed_outputs_are_combined_exactly(ranks):
     assert_same(mean, value.mean(axis=0), ulps=16)
 
 
+@one_and_three_ranks
 def test_nan_and_infinity_pass_through_as_in_numpy(ranks):
     x = pt.matrix("x")
     outputs = [(x.max(axis=0), "max"), (x.min(axis=0), "min"), (x.sum(axis=0), "sum")]
@@ -171,6 +177,7 @@ def test_nan_and_infinity_pass_through_as_in_numpy(ranks):
         assert_same(got, right)
 
 
+@one_and_three_ranks
 def test_op_none_is_the_value_of_rank_0(ranks):
     x = pt.vector("x")
     w = pytensor.shared(0.0)
@@ -186,6 +193,7 @@ def test_op_none_is_the_value_of_rank_0(ranks):
     assert f.output_modes == [None, None, None, None]
 
 
+@one_and_three_ranks
 def test_without_an_op_rows_are_averaged_and_constants_are_left(ranks):
     x, b = pt.vector("x"), pt.scalar("b")
     w = pytensor.shared(2.0)
@@ -196,6 +204,7 @@ def test_without_an_op_rows_are_averaged_and_constants_are_left(ranks):
     assert (product, own) == (6, 2)
 
 
+@one_and_three_ranks
 def test_gather_stacks_what_ranks_computed_once(ranks):
     x = pt.matrix("x")
     f = synk.function([x], [(x.sum(), "gather"), (x[:, :1], "gather")], mode=PY)
@@ -222,6 +231,7 @@ def test_outputs_come_back_as_they_were_given(two_ranks):
     assert synk.function([], mode=PY)() is None
 
 
+@one_and_three_ranks
 def test_float32_is_kept_throughout(ranks):
     x = pt.matrix("x", dtype="float32")
     w = pytensor.shared(np.ones(3, "float32"))

@@ -11,6 +11,7 @@ from reference import (
     assert_same,
     refused,
 )
+from world_sizes import one_and_three_ranks
 
 import synk
 
@@ -184,6 +185,7 @@ def test_outputs_whose_shapes_differ_between_ranks_say_so(two_ranks):
     assert_same(total, [4.0])
 
 
+@one_and_three_ranks
 def test_an_error_of_the_graph_keeps_its_type_and_the_session_goes_on(ranks):
     x = pt.vector("x")
     w = pytensor.shared(0.0)

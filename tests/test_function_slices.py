@@ -9,12 +9,14 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from reference import COMPLEX, KINDS, PY, assert_same, cut, ops_of, reduced, values_of
+from world_sizes import one_and_three_ranks
 
 import synk
 
 SLICES = (1, 2, 3, 4, 7)
 
 
+@one_and_three_ranks
 @pytest.mark.parametrize("kind", KINDS)
 def test_slices_of_every_op_equal_the_serial_run(ranks, kind):
     for dtype in KINDS[kind]:
@@ -70,6 +72,7 @@ def check_first_rows(ranks, dtype):
             assert_same(got, right, 8, scale, err_msg=f"{op} of {dtype} in {slices}")
 
 
+@one_and_three_ranks
 def test_no_rows_in_slices_give_what_no_rows_give(ranks):
     x = pt.vector("x")
     calls = pytensor.shared(0)
@@ -114,6 +117,7 @@ def test_training_with_momentum_in_slices_equals_the_serial_run(slices):
             assert_same(v.get_value(), right_v, 64, 1)
 
 
+@one_and_three_ranks
 def test_gradients_in_shared_variables_in_slices_train_as_the_serial_run(ranks):
     """The classical way: gradients to variables, all_reduce, then the update rule."""
     rng = np.random.default_rng(5)
@@ -137,6 +141,7 @@ def test_gradients_in_shared_variables_in_slices_train_as_the_serial_run(ranks):
                 assert_same(synk.get_value(rank, v), right_v, 128, 1)
 
 
+@one_and_three_ranks
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
 def test_an_update_is_accumulated_by_its_op(ranks, dtype):
     x = pt.matrix("x", dtype=dtype)
@@ -164,6 +169,7 @@ def test_an_update_is_accumulated_by_its_op(ranks, dtype):
                 assert_same(synk.get_value(rank, store), right, 16, err_msg=what)
 
 
+@one_and_three_ranks
 def test_every_slice_starts_from_the_original_values(ranks):
     x = pt.vector("x")
     w = pytensor.shared(1.0)
@@ -176,6 +182,7 @@ def test_every_slice_starts_from_the_original_values(ranks):
         assert synk.get_value(rank, w) == 8
 
 
+@one_and_three_ranks
 def test_updates_that_depend_on_no_rows_are_made_once_and_exactly(ranks):
     x = pt.vector("x")
     start = 2**60
@@ -205,6 +212,7 @@ def test_a_row_update_of_a_bool_takes_an_op_or_none(two_ranks):
     assert synk.get_value(1, [seen, missing]) == [False, True]
 
 
+@one_and_three_ranks
 def test_op_none_of_what_depends_on_no_rows_is_the_value_of_rank_0(ranks):
     x, b = pt.vector("x"), pt.scalar("b")
     w = pytensor.shared(0.0)
@@ -217,6 +225,7 @@ def test_op_none_of_what_depends_on_no_rows_is_the_value_of_rank_0(ranks):
         assert total == 5
 
 
+@one_and_three_ranks
 def test_a_rank_without_rows_makes_its_updates_once_in_slices(ranks):
     x = pt.vector("x")
     mean, calls = pytensor.shared(-1.0), pytensor.shared(0)
@@ -237,6 +246,7 @@ def test_row_wise_outputs_under_another_op_than_gather_are_refused():
         assert_same(f(np.ones((4, 2))), np.full(4, 2.0))
 
 
+@one_and_three_ranks
 def test_row_wise_updates_are_refused_in_slices_and_the_session_goes_on(ranks):
     x = pt.vector("x")
     w = pytensor.shared(np.zeros(0))
@@ -268,6 +278,7 @@ def test_slices_of_inputs_and_shared_rows_of_other_lengths_use_all_rows():
             assert mean == 2
 
 
+@one_and_three_ranks
 def test_slices_use_a_subset_of_the_outputs(ranks):
     x = pt.vector("x")
     w = pytensor.shared(0.0)
@@ -285,6 +296,7 @@ def test_slices_use_a_subset_of_the_outputs(ranks):
     assert_same(w.get_value(), np.float64(5), 4)
 
 
+@one_and_three_ranks
 def test_slices_of_rows_gathered_by_number_equal_the_serial_run(ranks):
     x = pt.matrix("x")
     f = synk.function([x], [(x, "gather"), x.mean(axis=0)], mode=PY)
@@ -297,6 +309,7 @@ def test_slices_of_rows_gathered_by_number_equal_the_serial_run(ranks):
             assert_same(mean, value[batch].mean(axis=0), 16)
 
 
+@one_and_three_ranks
 def test_broadcast_inputs_are_whole_in_every_slice(ranks):
     x, b = pt.vector("x"), pt.vector("b")
     f = synk.function([x], (x + b.sum(), "gather"), [b], mode=PY)

@@ -11,10 +11,12 @@ from reference import (
     assert_same,
     cut,
 )
+from world_sizes import one_and_three_ranks
 
 import synk
 
 
+@one_and_three_ranks
 def test_updates_act_on_every_rank_by_itself(ranks):
     x = pt.vector("x")
     total = pytensor.shared(0.0, name="total")
@@ -31,6 +33,7 @@ def test_updates_act_on_every_rank_by_itself(ranks):
             assert synk.get_value(rank, calls) == times
 
 
+@one_and_three_ranks
 def test_a_rank_without_rows_makes_only_the_updates_that_need_none(ranks):
     x, b = pt.vector("x"), pt.scalar("b")
     mean, calls, given, both = (pytensor.shared(-1.0) for _ in range(4))
@@ -46,6 +49,7 @@ def test_a_rank_without_rows_makes_only_the_updates_that_need_none(ranks):
                 assert values == [-1, times - 1, 6, -1]
 
 
+@one_and_three_ranks
 def test_updates_see_the_values_before_the_call(ranks):
     a, b, c = (pytensor.shared(float(i)) for i in (1, 2, 3))
     f = synk.function([], [a + 0, c + 0], updates=[(a, b), (b, a), (c, a + b)], mode=PY)
@@ -95,6 +99,7 @@ def test_a_new_value_that_pytensor_refuses_is_refused(dtype, value):
         synk.function([], updates={w: new})
 
 
+@one_and_three_ranks
 @pytest.mark.filterwarnings("ignore:Setting default_update")
 def test_a_default_update_is_made_unless_it_is_excluded(ranks):
     n = pytensor.shared(0)
@@ -138,6 +143,7 @@ def test_a_default_update_of_what_givens_have_replaced_is_not_made(two_ranks):
         assert synk.get_value(0, n) == synk.get_value(1, n) == made
 
 
+@one_and_three_ranks
 def test_givens_replace_variables_in_outputs_and_updates(ranks):
     x, y, z = pt.vectors("x", "y", "z")
     w = pytensor.shared(np.float64(3))
@@ -166,6 +172,7 @@ def test_what_is_given_is_cast_where_that_loses_nothing(two_ranks):
         synk.function([], (output, None), givens={bytes_: x})
 
 
+@one_and_three_ranks
 def test_givens_can_take_rows_from_a_shared_variable(ranks):
     """The classical way: data in a shared variable, an index as input."""
     x, i = pt.matrix("x"), pt.lvector("i")

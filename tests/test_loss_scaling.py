@@ -8,6 +8,7 @@ import pytensor.tensor as pt
 import pytest
 from children import in_a_child
 from reference import PY
+from world_sizes import one_and_three_ranks
 
 import synk
 from synk.train.loss_scaling import finite
@@ -45,6 +46,7 @@ def assert_equal(first, second) -> None:
         np.testing.assert_array_equal(one, other)
 
 
+@one_and_three_ranks
 @pytest.mark.parametrize("bad", [np.inf, np.nan])
 @pytest.mark.parametrize("row", [0, 10])
 def test_a_step_that_overflows_on_one_rank_is_made_on_none(ranks, bad, row):
@@ -79,6 +81,7 @@ def test_it_doubles_after_so_many_good_steps_and_keeps_its_bounds(two_ranks):
     assert found == [*doubled, *halved, (0.5, 1)]
 
 
+@one_and_three_ranks
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("num_slices", [1, 3])
 def test_it_rounds_nothing(ranks, dtype, num_slices):

@@ -24,6 +24,7 @@ from processes import (
 )
 from reference import PY, refused
 from test_interrupt import AFTERWARDS, assert_ends_well, to_group
+from world_sizes import one_and_three_ranks
 
 import synk
 from synk.call.runs import AT_ONCE
@@ -78,6 +79,7 @@ def assert_equal_to_calls(f, count, batches, given, **how):
     return got
 
 
+@one_and_three_ranks
 def test_a_run_gives_what_single_calls_give(ranks):
     f, count = many_outputs()
     for given in (
@@ -99,6 +101,7 @@ def test_a_run_gives_what_single_calls_give(ranks):
     assert_equal_to_calls(f, count, BATCHES[:4], (X, 1.0), num_slices=2)
 
 
+@one_and_three_ranks
 def test_batches_of_one_size_are_stacked(ranks):
     f, count = many_outputs()
     batches = np.random.default_rng(1).permutation(20).reshape(4, 5)
@@ -160,6 +163,7 @@ def test_a_list_is_one_launch_and_a_generator_is_one_for_every_64(two_ranks):
     assert f.run(iter(()), ROWS) == []
 
 
+@one_and_three_ranks
 def test_functions_of_shared_rows_take_batches_of_these(ranks):
     rows = pytensor.shared(X, name="rows")
     f = synk.function([], (rows.sum(), "sum"), sliceable_shareds=[rows], mode=PY)
