@@ -9,6 +9,7 @@ import warnings
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+import pytest
 import scipy.sparse
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
@@ -113,6 +114,7 @@ def test_an_op_of_a_script_travels(tmp_path):
 
 
 @one_and_three_ranks
+@pytest.mark.usefixtures("scans_in_python")
 def test_a_scan_equals_pytensors(ranks):
     x, k = pt.matrix("x"), pt.lscalar("k")
     w = pytensor.shared(0.5)

@@ -27,8 +27,11 @@ ROOMS = [PaddedSize(5, 5), PaddedSize(5, 4), PaddedSize(6, 3), PaddedSize(2, 1)]
 
 @pytest.fixture(autouse=True, scope="module")
 def python_linker():
-    """Have graphs inside of Ops run by Python too: compiling takes far longer."""
-    with pytensor.config.change_flags(linker="py"):
+    """Have graphs inside of Ops run by Python too: compiling takes far longer.
+
+    Scans compile theirs to C, in any mode, if there is a compiler.
+    """
+    with pytensor.config.change_flags(linker="py", cxx=""):
         yield
 
 
