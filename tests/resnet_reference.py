@@ -60,7 +60,9 @@ def by_jax(values: dict, x, y, blocks) -> dict[str, dict]:
         return evaluated, resnet_jax.gradients(values, x, y, blocks)
 
     evaluated, (loss, logits, grads, averages) = compute(values)
-    velocities = jax.tree.map(jax.numpy.zeros_like, grads)
+    # In numpy from here on: XLA would compile each operation for each shape.
+    grads = jax.tree.map(np.asarray, grads)
+    velocities = jax.tree.map(np.zeros_like, grads)
     moved, _ = resnet_jax.move(values, velocities, grads, RATE)
     return {
         "loss": {"": loss},

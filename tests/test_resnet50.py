@@ -104,8 +104,8 @@ KINDS = (
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
-    [(32, 8, "FAST_COMPILE", 1, 1), (64, 64, "JAX", 3, 4, 6, 3)],
-    ids=["a small one", "ResNet-50 in JAX mode"],
+    [(32, 8, "FAST_COMPILE", 1, 1), (64, 8, "JAX", 3, 4, 6, 3)],
+    ids=["a small one", "ResNet-50 in JAX mode, an eighth as wide"],
 )
 def test_it_computes_what_references_in_jax_and_torch_do(arguments):
     assert max(errors_of(*arguments).values()) < 1e-8
@@ -264,8 +264,9 @@ def test_in_float16_it_trains_as_in_float32_with_a_loss_scale(demo):
     found = {}
     with pytensor.config.change_flags(floatX="float32"), synk.session(1):
         for precision in ("float32", "float16"):
-            options = f"--mode JAX --blocks 1 --precision {precision}"
-            args, graphs = graphs_of(demo, *options.split())
+            mode = ["--mode", "JAX"] if precision == "float16" else []
+            options = "--blocks", "1", "--precision", precision, *mode
+            args, graphs = graphs_of(demo, *options)
             train, _ = demo("resnet50").compile_graphs(graphs, args)
             found[precision] = [train(*BATCHES[0], np.float32(0.05)) for _ in range(3)]
         values = {var.name: var for var in graphs.updates}
@@ -273,7 +274,8 @@ def test_in_float16_it_trains_as_in_float32_with_a_loss_scale(demo):
         assert int(values["loss_scale:good_steps"].get_value()) == 3
         assert all(np.isfinite(var.get_value()).all() for var in graphs.updates)
     losses = {name: np.array(results)[:, 0] for name, results in found.items()}
-    assert (losses["float16"] != losses["float32"]).any()
+    # More than other orders of sums in float32 do.
+    assert np.abs(losses["float16"] / losses["float32"] - 1).max() > 1e-5
     np.testing.assert_allclose(losses["float16"], losses["float32"], rtol=0.02)
 
 
