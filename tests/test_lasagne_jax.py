@@ -13,20 +13,15 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
+NAMES = (
+    *("lasagne_functions", "nn_theano", "lasagne_layers"),
+    *("lasagne_newer", "lasagne_newer_rules"),
+)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "names",
-    [
-        ("lasagne_functions", "nn_theano"),
-        ("lasagne_layers",),
-        ("lasagne_newer", "lasagne_newer_rules"),
-    ],
-    ids="-".join,
-)
-def test_all_is_the_same_in_jax_mode(names):
-    files = [HERE / f"test_{name}.py" for name in names]
+def test_all_is_the_same_in_jax_mode():
+    files = [HERE / f"test_{name}.py" for name in NAMES]
     pytest.importorskip("jax", reason="JAX, of the extra synk[jax], is not installed")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", *files],
