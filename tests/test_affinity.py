@@ -65,6 +65,17 @@ def test_threads_can_be_chosen():
         assert set(variables.values()) == {"2"}
 
 
+def worker_count_threads(context):
+    return len(os.listdir("/proc/self/task"))
+
+
+def test_ranks_start_no_threads_that_they_are_not_to_use():
+    """A pool that is started watches for work, for 30 ms of a core for each thread."""
+    with synk.session(3, threads=1):
+        _, *of_ranks = SESSION.run(worker_count_threads)
+    assert of_ranks == [1, 1]
+
+
 @pytest.mark.parametrize("end", ["close", "failure", "death"])
 def test_close_restores_cores_threads_and_environment(end, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "7")

@@ -27,6 +27,7 @@ from ..times.tracing import Tracer
 from ..workers import affinity
 from ..workers.control import Control
 from ..workers.devices import Device, Environment
+from ..workers.pools import ThreadPools
 from ..workers.waiting import PATIENCE
 from .homes import Homes
 from .registry import Registry
@@ -54,6 +55,8 @@ class RankContext:
     ----------
     rank, size : int
     place : Place
+    pools : ThreadPools
+        Capped before the fork already.
     control : Control
         The words that all processes of the session share.
     watch : callable
@@ -85,10 +88,12 @@ class RankContext:
         rank: int,
         size: int,
         place: Place,
+        pools: ThreadPools,
         control: Control,
         watch: Callable[..., None],
     ) -> None:
         self.rank, self.size, self.place, self.control = rank, size, place, control
+        self._pools = pools
         self._watch = watch
         self._undo = contextlib.ExitStack()
         self.activity = ""
@@ -107,7 +112,9 @@ class RankContext:
         """
         environment = Environment(self.place.device)
         self._undo.callback(environment.release)
-        self._confinement = affinity.Confinement(self.place.cores, self.place.threads)
+        self._confinement = affinity.Confinement(
+            self.place.cores, self.place.threads, self._pools
+        )
         self._undo.callback(self._confinement.release)
         self.comm = SharedMemoryComm(self.control, self.rank, self._watch, timeout)
         self.registry = Registry(self.rank)

@@ -32,6 +32,7 @@ from ..workers.channel import MasterChannel, WorkerChannel
 from ..workers.control import Control
 from ..workers.devices import cores_by_rank, plan
 from ..workers.loop import Failure, serve
+from ..workers.pools import ThreadPools
 from ..workers.zygote import Zygote
 from .context import Notice, Place, RankContext
 from .registry import Numbers
@@ -62,6 +63,7 @@ class Session:
         self.death: WorkerDied | None = None
         self.zygote: Zygote | None = None
         self._context: RankContext | None = None
+        self._pools = ThreadPools()
         self._notices: list[Notice] = []
         self._in_command = False
         self._command_thread = 0
@@ -94,6 +96,7 @@ class Session:
         try:
             self.size, self.rank = n, 0
             self.control = Control(n, spin=n <= len(cores))
+            self._pools.cap(self.places[0].threads)
             self.zygote = Zygote(self._serve) if n > 1 else None
             if self.zygote is not None:
                 self.zygote.start()
@@ -117,7 +120,8 @@ class Session:
     def _set_up(self) -> None:
         """Make what every rank has; runs in its own process."""
         self._context = RankContext(
-            self.rank, self.size, self.places[self.rank], self.control, self.watch
+            *(self.rank, self.size, self.places[self.rank], self._pools),
+            *(self.control, self.watch),
         )
         self._context.open(self._timeout)
 
@@ -148,6 +152,7 @@ class Session:
             context, self._context = self._context, None
             if context is not None:
                 context.close()
+            self._pools.restore()  # if there was no context yet
             # The control segment is left to the garbage collector: a copy of the
             # session in an exception's traceback may still look at it.
             for name in ("_channel", "numbers", "stage"):

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
-from typing import Any
 
 import numba
 from numba.np.ufunc import parallel
-from threadpoolctl import ThreadpoolController
 
 from . import allocator
+from .pools import ThreadPools
 
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -47,16 +46,15 @@ class Confinement:
 
     It also has the process keep the memory of temporary arrays; see `allocator`.
 
-    Libraries that are loaded already are capped through threadpoolctl, and those that
-    come later through the environment.
+    Libraries that are loaded already are capped through `pools`, and those that come
+    later through the environment.
     """
 
-    def __init__(self, cores: list[int], threads: int) -> None:
-        self._cores, self._threads = cores, threads
+    def __init__(self, cores: list[int], threads: int, pools: ThreadPools) -> None:
+        self._cores, self._threads, self._pools = cores, threads, pools
         self._affinity = os.sched_getaffinity(0)
         self._environment = {name: os.environ.get(name) for name in THREAD_VARIABLES}
         self._numba = _NumbaThreads()
-        self._limits: Any = None
         self._keeps_memory = False
         try:
             self.apply()
@@ -68,15 +66,14 @@ class Confinement:
         """Confine this process."""
         os.sched_setaffinity(0, self._cores)
         os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(self._threads)))
-        self._limits = ThreadpoolController().limit(limits=self._threads)
+        self._pools.cap(self._threads)
         self._numba.cap(self._threads)
         self._keeps_memory = allocator.keep_memory()
 
     def release(self) -> None:
         """Restore what was before."""
         self._unpin()
-        if self._limits is not None:
-            self._limits.restore_original_limits()
+        self._pools.restore()
         for name, value in self._environment.items():
             if value is None:
                 os.environ.pop(name, None)
