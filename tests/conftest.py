@@ -47,10 +47,15 @@ collect_ignore = ["ancestors", "bench", "lasagne_newest.py", "resnet_torch.py"]
 
 
 def pytest_configure(config):
-    """Have ranks outnumber cores quietly; all processes share what XLA compiles."""
+    """Have ranks outnumber cores quietly; all processes share what XLA compiles.
+
+    And have OpenBLAS's threads sleep when there is no work for them, in workers and
+    scripts: they would watch for it, 30 ms of a core for each thread of each process.
+    """
     config.addinivalue_line(
         "filterwarnings", "ignore::synk.errors.OversubscriptionWarning"
     )
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")  # 2**4 ticks, the least
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:  # a worker has it from its starter
         return
     cache = tempfile.TemporaryDirectory(prefix="synk-tests-jax-")
@@ -94,10 +99,25 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.write_line(f"{seconds.total():7.1f}  all, of all workers")
 
 
+def descendants() -> list[psutil.Process]:
+    """Return this process's children, and theirs.
+
+    To find them, psutil reads of every process of the machine. Where the kernel lists
+    a thread's children, zombies among them, it is seen first that there are some.
+    """
+    lists = list(Path("/proc/self/task").glob("*/children"))
+    try:
+        if lists and not any(path.read_text() for path in lists):
+            return []
+    except OSError:
+        pass  # a thread has ended meanwhile
+    return psutil.Process().children(recursive=True)
+
+
 def leftovers() -> list[str]:
     """Return what a test left behind: processes, segments, semaphores."""
     children = []
-    for child in psutil.Process().children(recursive=True):
+    for child in descendants():
         try:
             if "resource_tracker" not in " ".join(child.cmdline()):
                 children.append(f"process {child.pid} ({child.status()})")
