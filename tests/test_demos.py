@@ -186,10 +186,6 @@ def test_resident_data_in_jax_mode_give_the_loss_of_the_serial_run():
     assert resident.loss == pytest.approx(serial.loss, abs=1e-5)
 
 
-def needs_jax():
-    pytest.importorskip("jax", reason="JAX, of the extra synk[jax], is not installed")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "rate", "runs"), [("mlp", 0.1, 3), ("cnn", 0.05, 1)])
 @in_a_child
@@ -337,8 +333,9 @@ def without_network(tmp_path_factory):
     with socket.create_server(("127.0.0.1", 0)) as server:
         closed = f"http://127.0.0.1:{server.getsockname()[1]}"
     output = run(
-        *(DEMOS / "mnist.py", *SMALL, "--plot", png),
+        *(DEMOS / "mnist.py", *SMALL, "--epochs", 1, "--plot", png),
         folder=folder,
+        **QUICK,
         SCIKIT_LEARN_DATA=str(folder),
         https_proxy=closed,
         no_proxy="",

@@ -8,25 +8,22 @@ import re
 import matplotlib.image
 import numpy as np
 import pytest
-from test_demos import DEMOS, QUICK, needs_jax, run
+from children import in_a_child
+from test_demos import DEMOS, QUICK, here, run, run_here  # noqa: F401
 
 SMALL = "--letters", 400, "--length", 8, "--units", 6, "--epochs", 2
 MODE = "--mode", "FAST_COMPILE"
 
 
-@pytest.fixture(scope="module")
-def lstm(tmp_path_factory):
+pytestmark = pytest.mark.usefixtures("here")
+
+
+@functools.cache
+def train(*options: object) -> str:
     """Run lstm.py on 49 rows, once for each set of options; what it printed."""
-
-    @functools.cache
-    def train(*options: object) -> str:
-        folder = tmp_path_factory.mktemp("lstm")
-        # 44 rows to train on, in steps of 15, 15 and 14
-        batches = "--batch-size", 17, "--sample", 0
-        command = DEMOS / "lstm.py", *SMALL, *batches, *options
-        return run(*command, folder=folder, **QUICK)
-
-    return train
+    # 44 rows to train on, in steps of 15, 15 and 14
+    steps = "--batch-size", 17, "--epochs", 1, "--sample", 0
+    return run_here("lstm", *SMALL, *steps, *options)
 
 
 def bits(output: str) -> float:
@@ -38,20 +35,20 @@ def last(output: str) -> str:
 
 
 @pytest.mark.slow
-def test_ranks_end_at_the_bits_of_the_serial_run(lstm):
+def test_ranks_end_at_the_bits_of_the_serial_run():
     # Clipping at 0.01 changes nearly every gradient: see the demo's first lines.
     options = *MODE, "--clip", 0.01, "--rate", 0.02
-    serial, parallel = lstm("--serial", *options), lstm("--ranks", 3, *options)
+    serial, parallel = train("--serial", *options), train("--ranks", 3, *options)
     assert bits(parallel) == pytest.approx(bits(serial), rel=1e-6)
     assert "3 ranks: " in parallel
-    assert bits(serial) != pytest.approx(bits(lstm("--serial", *MODE)), rel=1e-6)
+    assert bits(serial) != pytest.approx(bits(train("--serial", *MODE)), rel=1e-6)
 
 
 @pytest.mark.slow
-def test_jax_mode_gives_the_same_bits(lstm):
-    needs_jax()
-    jax = lstm("--ranks", 2, "--mode", "JAX")
-    assert bits(jax) == pytest.approx(bits(lstm("--serial", *MODE)), rel=1e-6)
+@in_a_child
+def test_jax_mode_gives_the_same_bits():
+    jax = train("--ranks", 2, "--mode", "JAX")
+    assert bits(jax) == pytest.approx(bits(train("--serial", *MODE)), rel=1e-6)
 
 
 @pytest.mark.slow
