@@ -11,11 +11,14 @@ import tempfile
 import time
 from pathlib import Path
 
+import hypothesis
 import psutil
 import pytensor
 import pytest
 
 import synk
+
+hypothesis.settings.register_profile("long")  # which files look for: more examples
 
 FORMATS = (".npz", ".safetensors")
 WORLD_SIZES = (1, 2, 3, 5)
@@ -56,6 +59,8 @@ def pytest_configure(config):
         "filterwarnings", "ignore::synk.errors.OversubscriptionWarning"
     )
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")  # 2**4 ticks, the least
+    # Scripts find synk compiled, which they would compile anew each time.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:  # a worker has it from its starter
         return
     cache = tempfile.TemporaryDirectory(prefix="synk-tests-jax-")
