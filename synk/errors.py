@@ -26,7 +26,11 @@ class CheckpointError(SynkError, ValueError):
 
 
 class SplitError(SynkError, ValueError):
-    """With ``strict=True``: a value may not be that of the serial run; see there."""
+    """A value cannot be that of the serial run on more than one rank; says why.
+
+    Raised by a call of the function, and with ``strict=True`` when it is made; also by
+    collectives that would count a value of all rows once for each rank.
+    """
 
 
 class SerialMismatch(SynkError, AssertionError):
@@ -34,7 +38,10 @@ class SerialMismatch(SynkError, AssertionError):
 
 
 class SplitWarning(UserWarning):
-    """The parts of a value may not combine to that of the serial run; says why."""
+    """Work that every rank repeats, or values that may not be the serial run's.
+
+    The latter with ``local=True``, and of variables that come to differ between ranks.
+    """
 
 
 class OversubscriptionWarning(UserWarning):

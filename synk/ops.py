@@ -75,15 +75,44 @@ class AllReduce(Op):
         return f"AllReduce{{{self.op}}}"
 
 
+class AllGather(Op):
+    """Concatenates the rows of all ranks, along axis 0, in their order.
+
+    The compiler places it where an operation needs all rows at once.
+    """
+
+    __props__ = ()
+    op = "gather"
+    gradient: str | None = None
+    view_map = {0: [0]}  # noqa: RUF012  as PyTensor declares it
+
+    def make_node(self, *inputs: Any) -> Apply:
+        """Apply the Op to a tensor of rows."""
+        (x,) = inputs
+        return Apply(self, [x], [x.type()])
+
+    def perform(self, node: Apply, inputs: Sequence, output_storage: Sequence) -> None:
+        """Do nothing: a rank alone has all rows."""
+        output_storage[0][0] = inputs[0]
+
+
+COLLECTIVES = (AllReduce, AllGather)
+"""The Ops at which a graph is cut: ranks meet, and all get the same."""
+
+
 @register_canonicalize("fast_compile")
-@node_rewriter([AllReduce])
-def remove_all_reduce(fgraph: Any, node: Apply) -> list[Variable]:
+@node_rewriter([*COLLECTIVES])
+def remove_collective(fgraph: Any, node: Apply) -> list[Variable]:
     """Replace the Op by its input; `synk.function` has cut the graph by then."""
     return [node.inputs[0]]
 
 
 def all_reduce(x: Any, op: ReduceOp = "avg") -> Any:
     """Combine tensors over all ranks, in a graph.
+
+    :func:`synk.function` does so by itself wherever the serial run's values need it.
+    What is written is believed, and what stands under it is left as it is: a rank's
+    own statistics, say, by whose gradients all ranks are to make one step.
 
     Parameters
     ----------
@@ -111,15 +140,15 @@ def all_reduce(x: Any, op: ReduceOp = "avg") -> Any:
 
     Examples
     --------
-    The standard deviation over the rows of all ranks:
+    The average of the ranks' own maxima, beside the maximum of all rows:
 
     >>> import numpy as np, pytensor.tensor as pt, synk
     >>> x = pt.vector("x")
-    >>> mean = synk.ops.all_reduce(x.mean())
-    >>> std = pt.sqrt(synk.ops.all_reduce(((x - mean) ** 2).mean()))
+    >>> f = synk.function([x], [synk.ops.all_reduce(x.max()), x.max()])
     >>> with synk.session(2):
-    ...     float(synk.function([x], std)(np.array([0.0, 0.0, 3.0])))
-    1.4142135623730951
+    ...     own, of_all = f(np.array([0.0, 1.0, 2.0, 3.0]))
+    >>> float(own), float(of_all)
+    (2.0, 3.0)
     """
     check_op(op, REDUCE_OPS, "all_reduce")
     if isinstance(x, (list, tuple)):
@@ -131,8 +160,8 @@ def all_reduce(x: Any, op: ReduceOp = "avg") -> Any:
 
 
 def is_reduced(variable: Variable) -> bool:
-    """Tell whether a variable is the result of an all-reduce."""
-    return variable.owner is not None and isinstance(variable.owner.op, AllReduce)
+    """Tell whether a variable is the result of an all-reduce, or of an all-gather."""
+    return variable.owner is not None and isinstance(variable.owner.op, COLLECTIVES)
 
 
 def grad(
@@ -145,17 +174,21 @@ def grad(
 ) -> Any:
     """Return gradients of a cost, combined over all ranks.
 
+    In :func:`synk.function` they are what ``pytensor.grad`` gives there; the name says
+    where the ranks are to combine.
+
     Parameters
     ----------
     cost : scalar variable
-        Computed from the rows of a rank: their mean, or with ``op="sum"`` their sum.
+        Any function of the rows.
     wrt : variable, or list of these
         Usually shared variables, with the same value on all ranks.
     consider_constant : list of variables, optional
         What the gradient does not go through.
     op : {"avg", "sum"}
-        How the cost over all rows comes from the ranks' costs: "avg" for a mean
-        (weighted by the ranks' rows, so it is exact for any split), "sum" for a sum.
+        What the cost is meant to be, a mean over the rows or a sum. The gradient is
+        that of the cost over all rows, be it the one, the other or both. With
+        ``local=True`` in :func:`synk.function` the ranks' gradients are combined by it.
     **pytensor_kwargs
         Further arguments of ``pytensor.grad``.
 

@@ -1,9 +1,8 @@
 """Update rules: how parameters move along a gradient, as graphs.
 
 They are called as Lasagne's are, ``rule(loss_or_grads, params, learning_rate, ...)``,
-and return a dict of updates for :func:`synk.function`. From a loss, the gradients are
-those over all ranks (:func:`synk.grad`); gradients are taken as they are. The formulas,
-and so the numbers, are those of ``torch.optim``.
+and return a dict of updates for :func:`synk.function`, where gradients are those of all
+ranks' rows. The formulas, and so the numbers, are those of ``torch.optim``.
 
 State, such as a velocity, is kept in shared variables of the parameters' dtypes; a
 float32 parameter stays float32. It is named after parameter and rule, as in
@@ -45,7 +44,7 @@ def sgd(loss_or_grads: Any, params: Sequence, learning_rate: Any) -> Updates:
     Parameters
     ----------
     loss_or_grads : scalar variable, or list of TensorVariable
-        A mean over the rows, or a gradient for each parameter.
+        A loss, or a gradient for each parameter.
     params : list of shared variables
     learning_rate : float or scalar variable
 
@@ -76,7 +75,7 @@ def momentum(
     Parameters
     ----------
     loss_or_grads : scalar variable, or list of TensorVariable
-        A mean over the rows, or a gradient for each parameter.
+        A loss, or a gradient for each parameter.
     params : list of shared variables
     learning_rate : float or scalar variable
     momentum : float or scalar variable
@@ -114,7 +113,7 @@ def nesterov_momentum(
     Parameters
     ----------
     loss_or_grads : scalar variable, or list of TensorVariable
-        A mean over the rows, or a gradient for each parameter.
+        A loss, or a gradient for each parameter.
     params : list of shared variables
     learning_rate : float or scalar variable
     momentum : float or scalar variable
@@ -157,7 +156,7 @@ def adagrad(
     Parameters
     ----------
     loss_or_grads : scalar variable, or list of TensorVariable
-        A mean over the rows, or a gradient for each parameter.
+        A loss, or a gradient for each parameter.
     params : list of shared variables
     learning_rate : float or scalar variable
     epsilon : float
@@ -201,7 +200,7 @@ def rmsprop(
     Parameters
     ----------
     loss_or_grads : scalar variable, or list of TensorVariable
-        A mean over the rows, or a gradient for each parameter.
+        A loss, or a gradient for each parameter.
     params : list of shared variables
     learning_rate : float or scalar variable
     rho : float or scalar variable
@@ -247,7 +246,7 @@ def adadelta(
     Parameters
     ----------
     loss_or_grads : scalar variable, or list of TensorVariable
-        A mean over the rows, or a gradient for each parameter.
+        A loss, or a gradient for each parameter.
     params : list of shared variables
     learning_rate : float or scalar variable
     rho : float or scalar variable
@@ -298,7 +297,7 @@ def adam(
     Parameters
     ----------
     loss_or_grads : scalar variable, or list of TensorVariable
-        A mean over the rows, or a gradient for each parameter.
+        A loss, or a gradient for each parameter.
     params : list of shared variables
     learning_rate : float or scalar variable
     beta1, beta2 : float
@@ -339,7 +338,7 @@ def adamw(
     Parameters
     ----------
     loss_or_grads : scalar variable, or list of TensorVariable
-        A mean over the rows, or a gradient for each parameter.
+        A loss, or a gradient for each parameter.
     params : list of shared variables
     learning_rate : float or scalar variable
     beta1, beta2 : float
@@ -388,7 +387,7 @@ def adamax(
     Parameters
     ----------
     loss_or_grads : scalar variable, or list of TensorVariable
-        A mean over the rows, or a gradient for each parameter.
+        A loss, or a gradient for each parameter.
     params : list of shared variables
     learning_rate : float or scalar variable
     beta1, beta2 : float

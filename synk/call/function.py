@@ -21,24 +21,24 @@ from typing import Any
 
 from pytensor.compile import SharedVariable
 
-from ..compiler.spec import FunctionSpec, make_spec
+from ..compiler.arguments import make_spec
+from ..compiler.spec import FunctionSpec
 from ..engines import engine_for
 from ..engines.precision import check_engine, check_precision
-from ..errors import StateError
+from ..errors import SplitError, StateError
 from ..programs.programs import kind_of_call
 from ..ranks.replication import Replicas
 from ..ranks.session import SESSION
 from ..reduce_ops import OutputOp
 from ..report.explain import explain
 from ..report.explanation import Explanation
-from ..state.data import data
 from ..user_frames import entry
 from .inputs import (
     bind,
+    build,
     check_arguments,
     check_num_slices,
     check_shared_rows,
-    one_for_each,
 )
 from .outputs import Wanted, combine_outputs
 from .progress import Bar, count_calls
@@ -64,9 +64,13 @@ def function(
     strict: bool = False,
     precision: str | None = None,
     pad: bool = False,
+    local: bool = False,
     **pytensor_kwargs: Any,
 ) -> Function:
     """Make a function that runs on every rank; like ``pytensor.function``.
+
+    Outputs and updates are those of the plain function for all rows: where a value of
+    all rows is needed, the ranks combine it on the way; see :doc:`reducing`.
 
     Nothing is compiled yet: that happens at the first call, or in
     :func:`synk.distribute`. Functions may be made at any time, before and after
@@ -83,13 +87,15 @@ def function(
         None (rank 0's own value; with `num_slices` that of its last slice). Without an
         op it is the one that is shown to give the serial result: "avg" for a mean over
         the rows, "sum" for a sum, "gather" for a value for each row, and so on. Where
-        none can be shown it is "avg", with a :class:`SplitWarning`.
+        there is none, values of all rows are combined in between. An output whose op
+        is named is left as it is written.
     bcast_inputs : list of TensorVariable, optional
         Inputs that every rank gets as a whole. In calls they follow `inputs`.
     updates : dict, or list of (shared, new) or (shared, new, op), optional
-        New values of shared variables, computed and stored by each rank for itself. The
-        op (``"avg"`` unless named) says how the slices' values are combined in calls
-        with `num_slices`.
+        New values of shared variables, those of the serial run, stored by every rank:
+        so gradients are plain ones of ``pytensor.grad``. With an op the new value is
+        left as it is written, each rank's own, and the op says how the slices' values
+        are combined in calls with `num_slices`.
     givens : dict or list of pairs, optional
         Substitutions in the graph.
     sliceable_shareds : list of shared variables, optional
@@ -99,8 +105,9 @@ def function(
     name : str, optional
         Shown in messages.
     strict : bool
-        Make what would be a :class:`SplitWarning` an error, and look at every
-        :func:`synk.ops.all_reduce` in the graph as well.
+        Raise at once what would be a :class:`SplitError` at a call, or a
+        :class:`SplitWarning`, and look at every :func:`synk.ops.all_reduce` in the
+        graph as well.
     precision : {None, "float32", "tensorfloat32", "bfloat16", "float16"}
         In what products of float32, and convolutions, are computed; all else stays
         float32. In JAX mode; see :doc:`precision`. None leaves it to JAX's option
@@ -110,6 +117,10 @@ def function(
         them, up to twice as many, rather than compile it anew: see :ref:`padding`. The
         results are the same but for the order of sums. Where that cannot be shown
         nothing is padded, and :meth:`Function.explain` says why.
+    local : bool
+        Combine nothing on the way: every rank runs the graph on its own rows, and its
+        updates are its own. An output that has neither a name nor an op that is shown
+        is averaged, with a :class:`SplitWarning`.
     **pytensor_kwargs
         Further arguments of ``pytensor.function``.
 
@@ -122,7 +133,7 @@ def function(
     TypeError, ValueError
         If an argument is not what it should be.
     SplitError
-        With `strict`, if it cannot be shown that a value is that of the serial run.
+        With `strict`; otherwise in calls on more than one rank.
     StateError
         In a worker.
 
@@ -130,13 +141,13 @@ def function(
     --------
     >>> import numpy as np, pytensor.tensor as pt, synk
     >>> x = pt.matrix("x")
-    >>> f = synk.function([x], [x.sum(), x.mean(), x.sum(axis=1)])
-    >>> f.output_modes
+    >>> f = synk.function([x], [x.sum(), x.mean(), x.sum(axis=1), x.var()])
+    >>> f.output_modes[:3]
     ['sum', 'avg', 'gather']
     >>> with synk.session(2):
-    ...     total, mean, rows = f(np.arange(6.0).reshape(3, 2))
-    >>> float(total), float(mean), rows
-    (15.0, 2.5, array([1., 5., 9.]))
+    ...     total, mean, rows, variance = f(np.arange(6.0).reshape(3, 2))
+    >>> float(total), float(mean), rows, float(variance.round(4))
+    (15.0, 2.5, array([1., 5., 9.]), 2.9167)
     """
     if SESSION.state == "worker":
         raise StateError(f"this is rank {SESSION.rank}, a worker: no functions here")
@@ -144,22 +155,10 @@ def function(
     if mode is not None or SESSION.state == "running":
         # Otherwise the mode is settled when it is first used: ranks on GPUs have JAX's.
         check_engine(precision, engine_for(mode))
-    return Function(
-        make_spec(
-            inputs,
-            outputs,
-            bcast_inputs,
-            updates,
-            givens,
-            sliceable_shareds,
-            mode,
-            name,
-            pytensor_kwargs,
-            strict=strict,
-            precision=precision,
-            pad=pad,
-        )
-    )
+    given = inputs, outputs, bcast_inputs, updates, givens, sliceable_shareds
+    options: Any = {"strict": strict, "precision": precision, "pad": pad}
+    spec = make_spec(*given, mode, name, pytensor_kwargs, local=local, **options)
+    return Function(spec)
 
 
 class Function:
@@ -250,13 +249,15 @@ class Function:
             If not forked.
         TypeError, ValueError, IndexError
             If an argument does not fit; no rank has been told anything then.
+        SplitError
+            If an output cannot be that of the serial run on more than one rank.
         SerialMismatch
             With `check`, if a result differs; the updates have been made.
         WorkerDied
             If a rank's process ended.
         """
         start = perf_counter()
-        SESSION.check_running()
+        self._check_ranks()
         spec = self._spec
         values = bind(self, self._inputs, args, kwargs)
         n = len(spec.inputs)
@@ -350,13 +351,13 @@ class Function:
         >>> import numpy as np, pytensor, pytensor.tensor as pt, synk
         >>> x, w = pt.vector("x"), pytensor.shared(0.0, name="w")
         >>> loss = ((x - w) ** 2).mean()
-        >>> step = synk.function([x], loss, updates={w: w - synk.grad(loss, w) / 4})
+        >>> step = synk.function([x], loss, updates={w: w - pt.grad(loss, w) / 4})
         >>> with synk.session(2):
         ...     losses = step.run([slice(0, 2), slice(2, 4)], np.array([1.0, 1, 2, 2]))
         >>> losses, w.get_value()
         (array([1.  , 2.25]), array(1.25))
         """
-        SESSION.check_running()
+        self._check_ranks()
         spec = self._spec
         values = bind(self, self._inputs, args, kwargs)
         constants = check_arguments(
@@ -389,6 +390,12 @@ class Function:
                     of_output.extend(more)
                 programs.times.returned(start, joined, "Function run", len(calls))
         return wanted.arrange([stacked(of_output) for of_output in made])
+
+    def _check_ranks(self) -> None:
+        """Raise unless there are ranks that can compute this."""
+        SESSION.check_running()
+        if self._spec.refused is not None and SESSION.size > 1:
+            raise SplitError(self._spec.refused)
 
     @entry
     def as_theano(self, *args: Any, **kwargs: Any) -> Any:
@@ -481,17 +488,4 @@ class Function:
         more = len(args) + len(kwargs) > len(spec.inputs)
         inputs = self._inputs if more or broadcast & kwargs.keys() else spec.inputs
         values = bind(self, inputs, args, kwargs)
-        n = len(inputs)
-        each = zip(
-            values,
-            inputs,
-            one_for_each("minibatch", minibatch, n),
-            one_for_each("force_cast", force_cast, n),
-            one_for_each("oversize", oversize, n),
-            strict=True,
-        )
-        built = tuple(
-            data(value, var, minibatch=alone, force_cast=forced, oversize=factor)
-            for value, var, alone, forced, factor in each
-        )
-        return built[0] if len(built) == 1 else built
+        return build(inputs, values, minibatch, force_cast, oversize)

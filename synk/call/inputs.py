@@ -12,7 +12,7 @@ from pytensor.graph.basic import Variable
 
 from ..memory.partition import select
 from ..state.array_like import convert
-from ..state.data import Data
+from ..state.data import Data, data
 
 
 def bind(what: object, inputs: Sequence[Variable], args: tuple, kwargs: dict) -> list:
@@ -48,7 +48,31 @@ def bind(what: object, inputs: Sequence[Variable], args: tuple, kwargs: dict) ->
 _MISSING = object()
 
 
-def one_for_each(name: str, option: Any, n: int) -> list:
+def build(
+    inputs: Sequence[Variable],
+    values: Sequence[Any],
+    minibatch: Any,
+    force_cast: Any,
+    oversize: Any,
+) -> Data | tuple[Data, ...]:
+    """Make data of values for inputs; see `Function.build_inputs`."""
+    n = len(inputs)
+    each = zip(
+        values,
+        inputs,
+        _one_for_each("minibatch", minibatch, n),
+        _one_for_each("force_cast", force_cast, n),
+        _one_for_each("oversize", oversize, n),
+        strict=True,
+    )
+    built = tuple(
+        data(value, var, minibatch=alone, force_cast=forced, oversize=factor)
+        for value, var, alone, forced, factor in each
+    )
+    return built[0] if len(built) == 1 else built
+
+
+def _one_for_each(name: str, option: Any, n: int) -> list:
     """Return an option, given as one value or as a list, as a list of `n`."""
     if not isinstance(option, (list, tuple)):
         return [option] * n

@@ -151,7 +151,10 @@ class SerialRun:
 
     def _compile(self, subset: Subset, precision: str | None) -> Callable:
         spec = self._spec
-        wanted = [*(spec.outputs[i] for i in subset), *(new for _, new in spec.updates)]
+        wanted = [
+            *(spec.plain_outputs[i] for i in subset),
+            *(new for _, new in spec.plain_updates),
+        ]
         # Variables of floats are inputs: Rounding gives them other values.
         floats: dict[Variable, Variable] = {
             var: var.type(name=var.name) for var in self._floats
@@ -245,8 +248,13 @@ class SerialRun:
             i
             for i in subset
             if isinstance(spec.outputs[i].type, DenseTensorType)
-            and not (spec.output_ops[i] is None and spec.outputs[i] in own)
+            and not (self._is_of_rank_0(i) and spec.outputs[i] in own)
         ]
+
+    def _is_of_rank_0(self, i: int) -> bool:
+        """Tell whether the user wants rank 0's own value of an output."""
+        spec = self._spec
+        return spec.output_ops[i] is None and spec.findings[i].named
 
     def _updates(self) -> list[int]:
         """Return the updates that are meant to equal the serial run's, on all ranks."""

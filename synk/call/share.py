@@ -167,6 +167,7 @@ class Share:
                     taken,
                     times,
                     self._padded_size,
+                    context.rank,
                 )
             except BaseException:
                 programs.takers.renew()  # JAX may be computing still

@@ -47,6 +47,7 @@ def complaint(var: SharedVariable, new: Variable) -> str:
     return (
         f"the ranks' values of {var} will differ: each rank updates it{where} by what"
         " its own rows give, and the outputs are computed from it as if it were equal"
-        " on all ranks. Use synk.grad for gradients, synk.ops.all_reduce for other"
+        " on all ranks. Without local=True they are reduced where they have to be; in a"
+        " local function use synk.grad for gradients, synk.ops.all_reduce for other"
         " values. If it is meant, name the ops of the outputs: (variable, op)."
     )

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import io_toposort
@@ -83,7 +84,10 @@ class Finding:
 
 
 def examine(
-    inputs: Sequence[Variable], stand_ins: Sequence[Variable], graph: Iterable[Variable]
+    inputs: Sequence[Variable],
+    stand_ins: Sequence[Variable],
+    graph: Iterable[Variable],
+    asserted: Mapping[Variable, Value] = MappingProxyType({}),
 ) -> dict[Variable, Value]:
     """Return what each variable of a function's graph is.
 
@@ -95,6 +99,8 @@ def examine(
         For sliceable shared variables. Ranks are weighed by the rows of the inputs, or
         without any by those of the first of these.
     graph : iterable of Variable
+    asserted : mapping of Variable to Value, optional
+        What is known of some of them.
     """
     known: dict[Variable, Value] = {}
     for i, var in enumerate((*inputs, *stand_ins)):
@@ -102,7 +108,7 @@ def examine(
         known[var] = Sharded(0, 0, "n" if weighs else "?")
     with remembered():
         take_as_equal(inputs)
-        return infer(list(graph), known)
+        return infer(list(graph), known, asserted)
 
 
 def ops_of(value: Value) -> Sequence[OutputOp]:
@@ -193,14 +199,26 @@ def say(text: str, strict: bool) -> None:
     warnings.warn(text, SplitWarning, stacklevel=callers_level())
 
 
+def refusal(finding: Finding) -> str:
+    """Say of an output that several ranks cannot compute it, and what to do."""
+    return (
+        f"{finding.label} is not what the serial run computes on more than one rank:"
+        f" {_why(finding)}. If that is meant, name the op: (variable, op)."
+    )
+
+
 def _complaint(finding: Finding, advice: str) -> str:
+    return (
+        f"{finding.label} is combined by {finding.op!r}, and may differ from the serial"
+        f" result: {_why(finding)}. {advice}"
+    )
+
+
+def _why(finding: Finding) -> str:
     why = finding.reason or f"it is {finding.kind}"
     if finding.reason_made not in (None, finding.made):
         why += f" ({finding.reason_made})"
-    return (
-        f"{finding.label} is combined by {finding.op!r}, and may differ from the serial"
-        f" result: {why}. {advice}"
-    )
+    return why
 
 
 def reductions(

@@ -18,7 +18,7 @@ from pytensor.tensor.rewriting.shape import ShapeFeature
 from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.type import TensorType
 
-from ..ops import AllReduce
+from ..ops import COLLECTIVES
 
 
 def sizes_from_inputs(variables: Iterable[Variable]) -> dict[Variable, Variable]:
@@ -117,7 +117,7 @@ def _shapes_behind(var: Variable) -> list[Variable] | None:
         if behind in seen or isinstance(behind, Constant):
             continue
         seen.add(behind)
-        if behind.owner is None or isinstance(behind.owner.op, AllReduce):
+        if behind.owner is None or isinstance(behind.owner.op, COLLECTIVES):
             return None  # a value: that of all ranks, which is not this one's
         if isinstance(behind.owner.op, (Shape, Shape_i)):
             shapes.append(behind)

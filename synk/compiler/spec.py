@@ -1,32 +1,20 @@
-"""What a user asks for with `synk.function`: checked, and brought into one form."""
+"""A function as every rank is told it."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-import pytensor
-import pytensor.tensor as pt
-from pytensor import config
 from pytensor.compile import SharedVariable
-from pytensor.compile.io import In
-from pytensor.compile.mode import get_mode
-from pytensor.graph.basic import Constant, Variable
-from pytensor.graph.replace import clone_replace
+from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors, io_toposort
-from pytensor.graph.utils import MissingInputError
-from pytensor.tensor.type import DenseTensorType
 
-from ..ops import AllReduce, is_reduced
-from ..reduce_ops import OPS, REDUCE_OPS, OutputOp, ReduceOp, check_dtype, check_op
-from ..user_frames import callers_level
-from .domain import Replicated, Value
-from .drift import complaint, drifting
-from .proof import Finding, examine, prove, reductions, say, warn_or_raise
-from .rules.base import name
+from ..ops import COLLECTIVES
+from ..reduce_ops import OutputOp
+from .domain import Value
+from .placement.whole import CallVariables
+from .proof import Finding
 
 
 @dataclass
@@ -57,6 +45,20 @@ class FunctionSpec:
     """Of products of float32; None for what JAX is set to."""
     pad: bool = False
     """Whether calls of fewer rows are padded, where that keeps their numbers."""
+    plain_outputs: list[Variable] = field(default_factory=list)
+    """The outputs as the user wrote them, without what was placed in between."""
+    plain_updates: list[tuple[SharedVariable, Variable]] = field(default_factory=list)
+    """Likewise."""
+    call: CallVariables = field(default_factory=CallVariables.new)
+    """What parts take that a rank is told of a call besides its arguments."""
+    made_whole: list[SharedVariable] = field(default_factory=list)
+    """What is updated by values of all rows, where those of a rank's were written."""
+    call_variables: list[Variable] = field(default_factory=list)
+    """Those of them that there are."""
+    refused: str | None = None
+    """Why several ranks cannot compute what the serial run does, if they cannot."""
+    asserted: dict[Variable, Value] = field(default_factory=dict)
+    """What is known of placed values, and no rule can tell."""
 
     @property
     def row_inputs(self) -> list[Variable]:
@@ -66,7 +68,16 @@ class FunctionSpec:
     @property
     def all_inputs(self) -> list[Variable]:
         """Everything that a compiled function is called with, in order."""
-        return [*self.inputs, *self.bcast_inputs, *self.stand_ins]
+        return [
+            *self.inputs,
+            *self.bcast_inputs,
+            *self.stand_ins,
+            *self.call_variables,
+        ]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what only the master runs, alone: that would go to all ranks."""
+        return self.__dict__ | {"plain_outputs": [], "plain_updates": []}
 
     def shared_variables(self) -> list[SharedVariable]:
         """Return every shared variable that the function reads or writes."""
@@ -85,385 +96,8 @@ class FunctionSpec:
         """
         found = set(self.row_inputs)
         for node in io_toposort([], list(graph)):
-            if not isinstance(node.op, AllReduce) and not found.isdisjoint(node.inputs):
+            if not isinstance(node.op, COLLECTIVES) and not found.isdisjoint(
+                node.inputs
+            ):
                 found.update(node.outputs)
         return found
-
-
-def make_spec(
-    inputs: Sequence[Variable],
-    outputs: Any,
-    bcast_inputs: Sequence[Variable] | None,
-    updates: Any,
-    givens: Any,
-    sliceable_shareds: Sequence[SharedVariable] | None,
-    mode: Any,
-    name: str | None,
-    options: dict[str, Any],
-    strict: bool = False,
-    precision: str | None = None,
-    pad: bool = False,
-) -> FunctionSpec:
-    """Check the arguments of `synk.function`; see there.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is not what it should be.
-    SplitError
-        With `strict`, for what is not shown to be the serial result.
-    """
-    unknown = options.keys() - inspect.signature(pytensor.function).parameters.keys()
-    if unknown:
-        raise TypeError(f"synk.function has no argument {', '.join(sorted(unknown))!r}")
-    inputs = _check_inputs(inputs, "inputs")
-    bcast_inputs = _check_inputs(
-        [] if bcast_inputs is None else bcast_inputs, "bcast_inputs"
-    )
-    get_mode(mode)  # raises for one that there is not
-    if not isinstance(pad, bool):
-        raise TypeError(f"pad must be True or False, got {pad!r}")
-    _check_distinct([*inputs, *bcast_inputs])
-    for var in inputs:
-        _check_rows(var, "input")
-    output_list, output_ops, returns = _split_outputs(outputs)
-    update_list, update_ops = _split_updates(updates)
-    computed = _roots_for([*inputs, *bcast_inputs])
-    inputs = [computed.get(var, var) for var in inputs]
-    bcast_inputs = [computed.get(var, var) for var in bcast_inputs]
-    output_list, update_list = _complete(
-        output_list,
-        update_list,
-        _check_givens(givens, computed) | computed,
-        options.pop("no_default_updates", None),
-    )
-    update_ops += [None] * (len(update_list) - len(update_ops))
-    sliceable = _check_sliceable(sliceable_shareds or [])
-    stand_ins = [var.type(name=var.name) for var in sliceable]
-    output_list, update_list = _substitute(
-        output_list, update_list, dict(zip(sliceable, stand_ins, strict=True))
-    )
-    spec = FunctionSpec(
-        inputs,
-        bcast_inputs,
-        output_list,
-        output_ops,
-        update_list,
-        update_ops,
-        sliceable,
-        stand_ins,
-        returns,
-        mode=mode,
-        name=name,
-        options=options,
-        precision=precision,
-        pad=pad,
-    )
-    _check_roots(spec)
-    _check_used(spec)
-    _settle_ops(spec, strict)
-    _reduce_along(spec)
-    return spec
-
-
-UNNAMED: Any = "unnamed"
-"""Stands for an op until `_settle_ops`: None is an op of its own."""
-
-
-def _check_inputs(variables: Sequence[Variable], what: str) -> list[Variable]:
-    if not isinstance(variables, (list, tuple)):
-        raise TypeError(f"{what} must be a list of variables, got {variables!r}")
-    for var in variables:
-        if isinstance(var, In):
-            raise TypeError(f"{what}: pass the variable itself in place of {var}")
-        if isinstance(var, SharedVariable):
-            raise TypeError(
-                f"{what}: {var} is a shared variable, which needs no passing;"
-                " see sliceable_shareds to use some of its rows"
-            )
-        if not isinstance(var, Variable) or not isinstance(var.type, DenseTensorType):
-            raise TypeError(f"{what} must be tensor variables, got {var!r}")
-    return list(variables)
-
-
-def _check_distinct(variables: list[Variable]) -> None:
-    seen = set()
-    for var in variables:
-        if var in seen:
-            raise ValueError(f"input {var} is given twice")
-        seen.add(var)
-
-
-def _check_rows(var: Variable, what: str) -> None:
-    if var.type.ndim == 0:
-        raise ValueError(
-            f"{what} {var} has no dimensions to scatter along; is it for bcast_inputs?"
-        )
-    if var.type.shape[0] is not None:
-        raise ValueError(
-            f"{what} {var} has a fixed first dimension of {var.type.shape[0]}, so its"
-            " rows cannot be split between ranks; make it with shape=(None, ...)"
-        )
-
-
-def _check_sliceable(variables: Sequence[SharedVariable]) -> list[SharedVariable]:
-    for var in variables:
-        if not isinstance(var, SharedVariable) or not isinstance(
-            var.type, DenseTensorType
-        ):
-            raise TypeError(
-                f"sliceable_shareds must be shared tensor variables, got {var!r}"
-            )
-        _check_rows(var, "sliceable shared variable")
-    _check_distinct(list(variables))
-    return list(variables)
-
-
-def _split_outputs(outputs: Any) -> tuple[list[Variable], list[OutputOp], str]:
-    if outputs is None:
-        return [], [], "none"
-    if isinstance(outputs, tuple) and all(
-        isinstance(output, (Variable, tuple)) for output in outputs
-    ):
-        outputs = list(outputs)  # not a variable and its op
-    returns = "list" if isinstance(outputs, list) else "one"
-    pairs = outputs if returns == "list" else [outputs]
-    variables: list[Variable] = []
-    ops: list[Any] = []  # or `UNNAMED`
-    for pair in pairs:
-        op: Any
-        var, op = (
-            pair if isinstance(pair, tuple) and len(pair) == 2 else (pair, UNNAMED)
-        )
-        if not isinstance(var, Variable):
-            raise TypeError(
-                "outputs must be variables, (variable, op) pairs or a list of these,"
-                f" got {pair!r}"
-            )
-        if op != UNNAMED:
-            check_op(op, OPS, f"output {var}")
-            if op is not None:
-                _check_tensor(var, op)
-        variables.append(var)
-        ops.append(op)
-    return variables, ops, returns
-
-
-def _check_tensor(var: Variable, op: ReduceOp) -> None:
-    if not isinstance(var.type, DenseTensorType):
-        raise TypeError(f"output {var} is a {var.type}: it cannot be reduced by {op!r}")
-    check_dtype(op, var.type.numpy_dtype, f"output {var}")
-
-
-def _split_updates(updates: Any) -> tuple[list, list[OutputOp]]:
-    if updates is None:
-        return [], []
-    triples: Iterable = updates.items() if hasattr(updates, "items") else updates
-    if isinstance(updates, Variable):
-        raise TypeError(f"updates must be a dict or a list of pairs, got {updates}")
-    pairs: list[tuple[SharedVariable, Variable]] = []
-    ops: list[Any] = []  # or `UNNAMED`
-    for triple in triples:
-        if not isinstance(triple, (tuple, list)):
-            raise TypeError(f"an update is a tuple, got {triple!r}")
-        if len(triple) not in (2, 3):
-            raise ValueError(
-                f"an update is (shared, new) or (shared, new, op), got {triple}"
-            )
-        var, new, *rest = triple
-        if not isinstance(var, SharedVariable):
-            raise TypeError(f"only shared variables can be updated, got {var!r}")
-        if any(var is other for other, _ in pairs):
-            raise ValueError(f"shared variable {var} has two updates")
-        op: Any = rest[0] if rest else UNNAMED
-        if op != UNNAMED:
-            check_op(op, (*REDUCE_OPS, None), f"update of {var}")
-            if isinstance(var.type, DenseTensorType):
-                check_dtype(op, var.type.numpy_dtype, f"update of {var}")
-        pairs.append((var, var.type.filter_variable(new, allow_convert=True)))
-        ops.append(op)
-    return pairs, ops
-
-
-def _roots_for(inputs: list[Variable]) -> dict[Variable, Variable]:
-    """Return what takes the place of inputs that are computed from other variables.
-
-    As in PyTensor, a value that is passed for such a variable cuts off what is above.
-    """
-    return {var: var.type(name=var.name) for var in inputs if var.owner is not None}
-
-
-def _check_givens(
-    givens: Any, computed: dict[Variable, Variable]
-) -> dict[Variable, Variable]:
-    checked = {old: _fit(old, new) for old, new in dict(givens or {}).items()}
-    # Replacements are not searched for what is to be replaced itself.
-    return dict(
-        zip(checked, clone_replace(list(checked.values()), computed), strict=True)
-    )
-
-
-def _fit(old: Variable, new: Any) -> Variable:
-    """Return what is given for a variable in its type; what loses nothing is cast."""
-    mine, theirs = old.type, getattr(new, "type", None)
-    if (
-        isinstance(mine, DenseTensorType)
-        and isinstance(theirs, DenseTensorType)
-        and np.can_cast(theirs.numpy_dtype, mine.numpy_dtype, "safe")
-    ):
-        new = pt.cast(new, mine.dtype)
-    return mine.filter_variable(new, allow_convert=True)
-
-
-def _substitute(
-    outputs: list, updates: list, replace: dict[Variable, Variable]
-) -> tuple[list, list]:
-    """Replace variables in all expressions at once, so that they stay one graph."""
-    if not replace:
-        return outputs, updates
-    expressions = [*outputs, *(new for _, new in updates)]
-    replaced = clone_replace(expressions, replace)
-    outputs, news = replaced[: len(outputs)], replaced[len(outputs) :]
-    return outputs, [(var, new) for (var, _), new in zip(updates, news, strict=True)]
-
-
-def _complete(
-    outputs: list, updates: list, givens: dict[Variable, Variable], excluded: Any
-) -> tuple[list, list]:
-    """Substitute givens, and add the updates that shared variables bring along.
-
-    Random streams bring such updates, and PyTensor makes them for the variables that
-    the graph has *after* the substitution. All expressions are substituted at once, as
-    often as an update brings in new variables: a draw and the next state of its stream
-    are outputs of one node.
-    """
-    skip = {var for var, _ in updates} | set(
-        excluded or () if excluded is not True else ()
-    )
-    defaults: list[tuple[SharedVariable, Variable]] = []
-    while True:
-        new_outputs, new_updates = _substitute(outputs, [*updates, *defaults], givens)
-        graph = ancestors([*new_outputs, *(new for _, new in new_updates)])
-        found = [
-            (var, var.default_update)
-            for var in dict.fromkeys(graph)
-            if isinstance(var, SharedVariable)
-            and var not in skip
-            and var.default_update is not None
-        ]
-        if excluded is True or not found:
-            return new_outputs, new_updates
-        defaults += found
-        skip.update(var for var, _ in found)
-
-
-def _check_roots(spec: FunctionSpec) -> None:
-    """Raise for an input that was forgotten, as PyTensor does when it compiles."""
-    given = set(spec.all_inputs)
-    for var in ancestors([*spec.outputs, *(new for _, new in spec.updates)]):
-        is_root = var.owner is None and not isinstance(var, (Constant, SharedVariable))
-        if is_root and var not in given:
-            raise MissingInputError(
-                f"the graph needs a value for {var}, which is not among inputs,"
-                " bcast_inputs and givens",
-                variable=var,
-            )
-
-
-def _check_used(spec: FunctionSpec) -> None:
-    """Do at once what PyTensor would do at compilation, the first call for us."""
-    action = spec.options.pop("on_unused_input", None) or config.on_unused_input
-    if action == "ignore":
-        return
-    used = set(ancestors([*spec.outputs, *(new for _, new in spec.updates)]))
-    for var in spec.all_inputs:
-        if var in used:
-            continue
-        text = (
-            f"synk.function was given {var}, which no output and no update uses;"
-            " pass on_unused_input='ignore' if that is meant"
-        )
-        if action == "raise":
-            from pytensor.compile import UnusedInputError
-
-            raise UnusedInputError(text)
-        import warnings
-
-        warnings.warn(text, stacklevel=callers_level())
-
-
-def _settle_ops(spec: FunctionSpec, strict: bool) -> None:
-    """Choose the ops that the user did not name."""
-    graph = [*spec.outputs, *(new for _, new in spec.updates)]
-    values = examine(spec.inputs, spec.stand_ins, graph)
-    of_rows = spec.row_values(graph)
-    for i, (var, op) in enumerate(zip(spec.outputs, spec.output_ops, strict=True)):
-        finding = prove(
-            f"output {i} ({name(var)})",
-            var,
-            values[var] if var in of_rows else Replicated(),
-            "avg" if op == UNNAMED else op,
-            named=op != UNNAMED,
-        )
-        if not finding.agrees and not finding.named:
-            _check_tensor(var, "avg")
-        spec.output_ops[i] = finding.op
-        spec.findings.append(finding)
-    for i, (_, new) in enumerate(spec.updates):
-        if spec.update_ops[i] == UNNAMED:
-            spec.update_ops[i] = _slices_op(
-                new, values[new] if new in of_rows else None
-            )
-    weak = [found for found in spec.findings if not found.agrees and not found.named]
-    warn_or_raise(weak, strict, _NAME_IT)
-    unnamed = zip(spec.outputs, spec.findings, strict=True)
-    shown = [var for var, found in unnamed if found.agrees and not found.named]
-    for shared in drifting(shown, spec.updates, of_rows):
-        say(complaint(shared, dict(spec.updates)[shared]), strict)
-    reduced = reductions(graph, values)
-    weak = [
-        found
-        for of_gradient, found in reduced
-        if not found.agrees and (of_gradient or strict)
-    ]
-    warn_or_raise(weak, strict, _REDUCE_IT)
-
-
-_NAME_IT = (
-    "If that is meant, name the op: (variable, op). If a statistic over the rows is in"
-    " the way, put synk.ops.all_reduce around it."
-)
-
-_REDUCE_IT = (
-    "A gradient wants op='avg' if the cost is a mean over the rows, 'sum' if it is a"
-    " sum. Statistics over the rows want synk.ops.all_reduce around them. If all is as"
-    " it is meant, synk.ops.all_reduce(pytensor.grad(...)) is believed."
-)
-
-
-def _slices_op(new: Variable, value: Value | None) -> OutputOp:
-    """Choose how the slices' values of an update are combined."""
-    numeric = isinstance(new.type, DenseTensorType)
-    if value is None or not numeric:
-        return None
-    finding = prove("", new, value, "avg", named=False)
-    if finding.agrees and finding.op != "gather":
-        return finding.op
-    return "avg" if new.type.dtype != "bool" else None
-
-
-def _reduce_along(spec: FunctionSpec) -> None:
-    """Have losses and the like reduced with the gradients, if the graph reduces any."""
-    spec.wire_ops = list(spec.output_ops)
-    graph = ancestors([*spec.outputs, *(new for _, new in spec.updates)])
-    if not any(is_reduced(var) for var in graph):
-        return
-    for i, (var, op) in enumerate(zip(spec.outputs, spec.output_ops, strict=True)):
-        is_scalar = isinstance(var.type, DenseTensorType) and var.type.ndim == 0
-        if (
-            op in ("avg", "sum")
-            and is_scalar
-            and var.type.dtype in ("float32", "float64")
-        ):
-            spec.outputs[i] = AllReduce(op).make_node(var).outputs[0]
-            spec.wire_ops[i] = None

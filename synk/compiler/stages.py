@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Literal
 
 from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Variable
@@ -29,7 +30,7 @@ from pytensor.graph.traversal import io_toposort
 from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.type import DenseTensorType
 
-from ..ops import AllReduce, is_reduced
+from ..ops import COLLECTIVES, is_reduced
 from ..reduce_ops import ReduceOp
 from ..times.timing import COMMON, COMPUTE
 from .spec import FunctionSpec
@@ -45,14 +46,14 @@ class Part:
         What it computes for others: a user's outputs, values to reduce or to forward.
     receives : list of Variable
         What it takes from other parts, and reduced values.
-    updates : list of int
-        Positions of the function's updates that it makes.
+    updates : list of (SharedVariable, Variable)
+        Those of the function that it makes.
     reads : set of SharedVariable
     """
 
     wants: list[Variable] = field(default_factory=list)
     receives: list[Variable] = field(default_factory=list)
-    updates: list[int] = field(default_factory=list)
+    updates: list[tuple[SharedVariable, Variable]] = field(default_factory=list)
     reads: set[SharedVariable] = field(default_factory=set)
 
     def __bool__(self) -> bool:
@@ -75,8 +76,8 @@ class Stage:
         return [var.owner.inputs[0] for var in self.reduced]
 
     @property
-    def ops(self) -> list[ReduceOp]:
-        """The ops of the all-reduces."""
+    def ops(self) -> list[ReduceOp | Literal["gather"]]:
+        """How they are combined: an op, or "gather"."""
         return [var.owner.op.op for var in self.reduced]
 
 
@@ -124,8 +125,8 @@ def uncut(spec: FunctionSpec, subset: Iterable[int]) -> Cut:
     step of plain gradient descent to a parameter within the product that is the
     gradient, for one.
     """
-    outputs = [spec.outputs[i] for i in subset]
-    merged = Part(list(dict.fromkeys(outputs)), updates=list(range(len(spec.updates))))
+    outputs = [spec.plain_outputs[i] for i in subset]
+    merged = Part(list(dict.fromkeys(outputs)), updates=list(spec.plain_updates))
     return Cut([Stage(Part(), Part(), merged, [], COMPUTE)], outputs, [], set())
 
 
@@ -149,15 +150,15 @@ class _Cutter:
         """Find the level of a node's outputs, and whether they are free."""
         _refuse_inner(node)
         level = max((self.level.get(var, 0) for var in node.inputs), default=0)
-        if isinstance(node.op, AllReduce):
+        if isinstance(node.op, COLLECTIVES):
             level += 1
             self.reduced.append(node.outputs[0])
-        free = (node.op.view_map or isinstance(node.op, (Shape, Shape_i))) and all(
+        free = _costs_nothing(node) and all(
             var.owner is None or var in self.free for var in node.inputs
         )
         for var in node.outputs:
             self.level[var] = level
-            if free and not isinstance(node.op, AllReduce):
+            if free and not isinstance(node.op, COLLECTIVES):
                 self.free.add(var)
 
     def cut(self) -> Cut:
@@ -243,8 +244,8 @@ class _Cutter:
                 deferred.append(i)
                 continue
             owner = stage.rows if on_rows else stage.common
-            owner.updates.append(i)
-            stage.merged.updates.append(i)
+            owner.updates.append((shared, new))
+            stage.merged.updates.append((shared, new))
         self._drop_mere_updates(stages, deferred)
         return deferred
 
@@ -255,10 +256,21 @@ class _Cutter:
         kept.update(red.owner.inputs[0] for red in self.reduced)
         for stage in stages:
             for part in (stage.common, stage.rows, stage.merged):
-                made = {self.news[i] for i in part.updates}
+                made = {new for _, new in part.updates}
                 part.wants = [
                     var for var in part.wants if var in kept or var not in made
                 ]
+
+
+def _costs_nothing(node) -> bool:
+    """Tell whether a node is a view, a shape, or computes with numbers of elements."""
+    if node.op.view_map or isinstance(node.op, (Shape, Shape_i)):
+        return True
+    types = [var.type for var in (*node.inputs, *node.outputs)]
+    return all(getattr(of, "ndim", 1) == 0 and of.dtype in _COUNTS for of in types)
+
+
+_COUNTS = ("int64", "int32")
 
 
 def _refuse_inner(node) -> None:
@@ -267,7 +279,7 @@ def _refuse_inner(node) -> None:
         return
     for inner in node.op.fgraph.apply_nodes:
         _refuse_inner(inner)
-        if isinstance(inner.op, AllReduce):
+        if isinstance(inner.op, COLLECTIVES):
             raise ValueError(
                 f"all_reduce inside of {node.op}: the ranks would have to wait for one"
                 " another within a compiled graph; reduce before or after it"

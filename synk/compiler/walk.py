@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import io_toposort
+from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.random.type import RandomType
 
 from ..user_frames import made_in
-from .domain import Partial, Refused, Sharded, Unknown, Value, describe
+from .domain import Partial, Refused, Replicated, Sharded, Unknown, Value, describe
 from .lengths import remembered
 from .rules.base import is_short, is_tolerant, literal, name, op_name, rule_for
 
 
 def infer(
-    graph: Sequence[Variable], known: Mapping[Variable, Value]
+    graph: Sequence[Variable],
+    known: Mapping[Variable, Value],
+    asserted: Mapping[Variable, Value] = MappingProxyType({}),
 ) -> dict[Variable, Value]:
     """Return what every variable of a graph is.
 
@@ -25,27 +30,37 @@ def infer(
     known : mapping from Variable to Value
         What some variables are; those that nothing computes are otherwise the same on
         every rank.
+    asserted : mapping from Variable to Value, optional
+        What is to be taken for true, whatever the rules say.
     """
     with remembered():
-        return _infer(graph, known)
+        return _infer(graph, known, asserted)
 
 
 def _infer(
-    graph: Sequence[Variable], known: Mapping[Variable, Value]
+    graph: Sequence[Variable],
+    known: Mapping[Variable, Value],
+    asserted: Mapping[Variable, Value],
 ) -> dict[Variable, Value]:
     values = dict(known)
     for node in io_toposort([var for var in known if var.owner], list(graph)):
         for var in node.inputs:
             if var not in values:
                 values[var] = literal(var)
-        outputs = _apply(node, [values[var] for var in node.inputs])
+        outputs = apply_rule(node, [values[var] for var in node.inputs])
         for var, value in zip(node.outputs, outputs, strict=True):
             if var not in known:
-                values[var] = _check(var, value)
+                values[var] = asserted.get(var, value)
     for var in graph:
         if var not in values:
             values[var] = literal(var)
     return values
+
+
+def apply_rule(node: Apply, values: list[Value]) -> list[Value]:
+    """Return what the outputs of a node are, by what its inputs are."""
+    found = _apply(node, values)
+    return [_check(*pair) for pair in zip(node.outputs, found, strict=True)]
 
 
 def _apply(node: Apply, values: list[Value]) -> Sequence[Value]:
@@ -57,6 +72,8 @@ def _apply(node: Apply, values: list[Value]) -> Sequence[Value]:
     try:
         found = function(node, values)
     except Refused as refused:
+        if _is_of_replicated(node, values):
+            return [Replicated()] * len(node.outputs)
         found = _unknown(node.outputs[0], str(refused))
     except Exception as error:
         # An Op of a version of PyTensor that a rule was not written for. The function
@@ -65,6 +82,15 @@ def _apply(node: Apply, values: list[Value]) -> Sequence[Value]:
     if isinstance(found, list):
         return found
     return [found] * len(node.outputs)
+
+
+def _is_of_replicated(node: Apply, values: list[Value]) -> bool:
+    """Tell whether a node computes the same from the same, whatever its Op is."""
+    if any(isinstance(var.type, RandomType) for var in node.inputs):
+        return False
+    return all(
+        isinstance(value, Replicated) and not value.power for value in values
+    ) and not isinstance(node.op, RandomVariable)
 
 
 def _check(var: Variable, value: Value) -> Value:

@@ -8,7 +8,7 @@ that it is the value of.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from pytensor.graph.basic import Variable
@@ -29,7 +29,7 @@ class Reducer(Protocol):
         key: tuple,
         values: list[np.ndarray] | None,
         ops: list[ReduceOp],
-        weights: Sequence[float],
+        weights: Sequence[int],
         times: Times,
     ) -> list[np.ndarray]:
         """Combine the ranks' values; a rank without rows has None."""
@@ -45,8 +45,9 @@ class Call:
         subset: Subset,
         constants: Sequence[np.ndarray],
         reducer: Reducer,
-        weights: Sequence[float],
+        weights: Sequence[int],
         times: Times,
+        rank: int = 0,
     ) -> None:
         self.programs = programs
         self.spec: FunctionSpec = programs.spec
@@ -58,6 +59,7 @@ class Call:
         self._constants = constants
         self._reducer = reducer
         self._weights = weights
+        self._rank = rank
         self.times = times
         self.values: dict[Variable, np.ndarray] = {}
         self.padded_size = UNPADDED
@@ -74,9 +76,30 @@ class Call:
         received = [self.values[var] for var in piece.receives]
         program = self.programs.program(piece, padded)
         if padded:
-            given = [*self.rows[:n], *self._constants, *self.rows[n:]]
+            given = [*self.rows[:n], *self._constants, *self.rows[n:], *self._told()]
             return program(self.padded_size, given, received)
-        return program(*self.rows[:n], *self._constants, *self.rows[n:], *received)
+        return program(
+            *self.rows[:n],
+            *self._constants,
+            *self.rows[n:],
+            *self._told(),
+            *received,
+        )
+
+    def _told(self) -> list[np.ndarray]:
+        """Return what parts take that the arguments do not tell."""
+        call, total = self.spec.call, sum(self._weights)
+        told = {
+            call.total: np.asarray(total),
+            call.first: np.asarray(self.first_row),
+            call.as_long: np.empty((total, 0), np.int8),
+        }
+        return [told[var] for var in self.spec.call_variables]
+
+    @property
+    def first_row(self) -> int:
+        """How many rows of the call are before those that are computed on now."""
+        return sum(self._weights[: self._rank])
 
     def reduce(self, stage: Stage, level: int) -> None:
         """Combine what the stage computed with the other ranks' values."""
@@ -85,13 +108,35 @@ class Call:
         self.times.spent(COMMON if self.is_idle else stage.phase, level)
         given = None
         if not self.is_idle:
-            given = [self.value("reduce", var) for var in stage.contributed]
+            pairs = zip(stage.contributed, stage.ops, strict=True)
+            given = [self._given(*pair) for pair in pairs]
         key = (self.programs.number, self.kind == "slice", self.subset, level)
-        results = self._reducer.reduce(key, given, stage.ops, self._weights, self.times)
+        ops = [
+            ("max" if var.type.dtype == "bool" else "sum") if op == "gather" else op
+            for var, op in zip(stage.reduced, stage.ops, strict=True)
+        ]
+        results = self._reducer.reduce(key, given, ops, self._weights, self.times)
         self.values.update(zip(stage.reduced, results, strict=True))
         if self.times.is_fresh:
             for var, result in zip(stage.reduced, results, strict=True):
                 self.programs.shapes[var] = result.shape
+
+    def _given(self, var: Variable, op: ReduceOp | Literal["gather"]) -> np.ndarray:
+        """Return what this rank gives to a reduction.
+
+        Rows are gathered as a sum: every rank's are in their place among zeros.
+        """
+        value = self.value("reduce", var)
+        if op != "gather":
+            return value
+        rows = np.asarray(self.real(var, value))
+        mine, total = self._weights[self._rank], sum(self._weights)
+        if not total:
+            return rows  # of which there are none
+        first, each = sum(self._weights[: self._rank]), len(rows) // mine
+        out = np.zeros((each * total, *rows.shape[1:]), rows.dtype)
+        out[each * first : each * first + len(rows)] = rows
+        return out
 
     def value(self, role: str, var: Variable) -> np.ndarray:
         """Return a value of this call: to "reduce", for an "output" or an "update"."""

@@ -60,6 +60,7 @@ class Programs:
         self.label = f"function {spec.name!r}" if spec.name else "a function"
         self.row_updates: list[int] = []
         self.other_updates: list[int] = []
+        self.whole_updates: list[int] = []
         self.notice: Notice | None = None  # the master's has one
         self.times = Times(spec.name or f"function {number}")
         self.shapes: dict[Variable, tuple[int, ...]] = {}
@@ -87,6 +88,11 @@ class Programs:
         ]
         self.row_updates = [number for number, new in pairs if new in on_rows]
         self.other_updates = [number for number, new in pairs if new not in on_rows]
+        self.whole_updates = [
+            number
+            for number, (shared, _) in zip(numbers, self.spec.updates, strict=True)
+            if shared in self.spec.made_whole
+        ]
 
     def cut(self, kind: CallKind, subset: Subset) -> Cut:
         """Return the stages for one kind of call."""
@@ -138,15 +144,14 @@ class Programs:
         return program
 
     def _compile(self, piece: Part) -> Callable:
-        spec = self.spec
         stand_ins = {var: var.type(name=var.name) for var in piece.receives}
         known: dict[Variable, Variable] = {}
         if self.engine.NEEDS_SIZES:
             known = sizes_from_inputs(piece.receives)
-        news = [spec.updates[i][1] for i in piece.updates]
+        news = [new for _, new in piece.updates]
         graphs = clone_replace([*piece.wants, *news], {**stand_ins, **known})
         n = len(piece.wants)
-        targets = [spec.updates[i][0] for i in piece.updates]
+        targets = [shared for shared, _ in piece.updates]
         return self._compiled_graph(
             list(stand_ins.values()),
             graphs[:n],
@@ -155,7 +160,7 @@ class Programs:
 
     def _compile_padded(self, piece: Part) -> PaddedProgram:
         assert self.padding is not None
-        news = [self.spec.updates[i] for i in piece.updates]
+        news = piece.updates
         known = sizes_from_inputs(piece.receives)
         made = self.padding.rewritten(piece, known, [new for _, new in news])
         outputs, updates, stores = made.graph[: len(piece.wants)], [], []

@@ -22,10 +22,11 @@ def run(
     selections: Sequence[Selection],
     constants: Sequence[np.ndarray],
     reducer: Reducer,
-    weights: Sequence[float],
+    weights: Sequence[int],
     taken: list[np.ndarray] | None = None,
     times: Times = UNCOUNTED,
     padded_size: PaddedSize = UNPADDED,
+    rank: int = 0,
 ) -> list[np.ndarray]:
     """Compute outputs and make updates, in one go or in slices.
 
@@ -49,14 +50,16 @@ def run(
         Where to count the time that it takes.
     padded_size : PaddedSize, optional
         If the selections are padded. Slices are padded here.
+    rank : int
+        Whose share it is.
     """
     if num_slices > 1:
         sliced = SlicedCall(
-            programs, "slice", subset, constants, reducer, weights, times
+            programs, "slice", subset, constants, reducer, weights, times, rank
         )
         return sliced.run(num_slices, sources, selections)
     kind = kind_of_call(num_slices, len(weights))
-    call = Call(programs, kind, subset, constants, reducer, weights, times)
+    call = Call(programs, kind, subset, constants, reducer, weights, times, rank)
     call.padded_size = padded_size
     call.rows = programs.take(sources, selections) if taken is None else taken
     if sources:
@@ -72,7 +75,7 @@ def idle(
     subset: Subset,
     constants: Sequence[np.ndarray],
     reducer: Reducer,
-    weights: Sequence[float],
+    weights: Sequence[int],
     times: Times,
 ) -> None:
     """Take part in a call without rows."""

@@ -44,6 +44,9 @@ class SlicedCall(Call):
             ]
             for i in present
         ]
+        before = np.cumsum([0, *(sizes[i][0] for i in present)])
+        self._rows_before = [int(rows) for rows in before[:-1]]
+        self._before = 0
         self._forwarded: list[dict] = [{} for _ in present]  # by slice
         self._totals: dict[tuple[str, Variable], Any] = {}
         for level, stage in enumerate(self.cut.stages):
@@ -62,9 +65,10 @@ class SlicedCall(Call):
     ) -> None:
         totals = {role: _Total(op) for role, op in self._roles(stage).items()}
         common = self.values
-        for forwarded, piece, share in zip(
-            self._forwarded, self._pieces, self._shares, strict=True
+        for forwarded, piece, share, before in zip(
+            self._forwarded, self._pieces, self._shares, self._rows_before, strict=True
         ):
+            self._before = before
             piece, self.padded_size = self.programs.padded(piece)
             self.rows = self.programs.take(sources, piece)
             self.times.spent(ROWS)
@@ -74,9 +78,14 @@ class SlicedCall(Call):
             for (_, var), total in totals.items():
                 total.add(self.real(var, forwarded[var]), share)
             self.times.spent(COMPUTE, level)
-        self.values, self.padded_size = common, UNPADDED
+        self.values, self.padded_size, self._before = common, UNPADDED, 0
         for (role, var), total in totals.items():
             self._totals[role, var] = total.result(is_output=role == "output")
+
+    @property
+    def first_row(self) -> int:
+        """How many rows of the call are before those of the present slice."""
+        return super().first_row + self._before
 
     def value(self, role: str, var: Variable) -> np.ndarray:
         """Return a value, accumulated over the slices where it was."""

@@ -30,6 +30,7 @@ class Registry:
         self.functions: dict[int, Programs] = {}
         self._first: dict[int, int] = {}
         self._rows: dict[int, int] = {}
+        self._whole: dict[int, str] = {}
 
     def share(self, number: int, first: int) -> None:
         """Remember that a variable shares its value with one that was there before."""
@@ -42,13 +43,24 @@ class Registry:
     def forget_rows(self, number: int) -> None:
         """Forget it: the variable has another value."""
         self._rows.pop(self._first.get(number, number), None)
+        self._whole.pop(self._first.get(number, number), None)
+
+    def made_whole_by(self, number: int) -> str | None:
+        """Return what has given a variable the value of all ranks' rows, if that did.
+
+        That is a function whose update was written for a rank's rows: it is reduced.
+        """
+        return self._whole.get(self._first.get(number, number))
 
     def note_rows(self, programs: Programs, rows: int) -> None:
         """Remember from how many rows a function's updates come; see `all_reduce`."""
         for number in programs.other_updates:
             self.forget_rows(number)
         for number in programs.row_updates:
+            self.forget_rows(number)
             self._rows[self._first.get(number, number)] = rows
+        for number in programs.whole_updates:
+            self._whole[self._first.get(number, number)] = programs.label
 
     def forget_function(self, number: int) -> None:
         """Drop a function that the master no longer has."""
@@ -59,6 +71,7 @@ class Registry:
         self.variables.pop(number, None)
         self._first.pop(number, None)
         self._rows.pop(number, None)
+        self._whole.pop(number, None)
 
 
 class Blueprint:

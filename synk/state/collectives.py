@@ -17,6 +17,7 @@ from pytensor.tensor.type import DenseTensorType
 
 from ..also_named import also_named
 from ..engines import host
+from ..errors import SplitError
 from ..memory.partition import part
 from ..ranks.context import RankContext
 from ..ranks.homes import NewHome
@@ -243,6 +244,9 @@ def all_reduce(vars: Vars, op: ReduceOp = "avg") -> None:
     ------
     ShapeMismatch
         If shapes differ between ranks; it says which rank has which.
+    SplitError
+        With "sum" and "prod", of what a function's update has made the value of all
+        rows on every rank.
     StateError
         If not forked.
     TypeError, ValueError
@@ -252,6 +256,7 @@ def all_reduce(vars: Vars, op: ReduceOp = "avg") -> None:
     check_reduction("all_reduce", variables, op)
     if SESSION.size > 1:
         numbers = master_replicate_variables(variables)
+        _check_parts("all_reduce", numbers, variables, op)
         if devices.lie_on_devices(variables):
             devices.master_reduce(numbers, op, to_all=True)
         else:
@@ -290,6 +295,7 @@ def reduce(vars: Vars, op: ReduceOp = "avg", in_place: bool = True) -> Any:
     if SESSION.size == 1:
         return as_given(vars, [copy_value(host.get_value(var)) for var in variables])
     numbers = master_replicate_variables(variables)
+    _check_parts("reduce", numbers, variables, op)
     if devices.lie_on_devices(variables):
         found = devices.master_reduce(numbers, op, to_all=False, in_place=in_place)
         return as_given(vars, [np.array(value) for value in found])
@@ -301,6 +307,23 @@ def reduce(vars: Vars, op: ReduceOp = "avg", in_place: bool = True) -> Any:
         for var, value in zip(variables, kept, strict=True):
             host.get_value(var)[...] = value
     return as_given(vars, results)
+
+
+def _check_parts(
+    what: str, numbers: list[int], variables: list[SharedVariable], op: ReduceOp
+) -> None:
+    """Raise where every rank has the value of all rows, and ranks would count it."""
+    if op not in ("sum", "prod"):
+        return
+    for number, var in zip(numbers, variables, strict=True):
+        function = SESSION.context.registry.made_whole_by(number)
+        if function is not None:
+            raise SplitError(
+                f"{what} of {var} by {op!r} would count it {SESSION.size} times:"
+                f" {function} has updated it, and stores what all ranks' rows give on"
+                " every rank. Leave the collective out, or make the function with"
+                " local=True, if each rank is to have what its own rows give"
+            )
 
 
 def _master_reduce(

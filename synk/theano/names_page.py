@@ -54,8 +54,8 @@ Theano's names on PyTensor:
 >>> print(f"{{train(np.ones((2, 4)), np.array([0, 1], 'int32')):.6f}}")
 1.098612
 
-To train on every core, the last function is made by :func:`synk.function`, and the
-gradient by :func:`synk.grad`; nothing else changes.
+To train on every core, the last function is made by :func:`synk.function`; nothing else
+changes.
 
 A Theano that is installed comes first. ``SYNK_THEANO=0`` in the environment leaves
 ``import theano`` alone. ``THEANO_FLAGS`` is read where PyTensor has the option;
@@ -66,10 +66,10 @@ What PyTensor has and Theano never had can be used through ``theano.tensor`` as 
 
 Lasagne 0.1 (``pip install Lasagne``) runs on it unmodified, and so does 0.2.dev1, which
 its users installed from its repository until 2019. ``import synk`` comes before
-``import lasagne``; its update rules take gradients,
-``lasagne.updates.adam(synk.grad(loss, params), params)``. For its batch normalisation
-on ranks see :doc:`nn`. Version 0.1 asks ``pkg_resources`` for its own version, which
-current versions of setuptools do not have: synk answers then, to Lasagne alone.
+``import lasagne``. Its update rules, ``lasagne.updates.adam(loss, params)``, and its
+batch normalisation have the numbers of the serial run on ranks. Version 0.1 asks
+``pkg_resources`` for its own version, which current versions of setuptools do not have:
+synk answers then, to Lasagne alone.
 
 What is different from Theano 1.0:
 

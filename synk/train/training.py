@@ -32,10 +32,10 @@ def train_function(
     inputs : list of TensorVariable
         Scattered, as for :func:`synk.function`.
     loss : scalar variable, (variable, op), or list of which this is the first
-        What a call returns: the loss before the step. It is a mean over the rows or a
-        sum, op ``"avg"`` or ``"sum"``; unless named, the op is found in the graph as
-        that of any output. The other elements of a list are further outputs, in any
-        form that :func:`synk.function` takes.
+        What a call returns: the loss before the step. An op that is named is ``"avg"``
+        or ``"sum"``, of a mean over the rows or a sum; otherwise it is found in the
+        graph as that of any output. The other elements of a list are further outputs,
+        in any form that :func:`synk.function` takes.
     params : shared variable, or list of these
         What the rule moves.
     rule : callable or str

@@ -9,7 +9,7 @@ from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Apply, Variable
 from pytensor.scan.op import Scan
 
-from ...ops import AllReduce
+from ...ops import COLLECTIVES
 from ...user_frames import made_in
 from ..domain import (
     Position,
@@ -30,9 +30,9 @@ from .base import name, op_name, rule
 from .rowscans import over_rows
 
 
-@rule(AllReduce, tolerant=True)
+@rule(*COLLECTIVES, tolerant=True)
 def all_reduce(node: Apply, values: list[Value]) -> Value:
-    """Every rank gets the same, whatever was reduced."""
+    """Every rank gets the same, whatever was combined."""
     return Replicated()
 
 

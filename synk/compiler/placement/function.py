@@ -1,0 +1,166 @@
+"""Placing the reductions of a function: of outputs, and of new values of variables."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytensor import scalar as ps
+from pytensor.compile import SharedVariable
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.rewriting.utils import rewrite_graph
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.type import DenseTensorType
+
+from ..domain import Refused, Sharded, Value
+from ..lengths import remembered, take_as_equal
+from ..proof import ops_of
+from .placer import Placer
+from .whole import CallVariables, Whole
+
+
+@dataclass
+class Placed:
+    """Graphs with the reductions that they need.
+
+    Attributes
+    ----------
+    outputs : list of Variable
+    values : list of Value
+        What the outputs are.
+    updates : list of Variable
+        New values; each is the serial one, where that could be had.
+    call_variables : list of Variable
+        What of `CallVariables` they take, in the order of its fields.
+    call : CallVariables
+    collectives : list of Variable
+        The results of the all-reduces and gathers that were inserted.
+    repeated : list of Apply
+        What every rank computes from all rows, of the user's graph or made of it.
+    asserted : dict of Variable to Value
+        What is known by how it was made, and no rule can tell.
+    """
+
+    outputs: list[Variable]
+    values: list[Value]
+    updates: list[Variable]
+    call: CallVariables
+    call_variables: list[Variable] = field(default_factory=list)
+    collectives: list[Variable] = field(default_factory=list)
+    repeated: list[Apply] = field(default_factory=list)
+    asserted: dict[Variable, Value] = field(default_factory=dict)
+
+
+def place(
+    inputs: Sequence[Variable],
+    stand_ins: Sequence[Variable],
+    outputs: Sequence[Variable],
+    updates: Sequence[tuple[SharedVariable, Variable]],
+) -> Placed:
+    """Place the reductions of a function.
+
+    Parameters
+    ----------
+    inputs, stand_ins : sequence of Variable
+        The scattered inputs, and those that stand in for sliceable shared variables.
+    outputs : sequence of Variable
+    updates : sequence of (SharedVariable, Variable)
+
+    Notes
+    -----
+    What stabilises a graph, as the logarithm of a sum of exponentials, PyTensor sees in
+    one piece only. Where a reduction cuts one, that is done before.
+    """
+    graph = [*outputs, *(new for _, new in updates)]
+    made = _placed(inputs, stand_ins, outputs, updates, graph)
+    if made.collectives and _may_overflow(graph):
+        stable: Any = rewrite_graph(
+            graph,
+            include=("canonicalize", "stabilize"),
+            exclude=("remove_collective",),
+        )
+        made = _placed(inputs, stand_ins, outputs, updates, stable)
+    return made
+
+
+def _placed(
+    inputs: Sequence[Variable],
+    stand_ins: Sequence[Variable],
+    outputs: Sequence[Variable],
+    updates: Sequence[tuple[SharedVariable, Variable]],
+    graph: list[Variable],
+) -> Placed:
+    rows = [*inputs, *stand_ins]
+    known: dict[Variable, Value] = {}
+    for i, var in enumerate(rows):
+        known[var] = Sharded(0, 0, "n" if i < len(inputs) or not i else "?")
+    call = CallVariables.new()
+    with remembered():
+        take_as_equal(inputs)
+        whole = Whole(rows, known, call)
+        placer = Placer(whole)
+        found = placer.place(graph)
+        n = len(outputs)
+        made = [
+            _combinable(var, plain, whole)
+            for var, plain in zip(found[:n], graph[:n], strict=True)
+        ]
+        news = [
+            _serial(shared, new, plain, whole)
+            for (shared, _), new, plain in zip(
+                updates, found[n:], graph[n:], strict=True
+            )
+        ]
+        used = set(ancestors([*made, *news]))
+        return Placed(
+            made,
+            [whole.value(var) for var in made],
+            news,
+            call,
+            [var for var in vars(call).values() if var in used],
+            [var for var in whole.inserted if var in used],
+            [node for node, made in placer.repeated if not used.isdisjoint(made)],
+            whole.asserted,
+        )
+
+
+def _combinable(var: Variable, plain: Variable, whole: Whole) -> Variable:
+    """Return an output in a form that some op combines, if it has one."""
+    value = whole.value(var)
+    if ops_of(value):
+        return var
+    with contextlib.suppress(Refused):
+        if isinstance(value, Sharded) and value.power and not value.axis:
+            var = whole.scaled(var, -value.power)
+            if ops_of(whole.value(var)):
+                return var
+        return whole.gathered(var)
+    with contextlib.suppress(Refused):
+        return whole.of_all_rows(plain)
+    return var
+
+
+def _serial(
+    shared: SharedVariable, new: Variable, plain: Variable, whole: Whole
+) -> Variable:
+    """Return the new value of a variable that the serial run computes, on all ranks."""
+    if not isinstance(shared.type, DenseTensorType):
+        return new
+    for form, var in ((whole.gathered, new), (whole.of_all_rows, plain)):
+        with contextlib.suppress(Refused):
+            made = whole.on_all_ranks(form(var))
+            return shared.type.filter_variable(made, allow_convert=True)
+    return new
+
+
+def _may_overflow(graph: Sequence[Variable]) -> bool:
+    """Tell whether a graph has an exponential, whose sums PyTensor stabilises."""
+    return any(
+        var.owner is not None
+        and isinstance(var.owner.op, Elemwise)
+        and isinstance(var.owner.op.scalar_op, (ps.Exp, ps.Expm1))
+        for var in ancestors(graph)
+    )

@@ -1,0 +1,183 @@
+"""Settling how outputs and updates of a function come about on several ranks.
+
+Reductions are placed where the serial numbers need them, and the proof then says of
+every output how the ranks' values combine. What the user has named is left alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.type import DenseTensorType
+
+from ..ops import AllReduce, is_reduced
+from ..reduce_ops import OutputOp, ReduceOp, check_dtype
+from ..user_frames import made_in
+from .domain import Replicated, Value, is_replicated
+from .drift import complaint, drifting
+from .placement.function import place
+from .proof import examine, prove, reductions, refusal, say, warn_or_raise
+from .rules.base import name, op_name
+from .spec import FunctionSpec
+
+UNNAMED: Any = "unnamed"
+"""Stands for an op until it is settled: None is an op of its own."""
+
+
+def settle(spec: FunctionSpec, strict: bool, local: bool) -> None:
+    """Place the reductions of a function, and find the ops that were not named.
+
+    Parameters
+    ----------
+    spec : FunctionSpec
+        Ops that were not named are `UNNAMED`.
+    strict : bool
+        Raise for what is not shown to be as in the serial run.
+    local : bool
+        Place nothing: every rank runs the graph as it is, on its own rows.
+    """
+    spec.plain_outputs, spec.plain_updates = list(spec.outputs), list(spec.updates)
+    if not local:
+        _place(spec, strict)
+    _settle_ops(spec, strict, local)
+    _reduce_along(spec)
+
+
+def check_tensor(var: Variable, op: ReduceOp) -> None:
+    """Raise unless an output can be reduced by an op."""
+    if not isinstance(var.type, DenseTensorType):
+        raise TypeError(f"output {var} is a {var.type}: it cannot be reduced by {op!r}")
+    check_dtype(op, var.type.numpy_dtype, f"output {var}")
+
+
+def _place(spec: FunctionSpec, strict: bool) -> None:
+    """Put in the reductions that the serial numbers need.
+
+    What the user has named an op for stays as it is.
+    """
+    outputs = [i for i, op in enumerate(spec.output_ops) if op == UNNAMED]
+    updates = [
+        i
+        for i, op in enumerate(spec.update_ops)
+        if op == UNNAMED and spec.updates[i][0] not in spec.sliceable
+    ]
+    placed = place(
+        spec.inputs,
+        spec.stand_ins,
+        [spec.outputs[i] for i in outputs],
+        [spec.updates[i] for i in updates],
+    )
+    for i, var in zip(outputs, placed.outputs, strict=True):
+        spec.outputs[i] = var
+    news = dict(zip(updates, placed.updates, strict=True))
+    written = spec.row_values([new for _, new in spec.updates])
+    stored = spec.row_values(placed.updates)
+    for i, new in news.items():
+        shared, plain = spec.updates[i]
+        spec.updates[i] = shared, new
+        if plain in written and new not in stored:
+            spec.made_whole.append(shared)
+    spec.call, spec.call_variables = placed.call, placed.call_variables
+    spec.asserted = placed.asserted
+    if placed.repeated:
+        say(_repeated(placed.repeated), strict)
+
+
+def _repeated(nodes: list[Apply]) -> str:
+    """Say what every rank computes from all rows."""
+    var = nodes[0].outputs[0]
+    made = made_in(var)
+    where = "" if made is None else f", made in {made}"
+    more = f" So do {len(nodes) - 1} more." if len(nodes) > 1 else ""
+    return (
+        f"{op_name(nodes[0].op)} ({name(var)}{where}) needs all rows at once: every"
+        f" rank computes it from all of them, which is right, and no faster than one."
+        f"{more} synk.Function.explain() shows what is gathered."
+    )
+
+
+def _settle_ops(spec: FunctionSpec, strict: bool, local: bool) -> None:
+    """Choose the ops that the user did not name."""
+    graph = [*spec.outputs, *(new for _, new in spec.updates)]
+    values = examine(spec.inputs, spec.stand_ins, graph, spec.asserted)
+    of_rows = spec.row_values(graph)
+    for i, (var, op) in enumerate(zip(spec.outputs, spec.output_ops, strict=True)):
+        finding = prove(
+            f"output {i} ({name(spec.plain_outputs[i])})",
+            var,
+            values[var] if var in of_rows else Replicated(),
+            "avg" if op == UNNAMED else op,
+            named=op != UNNAMED,
+        )
+        if local and not finding.agrees and not finding.named:
+            check_tensor(var, "avg")
+        spec.output_ops[i] = finding.op
+        spec.findings.append(finding)
+    weak = [found for found in spec.findings if not found.agrees and not found.named]
+    for i, (shared, new) in enumerate(spec.updates):
+        if spec.update_ops[i] != UNNAMED:
+            continue
+        value = values[new]
+        spec.update_ops[i] = _slices_op(new, value if new in of_rows else None)
+        is_own = shared in spec.sliceable or not isinstance(new.type, DenseTensorType)
+        if strict and not (local or is_own or is_replicated(value)):
+            weak.append(prove(f"the new value of {shared}", new, value, None, False))
+    if local:
+        warn_or_raise(weak, strict, _NAME_IT)
+    elif weak:
+        spec.refused = refusal(weak[0])
+        if strict:
+            say(spec.refused, strict)
+    unnamed = zip(spec.outputs, spec.findings, strict=True)
+    shown = [var for var, found in unnamed if found.agrees and not found.named]
+    for shared in drifting(shown, spec.updates, of_rows):
+        say(complaint(shared, dict(spec.updates)[shared]), strict)
+    reduced = reductions(graph, values)
+    weak = [
+        found
+        for of_gradient, found in reduced
+        if not found.agrees and (of_gradient or strict)
+    ]
+    warn_or_raise(weak, strict, _REDUCE_IT)
+
+
+_NAME_IT = (
+    "If that is meant, name the op: (variable, op). If a statistic over the rows is in"
+    " the way, put synk.ops.all_reduce around it."
+)
+
+_REDUCE_IT = (
+    "Leave it out, and the compiler places the right one. In a local function a"
+    " gradient wants op='avg' if the cost is a mean over the rows, 'sum' if it is a"
+    " sum; statistics want synk.ops.all_reduce around them."
+)
+
+
+def _slices_op(new: Variable, value: Value | None) -> OutputOp:
+    """Choose how the slices' values of an update are combined."""
+    numeric = isinstance(new.type, DenseTensorType)
+    if value is None or not numeric:
+        return None
+    finding = prove("", new, value, "avg", named=False)
+    if finding.agrees and finding.op != "gather":
+        return finding.op
+    return "avg" if new.type.dtype != "bool" else None
+
+
+def _reduce_along(spec: FunctionSpec) -> None:
+    """Have losses and the like reduced with the gradients, if the graph reduces any."""
+    spec.wire_ops = list(spec.output_ops)
+    graph = ancestors([*spec.outputs, *(new for _, new in spec.updates)])
+    if not any(is_reduced(var) for var in graph):
+        return
+    for i, (var, op) in enumerate(zip(spec.outputs, spec.output_ops, strict=True)):
+        is_scalar = isinstance(var.type, DenseTensorType) and var.type.ndim == 0
+        if (
+            op in ("avg", "sum")
+            and is_scalar
+            and var.type.dtype in ("float32", "float64")
+        ):
+            spec.outputs[i] = AllReduce(op).make_node(var).outputs[0]
+            spec.wire_ops[i] = None
