@@ -89,7 +89,8 @@ def test_a_gradient_with_local_statistics_is_reported_and_its_update_stays(two_r
     cost = ((z - z.mean()) ** 2).mean()  # each rank takes its own mean
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", synk.SplitWarning)
-        f = synk.function([x], updates={w: w - 0.1 * synk.grad(cost, w)}, mode=PY)
+        updates = {w: w - 0.1 * synk.grad(cost, w)}
+        f = synk.function([x], updates=updates, mode=PY, local=True)
     with pytest.raises(synk.SerialMismatch, match="the new value of w on rank 0"):
         f(ROWS, check="serial")
     shares = [12 / 23, 11 / 23]
@@ -231,7 +232,7 @@ def test_whole_numbers_integers_and_what_is_not_finite_are_not_rounded_anew():
 def test_rank_0s_own_values_and_local_updates_are_not_compared(two_ranks, x):
     w = pytensor.shared(np.zeros(3), "w")
     outputs = [(x.sum(axis=0), None), x.mean()]
-    f = synk.function([x], outputs, updates={w: x.sum(axis=0)}, mode=PY)
+    f = synk.function([x], outputs, updates={w: x.sum(axis=0)}, mode=PY, local=True)
     own, _ = f(ROWS, check="serial")
     assert_same(own, ROWS[:12].sum(axis=0), 8)
     assert_same(synk.get_value(1, w), ROWS[12:].sum(axis=0), 8)

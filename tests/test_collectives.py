@@ -126,7 +126,7 @@ def test_scatter_cuts_a_batch_as_a_function_does(ranks, batch):
     a = pytensor.shared(np.zeros((0, 2)))
     own = pytensor.shared(np.zeros((0, 2)))
     x = pt.matrix("x")
-    f = synk.function([x], updates={own: x}, mode=PY)
+    f = synk.function([x], updates={own: x}, mode=PY, local=True)
     synk.scatter(a, VALUE, batch=batch)
     f(VALUE, batch=batch)
     index = slice(batch) if isinstance(batch, int) else batch

@@ -189,7 +189,7 @@ def test_a_variable_is_reduced_again_after_every_kind_of_change(ranks):
     a = pytensor.shared(np.zeros(3))
     x = pt.vector("x")
     in_place = synk.function([], updates={a: pt.inc_subtensor(a[0], 1)})
-    anew = synk.function([x], updates={a: a * 2 + x.sum() * 0}, mode=PY)
+    anew = synk.function([x], updates={a: a * 2 + x.sum() * 0}, mode=PY, local=True)
     right = np.zeros(3)
     for _ in range(2):
         in_place()
@@ -223,9 +223,8 @@ def test_a_variable_can_change_its_shape_between_reductions(ranks):
 def test_avg_weighs_a_rank_by_the_rows_behind_its_value(ranks):
     x = pt.matrix("x")
     mean, total = pytensor.shared(np.zeros(3)), pytensor.shared(np.zeros(3))
-    f = synk.function(
-        [x], updates={mean: x.mean(axis=0), total: x.sum(axis=0)}, mode=PY
-    )
+    updates = {mean: x.mean(axis=0), total: x.sum(axis=0)}
+    f = synk.function([x], updates=updates, mode=PY, local=True)
     value = values_of("float64", (4 * ranks, 3), 1)
     for rows in (2 * ranks + 1, 1, max(1, ranks - 1), ranks, 4 * ranks):
         for slices in (1, 3):
@@ -239,11 +238,25 @@ def test_avg_weighs_a_rank_by_the_rows_behind_its_value(ranks):
     assert_same(total.get_value(), value[:ranks].sum(axis=0), 16)
 
 
+def test_a_local_function_makes_a_variable_that_was_of_all_rows_a_ranks_own(two_ranks):
+    x = pt.vector("x")
+    total = pytensor.shared(0.0)
+    of_all = synk.function([x], updates={total: x.sum()}, mode=PY)
+    own = synk.function([x], updates={total: x.sum()}, mode=PY, local=True)
+    for _ in range(2):
+        of_all([1.0, 2.0, 4.0])
+        with pytest.raises(synk.SplitError, match="count it 2 times"):
+            synk.all_reduce(total, "sum")
+        own([1.0, 2.0, 4.0])
+        synk.all_reduce(total, "sum")
+        assert synk.get_value(0, total) == synk.get_value(1, total) == 7
+
+
 def test_a_list_of_values_from_different_rows_is_weighed_one_by_one(ranks):
     x = pt.vector("x")
     a, b, c = (pytensor.shared(0.0, name=name) for name in "abc")
-    f = synk.function([x], updates={a: x.mean()}, mode=PY)
-    g = synk.function([x], updates={b: x.mean()}, mode=PY)
+    f = synk.function([x], updates={a: x.mean()}, mode=PY, local=True)
+    g = synk.function([x], updates={b: x.mean()}, mode=PY, local=True)
     X, Y = np.arange(2.0 * ranks + 1) ** 2, np.arange(1.0) + 3
     f(X)
     g(Y)
@@ -259,7 +272,7 @@ def test_a_list_of_values_from_different_rows_is_weighed_one_by_one(ranks):
 def test_the_weight_is_that_of_the_last_to_write(ranks):
     x = pt.vector("x")
     a = pytensor.shared(0.0)
-    from_rows = synk.function([x], updates={a: x.mean()}, mode=PY)
+    from_rows = synk.function([x], updates={a: x.mean()}, mode=PY, local=True)
     from_none = synk.function([], updates={a: a * 2}, mode=PY)
     X = np.arange(2.0 * ranks + 1)
     means = [part.mean() for part in cut(X, ranks)]
@@ -292,7 +305,7 @@ def test_the_weight_is_that_of_the_last_to_write(ranks):
 def test_reduce_not_in_place_keeps_the_weights(ranks):
     x = pt.vector("x")
     a = pytensor.shared(0.0)
-    f = synk.function([x], updates={a: x.mean()}, mode=PY)
+    f = synk.function([x], updates={a: x.mean()}, mode=PY, local=True)
     X = np.arange(2.0 * ranks + 1) ** 2
     f(X)
     for _ in range(2):
@@ -305,7 +318,7 @@ def test_a_nan_of_a_rank_without_rows_is_left_out(ranks):
     """Such a rank keeps its old value, whatever that is."""
     x = pt.vector("x")
     a = pytensor.shared(np.nan)
-    f = synk.function([x], updates={a: x.mean()}, mode=PY)
+    f = synk.function([x], updates={a: x.mean()}, mode=PY, local=True)
     f([4.0])
     synk.all_reduce(a)
     for rank in range(ranks):

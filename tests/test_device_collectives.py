@@ -168,8 +168,8 @@ def test_an_average_weighs_each_value_by_the_rows_behind_it():
     x = pt.vector("x")
     a, b, c = (pytensor.shared(np.nan, name=name) for name in "abc")
     with synk.session(devices=[0] * 3):
-        f = synk.function([x], updates={a: x.mean()})
-        g = synk.function([x], updates={b: x.mean()})
+        f = synk.function([x], updates={a: x.mean()}, local=True)
+        g = synk.function([x], updates={b: x.mean()}, local=True)
         rows = np.arange(7.0) ** 2
         f(rows)
         g(rows[3:4])  # two ranks have no rows: their NaN is left out
@@ -433,7 +433,8 @@ def test_what_a_stage_reduces_is_not_written_to():
     x, s = pt.vector("x"), pytensor.shared(np.zeros(2))
     own, total = x[:2] * 1.0, synk.ops.all_reduce(s, "sum")
     with synk.session(devices=[0, 0]):
-        f = synk.function([x], [(own, "gather"), (total, None)], updates={s: own})
+        outputs = [(own, "gather"), (total, None)]
+        f = synk.function([x], outputs, updates={s: own}, local=True)
         f(np.arange(4.0))
         for _ in range(2):
             mine, reduced_ = f(np.arange(4.0))

@@ -1,4 +1,7 @@
-"""Updates by a rank's own rows, of variables that the outputs take for equal."""
+"""Updates by a rank's own rows, of variables that the outputs take for equal.
+
+There are none but in local functions: otherwise what is of all rows is stored.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +26,23 @@ def step(gradient, w):
     return [(w, w - 0.1 * gradient)]
 
 
+def test_a_gradient_by_plain_pytensor_is_reduced():
+    x, w, loss = model()
+    rows = np.arange(15.0).reshape(5, 3) / 15
+    updates = step(pytensor.grad(loss, w), w)
+    train = synk.function([x], loss, updates=updates, mode=MODE, strict=True)
+    expected = pytensor.function([x], updates[0][1], mode=MODE)(rows)
+    with synk.session(2):
+        train(rows)
+        for value in synk.gather(w):
+            np.testing.assert_allclose(value, expected, rtol=1e-12)
+
+
 def test_a_gradient_that_nothing_reduces_is_told_and_ranks_do_differ():
     x, w, loss = model()
+    updates = step(pytensor.grad(loss, w), w)
     with pytest.warns(synk.SplitWarning, match=r"values of w will differ.*synk\.grad"):
-        train = synk.function(
-            [x], loss, updates=step(pytensor.grad(loss, w), w), mode=MODE
-        )
+        train = synk.function([x], loss, updates=updates, mode=MODE, local=True)
     with synk.session(2):
         train(np.arange(12.0).reshape(4, 3) / 12)
         first, second = synk.gather(w)
@@ -39,7 +53,7 @@ def test_it_is_an_error_where_all_is_to_be_shown():
     x, w, loss = model()
     updates = step(pytensor.grad(loss, w), w)
     with pytest.raises(synk.SplitError, match="values of w will differ"):
-        synk.function([x], loss, updates=updates, strict=True)
+        synk.function([x], loss, updates=updates, strict=True, local=True)
 
 
 def gradient_by_synk():
@@ -95,4 +109,4 @@ def random_stream():
 def test_nothing_is_said_of_other_updates(arguments):
     with warnings.catch_warnings():
         warnings.simplefilter("error", synk.SplitWarning)
-        synk.function(**arguments())
+        synk.function(**arguments(), local=True)

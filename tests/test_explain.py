@@ -93,6 +93,23 @@ def test_the_plan_is_known_before_any_call_and_without_a_session():
     assert repr(explanation) == "<synk.Explanation of train>"
 
 
+def test_a_gradient_is_reduced_by_the_op_that_is_right_and_a_gather_is_told(two_ranks):
+    x = pt.matrix("x")
+    w = pytensor.shared(np.ones(3), "w")
+    updates = {w: w - synk.grad(((x @ w) ** 2).sum(), w, op="avg")}
+    with pytest.warns(synk.SplitWarning, match="Sort"):
+        f = synk.function([x], pt.sort(x, axis=0), updates=updates, mode=PY)
+
+    def told():
+        (first, _) = f.explain().to_dict()["stages"]
+        return {(red["name"], red["op"], red["bytes"]) for red in first["reduces"]}
+
+    assert told() == {("gradient of w", "sum", 24), ("x", "gather", None)}
+    f(np.ones((5, 3)))
+    assert told() == {("gradient of w", "sum", 24), ("x", "gather", 5 * 3 * 8)}
+    assert "sum of gradient of w, gather of x" in " ".join(shown(f.explain()).split())
+
+
 def test_every_kind_of_input_output_and_update_is_told():
     x, c = pt.matrix("x"), pt.scalar("c")
     table = pytensor.shared(np.ones((4, 3)), "table")
@@ -108,6 +125,7 @@ def test_every_kind_of_input_output_and_update_is_told():
             updates=[(local, x.sum()), (count, count + 1)],
             sliceable_shareds=[table],
             mode=PY,
+            local=True,
         )
     plan = f.explain().to_dict()
     assert plan["inputs"]["broadcast"] == [{"name": "c", "type": "float64 ()"}]

@@ -111,7 +111,7 @@ def test_any_batch_of_any_data_in_any_slices(n):
 def test_every_rank_takes_a_contiguous_part_of_the_batch(ranks):
     x = pt.vector("x")
     own = pytensor.shared(np.zeros(0))
-    f = synk.function([x], updates={own: x}, mode=PY)
+    f = synk.function([x], updates={own: x}, mode=PY, local=True)
     X = np.arange(ROWS) * 1.0
     for batch in (None, slice(None, None, -1), [5, 5, 0, -1, 2, 3, 1], X % 2 == 1, 5):
         f(synk.data(X), batch=batch)
@@ -298,8 +298,11 @@ def test_batch_s_chooses_rows_for_each_rank_by_itself(ranks):
 @one_and_three_ranks
 def test_a_rank_without_chosen_rows_contributes_nothing(ranks):
     s, parts = shared_rows(ranks)
-    w = pytensor.shared(np.full(2, -1.0))
+    w, own_mean = (pytensor.shared(np.full(2, -1.0)) for _ in range(2))
     calls = pytensor.shared(0)
+    mine = synk.function(
+        [], updates={own_mean: s.mean(axis=0)}, sliceable_shareds=[s], local=True
+    )
     f = synk.function(
         [],
         [s.mean(axis=0), (s.max(), "max"), (s[0, 0], "min"), (s[0], None)],
@@ -308,7 +311,7 @@ def test_a_rank_without_chosen_rows_contributes_nothing(ranks):
         mode=PY,
     )
     for only in range(ranks):
-        synk.broadcast(w, np.full(2, -1.0))
+        synk.broadcast([w, own_mean], [np.full(2, -1.0)] * 2)
         batch_s = [slice(None) if rank == only else slice(0) for rank in range(ranks)]
         mean, largest, first, own = f(batch_s=batch_s)
         part = parts[only]
@@ -316,12 +319,15 @@ def test_a_rank_without_chosen_rows_contributes_nothing(ranks):
         assert_same(largest, part.max())
         assert_same(first, part[0, 0])
         assert_same(own, part[0])
+        mine(batch_s=batch_s)
         for rank in range(ranks):
+            assert_same(synk.get_value(rank, w), part.mean(axis=0))
             right = part.mean(axis=0) if rank == only else np.full(2, -1.0)
-            assert_same(synk.get_value(rank, w), right)
+            assert_same(synk.get_value(rank, own_mean), right)
             assert synk.get_value(rank, calls) == only + 1
-        synk.all_reduce(w)
-        assert_same(w.get_value(), part.mean(axis=0))
+        synk.all_reduce([w, own_mean])
+        for var in (w, own_mean):
+            assert_same(var.get_value(), part.mean(axis=0))
 
 
 @one_and_three_ranks

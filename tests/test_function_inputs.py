@@ -125,17 +125,18 @@ def test_inputs_are_not_changed_and_not_kept(ranks):
     x = pt.vector("x")
     w = pytensor.shared(np.zeros(5))
     n = len(cut(np.zeros(5), ranks)[0])
-    f = synk.function([x], [(x, None)], updates={w: x})
-    for value in (np.arange(5.0), synk.data(np.arange(5.0))):
-        (own,) = f(value)
-        value[:] = -1
-        assert_same(own, np.arange(float(n)))
-        assert_same(synk.get_value(0, w), np.arange(float(n)))
-        (again,) = f(value)
-        own[:] = 3
-        assert_same(again, np.full(n, -1.0))
-        assert_same(synk.get_value(0, w), np.full(n, -1.0))
-        assert_same(np.asarray(value), np.full(5, -1.0))
+    for local, kept in ((False, 5), (True, n)):
+        f = synk.function([x], [(x, None)], updates={w: x}, local=local)
+        for value in (np.arange(5.0), synk.data(np.arange(5.0))):
+            (own,) = f(value)
+            value[:] = -1
+            assert_same(own, np.arange(float(n)))
+            assert_same(synk.get_value(0, w), np.arange(float(kept)))
+            (again,) = f(value)
+            own[:] = 3
+            assert_same(again, np.full(n, -1.0))
+            assert_same(synk.get_value(0, w), np.full(kept, -1.0))
+            assert_same(np.asarray(value), np.full(5, -1.0))
 
 
 @one_and_three_ranks

@@ -17,13 +17,29 @@ import synk
 
 
 @one_and_three_ranks
-def test_updates_act_on_every_rank_by_itself(ranks):
+def test_every_rank_has_the_new_value_of_the_serial_run(ranks):
     x = pt.vector("x")
     total = pytensor.shared(0.0, name="total")
     calls = pytensor.shared(np.int64(0), name="calls")
     f = synk.function(
         [x], updates=[(total, total + x.sum()), (calls, calls + 1)], mode=PY
     )
+    assert f.update_modes == [None, None]
+    value = np.arange(1.0, 8.0)
+    for times in (1, 2, 3):
+        f(value, num_slices=times)
+        for rank in range(ranks):
+            assert synk.get_value(rank, total) == times * value.sum()
+            assert synk.get_value(rank, calls) == times
+
+
+@one_and_three_ranks
+def test_updates_act_on_every_rank_by_itself_where_the_function_is_local(ranks):
+    x = pt.vector("x")
+    total = pytensor.shared(0.0, name="total")
+    calls = pytensor.shared(np.int64(0), name="calls")
+    updates = [(total, total + x.sum()), (calls, calls + 1)]
+    f = synk.function([x], updates=updates, mode=PY, local=True)
     assert f.update_modes == ["avg", None]
     value = np.arange(1.0, 8.0)
     for times in (1, 2, 3):
@@ -38,7 +54,7 @@ def test_a_rank_without_rows_makes_only_the_updates_that_need_none(ranks):
     x, b = pt.vector("x"), pt.scalar("b")
     mean, calls, given, both = (pytensor.shared(-1.0) for _ in range(4))
     updates = {mean: x.mean(), calls: calls + 1, given: b * 2, both: b * x.sum()}
-    f = synk.function([x], x.sum(), [b], updates=updates, mode=PY)
+    f = synk.function([x], x.sum(), [b], updates=updates, mode=PY, local=True)
     for times in (1, 2):
         f([4.0], 3.0, num_slices=times)
         for rank in range(ranks):
@@ -47,6 +63,21 @@ def test_a_rank_without_rows_makes_only_the_updates_that_need_none(ranks):
                 assert values == [4, times - 1, 6, 12]
             else:
                 assert values == [-1, times - 1, 6, -1]
+
+
+@one_and_three_ranks
+def test_a_rank_without_rows_has_the_new_values_of_all_others(ranks):
+    x, b = pt.vector("x"), pt.scalar("b")
+    kept = pytensor.shared(np.zeros(0))
+    mean, top, both, length = (pytensor.shared(-1.0) for _ in range(4))
+    updates = {mean: x.mean(), top: x.max(), both: b * x.sum(), kept: 2 * x}
+    updates[length] = 1.0 * x.shape[0]
+    f = synk.function([x], x.sum(), [b], updates=updates, mode=PY)
+    for times in (1, 2):
+        f([4.0], 3.0, num_slices=times)
+        for rank in range(ranks):
+            values = synk.get_value(rank, [mean, top, both, kept, length])
+            assert values == [4, 4, 12, [8], 1]
 
 
 @one_and_three_ranks
@@ -77,13 +108,13 @@ def test_updates_may_be_a_dict_or_a_list_and_name_an_op(two_ranks):
     x = pt.vector("x")
     updates = [(a, a + 1, "sum"), [b, x.sum()], (c, c - 1)]
     f = synk.function([x], updates=updates, mode=PY)
-    assert f.update_modes == ["sum", "sum", None]
+    assert f.update_modes == ["sum", None, None]
     f([3.0, 4.0])
-    assert synk.get_value(1, [a, b, c]) == [1, 4, -1]
+    assert synk.get_value(1, [a, b, c]) == [1, 7, -1]
     f = synk.function([x], updates={a: x.sum(), b: b + 1}, mode=PY)
-    assert f.update_modes == ["sum", None]
+    assert f.update_modes == [None, None]
     f([3.0, 4.0])
-    assert synk.get_value(1, [a, b, c]) == [4, 5, -1]
+    assert synk.get_value(1, [a, b, c]) == [7, 8, -1]
 
 
 @pytest.mark.parametrize(
@@ -155,7 +186,8 @@ def test_givens_replace_variables_in_outputs_and_updates(ranks):
         plain = pytensor.function([y], expression, givens=givens, mode=PY)
         value = np.arange(7.0)
         assert f(value) == plain(value) == (21 * value + 1).sum()
-        assert synk.get_value(0, s) == 2 * cut(value, ranks)[0].sum()
+        for rank in range(ranks):
+            assert synk.get_value(rank, s) == 2 * value.sum()
 
 
 def test_what_is_given_is_cast_where_that_loses_nothing(two_ranks):

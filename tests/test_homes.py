@@ -34,7 +34,7 @@ def worker_homes(context):
 def test_a_function_that_updates_in_place_writes_into_the_home(two_ranks):
     x = pt.vector("x")
     g = pytensor.shared(np.zeros(1000))
-    f = synk.function([x], updates={g: pt.set_subtensor(g[:], x.sum())})
+    f = synk.function([x], updates={g: pt.set_subtensor(g[:], x.sum())}, local=True)
     f([1.0, 2.0])
     synk.all_reduce(g, "sum")
     before = addresses(g)
@@ -49,7 +49,7 @@ def test_a_function_that_updates_in_place_writes_into_the_home(two_ranks):
 def test_a_value_that_left_its_home_returns_to_it(two_ranks):
     x = pt.vector("x")
     g = pytensor.shared(np.zeros(10))
-    f = synk.function([x], updates={g: pt.ones(10) * x.sum()}, mode=PY)
+    f = synk.function([x], updates={g: pt.ones(10) * x.sum()}, mode=PY, local=True)
     f([1.0, 2.0])
     synk.all_reduce(g, "sum")
     before = addresses(g)
@@ -66,7 +66,8 @@ def test_a_variable_that_takes_over_a_reduced_one_keeps_its_value(two_ranks, mod
     x = pt.vector("x")
     g, before = (pytensor.shared(np.zeros(3), name=name) for name in ("g", "before"))
     updates = [(before, g), (g, x.sum() * pt.ones(3))]
-    f = synk.function([x], updates=updates, mode=PY if mode == "py" else None)
+    mode = PY if mode == "py" else None
+    f = synk.function([x], updates=updates, mode=mode, local=True)
     expected = np.zeros(3)
     for step in range(1, 5):
         f([float(step), 10.0 * step])
@@ -157,7 +158,7 @@ def test_neighbours_of_other_dtypes_and_weights_are_not_mixed(ranks):
     a, b, d = (pytensor.shared(np.zeros(3)) for _ in range(3))
     c = pytensor.shared(np.zeros(3, "float32"))
     updates = {a: pt.ones(3) * x.mean(), c: (pt.ones(3) * x.mean()).astype("float32")}
-    f = synk.function([x], updates=updates, mode=PY)
+    f = synk.function([x], updates=updates, mode=PY, local=True)
     value = np.arange(2.0 * ranks + 1) ** 2
     means = np.array([part.mean() for part in cut(value, ranks)])
     for _ in range(2):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -71,11 +72,12 @@ def test_what_outlives_a_call_is_not_in_memory_that_is_used_again(n):
     updates = {s: x, t: b, r: x.reshape((-1, 64)), before: s}
     first = np.arange(64.0 * 64).reshape(64, 64)
     second = first + 1e6
+    batches = slice(0, 48), np.arange(63, 15, -1)
     with session_of(n):
-        f = synk.function(
-            [x], (x, "gather"), bcast_inputs=[b], updates=updates, mode="JAX"
-        )
-        for batch in (slice(0, 48), np.arange(63, 15, -1)):
+        for batch, local in itertools.product(batches, (False, True)):
+            f = synk.function(
+                [x], (x, "gather"), [b], updates=updates, mode="JAX", local=local
+            )
             for make in (synk.data, np.array):
                 X, B = make(first), make(first)
                 whole = f(X, B, batch=batch)
@@ -88,8 +90,9 @@ def test_what_outlives_a_call_is_not_in_memory_that_is_used_again(n):
                 X[:], B[:] = -1, -1
                 for rank, share in enumerate(np.array_split(np.arange(48), n)):
                     found = synk.get_value(rank, [s, t, r, before])
-                    mine = first[batch][share]
-                    expected = mine, first, mine, second[batch][share]
+                    kept = share if local else slice(None)
+                    mine = first[batch][kept]
+                    expected = mine, first, mine, second[batch][kept]
                     for value, of_rank in zip(found, expected, strict=True):
                         np.testing.assert_array_equal(value, of_rank)
 

@@ -185,15 +185,15 @@ def test_running_averages_by_default_updates_of_clones():
     """As batch normalisation in Lasagne 0.2 has them."""
     x = T.matrix("x")
 
-    def made(function):
+    def made(function, **options):
         mean = theano.shared(np.zeros(4), name="mean")
         running = theano.clone(mean, share_inputs=False)
         running.default_update = 0.5 * running + 0.5 * x.mean(0)
         centred = x - mean.dimshuffle("x", 0) + 0 * running
         loss = (centred**2).mean()
         # Averages that differ from rank to rank are a SplitWarning, unless meant.
-        output = (loss, "avg") if function is synk.function else loss
-        train = function([x], output, mode=MODE)
+        output = (loss, "avg") if options else loss
+        train = function([x], output, mode=MODE, **options)
         return train, function([x], x - mean, mode=MODE), mean
 
     train, use, expected = made(theano.function)
@@ -202,6 +202,14 @@ def test_running_averages_by_default_updates_of_clones():
     centred = use(value)
     for n in 2, 3:
         train, use, mean = made(synk.function)
+        with synk.session(n):
+            use(value)
+            train(value)
+            for rank in range(n):
+                found = synk.get_value(rank, mean)
+                np.testing.assert_allclose(found, expected.get_value())
+            np.testing.assert_allclose(use(value), centred)
+        train, use, mean = made(synk.function, local=True)
         with synk.session(n):
             use(value)
             train(value)

@@ -148,7 +148,7 @@ def test_s7_functions_tell_how_outputs_and_updates_are_combined():
     outputs = [x.mean(), (x.sum(), "sum"), (x, "gather"), (x[0], None)]
     f = synk.function([x], outputs, updates=[(a, x.mean()), (b, x.max(), "max")])
     assert f.output_modes == ["avg", "sum", "gather", None]
-    assert f.update_modes == ["avg", "max"]
+    assert f.update_modes == [None, "max"]  # of all ranks and slices already
 
 
 def test_s8_collectives_take_data_wherever_they_take_arrays(ranks):
@@ -262,7 +262,8 @@ def worker_count_compilations(context):
 def test_s13_nothing_is_compiled_that_is_not_used(count_compilations):
     x = pt.vector("x")
     w = pytensor.shared(0.0)
-    f = synk.function([x], [x.mean(), x.max()], updates={w: x.sum()}, mode=PY)
+    outputs, updates = [x.mean(), x.max()], {w: x.sum()}
+    f = synk.function([x], outputs, updates=updates, mode=PY, local=True)
     g = synk.function([x], x.sum(), mode=PY)
     with synk.session(2):
         assert count_compilations() == [0, 0]
@@ -282,6 +283,29 @@ def test_s13_nothing_is_compiled_that_is_not_used(count_compilations):
         assert count_compilations() == [3, 3]
         g([1.0])
         assert count_compilations() == [4, 4]
+
+
+def test_s13_what_all_ranks_store_is_compiled_for_those_without_rows(
+    count_compilations,
+):
+    x = pt.vector("x")
+    w = pytensor.shared(0.0)
+    f = synk.function([x], x.mean(), updates={w: x.sum()}, mode=PY)
+    with synk.session(2):
+        for _ in range(2):
+            f([1.0, 2.0])
+            f([1.0, 2.0, 3.0], batch=[0, 2])
+            # Before the sum is reduced, and after it.
+            assert count_compilations() == [2, 2]
+        for _ in range(2):
+            f([1.0])
+            assert count_compilations() == [3, 3]  # without the stage of the rows
+        f([1.0, 2.0], num_slices=2)
+        f([1.0, 2.0], num_slices=3)
+        compiled = count_compilations()
+        f.as_theano([1.0])
+        f.as_theano([1.0, 2.0])
+        assert count_compilations() == [compiled[0] + 1, compiled[1]]
 
 
 def test_s13_a_function_is_compiled_once_for_all_sessions(count_compilations):

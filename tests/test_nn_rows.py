@@ -78,6 +78,13 @@ def test_patches_and_transposed_convolutions_are_understood(two_ranks):
         ),
     ],
 )
-def test_what_couples_images_is_refused(output):
+def test_what_couples_images_is_computed_from_all_and_refused_of_a_rank(
+    output, two_ranks
+):
     with pytest.raises(synk.SplitError):
-        synk.function([X], output, strict=True)
+        synk.function([X], output, strict=True, local=True)
+    with pytest.warns(synk.SplitWarning, match="needs all rows at once"):
+        f = synk.function([X], output, mode=PY)
+    x, _ = images(2)  # as many as the filters have channels
+    right = pytensor.function([X], output, mode=PY)(x)
+    np.testing.assert_allclose(f(x), right, rtol=1e-10, atol=1e-12)

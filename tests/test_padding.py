@@ -20,7 +20,7 @@ from padding_cases import CASES, inputs, rows
 from reference import PY
 
 import synk
-from synk.compiler.spec import make_spec
+from synk.compiler.arguments import make_spec
 from synk.compiler.stages import uncut
 from synk.programs.padding import UNPADDED, PaddedSize, Padding, widened
 

@@ -95,24 +95,31 @@ def recurrent(**options):
 
 
 @pytest.mark.usefixtures("scans_in_python")
-def test_clipping_within_a_recurrent_layer_wants_a_sum():
+def test_clipping_within_a_recurrent_layer_wants_a_sum_of_a_rank():
     # What is clipped is a gradient of the cost: that of a mean is as small as there
-    # are rows, so that it depends on them whether a rank clips it.
+    # are rows, so that it depends on them whether a rank clips it. Those of all ranks
+    # are what it is divided by, unless the function is local.
     inputs, losses, params = recurrent(grad_clipping=0.05)
     loss = losses.mean()
     updates = lasagne.updates.sgd(synk.grad(loss, params), params, 0.1)
     with pytest.raises(synk.SplitError, match="Clip"):
-        synk.function(inputs, loss, updates=updates, strict=True)
-    loss = losses.sum()
-    serial = theano.function(inputs, [loss, *theano.grad(loss, params)], mode=MODE)
-    outputs = [loss, *synk.grad(loss, params, op="sum")]
-    parallel = synk.function(inputs, outputs, mode=MODE, strict=True)
+        synk.function(inputs, loss, updates=updates, strict=True, local=True)
     rng = np.random.RandomState(1)
     values = rng.randn(7, 4, 3), rng.randint(0, 3, 7).astype("int32")
-    with synk.session(3):
-        got = parallel(*values)
-    for one, other in zip(got, serial(*values), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-14)
+    inputs, losses, params = recurrent(grad_clipping=0.003)  # of some rows
+    for loss, op, local in (
+        (losses.sum(), "sum", True),
+        (losses.sum(), "sum", False),
+        (losses.mean(), "avg", False),
+    ):
+        serial = theano.function(inputs, [loss, *theano.grad(loss, params)], mode=MODE)
+        outputs = [loss, *synk.grad(loss, params, op=op)]
+        options = {"mode": MODE, "strict": True, "local": local}
+        parallel = synk.function(inputs, outputs, **options)
+        with synk.session(3):
+            got = parallel(*values)
+        for one, other in zip(got, serial(*values), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-14)
 
 
 def filters(*shape):
@@ -158,7 +165,12 @@ def test_batch_statistics_are_what_does_not_split():
     normal, *_ = nn.batch_normalization_train(x, gamma, beta)
     y = normal.sum(axis=1)
     with pytest.raises(synk.SplitError):
-        synk.function([x], y, strict=True)
+        synk.function([x], y, strict=True, local=True)
+    split = synk.function([x], y, mode=MODE, strict=True)
+    value = np.random.RandomState(0).randn(7, 3)
+    with synk.session(3):
+        got = split(value)
+    np.testing.assert_allclose(got, theano.function([x], y, mode=MODE)(value), 1e-10)
     fixed = nn.batch_normalization_test(x, gamma, beta, filters(3), filters(3))
     f = synk.function([x], [fixed, (fixed**2).mean()], strict=True)
     assert f.output_modes == ["gather", "avg"]

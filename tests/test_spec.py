@@ -71,7 +71,6 @@ def bad_arguments():
     yield "unknown op", ([x], (x, "mean")), {}, ValueError, "x: the op.*'avg'.*'mean'"
     yield "op of list", ([x], [(x, ["sum"])]), {}, (TypeError, ValueError), "op"
     yield "avg of bools", ([flag], (flag, "avg")), {}, TypeError, "flag.*'min'.*'max'"
-    yield "bools unnamed", ([flag], flag[0]), {}, TypeError, "no 'avg' of bools"
     yield "max of complex", ([z], (z, "max")), {}, TypeError, "complex.*no 'max'"
     yield "generator out", ([], (rng, "sum")), {}, TypeError, "rng.*cannot be reduced"
     yield "no pairs", ([], None, None, [w]), {}, (TypeError, ValueError), "update"
@@ -152,17 +151,19 @@ def test_an_op_that_is_not_named_is_the_one_that_fits():
     assert f.update_modes == [None]
     g = synk.function([y], x.mean(), givens={x: y * 1.0})
     assert g.output_modes == ["avg"]
-    h = synk.function([x], [x.sum() + 0 * w], updates={w: x.sum() * w})
-    assert h.output_modes == ["sum"]
+    h = synk.function([x], [x.sum() + 0 * w, x[0]], updates={w: x.sum() * w})
+    assert h.output_modes == ["sum", None]
+    assert h.update_modes == [None]
+    h = synk.function([x], [x.sum()], updates={w: x.sum() * w}, local=True)
     assert h.update_modes == ["sum"]
     k = synk.function([], [s.sum(), s.mean()], sliceable_shareds=[s])
     assert k.output_modes == ["sum", "avg"]
 
 
-def test_what_is_not_understood_is_averaged_with_a_warning_at_the_callers_line():
+def test_what_a_local_function_does_not_combine_is_averaged_with_a_warning():
     x = x_of()
     with pytest.warns(synk.SplitWarning, match=r"output 0 \(Sqrt.*Sqrt") as caught:
-        f = synk.function([x], pt.sqrt(x.mean()))
+        f = synk.function([x], pt.sqrt(x.mean()), local=True)
     assert f.output_modes == ["avg"]
     assert [warning.filename for warning in caught] == [__file__]
 

@@ -225,7 +225,7 @@ def test_a_loss_that_cannot_be_split_says_so_once(two_ranks):
     odd = losses.mean() ** 2
     make = functools.partial(synk.train_function, inputs, odd, params, "sgd")
     with pytest.warns(synk.SplitWarning) as caught:
-        train = make(learning_rate=0.1, mode=PY)
+        train = make(learning_rate=0.1, mode=PY, local=True)
     said = sorted(str(w.message).partition(" is combined")[0] for w in caught)
     assert [text.partition(" (")[0] for text in said] == [
         "output 0",
@@ -235,4 +235,4 @@ def test_a_loss_that_cannot_be_split_says_so_once(two_ranks):
     assert {w.filename for w in caught} == {__file__}
     assert train.output_modes == ["avg"]
     with pytest.raises(synk.SplitError):
-        make(learning_rate=0.1, strict=True)
+        make(learning_rate=0.1, strict=True, local=True)

@@ -275,18 +275,37 @@ def test_a_warning_names_the_line_that_made_the_output_and_that_of_the_reason():
         rf" combined by 'avg', .*Exp\(.*\({prior}: `prior = pt\.exp\(.*`\)\. If that"
     )
     with pytest.warns(synk.SplitWarning, match=match):
-        synk.function([x], loss)
+        synk.function([x], loss, local=True)
     with pytest.raises(synk.SplitError, match=match):
-        synk.function([x], loss, strict=True)
+        synk.function([x], loss, strict=True, local=True)
     other = pt.vector("other", dtype="float64")  # a copy of the graph is the user's too
     with pytest.raises(synk.SplitError, match=match):
-        synk.function([other], loss, givens={x: other}, strict=True)
+        synk.function([other], loss, givens={x: other}, strict=True, local=True)
+
+
+def test_a_refusal_names_the_line_that_made_the_output_and_that_of_the_reason(
+    two_ranks,
+):
+    x = pt.vector("x", dtype="float64")
+    rng = pytensor.shared(np.random.default_rng(0))
+    # one number is drawn here
+    draw = pt.random.normal(rng=rng, return_next_rng=True)[1]
+    # and here it is used
+    noisy = x.mean() + draw
+    drawn = rf"{HERE}:{line_after('one number is drawn here')}: `draw = pt\."
+    place = rf"{HERE}:{line_after('and here it is used')}: `noisy = x\.mean\(\)"
+    match = rf"^output 0 \(.*, made in {place}.*on more than one rank: .*\({drawn}"
+    f = synk.function([x], noisy, mode=PY)
+    with pytest.raises(synk.SplitError, match=match):
+        f(np.arange(4.0))
+    with pytest.raises(synk.SplitError, match=match):
+        synk.function([x], noisy, strict=True)
 
 
 def test_a_line_is_named_once_where_it_made_both():
     x = pt.vector("x", dtype="float64")
     with pytest.warns(synk.SplitWarning) as caught:
-        synk.function([x], pt.sqrt(x.mean()))
+        synk.function([x], pt.sqrt(x.mean()), local=True)
     assert str(caught[0].message).count(HERE) == 1
 
 
@@ -297,7 +316,7 @@ def test_warnings_of_gradients_and_drift_name_the_users_line():
     place = f"{HERE}:{line_after('the gradient is made here')}"
     match = rf"^the gradient of v \(made in {place}: `gradient = synk\.grad\(.*`\) is"
     with pytest.warns(synk.SplitWarning, match=match):
-        synk.function([x], [], updates={v: v - gradient})
+        synk.function([x], [], updates={v: v - gradient}, local=True)
     # the update is made here
     step = v - pt.grad((v * x).mean(), v)
     place = f"{HERE}:{line_after('the update is made here')}"
@@ -305,7 +324,7 @@ def test_warnings_of_gradients_and_drift_name_the_users_line():
         rf"values of v will differ: each rank updates it \({place}: `step = v - .*`\)"
     )
     with pytest.warns(synk.SplitWarning, match=match):
-        synk.function([x], (v * x).mean(), updates={v: step})
+        synk.function([x], (v * x).mean(), updates={v: step}, local=True)
 
 
 def test_explain_names_the_lines_of_what_has_no_name():
@@ -314,9 +333,8 @@ def test_explain_names_the_lines_of_what_has_no_name():
     named.name = "top"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", synk.SplitWarning)
-        f = synk.function(
-            [x], [loss, named, (synk.ops.all_reduce(loss), None)], mode=PY
-        )
+        outputs = [loss, named, (synk.ops.all_reduce(loss), None)]
+        f = synk.function([x], outputs, mode=PY, local=True)
     place = f"{HERE}:{line_after('the loss is made here')}"
     told = f.explain()
     text = " ".join(str(told).split())
@@ -349,7 +367,7 @@ def test_a_variable_without_a_trace_is_named_as_it_was():
         x, loss = penalised()
     assert made_in(loss) is None
     with pytest.warns(synk.SplitWarning, match=r"^output 0 \(Sub\([^`]*$"):
-        synk.function([x], loss)
+        synk.function([x], loss, local=True)
 
 
 def test_what_we_make_ourselves_is_not_the_users():
@@ -401,7 +419,7 @@ def test_a_script_that_is_run_sees_its_own_lines_in_warnings(tmp_path):
         """
         x = pt.vector("x", dtype="float64")
         y = pt.sqrt(x.mean())
-        synk.function([x], y)
+        synk.function([x], y, local=True)
         """,
         tmp_path,
     )

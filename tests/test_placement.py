@@ -1,0 +1,322 @@
+"""Reductions that the compiler places: the serial numbers, without a word of synk's."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import placement_cases as cases
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from children import in_a_child
+from placement_cases import INPUTS, SCALE, W, X, Y, posterior
+from proof_corpus import INPUTS as CORPUS_INPUTS
+from proof_refused import refused
+from reference import PY
+from test_proof_property import seeded
+from world_sizes import one_and_three_ranks
+
+import synk
+from synk.compiler.placement.whole import Whole
+from synk.compiler.stages import cut
+
+FAST = pytensor.compile.mode.Mode("py", "fast_run")
+
+
+@pytest.fixture(autouse=True)
+def in_python():
+    """Have Ops that are graphs themselves run in Python."""
+    with pytensor.config.change_flags(mode=PY, linker="py", cxx=""):
+        yield
+
+
+def serial(inputs, outputs, values, mode=PY):
+    """Return what plain PyTensor makes of graphs."""
+    plain = pytensor.function(inputs, outputs, mode=mode, on_unused_input="ignore")
+    return plain(*values)
+
+
+def assert_equal(name, got, right):
+    """Compare values, and their shapes."""
+    assert np.shape(got) == np.shape(right), name
+    np.testing.assert_allclose(got, right, 1e-9, 1e-10, err_msg=name)
+
+
+def compare(named, inputs, rows_of, all_rows, repeats=False, mode=PY):
+    """Compare graphs with the serial run: as outputs, and as updates on every rank.
+
+    Unless some are computed from all rows by every rank, nothing may be warned of.
+    """
+    names, graphs = zip(*named, strict=True)
+    kept = [
+        pytensor.shared(np.zeros([n or 0 for n in graph.type.shape], graph.dtype))
+        for graph in graphs
+    ]
+    updates = list(zip(kept, graphs, strict=True))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore" if repeats else "error", synk.SplitWarning)
+        options = {"mode": mode, "on_unused_input": "ignore"}
+        f = synk.function(inputs, list(graphs), updates=updates, **options)
+    assert f._spec.refused is None
+    for rows in all_rows:
+        values = rows_of(rows)
+        expected = serial(inputs, list(graphs), values)
+        for many in (1, 3):
+            results = f(*values, num_slices=many)
+            for name, got, right in zip(names, results, expected, strict=True):
+                assert_equal(name, got, right)
+            for rank in range(synk.size()):
+                new = synk.get_value(rank, kept)
+                for name, got, right in zip(names, new, expected, strict=True):
+                    assert_equal(f"{name}, on rank {rank}", got, right)
+
+
+KINDS = [cases.statistics, cases.gathered, cases.gradients]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("named", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("n", [1, 2, 3, 5])
+def test_plain_graphs_give_the_serial_numbers(n, named):
+    with synk.session(n):
+        repeats = named is not cases.statistics
+        compare(list(named()), INPUTS, cases.values, [7, 4], repeats)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@in_a_child
+def test_plain_graphs_give_the_serial_numbers_in_jax_mode(kind):
+    named = [
+        (name, graph)
+        for name, graph in kind()
+        if "selected" not in name and "found" not in name  # as many as values tell
+    ]
+    with synk.session(2):
+        compare(named, INPUTS, cases.values, [8], repeats=True, mode="JAX")
+
+
+@pytest.mark.parametrize("n", [2, 5])
+def test_what_the_proof_refuses_is_placed(n):
+    def rows_of(rows):
+        rng = np.random.default_rng(5)
+        return [
+            rng.uniform(-2, 2, (rows, 3)),
+            rng.uniform(-2, 2, rows),
+            rng.uniform(-2, 2, (rows, 2, 3)),
+            rng.integers(0, 3, rows),
+            rng.random(rows) < 0.3,
+            rng.integers(0, 255, rows).astype("uint8"),
+            rng.uniform(-2, 2, (rows, 2, 3)),
+        ]
+
+    named = []
+    for name, graph, _ in refused():
+        try:
+            serial(CORPUS_INPUTS, graph, rows_of(7))
+        except (ValueError, IndexError):
+            continue  # nor can the serial run compute it
+        if name != "noise alike for all":
+            named.append((name, graph))
+    assert len(named) > 110
+    with synk.session(n):
+        compare(named, CORPUS_INPUTS, rows_of, [7], repeats=True)
+
+
+def test_random_graphs_are_placed_and_give_the_serial_numbers():
+    wrong, graphs, refused_graphs = [], 0, 0
+    with synk.session(3):
+        for seed in range(40):
+            graph = seeded(seed)
+            outputs = [term.var for term in graph.made]
+            f = synk.function(graph.inputs, outputs, mode=PY, on_unused_input="ignore")
+            graphs += 1
+            if f._spec.refused is not None:
+                refused_graphs += 1
+                continue
+            for rows in (5, 2):
+                values = graph.values(rows, 1)
+                with np.errstate(all="ignore"):
+                    expected = serial(graph.inputs, outputs, values)
+                    results = f(*values)
+                for i, (got, right) in enumerate(zip(results, expected, strict=True)):
+                    size = max(1.0, np.abs(np.nan_to_num(right)).max(initial=0))
+                    same = np.shape(got) == np.shape(right) and np.allclose(
+                        got, right, 1e-7, 1e-9 * size, equal_nan=True
+                    )
+                    if not same:
+                        wrong.append((seed, rows, i, got, right))
+    assert not wrong
+    assert refused_graphs <= graphs / 100
+
+
+@pytest.mark.parametrize("wrong", ["sum", "max"])
+def test_a_wrong_reduction_would_be_noticed(monkeypatch, wrong):
+    inserted = Whole._inserted
+
+    def broken(self, var, op, by=None):
+        return inserted(self, var, wrong if op == "avg" else op, by)
+
+    monkeypatch.setattr(Whole, "_inserted", broken)
+    with synk.session(2), pytest.raises(AssertionError):
+        compare([("std", Y.std())], INPUTS, cases.values, [7])
+
+
+@pytest.mark.parametrize("graph", [pt.sort(Y), Y[1:], pt.cumsum(Y)])
+def test_what_every_rank_repeats_is_told_once(graph):
+    inputs = [X, Y]
+    with pytest.warns(synk.SplitWarning, match="needs all rows at once") as caught:
+        synk.function(inputs, [graph, graph * 2], mode=PY, on_unused_input="ignore")
+    assert [w.filename for w in caught] == [__file__]
+    with pytest.raises(synk.SplitError, match=r"made in test_placement\.py"):
+        synk.function(inputs, graph, on_unused_input="ignore", strict=True)
+
+
+# -- in how many meetings, and of what -------------------------------------------------
+
+
+def levels(f) -> list[list[str]]:
+    """Return by what ops each stage of a function combines values."""
+    stages = cut(f._spec, range(len(f._spec.outputs)), in_slices=False).stages
+    return [
+        sorted(var.owner.op.op for var in stage.reduced)
+        for stage in stages
+        if stage.reduced
+    ]
+
+
+def network():
+    weights = pytensor.shared(np.full((3, 4), 0.1), "weights")
+    bias = pytensor.shared(np.zeros(4), "bias")
+    last = pytensor.shared(np.full(4, 0.1), "last")
+    loss = ((pt.tanh(X @ weights + bias) @ last - Y) ** 2).mean()
+    return loss, [weights, bias, last]
+
+
+def test_plain_gradients_cost_what_synk_grad_costs():
+    loss, params = network()
+    plain = synk.updates.adam(pytensor.grad(loss, params), params)
+    named = synk.updates.adam(synk.grad(loss, params), params)
+    options = {"mode": PY, "on_unused_input": "ignore"}
+    mine = levels(synk.function(INPUTS, loss, updates=plain, **options))
+    assert mine == levels(synk.function(INPUTS, loss, updates=named, **options))
+    assert mine == [["avg"] * 4]
+
+
+def test_a_posterior_and_its_gradient_are_one_meeting():
+    outputs = [posterior(), *pytensor.grad(posterior(), [W, SCALE])]
+    f = synk.function([X, Y], outputs, mode=PY)
+    assert levels(f) == [["sum"] * 3]
+
+
+def test_batch_normalisation_meets_twice_forward_and_twice_back():
+    loss, (weights, bias, last) = network()
+    hidden = X @ weights
+    normed = (hidden - hidden.mean(axis=0)) / pt.sqrt(hidden.var(axis=0) + 1e-5)
+    loss = ((pt.tanh(normed + bias) @ last - Y) ** 2).mean()
+    params = [weights, bias, last]
+    updates = synk.updates.sgd(pytensor.grad(loss, params), params, 0.1)
+    f = synk.function([X, Y], loss, updates=updates, mode=PY)
+    assert len(levels(f)) <= 5
+    assert {op for stage in levels(f) for op in stage} == {"avg", "sum"}
+
+
+def test_nothing_is_placed_where_nothing_is_needed():
+    loss, _ = network()
+    f = synk.function([X, Y], [loss, X.sum(), X.max(axis=0), Y * 2], mode=PY)
+    assert f.output_modes == ["avg", "sum", "max", "gather"]
+    assert levels(f) == []
+
+
+def test_on_one_rank_nothing_is_inserted():
+    f = synk.function([X, Y], [Y.std(), pt.sort(Y)], mode=PY, on_unused_input="ignore")
+    (stage,) = f._replicas.local().cut("uncut", (0, 1)).stages
+    assert stage.merged.wants == f._spec.plain_outputs
+
+
+# -- what PyTensor stabilises ----------------------------------------------------------
+
+
+@one_and_three_ranks
+def test_large_exponentials_do_not_overflow(ranks):
+    large = 1000 * Y
+    by_hand = pt.exp(large) / pt.exp(large).sum()
+    outputs = [pt.log(pt.exp(large).sum()), pt.log(by_hand).sum(), pt.logsumexp(large)]
+    values = cases.values(7)[:2]
+    expected = serial([X, Y], outputs, values, FAST)
+    assert np.isfinite(expected[0])
+    f = synk.function([X, Y], outputs, mode=FAST, on_unused_input="ignore")
+    for got, right in zip(f(*values), expected, strict=True):
+        np.testing.assert_allclose(got, right, 1e-9)
+
+
+# -- what users have placed, or want as it is ------------------------------------------
+
+
+@one_and_three_ranks
+@pytest.mark.parametrize("op", ["avg", "sum"])
+def test_gradients_through_a_users_all_reduce_are_right(ranks, op):
+    of_rows = X @ W
+    mean = of_rows.mean() if op == "avg" else of_rows.sum()
+    reduced = synk.ops.all_reduce(mean, op)
+    costs = [((c - Y) ** 2).mean() + c**2 for c in (reduced, mean)]
+    mine, plain = (pytensor.grad(cost, W) for cost in costs)
+    values = cases.values(7)[:2]
+    f = synk.function([X, Y], mine, mode=PY)
+    assert_equal("gradient", f(*values), serial([X, Y], plain, values))
+
+
+@pytest.mark.filterwarnings("ignore:RandomStream is deprecated")
+def test_draws_that_are_of_no_row_are_refused_on_several_ranks():
+    noise = pt.random.RandomStream(3).normal(size=(3,))
+    f = synk.function([X], (X + noise).mean(axis=0), mode=PY)
+    values = cases.values(7)[:1]
+    for n in (2, 1):
+        with synk.session(n):
+            if n > 1:
+                with pytest.raises(
+                    synk.SplitError, match=r"output 0.*each rank from its own"
+                ):
+                    f(*values)
+                with pytest.raises(synk.SplitError, match="from its own stream"):
+                    f.run([3, 4], *values)
+            else:
+                assert np.isfinite(f(*values)).all()
+    with pytest.raises(synk.SplitError):
+        synk.function([X], (X + noise).mean(axis=0), mode=PY, strict=True)
+
+
+def test_a_named_op_is_believed_and_its_graph_is_left(two_ranks):
+    f = synk.function([Y], [Y.std(), (Y.std(), "avg")], mode=PY)
+    y = np.array([0.0, 0, 4, 4])
+    mine, local = f(y)
+    assert (mine, local) == (2, 0)
+
+
+def test_local_functions_place_nothing(two_ranks):
+    total = pytensor.shared(0.0)
+    f = synk.function([Y], (Y.std(), "avg"), updates={total: Y.sum()}, local=True)
+    assert f(np.array([0.0, 0, 4, 4])) == 0
+    assert [synk.get_value(rank, total) for rank in range(2)] == [0, 8]
+    synk.all_reduce(total, "sum")
+    assert synk.get_value(1, total) == 8
+
+
+def test_collectives_do_not_count_what_is_of_all_rows(two_ranks):
+    total = pytensor.shared(0.0, "total")
+    f = synk.function([Y], updates={total: total + Y.sum()}, mode=PY, name="adds")
+    f(np.array([1.0, 2, 3]))
+    for op in ("avg", "max", "min"):
+        synk.all_reduce(total, op)
+        assert synk.get_value(0, total) == synk.get_value(1, total) == 6
+    f(np.array([1.0, 2, 3]))
+    for collective in (synk.all_reduce, synk.reduce):
+        with pytest.raises(
+            synk.SplitError, match=r"total by 'sum'.*'adds'.*local=True"
+        ):
+            collective(total, "sum")
+    synk.set_value(0, total, 1.0)
+    synk.set_value(1, total, 2.0)
+    synk.all_reduce(total, "sum")
+    assert synk.get_value(0, total) == 3
