@@ -30,6 +30,7 @@ def reduce_ops(n: int) -> None:
         (score, "gather"),  # one rank's rows after the other's: the order of x
         (weights * 2, None),  # no reduction: rank 0's own value
         x.mean(axis=0),  # no op: "avg", as it is shown to be a mean over the rows
+        x.std(axis=0),  # none fits: the ranks combine what it is made of
     ]
     f = synk.function([x], outputs, name="reduce_ops")
     plain = pytensor.function(
@@ -82,7 +83,6 @@ def slices() -> None:
     expected = plain(X)
     for num_slices in (1, 3, 50):
         result = f(X, num_slices=num_slices)
-        synk.all_reduce(gradient)  # from every rank's own part to that of all rows
         result.append(gradient.get_value())
         for value, of_all_rows in zip(result, expected, strict=True):
             np.testing.assert_allclose(value, of_all_rows, rtol=1e-12)
@@ -110,16 +110,21 @@ def subsets() -> None:
 
 def updates(n: int) -> None:
     """Update shared variables, of which every rank has a copy of its own."""
-    seen = pytensor.shared(np.zeros(3), name="seen")
-    steps = pytensor.shared(0, name="steps")
-    f = synk.function([x], updates={seen: seen + x.sum(axis=0), steps: steps + 1})
-    f(X)
-    f(X, batch=slice(5, None))
-    by_rank = synk.gather(seen)  # a row for each rank
     expected = X.sum(axis=0) + X[5:].sum(axis=0)
+    print("5. updates: every rank counted 2 steps")
+    for local in False, True:
+        seen = pytensor.shared(np.zeros(3), name="seen")
+        steps = pytensor.shared(0, name="steps")
+        counts = {seen: seen + x.sum(axis=0), steps: steps + 1}
+        f = synk.function([x], updates=counts, local=local)
+        f(X)
+        f(X, batch=slice(5, None))
+        np.testing.assert_array_equal(synk.gather(steps), np.full(n, 2))
+        by_rank = synk.gather(seen)  # a row for each rank
+        if not local:
+            np.testing.assert_allclose(by_rank, np.tile(expected, (n, 1)), rtol=1e-12)
     np.testing.assert_allclose(by_rank.sum(axis=0), expected, rtol=1e-12)
-    np.testing.assert_array_equal(synk.gather(steps), np.full(n, 2))
-    print("5. updates: every rank counted 2 steps, and added up its own rows:")
+    print("   and added up all rows; with local=True, its own rows:")
     for rank, own in enumerate(by_rank):
         print(f"   rank {rank}: {np.round(own, 3)}")
 

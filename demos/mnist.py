@@ -4,8 +4,8 @@ Run it with ``python demos/mnist.py``, or with ``--model cnn`` for a network lik
 Where the images lie:
 
 * In shared memory, unless you say otherwise. A step is ``step(X, Y, batch=rows)``: each
-  rank takes its part of the rows and computes their gradients, `synk.grad` averages
-  these over all rows, and each rank makes the same update of its parameters.
+  rank takes its part of the rows and computes their gradients, these are
+  averaged over all rows, and each rank makes the same update of its parameters.
 * With ``--resident`` on the ranks, from the beginning: each keeps a part of them, and
   shuffles it by itself. A step is ``step(batch_s=rows_of_each_rank)``.
 * With ``--serial`` in this process, where `theano.function` compiles the same graphs.
@@ -74,7 +74,7 @@ def positive(text: str) -> int:
     return number
 
 
-# -- the network: nothing here knows of ranks, but for synk.grad ---------------------
+# -- the network: nothing here knows of ranks ----------------------------------------
 
 
 class Graphs(NamedTuple):
@@ -93,8 +93,7 @@ def build(args: argparse.Namespace, data: digits.Digits) -> Graphs:
     params = L.get_all_params(network, trainable=True)
 
     loss = cross_entropy(L.get_output(network), y)
-    grads = synk.grad(loss, params)  # over all ranks' rows; serially, the plain ones
-    updates = lasagne.updates.nesterov_momentum(grads, params, rate, args.momentum)
+    updates = lasagne.updates.nesterov_momentum(loss, params, rate, args.momentum)
 
     p = L.get_output(network, deterministic=True)
     accuracy = T.eq(T.argmax(p, axis=1), y).mean()

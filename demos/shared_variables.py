@@ -95,7 +95,8 @@ def gradients() -> None:
     grads = [var.zeros_like().eval() for var in (w, b)]
     grads = [pytensor.shared(value, name="gradient") for value in grads]
     formulas = pt.grad(loss, [w, b])
-    f = synk.function([x, y], loss, updates=list(zip(grads, formulas, strict=True)))
+    updates = list(zip(grads, formulas, strict=True))
+    f = synk.function([x, y], loss, updates=updates, local=True)
     plain = pytensor.function([x, y], [loss, *formulas])
     X, Y = rng.normal(size=(101, 5)), rng.normal(size=101)
     for rows in (101, 100, 1):

@@ -2,14 +2,13 @@
 
 Batch normalisation subtracts the mean of the batch and divides by its standard
 deviation. Cut between ranks, a batch has a mean on each of them, and a network trained
-with these is another network. `synk.ops.all_reduce` makes one mean of them, in the
-graph::
+with these is another network. `synk.function` makes one mean of them, forward and
+backward: so the same script, with `pytensor.grad` and no word about ranks, has the
+numbers of the serial run, which `pytensor.function` computes here.
 
-    mean = synk.ops.all_reduce(h.mean(axis=0))
-
-and has a gradient. So the parallel run has the numbers of the serial one, which plain
-PyTensor computes here from the same graph: to it `all_reduce` is the identity. Without
-it, `synk.function` warns. Run it with ``python demos/sync_batch_norm.py --ranks 3``.
+With ``local=True`` each rank computes with its own statistics, as other libraries do;
+`synk.ops.all_reduce` then averages the gradients. `synk.function` warns that this is
+not the serial run. Run it with ``python demos/sync_batch_norm.py --ranks 3``.
 """
 
 from __future__ import annotations
@@ -45,10 +44,9 @@ def parse_arguments() -> argparse.Namespace:
     return args
 
 
-def normalise(h, scale, shift, average):
+def normalise(h, scale, shift):
     """Return `h` with mean and standard deviation of its columns as they are learnt."""
-    mean = average(h.mean(axis=0))
-    variance = average(((h - mean) ** 2).mean(axis=0))
+    mean, variance = h.mean(axis=0), h.var(axis=0)
     return (h - mean) / pt.sqrt(variance + 1e-5) * scale + shift
 
 
@@ -59,11 +57,11 @@ class Network:
     ----------
     function : callable
         `pytensor.function` or `synk.function`.
-    average : callable
-        What makes statistics of all rows out of those of a rank's rows.
+    grad : callable
+        `pytensor.grad`, or what else gives gradients.
     """
 
-    def __init__(self, function, average) -> None:
+    def __init__(self, function, grad) -> None:
         rng = np.random.default_rng(0)
         self.params = [
             pytensor.shared(value, name=name)
@@ -77,11 +75,11 @@ class Network:
         ]
         weights0, scale, shift, weights1, bias = self.params
         x, y = pt.dmatrix("x"), pt.vector("y", dtype="int32")
-        h = pt.tanh(normalise(x @ weights0, scale, shift, average))
+        h = pt.tanh(normalise(x @ weights0, scale, shift))
         log_p = pt.special.log_softmax(h @ weights1 + bias, axis=1)
         loss = -log_p[pt.arange(y.shape[0]), y].mean()
         updates = synk.updates.momentum(
-            synk.grad(loss, self.params), self.params, learning_rate=RATE
+            grad(loss, self.params), self.params, learning_rate=RATE
         )
         self.step = function([x, y], loss, updates=updates)
 
@@ -92,6 +90,11 @@ class Network:
     def values(self) -> np.ndarray:
         """Return all parameters as one vector."""
         return np.concatenate([param.get_value().ravel() for param in self.params])
+
+
+def averaged_grad(loss, params):
+    """Return the averages of the ranks' gradients, each by what it computes alone."""
+    return synk.ops.all_reduce(pytensor.grad(loss, params))
 
 
 def cut_into_batches(args: argparse.Namespace) -> list[tuple]:
@@ -117,11 +120,11 @@ class Run(NamedTuple):
     warnings: list[str]
 
 
-def train(function, average, batches) -> Run:
+def train(function, grad, batches) -> Run:
     """Build a network, and train it; note what synk warns of."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        network = Network(function, average)
+        network = Network(function, grad)
     split = [w for w in caught if issubclass(w.category, synk.SplitWarning)]
     losses = network.train(batches)
     return Run(losses, network.values(), [str(w.message) for w in split])
@@ -150,9 +153,9 @@ def main() -> None:
             f" the last of an epoch of {last}"
         )
         function = partial(synk.function, mode=args.mode)
-        of_all = train(function, synk.ops.all_reduce, batches)
-        of_own = train(function, lambda statistics: statistics, batches)
-    serial = train(pytensor.function, synk.ops.all_reduce, batches)
+        of_all = train(function, pytensor.grad, batches)
+        of_own = train(partial(function, local=True), averaged_grad, batches)
+    serial = train(pytensor.function, pytensor.grad, batches)
     losses = serial.losses
     print(f"serial: loss {losses[0]:.4f} at first, {losses[-1]:.4f} at last")
     off_all = compare("all rows", of_all, serial)

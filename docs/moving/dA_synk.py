@@ -51,7 +51,7 @@ class dA(object):
         z = self.get_reconstructed_input(y)
         L = -T.sum(self.x * T.log(z) + (1 - self.x) * T.log(1 - z), axis=1)
         cost = T.mean(L)
-        gparams = synk.grad(cost, self.params)
+        gparams = T.grad(cost, self.params)
         updates = [
             (param, param - learning_rate * gparam)
             for param, gparam in zip(self.params, gparams)

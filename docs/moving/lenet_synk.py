@@ -67,7 +67,7 @@ def train(learning_rate=0.3, n_epochs=6, nkerns=(8, 16), batch_size=50):
         layer3.errors(y),
     )
     params = layer3.params + layer2.params + layer1.params + layer0.params
-    grads = synk.grad(cost, params)
+    grads = T.grad(cost, params)
     updates = [
         (param_i, param_i - learning_rate * grad_i)
         for param_i, grad_i in zip(params, grads)

@@ -66,8 +66,8 @@ def train(learning_rate=0.5, n_epochs=10, batch_size=50):
         outputs=classifier.errors(y),
     )
 
-    g_W = synk.grad(cost=cost, wrt=classifier.W)
-    g_b = synk.grad(cost=cost, wrt=classifier.b)
+    g_W = T.grad(cost=cost, wrt=classifier.W)
+    g_b = T.grad(cost=cost, wrt=classifier.b)
     train_model = synk.function(
         inputs=[x, y],
         outputs=cost,

@@ -149,7 +149,7 @@ def train(
     tparams = init_tparams(init_params(n_words=50, dim=dim))
     use_noise, x, mask, y, f_pred, cost = build_model(tparams, dim, use_dropout)
     cost += decay_c * (tparams["U"] ** 2).sum()
-    grads = synk.grad(cost, wrt=list(tparams.values()))
+    grads = T.grad(cost, wrt=list(tparams.values()))
     lr = T.scalar(name="lr")
     f_grad_shared, f_update = rmsprop(lr, tparams, grads, x, mask, y, cost)
 

@@ -43,7 +43,7 @@ def train(learning_rate=0.2, L1_reg=1e-5, L2_reg=1e-4, n_epochs=10, batch_size=5
         + L2_reg * classifier.L2_sqr
     )
 
-    gparams = [synk.grad(cost, param) for param in classifier.params]
+    gparams = [T.grad(cost, param) for param in classifier.params]
     updates = [
         (param, param - learning_rate * gparam)
         for param, gparam in zip(classifier.params, gparams)
