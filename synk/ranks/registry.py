@@ -43,6 +43,10 @@ class Registry:
     def forget_rows(self, number: int) -> None:
         """Forget it: the variable has another value."""
         self._rows.pop(self._first.get(number, number), None)
+        self.forget_whole(number)
+
+    def forget_whole(self, number: int) -> None:
+        """Forget that all ranks have one value: some rank has another."""
         self._whole.pop(self._first.get(number, number), None)
 
     def made_whole_by(self, number: int) -> str | None:

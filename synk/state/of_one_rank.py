@@ -74,6 +74,8 @@ def worker_set_value(
     context: RankContext, rank: int, numbers: list, values: list
 ) -> None:
     """Copy the values, if this is the rank that is meant."""
+    for number in numbers:
+        context.registry.forget_whole(number)
     if context.rank == rank:
         for number, value in zip(numbers, values, strict=True):
             store(context, number, context.array(value))

@@ -120,18 +120,14 @@ class Placer:
         given = self._placed.get(node.inputs[0], node.inputs[0])
         with contextlib.suppress(Refused):
             return [self._whole.whole(given, node.op)]
-        return self._whole.add(node.clone_with_new_inputs([given])).outputs
+        return self._whole.again(node, [given]).outputs
 
     def _best(self, node: Apply) -> list[Variable]:
         whole = self._whole
         inputs = [self._placed.get(var, var) for var in node.inputs]
         first = None
         for given in itertools.chain([inputs], self._forms(node, inputs)):
-            changed = any(a is not b for a, b in zip(given, node.inputs, strict=True))
-            made = node
-            if changed:
-                made = node.clone_with_new_inputs(given, strict=False)
-            made = whole.add(made)
+            made = whole.again(node, given)
             if self._are_known(made.outputs):
                 return made.outputs
             first = first or made
@@ -172,7 +168,7 @@ class Placer:
             key=lambda i: not isinstance(whole.value(node.inputs[i]), Sharded),
         )
         for given in self._with(list(node.inputs), places, whole.gathered):
-            made = whole.add(node.clone_with_new_inputs(given, strict=False)).outputs
+            made = whole.again(node, given).outputs
             if self._are_known(made):
                 self.repeated.append((node, made))
                 return made

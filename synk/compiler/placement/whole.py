@@ -121,6 +121,7 @@ class Whole:
     def value(self, var: Variable) -> Value:
         """Return what a placed variable is."""
         if var not in self.values:
+            assert var.owner is None, f"{var} was not placed"
             self.values[var] = literal(var)
         return self.values[var]
 
@@ -183,10 +184,15 @@ class Whole:
         node = graph.owner
         if node is None or graph in self.values:
             return graph
-        inputs = [self.of(var) for var in node.inputs]
-        if any(a is not b for a, b in zip(inputs, node.inputs, strict=True)):
-            node = node.clone_with_new_inputs(inputs, strict=False)
-        return self.add(node).outputs[graph.owner.outputs.index(graph)]
+        made = self.again(node, [self.of(var) for var in node.inputs])
+        return made.outputs[node.outputs.index(graph)]
+
+    def again(self, node: Apply, inputs: Sequence[Variable]) -> Apply:
+        """Take a node with other inputs; those of another type are converted."""
+        while any(a is not b for a, b in zip(inputs, node.inputs, strict=True)):
+            node = node.clone_with_new_inputs(list(inputs), strict=False)
+            inputs = [self.of(var) for var in node.inputs]
+        return self.add(node)
 
     # -- whole values
 
@@ -251,7 +257,7 @@ class Whole:
                 self._everywhere[made] = self._inserted(made, "max")
             elif is_ready:
                 inputs = [self._everywhere.get(given, given) for given in node.inputs]
-                again = self.add(node.clone_with_new_inputs(inputs, strict=False))
+                again = self.again(node, inputs)
                 self._everywhere[made] = again.outputs[node.outputs.index(made)]
             else:
                 todo.append((made, True))
@@ -314,11 +320,8 @@ class Whole:
             inputs = [self._full.get(given, given) for given in node.inputs]
             if isinstance(node.op, COLLECTIVES):
                 made = inputs
-            elif all(a is b for a, b in zip(inputs, node.inputs, strict=True)):
-                made = node.outputs
             else:
-                node_of_all = node.clone_with_new_inputs(inputs, strict=False)
-                made = self.add(node_of_all).outputs
+                made = self.again(node, inputs).outputs
             self._full.update(zip(node.outputs, made, strict=True))
         found = self._full.get(var, var)
         if not is_replicated(self.value(found)):
@@ -365,7 +368,7 @@ class Whole:
             for given in node.inputs
         ):
             inputs = [self.whole(given) for given in node.inputs]
-            made = self.add(node.clone_with_new_inputs(inputs, strict=False))
+            made = self.again(node, inputs)
             found = made.outputs[node.outputs.index(var)]
             if is_replicated(self.value(found)):
                 return found
@@ -456,7 +459,7 @@ class Whole:
         inputs = [
             self.whole(given) if given in partial else given for given in node.inputs
         ]
-        made = self.add(node.clone_with_new_inputs(inputs, strict=False))
+        made = self.again(node, inputs)
         return made.outputs[node.outputs.index(var)]
 
 
