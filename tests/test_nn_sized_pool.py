@@ -178,10 +178,20 @@ def test_ranks_give_the_serial_numbers(two_ranks):
         pytest.param(lambda x: pt.cast(x.sum(), "int64"), id="a sum over rows"),
     ],
 )
-def test_sizes_that_differ_between_parts_of_the_rows_are_refused(size):
+def test_sizes_that_differ_between_parts_of_the_rows_are_those_of_all(size):
     x = pt.tensor4("x")
+    pooled = synk.nn.pool_2d(x, size(x))
     with pytest.raises(synk.SplitError):
-        synk.function([x], synk.nn.pool_2d(x, size(x)), strict=True)
+        synk.function([x], pooled, strict=True, local=True)
+    images = np.zeros((3, 1, 7, 6))
+    images[:, 0, 1, 2] = 1  # three rows, and a sum of three
+    images[0, 0, 4, 4] = -1
+    images[2, 0, 0, 0] = 1
+    with synk.session(2):
+        got = synk.function([x], pooled, mode=PY)(images)
+    expected = pytensor.function([x], pooled, mode=PY)(images)
+    np.testing.assert_array_equal(got, expected)
+    assert got.shape == (3, 1, 2, 2)
 
 
 JAX = """

@@ -8,7 +8,7 @@ that it is the value of.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from pytensor.graph.basic import Variable
@@ -88,6 +88,8 @@ class Call:
 
     def _told(self) -> list[np.ndarray]:
         """Return what parts take that the arguments do not tell."""
+        if not self.spec.call_variables:
+            return []
         call, total = self.spec.call, sum(self._weights)
         told = {
             call.total: np.asarray(total),
@@ -108,28 +110,40 @@ class Call:
         self.times.spent(COMMON if self.is_idle else stage.phase, level)
         given = None
         if not self.is_idle:
-            pairs = zip(stage.contributed, stage.ops, strict=True)
-            given = [self._given(*pair) for pair in pairs]
+            given = [self.value("reduce", var) for var in stage.contributed]
         key = (self.programs.number, self.kind == "slice", self.subset, level)
-        ops = [
-            ("max" if var.type.dtype == "bool" else "sum") if op == "gather" else op
-            for var, op in zip(stage.reduced, stage.ops, strict=True)
-        ]
+        ops: list = stage.ops
+        if "gather" in ops:
+            given, ops = self._as_sums(stage, given)
         results = self._reducer.reduce(key, given, ops, self._weights, self.times)
         self.values.update(zip(stage.reduced, results, strict=True))
         if self.times.is_fresh:
             for var, result in zip(stage.reduced, results, strict=True):
                 self.programs.shapes[var] = result.shape
 
-    def _given(self, var: Variable, op: ReduceOp | Literal["gather"]) -> np.ndarray:
-        """Return what this rank gives to a reduction.
+    def _as_sums(self, stage: Stage, given: list | None) -> tuple[list | None, list]:
+        """Make sums of gathers: every rank gives its rows, in their place among zeros.
 
-        Rows are gathered as a sum: every rank's are in their place among zeros.
+        Bools are added by "max".
         """
-        value = self.value("reduce", var)
-        if op != "gather":
-            return value
-        rows = np.asarray(self.real(var, value))
+        gathers = [op == "gather" for op in stage.ops]
+        sums = ["max" if var.type.dtype == "bool" else "sum" for var in stage.reduced]
+        ops = [
+            by if is_gather else op
+            for op, by, is_gather in zip(stage.ops, sums, gathers, strict=True)
+        ]
+        if given is not None:
+            given = [
+                self._among_zeros(self.real(var, value)) if is_gather else value
+                for var, value, is_gather in zip(
+                    stage.contributed, given, gathers, strict=True
+                )
+            ]
+        return given, ops
+
+    def _among_zeros(self, value: Any) -> np.ndarray:
+        """Return this rank's rows in their place among all ranks', which are zeros."""
+        rows = np.asarray(value)
         mine, total = self._weights[self._rank], sum(self._weights)
         if not total:
             return rows  # of which there are none
