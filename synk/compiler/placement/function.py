@@ -29,8 +29,6 @@ class Placed:
     Attributes
     ----------
     outputs : list of Variable
-    values : list of Value
-        What the outputs are.
     updates : list of Variable
         New values; each is the serial one, where that could be had.
     call_variables : list of Variable
@@ -45,7 +43,6 @@ class Placed:
     """
 
     outputs: list[Variable]
-    values: list[Value]
     updates: list[Variable]
     call: CallVariables
     call_variables: list[Variable] = field(default_factory=list)
@@ -117,7 +114,6 @@ def _placed(
         used = set(ancestors([*made, *news]))
         return Placed(
             made,
-            [whole.value(var) for var in made],
             news,
             call,
             [var for var in vars(call).values() if var in used],
