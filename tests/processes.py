@@ -505,8 +505,4 @@ def _write(body: str, path: Path) -> str:
 def _environment() -> dict[str, str]:
     here = str(Path(__file__).parent)
     paths = [here, *filter(None, [os.environ.get("PYTHONPATH")])]
-    return os.environ | {
-        "PYTHONPATH": os.pathsep.join(paths),
-        # Without bytecode each script compiles synk's 180 files: 0.3 s.
-        "PYTHONDONTWRITEBYTECODE": "",
-    }
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}

@@ -22,6 +22,21 @@ FLAGS = pt.vector("flags", dtype="bool")
 BYTES = pt.vector("bytes", dtype="uint8")
 INPUTS = [X, Y, X3, LABELS, FLAGS, BYTES, STATIC]
 
+
+def values_of(rows: int) -> list[np.ndarray]:
+    """Return so many rows of every input."""
+    rng = np.random.default_rng(5)
+    return [
+        rng.uniform(-2, 2, (rows, 3)),
+        rng.uniform(-2, 2, rows),
+        rng.uniform(-2, 2, (rows, 2, 3)),
+        rng.integers(0, 3, rows),
+        rng.random(rows) < 0.3,
+        rng.integers(0, 255, rows).astype("uint8"),
+        rng.uniform(-2, 2, (rows, 2, 3)),
+    ]
+
+
 W = pytensor.shared(np.full((3, 4), 0.5), "w")
 V = pytensor.shared(np.full(3, 0.5), "v")
 B = pytensor.shared(np.full(4, 0.5), "b")

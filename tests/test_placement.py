@@ -12,6 +12,7 @@ import pytest
 from children import in_a_child
 from placement_cases import INPUTS, SCALE, W, X, Y, posterior
 from proof_corpus import INPUTS as CORPUS_INPUTS
+from proof_corpus import values_of
 from proof_refused import refused
 from reference import PY
 from test_proof_property import seeded
@@ -99,29 +100,17 @@ def test_plain_graphs_give_the_serial_numbers_in_jax_mode(kind):
 
 @pytest.mark.parametrize("n", [2, 5])
 def test_what_the_proof_refuses_is_placed(n):
-    def rows_of(rows):
-        rng = np.random.default_rng(5)
-        return [
-            rng.uniform(-2, 2, (rows, 3)),
-            rng.uniform(-2, 2, rows),
-            rng.uniform(-2, 2, (rows, 2, 3)),
-            rng.integers(0, 3, rows),
-            rng.random(rows) < 0.3,
-            rng.integers(0, 255, rows).astype("uint8"),
-            rng.uniform(-2, 2, (rows, 2, 3)),
-        ]
-
     named = []
     for name, graph, _ in refused():
         try:
-            serial(CORPUS_INPUTS, graph, rows_of(7))
+            serial(CORPUS_INPUTS, graph, values_of(7))
         except (ValueError, IndexError):
             continue  # nor can the serial run compute it
         if name != "noise alike for all":
             named.append((name, graph))
     assert len(named) > 110
     with synk.session(n):
-        compare(named, CORPUS_INPUTS, rows_of, [7], repeats=True)
+        compare(named, CORPUS_INPUTS, values_of, [7], repeats=True)
 
 
 def test_random_graphs_are_placed_and_give_the_serial_numbers():

@@ -27,6 +27,7 @@ from proof_corpus import (
     softmax_loss,
     squares,
     synchronised,
+    values_of,
 )
 from proof_refused import refused
 from pytensor.tensor.math import Dot
@@ -60,17 +61,7 @@ def test_the_op_that_a_graph_needs_is_found(var, op):
 def test_what_is_accepted_is_what_the_serial_run_returns():
     cases = [case for case in accepted() if "draw" not in case[0]]
     names, outputs, _ = zip(*cases, strict=True)
-    rng = np.random.default_rng(5)
-    rows = 7
-    values = [
-        rng.uniform(-2, 2, (rows, 3)),
-        rng.uniform(-2, 2, rows),
-        rng.uniform(-2, 2, (rows, 2, 3)),
-        rng.integers(0, 3, rows),
-        rng.random(rows) < 0.3,
-        rng.integers(0, 255, rows).astype("uint8"),
-        rng.uniform(-2, 2, (rows, 2, 3)),
-    ]
+    values = values_of(7)
     # Scans are compiled to C, in any mode, if there is a compiler.
     with pytensor.config.change_flags(linker="py", cxx=""):
         plain = pytensor.function(INPUTS, outputs, mode=PY, on_unused_input="ignore")

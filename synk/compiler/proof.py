@@ -102,13 +102,19 @@ def examine(
     asserted : mapping of Variable to Value, optional
         What is known of some of them.
     """
-    known: dict[Variable, Value] = {}
-    for i, var in enumerate((*inputs, *stand_ins)):
-        weighs = i < len(inputs) or i == 0
-        known[var] = Sharded(0, 0, "n" if weighs else "?")
     with remembered():
         take_as_equal(inputs)
-        return infer(list(graph), known, asserted)
+        return infer(list(graph), rows_of(inputs, stand_ins), asserted)
+
+
+def rows_of(
+    inputs: Sequence[Variable], stand_ins: Sequence[Variable]
+) -> dict[Variable, Value]:
+    """Return what the inputs are that are cut into rows; see `examine`."""
+    return {
+        var: Sharded(0, 0, "n" if i < len(inputs) or i == 0 else "?")
+        for i, var in enumerate((*inputs, *stand_ins))
+    }
 
 
 def ops_of(value: Value) -> Sequence[OutputOp]:

@@ -17,7 +17,7 @@ from pytensor.tensor.type import DenseTensorType
 
 from ..domain import Refused, Sharded, Value
 from ..lengths import remembered, take_as_equal
-from ..proof import ops_of
+from ..proof import ops_of, rows_of
 from .placer import Placer
 from .whole import CallVariables, Whole
 
@@ -90,14 +90,10 @@ def _placed(
     updates: Sequence[tuple[SharedVariable, Variable]],
     graph: list[Variable],
 ) -> Placed:
-    rows = [*inputs, *stand_ins]
-    known: dict[Variable, Value] = {}
-    for i, var in enumerate(rows):
-        known[var] = Sharded(0, 0, "n" if i < len(inputs) or not i else "?")
     call = CallVariables.new()
     with remembered():
         take_as_equal(inputs)
-        whole = Whole(rows, known, call)
+        whole = Whole([*inputs, *stand_ins], rows_of(inputs, stand_ins), call)
         placer = Placer(whole)
         found = placer.place(graph)
         n = len(outputs)

@@ -162,11 +162,7 @@ class Placer:
     def _gathered(self, node: Apply) -> list[Variable] | None:
         """Have every rank compute it from all rows; None if that is not possible."""
         whole = self._whole
-        # Rows come first: what counts them may then follow from their length.
-        places = sorted(
-            range(len(node.inputs)),
-            key=lambda i: not isinstance(whole.value(node.inputs[i]), Sharded),
-        )
+        places = range(len(node.inputs))
         for given in self._with(list(node.inputs), places, whole.gathered):
             made = whole.again(node, given).outputs
             if self._are_known(made):
