@@ -12,6 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from typing import Any
 
 import posix_ipc
 
@@ -67,17 +68,27 @@ def _sleep(semaphore: posix_ipc.Semaphore) -> None:
     excepted: a SIGTERM handler that calls ``sys.exit()`` would do nothing. Held back, a
     signal comes at the end of the tick, and its handler raises in our own code.
     """
-    before = _SignalMask()
-    _set_mask(_SIG_SETMASK, None, ctypes.byref(before))
+    before = make_mask()
+    set_mask(SIG_SETMASK, None, before)
     try:
-        _set_mask(_SIG_SETMASK, ctypes.byref(_ALL_SIGNALS), None)
+        set_mask(SIG_SETMASK, ALL_SIGNALS, None)
         semaphore.acquire(TICK)
     finally:
-        _set_mask(_SIG_SETMASK, ctypes.byref(before), None)
+        set_mask(SIG_SETMASK, before, None)
 
 
-# signal.pthread_sigmask builds sets of enumeration members: 8 to 120 us, not 1.
+# A signal is held back in this thread only: another one of the process may take it (one
+# of OpenBLAS's), and its handler runs in the main thread all the same, between any two
+# calls. So the mask is set back by a `finally` whose first call does it, with arguments
+# that were made before. A context manager would not do: Python looks for handlers as it
+# enters `__exit__`. And signal.pthread_sigmask runs handlers itself, and builds sets of
+# enumeration members: 8 to 120 us, not 1.
 _SignalMask = ctypes.c_byte * 128
-_ALL_SIGNALS = _SignalMask(*[-1] * 128)
-_SIG_SETMASK = int(signal.SIG_SETMASK)
-_set_mask = ctypes.PyDLL(None).pthread_sigmask
+ALL_SIGNALS = ctypes.byref(_SignalMask(*[-1] * 128))
+SIG_SETMASK = int(signal.SIG_SETMASK)
+set_mask = ctypes.PyDLL(None).pthread_sigmask
+
+
+def make_mask() -> Any:
+    """Return room for a mask of signals, to be filled and read by `set_mask`."""
+    return ctypes.byref(_SignalMask())

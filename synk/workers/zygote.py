@@ -24,6 +24,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from ..errors import StateError, SynkError, WorkerDied
+from .waiting import ALL_SIGNALS, SIG_SETMASK, make_mask, set_mask
 
 _REQUEST = struct.Struct("i")
 _REPORT = struct.Struct("iii")
@@ -52,9 +53,16 @@ class Zygote:
         """Fork the zygote."""
         # A signal handler of the script must not raise in the child, which would then
         # go on with the script, nor here while the zygote is half known.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        mask = make_mask()
+        set_mask(SIG_SETMASK, None, mask)
+        try:
+            set_mask(SIG_SETMASK, ALL_SIGNALS, None)
+            self._fork()
+        finally:
+            set_mask(SIG_SETMASK, mask, None)
+
+    def _fork(self) -> None:
         with contextlib.ExitStack() as finally_:
-            finally_.callback(signal.pthread_sigmask, signal.SIG_SETMASK, mask)
             requests, self._requests = os.pipe()
             finally_.callback(os.close, requests)
             self._reports, reports = os.pipe()
