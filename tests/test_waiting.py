@@ -36,10 +36,14 @@ def test_a_signal_that_another_thread_takes_leaves_none_held_back(own_signals, a
             raise TimeoutError("no KeyboardInterrupt")
 
     thread = threading.Thread(target=take)
+
+    def wait():
+        thread.start()
+        waiting.wait(semaphore, 0, look_about)
+
     try:
         with pytest.raises(KeyboardInterrupt):
-            thread.start()
-            waiting.wait(semaphore, 0, look_about)
+            wait()
     finally:
         thread.join()
         semaphore.close()
