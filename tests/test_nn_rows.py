@@ -10,11 +10,13 @@ from reference import PY
 
 import synk
 from synk import nn
+from synk.compiler.origins import origins
 
 X, Y = pt.tensor4("x"), pt.lvector("y")
 FILTERS = pytensor.shared(
     np.random.default_rng(0).normal(size=(3, 2, 3, 3)) / 4, "filters"
 )
+WIDE = pt.tensor4("wide")
 WEIGHTS = pytensor.shared(np.random.default_rng(1).normal(size=(27, 4)) / 4, "weights")
 
 
@@ -88,3 +90,14 @@ def test_what_couples_images_is_computed_from_all_and_refused_of_a_rank(
     x, _ = images(2)  # as many as the filters have channels
     right = pytensor.function([X], output, mode=PY)(x)
     np.testing.assert_allclose(f(x), right, rtol=1e-10, atol=1e-12)
+
+
+def test_pixels_of_layers_have_nothing_to_do_with_the_number_of_rows():
+    """So what takes their number needs no value of the layer, and no reduction."""
+    hidden = nn.conv2d(pt.tanh(nn.conv2d(X, FILTERS)).sum(axis=1, keepdims=True), WIDE)
+    pooled = nn.pool_2d(hidden, (2, 2), ignore_border=True)
+    of_batch = nn.conv2d(X.dimshuffle(1, "x", 0, 2), WIDE)  # rows are pixels here
+    follows = {(X, 2), (FILTERS, 2), (WIDE, 2)}
+    assert origins((hidden, 2)) == origins((pooled, 2)) == follows
+    assert origins((of_batch, 2)) == {(X, 0), (WIDE, 2)}
+    assert origins((pt.nonzero(X.flatten())[0], 0)) is None

@@ -73,6 +73,10 @@ class Replicated:
     number: float | None = None
 
 
+REPLICATED = Replicated()
+"""The same on every rank, and no more is known of it: most values are that."""
+
+
 @dataclass(frozen=True)
 class Layout:
     """How rows stand along their axis.

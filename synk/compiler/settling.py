@@ -72,12 +72,11 @@ def _place(spec: FunctionSpec, strict: bool) -> None:
     for i, var in zip(outputs, placed.outputs, strict=True):
         spec.outputs[i] = var
     news = dict(zip(updates, placed.updates, strict=True))
-    written = spec.row_values([new for _, new in spec.updates])
-    stored = spec.row_values(placed.updates)
+    of_rows = spec.row_values([*(new for _, new in spec.updates), *placed.updates])
     for i, new in news.items():
         shared, plain = spec.updates[i]
         spec.updates[i] = shared, new
-        if plain in written and new not in stored:
+        if plain in of_rows and new not in of_rows:
             spec.made_whole.append(shared)
     spec.call, spec.call_variables = placed.call, placed.call_variables
     spec.asserted = placed.asserted

@@ -26,6 +26,7 @@ from ..compiler.domain import (
     without_block,
 )
 from ..compiler.lengths import Length, length_rule, size
+from ..compiler.origins import origin_rule
 from ..compiler.rules.base import rule
 from ..compiler.rules.products import contract
 from .convops import Conv, ConvFilters, ConvInputs
@@ -63,6 +64,12 @@ def conv_length(node: Apply, var: Variable, axis: int) -> Length | None:
     return size(node.inputs[axis], 0) if axis < 2 else None
 
 
+@origin_rule(Conv)
+def conv_origins(node: Apply, var: Variable, axis: int) -> list[Length]:
+    """Pixels of images and of filters."""
+    return [size(given, axis) for given in node.inputs]
+
+
 @length_rule(ConvInputs)
 def conv_inputs_length(node: Apply, var: Variable, axis: int) -> Length | None:
     """As many images as there are outputs."""
@@ -74,6 +81,12 @@ def pool_length(node: Apply, var: Variable, axis: int) -> Length | None:
     """As many images and channels as there are, in gradients too."""
     is_kept = axis < var.type.ndim - node.op.ndim
     return size(node.inputs[0], axis) if is_kept else None
+
+
+@origin_rule(PoolOp)
+def pool_origins(node: Apply, var: Variable, axis: int) -> list[Length]:
+    """Pixels, of windows of one size."""
+    return [size(node.inputs[0], axis)]
 
 
 def _product(

@@ -75,11 +75,11 @@ class Placer:
         So are reductions that the user has placed. And shapes that follow from those
         of the inputs: they are the same before a reduction, and need not wait for it.
         """
+        if isinstance(node.op, (Shape, Shape_i)):
+            return self._whole.shape_of_inputs(node) is not None
         if isinstance(node.op, AllGather):
             return True
-        if isinstance(node.op, AllReduce):
-            return node.op.gradient is None
-        return self._whole.shape_of_inputs(node) is not None
+        return isinstance(node.op, AllReduce) and node.op.gradient is None
 
     def _visit(self, node: Apply) -> None:
         if self._stays(node):

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import io_toposort
@@ -34,6 +35,7 @@ from ..domain import (
     is_replicated,
 )
 from ..lengths import size
+from ..origins import origins
 from ..rules.base import literal
 from ..walk import apply_rule
 
@@ -110,11 +112,13 @@ class Whole:
         self._full: dict[Variable, Variable] = {}
         self._everywhere: dict[Variable, Variable] = {}
         self._same: dict[tuple, Apply] = {}
+        self._equal: dict[Variable, Variable] = {}
         self._lengths = {
             var: value.length
             for var, value in known.items()
             if isinstance(value, Sharded)
         }
+        self._row_lengths = {(var, 0) for var in self._lengths}
 
     # -- nodes
 
@@ -126,14 +130,23 @@ class Whole:
         return self.values[var]
 
     def add(self, node: Apply) -> Apply:
-        """Take a node of placed variables, or the equal one that is there already."""
-        key = (node.op, *map(_key, node.inputs))
+        """Take a node of placed variables, or the equal one that is there already.
+
+        What all ranks have alike stays twice, and is known to be equal: PyTensor merges
+        it, and nodes that go on from there need not be made again.
+        """
+        key = (node.op, *(_key(self._equal.get(var, var)) for var in node.inputs))
         found = self._same.get(key)
-        if found is not None:
+        is_meeting = isinstance(node.op, COLLECTIVES)
+        if found is node:
+            return node
+        if found is not None and (is_meeting or not self._are_alike(found.outputs)):
             return found
         values = apply_rule(node, [self.value(var) for var in node.inputs])
-        self._same[key] = node
-        is_meeting = isinstance(node.op, COLLECTIVES)
+        if found is None:
+            self._same[key] = node
+        else:
+            self._equal.update(zip(node.outputs, found.outputs, strict=True))
         here = not is_meeting and not self.of_rows.isdisjoint(node.inputs)
         if isinstance(node.op, AllGather) or not self.as_long.isdisjoint(node.inputs):
             self.as_long.update(node.outputs)
@@ -142,6 +155,12 @@ class Whole:
             if here:
                 self.of_rows.add(var)
         return node
+
+    def _are_alike(self, made: Sequence[Variable]) -> bool:
+        """Tell whether these are the same on every rank, and not of its rows."""
+        return self.of_rows.isdisjoint(made) and all(
+            is_replicated(self.values[var]) for var in made
+        )
 
     def take(self, node: Apply, value: Value) -> None:
         """Take a node of the user's graph as it is, with what its outputs are."""
@@ -167,9 +186,13 @@ class Whole:
         """Return what the length of an axis is, if it follows from those of inputs."""
         length, rows = size(var, axis), 0
         for (root, which), many in length.symbols:
-            if not isinstance(which, int) or root.owner is not None:
+            if not isinstance(which, int):
                 return None
-            if root in self._lengths and not which:
+            if root.owner is not None:
+                found = origins((root, which))
+                if found is None or not self._row_lengths.isdisjoint(found):
+                    return None
+            elif (root, which) in self._row_lengths:
                 if self._lengths[root] == "?":
                     return None
                 rows += many
@@ -470,5 +493,7 @@ def _is_reversed(value: Sharded) -> bool:
 
 def _key(var: Variable) -> Any:
     if isinstance(var, Constant) and isinstance(var.type, DenseTensorType):
-        return var.signature()
+        data = np.asarray(var.data)
+        if data.size <= 16:
+            return data.dtype, data.shape, data.tobytes()
     return var

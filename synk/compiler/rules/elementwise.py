@@ -13,6 +13,7 @@ from pytensor.tensor.elemwise import Elemwise
 
 from ...reduce_ops import ReduceOp
 from ..domain import (
+    REPLICATED,
     Listed,
     Partial,
     Position,
@@ -41,6 +42,8 @@ ScalarRule = Callable[[Apply, list[Value]], Value]
 @rule(Elemwise, tolerant=True)
 def elemwise(node: Apply, values: list[Value]) -> Value:
     """Apply the scalar function's rule; what is broadcast must not touch the rows."""
+    if all(value == REPLICATED for value in values):
+        return REPLICATED  # most of what updates compute
     scalar_rule = _scalar_rule(node)
     of_shape_only = scalar_rule is _second
     for value in values[of_shape_only:]:
