@@ -11,6 +11,7 @@ from typing import Any
 
 import pytensor
 import pytensor.tensor as pt
+from pytensor.compile.ops import ViewOp
 from pytensor.gradient import grad_not_implemented
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
@@ -20,7 +21,7 @@ from pytensor.tensor.type import DenseTensorType
 
 from .reduce_ops import REDUCE_OPS, ReduceOp, check_dtype, check_op
 
-__all__ = ["all_reduce"]
+__all__ = ["all_reduce", "local"]
 
 
 class AllReduce(Op):
@@ -100,8 +101,22 @@ COLLECTIVES = (AllReduce, AllGather)
 """The Ops at which a graph is cut: ranks meet, and all get the same."""
 
 
+class Local(ViewOp):
+    """Marks a value as the rank's own; the compiler then leaves it as it is."""
+
+    __props__ = ()
+
+    def pullback(
+        self, inputs: Sequence, outputs: Sequence, cotangents: Sequence
+    ) -> list[Variable]:
+        """Return the gradient, which is the rank's own as well."""
+        return [local(cotangents[0])]
+
+    L_op = pullback  # type: ignore[assignment]  # its name before PyTensor 3
+
+
 @register_canonicalize("fast_compile")
-@node_rewriter([*COLLECTIVES])
+@node_rewriter([*COLLECTIVES, Local])
 def remove_collective(fgraph: Any, node: Apply) -> list[Variable]:
     """Replace the Op by its input; `synk.function` has cut the graph by then."""
     return [node.inputs[0]]
@@ -157,6 +172,47 @@ def all_reduce(x: Any, op: ReduceOp = "avg") -> Any:
     if op == "avg" and x.type.numpy_dtype.kind in "iu":
         x = pt.cast(x, "float64")  # as the mean of integers is
     return AllReduce(op).make_node(x).outputs[0]
+
+
+def local(x: Any) -> Any:
+    """Say that a statistic of the rows is meant to be each rank's own.
+
+    :func:`synk.function` makes whole what an operation needs of all rows, by a meeting
+    of the ranks. A value so marked is left as it is, and so is what is computed from it
+    before rows come in again; its gradient is the rank's own, too. Outputs and updates
+    take the ranks' mean of it, weighted by their rows.
+
+    What the value is computed from is not marked: the variance of a rank's own rows
+    has a mean in it, which is marked as well or is that of all.
+
+    Parameters
+    ----------
+    x : tensor_like, or list of these
+
+    Returns
+    -------
+    TensorVariable, or list of these
+        The same value. Compiled by plain PyTensor it is `x`.
+
+    See Also
+    --------
+    synk.function : ``statistics="local"`` means all that meet rows again.
+
+    Examples
+    --------
+    Rows centred by the mean of all, and of the rank's own:
+
+    >>> import numpy as np, pytensor.tensor as pt, synk
+    >>> x = pt.vector("x")
+    >>> f = synk.function([x], [x - x.mean(), x - synk.ops.local(x.mean())])
+    >>> with synk.session(2):
+    ...     of_all, own = f(np.array([0.0, 1.0, 2.0, 3.0]))
+    >>> of_all, own
+    (array([-1.5, -0.5,  0.5,  1.5]), array([-0.5,  0.5, -0.5,  0.5]))
+    """
+    if isinstance(x, (list, tuple)):
+        return [local(each) for each in x]
+    return Local()(pt.as_tensor_variable(x))
 
 
 def is_reduced(variable: Variable) -> bool:

@@ -65,6 +65,7 @@ def function(
     precision: str | None = None,
     pad: bool = False,
     local: bool = False,
+    statistics: str = "exact",
     **pytensor_kwargs: Any,
 ) -> Function:
     """Make a function that runs on every rank; like ``pytensor.function``.
@@ -121,6 +122,12 @@ def function(
         Combine nothing on the way: every rank runs the graph on its own rows, and its
         updates are its own. An output that has neither a name nor an op that is shown
         is averaged, with a :class:`SplitWarning`.
+    statistics : {"exact", "local"}
+        With "local", what is computed from the rows and meets them again, as the means
+        of batch normalisation do, is of a rank's own rows, and no rank waits for it.
+        Outputs and updates are combined as they are otherwise: the parameters stay
+        alike on all ranks, their numbers are no longer the serial run's. See
+        :func:`synk.ops.local` for one value of several.
     **pytensor_kwargs
         Further arguments of ``pytensor.function``.
 
@@ -157,7 +164,8 @@ def function(
         check_engine(precision, engine_for(mode))
     given = inputs, outputs, bcast_inputs, updates, givens, sliceable_shareds
     options: Any = {"strict": strict, "precision": precision, "pad": pad}
-    spec = make_spec(*given, mode, name, pytensor_kwargs, local=local, **options)
+    options |= {"local": local, "statistics": statistics}
+    spec = make_spec(*given, mode, name, pytensor_kwargs, **options)
     return Function(spec)
 
 

@@ -25,6 +25,10 @@ from .settling import UNNAMED, check_tensor, settle
 from .spec import FunctionSpec
 
 
+STATISTICS = ("exact", "local")
+"""What meets rows again is of all ranks' rows, or of a rank's own."""
+
+
 def make_spec(
     inputs: Sequence[Variable],
     outputs: Any,
@@ -39,6 +43,7 @@ def make_spec(
     precision: str | None = None,
     pad: bool = False,
     local: bool = False,
+    statistics: str = "exact",
 ) -> FunctionSpec:
     """Check the arguments of `synk.function`; see there.
 
@@ -59,6 +64,8 @@ def make_spec(
     get_mode(mode)  # raises for one that there is not
     if not isinstance(pad, bool):
         raise TypeError(f"pad must be True or False, got {pad!r}")
+    if statistics not in STATISTICS:
+        raise ValueError(f"statistics must be one of {STATISTICS}, got {statistics!r}")
     _check_distinct([*inputs, *bcast_inputs])
     for var in inputs:
         _check_rows(var, "input")
@@ -97,7 +104,7 @@ def make_spec(
     )
     _check_roots(spec)
     _check_used(spec)
-    settle(spec, strict, local)
+    settle(spec, strict, local, own_statistics=statistics == "local")
     return spec
 
 

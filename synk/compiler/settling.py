@@ -26,7 +26,9 @@ UNNAMED: Any = "unnamed"
 """Stands for an op until it is settled: None is an op of its own."""
 
 
-def settle(spec: FunctionSpec, strict: bool, local: bool) -> None:
+def settle(
+    spec: FunctionSpec, strict: bool, local: bool, own_statistics: bool
+) -> None:
     """Place the reductions of a function, and find the ops that were not named.
 
     Parameters
@@ -37,10 +39,12 @@ def settle(spec: FunctionSpec, strict: bool, local: bool) -> None:
         Raise for what is not shown to be as in the serial run.
     local : bool
         Place nothing: every rank runs the graph as it is, on its own rows.
+    own_statistics : bool
+        Place nothing for statistics that meet rows again: these are a rank's own.
     """
     spec.plain_outputs, spec.plain_updates = list(spec.outputs), list(spec.updates)
     if not local:
-        _place(spec, strict)
+        _place(spec, strict, own_statistics)
     _settle_ops(spec, strict, local)
     _reduce_along(spec)
 
@@ -52,7 +56,7 @@ def check_tensor(var: Variable, op: ReduceOp) -> None:
     check_dtype(op, var.type.numpy_dtype, f"output {var}")
 
 
-def _place(spec: FunctionSpec, strict: bool) -> None:
+def _place(spec: FunctionSpec, strict: bool, own_statistics: bool) -> None:
     """Put in the reductions that the serial numbers need.
 
     What the user has named an op for stays as it is.
@@ -68,6 +72,7 @@ def _place(spec: FunctionSpec, strict: bool) -> None:
         spec.stand_ins,
         [spec.outputs[i] for i in outputs],
         [spec.updates[i] for i in updates],
+        own_statistics,
     )
     for i, var in zip(outputs, placed.outputs, strict=True):
         spec.outputs[i] = var
@@ -79,7 +84,7 @@ def _place(spec: FunctionSpec, strict: bool) -> None:
         if plain in of_rows and new not in of_rows:
             spec.made_whole.append(shared)
     spec.call, spec.call_variables = placed.call, placed.call_variables
-    spec.asserted = placed.asserted
+    spec.asserted, spec.own_statistics = placed.asserted, placed.own
     if placed.repeated:
         say(_repeated(placed.repeated), strict)
 

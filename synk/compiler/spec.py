@@ -59,6 +59,8 @@ class FunctionSpec:
     """Why several ranks cannot compute what the serial run does, if they cannot."""
     asserted: dict[Variable, Value] = field(default_factory=dict)
     """What is known of placed values, and no rule can tell."""
+    own_statistics: list[Variable] = field(default_factory=list)
+    """Of a rank's own rows, which they meet again as they are."""
 
     @property
     def row_inputs(self) -> list[Variable]:

@@ -18,6 +18,7 @@ from pytensor.tensor.type import DenseTensorType
 from ..domain import Refused, Sharded, Value
 from ..lengths import remembered, take_as_equal
 from ..proof import ops_of, rows_of
+from .own import OwnStatistics
 from .placer import Placer
 from .whole import CallVariables, Whole
 
@@ -40,6 +41,8 @@ class Placed:
         What every rank computes from all rows, of the user's graph or made of it.
     asserted : dict of Variable to Value
         What is known by how it was made, and no rule can tell.
+    own : list of Variable
+        Statistics of a rank's own rows that meet these again.
     """
 
     outputs: list[Variable]
@@ -49,6 +52,7 @@ class Placed:
     collectives: list[Variable] = field(default_factory=list)
     repeated: list[Apply] = field(default_factory=list)
     asserted: dict[Variable, Value] = field(default_factory=dict)
+    own: list[Variable] = field(default_factory=list)
 
 
 def place(
@@ -56,6 +60,7 @@ def place(
     stand_ins: Sequence[Variable],
     outputs: Sequence[Variable],
     updates: Sequence[tuple[SharedVariable, Variable]],
+    own_statistics: bool = False,
 ) -> Placed:
     """Place the reductions of a function.
 
@@ -65,6 +70,8 @@ def place(
         The scattered inputs, and those that stand in for sliceable shared variables.
     outputs : sequence of Variable
     updates : sequence of (SharedVariable, Variable)
+    own_statistics : bool
+        Leave what meets rows again a rank's own.
 
     Notes
     -----
@@ -72,14 +79,14 @@ def place(
     one piece only. Where a reduction cuts one, that is done before.
     """
     graph = [*outputs, *(new for _, new in updates)]
-    made = _placed(inputs, stand_ins, outputs, updates, graph)
+    made = _placed(inputs, stand_ins, outputs, updates, graph, own_statistics)
     if made.collectives and _may_overflow(graph):
         stable: Any = rewrite_graph(
             graph,
             include=("canonicalize", "stabilize"),
             exclude=("remove_collective",),
         )
-        made = _placed(inputs, stand_ins, outputs, updates, stable)
+        made = _placed(inputs, stand_ins, outputs, updates, stable, own_statistics)
     return made
 
 
@@ -89,12 +96,14 @@ def _placed(
     outputs: Sequence[Variable],
     updates: Sequence[tuple[SharedVariable, Variable]],
     graph: list[Variable],
+    own_statistics: bool,
 ) -> Placed:
     call = CallVariables.new()
     with remembered():
         take_as_equal(inputs)
         whole = Whole([*inputs, *stand_ins], rows_of(inputs, stand_ins), call)
-        placer = Placer(whole)
+        own = OwnStatistics(whole, own_statistics)
+        placer = Placer(whole, own)
         found = placer.place(graph)
         n = len(outputs)
         made = [
@@ -116,6 +125,7 @@ def _placed(
             [var for var in whole.inserted if var in used],
             [node for node, made in placer.repeated if not used.isdisjoint(made)],
             whole.asserted,
+            [var for var in own.met if var in used],
         )
 
 

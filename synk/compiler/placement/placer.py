@@ -33,6 +33,7 @@ from ..domain import (
 )
 from ..walk import apply_rule
 from .lowering import lowered
+from .own import OwnStatistics
 from .whole import Whole
 
 
@@ -43,16 +44,23 @@ class Placer:
     ----------
     whole : Whole
         Where placed variables are kept.
+    own : OwnStatistics
+        What is not to be reduced, though an operation would need it whole.
+    placed : iterable of Variable, optional
+        What of the graph is placed already.
     """
 
-    def __init__(self, whole: Whole, placed: Iterable[Variable] = ()) -> None:
-        self._whole = whole
+    def __init__(
+        self, whole: Whole, own: OwnStatistics, placed: Iterable[Variable] = ()
+    ) -> None:
+        self._whole, self._own = whole, own
         self._placed = {var: var for var in placed}
         self.repeated: list[tuple[Apply, list[Variable]]] = []
         """Nodes that every rank computes from all rows, and what stands for them."""
 
     def place(self, graph: Sequence[Variable]) -> list[Variable]:
         """Return what takes the place of variables, with the reductions they need."""
+        self._own.look_at(graph)
         todo = [(var.owner, False) for var in reversed(graph) if var.owner]
         seen = set()
         while todo:
@@ -100,6 +108,7 @@ class Placer:
             if new.owner is not None and hasattr(old.tag, "trace"):
                 new.tag.trace = old.tag.trace
             self._placed[old] = new
+            self._own.note(old, new)
 
     def _early(self, node: Apply) -> Value | None:
         """Return what a shape is that needs no reduction; None if it may need one.
@@ -130,6 +139,8 @@ class Placer:
             made = whole.again(node, given)
             if self._are_known(made.outputs):
                 return made.outputs
+            if first is None and self._own.taken(made, node):
+                return made.outputs
             first = first or made
         assert first is not None
         return (
@@ -144,7 +155,7 @@ class Placer:
         graph = lowered(node)
         if graph is None:
             return None
-        inside = Placer(self._whole, node.inputs)
+        inside = Placer(self._whole, self._own, node.inputs)
         made = inside.place(graph)
         if not self._are_known(made):
             return None

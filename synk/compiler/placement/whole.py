@@ -434,7 +434,9 @@ class Whole:
         return self.of(var)
 
     def _reduced(self, var: Variable, value: Partial, by: AllReduce | None) -> Variable:
-        above = self._above(var) if by is None else None
+        above = None
+        if by is None and var not in self.asserted:
+            above = self._above(var)
         if above is not None:
             return above
         if value.op != "sum":

@@ -71,7 +71,10 @@ def _entrywise(node: Apply, values: list[Value], scalar_rule: ScalarRule) -> Val
                 value = value.entries[i % len(value.entries)]
             row.append(value)
         unknown = [value for value in row if isinstance(value, Unknown)]
-        entries.append(unknown[0] if unknown else scalar_rule(node, row))
+        if unknown:
+            entries.append(unknown[0])
+        else:
+            entries.append(_count(node, row, scalar_rule) or scalar_rule(node, row))
     if n is None:
         raise Refused("combines a shape with a vector of unknown length")
     return Listed(tuple(entries))
@@ -135,8 +138,17 @@ def _sub(node: Apply, values: list[Value]) -> Value:
 def _counted(node: Apply, values: list[Value], signs: list[int]) -> Value | None:
     """Recognise the number of rows plus one, and less one."""
     out = node.outputs[0]
-    is_integer = out.type.ndim == 0 and out.type.numpy_dtype.kind == "i"
-    return counted(values, signs) if is_integer and not is_short(out) else None
+    is_integer = out.type.numpy_dtype.kind == "i" and not is_short(out)
+    return counted(values, signs) if is_integer and not out.type.ndim else None
+
+
+def _count(node: Apply, entry: list[Value], scalar_rule: ScalarRule) -> Value | None:
+    """Recognise these in a shape."""
+    out = node.outputs[0]
+    signs = {_add: [1] * len(entry), _sub: [1, -1]}.get(scalar_rule)
+    if signs is None or out.type.numpy_dtype.kind != "i" or is_short(out):
+        return None
+    return counted(entry, signs)
 
 
 def _neg(node: Apply, values: list[Value]) -> Value:

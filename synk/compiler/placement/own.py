@@ -1,0 +1,182 @@
+"""Statistics of a rank's own rows, where these are meant: nothing waits for others.
+
+A statistic is what rows come together to, as the mean of a batch. Where it is to stay
+the rank's own, an operation that would need it whole takes it as it is. What comes out
+is read as if it were alike on all ranks: with rows, a value for each row; without, one
+more statistic, of which the ranks' mean is the function's value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.traversal import io_toposort
+
+from ...ops import COLLECTIVES, Local
+from ..domain import Count, Partial, Replicated, Sharded, Unknown, Value
+from ..rules.base import literal
+from ..walk import apply_rule
+from .whole import Whole
+
+
+class OwnStatistics:
+    """The statistics of one graph that stay a rank's own.
+
+    Parameters
+    ----------
+    whole : Whole
+        Where placed variables are kept.
+    every : bool
+        Whether all sums that meet rows again are meant, and not only what is marked by
+        :func:`synk.ops.local`.
+
+    Attributes
+    ----------
+    met : list of Variable
+        Those that have met rows, placed.
+    """
+
+    def __init__(self, whole: Whole, every: bool) -> None:
+        self._whole = whole
+        self._every = every
+        self._meeting: set[Variable] = set()
+        self._own: set[Variable] = set()
+        self._marked: set[Variable] = set()
+        self._after: set[Variable] = set()
+        self.met: list[Variable] = []
+
+    def look_at(self, graph: Sequence[Variable]) -> None:
+        """Find what meets rows again in a graph that is about to be placed."""
+        if self._every:
+            self._meeting |= meeting_rows(graph, self._whole.values)
+
+    def note(self, old: Variable, placed: Variable) -> None:
+        """Take what has been placed for a variable of the user's graph."""
+        inputs = [] if placed.owner is None else placed.owner.inputs
+        is_statistic = _is_statistic(self._whole.value(placed))
+        if self._every:
+            if not self._after.isdisjoint(inputs):
+                self._after.add(placed)
+            if is_statistic and (old in self._meeting or placed in self._after):
+                self._own.add(placed)
+        if (placed.owner is not None and isinstance(placed.owner.op, Local)) or (
+            is_statistic and not self._marked.isdisjoint(inputs)
+        ):
+            self._marked.add(placed)
+
+    def taken(self, made: Apply, node: Apply) -> bool:
+        """Take a node with statistics of the rank's own as it is, if that is meant.
+
+        Parameters
+        ----------
+        made : Apply
+            Of placed variables; its outputs are unknown.
+        node : Apply
+            The user's.
+        """
+        whole = self._whole
+        marked = [var for var in made.inputs if var in self._marked]
+        own = marked + [var for var in made.inputs if var in self._own]
+        if not own:
+            return False
+        given = [whole.value(var) for var in made.inputs]
+        found = _read(made, given, [var in own for var in made.inputs])
+        if found is None:
+            return False
+        # What follows from what is the rank's own is so, too: a mixture would be neither
+        # the serial run's number nor that of a rank. What meets rows elsewhere and here
+        # comes to an output is of all rows.
+        follows = marked or not self._after.isdisjoint(own)
+        meets = any(isinstance(value, Sharded) for value in found)
+        if not (follows or meets or not self._meeting.isdisjoint(node.outputs)):
+            return False
+        if self._every:
+            self._after.update(made.outputs)
+        for var, value in zip(made.outputs, found, strict=True):
+            if isinstance(value, Replicated):
+                value = _statistic(value)
+                if marked:
+                    self._marked.add(var)
+            elif isinstance(value, Sharded):
+                self.met += [var for var in own if var not in self.met]
+            whole.values[var] = whole.asserted[var] = value
+            whole.of_rows.add(var)
+        return True
+
+
+def meeting_rows(
+    graph: Sequence[Variable], known: Mapping[Variable, Value]
+) -> set[Variable]:
+    """Return what of a graph meets rows further on, other than rows themselves."""
+    values = dict(known)
+    nodes = io_toposort([var for var in known if var.owner], list(graph))
+    for node in nodes:
+        for var in node.inputs:
+            if var not in values:
+                values[var] = literal(var)
+        given = [values[var] for var in node.inputs]
+        found: Iterable[Value] | None = apply_rule(node, given)
+        if any(isinstance(value, Unknown) for value in found):
+            found = _read(node, given, [True] * len(given)) or found
+            found = [
+                _statistic(value) if isinstance(value, Replicated) else value
+                for value in found
+            ]
+        values.update(zip(node.outputs, found, strict=True))
+    meeting: set[Variable] = set()
+    for node in reversed(nodes):
+        if isinstance(node.op, COLLECTIVES) or not any(
+            isinstance(values[var], Sharded) or var in meeting for var in node.outputs
+        ):
+            continue
+        meeting.update(
+            var for var in node.inputs if not isinstance(values[var], Sharded)
+        )
+    return meeting
+
+
+def _read(
+    node: Apply, given: Sequence[Value], own: Sequence[bool]
+) -> list[Value] | None:
+    """Return what a node computes if its own statistics are read as alike everywhere.
+
+    With the powers of the number of rows that they have; else, in what is not linear in
+    them, without.
+    """
+    for with_powers in (True, False):
+        values = [
+            _alike(value, with_powers) if is_own else value
+            for value, is_own in zip(given, own, strict=True)
+        ]
+        found = apply_rule(node, values)
+        if not any(isinstance(value, Unknown) for value in found):
+            return found
+    return None
+
+
+def _alike(value: Value, with_powers: bool) -> Value:
+    if isinstance(value, Count):
+        return Replicated(1 if with_powers else 0)
+    if isinstance(value, Replicated):
+        return value if with_powers else Replicated()
+    if not isinstance(value, Partial):
+        return value
+    if value.op != "sum" or not with_powers:
+        return Replicated()
+    return Replicated(None if value.power is None else value.power + 1)
+
+
+def _is_statistic(value: Value) -> bool:
+    """Tell whether a value is one that ranks may have of their own.
+
+    Not so maxima: they come with sums of exponentials, which need the same in all.
+    """
+    return isinstance(value, Count) or (
+        isinstance(value, Partial) and value.op == "sum"
+    )
+
+
+def _statistic(value: Replicated) -> Partial:
+    """Return what a rank's own number is to all of them: a part of their mean."""
+    return Partial("sum", None if value.power is None else value.power - 1)
