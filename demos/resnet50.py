@@ -134,10 +134,7 @@ class Graphs:
         if scale is not None:
             cost = scale.scaled(cost)
         params = L.get_all_params(self.network, trainable=True)
-        # Averaged over the rows of all ranks; serially, the plain gradients. synk.grad
-        # would do the same, and warn of statistics that are not of all rows.
-        gradients = theano.grad(cost, params)
-        self.gradients = [synk.ops.all_reduce(gradient) for gradient in gradients]
+        self.gradients = theano.grad(cost, params)
         if scale is not None:
             self.gradients = scale.unscaled(self.gradients)
         self.updates = lasagne.updates.nesterov_momentum(
@@ -172,12 +169,12 @@ def compile_graphs(graphs: Graphs, args: argparse.Namespace) -> tuple:
             mode=args.mode,
         )
         return train, theano.function(inputs, graphs.scores, mode=args.mode)
-    # The op is given: it can't be shown of what each rank normalises by itself.
     train = synk.function(
         inputs,
-        [(result, "avg") for result in graphs.results],
+        graphs.results,
         bcast_inputs=[graphs.rate],
         updates=graphs.updates,
+        statistics="exact" if args.sync_bn else "local",
         mode=args.mode,
         name="train",
         precision=args.precision,

@@ -165,7 +165,9 @@ def test_ops_that_are_made_of_others_as_well(two_ranks):
 
 
 def test_unbiased_variances_count_the_ranks_own_rows(two_ranks):
-    function = synk.function([X], X / X.var(axis=0, ddof=1), mode=PY, statistics="local")
+    function = synk.function(
+        [X], X / X.var(axis=0, ddof=1), mode=PY, statistics="local"
+    )
     rows = rows_of(6)
     np.testing.assert_allclose(
         function(rows), np.vstack([p / p.var(0, ddof=1) for p in cut(rows, 2)])

@@ -193,6 +193,14 @@ def test_plain_gradients_cost_what_synk_grad_costs():
     assert mine == [["avg"] * 4]
 
 
+def test_of_a_gradient_in_several_terms_there_is_one_reduction():
+    loss, params = network()
+    rule = synk.updates.nesterov_momentum
+    updates = rule(pytensor.grad(loss, params), params, 0.1, 0.9)
+    f = synk.function(INPUTS, loss, updates=updates, mode=PY, on_unused_input="ignore")
+    assert levels(f) == [["avg"] * 4]
+
+
 def test_a_posterior_and_its_gradient_are_one_meeting():
     outputs = [posterior(), *pytensor.grad(posterior(), [W, SCALE])]
     f = synk.function([X, Y], outputs, mode=PY)

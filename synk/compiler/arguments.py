@@ -24,7 +24,6 @@ from ..user_frames import callers_level
 from .settling import UNNAMED, check_tensor, settle
 from .spec import FunctionSpec
 
-
 STATISTICS = ("exact", "local")
 """What meets rows again is of all ranks' rows, or of a rank's own."""
 

@@ -32,7 +32,7 @@ def origin_rule(*ops: type) -> Callable[[OriginRule], OriginRule]:
 
 
 def origins(symbol: Symbol) -> set[Symbol] | None:
-    """Return the lengths of a graph's inputs that one follows from, if all are known."""
+    """Return the lengths of inputs that one follows from, if they are all known."""
     found: set[Symbol] = set()
     seen, todo = {symbol}, [symbol]
     while todo:

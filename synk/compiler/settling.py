@@ -26,9 +26,7 @@ UNNAMED: Any = "unnamed"
 """Stands for an op until it is settled: None is an op of its own."""
 
 
-def settle(
-    spec: FunctionSpec, strict: bool, local: bool, own_statistics: bool
-) -> None:
+def settle(spec: FunctionSpec, strict: bool, local: bool, own_statistics: bool) -> None:
     """Place the reductions of a function, and find the ops that were not named.
 
     Parameters

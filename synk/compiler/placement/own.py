@@ -8,7 +8,7 @@ more statistic, of which the ranks' mean is the function's value.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import io_toposort
@@ -84,9 +84,9 @@ class OwnStatistics:
         found = _read(made, given, [var in own for var in made.inputs])
         if found is None:
             return False
-        # What follows from what is the rank's own is so, too: a mixture would be neither
-        # the serial run's number nor that of a rank. What meets rows elsewhere and here
-        # comes to an output is of all rows.
+        # What follows from what is the rank's own is so, too: a mixture would be no
+        # number of the serial run's, nor of a rank's. What meets rows elsewhere and
+        # comes to an output here is of all rows.
         follows = marked or not self._after.isdisjoint(own)
         meets = any(isinstance(value, Sharded) for value in found)
         if not (follows or meets or not self._meeting.isdisjoint(node.outputs)):
@@ -116,12 +116,12 @@ def meeting_rows(
             if var not in values:
                 values[var] = literal(var)
         given = [values[var] for var in node.inputs]
-        found: Iterable[Value] | None = apply_rule(node, given)
+        found = apply_rule(node, given)
         if any(isinstance(value, Unknown) for value in found):
-            found = _read(node, given, [True] * len(given)) or found
+            read = _read(node, given, [True] * len(given)) or found
             found = [
                 _statistic(value) if isinstance(value, Replicated) else value
-                for value in found
+                for value in read
             ]
         values.update(zip(node.outputs, found, strict=True))
     meeting: set[Variable] = set()

@@ -34,10 +34,9 @@ from ..domain import (
     Value,
     is_replicated,
 )
-from ..lengths import size
-from ..origins import origins
 from ..rules.base import literal
 from ..walk import apply_rule
+from .row_lengths import RowLengths
 
 
 @dataclass
@@ -113,12 +112,7 @@ class Whole:
         self._everywhere: dict[Variable, Variable] = {}
         self._same: dict[tuple, Apply] = {}
         self._equal: dict[Variable, Variable] = {}
-        self._lengths = {
-            var: value.length
-            for var, value in known.items()
-            if isinstance(value, Sharded)
-        }
-        self._row_lengths = {(var, 0) for var in self._lengths}
+        self.shape_of_inputs = RowLengths(known).shape
 
     # -- nodes
 
@@ -169,38 +163,6 @@ class Whole:
             if isinstance(node.op, (Shape, Shape_i)):
                 self.asserted[var] = value
                 self.of_rows.add(var)
-
-    def shape_of_inputs(self, node: Apply) -> Value | None:
-        """Return what a shape with rows is, if it follows from the shapes of inputs."""
-        if not isinstance(node.op, (Shape, Shape_i)):
-            return None
-        (of,) = node.inputs
-        axes = range(of.type.ndim) if isinstance(node.op, Shape) else [node.op.i]
-        entries = [self._length(of, axis) for axis in axes]
-        known = [entry for entry in entries if entry is not None]
-        if len(known) < len(entries) or all(map(is_replicated, known)):
-            return None
-        return Listed(tuple(known)) if isinstance(node.op, Shape) else known[0]
-
-    def _length(self, var: Variable, axis: int) -> Value | None:
-        """Return what the length of an axis is, if it follows from those of inputs."""
-        length, rows = size(var, axis), 0
-        for (root, which), many in length.symbols:
-            if not isinstance(which, int):
-                return None
-            if root.owner is not None:
-                found = origins((root, which))
-                if found is None or not self._row_lengths.isdisjoint(found):
-                    return None
-            elif (root, which) in self._row_lengths:
-                if self._lengths[root] == "?":
-                    return None
-                rows += many
-        if not length.symbols:
-            return Replicated(0 if length.number else None, number=float(length.number))
-        if rows > 1:
-            return None
-        return Replicated(rows, exact=rows == length.number == len(length.symbols))
 
     def of(self, graph: Variable) -> Variable:
         """Take an expression of placed variables; return its result among them."""
@@ -434,9 +396,7 @@ class Whole:
         return self.of(var)
 
     def _reduced(self, var: Variable, value: Partial, by: AllReduce | None) -> Variable:
-        above = None
-        if by is None and var not in self.asserted:
-            above = self._above(var)
+        above = self._above(var) if by is None else None
         if above is not None:
             return above
         if value.op != "sum":
@@ -465,27 +425,47 @@ class Whole:
         What goes elementwise from one partial value and from whole ones is computed
         from that one's whole value. So the gradient is reduced, and no moment of it.
         """
+        partial = self._partial_operands(var)
+        if partial is None or len(self._sources(var)) > 1:
+            return None
         node = var.owner
-        if node is None or not isinstance(node.op, (Elemwise, DimShuffle)):
-            return None
-        partial = [
-            given
-            for given in dict.fromkeys(node.inputs)
-            if isinstance(self.value(given), Partial)
-        ]
-        others = [given for given in node.inputs if given not in partial]
-        if not all(is_replicated(self.value(given)) for given in others):
-            return None
-        if any(given in self.of_rows for given in others):
-            return None
-        ready = all(given in self._wholes for given in partial)
-        if len(partial) > 1 and not ready:
-            return None
+        assert node is not None
         inputs = [
             self.whole(given) if given in partial else given for given in node.inputs
         ]
         made = self.again(node, inputs)
         return made.outputs[node.outputs.index(var)]
+
+    def _sources(self, var: Variable) -> set[Variable]:
+        """Return what partial values are to be reduced for one; two of them do."""
+        found: set[Variable] = set()
+        seen, todo = {var}, [var]
+        while todo and len(found) < 2:
+            var = todo.pop()
+            if var in self._wholes:
+                continue
+            partial = self._partial_operands(var)
+            if partial is None:
+                found.add(var)
+            else:
+                todo += [given for given in partial if given not in seen]
+                seen.update(partial)
+        return found
+
+    def _partial_operands(self, var: Variable) -> set[Variable] | None:
+        """Return which operands are partial, if the others are whole; elementwise."""
+        node = var.owner
+        if node is None or not isinstance(node.op, (Elemwise, DimShuffle)):
+            return None
+        if var in self.asserted:
+            return None
+        partial = {var for var in node.inputs if isinstance(self.value(var), Partial)}
+        others = [given for given in node.inputs if given not in partial]
+        if not all(is_replicated(self.value(given)) for given in others):
+            return None
+        if any(given in self.of_rows for given in others):
+            return None
+        return partial or None
 
 
 def _is_reversed(value: Sharded) -> bool:

@@ -145,7 +145,8 @@ def _counted(node: Apply, values: list[Value], signs: list[int]) -> Value | None
 def _count(node: Apply, entry: list[Value], scalar_rule: ScalarRule) -> Value | None:
     """Recognise these in a shape."""
     out = node.outputs[0]
-    signs = {_add: [1] * len(entry), _sub: [1, -1]}.get(scalar_rule)
+    known: dict[ScalarRule, list[int]] = {_add: [1] * len(entry), _sub: [1, -1]}
+    signs = known.get(scalar_rule)
     if signs is None or out.type.numpy_dtype.kind != "i" or is_short(out):
         return None
     return counted(entry, signs)
