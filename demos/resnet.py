@@ -8,8 +8,6 @@ correlate and are not flipped, so that weights of other programs can be copied o
 
 from __future__ import annotations
 
-import synk  # first: with it come Theano's names, which Lasagne imports
-
 # isort: split
 import lasagne
 import theano
@@ -55,26 +53,21 @@ class ConvLayer(L.Conv2DLayer):
 class BatchNormLayer(L.Layer):
     """Normalises channels; Lasagne 0.1 has no such layer.
 
-    The running averages, by which outputs with ``deterministic=True`` are normalised,
-    are of the rows of all ranks, and the same on all of them. (Lasagne 0.2 has a layer
-    of this name, which knows of one rank only.) As torch's, they are of the unbiased
-    variance.
+    It says nothing of ranks: what rows they are whose statistics it takes, the function
+    says that is made of it. The running averages, by which outputs with
+    ``deterministic=True`` are normalised, are the same on all ranks in any case. As
+    torch's, they are of the unbiased variance.
 
     Parameters
     ----------
     incoming : Layer
         Outputs of shape (batch, channels, rows, columns).
-    sync : bool
-        Normalise in training by the statistics of all ranks' rows, as the serial run
-        does, and not of each rank's own. Ranks then wait for each other in every layer,
-        forwards and backwards.
     gamma : float
         The scale at first.
     """
 
-    def __init__(self, incoming, sync=False, gamma=1, **options):
+    def __init__(self, incoming, gamma=1, **options):
         super().__init__(incoming, **options)
-        self.sync = sync
         shape = (self.input_shape[1],)
         zeros, ones = lasagne.init.Constant(0), lasagne.init.Constant(1)
         # No weight decay for any of them.
@@ -93,13 +86,7 @@ class BatchNormLayer(L.Layer):
         axes = (0, 2, 3)
         mean = input.mean(axes)
         variance = T.sqr(input - along_channels(mean)).mean(axes)
-        # Both averages travel together; without `sync` along with the gradients.
-        mean_of_all = synk.ops.all_reduce(mean)
-        squares_of_all = synk.ops.all_reduce(variance + T.sqr(mean))
-        variance_of_all = squares_of_all - T.sqr(mean_of_all)
-        self.updates = self.running_averages(input, mean_of_all, variance_of_all)
-        if self.sync:
-            mean, variance = mean_of_all, variance_of_all
+        self.updates = self.running_averages(input, mean, variance)
         return self.normalised(input, mean, variance)
 
     def normalised(self, input, mean, variance):
@@ -111,8 +98,8 @@ class BatchNormLayer(L.Layer):
 
     def running_averages(self, input, mean, variance):
         """Return what the averages are after a batch with these statistics."""
-        rows = synk.ops.all_reduce(T.cast(input.shape[0], input.dtype), "sum")
-        count = rows * T.cast(T.prod(input.shape[2:]), input.dtype)
+        pixels = T.prod(input.shape[2:])
+        count = T.cast(input.shape[0] * pixels, input.dtype)
         unbiased = variance * count / (count - 1)
         return {
             self.mean: self.mean + RATE * (mean - self.mean),
@@ -137,7 +124,7 @@ def along_channels(values):
     return values.dimshuffle("x", 0, "x", "x")
 
 
-def build(x, image_size=224, classes=1000, width=64, sync=False, blocks=BLOCKS):
+def build(x, image_size=224, classes=1000, width=64, blocks=BLOCKS):
     """Return the last layer, whose outputs are the logits of the classes.
 
     Parameters
@@ -147,14 +134,12 @@ def build(x, image_size=224, classes=1000, width=64, sync=False, blocks=BLOCKS):
     image_size, classes : int
     width : int
         Channels of the first layer; 64 in the paper, fewer make a small network.
-    sync : bool
-        See `BatchNormLayer`.
     blocks : sequence of int
     """
 
     def conv(layer, filters, size, stride, name, **options):
         layer = ConvLayer(layer, filters, size, stride, name=name)
-        return BatchNormLayer(layer, sync, name=f"{name}.norm", **options)
+        return BatchNormLayer(layer, name=f"{name}.norm", **options)
 
     def relu(layer):
         return L.NonlinearityLayer(layer, lasagne.nonlinearities.rectify)

@@ -13,9 +13,9 @@ at some later ones, and weight decay for filters and weights, not for biases nor
 scales and offsets of batch normalisation.
 
 A rank normalises by the statistics of its own rows, as is usual; ``--sync-bn`` takes
-those of all rows, which gives the numbers of ``--serial`` and costs time. The running
-averages are of all rows either way. JAX compiles for some minutes at the first step,
-and again for each new number of rows: an epoch's last batch, say.
+those of all rows, which gives the numbers of ``--serial`` and costs time: ranks meet
+twice in each layer, and not once in a step. JAX compiles for some minutes at the first
+step, and again for each new number of rows: an epoch's last batch, say.
 
 ``--precision tensorfloat32`` or ``bfloat16`` is for GPUs, where it is several times
 faster; with ``float16`` the loss is scaled. Parameters are float32 in any case.
@@ -105,7 +105,7 @@ def positive(text: str) -> int:
     return number
 
 
-# -- the graphs: for the serial run the same, where all_reduce changes nothing --------
+# -- the graphs, the same for the serial run ------------------------------------------
 
 
 class Graphs:
@@ -118,7 +118,7 @@ class Graphs:
         self.rate = T.scalar("rate")
         self.network = resnet.build(
             normalised(self.x),
-            *(args.image_size, classes, args.width, args.sync_bn, args.blocks),
+            *(args.image_size, classes, args.width, args.blocks),
         )
         if tuple(args.blocks) == resnet.BLOCKS:
             resnet.check(self.network)

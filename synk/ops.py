@@ -97,7 +97,27 @@ class AllGather(Op):
         output_storage[0][0] = inputs[0]
 
 
-COLLECTIVES = (AllReduce, AllGather)
+class AllStack(Op):
+    """Stacks the ranks' values along a new first axis; zeros of ranks without rows.
+
+    The compiler places it where ranks need each other's statistics, and no sum of them.
+    """
+
+    __props__ = ()
+    op = "stack"
+    gradient: str | None = None
+
+    def make_node(self, *inputs: Any) -> Apply:
+        """Apply the Op to a tensor."""
+        (x,) = inputs
+        return Apply(self, [x], [x.type.clone(shape=(None, *x.type.shape))()])
+
+    def perform(self, node: Apply, inputs: Sequence, output_storage: Sequence) -> None:
+        """Add an axis: this is what a rank alone computes."""
+        output_storage[0][0] = inputs[0][None]
+
+
+COLLECTIVES = (AllReduce, AllGather, AllStack)
 """The Ops at which a graph is cut: ranks meet, and all get the same."""
 
 
@@ -116,7 +136,7 @@ class Local(ViewOp):
 
 
 @register_canonicalize("fast_compile")
-@node_rewriter([*COLLECTIVES, Local])
+@node_rewriter([AllReduce, AllGather, Local])
 def remove_collective(fgraph: Any, node: Apply) -> list[Variable]:
     """Replace the Op by its input; `synk.function` has cut the graph by then."""
     return [node.inputs[0]]

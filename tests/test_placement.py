@@ -207,7 +207,7 @@ def test_a_posterior_and_its_gradient_are_one_meeting():
     assert levels(f) == [["sum"] * 3]
 
 
-def test_batch_normalisation_meets_twice_forward_and_twice_back():
+def test_batch_normalisation_meets_once_forward_and_once_back():
     loss, (weights, bias, last) = network()
     hidden = X @ weights
     normed = (hidden - hidden.mean(axis=0)) / pt.sqrt(hidden.var(axis=0) + 1e-5)
@@ -215,7 +215,7 @@ def test_batch_normalisation_meets_twice_forward_and_twice_back():
     params = [weights, bias, last]
     updates = synk.updates.sgd(pytensor.grad(loss, params), params, 0.1)
     f = synk.function([X, Y], loss, updates=updates, mode=PY)
-    assert len(levels(f)) <= 5
+    assert len(levels(f)) == 3
     assert {op for stage in levels(f) for op in stage} == {"avg", "sum"}
 
 

@@ -167,7 +167,7 @@ def test_with_statistics_of_all_rows_ranks_make_the_steps_of_the_serial_run(
 
 
 @pytest.mark.slow
-def test_without_them_running_averages_are_still_of_all_rows_on_all_ranks(demo, serial):
+def test_without_them_running_averages_are_still_the_same_on_all_ranks(demo, serial):
     with synk.session(2):
         results, _, variables = trained(demo)
         values = [[synk.get_value(rank, var) for var in variables] for rank in (0, 1)]
@@ -177,12 +177,16 @@ def test_without_them_running_averages_are_still_of_all_rows_on_all_ranks(demo, 
     assert np.abs(results - serial[0]).max() > 1e-3
 
 
-def test_averages_of_a_layer_are_those_of_all_rows(demo):
+@pytest.mark.parametrize("statistics", ["exact", "local"])
+def test_running_averages_of_a_layer(demo, statistics):
+    """Of all rows, or the means of what the ranks normalise by."""
     resnet = demo("resnet")
     x = theano.tensor.tensor4("x")
     layer = resnet.BatchNormLayer(L.InputLayer((None, 2, 3, 3), x))
     output = L.get_output(layer)
-    f = synk.function([x], (output, "gather"), updates=layer.updates, mode=MODE)
+    f = synk.function(
+        [x], output, updates=layer.updates, statistics=statistics, mode=MODE
+    )
     rows = np.random.default_rng(0).normal(3, 2, (5, 2, 3, 3))
     with synk.session(2):
         got = f(rows)
@@ -192,10 +196,14 @@ def test_averages_of_a_layer_are_those_of_all_rows(demo):
         )
     axes = (0, 2, 3)
     np.testing.assert_allclose(means, [0.1 * rows.mean(axes)] * 2, rtol=1e-12)
-    right = 0.9 + 0.1 * rows.var(axes, ddof=1)
+    own = [part.var(axes, ddof=1) for part in (rows[:3], rows[3:])]
+    variance = {
+        "exact": rows.var(axes, ddof=1),
+        "local": 3 / 5 * own[0] + 2 / 5 * own[1],
+    }
+    right = 0.9 + 0.1 * variance[statistics]
     np.testing.assert_allclose(variances, [right] * 2, rtol=1e-12)
-    # The outputs are normalised by each rank's own rows.
-    for part in got[:3], got[3:]:
+    for part in [got] if statistics == "exact" else [got[:3], got[3:]]:
         np.testing.assert_allclose(part.mean(axes), 0, atol=1e-12)
         np.testing.assert_allclose(part.var(axes), 1, rtol=1e-4)
 

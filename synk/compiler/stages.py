@@ -76,8 +76,8 @@ class Stage:
         return [var.owner.inputs[0] for var in self.reduced]
 
     @property
-    def ops(self) -> list[ReduceOp | Literal["gather"]]:
-        """How they are combined: an op, or "gather"."""
+    def ops(self) -> list[ReduceOp | Literal["gather", "stack"]]:
+        """How they are combined: an op, "gather" or "stack"."""
         return [var.owner.op.op for var in self.reduced]
 
 

@@ -54,12 +54,13 @@ class Call:
         self.cut: Cut = programs.cut(kind, subset)
         self.subset = subset
         self.is_idle = kind == "idle"
+        self.parts = 0  # or into how many a rank's rows are cut, one after the other
         self.rows: list[np.ndarray] = []
         self.kind = kind
         self._constants = constants
         self._reducer = reducer
-        self._weights = weights
-        self._rank = rank
+        self.weights = weights
+        self.rank = rank
         self.times = times
         self.values: dict[Variable, np.ndarray] = {}
         self.padded_size = UNPADDED
@@ -90,7 +91,7 @@ class Call:
         """Return what parts take that the arguments do not tell."""
         if not self.spec.call_variables:
             return []
-        call, total = self.spec.call, sum(self._weights)
+        call, total = self.spec.call, sum(self.weights)
         told = {
             call.total: np.asarray(total),
             call.first: np.asarray(self.first_row),
@@ -101,7 +102,7 @@ class Call:
     @property
     def first_row(self) -> int:
         """How many rows of the call are before those that are computed on now."""
-        return sum(self._weights[: self._rank])
+        return sum(self.weights[: self.rank])
 
     def reduce(self, stage: Stage, level: int) -> None:
         """Combine what the stage computed with the other ranks' values."""
@@ -113,44 +114,31 @@ class Call:
             given = [self.value("reduce", var) for var in stage.contributed]
         key = (self.programs.number, self.kind == "slice", self.subset, level)
         ops: list = stage.ops
-        if "gather" in ops:
+        if not _SUMMED.keys().isdisjoint(ops):
             given, ops = self._as_sums(stage, given)
-        results = self._reducer.reduce(key, given, ops, self._weights, self.times)
+        results = self._reducer.reduce(key, given, ops, self.weights, self.times)
         self.values.update(zip(stage.reduced, results, strict=True))
         if self.times.is_fresh:
             for var, result in zip(stage.reduced, results, strict=True):
                 self.programs.shapes[var] = result.shape
 
     def _as_sums(self, stage: Stage, given: list | None) -> tuple[list | None, list]:
-        """Make sums of gathers: every rank gives its rows, in their place among zeros.
+        """Make sums of gathers: every rank gives its share in its place among zeros.
 
         Bools are added by "max".
         """
-        gathers = [op == "gather" for op in stage.ops]
         sums = ["max" if var.type.dtype == "bool" else "sum" for var in stage.reduced]
         ops = [
-            by if is_gather else op
-            for op, by, is_gather in zip(stage.ops, sums, gathers, strict=True)
+            by if op in _SUMMED else op for op, by in zip(stage.ops, sums, strict=True)
         ]
         if given is not None:
             given = [
-                self._among_zeros(self.real(var, value)) if is_gather else value
-                for var, value, is_gather in zip(
-                    stage.contributed, given, gathers, strict=True
+                _SUMMED[op](self, self.real(var, value)) if op in _SUMMED else value
+                for var, value, op in zip(
+                    stage.contributed, given, stage.ops, strict=True
                 )
             ]
         return given, ops
-
-    def _among_zeros(self, value: Any) -> np.ndarray:
-        """Return this rank's rows in their place among all ranks', which are zeros."""
-        rows = np.asarray(value)
-        mine, total = self._weights[self._rank], sum(self._weights)
-        if not total:
-            return rows  # of which there are none
-        first, each = sum(self._weights[: self._rank]), len(rows) // mine
-        out = np.zeros((each * total, *rows.shape[1:]), rows.dtype)
-        out[each * first : each * first + len(rows)] = rows
-        return out
 
     def value(self, role: str, var: Variable) -> np.ndarray:
         """Return a value of this call: to "reduce", for an "output" or an "update"."""
@@ -182,3 +170,28 @@ class Call:
             shared, new = self.spec.updates[i]
             if not (self.is_idle and new in self.cut.on_rows):
                 engine.set_value(shared, self.real(new, self.value("update", new)))
+
+
+def _rows_among_zeros(call: Call, value: Any) -> np.ndarray:
+    """Return a rank's rows in their place among all ranks', which are zeros."""
+    rows, total = np.asarray(value), sum(call.weights)
+    if not total:
+        return rows  # of which there are none
+    before = sum(call.weights[: call.rank])
+    each = len(rows) // call.weights[call.rank]
+    out = np.zeros((each * total, *rows.shape[1:]), rows.dtype)
+    out[each * before : each * before + len(rows)] = rows
+    return out
+
+
+def _values_among_zeros(call: Call, value: Any) -> np.ndarray:
+    """Return the values of a rank's slices in their place along a first axis."""
+    own = np.asarray(value) if call.parts else np.asarray(value)[None]
+    parts = call.parts or 1
+    out = np.zeros((parts * len(call.weights), *own.shape[1:]), own.dtype)
+    out[parts * call.rank : parts * call.rank + len(own)] = own
+    return out
+
+
+_SUMMED = {"gather": _rows_among_zeros, "stack": _values_among_zeros}
+"""What a rank gives for what comes together as a sum of shares among zeros."""

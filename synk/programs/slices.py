@@ -8,7 +8,7 @@ its roles; the common part runs once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from pytensor.graph.basic import Variable
@@ -31,6 +31,7 @@ class SlicedCall(Call):
         selections: Sequence[Selection],
     ) -> list[np.ndarray]:
         """Run all stages and return the outputs."""
+        self.parts = num_slices
         # More slices than rows would be empty ones.
         num_slices = min(num_slices, max(map(count, selections)) or 1)
         bounds = [cuts(count(rows), num_slices) for rows in selections]
@@ -92,9 +93,9 @@ class SlicedCall(Call):
         total = self._totals.get((role, var))
         return self.values[var] if total is None else total
 
-    def _roles(self, stage: Stage) -> dict[tuple[str, Variable], OutputOp]:
+    def _roles(self, stage: Stage) -> dict[tuple[str, Variable], Any]:
         """Return what the rows part computes, what for, and how slices combine it."""
-        roles: dict[tuple[str, Variable], OutputOp] = {}
+        roles: dict[tuple[str, Variable], Any] = {}
         for var, op in zip(stage.contributed, stage.ops, strict=True):
             roles["reduce", var] = op
         for i in self.subset:
@@ -108,7 +109,7 @@ class SlicedCall(Call):
 class _Total:
     """One value, accumulated over the slices by its op."""
 
-    def __init__(self, op: OutputOp) -> None:
+    def __init__(self, op: OutputOp | Literal["stack"]) -> None:
         self._op = op
         self._value: Any = None
 
@@ -116,8 +117,8 @@ class _Total:
         """Take the value of one more slice."""
         if self._op is None:
             self._value = value  # as it is: in the end, that of the last slice
-        elif self._op == "gather":
-            self._value = [*(self._value or []), np.atleast_1d(value)]
+        elif self._op in ("gather", "stack"):
+            self._value = [*(self._value or []), value]
         elif share or self._op != "avg":  # nothing times NaN is NaN
             if self._value is None:
                 self._value = Accumulator(self._op, value.dtype)
@@ -128,7 +129,9 @@ class _Total:
         if self._op is None:
             return self._value
         if self._op == "gather":
-            return np.concatenate(self._value)
+            return np.concatenate(list(map(np.atleast_1d, self._value)))
+        if self._op == "stack":
+            return np.stack(self._value)
         # An average of integers is rounded only where a variable must hold it.
         dtype = self._value.dtype
         return self._value.result(result_dtype(self._op, dtype) if is_output else None)

@@ -15,7 +15,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.type import DenseTensorType
 
-from ..domain import Refused, Sharded, Value
+from ..domain import Partial, Refused, Sharded, Value
 from ..lengths import remembered, take_as_equal
 from ..proof import ops_of, rows_of
 from .own import OwnStatistics
@@ -133,7 +133,8 @@ def _combinable(var: Variable, plain: Variable, whole: Whole) -> Variable:
     """Return an output in a form that some op combines, if it has one."""
     value = whole.value(var)
     if ops_of(value):
-        return var
+        early = whole.earlier(var) if isinstance(value, Partial) else None
+        return var if early is None else whole.on_all_ranks(early)
     with contextlib.suppress(Refused):
         if isinstance(value, Sharded) and value.power and not value.axis:
             var = whole.scaled(var, -value.power)

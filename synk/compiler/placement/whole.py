@@ -20,7 +20,7 @@ from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.type import DenseTensorType
 
-from ...ops import COLLECTIVES, AllGather, AllReduce
+from ...ops import COLLECTIVES, AllGather, AllReduce, AllStack
 from ...reduce_ops import ReduceOp, check_dtype
 from ..domain import (
     IN_ORDER,
@@ -36,6 +36,13 @@ from ..domain import (
 )
 from ..rules.base import literal
 from ..walk import apply_rule
+from .earlier import (
+    is_sum,
+    spread,
+    squared_difference,
+    terms_of,
+    without_axes,
+)
 from .row_lengths import RowLengths
 
 
@@ -112,6 +119,7 @@ class Whole:
         self._everywhere: dict[Variable, Variable] = {}
         self._same: dict[tuple, Apply] = {}
         self._equal: dict[Variable, Variable] = {}
+        self._levels: dict[Variable, int] = {}
         self.shape_of_inputs = RowLengths(known).shape
 
     # -- nodes
@@ -124,42 +132,56 @@ class Whole:
         return self.values[var]
 
     def add(self, node: Apply) -> Apply:
-        """Take a node of placed variables, or the equal one that is there already.
-
-        What all ranks have alike stays twice, and is known to be equal: PyTensor merges
-        it, and nodes that go on from there need not be made again.
-        """
-        key = (node.op, *(_key(self._equal.get(var, var)) for var in node.inputs))
+        """Take a node of placed variables, or the equal one that is there already."""
+        key = self._key(node)
         found = self._same.get(key)
-        is_meeting = isinstance(node.op, COLLECTIVES)
-        if found is node:
-            return node
-        if found is not None and (is_meeting or not self._are_alike(found.outputs)):
+        if found is not None:
             return found
         values = apply_rule(node, [self.value(var) for var in node.inputs])
-        if found is None:
-            self._same[key] = node
-        else:
-            self._equal.update(zip(node.outputs, found.outputs, strict=True))
+        self._same[key] = node
+        is_meeting = isinstance(node.op, COLLECTIVES)
         here = not is_meeting and not self.of_rows.isdisjoint(node.inputs)
         if isinstance(node.op, AllGather) or not self.as_long.isdisjoint(node.inputs):
             self.as_long.update(node.outputs)
+        level = max(map(self.level, node.inputs), default=0) + is_meeting
         for var, value in zip(node.outputs, values, strict=True):
             self.values[var] = value
+            self._levels[var] = level
             if here:
                 self.of_rows.add(var)
         return node
 
-    def _are_alike(self, made: Sequence[Variable]) -> bool:
-        """Tell whether these are the same on every rank, and not of its rows."""
-        return self.of_rows.isdisjoint(made) and all(
-            is_replicated(self.values[var]) for var in made
-        )
+    def add_as_it_is(self, node: Apply) -> None:
+        """Take a node of the user's, be there an equal one or not.
+
+        PyTensor merges them, and what goes on from there need not be made again. Only
+        reductions must not be twice: they are those of the first.
+        """
+        found = self.add(node)
+        if found is node:
+            return
+        for var, first in zip(node.outputs, found.outputs, strict=True):
+            self._equal[var] = first
+            self.values[var] = self.values[first]
+            self._levels[var] = self.level(first)
+            for known in (self.of_rows, self.as_long):
+                if first in known:
+                    known.add(var)
+            if first in self.asserted:
+                self.asserted[var] = self.asserted[first]
+
+    def _key(self, node: Apply) -> tuple:
+        return node.op, *(_key(self._equal.get(var, var)) for var in node.inputs)
+
+    def level(self, var: Variable) -> int:
+        """Return how many meetings of the ranks there are before it is known."""
+        return self._levels.get(var, 0)
 
     def take(self, node: Apply, value: Value) -> None:
         """Take a node of the user's graph as it is, with what its outputs are."""
         for var in node.outputs:
             self.values[var] = value
+            self._levels[var] = int(isinstance(node.op, COLLECTIVES))
             if isinstance(node.op, (Shape, Shape_i)):
                 self.asserted[var] = value
                 self.of_rows.add(var)
@@ -174,6 +196,9 @@ class Whole:
 
     def again(self, node: Apply, inputs: Sequence[Variable]) -> Apply:
         """Take a node with other inputs; those of another type are converted."""
+        if all(a is b for a, b in zip(inputs, node.inputs, strict=True)):
+            self.add_as_it_is(node)
+            return node
         while any(a is not b for a, b in zip(inputs, node.inputs, strict=True)):
             node = node.clone_with_new_inputs(list(inputs), strict=False)
             inputs = [self.of(var) for var in node.inputs]
@@ -201,6 +226,7 @@ class Whole:
         Refused
             If that takes more than a reduction.
         """
+        var = self._equal.get(var, var)
         found = self._wholes.get(var)
         if found is None:
             found = self._made_whole(var, by)
@@ -262,6 +288,7 @@ class Whole:
             return self._all_numbers(var, value)
         if not isinstance(value, Sharded):
             return self.whole(var)
+        var = self._equal.get(var, var)
         found = self._wholes.get(var)
         if found is None:
             found = self._wholes[var] = self._gathered(var, value)
@@ -396,9 +423,10 @@ class Whole:
         return self.of(var)
 
     def _reduced(self, var: Variable, value: Partial, by: AllReduce | None) -> Variable:
-        above = self._above(var) if by is None else None
-        if above is not None:
-            return above
+        if by is None:
+            for way in (self.earlier, self._above):
+                if (made := way(var)) is not None:
+                    return made
         if value.op != "sum":
             return self._inserted(var, value.op, by)
         if value.power == -1:
@@ -436,13 +464,78 @@ class Whole:
         made = self.again(node, inputs)
         return made.outputs[node.outputs.index(var)]
 
+    def earlier(self, var: Variable) -> Variable | None:
+        """Return the whole value by fewer meetings than before it and its own, if any.
+
+        What it takes that turns out to be of no use is not computed.
+        """
+        node = var.owner
+        if not self.level(var) or node is None or var in self.asserted:
+            return None
+        made = None
+        if isinstance(node.op, (Elemwise, DimShuffle)):
+            made = self._of_operands(node)
+        elif is_sum(node) and len(node.outputs) == 1:
+            made = self._taken_apart(node)
+            if made is None:
+                made = self._merged(node)
+        return (
+            made if made is not None and self.level(made) <= self.level(var) else None
+        )
+
+    def _of_operands(self, node: Apply) -> Variable | None:
+        """Compute a node from the whole values of what it is computed from."""
+        if any(isinstance(self.value(var), (Sharded, Position)) for var in node.inputs):
+            return None
+        with contextlib.suppress(Refused):
+            (made,) = self.again(node, [self.whole(var) for var in node.inputs]).outputs
+            if is_replicated(self.value(made)):
+                return made
+        return None
+
+    def _taken_apart(self, node: Apply) -> Variable | None:
+        """Multiply sums of rows by what is whole, in place of the rows."""
+        terms = terms_of(self, node)
+        if terms is None:
+            return None
+        with contextlib.suppress(Refused):
+            total: Any = 0
+            for factors, row in terms:
+                made: Any = self.whole(self.of(row.sum(axis=node.op.axis)))
+                for factor in factors:
+                    made = made * without_axes(factor, node)
+                total = total + made
+            return self.of(total)
+        return None
+
+    def _merged(self, node: Apply) -> Variable | None:
+        """Sum squares about what is whole by those about each rank's own mean."""
+        found = squared_difference(self, node)
+        if found is None:
+            return None
+        rows, middle = found
+        count, mean, squares = spread(rows, node)
+        counts, means = self._of_each_rank(count), self._of_each_rank(mean)
+        order = [0, *["x"] * mean.type.ndim]
+        away = pt.sqr(means - without_axes(middle, node))
+        between = (counts.dimshuffle(order) * away).sum(axis=0)
+        within = self._as(squares, Partial("sum"))
+        return self.of(self.whole(within) + between)
+
+    def _of_each_rank(self, graph: Any) -> Any:
+        """Return an expression of a rank's own as all ranks have it; zeros of idle."""
+        own = self._as(graph, Partial("sum"))
+        made: Any = self.add(AllStack().make_node(own)).outputs[0]
+        self.inserted.append(made)
+        return made
+
     def _sources(self, var: Variable) -> set[Variable]:
         """Return what partial values are to be reduced for one; two of them do."""
         found: set[Variable] = set()
         seen, todo = {var}, [var]
         while todo and len(found) < 2:
             var = todo.pop()
-            if var in self._wholes:
+            if self._equal.get(var, var) in self._wholes:
                 continue
             partial = self._partial_operands(var)
             if partial is None:

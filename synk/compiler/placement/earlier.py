@@ -1,0 +1,214 @@
+"""Sums that a meeting of the ranks need not wait for, though they stand behind one.
+
+Where something whole, which a meeting gives, goes into a sum over the rows, the sum is
+of a level behind it. Some sums can be taken apart so that it goes in afterwards:
+
+* what is linear in it: ``sum(a + w * b) = sum(a) + w * sum(b)``, as in the gradients of
+  batch normalisation;
+* the sum of squared differences, as in a variance about the mean of all rows: that of
+  each rank about its own mean, and the means' distances, weighted by their counts
+  (T. F. Chan, G. H. Golub, R. J. LeVeque 1979, "Updating formulae and a pairwise
+  algorithm for computing sample variances"). No large numbers are subtracted.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytensor.tensor as pt
+from pytensor import scalar as ps
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.math import Sum
+
+from ..domain import Replicated, Sharded
+
+Term = tuple[list[Any], Any]
+"""Factors that are whole and the same along the summed axes, and one with rows."""
+
+
+def terms_of(whole: Any, node: Apply) -> list[Term] | None:
+    """Take the sum of a node apart, if its rows then wait for fewer meetings.
+
+    Parameters
+    ----------
+    whole : Whole
+        Where placed variables are kept.
+    node : Apply
+        A `Sum`, placed.
+
+    Returns
+    -------
+    list of (list of Variable, Variable), or None
+        The sums of the last of each, times the others, are to be added.
+    """
+    (summed,) = node.inputs
+    axes = _axes(node)
+    terms = _Terms(whole, axes).of(summed)
+    level = whole.level(summed)
+    if all(whole.level(row) < level for _, row in terms):
+        return terms
+    return None
+
+
+def squared_difference(whole: Any, node: Apply) -> tuple[Any, Any] | None:
+    """Return rows and what is subtracted, of a sum of squares; None of another.
+
+    The rows wait for fewer meetings than what is subtracted from all of them.
+    """
+    difference = _squared(node.inputs[0])
+    if difference is None or not _is(difference, ps.Sub):
+        return None
+    rows, middle = difference.owner.inputs
+    axes = _axes(node)
+    if _is_constant_along(rows, axes):
+        rows, middle = middle, rows
+    value = whole.value(rows)
+    if not (
+        isinstance(value, Sharded)
+        and value.power == 0
+        and value.axis in axes
+        and not any(rows.type.broadcastable)
+        and _is_whole(whole, middle, axes)
+        and whole.level(rows) < whole.level(middle)
+    ):
+        return None
+    return rows, middle
+
+
+def spread(rows: Any, node: Apply) -> tuple[Any, Any, Any]:
+    """Return a rank's own count and means, and the sum of squares about these."""
+    axes = _axes(node)
+    count = math.prod([rows.shape[axis] for axis in axes], start=pt.constant(1))
+    count = count.astype(rows.type.dtype)
+    mean = rows.sum(axis=axes) / count
+    order = iter(range(mean.type.ndim))
+    back = ["x" if axis in axes else next(order) for axis in range(rows.type.ndim)]
+    return count, mean, pt.sqr(rows - mean.dimshuffle(back)).sum(axis=axes)
+
+
+def without_axes(factor: Any, node: Apply) -> Any:
+    """Return a factor in the shape of the sum."""
+    axes = _axes(node)
+    return factor.dimshuffle([i for i in range(factor.type.ndim) if i not in axes])
+
+
+class _Terms:
+    """Takes apart what is summed over some axes."""
+
+    def __init__(self, whole: Any, axes: Sequence[int]) -> None:
+        self._whole, self._axes = whole, axes
+
+    def of(self, var: Variable) -> list[Term]:
+        """Return the terms of a value."""
+        found = None
+        if self._whole.level(var):
+            if _is(var, ps.Add):
+                found = self._added(var.owner.inputs, itertools.repeat(1))
+            elif _is(var, ps.Sub):
+                found = self._added(var.owner.inputs, [1, -1])
+            elif _is(var, ps.Neg):
+                found = self._added(var.owner.inputs, [-1])
+            elif _is(var, ps.Mul):
+                found = self._multiplied(var.owner.inputs)
+            elif _is(var, ps.TrueDiv):
+                found = self._divided(*var.owner.inputs)
+        return [([], var)] if found is None else found
+
+    def _added(self, variables: Sequence[Any], signs: Any) -> list[Term] | None:
+        if any(self._is_repeated(var) for var in variables):
+            return None
+        terms = []
+        for var, sign in zip(variables, signs, strict=False):
+            signed = [] if sign == 1 else [pt.constant(sign, dtype=var.type.dtype)]
+            terms += [([*signed, *given], row) for given, row in self.of(var)]
+        return terms
+
+    def _multiplied(self, variables: Sequence[Any]) -> list[Term] | None:
+        factors, rows, filled = [], [], []
+        todo = list(variables)
+        while todo:
+            var = todo.pop(0)
+            if _is_whole(self._whole, var, self._axes):
+                factors.append(var)
+            elif _is(var, ps.Mul):
+                todo += var.owner.inputs
+            elif _is(var, ps.Neg):
+                factors.append(pt.constant(-1, dtype=var.type.dtype))
+                todo += var.owner.inputs
+            else:
+                (filled if _is(var, ps.Second) else rows).append(var)
+        for var in filled:  # the same along the rows, where others have their shape
+            like, value = var.owner.inputs
+            if _is_whole(self._whole, value, self._axes) and any(
+                not any(row.type.broadcastable) for row in rows
+            ):
+                factors.append(value)
+            else:
+                rows.append(var)
+        if not rows or any(self._is_repeated(row) for row in rows):
+            return None
+        if len(rows) > 1:
+            return [(factors, self._whole.of(pt.mul(*rows)))]
+        return [([*factors, *given], row) for given, row in self.of(rows[0])]
+
+    def _divided(self, above: Any, below: Any) -> list[Term] | None:
+        if not _is_whole(self._whole, below, self._axes) or self._is_repeated(above):
+            return None
+        return [([*given, 1 / below], row) for given, row in self.of(above)]
+
+    def _is_repeated(self, var: Variable) -> bool:
+        return any(var.type.broadcastable[axis] for axis in self._axes)
+
+
+def is_sum(node: Apply | None) -> bool:
+    """Tell whether a node sums floats over some axes."""
+    return (
+        node is not None
+        and isinstance(node.op, Sum)
+        and node.inputs[0].type.numpy_dtype.kind == "f"
+        and node.inputs[0].type.dtype == node.outputs[0].type.dtype
+    )
+
+
+def _axes(node: Apply) -> list[int]:
+    axes = node.op.axis
+    return list(range(node.inputs[0].type.ndim) if axes is None else axes)
+
+
+def _is(var: Variable, kind: type) -> bool:
+    node = var.owner
+    return (
+        node is not None
+        and isinstance(node.op, Elemwise)
+        and isinstance(node.op.scalar_op, kind)
+    )
+
+
+def _squared(var: Variable) -> Any:
+    """Return what a value is the square of, None if it is not one."""
+    if _is(var, ps.Sqr):
+        return var.owner.inputs[0]
+    if _is(var, ps.Mul) and len(var.owner.inputs) == 2:
+        first, second = var.owner.inputs
+        return first if first is second else None
+    if _is(var, ps.Pow):
+        base, power = var.owner.inputs
+        while power.owner is not None and len(power.owner.inputs) == 1:
+            power = power.owner.inputs[0]
+        is_two = isinstance(power, Constant) and power.data.size == 1
+        return base if is_two and power.data.item() == 2 else None
+    return None
+
+
+def _is_constant_along(var: Variable, axes: Sequence[int]) -> bool:
+    return all(var.type.broadcastable[axis] for axis in axes)
+
+
+def _is_whole(whole: Any, var: Variable, axes: Sequence[int]) -> bool:
+    value = whole.value(var)
+    is_whole = isinstance(value, Replicated) and value.power in (0, None)
+    return is_whole and var not in whole.of_rows and _is_constant_along(var, axes)
