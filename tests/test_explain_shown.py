@@ -36,6 +36,7 @@ def facts(**changed) -> Facts:
         "inputs": Inputs([], [], []),
         "outputs": [LOSS],
         "stages": [],
+        "repeated": None,
         "updates": [],
         "precision": None,
         "padding": None,

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.type import DenseTensorType
 
 from ..ops import AllReduce, is_reduced
 from ..reduce_ops import OutputOp, ReduceOp, check_dtype
-from ..user_frames import made_in
 from .domain import Replicated, Value, is_replicated
 from .drift import complaint, drifting
+from .gathering import repeated, rows_exchanged
 from .placement.function import place
 from .proof import examine, prove, reductions, refusal, say, warn_or_raise
-from .rules.base import name, op_name
+from .rules.base import name
 from .spec import FunctionSpec
 
 UNNAMED: Any = "unnamed"
@@ -82,22 +82,12 @@ def _place(spec: FunctionSpec, strict: bool, own_statistics: bool) -> None:
         if plain in of_rows and new not in of_rows:
             spec.made_whole.append(shared)
     spec.call, spec.call_variables = placed.call, placed.call_variables
-    spec.asserted, spec.own_statistics = placed.asserted, placed.own
-    if placed.repeated:
-        say(_repeated(placed.repeated), strict)
-
-
-def _repeated(nodes: list[Apply]) -> str:
-    """Say what every rank computes from all rows."""
-    var = nodes[0].outputs[0]
-    made = made_in(var)
-    where = "" if made is None else f", made in {made}"
-    more = f" So do {len(nodes) - 1} more." if len(nodes) > 1 else ""
-    return (
-        f"{op_name(nodes[0].op)} ({name(var)}{where}) needs all rows at once: every"
-        f" rank computes it from all of them, which is right, and no faster than one."
-        f"{more} synk.Function.explain() shows what is gathered."
-    )
+    spec.asserted, spec.needs = placed.asserted, placed.needs
+    spec.repeated, spec.own_statistics = placed.repeated, placed.own
+    if spec.repeated:
+        say(repeated(spec), strict)
+    if strict and (exchanged := rows_exchanged(spec)):
+        say(exchanged, strict)
 
 
 def _settle_ops(spec: FunctionSpec, strict: bool, local: bool) -> None:

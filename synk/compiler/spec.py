@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytensor.compile import SharedVariable
-from pytensor.graph.basic import Variable
+from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors, io_toposort
 
 from ..ops import COLLECTIVES
 from ..reduce_ops import OutputOp
 from .domain import Value
+from .placement.needs import Need
 from .placement.whole import CallVariables
 from .proof import Finding
 
@@ -61,6 +62,10 @@ class FunctionSpec:
     """What is known of placed values, and no rule can tell."""
     own_statistics: list[Variable] = field(default_factory=list)
     """Of a rank's own rows, which they meet again as they are."""
+    needs: dict[Variable, Need] = field(default_factory=dict)
+    """Why each collective was placed; those that the user has written are not here."""
+    repeated: list[Apply] = field(default_factory=list)
+    """What every rank computes from all rows."""
 
     @property
     def row_inputs(self) -> list[Variable]:
@@ -79,7 +84,12 @@ class FunctionSpec:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what only the master runs, alone: that would go to all ranks."""
-        return self.__dict__ | {"plain_outputs": [], "plain_updates": []}
+        left_out: dict[str, list] = {
+            "plain_outputs": [],
+            "plain_updates": [],
+            "repeated": [],
+        }
+        return self.__dict__ | left_out | {"needs": {}}
 
     def shared_variables(self) -> list[SharedVariable]:
         """Return every shared variable that the function reads or writes."""

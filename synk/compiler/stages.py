@@ -153,7 +153,7 @@ class _Cutter:
         if isinstance(node.op, COLLECTIVES):
             level += 1
             self.reduced.append(node.outputs[0])
-        free = _costs_nothing(node) and all(
+        free = costs_nothing(node) and all(
             var.owner is None or var in self.free for var in node.inputs
         )
         for var in node.outputs:
@@ -262,7 +262,7 @@ class _Cutter:
                 ]
 
 
-def _costs_nothing(node) -> bool:
+def costs_nothing(node) -> bool:
     """Tell whether a node is a view, a shape, or computes with numbers of elements."""
     if node.op.view_map or isinstance(node.op, (Shape, Shape_i)):
         return True

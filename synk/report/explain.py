@@ -8,21 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 from pytensor.graph.basic import Variable
 from pytensor.tensor.type import DenseTensorType
 
-from ..compiler.rules.base import name
 from ..compiler.spec import FunctionSpec
-from ..compiler.stages import Stage
 from ..programs.programs import Programs
 from ..ranks.context import RankContext
 from ..ranks.session import SESSION
 from ..times.timing import PHASES, WAIT, Timed, Times
-from ..user_frames import made_in
 from . import facts
 from .conclusions import conclude
 from .explanation import Explanation
+from .of_stages import repeated_facts, stage_facts
 
 
 def explain(
@@ -31,6 +28,7 @@ def explain(
     programs: Programs,
     in_session: bool,
     timed: Timed | None,
+    graph: bool = False,
 ) -> Explanation:
     """Gather the plan of a function and, after calls, its times.
 
@@ -44,8 +42,10 @@ def explain(
         Whether the present session knows the function.
     timed : Timed or None
         The serial run.
+    graph : bool
+        Whether the stages are to be drawn.
     """
-    stages = _stages(spec, programs)
+    stages = stage_facts(spec, programs)
     calls = serial = None
     if timed is not None:
         serial = facts.Serial(timed.seconds * 1e3, timed.rows, timed.cores)
@@ -63,6 +63,7 @@ def explain(
             ),
             outputs=_outputs(spec),
             stages=stages,
+            repeated=repeated_facts(spec, programs, stages, calls),
             updates=_updates(spec),
             precision=spec.precision,
             padding=_padding(spec, programs),
@@ -72,7 +73,8 @@ def explain(
             speed_up=conclusions.speed_up,
             lost=conclusions.lost,
             verdict=conclusions.verdict,
-        )
+        ),
+        graph,
     )
 
 
@@ -127,51 +129,6 @@ def _padding(spec: FunctionSpec, programs: Programs) -> facts.Padding | None:
     if programs.padding is not None:
         reason = programs.padding.reason
     return facts.Padding(programs.is_padded, reason)
-
-
-def _stages(spec: FunctionSpec, programs: Programs) -> list[facts.StageFacts]:
-    stages = programs.cut("step", tuple(range(len(spec.outputs)))).stages
-    return [_stage(stage, spec, programs) for stage in stages]
-
-
-def _stage(stage: Stage, spec: FunctionSpec, programs: Programs) -> facts.StageFacts:
-    reduces = []
-    total: dict[str, int | None] = {}
-    for var, given in zip(stage.reduced, stage.contributed, strict=True):
-        op = var.owner.op
-        shape = _shape(var, spec, programs)
-        dtype = var.type.dtype
-        size = None
-        if shape is not None:
-            size = np.dtype(dtype).itemsize * int(np.prod(shape, dtype=np.int64))
-        what = f"gradient of {op.gradient}" if op.gradient else name(given)
-        made = made_in(var) or made_in(given)
-        reduces.append(facts.Reduced(what, op.op, dtype, size, made))
-        before = total.get(dtype, 0)
-        total[dtype] = None if size is None or before is None else before + size
-    return facts.StageFacts(_computes(stage), reduces, total)
-
-
-def _computes(stage: Stage) -> str:
-    if stage.rows:
-        return "on rows"
-    return "on every rank" if stage.common else "nothing"
-
-
-def _shape(
-    var: Variable, spec: FunctionSpec, programs: Programs
-) -> tuple[int, ...] | None:
-    """Return a reduced value's shape: seen in a call, or else known beforehand."""
-    shape = programs.shapes.get(var, var.type.shape)
-    if None not in shape:
-        return shape
-    wrt = var.owner.op.gradient
-    of_that_name = [
-        shared for shared in spec.shared_variables() if wrt and str(shared) == wrt
-    ]
-    if len(of_that_name) != 1:
-        return None
-    return of_that_name[0].get_value(borrow=True).shape
 
 
 # -- the calls

@@ -52,8 +52,8 @@ class Explanation:
       calls       none yet
     """
 
-    def __init__(self, facts: Facts) -> None:
-        self._facts = facts
+    def __init__(self, facts: Facts, graph: bool = False) -> None:
+        self._facts, self._graph = facts, graph
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as dicts, lists, strings and numbers; times in ms."""

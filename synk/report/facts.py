@@ -62,22 +62,89 @@ class Output:
 
 @dataclass(frozen=True)
 class Reduced:
-    """A value that a stage all-reduces, and the user's line that made it."""
+    """A value that the ranks combine at the end of a stage.
+
+    Attributes
+    ----------
+    name : str
+    op : str
+        An op of all-reduce, or "gather": the rows of all ranks.
+    dtype : str
+    bytes : int or None
+        Of the result; of a gather in the call that compiled it.
+    made : str or None
+        The user's line that made it.
+    why : str
+        What needs the value of all rows: "for Sub", "for the new value of w".
+    why_made : str or None
+        The user's line that made what needs it.
+    """
 
     name: str
     op: str
     dtype: str
     bytes: int | None
     made: str | None
+    why: str
+    why_made: str | None
 
 
 @dataclass(frozen=True)
 class StageFacts:
-    """A stage: what it computes on, what it all-reduces, and how much by dtype."""
+    """A stage: what it computes, and what the ranks combine when they have done that.
+
+    Attributes
+    ----------
+    computes : str
+        What on: "on rows", "on every rank" or "nothing".
+    lines : list of str
+        The user's lines of which it computes something.
+    outputs, updates : list of str
+        Outputs, and shared variables with new values, that it computes.
+    reduces : list of Reduced
+    bytes : dict of str to int or None
+        Bytes that are reduced, by dtype.
+    """
 
     computes: str
+    lines: list[str]
+    outputs: list[str]
+    updates: list[str]
     reduces: list[Reduced]
     bytes: dict[str, int | None]
+
+
+@dataclass(frozen=True)
+class NeedsAll:
+    """An Op that needs all rows at once, and the user's line that made it."""
+
+    name: str
+    made: str | None
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """What every rank computes from all rows.
+
+    Attributes
+    ----------
+    by : list of NeedsAll
+        Where it begins.
+    ops, of : int
+        How many Ops on rows every rank repeats, of how many there are. Views, shapes
+        and numbers are not counted.
+    bytes : int or None
+        Of the rows that are gathered.
+    milliseconds : float or None
+        What every rank computes alike in a call, this and all else; None if it is not
+        known, as where the same stages compute on a rank's own rows, too.
+    """
+
+    by: list[NeedsAll]
+    ops: int
+    of: int
+    bytes: int | None
+    milliseconds: float | None
 
 
 @dataclass(frozen=True)
@@ -179,6 +246,7 @@ class Facts:
     inputs: Inputs
     outputs: list[Output]
     stages: list[StageFacts]
+    repeated: Repeated | None
     updates: list[Update]
     precision: str | None
     padding: Padding | None

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from .facts import Calls, Facts, Output, Padding, Reduced, StageFacts
+from .facts import Calls, Facts, Output, Padding, Reduced, Repeated, StageFacts
 
 _LONGEST = 40
 """Characters of a name that are shown."""
+
+_MOST, _FEW = 6, 3
+"""Values of a stage, and Ops that need all rows, that are shown."""
 
 
 class Entry(NamedTuple):
@@ -39,6 +42,10 @@ def plan(facts: Facts) -> Iterator[Entry]:
     yield from map(_output, facts.outputs)
     for level, stage in enumerate(facts.stages):
         yield Entry(f"stage {level}", _stage(stage))
+        for text in reductions(stage):
+            yield Entry("", text)
+    if facts.repeated is not None:
+        yield Entry("repeated", repeated(facts.repeated))
     if facts.updates:
         texts = [
             short(update.name) + (" (own rows)" if update.from_own_rows else "")
@@ -167,22 +174,54 @@ def _where(name: str, made: str | None) -> str:
     return f" ({made})" if made is not None and name.endswith(")") else ""
 
 
-def _at(value: Reduced) -> str:
-    """Return the file and the line's number alone, as "fit.py:12"."""
-    place = (value.made or "").split("`")[0].removesuffix(": ")
-    return _where(value.name, place or None)
-
-
 def _stage(stage: StageFacts) -> str:
     text = f"computes {stage.computes}"
-    if not stage.reduces:
+    return f"{text}; all-reduces {sizes(stage)}" if stage.reduces else text
+
+
+def sizes(stage: StageFacts) -> str:
+    """Say how many bytes of each dtype a stage reduces."""
+    return ", ".join(f"{nbytes(n)} of {dtype}" for dtype, n in stage.bytes.items())
+
+
+def reductions(stage: StageFacts) -> list[str]:
+    """Say of each value that a stage reduces what it is, and what needs it."""
+    texts = [_reduced(value) for value in stage.reduces[:_MOST]]
+    more = len(stage.reduces) - len(texts)
+    return [*texts, f"and {more} more"] if more else texts
+
+
+def repeated(found: Repeated) -> str:
+    """Say what every rank computes from all rows, and what that takes."""
+    first = [f"{op.name}{_in(op.made)}" for op in found.by[:_FEW]]
+    if len(found.by) > _FEW:
+        first.append(f"{len(found.by) - _FEW} more")
+    verb = "needs" if len(found.by) == 1 else "need"
+    text = (
+        f"{', '.join(first)} {verb} all rows, {nbytes(found.bytes)}: every rank"
+        f" computes {found.ops} of the {found.of} Ops on rows from all of them"
+    )
+    if found.milliseconds is None:
         return text
-    sizes = ", ".join(f"{nbytes(n)} of {dtype}" for dtype, n in stage.bytes.items())
-    values = [
-        f"{value.op} of {short(value.name)}{_at(value)}" for value in stage.reduces
-    ]
-    more = f", and {len(values) - 6} more" if len(values) > 6 else ""
-    return f"{text}; all-reduces {sizes}: {', '.join(values[:6])}{more}"
+    return f"{text}; in up to {milliseconds(found.milliseconds)} of a call"
+
+
+def _reduced(value: Reduced) -> str:
+    where = _at(value.made) if _at(value.made) != _at(value.why_made) else ""
+    return (
+        f"{value.op} of {short(value.name)}{where}, {nbytes(value.bytes)},"
+        f" {value.why}{_in(value.why_made)}"
+    )
+
+
+def _at(made: str | None) -> str:
+    """Return the file and the line's number alone, as " (fit.py:12)"."""
+    place = (made or "").split("`")[0].removesuffix(": ")
+    return f" ({place})" if place else ""
+
+
+def _in(made: str | None) -> str:
+    return f" ({made})" if made else ""
 
 
 def _padding(padding: Padding) -> str:

@@ -5,21 +5,21 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from pytensor import scalar as ps
 from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Apply, Variable
-from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.type import DenseTensorType
 
-from ..domain import Partial, Refused, Sharded, Value
+from ..domain import Partial, Refused, Sharded, Value, is_replicated
 from ..lengths import remembered, take_as_equal
 from ..proof import ops_of, rows_of
+from .needs import Need, needs
 from .own import OwnStatistics
 from .placer import Placer
+from .stabilised import stabilised
 from .whole import CallVariables, Whole
 
 
@@ -43,6 +43,8 @@ class Placed:
         What is known by how it was made, and no rule can tell.
     own : list of Variable
         Statistics of a rank's own rows that meet these again.
+    needs : dict of Variable to Need
+        Why each collective was inserted.
     """
 
     outputs: list[Variable]
@@ -53,6 +55,7 @@ class Placed:
     repeated: list[Apply] = field(default_factory=list)
     asserted: dict[Variable, Value] = field(default_factory=dict)
     own: list[Variable] = field(default_factory=list)
+    needs: dict[Variable, Need] = field(default_factory=dict)
 
 
 def place(
@@ -81,11 +84,7 @@ def place(
     graph = [*outputs, *(new for _, new in updates)]
     made = _placed(inputs, stand_ins, outputs, updates, graph, own_statistics)
     if made.collectives and _may_overflow(graph):
-        stable: Any = rewrite_graph(
-            graph,
-            include=("canonicalize", "stabilize"),
-            exclude=("remove_collective",),
-        )
+        stable = stabilised(graph)
         made = _placed(inputs, stand_ins, outputs, updates, stable, own_statistics)
     return made
 
@@ -117,16 +116,28 @@ def _placed(
             )
         ]
         used = set(ancestors([*made, *news]))
+        collectives = [var for var in whole.inserted if var in used]
         return Placed(
             made,
             news,
             call,
             [var for var in vars(call).values() if var in used],
-            [var for var in whole.inserted if var in used],
+            collectives,
             [node for node, made in placer.repeated if not used.isdisjoint(made)],
             whole.asserted,
             [var for var in own.met if var in used],
+            needs(
+                {var: _was_alike(var, whole) for var in collectives},
+                placer.users(),
+                list(zip(made, outputs, strict=True)),
+                [(new, shared) for new, (shared, _) in zip(news, updates, strict=True)],
+            ),
         )
+
+
+def _was_alike(var: Variable, whole: Whole) -> bool:
+    """Tell whether the ranks that have rows had a collective's result before it."""
+    return is_replicated(whole.value(var.owner.inputs[0]))  # type: ignore[union-attr]
 
 
 def _combinable(var: Variable, plain: Variable, whole: Whole) -> Variable:

@@ -74,6 +74,10 @@ class Placer:
                 todo += [(var.owner, False) for var in reversed(needed) if var.owner]
         return [self._placed.get(var, var) for var in graph]
 
+    def users(self) -> dict[Variable, Variable]:
+        """Return of placed variables those of the graph for which they stand."""
+        return {new: old for old, new in reversed(self._placed.items())}
+
     def _are_placed(self, variables: Iterable[Variable]) -> bool:
         return all(var in self._placed for var in variables)
 

@@ -1,0 +1,160 @@
+"""What rows the ranks exchange, and what every rank computes from all of them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.traversal import io_toposort
+from pytensor.tensor.type import DenseTensorType
+
+from ..ops import COLLECTIVES, AllGather
+from ..user_frames import made_in
+from .lengths import remembered, size, take_as_equal
+from .rules.base import name, op_name
+from .spec import FunctionSpec
+from .stages import costs_nothing
+
+_MOST = 3
+"""Values that are named as gathered."""
+
+
+class Repetition(NamedTuple):
+    """What every rank repeats.
+
+    Attributes
+    ----------
+    ops, of : int
+        How many Ops on rows, of how many.
+    gathered : list of Variable
+        The results of the gathers for it.
+    """
+
+    ops: int
+    of: int
+    gathered: list[Variable]
+
+
+def repetition(spec: FunctionSpec) -> Repetition:
+    """Count the Ops that take or make something as long as rows are.
+
+    Views, shapes and computations with numbers are not counted.
+    """
+    graph = [*spec.outputs, *(new for _, new in spec.updates)]
+    own, total, ops = set(spec.row_inputs), 0, 0
+    whole: dict[Variable, set[Variable]] = {}  # of all rows, with whose gathers
+    found: dict[Variable, None] = {}
+    with remembered():
+        take_as_equal(spec.inputs)
+        for node in io_toposort([], graph):
+            if isinstance(node.op, COLLECTIVES):
+                if isinstance(node.op, AllGather):
+                    whole[node.outputs[0]] = {node.outputs[0]}
+                continue
+            is_own = not own.isdisjoint(node.inputs)
+            of = set().union(*(whole.get(var, ()) for var in node.inputs))
+            if is_own:
+                own.update(node.outputs)
+            elif of:
+                whole.update((var, of) for var in node.outputs)
+            else:
+                continue
+            if not costs_nothing(node) and _has_rows(node, own | whole.keys()):
+                total += 1
+                if not is_own:
+                    ops += 1
+                    found |= dict.fromkeys(of)
+    return Repetition(ops, total, list(found))
+
+
+def _has_rows(node: Apply, from_rows: set[Variable]) -> bool:
+    variables = [var for var in (*node.inputs, *node.outputs) if var in from_rows]
+    return any(_is_long(var, from_rows) for var in variables)
+
+
+def _is_long(var: Variable, from_rows: set[Variable]) -> bool:
+    """Tell whether an axis of a variable is as long as rows are, or may be."""
+    if not isinstance(var.type, DenseTensorType):
+        return False
+    symbols = {
+        symbol
+        for axis in range(var.type.ndim)
+        for symbol in size(var, axis).symbols_only()
+    }
+    return any(
+        root in from_rows and _is_of_rows(root, which) for root, which in symbols
+    )
+
+
+def _is_of_rows(root: Variable, which: object) -> bool:
+    """Tell whether a length, of an axis of rows or as of a value, is that of the rows.
+
+    What could not be followed to the rows may be as long.
+    """
+    if root.owner is None or isinstance(root.owner.op, AllGather):
+        return which == 0
+    return True
+
+
+def repeated(spec: FunctionSpec) -> str:
+    """Say what every rank computes from all rows, and what that takes."""
+    first, *others = spec.repeated
+    var = first.outputs[0]
+    more = f" and {len(others)} more Op{'s' * (len(others) > 1)}" if others else ""
+    verb = "need" if others else "needs"
+    counted = repetition(spec)
+    return (
+        f"{op_name(first.op)} ({name(var)}{_made(var)}){more} {verb} all rows at once:"
+        " every rank computes it from all of them, which is right, and no faster than"
+        f" one. With what follows, every rank repeats {counted.ops} of the"
+        f" {counted.of} Ops on rows. For that the ranks exchange"
+        f" {_rows(counted.gathered)}."
+        " synk.Function.explain() tells the bytes of a call."
+    )
+
+
+def rows_exchanged(spec: FunctionSpec) -> str | None:
+    """Say what rows the ranks exchange where the user has not written it, if any."""
+    for gathered in _gathers(spec):
+        need = spec.needs.get(gathered)
+        if need is None:
+            continue
+        var = need.variable
+        taker = f"the new value of {var}" if need.taker == "update" else name(var)
+        return (
+            f"{taker}{_made(var)} needs rows of all ranks: the ranks exchange"
+            f" {_rows([gathered])}. That is right, and with strict=True it is refused."
+        )
+    return None
+
+
+def _made(var: Variable) -> str:
+    made = made_in(var)
+    return "" if made is None else f", made in {made}"
+
+
+def _gathers(spec: FunctionSpec) -> list[Variable]:
+    graph = [*spec.outputs, *(new for _, new in spec.updates)]
+    return [
+        node.outputs[0]
+        for node in io_toposort([], graph)
+        if isinstance(node.op, AllGather)
+    ]
+
+
+def _rows(gathered: list[Variable]) -> str:
+    """Return what is gathered, as "x (24 bytes a row)"."""
+    found = list(dict.fromkeys(map(_bytes_of_row, gathered)))
+    more = f" and {len(found) - _MOST} more" if len(found) > _MOST else ""
+    return ", ".join(found[:_MOST]) + more
+
+
+def _bytes_of_row(gathered: Variable) -> str:
+    assert gathered.owner is not None
+    (var,) = gathered.owner.inputs
+    each = var.type.numpy_dtype.itemsize
+    for length in var.type.shape[1:]:
+        if length is None:
+            return f"{name(var)} ({each} bytes a number)"
+        each *= length
+    return f"{name(var)} ({each} bytes a row)"

@@ -1,0 +1,202 @@
+"""The stages of a function as data: what each computes, and what ends it, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from pytensor.compile import SharedVariable
+from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import io_toposort
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.type import DenseTensorType
+
+from ..compiler.placement.needs import Need
+from ..compiler.gathering import repetition
+from ..compiler.rules.base import name, op_name
+from ..compiler.spec import FunctionSpec
+from ..compiler.stages import Part, Stage, costs_nothing
+from ..programs.programs import Programs
+from ..user_frames import made_in
+from . import facts
+
+
+def stage_facts(spec: FunctionSpec, programs: Programs) -> list[facts.StageFacts]:
+    """Return what is known of all stages of an ordinary call."""
+    cut = programs.cut("step", tuple(range(len(spec.outputs))))
+    return [_stage(stage, spec, programs) for stage in cut.stages]
+
+
+def _stage(stage: Stage, spec: FunctionSpec, programs: Programs) -> facts.StageFacts:
+    reduces = []
+    total: dict[str, int | None] = {}
+    for var in stage.reduced:
+        found = _reduced(var, spec, programs)
+        reduces.append(found)
+        before = total.get(found.dtype, 0)
+        both = found.bytes is not None and before is not None
+        total[found.dtype] = before + found.bytes if both else None  # type: ignore
+    made = {*stage.merged.wants, *(new for _, new in stage.merged.updates)}
+    return facts.StageFacts(
+        _computes(stage),
+        _lines(stage.merged, made),
+        [
+            finding.what
+            for finding, var in zip(spec.findings, spec.outputs, strict=True)
+            if var in made
+        ],
+        [str(shared) for shared, new in spec.updates if new in made],
+        reduces,
+        total,
+    )
+
+
+def _computes(stage: Stage) -> str:
+    if stage.rows:
+        return "on rows"
+    return "on every rank" if stage.common else "nothing"
+
+
+def _lines(part: Part, made: Iterable[Variable]) -> list[str]:
+    """Return the user's lines of which a part computes something."""
+    nodes = io_toposort(part.receives, list(made))
+    lines = [made_in(node.outputs[0]) for node in nodes if not costs_nothing(node)]
+    return list(dict.fromkeys(line for line in lines if line is not None))
+
+
+def _reduced(var: Variable, spec: FunctionSpec, programs: Programs) -> facts.Reduced:
+    node = var.owner
+    assert node is not None
+    (given,) = node.inputs
+    size, dtype = _size(var, spec, programs), var.type.dtype
+    what = f"gradient of {node.op.gradient}" if node.op.gradient else name(given)
+    why, why_made = _why(var, spec)
+    made = made_in(var) or made_in(given)
+    return facts.Reduced(what, node.op.op, dtype, size, made, why, why_made)
+
+
+def _why(var: Variable, spec: FunctionSpec) -> tuple[str, str | None]:
+    """Return why a collective is there, and the user's line that needs it."""
+    need = spec.needs.get(var)
+    if need is None:
+        if var in spec.outputs and var not in spec.plain_outputs:
+            return "along with the others", None
+        assert var.owner is not None
+        return ("as synk.grad says" if var.owner.op.gradient else "as written"), None
+    needed_by = _taker(need, spec)
+    if need.is_alike:
+        needed_by += ", on ranks without rows"
+    is_op = need.taker == "op"
+    return f"for {needed_by}", made_in(need.variable) if is_op else None
+
+
+def _taker(need: Need, spec: FunctionSpec) -> str:
+    var = need.variable
+    if need.taker == "update":
+        return f"the new value of {var}"
+    if need.taker == "output":
+        return spec.findings[spec.plain_outputs.index(var)].what
+    if var.owner is None:
+        return name(var)
+    return op_name(var.owner.op) + (f" ({var.name})" if var.name else "")
+
+
+def _size(var: Variable, spec: FunctionSpec, programs: Programs) -> int | None:
+    """Return the bytes of a reduced value, if they are known."""
+    shape = _shape(var, spec, programs)
+    if shape is None:
+        return None
+    return var.type.numpy_dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+
+
+def _shape(
+    var: Variable, spec: FunctionSpec, programs: Programs
+) -> tuple[int, ...] | None:
+    """Return a reduced value's shape: seen in a call, or else known beforehand."""
+    shape = programs.shapes.get(var, var.type.shape)
+    if None not in shape:
+        return shape
+    assert var.owner is not None
+    wrt = var.owner.op.gradient
+    of_that_name = [
+        shared for shared in spec.shared_variables() if wrt and str(shared) == wrt
+    ]
+    if len(of_that_name) == 1:
+        return of_that_name[0].get_value(borrow=True).shape
+    for shared, new in spec.updates:
+        if (shape := _shapes(shared, new).get(var)) is not None:
+            return shape
+    return None
+
+
+def _shapes(shared: SharedVariable, new: Variable) -> dict[Variable, tuple[int, ...]]:
+    """Return shapes of what makes the new value of a variable, as far as its own tells.
+
+    What goes into an elementwise Op, and is repeated along no axis, has the shape of
+    what comes out.
+    """
+    if not isinstance(shared.type, DenseTensorType):
+        return {}
+    found = {new: shared.get_value(borrow=True).shape}
+    todo = [new]
+    while todo:
+        made = todo.pop()
+        node = made.owner
+        given = [] if node is None else list(node.inputs)
+        if node is None or not isinstance(node.op, (Elemwise, DimShuffle)):
+            continue
+        if isinstance(node.op, Elemwise):
+            kind = made.type.broadcastable
+            given = [var for var in given if var.type.broadcastable == kind]
+        for var in given:
+            if var in found:
+                continue
+            found[var] = found[made]
+            if isinstance(node.op, DimShuffle):
+                found[var] = _before(node.op, found[made])
+            todo.append(var)
+    return found if found.get(shared) == found[new] else {}
+
+
+def _before(op: DimShuffle, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of which a DimShuffle makes another; axes it drops are of 1."""
+    lengths = dict(zip(op.new_order, shape, strict=True))
+    return tuple(lengths.get(axis, 1) for axis in range(op.input_ndim))
+
+
+def repeated_facts(
+    spec: FunctionSpec,
+    programs: Programs,
+    stages: list[facts.StageFacts],
+    calls: facts.Calls | None,
+) -> facts.Repeated | None:
+    """Return what is known of that which every rank computes from all rows."""
+    if not spec.repeated:
+        return None
+    found = repetition(spec)
+    sizes = [_size(var, spec, programs) for var in found.gathered]
+    known = [size for size in sizes if size is not None]
+    return facts.Repeated(
+        [
+            facts.NeedsAll(op_name(node.op), made_in(node.outputs[0]))
+            for node in spec.repeated
+        ],
+        found.ops,
+        found.of,
+        sum(known) if len(known) == len(sizes) else None,
+        _time_alike(stages, calls),
+    )
+
+
+def _time_alike(
+    stages: list[facts.StageFacts], calls: facts.Calls | None
+) -> float | None:
+    """Return what every rank computes alike, if what follows a gather is all of that."""
+    if calls is None or not calls.all_ranks_known or len(calls.ranks) < 2:
+        return None
+    is_after = False
+    for stage in stages:
+        if is_after and stage.computes == "on rows":
+            return None
+        is_after |= any(value.op == "gather" for value in stage.reduces)
+    return max(row.common for row in calls.ranks)
