@@ -428,7 +428,12 @@ class Function:
 
     @entry
     def explain(
-        self, *args: Any, measure: bool = False, batch: Any = None, **kwargs: Any
+        self,
+        *args: Any,
+        measure: bool = False,
+        batch: Any = None,
+        graph: bool = False,
+        **kwargs: Any,
     ) -> Explanation:
         """Tell what a call does and, after calls, where its time goes.
 
@@ -441,6 +446,8 @@ class Function:
             With `measure`, the inputs, as in a call.
         batch : optional
             With `measure`, as in a call.
+        graph : bool
+            Draw the stages of a call, and where the ranks meet, in place of the table.
 
         Returns
         -------
@@ -459,6 +466,7 @@ class Function:
             self._replicas.local(),
             self._replicas.are_there,
             self._serial.timed,
+            graph,
         )
 
     @entry

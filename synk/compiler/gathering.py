@@ -24,24 +24,27 @@ class Repetition(NamedTuple):
 
     Attributes
     ----------
-    ops, of : int
-        How many Ops on rows, of how many.
+    nodes : list of Apply
+        The Ops on rows that are computed from all of them.
+    of : int
+        How many Ops on rows there are.
     gathered : list of Variable
         The results of the gathers for it.
     """
 
-    ops: int
+    nodes: list[Apply]
     of: int
     gathered: list[Variable]
 
 
 def repetition(spec: FunctionSpec) -> Repetition:
-    """Count the Ops that take or make something as long as rows are.
+    """Find the Ops that take or make something as long as rows are.
 
     Views, shapes and computations with numbers are not counted.
     """
     graph = [*spec.outputs, *(new for _, new in spec.updates)]
-    own, total, ops = set(spec.row_inputs), 0, 0
+    own, total = set(spec.row_inputs), 0
+    repeated: list[Apply] = []
     whole: dict[Variable, set[Variable]] = {}  # of all rows, with whose gathers
     found: dict[Variable, None] = {}
     with remembered():
@@ -62,9 +65,9 @@ def repetition(spec: FunctionSpec) -> Repetition:
             if not costs_nothing(node) and _has_rows(node, own | whole.keys()):
                 total += 1
                 if not is_own:
-                    ops += 1
+                    repeated.append(node)
                     found |= dict.fromkeys(of)
-    return Repetition(ops, total, list(found))
+    return Repetition(repeated, total, list(found))
 
 
 def _has_rows(node: Apply, from_rows: set[Variable]) -> bool:
@@ -106,7 +109,7 @@ def repeated(spec: FunctionSpec) -> str:
     return (
         f"{op_name(first.op)} ({name(var)}{_made(var)}){more} {verb} all rows at once:"
         " every rank computes it from all of them, which is right, and no faster than"
-        f" one. With what follows, every rank repeats {counted.ops} of the"
+        f" one. With what follows, every rank repeats {len(counted.nodes)} of the"
         f" {counted.of} Ops on rows. For that the ranks exchange"
         f" {_rows(counted.gathered)}."
         " synk.Function.explain() tells the bytes of a call."

@@ -6,8 +6,10 @@ import dataclasses
 import os
 from typing import Any
 
+from .drawn_html import as_svg
+from .drawn_text import as_drawing
 from .explain_html import as_html
-from .explain_plot import plot
+from .explain_plot import plot, plot_stages
 from .explain_text import as_text
 from .facts import Facts
 
@@ -15,7 +17,14 @@ from .facts import Facts
 class Explanation:
     """What :meth:`Function.explain` returns: print it, draw it, or take its dict.
 
-    A notebook shows it as a table with a bar for each rank.
+    A notebook shows it as a table with a bar for each rank. With ``graph=True`` all of
+    these, save for the dict, draw the stages of a call: a lane for each rank, what it
+    computes there, and where the ranks meet, over which values, and why.
+
+    A value that ranks combine is shown with its bytes, and with what needs that of all
+    rows: an Op and the line of the script that it is from, an output, or the new value
+    of a variable. What the script itself asks for is "as written", or "as synk.grad
+    says"; and a loss goes "along with the others", in one exchange with gradients.
 
     The text has at most 100 columns. What it says of times comes from these rules:
 
@@ -63,7 +72,8 @@ class Explanation:
         """Draw where the time goes: a bar for each rank, beside the serial run.
 
         A bar is a rank's mean time in a call, divided into its phases. The serial run
-        is there where it was measured. This needs ``pip install 'synk[plot]'``.
+        is there where it was measured. With ``explain(graph=True)`` it is the stages
+        that are drawn. This needs ``pip install 'synk[plot]'``.
 
         Parameters
         ----------
@@ -83,16 +93,20 @@ class Explanation:
         ImportError
             If matplotlib is not installed.
         ValueError
-            If no time is known: no call has been counted, and nothing measured.
+            If no time is known: no call has been counted, and nothing measured. Stages
+            are drawn without any.
         """
-        return plot(self._facts, path, ax)
+        return (plot_stages if self._graph else plot)(self._facts, path, ax)
 
     def __str__(self) -> str:
-        return as_text(self._facts)
+        return (as_drawing if self._graph else as_text)(self._facts)
 
     def __repr__(self) -> str:
         return f"<synk.Explanation of {self._facts.name}>"
 
     def _repr_html_(self) -> str:
-        """Return what notebooks show in place of the text: a table, and bars."""
-        return as_html(self._facts)
+        """Return what notebooks show in place of the text: a table, and bars.
+
+        With ``explain(graph=True)`` it is a drawing of the stages.
+        """
+        return (as_svg if self._graph else as_html)(self._facts)

@@ -99,6 +99,8 @@ class StageFacts:
         What on: "on rows", "on every rank" or "nothing".
     lines : list of str
         The user's lines of which it computes something.
+    repeats : list of str
+        Ops that every rank computes from all rows.
     outputs, updates : list of str
         Outputs, and shared variables with new values, that it computes.
     reduces : list of Reduced
@@ -108,6 +110,7 @@ class StageFacts:
 
     computes: str
     lines: list[str]
+    repeats: list[str]
     outputs: list[str]
     updates: list[str]
     reduces: list[Reduced]

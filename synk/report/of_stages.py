@@ -6,16 +6,16 @@ from collections.abc import Iterable
 
 import numpy as np
 from pytensor.compile import SharedVariable
-from pytensor.graph.basic import Variable
+from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import io_toposort
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.type import DenseTensorType
 
-from ..compiler.placement.needs import Need
 from ..compiler.gathering import repetition
+from ..compiler.placement.needs import Need
 from ..compiler.rules.base import name, op_name
 from ..compiler.spec import FunctionSpec
-from ..compiler.stages import Part, Stage, costs_nothing
+from ..compiler.stages import Stage, costs_nothing
 from ..programs.programs import Programs
 from ..user_frames import made_in
 from . import facts
@@ -24,10 +24,13 @@ from . import facts
 def stage_facts(spec: FunctionSpec, programs: Programs) -> list[facts.StageFacts]:
     """Return what is known of all stages of an ordinary call."""
     cut = programs.cut("step", tuple(range(len(spec.outputs))))
-    return [_stage(stage, spec, programs) for stage in cut.stages]
+    repeated = set(repetition(spec).nodes) if spec.repeated else set()
+    return [_stage(stage, spec, programs, repeated) for stage in cut.stages]
 
 
-def _stage(stage: Stage, spec: FunctionSpec, programs: Programs) -> facts.StageFacts:
+def _stage(
+    stage: Stage, spec: FunctionSpec, programs: Programs, repeated: set[Apply]
+) -> facts.StageFacts:
     reduces = []
     total: dict[str, int | None] = {}
     for var in stage.reduced:
@@ -37,9 +40,15 @@ def _stage(stage: Stage, spec: FunctionSpec, programs: Programs) -> facts.StageF
         both = found.bytes is not None and before is not None
         total[found.dtype] = before + found.bytes if both else None  # type: ignore
     made = {*stage.merged.wants, *(new for _, new in stage.merged.updates)}
+    nodes = [
+        node
+        for node in io_toposort(stage.merged.receives, list(made))
+        if not costs_nothing(node)
+    ]
     return facts.StageFacts(
         _computes(stage),
-        _lines(stage.merged, made),
+        _lines(nodes),
+        list(dict.fromkeys(_op(node) for node in nodes if node in repeated)),
         [
             finding.what
             for finding, var in zip(spec.findings, spec.outputs, strict=True)
@@ -57,11 +66,16 @@ def _computes(stage: Stage) -> str:
     return "on every rank" if stage.common else "nothing"
 
 
-def _lines(part: Part, made: Iterable[Variable]) -> list[str]:
-    """Return the user's lines of which a part computes something."""
-    nodes = io_toposort(part.receives, list(made))
-    lines = [made_in(node.outputs[0]) for node in nodes if not costs_nothing(node)]
+def _lines(nodes: Iterable[Apply]) -> list[str]:
+    """Return the user's lines that the nodes are from, each once."""
+    lines = [made_in(node.outputs[0]) for node in nodes]
     return list(dict.fromkeys(line for line in lines if line is not None))
+
+
+def _op(node: Apply) -> str:
+    """Return the name of a node's Op, without parameters, and that of its value."""
+    (var, *_) = node.outputs
+    return op_name(node.op).split("{")[0] + (f" ({var.name})" if var.name else "")
 
 
 def _reduced(var: Variable, spec: FunctionSpec, programs: Programs) -> facts.Reduced:
@@ -96,9 +110,7 @@ def _taker(need: Need, spec: FunctionSpec) -> str:
         return f"the new value of {var}"
     if need.taker == "output":
         return spec.findings[spec.plain_outputs.index(var)].what
-    if var.owner is None:
-        return name(var)
-    return op_name(var.owner.op) + (f" ({var.name})" if var.name else "")
+    return name(var) if var.owner is None else _op(var.owner)
 
 
 def _size(var: Variable, spec: FunctionSpec, programs: Programs) -> int | None:
@@ -177,11 +189,8 @@ def repeated_facts(
     sizes = [_size(var, spec, programs) for var in found.gathered]
     known = [size for size in sizes if size is not None]
     return facts.Repeated(
-        [
-            facts.NeedsAll(op_name(node.op), made_in(node.outputs[0]))
-            for node in spec.repeated
-        ],
-        found.ops,
+        [facts.NeedsAll(_op(node), made_in(node.outputs[0])) for node in spec.repeated],
+        len(found.nodes),
         found.of,
         sum(known) if len(known) == len(sizes) else None,
         _time_alike(stages, calls),
@@ -191,7 +200,7 @@ def repeated_facts(
 def _time_alike(
     stages: list[facts.StageFacts], calls: facts.Calls | None
 ) -> float | None:
-    """Return what every rank computes alike, if what follows a gather is all of that."""
+    """Return what every rank computes alike, if that has all after gathers."""
     if calls is None or not calls.all_ranks_known or len(calls.ranks) < 2:
         return None
     is_after = False

@@ -53,7 +53,7 @@ def needs(
         New values as placed, and the shared variables.
     """
     found: dict[Variable, Need] = {}
-    # Of a variable: the collectives that lead to it, with nothing of the user's between.
+    # Of a variable the collectives that lead to it, with none of `users` between.
     leading: dict[Variable, dict[Variable, None]] = {}
 
     def note(given: Variable, taker: Taker, variable: Variable) -> None:
