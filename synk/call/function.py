@@ -107,8 +107,8 @@ def function(
         Shown in messages.
     strict : bool
         Raise at once what would be a :class:`SplitError` at a call, or a
-        :class:`SplitWarning`, and look at every :func:`synk.ops.all_reduce` in the
-        graph as well.
+        :class:`SplitWarning`, any exchange of rows that is not written, and an
+        :func:`synk.ops.all_reduce` that is not shown to be the serial value.
     precision : {None, "float32", "tensorfloat32", "bfloat16", "float16"}
         In what products of float32, and convolutions, are computed; all else stays
         float32. In JAX mode; see :doc:`precision`. None leaves it to JAX's option
@@ -447,7 +447,7 @@ class Function:
         batch : optional
             With `measure`, as in a call.
         graph : bool
-            Draw the stages of a call, and where the ranks meet, in place of the table.
+            Draw the stages of a call, and where ranks meet, in place of the times.
 
         Returns
         -------

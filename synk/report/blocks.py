@@ -48,8 +48,8 @@ def title(facts: Facts) -> str:
     if not meetings:
         return f"{words.head(facts)}; {several} at the end of a call alone"
     return (
-        f"{words.head(facts)}; {several} {_count(len(meetings), 'time')} in a call, over"
-        f" {_count(values, 'value')} of {words.nbytes(total)}"
+        f"{words.head(facts)}; {several} {_count(len(meetings), 'time')} in a call,"
+        f" over {_count(values, 'value')} of {words.nbytes(total)}"
     )
 
 
