@@ -109,7 +109,7 @@ def test_a_gradient_is_reduced_by_the_op_that_is_right_and_a_gather_is_told(two_
     f(np.ones((5, 3)))
     assert told() == {("gradient of w", "sum", 24), ("x", "gather", 5 * 3 * 8)}
     text = " ".join(shown(f.explain()).split())
-    assert re.search(r"sum of gradient of w \S+, 24 B, as synk.grad says", text)
+    assert re.search(r"sum of gradient of w \S+, 24 B, for synk.grad", text)
     assert "gather of x (test_explain.py:" in text
 
 

@@ -104,10 +104,12 @@ def repeated(spec: FunctionSpec) -> str:
     first, *others = spec.repeated
     var = first.outputs[0]
     more = f" and {len(others)} more Op{'s' * (len(others) > 1)}" if others else ""
+    made = made_in(var)
+    where = "" if made is None else f", made in {made}"
     verb = "need" if others else "needs"
     counted = repetition(spec)
     return (
-        f"{op_name(first.op)} ({name(var)}{_made(var)}){more} {verb} all rows at once:"
+        f"{op_name(first.op)} ({name(var)}{where}){more} {verb} all rows at once:"
         " every rank computes it from all of them, which is right, and no faster than"
         f" one. With what follows, every rank repeats {len(counted.nodes)} of the"
         f" {counted.of} Ops on rows. For that the ranks exchange"
@@ -123,17 +125,16 @@ def rows_exchanged(spec: FunctionSpec) -> str | None:
         if need is None:
             continue
         var = need.variable
-        taker = f"the new value of {var}" if need.taker == "update" else name(var)
+        if need.taker == "update":
+            taker = f"the new value of {var}"
+        else:
+            made = made_in(var)
+            taker = name(var) if made is None else f"{name(var)} (made in {made})"
         return (
-            f"{taker}{_made(var)} needs rows of all ranks: the ranks exchange"
-            f" {_rows([gathered])}. That is right, and with strict=True it is refused."
+            f"{taker} needs rows of all ranks: the ranks exchange {_rows([gathered])}."
+            " That is right, and refused with strict=True."
         )
     return None
-
-
-def _made(var: Variable) -> str:
-    made = made_in(var)
-    return "" if made is None else f", made in {made}"
 
 
 def _gathers(spec: FunctionSpec) -> list[Variable]:

@@ -20,9 +20,6 @@ from .facts import Facts, StageFacts
 _MOST = 4
 """Lines, Ops and variables of a stage that are named."""
 
-_FIRST, _LAST = 12, 4
-"""Stages that are shown where there are more."""
-
 Kind = Literal["rows", "common", "meeting", "end"]
 
 
@@ -60,16 +57,11 @@ def lanes(facts: Facts) -> int:
 
 def blocks(facts: Facts) -> Iterator[Block]:
     """Return what happens in a call, from its begin to its end."""
-    count = len(facts.stages)
-    for level, stage in enumerate(facts.stages):
-        if count > _FIRST + _LAST and _FIRST <= level < count - _LAST:
-            if level == _FIRST:
-                skipped = count - _FIRST - _LAST
-                yield Block(
-                    "rows", f"and {skipped} more stages with their meetings", []
-                )
-            continue
-        yield from _of_stage(level, stage)
+    for level, stage in words.levels(facts.stages):
+        if stage is None:
+            yield Block("rows", f"and {level} more stages with their meetings", [])
+        else:
+            yield from _of_stage(level, stage)
     after = [
         f"{words.short(output.name)}: {output.op or 'of rank 0'}"
         for output in facts.outputs

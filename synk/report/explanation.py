@@ -23,8 +23,8 @@ class Explanation:
 
     A value that ranks combine is shown with its bytes, and with what needs that of all
     rows: an Op and the line of the script that it is from, an output, or the new value
-    of a variable. What the script itself asks for is "as written", or "as synk.grad
-    says"; and a loss goes "along with the others", in one exchange with gradients.
+    of a variable. What the script itself asks for is "as written", or "for
+    synk.grad"; and a loss goes "along with the others", in one exchange with gradients.
 
     The text has at most 100 columns. What it says of times comes from these rules:
 

@@ -96,7 +96,7 @@ def _why(var: Variable, spec: FunctionSpec) -> tuple[str, str | None]:
         if var in spec.outputs and var not in spec.plain_outputs:
             return "along with the others", None
         assert var.owner is not None
-        return ("as synk.grad says" if var.owner.op.gradient else "as written"), None
+        return ("for synk.grad" if var.owner.op.gradient else "as written"), None
     needed_by = _taker(need, spec)
     if need.is_alike:
         needed_by += ", on ranks without rows"

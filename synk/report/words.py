@@ -13,6 +13,9 @@ _LONGEST = 40
 _MOST, _FEW = 6, 3
 """Values of a stage, and Ops that need all rows, that are shown."""
 
+_FIRST, _LAST = 12, 4
+"""Stages that are shown where there are more."""
+
 
 class Entry(NamedTuple):
     """What a text is about, and the text."""
@@ -40,7 +43,10 @@ def plan(facts: Facts) -> Iterator[Entry]:
             texts = [f"{short(var.name)} {var.type}" for var in variables]
             yield Entry(role, ", ".join(texts))
     yield from map(_output, facts.outputs)
-    for level, stage in enumerate(facts.stages):
+    for level, stage in levels(facts.stages):
+        if stage is None:
+            yield Entry("", f"and {level} more stages with their reductions")
+            continue
         yield Entry(f"stage {level}", _stage(stage))
         for text in reductions(stage):
             yield Entry("", text)
@@ -59,6 +65,17 @@ def plan(facts: Facts) -> Iterator[Entry]:
     if (shapes := facts.shapes_compiled) is not None:
         text = f"by JAX, on rank 0 for {shapes} shape{'s' * (shapes != 1)} of arguments"
         yield Entry("compiled", text)
+
+
+def levels(stages: list[StageFacts]) -> Iterator[tuple[int, StageFacts | None]]:
+    """Yield the stages to show with their levels; None for those between, so many."""
+    count = len(stages)
+    between = count - _FIRST - _LAST
+    for level, stage in enumerate(stages):
+        if between <= 0 or not _FIRST <= level < count - _LAST:
+            yield level, stage
+        elif level == _FIRST:
+            yield between, None
 
 
 def calls_made(calls: Calls | None) -> Entry:
