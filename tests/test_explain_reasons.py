@@ -235,6 +235,14 @@ def test_rows_that_are_paired_with_all_are_not_repeated():
     assert quiet([x], x @ x.T).explain().to_dict()["repeated"] is None
 
 
+def test_what_only_a_shape_is_taken_of_is_no_work():
+    y = pt.vector("y")
+    variance = ((y - y.mean()) ** 2).mean()  # twice a sum, a difference, a square
+    f = quiet([y], [pt.sort(y), variance])
+    repeated = f.explain().to_dict()["repeated"]
+    assert (repeated["ops"], repeated["of"]) == (1, 5)
+
+
 # -- what strict=True refuses ----------------------------------------------------------
 
 

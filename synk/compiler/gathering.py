@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import io_toposort
+from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.type import DenseTensorType
 
 from ..ops import COLLECTIVES, AllGather
@@ -37,6 +39,21 @@ class Repetition(NamedTuple):
     gathered: list[Variable]
 
 
+def besides_shapes(
+    inputs: Sequence[Variable], outputs: Sequence[Variable]
+) -> tuple[list[Apply], list[Variable]]:
+    """Return the nodes of a graph without shapes and what they alone need, and shapes.
+
+    PyTensor computes no value for the sake of its shape.
+    """
+    shapes = [
+        node.outputs[0]
+        for node in io_toposort(inputs, outputs)
+        if isinstance(node.op, (Shape, Shape_i))
+    ]
+    return io_toposort([*inputs, *shapes], outputs), shapes
+
+
 def repetition(spec: FunctionSpec) -> Repetition:
     """Find the Ops that take or make something as long as rows are.
 
@@ -49,7 +66,7 @@ def repetition(spec: FunctionSpec) -> Repetition:
     found: dict[Variable, None] = {}
     with remembered():
         take_as_equal(spec.inputs)
-        for node in io_toposort([], graph):
+        for node in besides_shapes([], graph)[0]:
             if isinstance(node.op, COLLECTIVES):
                 if isinstance(node.op, AllGather):
                     whole[node.outputs[0]] = {node.outputs[0]}

@@ -83,7 +83,7 @@ def _of_stage(level: int, stage: StageFacts) -> Iterator[Block]:
     if stage.updates:
         values = "values" if len(stage.updates) > 1 else "value"
         made.append(f"gives the new {values} of {_some(stage.updates)}")
-    if texts or made:
+    if stage.computes != "nothing" or texts or made:
         kind: Kind = "rows" if is_own else "common"
         yield Block(kind, f"stage {level}, {on}", [*texts, *made])
     if stage.reduces:

@@ -77,7 +77,7 @@ class Reduced:
     why : str
         What needs the value of all rows: "for Sub", "for the new value of w".
     why_made : str or None
-        The user's line that made what needs it.
+        The user's line that made what needs it, or else what goes into that.
     """
 
     name: str

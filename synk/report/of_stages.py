@@ -6,12 +6,11 @@ from collections.abc import Iterable
 
 import numpy as np
 from pytensor.compile import SharedVariable
-from pytensor.graph.basic import Apply, Variable
-from pytensor.graph.traversal import io_toposort
+from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.type import DenseTensorType
 
-from ..compiler.gathering import repetition
+from ..compiler.gathering import besides_shapes, repetition
 from ..compiler.placement.needs import Need
 from ..compiler.rules.base import name, op_name
 from ..compiler.spec import FunctionSpec
@@ -19,6 +18,9 @@ from ..compiler.stages import Stage, costs_nothing
 from ..programs.programs import Programs
 from ..user_frames import made_in
 from . import facts
+
+_NEAR = 50
+"""Variables of which a line is looked for."""
 
 
 def stage_facts(spec: FunctionSpec, programs: Programs) -> list[facts.StageFacts]:
@@ -40,11 +42,7 @@ def _stage(
         both = found.bytes is not None and before is not None
         total[found.dtype] = before + found.bytes if both else None  # type: ignore
     made = {*stage.merged.wants, *(new for _, new in stage.merged.updates)}
-    nodes = [
-        node
-        for node in io_toposort(stage.merged.receives, list(made))
-        if not costs_nothing(node)
-    ]
+    nodes = _computed(stage.merged.receives, list(made))
     return facts.StageFacts(
         _computes(stage),
         _lines(nodes),
@@ -64,6 +62,21 @@ def _computes(stage: Stage) -> str:
     if stage.rows:
         return "on rows"
     return "on every rank" if stage.common else "nothing"
+
+
+def _computed(receives: list[Variable], wants: list[Variable]) -> list[Apply]:
+    """Return the nodes that a part of a stage computes.
+
+    Views and shapes are left out, and what follows from constants and shapes alone.
+    """
+    nodes, shapes = besides_shapes(receives, wants)
+    found, numbers = [], set(shapes)
+    for node in nodes:
+        if all(var in numbers or isinstance(var, Constant) for var in node.inputs):
+            numbers.update(node.outputs)
+        elif not costs_nothing(node):
+            found.append(node)
+    return found
 
 
 def _lines(nodes: Iterable[Apply]) -> list[str]:
@@ -101,7 +114,23 @@ def _why(var: Variable, spec: FunctionSpec) -> tuple[str, str | None]:
     if need.is_alike:
         needed_by += ", on ranks without rows"
     is_op = need.taker == "op"
-    return f"for {needed_by}", made_in(need.variable) if is_op else None
+    return f"for {needed_by}", _line_of(need.variable) if is_op else None
+
+
+def _line_of(var: Variable) -> str | None:
+    """Return the user's line that made a variable, or else what it is made of.
+
+    PyTensor does not always know the line of an Op of a gradient; what that takes from
+    the way forward has the line of which it is the gradient.
+    """
+    todo, seen = [var], {var}
+    for near in todo:  # which grows
+        if (made := made_in(near)) is not None or len(todo) > _NEAR:
+            return made
+        inputs = [] if near.owner is None else near.owner.inputs
+        todo += [given for given in inputs if given.owner and given not in seen]
+        seen.update(inputs)
+    return None
 
 
 def _taker(need: Need, spec: FunctionSpec) -> str:
