@@ -243,6 +243,17 @@ def test_what_only_a_shape_is_taken_of_is_no_work():
     assert (repeated["ops"], repeated["of"]) == (1, 5)
 
 
+def test_statistics_that_stay_a_ranks_own_are_listed():
+    x = pt.matrix("x")
+    centred = x - x.mean(axis=0)
+    f = quiet([x], centred, statistics="local")
+    (own,) = f.explain().to_dict()["own_statistics"]
+    assert code(own["made"]) == "centred = x - x.mean(axis=0)"
+    assert re.search(r"local +mean \(\S+\): of each rank's own rows", str(f.explain()))
+    assert told(f) == []
+    assert quiet([x], centred).explain().to_dict()["own_statistics"] == []
+
+
 # -- what strict=True refuses ----------------------------------------------------------
 
 

@@ -37,6 +37,7 @@ def facts(**changed) -> Facts:
         "outputs": [LOSS],
         "stages": [],
         "repeated": None,
+        "own_statistics": [],
         "updates": [],
         "precision": None,
         "padding": None,

@@ -442,10 +442,8 @@ class Function:
         measure : bool
             Run the plain function as well, some times, and compare. This changes
             nothing, and takes a compilation.
-        *args, **kwargs : Data or array_like
-            With `measure`, the inputs, as in a call.
-        batch : optional
-            With `measure`, as in a call.
+        *args, batch, **kwargs
+            With `measure`, the inputs and the batch, as in a call.
         graph : bool
             Draw the stages of a call, and where ranks meet, in place of the times.
 
@@ -460,14 +458,9 @@ class Function:
             self._serial.measure(values, batch)
         elif args or kwargs or batch is not None:
             raise TypeError("explain takes the arguments of a call with measure=True")
-        return explain(
-            self.name or f"function {self._number}",
-            self._spec,
-            self._replicas.local(),
-            self._replicas.are_there,
-            self._serial.timed,
-            graph,
-        )
+        title = self.name or f"function {self._number}"
+        known = self._replicas.local(), self._replicas.are_there, self._serial.timed
+        return explain(title, self._spec, *known, graph)
 
     @entry
     def build_inputs(

@@ -19,7 +19,7 @@ from ..times.timing import PHASES, WAIT, Timed, Times
 from . import facts
 from .conclusions import conclude
 from .explanation import Explanation
-from .of_stages import repeated_facts, stage_facts
+from .of_stages import own_facts, repeated_facts, stage_facts
 
 
 def explain(
@@ -64,6 +64,7 @@ def explain(
             outputs=_outputs(spec),
             stages=stages,
             repeated=repeated_facts(spec, programs, stages, calls),
+            own_statistics=own_facts(spec),
             updates=_updates(spec),
             precision=spec.precision,
             padding=_padding(spec, programs),

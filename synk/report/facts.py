@@ -118,8 +118,8 @@ class StageFacts:
 
 
 @dataclass(frozen=True)
-class NeedsAll:
-    """An Op that needs all rows at once, and the user's line that made it."""
+class Made:
+    """A value, or the Op that makes it, and the user's line that made it."""
 
     name: str
     made: str | None
@@ -131,8 +131,8 @@ class Repeated:
 
     Attributes
     ----------
-    by : list of NeedsAll
-        Where it begins.
+    by : list of Made
+        Ops that need all rows at once: where it begins.
     ops, of : int
         How many Ops on rows every rank repeats, of how many there are. Views, shapes
         and numbers are not counted.
@@ -143,7 +143,7 @@ class Repeated:
         known, as where the same stages compute on a rank's own rows, too.
     """
 
-    by: list[NeedsAll]
+    by: list[Made]
     ops: int
     of: int
     bytes: int | None
@@ -250,6 +250,7 @@ class Facts:
     outputs: list[Output]
     stages: list[StageFacts]
     repeated: Repeated | None
+    own_statistics: list[Made]
     updates: list[Update]
     precision: str | None
     padding: Padding | None

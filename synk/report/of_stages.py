@@ -218,7 +218,7 @@ def repeated_facts(
     sizes = [_size(var, spec, programs) for var in found.gathered]
     known = [size for size in sizes if size is not None]
     return facts.Repeated(
-        [facts.NeedsAll(_op(node), made_in(node.outputs[0])) for node in spec.repeated],
+        [facts.Made(_op(node), made_in(node.outputs[0])) for node in spec.repeated],
         len(found.nodes),
         found.of,
         sum(known) if len(known) == len(sizes) else None,
@@ -238,3 +238,13 @@ def _time_alike(
             return None
         is_after |= any(value.op == "gather" for value in stage.reduces)
     return max(row.common for row in calls.ranks)
+
+
+def own_facts(spec: FunctionSpec) -> list[facts.Made]:
+    """Return the statistics that stay a rank's own, as they are without views."""
+    found: dict[Variable, None] = {}
+    for var in spec.own_statistics:
+        while var.owner is not None and isinstance(var.owner.op, DimShuffle):
+            (var,) = var.owner.inputs
+        found[var] = None
+    return [facts.Made(name(var), made_in(var)) for var in found]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from .facts import Calls, Facts, Output, Padding, Reduced, Repeated, StageFacts
+from .facts import Calls, Facts, Made, Output, Padding, Reduced, Repeated, StageFacts
 
 _LONGEST = 40
 """Characters of a name that are shown."""
@@ -52,6 +52,8 @@ def plan(facts: Facts) -> Iterator[Entry]:
             yield Entry("", text)
     if facts.repeated is not None:
         yield Entry("repeated", repeated(facts.repeated))
+    if facts.own_statistics:
+        yield Entry("local", _own(facts.own_statistics))
     if facts.updates:
         texts = [
             short(update.name) + (" (own rows)" if update.from_own_rows else "")
@@ -229,6 +231,13 @@ def _reduced(value: Reduced) -> str:
         f"{value.op} of {short(value.name)}{where}, {nbytes(value.bytes)},"
         f" {value.why}{_in(value.why_made)}"
     )
+
+
+def _own(statistics: list[Made]) -> str:
+    texts = [f"{short(one.name)}{_at(one.made)}" for one in statistics[:_MOST]]
+    if len(statistics) > _MOST:
+        texts.append(f"and {len(statistics) - _MOST} more")
+    return f"{', '.join(texts)}: of each rank's own rows"
 
 
 def _at(made: str | None) -> str:
