@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
-from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Apply, Constant, Variable
-from pytensor.tensor.elemwise import DimShuffle, Elemwise
-from pytensor.tensor.type import DenseTensorType
+from pytensor.tensor.elemwise import DimShuffle
 
 from ..compiler.gathering import besides_shapes, repetition
 from ..compiler.placement.needs import Need
@@ -18,6 +15,7 @@ from ..compiler.stages import Stage, costs_nothing
 from ..programs.programs import Programs
 from ..user_frames import made_in
 from . import facts
+from .sizes import Sizes
 
 _NEAR = 50
 """Variables of which a line is looked for."""
@@ -27,16 +25,17 @@ def stage_facts(spec: FunctionSpec, programs: Programs) -> list[facts.StageFacts
     """Return what is known of all stages of an ordinary call."""
     cut = programs.cut("step", tuple(range(len(spec.outputs))))
     repeated = set(repetition(spec).nodes) if spec.repeated else set()
-    return [_stage(stage, spec, programs, repeated) for stage in cut.stages]
+    sizes = Sizes(spec, programs)
+    return [_stage(stage, spec, sizes, repeated) for stage in cut.stages]
 
 
 def _stage(
-    stage: Stage, spec: FunctionSpec, programs: Programs, repeated: set[Apply]
+    stage: Stage, spec: FunctionSpec, sizes: Sizes, repeated: set[Apply]
 ) -> facts.StageFacts:
     reduces = []
     total: dict[str, int | None] = {}
     for var in stage.reduced:
-        found = _reduced(var, spec, programs)
+        found = _reduced(var, spec, sizes)
         reduces.append(found)
         before = total.get(found.dtype, 0)
         both = found.bytes is not None and before is not None
@@ -91,11 +90,11 @@ def _op(node: Apply) -> str:
     return op_name(node.op).split("{")[0] + (f" ({var.name})" if var.name else "")
 
 
-def _reduced(var: Variable, spec: FunctionSpec, programs: Programs) -> facts.Reduced:
+def _reduced(var: Variable, spec: FunctionSpec, sizes: Sizes) -> facts.Reduced:
     node = var.owner
     assert node is not None
     (given,) = node.inputs
-    size, dtype = _size(var, spec, programs), var.type.dtype
+    size, dtype = sizes.of(var), var.type.dtype
     what = f"gradient of {node.op.gradient}" if node.op.gradient else name(given)
     why, why_made = _why(var, spec)
     made = made_in(var) or made_in(given)
@@ -142,69 +141,6 @@ def _taker(need: Need, spec: FunctionSpec) -> str:
     return name(var) if var.owner is None else _op(var.owner)
 
 
-def _size(var: Variable, spec: FunctionSpec, programs: Programs) -> int | None:
-    """Return the bytes of a reduced value, if they are known."""
-    shape = _shape(var, spec, programs)
-    if shape is None:
-        return None
-    return var.type.numpy_dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-
-
-def _shape(
-    var: Variable, spec: FunctionSpec, programs: Programs
-) -> tuple[int, ...] | None:
-    """Return a reduced value's shape: seen in a call, or else known beforehand."""
-    shape = programs.shapes.get(var, var.type.shape)
-    if None not in shape:
-        return shape
-    assert var.owner is not None
-    wrt = var.owner.op.gradient
-    of_that_name = [
-        shared for shared in spec.shared_variables() if wrt and str(shared) == wrt
-    ]
-    if len(of_that_name) == 1:
-        return of_that_name[0].get_value(borrow=True).shape
-    for shared, new in spec.updates:
-        if (shape := _shapes(shared, new).get(var)) is not None:
-            return shape
-    return None
-
-
-def _shapes(shared: SharedVariable, new: Variable) -> dict[Variable, tuple[int, ...]]:
-    """Return shapes of what makes the new value of a variable, as far as its own tells.
-
-    What goes into an elementwise Op, and is repeated along no axis, has the shape of
-    what comes out.
-    """
-    if not isinstance(shared.type, DenseTensorType):
-        return {}
-    found = {new: shared.get_value(borrow=True).shape}
-    todo = [new]
-    while todo:
-        made = todo.pop()
-        node = made.owner
-        given = [] if node is None else list(node.inputs)
-        if node is None or not isinstance(node.op, (Elemwise, DimShuffle)):
-            continue
-        if isinstance(node.op, Elemwise):
-            kind = made.type.broadcastable
-            given = [var for var in given if var.type.broadcastable == kind]
-        for var in given:
-            if var in found:
-                continue
-            found[var] = found[made]
-            if isinstance(node.op, DimShuffle):
-                found[var] = _before(node.op, found[made])
-            todo.append(var)
-    return found if found.get(shared) == found[new] else {}
-
-
-def _before(op: DimShuffle, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of which a DimShuffle makes another; axes it drops are of 1."""
-    lengths = dict(zip(op.new_order, shape, strict=True))
-    return tuple(lengths.get(axis, 1) for axis in range(op.input_ndim))
-
-
 def repeated_facts(
     spec: FunctionSpec,
     programs: Programs,
@@ -215,13 +151,14 @@ def repeated_facts(
     if not spec.repeated:
         return None
     found = repetition(spec)
-    sizes = [_size(var, spec, programs) for var in found.gathered]
-    known = [size for size in sizes if size is not None]
+    sizes = Sizes(spec, programs)
+    gathered = [sizes.of(var) for var in found.gathered]
+    known = [size for size in gathered if size is not None]
     return facts.Repeated(
         [facts.Made(_op(node), made_in(node.outputs[0])) for node in spec.repeated],
         len(found.nodes),
         found.of,
-        sum(known) if len(known) == len(sizes) else None,
+        sum(known) if len(known) == len(gathered) else None,
         _time_alike(stages, calls),
     )
 
