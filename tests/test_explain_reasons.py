@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 import warnings
@@ -84,6 +85,31 @@ def test_each_value_is_told_with_what_needs_it_and_its_bytes(ranks):
         assert expected in found
         found.remove(expected)
     assert found == []
+
+
+@two_and_three_ranks
+def test_bytes_and_meetings_are_those_that_a_trace_sees(ranks, tmp_path):
+    x, y = pt.matrix("x"), pt.vector("y")
+    w = pytensor.shared(np.ones(400), "w")
+    normed = (x - x.mean(axis=0)) / x.std(axis=0)
+    loss = ((normed @ w - y) ** 2).mean()
+    step = {w: w - 0.1 * pytensor.grad(loss, w)}
+    f = quiet([x, y], [loss, pt.argsort(y)], updates=step)
+    values = np.random.default_rng(0).normal(size=(7, 400)), np.arange(7.0)
+    f(*values)
+    with synk.trace(tmp_path / "call.json"):
+        f(*values)
+    events = json.loads((tmp_path / "call.json").read_text())["traceEvents"]
+    traced = [
+        event["args"]["bytes"]
+        for event in events
+        if event.get("cat") == "call" and (event["name"], event["tid"]) == ("reduce", 0)
+    ]
+    stages = f.explain().to_dict()["stages"]
+    told = [stage["bytes"]["float64"] for stage in stages if stage["reduces"]]
+    assert len(told) == 3
+    # Ranks copy to a buffer, and reduce parts of it; it is of whole lines of 64 bytes.
+    assert traced == [-(-size // 64) * 64 for size in told for _ in range(2)]
 
 
 @pytest.mark.parametrize(
