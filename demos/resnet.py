@@ -8,6 +8,8 @@ correlate and are not flipped, so that weights of other programs can be copied o
 
 from __future__ import annotations
 
+import synk  # noqa: F401  first: with it come Theano's names, which Lasagne imports
+
 # isort: split
 import lasagne
 import theano

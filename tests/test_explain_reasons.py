@@ -107,7 +107,7 @@ def test_bytes_and_meetings_are_those_that_a_trace_sees(ranks, tmp_path):
     ]
     stages = f.explain().to_dict()["stages"]
     told = [stage["bytes"]["float64"] for stage in stages if stage["reduces"]]
-    assert len(told) == 3
+    assert len(told) == 2
     # Ranks copy to a buffer, and reduce parts of it; it is of whole lines of 64 bytes.
     assert traced == [-(-size // 64) * 64 for size in told for _ in range(2)]
 
@@ -263,8 +263,8 @@ def test_rows_that_are_paired_with_all_are_not_repeated():
 
 def test_what_only_a_shape_is_taken_of_is_no_work():
     y = pt.vector("y")
-    variance = ((y - y.mean()) ** 2).mean()  # twice a sum, a difference, a square
-    f = quiet([y], [pt.sort(y), variance])
+    moment = ((y - y.mean()) ** 4).mean()  # twice a sum, a difference, a power
+    f = quiet([y], [pt.sort(y), moment])
     repeated = f.explain().to_dict()["repeated"]
     assert (repeated["ops"], repeated["of"]) == (1, 5)
 

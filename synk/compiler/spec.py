@@ -13,8 +13,8 @@ from pytensor.graph.traversal import ancestors, io_toposort
 from ..ops import COLLECTIVES
 from ..reduce_ops import OutputOp
 from .domain import Value
+from .placement.call_variables import CallVariables
 from .placement.needs import Need
-from .placement.whole import CallVariables
 from .proof import Finding
 
 

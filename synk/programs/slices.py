@@ -15,7 +15,7 @@ from pytensor.graph.basic import Variable
 
 from ..compiler.stages import Stage
 from ..memory.partition import Selection, count, cuts, part
-from ..reduce_ops import Accumulator, OutputOp, result_dtype, shares
+from ..reduce_ops import Accumulator, ReduceOp, result_dtype, shares
 from ..times.timing import COMMON, COMPUTE, ROWS
 from .one_call import Call
 from .padding import UNPADDED
@@ -109,15 +109,15 @@ class SlicedCall(Call):
 class _Total:
     """One value, accumulated over the slices by its op."""
 
-    def __init__(self, op: OutputOp | Literal["stack"]) -> None:
-        self._op = op
+    def __init__(self, op: Any) -> None:
+        self._op: ReduceOp | Literal["gather", "stack"] | None = op
         self._value: Any = None
 
     def add(self, value: np.ndarray, share: float) -> None:
         """Take the value of one more slice."""
         if self._op is None:
             self._value = value  # as it is: in the end, that of the last slice
-        elif self._op in ("gather", "stack"):
+        elif self._op == "gather" or self._op == "stack":
             self._value = [*(self._value or []), value]
         elif share or self._op != "avg":  # nothing times NaN is NaN
             if self._value is None:

@@ -1,4 +1,6 @@
 """Placing reductions: where an operation needs a whole value, all ranks' are combined.
 
-`placer` goes through a graph, `whole` makes values whole.
+`placer` goes through a graph. `nodes` keeps what its values are, `whole` makes values
+whole, `earlier` finds the sums that need not wait, and `gathered` has all ranks' rows.
+`own` leaves statistics to the ranks, where these are meant.
 """

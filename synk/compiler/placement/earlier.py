@@ -25,17 +25,18 @@ from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.math import Sum
 
 from ..domain import Replicated, Sharded
+from .nodes import Nodes
 
 Term = tuple[list[Any], Any]
 """Factors that are whole and the same along the summed axes, and one with rows."""
 
 
-def terms_of(whole: Any, node: Apply) -> list[Term] | None:
+def terms_of(whole: Nodes, node: Apply) -> list[Term] | None:
     """Take the sum of a node apart, if its rows then wait for fewer meetings.
 
     Parameters
     ----------
-    whole : Whole
+    whole : Nodes
         Where placed variables are kept.
     node : Apply
         A `Sum`, placed.
@@ -54,7 +55,7 @@ def terms_of(whole: Any, node: Apply) -> list[Term] | None:
     return None
 
 
-def squared_difference(whole: Any, node: Apply) -> tuple[Any, Any] | None:
+def squared_difference(whole: Nodes, node: Apply) -> tuple[Any, Any] | None:
     """Return rows and what is subtracted, of a sum of squares; None of another.
 
     The rows wait for fewer meetings than what is subtracted from all of them.
@@ -99,7 +100,7 @@ def without_axes(factor: Any, node: Apply) -> Any:
 class _Terms:
     """Takes apart what is summed over some axes."""
 
-    def __init__(self, whole: Any, axes: Sequence[int]) -> None:
+    def __init__(self, whole: Nodes, axes: Sequence[int]) -> None:
         self._whole, self._axes = whole, axes
 
     def of(self, var: Variable) -> list[Term]:
@@ -128,7 +129,9 @@ class _Terms:
         return terms
 
     def _multiplied(self, variables: Sequence[Any]) -> list[Term] | None:
-        factors, rows, filled = [], [], []
+        factors: list[Any] = []
+        rows: list[Any] = []
+        filled: list[Any] = []
         todo = list(variables)
         while todo:
             var = todo.pop(0)
@@ -142,7 +145,7 @@ class _Terms:
             else:
                 (filled if _is(var, ps.Second) else rows).append(var)
         for var in filled:  # the same along the rows, where others have their shape
-            like, value = var.owner.inputs
+            _, value = var.owner.inputs
             if _is_whole(self._whole, value, self._axes) and any(
                 not any(row.type.broadcastable) for row in rows
             ):
@@ -208,7 +211,7 @@ def _is_constant_along(var: Variable, axes: Sequence[int]) -> bool:
     return all(var.type.broadcastable[axis] for axis in axes)
 
 
-def _is_whole(whole: Any, var: Variable, axes: Sequence[int]) -> bool:
+def _is_whole(whole: Nodes, var: Variable, axes: Sequence[int]) -> bool:
     value = whole.value(var)
     is_whole = isinstance(value, Replicated) and value.power in (0, None)
     return is_whole and var not in whole.of_rows and _is_constant_along(var, axes)

@@ -16,11 +16,12 @@ from pytensor.tensor.type import DenseTensorType
 from ..domain import Partial, Refused, Sharded, Value, is_replicated
 from ..lengths import remembered, take_as_equal
 from ..proof import ops_of, rows_of
+from .call_variables import CallVariables
+from .gathered import Gathered
 from .needs import Need, needs
 from .own import OwnStatistics
 from .placer import Placer
 from .stabilised import stabilised
-from .whole import CallVariables, Whole
 
 
 @dataclass
@@ -100,7 +101,7 @@ def _placed(
     call = CallVariables.new()
     with remembered():
         take_as_equal(inputs)
-        whole = Whole([*inputs, *stand_ins], rows_of(inputs, stand_ins), call)
+        whole = Gathered([*inputs, *stand_ins], rows_of(inputs, stand_ins), call)
         own = OwnStatistics(whole, own_statistics)
         placer = Placer(whole, own)
         found = placer.place(graph)
@@ -135,12 +136,12 @@ def _placed(
         )
 
 
-def _was_alike(var: Variable, whole: Whole) -> bool:
+def _was_alike(var: Variable, whole: Gathered) -> bool:
     """Tell whether the ranks that have rows had a collective's result before it."""
     return is_replicated(whole.value(var.owner.inputs[0]))  # type: ignore[union-attr]
 
 
-def _combinable(var: Variable, plain: Variable, whole: Whole) -> Variable:
+def _combinable(var: Variable, plain: Variable, whole: Gathered) -> Variable:
     """Return an output in a form that some op combines, if it has one."""
     value = whole.value(var)
     if ops_of(value):
@@ -158,7 +159,7 @@ def _combinable(var: Variable, plain: Variable, whole: Whole) -> Variable:
 
 
 def _serial(
-    shared: SharedVariable, new: Variable, plain: Variable, whole: Whole
+    shared: SharedVariable, new: Variable, plain: Variable, whole: Gathered
 ) -> Variable:
     """Return the new value of a variable that the serial run computes, on all ranks."""
     if not isinstance(shared.type, DenseTensorType):

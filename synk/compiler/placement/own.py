@@ -17,7 +17,7 @@ from ...ops import COLLECTIVES, Local
 from ..domain import Count, Partial, Replicated, Sharded, Unknown, Value
 from ..rules.base import literal
 from ..walk import apply_rule
-from .whole import Whole
+from .nodes import Nodes
 
 
 class OwnStatistics:
@@ -25,7 +25,7 @@ class OwnStatistics:
 
     Parameters
     ----------
-    whole : Whole
+    whole : Nodes
         Where placed variables are kept.
     every : bool
         Whether all sums that meet rows again are meant, and not only what is marked by
@@ -37,7 +37,7 @@ class OwnStatistics:
         Those that have met rows, placed.
     """
 
-    def __init__(self, whole: Whole, every: bool) -> None:
+    def __init__(self, whole: Nodes, every: bool) -> None:
         self._whole = whole
         self._every = every
         self._meeting: set[Variable] = set()

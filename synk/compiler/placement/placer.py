@@ -32,9 +32,9 @@ from ..domain import (
     Value,
 )
 from ..walk import apply_rule
+from .gathered import Gathered
 from .lowering import lowered
 from .own import OwnStatistics
-from .whole import Whole
 
 
 class Placer:
@@ -42,7 +42,7 @@ class Placer:
 
     Parameters
     ----------
-    whole : Whole
+    whole : Gathered
         Where placed variables are kept.
     own : OwnStatistics
         What is not to be reduced, though an operation would need it whole.
@@ -51,7 +51,7 @@ class Placer:
     """
 
     def __init__(
-        self, whole: Whole, own: OwnStatistics, placed: Iterable[Variable] = ()
+        self, whole: Gathered, own: OwnStatistics, placed: Iterable[Variable] = ()
     ) -> None:
         self._whole, self._own = whole, own
         self._placed = {var: var for var in placed}

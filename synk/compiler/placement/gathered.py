@@ -1,0 +1,128 @@
+"""Gathering rows: what needs all at once, every rank computes from all of them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytensor.tensor as pt
+from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import io_toposort
+
+from ...ops import COLLECTIVES, AllGather
+from ..domain import IN_ORDER, Position, Refused, Sharded, Value, is_replicated
+from .call_variables import CallVariables
+from .whole import Whole
+
+
+class Gathered(Whole):
+    """The placed variables of one graph, and those that stand for all ranks' rows.
+
+    Parameters
+    ----------
+    rows, known, call
+        As of `Whole`.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[Variable],
+        known: dict[Variable, Value],
+        call: CallVariables,
+    ) -> None:
+        super().__init__(rows, known, call)
+        self._full: dict[Variable, Variable] = {}
+
+    def gathered(self, var: Variable) -> Variable:
+        """Return what the serial run computes, row-wise values included.
+
+        Raises
+        ------
+        Refused
+            If rows lie as they cannot be gathered.
+        """
+        value = self.value(var)
+        if isinstance(value, Position):
+            return self._all_numbers(var, value)
+        if not isinstance(value, Sharded):
+            return self.whole(var)
+        var = self.first_of(var)
+        found = self._wholes.get(var)
+        if found is None:
+            found = self._wholes[var] = self._gathered(var, value)
+            self._wholes[found] = found
+        return found
+
+    def _gathered(self, var: Any, value: Sharded) -> Variable:
+        if value.length == "?" or not (value.in_order or _is_reversed(value)):
+            raise Refused("has rows that are not one after the other")
+        var = self.scaled(var, -(value.power or 0))
+        others = [i for i in range(var.type.ndim) if i != value.axis]
+        first = var.dimshuffle([value.axis, *others]) if value.axis else var
+        if not value.in_order:
+            first = first[::-1]
+        rows = self.of(first)
+        made: Any = self.add(AllGather().make_node(rows)).outputs[0]
+        self.inserted.append(made)
+        if not value.in_order:
+            made = made[::-1]
+        if value.axis:
+            order = list(range(1, var.type.ndim))
+            order.insert(value.axis, 0)
+            made = made.dimshuffle(order)
+        return self.of(made)
+
+    def of_all_rows(self, var: Variable) -> Variable:
+        """Return a variable of the user's graph as computed from all rows.
+
+        Raises
+        ------
+        Refused
+            If it depends on random draws, of which each rank has its own.
+        """
+        for row in self._rows:
+            if row not in self._full:
+                with contextlib.suppress(Refused):
+                    self._full[row] = self.gathered(row)
+        for node in io_toposort(list(self._full), [var]):
+            if all(made in self._full for made in node.outputs):
+                continue
+            inputs = [self._full.get(given, given) for given in node.inputs]
+            if isinstance(node.op, COLLECTIVES):
+                made = inputs
+            else:
+                made = self.again(node, inputs).outputs
+            self._full.update(zip(node.outputs, made, strict=True))
+        found = self._full.get(var, var)
+        if not is_replicated(self.value(found)):
+            raise Refused("depends on what is not known of all rows")
+        return found
+
+    def _all_numbers(self, var: Variable, value: Position) -> Variable:
+        """Return the numbers of all ranks' rows."""
+        if value.length != "n":
+            raise Refused("counts entries of rows")
+        numbers = pt.arange(self.call.length, dtype=var.type.dtype)
+        order: list[Any] = ["x"] * var.type.ndim
+        order[value.axis] = 0
+        return self.of(numbers.dimshuffle(order))
+
+    def numbered(self, var: Any, value: Position) -> Variable:
+        """Return the numbers of this rank's rows among all."""
+        if value.length != "n":
+            raise Refused("counts entries of rows")
+        found: Any = var + pt.cast(self.call.first, var.type.dtype)
+        return self.known_as(found, Sharded(value.axis))
+
+    def local(self, var: Variable, axis: int) -> Variable:
+        """Return this rank's rows of a whole value that has one for each row."""
+        places = pt.arange(self.n) + self.call.first
+        found = pt.take(var, places, axis=axis)
+        return self.known_as(found, Sharded(axis))
+
+
+def _is_reversed(value: Sharded) -> bool:
+    layout = value.layout
+    return layout is not None and layout == replace(IN_ORDER, reverse=True)

@@ -1,0 +1,156 @@
+"""The nodes of a placed graph: what their values are, how often ranks meet before.
+
+A *placed* value is one of which the rules know what it is (see `domain`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.tensor.shape import Shape, Shape_i
+from pytensor.tensor.type import DenseTensorType
+
+from ...ops import COLLECTIVES, AllGather
+from ..domain import Value
+from ..rules.base import literal
+from ..walk import apply_rule
+
+
+class Nodes:
+    """The placed variables of one graph, and what they are.
+
+    Parameters
+    ----------
+    rows : sequence of Variable
+        The inputs that are cut into rows.
+    known : dict of Variable to Value
+        What these are.
+    as_long : iterable of Variable
+        Inputs that are as long as all rows.
+
+    Attributes
+    ----------
+    values : dict of Variable to Value
+    of_rows : set of Variable
+        What is a function of a rank's own rows, and was not reduced.
+    as_long : set of Variable
+        What may be as long as all rows are, where the user's graph has a rank's own.
+    asserted : dict of Variable to Value
+        What is known not by a rule, but by how it was made.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[Variable],
+        known: dict[Variable, Value],
+        as_long: Iterable[Variable],
+    ) -> None:
+        self.values = dict(known)
+        self.of_rows = set(rows)
+        self.as_long = set(as_long)
+        self.asserted: dict[Variable, Value] = {}
+        self._same: dict[tuple, Apply] = {}
+        self._equal: dict[Variable, Variable] = {}
+        self._levels: dict[Variable, int] = {}
+
+    def value(self, var: Variable) -> Value:
+        """Return what a placed variable is."""
+        if var not in self.values:
+            assert var.owner is None, f"{var} was not placed"
+            self.values[var] = literal(var)
+        return self.values[var]
+
+    def add(self, node: Apply) -> Apply:
+        """Take a node of placed variables, or the equal one that is there already."""
+        key = self._key_of(node)
+        found = self._same.get(key)
+        if found is not None:
+            return found
+        values = apply_rule(node, [self.value(var) for var in node.inputs])
+        self._same[key] = node
+        is_meeting = isinstance(node.op, COLLECTIVES)
+        here = not is_meeting and not self.of_rows.isdisjoint(node.inputs)
+        if isinstance(node.op, AllGather) or not self.as_long.isdisjoint(node.inputs):
+            self.as_long.update(node.outputs)
+        level = max(map(self.level, node.inputs), default=0) + is_meeting
+        for var, value in zip(node.outputs, values, strict=True):
+            self.values[var] = value
+            self._levels[var] = level
+            if here:
+                self.of_rows.add(var)
+        return node
+
+    def add_as_it_is(self, node: Apply) -> None:
+        """Take a node of the user's, be there an equal one or not.
+
+        PyTensor merges them, and what goes on from there need not be made again. Only
+        reductions must not be twice: they are those of the first.
+        """
+        found = self.add(node)
+        if found is node:
+            return
+        for var, first in zip(node.outputs, found.outputs, strict=True):
+            self._equal[var] = first
+            self.values[var] = self.values[first]
+            self._levels[var] = self.level(first)
+            for known in (self.of_rows, self.as_long):
+                if first in known:
+                    known.add(var)
+            if first in self.asserted:
+                self.asserted[var] = self.asserted[first]
+
+    def _key_of(self, node: Apply) -> tuple:
+        return node.op, *(_key(self.first_of(var)) for var in node.inputs)
+
+    def level(self, var: Variable) -> int:
+        """Return how many meetings of the ranks there are before it is known."""
+        return self._levels.get(var, 0)
+
+    def take(self, node: Apply, value: Value) -> None:
+        """Take a node of the user's graph as it is, with what its outputs are."""
+        for var in node.outputs:
+            self.values[var] = value
+            self._levels[var] = int(isinstance(node.op, COLLECTIVES))
+            if isinstance(node.op, (Shape, Shape_i)):
+                self.asserted[var] = value
+                self.of_rows.add(var)
+
+    def of(self, graph: Variable) -> Variable:
+        """Take an expression of placed variables; return its result among them."""
+        node = graph.owner
+        if node is None or graph in self.values:
+            return graph
+        made = self.again(node, [self.of(var) for var in node.inputs])
+        return made.outputs[node.outputs.index(graph)]
+
+    def again(self, node: Apply, inputs: Sequence[Variable]) -> Apply:
+        """Take a node with other inputs; those of another type are converted."""
+        if all(a is b for a, b in zip(inputs, node.inputs, strict=True)):
+            self.add_as_it_is(node)
+            return node
+        while any(a is not b for a, b in zip(inputs, node.inputs, strict=True)):
+            node = node.clone_with_new_inputs(list(inputs), strict=False)
+            inputs = [self.of(var) for var in node.inputs]
+        return self.add(node)
+
+    def known_as(self, graph: Variable, value: Value) -> Variable:
+        """Take an expression of which more is known than the rules can tell."""
+        found = self.of(graph)
+        self.values[found] = self.asserted[found] = value
+        self.of_rows.add(found)
+        return found
+
+    def first_of(self, var: Variable) -> Variable:
+        """Return the first of the equal variables of which this is one."""
+        return self._equal.get(var, var)
+
+
+def _key(var: Variable) -> Any:
+    if isinstance(var, Constant) and isinstance(var.type, DenseTensorType):
+        data = np.asarray(var.data)
+        if data.size <= 16:
+            return data.dtype, data.shape, data.tobytes()
+    return var
