@@ -203,7 +203,8 @@ def local(x: Any) -> Any:
     take the ranks' mean of it, weighted by their rows.
 
     What the value is computed from is not marked: the variance of a rank's own rows
-    has a mean in it, which is marked as well or is that of all.
+    has a mean in it, which is marked as well or is that of all. With
+    ``statistics="local"``, :func:`synk.function` means all that meet rows again.
 
     Parameters
     ----------
@@ -213,10 +214,6 @@ def local(x: Any) -> Any:
     -------
     TensorVariable, or list of these
         The same value. Compiled by plain PyTensor it is `x`.
-
-    See Also
-    --------
-    synk.function : ``statistics="local"`` means all that meet rows again.
 
     Examples
     --------
