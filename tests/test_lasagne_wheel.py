@@ -16,8 +16,7 @@ import pytest
 
 HERE = Path(__file__).parent
 CHECKS = (
-    "batch_normalisation_over_all_ranks",
-    "batch_normalisation_as_it_is",
+    "batch_normalisation",
     "gated_recurrent_units",
     "the_order_of_parameters",
 )
