@@ -83,6 +83,8 @@ def arrangements(x, y, s, images):
         *(pt.zeros((x.shape[0], 2)) + 1, pt.eye(3)[y], pt.arange(x.shape[0]) * 2),
         *(pt.set_subtensor(x[:, 0], y), pt.inc_subtensor(x[:, 1:3], 1.0)),
         *(pt.repeat(x, 2, axis=1), pt.einsum("ij,ik->jk", x, x), x * (y > 0)[:, None]),
+        *(flat.mean(), x.reshape((-1,)).mean(), pt.repeat(x, 2, axis=0).mean(axis=0)),
+        pt.stack([x, 2 * x]).reshape((-1, x.shape[1])).mean(),
     ]
 
 

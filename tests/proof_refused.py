@@ -95,6 +95,8 @@ def refused():
     yield "rolled", pt.roll(X, 1, axis=0), "Subtensor"
     yield "all in one row", X.reshape((1, -1)) @ pt.ones((6, 1)), "Reshape|fixes|Matmul"
     yield "two rows", X.reshape((2, -1)), "Reshape"
+    yield "seven rows in one", Y.reshape((-1, 7)).sum(axis=1), "Reshape"
+    yield "two rows and a third", STATIC.reshape((-1, 14)), "Reshape"
     yield "flat across rows", X.T.flatten(), "Reshape"
     yield "matrix of fixed length", X + W[:, :3][:1].T, "Add"
     yield "product over fixed length", X.T @ TABLE, "Matmul"
@@ -121,6 +123,15 @@ def refused():
     yield "smaller of maxima", pt.minimum(X.max(), Y.max()), "Minimum"
     yield "truncated mean", pt.cast(X.mean(), "int64"), "Cast"
     yield "less a sum of bytes", 3 - BYTES.sum().astype("uint64"), "Sub|Cast"
+    yield "maximum of unsigned", _bytes(4).max() * np.uint32(2**32 - 3), "Mul"
+    yield (
+        "less unsigned",
+        (BYTES.sum() * np.uint64(2**64 - 3)).astype("float64"),
+        "Cast",
+    )
+    yield "unsigned times length", (BYTES * ROWS).astype("uint64") / ROWS, "Cast"
+    yield "less than no length", (-ROWS).astype("uint64") / ROWS, "Cast"
+    yield "less unsigned length", -ROWS.astype("uint64") / ROWS, "Neg"
     yield "mean above a bound", X.mean() > 0, "Gt"
     yield "chosen by a mean", pt.where(X.mean() > 0, X, -X), "Gt|Switch"
     yield "determinant", pt.linalg.det(X.T @ X), "Det"
@@ -160,6 +171,11 @@ def refused():
     )
     yield "loss of a standard deviation", (X @ V).std(), "Sub"
     yield "correlation", ((X[:, 0] - X[:, 0].mean()) * Y).mean(), "Sub"
+
+
+def _bytes(size: int):
+    """Return unsigned integers of so many bytes."""
+    return BYTES.astype(f"uint{8 * size}")
 
 
 def _uneven_blocks():

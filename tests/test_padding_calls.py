@@ -80,6 +80,19 @@ def check_epochs(n, **devices):
         )
 
 
+@in_a_child
+def test_lengths_that_counts_of_real_rows_are_computed_with_stay_known():
+    """Fused with what is no size, they would be values, which JAX does not know."""
+    x = pt.matrix("x")
+    outputs = [x.reshape((-1,)).mean(), pt.repeat(x, 2, axis=0).mean()]
+    with synk.session(1):
+        f = synk.function([x], outputs, mode="JAX", pad=True)
+        for count in (6, 4):
+            arrays = rows(count)[:1]
+            np.testing.assert_allclose(f(*arrays), arrays[0].mean(), 1e-10)
+        assert f.explain().to_dict()["shapes_compiled"] == 1
+
+
 @pytest.mark.slow
 @in_a_child
 def test_jax_gives_for_padded_rows_what_pytensor_gives_without():

@@ -23,6 +23,7 @@ def test_sizes_follow_from_the_shapes_of_inputs():
         both.shape[0] + 1,
         pt.constant(3) + 4,
         reduced.shape[1],
+        pt.scalar_from_tensor(hidden.shape[0]),  # as scans take them
     ]
     found = sizes_from_inputs(sizes)
     assert list(found) == sizes

@@ -14,6 +14,7 @@ from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import io_toposort
+from pytensor.scalar import ScalarType
 from pytensor.tensor.rewriting.shape import ShapeFeature
 from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.type import TensorType
@@ -108,7 +109,8 @@ class _Resolver:
 
 def _shapes_behind(var: Variable) -> list[Variable] | None:
     """Return the shapes that make up a variable, or None if any value enters it."""
-    if not isinstance(var.type, TensorType) or var.type.dtype[:3] not in ("int", "uin"):
+    is_number = isinstance(var.type, (TensorType, ScalarType))
+    if not is_number or var.type.dtype[:3] not in ("int", "uin"):
         return None
     shapes: list[Variable] = []
     todo, seen = [var], set()

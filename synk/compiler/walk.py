@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import io_toposort
+from pytensor.tensor.elemwise import CAReduce, DimShuffle
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.random.type import RandomType
 
@@ -60,7 +61,12 @@ def _infer(
 def apply_rule(node: Apply, values: list[Value]) -> list[Value]:
     """Return what the outputs of a node are, by what its inputs are."""
     found = _apply(node, values)
-    return [_check(*pair) for pair in zip(node.outputs, found, strict=True)]
+    sums = {
+        var.type.dtype
+        for var, value in zip(node.inputs, values, strict=True)
+        if _is_sum(value) and _may_wrap(var)
+    }
+    return [_check(*pair, sums) for pair in zip(node.outputs, found, strict=True)]
 
 
 def _apply(node: Apply, values: list[Value]) -> Sequence[Value]:
@@ -93,14 +99,45 @@ def _is_of_replicated(node: Apply, values: list[Value]) -> bool:
     ) and not isinstance(node.op, RandomVariable)
 
 
-def _check(var: Variable, value: Value) -> Value:
-    """Give up where a type fixes the number of rows, or cannot hold a sum of them."""
+def _is_sum(value: Value) -> bool:
+    return isinstance(value, Partial) and value.op in ("sum", "prod")
+
+
+def _may_wrap(var: Variable) -> bool:
+    """Tell whether a sum is of unsigned integers, and not simply of shorter ones."""
+    dtype, node = var.type.numpy_dtype, var.owner
+    if dtype.kind != "u":
+        return False
+    while node is not None and isinstance(node.op, DimShuffle):
+        node = node.inputs[0].owner
+    if node is None or not isinstance(node.op, CAReduce):
+        return True
+    return node.inputs[0].type.numpy_dtype.itemsize >= dtype.itemsize
+
+
+def _check(var: Variable, value: Value, unsigned_sums: set[str]) -> Value:
+    """Give up where a type fixes the number of rows, or cannot hold a sum of them.
+
+    Unsigned integers wrap around below zero: ``-3`` is 2**64 - 3. Ranks' sums of such
+    are right again when they are added in the same dtype, and in no other. And what is
+    a multiple of the number of rows is none any more; that number itself does not wrap.
+    """
     why = ""
     if isinstance(value, Sharded) and var.type.shape[value.axis] is not None:
         why = "fixes the number of rows"
-    if isinstance(value, Partial) and value.op in ("sum", "prod") and is_short(var):
+    if _is_sum(value) and is_short(var):
         why = f"has {describe(value)} in short integers, which wrap around"
+    if _is_sum(value) and not unsigned_sums <= {var.type.dtype}:
+        why = "takes sums of unsigned integers, which may have wrapped around"
+    if getattr(var.type, "dtype", "")[:1] == "u" and _is_multiple(value):
+        why = f"has {describe(value)} in unsigned integers, which wrap around"
     return _unknown(var, why) if why else value
+
+
+def _is_multiple(value: Value) -> bool:
+    """Tell whether a value has a power of the number of rows, and is not that."""
+    exact = isinstance(value, Replicated) and value.exact
+    return bool(getattr(value, "power", 0)) and not exact
 
 
 def _unknown(var: Variable, why: str) -> Unknown:

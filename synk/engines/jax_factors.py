@@ -35,10 +35,15 @@ LAST = 1000
 
 
 def mode_for(mode: Any, precision: str | None) -> Any:
-    """Return a mode that converts factors, if the precision is one of 16 bits."""
+    """Return a mode that converts factors, if the precision is one of 16 bits.
+
+    Nothing is fused, which XLA does by itself. Where PyTensor makes one node of sizes
+    and of values that are computed from them, JAX would know neither when it compiles.
+    """
+    mode = get_mode(mode).excluding("fusion")
     if precision not in SHORT:
         return mode
-    return get_mode(mode).register((ConvertFactors(precision), LAST))
+    return mode.register((ConvertFactors(precision), LAST))
 
 
 class Convert(Op):

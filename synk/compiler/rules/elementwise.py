@@ -154,15 +154,23 @@ def _count(node: Apply, entry: list[Value], scalar_rule: ScalarRule) -> Value | 
 
 def _neg(node: Apply, values: list[Value]) -> Value:
     _refuse_unsigned(node, values)
-    return negated(unlisted(values[0]))
+    value = negated(unlisted(values[0]))
+    if _is_unsigned(node) and isinstance(value, Replicated):
+        return replace(value, number=None)  # not -3, but 2**32 - 3
+    return value
 
 
 def _refuse_unsigned(node: Apply, values: list[Value]) -> None:
     # -3 is 253 where there are no negative numbers: as a sum it is right again when
-    # the ranks' sums are added, but not after a cast.
-    is_unsigned = node.outputs[0].type.numpy_dtype.kind == "u"
-    if is_unsigned and any(isinstance(value, Partial) for value in values):
+    # the ranks' sums are added, but not after a cast. Nor is -n a multiple of n.
+    if _is_unsigned(node) and any(
+        isinstance(value, Partial) or getattr(value, "power", 0) for value in values
+    ):
         raise Refused("subtracts unsigned integers, which wrap around below zero")
+
+
+def _is_unsigned(node: Apply) -> bool:
+    return node.outputs[0].type.numpy_dtype.kind == "u"
 
 
 def _refuse_short(node: Apply, values: list[Value]) -> None:
@@ -174,7 +182,12 @@ def _refuse_short(node: Apply, values: list[Value]) -> None:
 
 def _mul(node: Apply, values: list[Value]) -> Value:
     _refuse_short(node, values)
-    return product(values)
+    found = product(values)
+    is_extreme = isinstance(found, Partial) and found.op in ("max", "min")
+    if is_extreme and _is_unsigned(node):
+        # By a large number, as 2**32 - 3 for -3, the product wraps around.
+        raise Refused(f"multiplies {describe(found)} in unsigned integers")
+    return found
 
 
 def _true_div(node: Apply, values: list[Value]) -> Value:
@@ -239,10 +252,16 @@ def _cast(node: Apply, values: list[Value]) -> Value:
     if wide and (
         target.kind == source.kind or isinstance(value, (Replicated, Sharded))
     ):
+        if target.kind == "u" != source.kind and not _is_exact(value):
+            return independent([value])  # 2**64 - n, of -n, is no multiple of n
         return value
     if source.kind == "b" and value in (Partial("max"), Partial("min")):
         return value
     return independent(values)
+
+
+def _is_exact(value: Value) -> bool:
+    return isinstance(value, Replicated) and value.exact
 
 
 def _cast_number(value: Value, target: np.dtype) -> Value:

@@ -231,11 +231,29 @@ def reshape(node: Apply, values: list[Value]) -> Value:
         axis = _inferred(lengths)
         if axis is None:
             raise Refused("gives the rows' axis a length that does not follow theirs")
+        _check_divides(node, value, axis)
         kind = "kn" if value.length != "?" else "?"
     else:
         kind = row_length(lengths[axis])
     layout = _blocks(node, value, axis, kind)
     return Sharded(axis, value.power, kind, layout)
+
+
+def _check_divides(node: Apply, rows: Sharded, axis: int) -> None:
+    """Raise if the elements of a number of rows may not fill the axis of length -1.
+
+    Two columns need an even number of rows that have one element each, which all rows
+    may have, and a rank's not. Elements whose number is not known here may fill it.
+    """
+    new = reshaped(node)
+    if rows.length != "n" or new[axis].number >= 0:
+        return
+    source = node.inputs[0]
+    others = [i for i in range(source.type.ndim) if i != rows.axis]
+    of_row = product(size(source, i) for i in others)
+    needed = product([*new[:axis], *new[axis + 1 :]])
+    if not of_row.symbols_only() - needed.symbols_only():
+        raise Refused("needs a number of rows that ranks may not have")
 
 
 def _blocks(node: Apply, rows: Sharded, axis: int, kind: str) -> Layout | None:
