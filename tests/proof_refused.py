@@ -124,11 +124,8 @@ def refused():
     yield "truncated mean", pt.cast(X.mean(), "int64"), "Cast"
     yield "less a sum of bytes", 3 - BYTES.sum().astype("uint64"), "Sub|Cast"
     yield "maximum of unsigned", _bytes(4).max() * np.uint32(2**32 - 3), "Mul"
-    yield (
-        "less unsigned",
-        (BYTES.sum() * np.uint64(2**64 - 3)).astype("float64"),
-        "Cast",
-    )
+    less = _bytes(4).sum(dtype="uint32") * np.uint32(2**32 - 3)
+    yield "less unsigned", less.astype("float64"), "Cast"
     yield "unsigned times length", (BYTES * ROWS).astype("uint64") / ROWS, "Cast"
     yield "less than no length", (-ROWS).astype("uint64") / ROWS, "Cast"
     yield "less unsigned length", -ROWS.astype("uint64") / ROWS, "Neg"

@@ -14,6 +14,7 @@ from placement_cases import INPUTS, SCALE, W, X, Y, posterior
 from proof_corpus import INPUTS as CORPUS_INPUTS
 from proof_corpus import values_of
 from proof_refused import refused
+from pytensor.printing import debugprint
 from reference import PY
 from test_proof_property import seeded
 from world_sizes import one_and_three_ranks
@@ -246,6 +247,13 @@ def test_large_exponentials_do_not_overflow(ranks):
     f = synk.function([X, Y], outputs, mode=FAST, on_unused_input="ignore")
     for got, right in zip(f(*values), expected, strict=True):
         np.testing.assert_allclose(got, right, 1e-9)
+
+
+def test_the_users_graph_stays_as_it_is():
+    graph = pt.log(pt.exp(Y * 1.0).sum()) * Y / Y
+    before = debugprint(graph, file="str")
+    synk.function([Y], graph, mode=PY)
+    assert debugprint(graph, file="str") == before
 
 
 # -- what users have placed, or want as it is ------------------------------------------

@@ -259,6 +259,12 @@ def _of_reduction(node: Apply, var: Variable, axis: int) -> Length | None:
     return size(source, kept[axis])
 
 
+def _of_diagonal(node: Apply, var: Variable, axis: int) -> Length | None:
+    source, gone = node.inputs[0], (node.op.axis1, node.op.axis2)
+    kept = [i for i in range(source.type.ndim) if i not in gone]
+    return size(source, kept[axis]) if axis < len(kept) else None
+
+
 def _of_dot(node: Apply, var: Variable, axis: int) -> Length:
     first, second = node.inputs
     if axis < first.type.ndim - 1:
@@ -343,6 +349,7 @@ _size_rules: dict[type, SizeRule] = {
     ptb.Alloc: _of_alloc,
     ptb.AllocEmpty: _of_alloc_empty,
     CAReduce: _of_reduction,
+    ptb.ExtractDiag: _of_diagonal,
     Dot: _of_dot,
     Blockwise: _of_blockwise,
     Subtensor: _of_subtensor,

@@ -186,6 +186,19 @@ def join(padder: Padder, node: Apply) -> None:
     padder.row_by_row(node, replace(first, numbers=False))
 
 
+@rule(ptb.ExtractDiag)
+def diagonal(padder: Padder, node: Apply) -> None:
+    """Some elements of each row."""
+    state = padder.state(node.inputs[0])
+    if state is None:
+        raise Refused("takes the diagonal of sizes")
+    axes = node.op.axis1, node.op.axis2
+    if state.axis in axes:
+        raise Refused("takes a diagonal, along the rows")
+    before = sum(axis < state.axis for axis in axes)
+    padder.row_by_row(node, replace(state, axis=state.axis - before, numbers=False))
+
+
 @rule(ptb.Split)
 def split(padder: Padder, node: Apply) -> None:
     """Cut along another axis than the rows'."""

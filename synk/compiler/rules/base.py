@@ -48,7 +48,7 @@ def rule(*ops: Any, tolerant: bool = False) -> Callable[[Rule], Rule]:
 
 def rule_for(op: Op) -> Rule:
     """Return the rule for an Op."""
-    return entry_for(op, _rules) or _any_function
+    return entry_for(op, _rules) or any_function
 
 
 def is_tolerant(function: Rule) -> bool:
@@ -56,7 +56,7 @@ def is_tolerant(function: Rule) -> bool:
     return function in _tolerant
 
 
-def _any_function(node: Apply, values: list[Value]) -> list[Value]:
+def any_function(node: Apply, values: list[Value]) -> list[Value]:
     """An Op of which nothing is known computes the same from the same."""
     if any(isinstance(var.type, RandomType) for var in node.inputs):
         raise Refused("draws at random, and each rank has a stream of its own")

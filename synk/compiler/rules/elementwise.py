@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -34,7 +35,7 @@ from ..domain import (
     total,
     unlisted,
 )
-from .base import check_spread, is_short, rule
+from .base import any_function, check_spread, is_short, rule
 
 ScalarRule = Callable[[Apply, list[Value]], Value]
 
@@ -49,6 +50,9 @@ def elemwise(node: Apply, values: list[Value]) -> Value:
     for value in values[of_shape_only:]:
         if isinstance(value, Unknown):
             return value
+    number = _number(node, values)
+    if number is not None:
+        return number
     kinds = {type(value) for value in values}
     if Listed in kinds and kinds <= {Listed, Replicated}:
         return _entrywise(node, values, scalar_rule)
@@ -57,6 +61,30 @@ def elemwise(node: Apply, values: list[Value]) -> Value:
             axis = value.axis - node.outputs[0].type.ndim
             check_spread(node.inputs, values, axis)
     return scalar_rule(node, values)
+
+
+@rule(ps.ScalarOp)
+def scalar(node: Apply, values: list[Value]) -> list[Value]:
+    """The same of lengths and indices that are no tensors."""
+    number = _number(node, values)
+    return [number] if number else any_function(node, values)
+
+
+def _number(node: Apply, values: list[Value]) -> Value | None:
+    """Compute with integers that the graph tells, as lengths and indices are."""
+    numbers = [getattr(value, "number", None) for value in values]
+    dtypes = [np.dtype(var.type.dtype) for var in (*node.inputs, *node.outputs)]
+    if None in numbers or any(dtype.kind not in "ib" for dtype in dtypes):
+        return None
+    if len(node.outputs) > 1:
+        return None
+    *given, out = dtypes
+    op = getattr(node.op, "scalar_op", node.op)
+    with np.errstate(all="ignore"), suppress(ArithmeticError, NotImplementedError):
+        found = op.impl(*(d.type(n) for d, n in zip(given, numbers, strict=True)))
+        number = float(np.asarray(found).astype(out))
+        return Replicated(0 if number else None, number=number)
+    return None
 
 
 def _entrywise(node: Apply, values: list[Value], scalar_rule: ScalarRule) -> Value:

@@ -84,24 +84,24 @@ def length(value: Value, axis: int) -> Value:
     return Replicated()
 
 
-def _fixed(size: int | None) -> Value | None:
-    return None if size is None else Replicated(0 if size else None, number=float(size))
+def _fixed(node: Apply, axis: int) -> Value | None:
+    found = size(node.inputs[0], axis)
+    if found.symbols:
+        return None
+    return Replicated(0 if found.number else None, number=float(found.number))
 
 
 @rule(Shape, tolerant=True)
 def shape(node: Apply, values: list[Value]) -> Value:
     """The lengths of all axes."""
-    sizes = node.inputs[0].type.shape
-    return Listed(
-        tuple(_fixed(size) or length(values[0], i) for i, size in enumerate(sizes))
-    )
+    axes = range(node.inputs[0].type.ndim)
+    return Listed(tuple(_fixed(node, i) or length(values[0], i) for i in axes))
 
 
 @rule(Shape_i, tolerant=True)
 def shape_i(node: Apply, values: list[Value]) -> Value:
     """The length of one axis."""
-    axis = node.op.i
-    return _fixed(node.inputs[0].type.shape[axis]) or length(values[0], axis)
+    return _fixed(node, node.op.i) or length(values[0], node.op.i)
 
 
 @rule(ptb.MakeVector, tolerant=True)
@@ -339,6 +339,19 @@ def join(node: Apply, values: list[Value]) -> Value:
     if rows and len(rows) < len(parts):
         raise Refused("joins rows with something of fixed length")
     return selected(parts)
+
+
+@rule(ptb.ExtractDiag)
+def diagonal(node: Apply, values: list[Value]) -> Value:
+    """Some elements of each row, or of what is combined over the rows."""
+    value = unlisted(values[0])
+    axes = node.op.axis1, node.op.axis2
+    if isinstance(value, (Sharded, Position)):
+        if value.axis in axes:
+            raise Refused("takes a diagonal, along the rows")
+        before = sum(axis < value.axis for axis in axes)
+        return replace(value, axis=value.axis - before)
+    return value
 
 
 @rule(ptb.Split)
