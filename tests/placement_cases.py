@@ -12,6 +12,8 @@ INPUTS = [X, Y, LABELS]
 
 W = pytensor.shared(np.array([0.5, -0.3, 0.2]), "w")
 SCALE = pytensor.shared(1.5, "scale")
+BEFORE = pytensor.shared(np.eye(3) * 0.3 + 0.1, "before")
+OF = pytensor.shared(np.eye(3) * 0.5, "of")
 CENTRES = pytensor.shared(np.array([[1.0, 0, 0], [0, 1, 0], [-1, 0, 1]]), "centres")
 
 N = X.shape[0]
@@ -46,7 +48,7 @@ def batch_normalised():
 
 
 def statistics():
-    """Yield what scikit-learn's estimators compute of rows, and other statistics."""
+    """Yield statistics of rows, and losses."""
     yield "sum and prior", posterior()
     yield "masked mean", (Y * MASK).sum() / MASK.sum()
     yield "weighted mean", (Y * pt.exp(Y)).sum() / pt.exp(Y).sum()
@@ -65,16 +67,11 @@ def statistics():
     yield "log-softmax along the rows", pt.special.log_softmax(X, axis=0)
     yield "centred", CENTRED
     yield "scaled to 0 and 1", (X - X.min(axis=0)) / (X.max(axis=0) - X.min(axis=0))
-    yield "standard scaler", CENTRED / X.std(axis=0)
     yield "batch normalised", batch_normalised()
     yield "third moment", ((Y - Y.mean()) ** 3).mean() / Y.std() ** 3
     yield "normal equations", pt.linalg.solve(X.T @ X, X.T @ Y)
     yield "ridge", pt.linalg.solve(X.T @ X + 0.1 * pt.eye(3), X.T @ Y)
-    yield "reweighted least squares", _reweighted()
-    yield "principal variance", pt.linalg.eigh(CENTRED.T @ CENTRED / (N - 1))[0]
     yield "log-determinant", pt.linalg.slogdet(CENTRED.T @ CENTRED)[1]
-    yield "k-means", _k_means()
-    yield "mixture of normals", _expectation_maximisation()
     yield "class counts", pt.eq(LABELS[:, None], pt.arange(3)[None]).sum(axis=0)
     yield "means of classes", _means_of_classes()
     yield "balanced loss", _balanced()
@@ -139,50 +136,15 @@ def gradients():
         yield f"gradient of {name}", pytensor.grad(cost, W)
     yield "gradient by a scale", pytensor.grad(posterior(), SCALE)
     yield "Hessian", pytensor.gradient.hessian(posterior(), W)
+    for name, param in {"before": BEFORE, "of": OF}.items():
+        graph = pytensor.grad(_masked_recurrence(), param)
+        yield f"gradient of a weight {name} a masked recurrence", graph
     yield "clipped gradient", _clipped(pytensor.grad(of_mean, W))
-
-
-def all_cases():
-    """Yield all of these."""
-    yield from statistics()
-    yield from gathered()
-    yield from gradients()
 
 
 def _correlation(a, b):
     a, b = a - a.mean(), b - b.mean()
     return (a * b).mean() / pt.sqrt((a**2).mean() * (b**2).mean())
-
-
-def _reweighted():
-    beta = W
-    for _ in range(2):
-        p = pt.sigmoid(X @ beta)
-        weight = p * (1 - p) + 1e-3
-        target = X @ beta + (pt.cast(MASK, "float64") - p) / weight
-        beta = pt.linalg.solve(X.T @ (weight[:, None] * X), X.T @ (weight * target))
-    return beta
-
-
-def _k_means():
-    centres = CENTRES
-    for _ in range(2):
-        distances = ((X[:, None, :] - centres[None]) ** 2).sum(axis=2)
-        nearest = pt.eq(distances.argmin(axis=1)[:, None], pt.arange(3)[None])
-        counts = pt.maximum(nearest.sum(axis=0), 1)
-        centres = (nearest.T @ X) / counts[:, None]
-    return centres
-
-
-def _expectation_maximisation():
-    means = pt.as_tensor([-1.0, 0.0, 1.0])
-    weights = pt.ones(3) / 3
-    for _ in range(2):
-        scores = -0.5 * (Y[:, None] - means[None]) ** 2 + pt.log(weights)[None]
-        shares = pt.special.softmax(scores, axis=1)
-        totals = shares.sum(axis=0)
-        means, weights = (shares * Y[:, None]).sum(axis=0) / totals, totals / N
-    return pt.stack([means, weights])
 
 
 def _one_hot():
@@ -224,6 +186,19 @@ def _running_mean():
         return_updates=False,
     )
     return states
+
+
+def _masked_recurrence():
+    """The mean over the steps that a mask has, of rows that are series of three."""
+    steps = pt.tanh(X[None] * pt.arange(1, 4)[:, None, None] @ BEFORE)
+    mask = pt.gt(steps[:, :, 0].T, 0.1)
+    states = pytensor.scan(
+        lambda now, state: pt.tanh(now + state @ OF),
+        sequences=[steps],
+        outputs_info=[pt.zeros((N, 3))],
+        return_updates=False,
+    )
+    return (((states - 1) ** 2).sum(axis=2).T * mask).sum() / mask.sum()
 
 
 def _clipped(gradient):

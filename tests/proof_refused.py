@@ -163,7 +163,7 @@ def refused():
     yield "an Op of which nothing is known", _Shift()(Y), "_Shift"
     yield (
         "gradient through statistics",
-        pytensor.grad((batch_norm() @ V).mean(), V),
+        pytensor.grad((batch_norm() @ V * Y).mean(), V),  # without Y it is 0
         "Sub",
     )
     yield "loss of a standard deviation", (X @ V).std(), "Sub"

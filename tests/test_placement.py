@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import warnings
 
 import numpy as np
 import placement_cases as cases
+import placement_densities as densities
+import placement_models as models
 import pytensor
 import pytensor.tensor as pt
 import pytest
@@ -35,22 +39,56 @@ def in_python():
 
 def serial(inputs, outputs, values, mode=PY):
     """Return what plain PyTensor makes of graphs."""
-    plain = pytensor.function(inputs, outputs, mode=mode, on_unused_input="ignore")
-    return plain(*values)
+    outputs = tuple(outputs) if isinstance(outputs, list) else outputs
+    return plain(tuple(inputs), outputs, mode)(*values)
+
+
+@functools.cache
+def plain(inputs, outputs, mode):
+    """Compile graphs by plain PyTensor, once for all numbers of ranks."""
+    outputs = list(outputs) if isinstance(outputs, tuple) else outputs
+    options = {"mode": mode, "on_unused_input": "ignore"}
+    return pytensor.function(list(inputs), outputs, **options)
 
 
 def assert_equal(name, got, right):
-    """Compare values, and their shapes."""
+    """Compare values, to rounding of the largest, and their shapes."""
     assert np.shape(got) == np.shape(right), name
-    np.testing.assert_allclose(got, right, 1e-9, 1e-10, err_msg=name)
+    size = np.max(np.abs(right), initial=0, where=np.isfinite(right))
+    np.testing.assert_allclose(got, right, 1e-10, 1e-10 * size, err_msg=name)
 
 
-def compare(named, inputs, rows_of, all_rows, repeats=False, mode=PY):
+def compare(named, inputs, rows_of, all_rows, ranks, repeats=False, mode=PY):
     """Compare graphs with the serial run: as outputs, and as updates on every rank.
 
     Unless some are computed from all rows by every rank, nothing may be warned of.
     """
-    names, graphs = zip(*named, strict=True)
+    f, kept = made(named, inputs, repeats, mode)
+    expected = [
+        serial(inputs, [graph for _, graph in named], rows_of(rows))
+        for rows in all_rows
+    ]
+    for n in ranks:
+        with synk.session(n):
+            for rows, right in zip(all_rows, expected, strict=True):
+                for many in (1, 3):
+                    results = f(*rows_of(rows), num_slices=many)
+                    what = f"of {n} ranks, in {many} slices"
+                    check(named, what, results, right)
+                    for rank in range(n):
+                        new = synk.get_value(rank, kept)
+                        check(named, f"{what}, on rank {rank}", new, right)
+
+
+def check(named, what, results, expected):
+    """Compare values of graphs."""
+    for (name, _), got, right in zip(named, results, expected, strict=True):
+        assert_equal(f"{name}, {what}", got, right)
+
+
+def made(named, inputs, repeats, mode):
+    """Return a function of graphs, and the shared variables that it sets to them."""
+    graphs = [graph for _, graph in named]
     kept = [
         pytensor.shared(np.zeros([n or 0 for n in graph.type.shape], graph.dtype))
         for graph in graphs
@@ -59,59 +97,80 @@ def compare(named, inputs, rows_of, all_rows, repeats=False, mode=PY):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore" if repeats else "error", synk.SplitWarning)
         options = {"mode": mode, "on_unused_input": "ignore"}
-        f = synk.function(inputs, list(graphs), updates=updates, **options)
+        f = synk.function(inputs, graphs, updates=updates, **options)
     assert f._spec.refused is None
-    for rows in all_rows:
-        values = rows_of(rows)
-        expected = serial(inputs, list(graphs), values)
-        for many in (1, 3):
-            results = f(*values, num_slices=many)
-            for name, got, right in zip(names, results, expected, strict=True):
-                assert_equal(name, got, right)
-            for rank in range(synk.size()):
-                new = synk.get_value(rank, kept)
-                for name, got, right in zip(names, new, expected, strict=True):
-                    assert_equal(f"{name}, on rank {rank}", got, right)
+    return f, kept
 
 
-KINDS = [cases.statistics, cases.gathered, cases.gradients]
+def gathered():
+    """Yield what some of is computed from all rows, by every rank."""
+    yield from cases.gathered()
+    yield from densities.of_rows_by_rows()
+
+
+def trained():
+    """Yield what is fitted to rows."""
+    yield from models.networks()
+    yield from models.estimators()
+
+
+KINDS = [cases.statistics, cases.gradients, densities.densities, trained, gathered]
+
+
+@functools.cache
+def named(kind):
+    """Return names and graphs, the same ones each time."""
+    return list(kind())
+
+
+def test_these_are_more_than_eighty_graphs():
+    names = [name for kind in KINDS for name, _ in named(kind)]
+    assert len(set(names)) == len(names) >= 80
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("named", KINDS, ids=lambda kind: kind.__name__)
-@pytest.mark.parametrize("n", [1, 2, 3, 5])
-def test_plain_graphs_give_the_serial_numbers(n, named):
-    with synk.session(n):
-        repeats = named is not cases.statistics
-        compare(list(named()), INPUTS, cases.values, [7, 4], repeats)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_plain_graphs_give_the_serial_numbers(kind):
+    repeats = kind in (gathered, cases.gradients)
+    compare(named(kind), INPUTS, cases.values, [7, 4], [1, 2, 3, 5], repeats)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 @in_a_child
 def test_plain_graphs_give_the_serial_numbers_in_jax_mode(kind):
-    named = [
+    graphs = [
         (name, graph)
-        for name, graph in kind()
+        for name, graph in named(kind)
         if "selected" not in name and "found" not in name  # as many as values tell
     ]
-    with synk.session(2):
-        compare(named, INPUTS, cases.values, [8], repeats=True, mode="JAX")
+    compare(graphs, INPUTS, cases.values, [5], [2], repeats=True, mode="JAX")
 
 
-@pytest.mark.parametrize("n", [2, 5])
-def test_what_the_proof_refuses_is_placed(n):
-    named = []
+def test_fitted_to_rows_of_two_ranks_they_are_those_of_scikit_learn(two_ranks):
+    names, graphs = zip(*models.estimators(), strict=True)
+    f = synk.function([X, Y], list(graphs), mode=PY)
+    x, y, _ = cases.values(40)
+    expected = models.of_scikit_learn(x, y)
+    assert expected.keys() == set(names)
+    for name, got in zip(names, f(x, y), strict=True):
+        np.testing.assert_allclose(got, expected[name], 1e-6, 1e-8, err_msg=name)
+
+
+def refused_by_the_proof():
+    """Return names and graphs, without what the serial run cannot compute either."""
+    found = []
     for name, graph, _ in refused():
-        try:
+        with contextlib.suppress(ValueError, IndexError, OverflowError):
             serial(CORPUS_INPUTS, graph, values_of(7))
-        except (ValueError, IndexError, OverflowError):
-            continue  # nor can the serial run compute it
-        if name != "noise alike for all":
-            named.append((name, graph))
-    assert len(named) > 110
-    with synk.session(n):
-        compare(named, CORPUS_INPUTS, values_of, [7], repeats=True)
+            found.append((name, graph))
+    return [(name, graph) for name, graph in found if name != "noise alike for all"]
+
+
+def test_what_the_proof_refuses_is_placed():
+    graphs = refused_by_the_proof()
+    assert len(graphs) > 110
+    compare(graphs, CORPUS_INPUTS, values_of, [7], [2, 5], repeats=True)
 
 
 def test_random_graphs_are_placed_and_give_the_serial_numbers():
@@ -149,8 +208,8 @@ def test_a_wrong_reduction_would_be_noticed(monkeypatch, wrong):
         return inserted(self, var, wrong if op == "avg" else op, by)
 
     monkeypatch.setattr(Whole, "_inserted", broken)
-    with synk.session(2), pytest.raises(AssertionError):
-        compare([("std", Y.std())], INPUTS, cases.values, [7])
+    with pytest.raises(AssertionError):
+        compare([("std", Y.std())], INPUTS, cases.values, [7], [2])
 
 
 @pytest.mark.parametrize("graph", [pt.sort(Y), Y[1:], pt.cumsum(Y)])
