@@ -416,6 +416,13 @@ def _value_of_first(node: Apply, var: Variable, which: str) -> Length:
     return value_of(node.inputs[0])
 
 
+def _value_of_dimshuffle(node: Apply, var: Variable, which: str) -> Length | None:
+    """The one entry of a shape, as PyTensor rewrites ``x.shape[0]`` of a vector."""
+    (given,) = node.inputs
+    entries = _entries(given) if given.type.ndim else [value_of(given)]
+    return None if entries is None else entries[0]
+
+
 def _value_of_length(node: Apply, var: Variable, which: str) -> Length:
     return size(node.inputs[0], node.op.i)
 
@@ -435,6 +442,7 @@ _value_rules: dict[type, Callable[[Apply, Variable, str], Length | None]] = {
     ptb.ScalarFromTensor: _value_of_first,
     ptb.TensorFromScalar: _value_of_first,
     Shape_i: _value_of_length,
+    DimShuffle: _value_of_dimshuffle,
     CAReduce: _value_of_product,
 }
 

@@ -206,6 +206,8 @@ def dimshuffle(node: Apply, values: list[Value]) -> Value:
         if value.axis not in order:
             raise Refused("drops the rows' axis")
         return replace(value, axis=order.index(value.axis))
+    if isinstance(value, Listed) and not order:
+        (value,) = value.entries  # x.shape[0] of a vector, as PyTensor rewrites it
     return unlisted(value)
 
 
