@@ -113,9 +113,10 @@ class Sharded:
     ----------
     axis : int
     power : int or None
-    length : {"n", "kn", "?"}
-        The length of the axis: n, a multiple of n that is the same on every rank, or
-        the number of other rows than those that ranks are weighed by.
+    length : {"n", "kn", "some", "?"}
+        The length of the axis: n, a multiple of n that is the same on every rank, the
+        number of those rows that a mask selects, or that of other rows than those that
+        ranks are weighed by.
     layout : Layout or None
         None if nothing differs along the axis, so that any layout is right.
     """
@@ -124,6 +125,11 @@ class Sharded:
     power: Power = 0
     length: str = "n"
     layout: Layout | None = IN_ORDER
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the length follows from that of the rows."""
+        return self.length in ("n", "kn")
 
     @property
     def in_order(self) -> bool:
@@ -317,7 +323,7 @@ def align(values: Sequence[Value]) -> Sharded | None:
         raise Refused("pairs every row with every other row")
     # Lengths along the axis are equal, or else some rank raises: the most that is known
     # of one is true of all.
-    length = min((value.length for value in rows), key=["n", "kn", "?"].index)
+    length = min((value.length for value in rows), key=["n", "kn", "some", "?"].index)
     layouts = [value.layout for value in rows if value.layout is not None]
     if not all(layouts[0].agrees(layout) for layout in layouts):
         raise Refused("pairs rows in one order with rows in another")

@@ -167,6 +167,11 @@ def length_rule(*ops: type) -> Callable[[SizeRule], SizeRule]:
     return register
 
 
+def selected_by(mask: Variable) -> Length:
+    """Return how many elements a vector of bools selects."""
+    return _symbol((mask, "true"))
+
+
 def _symbol(symbol: Symbol) -> Length:
     return Length(1, frozenset([(symbol, 1)]))
 
@@ -315,7 +320,9 @@ def _of_advanced_subtensor(node: Apply, var: Variable, axis: int) -> Length | No
         return None
     (index,) = given
     if getattr(index.type, "dtype", "bool") == "bool":
-        return None
+        if getattr(index.type, "ndim", 0) != 1:
+            return None
+        return size(source, axis) if axis else selected_by(index)
     if axis < index.type.ndim:
         return size(index, axis)
     return size(source, axis - index.type.ndim + 1)
@@ -417,7 +424,7 @@ def _value_of_first(node: Apply, var: Variable, which: str) -> Length:
 
 
 def _value_of_dimshuffle(node: Apply, var: Variable, which: str) -> Length | None:
-    """The one entry of a shape, as PyTensor rewrites ``x.shape[0]`` of a vector."""
+    """Return the entry of a shape, as PyTensor rewrites a vector's ``x.shape[0]``."""
     (given,) = node.inputs
     entries = _entries(given) if given.type.ndim else [value_of(given)]
     return None if entries is None else entries[0]

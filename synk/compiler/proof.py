@@ -125,7 +125,7 @@ def ops_of(value: Value) -> Sequence[OutputOp]:
         and not value.axis
         and value.in_order
     ):
-        return ["gather"] if value.length != "?" else []
+        return ["gather"] if value.is_counted else []
     if isinstance(value, Partial):
         if value.op != "sum":
             return [value.op]

@@ -15,6 +15,7 @@ from ..user_frames import made_in
 from .domain import Partial, Refused, Replicated, Sharded, Unknown, Value, describe
 from .lengths import remembered
 from .rules.base import is_short, is_tolerant, literal, name, op_name, rule_for
+from .rules.some_rows import check_some_rows
 
 
 def infer(
@@ -76,6 +77,7 @@ def _apply(node: Apply, values: list[Value]) -> Sequence[Value]:
             if isinstance(value, Unknown):
                 return [value] * len(node.outputs)
     try:
+        check_some_rows(node, values, function)
         found = function(node, values)
     except Refused as refused:
         if _is_of_replicated(node, values):

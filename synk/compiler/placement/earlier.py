@@ -85,7 +85,7 @@ def spread(rows: Any, node: Apply) -> tuple[Any, Any, Any]:
     axes = _axes(node)
     count = math.prod([rows.shape[axis] for axis in axes], start=pt.constant(1))
     count = count.astype(rows.type.dtype)
-    mean = rows.sum(axis=axes) / count
+    mean = rows.sum(axis=axes) / pt.maximum(count, 1)  # a mask may select none
     order = iter(range(mean.type.ndim))
     back = ["x" if axis in axes else next(order) for axis in range(rows.type.ndim)]
     return count, mean, pt.sqr(rows - mean.dimshuffle(back)).sum(axis=axes)

@@ -56,7 +56,7 @@ class Gathered(Whole):
         return found
 
     def _gathered(self, var: Any, value: Sharded) -> Variable:
-        if value.length == "?" or not (value.in_order or _is_reversed(value)):
+        if not value.is_counted or not (value.in_order or _is_reversed(value)):
             raise Refused("has rows that are not one after the other")
         var = self.scaled(var, -(value.power or 0))
         others = [i for i in range(var.type.ndim) if i != value.axis]

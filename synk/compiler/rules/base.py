@@ -28,19 +28,25 @@ Rule = Callable[[Apply, list[Value]], Any]
 
 _rules: dict[type[Op], Rule] = {}
 _tolerant: set[Rule] = set()
+_of_some_rows: set[Rule] = set()
 
 
-def rule(*ops: Any, tolerant: bool = False) -> Callable[[Rule], Rule]:
+def rule(
+    *ops: Any, tolerant: bool = False, some_rows: bool = False
+) -> Callable[[Rule], Rule]:
     """Make a function the rule for some classes of Ops, and those derived from them.
 
     A tolerant rule takes `Unknown` inputs. The others need not think of them: what they
-    would make of these is unknown.
+    would make of these is unknown. Nor need they think of rows that a mask selects, but
+    for those that say so.
     """
 
     def register(function: Rule) -> Rule:
         _rules.update(dict.fromkeys(ops, function))
         if tolerant:
             _tolerant.add(function)
+        if some_rows:
+            _of_some_rows.add(function)
         return function
 
     return register
@@ -49,6 +55,11 @@ def rule(*ops: Any, tolerant: bool = False) -> Callable[[Rule], Rule]:
 def rule_for(op: Op) -> Rule:
     """Return the rule for an Op."""
     return entry_for(op, _rules) or any_function
+
+
+def takes_some_rows(function: Rule) -> bool:
+    """Tell whether a rule takes rows that a mask selects."""
+    return function in _of_some_rows
 
 
 def is_tolerant(function: Rule) -> bool:

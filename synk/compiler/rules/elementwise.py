@@ -40,7 +40,7 @@ from .base import any_function, check_spread, is_short, rule
 ScalarRule = Callable[[Apply, list[Value]], Value]
 
 
-@rule(Elemwise, tolerant=True)
+@rule(Elemwise, tolerant=True, some_rows=True)
 def elemwise(node: Apply, values: list[Value]) -> Value:
     """Apply the scalar function's rule; what is broadcast must not touch the rows."""
     if all(value == REPLICATED for value in values):

@@ -38,6 +38,7 @@ from ..domain import (
 from ..lengths import Length, size
 from . import trails
 from .base import check_spread, rule
+from .some_rows import is_selected_by, selecting_mask
 
 Known = dict[Variable, Value]
 
@@ -292,6 +293,9 @@ def search_sorted(node: Apply, values: list[Value]) -> Value:
 @rule(AdvancedSubtensor, *before_3_1("AdvancedSubtensor1"))
 def advanced_subtensor(node: Apply, values: list[Value]) -> Value:
     """Elements of each row, or for each row elements of what is the same for all."""
+    if selecting_mask(node, 1, values) is not None:
+        assert isinstance(values[0], Sharded)
+        return replace(values[0], length="some")
     index = Index(node, 1, values)
     value = unlisted(values[0])
     if isinstance(value, Position):
@@ -314,9 +318,18 @@ def advanced_subtensor(node: Apply, values: list[Value]) -> Value:
     return replace(arrays.rows, axis=axis, power=value.power)
 
 
-@rule(AdvancedIncSubtensor, *before_3_1("AdvancedIncSubtensor1"))
+@rule(AdvancedIncSubtensor, *before_3_1("AdvancedIncSubtensor1"), some_rows=True)
 def advanced_inc_subtensor(node: Apply, values: list[Value]) -> Value:
     """As for reading; where every row adds to places of its own choice, a sum."""
+    mask = selecting_mask(node, 2, values)
+    if mask is not None:
+        given = values[1]
+        if is_selected_by(mask, node.inputs[1], given):
+            assert isinstance(given, Sharded)
+            return _put(node, values[0], replace(given, length="n"))
+        if not isinstance(given, Replicated) or node.inputs[1].type.ndim:
+            raise Refused("puts something else to rows that a mask selects")
+        return _put(node, values[0], given)
     index = Index(node, 2, values)
     value, other = map(unlisted, values[:2])
     if isinstance(value, Position):

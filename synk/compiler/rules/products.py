@@ -68,7 +68,7 @@ def contract(
     return fold("sum", rows)
 
 
-@rule(Dot)
+@rule(Dot, some_rows=True)
 def dot(node: Apply, values: list[Value]) -> Value:
     """A product of vectors and matrices."""
     return contract(node.inputs, values, *dot_labels(node))
@@ -82,13 +82,13 @@ def dot_labels(node: Apply) -> tuple[list[Labels], Labels]:
     return [first, second], [*first[:-1], *second[1:]]
 
 
-@rule(BatchedDot)
+@rule(BatchedDot, some_rows=True)
 def batched_dot(node: Apply, values: list[Value]) -> Value:
     """A product of stacks of matrices."""
     return contract(node.inputs, values, ["bij", "bjk"], "bik")
 
 
-@rule(Blockwise)
+@rule(Blockwise, some_rows=True)
 def blockwise(node: Apply, values: list[Value]) -> list[Value]:
     """An Op of the last axes, repeated along the others; rows may be among those."""
     op = node.op

@@ -53,6 +53,8 @@ def fold(op: ReduceOp, rows: Sharded) -> Partial:
             "is over the rows of a sliceable shared variable, which are not the rows"
             " that the ranks are weighed by"
         )
+    if rows.length == "some" and op not in ("sum", "prod"):
+        raise Refused("is over rows of which a rank may have none")
     if op != "sum" and rows.power:
         raise Refused(f"is over values that are {describe(rows)}")
     return Partial(op, rows.power if op == "sum" else 0)
@@ -64,7 +66,7 @@ def shifted(rows: Value, axes: Iterable[int]) -> Value:
     return replace(rows, axis=rows.axis - sum(axis < rows.axis for axis in axes))
 
 
-@rule(CAReduce)
+@rule(CAReduce, some_rows=True)
 def reduction(node: Apply, values: list[Value]) -> Value:
     """A reduction over the rows is a fold; beside them, it is done for each row."""
     op = _fold_op(node)
@@ -118,7 +120,7 @@ def argmax(node: Apply, values: list[Value]) -> Value:
     return _unless_rows(value)
 
 
-@rule(special.Softmax, special.LogSoftmax)
+@rule(special.Softmax, special.LogSoftmax, some_rows=True)
 def softmax(node: Apply, values: list[Value]) -> Value:
     """Along other axes than the rows', a function of each row."""
     return _along(axes_of(node), values[0])

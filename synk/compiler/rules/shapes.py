@@ -57,7 +57,7 @@ def identity(node: Apply, values: list[Value]) -> Value:
     return values[0]
 
 
-@rule(CheckAndRaise, tolerant=True)
+@rule(CheckAndRaise, tolerant=True, some_rows=True)
 def checked(node: Apply, values: list[Value]) -> Value:
     """The first input, or an error, whatever is checked."""
     return values[0]
@@ -78,6 +78,8 @@ def length(value: Value, axis: int) -> Value:
                 "counts the rows of a sliceable shared variable, which are not the"
                 " rows that the ranks are weighed by",
             )
+        if value.length == "some":
+            return Partial("sum")
         return Replicated(1, exact=value.length == "n")
     if isinstance(value, Trail) and axis == 0:
         return Count(value.offset) if value.offset else Replicated(1, exact=True)
@@ -91,14 +93,14 @@ def _fixed(node: Apply, axis: int) -> Value | None:
     return Replicated(0 if found.number else None, number=float(found.number))
 
 
-@rule(Shape, tolerant=True)
+@rule(Shape, tolerant=True, some_rows=True)
 def shape(node: Apply, values: list[Value]) -> Value:
     """The lengths of all axes."""
     axes = range(node.inputs[0].type.ndim)
     return Listed(tuple(_fixed(node, i) or length(values[0], i) for i in axes))
 
 
-@rule(Shape_i, tolerant=True)
+@rule(Shape_i, tolerant=True, some_rows=True)
 def shape_i(node: Apply, values: list[Value]) -> Value:
     """The length of one axis."""
     return _fixed(node, node.op.i) or length(values[0], node.op.i)
@@ -197,7 +199,7 @@ def alloc(node: Apply, values: list[Value]) -> Value:
     return Sharded(axis, value.power, row_length(lengths[axis]), None)
 
 
-@rule(DimShuffle)
+@rule(DimShuffle, some_rows=True)
 def dimshuffle(node: Apply, values: list[Value]) -> Value:
     """Axes in another order, added or dropped; none is as long as there are rows."""
     (value,) = values
