@@ -389,24 +389,25 @@ def test_gradients_through_a_users_all_reduce_are_right(ranks, op):
     assert_equal("gradient", f(*values), serial([X, Y], plain, values))
 
 
-@pytest.mark.filterwarnings("ignore:RandomStream is deprecated")
-def test_draws_that_are_of_no_row_are_refused_on_several_ranks():
-    noise = pt.random.RandomStream(3).normal(size=(3,))
-    f = synk.function([X], (X + noise).mean(axis=0), mode=PY)
+def test_what_cannot_be_had_is_refused_on_several_ranks():
+    """As rows of a sliceable variable, of which no rank knows where they stand."""
+    rows = pytensor.shared(np.array([3.0, 1, 2]), "rows")
+    outputs, options = [pt.sort(rows), X.sum()], {"sliceable_shareds": [rows]}
+    f = synk.function([X], outputs, mode=PY, **options)
     values = cases.values(7)[:1]
     for n in (2, 1):
         with synk.session(n):
             if n > 1:
                 with pytest.raises(
-                    synk.SplitError, match=r"output 0.*each rank from its own"
+                    synk.SplitError, match=r"output 0.*goes along the rows"
                 ):
                     f(*values)
-                with pytest.raises(synk.SplitError, match="from its own stream"):
+                with pytest.raises(synk.SplitError, match="goes along the rows"):
                     f.run([3, 4], *values)
             else:
-                assert np.isfinite(f(*values)).all()
+                np.testing.assert_array_equal(f(*values)[0], [1, 2, 3])
     with pytest.raises(synk.SplitError):
-        synk.function([X], (X + noise).mean(axis=0), mode=PY, strict=True)
+        synk.function([X], outputs, mode=PY, strict=True, **options)
 
 
 def test_a_named_op_is_believed_and_its_graph_is_left(two_ranks):

@@ -149,6 +149,28 @@ def test_slices_draw_on_from_where_the_last_ended():
             assert_same(sliced(value, num_slices=slices), whole(value), 0)
 
 
+def test_slices_draw_anew_where_a_stream_leads_through_a_reduction(ranks):
+    rng, x = stream(), pt.vector("x")
+    after, first = pt.random.normal(size=x.shape, rng=rng).owner.outputs
+    far = 10 * first.max() + 100
+    after, second = pt.random.normal(far, size=x.shape, rng=after).owner.outputs
+    f = synk.function([x], [first, second - far], updates={rng: after}, mode=PY)
+    value = np.zeros(4 * ranks)
+    drawn = [f(value, num_slices=slices) for slices in (2, 1, 3)]
+    drawn = np.concatenate(drawn, axis=None).round(9)
+    assert len(set(drawn)) == drawn.size == 24 * ranks
+
+
+def test_slices_differ_without_an_update_and_calls_do_not(ranks):
+    rng, x = stream(), pt.vector("x")
+    draw = pt.random.normal(size=x.shape, rng=rng)
+    f = synk.function([x], draw, mode=PY)
+    value = np.zeros(2 * ranks + 1)
+    first = f(value, num_slices=2)
+    assert len(set(first)) == len(first)
+    assert_same(f(value, num_slices=2), first, 0)
+
+
 def test_dropout_masks_are_distinct_and_keep_the_rate(ranks):
     rng = stream(11)
     x = pt.matrix("x", dtype="float32")

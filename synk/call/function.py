@@ -29,6 +29,7 @@ from ..errors import SplitError, StateError
 from ..programs.programs import kind_of_call
 from ..ranks.replication import Replicas
 from ..ranks.session import SESSION
+from ..ranks.streams import master_states
 from ..reduce_ops import OutputOp
 from ..report.explain import explain
 from ..report.explanation import Explanation
@@ -193,12 +194,12 @@ class Function:
     @property
     def update_modes(self) -> list[OutputOp]:
         """How each update is combined over slices, in the order of the updates."""
-        return list(self._spec.update_ops)
+        return list(self._spec.update_ops[: len(self._spec.plain_updates)])
 
     @property
     def updated(self) -> list[SharedVariable]:
         """The shared variables that a call updates, in the order of the updates."""
-        return [var for var, _ in self._spec.updates]
+        return [var for var, _ in self._spec.plain_updates]
 
     def __repr__(self) -> str:
         inputs = ", ".join(map(str, self._inputs))
@@ -279,17 +280,16 @@ class Function:
             expected = self._serial.expect(check, values, batch, subset)
             start = perf_counter()  # that was no part of the call
         with self._replicas.notice:
-            programs = self._replicas.prepare(
-                kind_of_call(num_slices, SESSION.size), subset
-            )
+            kind = kind_of_call(num_slices, SESSION.size)
+            programs = self._replicas.prepare(kind, subset)
             if 0 < rows.total < SESSION.size:
                 self._replicas.prepare("idle", subset)
-            mine = self._number, subset, tuple(rows), constants, batch_s, num_slices
-            call: tuple = mine
-            if SESSION.size > 1:
-                described = stage(rows, values, constants, SESSION.stage)
-                call = self._number, subset, *described, batch_s, num_slices
-            replies = SESSION.run(worker_call, *call, mine=mine)
+            with master_states(programs.streams(kind)) as states:
+                how = batch_s, num_slices, states
+                mine = self._number, subset, tuple(rows), constants, *how
+                staged = stage(rows, values, constants, SESSION.stage)
+                theirs = self._number, subset, *staged, *how
+                replies = SESSION.run(worker_call, *theirs, mine=mine)
         joined = perf_counter()
         results = combine_outputs(spec, subset, replies, SESSION.context, self)
         returned = wanted.arrange(results)
@@ -374,7 +374,7 @@ class Function:
         num_slices = check_num_slices(num_slices, bool(spec.row_inputs))
         wanted = self._all.of(output_subset)
         subset = wanted.subset
-        kind = kind_of_call(num_slices, SESSION.size)
+        what, kind = (self._number, subset), kind_of_call(num_slices, SESSION.size)
         plan = Plan(spec, values, constants, batch_s, SESSION.size, SESSION.stage)
         made: list[list] = [[] for _ in subset]
         with count_calls(progress, batches) as report, self._replicas.notice:
@@ -386,12 +386,11 @@ class Function:
                     self._replicas.prepare("idle", subset)
                 if isinstance(report, Bar) and not programs.times.is_fresh:
                     report.show()
-                what = self._number, subset
-                mine = *what, calls, plan.sources, constants, num_slices, report
-                theirs: tuple = mine
-                if SESSION.size > 1:
-                    theirs = *what, *plan.describe(calls), num_slices, None
-                replies = SESSION.run(worker_run, *theirs, mine=mine)
+                with master_states(programs.streams(kind)) as states:
+                    told = constants, num_slices, states
+                    mine = *what, calls, plan.sources, *told, report
+                    theirs = *what, *plan.describe(calls), num_slices, states, None
+                    replies = SESSION.run(worker_run, *theirs, mine=mine)
                 joined = perf_counter()
                 launch = combine_runs(spec, subset, replies, SESSION.context, self)
                 for of_output, more in zip(made, launch, strict=True):

@@ -156,7 +156,7 @@ def stage(
     are copied to the arena, selected already: rank 0 uses the user's own memory.
     """
     selection, bounds, sources = rows
-    if not values:
+    if not values or len(bounds) == 2:  # nothing to tell, or nobody
         return ((0, 0), bounds, ()), []
     copies = []  # what goes into the arena, in the order in which it is taken out below
     first, n = bounds[1], len(sources)

@@ -18,8 +18,9 @@ from ..compiler.spec import FunctionSpec
 from ..memory.partition import count, cuts, select
 from ..memory.prefetch import Ahead
 from ..memory.segment import Arena
-from ..programs.programs import Subset
+from ..programs.programs import Subset, kind_of_call
 from ..ranks.context import RankContext
+from ..ranks.streams import worker_states
 from ..state.data import Data
 from .inputs import check_shared_rows
 from .outputs import reduce_output
@@ -112,6 +113,8 @@ class Plan:
 
         `Data` is described where it lies; other arrays are copied to the stage.
         """
+        if self._size == 1:
+            return list(calls), self.sources, self.constants
         arrays = [array for array, *_ in self.sources] + self.constants
         copies = [
             array
@@ -154,6 +157,7 @@ def worker_run(
     sources: list,
     constants: list,
     num_slices: int,
+    states: list,
     progress: Callable[[], object] | None,
 ) -> RunReply:
     """Do one rank's share of every call.
@@ -162,6 +166,7 @@ def worker_run(
     """
     programs = context.registry.functions[number]
     context.activity = programs.label
+    worker_states(programs.streams(kind_of_call(num_slices, context.size)), states)
     if programs.engine.ON_DEVICE:
         programs.takers.use(context.to_device)
     constants = programs.takers.broadcast(list(map(context.array, constants)))

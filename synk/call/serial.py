@@ -18,12 +18,11 @@ import numpy as np
 from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
-from pytensor.graph.traversal import ancestors
-from pytensor.tensor.random.op import RandomVariable
-from pytensor.tensor.random.type import RandomType
+from pytensor.graph.traversal import io_toposort
 from pytensor.tensor.type import DenseTensorType
 
 from ..comm.flat import ONE_RANK
+from ..compiler.placement.streams import own_streams
 from ..compiler.rules.base import name
 from ..compiler.spec import FunctionSpec
 from ..engines import engine_for, host
@@ -227,14 +226,16 @@ class SerialRun:
             )
 
     def _draw(self) -> Variable | None:
-        """Return something random in the graph, if there is any."""
-        graph = [*self._spec.outputs, *(new for _, new in self._spec.updates)]
-        for var in ancestors(graph):
-            if var.owner is not None and isinstance(var.owner.op, RandomVariable):
-                return var
-            if var.owner is None and isinstance(var.type, RandomType):
-                return var
-        return None
+        """Return something that ranks draw each for itself, if there is any."""
+        spec = self._spec
+        graph = [*spec.outputs, *(new for _, new in spec.updates)]
+        own = own_streams(graph, spec.streams)
+        if not own:
+            return None
+        for node in io_toposort([], graph):
+            if not own.isdisjoint(node.inputs):
+                return node.outputs[-1]
+        return next(iter(own))
 
     def _own(self) -> set[Variable]:
         """Return what each rank computes from its own rows."""

@@ -16,8 +16,9 @@ from ..memory.partition import count, select
 from ..programs import running
 from ..programs.one_call import Reducer
 from ..programs.padding import UNPADDED
-from ..programs.programs import Programs, Subset
+from ..programs.programs import Programs, Subset, kind_of_call
 from ..ranks.context import RankContext
+from ..ranks.streams import split, worker_states
 from ..times.timing import COMMON, ROWS, WAIT
 from .rows import take_share
 
@@ -30,6 +31,7 @@ def worker_call(
     constants: list,
     batch_s: list | None,
     num_slices: int,
+    states: list,
 ) -> tuple[Any, int] | None:
     """Do one rank's share of a call.
 
@@ -43,6 +45,8 @@ def worker_call(
     """
     programs = context.registry.functions[number]
     context.activity = programs.label
+    kind = kind_of_call(num_slices, context.size)
+    worker_states(programs.streams(kind), states)
     share = Share(context, programs, rows, batch_s, num_slices)
     constants = programs.takers.broadcast(list(map(context.array, constants)))
     outputs = share.compute(subset, constants)
@@ -84,6 +88,7 @@ class Share:
         self.start = perf_counter()
         self._context, self._programs = context, programs
         self._num_slices = num_slices
+        self._streams = programs.streams(kind_of_call(num_slices, context.size))
         self._reducer: Reducer = context.flat_buffers
         if programs.engine.ON_DEVICE and context.device_buffers is not None:
             self._reducer = context.device_buffers
@@ -153,6 +158,7 @@ class Share:
             if programs.notice is not None and compiles_in_calls(programs.spec.mode):
                 programs.notice.begin()
         outputs = None
+        split(self._streams, context.rank)
         if not self.is_idle:
             try:
                 outputs = running.run(
@@ -174,7 +180,13 @@ class Share:
                 raise
         elif programs.takes_part(subset):
             running.idle(
-                programs, subset, constants, self._reducer, self.by_rank, times
+                programs,
+                subset,
+                self.sources,
+                constants,
+                self._reducer,
+                self.by_rank,
+                times,
             )
         else:
             times.end(COMMON)

@@ -15,6 +15,7 @@ by induction, for any number of ranks with any numbers of rows:
 ``Position(axis)``    0, 1, ... along the axis: numbers of rows, within each rank
 ``Count(offset)``     n + offset, a number that is not 0
 ``Trail(...)``        what a scan along the rows carries, an entry for each step
+``OwnStream()``       a random stream that each rank has for itself
 ``Unknown(...)``      nothing is known; says why
 ====================  ================================================================
 
@@ -199,6 +200,14 @@ class Trail:
 
 
 @dataclass(frozen=True)
+class OwnStream:
+    """The state of a random stream that is another one on each rank.
+
+    That of a stream which all ranks have alike is `Replicated`.
+    """
+
+
+@dataclass(frozen=True)
 class Unknown:
     """Not shown to be anything.
 
@@ -224,7 +233,17 @@ class Unknown:
         return f"{self.op}, in {self.variable}, {self.why}"
 
 
-Value = Replicated | Sharded | Partial | Listed | Position | Count | Trail | Unknown
+Value = (
+    Replicated
+    | Sharded
+    | Partial
+    | Listed
+    | Position
+    | Count
+    | Trail
+    | OwnStream
+    | Unknown
+)
 
 
 class Refused(Exception):
@@ -256,6 +275,8 @@ def describe(value: Value) -> str:
         return "the number of rows and a constant"
     if isinstance(value, Trail):
         return "the states of a scan along the rows"
+    if isinstance(value, OwnStream):
+        return "a random stream of each rank's own"
     return "unknown"
 
 
@@ -303,7 +324,7 @@ def is_replicated(value: Value) -> bool:
 
 def unlisted(value: Value) -> Value:
     """Return a listed vector as what all its entries are; raise for special values."""
-    if isinstance(value, (Count, Trail)):
+    if isinstance(value, (Count, Trail, OwnStream)):
         raise Refused(f"computes with {describe(value)}")
     if not isinstance(value, Listed):
         return value

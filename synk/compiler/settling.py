@@ -18,6 +18,7 @@ from .domain import Replicated, Value, is_replicated
 from .drift import complaint, drifting
 from .gathering import repeated, rows_exchanged
 from .placement.function import place
+from .placement.streams import CommonStream, own_streams
 from .proof import examine, prove, reductions, refusal, say, warn_or_raise
 from .rules.base import name
 from .spec import FunctionSpec
@@ -71,6 +72,10 @@ def _place(spec: FunctionSpec, strict: bool, own_statistics: bool) -> None:
         [spec.outputs[i] for i in outputs],
         [spec.updates[i] for i in updates],
         own_statistics,
+        [
+            *(var for i, var in enumerate(spec.outputs) if i not in outputs),
+            *(new for i, (_, new) in enumerate(spec.updates) if i not in updates),
+        ],
     )
     for i, var in zip(outputs, placed.outputs, strict=True):
         spec.outputs[i] = var
@@ -81,6 +86,7 @@ def _place(spec: FunctionSpec, strict: bool, own_statistics: bool) -> None:
         spec.updates[i] = shared, new
         if plain in of_rows and new not in of_rows:
             spec.made_whole.append(shared)
+    _take_streams(spec, placed.streams)
     spec.call, spec.call_variables = placed.call, placed.call_variables
     spec.asserted, spec.needs = placed.asserted, placed.needs
     spec.repeated, spec.own_statistics = placed.repeated, placed.own
@@ -88,6 +94,29 @@ def _place(spec: FunctionSpec, strict: bool, own_statistics: bool) -> None:
         say(repeated(spec), strict)
     if strict and (exchanged := rows_exchanged(spec)):
         say(exchanged, strict)
+
+
+def _take_streams(spec: FunctionSpec, streams: list[CommonStream]) -> None:
+    """Have the streams updated that all ranks have alike.
+
+    Each is in the place of the user's variable, or beside it if that is drawn from too.
+    """
+    places = {shared: i for i, (shared, _) in enumerate(spec.updates)}
+    for stream in streams:
+        if stream.new is None:
+            continue
+        i = places[stream.source]
+        pair = stream.common, stream.new
+        if spec.updates[i][1] is stream.source:
+            spec.updates[i] = pair
+        else:
+            spec.updates.append(pair)
+            spec.update_ops.append(None)
+    graph = [*spec.outputs, *(new for _, new in spec.updates)]
+    own = own_streams(graph, streams)
+    for stream in streams:
+        stream.is_split = stream.source in own
+    spec.streams = streams
 
 
 def _settle_ops(spec: FunctionSpec, strict: bool, local: bool) -> None:
@@ -124,7 +153,7 @@ def _settle_ops(spec: FunctionSpec, strict: bool, local: bool) -> None:
             say(spec.refused, strict)
     unnamed = zip(spec.outputs, spec.findings, strict=True)
     shown = [var for var, found in unnamed if found.agrees and not found.named]
-    for shared in drifting(shown, spec.updates, of_rows):
+    for shared in drifting(shown, spec.updates, of_rows, values):
         say(complaint(shared, dict(spec.updates)[shared]), strict)
     reduced = reductions(graph, values)
     weak = [

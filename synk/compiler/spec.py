@@ -15,6 +15,7 @@ from ..reduce_ops import OutputOp
 from .domain import Value
 from .placement.call_variables import CallVariables
 from .placement.needs import Need
+from .placement.streams import CommonStream
 from .proof import Finding
 
 
@@ -66,6 +67,8 @@ class FunctionSpec:
     """Why each collective was placed; those that the user has written are not here."""
     repeated: list[Apply] = field(default_factory=list)
     """What every rank computes from all rows."""
+    streams: list[CommonStream] = field(default_factory=list)
+    """The random streams that all ranks have alike."""
 
     @property
     def row_inputs(self) -> list[Variable]:
@@ -83,19 +86,20 @@ class FunctionSpec:
         ]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what only the master runs, alone: that would go to all ranks."""
+        """Leave out what only the master needs: that would go to all ranks."""
         left_out: dict[str, list] = {
             "plain_outputs": [],
             "plain_updates": [],
             "repeated": [],
         }
-        return self.__dict__ | left_out | {"needs": {}}
+        return self.__dict__ | left_out | {"needs": {}, "asserted": {}}
 
     def shared_variables(self) -> list[SharedVariable]:
         """Return every shared variable that the function reads or writes."""
         graph = [*self.outputs, *(new for _, new in self.updates)]
         found = dict.fromkeys(var for var, _ in self.updates)
         found.update(dict.fromkeys(self.sliceable))
+        found.update(dict.fromkeys(stream.source for stream in self.streams))
         for var in ancestors(graph):
             if isinstance(var, SharedVariable):
                 found[var] = None

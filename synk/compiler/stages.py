@@ -19,14 +19,15 @@ A step of gradient descent, ``w - rate * all_reduce(gradient)``, comes down to::
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from pytensor.compile import SharedVariable
-from pytensor.graph.basic import Variable
+from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import HasInnerGraph
 from pytensor.graph.traversal import io_toposort
+from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.type import DenseTensorType
 
@@ -143,8 +144,10 @@ class _Cutter:
         self.free: set[Variable] = set()
         self.reduced: list[Variable] = []
         self.forwarded: set[Variable] = set()
-        for node in io_toposort([], [*outputs, *self.news]):
+        nodes = io_toposort([], [*outputs, *self.news])
+        for node in nodes:
             self._classify(node)
+        self.drawn = _drawn_once(nodes, self.on_rows)
 
     def _classify(self, node) -> None:
         """Find the level of a node's outputs, and whether they are free."""
@@ -177,6 +180,9 @@ class _Cutter:
             want(new)
         stages: list[Stage] = []
         for level in reversed(range(depth + 1)):
+            for var in list(self._walk(rows_wants[level], level, set())):
+                if var in self.drawn and self.level[var] == level:
+                    want(var)
             common = self._part(common_wants[level], level, set(), want)
             computed = self._computed(common_wants[level], level, set())
             rows = self._part(rows_wants[level], level, computed, want)
@@ -236,11 +242,13 @@ class _Cutter:
             level, on_rows = self.level.get(new, 0), new in self.on_rows
             stage = stages[level]
             is_tensor = isinstance(shared.type, DenseTensorType)
+            # A rank's own stream goes on from slice to slice.
+            can_wait = is_tensor or not on_rows
             later = [part for s in stages[level + 1 :] for part in (s.common, s.rows)]
             if self.in_slices and not on_rows:
                 later.append(stage.rows)
             is_read = any(shared in part.reads for part in later)
-            if is_tensor and (is_read or (self.in_slices and on_rows)):
+            if can_wait and (is_read or (self.in_slices and on_rows)):
                 deferred.append(i)
                 continue
             owner = stage.rows if on_rows else stage.common
@@ -260,6 +268,25 @@ class _Cutter:
                 part.wants = [
                     var for var in part.wants if var in kept or var not in made
                 ]
+
+
+def _drawn_once(nodes: Sequence[Apply], on_rows: set[Variable]) -> set[Variable]:
+    """Return random draws that no row enters, and that none for rows follow.
+
+    Slices are to see one draw, and PyTensor removes a draw of which a part takes no
+    more than the stream's next state: so the common part makes it for the rows part.
+    """
+    drawn: set[Variable] = set()
+    followed: set[Variable] = set()  # streams that draws for rows go on from
+    for node in reversed(nodes):
+        streams = [var for var in node.inputs if isinstance(var.type, RandomType)]
+        if not on_rows.isdisjoint(node.outputs) or not followed.isdisjoint(
+            node.outputs
+        ):
+            followed.update(streams)
+        elif streams:
+            drawn.update(node.outputs)
+    return drawn
 
 
 def costs_nothing(node) -> bool:

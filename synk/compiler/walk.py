@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import io_toposort
 from pytensor.tensor.elemwise import CAReduce, DimShuffle
 from pytensor.tensor.random.op import RandomVariable
-from pytensor.tensor.random.type import RandomType
 
 from ..user_frames import made_in
 from .domain import Partial, Refused, Replicated, Sharded, Unknown, Value, describe
 from .lengths import remembered
 from .rules.base import is_short, is_tolerant, literal, name, op_name, rule_for
 from .rules.some_rows import check_some_rows
+from .rules.streams import by_streams, is_stream
 
 
 def infer(
@@ -48,7 +49,7 @@ def _infer(
     for node in io_toposort([var for var in known if var.owner], list(graph)):
         for var in node.inputs:
             if var not in values:
-                values[var] = literal(var)
+                values[var] = asserted.get(var) or literal(var)
         outputs = apply_rule(node, [values[var] for var in node.inputs])
         for var, value in zip(node.outputs, outputs, strict=True):
             if var not in known:
@@ -76,9 +77,13 @@ def _apply(node: Apply, values: list[Value]) -> Sequence[Value]:
         for value in values:
             if isinstance(value, Unknown):
                 return [value] * len(node.outputs)
+    found: Any
     try:
         check_some_rows(node, values, function)
-        found = function(node, values)
+        if any(map(is_stream, node.inputs)):
+            found = by_streams(function, node, values)
+        else:
+            found = function(node, values)
     except Refused as refused:
         if _is_of_replicated(node, values):
             return [Replicated()] * len(node.outputs)
@@ -94,7 +99,7 @@ def _apply(node: Apply, values: list[Value]) -> Sequence[Value]:
 
 def _is_of_replicated(node: Apply, values: list[Value]) -> bool:
     """Tell whether a node computes the same from the same, whatever its Op is."""
-    if any(isinstance(var.type, RandomType) for var in node.inputs):
+    if any(map(is_stream, node.inputs)):
         return False
     return all(
         isinstance(value, Replicated) and not value.power for value in values

@@ -152,14 +152,19 @@ class _Program:
         self._updated = [var.container.storage for var in updated]
         self._streams = streams
         self._drawn = drawn
+        # Of streams whose keys another stage has made.
+        self._led_on = [var for var in drawn if var not in streams]
         self.shapes: set[tuple] = set()
 
     def __call__(self, *args: Any) -> list[Any]:
-        self.shapes.add(tuple([arg.shape for arg in args]))
+        # The key of a stream, which another stage has drawn from, is a dict.
+        self.shapes.add(tuple([getattr(arg, "shape", None) for arg in args]))
         for storage in self._read:
             _taken_over(storage)
         keys = [_key(var, draw=var in self._drawn) for var in self._streams]
         results = self._function(*args, *keys)
+        for var in self._led_on:
+            _draw(host.get_value(var))
         wait([*results, *[storage[0] for storage in self._updated]])
         return results
 

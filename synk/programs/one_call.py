@@ -97,6 +97,8 @@ class Call:
             call.first: np.asarray(self.first_row),
             call.as_long: np.empty((total, 0), np.int8),
         }
+        for i, var in call.none_of.items():
+            told[var] = np.empty((0, *self.rows[i].shape[1:]), np.int8)
         return [told[var] for var in self.spec.call_variables]
 
     @property

@@ -23,6 +23,7 @@ from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
 
+from ..compiler.placement.streams import CommonStream
 from ..compiler.sizes import sizes_from_inputs
 from ..compiler.spec import FunctionSpec
 from ..compiler.stages import Cut, Part, Stage, cut, uncut
@@ -75,6 +76,10 @@ class Programs:
         self.shapes_met = ShapesMet()
         self.takers = Takers(len(spec.row_inputs), len(spec.bcast_inputs))
 
+    def streams(self, kind: CallKind) -> list[CommonStream]:
+        """Return the random streams that all ranks have alike in a kind of call."""
+        return [] if kind == "uncut" else self.spec.streams
+
     def takes_part(self, subset: Subset) -> bool:
         """Tell whether a rank without rows has anything to do."""
         stages = self.cut("idle", subset).stages
@@ -101,7 +106,8 @@ class Programs:
             if kind == "uncut":
                 # Where nothing is reduced this is a step, and compiled once for both.
                 made = self.cut("step", subset)
-                if any(stage.reduced for stage in made.stages):
+                reduces = any(stage.reduced for stage in made.stages)
+                if reduces or self.spec.streams:
                     made = uncut(self.spec, subset)
             else:
                 made = cut(self.spec, subset, in_slices=kind == "slice")

@@ -73,6 +73,7 @@ def run(
 def idle(
     programs: Programs,
     subset: Subset,
+    sources: Sequence[np.ndarray],
     constants: Sequence[np.ndarray],
     reducer: Reducer,
     weights: Sequence[int],
@@ -80,10 +81,10 @@ def idle(
 ) -> None:
     """Take part in a call without rows."""
     call = Call(programs, "idle", subset, constants, reducer, weights, times)
-    # No row enters the common parts: the arrays only have to be of the right type.
+    # No row enters the common parts.
     call.rows = [
-        np.empty((0,) * var.type.ndim, var.type.dtype)
-        for var in programs.spec.row_inputs
+        np.empty((0, *source.shape[1:]), var.type.dtype)
+        for source, var in zip(sources, programs.spec.row_inputs, strict=True)
     ]
     for level, stage in enumerate(call.cut.stages):
         call.run_part(stage.common)

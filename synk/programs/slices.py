@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
+from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Variable
+from pytensor.tensor.random.type import RandomType
 
 from ..compiler.stages import Stage
 from ..memory.partition import Selection, count, cuts, part
@@ -19,6 +21,7 @@ from ..reduce_ops import Accumulator, ReduceOp, result_dtype, shares
 from ..times.timing import COMMON, COMPUTE, ROWS
 from .one_call import Call
 from .padding import UNPADDED
+from .streams import for_slices
 
 
 class SlicedCall(Call):
@@ -66,22 +69,39 @@ class SlicedCall(Call):
     ) -> None:
         totals = {role: _Total(op) for role, op in self._roles(stage).items()}
         common = self.values
-        for forwarded, piece, share, before in zip(
+        slices = zip(
             self._forwarded, self._pieces, self._shares, self._rows_before, strict=True
-        ):
-            self._before = before
-            piece, self.padded_size = self.programs.padded(piece)
-            self.rows = self.programs.take(sources, piece)
-            self.times.spent(ROWS)
-            self.values = {**common, **forwarded}
-            results = self.outputs_of(stage.rows, bool(self.padded_size))
-            forwarded.update(zip(stage.rows.wants, results, strict=True))
-            for (_, var), total in totals.items():
-                total.add(self.real(var, forwarded[var]), share)
-            self.times.spent(COMPUTE, level)
+        )
+        with for_slices(self._drawn_from(stage)) as take_streams:
+            for i, (forwarded, piece, share, before) in enumerate(slices):
+                take_streams(i)
+                self._before = before
+                piece, self.padded_size = self.programs.padded(piece)
+                self.rows = self.programs.take(sources, piece)
+                self.times.spent(ROWS)
+                self.values = {**common, **forwarded}
+                results = self.outputs_of(stage.rows, bool(self.padded_size))
+                forwarded.update(zip(stage.rows.wants, results, strict=True))
+                for (_, var), total in totals.items():
+                    total.add(self.real(var, forwarded[var]), share)
+                self.times.spent(COMPUTE, level)
         self.values, self.padded_size, self._before = common, UNPADDED, 0
         for (role, var), total in totals.items():
             self._totals[role, var] = total.result(is_output=role == "output")
+
+    def _drawn_from(self, stage: Stage) -> list[SharedVariable]:
+        """Return the streams that slices draw from and do not lead on.
+
+        A later stage does, or nothing. From those that all ranks have alike every slice
+        is to draw the same.
+        """
+        kept = {shared for shared, _ in stage.rows.updates}
+        kept.update(stream.common for stream in self.spec.streams)
+        return [
+            var
+            for var in stage.rows.reads
+            if isinstance(var.type, RandomType) and var not in kept
+        ]
 
     @property
     def first_row(self) -> int:

@@ -1,33 +1,65 @@
 """Random streams: each rank has its own, derived from the user's seed.
 
 Ranks that drew from copies of one stream would all drop the same units. The stream of
-rank r is seeded by a child of a ``SeedSequence`` (as ``SeedSequence.spawn`` makes them)
-of the original's present state, so it is independent of the others and the same in
-every run. Rank 0 keeps the original.
+rank r follows from the original's present state and r (see `programs.streams`). Rank 0
+keeps the original.
+
+What is not drawn for rows, all ranks draw alike, from *common* streams (see
+`compiler.placement.streams`). No rank keeps these: every launch tells them the state of
+the master's variable, which the common stream's last state replaces when all ranks have
+come to the end. So they cannot come apart, whatever has failed or been set before.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-_TAG = 0x73796E6B
-"""Keeps our children apart from those that a user spawns from the same seed."""
+from ..compiler.placement.streams import CommonStream
+from ..engines import host
+from ..programs.streams import RANK, ROWS, derived
 
 
 def value_for_rank(value: Any, rank: int) -> Any:
     """Return `value`, or for a random generator the stream of `rank`."""
     if rank and isinstance(value, np.random.Generator):
-        return _generator_for_rank(value, rank)
+        return derived(value, RANK, rank)
     return value
 
 
-def _generator_for_rank(generator: np.random.Generator, rank: int):
-    # From the state and not the seed alone: after some draws, and in a second session,
-    # the other ranks must go on to new numbers as the master does.
-    draws = copy.deepcopy(generator).integers(0, 2**32, 8, dtype=np.uint64)
-    parent = np.random.SeedSequence([int(draw) for draw in draws])
-    child = np.random.SeedSequence(parent.entropy, spawn_key=(_TAG, rank))
-    return np.random.Generator(type(generator.bit_generator)(child))
+@contextlib.contextmanager
+def master_states(
+    streams: Sequence[CommonStream],
+) -> Iterator[list[np.random.Generator]]:
+    """Give what the common streams of a launch begin with, for the master to change.
+
+    When the launch has been made the user's variables are where they end; after an
+    error where they were.
+    """
+    after = [host.get_value(stream.source) for stream in streams]
+    try:
+        yield copy.deepcopy(after)
+        after = [host.get_value(stream.common) for stream in streams]
+    finally:
+        for stream, value in zip(streams, after, strict=True):
+            host.set_value(stream.source, value)
+
+
+def worker_states(
+    streams: Sequence[CommonStream], states: Sequence[np.random.Generator]
+) -> None:
+    """Take what the common streams of a launch begin with."""
+    for stream, state in zip(streams, states, strict=True):
+        host.set_value(stream.common, state)
+
+
+def split(streams: Sequence[CommonStream], rank: int) -> None:
+    """Derive from common streams what this rank draws for its rows in one call."""
+    for stream in streams:
+        if stream.is_split:
+            common = host.get_value(stream.common)
+            host.set_value(stream.source, derived(common, ROWS, rank))

@@ -119,7 +119,9 @@ def _updates(spec: FunctionSpec) -> list[facts.Update]:
     own = spec.row_values([new for _, new in spec.updates])
     return [
         facts.Update(str(shared), _type(shared), from_own_rows=new in own)
-        for shared, new in spec.updates
+        for (shared, _), (_, new) in zip(
+            spec.plain_updates, spec.updates, strict=False
+        )  # streams that all ranks have alike may be updated besides
     ]
 
 

@@ -16,12 +16,14 @@ from pytensor.tensor.type import DenseTensorType
 from ..domain import Partial, Refused, Sharded, Value, is_replicated
 from ..lengths import remembered, take_as_equal
 from ..proof import ops_of, rows_of
+from ..rules.streams import is_stream
 from .call_variables import CallVariables
 from .gathered import Gathered
 from .needs import Need, needs
 from .own import OwnStatistics
-from .placer import Placer
+from .placer import Placer, is_users
 from .stabilised import stabilised
+from .streams import CommonStream, Streams
 
 
 @dataclass
@@ -34,7 +36,7 @@ class Placed:
     updates : list of Variable
         New values; each is the serial one, where that could be had.
     call_variables : list of Variable
-        What of `CallVariables` they take, in the order of its fields.
+        What of `CallVariables` they take.
     call : CallVariables
     collectives : list of Variable
         The results of the all-reduces and gathers that were inserted.
@@ -46,6 +48,9 @@ class Placed:
         Statistics of a rank's own rows that meet these again.
     needs : dict of Variable to Need
         Why each collective was inserted.
+    streams : list of CommonStream
+        The random streams that all ranks have alike; they take the place of variables
+        of the user's.
     """
 
     outputs: list[Variable]
@@ -57,6 +62,7 @@ class Placed:
     asserted: dict[Variable, Value] = field(default_factory=dict)
     own: list[Variable] = field(default_factory=list)
     needs: dict[Variable, Need] = field(default_factory=dict)
+    streams: list[CommonStream] = field(default_factory=list)
 
 
 def place(
@@ -65,6 +71,7 @@ def place(
     outputs: Sequence[Variable],
     updates: Sequence[tuple[SharedVariable, Variable]],
     own_statistics: bool = False,
+    left: Sequence[Variable] = (),
 ) -> Placed:
     """Place the reductions of a function.
 
@@ -76,6 +83,8 @@ def place(
     updates : sequence of (SharedVariable, Variable)
     own_statistics : bool
         Leave what meets rows again a rank's own.
+    left : sequence of Variable
+        What else the function computes, as it is written.
 
     Notes
     -----
@@ -83,10 +92,10 @@ def place(
     one piece only. Where a reduction cuts one, that is done before.
     """
     graph = [*outputs, *(new for _, new in updates)]
-    made = _placed(inputs, stand_ins, outputs, updates, graph, own_statistics)
+    made = _placed(inputs, stand_ins, outputs, updates, graph, own_statistics, left)
     if made.collectives and _may_overflow(graph):
-        stable = stabilised(graph)
-        made = _placed(inputs, stand_ins, outputs, updates, stable, own_statistics)
+        stable, options = stabilised(graph), (own_statistics, left)
+        made = _placed(inputs, stand_ins, outputs, updates, stable, *options)
     return made
 
 
@@ -97,13 +106,15 @@ def _placed(
     updates: Sequence[tuple[SharedVariable, Variable]],
     graph: list[Variable],
     own_statistics: bool,
+    left: Sequence[Variable],
 ) -> Placed:
     call = CallVariables.new()
     with remembered():
         take_as_equal(inputs)
         whole = Gathered([*inputs, *stand_ins], rows_of(inputs, stand_ins), call)
         own = OwnStatistics(whole, own_statistics)
-        placer = Placer(whole, own)
+        streams = Streams(whole, [*left, *_left_in(graph)])
+        placer = Placer(whole, own, streams)
         found = placer.place(graph)
         n = len(outputs)
         made = [
@@ -111,18 +122,24 @@ def _placed(
             for var, plain in zip(found[:n], graph[:n], strict=True)
         ]
         news = [
-            _serial(shared, new, plain, whole)
-            for (shared, _), new, plain in zip(
+            streams.of_update(written, plain)
+            if is_stream(shared)
+            else _serial(shared, new, plain, whole)
+            for (shared, written), new, plain in zip(
                 updates, found[n:], graph[n:], strict=True
             )
         ]
-        used = set(ancestors([*made, *news]))
+        plain_updates = zip((shared for shared, _ in updates), graph[n:], strict=True)
+        tensors = [var for var in news if not is_stream(var)]
+        commons = streams.commons(plain_updates, set(ancestors([*made, *tensors])))
+        states = [stream.new for stream in commons if stream.new is not None]
+        used = set(ancestors([*made, *news, *states]))
         collectives = [var for var in whole.inserted if var in used]
         return Placed(
             made,
             news,
             call,
-            [var for var in vars(call).values() if var in used],
+            [var for var in call.variables() if var in used],
             collectives,
             [node for node, made in placer.repeated if not used.isdisjoint(made)],
             whole.asserted,
@@ -133,12 +150,18 @@ def _placed(
                 list(zip(made, outputs, strict=True)),
                 [(new, shared) for new, (shared, _) in zip(news, updates, strict=True)],
             ),
+            commons,
         )
 
 
 def _was_alike(var: Variable, whole: Gathered) -> bool:
     """Tell whether the ranks that have rows had a collective's result before it."""
     return is_replicated(whole.value(var.owner.inputs[0]))  # type: ignore[union-attr]
+
+
+def _left_in(graph: Sequence[Variable]) -> list[Variable]:
+    """Return what of a graph is left as it is written: what the user has reduced."""
+    return [var for var in ancestors(graph) if var.owner and is_users(var.owner)]
 
 
 def _combinable(var: Variable, plain: Variable, whole: Gathered) -> Variable:

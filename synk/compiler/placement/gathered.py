@@ -8,11 +8,19 @@ from dataclasses import replace
 from typing import Any
 
 import pytensor.tensor as pt
-from pytensor.graph.basic import Variable
+from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import io_toposort
 
 from ...ops import COLLECTIVES, AllGather
-from ..domain import IN_ORDER, Position, Refused, Sharded, Value, is_replicated
+from ..domain import (
+    IN_ORDER,
+    OwnStream,
+    Position,
+    Refused,
+    Sharded,
+    Value,
+    is_replicated,
+)
 from .call_variables import CallVariables
 from .whole import Whole
 
@@ -24,6 +32,11 @@ class Gathered(Whole):
     ----------
     rows, known, call
         As of `Whole`.
+
+    Attributes
+    ----------
+    drawn : dict of Apply to list of Variable
+        What stands for the random draws of the user's graph.
     """
 
     def __init__(
@@ -34,6 +47,7 @@ class Gathered(Whole):
     ) -> None:
         super().__init__(rows, known, call)
         self._full: dict[Variable, Variable] = {}
+        self.drawn: dict[Apply, list[Variable]] = {}
 
     def gathered(self, var: Variable) -> Variable:
         """Return what the serial run computes, row-wise values included.
@@ -77,10 +91,12 @@ class Gathered(Whole):
     def of_all_rows(self, var: Variable) -> Variable:
         """Return a variable of the user's graph as computed from all rows.
 
+        Random draws for rows are those that the rows' ranks have made.
+
         Raises
         ------
         Refused
-            If it depends on random draws, of which each rank has its own.
+            If it depends on what is not known of all rows.
         """
         for row in self._rows:
             if row not in self._full:
@@ -92,6 +108,8 @@ class Gathered(Whole):
             inputs = [self._full.get(given, given) for given in node.inputs]
             if isinstance(node.op, COLLECTIVES):
                 made = inputs
+            elif node in self.drawn:
+                made = list(map(self._drawn_for_all, self.drawn[node]))
             else:
                 made = self.again(node, inputs).outputs
             self._full.update(zip(node.outputs, made, strict=True))
@@ -99,6 +117,10 @@ class Gathered(Whole):
         if not is_replicated(self.value(found)):
             raise Refused("depends on what is not known of all rows")
         return found
+
+    def _drawn_for_all(self, var: Variable) -> Variable:
+        """Return what was drawn, for all rows; streams stay as they are."""
+        return var if isinstance(self.value(var), OwnStream) else self.gathered(var)
 
     def _all_numbers(self, var: Variable, value: Position) -> Variable:
         """Return the numbers of all ranks' rows."""

@@ -31,10 +31,12 @@ from ..domain import (
     Unknown,
     Value,
 )
+from ..rules.streams import is_stream
 from ..walk import apply_rule
 from .gathered import Gathered
 from .lowering import lowered
 from .own import OwnStatistics
+from .streams import Streams
 
 
 class Placer:
@@ -46,14 +48,20 @@ class Placer:
         Where placed variables are kept.
     own : OwnStatistics
         What is not to be reduced, though an operation would need it whole.
+    streams : Streams
+        Where random draws are made from.
     placed : iterable of Variable, optional
         What of the graph is placed already.
     """
 
     def __init__(
-        self, whole: Gathered, own: OwnStatistics, placed: Iterable[Variable] = ()
+        self,
+        whole: Gathered,
+        own: OwnStatistics,
+        streams: Streams,
+        placed: Iterable[Variable] = (),
     ) -> None:
-        self._whole, self._own = whole, own
+        self._whole, self._own, self._streams = whole, own, streams
         self._placed = {var: var for var in placed}
         self.repeated: list[tuple[Apply, list[Variable]]] = []
         """Nodes that every rank computes from all rows, and what stands for them."""
@@ -89,9 +97,7 @@ class Placer:
         """
         if isinstance(node.op, (Shape, Shape_i)):
             return self._whole.shape_of_inputs(node) is not None
-        if isinstance(node.op, AllGather):
-            return True
-        return isinstance(node.op, AllReduce) and node.op.gradient is None
+        return is_users(node)
 
     def _visit(self, node: Apply) -> None:
         if self._stays(node):
@@ -136,33 +142,47 @@ class Placer:
         return self._whole.again(node, [given]).outputs
 
     def _best(self, node: Apply) -> list[Variable]:
-        whole = self._whole
-        inputs = [self._placed.get(var, var) for var in node.inputs]
-        first = None
+        inputs = [
+            self._streams.own(var) if is_stream(var) else self._placed.get(var, var)
+            for var in node.inputs
+        ]
+        first = self._whole.again(node, inputs)
         for given in itertools.chain([inputs], self._forms(node, inputs)):
-            made = whole.again(node, given)
-            if self._are_known(made.outputs):
-                return made.outputs
-            if first is None and self._own.taken(made, node):
-                return made.outputs
-            first = first or made
-        assert first is not None
+            made = self._understood(node, given)
+            if made is not None:
+                return made
+            if given is inputs and self._own.taken(first, node):
+                self._streams.note(node, first.outputs, is_common=False)
+                return first.outputs
         return (
-            self._lowered(first)
-            or self._gathered(first)
+            self._lowered(node, first)
+            or self._gathered(node, inputs)
             or self._from_all_rows(node)
             or first.outputs
         )
 
-    def _lowered(self, node: Apply) -> list[Variable] | None:
+    def _understood(
+        self, node: Apply, inputs: Sequence[Variable]
+    ) -> list[Variable] | None:
+        """Return what a node makes of placed operands; None if that is unknown."""
+        for given, is_common in self._streams.ways(node, inputs):
+            made = self._whole.again(node, given).outputs
+            if self._are_known(made):
+                self._streams.note(node, made, is_common)
+                return made
+        return None
+
+    def _lowered(self, node: Apply, first: Apply) -> list[Variable] | None:
         """Place what an Op is made of, in its place; None if that does not help."""
-        graph = lowered(node)
+        graph = lowered(first)
         if graph is None:
             return None
-        inside = Placer(self._whole, self._own, node.inputs)
+        streams = self._streams.within(node, first)
+        inside = Placer(self._whole, self._own, streams, first.inputs)
         made = inside.place(graph)
         if not self._are_known(made):
             return None
+        self._streams.follow(node, graph, streams)
         self.repeated += inside.repeated
         return made
 
@@ -174,13 +194,12 @@ class Placer:
             return made
         return None
 
-    def _gathered(self, node: Apply) -> list[Variable] | None:
+    def _gathered(self, node: Apply, inputs: list[Variable]) -> list[Variable] | None:
         """Have every rank compute it from all rows; None if that is not possible."""
-        whole = self._whole
-        places = range(len(node.inputs))
-        for given in self._with(list(node.inputs), places, whole.gathered):
-            made = whole.again(node, given).outputs
-            if self._are_known(made):
+        places = [i for i, var in enumerate(inputs) if not is_stream(var)]
+        for given in self._with(inputs, places, self._whole.gathered):
+            made = self._understood(node, given)
+            if made is not None:
                 self.repeated.append((node, made))
                 return made
         return None
@@ -279,6 +298,13 @@ class Placer:
             return whole.local(whole.whole(var), axis + var.type.ndim)
 
         yield from self._with(inputs, range(len(inputs)), form)
+
+
+def is_users(node: Apply) -> bool:
+    """Tell whether a node is a collective that the user has placed."""
+    if isinstance(node.op, AllGather):
+        return True
+    return isinstance(node.op, AllReduce) and node.op.gradient is None
 
 
 def _filled(node: Apply) -> Variable | None:

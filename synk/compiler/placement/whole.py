@@ -29,6 +29,7 @@ from ..domain import (
     Value,
     is_replicated,
 )
+from ..lengths import entries_of, value_of
 from .call_variables import CallVariables
 from .earlier import (
     is_sum,
@@ -130,7 +131,10 @@ class Whole(Nodes):
             node = made.owner
             here = [given for given in node.inputs if given in self.of_rows]
             if not all(is_replicated(self.value(given)) for given in here):
-                self._everywhere[made] = self._inserted(made, "max")
+                told = self._told_length(made)
+                if told is None:
+                    told = self._inserted(made, "max")
+                self._everywhere[made] = told
             elif is_ready:
                 inputs = [self._everywhere.get(given, given) for given in node.inputs]
                 again = self.again(node, inputs)
@@ -139,6 +143,25 @@ class Whole(Nodes):
                 todo.append((made, True))
                 todo += [(given, False) for given in here]
         return self._everywhere.get(var, var)
+
+    def _told_length(self, var: Variable) -> Variable | None:
+        """Return lengths of inputs' axes other than the rows': all ranks are told."""
+        if var.type.numpy_dtype.kind not in "iu" or var.type.ndim > 1:
+            return None
+        if None in var.type.shape:
+            return None
+        lengths = entries_of(var) if var.type.ndim else [value_of(var)]
+        made = []
+        for length in lengths:
+            product: Any = pt.constant(length.number, dtype="int64")
+            for (of, axis), many in length.symbols:
+                if of not in self._rows or not isinstance(axis, int) or not axis:
+                    return None
+                none: Any = self.call.none(self._rows.index(of), of)
+                product = product * none.shape[axis] ** many
+            made.append(product)
+        found: Any = pt.stack(made) if var.type.ndim else made[0]
+        return self.of(found.astype(var.type.dtype))
 
     def _of_number(self, var: Variable, power: int) -> Variable:
         """Make what depends on the number of rows alone depend on that of all ranks'.

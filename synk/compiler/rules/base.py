@@ -14,6 +14,7 @@ from pytensor.tensor.type import DenseTensorType
 
 from ..by_class import entry_for
 from ..domain import (
+    OwnStream,
     Position,
     Refused,
     Replicated,
@@ -77,7 +78,13 @@ def any_function(node: Apply, values: list[Value]) -> list[Value]:
 
 
 def literal(var: Variable) -> Value:
-    """Return what a variable is that nothing computes, other than an input."""
+    """Return what a variable is that nothing computes, other than an input.
+
+    Each rank has streams of its own; those that all have alike are known by other means
+    (see `placement.streams`).
+    """
+    if isinstance(var.type, RandomType):
+        return OwnStream()
     if isinstance(var, Constant) and isinstance(var.type, DenseTensorType):
         data = np.asarray(var.data)
         if data.size and data.dtype.kind in "biuf" and (data == data.flat[0]).all():

@@ -12,6 +12,7 @@ from pytensor.scan.op import Scan
 from ...ops import COLLECTIVES
 from ...user_frames import made_in
 from ..domain import (
+    OwnStream,
     Position,
     Refused,
     Replicated,
@@ -182,6 +183,8 @@ def _either(values: list[Value]) -> Value:
     for value in values:
         if isinstance(value, Unknown):
             return value
+    if all(isinstance(value, OwnStream) for value in values):
+        return OwnStream()
     rows = [isinstance(value, Sharded) for value in values]
     if any(rows) and not all(rows):
         raise Refused("carries rows, and starts with something of fixed length")

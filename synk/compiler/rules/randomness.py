@@ -1,4 +1,4 @@
-"""Random draws: one for each row, from the rank's own stream."""
+"""Random draws from the rank's own stream: one for each row."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.type_other import NoneTypeT
 
 from ..domain import (
+    OwnStream,
     Refused,
-    Replicated,
     Sharded,
     Value,
     align,
@@ -52,4 +52,4 @@ def draw(node: Apply, values: list[Value]) -> list[Value]:
     for var, core, value in zip(params, cores, values[2:], strict=True):
         back = found.axis - drawn - core
         check_spread([var], [unlisted(value)], back)
-    return [Replicated(), found]
+    return [OwnStream(), found]

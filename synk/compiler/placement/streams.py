@@ -1,0 +1,284 @@
+"""Random streams of a graph: each as all ranks have it alike, and as each its own.
+
+What is drawn for rows is drawn by the rank that has them, from its own stream. All else
+is drawn alike on all ranks, as in the serial run, from a *common* stream: one that
+begins each call in the state of the master's variable. A graph may draw both from one
+variable, one after the other. It then falls into two: from a common stream, which the
+draws for rows leave as it is, and from an own one, which the others leave as it is. ::
+
+    rng --normal(3)--> . --normal(n)--> . --uniform(3)--> new value of rng
+
+    common --normal(3)----------------> . --uniform(3)--> new value of common
+    rng -----------------normal(n)----------------------> new value of rng
+
+What a user has left to the ranks, by the op of an output, is left as it is written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytensor
+from pytensor.compile import SharedVariable
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.op import HasInnerGraph
+from pytensor.graph.traversal import ancestors
+from pytensor.scan.op import Scan
+from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.shape import Shape, Shape_i
+
+from ..domain import Refused, Replicated, is_replicated, unlisted
+from ..rules.streams import is_stream
+from .gathered import Gathered
+
+
+@dataclass
+class CommonStream:
+    """A stream that all ranks have alike, in place of a variable of the user's.
+
+    Attributes
+    ----------
+    source : SharedVariable
+        The user's. On the master it is what the common stream begins with, in every
+        call, and where it ends.
+    common : SharedVariable
+        What stands for it in the graph.
+    new : Variable or None
+        The new value of the common stream, if the function updates it.
+    is_split : bool
+        Whether draws for rows are made from the same variable. Its value is then, in
+        each call, a stream that each rank derives from the common one.
+    """
+
+    source: SharedVariable
+    common: SharedVariable
+    new: Variable | None = None
+    is_split: bool = False
+
+
+class Streams:
+    """The random streams of one graph.
+
+    Parameters
+    ----------
+    whole : Gathered
+        Where it is noted that common streams are the same on every rank.
+    left : iterable of Variable
+        What is left as it is written: each rank draws it from its own stream.
+    """
+
+    def __init__(self, whole: Gathered, left: Iterable[Variable] = ()) -> None:
+        self._whole = whole
+        self._left = own_streams(left)
+        # By a stream of the user's graph: each rank's own, and the common one.
+        self._pairs: dict[Variable, tuple[Variable, Variable | None]] = {}
+        self._commons: dict[SharedVariable, SharedVariable] = {}
+        # By a common stream: the user's variable that it began with; and by that the
+        # last of them.
+        self._roots: dict[Variable, SharedVariable] = {}
+        self._lasts: dict[SharedVariable, Variable] = {}
+        # Common streams that a draw has led on, of variables that are not left.
+        self._drawn: set[Variable] = set()
+
+    # -- while a graph is placed
+
+    def ways(
+        self, node: Apply, inputs: Sequence[Variable]
+    ) -> Iterator[tuple[list[Variable], bool]]:
+        """Yield operands of a node with each kind of streams, and if that is common.
+
+        Ranks without rows draw from common streams as well, so that the other operands
+        are then such as they have.
+        """
+        places = [i for i, var in enumerate(node.inputs) if is_stream(var)]
+        given = list(inputs)
+        for i in places:
+            given[i] = self.own(node.inputs[i])
+        yield given, False
+        others = [var for i, var in enumerate(given) if i not in places]
+        if not places or not all(map(self._is_alike, others)):
+            return
+        with contextlib.suppress(Refused):
+            alike: list[Variable] = []
+            for old, var in zip(node.inputs, given, strict=True):
+                if not is_stream(old):
+                    alike.append(self._whole.on_all_ranks(var))
+                elif (common := self.common(old)) is None:
+                    return
+                else:
+                    alike.append(common)
+            yield alike, True
+
+    def _is_alike(self, var: Variable) -> bool:
+        with contextlib.suppress(Refused):
+            return is_replicated(unlisted(self._whole.value(var)))
+        return False
+
+    def own(self, var: Variable) -> Variable:
+        """Return each rank's own stream in place of one of the user's graph."""
+        return self._pairs[var][0] if var in self._pairs else var
+
+    def common(self, var: Variable) -> Variable | None:
+        """Return what all ranks have alike in its place; None if there is no such."""
+        if var in self._pairs:
+            return self._pairs[var][1]
+        if not isinstance(var, SharedVariable):
+            return None
+        made = pytensor.shared(np.random.default_rng(0), name=str(var))
+        self._commons[var], self._roots[made] = made, var
+        self._pairs[var] = var, made
+        self._whole.values[made] = self._whole.asserted[made] = Replicated()
+        return made
+
+    def note(self, node: Apply, made: list[Variable], is_common: bool) -> None:
+        """Note the streams after a node of the user's graph, which `made` stands for.
+
+        Draws from one kind of stream leave the other as it was before them.
+        """
+        if not any(map(is_stream, node.inputs)):
+            return
+        self._whole.drawn[node] = made
+        for old, new in zip(node.outputs, made, strict=True):
+            if not is_stream(old):
+                continue
+            before = _before(old)
+            own = new if before is None else self.own(before)
+            common = None if before is None else self.common(before)
+            if is_common:
+                self._follow(new, common)
+                common = new
+            else:
+                own = new
+            self._pairs[old] = own, common
+
+    def _follow(self, new: Variable, common: Variable | None) -> None:
+        """Note which stream a common draw has led on."""
+        root = None if common is None else self._roots.get(common)
+        if root is None:
+            return
+        self._roots[new], self._lasts[root] = root, new
+        if root not in self._left:
+            self._drawn.add(new)
+
+    # -- graphs within a node
+
+    def within(self, node: Apply, first: Apply) -> Streams:
+        """Return the streams of the graph that a node of the user's graph is made of.
+
+        Parameters
+        ----------
+        node : Apply
+        first : Apply
+            The same of placed operands, with the ranks' own streams.
+        """
+        found = Streams(self._whole)
+        for new, old in zip(first.inputs, node.inputs, strict=True):
+            if is_stream(old):
+                found._pairs[new] = new, self.common(old)
+        found._roots, found._lasts = self._roots, self._lasts
+        found._left, found._drawn = self._left, self._drawn
+        return found
+
+    def follow(self, node: Apply, graph: Sequence[Variable], inner: Streams) -> None:
+        """Note the streams after a node, which a graph stands for."""
+        for old, made in zip(node.outputs, graph, strict=True):
+            if is_stream(old):
+                self._pairs[old] = inner.own(made), inner.common(made)
+
+    # -- when it is
+
+    def of_update(self, written: Variable, stable: Variable) -> Variable:
+        """Return the new value of each rank's own stream.
+
+        That of a stream of which draws are left to the ranks is as it is written: they
+        are among those that lead to it.
+
+        Parameters
+        ----------
+        written, stable : Variable
+            The user's, as it was and as it was placed.
+        """
+        if not self._left.isdisjoint(own_streams([written])):
+            return written
+        return self.own(stable)
+
+    def commons(
+        self,
+        updates: Iterable[tuple[SharedVariable, Variable]],
+        used: set[Variable],
+    ) -> list[CommonStream]:
+        """Return the common streams of a function.
+
+        Parameters
+        ----------
+        updates : iterable of (SharedVariable, Variable)
+            Those of the user's.
+        used : set of Variable
+            What the outputs, and new values that are no streams, are computed from.
+        """
+        news: dict[SharedVariable, Variable] = {}
+        for source, plain in updates:
+            new = self.common(plain) if is_stream(source) else None
+            if new is not None:
+                news[source] = new
+        drawn = {source: new for source, new in news.items() if new in self._drawn}
+        for source in drawn:
+            self.common(source)
+        used = used | set(ancestors(list(drawn.values())))
+        found = []
+        for source, common in self._commons.items():
+            if common not in used and source not in drawn:
+                continue  # tried, and not taken; or drawn for what was left alone
+            new = news.get(source)
+            if new is common:
+                # The update is by draws for rows alone. The next call has to draw anew.
+                new = self._lasts.get(source)
+            found.append(CommonStream(source, common, new))
+        return found
+
+
+def own_streams(
+    graph: Iterable[Variable], streams: Iterable[CommonStream] = ()
+) -> set[Variable]:
+    """Return the streams that each rank draws from for itself.
+
+    A graph may lead to a draw by its shape alone, which takes no numbers.
+    """
+    commons = {stream.common for stream in streams}
+    found: set[Variable] = set()
+    seen: set[Variable] = set()
+    todo = list(graph)
+    while todo:
+        var = todo.pop()
+        if var in seen:
+            continue
+        seen.add(var)
+        if var.owner is None:
+            if is_stream(var) and var not in commons:
+                found.add(var)
+        elif not isinstance(var.owner.op, (Shape, Shape_i)):
+            todo += var.owner.inputs
+    return found
+
+
+def _before(stream: Variable) -> Variable | None:
+    """Return the stream that draws have led on to this one; None if that is unclear."""
+    node = stream.owner
+    assert node is not None
+    given = [var for var in node.inputs if is_stream(var)]
+    if isinstance(node.op, RandomVariable):
+        return given[0]
+    if isinstance(node.op, Scan):
+        states = node.op.outer_untraced_sit_sot(node.inputs)
+        news = node.op.outer_untraced_sit_sot_outs(node.outputs)
+        return dict(zip(news, states, strict=True)).get(stream)
+    if isinstance(node.op, HasInnerGraph):
+        inner: Variable | None = node.op.inner_outputs[node.outputs.index(stream)]
+        while inner is not None and inner.owner is not None:
+            inner = _before(inner)
+        places = list(node.op.inner_inputs)
+        return None if inner not in places else node.inputs[places.index(inner)]
+    return given[0] if len(given) == 1 else None
