@@ -69,7 +69,6 @@ class RBM(object):
             self.free_energy(chain_end)
         )
         gparams = T.grad(cost, self.params, consider_constant=[chain_end])
-        gparams = [synk.ops.all_reduce(gparam) for gparam in gparams]
         for gparam, param in zip(gparams, self.params):
             updates[param] = param - gparam * T.cast(lr, dtype=theano.config.floatX)
         if persistent is not None:
@@ -101,7 +100,6 @@ def train(
         chain = theano.shared(
             numpy.zeros((batch_size, n_hidden), dtype=theano.config.floatX)
         )
-        synk.scatter(chain, chain.get_value())
     cost, updates = rbm.get_cost_updates(learning_rate, k, chain)
     train_rbm = synk.function(
         [x],
