@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -38,12 +39,14 @@ def compile_graph(
     The arrays it is called with must have exactly the inputs' dtypes and dimensions and
     be C-contiguous and writeable; nothing is checked again. (Numba compiles a function
     anew for an array that is strided or read-only, which takes 0.3 s and more.)
+    ``inspect.unwrap`` finds PyTensor's function in it.
     """
     function = make_function(inputs, outputs, updates, mode, name, options)
     shared = [(var, var.container.storage) for var in function.get_shared()]
     if not shared:
         return function
 
+    @wraps(function, assigned=(), updated=())
     def call(*args: np.ndarray) -> list[np.ndarray]:
         if "jax" in sys.modules:
             for var, storage in shared:

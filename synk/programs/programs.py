@@ -126,7 +126,7 @@ class Programs:
     def compile(self, kind: CallKind, subset: Subset) -> None:
         """Compile what one kind of call needs, where that has not been done."""
         for stage in self.cut(kind, subset).stages:
-            for piece in _PARTS[kind](stage):
+            for piece in parts_of(kind, stage):
                 has_rows = stage.phase == COMPUTE and piece is not stage.common
                 self._prepare(piece, self.is_padded and has_rows)
         self.times.is_fresh = True
@@ -218,6 +218,11 @@ def kind_of_call(num_slices: int, size: int) -> CallKind:
     if num_slices > 1:
         return "slice"
     return "uncut" if size == 1 else "step"
+
+
+def parts_of(kind: CallKind, stage: Stage) -> list[Part]:
+    """Return what is run of a stage in one kind of call, in that order."""
+    return _PARTS[kind](stage)
 
 
 _PARTS: dict[CallKind, Callable[[Stage], list[Part]]] = {

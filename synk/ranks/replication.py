@@ -9,7 +9,8 @@ from pytensor.compile import SharedVariable
 
 from ..compiler.spec import FunctionSpec
 from ..engines import compiles_in_calls, described
-from ..engines.quiet import ignoring
+from ..engines.quiet import ignoring, is_numba
+from ..programs.ahead import make_machine_code
 from ..programs.programs import CallKind, Programs, Subset, kind_of_call
 from ..times.compile_notice import Notice
 from ..times.timing import Times
@@ -136,7 +137,9 @@ class Replicas:
             # Rank 0 compiles first; the others then find the parts in PyTensor's cache.
             self.notice.begin()
             programs.compile(kind, subset)
-            SESSION.run(worker_compile, self._number, kind, subset, settings.current())
+            in_numba = is_numba(self._spec.mode)
+            what = self._number, kind, subset, in_numba, settings.current()
+            SESSION.run(worker_compile, *what)
             self._prepared.add((kind, subset))
             if not compiles_in_calls(self._spec.mode):
                 self.notice.end()
@@ -161,16 +164,31 @@ class Replicas:
 
 
 def worker_compile(
-    context: RankContext, number: int, kind: CallKind, subset: Subset, config: dict
+    context: RankContext,
+    number: int,
+    kind: CallKind,
+    subset: Subset,
+    in_numba: bool,
+    config: dict,
 ) -> None:
-    """Compile a variant on this rank."""
+    """Compile a variant on this rank; rank 0 has compiled its graphs already.
+
+    Rank 0 makes the machine code while the others compile their graphs. They wait, and
+    find it in numba's cache.
+    """
     programs = context.registry.functions[number]
-    if not context.rank:
-        programs.compile(kind, subset)
+    makes_code = in_numba and context.size > 1
+    if context.rank == 0:
+        if makes_code:
+            make_machine_code(programs, kind, subset)
+            context.comm.barrier()
         return
     settings.follow(config)
     with ignoring(programs.spec.mode, Warning):  # rank 0 has given them
         programs.compile(kind, subset)
+        if makes_code:
+            context.comm.barrier()
+            make_machine_code(programs, kind, subset)
 
 
 def what_compiles(spec: FunctionSpec, ranks: int) -> str:

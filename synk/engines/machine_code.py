@@ -1,0 +1,84 @@
+"""Numba's machine code, made before the first call.
+
+Numba makes machine code when a function is called first, which all ranks do at once:
+each would make the same code, of seconds or minutes. Asked for ahead it can be made on
+one rank first, and the others find it in numba's cache on disk.
+
+That takes the types of all arguments. Those of synk's calls are known: the inputs are
+arrays in C order, the shared variables have their values, and what another part hands
+on has the type that numba has found there. Where one is not known, or the code cannot
+be cached, nothing is done here: each rank makes the code in its first call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from inspect import getfullargspec, unwrap
+from typing import Any
+
+from pytensor.compile import Function
+from pytensor.graph.basic import Variable
+from pytensor.tensor.type import DenseTensorType
+
+
+def array_type(var: Variable) -> Any:
+    """Return numba's type of arrays in C order, for a tensor; None for all else."""
+    import numba
+
+    if not isinstance(var.type, DenseTensorType):
+        return None
+    dtype = numba.from_dtype(var.type.numpy_dtype)
+    return numba.types.Array(dtype, var.type.ndim, "C")
+
+
+def make_ahead(program: Callable, given: Sequence[Any]) -> list[Any]:
+    """Make the machine code of a compiled graph, or load it.
+
+    Parameters
+    ----------
+    program : callable
+        What `host.compile_graph` has returned, for a mode of numba's.
+    given : sequence
+        Numba's types of what it is called with; None where one is not known.
+
+    Returns
+    -------
+    list
+        Numba's types of what it returns; empty if there is no code yet.
+    """
+    import numba
+    from numba.core.errors import NumbaError
+
+    function = unwrap(program)
+    assert isinstance(function, Function)
+    vm: Any = function.vm
+    held = function.input_storage[len(given) :]
+    types = (*given, *[_type_of(container.storage[0]) for container in held])
+    if None in types or vm.jit_fn.stats.cache_path is None:
+        return []
+    if getfullargspec(vm.jit_fn.py_func).varargs:
+        types = (numba.types.Tuple(types),)
+    try:
+        vm.jit_fn.compile(types)
+    except NumbaError:
+        return []  # raised again by the first call, with PyTensor's note on the Op
+    returned = vm.jit_fn.overloads[types].signature.return_type
+    return [_if_settled(one) for one in getattr(returned, "types", ())]
+
+
+def _type_of(value: Any) -> Any:
+    """Return numba's type of a shared variable's value, None if it has none."""
+    import numba
+
+    try:
+        return numba.typeof(value)
+    except ValueError:
+        return None
+
+
+def _if_settled(type_: Any) -> Any:
+    """Return a type that values have outside of numba as well, None for another one.
+
+    An array of any strides may turn out to be in C order there.
+    """
+    return None if getattr(type_, "layout", "C") != "C" else type_

@@ -1,0 +1,157 @@
+"""Numba mode: rank 0 makes the machine code, and the other ranks load it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import uuid
+from inspect import unwrap
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from numba.core.errors import TypingError
+from pytensor.compile.mode import Mode
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
+from pytensor.link.numba.dispatch.basic import (
+    numba_njit,
+    register_funcify_default_op_cache_key,
+)
+
+import synk
+from synk.ranks import replication
+from synk.ranks.session import SESSION
+
+NUMBA = Mode("numba", None)
+"""No rewrites: a graph is compiled as it is written."""
+
+X = np.arange(12.0).reshape(4, 3)
+
+
+def worker_codes(context, number):
+    """Return of each part how often its code was found, made, and for which types."""
+    programs = context.registry.functions[number]
+    parts = [unwrap(made).vm.jit_fn for made in programs._compiled.values()]
+    return [
+        (part.stats.cache_hits.total(), part.stats.cache_misses.total())
+        for part in parts
+        if len(part.overloads) == 1  # what was made ahead is what calls need
+    ]
+
+
+def codes_of(function) -> list:
+    """Return that of each rank."""
+    return SESSION.run(worker_codes, function._number)
+
+
+def new_number() -> float:
+    """Return a number that is in no graph of the cache on disk."""
+    return uuid.uuid4().int / 2**128
+
+
+def a_step(constant: float):
+    """Return a function of two stages, what it takes, its variable, and the result."""
+    x, rate = pt.matrix("x"), pt.scalar("rate")
+    w = pytensor.shared(np.ones(3), "w")
+    rows = pt.exp(constant * x)  # which the second stage receives
+    centred = rows - synk.ops.all_reduce(rows.mean(axis=0))
+    updates = {w: w - rate * synk.ops.all_reduce((rows * w).mean(axis=0))}
+    outputs = [(centred, "gather")]
+    f = synk.function([x], outputs, [rate], updates=updates, mode=NUMBA)
+    e = np.exp(constant * X)
+    return f, w, e - e.mean(axis=0), 1 - 0.5 * e.mean(axis=0)
+
+
+def test_the_first_rank_makes_the_code_and_the_others_load_it():
+    f, w, centred, updated = a_step(new_number())
+    with synk.session(3):
+        synk.distribute()
+        before = codes_of(f)
+        assert before[0][0] == (0, 1)  # the second part has no new number
+        assert before[1:] == [[(1, 0)] * 2] * 2
+        np.testing.assert_allclose(f(X, 0.5)[0], centred, rtol=1e-12)
+        np.testing.assert_allclose(synk.get_value(2, w), updated, rtol=1e-12)
+        assert codes_of(f) == before  # calls need no other code
+
+
+def test_slices_and_ranks_without_rows_load_it_too():
+    f, w, centred, updated = a_step(new_number())
+    with synk.session(3):
+        np.testing.assert_allclose(f(X, 0.5, num_slices=2)[0], centred, rtol=1e-12)
+        np.testing.assert_allclose(synk.get_value(2, w), updated, rtol=1e-12)
+        f(X, 0.5, batch=2)
+        first, *others = codes_of(f)
+    made = [misses for _, misses in first]
+    assert 1 in made
+    for codes in others:
+        assert len(codes) == len(first)
+        assert all(misses == 0 for _, misses in codes)
+
+
+class Twice(Op):
+    """Numba has no code for it, and so keeps none of graphs that have it."""
+
+    __props__ = ()
+
+    def make_node(self, x):
+        return Apply(self, [x], [x.type()])
+
+    def perform(self, node, inputs, outputs):
+        outputs[0][0] = 2 * inputs[0]
+
+
+@pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning")
+def test_code_that_cannot_be_kept_is_made_by_each_rank(two_ranks):
+    x = pt.vector("x")
+    f = synk.function([x], (Twice()(x), "gather"), mode=NUMBA, local=True)
+    assert list(f(np.arange(4.0))) == [0, 2, 4, 6]
+    assert codes_of(f) == [[(0, 1)]] * 2
+
+
+class Wrong(Twice):
+    """Numba's code for it is wrong."""
+
+
+@register_funcify_default_op_cache_key(Wrong)
+def _wrong(op, node, **kwargs):
+    @numba_njit
+    def wrong(x):
+        return x.no_such_attribute
+
+    return wrong
+
+
+def test_code_that_numba_refuses_is_an_error_of_the_call(two_ranks):
+    x = pt.vector("x")
+    f = synk.function([x], (Wrong()(x), "gather"), mode=NUMBA, local=True)
+    synk.distribute()
+    with pytest.raises(TypingError, match=r"(?s)no_such_attribute.*HINT: Set Py"):
+        f(np.arange(4.0))
+
+
+def test_ctrl_c_while_the_code_is_made_interrupts_all_ranks(two_ranks, monkeypatch):
+    f, _, centred, _ = a_step(0.5)
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            replication,
+            "make_machine_code",
+            lambda *_: signal.raise_signal(signal.SIGINT),
+        )
+        with pytest.raises(KeyboardInterrupt):
+            f(X, 0.5)
+    np.testing.assert_allclose(f(X, 0.5)[0], centred, rtol=1e-12)
+
+
+def test_a_rank_that_dies_while_it_waits_for_the_code_is_reported(monkeypatch):
+    f, *_ = a_step(0.5)
+    with synk.session(3):
+        victim = SESSION.zygote.pids[2]
+        monkeypatch.setattr(
+            replication,
+            "make_machine_code",
+            lambda *_: os.kill(victim, signal.SIGKILL),
+        )
+        with pytest.raises(synk.WorkerDied, match="rank 2"):
+            f(X, 0.5)
