@@ -30,6 +30,7 @@ TINY = Options(
     cores=2,
     repeats=3,
     pause=0.01,
+    look=0.05,
     turn=0.002,
     layers=(6, 5, 4),
     rows=24,
@@ -261,7 +262,7 @@ def test_a_peer_that_does_not_answer_is_told_of_and_ended(
     def opened(options, place):
         yield {{"it": lambda number: {answer}}}
     """
-    options = dataclasses.replace(TINY, ask_limit=0.5)
+    options = dataclasses.replace(TINY, ask_limit=0.5, end_limit=0.5)
     spec = Spec(module("misbehaving", source), processes=processes)
     peer = Peer("bad", spec, options)
     try:

@@ -19,6 +19,7 @@ from .options import Options
 QUICK = {
     "repeats": 3,
     "pause": 0.05,
+    "look": 0.1,
     "turn": 0.02,
     "layers": (784, 100, 10),
     "rows": 1024,

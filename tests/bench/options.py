@@ -21,6 +21,8 @@ class Options:
     pause : float
         Seconds before every turn, for what the last one has left running: BLAS and
         OpenMP threads look out for more work for some time after a call.
+    look : float
+        Seconds of a look at whether peers are idle, of which there are some at the start.
     turn : float
         Seconds of calls in one turn, about; one call at least.
     layers, activation, rows, batches, alone : tuple, str, int, tuple, int
@@ -39,6 +41,7 @@ class Options:
     cores: int
     repeats: int = 11
     pause: float = 0.2
+    look: float = 1
     turn: float = 0.2
     layers: tuple[int, ...] = (784, 800, 800, 10)
     activation: str = "relu"

@@ -120,7 +120,7 @@ def run(family: Family, options: Options, say: Callable[[str], object]) -> Table
                 calls[entry] = _prepare(table, entry, peers[entry.peer], options)
             except PeerError as error:
                 _drop(table, entries, entry, str(error), say)
-        table.idle = _idle(peers)
+        table.idle = _idle(peers, options.look)
         _take_turns(table, entries, calls, peers, options, say)
     finally:
         for peer in peers.values():
@@ -185,7 +185,7 @@ def _calls_in_a_turn(peer: Peer, question: str, turn: float) -> int:
         number = min(MOST_CALLS, 10 * number)
 
 
-def _idle(peers: dict[str, Peer]) -> dict[str, float]:
+def _idle(peers: dict[str, Peer], look: float) -> dict[str, float]:
     """Return the share of one core that peers take while nobody asks them, and others.
 
     What waits must not take a core from the one whose turn it is. Some are busy for a
@@ -195,7 +195,7 @@ def _idle(peers: dict[str, Peer]) -> dict[str, float]:
     for _ in range(SETTLING):
         before = {name: peer.cpu_seconds() for name, peer in peers.items()}
         busy, start = _busy_seconds(), time.perf_counter()
-        time.sleep(1)
+        time.sleep(look)
         seconds = time.perf_counter() - start
         everybody = (_busy_seconds() - busy) / seconds
         shares = {
