@@ -28,6 +28,7 @@ from processes import (
 )
 
 import synk
+from synk.workers import waiting
 from synk.workers import zygote as zygote_module
 
 SOURCE = str(Path(synk.__file__).parent)
@@ -44,6 +45,12 @@ SAFE_LINES = (
     "posix_ipc.unlink_semaphore(name)",
 )
 """Python does not look for signals between the end of a block and its `finally`."""
+
+
+@pytest.fixture(autouse=True)
+def short_ticks(monkeypatch):
+    """Have ranks notice soon that others have stopped: of hundreds of calls each."""
+    monkeypatch.setattr(waiting, "TICK", 0.002)
 
 
 class InterruptedAt:
