@@ -1,8 +1,9 @@
 """ResNet-50 of the demo beside the references: prints by how much they differ.
 
-A program, since XLA runs in it: ``resnet_reference.py SIZE WIDTH MODE BLOCKS...``. Each
-line has a name and an error, relative to an array's largest value. Compared with JAX
-and, where torch is installed, with torch.
+A program, since XLA runs in it: ``resnet_reference.py SIZE WIDTH MODE BLOCKS...``. In
+the mode "unchanged" Ops run in Python, in the graph as it is. Each line has a name and
+an error, relative to an array's largest value. Compared with JAX and, where torch is
+installed, with torch.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import resnet50  # noqa: E402
 import resnet_jax  # noqa: E402
 import theano  # noqa: E402
 from lasagne import layers as L  # noqa: E402
+from pytensor.compile.mode import Mode  # noqa: E402
 
 RATE, CLASSES = 0.1, 1000
 jax.config.update("jax_enable_x64", True)
@@ -37,7 +39,7 @@ def by_synk(graphs: resnet50.Graphs, mode: str, x, y) -> dict[str, dict]:
         [graphs.x, graphs.y, graphs.rate],
         [graphs.results[0], graphs.logits, evaluated, *graphs.gradients],
         updates=graphs.updates,
-        mode=mode,
+        mode=Mode("py", optimizer=None) if mode == "unchanged" else mode,
     )
     loss, logits, evaluated, *gradients = f(x, y, RATE)
     names = [param.name for param in params]

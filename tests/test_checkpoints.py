@@ -11,6 +11,7 @@ import pytest
 import scipy.sparse
 from checkpointing import a_few, make, overwrite, shared
 from reference import DTYPES, PY, SHAPES, assert_same, refused, values_of
+from world_sizes import one_and_three_ranks
 
 import synk
 from synk.ranks.session import SESSION
@@ -18,6 +19,7 @@ from synk.ranks.session import SESSION
 # -- values ----------------------------------------------------------------------------
 
 
+@one_and_three_ranks
 def test_every_dtype_and_shape_comes_back_exactly_on_every_rank(checkpoint, ranks):
     dtypes = [d for d in DTYPES if checkpoint.suffix == ".npz" or "complex" not in d]
     values = {
@@ -68,6 +70,7 @@ def test_special_values_and_layouts_keep_their_bits(checkpoint):
         assert var.get_value().tobytes() == right.tobytes()
 
 
+@one_and_three_ranks
 def test_rank_0s_value_is_saved_and_every_rank_gets_it(checkpoint, ranks):
     w = shared(np.zeros(2), "w")
     for rank in range(ranks):

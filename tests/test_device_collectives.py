@@ -91,7 +91,7 @@ def assert_reduced(found, op, values):
 @pytest.mark.slow
 @in_a_child
 def test_reductions_of_every_op_and_dtype_equal_numpys():
-    n = 3
+    n = 2  # XLA compiles for each dtype and shape, on each rank
     kinds = [(dtype, shape) for dtype in DTYPES for shape in SHAPES]
     with synk.session(devices=[0] * n):
         everyone = {kind: shared_of(values_of(*kind)) for kind in kinds}

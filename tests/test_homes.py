@@ -10,6 +10,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from reference import PY, assert_same, cut
+from world_sizes import one_and_three_ranks
 
 import synk
 from synk.engines import host
@@ -78,6 +79,7 @@ def test_a_variable_that_takes_over_a_reduced_one_keeps_its_value(two_ranks, mod
         expected = np.full(3, 11.0 * step)
 
 
+@one_and_three_ranks
 @pytest.mark.parametrize("together", [True, False])
 def test_variables_that_swap_their_values_keep_them_apart(ranks, together):
     a, b = pytensor.shared(np.full(3, 1.0)), pytensor.shared(np.full(3, 2.0))
@@ -136,6 +138,7 @@ def test_values_set_by_the_user_do_not_write_into_the_home(two_ranks):
     assert_same(h.get_value(), np.zeros(3))
 
 
+@one_and_three_ranks
 def test_any_order_and_any_part_of_a_list_is_reduced_right(ranks):
     shapes = [(3,), (), (0,), (70,), (2, 2), (1,)]
     variables = [pytensor.shared(np.zeros(shape)) for shape in shapes]
@@ -153,6 +156,7 @@ def test_any_order_and_any_part_of_a_list_is_reduced_right(ranks):
                 assert_same(synk.get_value(rank, variables[i]), np.full(shape, total))
 
 
+@one_and_three_ranks
 def test_neighbours_of_other_dtypes_and_weights_are_not_mixed(ranks):
     x = pt.vector("x")
     a, b, d = (pytensor.shared(np.zeros(3)) for _ in range(3))

@@ -22,12 +22,14 @@ from reference import (
     refused,
     values_of,
 )
+from world_sizes import one_and_three_ranks
 
 import synk
 from synk.engines import host
 from synk.ranks.session import SESSION
 
 
+@one_and_three_ranks
 def test_s1_slices_with_updates_equal_the_serial_result(ranks):
     """Not an update for every slice, and not the last slice's gradient."""
     x = pt.matrix("x")
@@ -59,6 +61,7 @@ def test_s1_slices_with_updates_equal_the_serial_result(ranks):
             assert_same(synk.get_value(rank, weights), np.full(2, factor))
 
 
+@one_and_three_ranks
 @pytest.mark.parametrize("op", ["avg", "sum", "prod", "min", "max"])
 def test_s1_slices_with_every_reduce_op_equal_the_serial_result(ranks, op):
     x = pt.matrix("x")
@@ -81,6 +84,7 @@ def test_s1_slices_with_every_reduce_op_equal_the_serial_result(ranks, op):
         assert_same(s.get_value(), serial(value, axis=0), 32)
 
 
+@one_and_three_ranks
 @pytest.mark.parametrize("kind", KINDS)
 def test_s3_collectives_arrive_on_every_rank(ranks, kind):
     for dtype in KINDS[kind]:
@@ -101,6 +105,7 @@ def test_s3_collectives_arrive_on_every_rank(ranks, kind):
             assert_same(synk.get_value(rank, a), np.concatenate([value] * ranks))
 
 
+@one_and_three_ranks
 @pytest.mark.parametrize("kind", KINDS)
 def test_s4_reductions_of_any_dimensions_are_exact_and_keep_the_dtype(ranks, kind):
     """Rows equal in number to the ranks were the silent case."""
@@ -119,6 +124,7 @@ def test_s4_reductions_of_any_dimensions_are_exact_and_keep_the_dtype(ranks, kin
                 assert_same(a.get_value(), reduced(op, values), 4, 1, what)
 
 
+@one_and_three_ranks
 def test_s5_all_gather_gives_every_rank_and_the_caller_the_result(ranks):
     a = pytensor.shared(np.zeros(0))
     value = np.arange(2.0 * ranks + 1)
@@ -128,6 +134,7 @@ def test_s5_all_gather_gives_every_rank_and_the_caller_the_result(ranks):
         assert_same(synk.get_value(rank, a), value)
 
 
+@one_and_three_ranks
 def test_s6_subsets_of_outputs_in_any_order_and_any_sequence_of_calls(ranks):
     x = pt.vector("x")
     outputs = [(x.sum(), "sum"), (x.max(), "max"), (x, "gather")]
@@ -151,6 +158,7 @@ def test_s7_functions_tell_how_outputs_and_updates_are_combined():
     assert f.update_modes == [None, "max"]  # of all ranks and slices already
 
 
+@one_and_three_ranks
 def test_s8_collectives_take_data_wherever_they_take_arrays(ranks):
     a = pytensor.shared(np.zeros(1))
     value = np.arange(2.0 * ranks + 1)
@@ -203,6 +211,7 @@ def test_s10_functions_are_made_and_replicated_any_number_of_times(tmp_path):
     assert files() == before
 
 
+@one_and_three_ranks
 def test_s11_arrays_and_data_are_split_at_the_same_rows(ranks):
     x, y = pt.vectors("x", "y")
     outputs = [(abs(x - y).max(), "max"), (x * y, "gather")]
@@ -217,6 +226,7 @@ def test_s11_arrays_and_data_are_split_at_the_same_rows(ranks):
                 assert_same(product, chosen**2)
 
 
+@one_and_three_ranks
 def test_s12_averages_are_weighted_over_ranks_and_slices(ranks):
     x = pt.vector("x")
     a = pytensor.shared(0.0)

@@ -129,6 +129,7 @@ def test_outputs_come_as_in_a_call(two_ranks):
     assert len(one.run([], X)) == 0
 
 
+@one_and_three_ranks
 def test_training_by_a_run_is_serial_training(ranks):
     def step(function, grad):
         x, y = pt.matrix("x"), pt.vector("y")

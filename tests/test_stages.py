@@ -44,6 +44,7 @@ def _batch_norm(mean_over_all):
     return [x, y], loss, normal, [gain, running], mean
 
 
+@one_and_three_ranks
 def test_a_training_step_is_that_of_the_serial_run(ranks, rows):
     inputs, loss, variables, updates = _regression(pytensor.grad)
     serial = pytensor.function(inputs, loss, updates=updates, mode=PY)
@@ -113,6 +114,7 @@ def test_a_training_step_is_one_launch_one_reduce_and_one_join(two_ranks, rows):
     assert SESSION.context.comm._number - SESSION.control.command * (1 << 24) == 2
 
 
+@one_and_three_ranks
 def test_every_op_combines_the_ranks(ranks):
     for dtype in ("float32", "float64", "int64"):
         check_every_op(dtype)

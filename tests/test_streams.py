@@ -10,6 +10,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from reference import PY, assert_same, cut
+from world_sizes import one_and_three_ranks
 
 import synk
 from synk.ranks.streams import value_for_rank
@@ -87,6 +88,7 @@ def no_row_repeats(rows) -> bool:
     return len({row.tobytes() for row in rows}) == len(rows)
 
 
+@one_and_three_ranks
 @pytest.mark.parametrize("source", SOURCES)
 def test_ranks_draw_different_numbers(ranks, source):
     f = make(source)
@@ -108,6 +110,7 @@ def test_a_run_with_the_same_seed_repeats(source):
         assert not np.isin(one, other).any()
 
 
+@one_and_three_ranks
 @pytest.mark.parametrize("source", SOURCES)
 def test_rank_0_draws_what_the_serial_run_draws(ranks, source):
     f, right = make(source), plain(source)
@@ -117,6 +120,7 @@ def test_rank_0_draws_what_the_serial_run_draws(ranks, source):
         assert_same(f(value)[:own], right(value[:own]), 0)
 
 
+@one_and_three_ranks
 def test_every_rank_goes_on_with_its_own_stream(ranks):
     """The numbers of numpy's own generators, rank by rank and call by call."""
     rng = stream()
@@ -133,6 +137,7 @@ def test_every_rank_goes_on_with_its_own_stream(ranks):
         assert_same(f(value), np.concatenate(right), 0)
 
 
+@one_and_three_ranks
 def test_masks_differ_between_slices(ranks):
     f = make("default_update")
     value = np.zeros((4 * ranks + 1, 4))
@@ -149,6 +154,7 @@ def test_slices_draw_on_from_where_the_last_ended():
             assert_same(sliced(value, num_slices=slices), whole(value), 0)
 
 
+@one_and_three_ranks
 def test_slices_draw_anew_where_a_stream_leads_through_a_reduction(ranks):
     rng, x = stream(), pt.vector("x")
     after, first = pt.random.normal(size=x.shape, rng=rng).owner.outputs
@@ -161,6 +167,7 @@ def test_slices_draw_anew_where_a_stream_leads_through_a_reduction(ranks):
     assert len(set(drawn)) == drawn.size == 24 * ranks
 
 
+@one_and_three_ranks
 def test_slices_differ_without_an_update_and_calls_do_not(ranks):
     rng, x = stream(), pt.vector("x")
     draw = pt.random.normal(size=x.shape, rng=rng)
@@ -171,6 +178,7 @@ def test_slices_differ_without_an_update_and_calls_do_not(ranks):
     assert_same(f(value, num_slices=2), first, 0)
 
 
+@one_and_three_ranks
 def test_dropout_masks_are_distinct_and_keep_the_rate(ranks):
     rng = stream(11)
     x = pt.matrix("x", dtype="float32")
@@ -195,6 +203,7 @@ def test_dropout_masks_are_distinct_and_keep_the_rate(ranks):
         assert abs((one == other).mean() - 0.625) < 6 * np.sqrt(0.625 * 0.375 / 400)
 
 
+@one_and_three_ranks
 def test_functions_that_share_a_generator_draw_from_one_stream(ranks):
     rng = stream()
     x = pt.vector("x")
@@ -213,6 +222,7 @@ def test_functions_that_share_a_generator_draw_from_one_stream(ranks):
         assert_same(function(value), np.concatenate(right), 2)
 
 
+@one_and_three_ranks
 def test_without_an_update_every_call_draws_the_same(ranks):
     rng = stream()
     x = pt.vector("x")
@@ -224,6 +234,7 @@ def test_without_an_update_every_call_draws_the_same(ranks):
     assert len(set(first)) == len(first)
 
 
+@one_and_three_ranks
 def test_several_draws_from_one_source_differ(ranks):
     source = pt.random.RandomStream(5)
     x = pt.vector("x")
@@ -234,6 +245,7 @@ def test_several_draws_from_one_source_differ(ranks):
     assert len(set(drawn)) == drawn.size
 
 
+@one_and_three_ranks
 def test_a_generator_can_be_seeded_anew_for_all_ranks(ranks):
     rng = stream(1)
     x = pt.vector("x")
@@ -260,6 +272,7 @@ def test_a_generator_can_be_set_on_one_rank(two_ranks):
     assert_same(drawn[:2], np.random.default_rng(1).normal(size=2), 0)
 
 
+@one_and_three_ranks
 def test_a_stream_with_givens_and_slices_is_the_users(ranks):
     """The classical dropout: the size of the mask comes through givens."""
     source = pt.random.RandomStream(3)
@@ -280,6 +293,7 @@ def test_a_stream_with_givens_and_slices_is_the_users(ranks):
     assert no_row_repeats(noise.round(9))
 
 
+@one_and_three_ranks
 def test_a_stream_follows_the_size_of_sliceable_rows(ranks):
     source = pt.random.RandomStream(3)
     s = pytensor.shared(np.zeros(2 * ranks))

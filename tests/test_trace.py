@@ -13,6 +13,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from reference import PY
+from world_sizes import one_and_three_ranks
 
 import synk
 from synk.ranks.session import SESSION
@@ -82,6 +83,7 @@ def within(outer: dict, events: list[dict]) -> list[dict]:
     ]
 
 
+@one_and_three_ranks
 def test_every_rank_has_a_named_thread_of_one_process(ranks, tmp_path):
     f, rows = training_step()
     with synk.trace(tmp_path / "t.json"):
@@ -101,6 +103,7 @@ def test_every_rank_has_a_named_thread_of_one_process(ranks, tmp_path):
     assert {event["tid"] for event in complete(document)} == set(range(ranks))
 
 
+@one_and_three_ranks
 def test_a_call_is_divided_into_phases_without_overlap(ranks, tmp_path):
     f, rows = training_step(rows=7)
     X = synk.data(rows)

@@ -22,7 +22,7 @@ class Options:
         Seconds before every turn, for what the last one has left running: BLAS and
         OpenMP threads look out for more work for some time after a call.
     look : float
-        Seconds of a look at whether peers are idle, of which there are some at the start.
+        Seconds of a look at whether peers are idle; there are some at the start.
     turn : float
         Seconds of calls in one turn, about; one call at least.
     layers, activation, rows, batches, alone : tuple, str, int, tuple, int
