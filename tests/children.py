@@ -7,6 +7,7 @@ compiled for JAX leaves the process of the tests as it was.
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import select
 import signal
@@ -26,6 +27,7 @@ def in_a_child(test: Callable) -> Callable:
     @functools.wraps(test)
     def in_parent(*args, **kwargs) -> None:
         pytest.importorskip("jax", reason="JAX, of the extra synk[jax], is missing")
+        _import_for_all()
         reads, writes = os.pipe()
         child = os.fork()
         if child == 0:
@@ -52,6 +54,14 @@ def in_a_child(test: Callable) -> Callable:
             pytest.fail(failure.decode(), pytrace=False)
 
     return in_parent
+
+
+@functools.cache
+def _import_for_all() -> None:
+    """Import what each child, and each of its ranks, would import for itself."""
+    importlib.import_module("pytensor.link.jax.dispatch")
+    # JAX has it imported when it first compiles: classes by the hundred.
+    importlib.import_module("jaxlib.mlir.dialects.mhlo")
 
 
 def _run(writes: int, test: Callable, args: tuple, kwargs: dict) -> None:
