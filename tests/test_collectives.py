@@ -18,10 +18,12 @@ from reference import (
     shared_of,
     values_of,
 )
+from world_sizes import one_and_three_ranks
 
 import synk
 
 
+@one_and_three_ranks
 @pytest.mark.parametrize("kind", KINDS)
 def test_values_of_every_dtype_and_shape_arrive_exactly(ranks, kind):
     for dtype in KINDS[kind]:
@@ -43,6 +45,7 @@ def test_values_of_every_dtype_and_shape_arrive_exactly(ranks, kind):
                     assert_same(synk.get_value(rank, var), part)
 
 
+@one_and_three_ranks
 def test_broadcast_without_values_sends_the_masters(ranks):
     a, b = pytensor.shared(np.arange(3.0)), pytensor.shared(np.int8(4))
     synk.broadcast([a, b])
@@ -55,6 +58,7 @@ def test_broadcast_without_values_sends_the_masters(ranks):
         assert_same(synk.get_value(rank, b), np.int8(6))
 
 
+@one_and_three_ranks
 def test_a_variable_starts_with_the_masters_value(ranks):
     a = pytensor.shared(np.arange(3.0))
     for rank in range(ranks):
@@ -76,6 +80,7 @@ WAYS = {
 }
 
 
+@one_and_three_ranks
 def test_values_are_whatever_numpy_takes_or_data(ranks):
     a = pytensor.shared(np.zeros((1, 1)))
     ways = {
@@ -100,6 +105,7 @@ def test_values_are_whatever_numpy_takes_or_data(ranks):
         np.testing.assert_array_equal(np.asarray(value), VALUE)
 
 
+@one_and_three_ranks
 def test_lists_of_values_may_mix_arrays_and_data(ranks):
     a, b, c = (pytensor.shared(np.zeros(1, "float32")) for _ in range(3))
     one, two = np.arange(5, dtype="float32"), np.arange(5, dtype="float32") + 5
@@ -117,6 +123,7 @@ def test_lists_of_values_may_mix_arrays_and_data(ranks):
     assert_same(synk.get_value(ranks - 1, b), one[:2])
 
 
+@one_and_three_ranks
 @pytest.mark.parametrize(
     "batch",
     [None, 4, slice(1, 6, 2), slice(None, None, -1), [6, 0, 0], np.arange(7) > 4, 0],
@@ -138,6 +145,7 @@ def test_scatter_cuts_a_batch_as_a_function_does(ranks, batch):
             assert_same(synk.get_value(rank, own), part)
 
 
+@one_and_three_ranks
 def test_gather_concatenates_differing_lengths_exactly(ranks):
     a = pytensor.shared(np.zeros((1, 2)))
     parts = [values_of("float64", (rank, 2), rank) for rank in range(ranks)]
@@ -152,6 +160,7 @@ def test_gather_concatenates_differing_lengths_exactly(ranks):
         assert_same(synk.get_value(rank, a), rows)
 
 
+@one_and_three_ranks
 def test_what_is_returned_is_a_copy(ranks):
     a = pytensor.shared(np.zeros(3))
     for take in (
@@ -170,6 +179,7 @@ def test_what_is_returned_is_a_copy(ranks):
         assert_same(synk.get_value(rank, a), np.zeros(3 * ranks))
 
 
+@one_and_three_ranks
 def test_results_of_one_call_survive_the_next(ranks):
     a = pytensor.shared(np.zeros(3))
     give([a], ranks, "float64", [(3,)], 1)
@@ -183,6 +193,7 @@ def test_results_of_one_call_survive_the_next(ranks):
         assert_same(value, before)
 
 
+@one_and_three_ranks
 def test_values_that_are_given_are_copied(ranks):
     a = pytensor.shared(np.zeros(3))
     for value in (np.arange(3.0), synk.data(np.arange(3.0))):
@@ -195,6 +206,7 @@ def test_values_that_are_given_are_copied(ranks):
         assert_same(synk.get_value(0, a), np.full(3, -1.0))
 
 
+@one_and_three_ranks
 def test_a_fixed_length_is_that_of_each_rank(ranks):
     a = pytensor.shared(np.zeros((2, 3)), shape=(2, 3))
     rows = np.arange(6.0 * ranks).reshape(-1, 3)

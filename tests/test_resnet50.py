@@ -229,10 +229,8 @@ def fitted(demo, folder: Path, *options: str) -> dict[str, np.ndarray]:
     return values
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_a_resumed_run_has_the_numbers_of_one_that_never_stopped(demo, tmp_path, ranks):
-    with synk.session(ranks):
+def test_a_resumed_run_has_the_numbers_of_one_that_never_stopped(demo, tmp_path):
+    with synk.session(2):
         whole = fitted(demo, tmp_path, "--epochs", "2", "--warm-up", "3")
         first = fitted(demo, tmp_path, "--epochs", "1", "--warm-up", "3")
         rest = fitted(demo, tmp_path, "--epochs", "2", "--warm-up", "3", "--resume")
