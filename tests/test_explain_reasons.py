@@ -233,6 +233,15 @@ def test_one_warning_tells_of_all_ops_that_need_all_rows():
     assert "y (8 bytes a row)" in text
 
 
+def test_a_view_of_all_rows_is_no_work_and_takes_an_exchange():
+    x = pt.vector("x")
+    with pytest.warns(synk.SplitWarning) as caught:
+        synk.function([x], x[0], mode=PY)
+    text = str(caught[0].message)
+    assert "For that the ranks exchange x (8 bytes a row)." in text
+    assert "repeats" not in text
+
+
 @two_and_three_ranks
 def test_bytes_and_time_of_what_is_repeated_are_known_after_calls(ranks):
     x = pt.matrix("x")

@@ -64,6 +64,7 @@ def repetition(spec: FunctionSpec) -> Repetition:
     repeated: list[Apply] = []
     whole: dict[Variable, set[Variable]] = {}  # of all rows, with whose gathers
     found: dict[Variable, None] = {}
+    viewed: dict[Variable, None] = {}
     with remembered():
         take_as_equal(spec.inputs)
         for node in besides_shapes([], graph)[0]:
@@ -77,6 +78,7 @@ def repetition(spec: FunctionSpec) -> Repetition:
                 own.update(node.outputs)
             elif of:
                 whole.update((var, of) for var in node.outputs)
+                viewed |= dict.fromkeys(of)
             else:
                 continue
             if not costs_nothing(node) and _has_rows(node, own | whole.keys()):
@@ -84,7 +86,7 @@ def repetition(spec: FunctionSpec) -> Repetition:
                 if not is_own:
                     repeated.append(node)
                     found |= dict.fromkeys(of)
-    return Repetition(repeated, total, list(found))
+    return Repetition(repeated, total, list(found or viewed))
 
 
 def _has_rows(node: Apply, from_rows: set[Variable]) -> bool:
@@ -125,11 +127,14 @@ def repeated(spec: FunctionSpec) -> str:
     where = "" if made is None else f", made in {made}"
     verb = "need" if others else "needs"
     counted = repetition(spec)
+    share = (
+        f" With what follows, every rank repeats {len(counted.nodes)} of the"
+        f" {counted.of} Ops on rows."
+    )
     return (
         f"{op_name(first.op)} ({name(var)}{where}){more} {verb} all rows at once:"
         " every rank computes it from all of them, which is right, and no faster than"
-        f" one. With what follows, every rank repeats {len(counted.nodes)} of the"
-        f" {counted.of} Ops on rows. For that the ranks exchange"
+        f" one.{share if counted.nodes else ''} For that the ranks exchange"
         f" {_rows(counted.gathered)}."
         " synk.Function.explain() tells the bytes of a call."
     )

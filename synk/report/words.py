@@ -216,10 +216,12 @@ def repeated(found: Repeated) -> str:
     if len(found.by) > _FEW:
         first.append(f"{len(found.by) - _FEW} more")
     verb = "needs" if len(found.by) == 1 else "need"
-    text = (
-        f"{', '.join(first)} {verb} all rows, {nbytes(found.bytes)}: every rank"
-        f" computes {found.ops} of the {found.of} Ops on rows from all of them"
-    )
+    text = f"{', '.join(first)} {verb} all rows, {nbytes(found.bytes)}"
+    if found.ops:
+        text += (
+            f": every rank computes {found.ops} of the {found.of} Ops on rows from all"
+            " of them"
+        )
     if found.milliseconds is None:
         return text
     return f"{text}; in up to {milliseconds(found.milliseconds)} of a call"
