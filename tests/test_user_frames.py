@@ -289,11 +289,11 @@ def test_a_refusal_names_the_line_that_made_the_output_and_that_of_the_reason(
     x = pt.vector("x", dtype="float64")
     scores = pytensor.shared(np.arange(4.0), "scores")
     options = {"sliceable_shareds": [scores], "mode": PY}
-    # rows that lie on the ranks are sorted here
+    # rows on the ranks are sorted here
     ranking = pt.sort(scores)
     # and here that is used
     best = x.mean() + ranking[-1]
-    ranked = rf"{HERE}:{line_after('rows that lie on the ranks are sorted here')}: `ranking = pt\."
+    ranked = rf"{HERE}:{line_after('rows on the ranks are sorted here')}: `ranking = pt\."
     place = rf"{HERE}:{line_after('and here that is used')}: `best = x\.mean\(\)"
     match = rf"^output 0 \(.*, made in {place}.*on more than one rank: .*\({ranked}"
     f = synk.function([x], best, **options)
