@@ -293,7 +293,8 @@ def test_a_refusal_names_the_line_that_made_the_output_and_that_of_the_reason(
     ranking = pt.sort(scores)
     # and here that is used
     best = x.mean() + ranking[-1]
-    ranked = rf"{HERE}:{line_after('rows on the ranks are sorted here')}: `ranking = pt\."
+    sorted_at = line_after("rows on the ranks are sorted here")
+    ranked = rf"{HERE}:{sorted_at}: `ranking = pt\."
     place = rf"{HERE}:{line_after('and here that is used')}: `best = x\.mean\(\)"
     match = rf"^output 0 \(.*, made in {place}.*on more than one rank: .*\({ranked}"
     f = synk.function([x], best, **options)

@@ -2,5 +2,6 @@
 
 `placer` goes through a graph. `nodes` keeps what its values are, `whole` makes values
 whole, `earlier` finds the sums that need not wait, and `gathered` has all ranks' rows.
-`own` leaves statistics to the ranks, where these are meant.
+`own` leaves statistics to the ranks, where these are meant; `streams` has random draws,
+each rank's and all ranks'; `needs` says why a collective is there.
 """
