@@ -33,7 +33,7 @@ from synk.workers import zygote as zygote_module
 
 SOURCE = str(Path(synk.__file__).parent)
 
-SAFE_FUNCTIONS = ("_sleep", "__del__")
+SAFE_FUNCTIONS = ("with_signals_held_back", "__del__")
 """Signals are held back there, and what finalizers raise is only printed."""
 
 SAFE_LINES = (

@@ -6,11 +6,11 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from meetings import levels
 from reference import PY, cut
 from world_sizes import one_and_three_ranks
 
 import synk
-from synk.compiler import stages
 
 X = pt.matrix("x")
 GAMMA = pytensor.shared(np.ones(3), "gamma")
@@ -68,12 +68,6 @@ def by_hand(rows: np.ndarray, ranks: int, steps: int) -> tuple[list, list]:
     return costs, [var.get_value() for var in START]
 
 
-def meetings(function: synk.Function) -> int:
-    spec = function._spec
-    made = stages.cut(spec, tuple(range(len(spec.outputs))), False).stages
-    return sum(bool(stage.reduced) for stage in made)
-
-
 def trained(function, rows, steps):
     for var, value in START.items():
         synk.broadcast(var, value)
@@ -101,7 +95,7 @@ def of_the_function():
 def test_ranks_normalise_by_their_own_rows_and_meet_once_in_a_step(ranks, n, make):
     rows = rows_of(n)
     function = make()
-    assert meetings(function) == 1
+    assert len(levels(function)) == 1
     right = by_hand(rows, ranks, 3)
     for got, expected in zip(trained(function, rows, 3), right, strict=True):
         np.testing.assert_allclose(got, expected, 1e-10, 1e-12)
@@ -110,7 +104,7 @@ def test_ranks_normalise_by_their_own_rows_and_meet_once_in_a_step(ranks, n, mak
 def test_exact_ones_are_of_all_rows_and_meet_more_often(two_ranks):
     cost, updates = step()
     function = synk.function([X], cost, updates=updates, mode=PY)
-    assert meetings(function) > 1
+    assert len(levels(function)) > 1
     got, right = trained(function, rows_of(7), 2), by_hand(rows_of(7), 1, 2)
     np.testing.assert_allclose(got[0], right[0], 1e-10)
 

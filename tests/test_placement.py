@@ -14,6 +14,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from children import in_a_child
+from meetings import levels
 from placement_cases import INPUTS, SCALE, W, X, Y, posterior
 from proof_corpus import INPUTS as CORPUS_INPUTS
 from proof_corpus import values_of
@@ -29,7 +30,6 @@ import synk
 from synk.compiler.domain import Sharded
 from synk.compiler.placement.gathered import Gathered
 from synk.compiler.placement.whole import Whole
-from synk.compiler.stages import cut
 
 FAST = pytensor.compile.mode.Mode("py", "fast_run")
 
@@ -281,16 +281,6 @@ def test_what_every_rank_repeats_is_told_once(graph):
 
 
 # -- in how many meetings, and of what -------------------------------------------------
-
-
-def levels(f) -> list[list[str]]:
-    """Return by what ops each stage of a function combines values."""
-    stages = cut(f._spec, range(len(f._spec.outputs)), in_slices=False).stages
-    return [
-        sorted(var.owner.op.op for var in stage.reduced)
-        for stage in stages
-        if stage.reduced
-    ]
 
 
 def network():

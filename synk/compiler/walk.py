@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -18,11 +18,14 @@ from .rules.base import is_short, is_tolerant, literal, name, op_name, rule_for
 from .rules.some_rows import check_some_rows
 from .rules.streams import by_streams, is_stream
 
+NodeRule = Callable[[Apply, list[Value]], list[Value]]
+
 
 def infer(
     graph: Sequence[Variable],
     known: Mapping[Variable, Value],
     asserted: Mapping[Variable, Value] = MappingProxyType({}),
+    rule: NodeRule | None = None,
 ) -> dict[Variable, Value]:
     """Return what every variable of a graph is.
 
@@ -35,22 +38,30 @@ def infer(
         every rank.
     asserted : mapping from Variable to Value, optional
         What is to be taken for true, whatever the rules say.
+    rule : callable, optional
+        What tells of a node's outputs, by what its inputs are; as `apply_rule`.
+
+    Returns
+    -------
+    dict of Variable to Value
+        What is known, and then the rest in the order in which it is computed.
     """
     with remembered():
-        return _infer(graph, known, asserted)
+        return _infer(graph, known, asserted, rule or apply_rule)
 
 
 def _infer(
     graph: Sequence[Variable],
     known: Mapping[Variable, Value],
     asserted: Mapping[Variable, Value],
+    rule: NodeRule,
 ) -> dict[Variable, Value]:
     values = dict(known)
     for node in io_toposort([var for var in known if var.owner], list(graph)):
         for var in node.inputs:
             if var not in values:
                 values[var] = asserted.get(var) or literal(var)
-        outputs = apply_rule(node, [values[var] for var in node.inputs])
+        outputs = rule(node, [values[var] for var in node.inputs])
         for var, value in zip(node.outputs, outputs, strict=True):
             if var not in known:
                 values[var] = asserted.get(var, value)

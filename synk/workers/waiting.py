@@ -55,40 +55,36 @@ def wait(
             return
     while True:
         try:
-            _sleep(semaphore)
+            # posix_ipc swallows what a signal handler raises while it waits,
+            # KeyboardInterrupt excepted: a SIGTERM handler that calls ``sys.exit()``
+            # would do nothing. Held back, a signal comes at the end of the tick, and
+            # its handler raises in our own code.
+            with_signals_held_back(semaphore.acquire, TICK)
             return
         except (posix_ipc.BusyError, posix_ipc.SignalError):
             look_about()
 
 
-def _sleep(semaphore: posix_ipc.Semaphore) -> None:
-    """Acquire within `TICK` seconds, with all signals held back.
+def with_signals_held_back(function: Callable[..., object], *args: Any) -> None:
+    """Call a function with all signals held back in this thread.
 
-    posix_ipc swallows what a signal handler raises while it waits, KeyboardInterrupt
-    excepted: a SIGTERM handler that calls ``sys.exit()`` would do nothing. Held back, a
-    signal comes at the end of the tick, and its handler raises in our own code.
+    Another thread of the process may take one (one of OpenBLAS's), and its handler runs
+    in the main thread all the same, between any two calls. So the mask is set back by a
+    `finally` whose first call does it, with arguments that were made before. A context
+    manager would not do: Python looks for handlers as it enters `__exit__`.
     """
-    before = make_mask()
-    set_mask(SIG_SETMASK, None, before)
+    before = ctypes.byref(_SignalMask())
+    _set_mask(_SIG_SETMASK, None, before)
     try:
-        set_mask(SIG_SETMASK, ALL_SIGNALS, None)
-        semaphore.acquire(TICK)
+        _set_mask(_SIG_SETMASK, _ALL_SIGNALS, None)
+        function(*args)
     finally:
-        set_mask(SIG_SETMASK, before, None)
+        _set_mask(_SIG_SETMASK, before, None)
 
 
-# A signal is held back in this thread only: another one of the process may take it (one
-# of OpenBLAS's), and its handler runs in the main thread all the same, between any two
-# calls. So the mask is set back by a `finally` whose first call does it, with arguments
-# that were made before. A context manager would not do: Python looks for handlers as it
-# enters `__exit__`. And signal.pthread_sigmask runs handlers itself, and builds sets of
-# enumeration members: 8 to 120 us, not 1.
+# Not signal.pthread_sigmask, which runs handlers itself, and builds sets of enumeration
+# members: 8 to 120 us, not 1.
 _SignalMask = ctypes.c_byte * 128
-ALL_SIGNALS = ctypes.byref(_SignalMask(*[-1] * 128))
-SIG_SETMASK = int(signal.SIG_SETMASK)
-set_mask = ctypes.PyDLL(None).pthread_sigmask
-
-
-def make_mask() -> Any:
-    """Return room for a mask of signals, to be filled and read by `set_mask`."""
-    return ctypes.byref(_SignalMask())
+_ALL_SIGNALS = ctypes.byref(_SignalMask(*[-1] * 128))
+_SIG_SETMASK = int(signal.SIG_SETMASK)
+_set_mask = ctypes.PyDLL(None).pthread_sigmask

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from ..errors import StateError, SynkError, WorkerDied
-from .waiting import ALL_SIGNALS, SIG_SETMASK, make_mask, set_mask
+from .waiting import with_signals_held_back
 
 _REQUEST = struct.Struct("i")
 _REPORT = struct.Struct("iii")
@@ -53,13 +53,7 @@ class Zygote:
         """Fork the zygote."""
         # A signal handler of the script must not raise in the child, which would then
         # go on with the script, nor here while the zygote is half known.
-        mask = make_mask()
-        set_mask(SIG_SETMASK, None, mask)
-        try:
-            set_mask(SIG_SETMASK, ALL_SIGNALS, None)
-            self._fork()
-        finally:
-            set_mask(SIG_SETMASK, mask, None)
+        with_signals_held_back(self._fork)
 
     def _fork(self) -> None:
         with contextlib.ExitStack() as finally_:

@@ -167,11 +167,10 @@ class _Terms:
         return any(var.type.broadcastable[axis] for axis in self._axes)
 
 
-def is_sum(node: Apply | None) -> bool:
+def is_sum(node: Apply) -> bool:
     """Tell whether a node sums floats over some axes."""
     return (
-        node is not None
-        and isinstance(node.op, Sum)
+        isinstance(node.op, Sum)
         and node.inputs[0].type.numpy_dtype.kind == "f"
         and node.inputs[0].type.dtype == node.outputs[0].type.dtype
     )

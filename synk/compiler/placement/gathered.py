@@ -77,9 +77,7 @@ class Gathered(Whole):
         first = var.dimshuffle([value.axis, *others]) if value.axis else var
         if not value.in_order:
             first = first[::-1]
-        rows = self.of(first)
-        made: Any = self.add(AllGather().make_node(rows)).outputs[0]
-        self.inserted.append(made)
+        made = self._met(AllGather(), self.of(first))
         if not value.in_order:
             made = made[::-1]
         if value.axis:

@@ -123,8 +123,7 @@ class Nodes:
         node = graph.owner
         if node is None or graph in self.values:
             return graph
-        made = self.again(node, [self.of(var) for var in node.inputs])
-        return made.outputs[node.outputs.index(graph)]
+        return self.anew(graph, [self.of(var) for var in node.inputs])
 
     def again(self, node: Apply, inputs: Sequence[Variable]) -> Apply:
         """Take a node with other inputs; those of another type are converted."""
@@ -135,6 +134,12 @@ class Nodes:
             node = node.clone_with_new_inputs(list(inputs), strict=False)
             inputs = [self.of(var) for var in node.inputs]
         return self.add(node)
+
+    def anew(self, var: Variable, inputs: Sequence[Variable]) -> Variable:
+        """Return what stands for a variable if its node has other inputs."""
+        node = var.owner
+        assert node is not None
+        return self.again(node, inputs).outputs[node.outputs.index(var)]
 
     def known_as(self, graph: Variable, value: Value) -> Variable:
         """Take an expression of which more is known than the rules can tell."""

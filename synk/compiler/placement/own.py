@@ -11,12 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pytensor.graph.basic import Apply, Variable
-from pytensor.graph.traversal import io_toposort
 
 from ...ops import COLLECTIVES, Local
 from ..domain import Count, Partial, Replicated, Sharded, Unknown, Value
-from ..rules.base import literal
-from ..walk import apply_rule
+from ..walk import apply_rule, infer
 from .nodes import Nodes
 
 
@@ -109,31 +107,28 @@ def meeting_rows(
     graph: Sequence[Variable], known: Mapping[Variable, Value]
 ) -> set[Variable]:
     """Return what of a graph meets rows further on, other than rows themselves."""
-    values = dict(known)
-    nodes = io_toposort([var for var in known if var.owner], list(graph))
-    for node in nodes:
-        for var in node.inputs:
-            if var not in values:
-                values[var] = literal(var)
-        given = [values[var] for var in node.inputs]
-        found = apply_rule(node, given)
-        if any(isinstance(value, Unknown) for value in found):
-            read = _read(node, given, [True] * len(given)) or found
-            found = [
-                _statistic(value) if isinstance(value, Replicated) else value
-                for value in read
-            ]
-        values.update(zip(node.outputs, found, strict=True))
+    values = infer(graph, known, rule=_read_as_own)
     meeting: set[Variable] = set()
-    for node in reversed(nodes):
-        if isinstance(node.op, COLLECTIVES) or not any(
-            isinstance(values[var], Sharded) or var in meeting for var in node.outputs
-        ):
+    for var in reversed(list(values)):
+        node = var.owner
+        if node is None or var in known or isinstance(node.op, COLLECTIVES):
             continue
-        meeting.update(
-            var for var in node.inputs if not isinstance(values[var], Sharded)
-        )
+        if isinstance(values[var], Sharded) or var in meeting:
+            meeting.update(
+                given for given in node.inputs if not isinstance(values[given], Sharded)
+            )
     return meeting
+
+
+def _read_as_own(node: Apply, given: list[Value]) -> list[Value]:
+    """Return what a node computes if every statistic were a rank's own."""
+    found = apply_rule(node, given)
+    if not any(isinstance(value, Unknown) for value in found):
+        return found
+    return [
+        _statistic(value) if isinstance(value, Replicated) else value
+        for value in _read(node, given, [True] * len(given)) or found
+    ]
 
 
 def _read(

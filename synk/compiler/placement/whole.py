@@ -14,6 +14,7 @@ from typing import Any
 
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.op import Op
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 
 from ...ops import AllReduce, AllStack
@@ -137,8 +138,7 @@ class Whole(Nodes):
                 self._everywhere[made] = told
             elif is_ready:
                 inputs = [self._everywhere.get(given, given) for given in node.inputs]
-                again = self.again(node, inputs)
-                self._everywhere[made] = again.outputs[node.outputs.index(made)]
+                self._everywhere[made] = self.anew(made, inputs)
             else:
                 todo.append((made, True))
                 todo += [(given, False) for given in here]
@@ -173,9 +173,7 @@ class Whole(Nodes):
             isinstance(self.value(given), (Replicated, Listed, Count))
             for given in node.inputs
         ):
-            inputs = [self.whole(given) for given in node.inputs]
-            made = self.again(node, inputs)
-            found = made.outputs[node.outputs.index(var)]
+            found = self.anew(var, [self.whole(given) for given in node.inputs])
             if is_replicated(self.value(found)):
                 return found
         return self.scaled(var, -power)
@@ -236,8 +234,12 @@ class Whole(Nodes):
         except TypeError as error:
             raise Refused(str(error)) from error
         placed = AllReduce(op) if by is None else AllReduce(op, by.gradient)
-        found = self.add(placed.make_node(var)).outputs[0]
-        if by is None and found not in self.inserted:
+        return self._met(placed, var, is_users=by is not None)
+
+    def _met(self, op: Op, var: Variable, is_users: bool = False) -> Any:
+        """Return what the ranks get where they meet with a variable."""
+        found = self.add(op.make_node(var)).outputs[0]
+        if not is_users and found not in self.inserted:
             self.inserted.append(found)
         return found
 
@@ -252,7 +254,7 @@ class Whole(Nodes):
         made = None
         if isinstance(node.op, (Elemwise, DimShuffle)):
             made = self._of_operands(node)
-        elif is_sum(node) and len(node.outputs) == 1:
+        elif is_sum(node):
             made = self._taken_apart(node)
             if made is None:
                 made = self._merged(node)
@@ -301,10 +303,7 @@ class Whole(Nodes):
 
     def _of_each_rank(self, graph: Any) -> Any:
         """Return an expression of a rank's own as all ranks have it; zeros of idle."""
-        own = self.known_as(graph, Partial("sum"))
-        made: Any = self.add(AllStack().make_node(own)).outputs[0]
-        self.inserted.append(made)
-        return made
+        return self._met(AllStack(), self.known_as(graph, Partial("sum")))
 
     def _above(self, var: Variable) -> Variable | None:
         """Return the whole value as a function of whole values above, if that is less.
@@ -320,8 +319,7 @@ class Whole(Nodes):
         inputs = [
             self.whole(given) if given in partial else given for given in node.inputs
         ]
-        made = self.again(node, inputs)
-        return made.outputs[node.outputs.index(var)]
+        return self.anew(var, inputs)
 
     def _sources(self, var: Variable) -> set[Variable]:
         """Return what partial values are to be reduced for one; two of them do."""

@@ -102,7 +102,7 @@ def _entrywise(node: Apply, values: list[Value], scalar_rule: ScalarRule) -> Val
         if unknown:
             entries.append(unknown[0])
         else:
-            entries.append(_count(node, row, scalar_rule) or scalar_rule(node, row))
+            entries.append(_count(node, row) or scalar_rule(node, row))
     if n is None:
         raise Refused("combines a shape with a vector of unknown length")
     return Listed(tuple(entries))
@@ -148,7 +148,7 @@ def _increasing(node: Apply, values: list[Value]) -> Value:
 
 
 def _add(node: Apply, values: list[Value]) -> Value:
-    if (found := _counted(node, values, [1] * len(values))) is not None:
+    if (found := _counted(node, values)) is not None:
         return found
     _refuse_short(node, values)
     return total(values)
@@ -156,28 +156,28 @@ def _add(node: Apply, values: list[Value]) -> Value:
 
 def _sub(node: Apply, values: list[Value]) -> Value:
     first, second = values
-    if (found := _counted(node, values, [1, -1])) is not None:
+    if (found := _counted(node, values)) is not None:
         return found
     _refuse_short(node, values)
     _refuse_unsigned(node, values)
     return total([first, negated(unlisted(second))])
 
 
-def _counted(node: Apply, values: list[Value], signs: list[int]) -> Value | None:
+def _counted(node: Apply, values: list[Value]) -> Value | None:
     """Recognise the number of rows plus one, and less one."""
-    out = node.outputs[0]
-    is_integer = out.type.numpy_dtype.kind == "i" and not is_short(out)
-    return counted(values, signs) if is_integer and not out.type.ndim else None
+    return None if node.outputs[0].type.ndim else _count(node, values)
 
 
-def _count(node: Apply, entry: list[Value], scalar_rule: ScalarRule) -> Value | None:
-    """Recognise these in a shape."""
+def _count(node: Apply, values: list[Value]) -> Value | None:
+    """Recognise these in one entry of a shape, or in a number."""
     out = node.outputs[0]
-    known: dict[ScalarRule, list[int]] = {_add: [1] * len(entry), _sub: [1, -1]}
-    signs = known.get(scalar_rule)
-    if signs is None or out.type.numpy_dtype.kind != "i" or is_short(out):
+    if out.type.numpy_dtype.kind != "i" or is_short(out):
         return None
-    return counted(entry, signs)
+    if isinstance(node.op.scalar_op, ps.Add):
+        return counted(values, [1] * len(values))
+    if isinstance(node.op.scalar_op, ps.Sub):
+        return counted(values, [1, -1])
+    return None
 
 
 def _neg(node: Apply, values: list[Value]) -> Value:
