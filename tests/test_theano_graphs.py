@@ -60,6 +60,10 @@ def test_graphs_are_compared():
     assert not same(x * (y * x), (x * y) * x)
     assert not same(x + 1, y + 1)
     assert same(x + 1, y + 1, givens={x: y})
+    assert same(x + 1, y + 1, givens=[(y, x)])
+    assert same(x, y, givens={x: y})
+    assert not same(x + y, y + x, givens={x: x * y})
+    assert not same(x, y)
 
 
 def test_a_variable_may_be_made_of_a_type_alone():

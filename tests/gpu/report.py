@@ -102,7 +102,7 @@ def call() -> Iterator[Row]:
             hidden = pt.tanh(hidden @ weights)
         loss = hidden.mean()
         updates = synk.updates.momentum(synk.grad(loss, w), w, 0.1)
-        step = synk.function([y], loss, updates=updates)
+        step = synk.function([y], loss, updates=updates, mode="JAX")
         few = np.ones((8, 8), "float32")
         (seconds,) = interleave([lambda: step(few)], 101)
         yield Row("step of 160 arrays, all of it", f"{seconds * 1e6:.0f} us")

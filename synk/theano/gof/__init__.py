@@ -2,13 +2,13 @@
 
 from pytensor.graph import Apply, Constant, FunctionGraph, Op, Type
 from pytensor.graph.rewriting.basic import node_rewriter as local_optimizer
-from pytensor.graph.rewriting.utils import is_same_graph
 from pytensor.graph.traversal import graph_inputs, io_toposort
 from pytensor.graph.utils import MethodNotDefined
 from pytensor.link.c.op import COp
 from pytensor.link.c.type import CType, Generic, generic
 
 from ..forwarding import forward
+from .comparing import is_same_graph
 from .searches import ancestors, inputs
 from .variables import Variable
 
