@@ -48,6 +48,15 @@ class LateCopier:
         ctypes.string_at(start, end - start)
         self.log.append("unregister")
 
+    def write(self, array, source, nbytes):
+        ctypes.memmove(array.unsafe_buffer_pointer(), source, nbytes)
+        self.log.append(f"write {nbytes}")
+
+    def read(self, array, target, nbytes):
+        assert array.is_ready()
+        ctypes.memmove(target, array.unsafe_buffer_pointer(), nbytes)
+        self.log.append(f"read {nbytes}")
+
     def writing(self, array):
         return LateWriting(self, array)
 
@@ -63,7 +72,11 @@ class LateWriting:
         self._has_ended = False
         copier.open.append(self)
 
-    def copy(self, at, source, nbytes):
+    def copy(self, pieces):
+        for piece in pieces:
+            self._copy(*piece)
+
+    def _copy(self, at, source, nbytes):
         assert nbytes > 0
         assert not self._has_ended
         assert at >= 0

@@ -39,7 +39,7 @@ def worker_calls(context):
 def test_functions_without_a_mode_run_where_the_gpu_is():
     x = pt.vector("x")
     s = pytensor.shared(np.zeros(()))
-    with synk.session(2):
+    with synk.session(devices=[0, 0]):
         assert pytensor.config.mode == "JAX"
         f = synk.function([x], x.sum(), updates=[(s, s + 1)])
         assert f(np.arange(5.0)) == 10
@@ -112,7 +112,7 @@ def test_a_training_step_on_devices_is_the_serial_one(n):
 @in_a_child
 def test_shapes_may_change_and_must_agree():
     x = pt.matrix("x")
-    with synk.session(2):
+    with synk.session(devices=[0, 0]):
         f = synk.function([x], (synk.ops.all_reduce(x.sum(axis=0), "sum"), None))
         for width in (3, 5, 3):
             assert_same(f(np.ones((4, width))), np.full(width, 4.0))

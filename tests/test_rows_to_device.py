@@ -58,6 +58,7 @@ def gpus(monkeypatch):
     monkeypatch.setattr(to_device, "WORTHWHILE", 1)
     monkeypatch.setattr(device_rows, "LONG", 100)
     monkeypatch.setattr(device_rows, "PIECE", 250)
+    monkeypatch.setattr(device_rows, "LEAST", 250)
 
 
 def segment_of(values):
@@ -239,7 +240,7 @@ def test_without_a_copier_jax_copies_and_one_warning_says_so():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert np.shares_memory(taker.take(array, slice(0, 9)), array)
-        assert not ToDevice(fail, warns=False).takes(1 << 20, np.dtype("f8"))
+        assert not ToDevice(fail, warns=False).takes(np.dtype("f8"))
 
 
 @in_a_child
@@ -337,3 +338,44 @@ def test_calls_and_runs_have_the_numbers_of_the_serial_function(n):
             np.testing.assert_allclose(synk.get_value(rank, v), w.get_value())
         for log, _ in SESSION.run(worker_log):
             assert any(entry.startswith("copy") for entry in log)
+
+
+@in_a_child
+def test_few_values_are_written_in_the_place_of_the_last_ones(monkeypatch):
+    """And what a function returns, or stores, is not in that place."""
+    monkeypatch.undo()
+    fake_nvml.install(monkeypatch, [None])
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.setattr(context_module, "CudaCopier", LateCopier)
+    x, c, n = pt.matrix("x"), pt.scalar("c"), pt.lscalar("n")
+    last, rows = pytensor.shared(0.0), pytensor.shared(np.zeros((0, 3)))
+    values = np.random.default_rng(2).normal(size=(40, 3))
+    with synk.session(1):
+        f = synk.function(
+            [x],
+            [(x, "gather"), (c, None), (n, None), ((x * c)[n], None)],
+            bcast_inputs=[c, n],
+            updates=[(last, c), (rows, x)],
+        )
+        calls = [(slice(4 * k, 4 * k + 4), k / 4, k % 4) for k in range(8)]
+        found = [f(values, c, i, batch=batch) for batch, c, i in calls]
+        for (same, scale, number, product), (batch, factor, i) in zip(
+            found, calls, strict=True
+        ):
+            np.testing.assert_array_equal(same, values[batch])
+            np.testing.assert_array_equal((scale, number), (factor, i))
+            np.testing.assert_allclose(product, (values[batch] * factor)[i])
+        log = SESSION.context.to_device._copier.log
+        assert log.count(f"write {4 * 3 * 8}") == len(calls) - 1
+        assert log.count("write 8") == len(calls) - 1  # a whole number is not
+        kept = rows.get_value(), float(last.get_value())
+        g = synk.function([x], (x + 1, "gather"))
+        assert_same(g(values), values + 1)
+        f(values, 9.0, 0, batch=[7, 3, 1, 0])
+        assert_same(kept[0], values[28:32])
+        assert kept[1] == 7 / 4
+        assert_same(rows.get_value(), values[[7, 3, 1, 0]])
+
+
+def assert_same(found, expected):
+    np.testing.assert_array_equal(found, expected)

@@ -69,6 +69,8 @@ class NcclTransport:
         self._communicator: Any = None
         self._busy: deque[tuple[Any, Any]] = deque()
         self._nccl, told = _import_everywhere(comm, shares_gpu)
+        # XLA has the GPU before NCCL: with none, NCCL's threads crashed on some ranks.
+        import_module("jax").devices()
         # The only one that this process sees. Its primary context is XLA's, too.
         device = import_module("cuda.core").Device(0)
         device.set_current()

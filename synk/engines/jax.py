@@ -128,7 +128,17 @@ def as_output(value: Any) -> Any:
     """Return a value as an array that belongs to the caller."""
     if _look_about:
         wait([value])
+    if _read and not isinstance(value, np.ndarray):
+        return _read[0](value)
     return np.array(value)
+
+
+def read_with(read: Callable[[Any], np.ndarray] | None) -> None:
+    """Have `read` make an array of numpy's of one of JAX's that is there."""
+    _read[:] = [] if read is None else [read]
+
+
+_read: list[Callable[[Any], np.ndarray]] = []
 
 
 class _Program:

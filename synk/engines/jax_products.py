@@ -12,6 +12,9 @@ XLA takes some freedom with these conversions (``xla_allow_excess_precision``): 
 one down is followed by one up, on the CPU for one, it may leave out both and go on with
 the float32. So results lie between those of 16 bits and those of float32, and which it
 is may differ between functions.
+
+A product with a vector it computes element by element, on GPUs in 16 bits, so that each
+term of the sum is rounded. Such products are left float32, of rounded factors.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from functools import cache
 from typing import Any
 
 from pytensor.graph.basic import Apply
+from pytensor.tensor.math import Dot
 
 from .precision import PRODUCTS, SHORT, is_product
 
@@ -68,6 +72,9 @@ def _in_precision(funcify: Callable) -> Callable:
             with jax.default_matmul_precision(setting):
                 if short is None:
                     return function(*factors)
+                if isinstance(op, Dot) and any(map(_is_vector, factors)):
+                    rounded = (_rounded_to(short, factor) for factor in factors)
+                    return _rounded_to(short, function(*rounded))
                 return function(*(_as(short, factor) for factor in factors)).astype(
                     "float32"
                 )
@@ -83,3 +90,20 @@ def _as(dtype: str, factor: Any) -> Any:
 
     factor = jnp.asarray(factor)
     return factor.astype(dtype) if factor.dtype.kind == "f" else factor
+
+
+def _is_vector(factor: Any) -> bool:
+    """Tell whether a factor is a vector, or a matrix of one row or column."""
+    return len(factor.shape) < 2 or 1 in factor.shape
+
+
+def _rounded_to(dtype: str, value: Any) -> Any:
+    """Return a number as float32, rounded to 16 bits, which XLA does not leave out."""
+    import jax
+    import jax.numpy as jnp
+
+    value, bits = jnp.asarray(value), jnp.finfo(dtype)
+    if not jnp.issubdtype(value.dtype, jnp.floating):
+        return value
+    # Some factors are in 16 bits already, see `jax_factors`.
+    return jax.lax.reduce_precision(value.astype("float32"), bits.nexp, bits.nmant)

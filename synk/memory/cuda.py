@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .dlpack import After
+
+if TYPE_CHECKING:
+    from .to_device import Piece
 
 
 class CudaCopier:
@@ -29,6 +33,7 @@ class CudaCopier:
             self._device: Any = core.Device(0)
             self._enter()
             self._stream: Any = self._device.create_stream()
+            self._handle = self._stream.handle
         except Exception as error:  # cuda.core's own, which it does not export
             raise RuntimeError(str(error)) from error
 
@@ -52,6 +57,22 @@ class CudaCopier:
             self._stream.sync()
             self._driver.cuMemHostUnregister(start)
 
+    def write(self, array: Any, source: int, nbytes: int) -> None:
+        """Copy to an array that nobody uses, and wait for it."""
+        self._enter()
+        at = array.unsafe_buffer_pointer()
+        driver = self._driver
+        _check(driver, driver.cuMemcpyHtoDAsync(at, source, nbytes, self._handle))
+        self._stream.sync()
+
+    def read(self, array: Any, target: int, nbytes: int) -> None:
+        """Copy an array that is there to the host, and wait for it."""
+        self._enter()
+        at = array.unsafe_buffer_pointer()
+        driver = self._driver
+        _check(driver, driver.cuMemcpyDtoHAsync(target, at, nbytes, self._handle))
+        self._stream.sync()
+
     def writing(self, array: Any) -> CudaWriting:
         """Begin to write to an array, after what JAX has done to its memory."""
         self._enter()
@@ -67,13 +88,33 @@ class CudaWriting:
         self._start = array.unsafe_buffer_pointer()
         self._ended: Any = None
 
-    def copy(self, at: int, source: int, nbytes: int) -> None:
-        """Start to copy from an address of the host to byte `at` of the array."""
-        (status,) = self._driver.cuMemcpyHtoDAsync(
-            self._start + at, source, nbytes, self._handle
+    def copy(self, pieces: Sequence[Piece]) -> None:
+        """Start to copy from the host's memory to the array.
+
+        Many copies are one call of the driver: of 64 images, each by itself, the GPU
+        took 1.1 times as long.
+        """
+        driver, start = self._driver, self._start
+        if len(pieces) == 1:
+            ((at, source, nbytes),) = pieces
+            _check(
+                driver,
+                driver.cuMemcpyHtoDAsync(start + at, source, nbytes, self._handle),
+            )
+            return
+        # In the order of the stream, as single copies are.
+        how = driver.CUmemcpyAttributes()
+        order = driver.CUmemcpySrcAccessOrder
+        how.srcAccessOrder = order.CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
+        to = [driver.CUdeviceptr(start + piece.at) for piece in pieces]
+        of = [driver.CUdeviceptr(piece.source) for piece in pieces]
+        sizes = [piece.nbytes for piece in pieces]
+        _check(
+            driver,
+            driver.cuMemcpyBatchAsync(
+                to, of, sizes, len(pieces), [how], [0], 1, self._handle
+            ),
         )
-        if status != self._driver.CUresult.CUDA_SUCCESS:
-            raise RuntimeError(f"cuMemcpyHtoDAsync: {status.name}")
 
     def end(self) -> None:
         """Say that all copies have been started."""
@@ -88,3 +129,8 @@ class CudaWriting:
     def wait(self) -> None:
         """Wait until the copies that were started have been made."""
         (self._stream if self._ended is None else self._ended).sync()
+
+
+def _check(driver: Any, result: tuple) -> None:
+    if result[0] != driver.CUresult.CUDA_SUCCESS:
+        raise RuntimeError(f"a copy by CUDA failed: {result[0].name}")

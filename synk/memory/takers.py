@@ -61,11 +61,9 @@ class Takers:
 
     def broadcast(self, constants: Sequence[np.ndarray]) -> list[Any]:
         """Return whole arrays, where a function computes with them."""
-        if self._to_device is None:
-            return list(constants)
         return arrived(
             [
-                taker.take(array, slice(0, len(array))) if array.ndim else array
+                taker.take_whole(array)
                 for taker, array in zip(self._constants, constants, strict=True)
             ]
         )

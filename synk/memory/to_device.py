@@ -1,4 +1,4 @@
-"""A rank's way to its GPU: memory of the host that the GPU reads by itself.
+"""A rank's way to its GPU and back: memory of the host that the GPU reads by itself.
 
 It does so at its full rate from memory that is pinned, which the driver is told of. A
 rank has its own mapping of a segment pinned when it first takes rows from that, and
@@ -12,24 +12,41 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable
-from functools import partial
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property, partial
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from .mapping import Mapping, address, mapping_of
 
 WORTHWHILE = 1 << 18
-"""Bytes from which on rows are copied by this. JAX copies fewer with less ado: an array
-that comes to it by DLPack takes it some 40 us."""
+"""Bytes from which on the host does not wait until rows have been copied. For fewer, to
+have JAX wait in its place takes longer than the copy."""
+
+_THREADS = 8
+"""That gather rows, at most."""
+
+
+def is_worthwhile(nbytes: int) -> bool:
+    """Tell whether the host goes on while so many bytes are copied."""
+    return nbytes >= WORTHWHILE
+
+
+class Piece(NamedTuple):
+    """Bytes that are copied to an array: to which, from what address, how many."""
+
+    at: int
+    source: int
+    nbytes: int
 
 
 class Writing(Protocol):
     """Copies into one array of JAX's, which wait for no others."""
 
-    def copy(self, at: int, source: int, nbytes: int) -> None:
-        """Start to copy from an address of the host to byte `at` of the array."""
+    def copy(self, pieces: Sequence[Piece]) -> None:
+        """Start to copy from the host's memory to the array."""
 
     def end(self) -> None:
         """Say that all copies have been started."""
@@ -53,6 +70,12 @@ class Copier(Protocol):
     def writing(self, array: Any) -> Writing:
         """Begin to write to an array, after what JAX has done to its memory."""
 
+    def write(self, array: Any, source: int, nbytes: int) -> None:
+        """Copy to an array that nobody uses, and wait for it."""
+
+    def read(self, array: Any, target: int, nbytes: int) -> None:
+        """Copy an array that is there to the host, and wait for it."""
+
 
 class ToDevice:
     """One rank's way to its device.
@@ -64,19 +87,24 @@ class ToDevice:
         OSError if there is none.
     warns : bool
         Whether to warn of what fails: once, and not on every rank.
+    threads : int
+        How many the rank may use.
     """
 
-    def __init__(self, connect: Callable[[], Copier], warns: bool = True) -> None:
+    def __init__(
+        self, connect: Callable[[], Copier], warns: bool = True, threads: int = 1
+    ) -> None:
         self._connect: Callable[[], Copier] | None = connect
         self._warns = warns
+        self._threads = min(threads, _THREADS)
         self._copier: Copier | None = None
         self._has_given_up = False
         self._pinned: set[int] = set()  # where pinned mappings begin
         self._pid = os.getpid()
 
-    def takes(self, nbytes: int, dtype: np.dtype) -> bool:
-        """Tell whether rows of so many bytes are to be copied by this."""
-        if nbytes < WORTHWHILE or dtype.kind not in "biufc" or not dtype.isnative:
+    def takes(self, dtype: np.dtype) -> bool:
+        """Tell whether arrays of a dtype are copied by this."""
+        if dtype.kind not in "biufc" or not dtype.isnative:
             return False
         if self._connect is not None:
             try:
@@ -86,6 +114,23 @@ class ToDevice:
                 self.warn(f"rows go to GPUs by JAX's own copies, slowly: {error}")
             self._connect = None
         return self._copier is not None and not self._has_given_up
+
+    def read(self, array: Any) -> np.ndarray:
+        """Return a copy of an array of JAX's that is there.
+
+        JAX's own takes several times as long: it has a thread of its own do it.
+        """
+        if not array.nbytes or not self.takes(array.dtype):
+            return np.array(array)
+        assert self._copier is not None
+        out = np.empty(array.shape, array.dtype)
+        self._copier.read(array, address(out), out.nbytes)
+        return out
+
+    def write(self, array: Any, values: np.ndarray) -> None:
+        """Change an array of JAX's that nobody uses."""
+        assert self._copier is not None
+        self._copier.write(array, address(values), values.nbytes)
 
     @property
     def is_open(self) -> bool:
@@ -113,6 +158,21 @@ class ToDevice:
                 )
         return mapping.before_unmapping is not None
 
+    @property
+    def threads(self) -> int:
+        """How many gather rows."""
+        return self._threads
+
+    @cached_property
+    def gatherers(self) -> ThreadPoolExecutor | None:
+        """Threads that gather rows; None where this one does it as well.
+
+        One core copies rows at a tenth of the rate at which a GPU reads them.
+        """
+        if self._threads == 1:
+            return None
+        return ThreadPoolExecutor(self._threads, thread_name_prefix="synk-gather")
+
     def buffer(self, nbytes: int) -> Mapping | None:
         """Return pinned memory for rows to be gathered in, if there can be any."""
         mapping = Mapping(-1, nbytes)
@@ -130,6 +190,8 @@ class ToDevice:
         for start in list(self._pinned):
             self._unpin(start)
         self._connect = self._copier = None
+        if pool := self.__dict__.pop("gatherers", None):
+            pool.shutdown()
 
     def _pin(self, mapping: Mapping) -> None:
         mapping.before_unmapping = None

@@ -125,8 +125,12 @@ class RankContext:
         self.device_buffers: DeviceBuffers | None = None
         self.to_device: ToDevice | None = None
         if self.place.device.is_gpu:
-            self.to_device = ToDevice(CudaCopier, warns=self.rank == 0)
+            self.to_device = ToDevice(
+                CudaCopier, warns=self.rank == 0, threads=self.place.threads
+            )
             self._undo.callback(self.to_device.close)
+            jax.read_with(self.to_device.read)
+            self._undo.callback(jax.read_with, None)
             if self.size > 1:
                 shares_gpu = self.place.device.sharers > 1
                 connect = partial(NcclTransport, shares_gpu=shares_gpu)

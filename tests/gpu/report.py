@@ -120,6 +120,9 @@ def rows() -> Iterator[Row]:
 
     import synk
     from synk.commands.bench_rows import interleave
+    from synk.memory.device_rows import DeviceTaker
+    from synk.memory.partition import select
+    from synk.ranks.session import SESSION
 
     with synk.session(1, devices=[0]):
         import torch
@@ -142,12 +145,22 @@ def rows() -> Iterator[Row]:
         short = synk.data(data.data.reshape(-1, 3, 16, 16))
         few = np.random.default_rng(0).permutation(len(short))[: len(short) // 4]
         batches = [slice(64 * k, 64 * k + 64) for k in range(4)] * 2
+        to_device = SESSION.context.to_device
+        assert to_device is not None
+        taker = DeviceTaker(to_device)
+
+        def take(array: np.ndarray, batch: Any) -> None:
+            taker.take(array, select(batch, len(array))).wait()
+
+        adjacent = slice(64, 128)
         cases: dict[str, tuple[Callable[[], Any], int, str]] = {
-            "64 images, adjacent": (lambda: f(data, batch=slice(64, 128)), 1, "> 0.80"),
-            "64 images, shuffled": (lambda: f(data, batch=shuffled), 1, "> 0.80"),
-            "64 images, in a run": (lambda: f.run(batches, data), len(batches), ""),
-            "12544 rows, shuffled": (lambda: f(short, batch=few), 1, ""),
-            "64 images of the user's": (lambda: f(own, batch=slice(9, 73)), 1, ""),
+            "64 images, adjacent": (lambda: take(data.data, adjacent), 1, "> 0.80"),
+            "  a call with them": (lambda: f(data, batch=adjacent), 1, ""),
+            "  calls in a run": (lambda: f.run(batches, data), len(batches), ""),
+            "64 images, shuffled": (lambda: take(data.data, shuffled), 1, "> 0.80"),
+            "  a call with these": (lambda: f(data, batch=shuffled), 1, ""),
+            "12544 rows, shuffled": (lambda: take(short.data, few), 1, ""),
+            "64 images of the user's": (lambda: take(own, slice(9, 73)), 1, ""),
         }
         for what, (case, calls, target) in cases.items():
             mine, plain = interleave([case, copy], 51)

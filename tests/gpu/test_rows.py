@@ -57,9 +57,9 @@ class WatchedCopier(CudaCopier):
         writing = super().writing(array)
         copy = writing.copy
 
-        def noted(at, source, nbytes):
-            self.log.append(f"copy {nbytes}")
-            copy(at, source, nbytes)
+        def noted(pieces):
+            self.log.extend(f"copy {piece.nbytes}" for piece in pieces)
+            copy(pieces)
 
         writing.copy = noted
         return writing
@@ -76,6 +76,7 @@ def watched(monkeypatch):
     monkeypatch.setattr(to_device, "WORTHWHILE", 1)
     monkeypatch.setattr(device_rows, "LONG", 100)
     monkeypatch.setattr(device_rows, "PIECE", 250)
+    monkeypatch.setattr(device_rows, "LEAST", 250)
 
 
 @in_a_child
