@@ -12,7 +12,7 @@ import os
 import sys
 import sysconfig
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec, TypeVar
 
 import pytensor
@@ -80,6 +80,14 @@ def made_in(var: Variable) -> str | None:
                 if test(path):
                     return _place(path, number, line)
     return None
+
+
+def hand_on_line(var: Variable, to: Iterable[Variable]) -> None:
+    """Have variables say that they were made where `var` was, if they say nothing."""
+    trace = getattr(var.tag, "trace", None)
+    for made in to:
+        if trace is not None and made_in(made) is None:
+            made.tag.trace = trace
 
 
 def _is_librarys(path: str) -> bool:

@@ -1,10 +1,11 @@
 """Numba mode: a transpose keeps the layout of its matrix.
 
-PyTensor (2.38 to 3.0, at least) has numba make every `DimShuffle` with ``as_strided``,
-whose result numba takes for an array of any strides. So a product by ``X.T`` copies X
-in every call, and warns of that: the gradient of a logistic likelihood then takes some
+PyTensor before 3.3.2 has numba make every `DimShuffle` with ``as_strided``, whose
+result numba takes for an array of any strides. So a product by ``X.T`` copies X in
+every call, and warns of that: the gradient of a logistic likelihood then takes some
 four times the time of one that calls BLAS on X itself. The values of `DimShuffle` stay
-PyTensor's here. What is added is the declaration of the layout that they have:
+PyTensor's here. What is added is the declaration of the layout that they have, as later
+PyTensors have it:
 
 * the dimensions in order, others of length 1 put in or left out: that of the input;
 * the dimensions in reverse, likewise: C becomes Fortran and the other way round.
@@ -16,16 +17,18 @@ of PyTensor's cache on disk. Code made here has keys of its own (`_VERSION`).
 PyTensor registers implementations with ``register_funcify_default_op_cache_key``, which
 is not in its documentation; numba has intrinsics for extensions, but the layout of
 ``numba.types.Array`` is documented by its code. ``tests/test_numba_layout.py`` tells
-when any of that changes, and when PyTensor no longer needs it.
+when any of that changes. All of it goes when synk no longer takes PyTensor 3.3.1.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextvars import ContextVar, copy_context
 from functools import cache
 from typing import Any, ParamSpec, TypeVar
 
+import pytensor
 from pytensor.graph.basic import Apply
 from pytensor.tensor.elemwise import DimShuffle
 
@@ -34,6 +37,9 @@ from .quiet import is_numba
 _VERSION = 7_300_001
 """In the cache key of what is compiled here; PyTensor's own versions are small. It is
 to change with this file."""
+
+IS_NEEDED = tuple(map(int, re.findall(r"\d+", pytensor.__version__)[:3])) < (3, 3, 2)
+"""Whether this PyTensor does not declare layouts itself."""
 
 _keeps: ContextVar[bool] = ContextVar("keeps_layout", default=False)
 
@@ -50,7 +56,7 @@ def with_layouts_kept(
     said in a copy of the context, which ends with the call: an interrupt finds nothing
     that it could leave behind.
     """
-    if is_numba(mode):
+    if IS_NEEDED and is_numba(mode):
         _register()
     context = copy_context()
     context.run(_keeps.set, True)

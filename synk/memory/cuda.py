@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,8 @@ class CudaCopier:
             self._device: Any = core.Device(0)
             self._enter()
             self._stream: Any = self._device.create_stream()
-            self._handle = self._stream.handle
+            # What is waited for must not be behind the rows of the next call.
+            self._awaited: Any = self._device.create_stream()
         except Exception as error:  # cuda.core's own, which it does not export
             raise RuntimeError(str(error)) from error
 
@@ -61,17 +62,17 @@ class CudaCopier:
         """Copy to an array that nobody uses, and wait for it."""
         self._enter()
         at = array.unsafe_buffer_pointer()
-        driver = self._driver
-        _check(driver, driver.cuMemcpyHtoDAsync(at, source, nbytes, self._handle))
-        self._stream.sync()
+        handle = self._awaited.handle
+        _call(self._driver.cuMemcpyHtoDAsync, at, source, nbytes, handle)
+        self._awaited.sync()
 
     def read(self, array: Any, target: int, nbytes: int) -> None:
         """Copy an array that is there to the host, and wait for it."""
         self._enter()
         at = array.unsafe_buffer_pointer()
-        driver = self._driver
-        _check(driver, driver.cuMemcpyDtoHAsync(target, at, nbytes, self._handle))
-        self._stream.sync()
+        handle = self._awaited.handle
+        _call(self._driver.cuMemcpyDtoHAsync, target, at, nbytes, handle)
+        self._awaited.sync()
 
     def writing(self, array: Any) -> CudaWriting:
         """Begin to write to an array, after what JAX has done to its memory."""
@@ -97,10 +98,7 @@ class CudaWriting:
         driver, start = self._driver, self._start
         if len(pieces) == 1:
             ((at, source, nbytes),) = pieces
-            _check(
-                driver,
-                driver.cuMemcpyHtoDAsync(start + at, source, nbytes, self._handle),
-            )
+            _call(driver.cuMemcpyHtoDAsync, start + at, source, nbytes, self._handle)
             return
         # In the order of the stream, as single copies are.
         how = driver.CUmemcpyAttributes()
@@ -109,12 +107,8 @@ class CudaWriting:
         to = [driver.CUdeviceptr(start + piece.at) for piece in pieces]
         of = [driver.CUdeviceptr(piece.source) for piece in pieces]
         sizes = [piece.nbytes for piece in pieces]
-        _check(
-            driver,
-            driver.cuMemcpyBatchAsync(
-                to, of, sizes, len(pieces), [how], [0], 1, self._handle
-            ),
-        )
+        how_many = len(pieces), [how], [0], 1
+        _call(driver.cuMemcpyBatchAsync, to, of, sizes, *how_many, self._handle)
 
     def end(self) -> None:
         """Say that all copies have been started."""
@@ -131,6 +125,8 @@ class CudaWriting:
         (self._stream if self._ended is None else self._ended).sync()
 
 
-def _check(driver: Any, result: tuple) -> None:
-    if result[0] != driver.CUresult.CUDA_SUCCESS:
-        raise RuntimeError(f"a copy by CUDA failed: {result[0].name}")
+def _call(function: Callable, *args: Any) -> None:
+    """Call a function of the driver; raise if it fails."""
+    (status,) = function(*args)
+    if status:
+        raise RuntimeError(f"{function.__name__}: {status.name}")

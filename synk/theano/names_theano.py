@@ -138,13 +138,14 @@ SECTIONS = [
         "Graphs",
         "theano.gof",
         same="Apply Constant FunctionGraph Op Type Generic generic CType COp "
-        "MethodNotDefined graph_inputs io_toposort is_same_graph",
+        "MethodNotDefined graph_inputs io_toposort",
         mapped={
             "Variable": "may be made of a type alone",
             "local_optimizer": "node_rewriter",
         },
         written={
-            "ancestors inputs": "a list, in Theano's order: depth first, from the left"
+            "ancestors inputs": "a list, in Theano's order: depth first, from the left",
+            "is_same_graph": "",
         },
         absent={
             "Optimizer LocalOptimizer": "GraphRewriter, NodeRewriter of pytensor",

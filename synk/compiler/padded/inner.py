@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pytensor.compile.builders import OpFromGraph
-from pytensor.graph.basic import Apply, Variable
-from pytensor.graph.traversal import io_toposort
+from pytensor.graph.basic import Apply
 from pytensor.tensor.random.type import RandomType
 
 from ...ops import AllReduce
 from ..domain import Refused
+from ..inlining import inlined
 from ..rules.shapes import IfElse
-from .walk import Padder, aligned, remade, rule
+from .walk import Padder, aligned, rule
 
 
 @rule(AllReduce)
@@ -29,7 +29,7 @@ def op_from_graph(padder: Padder, node: Apply) -> None:
         raise Refused("draws at random")
     outputs = padder.inlined.get(node)
     if outputs is None:
-        outputs = padder.inlined[node] = _inlined(node)
+        outputs = padder.inlined[node] = inlined(node)
     padder.walk(outputs)
     for var, inside in zip(node.outputs, outputs, strict=True):
         padder.new[var] = padder.new[inside]
@@ -37,15 +37,6 @@ def op_from_graph(padder: Padder, node: Apply) -> None:
             padder.found[var] = padder.found[inside]
         if inside in padder.long:
             padder.long[var] = padder.long[inside]
-
-
-def _inlined(node: Apply) -> list[Variable]:
-    inside = dict(zip(node.op.inner_inputs, node.inputs, strict=True))
-    outputs = node.op.inner_outputs
-    for inner in io_toposort(list(inside), outputs):
-        made = remade(inner, [inside.get(var, var) for var in inner.inputs])
-        inside.update(zip(inner.outputs, made, strict=True))
-    return [inside.get(var, var) for var in outputs]
 
 
 @rule(IfElse)

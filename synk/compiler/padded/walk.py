@@ -31,6 +31,7 @@ from pytensor.graph.traversal import io_toposort
 
 from ..by_class import entry_for
 from ..domain import Refused
+from ..inlining import remade
 from ..lengths import ONE, Length, Symbol, product, remembered, size, take_as_equal
 from ..rules.base import name, op_name
 
@@ -377,14 +378,6 @@ def constant_of(var: Variable) -> int | None:
     data = np.asarray(var.data)
     is_one = data.size == 1 and data.dtype.kind in "iu"
     return int(data.item()) if is_one else None
-
-
-def remade(node: Apply, inputs: Sequence[Variable]) -> list[Variable]:
-    """Return what a node's Op makes of other inputs, in a new node."""
-    if not hasattr(node, "clone_with_new_inputs"):
-        # In a graph within another, which PyTensor 3.3 freezes.
-        return node.op.make_node(*inputs).outputs
-    return node.clone_with_new_inputs(list(inputs), strict=False).outputs
 
 
 def is_integer(var: Variable) -> bool:

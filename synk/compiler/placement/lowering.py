@@ -7,16 +7,16 @@ from typing import Any
 import pytensor.tensor as pt
 from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Apply, Variable
-from pytensor.graph.replace import clone_replace
 from pytensor.tensor.special import LogSoftmax, Softmax
+
+from ..inlining import inlined
 
 
 def lowered(node: Apply) -> list[Variable] | None:
     """Return the outputs of a node as a graph of simpler Ops; None if it has none."""
     op = node.op
     if isinstance(op, OpFromGraph):
-        inner = dict(zip(op.inner_inputs, node.inputs, strict=True))
-        return clone_replace(op.inner_outputs, inner)
+        return inlined(node)
     if isinstance(op, (Softmax, LogSoftmax)):
         x: Any = node.inputs[0]
         shifted = x - x.max(axis=op.axis, keepdims=True)

@@ -63,6 +63,8 @@ class Placer:
     ) -> None:
         self._whole, self._own, self._streams = whole, own, streams
         self._placed = {var: var for var in placed}
+        # Of Ops that are placed as what they are made of: parts of an Op's result.
+        self._within: dict[Variable, Variable] = {}
         self.repeated: list[tuple[Apply, list[Variable]]] = []
         """Nodes that every rank computes from all rows, and what stands for them."""
 
@@ -84,7 +86,8 @@ class Placer:
 
     def users(self) -> dict[Variable, Variable]:
         """Return of placed variables those of the graph for which they stand."""
-        return {new: old for old, new in reversed(self._placed.items())}
+        found = {new: old for old, new in reversed(self._placed.items())}
+        return {**self._within, **found}
 
     def _are_placed(self, variables: Iterable[Variable]) -> bool:
         return all(var in self._placed for var in variables)
@@ -184,6 +187,8 @@ class Placer:
             return None
         self._streams.follow(node, graph, streams)
         self.repeated += inside.repeated
+        parts = inside.users().keys() - set(first.inputs)
+        self._within.update(dict.fromkeys(parts, node.outputs[0]))
         return made
 
     def _from_all_rows(self, node: Apply) -> list[Variable] | None:

@@ -10,7 +10,7 @@ from pytensor.graph.features import Feature
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.utils import rewrite_graph
 
-from ...user_frames import made_in
+from ...user_frames import hand_on_line, made_in
 
 
 def stabilised(graph: Sequence[Variable]) -> list[Variable]:
@@ -47,6 +47,5 @@ class _Lines(Feature):
         while todo:
             owner = todo.pop().owner
             if owner is not None and made_in(owner.outputs[0]) is None:
-                for made in owner.outputs:
-                    made.tag.trace = var.tag.trace
+                hand_on_line(var, owner.outputs)
                 todo += owner.inputs

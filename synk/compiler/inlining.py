@@ -1,0 +1,33 @@
+"""Graphs within Ops, put in the place of the Op."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.traversal import io_toposort
+
+from ..user_frames import hand_on_line
+
+
+def remade(node: Apply, inputs: Sequence[Variable]) -> list[Variable]:
+    """Return what a node's Op makes of other inputs, in a new node."""
+    if not hasattr(node, "clone_with_new_inputs"):
+        # In a graph within another, which PyTensor 3.3 freezes.
+        return node.op.make_node(*inputs).outputs
+    return node.clone_with_new_inputs(list(inputs), strict=False).outputs
+
+
+def inlined(node: Apply) -> list[Variable]:
+    """Return what computes the outputs of a node whose Op has a graph of its own.
+
+    It says that it was made in the user's line that the node was made in.
+    """
+    op: Any = node.op
+    inside = dict(zip(op.inner_inputs, node.inputs, strict=True))
+    for inner in io_toposort(list(inside), op.inner_outputs):
+        made = remade(inner, [inside.get(var, var) for var in inner.inputs])
+        inside.update(zip(inner.outputs, made, strict=True))
+        hand_on_line(node.outputs[0], made)
+    return [inside.get(var, var) for var in op.inner_outputs]
