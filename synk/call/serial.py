@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -65,13 +65,16 @@ class SerialRun:
         self._spec, self._what = spec, what
         self._compiled: dict[Subset, Callable] = {}
         self._of_float32: tuple[Subset, Callable] | None = None
-        self._floats = [
-            var
-            for var in spec.shared_variables()
-            if isinstance(var.type, DenseTensorType) and var.type.dtype in TOLERANCES
-        ]
         self._warm: set[Any] = set()
         self._notice = Notice(lambda: what_compiles(spec, 1))
+
+    @cached_property
+    def _floats(self) -> list[SharedVariable]:
+        return [
+            var
+            for var in self._spec.shared_variables()
+            if isinstance(var.type, DenseTensorType) and var.type.dtype in TOLERANCES
+        ]
 
     def run(self, values: Sequence[Any], batch: Any, subset: Subset) -> list:
         """Compute outputs and the new values of the updates.

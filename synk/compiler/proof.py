@@ -14,8 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from pytensor.graph.basic import Variable
-from pytensor.graph.traversal import io_toposort
+from pytensor.graph.basic import Apply, Variable
 from pytensor.tensor.type import DenseTensorType
 
 from ..errors import SplitError, SplitWarning
@@ -228,7 +227,7 @@ def _why(finding: Finding) -> str:
 
 
 def reductions(
-    graph: Iterable[Variable], values: dict[Variable, Value]
+    nodes: Iterable[Apply], values: dict[Variable, Value]
 ) -> list[tuple[bool, Finding]]:
     """Compare the ops of all-reduces with what they reduce.
 
@@ -238,7 +237,7 @@ def reductions(
         The first tells whether it comes from :func:`synk.grad`.
     """
     found = []
-    for node in io_toposort([], list(graph)):
+    for node in nodes:
         if isinstance(node.op, AllReduce):
             (var,) = node.inputs
             wrt = node.op.gradient

@@ -110,8 +110,12 @@ class FunctionSpec:
 
         What was reduced over all ranks is not.
         """
+        return self.row_values_of(io_toposort([], list(graph)))
+
+    def row_values_of(self, nodes: Iterable[Apply]) -> set[Variable]:
+        """Return the same of nodes, in the order in which they are computed."""
         found = set(self.row_inputs)
-        for node in io_toposort([], list(graph)):
+        for node in nodes:
             if not isinstance(node.op, COLLECTIVES) and not found.isdisjoint(
                 node.inputs
             ):

@@ -12,7 +12,16 @@ from pytensor.tensor.elemwise import CAReduce, DimShuffle
 from pytensor.tensor.random.op import RandomVariable
 
 from ..user_frames import made_in
-from .domain import Partial, Refused, Replicated, Sharded, Unknown, Value, describe
+from .domain import (
+    REPLICATED,
+    Partial,
+    Refused,
+    Replicated,
+    Sharded,
+    Unknown,
+    Value,
+    describe,
+)
 from .lengths import remembered
 from .rules.base import is_short, is_tolerant, literal, name, op_name, rule_for
 from .rules.some_rows import check_some_rows
@@ -140,6 +149,8 @@ def _check(var: Variable, value: Value, unsigned_sums: set[str]) -> Value:
     are right again when they are added in the same dtype, and in no other. And what is
     a multiple of the number of rows is none any more; that number itself does not wrap.
     """
+    if value is REPLICATED:
+        return value
     why = ""
     if isinstance(value, Sharded) and var.type.shape[value.axis] is not None:
         why = "fixes the number of rows"

@@ -6,12 +6,10 @@ import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .dlpack import After
-
-if TYPE_CHECKING:
-    from .to_device import Piece
+from .to_device import Piece
 
 
 class CudaCopier:

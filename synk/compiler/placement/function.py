@@ -10,7 +10,6 @@ from pytensor import scalar as ps
 from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.type import DenseTensorType
 
 from ..domain import Partial, Refused, Sharded, Value, is_replicated
@@ -198,7 +197,6 @@ def _may_overflow(graph: Sequence[Variable]) -> bool:
     """Tell whether a graph has an exponential, whose sums PyTensor stabilises."""
     return any(
         var.owner is not None
-        and isinstance(var.owner.op, Elemwise)
-        and isinstance(var.owner.op.scalar_op, (ps.Exp, ps.Expm1))
+        and type(getattr(var.owner.op, "scalar_op", None)) in (ps.Exp, ps.Expm1)
         for var in ancestors(graph)
     )
