@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import signal
 import stat
@@ -184,6 +185,57 @@ def test_a_damaged_size_never_asks_for_memory(tmp_path, monkeypatch):
     assert not read  # the checksum was compared before
 
 
+@pytest.mark.parametrize("shape", ["[2,3]", "[6,1]", "[1,6]"])
+def test_a_changed_shape_is_noticed(tmp_path, shape):
+    checkpoint = tmp_path / "w.safetensors"
+    w = shared(values_of("float32", (3, 2), 1), "w")
+    synk.save(checkpoint, w)
+    (other,) = overwrite([w])
+    whole = checkpoint.read_bytes()
+    assert whole.count(b"[3,2]") == 1
+    checkpoint.write_bytes(whole.replace(b"[3,2]", shape.encode()))
+    with pytest.raises(synk.CheckpointError, match="bad checksum of w"):
+        synk.load(checkpoint, w)
+    check_unchanged([w], [other])
+
+
+def test_a_small_file_does_not_become_huge(tmp_path):
+    checkpoint = tmp_path / "w.npz"
+    zeros = np.zeros(10_000_000)
+    np.savez_compressed(checkpoint, w=zeros)
+    assert checkpoint.stat().st_size < zeros.nbytes / 500
+    w = shared(np.ones(3), "w")
+    with pytest.raises(synk.CheckpointError, match="inflate to 80,000,128"):
+        synk.load(checkpoint, w)
+    assert_same(w.get_value(), np.ones(3), 0)
+    w.set_value(zeros + 1)  # as long as expected
+    synk.load(checkpoint, w)
+    assert_same(w.get_value(), zeros, 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "field"), [("MT19937", "pos"), ("Philox", "buffer_pos")]
+)
+def test_a_generator_goes_on_with_a_number_that_it_has(tmp_path, kind, field):
+    checkpoint = tmp_path / "rng.npz"
+    rng = shared(np.random.Generator(getattr(np.random, kind)(1)), "rng")
+    rng.get_value(borrow=True).random(3)
+    synk.save(checkpoint, rng)
+    arrays = dict(np.load(checkpoint))
+    (name,) = arrays
+    text = arrays[name].tobytes().decode()
+    place = re.search(rf'"{field}": \d+', text)[0]
+    before = rng.get_value().bit_generator.state
+    for wrong in (300_000_000, 625, -1, "null", 2.5):
+        changed = text.replace(place, f'"{field}": {wrong}').encode()
+        np.savez(checkpoint, **{name: np.frombuffer(changed, np.uint8)})
+        with pytest.raises(synk.CheckpointError, match=field):
+            synk.load(checkpoint, rng)
+    np.testing.assert_equal(rng.get_value().bit_generator.state, before)
+    np.savez(checkpoint, **arrays)
+    synk.load(checkpoint, rng)
+
+
 # -- writing ---------------------------------------------------------------------------
 
 
@@ -195,6 +247,38 @@ def test_permissions_are_those_of_the_umask(checkpoint):
         finally:
             os.umask(before)
         assert stat.S_IMODE(checkpoint.stat().st_mode) == 0o666 & ~mask
+        checkpoint.unlink()
+
+
+def test_a_file_keeps_the_permissions_of_the_one_before(checkpoint):
+    w = shared(np.ones(2), "w")
+    synk.save(checkpoint, w)
+    for mode in (0o600, 0o640, 0o666):
+        checkpoint.chmod(mode)
+        synk.save(checkpoint, w)
+        assert stat.S_IMODE(checkpoint.stat().st_mode) == mode
+
+
+def test_where_files_need_names_they_are_written_as_well(checkpoint, monkeypatch):
+    real = os.open
+
+    def without(path, flags, *args, **kwargs):
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(95, "Operation not supported")
+        return real(path, flags, *args, **kwargs)
+
+    w = shared(np.ones(2), "w")
+    monkeypatch.setattr(os, "open", without)
+    synk.save(checkpoint, w)
+    synk.save(checkpoint, w)
+    monkeypatch.setattr(os, "replace", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        synk.save(checkpoint, w)
+    monkeypatch.undo()
+    assert os.listdir(checkpoint.parent) == [checkpoint.name]
+    overwrite([w])
+    synk.load(checkpoint, w)
+    assert_same(w.get_value(), np.ones(2), 0)
 
 
 def test_a_link_stays_a_link(checkpoint):
@@ -222,19 +306,16 @@ def test_the_file_is_on_the_disk_before_it_takes_its_name(checkpoint, monkeypatc
     monkeypatch.setattr(os, "replace", note_replace)
     synk.save(checkpoint, shared(np.ones(2), "w"))
     written, (source, target), folder = calls
-    assert (written, target, folder) == (
-        source,
-        str(checkpoint),
-        str(checkpoint.parent),
-    )
-    assert os.path.dirname(source) == str(checkpoint.parent)
+    assert (target, folder) == (str(checkpoint), str(checkpoint.parent))
+    assert os.path.dirname(source) == os.path.dirname(written) == folder
+    assert source != written  # it had no name
 
 
 FAULTS = {
     "no space": (os, "fsync", OSError(28, "No space left on device")),
     "no rename": (os, "replace", PermissionError(1, "Operation not permitted")),
     "interrupt": (os, "replace", KeyboardInterrupt()),
-    "no memory": (checkpoint_files, "_flush", MemoryError()),
+    "no memory": (checkpoint_files, "_keep_permissions", MemoryError()),
 }
 
 
@@ -296,3 +377,4 @@ def test_a_kill_at_any_moment_leaves_a_whole_file(checkpoint):
     assert value.shape == (200_000,)
     assert np.ptp(value) == 0
     assert value[0] >= last
+    assert os.listdir(checkpoint.parent) == [checkpoint.name]

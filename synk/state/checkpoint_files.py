@@ -1,7 +1,7 @@
 """The files of checkpoints: arrays by name in ``.npz`` or ``.safetensors``, atomically.
 
-A file is written under another name in the same folder, flushed to the disk, and then
-takes the place of the old one in a single step. So there is the old file or the new one
+A file is written without a name in the same folder, flushed to the disk, and then takes
+the place of the old one in a single step. So there is the old file or the new one
 at every moment, after a crash too, and never a part of either.
 
 Nothing here is pickled: reading a file never runs code from it.
@@ -14,9 +14,10 @@ import io
 import json
 import os
 import secrets
+import stat
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +30,7 @@ class Format(NamedTuple):
     """How arrays lie in a file."""
 
     write: Callable[[Path, Mapping[str, np.ndarray]], None]
-    read: Callable[[Path, Sequence[str]], dict[str, np.ndarray]]
+    read: Callable[[Path, Mapping[str, int]], dict[str, np.ndarray]]
 
 
 def format_of(path: Path) -> Format:
@@ -51,30 +52,59 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Have a file written under another name, which then takes the place of `path`.
+    """Have a file written beside `path`, which then takes its place.
 
     Yields
     ------
     Path
-        Where to write; an empty file, which goes if the block raises.
+        Where to write: an empty file, which goes if the block raises.
     """
     target = Path(os.path.realpath(path))  # a link stays one
-    temporary = target.with_name(f".synk-{os.getpid()}-{secrets.token_hex(8)}")
+    named = target.with_name(f".synk-{os.getpid()}-{secrets.token_hex(8)}")
+    temporary, descriptor = _new_file(named)
     try:
-        # Made here, so that its permissions are those that the user's umask gives.
-        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        _keep_permissions(target, descriptor)
         yield temporary
-        _flush(temporary, os.O_RDWR)
-        os.replace(temporary, target)
+        os.fsync(descriptor)
+        if temporary != named:
+            # Without a descriptor of a folder, Python would not follow the link.
+            os.link(temporary, named, src_dir_fd=descriptor, follow_symlinks=True)
+        os.replace(named, target)
     except BaseException:
         with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+            named.unlink(missing_ok=True)
         raise
+    finally:
+        os.close(descriptor)
     _flush(target.parent, os.O_RDONLY | os.O_DIRECTORY)  # the new name itself
 
 
+def _new_file(named: Path) -> tuple[Path, int]:
+    """Make a file in the folder of a path; return its path and a descriptor of it.
+
+    It has no name where the file system can do that, so that nothing is left of it if
+    the process is killed. Its permissions are those that the user's umask gives.
+    """
+    try:
+        descriptor = os.open(named.parent, os.O_TMPFILE | os.O_RDWR, 0o666)
+    except OSError:
+        return named, os.open(named, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
+    return Path(f"/proc/self/fd/{descriptor}"), descriptor
+
+
+def _keep_permissions(old: Path, descriptor: int) -> None:
+    """Give a new file the owner and the permissions of the old one, if there is one."""
+    try:
+        found = os.stat(old)
+    except OSError:
+        return
+    with contextlib.suppress(OSError):  # only root gives files away
+        os.fchown(descriptor, found.st_uid, found.st_gid)
+    os.fchmod(descriptor, stat.S_IMODE(found.st_mode))
+
+
 def _flush(path: Path, flags: int) -> None:
-    """Wait until a file, or a folder's list of names, is on the disk."""
+    """Wait until a folder's list of names is on the disk."""
     descriptor = os.open(path, flags)
     try:
         os.fsync(descriptor)
@@ -82,13 +112,20 @@ def _flush(path: Path, flags: int) -> None:
         os.close(descriptor)
 
 
-def read_arrays(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
+def read_arrays(path: Path, names: Mapping[str, int]) -> dict[str, np.ndarray]:
     """Return the arrays of these names; the file may hold others too.
+
+    Parameters
+    ----------
+    path : Path
+    names : mapping of str to int
+        And how many bytes are to be expected: those of the present value.
 
     Raises
     ------
     CheckpointError
-        If the file is damaged, or lacks a name.
+        If the file is damaged, lacks a name, or is small and becomes huge when it is
+        read.
     OSError
         If there is no such file, or it must not be read.
     """
@@ -106,7 +143,7 @@ def read_arrays(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
         ) from error
 
 
-def _check_present(path: Path, names: Sequence[str], present: Sequence[str]) -> None:
+def _check_present(path: Path, names: Iterable[str], present: Sequence[str]) -> None:
     missing = [name for name in names if name not in present]
     if missing:
         shown = ", ".join(sorted(present)[:20]) or "nothing"
@@ -128,10 +165,12 @@ def _write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
                 np.lib.format.write_array(file, array, allow_pickle=False)
 
 
-def _read_npz(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
+def _read_npz(path: Path, names: Mapping[str, int]) -> dict[str, np.ndarray]:
     with zipfile.ZipFile(path) as archive:
         present = [name.removesuffix(".npy") for name in archive.namelist()]
         _check_present(path, names, present)
+        for name, nbytes in names.items():
+            _check_inflation(path, archive.getinfo(f"{name}.npy"), nbytes)
         # `read` compares a member's checksum before anything is made of its bytes.
         return {
             name: np.lib.format.read_array(
@@ -141,9 +180,26 @@ def _read_npz(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
         }
 
 
+_HUGE = 1 << 26  # bytes
+_DENSE = 100  # times
+
+
+def _check_inflation(path: Path, member: zipfile.ZipInfo, nbytes: int) -> None:
+    """Raise for what few bytes of a file inflate to, unless it is as long as expected.
+
+    What is read is never longer than a file says.
+    """
+    size, stored = member.file_size, member.compress_size
+    if size > max(_HUGE, 2 * nbytes) and size > _DENSE * stored:
+        raise CheckpointError(
+            f"{path}: {member.filename} has {stored:,} bytes, which inflate to"
+            f" {size:,}, and {nbytes:,} are expected; np.load reads it all the same"
+        )
+
+
 # -- .safetensors ----------------------------------------------------------------------
 
-_CHECKSUMS = "synk.crc32"
+_CHECKSUMS = "synk.checksums"
 """The format has no checksums: ours lie in the header, where it has room for text."""
 
 
@@ -171,7 +227,7 @@ def _write_safetensors(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     path.write_bytes(library.numpy.save(dict(arrays), text))
 
 
-def _read_safetensors(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
+def _read_safetensors(path: Path, names: Mapping[str, int]) -> dict[str, np.ndarray]:
     with _safetensors().safe_open(path, framework="numpy") as file:
         _check_present(path, names, list(file.keys()))
         arrays = {name: file.get_tensor(name) for name in names}
@@ -184,7 +240,8 @@ def _read_safetensors(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]
 
 
 def _checksum(array: np.ndarray) -> int:
-    return zlib.crc32(array.reshape(-1).view(np.uint8).data)
+    kind = zlib.crc32(f"{array.dtype.str} {array.shape}".encode())
+    return zlib.crc32(array.reshape(-1).view(np.uint8).data, kind)
 
 
 FORMATS = {

@@ -113,7 +113,13 @@ def load(path: str | os.PathLike[str], vars: Any) -> None:
     path = Path(path)
     by_name = _by_name(vars)
     keys = [_key(name, var) for name, var in by_name.items()]
-    arrays = read_arrays(path, keys)
+    arrays = read_arrays(
+        path,
+        {
+            key: _ROOM if _is_generator(var) else host.get_value(var).nbytes
+            for key, var in zip(keys, by_name.values(), strict=True)
+        },
+    )
     variables = list(by_name.values())
     values = [
         _value(path, key, var, arrays[key])
@@ -258,11 +264,32 @@ def _as_bytes(var: SharedVariable, generators: Sequence) -> np.ndarray:
     return np.frombuffer(text.encode(), np.uint8)
 
 
+_ROOM = 1 << 20
+"""Bytes to be expected of the states of a generator on all ranks."""
+
+_PLACES = {"MT19937": ("pos", 624), "Philox": ("buffer_pos", 4)}
+"""By class: where a state says which of its numbers comes next, and how many it has.
+
+numpy believes it, and would read on from there, whatever memory that is.
+"""
+
+
+def _check_place(state: dict[str, Any]) -> None:
+    """Raise if a state goes on with a number that it does not have."""
+    if state["bit_generator"] not in _PLACES:
+        return
+    field, count = _PLACES[state["bit_generator"]]
+    place = {**state, **state["state"]}[field]
+    if type(place) is not int or not 0 <= place <= count:
+        raise ValueError(f"{field} of {state['bit_generator']} is {place!r}")
+
+
 def _as_generators(array: np.ndarray) -> list[np.random.Generator]:
     """Return generators in the states that `_as_bytes` has stored."""
     generators = []
     for state in json.loads(array.tobytes()):
         bit_generator = BIT_GENERATORS[state["bit_generator"]]()
+        _check_place(state)
         bit_generator.state = state
         generators.append(np.random.Generator(bit_generator))
     if not generators:
