@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -135,6 +136,28 @@ def test_a_session_works_from_any_one_thread():
         pool.submit(synk.close).result(30)
     assert not any(map(is_alive, pids))
     assert os.sched_getaffinity(0) == before
+
+
+def test_of_threads_that_fork_at_once_one_does():
+    start = threading.Barrier(4, timeout=30)
+
+    def fork() -> bool:
+        start.wait()
+        try:
+            return synk.fork(2) == 2
+        except StateError as error:
+            assert re.search("another thread is forking|already", str(error))
+            return False
+
+    for _ in range(5):
+        with ThreadPoolExecutor(4) as pool:
+            forked = list(pool.map(lambda _: fork(), range(4)))
+        try:
+            assert sorted(forked) == [False, False, False, True]
+            assert summing()(ROWS) == TOTAL
+            assert len(all_pids()) == 2
+        finally:
+            synk.close()
 
 
 def test_fork_beside_other_threads_works():

@@ -67,6 +67,7 @@ class Session:
         self._notices: list[Notice] = []
         self._in_command = False
         self._command_thread = 0
+        self._forking = threading.Lock()
 
     @property
     def context(self) -> RankContext:
@@ -80,6 +81,14 @@ class Session:
         """See `synk.fork`."""
         if self.is_inside():
             raise StateError(_INSIDE)
+        if not self._forking.acquire(blocking=False):
+            raise StateError("another thread is forking ranks at this moment")
+        try:
+            return self._fork(n, devices, threads, timeout)
+        finally:
+            self._forking.release()
+
+    def _fork(self, n, devices, threads, timeout) -> int:
         preconditions.check_can_fork(self.state, self.rank, self.size)
         cores = affinity.usable_cores()
         plans = plan(devices, preconditions.check_size(n), cores)
@@ -127,6 +136,7 @@ class Session:
 
     def _serve(self, rank: int) -> None:
         self.rank, self.state = rank, "worker"
+        self._forking = threading.Lock()  # the master's was held when this was forked
         self.zygote = None
         self._set_up()
         serve(self.context, WorkerChannel(self.control, rank))
