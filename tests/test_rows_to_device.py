@@ -368,6 +368,12 @@ def test_few_values_are_written_in_the_place_of_the_last_ones(monkeypatch):
         log = SESSION.context.to_device._copier.log
         assert log.count(f"write {4 * 3 * 8}") == len(calls) - 1
         assert log.count("write 8") == len(calls) - 1  # a whole number is not
+        mean = synk.function([x], [x.mean(), x.mean(axis=0), x.max()])
+        right = values.mean(), values.mean(axis=0), values.max()
+        for num_slices in (1, 3):
+            results = mean(values, num_slices=num_slices)
+            for got, expected in zip(results, right, strict=True):
+                np.testing.assert_allclose(got, expected)
         kept = rows.get_value(), float(last.get_value())
         g = synk.function([x], (x + 1, "gather"))
         assert_same(g(values), values + 1)
