@@ -128,9 +128,7 @@ def as_output(value: Any) -> Any:
     """Return a value as an array that belongs to the caller."""
     if _look_about:
         wait([value])
-    if _read and hasattr(
-        value, "unsafe_buffer_pointer"
-    ):  # what slices add up is numpy's
+    if _read and hasattr(value, "is_ready"):  # what slices add up is numpy's
         return _read[0](value)
     return np.array(value)
 
