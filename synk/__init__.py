@@ -2,6 +2,9 @@
 
 from . import nn, ops, updates
 from .call.function import Function, function
+from .compiler.own_ops.check import check_sharding
+from .compiler.own_ops.register import register_sharding
+from .compiler.own_ops.sharding import Sharding
 from .errors import (
     CheckpointError,
     OversubscriptionWarning,
@@ -55,6 +58,7 @@ __all__ = [
     "RemoteTraceback",
     "SerialMismatch",
     "ShapeMismatch",
+    "Sharding",
     "SharedMemoryFull",
     "SplitError",
     "SplitWarning",
@@ -64,6 +68,7 @@ __all__ = [
     "all_gather",
     "all_reduce",
     "broadcast",
+    "check_sharding",
     "close",
     "compile_notice",
     "data",
@@ -81,6 +86,7 @@ __all__ = [
     "ops",
     "rank",
     "reduce",
+    "register_sharding",
     "save",
     "scatter",
     "session",

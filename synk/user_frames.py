@@ -69,15 +69,16 @@ def made_in(var: Variable) -> str | None:
     """Return the line that made a variable, as in "fit.py:12: `loss = x.sum()`".
 
     The innermost line of the user's; or of a library's, where PyTensor's trace
-    (``config.traceback__limit`` frames) does not go back to the script. None for a
-    variable without a trace, and for those that we have made.
+    (``config.traceback__limit`` frames) does not go back to the script. Not that in an
+    Op of the user's, which is the same wherever it is applied. None for a variable
+    without a trace, and for those that we have made.
     """
     for test in (is_users, _is_librarys):
         for trace in reversed(getattr(var.tag, "trace", None) or ()):
-            for path, number, _, line in reversed(trace):
+            for path, number, function, line in reversed(trace):
                 if path.startswith(_MAKERS):
                     return None
-                if test(path):
+                if test(path) and function != "make_node":
                     return _place(path, number, line)
     return None
 

@@ -13,6 +13,7 @@ from pytensor.tensor.type import DenseTensorType
 from ..ops import COLLECTIVES, AllGather
 from ..user_frames import made_in
 from .lengths import remembered, size, take_as_equal
+from .own_ops.rule import advice
 from .rules.base import name, op_name
 from .spec import FunctionSpec
 from .stages import costs_nothing
@@ -135,7 +136,7 @@ def repeated(spec: FunctionSpec) -> str:
         f"{op_name(first.op)} ({name(var)}{where}){more} {verb} all rows at once:"
         " every rank computes it from all of them, which is right, and no faster than"
         f" one.{share if counted.nodes else ''} For that the ranks exchange"
-        f" {_rows(counted.gathered)}."
+        f" {_rows(counted.gathered)}.{advice(first)}"
         " synk.Function.explain() tells the bytes of a call."
     )
 

@@ -23,6 +23,7 @@ from .domain import (
     describe,
 )
 from .lengths import remembered
+from .own_ops.sharding import WrongSharding
 from .rules.base import is_short, is_tolerant, literal, name, op_name, rule_for
 from .rules.some_rows import check_some_rows
 from .rules.streams import by_streams, is_stream
@@ -108,6 +109,8 @@ def _apply(node: Apply, values: list[Value]) -> Sequence[Value]:
         if _is_of_replicated(node, values):
             return [Replicated()] * len(node.outputs)
         found = _unknown(node.outputs[0], str(refused))
+    except WrongSharding:
+        raise  # the user's mistake
     except Exception as error:
         # An Op of a version of PyTensor that a rule was not written for. The function
         # can be made without the proof, and what was named needs none.

@@ -22,6 +22,7 @@ from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Variable
 
 from ..compiler.domain import Refused
+from ..compiler.own_ops.register import take_all
 from ..compiler.padded import CannotPad, Padded, Padder
 from ..compiler.spec import FunctionSpec
 from ..compiler.stages import Part
@@ -74,6 +75,7 @@ class Padding:
         self._real = pt.lscalar("real_rows")
         self.reason: str | None = None
         self._compiled_sizes = CompiledSizes()
+        take_all(spec.own_ops)
         if not spec.row_inputs:
             self.reason = "it has no rows"
             return

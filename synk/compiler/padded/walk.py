@@ -95,7 +95,7 @@ def rule(*ops: Any) -> Callable[[Rule], Rule]:
     return register
 
 
-def _unknown(padder: Padder, node: Apply) -> None:
+def unknown(padder: Padder, node: Apply) -> None:
     """An Op of which nothing is known computes the same from the same."""
     if any(var in padder.found for var in node.inputs):
         raise Refused("is not known to work row by row")
@@ -172,7 +172,7 @@ class Padder:
         touched = any(var in self.found or var in self.long for var in node.inputs)
         try:
             if touched:
-                apply = entry_for(node.op, _rules) or _unknown
+                apply = entry_for(node.op, _rules) or unknown
                 apply(self, node)
                 for var in node.outputs:
                     self._check(var)

@@ -58,6 +58,11 @@ def rule_for(op: Op) -> Rule:
     return entry_for(op, _rules) or any_function
 
 
+def known_classes() -> frozenset[type[Op]]:
+    """Return the classes of Ops that have a rule."""
+    return frozenset(_rules)
+
+
 def takes_some_rows(function: Rule) -> bool:
     """Tell whether a rule takes rows that a mask selects."""
     return function in _of_some_rows

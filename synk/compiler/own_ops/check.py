@@ -1,0 +1,340 @@
+"""Comparing what was registered of an Op with what it computes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.op import Op
+from pytensor.graph.traversal import io_toposort
+
+from ...reduce_ops import combine
+from ...user_frames import entry
+from ..rules.base import any_function, op_name, rule_for
+from .registry import is_registered, shardings_of
+from .rule import own_op
+from .sharding import Sharding
+
+_ROWS = 5
+"""So many are wanted, for cuts that differ."""
+
+_SINGLE_ROWS = 16
+"""So many rows are also computed one by one."""
+
+Compiled = Callable[..., list[np.ndarray]]
+
+
+@entry
+def check_sharding(
+    op: Any,
+    *operands: Any,
+    gradients: bool = True,
+    cuts: int = 5,
+    seed: int = 0,
+    mode: Any = "FAST_COMPILE",
+) -> None:
+    """Check that an Op is what it was registered as; for tests.
+
+    The Op is computed from all rows and from parts of them: some cut at random, and
+    single rows. What the parts give, combined as the sharding says, must be what all
+    rows give; so must sums and multiples of operands that it is said to be linear in.
+    Every sharding of the Op is checked.
+
+    Parameters
+    ----------
+    op : Op
+        As it is applied to the operands.
+    *operands : array_like
+        A value of each, of five rows or more, and of no symmetry that would hide a
+        mistake: random numbers do. Operands without rows should have another length
+        than those with.
+    gradients : bool, optional
+        Whether gradients are checked likewise, of results along an axis and of sums, if
+        the Op has a pullback; and whether the Ops that it is made of are known.
+    cuts : int, optional
+        How many random cuts are tried.
+    seed : int, optional
+        Of the cuts.
+    mode : optional
+        In which PyTensor computes.
+
+    Raises
+    ------
+    AssertionError
+        If what is registered is wrong; says of which result, and by how much.
+    TypeError, ValueError
+        If the Op is not registered, or the operands are of no use for a check.
+
+    Notes
+    -----
+    Only parts that have rows are tried: a rank without rows does not compute the Op.
+
+    Examples
+    --------
+    >>> import numpy as np, pytensor.tensor as pt, synk
+    >>> @pytensor.wrap_py([pt.dvector], [pt.dvector])
+    ... def centred(x):
+    ...     return x - x.mean()
+    >>> synk.register_sharding(centred, "rowwise")
+    >>> synk.check_sharding(centred, np.arange(7.0))
+    Traceback (most recent call last):
+    AssertionError: FromFunctionOp{centred}, registered as Sharding([0], [0]): ...
+    """
+    if not isinstance(op, Op):
+        raise TypeError(f"check_sharding: an Op, such as MyOp(); got {op!r}")
+    if not is_registered(op):
+        raise ValueError(f"check_sharding: {op} is not registered")
+    values = [np.asarray(operand) for operand in operands]
+    variables: list[Variable] = [
+        pt.tensor(f"operand_{i}", dtype=value.dtype, shape=(None,) * value.ndim)
+        for i, value in enumerate(values)
+    ]
+    node = op.make_node(*variables)
+    if len(node.inputs) != len(values):
+        raise TypeError(
+            f"check_sharding: {op} takes {len(node.inputs)} operands; got {len(values)}"
+        )
+    rng = np.random.default_rng(seed)
+    for way in shardings_of(node) or ():
+        what = f"{op_name(op)}, registered as {way}"
+        check = _Check(what, way, values, rng, cuts)
+        check.of_values(_compiled(variables, node.outputs, mode))
+        if gradients:
+            _check_gradients(node, variables, check, mode)
+
+
+def _compiled(inputs: list, outputs: list, mode: Any) -> Compiled:
+    return pytensor.function(inputs, outputs, mode=mode, on_unused_input="ignore")
+
+
+@dataclass
+class _Check:
+    """Compares one sharding with values.
+
+    Parameters
+    ----------
+    what : str
+        The Op, and what it is registered as.
+    way : Sharding
+    values : list of numpy.ndarray
+        The operands.
+    rng : numpy.random.Generator
+    cuts : int
+        How many random cuts are tried.
+    """
+
+    what: str
+    way: Sharding
+    values: list[np.ndarray]
+    rng: np.random.Generator
+    cuts: int
+
+    def __post_init__(self) -> None:
+        axes = zip(self.values, self.way.inputs, strict=True)
+        lengths = {
+            i: value.shape[axis]
+            for i, (value, axis) in enumerate(axes)
+            if axis is not None
+        }
+        if len(set(lengths.values())) > 1:
+            raise ValueError(
+                f"check_sharding: {self.what}: operands are to have equally many rows;"
+                f" got {', '.join(f'{n} of operand {i}' for i, n in lengths.items())}."
+                " An operand without rows is None among the inputs of a Sharding."
+            )
+        self.rows = range(min(lengths.values(), default=0))
+        if lengths and len(self.rows) < _ROWS:
+            raise ValueError(
+                f"check_sharding: wants {_ROWS} rows or more; got {len(self.rows)}"
+            )
+
+    def of_values(self, compiled: Compiled) -> None:
+        """Check parts against all rows, and what the results are linear in."""
+        whole = self.parts(compiled, self.way.outputs)
+        for i in self.way.linear:
+            self._check_linear(compiled, i, whole)
+
+    def parts(
+        self, compiled: Compiled, outputs: Sequence[Any], what: str = "result"
+    ) -> list[np.ndarray]:
+        """Check parts against all rows; return what all rows give."""
+        whole = compiled(*self.values)
+        if self.rows:
+            for bounds in self._bounds():
+                self._compare(compiled, outputs, bounds, whole, what)
+            single = list(range(min(len(self.rows), _SINGLE_ROWS) + 1))
+            of_these = compiled(*self._cut(range(single[-1])))
+            self._compare(compiled, outputs, single, of_these, what)
+        return whole
+
+    def _bounds(self) -> Iterator[list[int]]:
+        """Yield random cuts, of two parts or more, each of which has rows."""
+        for _ in range(self.cuts):
+            many = self.rng.integers(1, min(4, len(self.rows) - 1) + 1)
+            inner = self.rng.choice(np.arange(1, len(self.rows)), many, replace=False)
+            yield [0, *sorted(inner.tolist()), len(self.rows)]
+
+    def _cut(self, rows: range) -> list[np.ndarray]:
+        cut = slice(rows.start, rows.stop)
+        return [
+            value if axis is None else value[(slice(None),) * axis + (cut,)]
+            for value, axis in zip(self.values, self.way.inputs, strict=True)
+        ]
+
+    def _compare(
+        self,
+        compiled: Compiled,
+        outputs: Sequence[Any],
+        bounds: list[int],
+        whole: list[np.ndarray],
+        what: str,
+    ) -> None:
+        """Compare what the parts between bounds give together with what all give."""
+        parts = [range(*pair) for pair in itertools.pairwise(bounds)]
+        made = [compiled(*self._cut(part)) for part in parts]
+        counts = [len(part) for part in parts]
+        for i, output in enumerate(outputs):
+            where = f"{what} {i}, of parts of {_listed(counts)} rows,"
+            values = [results[i] for results in made]
+            if isinstance(output, int):
+                self._check_lengths([whole[i]], output, [bounds[-1]], where)
+                self._check_lengths(values, output, counts, where)
+            for found in _combined(output, values, counts):
+                self._assert_equal(found, whole[i], where)
+
+    def _check_lengths(
+        self, values: list, axis: int, counts: list[int], where: str
+    ) -> None:
+        lengths = [value.shape[axis] for value in values]
+        if lengths != counts:
+            raise AssertionError(
+                f"{self.what}: {where} has {_listed(lengths)} entries along axis"
+                f" {axis}, and not one for each of {_listed(counts)} rows"
+            )
+
+    def _check_linear(
+        self, compiled: Compiled, i: int, whole: list[np.ndarray]
+    ) -> None:
+        value = self.values[i]
+        if value.dtype.kind not in "fc":
+            raise TypeError(f"check_sharding: linear in operand {i}, of {value.dtype}")
+        other = self.rng.normal(size=value.shape).astype(value.dtype)
+
+        def at(new: np.ndarray) -> list[np.ndarray]:
+            new = new.astype(value.dtype)
+            return compiled(*self.values[:i], new, *self.values[i + 1 :])
+
+        where = f"is not linear in operand {i}: result"
+        for k, (a, b, both) in enumerate(
+            zip(whole, at(other), at(2 * value - 3 * other), strict=True)
+        ):
+            self._assert_equal(both, 2 * a - 3 * b, f"{where} {k}")
+
+    def _assert_equal(self, got: Any, right: Any, where: str) -> None:
+        got, right = np.asarray(got), np.asarray(right)
+        if got.shape != right.shape:
+            raise AssertionError(
+                f"{self.what}: {where} has shape {got.shape}, and {right.shape} of all"
+                " rows"
+            )
+        if right.dtype.kind not in "fc":
+            differs = got != right
+        else:
+            digits = np.finfo(right.dtype).eps ** 0.6  # 4e-10 in float64, 7e-5 in 32
+            finite = np.isfinite(right)
+            size = np.max(np.abs(right), initial=0, where=finite)
+            differs = ~np.isclose(got, right, digits, digits * size, equal_nan=True)
+        if differs.any():
+            place = tuple(int(i) for i in np.argwhere(differs)[0])
+            raise AssertionError(
+                f"{self.what}: {where} is {got[place]} at {list(place)}, and"
+                f" {right[place]} by all rows"
+            )
+
+
+def _combined(output: Any, values: list[Any], counts: list[int]) -> list[np.ndarray]:
+    """Return what parts give together; all of them if they are to be the same."""
+    if output is None:
+        return values
+    if isinstance(output, int):
+        return [np.concatenate(values, axis=output)]
+    return [combine(output, [np.asarray(value) for value in values], counts)]
+
+
+def _check_gradients(
+    node: Apply, variables: list[Variable], check: _Check, mode: Any
+) -> None:
+    """Check the gradient of a sum over the rows, by all operands that are floats."""
+    way = check.way
+    costs: Any = [
+        _cost(*pair)
+        for pair in zip(node.outputs, way.outputs, strict=True)
+        if _adds_up(*pair)
+    ]
+    if not costs:
+        return
+    axes = {
+        var: axis
+        for var, axis in zip(variables, way.inputs, strict=True)
+        if _is_float(var)
+    }
+    try:
+        grads: Any = pytensor.grad(
+            sum(costs[1:], costs[0]),
+            list(axes),
+            disconnected_inputs="ignore",
+            null_gradients="return",
+        )
+    except NotImplementedError:
+        return  # the Op has no pullback
+    pairs = zip(grads, axes.values(), strict=True)
+    found = [(grad, axis) for grad, axis in pairs if _is_float(grad)]
+    graph = [grad for grad, _ in found]
+    _check_known(node, [variables[i] for i in way.rows], graph)
+    outputs = ["sum" if axis is None else axis for _, axis in found]
+    check.parts(_compiled(variables, graph, mode), outputs, "gradient")
+
+
+def _cost(result: Any, output: Any) -> Any:
+    """Return a sum over the rows, by a gradient that is another one for each of them.
+
+    Sums have one gradient, as only what is linear in a sum is a sum.
+    """
+    if output == "sum":
+        return result.sum()
+    return (result * pt.cos(result)).sum()
+
+
+def _adds_up(var: Variable, output: Any) -> bool:
+    """Tell whether a sum over the rows can be made of a result."""
+    return _is_float(var) and (isinstance(output, int) or output == "sum")
+
+
+def _is_float(var: Variable) -> bool:
+    return str(getattr(var.type, "dtype", "")).startswith("float")
+
+
+def _check_known(node: Apply, rows: list[Variable], graph: list[Variable]) -> None:
+    """Raise if rows meet an Op of the gradient that nothing is known of."""
+    from_rows = set(rows)
+    for made in io_toposort([], graph):
+        if from_rows.isdisjoint(made.inputs):
+            continue
+        from_rows.update(made.outputs)
+        rule = rule_for(made.op)
+        if rule is any_function or (rule is own_op and not is_registered(made.op)):
+            raise AssertionError(
+                f"the gradient of {op_name(node.op)} takes {op_name(made.op)}, which is"
+                " not registered: every rank would compute it from all rows. Register"
+                " it as well, or check with gradients=False"
+            )
+
+
+def _listed(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers[:6])) + (", ..." if len(numbers) > 6 else "")

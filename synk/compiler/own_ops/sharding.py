@@ -1,0 +1,221 @@
+"""What can be said of an Op: where its operands have rows, and what the results are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from pytensor.graph.basic import Apply, Variable
+
+from ...reduce_ops import REDUCE_OPS, ReduceOp, check_dtype
+from ..rules.base import op_name
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """A way to compute an Op part by part: where the rows are, and how parts combine.
+
+    Let the operands' rows be cut into parts. The Op is computed from each part, and
+    what it gives for all rows follows from these results as the sharding says. With
+    parts of one row each this means that a result along an axis has an entry for each
+    row, which depends on no other row.
+
+    Parameters
+    ----------
+    inputs : sequence of (int or None)
+        For each operand the axis along which its rows are; None if it has no rows, and
+        every part is computed from the whole operand.
+    outputs : sequence of (int, {"sum", "avg", "prod", "min", "max"} or None)
+        For each result the axis along which the parts are concatenated, an entry for
+        each row; or the op that combines them, "avg" for a mean over the rows; or None
+        for what does not depend on the rows.
+    linear : sequence of int, optional
+        Operands that all results are linear in, the others being given: twice the
+        operand gives twice the results, and a sum of two the sum of the results. Then
+        gradients and sums over rows go through the Op as they are.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If what is given says nothing, or contradicts itself.
+
+    Examples
+    --------
+    A sum over the rows, along axis 0 of the first two operands, with parameters:
+
+    >>> import synk
+    >>> synk.Sharding([0, 0, None], ["sum"])
+    Sharding([0, 0, None], ['sum'])
+    """
+
+    inputs: Sequence[int | None]
+    outputs: Sequence[int | ReduceOp | None]
+    linear: Sequence[int] = ()
+
+    def __post_init__(self) -> None:
+        for what in ("inputs", "outputs", "linear"):
+            given = getattr(self, what)
+            if isinstance(given, str) or not isinstance(given, Sequence):
+                raise TypeError(f"Sharding: {what} must be a list; got {given!r}")
+            object.__setattr__(self, what, tuple(given))
+        for axis in self.inputs:
+            if not (axis is None or _is_int(axis)):
+                raise TypeError(f"Sharding: inputs are axes or None; got {axis!r}")
+        for output in self.outputs:
+            if not (output is None or _is_int(output) or output in REDUCE_OPS):
+                raise TypeError(
+                    "Sharding: outputs are axes, None, or one of"
+                    f" {', '.join(map(repr, REDUCE_OPS))}; got {output!r}"
+                )
+        for i in self.linear:
+            if not _is_int(i) or not 0 <= i < len(self.inputs):
+                raise ValueError(
+                    f"Sharding: linear are positions among {len(self.inputs)} inputs;"
+                    f" got {i!r}"
+                )
+        if not self.rows and any(output is not None for output in self.outputs):
+            raise ValueError(
+                f"Sharding: no input has rows, so that no output has; got {self}"
+            )
+        if not self.rows and not self.linear:
+            raise ValueError(f"Sharding: says nothing of the rows; got {self}")
+
+    def __repr__(self) -> str:
+        linear = f", linear={list(self.linear)}" if self.linear else ""
+        return f"Sharding({list(self.inputs)}, {list(self.outputs)}{linear})"
+
+    @property
+    def rows(self) -> list[int]:
+        """The positions of the operands that have rows."""
+        return [i for i, axis in enumerate(self.inputs) if axis is not None]
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+WORDS = ("rowwise", "sum", "prod", "min", "max")
+"""Shardings of Ops whose operands all have rows along axis 0; scalars have none."""
+
+Said: TypeAlias = str | Sharding | Sequence["str | Sharding"] | None
+"""What is said of an Op: a word, a sharding, or several; None if there is no way."""
+
+Rule: TypeAlias = Callable[[Apply], Said]
+"""Says it of an application of the Op."""
+
+
+class WrongSharding(TypeError):
+    """What was said of an Op is not possible for an application of it."""
+
+
+def shardings_for(said: Said | Rule, node: Apply) -> tuple[Sharding, ...]:
+    """Return the shardings of a node; none if it takes all rows at once.
+
+    Raises
+    ------
+    WrongSharding
+        If they do not fit its operands and results.
+    """
+    if callable(said):
+        rule = getattr(said, "__name__", said)
+        try:
+            said = said(node)
+        except Exception as error:
+            raise WrongSharding(
+                f"register_sharding: {rule} fails for {_shown(node)}: {error!r}"
+            ) from error
+    if said is None:
+        return ()
+    several = [said] if isinstance(said, (str, Sharding)) else said
+    return tuple(_fitting(each, node) for each in several)
+
+
+def check_said(said: Any) -> None:
+    """Raise unless this is something that can be said of an Op."""
+    if callable(said) or said is None or isinstance(said, Sharding):
+        return
+    if isinstance(said, str):
+        if said not in WORDS:
+            words = ", ".join(map(repr, WORDS))
+            raise ValueError(
+                f"a sharding is one of {words}, or a Sharding; got {said!r}"
+            )
+    elif isinstance(said, (list, tuple)):
+        for each in said:
+            if callable(each) or not isinstance(each, (str, Sharding)):
+                raise TypeError(f"shardings are words or Shardings; got {each!r}")
+            check_said(each)
+    else:
+        raise TypeError(
+            "a sharding is a word, a Sharding, a list of these, None, or a function"
+            f" that returns one; got {said!r}"
+        )
+
+
+def _fitting(said: Any, node: Apply) -> Sharding:
+    """Return a sharding with axes counted from the first, if it fits a node."""
+    try:
+        check_said(said)
+    except (TypeError, ValueError) as error:
+        raise WrongSharding(f"{error}, for {_shown(node)}") from error
+    given = _of_word(said, node) if isinstance(said, str) else said
+    for what, axes, variables in (
+        ("inputs", given.inputs, node.inputs),
+        ("outputs", given.outputs, node.outputs),
+    ):
+        if len(axes) != len(variables):
+            raise WrongSharding(
+                f"{said!r} is for {len(axes)} {what}, and {_shown(node)} has"
+                f" {len(variables)}"
+            )
+    for output, var in zip(given.outputs, node.outputs, strict=True):
+        if isinstance(output, str):
+            _check_op(output, var, said, node)
+    return Sharding(
+        [_axis(*pair, said, node) for pair in zip(given.inputs, node.inputs)],
+        [_axis(*pair, said, node) for pair in zip(given.outputs, node.outputs)],
+        given.linear,
+    )
+
+
+def _of_word(word: str, node: Apply) -> Sharding:
+    inputs = [0 if _ndim(var) else None for var in node.inputs]
+    output: Any = 0 if word == "rowwise" else word
+    if not any(axis == 0 for axis in inputs):
+        raise WrongSharding(f"{word!r}: no operand of {_shown(node)} has an axis")
+    return Sharding(inputs, [output] * len(node.outputs))
+
+
+def _axis(axis: Any, var: Variable, said: Any, node: Apply) -> Any:
+    """Return an axis of a variable, counted from the first; others are as they are."""
+    if not isinstance(axis, int):
+        return axis
+    ndim = _ndim(var)
+    if not -ndim <= axis < ndim:
+        raise WrongSharding(
+            f"{said!r} wants axis {axis} of {var}, which has {ndim}, in {_shown(node)}"
+        )
+    return axis % ndim
+
+
+def _check_op(op: Any, var: Variable, said: Any, node: Apply) -> None:
+    dtype = getattr(var.type, "numpy_dtype", None)
+    if dtype is None:
+        raise WrongSharding(f"{said!r}: {var}, of {_shown(node)}, is no tensor")
+    try:
+        check_dtype(op, dtype, f"{said!r}: {_shown(node)}")
+    except TypeError as error:
+        raise WrongSharding(str(error)) from error
+    if (op in ("sum", "prod") and dtype.kind == "b") or (
+        op == "avg" and dtype.kind in "iu"
+    ):
+        raise WrongSharding(f"{said!r}: {_shown(node)} has {op!r} of {dtype}")
+
+
+def _ndim(var: Variable) -> int:
+    return getattr(var.type, "ndim", 0)
+
+
+def _shown(node: Apply) -> str:
+    return f"{op_name(node.op)}({', '.join(str(var.type) for var in node.inputs)})"
