@@ -24,6 +24,7 @@ NARRATIVE = (
     "troubleshooting",
     "training",
     "reducing",
+    "own_ops",
     "speed",
     "theano",
     "nn",

@@ -19,12 +19,14 @@ from pytensor.compile import SharedVariable
 from pytensor.graph.op import HasInnerGraph, Op
 from pytensor.graph.utils import Scratchpad
 
+from .forked_classes import class_of, number_of
 from .registry import Numbers
 
 
 class _GraphPickler(cloudpickle.Pickler):
     # cloudpickle sends lambdas, local classes and what is defined in __main__ by value;
-    # the ranks were forked before such a definition may have been made.
+    # the ranks were forked before such a definition may have been made. Ops that they
+    # were forked with are theirs.
     def __init__(self, file: io.BytesIO, numbers: Numbers) -> None:
         super().__init__(file)
         self._numbers = numbers
@@ -35,6 +37,10 @@ class _GraphPickler(cloudpickle.Pickler):
         """Say how an object is pickled; not asked of strings, lists and the like."""
         if isinstance(obj, SharedVariable):
             return _shared_variable, (self._numbers[obj],)
+        if isinstance(obj, type) and issubclass(obj, Op):
+            number = number_of(obj)
+            if number is not None:
+                return class_of, (number,)
         if type(obj) is Scratchpad:
             return Scratchpad, (), self._shortened(obj.__dict__)
         if isinstance(obj, Op) and not isinstance(obj, HasInnerGraph):

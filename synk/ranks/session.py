@@ -35,6 +35,7 @@ from ..workers.loop import Failure, serve
 from ..workers.pools import ThreadPools
 from ..workers.zygote import Zygote
 from .context import Notice, Place, RankContext
+from .forked_classes import note_classes
 from .registry import Numbers
 
 
@@ -106,6 +107,7 @@ class Session:
             self.size, self.rank = n, 0
             self.control = Control(n, spin=n <= len(cores))
             self._pools.cap(self.places[0].threads)
+            note_classes()
             self.zygote = Zygote(self._serve) if n > 1 else None
             if self.zygote is not None:
                 self.zygote.start()

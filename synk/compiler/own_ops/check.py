@@ -205,6 +205,9 @@ class _Check:
             if isinstance(output, int):
                 self._check_lengths([whole[i]], output, [bounds[-1]], where)
                 self._check_lengths(values, output, counts, where)
+            if isinstance(output, str):
+                for value in values:
+                    self._check_shape(value, whole[i], where)
             for found in _combined(output, values, counts):
                 self._assert_equal(found, whole[i], where)
 
@@ -216,6 +219,13 @@ class _Check:
             raise AssertionError(
                 f"{self.what}: {where} has {_listed(lengths)} entries along axis"
                 f" {axis}, and not one for each of {_listed(counts)} rows"
+            )
+
+    def _check_shape(self, value: Any, whole: Any, where: str) -> None:
+        if np.shape(value) != np.shape(whole):
+            raise AssertionError(
+                f"{self.what}: {where} has shape {np.shape(value)}, and"
+                f" {np.shape(whole)} of all rows"
             )
 
     def _check_linear(
@@ -238,11 +248,7 @@ class _Check:
 
     def _assert_equal(self, got: Any, right: Any, where: str) -> None:
         got, right = np.asarray(got), np.asarray(right)
-        if got.shape != right.shape:
-            raise AssertionError(
-                f"{self.what}: {where} has shape {got.shape}, and {right.shape} of all"
-                " rows"
-            )
+        self._check_shape(got, right, where)
         if right.dtype.kind not in "fc":
             differs = got != right
         else:

@@ -17,7 +17,7 @@ from .sharding import Sharding
 
 
 def own_padded(padder: Padder, node: Apply) -> None:
-    """Keep copies of rows where there is a result for each, and out of what combines."""
+    """Keep copies where there is a result for each row, and out of what combines."""
     ways = shardings_of(node)
     padded = {i: padder.state(var) for i, var in enumerate(node.inputs)}
     if ways is None or not any(padded.values()):

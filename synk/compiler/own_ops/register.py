@@ -100,14 +100,13 @@ def _check_op(op: Any) -> None:
     if not issubclass(cls, Op):
         raise TypeError(f"register_sharding: an Op, or a class of Ops; got {op!r}")
     own = classes()
-    known = [other for other in known_classes() if other not in own]
-    for other in known:
+    for other in known_classes() - own:
         if issubclass(other, cls):
             raise ValueError(f"register_sharding: synk has a rule for {other.__name__}")
         if not is_class and issubclass(cls, other):
             raise ValueError(
-                f"register_sharding: synk has a rule for {other.__name__}, from which"
-                f" {cls.__name__} is; register the class"
+                f"register_sharding: {op} is of {cls.__name__}, which has a rule, that"
+                f" of {other.__name__}: register the class"
             )
 
 

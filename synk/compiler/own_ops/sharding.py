@@ -160,23 +160,26 @@ def _fitting(said: Any, node: Apply) -> Sharding:
     except (TypeError, ValueError) as error:
         raise WrongSharding(f"{error}, for {_shown(node)}") from error
     given = _of_word(said, node) if isinstance(said, str) else said
-    for what, axes, variables in (
-        ("inputs", given.inputs, node.inputs),
-        ("outputs", given.outputs, node.outputs),
-    ):
-        if len(axes) != len(variables):
-            raise WrongSharding(
-                f"{said!r} is for {len(axes)} {what}, and {_shown(node)} has"
-                f" {len(variables)}"
-            )
-    for output, var in zip(given.outputs, node.outputs, strict=True):
+    inputs = _fitted("inputs", given.inputs, node.inputs, said, node)
+    outputs = _fitted("outputs", given.outputs, node.outputs, said, node)
+    for output, var in zip(outputs, node.outputs, strict=True):
         if isinstance(output, str):
             _check_op(output, var, said, node)
-    return Sharding(
-        [_axis(*pair, said, node) for pair in zip(given.inputs, node.inputs)],
-        [_axis(*pair, said, node) for pair in zip(given.outputs, node.outputs)],
-        given.linear,
-    )
+    return Sharding(inputs, outputs, given.linear)
+
+
+def _fitted(
+    what: str, axes: Sequence, variables: Sequence, said: Any, node: Apply
+) -> list:
+    """Return axes of a node's inputs or outputs, counted from the first."""
+    if len(axes) != len(variables):
+        raise WrongSharding(
+            f"{said!r} is for {len(axes)} {what}, and {_shown(node)} has"
+            f" {len(variables)}"
+        )
+    return [
+        _axis(axis, var, said, node) for axis, var in zip(axes, variables, strict=True)
+    ]
 
 
 def _of_word(word: str, node: Apply) -> Sharding:

@@ -1,0 +1,563 @@
+"""Users' own Ops: registered by how they go by parts, and checked."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from children import in_a_child
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
+from pytensor.tensor.elemwise import Elemwise
+from reference import PY
+
+import synk
+from synk.compiler.lengths import remembered, size
+from synk.ranks.session import SESSION
+
+SQUARE, VECTOR = pt.dmatrix, pt.dvector
+
+
+class OfFunction(Op):
+    """Computes results of the types of some inputs, by a function of arrays."""
+
+    __props__ = ()
+
+    def perform(self, node, inputs, outputs):
+        results = self.compute(*inputs)
+        results = results if isinstance(results, tuple) else (results,)
+        for storage, value, var in zip(outputs, results, node.outputs, strict=True):
+            storage[0] = np.asarray(value, var.type.dtype)
+
+    def pullback(self, inputs, outputs, cotangents):
+        raise NotImplementedError
+
+    def L_op(self, *args):  # its name before PyTensor 3
+        return self.pullback(*args)
+
+
+# -- Ops that are registered right -----------------------------------------------------
+
+
+class Squash(OfFunction):
+    """A function of each row, x / (1 + |x|); its gradient is another Op."""
+
+    def make_node(self, x):
+        return Apply(self, [x], [x.type()])
+
+    def compute(self, x):
+        return x / (1 + np.linalg.norm(x, axis=1, keepdims=True))
+
+    def pullback(self, inputs, outputs, cotangents):
+        return [SquashGrad()(*inputs, *cotangents)]
+
+
+class SquashGrad(OfFunction):
+    def make_node(self, x, g):
+        return Apply(self, [x, g], [x.type()])
+
+    def compute(self, x, g):
+        norm = np.linalg.norm(x, axis=1, keepdims=True)
+        along = (x * g).sum(axis=1, keepdims=True) / np.maximum(norm, 1e-300)
+        return g / (1 + norm) - x * along / (1 + norm) ** 2
+
+
+class Misfit(OfFunction):
+    """The sum over the rows of (y - x w)**2; its gradient is one Op, too."""
+
+    def make_node(self, x, y, w):
+        x, y, w = map(pt.as_tensor_variable, (x, y, w))
+        return Apply(self, [x, y, w], [pt.dscalar()])
+
+    def compute(self, x, y, w):
+        return ((y - x @ w) ** 2).sum()
+
+    def pullback(self, inputs, outputs, cotangents):
+        along, by_w = MisfitGrad()(*inputs, *cotangents)
+        return [along[:, None] * inputs[2], -along, by_w]
+
+
+class MisfitGrad(OfFunction):
+    def make_node(self, x, y, w, g):
+        return Apply(self, [x, y, w, g], [VECTOR(), VECTOR()])
+
+    def compute(self, x, y, w, g):
+        along = -2 * g * (y - x @ w)
+        return along, along @ x
+
+
+class Peak(OfFunction):
+    def make_node(self, x):
+        return Apply(self, [x], [VECTOR()])
+
+    def compute(self, x):
+        return x.max(axis=0)
+
+    def pullback(self, inputs, outputs, cotangents):
+        return [pt.eq(inputs[0], outputs[0]) * cotangents[0]]
+
+
+class Through(OfFunction):
+    """Rows through weights: linear in both."""
+
+    def make_node(self, x, w):
+        return Apply(self, [x, w], [SQUARE()])
+
+    def compute(self, x, w):
+        return x @ w
+
+    def infer_shape(self, fgraph, node, shapes):
+        return [(shapes[0][0], shapes[1][1])]
+
+    def pullback(self, inputs, outputs, cotangents):
+        x, w = inputs
+        return [Through()(cotangents[0], w.T), x.T @ cotangents[0]]
+
+
+class Running(OfFunction):
+    """A cumulative sum along an axis."""
+
+    __props__ = ("axis",)
+
+    def __init__(self, axis):
+        self.axis = axis
+
+    def make_node(self, x):
+        return Apply(self, [x], [x.type()])
+
+    def compute(self, x):
+        return np.cumsum(x, axis=self.axis)
+
+
+class Average(OfFunction):
+    """Statistics of rows, where each row is largest, and what has no rows."""
+
+    def make_node(self, x, w):
+        w = pt.as_tensor_variable(w)
+        vectors = [VECTOR(), VECTOR(), VECTOR(), pt.lvector(), VECTOR()]
+        return Apply(self, [x, w], vectors)
+
+    def compute(self, x, w):
+        of_rows = x.mean(axis=0), x.min(axis=0), x.prod(axis=0), x.argmax(axis=1)
+        return *of_rows, w**2
+
+
+synk.register_sharding(Squash, "rowwise")
+synk.register_sharding(SquashGrad, synk.Sharding([0, 0], [0], linear=[1]))
+synk.register_sharding(Misfit, synk.Sharding([0, 0, None], ["sum"]))
+synk.register_sharding(
+    MisfitGrad, synk.Sharding([0, 0, None, None], [0, "sum"], linear=[3])
+)
+synk.register_sharding(Peak, "max")
+synk.register_sharding(Through, synk.Sharding([0, None], [0], linear=[0, 1]))
+synk.register_sharding(
+    Average, synk.Sharding([0, None], ["avg", "min", "prod", 0, None])
+)
+
+
+@synk.register_sharding(Running)
+def running(node):
+    others = [axis for axis in range(node.inputs[0].ndim) if axis != node.op.axis]
+    return [synk.Sharding([axis], [axis], linear=[0]) for axis in others]
+
+
+@pytensor.wrap_py([VECTOR, VECTOR], [VECTOR])
+def hypotenuse(a, b):
+    return np.hypot(a, b)
+
+
+synk.register_sharding(hypotenuse, "rowwise")
+
+X, Y = pt.dmatrix("x"), pt.dvector("y")
+W = pytensor.shared(np.array([0.5, -0.3, 0.2]), "w")
+M = pytensor.shared(np.arange(6.0).reshape(3, 2) / 5 - 0.4, "m")
+
+
+def graphs():
+    """Return graphs of these Ops, and gradients through them."""
+    squashed = Squash()(X)
+    misfit = Misfit()(X, Y, W)
+    posterior = -misfit - (W**2).sum()
+    mean = ((Squash()(Through()(X, M)).sum(axis=1) - Y) ** 2).mean()
+    peak = (Peak()(X * W) ** 2).sum()
+    return [
+        squashed,
+        (squashed - squashed.mean(axis=0)).var(),
+        posterior,
+        *Average()(X, W),
+        hypotenuse(Y, X[:, 1]),
+        mean + 0.1 * (M**2).sum(),
+        Through()(X.sum(axis=0)[None], M),
+        Running(1)(X),
+        Running(0)(X.T).T,
+        Running(1)(squashed).sum(axis=0),
+        peak,
+        *pytensor.grad(posterior, [W, X]),
+        *pytensor.grad(mean, [M, X]),
+        pytensor.grad(misfit / X.shape[0], W),
+        pytensor.grad(peak, W),
+    ]
+
+
+def values(rows):
+    rng = np.random.default_rng(rows)
+    return [rng.normal(size=(rows, 3)), rng.normal(size=rows)]
+
+
+@functools.cache
+def plain(rows):
+    """Return what plain PyTensor computes of so many rows."""
+    return pytensor.function([X, Y], graphs(), mode=PY)(*values(rows))
+
+
+@functools.cache
+def made():
+    """Make the function of all graphs, as outputs and as updates; nothing is warned."""
+    outputs = graphs()
+    kept = [
+        pytensor.shared(np.zeros((0,) * var.ndim, var.dtype), f"kept_{i}")
+        for i, var in enumerate(outputs)
+    ]
+    updates = list(zip(kept, outputs, strict=True))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", synk.SplitWarning)
+        return synk.function([X, Y], outputs, updates=updates, mode=PY), kept
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_registered_ops_give_the_serial_numbers_on_any_ranks(n):
+    f, kept = made()
+    with synk.session(n):
+        for rows in (7, 2):  # with fewer rows than ranks
+            for slices in (1, 2):
+                results = f(*values(rows), num_slices=slices)
+                held = synk.get_value(n - 1, kept)
+                for i, right in enumerate(plain(rows)):
+                    for got in (results[i], held[i]):
+                        assert np.shape(got) == np.shape(right), i
+                        np.testing.assert_allclose(got, right, 1e-10, 1e-10, str(i))
+
+
+def test_gradients_go_through_linear_ops_as_means_and_partial_sums():
+    """Nothing is scaled by numbers of rows, and a sum is reduced behind the Op."""
+    mean = Squash()(Through()(X, M)).mean()
+    through = Through()(X.sum(axis=0)[None], M)
+    f = synk.function([X], [pytensor.grad(mean, M), through], mode=PY, strict=True)
+    assert f.output_modes == ["avg", "sum"]
+
+
+@pytest.mark.parametrize(
+    ("op", "operands"),
+    [
+        (Squash(), [(9, 4)]),
+        (SquashGrad(), [(9, 4), (9, 4)]),
+        (Misfit(), [(9, 4), (9,), (4,)]),
+        (MisfitGrad(), [(9, 4), (9,), (4,), ()]),
+        (Peak(), [(9, 4)]),
+        (Through(), [(20, 4), (4, 3)]),
+        (Running(1), [(9, 5)]),
+        (Running(0), [(5, 9)]),
+        (Average(), [(9, 4), (2,)]),
+        (hypotenuse, [(9,), (9,)]),
+    ],
+    ids=str,
+)
+def test_what_is_registered_right_passes_the_check(op, operands):
+    rng = np.random.default_rng(0)
+    synk.check_sharding(op, *(rng.normal(size=shape) for shape in operands), mode=PY)
+
+
+# -- wrong ones ------------------------------------------------------------------------
+
+
+def wrong(function, said, types, pullback=None):
+    """Return an Op of a function, registered as what may be wrong."""
+
+    class Wrong(OfFunction):
+        def make_node(self, *inputs):
+            return Apply(self, list(inputs), [make() for make in types])
+
+        def compute(self, *arrays):
+            return function(*arrays)
+
+    if pullback is not None:
+        Wrong.pullback = pullback
+    synk.register_sharding(Wrong, said)
+    return Wrong()
+
+
+MATRIX = (9, 3)
+WRONG = {
+    "centred": (
+        wrong(lambda x: x - x.mean(axis=0), "rowwise", [SQUARE]),
+        [MATRIX],
+        r"result 0, of parts of .* rows, is \S+ at \[0, 0\], and \S+ by all rows",
+    ),
+    "mean": (wrong(lambda x: x.mean(axis=0), "sum", [VECTOR]), [MATRIX], "result 0"),
+    "sum": (wrong(lambda x: x.sum(axis=0), "max", [VECTOR]), [MATRIX], "result 0"),
+    "some rows": (
+        wrong(lambda x: x[x[:, 0] > 0], "rowwise", [SQUARE]),
+        [MATRIX],
+        "entries along axis 0, and not one for each of",
+    ),
+    "number of rows": (
+        wrong(
+            lambda x, w: np.sum(w) + len(x),
+            synk.Sharding([0, None], [None]),
+            [pt.dscalar],
+        ),
+        [MATRIX, (2,)],
+        "result 0, of parts",
+    ),
+    "another shape": (
+        wrong(lambda x: x[:2].sum(axis=1), "sum", [VECTOR]),
+        [MATRIX],
+        r"has shape \(1,\), and \(2,\) of all rows",
+    ),
+    "exp": (
+        wrong(np.exp, synk.Sharding([0], [0], linear=[0]), [SQUARE]),
+        [MATRIX],
+        "is not linear in operand 0: result 0",
+    ),
+    "affine": (
+        wrong(lambda x: x + 1, synk.Sharding([0], [0], linear=[0]), [SQUARE]),
+        [MATRIX],
+        "is not linear",
+    ),
+    "gradient": (
+        wrong(
+            np.sin,
+            "rowwise",
+            [SQUARE],
+            lambda self, x, _, g: [g[0] * pt.cos(x[0]).sum()],
+        ),
+        [MATRIX],
+        "gradient 0, of parts",
+    ),
+    "gradient of an Op that is not registered": (
+        wrong(np.sin, "rowwise", [SQUARE], lambda self, x, y, g: [Unregistered()(*g)]),
+        [MATRIX],
+        "the gradient of Wrong takes Unregistered, which is not registered",
+    ),
+}
+
+
+class Unregistered(OfFunction):
+    def make_node(self, x):
+        return Apply(self, [x], [x.type()])
+
+    def compute(self, x):
+        return np.tanh(x)
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_registered_wrong_is_found_by_the_check(name):
+    op, shapes, message = WRONG[name]
+    operands = [np.random.default_rng(1).normal(size=shape) for shape in shapes]
+    with pytest.raises(AssertionError, match=message):
+        synk.check_sharding(op, *operands, mode=PY)
+
+
+@pytest.mark.parametrize(
+    ("op", "operands", "error", "message"),
+    [
+        (Squash, [MATRIX], TypeError, "such as MyOp"),
+        (Unregistered(), [MATRIX], ValueError, "is not registered"),
+        (Squash(), [(3, 2)], ValueError, "5 rows or more; got 3"),
+        (Squash(), [MATRIX, MATRIX], TypeError, "make_node"),
+        (hypotenuse, [(9,), (4,)], ValueError, "9 of operand 0, 4 of operand 1"),
+    ],
+)
+def test_a_check_that_cannot_be_made_says_why(op, operands, error, message):
+    with pytest.raises(error, match=message):
+        synk.check_sharding(op, *(np.zeros(shape) for shape in operands), mode=PY)
+
+
+def test_an_op_that_is_not_registered_is_computed_from_all_rows_and_warned_of():
+    y = Unregistered()(X)
+    with pytest.warns(synk.SplitWarning) as caught:
+        f = synk.function([X], [y.sum(axis=0), y], mode=PY)
+    (warning,) = caught
+    text = str(warning.message)
+    assert "made in test_own_ops.py" in text
+    assert "`y = Unregistered()(X)`) needs all rows at once" in text
+    assert "If it is your Op, synk.register_sharding tells how it goes by parts" in text
+    x = values(7)[0]
+    with synk.session(2):
+        for got, right in zip(f(x), (np.tanh(x).sum(axis=0), np.tanh(x)), strict=True):
+            np.testing.assert_allclose(got, right, 1e-10)
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (
+            lambda: Running(0)(X),
+            r"registered as Sharding\(\[1\], \[1\], linear=\[0\]\)",
+        ),
+        (
+            lambda: hypotenuse(Y, pt.zeros(7)),
+            r"registered as Sharding\(\[0, 0\], \[0\]\)",
+        ),
+    ],
+)
+def test_what_no_sharding_suits_is_computed_from_all_rows_and_says_which(make, reason):
+    with pytest.warns(synk.SplitWarning, match=reason):
+        f = synk.function([X, Y], make(), mode=PY, on_unused_input="ignore")
+    with synk.session(2):
+        np.testing.assert_allclose(f(*values(7)), f.as_theano(*values(7)), 1e-10)
+
+
+# -- registering -----------------------------------------------------------------------
+
+
+class Twice(Unregistered):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("op", "said", "error", "message"),
+    [
+        (int, "rowwise", TypeError, "an Op, or a class of Ops; got <class 'int'>"),
+        (Twice, "by rows", ValueError, "one of 'rowwise', 'sum'.*; got 'by rows'"),
+        (Twice, 0, TypeError, "got 0"),
+        (Twice, ["rowwise", running], TypeError, "words or Shardings; got <function"),
+        (Elemwise, "rowwise", ValueError, "synk has a rule for Elemwise"),
+        (Op, "rowwise", ValueError, "synk has a rule for"),
+        (pt.exp, "rowwise", ValueError, "synk has a rule for Elemwise"),
+        (Squash, "sum", ValueError, "Squash'> is registered already, as 'rowwise'"),
+    ],
+)
+def test_what_cannot_be_registered_says_why(op, said, error, message):
+    with pytest.raises(error, match=message):
+        synk.register_sharding(op, said)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        (("0", [0]), TypeError, "inputs must be a list; got '0'"),
+        (([0.5], [0]), TypeError, "axes or None; got 0.5"),
+        (([0], ["mean"]), TypeError, "got 'mean'"),
+        (([0], [0], [1]), ValueError, "positions among 1 inputs; got 1"),
+        (([None], [0]), ValueError, "no input has rows"),
+        (([None], [None]), ValueError, "says nothing of the rows"),
+    ],
+)
+def test_a_sharding_that_contradicts_itself_says_how(given, error, message):
+    with pytest.raises(error, match=message):
+        synk.Sharding(*given)
+
+
+def test_the_same_may_be_registered_again_and_holds_for_derived_classes():
+    synk.register_sharding(Squash, "rowwise")
+
+    class Derived(Squash):
+        pass
+
+    assert synk.function([X], Derived()(X), mode=PY, strict=True).output_modes == [
+        "gather"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        (synk.Sharding([0, 0], [0]), r"is for 2 inputs, and Late.* has 1"),
+        (synk.Sharding([2], [0]), "wants axis 2 of x, which has 2"),
+        (synk.Sharding([0], ["avg"]), "'avg' of int64"),
+        (lambda node: node.nothing, "<lambda> fails for Late.*no attribute 'nothing'"),
+        (lambda node: "by rows", "one of 'rowwise'.*Late"),
+    ],
+)
+def test_what_does_not_fit_the_operands_is_an_error_where_a_function_is_made(
+    said, message
+):
+    class Late(Unregistered):
+        def make_node(self, x):
+            return Apply(self, [x], [pt.lmatrix()])
+
+    synk.register_sharding(Late, said)
+    with pytest.raises(TypeError, match=message):
+        synk.function([X], Late()(X), mode=PY)
+
+
+def test_lengths_follow_from_the_sharding_and_from_the_shapes_that_the_op_infers():
+    w = pt.dmatrix("w")
+    made = Through()(X, w)
+    with remembered():
+        assert size(made, 0) == size(X, 0)
+        assert size(made, 1) == size(w, 1)
+        assert size(Squash()(X), 0) == size(X, 0)
+        assert size(Squash()(X), 1) != size(X, 1)  # nothing tells
+
+
+def test_ranks_need_no_registration_of_a_class_that_they_do_not_know():
+    with synk.session(3):
+
+        class Later(Unregistered):
+            pass
+
+        synk.register_sharding(Later, "rowwise")
+        f = synk.function([X], Later()(X).sum(axis=0), mode=PY, strict=True)
+        x = values(7)[0]
+        np.testing.assert_allclose(f(x), np.tanh(x).sum(axis=0), 1e-10)
+
+
+CLASSES = []
+
+
+def test_ranks_compute_by_the_classes_of_a_script_that_they_were_forked_with():
+    """What a script has told engines of a class, ranks know of theirs."""
+
+    class Known(Unregistered):
+        def compute(self, x):
+            return np.full(x.shape, type(self) in CLASSES)
+
+    CLASSES.append(Known)
+    synk.register_sharding(Known, "rowwise")
+    with synk.session(3):
+        assert synk.function([X], Known()(X), mode=PY)(values(7)[0]).all()
+
+
+# -- padded calls in JAX mode ----------------------------------------------------------
+
+
+def worker_compiled(context):
+    """Return for how many shapes this rank has compiled each function."""
+    return [f.shapes_compiled() for f in context.registry.functions.values()]
+
+
+class Scores(OfFunction):
+    def make_node(self, x, y, w):
+        return Apply(self, [x, y, w], [VECTOR(), VECTOR(), VECTOR()])
+
+    def compute(self, x, y, w):
+        return (x @ w) * y, y @ x, y @ (x**2)
+
+
+@in_a_child
+def test_calls_in_jax_mode_are_padded_by_what_was_registered_after_the_fork():
+    from pytensor.link.jax.dispatch import jax_funcify
+
+    class Local(Scores):
+        """As in a script, which ranks cannot import."""
+
+    @jax_funcify.register(Local)
+    def _(op, **kwargs):
+        return op.compute
+
+    with synk.session(2):
+        way = synk.Sharding([0, 0, None], [0, "sum", "sum"], linear=[1])
+        synk.register_sharding(Local, way)
+        graph = Local()(X, Y, W)
+        f = synk.function([X, Y], graph, mode="JAX", pad=True)
+        plain = pytensor.function([X, Y], graph, mode=PY)
+        for rows in (12, 11, 7):
+            for got, right in zip(f(*values(rows)), plain(*values(rows)), strict=True):
+                np.testing.assert_allclose(got, right, 1e-10)
+        assert SESSION.run(worker_compiled) == [[1]] * 2
