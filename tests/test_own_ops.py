@@ -17,6 +17,7 @@ from reference import PY
 
 import synk
 from synk.compiler.lengths import remembered, size
+from synk.compiler.padded import CannotPad, Padder
 from synk.ranks.session import SESSION
 
 SQUARE, VECTOR = pt.dmatrix, pt.dvector
@@ -110,8 +111,8 @@ class Through(OfFunction):
     def compute(self, x, w):
         return x @ w
 
-    def infer_shape(self, fgraph, node, shapes):
-        return [(shapes[0][0], shapes[1][1])]
+    def infer_shape(self, *args):  # of which the last are the shapes
+        return [(args[-1][0][0], args[-1][1][1])]
 
     def pullback(self, inputs, outputs, cotangents):
         x, w = inputs
@@ -165,6 +166,20 @@ def running(node):
     return [synk.Sharding([axis], [axis], linear=[0]) for axis in others]
 
 
+class Bent(Squash):
+    """With a gradient that is not said to be linear: what comes there is scaled."""
+
+    def pullback(self, inputs, outputs, cotangents):
+        return [BentGrad()(*inputs, *cotangents)]
+
+
+class BentGrad(SquashGrad):
+    pass
+
+
+synk.register_sharding(BentGrad, "rowwise")
+
+
 @pytensor.wrap_py([VECTOR, VECTOR], [VECTOR])
 def hypotenuse(a, b):
     return np.hypot(a, b)
@@ -195,6 +210,9 @@ def graphs():
         Running(1)(X),
         Running(0)(X.T).T,
         Running(1)(squashed).sum(axis=0),
+        Running(1)(X.max(axis=0)[None])[0],
+        SquashGrad()(X.sum(axis=0)[None], pt.ones((1, 3)))[0],
+        pytensor.grad((Bent()(X * W) ** 2).mean(), W),
         peak,
         *pytensor.grad(posterior, [W, X]),
         *pytensor.grad(mean, [M, X]),
@@ -317,6 +335,16 @@ WRONG = {
         wrong(lambda x: x[:2].sum(axis=1), "sum", [VECTOR]),
         [MATRIX],
         r"has shape \(1,\), and \(2,\) of all rows",
+    ),
+    "one row": (
+        wrong(lambda x: x * (len(x) > 1), "rowwise", [SQUARE]),
+        [(5000, 3)],
+        "result 0, of parts of 1, 1, 1, 1, 1, 1, ... rows",
+    ),
+    "an axis less": (
+        wrong(lambda x: np.squeeze(x.sum(axis=1)), "rowwise", [VECTOR]),
+        [MATRIX],
+        r"has shape \(\), without axis 0",
     ),
     "exp": (
         wrong(np.exp, synk.Sharding([0], [0], linear=[0]), [SQUARE]),
@@ -487,11 +515,18 @@ def test_what_does_not_fit_the_operands_is_an_error_where_a_function_is_made(
 
 
 def test_lengths_follow_from_the_sharding_and_from_the_shapes_that_the_op_infers():
+    @pytensor.wrap_py(
+        [SQUARE, SQUARE], [SQUARE], lambda *args: [(args[-1][0][0], args[-1][1][1])]
+    )
+    def product(x, w):
+        return x @ w
+
+    synk.register_sharding(product, synk.Sharding([0, None], [0], linear=[0, 1]))
     w = pt.dmatrix("w")
     made = Through()(X, w)
     with remembered():
         assert size(made, 0) == size(X, 0)
-        assert size(made, 1) == size(w, 1)
+        assert size(made, 1) == size(product(X, w), 1) == size(w, 1)
         assert size(Squash()(X), 0) == size(X, 0)
         assert size(Squash()(X), 1) != size(X, 1)  # nothing tells
 
@@ -532,12 +567,29 @@ def worker_compiled(context):
     return [f.shapes_compiled() for f in context.registry.functions.values()]
 
 
+@pytest.mark.parametrize(
+    ("graph", "reason"),
+    [
+        (
+            Misfit()(X, Y, W),
+            r"Misfit.* combines rows by \['sum'\], and is not registered",
+        ),
+        (Average()(X, W)[0], r"combines rows by \['avg', 'min', 'prod'\]"),
+        (Running(0)(X), r"Running.* is not registered for x as it is here"),
+        (Unregistered()(X), "Unregistered.* is not known to work row by row"),
+    ],
+)
+def test_what_would_count_the_copies_of_rows_is_not_padded(graph, reason):
+    with pytest.raises(CannotPad, match=reason):
+        Padder([X, Y], pt.lscalar()).walk([graph])
+
+
 class Scores(OfFunction):
     def make_node(self, x, y, w):
         return Apply(self, [x, y, w], [VECTOR(), VECTOR(), VECTOR()])
 
     def compute(self, x, y, w):
-        return (x @ w) * y, y @ x, y @ (x**2)
+        return (x @ w) * y, y @ x, y @ abs(x)
 
 
 @in_a_child
@@ -554,10 +606,12 @@ def test_calls_in_jax_mode_are_padded_by_what_was_registered_after_the_fork():
     with synk.session(2):
         way = synk.Sharding([0, 0, None], [0, "sum", "sum"], linear=[1])
         synk.register_sharding(Local, way)
-        graph = Local()(X, Y, W)
+        numbers = pt.arange(X.shape[0])
+        graph = Local()(X * pt.exp(numbers * Y)[:, None], Y, W)
         f = synk.function([X, Y], graph, mode="JAX", pad=True)
         plain = pytensor.function([X, Y], graph, mode=PY)
-        for rows in (12, 11, 7):
-            for got, right in zip(f(*values(rows)), plain(*values(rows)), strict=True):
+        for rows, scale in ((8, 1), (7, 3), (6, 120)):  # numbers of copies overflow
+            given = np.ones((rows, 3)), np.full(rows, float(scale))
+            for got, right in zip(f(*given), plain(*given), strict=True):
                 np.testing.assert_allclose(got, right, 1e-10)
         assert SESSION.run(worker_compiled) == [[1]] * 2

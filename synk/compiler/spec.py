@@ -13,7 +13,7 @@ from pytensor.graph.traversal import ancestors, io_toposort
 from ..ops import COLLECTIVES
 from ..reduce_ops import OutputOp
 from .domain import Value
-from .own_ops.register import registered
+from .own_ops.registry import said_in
 from .placement.call_variables import CallVariables
 from .placement.needs import Need
 from .placement.streams import CommonStream
@@ -70,8 +70,8 @@ class FunctionSpec:
     """What every rank computes from all rows."""
     streams: list[CommonStream] = field(default_factory=list)
     """The random streams that all ranks have alike."""
-    own_ops: list[tuple[Any, Any]] = field(default_factory=registered)
-    """What users' Ops were registered as; ranks pad by it."""
+    own_ops: list[tuple[Any, Any]] = field(default_factory=list)
+    """On another rank, what users' Ops were registered as: it pads by that."""
 
     @property
     def row_inputs(self) -> list[Variable]:
@@ -95,8 +95,9 @@ class FunctionSpec:
             "plain_updates": [],
             "repeated": [],
         }
-        if not self.pad:  # reductions are placed already
-            left_out["own_ops"] = []
+        if self.pad:
+            graph = [*self.outputs, *(new for _, new in self.updates)]
+            left_out["own_ops"] = said_in(graph)
         return self.__dict__ | left_out | {"needs": {}, "asserted": {}}
 
     def shared_variables(self) -> list[SharedVariable]:

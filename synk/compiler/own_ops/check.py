@@ -214,6 +214,12 @@ class _Check:
     def _check_lengths(
         self, values: list, axis: int, counts: list[int], where: str
     ) -> None:
+        for value in values:
+            if np.ndim(value) <= axis:
+                raise AssertionError(
+                    f"{self.what}: {where} has shape {np.shape(value)}, without axis"
+                    f" {axis}"
+                )
         lengths = [value.shape[axis] for value in values]
         if lengths != counts:
             raise AssertionError(

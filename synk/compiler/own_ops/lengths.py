@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytensor.tensor as pt
@@ -27,16 +29,24 @@ def own_length(node: Apply, var: Variable, axis: int) -> Length | None:
 
 def _inferred(node: Apply, place: int, axis: int) -> Length | None:
     """Return what the Op says of it, if that is a product of other lengths."""
-    infer_shape = getattr(node.op, "infer_shape", None)
-    if infer_shape is None:
+    if not hasattr(node.op, "infer_shape"):
         return None
-    shape = infer_shape(None, node, [_shape(given) for given in node.inputs])[place]
+    shape = _shapes(node.op.infer_shape, node)[place]
     if shape is None:
         return None
     length = value_of(pt.as_tensor_variable(shape[axis]))
     # What is no product would be a symbol of the expression that was just made.
     is_product = all(isinstance(which, int) for _, which in length.symbols_only())
     return length if is_product else None
+
+
+def _shapes(infer_shape: Callable, node: Apply) -> Sequence:
+    """Return the shapes of a node's results, as variables."""
+    given = node, [_shape(var) for var in node.inputs]
+    parameters = inspect.signature(infer_shape).parameters.values()
+    wanted = [one for one in parameters if one.default is one.empty]
+    # The first is the graph that the node is in; not from PyTensor 3.3 on.
+    return infer_shape(None, *given) if len(wanted) == 3 else infer_shape(*given)
 
 
 def _shape(var: Any) -> tuple | None:

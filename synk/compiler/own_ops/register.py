@@ -119,15 +119,7 @@ def take(op: Any, said: Any) -> None:
     padded_rule(cls)(own_padded)
 
 
-def registered() -> list[tuple[Any, Any]]:
-    """Return what the other ranks need, which may be forked already."""
-    return list(said_of.items())
-
-
 def take_all(pairs: Iterable[tuple[Any, Any]]) -> None:
-    """Take what the master has registered.
-
-    A class that a script defines is another one here, as graphs come with theirs.
-    """
+    """Take what the master has registered, be it after this rank was forked."""
     for op, said in pairs:
         take(op, said)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-from pytensor.graph.basic import Apply
-from pytensor.graph.op import Op
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.op import HasInnerGraph, Op
+from pytensor.graph.traversal import io_toposort
 
 from .sharding import Sharding, shardings_for
 
@@ -42,6 +44,20 @@ def shardings_of(node: Apply) -> tuple[Sharding, ...] | None:
     """
     key = _key_of(node.op)
     return None if key is None else shardings_for(said_of[key], node)
+
+
+def said_in(graph: Iterable[Variable]) -> list[tuple[Any, Any]]:
+    """Return what is said of the Ops of a graph, and of graphs within them."""
+    found: dict[Any, Any] = {}
+    todo = [list(graph)]
+    while todo:
+        for node in io_toposort([], todo.pop()):
+            key = _key_of(node.op)
+            if key is not None:
+                found[key] = said_of[key]
+            if isinstance(node.op, HasInnerGraph):
+                todo.append(list(node.op.inner_outputs))
+    return list(found.items())
 
 
 def _key_of(op: Op) -> type[Op] | Op | None:
