@@ -10,6 +10,8 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from children import in_a_child
+from pytensor.compile.builders import OpFromGraph
+from pytensor.compile.ops import wrap_py
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 from pytensor.tensor.elemwise import Elemwise
@@ -17,6 +19,7 @@ from reference import PY
 
 import synk
 from synk.compiler.lengths import remembered, size
+from synk.compiler.own_ops.registry import said_in
 from synk.compiler.padded import CannotPad, Padder
 from synk.ranks.session import SESSION
 
@@ -180,7 +183,7 @@ class BentGrad(SquashGrad):
 synk.register_sharding(BentGrad, "rowwise")
 
 
-@pytensor.wrap_py([VECTOR, VECTOR], [VECTOR])
+@wrap_py([VECTOR, VECTOR], [VECTOR])
 def hypotenuse(a, b):
     return np.hypot(a, b)
 
@@ -483,6 +486,10 @@ def test_a_sharding_that_contradicts_itself_says_how(given, error, message):
 
 def test_the_same_may_be_registered_again_and_holds_for_derived_classes():
     synk.register_sharding(Squash, "rowwise")
+    for _ in range(2):  # as a cell of a notebook is run twice
+        synk.register_sharding(Twice, lambda node: "rowwise")
+    with pytest.raises(ValueError, match="is registered already, as <function"):
+        synk.register_sharding(Twice, lambda node: "sum")
 
     class Derived(Squash):
         pass
@@ -515,7 +522,7 @@ def test_what_does_not_fit_the_operands_is_an_error_where_a_function_is_made(
 
 
 def test_lengths_follow_from_the_sharding_and_from_the_shapes_that_the_op_infers():
-    @pytensor.wrap_py(
+    @wrap_py(
         [SQUARE, SQUARE], [SQUARE], lambda *args: [(args[-1][0][0], args[-1][1][1])]
     )
     def product(x, w):
@@ -541,6 +548,14 @@ def test_ranks_need_no_registration_of_a_class_that_they_do_not_know():
         f = synk.function([X], Later()(X).sum(axis=0), mode=PY, strict=True)
         x = values(7)[0]
         np.testing.assert_allclose(f(x), np.tanh(x).sum(axis=0), 1e-10)
+
+
+def test_what_is_registered_of_ops_within_a_graph_goes_with_it():
+    graph = OpFromGraph([X], [Squash()(X)])(X) + SquashGrad()(X, X)
+    assert dict(said_in([graph])) == {
+        Squash: "rowwise",
+        SquashGrad: synk.Sharding([0, 0], [0], linear=[1]),
+    }
 
 
 CLASSES = []

@@ -78,7 +78,8 @@ def check_sharding(
     Examples
     --------
     >>> import numpy as np, pytensor.tensor as pt, synk
-    >>> @pytensor.wrap_py([pt.dvector], [pt.dvector])
+    >>> from pytensor.compile.ops import wrap_py
+    >>> @wrap_py([pt.dvector], [pt.dvector])
     ... def centred(x):
     ...     return x - x.mean()
     >>> synk.register_sharding(centred, "rowwise")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from types import FunctionType
 from typing import Any
 
 from pytensor.graph.op import Op
@@ -86,12 +87,25 @@ def register_sharding(op: Any, sharding: Any = _NOTHING) -> Any:
 def _registered(op: Any, said: Any) -> Callable:
     _check_op(op)
     check_said(said)
-    if said_of.get(op, said) != said:
+    if op in said_of and not _are_same(said_of[op], said):
         raise ValueError(
-            f"register_sharding: {op} is registered already, as {said_of[op]!r}"
+            f"register_sharding: {op} is registered already, as {said_of[op]!r}; to"
+            " correct that, define the Op anew"
         )
     take(op, said)
     return said
+
+
+def _are_same(first: Any, second: Any) -> bool:
+    """Tell whether the same is said again, be it by a cell of a notebook run twice."""
+    if first == second:
+        return True
+    functions = [one for one in (first, second) if isinstance(one, FunctionType)]
+    if len(functions) < 2 or any(one.__closure__ for one in functions):
+        return False
+    return (
+        first.__code__ == second.__code__ and first.__defaults__ == second.__defaults__
+    )
 
 
 def _check_op(op: Any) -> None:
