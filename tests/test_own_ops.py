@@ -1,4 +1,4 @@
-"""Users' own Ops: registered by how they go by parts, and checked."""
+"""Users' own Ops: placed, and padded, by what was registered of them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,27 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from children import in_a_child
+from own_ops import (
+    SQUARE,
+    VECTOR,
+    Average,
+    Bent,
+    M,
+    Misfit,
+    OfFunction,
+    Peak,
+    Running,
+    Squash,
+    SquashGrad,
+    Through,
+    Unregistered,
+    W,
+    X,
+    Y,
+    hypotenuse,
+    running,
+    values,
+)
 from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.ops import wrap_py
 from pytensor.graph.basic import Apply
@@ -22,177 +43,6 @@ from synk.compiler.lengths import remembered, size
 from synk.compiler.own_ops.registry import said_in
 from synk.compiler.padded import CannotPad, Padder
 from synk.ranks.session import SESSION
-
-SQUARE, VECTOR = pt.dmatrix, pt.dvector
-
-
-class OfFunction(Op):
-    """Computes results of the types of some inputs, by a function of arrays."""
-
-    __props__ = ()
-
-    def perform(self, node, inputs, outputs):
-        results = self.compute(*inputs)
-        results = results if isinstance(results, tuple) else (results,)
-        for storage, value, var in zip(outputs, results, node.outputs, strict=True):
-            storage[0] = np.asarray(value, var.type.dtype)
-
-    def pullback(self, inputs, outputs, cotangents):
-        raise NotImplementedError
-
-    def L_op(self, *args):  # its name before PyTensor 3
-        return self.pullback(*args)
-
-
-# -- Ops that are registered right -----------------------------------------------------
-
-
-class Squash(OfFunction):
-    """A function of each row, x / (1 + |x|); its gradient is another Op."""
-
-    def make_node(self, x):
-        return Apply(self, [x], [x.type()])
-
-    def compute(self, x):
-        return x / (1 + np.linalg.norm(x, axis=1, keepdims=True))
-
-    def pullback(self, inputs, outputs, cotangents):
-        return [SquashGrad()(*inputs, *cotangents)]
-
-
-class SquashGrad(OfFunction):
-    def make_node(self, x, g):
-        return Apply(self, [x, g], [x.type()])
-
-    def compute(self, x, g):
-        norm = np.linalg.norm(x, axis=1, keepdims=True)
-        along = (x * g).sum(axis=1, keepdims=True) / np.maximum(norm, 1e-300)
-        return g / (1 + norm) - x * along / (1 + norm) ** 2
-
-
-class Misfit(OfFunction):
-    """The sum over the rows of (y - x w)**2; its gradient is one Op, too."""
-
-    def make_node(self, x, y, w):
-        x, y, w = map(pt.as_tensor_variable, (x, y, w))
-        return Apply(self, [x, y, w], [pt.dscalar()])
-
-    def compute(self, x, y, w):
-        return ((y - x @ w) ** 2).sum()
-
-    def pullback(self, inputs, outputs, cotangents):
-        along, by_w = MisfitGrad()(*inputs, *cotangents)
-        return [along[:, None] * inputs[2], -along, by_w]
-
-
-class MisfitGrad(OfFunction):
-    def make_node(self, x, y, w, g):
-        return Apply(self, [x, y, w, g], [VECTOR(), VECTOR()])
-
-    def compute(self, x, y, w, g):
-        along = -2 * g * (y - x @ w)
-        return along, along @ x
-
-
-class Peak(OfFunction):
-    def make_node(self, x):
-        return Apply(self, [x], [VECTOR()])
-
-    def compute(self, x):
-        return x.max(axis=0)
-
-    def pullback(self, inputs, outputs, cotangents):
-        return [pt.eq(inputs[0], outputs[0]) * cotangents[0]]
-
-
-class Through(OfFunction):
-    """Rows through weights: linear in both."""
-
-    def make_node(self, x, w):
-        return Apply(self, [x, w], [SQUARE()])
-
-    def compute(self, x, w):
-        return x @ w
-
-    def infer_shape(self, *args):  # of which the last are the shapes
-        return [(args[-1][0][0], args[-1][1][1])]
-
-    def pullback(self, inputs, outputs, cotangents):
-        x, w = inputs
-        return [Through()(cotangents[0], w.T), x.T @ cotangents[0]]
-
-
-class Running(OfFunction):
-    """A cumulative sum along an axis."""
-
-    __props__ = ("axis",)
-
-    def __init__(self, axis):
-        self.axis = axis
-
-    def make_node(self, x):
-        return Apply(self, [x], [x.type()])
-
-    def compute(self, x):
-        return np.cumsum(x, axis=self.axis)
-
-
-class Average(OfFunction):
-    """Statistics of rows, where each row is largest, and what has no rows."""
-
-    def make_node(self, x, w):
-        w = pt.as_tensor_variable(w)
-        vectors = [VECTOR(), VECTOR(), VECTOR(), pt.lvector(), VECTOR()]
-        return Apply(self, [x, w], vectors)
-
-    def compute(self, x, w):
-        of_rows = x.mean(axis=0), x.min(axis=0), x.prod(axis=0), x.argmax(axis=1)
-        return *of_rows, w**2
-
-
-synk.register_sharding(Squash, "rowwise")
-synk.register_sharding(SquashGrad, synk.Sharding([0, 0], [0], linear=[1]))
-synk.register_sharding(Misfit, synk.Sharding([0, 0, None], ["sum"]))
-synk.register_sharding(
-    MisfitGrad, synk.Sharding([0, 0, None, None], [0, "sum"], linear=[3])
-)
-synk.register_sharding(Peak, "max")
-synk.register_sharding(Through, synk.Sharding([0, None], [0], linear=[0, 1]))
-synk.register_sharding(
-    Average, synk.Sharding([0, None], ["avg", "min", "prod", 0, None])
-)
-
-
-@synk.register_sharding(Running)
-def running(node):
-    others = [axis for axis in range(node.inputs[0].ndim) if axis != node.op.axis]
-    return [synk.Sharding([axis], [axis], linear=[0]) for axis in others]
-
-
-class Bent(Squash):
-    """With a gradient that is not said to be linear: what comes there is scaled."""
-
-    def pullback(self, inputs, outputs, cotangents):
-        return [BentGrad()(*inputs, *cotangents)]
-
-
-class BentGrad(SquashGrad):
-    pass
-
-
-synk.register_sharding(BentGrad, "rowwise")
-
-
-@wrap_py([VECTOR, VECTOR], [VECTOR])
-def hypotenuse(a, b):
-    return np.hypot(a, b)
-
-
-synk.register_sharding(hypotenuse, "rowwise")
-
-X, Y = pt.dmatrix("x"), pt.dvector("y")
-W = pytensor.shared(np.array([0.5, -0.3, 0.2]), "w")
-M = pytensor.shared(np.arange(6.0).reshape(3, 2) / 5 - 0.4, "m")
 
 
 def graphs():
@@ -222,11 +72,6 @@ def graphs():
         pytensor.grad(misfit / X.shape[0], W),
         pytensor.grad(peak, W),
     ]
-
-
-def values(rows):
-    rng = np.random.default_rng(rows)
-    return [rng.normal(size=(rows, 3)), rng.normal(size=rows)]
 
 
 @functools.cache
@@ -269,143 +114,6 @@ def test_gradients_go_through_linear_ops_as_means_and_partial_sums():
     through = Through()(X.sum(axis=0)[None], M)
     f = synk.function([X], [pytensor.grad(mean, M), through], mode=PY, strict=True)
     assert f.output_modes == ["avg", "sum"]
-
-
-@pytest.mark.parametrize(
-    ("op", "operands"),
-    [
-        (Squash(), [(9, 4)]),
-        (SquashGrad(), [(9, 4), (9, 4)]),
-        (Misfit(), [(9, 4), (9,), (4,)]),
-        (MisfitGrad(), [(9, 4), (9,), (4,), ()]),
-        (Peak(), [(9, 4)]),
-        (Through(), [(20, 4), (4, 3)]),
-        (Running(1), [(9, 5)]),
-        (Running(0), [(5, 9)]),
-        (Average(), [(9, 4), (2,)]),
-        (hypotenuse, [(9,), (9,)]),
-    ],
-    ids=str,
-)
-def test_what_is_registered_right_passes_the_check(op, operands):
-    rng = np.random.default_rng(0)
-    synk.check_sharding(op, *(rng.normal(size=shape) for shape in operands), mode=PY)
-
-
-# -- wrong ones ------------------------------------------------------------------------
-
-
-def wrong(function, said, types, pullback=None):
-    """Return an Op of a function, registered as what may be wrong."""
-
-    class Wrong(OfFunction):
-        def make_node(self, *inputs):
-            return Apply(self, list(inputs), [make() for make in types])
-
-        def compute(self, *arrays):
-            return function(*arrays)
-
-    if pullback is not None:
-        Wrong.pullback = pullback
-    synk.register_sharding(Wrong, said)
-    return Wrong()
-
-
-MATRIX = (9, 3)
-WRONG = {
-    "centred": (
-        wrong(lambda x: x - x.mean(axis=0), "rowwise", [SQUARE]),
-        [MATRIX],
-        r"result 0, of parts of .* rows, is \S+ at \[0, 0\], and \S+ by all rows",
-    ),
-    "mean": (wrong(lambda x: x.mean(axis=0), "sum", [VECTOR]), [MATRIX], "result 0"),
-    "sum": (wrong(lambda x: x.sum(axis=0), "max", [VECTOR]), [MATRIX], "result 0"),
-    "some rows": (
-        wrong(lambda x: x[x[:, 0] > 0], "rowwise", [SQUARE]),
-        [MATRIX],
-        "entries along axis 0, and not one for each of",
-    ),
-    "number of rows": (
-        wrong(
-            lambda x, w: np.sum(w) + len(x),
-            synk.Sharding([0, None], [None]),
-            [pt.dscalar],
-        ),
-        [MATRIX, (2,)],
-        "result 0, of parts",
-    ),
-    "another shape": (
-        wrong(lambda x: x[:2].sum(axis=1), "sum", [VECTOR]),
-        [MATRIX],
-        r"has shape \(1,\), and \(2,\) of all rows",
-    ),
-    "one row": (
-        wrong(lambda x: x * (len(x) > 1), "rowwise", [SQUARE]),
-        [(5000, 3)],
-        "result 0, of parts of 1, 1, 1, 1, 1, 1, ... rows",
-    ),
-    "an axis less": (
-        wrong(lambda x: np.squeeze(x.sum(axis=1)), "rowwise", [VECTOR]),
-        [MATRIX],
-        r"has shape \(\), without axis 0",
-    ),
-    "exp": (
-        wrong(np.exp, synk.Sharding([0], [0], linear=[0]), [SQUARE]),
-        [MATRIX],
-        "is not linear in operand 0: result 0",
-    ),
-    "affine": (
-        wrong(lambda x: x + 1, synk.Sharding([0], [0], linear=[0]), [SQUARE]),
-        [MATRIX],
-        "is not linear",
-    ),
-    "gradient": (
-        wrong(
-            np.sin,
-            "rowwise",
-            [SQUARE],
-            lambda self, x, _, g: [g[0] * pt.cos(x[0]).sum()],
-        ),
-        [MATRIX],
-        "gradient 0, of parts",
-    ),
-    "gradient of an Op that is not registered": (
-        wrong(np.sin, "rowwise", [SQUARE], lambda self, x, y, g: [Unregistered()(*g)]),
-        [MATRIX],
-        "the gradient of Wrong takes Unregistered, which is not registered",
-    ),
-}
-
-
-class Unregistered(OfFunction):
-    def make_node(self, x):
-        return Apply(self, [x], [x.type()])
-
-    def compute(self, x):
-        return np.tanh(x)
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_what_is_registered_wrong_is_found_by_the_check(name):
-    op, shapes, message = WRONG[name]
-    operands = [np.random.default_rng(1).normal(size=shape) for shape in shapes]
-    with pytest.raises(AssertionError, match=message):
-        synk.check_sharding(op, *operands, mode=PY)
-
-
-@pytest.mark.parametrize(
-    ("op", "operands", "error", "message"),
-    [
-        (Squash, [MATRIX], TypeError, "such as MyOp"),
-        (Unregistered(), [MATRIX], ValueError, "is not registered"),
-        (Squash(), [(3, 2)], ValueError, "5 rows or more; got 3"),
-        (Squash(), [MATRIX, MATRIX], TypeError, "make_node"),
-        (hypotenuse, [(9,), (4,)], ValueError, "9 of operand 0, 4 of operand 1"),
-    ],
-)
-def test_a_check_that_cannot_be_made_says_why(op, operands, error, message):
-    with pytest.raises(error, match=message):
-        synk.check_sharding(op, *(np.zeros(shape) for shape in operands), mode=PY)
 
 
 def test_an_op_that_is_not_registered_is_computed_from_all_rows_and_warned_of():
