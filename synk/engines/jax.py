@@ -170,7 +170,8 @@ class _Program:
         # The key of a stream, which another stage has drawn from, is a dict.
         self.shapes.add(tuple([getattr(arg, "shape", None) for arg in args]))
         for storage in self._read:
-            _taken_over(storage)
+            if isinstance(storage[0], np.ndarray):
+                _taken_over(storage)
         keys = [_key(var, draw=var in self._drawn) for var in self._streams]
         results = self._function(*args, *keys)
         for var in self._led_on:
