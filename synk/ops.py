@@ -1,7 +1,8 @@
-"""Symbolic all-reduce: combining ranks in the middle of a graph.
+"""Symbolic collectives: combining ranks in the middle of a graph.
 
-Plain PyTensor compiles the Op to the identity, which is what it is on one rank.
-`synk.function` cuts the graph at it (see `compiler.stages`).
+Plain PyTensor compiles the Ops to the identity, which is what they are on one rank.
+`synk.function` cuts the graph at them (see `compiler.stages`). `AllRows` and `OwnRows`
+are words of the user's, for which the compiler puts collectives.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 import pytensor
 import pytensor.tensor as pt
 from pytensor.compile.ops import ViewOp
-from pytensor.gradient import grad_not_implemented
+from pytensor.gradient import DisconnectedType, grad_not_implemented
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
 from pytensor.graph.rewriting.basic import node_rewriter
@@ -21,7 +22,7 @@ from pytensor.tensor.type import DenseTensorType
 
 from .reduce_ops import REDUCE_OPS, ReduceOp, check_dtype, check_op
 
-__all__ = ["all_reduce", "local"]
+__all__ = ["all_gather", "all_reduce", "local"]
 
 
 class AllReduce(Op):
@@ -135,8 +136,62 @@ class Local(ViewOp):
     L_op = pullback  # type: ignore[assignment]  # its name before PyTensor 3
 
 
+class AllRows(ViewOp):
+    """Says that all ranks are to have the rows of all.
+
+    In the serial run it is the identity, and so the rules take it. The compiler puts an
+    `AllGather` there (see `compiler.placement.placer` and `compiler.as_written`).
+    """
+
+    __props__ = ()
+
+    def pullback(
+        self, inputs: Sequence, outputs: Sequence, cotangents: Sequence
+    ) -> list[Variable]:
+        """Return the gradient: this rank's rows of the sum of all ranks' cotangents."""
+        return [OwnRows()(cotangents[0], inputs[0])]
+
+    L_op = pullback  # type: ignore[assignment]  # its name before PyTensor 3
+
+
+class OwnRows(Op):
+    """Says that of a value for all rows, added over the ranks, each is to have its own.
+
+    The transpose of `AllRows`, a reduce-scatter. In the serial run it is the identity,
+    and so the rules take it. The second input is what the ranks have rows of.
+    """
+
+    __props__ = ()
+    view_map = {0: [0]}  # noqa: RUF012  as PyTensor declares it
+
+    def make_node(self, *inputs: Any) -> Apply:
+        """Apply the Op to a value for all rows, and to the rows of this rank."""
+        x, like = inputs
+        return Apply(self, [x, like], [x.type()])
+
+    def perform(self, node: Apply, inputs: Sequence, output_storage: Sequence) -> None:
+        """Do nothing: all rows are those of a rank alone."""
+        output_storage[0][0] = inputs[0]
+
+    def infer_shape(self, *args: Any) -> Sequence:
+        """Return the shape of the first input; shapes come last of the arguments."""
+        return args[-1][:1]
+
+    def connection_pattern(self, node: Apply) -> list[list[bool]]:
+        """Tell that the second input is there for its rows' number alone."""
+        return [[True], [False]]
+
+    def pullback(
+        self, inputs: Sequence, outputs: Sequence, cotangents: Sequence
+    ) -> list[Variable]:
+        """Return the gradient: the cotangents of all ranks' rows."""
+        return [AllRows()(cotangents[0]), DisconnectedType()()]
+
+    L_op = pullback  # type: ignore[assignment]  # its name before PyTensor 3
+
+
 @register_canonicalize("fast_compile")
-@node_rewriter([AllReduce, AllGather, Local])
+@node_rewriter([AllReduce, AllGather, Local, AllRows, OwnRows])
 def remove_collective(fgraph: Any, node: Apply) -> list[Variable]:
     """Replace the Op by its input; `synk.function` has cut the graph by then."""
     return [node.inputs[0]]
@@ -192,6 +247,71 @@ def all_reduce(x: Any, op: ReduceOp = "avg") -> Any:
     if op == "avg" and x.type.numpy_dtype.kind in "iu":
         x = pt.cast(x, "float64")  # as the mean of integers is
     return AllReduce(op).make_node(x).outputs[0]
+
+
+def all_gather(x: Any) -> Any:
+    """Concatenate the rows of all ranks, in a graph.
+
+    :func:`synk.function` does so by itself wherever the serial run's values need it. The
+    word says that all ranks are to have these rows: each can then pair its own with
+    all, as in ``x @ synk.ops.all_gather(y).T``.
+
+    Parameters
+    ----------
+    x : tensor_like, or list of these
+        Of one dimension or more, with the rows along axis 0. The rows of what a list
+        holds are exchanged one by one, at once where nothing else is between.
+
+    Returns
+    -------
+    TensorVariable, or list of these
+        Same dtype, and as many rows as all ranks have, in the order of the serial run;
+        the same value on every rank. Compiled by plain PyTensor it is `x`. A list if `x`
+        is a list or a tuple.
+
+    Raises
+    ------
+    ValueError
+        If `x` has no axis.
+    SplitError
+        By :func:`synk.function`, if `x` stands where a graph is left as it is written
+        (under a named op or :func:`synk.ops.all_reduce`, or with ``local=True``), and
+        its length is not the number of rows; or if it is inside a loop there.
+
+    Notes
+    -----
+    It is the identity in the serial run, and in :func:`synk.function` it means what it
+    is there: what has no rows along axis 0 stays as it is, and a gradient through it is
+    the serial one.
+
+    In a graph that is left as it is written, the rows are those that the ranks have
+    computed, each from its own. The gradient is a reduce-scatter: the cotangents of all
+    ranks are added, and each takes its own rows. So it is that of the sum of the
+    ranks' costs. Where the cost is shown to be a mean over the rows, a rank's cotangents
+    weigh what it has rows, and all is relative to the rank's own number of rows, as the
+    rest of its gradient is.
+
+    Examples
+    --------
+    A contrastive loss, in which every row is told from those of all ranks:
+
+    >>> import numpy as np, pytensor, pytensor.tensor as pt, synk
+    >>> x, y = pt.matrices("x", "y")
+    >>> scores = x @ synk.ops.all_gather(y).T
+    >>> loss = (pt.logsumexp(scores, axis=1) - (x * y).sum(axis=1)).mean()
+    >>> f = synk.function([x, y], [loss, pytensor.grad(loss, y)])
+    >>> a, b = np.random.default_rng(0).normal(size=(2, 5, 3))
+    >>> with synk.session(2):
+    ...     results = f(a, b)
+    >>> all(map(np.allclose, results, f.as_theano(a, b)))
+    True
+    """
+    if isinstance(x, (list, tuple)):
+        return [all_gather(each) for each in x]
+    x = pt.as_tensor_variable(x)
+    if not x.type.ndim:
+        raise ValueError(f"all_gather of {x}: a scalar has no rows; it takes axis 0")
+    return AllRows()(x)
 
 
 def local(x: Any) -> Any:

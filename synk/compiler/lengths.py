@@ -36,6 +36,7 @@ from pytensor.tensor.subtensor import (
     indices_from_subtensor,
 )
 
+from ..ops import OwnRows
 from .axes import apart
 from .by_class import entry_for
 
@@ -374,6 +375,7 @@ _size_rules: dict[type, SizeRule] = {
             Print,
             ViewOp,
             DeepCopyOp,
+            OwnRows,
         ],
         _of_first,
     ),

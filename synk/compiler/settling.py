@@ -17,12 +17,22 @@ from pytensor.tensor.type import DenseTensorType
 
 from ..ops import AllReduce, is_reduced
 from ..reduce_ops import OutputOp, ReduceOp, check_dtype
+from .as_written import as_written
 from .domain import Replicated, Value, is_replicated
 from .drift import complaint, drifting
 from .gathering import repeated, rows_exchanged
+from .lengths import remembered, take_as_equal
 from .placement.function import place
 from .placement.streams import CommonStream, own_streams
-from .proof import examine, prove, reductions, refusal, say, warn_or_raise
+from .proof import (
+    examine,
+    prove,
+    reductions,
+    refusal,
+    rows_of,
+    say,
+    warn_or_raise,
+)
 from .rules.base import name
 from .spec import FunctionSpec
 
@@ -45,9 +55,11 @@ def settle(spec: FunctionSpec, strict: bool, local: bool, own_statistics: bool) 
         Place nothing for statistics that meet rows again: these are a rank's own.
     """
     spec.plain_outputs, spec.plain_updates = list(spec.outputs), list(spec.updates)
+    left = _left(spec, local)
     with _without_collection():
         if not local:
-            _place(spec, strict, own_statistics)
+            _place(spec, strict, own_statistics, *left)
+        _write_out(spec, *left)
         _settle_ops(spec, strict, local)
         _reduce_along(spec)
 
@@ -67,6 +79,36 @@ def _without_collection() -> Iterator[None]:
             gc.enable()
 
 
+def _left(spec: FunctionSpec, local: bool) -> tuple[list[int], list[int]]:
+    """Return which outputs and which updates are left as they are written."""
+    outputs = [i for i, op in enumerate(spec.output_ops) if local or op != UNNAMED]
+    updates = [
+        i
+        for i, op in enumerate(spec.update_ops)
+        if local or op != UNNAMED or spec.updates[i][0] in spec.sliceable
+    ]
+    return outputs, updates
+
+
+def _write_out(spec: FunctionSpec, outputs: list[int], updates: list[int]) -> None:
+    """Put the collectives where the user's words are, in what is left as written."""
+    graph = [spec.outputs[i] for i in outputs]
+    graph += [spec.updates[i][1] for i in updates]
+    with remembered():
+        take_as_equal(spec.inputs)
+        rows = rows_of(spec.inputs, spec.stand_ins)
+        written, asserted = as_written(graph, rows, spec.call)
+    if all(new is old for new, old in zip(written, graph, strict=True)):
+        return
+    for i, var in zip(outputs, written, strict=False):
+        spec.outputs[i] = var
+    for i, var in zip(updates, written[len(outputs) :], strict=True):
+        spec.updates[i] = spec.updates[i][0], var
+    spec.asserted = {**spec.asserted, **asserted}
+    used = set(ancestors([*spec.outputs, *(new for _, new in spec.updates)]))
+    spec.call_variables = [var for var in spec.call.variables() if var in used]
+
+
 def check_tensor(var: Variable, op: ReduceOp) -> None:
     """Raise unless an output can be reduced by an op."""
     if not isinstance(var.type, DenseTensorType):
@@ -74,17 +116,19 @@ def check_tensor(var: Variable, op: ReduceOp) -> None:
     check_dtype(op, var.type.numpy_dtype, f"output {var}")
 
 
-def _place(spec: FunctionSpec, strict: bool, own_statistics: bool) -> None:
+def _place(
+    spec: FunctionSpec,
+    strict: bool,
+    own_statistics: bool,
+    left_outputs: list[int],
+    left_updates: list[int],
+) -> None:
     """Put in the reductions that the serial numbers need.
 
     What the user has named an op for stays as it is.
     """
-    outputs = [i for i, op in enumerate(spec.output_ops) if op == UNNAMED]
-    updates = [
-        i
-        for i, op in enumerate(spec.update_ops)
-        if op == UNNAMED and spec.updates[i][0] not in spec.sliceable
-    ]
+    outputs = [i for i in range(len(spec.outputs)) if i not in left_outputs]
+    updates = [i for i in range(len(spec.updates)) if i not in left_updates]
     placed = place(
         spec.inputs,
         spec.stand_ins,
@@ -92,8 +136,8 @@ def _place(spec: FunctionSpec, strict: bool, own_statistics: bool) -> None:
         [spec.updates[i] for i in updates],
         own_statistics,
         [
-            *(var for i, var in enumerate(spec.outputs) if i not in outputs),
-            *(new for i, (_, new) in enumerate(spec.updates) if i not in updates),
+            *(spec.outputs[i] for i in left_outputs),
+            *(spec.updates[i][1] for i in left_updates),
         ],
     )
     for i, var in zip(outputs, placed.outputs, strict=True):

@@ -13,6 +13,7 @@ from pytensor.tensor.extra_ops import CpuContiguous
 from pytensor.tensor.shape import Reshape, SpecifyShape
 from pytensor.tensor.type_other import NoneTypeT
 
+from ...ops import OwnRows
 from ..axes import apart
 from ..domain import Refused
 from ..lengths import ONE, Length, product
@@ -20,9 +21,9 @@ from .sizes import lengths, of_sizes, one_length, row_axis
 from .walk import Padded, Padder, check_spread, constant_of, rule
 
 
-@rule(ViewOp, DeepCopyOp, CpuContiguous, Print)
+@rule(ViewOp, DeepCopyOp, CpuContiguous, Print, OwnRows)
 def identity(padder: Padder, node: Apply) -> None:
-    """The input, as it is."""
+    """The first input, as it is."""
     state = padder.state(node.inputs[0])
     if state is None:
         of_sizes(padder, node)

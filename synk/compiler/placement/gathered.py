@@ -11,12 +11,15 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import io_toposort
 
-from ...ops import COLLECTIVES, AllGather
+from ...ops import COLLECTIVES, AllGather, AllRows, OwnRows
+from ..as_written import as_written
 from ..domain import (
     IN_ORDER,
     OwnStream,
+    Partial,
     Position,
     Refused,
+    Replicated,
     Sharded,
     Value,
     is_replicated,
@@ -104,8 +107,8 @@ class Gathered(Whole):
             if all(made in self._full for made in node.outputs):
                 continue
             inputs = [self._full.get(given, given) for given in node.inputs]
-            if isinstance(node.op, COLLECTIVES):
-                made = inputs
+            if isinstance(node.op, (*COLLECTIVES, AllRows, OwnRows)):
+                made = inputs[:1]
             elif node in self.drawn:
                 made = list(map(self._drawn_for_all, self.drawn[node]))
             else:
@@ -115,6 +118,46 @@ class Gathered(Whole):
         if not is_replicated(self.value(found)):
             raise Refused("depends on what is not known of all rows")
         return found
+
+    def all_rows(self, var: Variable) -> Variable:
+        """Return the rows of all ranks, where the user has said that they are needed.
+
+        What has no rows along axis 0, or such as are not gathered, stays as it is: it
+        stands for the serial value, which the user's word does not change.
+        """
+        value, before = self.value(var), len(self.inserted)
+        if not isinstance(value, Sharded) or value.axis:
+            return var
+        with contextlib.suppress(Refused):
+            found = self.gathered(var)
+            self.inserted[before:] = []  # not by the compiler
+            return found
+        return var
+
+    def own_rows(self, var: Variable, like: Variable) -> Variable:
+        """Return this rank's rows of what has one for each of all, if that is so.
+
+        Parameters
+        ----------
+        var : Variable
+            As long as the serial run's value of `like`.
+        like : Variable
+        """
+        rows = self.value(like)
+        if not isinstance(rows, Sharded) or rows.axis or rows.length != "n":
+            return var
+        if rows.in_order and isinstance(self.value(var), (Partial, Replicated)):
+            with contextlib.suppress(Refused):
+                return self.local(self.whole(var), 0)
+        return var
+
+    def as_written(self, node: Apply) -> Apply:
+        """Return a collective of the user's, with those that it is computed from."""
+        rows = {row: self.value(row) for row in self._rows}
+        (made,), asserted = as_written(node.outputs, rows, self.call)
+        self.asserted.update(asserted)
+        assert made.owner is not None
+        return made.owner
 
     def _drawn_for_all(self, var: Variable) -> Variable:
         """Return what was drawn, for all rows; streams stay as they are."""

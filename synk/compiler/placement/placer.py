@@ -19,7 +19,7 @@ from pytensor.scalar import Second
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.shape import Shape, Shape_i
 
-from ...ops import AllGather, AllReduce
+from ...ops import AllReduce, AllRows, OwnRows
 from ..domain import (
     Count,
     Listed,
@@ -32,6 +32,7 @@ from ..domain import (
     Value,
 )
 from ..rules.streams import is_stream
+from ...user_frames import hand_on_line
 from ..walk import apply_rule
 from .gathered import Gathered
 from .lowering import lowered
@@ -103,7 +104,14 @@ class Placer:
         return is_users(node)
 
     def _visit(self, node: Apply) -> None:
-        if self._stays(node):
+        if isinstance(node.op, (AllRows, OwnRows)):
+            self._say(node)
+            return
+        if is_users(node):
+            node_made = self._whole.as_written(node)
+            made = node_made.outputs
+            self._whole.take(node_made, Replicated())
+        elif self._stays(node):
             made = node.outputs
             self._whole.take(node, self._whole.shape_of_inputs(node) or Replicated())
         elif isinstance(node.op, AllReduce):
@@ -122,6 +130,16 @@ class Placer:
                 new.tag.trace = old.tag.trace
             self._placed[old] = new
             self._own.note(old, new)
+
+    def _say(self, node: Apply) -> None:
+        """Take the user's word for which rows are to be where."""
+        given = [self._placed.get(var, var) for var in node.inputs]
+        is_all = isinstance(node.op, AllRows)
+        made = (self._whole.all_rows if is_all else self._whole.own_rows)(*given)
+        if made not in given:
+            hand_on_line(node.outputs[0], [made])
+        self._placed[node.outputs[0]] = made
+        self._own.note(node.outputs[0], made)
 
     def _early(self, node: Apply) -> Value | None:
         """Return what a shape is that needs no reduction; None if it may need one.
@@ -308,9 +326,7 @@ class Placer:
 
 
 def is_users(node: Apply) -> bool:
-    """Tell whether a node is a collective that the user has placed."""
-    if isinstance(node.op, AllGather):
-        return True
+    """Tell whether a node is an all-reduce that the user has placed."""
     return isinstance(node.op, AllReduce) and node.op.gradient is None
 
 

@@ -20,6 +20,7 @@ try:
 except ImportError:  # PyTensor before 3.3
     from pytensor.ifelse import IfElse  # type: ignore[no-redef]
 
+from ...ops import OwnRows
 from ..axes import apart
 from ..domain import (
     IN_ORDER,
@@ -51,6 +52,7 @@ from .base import is_short, rule
     Print,
     ptb.TensorFromScalar,
     ptb.ScalarFromTensor,
+    OwnRows,
 )
 def identity(node: Apply, values: list[Value]) -> Value:
     """The first input, as it is."""

@@ -1,0 +1,155 @@
+"""Graphs that are left as the user has written them: collectives for the user's words.
+
+Where the compiler places reductions, `AllRows` and `OwnRows` are what they are in the
+serial run. Under a named op, under a user's all-reduce and with ``local=True`` every
+rank computes from its own rows, and the words mean what they say: the ranks' rows one
+after the other, and its own rows of what all ranks add up.
+
+A cotangent is what a rank's own cost says, a mean over n rows of its own, or a sum. Let
+it be known up to n**p. What a rank gives is divided by its n**p, and what it takes is
+multiplied by its own: so all cotangents on a rank, be they of its rows or of others',
+are relative to the same number of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pytensor.tensor as pt
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.op import HasInnerGraph
+from pytensor.graph.traversal import io_toposort
+
+from ..errors import SplitError
+from ..ops import AllGather, AllReduce, AllRows, OwnRows
+from ..user_frames import hand_on_line, made_in
+from .domain import Partial, Power, Replicated, Sharded, Unknown, Value
+from .inlining import remade
+from .lengths import size
+from .placement.call_variables import CallVariables
+from .rules.base import name, op_name
+from .walk import infer
+
+
+class Written(NamedTuple):
+    """A graph with collectives, and what is known of it that no rule can tell."""
+
+    graph: list[Variable]
+    asserted: dict[Variable, Value]
+
+
+def as_written(
+    graph: Sequence[Variable], rows: Mapping[Variable, Value], call: CallVariables
+) -> Written:
+    """Put collectives in the place of the user's words.
+
+    Parameters
+    ----------
+    graph : sequence of Variable
+    rows : mapping of Variable to Value
+        The inputs that are cut into rows. Ranks are weighed by those of the first.
+    call : CallVariables
+
+    Raises
+    ------
+    SplitError
+        If what is gathered is not shown to have as many rows as the rank has, or if it
+        is in a graph within an Op, where ranks cannot meet.
+    """
+    writer = _Writer(rows, call)
+    return Written(writer.write(graph), writer.asserted)
+
+
+class _Writer:
+    def __init__(self, rows: Mapping[Variable, Value], call: CallVariables) -> None:
+        self._rows, self._call = rows, call
+        self.asserted: dict[Variable, Value] = {}
+
+    def write(self, graph: Sequence[Variable]) -> list[Variable]:
+        """Return the graph with collectives; what has none before it stays."""
+        new: dict[Variable, Variable] = {}
+        for node in io_toposort([], list(graph)):
+            _refuse_within(node)
+            inputs = [new.get(var, var) for var in node.inputs]
+            if isinstance(node.op, AllRows):
+                made = [self._all_rows(inputs[0])]
+            elif isinstance(node.op, OwnRows):
+                made = [self._own_rows(*inputs)]
+            elif any(a is not b for a, b in zip(inputs, node.inputs, strict=True)):
+                made = remade(node, inputs)
+            else:
+                continue
+            hand_on_line(node.outputs[0], made)
+            for old, var in zip(node.outputs, made, strict=True):
+                var.name = var.name or old.name
+            new.update(zip(node.outputs, made, strict=True))
+        return [new.get(var, var) for var in graph]
+
+    def _all_rows(self, var: Variable) -> Variable:
+        self._check_rows(var)
+        return AllGather().make_node(var).outputs[0]
+
+    def _own_rows(self, cotangent: Any, like: Variable) -> Variable:
+        self._check_rows(like)
+        value = self._value(cotangent)
+        power: Power = 0
+        if isinstance(value, Partial) and value.op == "sum":
+            power = value.power
+        elif isinstance(value, Replicated) and value.power is not None:
+            power = value.power - 1  # what all have alike is a mean of itself
+        first: Any = next(iter(self._rows))
+        n = first.shape[0]
+        scale = pt.cast(n, cotangent.type.dtype) ** (power or 0)
+        op = AllReduce("sum", gradient=f"all_gather of {name(like)}")
+        total: Any = op.make_node(cotangent / scale if power else cotangent).outputs[0]
+        found = pt.take(total, pt.arange(n) + self._call.first, axis=0)
+        found = found * scale if power else found
+        known = isinstance(value, (Partial, Replicated))
+        self.asserted[found] = Sharded(0, power) if known else value
+        return found
+
+    def _check_rows(self, var: Variable) -> None:
+        """Raise unless a variable has an entry along axis 0 for each row of the rank's.
+
+        What the entries are is the user's business; not so how many each rank gives.
+        """
+        counted = [row for row, value in self._rows.items() if value == Sharded(0)]
+        length: Any = size(var, 0)
+        if any(length == size(row, 0) for row in counted):
+            return
+        value = self._value(var)
+        if isinstance(value, Sharded) and value.axis == 0 and value.length == "n":
+            return
+        why = f": {value}" if isinstance(value, Unknown) else ""
+        raise SplitError(
+            f"all_gather of {name(var)}{_place(var)} is in a graph that is left as it"
+            " is written, where it concatenates the rows that the ranks have computed;"
+            f" and its length along axis 0 is not shown to be the number of rows{why}."
+            " Gather what has a row for each row of the inputs, and compute the rest"
+            " from that; or let synk.function place the reductions, where it is the"
+            " serial run's value: without local=True, a named op or an all_reduce on"
+            " top of it."
+        )
+
+    def _value(self, var: Variable) -> Value:
+        return infer([var], self._rows, self.asserted)[var]
+
+
+def _refuse_within(node: Apply) -> None:
+    """Refuse the words in a graph within an Op, which a rank runs in one piece."""
+    if not isinstance(node.op, HasInnerGraph):
+        return
+    for inner in node.op.fgraph.apply_nodes:
+        _refuse_within(inner)
+        if isinstance(inner.op, (AllRows, OwnRows)):
+            raise SplitError(
+                f"all_gather inside of {op_name(node.op)}{_place(node.outputs[0])}, in"
+                " a graph that is left as it is written: the ranks would have to wait"
+                " for one another within a compiled graph; gather before or after it"
+            )
+
+
+def _place(var: Variable) -> str:
+    made = made_in(var)
+    return "" if made is None else f" (made in {made})"
