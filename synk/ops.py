@@ -153,6 +153,9 @@ class AllRows(ViewOp):
 
     L_op = pullback  # type: ignore[assignment]  # its name before PyTensor 3
 
+    def __str__(self) -> str:
+        return "all_gather"
+
 
 class OwnRows(Op):
     """Says that of a value for all rows, added over the ranks, each is to have its own.
@@ -188,6 +191,9 @@ class OwnRows(Op):
         return [AllRows()(cotangents[0]), DisconnectedType()()]
 
     L_op = pullback  # type: ignore[assignment]  # its name before PyTensor 3
+
+    def __str__(self) -> str:
+        return "reduce_scatter"
 
 
 @register_canonicalize("fast_compile")

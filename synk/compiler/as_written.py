@@ -100,11 +100,10 @@ class _Writer:
             power = value.power - 1  # what all have alike is a mean of itself
         first: Any = next(iter(self._rows))
         n = first.shape[0]
-        scale = pt.cast(n, cotangent.type.dtype) ** (power or 0)
         op = AllReduce("sum", gradient=f"all_gather of {name(like)}")
-        total: Any = op.make_node(cotangent / scale if power else cotangent).outputs[0]
+        total: Any = op.make_node(_times(cotangent, n, -(power or 0))).outputs[0]
         found = pt.take(total, pt.arange(n) + self._call.first, axis=0)
-        found = found * scale if power else found
+        found = _times(found, n, power or 0)
         known = isinstance(value, (Partial, Replicated))
         self.asserted[found] = Sharded(0, power) if known else value
         return found
@@ -148,6 +147,14 @@ def _refuse_within(node: Apply) -> None:
                 " a graph that is left as it is written: the ranks would have to wait"
                 " for one another within a compiled graph; gather before or after it"
             )
+
+
+def _times(var: Any, n: Any, power: int) -> Any:
+    """Return a variable times n**power, in products of which the rules know."""
+    n = pt.cast(n, var.type.dtype)
+    for _ in range(abs(power)):
+        var = var * n if power > 0 else var / n
+    return var
 
 
 def _place(var: Variable) -> str:

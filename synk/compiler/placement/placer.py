@@ -304,13 +304,14 @@ class Placer:
         whole = self._whole
         if not isinstance(node.op, Elemwise):
             return
-        back = {
-            value.axis - var.type.ndim
+        rows = [
+            (value.length, value.axis - var.type.ndim)
             for var, value in zip(inputs, values, strict=True)
             if isinstance(value, (Sharded, Position))
-        }
-        if len(back) > 1:
-            return
+        ]
+        back = {axis for _, axis in rows}
+        if len(back) > 1 or any(length != "n" for length, _ in rows):
+            return  # which of several entries of a row are this rank's is not known
         (axis,) = back
 
         def form(var: Variable) -> Variable:
