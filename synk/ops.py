@@ -20,7 +20,7 @@ from pytensor.graph.rewriting.basic import node_rewriter
 from pytensor.tensor.rewriting.basic import register_canonicalize
 from pytensor.tensor.type import DenseTensorType
 
-from .reduce_ops import REDUCE_OPS, ReduceOp, check_dtype, check_op
+from .reduce_ops import REDUCE_OPS, OutputOp, ReduceOp, check_dtype, check_op
 
 __all__ = ["all_gather", "all_reduce", "local"]
 
@@ -84,7 +84,7 @@ class AllGather(Op):
     """
 
     __props__ = ()
-    op = "gather"
+    op: OutputOp = "gather"
     gradient: str | None = None
     view_map = {0: [0]}  # noqa: RUF012  as PyTensor declares it
 
@@ -149,7 +149,7 @@ class AllRows(ViewOp):
         self, inputs: Sequence, outputs: Sequence, cotangents: Sequence
     ) -> list[Variable]:
         """Return the gradient: this rank's rows of the sum of all ranks' cotangents."""
-        return [OwnRows()(cotangents[0], inputs[0])]
+        return list(OwnRows().make_node(cotangents[0], inputs[0]).outputs)
 
     L_op = pullback  # type: ignore[assignment]  # its name before PyTensor 3
 
@@ -188,7 +188,7 @@ class OwnRows(Op):
         self, inputs: Sequence, outputs: Sequence, cotangents: Sequence
     ) -> list[Variable]:
         """Return the gradient: the cotangents of all ranks' rows."""
-        return [AllRows()(cotangents[0]), DisconnectedType()()]
+        return [all_gather(cotangents[0]), DisconnectedType()()]
 
     L_op = pullback  # type: ignore[assignment]  # its name before PyTensor 3
 

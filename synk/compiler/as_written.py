@@ -31,6 +31,9 @@ from .placement.call_variables import CallVariables
 from .rules.base import name, op_name
 from .walk import infer
 
+OF_GATHER = "all_gather of "
+"""Begins the name of what is reduced for the gradient of a gather."""
+
 
 class Written(NamedTuple):
     """A graph with collectives, and what is known of it that no rule can tell."""
@@ -100,7 +103,7 @@ class _Writer:
             power = value.power - 1  # what all have alike is a mean of itself
         first: Any = next(iter(self._rows))
         n = first.shape[0]
-        op = AllReduce("sum", gradient=f"all_gather of {name(like)}")
+        op = AllReduce("sum", gradient=f"{OF_GATHER}{name(like)}")
         total: Any = op.make_node(_times(cotangent, n, -(power or 0))).outputs[0]
         found = pt.take(total, pt.arange(n) + self._call.first, axis=0)
         found = _times(found, n, power or 0)
@@ -123,12 +126,11 @@ class _Writer:
         why = f": {value}" if isinstance(value, Unknown) else ""
         raise SplitError(
             f"all_gather of {name(var)}{_place(var)} is in a graph that is left as it"
-            " is written, where it concatenates the rows that the ranks have computed;"
-            f" and its length along axis 0 is not shown to be the number of rows{why}."
-            " Gather what has a row for each row of the inputs, and compute the rest"
-            " from that; or let synk.function place the reductions, where it is the"
-            " serial run's value: without local=True, a named op or an all_reduce on"
-            " top of it."
+            " is written, where it joins the rows that the ranks have computed; and its"
+            f" length along axis 0 is not shown to be the number of rows{why}. Gather"
+            " what has a row for each row of the inputs, and compute the rest from it."
+            " Or have the reductions placed, which makes it the serial run's value:"
+            " without local=True, a named op or an all_reduce on top of it."
         )
 
     def _value(self, var: Variable) -> Value:
@@ -139,11 +141,12 @@ def _refuse_within(node: Apply) -> None:
     """Refuse the words in a graph within an Op, which a rank runs in one piece."""
     if not isinstance(node.op, HasInnerGraph):
         return
-    for inner in node.op.fgraph.apply_nodes:
+    within: Any = node.op
+    for inner in within.fgraph.apply_nodes:
         _refuse_within(inner)
         if isinstance(inner.op, (AllRows, OwnRows)):
             raise SplitError(
-                f"all_gather inside of {op_name(node.op)}{_place(node.outputs[0])}, in"
+                f"all_gather inside of {op_name(within)}{_place(node.outputs[0])}, in"
                 " a graph that is left as it is written: the ranks would have to wait"
                 " for one another within a compiled graph; gather before or after it"
             )

@@ -18,7 +18,7 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.tensor.type import DenseTensorType
 
 from ..errors import SplitError, SplitWarning
-from ..ops import AllReduce
+from ..ops import AllGather, AllReduce
 from ..reduce_ops import OutputOp, check_dtype
 from ..user_frames import callers_level, made_in
 from . import rules  # noqa: F401  registers them
@@ -229,7 +229,7 @@ def _why(finding: Finding) -> str:
 def reductions(
     nodes: Iterable[Apply], values: dict[Variable, Value]
 ) -> list[tuple[bool, Finding]]:
-    """Compare the ops of all-reduces with what they reduce.
+    """Compare the ops of collectives with what they combine.
 
     Returns
     -------
@@ -238,11 +238,12 @@ def reductions(
     """
     found = []
     for node in nodes:
-        if isinstance(node.op, AllReduce):
+        if isinstance(node.op, (AllReduce, AllGather)):
             (var,) = node.inputs
-            wrt = node.op.gradient
-            what = f"the gradient of {wrt}" if wrt else f"all_reduce of {name(var)}"
+            wrt, op = node.op.gradient, node.op.op
+            collective = "all_gather" if op == "gather" else "all_reduce"
+            what = f"the gradient of {wrt}" if wrt else f"{collective} of {name(var)}"
             made = made_in(node.outputs[0])
-            finding = prove(what, var, values[var], node.op.op, True, made)
+            finding = prove(what, var, values[var], op, True, made)
             found.append((wrt is not None, finding))
     return found

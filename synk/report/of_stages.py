@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.tensor.elemwise import DimShuffle
 
+from ..compiler.as_written import OF_GATHER
 from ..compiler.gathering import besides_shapes, repetition
 from ..compiler.placement.needs import Need
 from ..compiler.rules.base import name, op_name
@@ -108,7 +109,9 @@ def _why(var: Variable, spec: FunctionSpec) -> tuple[str, str | None]:
         if var in spec.outputs and var not in spec.plain_outputs:
             return "along with the others", None
         assert var.owner is not None
-        return ("for synk.grad" if var.owner.op.gradient else "as written"), None
+        of = var.owner.op.gradient
+        is_grads = of is not None and not of.startswith(OF_GATHER)
+        return ("for synk.grad" if is_grads else "as written"), None
     needed_by = _taker(need, spec)
     if need.is_alike:
         needed_by += ", on ranks without rows"

@@ -20,6 +20,7 @@ from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.shape import Shape, Shape_i
 
 from ...ops import AllReduce, AllRows, OwnRows
+from ...user_frames import hand_on_line
 from ..domain import (
     Count,
     Listed,
@@ -32,7 +33,6 @@ from ..domain import (
     Value,
 )
 from ..rules.streams import is_stream
-from ...user_frames import hand_on_line
 from ..walk import apply_rule
 from .gathered import Gathered
 from .lowering import lowered

@@ -1,0 +1,229 @@
+"""`synk.ops.all_gather`: the rows of all ranks in a graph, and gradients through it."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from children import in_a_child
+from meetings import levels
+from reference import PY
+
+import synk
+from synk.ops import all_gather
+
+X, Y = pt.matrices("x", "y")
+W = pytensor.shared(np.arange(6.0).reshape(3, 2) / 5, "w")
+U = pytensor.shared(np.arange(6.0).reshape(3, 2) / 7, "u")
+A, B = X @ W, pt.tanh(Y @ U)
+OPTIONS = {"on_unused_input": "ignore"}
+
+
+def contrastive(a, b, others):
+    """Return how badly each row is told from the others."""
+    return pt.logsumexp(a @ others.T, axis=1) - (a * b).sum(axis=1)
+
+
+def costs(word=all_gather):
+    """Yield functions of gathered rows, with gradients of all kinds."""
+    rows = contrastive(A, B, word(B))
+    yield "mean", rows.mean()
+    yield "sum and prior", rows.sum() + (U**2).sum()
+    yield "of all rows alone", (word(B) ** 3).mean()
+    yield "elementwise with own rows", (word(B) * A * B).sum()
+    yield "linear", (word(B) * np.array([1.0, 3.0])).mean()
+    yield "twice", (A @ word(word(B) * 2).T).var()
+    yield "lengths", word(B).shape[0] * A.sum() / (A @ word(B).T).shape[1]
+    yield "of a sum", (word(B.sum(axis=0)) * A).sum()
+    yield "of sorted rows", (word(pt.sort(B, axis=0)) * A).sum()
+    yield "of flat rows", (word(B.reshape((-1,))) * A.reshape((-1,))).sum()
+    yield "of columns", (word(B.T) @ A).sum()
+    slope = pytensor.grad((A @ word(B).T).std(), W)
+    yield "second derivatives", (slope**2).sum()
+
+
+def with_gradients(named):
+    """Return names and graphs, of functions and of their gradients."""
+    found = []
+    for name, cost in named:
+        found.append((name, cost))
+        slopes = pytensor.grad(cost, [W, U, X, Y], disconnected_inputs="ignore")
+        found += [
+            (f"d {name} / d {of}", slope)
+            for of, slope in zip("wuxy", slopes, strict=True)
+        ]
+    return found
+
+
+def values(rows):
+    return np.random.default_rng(rows).normal(size=(2, rows, 3))
+
+
+def compare(f, names, plain, all_rows, ranks):
+    for rows in all_rows:
+        right = plain(*values(rows))
+        for many in (1, 3):
+            got = f(*values(rows), num_slices=many)
+            for name, mine, serial in zip(names, got, right, strict=True):
+                what = f"{name}: {rows} rows, {ranks} ranks, {many} slices"
+                assert np.shape(mine) == np.shape(serial), what
+                size = np.abs(serial).max()
+                np.testing.assert_allclose(mine, serial, 1e-10, 1e-10 * size, what)
+
+
+def test_placed_it_is_what_it_is_in_the_serial_run():
+    names, graphs = zip(*with_gradients(costs()), strict=True)
+    plain = pytensor.function([X, Y], list(graphs), mode=PY, **OPTIONS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", synk.SplitWarning)  # of the sort
+        f = synk.function([X, Y], list(graphs), mode=PY, **OPTIONS)
+    for n in (1, 2, 3, 5):
+        with synk.session(n):
+            compare(f, names, plain, [7, 2], n)
+
+
+def test_updates_have_it_on_every_rank_without_rows_too():
+    kept = pytensor.shared(np.zeros((0, 2)), "kept")
+    slope = pytensor.shared(np.zeros((3, 2)), "slope")
+    loss = contrastive(A, B, all_gather(B)).mean()
+    updates = {kept: all_gather(B), slope: pytensor.grad(loss, U)}
+    f = synk.function([X, Y], loss, updates=updates, mode=PY)
+    x, y = values(2)
+    with synk.session(3):
+        f(x, y, check="serial")
+        for rank in range(3):
+            np.testing.assert_allclose(
+                synk.get_value(rank, kept), np.tanh(y @ U.get_value())
+            )
+            np.testing.assert_array_equal(
+                synk.get_value(rank, slope), slope.get_value()
+            )
+
+
+def test_a_loss_of_pairs_repeats_no_work_and_meets_twice():
+    loss = contrastive(A, B, all_gather(B)).mean()
+    f = synk.function([X, Y], pytensor.grad(loss, [W, U]), mode=PY, strict=True)
+    assert not f._spec.repeated
+    assert levels(f) == [["gather"], ["avg"]]  # what the rows' gradients come to
+    with pytest.warns(synk.SplitWarning, match="all rows at once"):
+        plain = pytensor.grad(contrastive(A, B, B).mean(), [W, U])
+        synk.function([X, Y], plain, mode=PY)
+
+
+WRITTEN = {
+    "mean": (contrastive(A, B, all_gather(B)).mean(), "avg"),
+    "sum": (contrastive(A, B, all_gather(B)).sum(), "sum"),
+    "alike": ((all_gather(B) ** 3).mean() + (U**2).sum(), "avg"),
+}
+
+
+def left_as_written(cost, op, mode):
+    """Yield functions of a cost and its gradients that the compiler leaves alone."""
+    slopes = pytensor.grad(cost, [W, U], disconnected_inputs="ignore")
+    graphs = [cost, *slopes]
+    options = {"mode": mode, "strict": True, **OPTIONS}
+    named = [(var, op) for var in graphs]
+    yield synk.function([X, Y], named, **options)
+    yield synk.function([X, Y], graphs, local=True, **options)
+    reduced = synk.ops.all_reduce(graphs, op)
+    yield synk.function([X, Y], reduced, **options)
+    slopes = synk.grad(cost, [W, U], op=op, disconnected_inputs="ignore")
+    yield synk.function([X, Y], [cost, *slopes], local=True, **options)
+
+
+def test_left_as_written_gradients_are_those_of_the_serial_cost():
+    """Shown, as `strict` tells; a rank's rows weigh what there are of them."""
+    cases = [
+        (name, f, pytensor.function([X, Y], f._spec.plain_outputs, mode=PY, **OPTIONS))
+        for name, (cost, op) in WRITTEN.items()
+        for f in left_as_written(cost, op, PY)
+    ]
+    for n in (1, 3):
+        with synk.session(n):
+            for name, f, plain in cases:
+                compare(f, [name, "w", "u"], plain, [7, 2], n)
+
+
+@pytest.mark.slow
+@in_a_child
+def test_in_jax_mode():
+    graphs = [
+        named for named in costs() if named[0] in ("mean", "of all rows alone", "twice")
+    ]
+    names, graphs = zip(*with_gradients(graphs), strict=True)
+    placed = synk.function([X, Y], list(graphs), mode="JAX", **OPTIONS)
+    plain = pytensor.function([X, Y], list(graphs), mode=PY, **OPTIONS)
+    cost, op = WRITTEN["mean"]
+    *_, local = left_as_written(cost, op, "JAX")
+    serial = pytensor.function([X, Y], local._spec.plain_outputs, mode=PY)
+    with synk.session(2):
+        compare(placed, names, plain, [5, 1], 2)
+        compare(local, ["mean", "w", "u"], serial, [5, 1], 2)
+
+
+def test_left_as_written_it_concatenates_what_the_ranks_have_computed():
+    centred = all_gather(X - X.mean(axis=0))
+    f = synk.function([X], [centred, all_gather(X > 0)], local=True, mode=PY)
+    x = values(5)[0]
+    with synk.session(2):
+        rows, signs = f(x)
+    own = [part - part.mean(axis=0) for part in (x[:3], x[3:])]
+    np.testing.assert_allclose(rows, np.concatenate(own))
+    np.testing.assert_array_equal(signs, x > 0)
+    with pytest.raises(synk.SplitError, match=r"all_gather of Sub.* single rows with"):
+        synk.function([X], centred, local=True, strict=True)
+
+
+LOOP = pytensor.scan(
+    lambda row: all_gather(row).sum(), sequences=[X], return_updates=False
+)
+
+
+@pytest.mark.parametrize(
+    ("graph", "why"),
+    [
+        (all_gather(X.sum(axis=0)).sum(), "not shown to be the number of rows"),
+        (all_gather(W).sum() * X.sum(), "not shown to be the number of rows"),
+        (all_gather(all_gather(X)).sum(), "not shown to be the number of rows"),
+        (pytensor.grad(all_gather(W).sum(), W).sum(), "not shown to be the number"),
+        (LOOP.sum(), "have to wait for one another within a compiled graph"),
+    ],
+    ids=["sum", "variable", "all rows", "gradient", "loop"],
+)
+def test_left_as_written_what_has_no_row_for_each_row_is_refused(graph, why):
+    for options in ({"outputs": (graph, "avg")}, {"outputs": graph, "local": True}):
+        with pytest.raises(synk.SplitError, match=rf"all_gather.* \(made in .*{why}"):
+            synk.function([X], mode=PY, **options, **OPTIONS)
+    f = synk.function([X], graph, mode=PY, **OPTIONS)
+    x = values(3)[0]
+    with synk.session(2):
+        np.testing.assert_allclose(f(x), f.as_theano(x))
+
+
+def test_a_list_and_what_has_no_axis():
+    first, second = all_gather([X, Y])
+    assert first.owner.inputs == [X]
+    assert second.owner.inputs == [Y]
+    with pytest.raises(ValueError, match=r"all_gather of 1\.0: a scalar has no rows"):
+        all_gather(1.0)
+
+
+def test_marks_outlive_what_makes_a_graph_safe_from_overflow(two_ranks):
+    """PyTensor removes views, and what only says something is one."""
+    own = X - synk.ops.local(X.mean(axis=0))
+    f = synk.function([X], [own, pt.exp(X).std()], mode=PY)
+    x = values(4)[0]
+    rows, _ = f(x)
+    expected = [part - part.mean(axis=0) for part in (x[:2], x[2:])]
+    np.testing.assert_allclose(rows, np.concatenate(expected))
+
+
+def test_entries_that_come_several_to_a_row_meet_those_of_all(two_ranks):
+    flat = X.reshape((-1,))
+    with pytest.warns(synk.SplitWarning, match="all rows at once"):
+        f = synk.function([X], pt.sort(flat) * flat, mode=PY)
+    x = values(5)[0]
+    np.testing.assert_array_equal(f(x), np.sort(x.ravel()) * x.ravel())
