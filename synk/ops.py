@@ -258,8 +258,8 @@ def all_reduce(x: Any, op: ReduceOp = "avg") -> Any:
 def all_gather(x: Any) -> Any:
     """Concatenate the rows of all ranks, in a graph.
 
-    :func:`synk.function` does so by itself wherever the serial run's values need it. The
-    word says that all ranks are to have these rows: each can then pair its own with
+    :func:`synk.function` does so by itself wherever the serial run's values need it.
+    The word says that all ranks are to have these rows: each can then pair its own with
     all, as in ``x @ synk.ops.all_gather(y).T``.
 
     Parameters
