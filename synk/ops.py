@@ -271,9 +271,9 @@ def all_gather(x: Any) -> Any:
     Returns
     -------
     TensorVariable, or list of these
-        Same dtype, and as many rows as all ranks have, in the order of the serial run;
-        the same value on every rank. Compiled by plain PyTensor it is `x`. A list if `x`
-        is a list or a tuple.
+        Same dtype, and as many rows as all ranks have, in the serial run's order; the
+        same value on every rank. Compiled by plain PyTensor it is `x`. A list if `x` is
+        a list or a tuple.
 
     Raises
     ------
@@ -292,10 +292,10 @@ def all_gather(x: Any) -> Any:
 
     In a graph that is left as it is written, the rows are those that the ranks have
     computed, each from its own. The gradient is a reduce-scatter: the cotangents of all
-    ranks are added, and each takes its own rows. So it is that of the sum of the
-    ranks' costs. Where the cost is shown to be a mean over the rows, a rank's cotangents
-    weigh what it has rows, and all is relative to the rank's own number of rows, as the
-    rest of its gradient is.
+    ranks are added, and each takes its own rows, as if the cost were the sum of the
+    ranks' costs. Where these are shown to be means over the rows, a rank that takes
+    cotangents of another weighs them by the numbers of rows of both. So the average of
+    the ranks' gradients is that of all rows, however many each has.
 
     Examples
     --------

@@ -14,12 +14,11 @@ are relative to the same number of rows.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import HasInnerGraph
-from pytensor.graph.traversal import io_toposort
 
 from ..errors import SplitError
 from ..ops import AllGather, AllReduce, AllRows, OwnRows
@@ -35,59 +34,62 @@ OF_GATHER = "all_gather of "
 """Begins the name of what is reduced for the gradient of a gather."""
 
 
-class Written(NamedTuple):
-    """A graph with collectives, and what is known of it that no rule can tell."""
-
-    graph: list[Variable]
-    asserted: dict[Variable, Value]
-
-
-def as_written(
-    graph: Sequence[Variable], rows: Mapping[Variable, Value], call: CallVariables
-) -> Written:
-    """Put collectives in the place of the user's words.
+class AsWritten:
+    """Puts collectives in the place of the user's words, in graphs of one function.
 
     Parameters
     ----------
-    graph : sequence of Variable
     rows : mapping of Variable to Value
         The inputs that are cut into rows. Ranks are weighed by those of the first.
     call : CallVariables
 
-    Raises
-    ------
-    SplitError
-        If what is gathered is not shown to have as many rows as the rank has, or if it
-        is in a graph within an Op, where ranks cannot meet.
+    Attributes
+    ----------
+    asserted : dict of Variable to Value
+        What is known of the new graphs that no rule can tell.
     """
-    writer = _Writer(rows, call)
-    return Written(writer.write(graph), writer.asserted)
 
-
-class _Writer:
     def __init__(self, rows: Mapping[Variable, Value], call: CallVariables) -> None:
         self._rows, self._call = rows, call
+        self._seen: set[Apply] = set()
+        self._new: dict[Variable, Variable] = {}
         self.asserted: dict[Variable, Value] = {}
 
     def write(self, graph: Sequence[Variable]) -> list[Variable]:
-        """Return the graph with collectives; what has none before it stays."""
-        new: dict[Variable, Variable] = {}
-        for node in io_toposort([], list(graph)):
-            _refuse_within(node)
-            inputs = [new.get(var, var) for var in node.inputs]
-            if isinstance(node.op, AllRows):
-                made = [self._all_rows(inputs[0])]
-            elif isinstance(node.op, OwnRows):
-                made = [self._own_rows(*inputs)]
-            elif any(a is not b for a, b in zip(inputs, node.inputs, strict=True)):
-                made = remade(node, inputs)
-            else:
-                continue
-            hand_on_line(node.outputs[0], made)
-            for old, var in zip(node.outputs, made, strict=True):
-                var.name = var.name or old.name
-            new.update(zip(node.outputs, made, strict=True))
-        return [new.get(var, var) for var in graph]
+        """Return a graph with collectives; what has none before it stays.
+
+        Raises
+        ------
+        SplitError
+            If what is gathered is not shown to have as many rows as the rank has, or if
+            it is in a graph within an Op, where ranks cannot meet.
+        """
+        todo = [(var.owner, False) for var in graph if var.owner]
+        while todo:
+            node, is_ready = todo.pop()
+            if is_ready:
+                self._visit(node)
+            elif node not in self._seen:
+                self._seen.add(node)
+                todo.append((node, True))
+                todo += [(var.owner, False) for var in node.inputs if var.owner]
+        return [self._new.get(var, var) for var in graph]
+
+    def _visit(self, node: Apply) -> None:
+        _refuse_within(node)
+        inputs = [self._new.get(var, var) for var in node.inputs]
+        if isinstance(node.op, AllRows):
+            made = [self._all_rows(inputs[0])]
+        elif isinstance(node.op, OwnRows):
+            made = [self._own_rows(*inputs)]
+        elif any(a is not b for a, b in zip(inputs, node.inputs, strict=True)):
+            made = remade(node, inputs)
+        else:
+            return
+        hand_on_line(node.outputs[0], made)
+        for old, var in zip(node.outputs, made, strict=True):
+            var.name = var.name or old.name
+            self._new[old] = var
 
     def _all_rows(self, var: Variable) -> Variable:
         self._check_rows(var)

@@ -17,7 +17,7 @@ from pytensor.tensor.type import DenseTensorType
 
 from ..ops import AllReduce, is_reduced
 from ..reduce_ops import OutputOp, ReduceOp, check_dtype
-from .as_written import as_written
+from .as_written import AsWritten
 from .domain import Replicated, Value, is_replicated
 from .drift import complaint, drifting
 from .gathering import repeated, rows_exchanged
@@ -96,15 +96,15 @@ def _write_out(spec: FunctionSpec, outputs: list[int], updates: list[int]) -> No
     graph += [spec.updates[i][1] for i in updates]
     with remembered():
         take_as_equal(spec.inputs)
-        rows = rows_of(spec.inputs, spec.stand_ins)
-        written, asserted = as_written(graph, rows, spec.call)
+        made = AsWritten(rows_of(spec.inputs, spec.stand_ins), spec.call)
+        written = made.write(graph)
     if all(new is old for new, old in zip(written, graph, strict=True)):
         return
     for i, var in zip(outputs, written, strict=False):
         spec.outputs[i] = var
     for i, var in zip(updates, written[len(outputs) :], strict=True):
         spec.updates[i] = spec.updates[i][0], var
-    spec.asserted = {**spec.asserted, **asserted}
+    spec.asserted = {**spec.asserted, **made.asserted}
     used = set(ancestors([*spec.outputs, *(new for _, new in spec.updates)]))
     spec.call_variables = [var for var in spec.call.variables() if var in used]
 

@@ -12,7 +12,7 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import io_toposort
 
 from ...ops import COLLECTIVES, AllGather, AllRows, OwnRows
-from ..as_written import as_written
+from ..as_written import AsWritten
 from ..domain import (
     IN_ORDER,
     OwnStream,
@@ -50,6 +50,7 @@ class Gathered(Whole):
     ) -> None:
         super().__init__(rows, known, call)
         self._full: dict[Variable, Variable] = {}
+        self._written = AsWritten(known, call)
         self.drawn: dict[Apply, list[Variable]] = {}
 
     def gathered(self, var: Variable) -> Variable:
@@ -153,9 +154,8 @@ class Gathered(Whole):
 
     def as_written(self, node: Apply) -> Apply:
         """Return a collective of the user's, with those that it is computed from."""
-        rows = {row: self.value(row) for row in self._rows}
-        (made,), asserted = as_written(node.outputs, rows, self.call)
-        self.asserted.update(asserted)
+        (made,) = self._written.write(node.outputs)
+        self.asserted.update(self._written.asserted)
         assert made.owner is not None
         return made.owner
 
