@@ -11,7 +11,7 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import io_toposort
 
-from ...ops import COLLECTIVES, AllGather, AllRows, OwnRows
+from ...ops import COLLECTIVES, AllGather
 from ..as_written import AsWritten
 from ..domain import (
     IN_ORDER,
@@ -108,8 +108,8 @@ class Gathered(Whole):
             if all(made in self._full for made in node.outputs):
                 continue
             inputs = [self._full.get(given, given) for given in node.inputs]
-            if isinstance(node.op, (*COLLECTIVES, AllRows, OwnRows)):
-                made = inputs[:1]
+            if isinstance(node.op, COLLECTIVES):
+                made = inputs
             elif node in self.drawn:
                 made = list(map(self._drawn_for_all, self.drawn[node]))
             else:
