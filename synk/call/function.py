@@ -287,7 +287,8 @@ class Function:
             with master_states(programs.streams(kind)) as states:
                 how = batch_s, num_slices, states
                 mine = self._number, subset, tuple(rows), constants, *how
-                staged = stage(rows, values, constants, SESSION.stage)
+                whole = programs.inputs_gathered(kind, subset)
+                staged = stage(rows, values, constants, SESSION.stage, whole)
                 theirs = self._number, subset, *staged, *how
                 replies = SESSION.run(worker_call, *theirs, mine=mine)
         joined = perf_counter()

@@ -6,7 +6,7 @@ The master selects and cuts (`gather_rows`) and describes the rows to the other 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -68,9 +68,7 @@ def take_share(
     if not sources:
         return [], []
     start, stop = bounds[rank], bounds[rank + 1]
-    if isinstance(selection, tuple):
-        is_slice = len(selection) == 2
-        selection = slice(*selection) if is_slice else locate(selection)
+    selection = _located(locate, selection)
     mine = part(selection, start, stop)
     arrays: list[np.ndarray] = []
     selections: list[Selection] = []
@@ -78,6 +76,37 @@ def take_share(
         arrays.append(locate(array))
         selections.append(slice(start - offset, stop - offset) if is_batch else mine)
     return arrays, selections
+
+
+def take_all(
+    locate: Callable[[Any], np.ndarray],
+    selection: Any,
+    bounds: list[int],
+    sources: list,
+    i: int,
+) -> np.ndarray:
+    """Return the rows of an input that all ranks have together, in their order.
+
+    Parameters
+    ----------
+    locate, selection, bounds, sources
+        As of `take_share`. The source holds the rows of rank 0 as well.
+    i : int
+        Which input.
+    """
+    array, offset, is_batch = sources[i]
+    chosen: Selection = slice(0, bounds[-1])
+    if not is_batch:
+        chosen = part(_located(locate, selection), 0, bounds[-1])
+    assert not offset, "rank 0's rows were not staged"
+    return locate(array)[chosen]
+
+
+def _located(locate: Callable[[Any], np.ndarray], selection: Any) -> Selection:
+    """Return a selection that may be described as it travels."""
+    if not isinstance(selection, tuple):
+        return selection
+    return slice(*selection) if len(selection) == 2 else locate(selection)
 
 
 def gather_rows(
@@ -148,19 +177,25 @@ def _unbounded_length(batch: Any, arrays: Sequence[np.ndarray]) -> int:
 
 
 def stage(
-    rows: Rows, values: Sequence[Any], constants: list[np.ndarray], arena: Arena
+    rows: Rows,
+    values: Sequence[Any],
+    constants: list[np.ndarray],
+    arena: Arena,
+    whole: Container[int] = (),
 ) -> tuple[tuple, list[tuple]]:
     """Describe a call's arguments to ranks 1 and up, in plain tuples.
 
     `Data` is described where it lies. Of other arrays the rows that go to those ranks
-    are copied to the arena, selected already: rank 0 uses the user's own memory.
+    are copied to the arena, selected already: rank 0 uses the user's own memory. Of the
+    inputs in `whole`, by their numbers, these ranks read rank 0's rows as well.
     """
     selection, bounds, sources = rows
     if not values or len(bounds) == 2:  # nothing to tell, or nobody
         return ((0, 0), bounds, ()), []
     copies = []  # what goes into the arena, in the order in which it is taken out below
-    first, n = bounds[1], len(sources)
-    for source, value in zip(sources, values, strict=False):
+    n = len(sources)
+    firsts = [0 if i in whole else bounds[1] for i in range(n)]
+    for source, value, first in zip(sources, values, firsts, strict=False):
         if not isinstance(value, Data):
             copies.append(source.array[part(selection, first, bounds[-1])])
     for array, value in zip(constants, values[n:], strict=True):
@@ -173,7 +208,7 @@ def stage(
         (value._window(), source.offset, source.is_batch)
         if isinstance(value, Data)
         else (next(staged), first, True)
-        for source, value in zip(sources, values, strict=False)
+        for source, value, first in zip(sources, values, firsts, strict=False)
     ]
     windows = windows_of(values[n:], staged)
     return (describe_selection(selection, staged), bounds, described), windows

@@ -6,6 +6,7 @@ the master can read them.
 
 from __future__ import annotations
 
+import functools
 from time import perf_counter
 from typing import Any
 
@@ -20,7 +21,7 @@ from ..programs.programs import Programs, Subset, kind_of_call
 from ..ranks.context import RankContext
 from ..ranks.streams import split, worker_states
 from ..times.timing import COMMON, ROWS, WAIT
-from .rows import take_share
+from .rows import take_all, take_share
 
 
 def worker_call(
@@ -95,6 +96,7 @@ class Share:
         if programs.engine.ON_DEVICE:
             programs.takers.use(context.to_device)
         self.sources, self.selections = take_share(context.rank, context.array, *rows)
+        self._all_rows = functools.partial(take_all, context.array, *rows)
         for var in programs.spec.sliceable:  # each stands in for a further input
             value = programs.engine.get_value(var)
             chosen = None if batch_s is None else batch_s[context.rank]
@@ -174,6 +176,7 @@ class Share:
                     times,
                     self._padded_size,
                     context.rank,
+                    self._all_rows,
                 )
             except BaseException:
                 programs.takers.renew()  # JAX may be computing still
@@ -187,6 +190,7 @@ class Share:
                 self._reducer,
                 self.by_rank,
                 times,
+                self._all_rows,
             )
         else:
             times.end(COMMON)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Apply, Variable
@@ -70,16 +70,40 @@ class Stage:
     merged: Part
     reduced: list[Variable]  # outputs of AllReduce nodes
     phase: int = COMMON  # as which its computation counts
+    of_inputs: dict[Variable, int] = field(default_factory=dict)
+    """What of `reduced` has all rows of an input, and of which.
+
+    They are where every rank can read them, so that none need meet for them.
+    """
 
     @property
     def contributed(self) -> list[Variable]:
         """What each rank gives to the all-reduces."""
-        return [var.owner.inputs[0] for var in self.reduced]
+        return list(map(contributed, self.reduced))
 
     @property
     def ops(self) -> list[ReduceOp | Literal["gather", "stack"]]:
         """How they are combined: an op, "gather" or "stack"."""
-        return [var.owner.op.op for var in self.reduced]
+        return list(map(op_of, self.reduced))
+
+
+def contributed(reduced: Any) -> Variable:
+    """Return what each rank gives for a result of a collective."""
+    return reduced.owner.inputs[0]
+
+
+def op_of(reduced: Any) -> Any:
+    """Return how a collective combines: an op, "gather" or "stack"."""
+    return reduced.owner.op.op
+
+
+def _inputs_of(reduced: list[Variable], inputs: list[Variable]) -> dict[Variable, int]:
+    """Return which results are gathers of inputs as they are, and of which."""
+    return {
+        var: inputs.index(contributed(var))
+        for var in reduced
+        if op_of(var) == "gather" and contributed(var) in inputs
+    }
 
 
 @dataclass
@@ -192,7 +216,9 @@ class _Cutter:
                 {**common_wants[level], **rows_wants[level]}, level, set(), want
             )
             reduced = [var for var in self.reduced if self.level[var] == level + 1]
-            stages.insert(0, Stage(common, rows, merged, reduced))
+            of_inputs = _inputs_of(reduced, self.spec.inputs)
+            stage = Stage(common, rows, merged, reduced, of_inputs=of_inputs)
+            stages.insert(0, stage)
         deferred = self._place_updates(stages)
         for stage in stages:
             stage.phase = COMPUTE if stage.rows else COMMON

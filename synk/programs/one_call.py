@@ -7,14 +7,14 @@ that it is the value of.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from pytensor.graph.basic import Variable
 
 from ..compiler.spec import FunctionSpec
-from ..compiler.stages import Cut, Part, Stage
+from ..compiler.stages import Cut, Part, Stage, contributed, op_of
 from ..reduce_ops import ReduceOp
 from ..times.timing import COMMON, Times
 from .padding import UNPADDED
@@ -48,6 +48,7 @@ class Call:
         weights: Sequence[int],
         times: Times,
         rank: int = 0,
+        all_rows: Callable[[int], np.ndarray] | None = None,
     ) -> None:
         self.programs = programs
         self.spec: FunctionSpec = programs.spec
@@ -61,6 +62,7 @@ class Call:
         self._reducer = reducer
         self.weights = weights
         self.rank = rank
+        self._all_rows = all_rows
         self.times = times
         self.values: dict[Variable, np.ndarray] = {}
         self.padded_size = UNPADDED
@@ -111,36 +113,57 @@ class Call:
         if not stage.reduced:
             return
         self.times.spent(COMMON if self.is_idle else stage.phase, level)
+        inputs = self.inputs_read(stage)
+        self.values.update((var, self._read(i)) for var, i in inputs.items())
+        reduced = [var for var in stage.reduced if var not in inputs]
+        if reduced:
+            self._meet(reduced, level)
+        if self.times.is_fresh:
+            for var in stage.reduced:
+                self.programs.shapes[var] = self.values[var].shape
+
+    def inputs_read(self, stage: Stage) -> dict[Variable, int]:
+        """Return what of a stage's gathers each rank reads where the inputs lie."""
+        return {} if self._all_rows is None else stage.of_inputs
+
+    def _read(self, i: int) -> np.ndarray:
+        """Return all rows of the call, of an input."""
+        assert self._all_rows is not None
+        dtype = self.spec.inputs[i].type.dtype  # type: ignore[attr-defined]
+        # A copy, that no variable comes to lie in the memory of the user's data.
+        return np.array(self._all_rows(i), dtype)
+
+    def _meet(self, reduced: list[Variable], level: int) -> None:
+        """Combine values with the other ranks'."""
         given = None
         if not self.is_idle:
-            given = [self.value("reduce", var) for var in stage.contributed]
+            given = [self.value("reduce", contributed(var)) for var in reduced]
         key = (self.programs.number, self.kind == "slice", self.subset, level)
-        ops: list = stage.ops
+        ops: list = [op_of(var) for var in reduced]
         if not _SUMMED.keys().isdisjoint(ops):
-            given, ops = self._as_sums(stage, given)
+            given, ops = self._as_sums(reduced, given)
         results = self._reducer.reduce(key, given, ops, self.weights, self.times)
-        self.values.update(zip(stage.reduced, results, strict=True))
-        if self.times.is_fresh:
-            for var, result in zip(stage.reduced, results, strict=True):
-                self.programs.shapes[var] = result.shape
+        self.values.update(zip(reduced, results, strict=True))
 
-    def _as_sums(self, stage: Stage, given: list | None) -> tuple[list | None, list]:
+    def _as_sums(
+        self, reduced: list[Variable], given: list | None
+    ) -> tuple[list | None, list]:
         """Make sums of gathers: every rank gives its share in its place among zeros.
 
         Bools are added by "max".
         """
-        sums = ["max" if var.type.dtype == "bool" else "sum" for var in stage.reduced]
-        ops = [
-            by if op in _SUMMED else op for op, by in zip(stage.ops, sums, strict=True)
-        ]
+        ops = [op_of(var) for var in reduced]
+        sums = ["max" if var.type.dtype == "bool" else "sum" for var in reduced]  # type: ignore[attr-defined]
         if given is not None:
             given = [
-                _SUMMED[op](self, self.real(var, value)) if op in _SUMMED else value
-                for var, value, op in zip(
-                    stage.contributed, given, stage.ops, strict=True
-                )
+                _SUMMED[op](self, self.real(contributed(var), value))
+                if op in _SUMMED
+                else value
+                for var, value, op in zip(reduced, given, ops, strict=True)
             ]
-        return given, ops
+        return given, [
+            by if op in _SUMMED else op for op, by in zip(ops, sums, strict=True)
+        ]
 
     def value(self, role: str, var: Variable) -> np.ndarray:
         """Return a value of this call: to "reduce", for an "output" or an "update"."""

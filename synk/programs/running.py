@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -27,6 +27,7 @@ def run(
     times: Times = UNCOUNTED,
     padded_size: PaddedSize = UNPADDED,
     rank: int = 0,
+    all_rows: Callable[[int], np.ndarray] | None = None,
 ) -> list[np.ndarray]:
     """Compute outputs and make updates, in one go or in slices.
 
@@ -52,14 +53,18 @@ def run(
         If the selections are padded. Slices are padded here.
     rank : int
         Whose share it is.
+    all_rows : callable, optional
+        Returns all rows of the call, of an input by its number. Without it ranks gather
+        the rows of inputs as they do others.
     """
+    whose = rank, all_rows
     if num_slices > 1:
         sliced = SlicedCall(
-            programs, "slice", subset, constants, reducer, weights, times, rank
+            programs, "slice", subset, constants, reducer, weights, times, *whose
         )
         return sliced.run(num_slices, sources, selections)
     kind = kind_of_call(num_slices, len(weights))
-    call = Call(programs, kind, subset, constants, reducer, weights, times, rank)
+    call = Call(programs, kind, subset, constants, reducer, weights, times, *whose)
     call.padded_size = padded_size
     call.rows = programs.take(sources, selections) if taken is None else taken
     if sources:
@@ -78,9 +83,11 @@ def idle(
     reducer: Reducer,
     weights: Sequence[int],
     times: Times,
+    all_rows: Callable[[int], np.ndarray] | None = None,
 ) -> None:
     """Take part in a call without rows."""
-    call = Call(programs, "idle", subset, constants, reducer, weights, times)
+    shared = constants, reducer, weights, times
+    call = Call(programs, "idle", subset, *shared, all_rows=all_rows)
     # No row enters the common parts.
     call.rows = [
         np.empty((0, *source.shape[1:]), var.type.dtype)

@@ -15,7 +15,7 @@ from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.tensor.random.type import RandomType
 
-from ..compiler.stages import Stage
+from ..compiler.stages import Stage, contributed, op_of
 from ..memory.partition import Selection, count, cuts, part
 from ..reduce_ops import Accumulator, ReduceOp, result_dtype, shares
 from ..times.timing import COMMON, COMPUTE, ROWS
@@ -116,8 +116,10 @@ class SlicedCall(Call):
     def _roles(self, stage: Stage) -> dict[tuple[str, Variable], Any]:
         """Return what the rows part computes, what for, and how slices combine it."""
         roles: dict[tuple[str, Variable], Any] = {}
-        for var, op in zip(stage.contributed, stage.ops, strict=True):
-            roles["reduce", var] = op
+        inputs = self.inputs_read(stage)
+        for reduced in stage.reduced:
+            if reduced not in inputs:
+                roles["reduce", contributed(reduced)] = op_of(reduced)
         for i in self.subset:
             roles["output", self.spec.outputs[i]] = self.spec.wire_ops[i]
         for i in self.cut.deferred:

@@ -10,6 +10,7 @@ from typing import Any
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import io_toposort
+from pytensor.tensor.elemwise import DimShuffle
 
 from ...ops import COLLECTIVES, AllGather
 from ..as_written import AsWritten
@@ -76,6 +77,10 @@ class Gathered(Whole):
     def _gathered(self, var: Any, value: Sharded) -> Variable:
         if not value.is_counted or not (value.in_order or _is_reversed(value)):
             raise Refused("has rows that are not one after the other")
+        node = var.owner
+        if node is not None and isinstance(node.op, DimShuffle):
+            # The rows of an input need no meeting, and those of x and x.T are the same.
+            return self.anew(var, [self.gathered(node.inputs[0])])
         var = self.scaled(var, -(value.power or 0))
         others = [i for i in range(var.type.ndim) if i != value.axis]
         first = var.dimshuffle([value.axis, *others]) if value.axis else var
