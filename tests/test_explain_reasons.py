@@ -77,8 +77,8 @@ def test_each_value_is_told_with_what_needs_it_and_its_bytes(ranks):
         (0, "avg", 32, "for Sub", "centred = x - x.mean(axis=0)"),
         (0, "max", 32, "for Softmax", "odds = pt.special.softmax(x, axis=0)"),
         (1, "sum", 32, "for Softmax", "odds = pt.special.softmax(x, axis=0)"),
-        (0, "gather", 7 * 8, "for ArgSortOp", "ranking = pt.argsort(y)"),
-        (0, "gather", 7 * 4 * 8, "for Matmul", "pairs = x @ x.T"),
+        (0, "read", 7 * 8, "for ArgSortOp", "ranking = pt.argsort(y)"),
+        (0, "read", 7 * 4 * 8, "for Matmul", "pairs = x @ x.T"),
         (0, "gather", 7 * 4 * 8, "for the new value of kept", None),
         (1, "avg", 32, "for the new value of w", None),
     ):

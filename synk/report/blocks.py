@@ -34,11 +34,11 @@ class Block:
 
 def title(facts: Facts) -> str:
     """Say how often ranks meet in a call, and over how much."""
-    meetings = [stage for stage in facts.stages if stage.reduces]
+    meetings = [stage for stage in facts.stages if stage.bytes]
     sizes = [size for stage in meetings for size in stage.bytes.values()]
     known = [size for size in sizes if size is not None]
     total = sum(known) if len(known) == len(sizes) else None
-    values = sum(len(stage.reduces) for stage in meetings)
+    values = sum(value.op != "read" for stage in meetings for value in stage.reduces)
     several = "ranks meet"
     if facts.ranks == 1:
         several = "it runs the graph in one piece, and several would meet"
@@ -86,10 +86,12 @@ def _of_stage(level: int, stage: StageFacts) -> Iterator[Block]:
     if stage.computes != "nothing" or texts or made:
         kind: Kind = "rows" if is_own else "common"
         yield Block(kind, f"stage {level}, {on}", [*texts, *made])
-    if stage.reduces:
-        is_gather = all(value.op == "gather" for value in stage.reduces)
+    if stage.bytes:
+        is_gather = all(value.op in ("gather", "read") for value in stage.reduces)
         what = "gather" if is_gather else "all-reduce"
         yield Block("meeting", f"{what} {words.sizes(stage)}", words.reductions(stage))
+    elif stage.reduces:
+        yield Block("common", "no meeting: inputs are read", words.reductions(stage))
 
 
 def _some(names: list[str]) -> str:

@@ -62,13 +62,14 @@ class Output:
 
 @dataclass(frozen=True)
 class Reduced:
-    """A value that the ranks combine at the end of a stage.
+    """A value that the ranks combine at the end of a stage, or have of all by then.
 
     Attributes
     ----------
     name : str
     op : str
-        An op of all-reduce, or "gather": the rows of all ranks.
+        An op of all-reduce; "gather", the rows of all ranks; or "read", those of an
+        input, which each rank reads where they lie.
     dtype : str
     bytes : int or None
         Of the result; of a gather in the call that compiled it.

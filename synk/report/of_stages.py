@@ -36,8 +36,10 @@ def _stage(
     reduces = []
     total: dict[str, int | None] = {}
     for var in stage.reduced:
-        found = _reduced(var, spec, sizes)
+        found = _reduced(var, spec, sizes, is_read=var in stage.of_inputs)
         reduces.append(found)
+        if var in stage.of_inputs:
+            continue
         before = total.get(found.dtype, 0)
         both = found.bytes is not None and before is not None
         total[found.dtype] = before + found.bytes if both else None  # type: ignore
@@ -91,7 +93,9 @@ def _op(node: Apply) -> str:
     return op_name(node.op).split("{")[0] + (f" ({var.name})" if var.name else "")
 
 
-def _reduced(var: Variable, spec: FunctionSpec, sizes: Sizes) -> facts.Reduced:
+def _reduced(
+    var: Variable, spec: FunctionSpec, sizes: Sizes, is_read: bool
+) -> facts.Reduced:
     node = var.owner
     assert node is not None
     (given,) = node.inputs
@@ -99,7 +103,8 @@ def _reduced(var: Variable, spec: FunctionSpec, sizes: Sizes) -> facts.Reduced:
     what = f"gradient of {node.op.gradient}" if node.op.gradient else name(given)
     why, why_made = _why(var, spec)
     made = made_in(var) or made_in(given)
-    return facts.Reduced(what, node.op.op, dtype, size, made, why, why_made)
+    op = "read" if is_read else node.op.op
+    return facts.Reduced(what, op, dtype, size, made, why, why_made)
 
 
 def _why(var: Variable, spec: FunctionSpec) -> tuple[str, str | None]:
@@ -176,7 +181,7 @@ def _time_alike(
     for stage in stages:
         if is_after and stage.computes == "on rows":
             return None
-        is_after |= any(value.op == "gather" for value in stage.reduces)
+        is_after |= any(value.op in ("gather", "read") for value in stage.reduces)
     return max(row.common for row in calls.ranks)
 
 

@@ -195,7 +195,7 @@ def _where(name: str, made: str | None) -> str:
 
 def _stage(stage: StageFacts) -> str:
     text = f"computes {stage.computes}"
-    return f"{text}; all-reduces {sizes(stage)}" if stage.reduces else text
+    return f"{text}; all-reduces {sizes(stage)}" if stage.bytes else text
 
 
 def sizes(stage: StageFacts) -> str:
@@ -229,8 +229,9 @@ def repeated(found: Repeated) -> str:
 
 def _reduced(value: Reduced) -> str:
     where = _at(value.made) if _at(value.made) != _at(value.why_made) else ""
+    op = "all rows" if value.op == "read" else value.op
     return (
-        f"{value.op} of {short(value.name)}{where}, {nbytes(value.bytes)},"
+        f"{op} of {short(value.name)}{where}, {nbytes(value.bytes)},"
         f" {value.why}{_in(value.why_made)}"
     )
 
