@@ -240,12 +240,12 @@ def test_one_warning_tells_of_all_ops_that_need_all_rows():
     assert "y (8 bytes a row)" in text
 
 
-def test_a_view_of_all_rows_is_no_work_and_takes_an_exchange():
+def test_a_view_of_all_rows_is_no_work_and_takes_all_rows():
     x = pt.vector("x")
     with pytest.warns(synk.SplitWarning) as caught:
         synk.function([x], x[0], mode=PY)
     text = str(caught[0].message)
-    assert "For that the ranks exchange x (8 bytes a row)." in text
+    assert "For that every rank reads all rows of x (8 bytes a row)." in text
     assert "repeats" not in text
 
 
@@ -321,12 +321,12 @@ def test_strict_refuses_work_that_every_rank_repeats():
         strict(pt.sort(cases.Y))
 
 
-def test_strict_refuses_rows_that_ranks_would_exchange():
+def test_strict_refuses_rows_of_other_ranks():
     pairs = cases.X @ cases.X.T
     with pytest.raises(
         synk.SplitError,
         match=r"Matmul\(x, .*made in test_explain_reasons\.py:.*needs rows of all"
-        r" ranks: the ranks exchange .* \(8 bytes a number\)",
+        r" ranks: every rank reads all rows of .* \(8 bytes a number\)",
     ):
         strict(pairs)
     kept = pytensor.shared(np.zeros(2), "kept")

@@ -108,8 +108,9 @@ def function(
         Shown in messages.
     strict : bool
         Raise at once what would be a :class:`SplitError` at a call, or a
-        :class:`SplitWarning`, any exchange of rows that is not written, and an
-        :func:`synk.ops.all_reduce` that is not shown to be the serial value.
+        :class:`SplitWarning`, any rows of other ranks that no
+        :func:`synk.ops.all_gather` asks for, and a collective of the user's that is not
+        shown to give the serial value.
     precision : {None, "float32", "tensorfloat32", "bfloat16", "float16"}
         In what products of float32, and convolutions, are computed; all else stays
         float32. In JAX mode; see :doc:`precision`. None leaves it to JAX's option

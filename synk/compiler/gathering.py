@@ -1,4 +1,4 @@
-"""What rows the ranks exchange, and what every rank computes from all of them."""
+"""What rows of others ranks get, and what every rank computes from all of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .lengths import remembered, size, take_as_equal
 from .own_ops.rule import advice
 from .rules.base import name, op_name
 from .spec import FunctionSpec
-from .stages import costs_nothing
+from .stages import contributed, costs_nothing
 
 _MOST = 3
 """Values that are named as gathered."""
@@ -135,8 +135,8 @@ def repeated(spec: FunctionSpec) -> str:
     return (
         f"{op_name(first.op)} ({name(var)}{where}){more} {verb} all rows at once:"
         " every rank computes it from all of them, which is right, and no faster than"
-        f" one.{share if counted.nodes else ''} For that the ranks exchange"
-        f" {_rows(counted.gathered)}.{advice(first)}"
+        f" one.{share if counted.nodes else ''} For that"
+        f" {_brought(counted.gathered, spec)}.{advice(first)}"
         " synk.Function.explain() tells the bytes of a call."
     )
 
@@ -154,7 +154,7 @@ def rows_exchanged(spec: FunctionSpec) -> str | None:
             made = made_in(var)
             taker = name(var) if made is None else f"{name(var)} (made in {made})"
         return (
-            f"{taker} needs rows of all ranks: the ranks exchange {_rows([gathered])}."
+            f"{taker} needs rows of all ranks: {_brought([gathered], spec)}."
             " That is right, and refused with strict=True."
         )
     return None
@@ -167,6 +167,18 @@ def _gathers(spec: FunctionSpec) -> list[Variable]:
         for node in io_toposort([], graph)
         if isinstance(node.op, AllGather)
     ]
+
+
+def _brought(gathered: list[Variable], spec: FunctionSpec) -> str:
+    """Say how rows come to all ranks: exchanged, or read where the inputs lie."""
+    read = [var for var in gathered if contributed(var) in spec.inputs]
+    exchanged = [var for var in gathered if var not in read]
+    texts = []
+    if exchanged:
+        texts.append(f"the ranks exchange {_rows(exchanged)}")
+    if read:
+        texts.append(f"every rank reads all rows of {_rows(read)}")
+    return ", and ".join(texts)
 
 
 def _rows(gathered: list[Variable]) -> str:
