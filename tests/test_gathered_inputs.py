@@ -85,9 +85,15 @@ def test_they_are_those_of_each_call_of_a_run():
 @in_a_child
 def test_in_jax_mode_with_padding():
     f, plain = function_of(GRAPHS[:3], mode="JAX", pad=True), serial()
+    same = function_of(synk.ops.all_gather(X), mode="JAX")
     with synk.session(2):
         for rows in (5, 1):
             assert_same(f(*values(rows)), plain(*values(rows))[:3])
+        arrays = values(6)
+        data = [synk.data(array) for array in arrays]
+        result = same(*data)
+        data[0][:] = 0
+        np.testing.assert_array_equal(result, arrays[0])
 
 
 @pytest.fixture
@@ -117,10 +123,12 @@ def test_ranks_meet_for_what_they_compute_and_for_no_rows_of_inputs(meetings):
 
 def test_a_variable_that_is_set_to_them_has_a_copy(two_ranks):
     kept = pytensor.shared(np.zeros((0, 3)), "kept")
-    f = function_of([], updates={kept: X}, mode=PY)
+    before = (X - X.mean(axis=0)) * kept.sum()  # so that it is set at the end
+    f = function_of(before, updates={kept: X}, mode=PY)
     arrays = values(5)
-    data = [synk.data(array) for array in arrays]
-    f(*data)
-    data[0][:] = 0
-    for rank in range(2):
-        np.testing.assert_array_equal(synk.get_value(rank, kept), arrays[0])
+    for many in (1, 2):
+        data = [synk.data(array) for array in arrays]
+        f(*data, num_slices=many)
+        data[0][:] = 0
+        for rank in range(2):
+            np.testing.assert_array_equal(synk.get_value(rank, kept), arrays[0])

@@ -130,8 +130,9 @@ class Call:
         """Return all rows of the call, of an input."""
         assert self._all_rows is not None
         dtype = self.spec.inputs[i].type.dtype  # type: ignore[attr-defined]
-        # A copy, that no variable comes to lie in the memory of the user's data.
-        return np.array(self._all_rows(i), dtype)
+        rows = np.asarray(self._all_rows(i), dtype)
+        # Numba would compile anew for a strided or a read-only array.
+        return rows if rows.flags.carray else rows.copy()
 
     def _meet(self, reduced: list[Variable], level: int) -> None:
         """Combine values with the other ranks'."""
