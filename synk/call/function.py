@@ -108,9 +108,8 @@ def function(
         Shown in messages.
     strict : bool
         Raise at once what would be a :class:`SplitError` at a call, or a
-        :class:`SplitWarning`, any rows of other ranks that no
-        :func:`synk.ops.all_gather` asks for, and a collective of the user's that is not
-        shown to give the serial value.
+        :class:`SplitWarning`, rows of other ranks without :func:`synk.ops.all_gather`,
+        and collectives of the user's that are not shown to give the serial value.
     precision : {None, "float32", "tensorfloat32", "bfloat16", "float16"}
         In what products of float32, and convolutions, are computed; all else stays
         float32. In JAX mode; see :doc:`precision`. None leaves it to JAX's option
