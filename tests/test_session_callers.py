@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -155,7 +154,7 @@ def test_of_threads_that_fork_at_once_one_does():
             others = [text for text in forked if text != "2 ranks"]
             assert len(others) == 3
             for text in others:
-                assert re.search("another thread is forking|is forked already", text)
+                assert "is forked already" in text
             assert summing()(ROWS) == TOTAL
             assert len(all_pids()) == 2
         finally:

@@ -68,7 +68,7 @@ class Session:
         self._notices: list[Notice] = []
         self._in_command = False
         self._command_thread = 0
-        self._forking = threading.Lock()
+        self._forking = threading.RLock()
 
     @property
     def context(self) -> RankContext:
@@ -82,12 +82,8 @@ class Session:
         """See `synk.fork`."""
         if self.is_inside():
             raise StateError(_INSIDE)
-        if not self._forking.acquire(blocking=False):
-            raise StateError("another thread is forking ranks at this moment")
-        try:
+        with self._forking:  # of several threads one; the others find it forked
             return self._fork(n, devices, threads, timeout)
-        finally:
-            self._forking.release()
 
     def _fork(self, n, devices, threads, timeout) -> int:
         preconditions.check_can_fork(self.state, self.rank, self.size)
@@ -138,7 +134,7 @@ class Session:
 
     def _serve(self, rank: int) -> None:
         self.rank, self.state = rank, "worker"
-        self._forking = threading.Lock()  # the master's was held when this was forked
+        self._forking = threading.RLock()  # the master's was held when this was forked
         self.zygote = None
         self._set_up()
         serve(self.context, WorkerChannel(self.control, rank))
