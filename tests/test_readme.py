@@ -111,9 +111,16 @@ def ci(tmp_path, monkeypatch):
     (checkout / ".venv/mine").touch()
     monkeypatch.setenv("NOTES", str(tmp_path / "notes"))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
+    pythons = checkout / "pythons"
+    pythons.mkdir()
+    monkeypatch.setenv("PATH", str(pythons), prepend=os.pathsep)
 
-    def run(readme: str, failing: str = "nothing fails"):
+    def run(readme: str, failing: str = "nothing fails", newer: str = "exit 1"):
         monkeypatch.setenv("FAILING", failing)
+        for version in ("3.12", "3.13"):
+            (pythons / f"python{version}").write_text(f"#!/bin/sh\n{newer}\n")
+            (pythons / f"python{version}").chmod(0o755)
         (checkout / "README.rst").write_text(readme)
         done = subprocess.run(
             [checkout / ".ci/run"], capture_output=True, text=True, timeout=60
@@ -161,6 +168,24 @@ def test_ci_fails_when_any_phase_fails_and_runs_the_others_too(ci, words, title)
     assert done.returncode == 1
     assert len(called) == 6
     assert re.findall(r"^FAILED: (.+)$", done.stdout, re.M) == [title]
+
+
+# In the place of a newer Python: makes an environment of stubs.
+NEWER = """test "$1" = -c && exit
+mkdir -p "$3/bin" && cp stub "$3/bin/pip" && cp stub "$3/bin/python"
+"""
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="there are newer ones for 3.11")
+@pytest.mark.parametrize("failing", ["nothing fails", "-m not slow"])
+def test_ci_has_the_newest_pytensor_where_there_is_a_newer_python(ci, failing):
+    done, called = ci(f"    {COMMAND}\n", failing, NEWER)
+    title = re.escape("newest PyTensor")
+    status = 3 if failing == "-m not slow" else 0
+    assert re.search(rf"^== {title}: \d+ s, exit {status}$", done.stdout, re.M)
+    assert any(call.startswith("python -m pytest -q -m not slow") for call in called)
+    assert len([call for call in called if "ruff" in call or "sphinx" in call]) == 3
+    assert done.returncode == bool(status)
 
 
 @pytest.mark.parametrize("commands", [[], [COMMAND, COMMAND]], ids=["none", "two"])
