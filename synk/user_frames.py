@@ -83,6 +83,12 @@ def made_in(var: Variable) -> str | None:
     return None
 
 
+def where_made(var: Variable) -> str:
+    """Return `made_in` as messages have it behind a name; "" if it is not known."""
+    made = made_in(var)
+    return "" if made is None else f" (made in {made})"
+
+
 def hand_on_line(var: Variable, to: Iterable[Variable]) -> None:
     """Have variables say that they were made where `var` was, if they say nothing."""
     trace = getattr(var.tag, "trace", None)

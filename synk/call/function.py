@@ -287,7 +287,7 @@ class Function:
             with master_states(programs.streams(kind)) as states:
                 how = batch_s, num_slices, states
                 mine = self._number, subset, tuple(rows), constants, *how
-                whole = programs.inputs_gathered(kind, subset)
+                whole = programs.cut(kind, subset).inputs_read
                 staged = stage(rows, values, constants, SESSION.stage, whole)
                 theirs = self._number, subset, *staged, *how
                 replies = SESSION.run(worker_call, *theirs, mine=mine)

@@ -36,7 +36,7 @@ from ..ranks.session import SESSION
 from ..state.of_one_rank import get_value
 from ..times.compile_notice import Notice
 from ..times.timing import Timed
-from ..user_frames import made_in
+from ..user_frames import where_made
 from .inputs import check_arguments
 from .rounding import TOLERANCES, Rounding, coarsest, difference
 from .rows import gather_rows, take_share
@@ -209,7 +209,7 @@ class SerialRun:
         drawn = self._draw()
         if drawn is not None:
             raise ValueError(
-                f"check='serial': {name(drawn)}{_where(drawn)} is random, and each"
+                f"check='serial': {name(drawn)}{where_made(drawn)} is random, and each"
                 " rank draws numbers of its own, so the serial run has others; check"
                 " the function without it"
             )
@@ -315,11 +315,6 @@ class SerialRun:
                 f"{self._what} differs from the serial run beyond rounding:\n  "
                 + "\n  ".join(complaints)
             )
-
-
-def _where(var: Variable) -> str:
-    made = made_in(var)
-    return "" if made is None else f" (made in {made})"
 
 
 def _label(shared: SharedVariable) -> str:

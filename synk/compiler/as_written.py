@@ -22,7 +22,7 @@ from pytensor.graph.op import HasInnerGraph
 
 from ..errors import SplitError
 from ..ops import AllGather, AllReduce, AllRows, OwnRows
-from ..user_frames import hand_on_line, made_in
+from ..user_frames import hand_on_line, where_made
 from .domain import Partial, Power, Replicated, Sharded, Unknown, Value
 from .inlining import remade
 from .lengths import size
@@ -127,10 +127,11 @@ class AsWritten:
             return
         why = f": {value}" if isinstance(value, Unknown) else ""
         raise SplitError(
-            f"all_gather of {name(var)}{_place(var)} is in a graph that is left as it"
-            " is written, where it joins the rows that the ranks have computed; and its"
-            f" length along axis 0 is not shown to be the number of rows{why}. Gather"
-            " what has a row for each row of the inputs, and compute the rest from it."
+            f"all_gather of {name(var)}{where_made(var)} is in a graph that is left as"
+            " it is written, where it joins the rows that the ranks have computed; and"
+            f" its length along axis 0 is not shown to be the number of rows{why}."
+            " Gather what has a row for each row of the inputs, and compute the rest"
+            " from it."
             " Or have the reductions placed, which makes it the serial run's value:"
             " without local=True, a named op or an all_reduce on top of it."
         )
@@ -148,9 +149,10 @@ def _refuse_within(node: Apply) -> None:
         _refuse_within(inner)
         if isinstance(inner.op, (AllRows, OwnRows)):
             raise SplitError(
-                f"all_gather inside of {op_name(within)}{_place(node.outputs[0])}, in"
-                " a graph that is left as it is written: the ranks would have to wait"
-                " for one another within a compiled graph; gather before or after it"
+                f"all_gather inside of {op_name(within)}{where_made(node.outputs[0])},"
+                " in a graph that is left as it is written: the ranks would have to"
+                " wait for one another within a compiled graph; gather before or after"
+                " it"
             )
 
 
@@ -160,8 +162,3 @@ def _times(var: Any, n: Any, power: int) -> Any:
     for _ in range(abs(power)):
         var = var * n if power > 0 else var / n
     return var
-
-
-def _place(var: Variable) -> str:
-    made = made_in(var)
-    return "" if made is None else f" (made in {made})"

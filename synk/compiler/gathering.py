@@ -11,8 +11,8 @@ from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.type import DenseTensorType
 
 from ..ops import COLLECTIVES, AllGather
-from ..user_frames import made_in
-from .lengths import remembered, size, take_as_equal
+from ..user_frames import made_in, where_made
+from .lengths import remembered, size
 from .own_ops.rule import advice
 from .rules.base import name, op_name
 from .spec import FunctionSpec
@@ -66,8 +66,7 @@ def repetition(spec: FunctionSpec) -> Repetition:
     whole: dict[Variable, set[Variable]] = {}  # of all rows, with whose gathers
     found: dict[Variable, None] = {}
     viewed: dict[Variable, None] = {}
-    with remembered():
-        take_as_equal(spec.inputs)
+    with remembered(spec.inputs):
         for node in besides_shapes([], graph)[0]:
             if isinstance(node.op, COLLECTIVES):
                 if isinstance(node.op, AllGather):
@@ -151,8 +150,7 @@ def rows_exchanged(spec: FunctionSpec) -> str | None:
         if need.taker == "update":
             taker = f"the new value of {var}"
         else:
-            made = made_in(var)
-            taker = name(var) if made is None else f"{name(var)} (made in {made})"
+            taker = f"{name(var)}{where_made(var)}"
         return (
             f"{taker} needs rows of all ranks: {_brought([gathered], spec)}."
             " That is right, and refused with strict=True."

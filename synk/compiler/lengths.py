@@ -98,24 +98,23 @@ _found: ContextVar[_Found | None] = ContextVar("_found", default=None)
 
 
 @contextlib.contextmanager
-def remembered() -> Iterator[None]:
-    """Follow no length twice, as long as the graphs stay as they are."""
-    if _found.get() is not None:
-        yield
-        return
-    token = _found.set(_Found())
+def remembered(rows: Sequence[Variable] = ()) -> Iterator[None]:
+    """Follow no length twice, as long as the graphs stay as they are.
+
+    Of `rows` the first axes are taken to be equally long.
+    """
+    found = _found.get()
+    token = None
+    if found is None:
+        found = _Found()
+        token = _found.set(found)
     try:
+        for var in rows:
+            found[var, 0] = _symbol((rows[0], 0))
         yield
     finally:
-        _found.reset(token)
-
-
-def take_as_equal(variables: Sequence[Variable]) -> None:
-    """Take variables to have equally long first axes, while lengths are remembered."""
-    found = _found.get()
-    assert found is not None
-    for var in variables:
-        found[var, 0] = _symbol((variables[0], 0))
+        if token is not None:
+            _found.reset(token)
 
 
 def size(var: Variable, axis: int) -> Length:

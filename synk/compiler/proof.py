@@ -33,7 +33,7 @@ from .domain import (
     describe,
     unlisted,
 )
-from .lengths import remembered, take_as_equal
+from .lengths import remembered
 from .rules.base import name, op_name
 from .walk import infer
 
@@ -101,8 +101,7 @@ def examine(
     asserted : mapping of Variable to Value, optional
         What is known of some of them.
     """
-    with remembered():
-        take_as_equal(inputs)
+    with remembered(inputs):
         return infer(list(graph), rows_of(inputs, stand_ins), asserted)
 
 

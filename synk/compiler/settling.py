@@ -21,7 +21,7 @@ from .as_written import AsWritten
 from .domain import Replicated, Value, is_replicated
 from .drift import complaint, drifting
 from .gathering import repeated, rows_exchanged
-from .lengths import remembered, take_as_equal
+from .lengths import remembered
 from .placement.function import place
 from .placement.streams import CommonStream, own_streams
 from .proof import (
@@ -94,8 +94,7 @@ def _write_out(spec: FunctionSpec, outputs: list[int], updates: list[int]) -> No
     """Put the collectives where the user's words are, in what is left as written."""
     graph = [spec.outputs[i] for i in outputs]
     graph += [spec.updates[i][1] for i in updates]
-    with remembered():
-        take_as_equal(spec.inputs)
+    with remembered(spec.inputs):
         made = AsWritten(rows_of(spec.inputs, spec.stand_ins), spec.call)
         written = made.write(graph)
     if all(new is old for new, old in zip(written, graph, strict=True)):

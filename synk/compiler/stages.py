@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 from pytensor.compile import SharedVariable
@@ -76,23 +77,13 @@ class Stage:
     They are where every rank can read them, so that none need meet for them.
     """
 
-    @property
-    def contributed(self) -> list[Variable]:
-        """What each rank gives to the all-reduces."""
-        return list(map(contributed, self.reduced))
-
-    @property
-    def ops(self) -> list[ReduceOp | Literal["gather", "stack"]]:
-        """How they are combined: an op, "gather" or "stack"."""
-        return list(map(op_of, self.reduced))
-
 
 def contributed(reduced: Any) -> Variable:
     """Return what each rank gives for a result of a collective."""
     return reduced.owner.inputs[0]
 
 
-def op_of(reduced: Any) -> Any:
+def op_of(reduced: Any) -> ReduceOp | Literal["gather", "stack"]:
     """Return how a collective combines: an op, "gather" or "stack"."""
     return reduced.owner.op.op
 
@@ -126,6 +117,11 @@ class Cut:
     outputs: list[Variable]
     deferred: list[int]
     on_rows: set[Variable]
+
+    @cached_property
+    def inputs_read(self) -> set[int]:
+        """The numbers of the inputs of which every rank reads all rows."""
+        return {i for stage in self.stages for i in stage.of_inputs.values()}
 
 
 def cut(spec: FunctionSpec, subset: Iterable[int], in_slices: bool) -> Cut:

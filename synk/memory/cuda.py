@@ -58,18 +58,17 @@ class CudaCopier:
 
     def write(self, array: Any, source: int, nbytes: int) -> None:
         """Copy to an array that nobody uses, and wait for it."""
-        self._enter()
         at = array.unsafe_buffer_pointer()
-        handle = self._awaited.handle
-        _call(self._driver.cuMemcpyHtoDAsync, at, source, nbytes, handle)
-        self._awaited.sync()
+        self._copy_now(self._driver.cuMemcpyHtoDAsync, at, source, nbytes)
 
     def read(self, array: Any, target: int, nbytes: int) -> None:
         """Copy an array that is there to the host, and wait for it."""
-        self._enter()
         at = array.unsafe_buffer_pointer()
-        handle = self._awaited.handle
-        _call(self._driver.cuMemcpyDtoHAsync, target, at, nbytes, handle)
+        self._copy_now(self._driver.cuMemcpyDtoHAsync, target, at, nbytes)
+
+    def _copy_now(self, copy: Callable, to: int, of: int, nbytes: int) -> None:
+        self._enter()
+        _call(copy, to, of, nbytes, self._awaited.handle)
         self._awaited.sync()
 
     def writing(self, array: Any) -> CudaWriting:

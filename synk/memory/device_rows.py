@@ -107,11 +107,8 @@ class DeviceTaker(RowTaker):
         """Return few values on the device, in memory that is used again."""
         import jax
 
-        target = self._target
-        if target is None or (target.shape, target.dtype) != (
-            values.shape,
-            values.dtype,
-        ):
+        target = self._kept(values.shape, values.dtype)
+        if target is None:
             # A copy, and not JAX's view of the user's array. It is told its device, as
             # arrays are that come by DLPack: for one that is not, JAX would compile
             # another time.
@@ -131,10 +128,9 @@ class DeviceTaker(RowTaker):
         """Return what writes to an array of a shape, or None if there is no memory."""
         import jax.numpy as jnp
 
-        target, self._target = self._target, None
+        target, self._target = self._kept(shape, dtype), None
         try:
-            if target is None or target.shape != shape or target.dtype != dtype:
-                target = None  # so that its memory can be used
+            if target is None:
                 target = jnp.zeros(shape, dtype)
             if target.dtype == dtype:
                 self._writing = self._to_device.writing(target)
@@ -142,6 +138,16 @@ class DeviceTaker(RowTaker):
         except RuntimeError as error:
             self._to_device.warn(f"some rows go to GPUs by JAX's own copies: {error}")
         return self._writing
+
+    def _kept(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+        """Return the array of the last call, if this one's is such.
+
+        It is given up if not, so that its memory can be used.
+        """
+        target = self._target
+        if target is not None and (target.shape, target.dtype) != (shape, dtype):
+            self._target = None
+        return self._target
 
     def _gathering_room(
         self, shape: tuple[int, ...], nbytes: int, dtype: np.dtype

@@ -89,6 +89,11 @@ class ToDevice:
         Whether to warn of what fails: once, and not on every rank.
     threads : int
         How many the rank may use.
+
+    Attributes
+    ----------
+    threads : int
+        How many gather rows.
     """
 
     def __init__(
@@ -96,7 +101,7 @@ class ToDevice:
     ) -> None:
         self._connect: Callable[[], Copier] | None = connect
         self._warns = warns
-        self._threads = min(threads, _THREADS)
+        self.threads = min(threads, _THREADS)
         self._copier: Copier | None = None
         self._has_given_up = False
         self._pinned: set[int] = set()  # where pinned mappings begin
@@ -158,20 +163,15 @@ class ToDevice:
                 )
         return mapping.before_unmapping is not None
 
-    @property
-    def threads(self) -> int:
-        """How many gather rows."""
-        return self._threads
-
     @cached_property
     def gatherers(self) -> ThreadPoolExecutor | None:
         """Threads that gather rows; None where this one does it as well.
 
         One core copies rows at a tenth of the rate at which a GPU reads them.
         """
-        if self._threads == 1:
+        if self.threads == 1:
             return None
-        return ThreadPoolExecutor(self._threads, thread_name_prefix="synk-gather")
+        return ThreadPoolExecutor(self.threads, thread_name_prefix="synk-gather")
 
     def buffer(self, nbytes: int) -> Mapping | None:
         """Return pinned memory for rows to be gathered in, if there can be any."""

@@ -85,11 +85,6 @@ class Programs:
         stages = self.cut("idle", subset).stages
         return any(stage.common or stage.reduced for stage in stages)
 
-    def inputs_gathered(self, kind: CallKind, subset: Subset) -> set[int]:
-        """Return the numbers of the inputs of which every rank reads all rows."""
-        stages = self.cut(kind, subset).stages
-        return {i for stage in stages for i in stage.of_inputs.values()}
-
     def number_updates(self, numbers: list[int]) -> None:
         """Take note of the numbers that the registry has for the updated variables."""
         on_rows = self.cut("step", ()).on_rows

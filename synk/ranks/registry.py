@@ -76,6 +76,7 @@ class Registry:
     def forget_function(self, number: int) -> None:
         """Drop a function that the master no longer has."""
         self.functions.pop(number, None)
+        self._noted = None
 
     def forget_variable(self, number: int) -> None:
         """Drop a replica whose original is gone."""

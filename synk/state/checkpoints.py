@@ -113,14 +113,8 @@ def load(path: str | os.PathLike[str], vars: Any) -> None:
     path = Path(path)
     by_name = _by_name(vars)
     keys = [_key(name, var) for name, var in by_name.items()]
-    arrays = read_arrays(
-        path,
-        {
-            key: _ROOM if _is_generator(var) else host.get_value(var).nbytes
-            for key, var in zip(keys, by_name.values(), strict=True)
-        },
-    )
     variables = list(by_name.values())
+    arrays = read_arrays(path, dict(zip(keys, map(_nbytes, variables), strict=True)))
     values = [
         _value(path, key, var, arrays[key])
         for key, var in zip(keys, variables, strict=True)
@@ -266,6 +260,13 @@ def _as_bytes(var: SharedVariable, generators: Sequence) -> np.ndarray:
 
 _ROOM = 1 << 20
 """Bytes to be expected of the states of a generator on all ranks."""
+
+
+def _nbytes(var: SharedVariable) -> int:
+    """Return how many bytes to expect for a variable; its value stays where it is."""
+    value = var.get_value(borrow=True, return_internal_type=True)
+    return getattr(value, "nbytes", _ROOM)
+
 
 _PLACES = {"MT19937": ("pos", 624), "Philox": ("buffer_pos", 4)}
 """By class: where a state says which of its numbers comes next, and how many it has.

@@ -32,7 +32,7 @@ from pytensor.graph.traversal import io_toposort
 from ..by_class import entry_for
 from ..domain import Refused
 from ..inlining import remade
-from ..lengths import ONE, Length, Symbol, product, remembered, size, take_as_equal
+from ..lengths import ONE, Length, Symbol, product, remembered, size
 from ..rules.base import name, op_name
 
 
@@ -157,9 +157,7 @@ class Padder:
             If it cannot be done.
         """
         graph = list(graph)
-        with remembered():
-            if self._rows:
-                take_as_equal(self._rows)
+        with remembered(self._rows):
             for node in io_toposort([var for var in self.new if var.owner], graph):
                 if not all(var in self.new for var in node.outputs):
                     self._rewrite(node)

@@ -13,7 +13,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.type import DenseTensorType
 
 from ..domain import Partial, Refused, Sharded, Value, is_replicated
-from ..lengths import remembered, take_as_equal
+from ..lengths import remembered
 from ..proof import ops_of, rows_of
 from ..rules.streams import is_stream
 from .call_variables import CallVariables
@@ -108,8 +108,7 @@ def _placed(
     left: Sequence[Variable],
 ) -> Placed:
     call = CallVariables.new()
-    with remembered():
-        take_as_equal(inputs)
+    with remembered(inputs):
         whole = Gathered([*inputs, *stand_ins], rows_of(inputs, stand_ins), call)
         own = OwnStatistics(whole, own_statistics)
         streams = Streams(whole, [*left, *_left_in(graph)])
