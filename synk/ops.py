@@ -7,6 +7,7 @@ are words of the user's, for which the compiler puts collectives.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -120,6 +121,20 @@ class AllStack(Op):
 
 COLLECTIVES = (AllReduce, AllGather, AllStack)
 """The Ops at which a graph is cut: ranks meet, and all get the same."""
+
+
+def is_collective(node: Apply) -> bool:
+    """Tell whether ranks meet at a node: it is asked of every node, and often.
+
+    `isinstance` takes three times as long, as PyTensor's classes are abstract ones.
+    """
+    of: Any = type(node.op)
+    return _is_collective(of)
+
+
+@functools.cache
+def _is_collective(cls: type) -> bool:
+    return issubclass(cls, COLLECTIVES)
 
 
 class Local(ViewOp):
@@ -360,7 +375,7 @@ def local(x: Any) -> Any:
 
 def is_reduced(variable: Variable) -> bool:
     """Tell whether a variable is the result of an all-reduce, or of an all-gather."""
-    return variable.owner is not None and isinstance(variable.owner.op, COLLECTIVES)
+    return variable.owner is not None and is_collective(variable.owner)
 
 
 def grad(

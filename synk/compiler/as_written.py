@@ -23,8 +23,8 @@ from pytensor.graph.op import HasInnerGraph
 from ..errors import SplitError
 from ..ops import AllGather, AllReduce, AllRows, OwnRows
 from ..user_frames import hand_on_line, where_made
+from .cloning import with_inputs
 from .domain import Partial, Power, Replicated, Sharded, Unknown, Value
-from .inlining import remade
 from .lengths import size
 from .placement.call_variables import CallVariables
 from .rules.base import name, op_name
@@ -83,7 +83,7 @@ class AsWritten:
         elif isinstance(node.op, OwnRows):
             made = [self._own_rows(*inputs)]
         elif any(a is not b for a, b in zip(inputs, node.inputs, strict=True)):
-            made = remade(node, inputs)
+            made = with_inputs(node, inputs).outputs
         else:
             return
         hand_on_line(node.outputs[0], made)

@@ -63,29 +63,30 @@ def repetition(spec: FunctionSpec) -> Repetition:
     graph = [*spec.outputs, *(new for _, new in spec.updates)]
     own, total = set(spec.row_inputs), 0
     repeated: list[Apply] = []
-    whole: dict[Variable, set[Variable]] = {}  # of all rows, with whose gathers
+    # What is of all rows, and of which gathers, in their order.
+    whole: dict[Variable, dict[Variable, None]] = {}
     found: dict[Variable, None] = {}
     viewed: dict[Variable, None] = {}
     with remembered(spec.inputs):
         for node in besides_shapes([], graph)[0]:
             if isinstance(node.op, COLLECTIVES):
                 if isinstance(node.op, AllGather):
-                    whole[node.outputs[0]] = {node.outputs[0]}
+                    whole[node.outputs[0]] = {node.outputs[0]: None}
                 continue
             is_own = not own.isdisjoint(node.inputs)
-            of = set().union(*(whole.get(var, ()) for var in node.inputs))
+            of = {made: None for var in node.inputs for made in whole.get(var, ())}
             if is_own:
                 own.update(node.outputs)
             elif of:
                 whole.update((var, of) for var in node.outputs)
-                viewed |= dict.fromkeys(of)
+                viewed |= of
             else:
                 continue
             if not costs_nothing(node) and _has_rows(node, own | whole.keys()):
                 total += 1
                 if not is_own:
                     repeated.append(node)
-                    found |= dict.fromkeys(of)
+                    found |= of
     return Repetition(repeated, total, list(found or viewed))
 
 

@@ -9,14 +9,12 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import io_toposort
 
 from ..user_frames import hand_on_line
+from .cloning import with_inputs
 
 
 def remade(node: Apply, inputs: Sequence[Variable]) -> list[Variable]:
     """Return what a node's Op makes of other inputs, in a new node."""
-    if not hasattr(node, "clone_with_new_inputs"):
-        # In a graph within another, which PyTensor 3.3 freezes.
-        return node.op.make_node(*inputs).outputs
-    return node.clone_with_new_inputs(list(inputs), strict=False).outputs
+    return with_inputs(node, inputs).outputs
 
 
 def inlined(node: Apply) -> list[Variable]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pytensor.graph.basic import Variable
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.tensor.type import DenseTensorType
 
 from ..ops import AllReduce, is_reduced
@@ -25,7 +25,6 @@ from .lengths import remembered
 from .placement.function import place
 from .placement.streams import CommonStream, own_streams
 from .proof import (
-    examine,
     prove,
     reductions,
     refusal,
@@ -33,8 +32,9 @@ from .proof import (
     say,
     warn_or_raise,
 )
-from .rules.base import name
+from .rules.base import literal, name
 from .spec import FunctionSpec
+from .walk import infer_nodes
 
 UNNAMED: Any = "unnamed"
 """Stands for an op until it is settled: None is an op of its own."""
@@ -56,11 +56,12 @@ def settle(spec: FunctionSpec, strict: bool, local: bool, own_statistics: bool) 
     """
     spec.plain_outputs, spec.plain_updates = list(spec.outputs), list(spec.updates)
     left = _left(spec, local)
-    with _without_collection():
+    with _without_collection(), remembered(spec.inputs):
+        known = rows_of(spec.inputs, spec.stand_ins)
         if not local:
-            _place(spec, strict, own_statistics, *left)
+            known = _place(spec, strict, own_statistics, *left)
         _write_out(spec, *left)
-        _settle_ops(spec, strict, local)
+        _settle_ops(spec, strict, local, known)
         _reduce_along(spec)
 
 
@@ -94,9 +95,8 @@ def _write_out(spec: FunctionSpec, outputs: list[int], updates: list[int]) -> No
     """Put the collectives where the user's words are, in what is left as written."""
     graph = [spec.outputs[i] for i in outputs]
     graph += [spec.updates[i][1] for i in updates]
-    with remembered(spec.inputs):
-        made = AsWritten(rows_of(spec.inputs, spec.stand_ins), spec.call)
-        written = made.write(graph)
+    made = AsWritten(rows_of(spec.inputs, spec.stand_ins), spec.call)
+    written = made.write(graph)
     if all(new is old for new, old in zip(written, graph, strict=True)):
         return
     for i, var in zip(outputs, written, strict=False):
@@ -121,8 +121,8 @@ def _place(
     own_statistics: bool,
     left_outputs: list[int],
     left_updates: list[int],
-) -> None:
-    """Put in the reductions that the serial numbers need.
+) -> dict[Variable, Value]:
+    """Put in the reductions that the serial numbers need; return what is what.
 
     What the user has named an op for stays as it is.
     """
@@ -156,6 +156,7 @@ def _place(
         say(repeated(spec), strict)
     if strict and (exchanged := rows_exchanged(spec)):
         say(exchanged, strict)
+    return placed.values
 
 
 def _take_streams(spec: FunctionSpec, streams: list[CommonStream]) -> None:
@@ -182,12 +183,18 @@ def _take_streams(spec: FunctionSpec, streams: list[CommonStream]) -> None:
             stream.is_split = stream.source in own
 
 
-def _settle_ops(spec: FunctionSpec, strict: bool, local: bool) -> None:
-    """Choose the ops that the user did not name."""
+def _settle_ops(
+    spec: FunctionSpec, strict: bool, local: bool, values: dict[Variable, Value]
+) -> None:
+    """Choose the ops that the user did not name.
+
+    The rules are asked of what is not in `values`: what was left as it is written. What
+    was placed was placed by what they say of it.
+    """
     graph = [*spec.outputs, *(new for _, new in spec.updates)]
-    values = examine(spec.inputs, spec.stand_ins, graph, spec.asserted)
-    # What is examined comes in the order in which it is computed.
-    nodes = list(dict.fromkeys(var.owner for var in values if var.owner is not None))
+    nodes = io_toposort([], graph)
+    infer_nodes(nodes, values, spec.asserted)
+    values = {var: literal(var) for var in graph if var.owner is None} | values
     of_rows = spec.row_values_of(nodes)
     for i, (var, op) in enumerate(zip(spec.outputs, spec.output_ops, strict=True)):
         finding = prove(

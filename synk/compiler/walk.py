@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -10,6 +10,7 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import io_toposort
 from pytensor.tensor.elemwise import CAReduce, DimShuffle
 from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.type import TensorType
 
 from ..user_frames import made_in
 from .domain import (
@@ -56,52 +57,61 @@ def infer(
     dict of Variable to Value
         What is known, and then the rest in the order in which it is computed.
     """
-    with remembered():
-        return _infer(graph, known, asserted, rule or apply_rule)
-
-
-def _infer(
-    graph: Sequence[Variable],
-    known: Mapping[Variable, Value],
-    asserted: Mapping[Variable, Value],
-    rule: NodeRule,
-) -> dict[Variable, Value]:
     values = dict(known)
-    for node in io_toposort([var for var in known if var.owner], list(graph)):
-        for var in node.inputs:
-            if var not in values:
-                values[var] = asserted.get(var) or literal(var)
-        outputs = rule(node, [values[var] for var in node.inputs])
-        for var, value in zip(node.outputs, outputs, strict=True):
-            if var not in known:
-                values[var] = asserted.get(var, value)
+    nodes = io_toposort([var for var in known if var.owner], list(graph))
+    with remembered():
+        infer_nodes(nodes, values, asserted, rule)
     for var in graph:
         if var not in values:
             values[var] = literal(var)
     return values
 
 
+def infer_nodes(
+    nodes: Iterable[Apply],
+    values: dict[Variable, Value],
+    asserted: Mapping[Variable, Value] = MappingProxyType({}),
+    rule: NodeRule | None = None,
+) -> None:
+    """Add what the variables of some nodes are to what is known; see `infer`.
+
+    Nodes come in the order in which they are computed. Of those whose outputs are known
+    no rule is asked.
+    """
+    rule = rule or apply_rule
+    for node in nodes:
+        if all(map(values.__contains__, node.outputs)):
+            continue
+        for var in node.inputs:
+            if var not in values:
+                values[var] = asserted.get(var) or literal(var)
+        found = rule(node, [values[var] for var in node.inputs])
+        for var, value in zip(node.outputs, found, strict=True):
+            if var not in values:
+                values[var] = asserted.get(var, value)
+
+
 def apply_rule(node: Apply, values: list[Value]) -> list[Value]:
     """Return what the outputs of a node are, by what its inputs are."""
-    found = _apply(node, values)
-    sums = {
-        var.type.dtype
-        for var, value in zip(node.inputs, values, strict=True)
-        if _is_sum(value) and _may_wrap(var)
-    }
+    kinds = set(map(type, values))
+    found = _apply(node, values, kinds)
+    sums = set()
+    if Partial in kinds:
+        pairs = zip(node.inputs, values, strict=True)
+        sums = {var.type.dtype for var, of in pairs if _is_sum(of) and _may_wrap(var)}
     return [_check(*pair, sums) for pair in zip(node.outputs, found, strict=True)]
 
 
-def _apply(node: Apply, values: list[Value]) -> Sequence[Value]:
+def _apply(node: Apply, values: list[Value], kinds: set[type]) -> list[Value]:
     function = rule_for(node.op)
-    if not is_tolerant(function):
-        for value in values:
-            if isinstance(value, Unknown):
-                return [value] * len(node.outputs)
+    if Unknown in kinds and not is_tolerant(function):
+        unknown = next(value for value in values if isinstance(value, Unknown))
+        return [unknown] * len(node.outputs)
     found: Any
     try:
-        check_some_rows(node, values, function)
-        if any(map(is_stream, node.inputs)):
+        if Sharded in kinds:
+            check_some_rows(node, values, function)
+        if takes_streams(node):
             found = by_streams(function, node, values)
         else:
             found = function(node, values)
@@ -120,13 +130,20 @@ def _apply(node: Apply, values: list[Value]) -> Sequence[Value]:
     return [found] * len(node.outputs)
 
 
+def takes_streams(node: Apply) -> bool:
+    """Tell whether a random stream is among the inputs of a node."""
+    return any(
+        type(var.type) is not TensorType and is_stream(var) for var in node.inputs
+    )
+
+
 def _is_of_replicated(node: Apply, values: list[Value]) -> bool:
     """Tell whether a node computes the same from the same, whatever its Op is."""
-    if any(map(is_stream, node.inputs)):
-        return False
-    return all(
-        isinstance(value, Replicated) and not value.power for value in values
-    ) and not isinstance(node.op, RandomVariable)
+    return (
+        all(isinstance(value, Replicated) and not value.power for value in values)
+        and not isinstance(node.op, RandomVariable)
+        and not takes_streams(node)
+    )
 
 
 def _is_sum(value: Value) -> bool:

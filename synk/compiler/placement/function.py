@@ -41,8 +41,10 @@ class Placed:
         The results of the all-reduces and gathers that were inserted.
     repeated : list of Apply
         What every rank computes from all rows, of the user's graph or made of it.
+    values : dict of Variable to Value
+        What the variables are that have been placed, and what was tried on the way.
     asserted : dict of Variable to Value
-        What is known by how it was made, and no rule can tell.
+        What of that is known by how it was made, and no rule can tell.
     own : list of Variable
         Statistics of a rank's own rows that meet these again.
     needs : dict of Variable to Need
@@ -55,6 +57,7 @@ class Placed:
     outputs: list[Variable]
     updates: list[Variable]
     call: CallVariables
+    values: dict[Variable, Value]
     call_variables: list[Variable] = field(default_factory=list)
     collectives: list[Variable] = field(default_factory=list)
     repeated: list[Apply] = field(default_factory=list)
@@ -137,6 +140,7 @@ def _placed(
             made,
             news,
             call,
+            whole.values,
             [var for var in call.variables() if var in used],
             collectives,
             [node for node, made in placer.repeated if not used.isdisjoint(made)],

@@ -5,15 +5,18 @@ A *placed* value is one of which the rules know what it is (see `domain`).
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.op import Op
 from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.type import DenseTensorType
 
-from ...ops import COLLECTIVES, AllGather
+from ...ops import AllGather, is_collective
+from ..cloning import with_inputs
 from ..domain import Value
 from ..rules.base import literal
 from ..walk import apply_rule
@@ -65,15 +68,15 @@ class Nodes:
 
     def add(self, node: Apply) -> Apply:
         """Take a node of placed variables, or the equal one that is there already."""
-        key = self._key_of(node)
+        key = self._key_of(node.op, node.inputs)
         found = self._same.get(key)
         if found is not None:
             return found
         values = apply_rule(node, [self.value(var) for var in node.inputs])
         self._same[key] = node
-        is_meeting = isinstance(node.op, COLLECTIVES)
+        is_meeting = is_collective(node)
         here = not is_meeting and not self.of_rows.isdisjoint(node.inputs)
-        if isinstance(node.op, AllGather) or not self.as_long.isdisjoint(node.inputs):
+        if not self.as_long.isdisjoint(node.inputs) or isinstance(node.op, AllGather):
             self.as_long.update(node.outputs)
         level = max(map(self.level, node.inputs), default=0) + is_meeting
         for var, value in zip(node.outputs, values, strict=True):
@@ -102,8 +105,8 @@ class Nodes:
             if first in self.asserted:
                 self.asserted[var] = self.asserted[first]
 
-    def _key_of(self, node: Apply) -> tuple:
-        return node.op, *(_key(self.first_of(var)) for var in node.inputs)
+    def _key_of(self, op: Op, inputs: Sequence[Variable]) -> tuple:
+        return op, *(_key(self._equal.get(var, var)) for var in inputs)
 
     def level(self, var: Variable) -> int:
         """Return how many meetings of the ranks there are before it is known."""
@@ -113,7 +116,7 @@ class Nodes:
         """Take a node of the user's graph as it is, with what its outputs are."""
         for var in node.outputs:
             self.values[var] = value
-            self._levels[var] = int(isinstance(node.op, COLLECTIVES))
+            self._levels[var] = int(is_collective(node))
             if isinstance(node.op, (Shape, Shape_i)):
                 self.asserted[var] = value
                 self.of_rows.add(var)
@@ -127,11 +130,14 @@ class Nodes:
 
     def again(self, node: Apply, inputs: Sequence[Variable]) -> Apply:
         """Take a node with other inputs; those of another type are converted."""
-        if all(a is b for a, b in zip(inputs, node.inputs, strict=True)):
+        if _are_same(inputs, node.inputs):
             self.add_as_it_is(node)
             return node
-        while any(a is not b for a, b in zip(inputs, node.inputs, strict=True)):
-            node = node.clone_with_new_inputs(list(inputs), strict=False)
+        found = self._same.get(self._key_of(node.op, inputs))
+        if found is not None:
+            return found
+        while not _are_same(inputs, node.inputs):
+            node = with_inputs(node, inputs)
             inputs = [self.of(var) for var in node.inputs]
         return self.add(node)
 
@@ -153,7 +159,13 @@ class Nodes:
         return self._equal.get(var, var)
 
 
+def _are_same(inputs: Sequence[Variable], others: Sequence[Variable]) -> bool:
+    return all(map(operator.is_, inputs, others))
+
+
 def _key(var: Variable) -> Any:
+    if var.owner is not None:
+        return var
     if isinstance(var, Constant) and isinstance(var.type, DenseTensorType):
         data = np.asarray(var.data)
         if data.size <= 16:
