@@ -12,28 +12,21 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.op import Op
 from pytensor.scalar import Second
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.shape import Shape, Shape_i
 
 from ...ops import AllReduce, AllRows, OwnRows
 from ...user_frames import hand_on_line
-from ..domain import (
-    Count,
-    Listed,
-    Partial,
-    Position,
-    Refused,
-    Replicated,
-    Sharded,
-    Unknown,
-    Value,
-)
+from ..by_class import entry_for
+from ..domain import Refused, Replicated, Sharded, Unknown, Value
 from ..rules.streams import is_stream
-from ..walk import apply_rule
+from ..walk import apply_rule, takes_streams
+from .forms import changed, forms
 from .gathered import Gathered
 from .lowering import lowered
 from .own import OwnStatistics
@@ -72,26 +65,36 @@ class Placer:
     def place(self, graph: Sequence[Variable]) -> list[Variable]:
         """Return what takes the place of variables, with the reductions they need."""
         self._own.look_at(graph)
+        for node in self._in_order(graph):
+            self._visit(node)
+        return [self._placed.get(var, var) for var in graph]
+
+    def _in_order(self, graph: Sequence[Variable]) -> list[Apply]:
+        """Return the nodes that are to be placed, each behind those that it takes."""
+        found: list[Apply] = []
+        seen: set[Apply] = set()
         todo = [(var.owner, False) for var in reversed(graph) if var.owner]
-        seen = set()
         while todo:
             node, is_ready = todo.pop()
             if is_ready:
-                self._visit(node)
-            elif node not in seen and not self._are_placed(node.outputs):
+                found.append(node)
+            elif node not in seen:
                 seen.add(node)
+                if all(var in self._placed for var in node.outputs):
+                    continue
                 todo.append((node, True))
-                needed = [] if self._stays(node) else node.inputs
-                todo += [(var.owner, False) for var in reversed(needed) if var.owner]
-        return [self._placed.get(var, var) for var in graph]
+                if not self._stays(node):
+                    todo += [
+                        (var.owner, False)
+                        for var in reversed(node.inputs)
+                        if var.owner is not None and var.owner not in seen
+                    ]
+        return found
 
     def users(self) -> dict[Variable, Variable]:
         """Return of placed variables those of the graph for which they stand."""
         found = {new: old for old, new in reversed(self._placed.items())}
         return {**self._within, **found}
-
-    def _are_placed(self, variables: Iterable[Variable]) -> bool:
-        return all(var in self._placed for var in variables)
 
     def _stays(self, node: Apply) -> bool:
         """Tell whether a node is left as it is, and with it all that leads to it.
@@ -104,73 +107,83 @@ class Placer:
         return is_users(node)
 
     def _visit(self, node: Apply) -> None:
-        if isinstance(node.op, (AllRows, OwnRows)):
-            self._say(node)
-            return
-        if is_users(node):
-            node_made = self._whole.as_written(node)
-            made = node_made.outputs
-            self._whole.take(node_made, Replicated())
-        elif self._stays(node):
-            made = node.outputs
-            self._whole.take(node, self._whole.shape_of_inputs(node) or Replicated())
-        elif isinstance(node.op, AllReduce):
-            made = self._gradient(node)
-        elif (shape := self._early(node)) is not None:
-            made = node.outputs
-            self._whole.take(node, shape)
-        elif (source := _filled(node)) is not None:
-            made = [self._placed.get(source, source)]
-        else:
-            made = self._best(node)
-        for old, new in zip(node.outputs, made, strict=True):
-            if old.name and not new.name:
-                new.name = old.name
-            if new.owner is not None and hasattr(old.tag, "trace"):
-                new.tag.trace = old.tag.trace
+        way = entry_for(node.op, _WAYS) or Placer._best
+        for old, new in zip(node.outputs, way(self, node), strict=True):
+            if new is not old and way is not Placer._said:
+                self._hand_on(old, new)
             self._placed[old] = new
             self._own.note(old, new)
 
-    def _say(self, node: Apply) -> None:
+    def _hand_on(self, old: Variable, new: Variable) -> None:
+        """Have what was made for a variable say which one, and where it was made."""
+        if new.owner is None or new in self._placed:
+            return  # it is the user's
+        if old.name and not new.name:
+            new.name = old.name
+        trace = vars(old.tag).get("trace")
+        if trace is not None:
+            new.tag.trace = trace
+
+    # -- by which Op it is
+
+    def _said(self, node: Apply) -> list[Variable]:
         """Take the user's word for which rows are to be where."""
         given = [self._placed.get(var, var) for var in node.inputs]
         is_all = isinstance(node.op, AllRows)
         made = (self._whole.all_rows if is_all else self._whole.own_rows)(*given)
         if made not in given:
             hand_on_line(node.outputs[0], [made])
-        self._placed[node.outputs[0]] = made
-        self._own.note(node.outputs[0], made)
+        return [made]
+
+    def _reduced(self, node: Apply) -> list[Variable]:
+        """Reduce a gradient of `synk.grad` as it has to be, and leave the user's words."""
+        if is_users(node):
+            written = self._whole.as_written(node)
+            self._whole.take(written, Replicated())
+            return written.outputs
+        given = self._placed.get(node.inputs[0], node.inputs[0])
+        with contextlib.suppress(Refused):
+            return [self._whole.whole(given, node.op)]
+        return self._whole.again(node, [given]).outputs
+
+    def _shape(self, node: Apply) -> list[Variable]:
+        """Take a shape as it is, if it is the same before anything was reduced."""
+        value = self._whole.shape_of_inputs(node) or self._early(node)
+        if value is None:
+            return self._best(node)
+        self._whole.take(node, value)
+        return node.outputs
 
     def _early(self, node: Apply) -> Value | None:
         """Return what a shape is that needs no reduction; None if it may need one.
 
         It is taken of what the user has written, before anything was reduced.
         """
-        if not isinstance(node.op, (Shape, Shape_i)):
-            return None
-        (of,) = node.inputs
-        placed = self._placed.get(of, of)
+        placed = self._placed.get(node.inputs[0], node.inputs[0])
         value = self._whole.value(placed)
         if placed in self._whole.as_long or not isinstance(value, Sharded):
             return None
         return apply_rule(node, [value])[0]
 
-    def _gradient(self, node: Apply) -> list[Variable]:
-        """Reduce a gradient of :func:`synk.grad` as it has to be."""
-        given = self._placed.get(node.inputs[0], node.inputs[0])
-        with contextlib.suppress(Refused):
-            return [self._whole.whole(given, node.op)]
-        return self._whole.again(node, [given]).outputs
+    def _elementwise(self, node: Apply) -> list[Variable]:
+        source = _filled(node)
+        if source is None:
+            return self._best(node)
+        return [self._placed.get(source, source)]
+
+    # -- by what the rules understand
 
     def _best(self, node: Apply) -> list[Variable]:
-        inputs = [
-            self._streams.own(var) if is_stream(var) else self._placed.get(var, var)
-            for var in node.inputs
-        ]
+        draws = takes_streams(node)
+        inputs = [self._placed.get(var, var) for var in node.inputs]
+        if draws:
+            for i, var in enumerate(node.inputs):
+                if is_stream(var):
+                    inputs[i] = self._streams.own(var)
         first = self._whole.again(node, inputs)
-        if self._are_known(first.outputs) and not any(map(is_stream, node.inputs)):
+        if not draws and self._are_known(first.outputs):
             return first.outputs
-        for given in itertools.chain([inputs], self._forms(node, inputs)):
+        for given in itertools.chain([inputs], forms(self._whole, node, inputs)):
             made = self._understood(node, given)
             if made is not None:
                 return made
@@ -222,7 +235,7 @@ class Placer:
     def _gathered(self, node: Apply, inputs: list[Variable]) -> list[Variable] | None:
         """Have every rank compute it from all rows; None if that is not possible."""
         places = [i for i, var in enumerate(inputs) if not is_stream(var)]
-        for given in self._with(inputs, places, self._whole.gathered):
+        for given in changed(inputs, places, self._whole.gathered):
             made = self._understood(node, given)
             if made is not None:
                 self.repeated.append((node, made))
@@ -230,100 +243,7 @@ class Placer:
         return None
 
     def _are_known(self, made: Iterable[Variable]) -> bool:
-        return not any(isinstance(self._whole.value(var), Unknown) for var in made)
-
-    # -- other forms of operands
-
-    def _forms(self, node: Apply, inputs: list[Variable]) -> Iterator[list[Variable]]:
-        """Yield operands in other forms, those first that cost least."""
-        whole = self._whole
-        values = [whole.value(var) for var in inputs]
-        if any(isinstance(value, Unknown) for value in values):
-            return
-        counts = [i for i, value in enumerate(values) if _counts_rows(value)]
-        partial = [i for i, value in enumerate(values) if isinstance(value, Partial)]
-        rows = [i for i, value in enumerate(values) if isinstance(value, Sharded)]
-        yield from self._with(inputs, counts, whole.whole)
-        yield from self._with(inputs, partial, whole.whole)
-        yield from self._with(inputs, [*counts, *partial], whole.whole)
-        if rows:
-            yield from self._local(node, inputs, values)
-            yield from self._paired(inputs, values, rows)
-            yield from self._in_power(inputs, values, [*counts, *partial])
-
-    def _with(self, inputs: list[Variable], places: Iterable[int], form) -> Iterator:
-        """Yield the operands with some of them in another form, if they have it."""
-        places = list(places)
-        if not places:
-            return
-        made = list(inputs)
-        try:
-            for i in places:
-                made[i] = form(made[i])
-        except Refused:
-            return
-        yield made
-
-    def _paired(
-        self, inputs: list[Variable], values: list[Value], rows: list[int]
-    ) -> Iterator[list[Variable]]:
-        """Yield operands such that each rank pairs its own rows with those of all."""
-        axes = {i: values[i].axis - inputs[i].type.ndim for i in rows}  # type: ignore[union-attr]
-        for own in dict.fromkeys(axes.values()):
-            others = [i for i, axis in axes.items() if axis != own]
-            yield from self._with(inputs, others, self._whole.gathered)
-
-    def _in_power(
-        self, inputs: list[Variable], values: list[Value], others: list[int]
-    ) -> Iterator[list[Variable]]:
-        """Yield operands whose powers of the number of rows are all 0."""
-        whole = self._whole
-        scaled = [
-            i
-            for i, value in enumerate(values)
-            if isinstance(value, Sharded) and value.power
-        ]
-
-        def form(var: Variable) -> Variable:
-            value = whole.value(var)
-            if isinstance(value, Sharded):
-                return whole.scaled(var, -(value.power or 0))
-            return whole.whole(var)
-
-        yield from self._with(inputs, scaled, form)
-        yield from self._with(inputs, [*scaled, *others], form)
-
-    def _local(
-        self, node: Apply, inputs: list[Variable], values: list[Value]
-    ) -> Iterator[list[Variable]]:
-        """Yield operands of which those as long as all rows are cut to this rank's.
-
-        An elementwise Op takes operands of one length only: what meets rows, and is
-        not repeated along them, has a value for each of all rows.
-        """
-        whole = self._whole
-        if not isinstance(node.op, Elemwise):
-            return
-        rows = [
-            (value.length, value.axis - var.type.ndim)
-            for var, value in zip(inputs, values, strict=True)
-            if isinstance(value, (Sharded, Position))
-        ]
-        back = {axis for _, axis in rows}
-        if len(back) > 1 or any(length != "n" for length, _ in rows):
-            return  # which of several entries of a row are this rank's is not known
-        (axis,) = back
-
-        def form(var: Variable) -> Variable:
-            value = whole.value(var)
-            if isinstance(value, Position):
-                return whole.numbered(var, value)
-            has_axis = var.type.ndim >= -axis and var.type.shape[axis] != 1
-            if isinstance(value, Sharded) or not has_axis:
-                return whole.whole(var) if isinstance(value, Partial) else var
-            return whole.local(whole.whole(var), axis + var.type.ndim)
-
-        yield from self._with(inputs, range(len(inputs)), form)
+        return not any(type(self._whole.value(var)) is Unknown for var in made)
 
 
 def is_users(node: Apply) -> bool:
@@ -343,10 +263,12 @@ def _filled(node: Apply) -> Variable | None:
     return value if like.type.ndim == 0 and same else None
 
 
-def _counts_rows(value: Value) -> bool:
-    """Tell whether a value follows from the number of a rank's rows alone."""
-    if isinstance(value, Listed):
-        return any(map(_counts_rows, value.entries))
-    return isinstance(value, Count) or (
-        isinstance(value, Replicated) and bool(value.power)
-    )
+_WAYS: dict[type[Op], Callable[[Placer, Apply], list[Variable]]] = {
+    AllRows: Placer._said,
+    OwnRows: Placer._said,
+    AllReduce: Placer._reduced,
+    Shape: Placer._shape,
+    Shape_i: Placer._shape,
+    Elemwise: Placer._elementwise,
+}
+"""How nodes of some Ops are placed; others as the rules understand them."""
