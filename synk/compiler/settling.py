@@ -11,18 +11,18 @@ import gc
 from collections.abc import Iterator
 from typing import Any
 
-from pytensor.graph.basic import Variable
+from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.tensor.type import DenseTensorType
 
-from ..ops import AllReduce, is_reduced
+from ..ops import AllReduce, is_collective
 from ..reduce_ops import OutputOp, ReduceOp, check_dtype
 from .as_written import AsWritten
 from .domain import Replicated, Value, is_replicated
 from .drift import complaint, drifting
 from .gathering import repeated, rows_exchanged
 from .lengths import remembered
-from .placement.function import place
+from .placement.function import Placed, place
 from .placement.streams import CommonStream, own_streams
 from .proof import (
     prove,
@@ -57,12 +57,20 @@ def settle(spec: FunctionSpec, strict: bool, local: bool, own_statistics: bool) 
     spec.plain_outputs, spec.plain_updates = list(spec.outputs), list(spec.updates)
     left = _left(spec, local)
     with _without_collection(), remembered(spec.inputs):
-        known = rows_of(spec.inputs, spec.stand_ins)
+        values, nodes = rows_of(spec.inputs, spec.stand_ins), []
         if not local:
-            known = _place(spec, strict, own_statistics, *left)
+            placed = _place(spec, strict, own_statistics, *left)
+            values, nodes = placed.values, placed.nodes
         _write_out(spec, *left)
-        _settle_ops(spec, strict, local, known)
-        _reduce_along(spec)
+        nodes = _with_rest(nodes, [*spec.outputs, *(new for _, new in spec.updates)])
+        _settle_ops(spec, strict, local, nodes, values)
+        _reduce_along(spec, nodes)
+
+
+def _with_rest(placed: list[Apply], graph: list[Variable]) -> list[Apply]:
+    """Return all nodes of a graph, in the order of computation, placed ones first."""
+    made = [var for node in placed for var in node.outputs]
+    return [*placed, *io_toposort(made, graph)]
 
 
 @contextlib.contextmanager
@@ -121,8 +129,8 @@ def _place(
     own_statistics: bool,
     left_outputs: list[int],
     left_updates: list[int],
-) -> dict[Variable, Value]:
-    """Put in the reductions that the serial numbers need; return what is what.
+) -> Placed:
+    """Put in the reductions that the serial numbers need.
 
     What the user has named an op for stays as it is.
     """
@@ -142,7 +150,7 @@ def _place(
     for i, var in zip(outputs, placed.outputs, strict=True):
         spec.outputs[i] = var
     news = dict(zip(updates, placed.updates, strict=True))
-    of_rows = spec.row_values([*(new for _, new in spec.updates), *placed.updates])
+    of_rows = spec.row_values_of([*placed.written, *placed.nodes])
     for i, new in news.items():
         shared, plain = spec.updates[i]
         spec.updates[i] = shared, new
@@ -156,7 +164,7 @@ def _place(
         say(repeated(spec), strict)
     if strict and (exchanged := rows_exchanged(spec)):
         say(exchanged, strict)
-    return placed.values
+    return placed
 
 
 def _take_streams(spec: FunctionSpec, streams: list[CommonStream]) -> None:
@@ -184,7 +192,11 @@ def _take_streams(spec: FunctionSpec, streams: list[CommonStream]) -> None:
 
 
 def _settle_ops(
-    spec: FunctionSpec, strict: bool, local: bool, values: dict[Variable, Value]
+    spec: FunctionSpec,
+    strict: bool,
+    local: bool,
+    nodes: list[Apply],
+    values: dict[Variable, Value],
 ) -> None:
     """Choose the ops that the user did not name.
 
@@ -192,7 +204,6 @@ def _settle_ops(
     was placed was placed by what they say of it.
     """
     graph = [*spec.outputs, *(new for _, new in spec.updates)]
-    nodes = io_toposort([], graph)
     infer_nodes(nodes, values, spec.asserted)
     values = {var: literal(var) for var in graph if var.owner is None} | values
     of_rows = spec.row_values_of(nodes)
@@ -259,11 +270,10 @@ def _slices_op(new: Variable, value: Value | None) -> OutputOp:
     return "avg" if new.type.dtype != "bool" else None
 
 
-def _reduce_along(spec: FunctionSpec) -> None:
+def _reduce_along(spec: FunctionSpec, nodes: list[Apply]) -> None:
     """Have losses and the like reduced with the gradients, if the graph reduces any."""
     spec.wire_ops = list(spec.output_ops)
-    graph = ancestors([*spec.outputs, *(new for _, new in spec.updates)])
-    if not any(is_reduced(var) for var in graph):
+    if not any(map(is_collective, nodes)):
         return
     for i, (var, op) in enumerate(zip(spec.outputs, spec.output_ops, strict=True)):
         is_scalar = isinstance(var.type, DenseTensorType) and var.type.ndim == 0

@@ -10,7 +10,7 @@ from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors, io_toposort
 
-from ..ops import COLLECTIVES
+from ..ops import is_collective
 from ..reduce_ops import OutputOp
 from .domain import Value
 from .own_ops.registry import said_in
@@ -122,8 +122,6 @@ class FunctionSpec:
         """Return the same of nodes, in the order in which they are computed."""
         found = set(self.row_inputs)
         for node in nodes:
-            if not isinstance(node.op, COLLECTIVES) and not found.isdisjoint(
-                node.inputs
-            ):
+            if not found.isdisjoint(node.inputs) and not is_collective(node):
                 found.update(node.outputs)
         return found

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pytensor import scalar as ps
 from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Apply, Variable
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.traversal import io_toposort
 from pytensor.tensor.type import DenseTensorType
 
 from ..domain import Partial, Refused, Sharded, Value, is_replicated
@@ -49,6 +49,10 @@ class Placed:
         Statistics of a rank's own rows that meet these again.
     needs : dict of Variable to Need
         Why each collective was inserted.
+    nodes : list of Apply
+        In the order in which they are computed.
+    written : list of Apply
+        Those of the user's graph, likewise.
     streams : list of CommonStream
         The random streams that all ranks have alike; they take the place of variables
         of the user's.
@@ -64,6 +68,8 @@ class Placed:
     asserted: dict[Variable, Value] = field(default_factory=dict)
     own: list[Variable] = field(default_factory=list)
     needs: dict[Variable, Need] = field(default_factory=dict)
+    nodes: list[Apply] = field(default_factory=list)
+    written: list[Apply] = field(default_factory=list)
     streams: list[CommonStream] = field(default_factory=list)
 
 
@@ -94,10 +100,13 @@ def place(
     one piece only. Where a reduction cuts one, that is done before.
     """
     graph = [*outputs, *(new for _, new in updates)]
-    made = _placed(inputs, stand_ins, outputs, updates, graph, own_statistics, left)
-    if made.collectives and _may_overflow(graph):
-        stable, options = stabilised(graph), (own_statistics, left)
-        made = _placed(inputs, stand_ins, outputs, updates, stable, *options)
+    written = io_toposort([], graph)
+    asked = inputs, stand_ins, outputs, updates, own_statistics, left
+    made = _placed(*asked, graph, written)
+    if made.collectives and any(map(_may_overflow, written)):
+        stable = stabilised(graph)
+        made = _placed(*asked, stable, io_toposort([], stable))
+    made.written = written
     return made
 
 
@@ -106,16 +115,19 @@ def _placed(
     stand_ins: Sequence[Variable],
     outputs: Sequence[Variable],
     updates: Sequence[tuple[SharedVariable, Variable]],
-    graph: list[Variable],
     own_statistics: bool,
     left: Sequence[Variable],
+    graph: list[Variable],
+    nodes: Sequence[Apply],
 ) -> Placed:
+    """Place the reductions of a graph, which may be a copy of the user's."""
     call = CallVariables.new()
+    whole = Gathered([*inputs, *stand_ins], rows_of(inputs, stand_ins), call)
+    own = OwnStatistics(whole, own_statistics)
+    reduced = [var for node in nodes if is_users(node) for var in node.outputs]
+    streams = Streams(whole, [*left, *reduced])
+    placer = Placer(whole, own, streams)
     with remembered(inputs):
-        whole = Gathered([*inputs, *stand_ins], rows_of(inputs, stand_ins), call)
-        own = OwnStatistics(whole, own_statistics)
-        streams = Streams(whole, [*left, *_left_in(graph)])
-        placer = Placer(whole, own, streams)
         found = placer.place(graph)
         n = len(outputs)
         made = [
@@ -130,40 +142,49 @@ def _placed(
                 updates, found[n:], graph[n:], strict=True
             )
         ]
-        plain_updates = zip((shared for shared, _ in updates), graph[n:], strict=True)
-        tensors = [var for var in news if not is_stream(var)]
-        commons = streams.commons(plain_updates, set(ancestors([*made, *tensors])))
-        states = [stream.new for stream in commons if stream.new is not None]
-        used = set(ancestors([*made, *news, *states]))
-        collectives = [var for var in whole.inserted if var in used]
-        return Placed(
-            made,
-            news,
-            call,
-            whole.values,
-            [var for var in call.variables() if var in used],
-            collectives,
-            [node for node, made in placer.repeated if not used.isdisjoint(made)],
-            whole.asserted,
-            [var for var in own.met if var in used],
-            needs(
-                {var: _was_alike(var, whole) for var in collectives},
-                placer.users(),
-                list(zip(made, outputs, strict=True)),
-                [(new, shared) for new, (shared, _) in zip(news, updates, strict=True)],
-            ),
-            commons,
-        )
+    shareds = [shared for shared, _ in updates]
+    placed = Placed(made, news, call, whole.values, asserted=whole.asserted)
+    tensors = [new for new in news if not is_stream(new)]
+    plain_updates = zip(shareds, graph[n:], strict=True)
+    placed.streams = streams.commons(plain_updates, [*made, *tensors])
+    _tell(placed, whole, own, placer, outputs, shareds)
+    return placed
+
+
+def _tell(
+    placed: Placed,
+    whole: Gathered,
+    own: OwnStatistics,
+    placer: Placer,
+    outputs: Sequence[Variable],
+    shareds: Sequence[SharedVariable],
+) -> None:
+    """Say of what was placed what of it is in use, and what it is for."""
+    states = [stream.new for stream in placed.streams if stream.new is not None]
+    graph = [*placed.outputs, *placed.updates, *states]
+    placed.nodes = io_toposort([], graph)
+    used = {
+        *graph,
+        *(var for node in placed.nodes for var in (*node.inputs, *node.outputs)),
+    }
+    placed.call_variables = [var for var in whole.call.variables() if var in used]
+    placed.collectives = [var for var in whole.inserted if var in used]
+    placed.repeated = [
+        node for node, made in placer.repeated if not used.isdisjoint(made)
+    ]
+    placed.own = [var for var in own.met if var in used]
+    placed.needs = needs(
+        {var: _was_alike(var, whole) for var in placed.collectives},
+        placer.users(),
+        placed.nodes,
+        list(zip(placed.outputs, outputs, strict=True)),
+        list(zip(placed.updates, shareds, strict=True)),
+    )
 
 
 def _was_alike(var: Variable, whole: Gathered) -> bool:
     """Tell whether the ranks that have rows had a collective's result before it."""
     return is_replicated(whole.value(var.owner.inputs[0]))  # type: ignore[union-attr]
-
-
-def _left_in(graph: Sequence[Variable]) -> list[Variable]:
-    """Return what of a graph is left as it is written: what the user has reduced."""
-    return [var for var in ancestors(graph) if var.owner and is_users(var.owner)]
 
 
 def _combinable(var: Variable, plain: Variable, whole: Gathered) -> Variable:
@@ -196,10 +217,6 @@ def _serial(
     return new
 
 
-def _may_overflow(graph: Sequence[Variable]) -> bool:
-    """Tell whether a graph has an exponential, whose sums PyTensor stabilises."""
-    return any(
-        var.owner is not None
-        and type(getattr(var.owner.op, "scalar_op", None)) in (ps.Exp, ps.Expm1)
-        for var in ancestors(graph)
-    )
+def _may_overflow(node: Apply) -> bool:
+    """Tell whether a node is an exponential, whose sums PyTensor stabilises."""
+    return type(getattr(node.op, "scalar_op", None)) in (ps.Exp, ps.Expm1)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pytensor.graph.basic import Variable
-from pytensor.graph.traversal import io_toposort
+from pytensor.graph.basic import Apply, Variable
 
 Taker = Literal["op", "output", "update"]
 
@@ -34,6 +33,7 @@ class Need:
 def needs(
     collectives: Mapping[Variable, bool],
     users: Mapping[Variable, Variable],
+    nodes: Iterable[Apply],
     outputs: Sequence[tuple[Variable, Variable]],
     updates: Sequence[tuple[Variable, Variable]],
 ) -> dict[Variable, Need]:
@@ -47,6 +47,8 @@ def needs(
     users : mapping of Variable to Variable
         Of placed variables those of the user's graph that they stand for. What is made
         between a collective and these, such as factors of n / N, is not the user's.
+    nodes : iterable of Apply
+        The placed graph, in the order in which it is computed.
     outputs : sequence of (Variable, Variable)
         As placed, and as the user has them.
     updates : sequence of (Variable, Variable)
@@ -60,11 +62,12 @@ def needs(
         for var in leading.get(given, ()):
             found.setdefault(var, Need(taker, variable, collectives[var]))
 
-    for node in io_toposort([], [var for var, _ in (*outputs, *updates)]):
+    for node in nodes:
         user = next((users[var] for var in node.outputs if var in users), None)
         if user is not None:
             for given in node.inputs:
-                note(given, "op", user)
+                if given in leading:
+                    note(given, "op", user)
         here = {var: None for var in node.outputs if var in collectives}
         if user is None:
             for given in node.inputs:

@@ -72,23 +72,26 @@ class Placer:
     def _in_order(self, graph: Sequence[Variable]) -> list[Apply]:
         """Return the nodes that are to be placed, each behind those that it takes."""
         found: list[Apply] = []
-        seen: set[Apply] = set()
-        todo = [(var.owner, False) for var in reversed(graph) if var.owner]
+        entered: set[Apply] = set()
+        done: set[Apply] = set()
+        todo = [var.owner for var in reversed(graph) if var.owner is not None]
         while todo:
-            node, is_ready = todo.pop()
-            if is_ready:
-                found.append(node)
-            elif node not in seen:
-                seen.add(node)
-                if all(var in self._placed for var in node.outputs):
-                    continue
-                todo.append((node, True))
-                if not self._stays(node):
+            node = todo[-1]
+            if node not in entered:
+                entered.add(node)
+                if all(map(self._placed.__contains__, node.outputs)):
+                    done.add(node)
+                elif not self._stays(node):
                     todo += [
-                        (var.owner, False)
+                        var.owner
                         for var in reversed(node.inputs)
-                        if var.owner is not None and var.owner not in seen
+                        if var.owner is not None and var.owner not in entered
                     ]
+                continue
+            todo.pop()
+            if node not in done:
+                done.add(node)
+                found.append(node)
         return found
 
     def users(self) -> dict[Variable, Variable]:
@@ -136,7 +139,7 @@ class Placer:
         return [made]
 
     def _reduced(self, node: Apply) -> list[Variable]:
-        """Reduce a gradient of `synk.grad` as it has to be, and leave the user's words."""
+        """Reduce a gradient of `synk.grad` as it has to be, and leave what is said."""
         if is_users(node):
             written = self._whole.as_written(node)
             self._whole.take(written, Replicated())

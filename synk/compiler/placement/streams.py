@@ -208,7 +208,7 @@ class Streams:
     def commons(
         self,
         updates: Iterable[tuple[SharedVariable, Variable]],
-        used: set[Variable],
+        graph: Iterable[Variable],
     ) -> list[CommonStream]:
         """Return the common streams of a function.
 
@@ -216,8 +216,8 @@ class Streams:
         ----------
         updates : iterable of (SharedVariable, Variable)
             Those of the user's.
-        used : set of Variable
-            What the outputs, and new values that are no streams, are computed from.
+        graph : iterable of Variable
+            The outputs, and new values that are no streams, as placed.
         """
         news: dict[SharedVariable, Variable] = {}
         for source, plain in updates:
@@ -227,7 +227,9 @@ class Streams:
         drawn = {source: new for source, new in news.items() if new in self._drawn}
         for source in drawn:
             self.common(source)
-        used = used | set(ancestors(list(drawn.values())))
+        if not self._commons:
+            return []
+        used = set(ancestors([*graph, *drawn.values()]))
         found = []
         for source, common in self._commons.items():
             if common not in used and source not in drawn:
