@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -56,23 +56,40 @@ def make_spec(
     unknown = options.keys() - inspect.signature(pytensor.function).parameters.keys()
     if unknown:
         raise TypeError(f"synk.function has no argument {', '.join(sorted(unknown))!r}")
-    inputs = _check_inputs(inputs, "inputs")
-    bcast_inputs = _check_inputs(
-        [] if bcast_inputs is None else bcast_inputs, "bcast_inputs"
-    )
     get_mode(mode)  # raises for one that there is not
     if not isinstance(pad, bool):
         raise TypeError(f"pad must be True or False, got {pad!r}")
     if statistics not in STATISTICS:
         raise ValueError(f"statistics must be one of {STATISTICS}, got {statistics!r}")
+    spec = _as_asked(
+        _check_inputs(inputs, "inputs"),
+        _check_inputs([] if bcast_inputs is None else bcast_inputs, "bcast_inputs"),
+        *(outputs, updates, givens),
+        _check_sliceable(sliceable_shareds or []),
+        options,
+    )
+    spec.mode, spec.name, spec.precision, spec.pad = mode, name, precision, pad
+    _check_roots(spec)
+    settle(spec, strict, local, own_statistics=statistics == "local")
+    return spec
+
+
+def _as_asked(
+    inputs: list[Variable],
+    bcast_inputs: list[Variable],
+    outputs: Any,
+    updates: Any,
+    givens: Any,
+    sliceable: list[SharedVariable],
+    options: dict[str, Any],
+) -> FunctionSpec:
+    """Return a function with its givens substituted, before anything is settled."""
     _check_distinct([*inputs, *bcast_inputs])
     for var in inputs:
         _check_rows(var, "input")
     output_list, output_ops, returns = _split_outputs(outputs)
     update_list, update_ops = _split_updates(updates)
     computed = _roots_for([*inputs, *bcast_inputs])
-    inputs = [computed.get(var, var) for var in inputs]
-    bcast_inputs = [computed.get(var, var) for var in bcast_inputs]
     output_list, update_list = _complete(
         output_list,
         update_list,
@@ -80,14 +97,13 @@ def make_spec(
         options.pop("no_default_updates", None),
     )
     update_ops += [UNNAMED] * (len(update_list) - len(update_ops))
-    sliceable = _check_sliceable(sliceable_shareds or [])
     stand_ins = [var.type(name=var.name) for var in sliceable]
     output_list, update_list = _substitute(
         output_list, update_list, dict(zip(sliceable, stand_ins, strict=True))
     )
-    spec = FunctionSpec(
-        inputs,
-        bcast_inputs,
+    return FunctionSpec(
+        [computed.get(var, var) for var in inputs],
+        [computed.get(var, var) for var in bcast_inputs],
         output_list,
         output_ops,
         update_list,
@@ -95,16 +111,8 @@ def make_spec(
         sliceable,
         stand_ins,
         returns,
-        mode=mode,
-        name=name,
         options=options,
-        precision=precision,
-        pad=pad,
     )
-    _check_roots(spec)
-    _check_used(spec)
-    settle(spec, strict, local, own_statistics=statistics == "local")
-    return spec
 
 
 def _check_inputs(variables: Sequence[Variable], what: str) -> list[Variable]:
@@ -194,6 +202,7 @@ def _split_updates(updates: Any) -> tuple[list, list[OutputOp]]:
         raise TypeError(f"updates must be a dict or a list of pairs, got {updates}")
     pairs: list[tuple[SharedVariable, Variable]] = []
     ops: list[Any] = []  # or `UNNAMED`
+    seen: set[SharedVariable] = set()
     for triple in triples:
         if not isinstance(triple, (tuple, list)):
             raise TypeError(f"an update is a tuple, got {triple!r}")
@@ -204,13 +213,14 @@ def _split_updates(updates: Any) -> tuple[list, list[OutputOp]]:
         var, new, *rest = triple
         if not isinstance(var, SharedVariable):
             raise TypeError(f"only shared variables can be updated, got {var!r}")
-        if any(var is other for other, _ in pairs):
+        if var in seen:
             raise ValueError(f"shared variable {var} has two updates")
         op: Any = rest[0] if rest else UNNAMED
         if op != UNNAMED:
             check_op(op, (*REDUCE_OPS, None), f"update of {var}")
             if isinstance(var.type, DenseTensorType):
                 check_dtype(op, var.type.numpy_dtype, f"update of {var}")
+        seen.add(var)
         pairs.append((var, var.type.filter_variable(new, allow_convert=True)))
         ops.append(op)
     return pairs, ops
@@ -277,8 +287,9 @@ def _complete(
         graph = ancestors([*new_outputs, *(new for _, new in new_updates)])
         found = [
             (var, var.default_update)
-            for var in dict.fromkeys(graph)
-            if isinstance(var, SharedVariable)
+            for var in graph
+            if var.owner is None
+            and isinstance(var, SharedVariable)
             and var not in skip
             and var.default_update is not None
         ]
@@ -289,9 +300,13 @@ def _complete(
 
 
 def _check_roots(spec: FunctionSpec) -> None:
-    """Raise for an input that was forgotten, as PyTensor does when it compiles."""
+    """Raise for an input that was forgotten, as PyTensor does when it compiles.
+
+    And do at once what it would do of one that is not used, at the first call for us.
+    """
     given = set(spec.all_inputs)
-    for var in ancestors([*spec.outputs, *(new for _, new in spec.updates)]):
+    used = dict.fromkeys(ancestors([*spec.outputs, *(new for _, new in spec.updates)]))
+    for var in used:
         is_root = var.owner is None and not isinstance(var, (Constant, SharedVariable))
         if is_root and var not in given:
             raise MissingInputError(
@@ -299,14 +314,14 @@ def _check_roots(spec: FunctionSpec) -> None:
                 " bcast_inputs and givens",
                 variable=var,
             )
-
-
-def _check_used(spec: FunctionSpec) -> None:
-    """Do at once what PyTensor would do at compilation, the first call for us."""
     action = spec.options.pop("on_unused_input", None) or config.on_unused_input
-    if action == "ignore":
-        return
-    used = set(ancestors([*spec.outputs, *(new for _, new in spec.updates)]))
+    if action != "ignore":
+        _complain_of_unused(spec, used, action)
+
+
+def _complain_of_unused(
+    spec: FunctionSpec, used: Container[Variable], action: str
+) -> None:
     for var in spec.all_inputs:
         if var in used:
             continue
