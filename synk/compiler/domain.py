@@ -319,11 +319,17 @@ def is_replicated(value: Value) -> bool:
     return isinstance(value, Replicated) and not value.power
 
 
+def _with_power(rows: Sharded, power: Power) -> Sharded:
+    return rows if rows.power == power else replace(rows, power=power)
+
+
 # -- combining values
 
 
 def unlisted(value: Value) -> Value:
     """Return a listed vector as what all its entries are; raise for special values."""
+    if isinstance(value, (Sharded, Replicated, Partial)):
+        return value  # nearly all are such
     if isinstance(value, (Count, Trail, OwnStream)):
         raise Refused(f"computes with {describe(value)}")
     if not isinstance(value, Listed):
@@ -338,8 +344,8 @@ def unlisted(value: Value) -> Value:
 def align(values: Sequence[Value]) -> Sharded | None:
     """Return the axis and length that the row-wise values share; None without any."""
     rows = [value for value in values if isinstance(value, Sharded)]
-    if not rows:
-        return None
+    if len(rows) < 2:
+        return rows[0] if rows else None
     if len({value.axis for value in rows}) > 1:
         raise Refused("pairs every row with every other row")
     # Lengths along the axis are equal, or else some rank raises: the most that is known
@@ -408,7 +414,7 @@ def _merge(values: Sequence[Value], added: bool) -> Value:
         if partials:
             raise Refused(f"combines single rows with {describe(partials[0])}")
         powers = [v.power for v in values if isinstance(v, (Sharded, Replicated))]
-        return replace(rows, power=common_power(powers))
+        return _with_power(rows, common_power(powers))
     if not partials:
         return Replicated(common_power([value.power for value in replicated]))
     ops = {value.op for value in partials}
@@ -441,7 +447,7 @@ def product(values: Sequence[Value]) -> Value:
     if rows and partials:
         raise Refused(f"multiplies single rows with {describe(partials[0])}")
     if rows:
-        return replace(rows, power=power)
+        return _with_power(rows, power)
     if not partials:
         return Replicated(power)
     if all(fold.op == "prod" for fold in partials) and not replicated:
@@ -474,7 +480,7 @@ def inverse(value: Value) -> Value:
     if isinstance(value, (Sharded, Replicated)):
         power = -(value.power or 0)
         if isinstance(value, Sharded):
-            return replace(value, power=power)
+            return _with_power(value, power)
         return Replicated(power, number=1 / value.number if value.number else None)
     raise Refused(f"divides by {describe(value)}")
 
@@ -489,4 +495,4 @@ def independent(values: Sequence[Value]) -> Value:
         if value.power:
             raise Refused(f"is no linear function of what is {describe(value)}")
     rows = align(values)
-    return replace(rows, power=0) if rows else Replicated()
+    return _with_power(rows, 0) if rows else Replicated()

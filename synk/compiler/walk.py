@@ -132,9 +132,10 @@ def _apply(node: Apply, values: list[Value], kinds: set[type]) -> list[Value]:
 
 def takes_streams(node: Apply) -> bool:
     """Tell whether a random stream is among the inputs of a node."""
-    return any(
-        type(var.type) is not TensorType and is_stream(var) for var in node.inputs
-    )
+    for var in node.inputs:
+        if type(var.type) is not TensorType and is_stream(var):
+            return True
+    return False
 
 
 def _is_of_replicated(node: Apply, values: list[Value]) -> bool:
@@ -172,12 +173,14 @@ def _check(var: Variable, value: Value, unsigned_sums: set[str]) -> Value:
     if value is REPLICATED:
         return value
     why = ""
-    if isinstance(value, Sharded) and var.type.shape[value.axis] is not None:
-        why = "fixes the number of rows"
-    if _is_sum(value) and is_short(var):
-        why = f"has {describe(value)} in short integers, which wrap around"
-    if _is_sum(value) and not unsigned_sums <= {var.type.dtype}:
-        why = "takes sums of unsigned integers, which may have wrapped around"
+    if isinstance(value, Sharded):
+        if var.type.shape[value.axis] is not None:
+            why = "fixes the number of rows"
+    elif _is_sum(value):
+        if is_short(var):
+            why = f"has {describe(value)} in short integers, which wrap around"
+        if unsigned_sums and unsigned_sums != {var.type.dtype}:
+            why = "takes sums of unsigned integers, which may have wrapped around"
     if getattr(var.type, "dtype", "")[:1] == "u" and _is_multiple(value):
         why = f"has {describe(value)} in unsigned integers, which wrap around"
     return _unknown(var, why) if why else value

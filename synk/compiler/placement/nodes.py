@@ -55,7 +55,7 @@ class Nodes:
         self.of_rows = set(rows)
         self.as_long = set(as_long)
         self.asserted: dict[Variable, Value] = {}
-        self._same: dict[tuple, Apply] = {}
+        self._same: dict[Op, dict[tuple, Apply]] = {}
         self._equal: dict[Variable, Variable] = {}
         self._levels: dict[Variable, int] = {}
 
@@ -68,12 +68,13 @@ class Nodes:
 
     def add(self, node: Apply) -> Apply:
         """Take a node of placed variables, or the equal one that is there already."""
-        key = self._key_of(node.op, node.inputs)
-        found = self._same.get(key)
-        if found is not None:
-            return found
+        return self._added(node, self._equals(node.op), self._key_of(node.inputs))
+
+    def _added(self, node: Apply, equals: dict[tuple, Apply], key: tuple) -> Apply:
+        if key in equals:
+            return equals[key]
+        equals[key] = node
         values = apply_rule(node, [self.value(var) for var in node.inputs])
-        self._same[key] = node
         is_meeting = is_collective(node)
         here = not is_meeting and not self.of_rows.isdisjoint(node.inputs)
         if not self.as_long.isdisjoint(node.inputs) or isinstance(node.op, AllGather):
@@ -85,6 +86,16 @@ class Nodes:
             if here:
                 self.of_rows.add(var)
         return node
+
+    def _equals(self, op: Op) -> dict[tuple, Apply]:
+        """Return the nodes of an Op, by what they take; to hash an Op takes long."""
+        found = self._same.get(op)
+        if found is None:
+            found = self._same[op] = {}
+        return found
+
+    def _key_of(self, inputs: Sequence[Variable]) -> tuple:
+        return tuple([_key(self._equal.get(var, var)) for var in inputs])
 
     def add_as_it_is(self, node: Apply) -> None:
         """Take a node of the user's, be there an equal one or not.
@@ -104,9 +115,6 @@ class Nodes:
                     known.add(var)
             if first in self.asserted:
                 self.asserted[var] = self.asserted[first]
-
-    def _key_of(self, op: Op, inputs: Sequence[Variable]) -> tuple:
-        return op, *(_key(self._equal.get(var, var)) for var in inputs)
 
     def level(self, var: Variable) -> int:
         """Return how many meetings of the ranks there are before it is known."""
@@ -133,13 +141,16 @@ class Nodes:
         if _are_same(inputs, node.inputs):
             self.add_as_it_is(node)
             return node
-        found = self._same.get(self._key_of(node.op, inputs))
-        if found is not None:
-            return found
-        while not _are_same(inputs, node.inputs):
-            node = with_inputs(node, inputs)
-            inputs = [self.of(var) for var in node.inputs]
-        return self.add(node)
+        equals, key = self._equals(node.op), self._key_of(inputs)
+        if key in equals:
+            return equals[key]
+        made = with_inputs(node, inputs)
+        if _are_same(inputs, made.inputs):
+            return self._added(made, equals, key)
+        converted = [self.of(var) for var in made.inputs]
+        if _are_same(converted, made.inputs):
+            return self.add(made)
+        return self.again(made, converted)
 
     def anew(self, var: Variable, inputs: Sequence[Variable]) -> Variable:
         """Return what stands for a variable if its node has other inputs."""

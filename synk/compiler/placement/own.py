@@ -51,17 +51,17 @@ class OwnStatistics:
 
     def note(self, old: Variable, placed: Variable) -> None:
         """Take what has been placed for a variable of the user's graph."""
-        inputs = [] if placed.owner is None else placed.owner.inputs
-        is_statistic = _is_statistic(self._whole.value(placed))
-        if self._every:
-            if not self._after.isdisjoint(inputs):
-                self._after.add(placed)
-            if is_statistic and (old in self._meeting or placed in self._after):
-                self._own.add(placed)
-        if (placed.owner is not None and isinstance(placed.owner.op, Local)) or (
-            is_statistic and not self._marked.isdisjoint(inputs)
-        ):
+        node = placed.owner
+        inputs = [] if node is None else node.inputs
+        if self._every and not self._after.isdisjoint(inputs):
+            self._after.add(placed)
+        if node is not None and isinstance(node.op, Local):
             self._marked.add(placed)
+        if _is_statistic(self._whole.value(placed)):
+            if self._every and (old in self._meeting or placed in self._after):
+                self._own.add(placed)
+            if not self._marked.isdisjoint(inputs):
+                self._marked.add(placed)
 
     def taken(self, made: Apply, node: Apply) -> bool:
         """Take a node with statistics of the rank's own as it is, if that is meant.
