@@ -147,7 +147,8 @@ class _Reading:
 
     def of(self, graph: Sequence[Variable]) -> dict[Variable, Value]:
         """Return what is known, and the rest in the order in which it is computed."""
-        for node in io_toposort([], list(graph)):
+        placed = [var for var in self._values if var.owner is not None]
+        for node in io_toposort(placed, list(graph)):
             if all(map(self._has_no_rows, node.inputs)):
                 self._waiting.update(dict.fromkeys(node.outputs, node))
             else:
