@@ -35,15 +35,20 @@ class AllReduce(Op):
     gradient : str, optional
         Of what the value is the gradient, where `grad` has placed the Op. The proof
         then looks at whether `op` fits; what the user has placed is meant so.
+    of_gather : bool, optional
+        Whether it adds the cotangents of rows that were gathered.
     """
 
     __props__ = ("op",)
     view_map = {0: [0]}  # noqa: RUF012  as PyTensor declares it
 
-    def __init__(self, op: ReduceOp, gradient: str | None = None) -> None:
+    def __init__(
+        self, op: ReduceOp, gradient: str | None = None, of_gather: bool = False
+    ) -> None:
         check_op(op, REDUCE_OPS, "all_reduce")
         self.op = op
         self.gradient = gradient
+        self.of_gather = of_gather
 
     def make_node(self, *inputs: Any) -> Apply:
         """Apply the Op to a tensor."""

@@ -13,7 +13,7 @@ are relative to the same number of rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import pytensor.tensor as pt
@@ -30,8 +30,18 @@ from .placement.call_variables import CallVariables
 from .rules.base import name, op_name
 from .walk import infer
 
-OF_GATHER = "all_gather of "
-"""Begins the name of what is reduced for the gradient of a gather."""
+
+def has_words(nodes: Collection[Apply]) -> bool:
+    """Tell whether the user's words are among nodes, or in graphs within their Ops."""
+    classes = {type(node.op) for node in nodes}
+    if any(issubclass(cls, (AllRows, OwnRows)) for cls in classes):
+        return True
+    outer = {cls for cls in classes if issubclass(cls, HasInnerGraph)}
+    return any(
+        has_words(list(node.op.fgraph.apply_nodes))
+        for node in nodes
+        if type(node.op) in outer
+    )
 
 
 class AsWritten:
@@ -105,7 +115,7 @@ class AsWritten:
             power = value.power - 1  # what all have alike is a mean of itself
         first: Any = next(iter(self._rows))
         n = first.shape[0]
-        op = AllReduce("sum", gradient=f"{OF_GATHER}{name(like)}")
+        op = AllReduce("sum", f"all_gather of {name(like)}", of_gather=True)
         total: Any = op.make_node(_times(cotangent, n, -(power or 0))).outputs[0]
         found = pt.take(total, pt.arange(n) + self._call.first, axis=0)
         found = _times(found, n, power or 0)

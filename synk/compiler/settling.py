@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 
+from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.tensor.type import DenseTensorType
 
 from ..ops import AllReduce, is_collective
 from ..reduce_ops import OutputOp, ReduceOp, check_dtype
-from .as_written import AsWritten
+from .as_written import AsWritten, has_words
 from .domain import Replicated, Value, is_replicated
 from .drift import complaint, drifting
 from .gathering import repeated, rows_exchanged
@@ -57,20 +58,39 @@ def settle(spec: FunctionSpec, strict: bool, local: bool, own_statistics: bool) 
     spec.plain_outputs, spec.plain_updates = list(spec.outputs), list(spec.updates)
     left = _left(spec, local)
     with _without_collection(), remembered(spec.inputs):
-        values, nodes = rows_of(spec.inputs, spec.stand_ins), []
+        values = rows_of(spec.inputs, spec.stand_ins)
+        written: list[Apply] = []
+        nodes: list[Apply] = []
         if not local:
             placed = _place(spec, strict, own_statistics, *left)
-            values, nodes = placed.values, placed.nodes
-        _write_out(spec, *left)
-        nodes = _with_rest(nodes, [*spec.outputs, *(new for _, new in spec.updates)])
-        _settle_ops(spec, strict, local, nodes, values)
+            values, written, nodes = placed.values, placed.written, placed.nodes
+        rest = _rest(spec, nodes)
+        if has_words(rest):
+            _write_out(spec, *left)
+            rest = _rest(spec, nodes)
+        nodes = [*nodes, *rest]
+        of_rows = spec.row_values_of([*written, *nodes])
+        spec.made_whole = _made_whole(spec, of_rows, left[1])
+        _settle_ops(spec, strict, local, nodes, of_rows, values)
         _reduce_along(spec, nodes)
 
 
-def _with_rest(placed: list[Apply], graph: list[Variable]) -> list[Apply]:
-    """Return all nodes of a graph, in the order of computation, placed ones first."""
+def _rest(spec: FunctionSpec, placed: list[Apply]) -> list[Apply]:
+    """Return the nodes that were not placed, in the order of computation."""
     made = [var for node in placed for var in node.outputs]
-    return [*placed, *io_toposort(made, graph)]
+    return io_toposort(made, [*spec.outputs, *(new for _, new in spec.updates)])
+
+
+def _made_whole(
+    spec: FunctionSpec, of_rows: Container[Variable], left: Container[int]
+) -> list[SharedVariable]:
+    """Return what is updated by values of all rows, in place of those of a rank's."""
+    pairs = zip(spec.plain_updates, spec.updates, strict=False)
+    return [
+        shared
+        for i, ((shared, plain), (_, new)) in enumerate(pairs)
+        if i not in left and plain in of_rows and new not in of_rows
+    ]
 
 
 @contextlib.contextmanager
@@ -105,8 +125,6 @@ def _write_out(spec: FunctionSpec, outputs: list[int], updates: list[int]) -> No
     graph += [spec.updates[i][1] for i in updates]
     made = AsWritten(rows_of(spec.inputs, spec.stand_ins), spec.call)
     written = made.write(graph)
-    if all(new is old for new, old in zip(written, graph, strict=True)):
-        return
     for i, var in zip(outputs, written, strict=False):
         spec.outputs[i] = var
     for i, var in zip(updates, written[len(outputs) :], strict=True):
@@ -149,13 +167,8 @@ def _place(
     )
     for i, var in zip(outputs, placed.outputs, strict=True):
         spec.outputs[i] = var
-    news = dict(zip(updates, placed.updates, strict=True))
-    of_rows = spec.row_values_of([*placed.written, *placed.nodes])
-    for i, new in news.items():
-        shared, plain = spec.updates[i]
-        spec.updates[i] = shared, new
-        if plain in of_rows and new not in of_rows:
-            spec.made_whole.append(shared)
+    for i, new in zip(updates, placed.updates, strict=True):
+        spec.updates[i] = spec.updates[i][0], new
     _take_streams(spec, placed.streams)
     spec.call, spec.call_variables = placed.call, placed.call_variables
     spec.asserted, spec.needs = placed.asserted, placed.needs
@@ -196,6 +209,7 @@ def _settle_ops(
     strict: bool,
     local: bool,
     nodes: list[Apply],
+    of_rows: Container[Variable],
     values: dict[Variable, Value],
 ) -> None:
     """Choose the ops that the user did not name.
@@ -206,7 +220,6 @@ def _settle_ops(
     graph = [*spec.outputs, *(new for _, new in spec.updates)]
     infer_nodes(nodes, values, spec.asserted)
     values = {var: literal(var) for var in graph if var.owner is None} | values
-    of_rows = spec.row_values_of(nodes)
     for i, (var, op) in enumerate(zip(spec.outputs, spec.output_ops, strict=True)):
         finding = prove(
             f"output {i} ({name(spec.plain_outputs[i])})",

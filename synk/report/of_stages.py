@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.tensor.elemwise import DimShuffle
 
-from ..compiler.as_written import OF_GATHER
 from ..compiler.gathering import besides_shapes, repetition
 from ..compiler.placement.needs import Need
 from ..compiler.rules.base import name, op_name
@@ -114,8 +113,8 @@ def _why(var: Variable, spec: FunctionSpec) -> tuple[str, str | None]:
         if var in spec.outputs and var not in spec.plain_outputs:
             return "along with the others", None
         assert var.owner is not None
-        of = var.owner.op.gradient
-        is_grads = of is not None and not of.startswith(OF_GATHER)
+        op = var.owner.op
+        is_grads = op.gradient is not None and not op.of_gather
         return ("for synk.grad" if is_grads else "as written"), None
     needed_by = _taker(need, spec)
     if need.is_alike:

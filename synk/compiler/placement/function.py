@@ -12,6 +12,7 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import io_toposort
 from pytensor.tensor.type import DenseTensorType
 
+from ..as_written import has_words
 from ..domain import Partial, Refused, Sharded, Value, is_replicated
 from ..lengths import remembered
 from ..proof import ops_of, rows_of
@@ -118,11 +119,12 @@ def _placed(
     own_statistics: bool,
     left: Sequence[Variable],
     graph: list[Variable],
-    nodes: Sequence[Apply],
+    nodes: list[Apply],
 ) -> Placed:
     """Place the reductions of a graph, which may be a copy of the user's."""
     call = CallVariables.new()
-    whole = Gathered([*inputs, *stand_ins], rows_of(inputs, stand_ins), call)
+    known = rows_of(inputs, stand_ins)
+    whole = Gathered([*inputs, *stand_ins], known, call, has_words(nodes))
     own = OwnStatistics(whole, own_statistics)
     reduced = [var for node in nodes if is_users(node) for var in node.outputs]
     streams = Streams(whole, [*left, *reduced])

@@ -36,6 +36,8 @@ class Gathered(Whole):
     ----------
     rows, known, call
         As of `Whole`.
+    has_words : bool
+        Whether the user has said in the graph which rows are to be where.
 
     Attributes
     ----------
@@ -48,8 +50,10 @@ class Gathered(Whole):
         rows: Sequence[Variable],
         known: dict[Variable, Value],
         call: CallVariables,
+        has_words: bool,
     ) -> None:
         super().__init__(rows, known, call)
+        self._has_words = has_words
         self._full: dict[Variable, Variable] = {}
         self._written = AsWritten(known, call)
         self.drawn: dict[Apply, list[Variable]] = {}
@@ -159,6 +163,8 @@ class Gathered(Whole):
 
     def as_written(self, node: Apply) -> Apply:
         """Return a collective of the user's, with those that it is computed from."""
+        if not self._has_words:
+            return node
         (made,) = self._written.write(node.outputs)
         self.asserted.update(self._written.asserted)
         assert made.owner is not None
