@@ -185,3 +185,10 @@ def test_plain_pytensor_sees_nothing_of_it():
 def test_there_are_two_kinds_of_statistics():
     with pytest.raises(ValueError, match=r"'exact', 'local'.*got 'mine'"):
         synk.function([X], X.sum(), statistics="mine")
+
+
+@pytest.mark.filterwarnings("ignore::synk.SplitWarning")  # all ranks sort all rows
+def test_what_is_picked_by_a_number_of_rows_is_of_all_rows(two_ranks):
+    f = synk.function([X], pt.median(X), mode=PY, statistics="local")
+    rows = rows_of(7)
+    np.testing.assert_allclose(f(rows), np.median(rows))

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import io_toposort
 from pytensor.tensor.elemwise import CAReduce, DimShuffle
 from pytensor.tensor.random.op import RandomVariable
-from pytensor.tensor.type import TensorType
+from pytensor.tensor.type import DenseTensorType, TensorType
 
 from ..user_frames import made_in
 from .domain import (
@@ -153,7 +154,7 @@ def _is_sum(value: Value) -> bool:
 
 def _may_wrap(var: Variable) -> bool:
     """Tell whether a sum is of unsigned integers, and not simply of shorter ones."""
-    dtype, node = var.type.numpy_dtype, var.owner
+    dtype, node = np.dtype(var.type.dtype), var.owner
     if dtype.kind != "u":
         return False
     while node is not None and isinstance(node.op, DimShuffle):
@@ -177,7 +178,9 @@ def _check(var: Variable, value: Value, unsigned_sums: set[str]) -> Value:
         if var.type.shape[value.axis] is not None:
             why = "fixes the number of rows"
     elif _is_sum(value):
-        if is_short(var):
+        if not isinstance(var.type, DenseTensorType):
+            why = f"has {describe(value)} as an index"
+        elif is_short(var):
             why = f"has {describe(value)} in short integers, which wrap around"
         if unsigned_sums and unsigned_sums != {var.type.dtype}:
             why = "takes sums of unsigned integers, which may have wrapped around"
