@@ -1,4 +1,4 @@
-"""What placing says of the values that it places: the proof takes it, and asks no more."""
+"""What placing says of the values that it places: the proof takes it as it is."""
 
 from __future__ import annotations
 
