@@ -88,9 +88,8 @@ def _made_whole(
     pairs = zip(spec.plain_updates, spec.updates, strict=False)
     return [
         shared
-        for i, ((shared, plain), (now, new)) in enumerate(pairs)
-        if i not in left and now is shared  # and no stream in its place
-        if plain in of_rows and new not in of_rows
+        for i, ((shared, plain), (_, new)) in enumerate(pairs)
+        if i not in left and plain in of_rows and new not in of_rows
     ]
 
 
