@@ -1,7 +1,8 @@
 """synk: Theano functions, data-parallel on every core, from a serial script."""
 
 from . import nn, ops, updates
-from .call.function import Function, function
+from .call.function import Function
+from .call.make import function
 from .compiler.own_ops.check import check_sharding
 from .compiler.own_ops.register import register_sharding
 from .compiler.own_ops.sharding import Sharding
@@ -26,8 +27,11 @@ from .ranks.forking import close, fork, is_forked, rank, session, size
 from .ranks.replication import distribute
 from .report.explanation import Explanation
 from .report.timeline import trace
-from .state.checkpoints import load, save
-from .state.collectives import (
+from .times.compile_notice import compile_notice
+from .train.loss_scaling import LossScale
+from .train.training import train_function
+from .variables.checkpoints import load, save
+from .variables.collectives import (
     all_gather,
     all_reduce,
     broadcast,
@@ -35,11 +39,9 @@ from .state.collectives import (
     reduce,
     scatter,
 )
-from .state.data import Data, data
-from .state.of_one_rank import get_lengths, get_shapes, get_value, set_value
-from .times.compile_notice import compile_notice
-from .train.loss_scaling import LossScale
-from .train.training import train_function
+from .variables.data import Data, data
+from .variables.of_one_rank import get_lengths, get_shapes, get_value, set_value
+from .variables.states import state
 
 theano_names.register()
 pkg_resources_names.register()
@@ -92,6 +94,7 @@ __all__ = [
     "session",
     "set_value",
     "size",
+    "state",
     "trace",
     "train_function",
     "updates",

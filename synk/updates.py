@@ -226,7 +226,7 @@ def rmsprop(
     updates: Updates = {}
     for p, g in _gradients(loss_or_grads, params):
         squares = _state(p, "rmsprop_squares")
-        new = _mean(squares, g**2, _like(rho, p))
+        new = _mean(squares, g**2, rho, p)
         updates[squares] = new
         updates[p] = p - _like(learning_rate, p) * g / (
             pt.sqrt(new) + _like(epsilon, p)
@@ -275,11 +275,11 @@ def adadelta(
     for p, g in _gradients(loss_or_grads, params):
         squares = _state(p, "adadelta_squares")
         steps = _state(p, "adadelta_steps")
-        kept, small = _like(rho, p), _like(epsilon, p)
-        new = _mean(squares, g**2, kept)
+        small = _like(epsilon, p)
+        new = _mean(squares, g**2, rho, p)
         step = g * pt.sqrt(steps + small) / pt.sqrt(new + small)
         updates[squares] = new
-        updates[steps] = _mean(steps, step**2, kept)
+        updates[steps] = _mean(steps, step**2, rho, p)
         updates[p] = p - _like(learning_rate, p) * step
     return updates
 
@@ -414,7 +414,7 @@ def adamax(
     step_number = _count(updates, params, "adamax")
     for p, g in _gradients(loss_or_grads, params):
         means, largest = _state(p, "adamax_means"), _state(p, "adamax_largest")
-        new_mean = _mean(means, g, _like(beta1, p))
+        new_mean = _mean(means, g, beta1, p)
         size = pt.maximum(_like(beta2, p) * largest, pt.abs(g) + _like(epsilon, p))
         rate = _like(learning_rate, p) / _correction(beta1, step_number, p)
         updates[means], updates[largest] = new_mean, size
@@ -432,8 +432,8 @@ def _adam(
     step_number = _count(updates, params, name)
     for p, g in _gradients(loss_or_grads, params):
         means, squares = _state(p, f"{name}_means"), _state(p, f"{name}_squares")
-        new_mean = _mean(means, g, _like(beta1, p))
-        new_squares = _mean(squares, g**2, _like(beta2, p))
+        new_mean = _mean(means, g, beta1, p)
+        new_squares = _mean(squares, g**2, beta2, p)
         rate = _like(learning_rate, p)
         root = pt.sqrt(new_squares / _correction(beta2, step_number, p))
         step = (
@@ -473,9 +473,11 @@ def _like(value: Any, param: SharedVariable) -> Any:
     return pt.cast(pt.as_tensor_variable(value), param.type.dtype)
 
 
-def _mean(old: Any, new: Any, kept: Any) -> Any:
+def _mean(old: Any, new: Any, kept: Any, param: SharedVariable) -> Any:
     """Return a running mean that keeps the part `kept` of the old one."""
-    return kept * old + (1 - kept) * new
+    # In double precision: 1 - 0.999 of float32 would be off in the fifth digit.
+    rest = 1 - pt.cast(pt.as_tensor_variable(kept), "float64")
+    return _like(kept, param) * old + _like(rest, param) * new
 
 
 def _count(updates: Updates, params: list, rule: str) -> Variable:

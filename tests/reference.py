@@ -11,6 +11,7 @@ from pytensor.compile.mode import Mode
 
 import synk
 from synk.ranks.session import SESSION
+from synk.variables.of_one_rank import worker_get_values
 
 PY = Mode("py", None)
 """Compiles at once: for tests in which the numbers matter and the speed does not."""
@@ -145,3 +146,9 @@ def refused(error, match: str):
     with pytest.raises(error, match=match) as caught:
         yield caught
     assert SESSION.control.command == before, "ranks were told something"
+
+
+def on_all_ranks(var):
+    """Return what the ranks have, whatever the master has set since."""
+    found = SESSION.run(worker_get_values, [SESSION.numbers[var]], None)
+    return [np.array(SESSION.context.array(value)) for (value,) in found]

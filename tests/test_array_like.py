@@ -17,7 +17,7 @@ from reference import PY, assert_same, refused
 from sklearn.utils import Bunch
 
 import synk
-from synk.state.array_like import refuse_masked
+from synk.variables.array_like import refuse_masked
 
 ROWS = np.arange(6.0).reshape(3, 2)
 MASKED = np.ma.array(ROWS.astype("float32"), mask=ROWS > 3)

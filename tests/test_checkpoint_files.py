@@ -16,7 +16,7 @@ from checkpointing import a_few, check_unchanged, make, overwrite, shared
 from reference import assert_same, refused, values_of
 
 import synk
-from synk.state import checkpoint_files
+from synk.variables import checkpoint_files
 
 # -- files of other programs -----------------------------------------------------------
 

@@ -54,6 +54,7 @@ def worker_look(context, numbers):
 
 def take(variables):
     SESSION.run(worker_take, master_replicate_variables(variables))
+    SESSION.ledger.see(variables)
 
 
 def look(variables):

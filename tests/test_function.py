@@ -41,7 +41,7 @@ def test_a_subset_of_the_outputs_in_any_order_and_repeated(ranks):
 
 
 @one_and_three_ranks
-def test_as_theano_is_the_plain_function_on_rank_0(ranks):
+def test_as_theano_is_the_plain_function(ranks):
     x, b = pt.vector("x"), pt.scalar("b")
     w = pytensor.shared(1.0)
     outputs = [(x.sum(), "sum"), (x.std(), "avg"), (x * b, "gather")]
@@ -52,9 +52,8 @@ def test_as_theano_is_the_plain_function_on_rank_0(ranks):
     for given in (value, synk.data(value)):
         for got, right in zip(f.as_theano(given, 2.0), plain(value, 2.0), strict=True):
             assert_same(got, right)
-    assert w.get_value() == 1 + 2 * value.sum()
-    for rank in range(1, ranks):
-        assert synk.get_value(rank, w) == 1
+    for rank in range(ranks):  # w is the script's, and was set there
+        assert synk.get_value(rank, w) == 1 + 2 * value.sum()
 
 
 def test_as_theano_needs_no_session():
@@ -172,7 +171,7 @@ def test_functions_share_shared_variables_on_every_rank(ranks):
     assert_same(read(), np.full(ranks, value.sum()))
     store_own(value)
     assert_same(read(), [part.sum() for part in cut(value, ranks)])
-    clear = synk.function([], updates={w: w * 0}, mode=PY)
+    clear = synk.function([], updates={w: w * 0}, mode=PY, local=True)
     clear()
     assert_same(read(), np.zeros(ranks))
 

@@ -181,7 +181,8 @@ def test_nan_and_infinity_pass_through_as_in_numpy(ranks):
 def test_op_none_is_the_value_of_rank_0(ranks):
     x = pt.vector("x")
     w = pytensor.shared(0.0)
-    f = synk.function([x], [(x, None), (w, None), w + 1, (x * w, None)], mode=PY)
+    outputs = [(x, None), (w, None), (w + 1, None), (x * w, None)]
+    f = synk.function([x], outputs, mode=PY)
     synk.broadcast(w, -1.0)
     synk.set_value(0, w, 5.0)
     value = np.arange(7.0)

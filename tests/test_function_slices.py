@@ -249,14 +249,12 @@ def test_row_wise_outputs_under_another_op_than_gather_are_refused():
 
 
 @one_and_three_ranks
-def test_local_row_wise_updates_are_refused_in_slices_and_the_session_goes_on(ranks):
+def test_local_updates_by_rows_hold_those_of_all_slices(ranks):
     x = pt.vector("x")
     w = pytensor.shared(np.zeros(0))
     f = synk.function([x], updates={w: x * 1}, mode=PY, local=True)
     value = np.arange(4.0 * ranks)
-    with pytest.raises(ValueError, match="shapes"):
-        f(value, num_slices=3)
-    f(value)
+    f(value, num_slices=3)
     for rank, part in enumerate(cut(value, ranks)):
         assert_same(synk.get_value(rank, w), part)
 

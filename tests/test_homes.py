@@ -222,6 +222,5 @@ def test_plain_pytensor_functions_work_on_reduced_variables(two_ranks):
     synk.all_reduce(a, "sum")
     assert f() == 6
     assert_same(a.get_value(), np.arange(3.0) * 2 + 1)
-    assert_same(synk.get_value(1, a), np.arange(3.0) * 2)
     synk.all_reduce(a, "sum")
-    assert_same(synk.get_value(1, a), np.arange(3.0) * 4 + 1)
+    assert_same(synk.get_value(1, a), np.arange(3.0) * 4 + 2)

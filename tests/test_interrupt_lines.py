@@ -173,8 +173,8 @@ def new_gathering():
 
 COMMANDS = [
     ("synk.call.share", "worker_call"),
-    ("synk.state.collectives", "worker_reduce"),
-    ("synk.state.collectives", "worker_broadcast"),
+    ("synk.variables.collectives", "worker_reduce"),
+    ("synk.variables.collectives", "worker_broadcast"),
     ("synk.ranks.replication", "worker_replicate_variables"),
     ("synk.ranks.replication", "worker_replicate_function"),
 ]

@@ -78,6 +78,7 @@ def test_what_outlives_a_call_is_not_in_memory_that_is_used_again(n):
             f = synk.function(
                 [x], (x, "gather"), [b], updates=updates, mode="JAX", local=local
             )
+            synk.broadcast(s)
             for make in (synk.data, np.array):
                 X, B = make(first), make(first)
                 whole = f(X, B, batch=batch)

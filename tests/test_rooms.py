@@ -20,7 +20,7 @@ FLOORS = (
     "theano",
     "programs finders",
     "ranks",
-    "state",
+    "variables",
     "report",
     "call",
     "train",

@@ -27,7 +27,7 @@ from test_interrupt import AFTERWARDS, assert_ends_well, to_group
 from world_sizes import one_and_three_ranks
 
 import synk
-from synk.call.runs import AT_ONCE
+from synk.call.launches import AT_ONCE
 from synk.memory.prefetch import Ahead
 from synk.memory.rows import RowTaker
 from synk.ranks.session import SESSION

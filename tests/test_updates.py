@@ -186,6 +186,24 @@ def test_a_rule_gives_the_serial_numbers_on_three_ranks():
                 np.testing.assert_allclose(got, expected, rtol=1e-8, err_msg=name)
 
 
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        ("adam", 0.1),
+        ("adamw", 0.1),
+        ("adamax", 0.1),
+        ("rmsprop", 0.1 / np.sqrt(0.001)),
+    ],
+)
+def test_the_first_step_in_float32_is_right_to_the_last_digits(name, step):
+    """What a running mean takes of the new is 1 - 0.999, and that of float32 is not."""
+    w, g = pytensor.shared(np.float32([0.0]), "w"), pt.fvector("g")
+    options = {"rho": 0.999} if name == "rmsprop" else {}
+    updates = getattr(synk.updates, name)([g], [w], learning_rate=0.1, **options)
+    pytensor.function([g], updates=updates, mode=IN_PLACE)(np.float32([1.0]))
+    np.testing.assert_allclose(w.get_value(), -step, rtol=4e-7)
+
+
 @pytest.mark.parametrize("name", PAIRS)
 def test_float32_parameters_and_their_state_stay_float32(name):
     inputs, loss, params = _problem("float32")

@@ -21,19 +21,16 @@ from typing import Any
 
 from pytensor.compile import SharedVariable
 
-from ..compiler.arguments import make_spec
 from ..compiler.spec import FunctionSpec
-from ..engines import engine_for
-from ..engines.precision import check_engine, check_precision
-from ..errors import SplitError, StateError
+from ..errors import SplitError
 from ..programs.programs import kind_of_call
 from ..ranks.replication import Replicas
 from ..ranks.session import SESSION
-from ..ranks.streams import master_states
 from ..reduce_ops import OutputOp
 from ..report.explain import explain
 from ..report.explanation import Explanation
 from ..user_frames import entry
+from .held import HeldVariables
 from .inputs import (
     bind,
     build,
@@ -41,144 +38,31 @@ from .inputs import (
     check_num_slices,
     check_shared_rows,
 )
-from .outputs import Wanted, combine_outputs
+from .launches import in_launches, watched
+from .outputs import Wanted, combine_outputs, rows_of
 from .progress import Bar, count_calls
 from .rows import gather_rows, stage
-from .runs import Plan, combine_runs, in_launches, stacked, worker_run
+from .runs import Plan, combine_runs, stacked, worker_run
 from .serial import SerialRun
 from .share import worker_call
 
 _numbers = itertools.count()
 
 
-@entry
-def function(
-    inputs: Sequence,
-    outputs: Any = None,
-    bcast_inputs: Sequence | None = None,
-    updates: Any = None,
-    givens: Any = None,
-    sliceable_shareds: Sequence | None = None,
-    *,
-    mode: Any = None,
-    name: str | None = None,
-    strict: bool = False,
-    precision: str | None = None,
-    pad: bool = False,
-    local: bool = False,
-    statistics: str = "exact",
-    **pytensor_kwargs: Any,
-) -> Function:
-    """Make a function that runs on every rank; like ``pytensor.function``.
-
-    Outputs and updates are those of the plain function for all rows: where a value of
-    all rows is needed, the ranks combine it on the way; see :doc:`reducing`.
-
-    Nothing is compiled yet: that happens at the first call, or in
-    :func:`synk.distribute`. Functions may be made at any time, before and after
-    :func:`synk.fork`, and called while forked.
-
-    Parameters
-    ----------
-    inputs : list of TensorVariable
-        Scattered: each rank gets a part of the rows (axis 0) of every one.
-    outputs : variable, (variable, op), or list or tuple of these, optional
-        What a call returns. The op says how the ranks' values are combined:
-        ``"avg"`` (weighted by the ranks' rows), ``"sum"``, ``"prod"``, ``"min"``,
-        ``"max"``, ``"gather"`` (concatenated along axis 0, in the order of the rows) or
-        None (rank 0's own value; with `num_slices` that of its last slice). Without an
-        op it is the one that is shown to give the serial result: "avg" for a mean over
-        the rows, "sum" for a sum, "gather" for a value for each row, and so on. Where
-        there is none, values of all rows are combined in between. An output whose op
-        is named is left as it is written.
-    bcast_inputs : list of TensorVariable, optional
-        Inputs that every rank gets as a whole. In calls they follow `inputs`.
-    updates : dict, or list of (shared, new) or (shared, new, op), optional
-        New values of shared variables, those of the serial run, stored by every rank:
-        so gradients are plain ones of ``pytensor.grad``. With an op the new value is
-        left as it is written, each rank's own, and the op says how the slices' values
-        are combined in calls with `num_slices`.
-    givens : dict or list of pairs, optional
-        Substitutions in the graph.
-    sliceable_shareds : list of shared variables, optional
-        Variables of which calls can use some rows only; see `batch_s` there.
-    mode : str or Mode, optional
-        As in PyTensor.
-    name : str, optional
-        Shown in messages.
-    strict : bool
-        Raise at once what would be a :class:`SplitError` at a call, or a
-        :class:`SplitWarning`, rows of other ranks without :func:`synk.ops.all_gather`,
-        and collectives of the user's that are not shown to give the serial value.
-    precision : {None, "float32", "tensorfloat32", "bfloat16", "float16"}
-        In what products of float32, and convolutions, are computed; all else stays
-        float32. In JAX mode; see :doc:`precision`. None leaves it to JAX's option
-        ``jax_default_matmul_precision``, which is float32 on ranks.
-    pad : bool
-        In JAX mode, compute calls of fewer rows by code that was compiled for more of
-        them, up to twice as many, rather than compile it anew: see :ref:`padding`. The
-        results are the same but for the order of sums. Where that cannot be shown
-        nothing is padded, and :meth:`Function.explain` says why.
-    local : bool
-        Combine nothing on the way: every rank runs the graph on its own rows, and its
-        updates are its own. An output that has neither a name nor an op that is shown
-        is averaged, with a :class:`SplitWarning`.
-    statistics : {"exact", "local"}
-        With "local", what is computed from the rows and meets them again, as the means
-        of batch normalisation do, is of a rank's own rows, and no rank waits for it.
-        Outputs and updates are combined as they are otherwise: the parameters stay
-        alike on all ranks, their numbers are no longer the serial run's. See
-        :func:`synk.ops.local` for one value of several.
-    **pytensor_kwargs
-        Further arguments of ``pytensor.function``.
-
-    Returns
-    -------
-    Function
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is not what it should be.
-    SplitError
-        With `strict`; otherwise in calls on more than one rank.
-    StateError
-        In a worker.
-
-    Examples
-    --------
-    >>> import numpy as np, pytensor.tensor as pt, synk
-    >>> x = pt.matrix("x")
-    >>> f = synk.function([x], [x.sum(), x.mean(), x.sum(axis=1), x.var()])
-    >>> f.output_modes[:3]
-    ['sum', 'avg', 'gather']
-    >>> with synk.session(2):
-    ...     total, mean, rows, variance = f(np.arange(6.0).reshape(3, 2))
-    >>> float(total), float(mean), rows, float(variance.round(4))
-    (15.0, 2.5, array([1., 5., 9.]), 2.9167)
-    """
-    if SESSION.state == "worker":
-        raise StateError(f"this is rank {SESSION.rank}, a worker: no functions here")
-    check_precision(precision)
-    if mode is not None or SESSION.state == "running":
-        # Otherwise the mode is settled when it is first used: ranks on GPUs have JAX's.
-        check_engine(precision, engine_for(mode))
-    given = inputs, outputs, bcast_inputs, updates, givens, sliceable_shareds
-    options: Any = {"strict": strict, "precision": precision, "pad": pad}
-    options |= {"local": local, "statistics": statistics}
-    spec = make_spec(*given, mode, name, pytensor_kwargs, **options)
-    return Function(spec)
-
-
 class Function:
     """A graph that runs on every rank; made by :func:`synk.function`."""
 
-    def __init__(self, spec: FunctionSpec) -> None:
-        self._spec = spec
+    def __init__(
+        self, make: Callable[..., FunctionSpec], parts: Sequence[SharedVariable] = ()
+    ) -> None:
+        self._make = make
+        self._spec = spec = make(parts=parts)
+        self._with_parts: dict[tuple[SharedVariable, ...], Function] = {}
         self._number = next(_numbers)
         self._inputs = [*spec.inputs, *spec.bcast_inputs]
         self._all = Wanted(spec.returns, range(len(spec.outputs)))
         self._replicas = Replicas(self._number, spec)
+        self._held = HeldVariables(spec)
         self._serial = SerialRun(spec, repr(self))
 
     @property
@@ -266,13 +150,18 @@ class Function:
             If a rank's process ended.
         """
         start = perf_counter()
-        self._check_ranks()
+        parts = self._check_ranks()
+        if parts:
+            how: Any = {"num_slices": num_slices, "output_subset": output_subset}
+            how |= {"batch": batch, "check": check}
+            return self._sharded(parts, batch_s)(*args, **how, **kwargs)
         spec = self._spec
         values = bind(self, self._inputs, args, kwargs)
         n = len(spec.inputs)
         rows = gather_rows(spec.inputs, values[:n], batch, SESSION.size, spec.options)
+        self._held.check_parts(rows.bounds)
         constants = check_arguments(spec.bcast_inputs, values[n:], spec.options)
-        num_slices = check_num_slices(num_slices, bool(spec.row_inputs))
+        num_slices = check_num_slices(num_slices, spec)
         batch_s = check_shared_rows(batch_s, spec.sliceable, SESSION.size)
         wanted = self._all.of(output_subset)
         subset = wanted.subset
@@ -284,15 +173,16 @@ class Function:
             programs = self._replicas.prepare(kind, subset)
             if 0 < rows.total < SESSION.size:
                 self._replicas.prepare("idle", subset)
-            with master_states(programs.streams(kind)) as states:
-                how = batch_s, num_slices, states
-                mine = self._number, subset, tuple(rows), constants, *how
+            with self._held.launch(programs.streams(kind)) as launched:
+                what = launched.number, self._number, subset
+                how = batch_s, num_slices, launched.states
+                mine = *what, tuple(rows), constants, *how
                 whole = programs.cut(kind, subset).inputs_read
                 staged = stage(rows, values, constants, SESSION.stage, whole)
-                theirs = self._number, subset, *staged, *how
-                replies = SESSION.run(worker_call, *theirs, mine=mine)
-        joined = perf_counter()
-        results = combine_outputs(spec, subset, replies, SESSION.context, self)
+                replies = SESSION.run(worker_call, *what, *staged, *how, mine=mine)
+                joined = perf_counter()
+                results = combine_outputs(spec, subset, replies, SESSION.context, self)
+                self._held.note(rows_of(replies), batch_s)
         returned = wanted.arrange(results)
         programs.times.returned(start, joined)
         if check is not None:
@@ -312,9 +202,9 @@ class Function:
     ) -> Any:
         """Run many calls in one launch: an epoch of training, say.
 
-        The ranks go through the batches by themselves, and wait for each other only
-        where the graph reduces something. A rank that has more than one core takes
-        the rows of the next call while it computes.
+        The ranks go through the batches by themselves, and wait for each other where
+        the graph reduces something, or once in each call that makes updates. A rank
+        that has more than one core takes the rows of the next call while it computes.
 
         Parameters
         ----------
@@ -351,9 +241,8 @@ class Function:
 
         Notes
         -----
-        An error or an interrupt ends the run as it ends a call. Updates of the calls
-        before it have been made, and ranks may be one call apart: to go on,
-        :func:`synk.broadcast` the variables.
+        An error or an interrupt ends the run as it ends a call: updates stay of the
+        calls that all ranks have made.
 
         Examples
         --------
@@ -366,50 +255,82 @@ class Function:
         >>> losses, w.get_value()
         (array([1.  , 2.25]), array(1.25))
         """
-        self._check_ranks()
+        parts = self._check_ranks()
+        if parts:
+            how: Any = {"num_slices": num_slices, "output_subset": output_subset}
+            how["progress"] = progress
+            return self._sharded(parts, batch_s).run(batches, *args, **how, **kwargs)
         spec = self._spec
         values = bind(self, self._inputs, args, kwargs)
         constants = check_arguments(
             spec.bcast_inputs, values[len(spec.inputs) :], spec.options
         )
-        num_slices = check_num_slices(num_slices, bool(spec.row_inputs))
+        num_slices = check_num_slices(num_slices, spec)
         wanted = self._all.of(output_subset)
         subset = wanted.subset
-        what, kind = (self._number, subset), kind_of_call(num_slices, SESSION.size)
+        kind = kind_of_call(num_slices, SESSION.size)
         plan = Plan(spec, values, constants, batch_s, SESSION.size, SESSION.stage)
         made: list[list] = [[] for _ in subset]
         with count_calls(progress, batches) as report, self._replicas.notice:
-            for some in in_launches(batches):
+            if report is not None and not isinstance(report, Bar):
+                report = watched(report, self._held.entries)
+            for some in in_launches(batches, self._held):
                 start = perf_counter()
                 calls = [plan.call(batch) for batch in some]
+                for call in calls:
+                    self._held.check_parts(call.bounds)
                 programs = self._replicas.prepare(kind, subset)
                 if any(0 < call.bounds[-1] < SESSION.size for call in calls):
                     self._replicas.prepare("idle", subset)
                 if isinstance(report, Bar) and not programs.times.is_fresh:
                     report.show()
-                with master_states(programs.streams(kind)) as states:
-                    told = constants, num_slices, states
-                    mine = *what, calls, plan.sources, *told, report
-                    theirs = *what, *plan.describe(calls), num_slices, states, None
+                bounds = [call.bounds for call in calls]
+                streams = programs.streams(kind)
+                with self._held.launch(streams, bounds) as launched:
+                    what = launched.number, self._number, subset
+                    told = num_slices, launched.states
+                    mine = *what, calls, plan.sources, constants, *told, report
+                    theirs = *what, *plan.describe(calls), *told, None
                     replies = SESSION.run(worker_run, *theirs, mine=mine)
-                joined = perf_counter()
-                launch = combine_runs(spec, subset, replies, SESSION.context, self)
-                for of_output, more in zip(made, launch, strict=True):
+                    joined = perf_counter()
+                    some = combine_runs(spec, subset, replies, SESSION.context, self)
+                    rows_of_last = tuple(replies[0].rows_by_call[-1])
+                    self._held.note(rows_of_last, calls[-1].batch_s)
+                for of_output, more in zip(made, some, strict=True):
                     of_output.extend(more)
                 programs.times.returned(start, joined, "Function run", len(calls))
         return wanted.arrange([stacked(of_output) for of_output in made])
 
-    def _check_ranks(self) -> None:
-        """Raise unless there are ranks that can compute this."""
+    def _check_ranks(self) -> tuple[SharedVariable, ...]:
+        """Raise unless there are ranks that can compute this, with what they hold.
+
+        Returns
+        -------
+        tuple of SharedVariable
+            What it reads that was scattered, and that it was not made to read so.
+        """
         SESSION.check_running()
         if self._spec.refused is not None and SESSION.size > 1:
             raise SplitError(self._spec.refused)
+        return self._held.check()
+
+    def _sharded(self, parts: tuple[SharedVariable, ...], batch_s: Any) -> Function:
+        """Return this function as it is if some variables lie in parts on the ranks."""
+        if batch_s is not None:
+            raise SplitError(
+                f"batch_s chooses rows of sliceable variables, and {parts[0]} is none"
+                " of them, and was scattered: name it in sliceable_shareds"
+            )
+        if parts not in self._with_parts:
+            self._with_parts[parts] = Function(self._make, parts)
+        return self._with_parts[parts]
 
     @entry
     def as_theano(self, *args: Any, **kwargs: Any) -> Any:
         """Run on rank 0 alone, on all rows: the plain function, for comparison.
 
-        Its updates change rank 0's shared variables only.
+        Its updates are made in the script's variables; the other ranks get the new
+        values when they need them, as of those that the script sets.
 
         Parameters
         ----------
@@ -424,7 +345,8 @@ class Function:
             SESSION.check_running()
         values = bind(self, self._inputs, args, kwargs)
         programs = self._replicas.local()
-        return self._all.arrange(self._serial.run_programs(programs, values))
+        with self._held.in_master():
+            return self._all.arrange(self._serial.run_programs(programs, values))
 
     @entry
     def explain(
@@ -460,7 +382,7 @@ class Function:
             raise TypeError("explain takes the arguments of a call with measure=True")
         title = self.name or f"function {self._number}"
         known = self._replicas.local(), self._replicas.are_there, self._serial.timed
-        return explain(title, self._spec, *known, graph)
+        return explain(title, self._spec, *known, self._held.facts(), graph)
 
     @entry
     def build_inputs(

@@ -10,9 +10,11 @@ import numpy as np
 from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Variable
 
+from ..compiler.spec import FunctionSpec
+from ..errors import SplitError
 from ..memory.partition import select
-from ..state.array_like import convert
-from ..state.data import Data, data
+from ..variables.array_like import convert
+from ..variables.data import Data, data
 
 
 def bind(what: object, inputs: Sequence[Variable], args: tuple, kwargs: dict) -> list:
@@ -130,14 +132,19 @@ def _check_static_shape(var: Variable, array: np.ndarray) -> None:
             )
 
 
-def check_num_slices(num_slices: int, has_rows: bool) -> int:
-    """Return `num_slices` as an int of at least 1."""
+def check_num_slices(num_slices: int, spec: FunctionSpec) -> int:
+    """Return `num_slices` as an int of at least 1, if a function goes in so many."""
     slices = operator.index(num_slices)
     if slices < 1:
         raise ValueError(f"num_slices must be at least 1, got {num_slices}")
-    if slices > 1 and not has_rows:
+    if slices > 1 and not spec.row_inputs:
         raise ValueError(
             f"num_slices={num_slices} needs scattered inputs or sliceable_shareds"
+        )
+    if slices > 1 and spec.not_in_slices:
+        raise SplitError(
+            f"num_slices={num_slices}: {spec.not_in_slices[0]}. Name an op for the"
+            " update if one of them is meant: (shared, new, op)"
         )
     return slices
 

@@ -77,6 +77,11 @@ class Reply(NamedTuple):
     rows: int
 
 
+def rows_of(replies: Sequence[tuple | None]) -> tuple[int, ...]:
+    """Return on how many rows each rank has computed."""
+    return tuple([0 if reply is None else Reply(*reply).rows for reply in replies])
+
+
 def combine_outputs(
     spec: FunctionSpec,
     subset: Subset,

@@ -14,7 +14,7 @@ from pytensor.graph.basic import Variable
 
 from ..memory.partition import Selection, count, cuts, part, select
 from ..memory.segment import Arena, Window
-from ..state.data import Data
+from ..variables.data import Data
 from .inputs import check_arguments
 
 

@@ -1,15 +1,16 @@
 """Many calls of a function in one launch: `Function.run`.
 
 The master launches the ranks with a list of batches. Each rank goes through them by
-itself: a call waits for the other ranks only where the graph reduces something. It
-keeps the outputs of all calls, and the master combines them at the end.
+itself: a call waits for the other ranks where the graph reduces something, or else at
+its end if it makes updates. It keeps the outputs of all calls, and the master combines
+them when all are done.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,14 +22,11 @@ from ..memory.segment import Arena
 from ..programs.programs import Subset, kind_of_call
 from ..ranks.context import RankContext
 from ..ranks.streams import worker_states
-from ..state.data import Data
+from ..variables.data import Data
 from .inputs import check_shared_rows
 from .outputs import reduce_output
 from .rows import describe_selection, gather_rows, windows_of
 from .share import Share
-
-AT_ONCE = 64
-"""Batches that are taken from a generator for one launch."""
 
 
 class Call(NamedTuple):
@@ -40,17 +38,6 @@ class Call(NamedTuple):
     selection: Any
     bounds: list[int]
     batch_s: list | None
-
-
-def in_launches(batches: Iterable) -> Iterator[list]:
-    """Return the batches of each launch: all of a sequence, some of a generator."""
-    if isinstance(batches, Sized):
-        if len(batches):
-            yield list(batches)
-        return
-    iterator = iter(batches)
-    while some := list(itertools.islice(iterator, AT_ONCE)):
-        yield some
 
 
 class Plan:
@@ -151,6 +138,7 @@ class RunReply(NamedTuple):
 
 def worker_run(
     context: RankContext,
+    launch: int,
     number: int,
     subset: Subset,
     calls: Sequence[Call],
@@ -164,12 +152,15 @@ def worker_run(
 
     The master gets arrays, the other ranks windows.
     """
+    context.transaction.begin(launch)
     programs = context.registry.functions[number]
     context.activity = programs.label
     worker_states(programs.streams(kind_of_call(num_slices, context.size)), states)
     if programs.engine.ON_DEVICE:
         programs.takers.use(context.to_device)
     constants = programs.takers.broadcast(list(map(context.array, constants)))
+    cut = programs.cut(kind_of_call(num_slices, context.size), subset)
+    meets = cut.meets or not programs.spec.updates or context.size == 1
     made: dict[int, list] = {i: [] for i in subset}
     rows_by_call = []
     shares = (
@@ -199,6 +190,9 @@ def worker_run(
             given = itertools.repeat(None) if outputs is None else outputs
             for i, output in zip(subset, given, strict=False):
                 made[i].append(output if share.is_wanted(i) else None)
+            if not meets:  # which keeps ranks one call apart: see `transaction`
+                context.comm.barrier()
+                context.transaction.have_met()
             if progress is not None:
                 progress()
     if context.rank == 0:

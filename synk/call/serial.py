@@ -31,12 +31,13 @@ from ..errors import SerialMismatch
 from ..memory.rows import RowTaker
 from ..programs import running
 from ..programs.programs import Programs, Subset
+from ..programs.transaction import Transaction
 from ..ranks.replication import what_compiles
 from ..ranks.session import SESSION
-from ..state.of_one_rank import get_value
 from ..times.compile_notice import Notice
 from ..times.timing import Timed
 from ..user_frames import where_made
+from ..variables.of_one_rank import get_value
 from .inputs import check_arguments
 from .rounding import TOLERANCES, Rounding, coarsest, difference
 from .rows import gather_rows, take_share
@@ -122,13 +123,23 @@ class SerialRun:
         n = len(spec.inputs)
         arrays = [*values[:n], *(host.get_value(var) for var in spec.sliceable)]
         rows = [slice(0, len(array)) for array in arrays]
+        transaction = Transaction()
+        transaction.begin_call()
         every = tuple(range(len(spec.outputs)))
         start = perf_counter()
         with self._notice:
             if "programs" not in self._warm:
                 self._notice.begin()
             outputs = running.run(
-                programs, 1, every, arrays, rows, values[n:], ONE_RANK, [1]
+                programs,
+                1,
+                every,
+                arrays,
+                rows,
+                values[n:],
+                ONE_RANK,
+                [1],
+                transaction=transaction,
             )
         passed = perf_counter() - start
         self.note("programs", passed, len(arrays[0]) if arrays else 0)

@@ -26,6 +26,7 @@ from .rows import take_all, take_share
 
 def worker_call(
     context: RankContext,
+    launch: int,
     number: int,
     subset: Subset,
     rows: tuple,
@@ -44,6 +45,7 @@ def worker_call(
         The outputs (the master's own as a list, other ranks' as windows by position in
         the function) and the rows behind them; None from a rank that had no rows.
     """
+    context.transaction.begin(launch)
     programs = context.registry.functions[number]
     context.activity = programs.label
     kind = kind_of_call(num_slices, context.size)
@@ -97,11 +99,13 @@ class Share:
             programs.takers.use(context.to_device)
         self.sources, self.selections = take_share(context.rank, context.array, *rows)
         self._all_rows = functools.partial(take_all, context.array, *rows)
+        self._selected = {}
         for var in programs.spec.sliceable:  # each stands in for a further input
             value = programs.engine.get_value(var)
             chosen = None if batch_s is None else batch_s[context.rank]
             self.sources.append(value)
-            self.selections.append(select(chosen, len(value)))
+            self._selected[var] = select(chosen, len(value))
+        self.selections += self._selected.values()
         self._waited = 0.0
         self.by_rank = self._rows_per_rank(rows[1])
         self._padded_size = UNPADDED
@@ -151,6 +155,8 @@ class Share:
         context, programs = self._context, self._programs
         times, rows = programs.times, self.rows
         times.begin(self.start, rows, context.tracer)
+        transaction = context.transaction
+        transaction.begin_call(programs.led_on, self._selected)
         times.move(self._waited, ROWS, to=WAIT)
         if self._is_new(subset, constants):
             times.is_fresh = True
@@ -177,6 +183,7 @@ class Share:
                     self._padded_size,
                     context.rank,
                     self._all_rows,
+                    transaction,
                 )
             except BaseException:
                 programs.takers.renew()  # JAX may be computing still
@@ -191,10 +198,11 @@ class Share:
                 self.by_rank,
                 times,
                 self._all_rows,
+                transaction,
             )
         else:
             times.end(COMMON)
-        context.registry.note_rows(programs, rows)
+        transaction.end_call()
         if programs.notice is not None:
             programs.notice.end()
         return outputs

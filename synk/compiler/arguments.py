@@ -43,8 +43,11 @@ def make_spec(
     pad: bool = False,
     local: bool = False,
     statistics: str = "exact",
+    parts: Sequence[SharedVariable] = (),
 ) -> FunctionSpec:
     """Check the arguments of `synk.function`; see there.
+
+    Of `parts` each rank has as many rows as of the inputs, and computes with these.
 
     Raises
     ------
@@ -65,11 +68,12 @@ def make_spec(
         _check_inputs(inputs, "inputs"),
         _check_inputs([] if bcast_inputs is None else bcast_inputs, "bcast_inputs"),
         *(outputs, updates, givens),
-        _check_sliceable(sliceable_shareds or []),
+        [*parts, *_check_sliceable(sliceable_shareds or [])],
         options,
     )
     spec.mode, spec.name, spec.precision, spec.pad = mode, name, precision, pad
-    _check_roots(spec)
+    spec.parts = list(parts)
+    _check_roots(spec, options.get("on_unused_input"))
     settle(spec, strict, local, own_statistics=statistics == "local")
     return spec
 
@@ -94,7 +98,7 @@ def _as_asked(
         output_list,
         update_list,
         _check_givens(givens, computed) | computed,
-        options.pop("no_default_updates", None),
+        options.get("no_default_updates"),
     )
     update_ops += [UNNAMED] * (len(update_list) - len(update_ops))
     stand_ins = [var.type(name=var.name) for var in sliceable]
@@ -111,8 +115,14 @@ def _as_asked(
         sliceable,
         stand_ins,
         returns,
-        options=options,
+        options=_for_pytensor(options),
     )
+
+
+def _for_pytensor(options: dict[str, Any]) -> dict[str, Any]:
+    """Return those options that are for compiling, and not for this module."""
+    ours = ("no_default_updates", "on_unused_input")
+    return {key: value for key, value in options.items() if key not in ours}
 
 
 def _check_inputs(variables: Sequence[Variable], what: str) -> list[Variable]:
@@ -299,7 +309,7 @@ def _complete(
         skip.update(var for var, _ in found)
 
 
-def _check_roots(spec: FunctionSpec) -> None:
+def _check_roots(spec: FunctionSpec, action: str | None) -> None:
     """Raise for an input that was forgotten, as PyTensor does when it compiles.
 
     And do at once what it would do of one that is not used, at the first call for us.
@@ -314,7 +324,7 @@ def _check_roots(spec: FunctionSpec) -> None:
                 " bcast_inputs and givens",
                 variable=var,
             )
-    action = spec.options.pop("on_unused_input", None) or config.on_unused_input
+    action = action or config.on_unused_input
     if action != "ignore":
         _complain_of_unused(spec, used, action)
 

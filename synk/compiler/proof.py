@@ -115,14 +115,16 @@ def rows_of(
     }
 
 
+def are_rows(value: Value) -> bool:
+    """Tell whether a value has an entry for each row, along axis 0, in their order."""
+    if not isinstance(value, Sharded) or value.power or value.axis:
+        return False
+    return value.in_order
+
+
 def ops_of(value: Value) -> Sequence[OutputOp]:
     """Return the ops that give the serial result, the most natural first."""
-    if (
-        isinstance(value, Sharded)
-        and not value.power
-        and not value.axis
-        and value.in_order
-    ):
+    if isinstance(value, Sharded) and are_rows(value):
         return ["gather"] if value.is_counted else []
     if isinstance(value, Partial):
         if value.op != "sum":
@@ -209,6 +211,11 @@ def refusal(finding: Finding) -> str:
         f"{finding.label} is not what the serial run computes on more than one rank:"
         f" {_why(finding)}. If that is meant, name the op: (variable, op)."
     )
+
+
+def why_not(finding: Finding) -> str:
+    """Say why no op gives the serial result."""
+    return f"{finding.label} does not follow from those of slices: {_why(finding)}"
 
 
 def _complaint(finding: Finding, advice: str) -> str:

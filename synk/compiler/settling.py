@@ -20,18 +20,19 @@ from ..ops import AllReduce, is_collective
 from ..reduce_ops import OutputOp, ReduceOp, check_dtype
 from .as_written import AsWritten, has_words
 from .domain import Replicated, Value, is_replicated
-from .drift import complaint, drifting
 from .gathering import repeated, rows_exchanged
 from .lengths import remembered
 from .placement.function import Placed, place
 from .placement.streams import CommonStream, own_streams
 from .proof import (
+    are_rows,
     prove,
     reductions,
     refusal,
     rows_of,
     say,
     warn_or_raise,
+    why_not,
 )
 from .rules.base import literal, name
 from .spec import FunctionSpec
@@ -56,9 +57,10 @@ def settle(spec: FunctionSpec, strict: bool, local: bool, own_statistics: bool) 
         Place nothing for statistics that meet rows again: these are a rank's own.
     """
     spec.plain_outputs, spec.plain_updates = list(spec.outputs), list(spec.updates)
-    left = _left(spec, local)
-    with _without_collection(), remembered(spec.inputs):
-        values = rows_of(spec.inputs, spec.stand_ins)
+    spec.is_local, spec.is_strict = local, strict
+    left = spec.left_outputs, spec.left_updates = _left(spec, local)
+    with _without_collection(), remembered(spec.counted):
+        values = rows_of(spec.counted, spec.others)
         written: list[Apply] = []
         nodes: list[Apply] = []
         if not local:
@@ -111,11 +113,7 @@ def _without_collection() -> Iterator[None]:
 def _left(spec: FunctionSpec, local: bool) -> tuple[list[int], list[int]]:
     """Return which outputs and which updates are left as they are written."""
     outputs = [i for i, op in enumerate(spec.output_ops) if local or op != UNNAMED]
-    updates = [
-        i
-        for i, op in enumerate(spec.update_ops)
-        if local or op != UNNAMED or spec.updates[i][0] in spec.sliceable
-    ]
+    updates = [i for i, op in enumerate(spec.update_ops) if local or op != UNNAMED]
     return outputs, updates
 
 
@@ -123,7 +121,7 @@ def _write_out(spec: FunctionSpec, outputs: list[int], updates: list[int]) -> No
     """Put the collectives where the user's words are, in what is left as written."""
     graph = [spec.outputs[i] for i in outputs]
     graph += [spec.updates[i][1] for i in updates]
-    made = AsWritten(rows_of(spec.inputs, spec.stand_ins), spec.call)
+    made = AsWritten(rows_of(spec.counted, spec.others), spec.call)
     written = made.write(graph)
     for i, var in zip(outputs, written, strict=False):
         spec.outputs[i] = var
@@ -155,8 +153,8 @@ def _place(
     outputs = [i for i in range(len(spec.outputs)) if i not in left_outputs]
     updates = [i for i in range(len(spec.updates)) if i not in left_updates]
     placed = place(
-        spec.inputs,
-        spec.stand_ins,
+        spec.counted,
+        spec.others,
         [spec.outputs[i] for i in outputs],
         [spec.updates[i] for i in updates],
         own_statistics,
@@ -164,6 +162,7 @@ def _place(
             *(spec.outputs[i] for i in left_outputs),
             *(spec.updates[i][1] for i in left_updates),
         ],
+        spec.sliceable,
     )
     for i, var in zip(outputs, placed.outputs, strict=True):
         spec.outputs[i] = var
@@ -237,7 +236,7 @@ def _settle_ops(
         if spec.update_ops[i] != UNNAMED:
             continue
         value = values[new]
-        spec.update_ops[i] = _slices_op(new, value if new in of_rows else None)
+        spec.update_ops[i] = _slices_op(spec, i, value if new in of_rows else None)
         is_own = shared in spec.sliceable or not isinstance(new.type, DenseTensorType)
         if strict and not (local or is_own or is_replicated(value)):
             weak.append(prove(f"the new value of {shared}", new, value, None, False))
@@ -247,10 +246,16 @@ def _settle_ops(
         spec.refused = refusal(weak[0])
         if strict:
             say(spec.refused, strict)
-    unnamed = zip(spec.outputs, spec.findings, strict=True)
-    shown = [var for var, found in unnamed if found.agrees and not found.named]
-    for shared in drifting(shown, spec.updates, of_rows, values):
-        say(complaint(shared, dict(spec.updates)[shared]), strict)
+    spec.own_updates = [
+        i
+        for i, (_, new) in enumerate(spec.updates)
+        if new in of_rows or not is_replicated(values[new])
+    ]
+    spec.row_updates = [
+        i
+        for i, (shared, new) in enumerate(spec.updates)
+        if shared in spec.sliceable and are_rows(values[new])
+    ]
     reduced = reductions(nodes, values)
     weak = [
         found
@@ -272,15 +277,17 @@ _REDUCE_IT = (
 )
 
 
-def _slices_op(new: Variable, value: Value | None) -> OutputOp:
+def _slices_op(spec: FunctionSpec, i: int, value: Value | None) -> OutputOp:
     """Choose how the slices' values of an update are combined."""
-    numeric = isinstance(new.type, DenseTensorType)
-    if value is None or not numeric:
+    shared, new = spec.updates[i]
+    if value is None or not isinstance(new.type, DenseTensorType):
         return None
-    finding = prove("", new, value, "avg", named=False)
-    if finding.agrees and finding.op != "gather":
-        return finding.op
-    return "avg" if new.type.dtype != "bool" else None
+    finding = prove(f"the new value of {shared}", new, value, None, named=False)
+    if are_rows(value):
+        return "gather"
+    if not finding.agrees:
+        spec.not_in_slices.append(why_not(finding))
+    return finding.op
 
 
 def _reduce_along(spec: FunctionSpec, nodes: list[Apply]) -> None:

@@ -54,10 +54,25 @@ class FunctionSpec:
     """Likewise."""
     call: CallVariables = field(default_factory=CallVariables.new)
     """What parts take that a rank is told of a call besides its arguments."""
+    parts: list[SharedVariable] = field(default_factory=list)
+    """The first of the sliceable variables, if they were scattered: of these each rank
+    has as many rows as of the inputs."""
     made_whole: list[SharedVariable] = field(default_factory=list)
     """What is updated by values of all rows, where those of a rank's were written."""
     call_variables: list[Variable] = field(default_factory=list)
     """Those of them that there are."""
+    left_outputs: list[int] = field(default_factory=list)
+    """The outputs that are left as the user has written them."""
+    left_updates: list[int] = field(default_factory=list)
+    """Likewise."""
+    own_updates: list[int] = field(default_factory=list)
+    """Updates by what follows from a rank's own rows or random streams."""
+    row_updates: list[int] = field(default_factory=list)
+    """Updates of sliceable variables by rows: each rank keeps its own."""
+    not_in_slices: list[str] = field(default_factory=list)
+    """Of updates whose slices' values do not come together to one, why that is."""
+    is_local: bool = False
+    is_strict: bool = False
     refused: str | None = None
     """Why several ranks cannot compute what the serial run does, if they cannot."""
     asserted: dict[Variable, Value] = field(default_factory=dict)
@@ -72,6 +87,24 @@ class FunctionSpec:
     """The random streams that all ranks have alike."""
     own_ops: list[tuple[Any, Any]] = field(default_factory=list)
     """On another rank, what users' Ops were registered as: it pads by that."""
+
+    @property
+    def label(self) -> str:
+        """What the function is called in messages."""
+        if self.name:
+            return f"function {self.name!r}"
+        inputs = ", ".join(map(str, [*self.inputs, *self.bcast_inputs]))
+        return f"a function of {inputs or 'nothing'}"
+
+    @property
+    def counted(self) -> list[Variable]:
+        """What has as many rows on a rank as the rank weighs."""
+        return [*self.inputs, *self.stand_ins[: len(self.parts)]]
+
+    @property
+    def others(self) -> list[Variable]:
+        """Further stand-ins, with rows of other numbers."""
+        return self.stand_ins[len(self.parts) :]
 
     @property
     def row_inputs(self) -> list[Variable]:
@@ -93,6 +126,8 @@ class FunctionSpec:
         left_out: dict[str, list] = {
             "plain_outputs": [],
             "plain_updates": [],
+            "left_outputs": [],
+            "left_updates": [],
             "repeated": [],
         }
         if self.pad:

@@ -30,12 +30,12 @@ from pytensor.graph.op import HasInnerGraph
 from pytensor.graph.traversal import io_toposort
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.shape import Shape, Shape_i
-from pytensor.tensor.type import DenseTensorType
 
 from ..ops import COLLECTIVES, is_reduced
 from ..reduce_ops import ReduceOp
 from ..times.timing import COMMON, COMPUTE
 from .spec import FunctionSpec
+from .written import Written, written
 
 
 @dataclass
@@ -49,7 +49,8 @@ class Part:
     receives : list of Variable
         What it takes from other parts, and reduced values.
     updates : list of (SharedVariable, Variable)
-        Those of the function that it makes.
+        Those of random streams, which it makes in place. All others are made when the
+        call has come to its end: see `Cut`.
     reads : set of SharedVariable
     """
 
@@ -106,17 +107,32 @@ class Cut:
     stages : list of Stage
     outputs : list of Variable
         As asked for.
-    deferred : list of int
-        Updates that are stored when all stages are done: of variables that a later
-        part still reads, and in calls with slices all that depend on rows.
+    updates : list of (SharedVariable, Variable)
+        Of the whole function.
+    stored : list of int
+        Updates that are stored when all stages are done: all but those of random
+        streams. So what a part reads of a variable is what the call began with, and
+        the former value is whole if the call fails on another rank.
     on_rows : set of Variable
         The values that differ between ranks because their rows do.
+    copied : set of int
+        Updates whose value is an output's as well, or another variable's.
+    written : dict of int to Written
+        Updates of which only what is written to the variable is computed.
     """
 
     stages: list[Stage]
     outputs: list[Variable]
-    deferred: list[int]
+    updates: list[tuple[SharedVariable, Variable]]
+    stored: list[int]
     on_rows: set[Variable]
+    copied: set[int] = field(default_factory=set)
+    written: dict[int, Written] = field(default_factory=dict)
+
+    @cached_property
+    def meets(self) -> bool:
+        """Whether the ranks wait for one another in a call."""
+        return any(set(stage.reduced) - set(stage.of_inputs) for stage in self.stages)
 
     @cached_property
     def inputs_read(self) -> set[int]:
@@ -124,7 +140,9 @@ class Cut:
         return {i for stage in self.stages for i in stage.of_inputs.values()}
 
 
-def cut(spec: FunctionSpec, subset: Iterable[int], in_slices: bool) -> Cut:
+def cut(
+    spec: FunctionSpec, subset: Iterable[int], in_slices: bool, in_place: bool = False
+) -> Cut:
     """Cut the graph of a function into stages.
 
     Parameters
@@ -134,26 +152,41 @@ def cut(spec: FunctionSpec, subset: Iterable[int], in_slices: bool) -> Cut:
         Which outputs are to be computed.
     in_slices : bool
         Whether the rows parts are to be run for one slice after the other.
+    in_place : bool
+        Whether updates can be written into the variables' arrays.
     """
     outputs = [spec.outputs[i] for i in subset]
-    return _Cutter(spec, outputs, in_slices).cut()
+    return _Cutter(spec, outputs, in_slices, in_place).cut()
 
 
-def uncut(spec: FunctionSpec, subset: Iterable[int]) -> Cut:
+def uncut(spec: FunctionSpec, subset: Iterable[int], in_place: bool = True) -> Cut:
     """Return a function as one stage: on one rank an all-reduce changes nothing.
 
     What PyTensor makes of the whole graph is faster than of its parts. It adds the
     step of plain gradient descent to a parameter within the product that is the
-    gradient, for one.
+    gradient, for one; unless updates are not made `in_place`, but stored afterwards.
     """
-    outputs = [spec.plain_outputs[i] for i in subset]
-    merged = Part(list(dict.fromkeys(outputs)), updates=list(spec.plain_updates))
-    return Cut([Stage(Part(), Part(), merged, [], COMPUTE)], outputs, [], set())
+    outputs, updates = [spec.plain_outputs[i] for i in subset], spec.plain_updates
+    stored = [
+        i
+        for i, (shared, _) in enumerate(updates)
+        if i in spec.row_updates
+        or not (in_place or isinstance(shared.type, RandomType))
+    ]
+    wants = dict.fromkeys([*outputs, *(updates[i][1] for i in stored)])
+    made = [pair for i, pair in enumerate(updates) if i not in stored]
+    stages = [Stage(Part(), Part(), Part(list(wants), updates=made), [], COMPUTE)]
+    copied = _copied(outputs, updates, stored)
+    return Cut(stages, outputs, updates, stored, set(), copied)
 
 
 class _Cutter:
     def __init__(
-        self, spec: FunctionSpec, outputs: list[Variable], in_slices: bool
+        self,
+        spec: FunctionSpec,
+        outputs: list[Variable],
+        in_slices: bool,
+        in_place: bool,
     ) -> None:
         self.spec = spec
         self.outputs = outputs
@@ -168,6 +201,7 @@ class _Cutter:
         for node in nodes:
             self._classify(node)
         self.drawn = _drawn_once(nodes, self.on_rows)
+        self.written = self._written(nodes) if in_place else {}
 
     def _classify(self, node) -> None:
         """Find the level of a node's outputs, and whether they are free."""
@@ -196,8 +230,9 @@ class _Cutter:
 
         for var in (*self.outputs, *(red.owner.inputs[0] for red in self.reduced)):
             want(var)
-        for new in self.news:
-            want(new)
+        for i, new in enumerate(self.news):
+            for var in self.written[i].takes if i in self.written else (new,):
+                want(var)
         stages: list[Stage] = []
         for level in reversed(range(depth + 1)):
             for var in list(self._walk(rows_wants[level], level, set())):
@@ -215,10 +250,13 @@ class _Cutter:
             of_inputs = _inputs_of(reduced, self.spec.inputs)
             stage = Stage(common, rows, merged, reduced, of_inputs=of_inputs)
             stages.insert(0, stage)
-        deferred = self._place_updates(stages)
+        stored = self._place_updates(stages)
         for stage in stages:
             stage.phase = COMPUTE if stage.rows else COMMON
-        return Cut(stages, self.outputs, deferred, self.on_rows)
+        updates = self.spec.updates
+        copied = _copied(self.outputs, updates, stored)
+        given = stages, self.outputs, updates, stored, self.on_rows, copied
+        return Cut(*given, self.written)
 
     def _part(self, wants: dict, level: int, common: set, want) -> Part:
         part = Part(list(wants))
@@ -258,31 +296,52 @@ class _Cutter:
                 todo.extend(var.owner.inputs)
 
     def _place_updates(self, stages: list[Stage]) -> list[int]:
-        """Let the part that computes a new value store it, unless it is too early."""
-        deferred = []
+        """Let parts lead random streams on; return the updates stored later."""
+        stored = []
         for i, (shared, new) in enumerate(self.spec.updates):
+            if not isinstance(shared.type, RandomType):
+                stored.append(i)
+                continue
             level, on_rows = self.level.get(new, 0), new in self.on_rows
             stage = stages[level]
-            is_tensor = isinstance(shared.type, DenseTensorType)
-            # A rank's own stream goes on from slice to slice.
-            can_wait = is_tensor or not on_rows
             later = [part for s in stages[level + 1 :] for part in (s.common, s.rows)]
-            if self.in_slices and not on_rows:
+            if self.in_slices:
                 later.append(stage.rows)
-            is_read = any(shared in part.reads for part in later)
-            if can_wait and (is_read or (self.in_slices and on_rows)):
-                deferred.append(i)
+            # A rank's own stream goes on from slice to slice.
+            if not on_rows and any(shared in part.reads for part in later):
+                stored.append(i)
                 continue
             owner = stage.rows if on_rows else stage.common
             owner.updates.append((shared, new))
             stage.merged.updates.append((shared, new))
-        self._drop_mere_updates(stages, deferred)
-        return deferred
+        self._drop_mere_updates(stages, stored)
+        return stored
 
-    def _drop_mere_updates(self, stages: list[Stage], deferred: list[int]) -> None:
-        """Take from the wants what is wanted for an update only."""
-        kept = {*self.outputs, *(self.news[i] for i in deferred)}
+    def _written(self, nodes: Sequence[Apply]) -> dict[int, Written]:
+        """Return the updates that write to some elements, and that nothing else takes.
+
+        Nor do those that are combined over slices.
+        """
+        found = {}
+        for i, (shared, new) in enumerate(self.spec.updates):
+            made = written(shared, new)
+            if made is not None and not (self.in_slices and new in self.on_rows):
+                found[i] = made
+        if not found:
+            return {}
+        taken = {var for node in nodes for var in node.inputs}
+        taken.update(self.outputs)
+        return {
+            i: made
+            for i, made in found.items()
+            if self.news[i] not in taken and self.news.count(self.news[i]) == 1
+        }
+
+    def _drop_mere_updates(self, stages: list[Stage], stored: list[int]) -> None:
+        """Take from the wants what is wanted to lead a stream on only."""
+        kept = {*self.outputs, *(self.news[i] for i in stored)}
         kept |= self.forwarded
+        kept.update(var for made in self.written.values() for var in made.takes)
         kept.update(red.owner.inputs[0] for red in self.reduced)
         for stage in stages:
             for part in (stage.common, stage.rows, stage.merged):
@@ -290,6 +349,21 @@ class _Cutter:
                 part.wants = [
                     var for var in part.wants if var in kept or var not in made
                 ]
+
+
+def _copied(
+    outputs: Iterable[Variable],
+    updates: Sequence[tuple[SharedVariable, Variable]],
+    stored: Iterable[int],
+) -> set[int]:
+    """Return the updates whose value something else has as well."""
+    taken, copied = set(outputs), set()
+    for i in stored:
+        _, new = updates[i]
+        if new in taken:
+            copied.add(i)
+        taken.add(new)
+    return copied
 
 
 def _drawn_once(nodes: Sequence[Apply], on_rows: set[Variable]) -> set[Variable]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Callable
 from functools import wraps
@@ -13,6 +14,7 @@ from pytensor.compile import Function, SharedVariable
 from pytensor.graph.basic import Variable
 
 from .numba_layout import with_layouts_kept
+from .plain_functions import not_plain, untold
 from .quiet import ignoring
 
 NEEDS_SIZES = False
@@ -41,8 +43,9 @@ def compile_graph(
     anew for an array that is strided or read-only, which takes 0.3 s and more.)
     ``inspect.unwrap`` finds PyTensor's function in it.
     """
-    function = make_function(inputs, outputs, updates, mode, name, options)
-    shared = [(var, var.container.storage) for var in function.get_shared()]
+    made = make_function(inputs, outputs, updates, mode, name, options)
+    function = untold(made)
+    shared = [(var, var.container.storage) for var in made.get_shared()]
     if not shared:
         return function
 
@@ -69,7 +72,7 @@ def make_function(
     options = {key: value for key, value in options.items() if key not in _OURS}
     # Deprecated, and needed for variables that bring an update along: which updates are
     # made is settled in `compiler.spec`.
-    with ignoring(mode, DeprecationWarning):
+    with ignoring(mode, DeprecationWarning), not_plain():
         return with_layouts_kept(
             mode,
             pytensor.function,
@@ -117,6 +120,13 @@ def get_value(variable: SharedVariable) -> Any:
 def set_value(variable: SharedVariable, value: Any) -> None:
     """Make `value` itself the value of a shared variable, without a copy."""
     variable.set_value(value, borrow=True)
+
+
+def copy_value(value: Any) -> Any:
+    """Return a C-contiguous copy of an array, or a deep copy of anything else."""
+    if isinstance(value, np.ndarray):
+        return np.array(value, order="C")
+    return copy.deepcopy(value)
 
 
 def as_output(value: Any) -> Any:

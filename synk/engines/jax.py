@@ -30,6 +30,7 @@ from pytensor.tensor.random.type import RandomType
 from . import host
 from .jax_factors import mode_for
 from .jax_products import lowered_in
+from .plain_functions import untold
 
 NEEDS_SIZES = True
 """Shapes must follow from those of arguments."""
@@ -157,7 +158,7 @@ class _Program:
         streams: list[SharedVariable],
         drawn: set[SharedVariable],
     ) -> None:
-        self._function = function
+        self._function = untold(function)
         self._read = [var.container.storage for var in function.get_shared()]
         self._updated = [var.container.storage for var in updated]
         self._streams = streams

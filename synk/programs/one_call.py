@@ -19,6 +19,7 @@ from ..reduce_ops import ReduceOp
 from ..times.timing import COMMON, Times
 from .padding import UNPADDED
 from .programs import CallKind, Programs, Subset
+from .transaction import Transaction
 
 
 class Reducer(Protocol):
@@ -49,6 +50,7 @@ class Call:
         times: Times,
         rank: int = 0,
         all_rows: Callable[[int], np.ndarray] | None = None,
+        transaction: Transaction | None = None,
     ) -> None:
         self.programs = programs
         self.spec: FunctionSpec = programs.spec
@@ -63,6 +65,7 @@ class Call:
         self.weights = weights
         self.rank = rank
         self._all_rows = all_rows
+        self._transaction = transaction
         self.times = times
         self.values: dict[Variable, np.ndarray] = {}
         self.padded_size = UNPADDED
@@ -144,6 +147,8 @@ class Call:
         if not _SUMMED.keys().isdisjoint(ops):
             given, ops = self._as_sums(reduced, given)
         results = self._reducer.reduce(key, given, ops, self.weights, self.times)
+        if self._transaction is not None:
+            self._transaction.have_met()
         self.values.update(zip(reduced, results, strict=True))
 
     def _as_sums(
@@ -178,8 +183,8 @@ class Call:
         return self.programs.padding.cut(var, value, self.padded_size)
 
     def finish(self) -> list[np.ndarray]:
-        """Store what is left to store, and return the outputs."""
-        self.store_deferred()
+        """Store the new values, and return the outputs."""
+        self.store()
         as_output = self.programs.engine.as_output
         outputs = [
             self.real(var, as_output(self.value("output", var)))
@@ -189,13 +194,30 @@ class Call:
         self.times.end(stages[-1].phase, len(stages) - 1)
         return outputs
 
-    def store_deferred(self) -> None:
-        """Store the updates that had to wait for the last stage."""
-        engine = self.programs.engine
-        for i in self.cut.deferred:
-            shared, new = self.spec.updates[i]
-            if not (self.is_idle and new in self.cut.on_rows):
-                engine.set_value(shared, self.real(new, self.value("update", new)))
+    def store(self) -> None:
+        """Make the new values those of the shared variables."""
+        transaction, cut = self._transaction, self.cut
+        for i in cut.stored:
+            shared, new = cut.updates[i]
+            if self.is_idle and new in cut.on_rows:
+                continue
+            assert transaction is not None
+            if i in cut.written:
+                self._write(transaction, i)
+                continue
+            value = self.real(new, self.value("update", new))
+            if i in cut.copied and isinstance(value, np.ndarray):
+                value = value.copy()
+            if i in self.spec.row_updates:
+                value = transaction.with_other_rows(shared, value)
+            transaction.store(self.programs.engine, shared, value)
+
+    def _write(self, transaction: Transaction, i: int) -> None:
+        """Write to some elements of a variable."""
+        made, (shared, _) = self.cut.written[i], self.cut.updates[i]
+        values = [self.values[var] for var in made.takes]
+        write = self.programs.writer(self.kind, self.subset, i)
+        transaction.write(shared, made.index(values), lambda: write(*values))
 
 
 def _rows_among_zeros(call: Call, value: Any) -> np.ndarray:

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
-from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Variable
 
 from ..compiler.domain import Refused
@@ -111,7 +110,7 @@ class Padding:
         known : dict of Variable to Variable
             What it receives, as what is computed from shapes.
         news : sequence of Variable
-            The new values of its updates.
+            What it leads random streams on to.
 
         Raises
         ------
@@ -135,7 +134,6 @@ class Padding:
         return Rewritten(
             [self._real, *stand_ins],
             [padder.new[var] for var in graph],
-            [padder.found.get(var) for var in news],
         )
 
     def cut(self, var: Variable, value: Any, padded_size: PaddedSize) -> Any:
@@ -145,32 +143,17 @@ class Padding:
 
 
 class Rewritten(NamedTuple):
-    """The graph of a part: further inputs, results, and how updates are padded."""
+    """The graph of a part: further inputs, and results."""
 
     receives: list[Variable]
     graph: list[Variable]
-    of_updates: list[Padded | None]
 
 
 class PaddedProgram:
-    """A compiled part, and the updates by row-wise values, which it returns.
+    """A compiled part that is told how many of its rows are real."""
 
-    Parameters
-    ----------
-    program : callable
-        Returns what the part wants, and then the new values for `stores`.
-    stores : list of (SharedVariable, Padded)
-    set_value : callable
-        Takes a shared variable and its new value.
-    """
-
-    def __init__(
-        self,
-        program: Callable[..., list[Any]],
-        stores: list[tuple[SharedVariable, Padded]],
-        set_value: Callable[[SharedVariable, Any], None],
-    ) -> None:
-        self._program, self._stores, self._set_value = program, stores, set_value
+    def __init__(self, program: Callable[..., list[Any]]) -> None:
+        self._program = program
 
     @property
     def shapes(self) -> set[tuple]:
@@ -181,11 +164,7 @@ class PaddedProgram:
         self, padded_size: PaddedSize, given: list, received: list
     ) -> list[Any]:
         """Run it on padded rows and what comes from other parts."""
-        results = self._program(*given, np.asarray(padded_size.real), *received)
-        n = len(results) - len(self._stores)
-        for (shared, state), value in zip(self._stores, results[n:], strict=True):
-            self._set_value(shared, cut(value, state, padded_size))
-        return results[:n]
+        return self._program(*given, np.asarray(padded_size.real), *received)
 
 
 def cut(value: Any, state: Padded, size: PaddedSize) -> Any:

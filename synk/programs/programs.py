@@ -22,6 +22,7 @@ import numpy as np
 from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
+from pytensor.tensor.random.type import RandomType
 
 from ..compiler.placement.streams import CommonStream
 from ..compiler.sizes import sizes_from_inputs
@@ -59,9 +60,10 @@ class Programs:
         self.engine: Engine = engine_for(spec.mode)
         check_engine(spec.precision, self.engine)
         self.label = f"function {spec.name!r}" if spec.name else "a function"
-        self.row_updates: list[int] = []
-        self.other_updates: list[int] = []
-        self.whole_updates: list[int] = []
+        self.led_on = [
+            shared for shared, _ in spec.updates if isinstance(shared.type, RandomType)
+        ]
+        """The random streams that calls draw from."""
         self.notice: Notice | None = None  # the master's has one
         self.times = Times(spec.name or f"function {number}")
         self.shapes: dict[Variable, tuple[int, ...]] = {}
@@ -69,6 +71,7 @@ class Programs:
         self._cuts: dict[tuple[CallKind, Subset], Cut] = {}
         # By the identity of a part, and whether it is padded.
         self._compiled: dict[tuple[int, bool], Callable] = {}
+        self._writers: dict[int, Callable] = {}
         self.padding: Padding | None = None
         if spec.pad and self.engine.NEEDS_SIZES:
             self.padding = Padding(spec)
@@ -85,20 +88,6 @@ class Programs:
         stages = self.cut("idle", subset).stages
         return any(stage.common or stage.reduced for stage in stages)
 
-    def number_updates(self, numbers: list[int]) -> None:
-        """Take note of the numbers that the registry has for the updated variables."""
-        on_rows = self.cut("step", ()).on_rows
-        pairs = [
-            (n, new) for n, (_, new) in zip(numbers, self.spec.updates, strict=True)
-        ]
-        self.row_updates = [number for number, new in pairs if new in on_rows]
-        self.other_updates = [number for number, new in pairs if new not in on_rows]
-        self.whole_updates = [
-            number
-            for number, (shared, _) in zip(numbers, self.spec.updates, strict=True)
-            if shared in self.spec.made_whole
-        ]
-
     def cut(self, kind: CallKind, subset: Subset) -> Cut:
         """Return the stages for one kind of call."""
         key: tuple[CallKind, Subset] = ("step" if kind == "idle" else kind, subset)
@@ -108,9 +97,10 @@ class Programs:
                 made = self.cut("step", subset)
                 reduces = any(stage.reduced for stage in made.stages)
                 if reduces or self.spec.streams:
-                    made = uncut(self.spec, subset)
+                    made = uncut(self.spec, subset, not self.engine.ON_DEVICE)
             else:
-                made = cut(self.spec, subset, in_slices=kind == "slice")
+                in_place = not self.engine.ON_DEVICE
+                made = cut(self.spec, subset, kind == "slice", in_place)
             self._cuts[key] = made
         return self._cuts[key]
 
@@ -129,6 +119,8 @@ class Programs:
             for piece in parts_of(kind, stage):
                 has_rows = stage.phase == COMPUTE and piece is not stage.common
                 self._prepare(piece, self.is_padded and has_rows)
+        for i in self.cut(kind, subset).written:
+            self.writer(kind, subset, i)
         self.times.is_fresh = True
 
     def _prepare(self, piece: Part, padded: bool) -> None:
@@ -169,17 +161,11 @@ class Programs:
         news = piece.updates
         known = sizes_from_inputs(piece.receives)
         made = self.padding.rewritten(piece, known, [new for _, new in news])
-        outputs, updates, stores = made.graph[: len(piece.wants)], [], []
-        for (shared, _), new, state in zip(
-            news, made.graph[len(piece.wants) :], made.of_updates, strict=True
-        ):
-            if state is None:
-                updates.append((shared, new))
-            else:
-                outputs.append(new)
-                stores.append((shared, state))
-        program = self._compiled_graph(made.receives, outputs, updates)
-        return PaddedProgram(program, stores, self.engine.set_value)
+        n, streams = len(piece.wants), [shared for shared, _ in news]
+        updates = list(zip(streams, made.graph[n:], strict=True))
+        return PaddedProgram(
+            self._compiled_graph(made.receives, made.graph[:n], updates)
+        )
 
     def _compiled_graph(
         self,
@@ -197,6 +183,18 @@ class Programs:
             spec.options,
             spec.precision,
         )
+
+    def writer(self, kind: CallKind, subset: Subset, i: int) -> Callable:
+        """Return what writes to some elements of a variable, in place."""
+        if i not in self._writers:
+            made, (shared, _) = self.cut(kind, subset).written[i], self.spec.updates[i]
+            taken: list[Variable] = [var.type() for var in made.takes]
+            new = shared.type.filter_variable(made.new_value(shared, taken))
+            spec = self.spec
+            how = spec.mode, spec.name, spec.options, spec.precision
+            updates = [(shared, new)]
+            self._writers[i] = self.engine.compile_graph(taken, [], updates, *how)
+        return self._writers[i]
 
     # -- rows
 

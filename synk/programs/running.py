@@ -12,6 +12,7 @@ from .one_call import Call, Reducer
 from .padding import UNPADDED, PaddedSize
 from .programs import Programs, Subset, kind_of_call
 from .slices import SlicedCall
+from .transaction import Transaction
 
 
 def run(
@@ -28,6 +29,7 @@ def run(
     padded_size: PaddedSize = UNPADDED,
     rank: int = 0,
     all_rows: Callable[[int], np.ndarray] | None = None,
+    transaction: Transaction | None = None,
 ) -> list[np.ndarray]:
     """Compute outputs and make updates, in one go or in slices.
 
@@ -56,8 +58,10 @@ def run(
     all_rows : callable, optional
         Returns all rows of the call, of an input by its number. Without it ranks gather
         the rows of inputs as they do others.
+    transaction : Transaction, optional
+        In a call. On one rank, what is run in one go makes its updates itself.
     """
-    whose = rank, all_rows
+    whose = rank, all_rows, transaction
     if num_slices > 1:
         sliced = SlicedCall(
             programs, "slice", subset, constants, reducer, weights, times, *whose
@@ -84,10 +88,11 @@ def idle(
     weights: Sequence[int],
     times: Times,
     all_rows: Callable[[int], np.ndarray] | None = None,
+    transaction: Transaction | None = None,
 ) -> None:
     """Take part in a call without rows."""
     shared = constants, reducer, weights, times
-    call = Call(programs, "idle", subset, *shared, all_rows=all_rows)
+    call = Call(programs, "idle", subset, *shared, 0, all_rows, transaction)
     # No row enters the common parts.
     call.rows = [
         np.empty((0, *source.shape[1:]), var.type.dtype)
@@ -96,5 +101,5 @@ def idle(
     for level, stage in enumerate(call.cut.stages):
         call.run_part(stage.common)
         call.reduce(stage, level)
-    call.store_deferred()
+    call.store()
     times.end(COMMON, level)

@@ -122,7 +122,7 @@ class SlicedCall(Call):
                 roles["reduce", contributed(reduced)] = op_of(reduced)
         for i in self.subset:
             roles["output", self.spec.outputs[i]] = self.spec.wire_ops[i]
-        for i in self.cut.deferred:
+        for i in self.cut.stored:
             roles["update", self.spec.updates[i][1]] = self.spec.update_ops[i]
         wants = set(stage.rows.wants)
         return {role: op for role, op in roles.items() if role[1] in wants}

@@ -23,6 +23,7 @@ from ..engines import jax
 from ..memory.cuda import CudaCopier
 from ..memory.segment import Arena, Attachments, Window
 from ..memory.to_device import ToDevice
+from ..programs.transaction import Transaction
 from ..times.tracing import Tracer
 from ..workers import affinity
 from ..workers.control import Control
@@ -77,6 +78,8 @@ class RankContext:
         The other ranks' segments that are mapped here.
     outbox : Arena
         What the rank leaves for others to read.
+    transaction : Transaction
+        What it has changed in the launch of a function.
     activity : str
         What it is doing, for messages.
     tracer : Tracer or None
@@ -97,6 +100,7 @@ class RankContext:
         self._watch = watch
         self._undo = contextlib.ExitStack()
         self.activity = ""
+        self.transaction = Transaction()
         self.tracer: Tracer | None = None
 
     def open(self, timeout: float | None) -> None:

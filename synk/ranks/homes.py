@@ -36,8 +36,7 @@ from ..memory.segment import (
 from ..reduce_ops import ReduceOp, check_shapes
 from .registry import Registry
 
-NO_WEIGHT = -1
-DETAILS = -2
+_FITS, _DETAILS = 0, 1
 
 
 class Slot(NamedTuple):
@@ -174,7 +173,7 @@ class Homes:
         targets: int,
         numbers: Sequence[int],
         everybody: Mapping[int, SharedVariable],
-    ) -> list[Run]:
+    ) -> tuple[list[Run], list[tuple[np.ndarray, np.ndarray]]]:
         """Put this rank's values into their slots, where they are elsewhere.
 
         Parameters
@@ -190,8 +189,10 @@ class Homes:
 
         Returns
         -------
-        list of Run
+        runs : list of Run
             What is to be reduced, in as few arrays as possible.
+        moved : list of (numpy.ndarray, numpy.ndarray)
+            Values of other variables that lay in the slots, and the copies.
         """
         runs = [
             self._run(comm, op, targets, group) for group in self._adjacent(numbers)
@@ -203,8 +204,7 @@ class Homes:
         }
         # Before anything is written to the slots: a squatter would change under its
         # owner.
-        if outside:
-            self._evict_squatters(everybody)
+        moved = self._evict_squatters(everybody) if outside else []
         for run in runs:
             values = []
             for number, start in run.members:
@@ -217,7 +217,7 @@ class Homes:
                 else:
                     run.misfits[number] = value.shape
             run.all_reduce.put(values)
-        return runs
+        return runs, moved
 
     def _is_outside(self, number: int, value: Any) -> bool:
         view = self._views[number]
@@ -231,12 +231,15 @@ class Homes:
             for number in run.movers:
                 host.set_value(everybody[number], self._views[number])
 
-    def _evict_squatters(self, everybody: Mapping[int, SharedVariable]) -> None:
+    def _evict_squatters(
+        self, everybody: Mapping[int, SharedVariable]
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
         """Copy values that lie in a slot of another variable.
 
         With ``updates=[(previous, g), (g, new)]`` PyTensor hands g's old array, the
         slot, to `previous`: writing the next g there would change both.
         """
+        moved = []
         spans = [_span(rows[self._rank]) for rows in self._rows.values()]
         for number, var in list(everybody.items()):
             if jax.has_value(var):  # a copy, which would first come from the device
@@ -248,7 +251,9 @@ class Homes:
             if any(start < end and begin < stop for begin, end in spans):
                 view = self._views.get(number)
                 if view is None or not _is_same_memory(value, view):
-                    host.set_value(var, value.copy())
+                    moved.append((value, value.copy()))
+                    host.set_value(var, moved[-1][1])
+        return moved
 
     def agree(
         self,
@@ -256,8 +261,18 @@ class Homes:
         registry: Registry,
         op: ReduceOp,
         runs: Sequence[Run],
+        weights: Mapping[int, tuple[int, ...]],
     ) -> None:
-        """Wait for all ranks, and learn each variable's weight on every rank.
+        """Wait for all ranks, and learn whether their values fit together.
+
+        Parameters
+        ----------
+        comm : SharedMemoryComm
+        registry : Registry
+        op : str
+        runs : sequence of Run
+        weights : mapping of int to tuple of int
+            What ranks weigh in each variable; where there are none, all are alike.
 
         Raises
         ------
@@ -265,22 +280,14 @@ class Homes:
             On every rank, if the shapes of any variable differ.
         """
         numbers = [number for run in runs for number, _ in run.members]
-        mine = [registry.rows_of(number, NO_WEIGHT) for number in numbers]
         misfits: dict[int, tuple[int, ...]] = {}
         for run in runs:
             misfits.update(run.misfits)
-        simple = not misfits and len(set(mine)) == 1
-        words = comm.agree(mine[0] if simple else DETAILS)
-        if DETAILS not in words:
-            weights = weights_of(words)
-            for run in runs:
-                run.spans.append((run.all_reduce.elements, weights))
-            return
-        details = comm.exchange((misfits, mine))
-        self._check_shapes(op, numbers, [shapes for shapes, _ in details], registry)
-        by_variable = zip(*(weights for _, weights in details), strict=True)
+        if _DETAILS in comm.agree(_DETAILS if misfits else _FITS):
+            self._check_shapes(op, numbers, comm.exchange(misfits), registry)
+        alike = (1,) * comm.size
         for run in runs:
-            run.divide([weights_of(next(by_variable)) for _ in run.members])
+            run.divide([weights.get(number, alike) for number, _ in run.members])
 
     def _check_shapes(
         self,
@@ -328,11 +335,6 @@ class Homes:
         ]
         all_reduce = DividedAllReduce(comm, op, buffers, buffers[:targets])
         return Run(all_reduce, members)
-
-
-def weights_of(words: Sequence[int]) -> tuple[float, ...]:
-    """Return the ranks' weights; without rows behind every value, all count alike."""
-    return (1,) * len(words) if NO_WEIGHT in words else tuple(words)
 
 
 def _span(array: np.ndarray) -> tuple[int, int]:

@@ -28,63 +28,14 @@ class Registry:
         self.variables: MutableMapping[int, SharedVariable]
         self.variables = {} if rank else WeakValueDictionary()
         self.functions: dict[int, Programs] = {}
-        self._first: dict[int, int] = {}
-        self._rows: dict[int, int] = {}
-        self._whole: dict[int, str] = {}
-        # What was noted last, if nothing has changed since: mostly the same again.
-        self._noted: tuple[Programs, int] | None = None
-
-    def share(self, number: int, first: int) -> None:
-        """Remember that a variable shares its value with one that was there before."""
-        self._first[number] = self._first.get(first, first)
-        self._noted = None
-
-    def rows_of(self, number: int, default: int) -> int:
-        """Return from how many rows a function has updated a variable, if one has."""
-        return self._rows.get(self._first.get(number, number), default)
-
-    def forget_rows(self, number: int) -> None:
-        """Forget it: the variable has another value."""
-        self._rows.pop(self._first.get(number, number), None)
-        self.forget_whole(number)
-
-    def forget_whole(self, number: int) -> None:
-        """Forget that all ranks have one value: some rank has another."""
-        self._whole.pop(self._first.get(number, number), None)
-        self._noted = None
-
-    def made_whole_by(self, number: int) -> str | None:
-        """Return what has given a variable the value of all ranks' rows, if that did.
-
-        That is a function whose update was written for a rank's rows: it is reduced.
-        """
-        return self._whole.get(self._first.get(number, number))
-
-    def note_rows(self, programs: Programs, rows: int) -> None:
-        """Remember from how many rows a function's updates come; see `all_reduce`."""
-        if not programs.spec.updates or self._noted == (programs, rows):
-            return
-        for number in programs.other_updates:
-            self.forget_rows(number)
-        for number in programs.row_updates:
-            self.forget_rows(number)
-            self._rows[self._first.get(number, number)] = rows
-        for number in programs.whole_updates:
-            self._whole[self._first.get(number, number)] = programs.label
-        self._noted = programs, rows
 
     def forget_function(self, number: int) -> None:
         """Drop a function that the master no longer has."""
         self.functions.pop(number, None)
-        self._noted = None
 
     def forget_variable(self, number: int) -> None:
         """Drop a replica whose original is gone."""
         self.variables.pop(number, None)
-        self._first.pop(number, None)
-        self._rows.pop(number, None)
-        self._whole.pop(number, None)
-        self._noted = None
 
 
 class Blueprint:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 from pytensor.compile import SharedVariable
 
 from ..compiler.spec import FunctionSpec
-from ..engines import compiles_in_calls, described
+from ..engines import compiles_in_calls, described, host
 from ..engines.quiet import ignoring, is_numba
 from ..programs.ahead import make_machine_code
 from ..programs.programs import CallKind, Programs, Subset, kind_of_call
@@ -20,15 +22,22 @@ from .context import RankContext
 from .graphs import dump_graph, load_graph
 from .registry import Blueprint
 from .session import SESSION
+from .streams import value_for_rank
 
 
-def master_replicate_variables(variables: Sequence[SharedVariable]) -> list[int]:
-    """Make replicas of variables that the ranks do not have; return their numbers.
+def master_replicate_variables(
+    variables: Sequence[SharedVariable], are_read: bool = True
+) -> list[int]:
+    """Give the ranks what they do not have of variables; return their numbers.
 
-    A replica starts with the master's present value. Later the ranks' values are their
-    own; the collectives move them.
+    That is a replica, which starts with the master's present value; and if the
+    variables `are_read`, the values that the script has set since the ranks got them.
     """
     numbers = SESSION.numbers
+    entries = SESSION.ledger.entries(variables)
+    if are_read:
+        known = zip(variables, entries, strict=True)
+        master_bring([var for var, entry in known if entry.is_set])
     new = [var for var in dict.fromkeys(variables) if var not in numbers]
     sharing = numbers.by_value() if new else {}
     blueprints = {}
@@ -41,7 +50,6 @@ def master_replicate_variables(variables: Sequence[SharedVariable]) -> list[int]
                 blueprints[number] = Blueprint(var)
             else:
                 blueprints[number] = Blueprint(var, alias)
-                SESSION.context.registry.share(number, alias)
             weakref.finalize(var, SESSION.notify, "variable", number).atexit = False
         if new and SESSION.size > 1:
             SESSION.run(worker_replicate_variables, dump_graph(blueprints, numbers))
@@ -59,32 +67,60 @@ def worker_replicate_variables(context: RankContext, data: bytes) -> None:
         for number, blueprint in load_graph(data, {}).items():
             known = context.registry.variables
             known[number] = blueprint.build(context.rank, known)
-            if blueprint.alias is not None:
-                context.registry.share(number, blueprint.alias)
+
+
+def master_bring(variables: Sequence[SharedVariable]) -> None:
+    """Give the ranks the values that the script has set in the master.
+
+    What they have not is left out: they are going to be given it as it is then.
+    """
+    SESSION.ledger.bring(variables)
+    variables = [var for var in variables if var in SESSION.numbers]
+    numbers = [SESSION.numbers[var] for var in variables]
+    values = [host.get_value(var) for var in variables]
+    if numbers and SESSION.size > 1:
+        large = [value for value in values if _is_large(value)]
+        staged = iter(SESSION.stage.put(large) if large else ())
+        described = [next(staged) if _is_large(value) else value for value in values]
+        try:
+            SESSION.run(worker_bring, numbers, described, mine=(numbers, values))
+        except BaseException:
+            SESSION.ledger.unsee(variables)  # another time
+            raise
+
+
+def _is_large(value: Any) -> bool:
+    """Tell whether a value is not just sent along with a command."""
+    return isinstance(value, np.ndarray) and value.nbytes > 1024
+
+
+def worker_bring(context: RankContext, numbers: list[int], values: list) -> None:
+    """Copy the values into this rank's variables; the master has them."""
+    if context.rank:
+        for number, value in zip(numbers, values, strict=True):
+            mine = value_for_rank(context.array(value), context.rank)
+            host.set_value(context.registry.variables[number], host.copy_value(mine))
 
 
 def master_replicate_function(number: int, programs: Programs) -> None:
     """Send a function's graph to the ranks, with the variables it needs."""
     spec = programs.spec
     master_replicate_variables(spec.shared_variables())
-    order = [SESSION.numbers[var] for var, _ in spec.updates]
-    programs.number_updates(order)
     programs.times = Times(programs.times.label)  # as on the new ranks
     SESSION.context.registry.functions[number] = programs
     if SESSION.size > 1:
         graph = dump_graph(spec, SESSION.numbers)
-        SESSION.run(worker_replicate_function, number, graph, order, settings.current())
+        SESSION.run(worker_replicate_function, number, graph, settings.current())
 
 
 def worker_replicate_function(
-    context: RankContext, number: int, graph: bytes, order: list[int], config: dict
+    context: RankContext, number: int, graph: bytes, config: dict
 ) -> None:
     """Rebuild the graph on this rank's own variables."""
     if context.rank:
         settings.follow(config)
         spec = load_graph(graph, context.registry.variables)
-        programs = context.registry.functions[number] = Programs(number, spec)
-        programs.number_updates(order)
+        context.registry.functions[number] = Programs(number, spec)
 
 
 class Replicas:

@@ -36,6 +36,7 @@ from ..workers.pools import ThreadPools
 from ..workers.zygote import Zygote
 from .context import Notice, Place, RankContext
 from .forked_classes import note_classes
+from .ledger import Ledger
 from .registry import Numbers
 
 
@@ -52,6 +53,8 @@ class Session:
         Counts forks, so that what was made for a session knows a new one.
     numbers : Numbers
         In the master: by which numbers ranks know its shared variables.
+    ledger : Ledger
+        In the master: what the ranks hold of its shared variables.
     stage : Arena
         In the master: where arguments are copied to, for ranks to read.
     """
@@ -115,6 +118,7 @@ class Session:
             self._channel = MasterChannel(self.control, self.watch, self._timeout)
             self._notices.clear()
             self.numbers, self.stage = Numbers(), Arena()
+            self.ledger = Ledger()
             self._set_up()
             atexit.register(self.close)
             self.state = "running"
@@ -163,7 +167,7 @@ class Session:
             self._pools.restore()  # if there was no context yet
             # The control segment is left to the garbage collector: a copy of the
             # session in an exception's traceback may still look at it.
-            for name in ("_channel", "numbers", "stage"):
+            for name in ("_channel", "numbers", "stage", "ledger"):
                 self.__dict__.pop(name, None)
 
     # -- state

@@ -12,9 +12,8 @@ come to the end. So they cannot come apart, whatever has failed or been set befo
 
 from __future__ import annotations
 
-import contextlib
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -31,22 +30,20 @@ def value_for_rank(value: Any, rank: int) -> Any:
     return value
 
 
-@contextlib.contextmanager
-def master_states(
-    streams: Sequence[CommonStream],
-) -> Iterator[list[np.random.Generator]]:
-    """Give what the common streams of a launch begin with, for the master to change.
+def master_states(streams: Sequence[CommonStream]) -> list[np.random.Generator]:
+    """Return what the common streams of a launch begin with, for the master too."""
+    states = [copy.deepcopy(host.get_value(stream.source)) for stream in streams]
+    worker_states(streams, states)
+    return states
 
-    When the launch has been made the user's variables are where they end; after an
-    error where they were.
+
+def lead_on(streams: Sequence[CommonStream]) -> None:
+    """Have the user's variables go on where the common streams of a launch have ended.
+
+    After an error that is where they are when it has been undone.
     """
-    after = [host.get_value(stream.source) for stream in streams]
-    try:
-        yield copy.deepcopy(after)
-        after = [host.get_value(stream.common) for stream in streams]
-    finally:
-        for stream, value in zip(streams, after, strict=True):
-            host.set_value(stream.source, value)
+    for stream in streams:
+        host.set_value(stream.source, host.get_value(stream.common))
 
 
 def worker_states(

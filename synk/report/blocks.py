@@ -78,11 +78,11 @@ def _of_stage(level: int, stage: StageFacts) -> Iterator[Block]:
     if len(stage.lines) > _MOST:
         texts = [*texts, f"and {len(stage.lines) - _MOST} more lines"]
     if stage.repeats:
-        texts = [*texts, f"of all rows, on every rank: {_some(stage.repeats)}"]
+        texts = [*texts, f"of all rows, on every rank: {words.some(stage.repeats)}"]
     made = [f"gives {words.short(name)}" for name in stage.outputs]
     if stage.updates:
         values = "values" if len(stage.updates) > 1 else "value"
-        made.append(f"gives the new {values} of {_some(stage.updates)}")
+        made.append(f"gives the new {values} of {words.some(stage.updates)}")
     if stage.computes != "nothing" or texts or made:
         kind: Kind = "rows" if is_own else "common"
         yield Block(kind, f"stage {level}, {on}", [*texts, *made])
@@ -92,11 +92,6 @@ def _of_stage(level: int, stage: StageFacts) -> Iterator[Block]:
         yield Block("meeting", f"{what} {words.sizes(stage)}", words.reductions(stage))
     elif stage.reduces:
         yield Block("common", "no meeting: inputs are read", words.reductions(stage))
-
-
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
-    return ", ".join(map(words.short, names[:_MOST])) + more
 
 
 def _count(number: int, what: str) -> str:

@@ -28,6 +28,7 @@ def explain(
     programs: Programs,
     in_session: bool,
     timed: Timed | None,
+    variables: list[facts.Held],
     graph: bool = False,
 ) -> Explanation:
     """Gather the plan of a function and, after calls, its times.
@@ -42,6 +43,8 @@ def explain(
         Whether the present session knows the function.
     timed : Timed or None
         The serial run.
+    variables : list of facts.Held
+        The shared variables, as ranks hold them.
     graph : bool
         Whether the stages are to be drawn.
     """
@@ -74,6 +77,7 @@ def explain(
             speed_up=conclusions.speed_up,
             lost=conclusions.lost,
             verdict=conclusions.verdict,
+            variables=variables,
         ),
         graph,
     )

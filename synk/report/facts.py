@@ -242,6 +242,25 @@ class Conclusions:
 
 
 @dataclass(frozen=True)
+class Held:
+    """Shared variables that the ranks hold in one way.
+
+    Attributes
+    ----------
+    names : list of str
+    state : str
+        Such as "equal on all ranks, since it was set in the script".
+    times_brought, bytes_brought : int
+        How often each rank got values that the script had set, and how much in all.
+    """
+
+    names: list[str]
+    state: str
+    times_brought: int
+    bytes_brought: int
+
+
+@dataclass(frozen=True)
 class Facts:
     """Everything that is known of a function; the attributes are the dict's keys."""
 
@@ -261,3 +280,4 @@ class Facts:
     speed_up: SpeedUp
     lost: Lost | None
     verdict: str | None
+    variables: list[Held] = field(default_factory=list)

@@ -19,8 +19,8 @@ from typing import Any
 from ..errors import StateError, SynkError
 from ..ranks.context import RankContext
 from ..ranks.session import SESSION
-from ..state.checkpoint_files import replacing
 from ..times.tracing import Event, Tracer
+from ..variables.checkpoint_files import replacing
 
 
 @contextlib.contextmanager

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from .facts import Calls, Facts, Made, Output, Padding, Reduced, Repeated, StageFacts
+from .facts import (
+    Calls,
+    Facts,
+    Held,
+    Made,
+    Output,
+    Padding,
+    Reduced,
+    Repeated,
+    StageFacts,
+)
 
 _LONGEST = 40
 """Characters of a name that are shown."""
@@ -60,6 +70,8 @@ def plan(facts: Facts) -> Iterator[Entry]:
             for update in facts.updates
         ]
         yield Entry("updates", ", ".join(texts))
+    for i, held in enumerate(facts.variables):
+        yield Entry("" if i else "variables", _held(held))
     if facts.precision is not None:
         yield Entry("products", f"of float32 in {facts.precision}")
     if facts.padding is not None:
@@ -123,6 +135,20 @@ def verdict(facts: Facts) -> str | None:
 
 
 # -- parts of sentences
+
+
+def _held(held: Held) -> str:
+    text = f"{some(held.names)}: {held.state}"
+    if held.times_brought:
+        many = f"{held.times_brought} time{'s' * (held.times_brought > 1)}"
+        text += f" (sent to each rank {many}, {nbytes(held.bytes_brought)})"
+    return text
+
+
+def some(names: list[str]) -> str:
+    """Return names, and how many there are more."""
+    more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
+    return ", ".join(map(short, names[:_MOST])) + more
 
 
 def short(name: str) -> str:

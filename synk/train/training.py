@@ -12,7 +12,8 @@ from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Variable
 
 from .. import updates as rules
-from ..call.function import Function, function
+from ..call.function import Function
+from ..call.make import function
 from ..ops import grad
 from ..reduce_ops import ReduceOp
 from ..user_frames import entry

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from pytensor import scalar as ps
@@ -15,7 +15,7 @@ from pytensor.tensor.type import DenseTensorType
 from ..as_written import has_words
 from ..domain import Partial, Refused, Sharded, Value, is_replicated
 from ..lengths import remembered
-from ..proof import ops_of, rows_of
+from ..proof import are_rows, ops_of, rows_of
 from ..rules.streams import is_stream
 from .call_variables import CallVariables
 from .gathered import Gathered
@@ -81,6 +81,7 @@ def place(
     updates: Sequence[tuple[SharedVariable, Variable]],
     own_statistics: bool = False,
     left: Sequence[Variable] = (),
+    in_parts: Collection[SharedVariable] = (),
 ) -> Placed:
     """Place the reductions of a function.
 
@@ -94,6 +95,8 @@ def place(
         Leave what meets rows again a rank's own.
     left : sequence of Variable
         What else the function computes, as it is written.
+    in_parts : collection of SharedVariable
+        Of these each rank has rows of its own, and keeps them.
 
     Notes
     -----
@@ -102,7 +105,7 @@ def place(
     """
     graph = [*outputs, *(new for _, new in updates)]
     written = io_toposort([], graph)
-    asked = inputs, stand_ins, outputs, updates, own_statistics, left
+    asked = inputs, stand_ins, outputs, updates, own_statistics, left, in_parts
     made = _placed(*asked, graph, written)
     if made.collectives and any(map(_may_overflow, written)):
         stable = stabilised(graph)
@@ -118,6 +121,7 @@ def _placed(
     updates: Sequence[tuple[SharedVariable, Variable]],
     own_statistics: bool,
     left: Sequence[Variable],
+    in_parts: Collection[SharedVariable],
     graph: list[Variable],
     nodes: list[Apply],
 ) -> Placed:
@@ -139,7 +143,7 @@ def _placed(
         news = [
             streams.of_update(written, plain)
             if is_stream(shared)
-            else _serial(shared, new, plain, whole)
+            else _serial(shared, new, plain, whole, in_parts=shared in in_parts)
             for (shared, written), new, plain in zip(
                 updates, found[n:], graph[n:], strict=True
             )
@@ -207,10 +211,19 @@ def _combinable(var: Variable, plain: Variable, whole: Gathered) -> Variable:
 
 
 def _serial(
-    shared: SharedVariable, new: Variable, plain: Variable, whole: Gathered
+    shared: SharedVariable,
+    new: Variable,
+    plain: Variable,
+    whole: Gathered,
+    in_parts: bool,
 ) -> Variable:
-    """Return the new value of a variable that the serial run computes, on all ranks."""
+    """Return the new value of a variable that the serial run computes, on all ranks.
+
+    Of a variable that lies `in_parts` on the ranks, each keeps its own part.
+    """
     if not isinstance(shared.type, DenseTensorType):
+        return new
+    if in_parts and are_rows(whole.value(new)):
         return new
     for form, var in ((whole.gathered, new), (whole.of_all_rows, plain)):
         with contextlib.suppress(Refused):

@@ -15,6 +15,8 @@ from typing import Any
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
+from pytensor.scalar import ScalarType
+from pytensor.tensor import basic as ptb
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 
 from ...ops import AllReduce, AllStack
@@ -229,6 +231,10 @@ class Whole(Nodes):
     def _inserted(
         self, var: Variable, op: ReduceOp, by: AllReduce | None = None
     ) -> Variable:
+        if isinstance(var.type, ScalarType):  # a number in an index
+            tensor = self.add(ptb.tensor_from_scalar.make_node(var)).outputs[0]
+            whole = self._inserted(tensor, op, by)
+            return self.add(ptb.scalar_from_tensor.make_node(whole)).outputs[0]
         try:
             check_dtype(op, var.type.numpy_dtype, str(var))
         except TypeError as error:

@@ -62,7 +62,7 @@ class Index:
     def __init__(self, node: Apply, first: int, values: list[Value]) -> None:
         self._known: Known = dict(zip(node.inputs, values, strict=True))
         self.array = node.inputs[0]
-        given = _entries(node, first)
+        given = entries_of_index(node, first)
         missing = node.inputs[0].type.ndim - len(given)
         self.entries: list[Any] = [*given, *[slice(None)] * missing]
         for entry in self.arrays:
@@ -158,7 +158,8 @@ def reversed_rows(rows: Sharded) -> Sharded:
     return replace(rows, layout=layout)
 
 
-def _entries(node: Apply, first: int) -> list[Any]:
+def entries_of_index(node: Apply, first: int) -> list[Any]:
+    """Return the entries of an index whose inputs begin at a position."""
     inputs = node.inputs[first:]
     idx_list = getattr(node.op, "idx_list", None)
     if idx_list is not None:

@@ -16,7 +16,7 @@ from bench.reductions import extremes
 from bench.timing import timed
 from synk.ranks.replication import master_replicate_variables
 from synk.ranks.session import SESSION
-from synk.state.collectives import worker_reduce
+from synk.variables.collectives import worker_reduce
 
 
 @contextmanager

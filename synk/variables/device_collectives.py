@@ -19,11 +19,11 @@ from ..comm.device import DeviceBuffers
 from ..comm.packing import Group, make_group, make_rows
 from ..engines import jax
 from ..ranks.context import RankContext
-from ..ranks.homes import DETAILS, NO_WEIGHT, weights_of
 from ..ranks.session import SESSION
 from ..reduce_ops import ReduceOp, check_shapes
 
 Shapes = tuple[tuple[int, ...], ...]
+Weights = dict[int, tuple[int, ...]]
 
 
 def lie_on_devices(variables: Sequence[SharedVariable]) -> bool:
@@ -39,26 +39,35 @@ def lie_on_devices(variables: Sequence[SharedVariable]) -> bool:
 
 
 def master_reduce(
-    numbers: list[int], op: ReduceOp, to_all: bool, in_place: bool = True
+    numbers: list[int],
+    op: ReduceOp,
+    weights: Weights,
+    to_all: bool,
+    in_place: bool = True,
 ) -> list[Any]:
     """Combine the ranks' values; return the results, which are JAX's or numpy's."""
     _leave_homes(SESSION.context, numbers)
-    return SESSION.run(worker_reduce, numbers, op, to_all, in_place)[0]
+    return SESSION.run(worker_reduce, numbers, op, weights, to_all, in_place)[0]
 
 
 def worker_reduce(
-    context: RankContext, numbers: list[int], op: ReduceOp, to_all: bool, in_place: bool
+    context: RankContext,
+    numbers: list[int],
+    op: ReduceOp,
+    weights: Weights,
+    to_all: bool,
+    in_place: bool,
 ) -> list[Any] | None:
     """Combine this rank's values with the others'."""
     buffers = _prepare(context)
     values, variables = _values(context, numbers), _variables(context, numbers)
     results: dict[int, Any] = {}
-    for weights, some in _by_weights(context, numbers).items():
+    for of_ranks, some in _by_weights(context, numbers, weights).items():
         found = buffers.reduce(
             (tuple(some), op, to_all),
             [values[number] for number in some],
             [op] * len(some),
-            weights,
+            of_ranks,
             to_all=to_all,
             names=[variables[number] for number in some],
         )
@@ -73,17 +82,12 @@ def worker_reduce(
 
 
 def _by_weights(
-    context: RankContext, numbers: list[int]
-) -> dict[tuple[float, ...], list[int]]:
+    context: RankContext, numbers: list[int], weights: Weights
+) -> dict[tuple[int, ...], list[int]]:
     """Return variables by what they weigh on the ranks; see `all_reduce`."""
-    mine = [context.registry.rows_of(number, NO_WEIGHT) for number in numbers]
-    words = context.comm.agree(mine[0] if len(set(mine)) == 1 else DETAILS)
-    if DETAILS not in words:
-        return {weights_of(words): numbers}
     groups = defaultdict(list)
-    by_variable = zip(*context.comm.exchange(mine), strict=True)
-    for number, rows in zip(numbers, by_variable, strict=True):
-        groups[weights_of(rows)].append(number)
+    for number in numbers:
+        groups[weights.get(number, (1,) * context.size)].append(number)
     return groups
 
 
@@ -230,7 +234,6 @@ def _own(value: Any) -> Any:
 def _store(context: RankContext, results: dict[int, Any]) -> None:
     """Make results the values of variables."""
     for number, value in results.items():
-        context.registry.forget_rows(number)
         jax.set_value(context.registry.variables[number], value)
     if context.rank:
         _leave_homes(context, list(results))

@@ -15,13 +15,14 @@ from pytensor.tensor.type import DenseTensorType
 from ..engines import host
 from ..errors import CheckpointError
 from ..ranks.context import RankContext
+from ..ranks.ledger import Holding
 from ..ranks.replication import master_replicate_variables
 from ..ranks.session import SESSION
 from ..ranks.streams import value_for_rank
 from ..user_frames import entry
 from .checkpoint_files import format_of, read_arrays, write_arrays
+from .lists import changing, stage_values, store
 from .of_one_rank import worker_get_values
-from .variables import stage_values, store
 
 
 @entry
@@ -120,9 +121,10 @@ def load(path: str | os.PathLike[str], vars: Any) -> None:
         for key, var in zip(keys, variables, strict=True)
     ]
     if SESSION.state == "running":
-        numbers = master_replicate_variables(variables)
+        numbers = master_replicate_variables(variables, are_read=False)
         staged = stage_values(values, values)
-        SESSION.run(worker_load, numbers, staged, mine=(numbers, values))
+        with changing(variables, Holding("equal", f"synk.load of {path.name}")):
+            SESSION.run(worker_load, numbers, staged, mine=(numbers, values))
     else:
         for var, value in zip(variables, values, strict=True):
             host.set_value(var, _of_rank(value, 0, 1))

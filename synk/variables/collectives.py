@@ -9,6 +9,7 @@ the next reduction copies nothing. Values on GPUs are another matter: see
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -21,27 +22,28 @@ from ..errors import SplitError
 from ..memory.partition import part
 from ..ranks.context import RankContext
 from ..ranks.homes import NewHome
+from ..ranks.ledger import Holding
 from ..ranks.replication import master_replicate_variables
 from ..ranks.session import SESSION
 from ..ranks.streams import value_for_rank
 from ..reduce_ops import ReduceOp, check_shapes
 from ..user_frames import entry
 from . import device_collectives as devices
-from .of_one_rank import worker_get_values
-from .variables import (
+from .lists import (
     Vars,
     as_given,
+    changing,
     check_reduction,
     check_rows_to_scatter,
     check_tensors,
     check_value,
     check_variables,
     concatenate,
-    copy_value,
     list_values,
     stage_values,
     store,
 )
+from .of_one_rank import worker_get_values
 
 # -- one value for all, or a part for each
 
@@ -69,8 +71,9 @@ def broadcast(vars: Vars, values: Any = None) -> None:
     if values is None:
         on_devices = [var for var in variables if devices.lie_on_devices([var])]
         if on_devices:
-            numbers = master_replicate_variables(on_devices)
-            devices.master_broadcast(numbers, on_devices)
+            numbers = master_replicate_variables(on_devices, are_read=False)
+            with changing(on_devices, _BROADCAST):
+                devices.master_broadcast(numbers, on_devices)
             variables = [var for var in variables if var not in on_devices]
             if not variables:
                 return
@@ -81,10 +84,13 @@ def broadcast(vars: Vars, values: Any = None) -> None:
         checked = [
             check_value(var, value) for var, value in zip(variables, given, strict=True)
         ]
-    numbers = master_replicate_variables(variables)
-    SESSION.run(
-        worker_broadcast, numbers, stage_values(given, checked), mine=(numbers, checked)
-    )
+    numbers = master_replicate_variables(variables, are_read=False)
+    theirs = numbers, stage_values(given, checked)
+    with changing(variables, _BROADCAST):
+        SESSION.run(worker_broadcast, *theirs, mine=(numbers, checked))
+
+
+_BROADCAST = Holding("equal", "synk.broadcast")
 
 
 def worker_broadcast(context: RankContext, numbers: list[int], values: list) -> None:
@@ -116,15 +122,17 @@ def scatter(vars: Vars, values: Any, batch: Any = None) -> None:
     variables = check_variables(vars)
     given = list_values(values, vars, variables)
     checked, selection, bounds = check_rows_to_scatter(variables, given, batch)
-    numbers = master_replicate_variables(variables)
-    SESSION.run(
-        worker_scatter,
-        numbers,
-        stage_values(given, checked),
-        selection,
-        bounds,
-        mine=(numbers, checked, selection, bounds),
-    )
+    numbers = master_replicate_variables(variables, are_read=False)
+    rows = tuple(stop - start for start, stop in itertools.pairwise(bounds))
+    with changing(variables, Holding("parts", "synk.scatter", rows)):
+        SESSION.run(
+            worker_scatter,
+            numbers,
+            stage_values(given, checked),
+            selection,
+            bounds,
+            mine=(numbers, checked, selection, bounds),
+        )
 
 
 def worker_scatter(
@@ -216,7 +224,8 @@ def all_gather(vars: Vars) -> Any:
     if devices.lie_on_devices(variables):
         check_tensors(variables, rows=True)
         numbers = master_replicate_variables(variables)
-        return as_given(vars, devices.master_all_gather(numbers))
+        with changing(variables, Holding("equal", "synk.all_gather")):
+            return as_given(vars, devices.master_all_gather(numbers))
     results = gather(vars, nd_up=0)
     broadcast(vars, results)
     return results
@@ -256,11 +265,13 @@ def all_reduce(vars: Vars, op: ReduceOp = "avg") -> None:
     check_reduction("all_reduce", variables, op)
     if SESSION.size > 1:
         numbers = master_replicate_variables(variables)
-        _check_parts("all_reduce", numbers, variables, op)
-        if devices.lie_on_devices(variables):
-            devices.master_reduce(numbers, op, to_all=True)
-        else:
-            _master_reduce(numbers, variables, op, to_all=True)
+        _check_parts("all_reduce", variables, op)
+        weights = _weights(numbers, variables)
+        with changing(variables, Holding("equal", f"synk.all_reduce by {op!r}")):
+            if devices.lie_on_devices(variables):
+                devices.master_reduce(numbers, op, weights, to_all=True)
+            else:
+                _master_reduce(numbers, variables, op, weights, to_all=True)
 
 
 @entry
@@ -293,35 +304,59 @@ def reduce(vars: Vars, op: ReduceOp = "avg", in_place: bool = True) -> Any:
     variables = check_variables(vars)
     check_reduction("reduce", variables, op)
     if SESSION.size == 1:
-        return as_given(vars, [copy_value(host.get_value(var)) for var in variables])
+        return as_given(
+            vars, [host.copy_value(host.get_value(var)) for var in variables]
+        )
     numbers = master_replicate_variables(variables)
-    _check_parts("reduce", numbers, variables, op)
+    _check_parts("reduce", variables, op)
+    weights = _weights(numbers, variables)
+    if in_place:
+        with changing(variables, Holding("own", f"synk.reduce by {op!r}, on rank 0")):
+            return as_given(vars, _reduced(numbers, variables, op, weights, True))
+    return as_given(vars, _reduced(numbers, variables, op, weights, False))
+
+
+def _reduced(
+    numbers: list[int],
+    variables: list[SharedVariable],
+    op: ReduceOp,
+    weights: devices.Weights,
+    in_place: bool,
+) -> list[np.ndarray]:
     if devices.lie_on_devices(variables):
-        found = devices.master_reduce(numbers, op, to_all=False, in_place=in_place)
-        return as_given(vars, [np.array(value) for value in found])
+        given = numbers, op, weights
+        found = devices.master_reduce(*given, to_all=False, in_place=in_place)
+        SESSION.ledger.see(variables)  # the master's are on its device now
+        return [np.array(value) for value in found]
     # The result comes to lie in rank 0's slots, which are its variables' values.
-    kept = None if in_place else [copy_value(host.get_value(var)) for var in variables]
-    _master_reduce(numbers, variables, op, keeps_rows=not in_place)
-    results = [copy_value(host.get_value(var)) for var in variables]
-    if kept is not None:
-        for var, value in zip(variables, kept, strict=True):
-            host.get_value(var)[...] = value
-    return as_given(vars, results)
+    kept = [] if in_place else [host.copy_value(host.get_value(v)) for v in variables]
+    try:
+        _master_reduce(numbers, variables, op, weights)
+        return [host.copy_value(host.get_value(var)) for var in variables]
+    finally:
+        for var, value in zip(variables, kept, strict=False):
+            host.set_value(var, value)
+        if kept and SESSION.state == "running":
+            SESSION.ledger.see(variables)
 
 
-def _check_parts(
-    what: str, numbers: list[int], variables: list[SharedVariable], op: ReduceOp
-) -> None:
+def _weights(numbers: list[int], variables: list[SharedVariable]) -> devices.Weights:
+    """Return from how many rows the ranks' own values were computed, if any were."""
+    held = zip(numbers, map(SESSION.ledger.of, variables), strict=True)
+    return {n: of.rows for n, of in held if of.kind == "own" and of.rows is not None}
+
+
+def _check_parts(what: str, variables: list[SharedVariable], op: ReduceOp) -> None:
     """Raise where every rank has the value of all rows, and ranks would count it."""
     if op not in ("sum", "prod"):
         return
-    for number, var in zip(numbers, variables, strict=True):
-        function = SESSION.context.registry.made_whole_by(number)
-        if function is not None:
+    for var in variables:
+        held = SESSION.ledger.of(var)
+        if held.made_whole:
             raise SplitError(
                 f"{what} of {var} by {op!r} would count it {SESSION.size} times:"
-                f" {function} has updated it, and stores what all ranks' rows give on"
-                " every rank. Leave the collective out, or make the function with"
+                f" {held.since}, and stores what all ranks' rows give on every rank."
+                " Leave the collective out, or make the function with"
                 " local=True, if each rank is to have what its own rows give"
             )
 
@@ -330,15 +365,16 @@ def _master_reduce(
     numbers: list[int],
     variables: list[SharedVariable],
     op: ReduceOp,
+    weights: devices.Weights,
     *,
     to_all: bool = False,
-    keeps_rows: bool = False,
 ) -> None:
     """Find a home for the variables that have none, and have all ranks reduce."""
     homes = SESSION.context.homes
     try:
         new_home = homes.house(numbers, variables, op)
-        SESSION.run(worker_reduce, numbers, op, new_home, to_all, keeps_rows)
+        moved, *_ = SESSION.run(worker_reduce, numbers, op, weights, new_home, to_all)
+        SESSION.ledger.moved(moved)
     except BaseException:
         # A rank may not have heard of a new home, after an interrupt.
         for number in numbers:
@@ -350,24 +386,23 @@ def worker_reduce(
     context: RankContext,
     numbers: list[int],
     op: ReduceOp,
+    weights: devices.Weights,
     new_home: NewHome | None,
     to_all: bool,
-    keeps_rows: bool,
-) -> None:
-    """Move this rank's values into their homes, and reduce a part of all ranks'."""
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Move this rank's values into their homes, and reduce a part of all ranks'.
+
+    The master learns which of its other values had to move out of the way, and where.
+    """
     homes = context.homes
     homes.attach(new_home, context.attachments)
     variables = context.registry.variables
     targets = context.size if to_all else 1
-    runs = homes.enter(context.comm, op, targets, numbers, variables)
-    homes.agree(context.comm, context.registry, op, runs)
+    runs, moved = homes.enter(context.comm, op, targets, numbers, variables)
+    homes.agree(context.comm, context.registry, op, runs, weights)
     for run in runs:
         run.all_reduce.run(run.spans)
     if context.rank < targets:
         homes.move_in(runs, variables)
     context.comm.barrier()
-    if keeps_rows:
-        return
-    if to_all or context.rank == 0:
-        for number in numbers:
-            context.registry.forget_rows(number)
+    return moved if context.rank == 0 else []

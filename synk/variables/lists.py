@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import copy
+import contextlib
 import itertools
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,8 +13,10 @@ from pytensor.compile import SharedVariable
 from pytensor.tensor.type import DenseTensorType
 
 from ..engines import host
+from ..errors import ShapeMismatch
 from ..memory.partition import Selection, count, cuts, select
 from ..ranks.context import RankContext
+from ..ranks.ledger import Holding
 from ..ranks.session import SESSION
 from ..reduce_ops import REDUCE_OPS, ReduceOp, check_dtype, check_op, check_shapes
 from .array_like import convert
@@ -107,17 +109,28 @@ def stage_values(given: Sequence, checked: Sequence) -> list:
     ]
 
 
+@contextlib.contextmanager
+def changing(variables: Sequence[SharedVariable], holding: Holding) -> Iterator[None]:
+    """Take note of what a collective makes of variables.
+
+    If it fails on its way some ranks may have their new values and others not. That
+    shapes do not fit is found before anything is changed.
+    """
+    ledger = SESSION.ledger
+    try:
+        yield
+    except ShapeMismatch:
+        raise
+    except BaseException as error:
+        ledger.note(variables, Holding("unknown", f"{holding.since} failed: {error}"))
+        raise
+    ledger.note(variables, holding)
+
+
 def store(context: RankContext, number: int, value: Any) -> None:
     """Make a copy of `value` the value of a variable on this rank."""
-    context.registry.forget_rows(number)
-    host.set_value(context.registry.variables[number], copy_value(value))
-
-
-def copy_value(value: Any) -> Any:
-    """Return a C-contiguous copy of an array, or a deep copy of anything else."""
-    if isinstance(value, np.ndarray):
-        return np.array(value, order="C")
-    return copy.deepcopy(value)
+    variable = context.registry.variables[number]
+    host.set_value(variable, host.copy_value(value))
 
 
 def check_rank(rank: int) -> int:

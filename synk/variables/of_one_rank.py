@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from pytensor.compile import SharedVariable
@@ -11,17 +11,18 @@ from ..also_named import also_named
 from ..engines import host
 from ..memory.partition import select
 from ..ranks.context import RankContext
+from ..ranks.ledger import Holding
 from ..ranks.replication import master_replicate_variables
 from ..ranks.session import SESSION
 from ..user_frames import entry
-from .variables import (
+from .lists import (
     Vars,
     as_given,
+    changing,
     check_rank,
     check_tensors,
     check_value,
     check_variables,
-    copy_value,
     list_values,
     stage_values,
     store,
@@ -61,21 +62,16 @@ def set_value(rank: int, vars: Vars, values: Any, batch: Any = None) -> None:
             np.ascontiguousarray(value[select(batch, len(value))]) for value in checked
         ]
     numbers = master_replicate_variables(variables)
-    SESSION.run(
-        worker_set_value,
-        rank,
-        numbers,
-        stage_values(given, checked),
-        mine=(rank, numbers, checked),
-    )
+    theirs = rank, numbers, stage_values(given, checked)
+    kind: Literal["equal", "own"] = "equal" if SESSION.size == 1 else "own"
+    with changing(variables, Holding(kind, f"synk.set_value on rank {rank}")):
+        SESSION.run(worker_set_value, *theirs, mine=(rank, numbers, checked))
 
 
 def worker_set_value(
     context: RankContext, rank: int, numbers: list, values: list
 ) -> None:
     """Copy the values, if this is the rank that is meant."""
-    for number in numbers:
-        context.registry.forget_whole(number)
     if context.rank == rank:
         for number, value in zip(numbers, values, strict=True):
             store(context, number, context.array(value))
@@ -107,7 +103,7 @@ def get_value(rank: int, vars: Vars) -> Any:
     rank = check_rank(rank)
     numbers = master_replicate_variables(variables)
     values = SESSION.run(worker_get_values, numbers, rank)[rank]
-    copies = [copy_value(SESSION.context.array(value)) for value in values]
+    copies = [host.copy_value(SESSION.context.array(value)) for value in values]
     return as_given(vars, copies)
 
 

@@ -1,0 +1,369 @@
+"""The shared variables of a function, as the ranks hold them when it is called.
+
+A function takes what it reads for equal on all ranks: that is how its reductions were
+placed. So a call first gives the ranks what the script has set, and is refused if they
+hold a variable in another way. Afterwards it tells the ledger what it has made of the
+variables that it updates.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property, partial
+
+import numpy as np
+from pytensor.compile import SharedVariable
+from pytensor.graph.basic import Variable
+from pytensor.tensor.random.type import RandomType
+
+from ..compiler.placement.streams import CommonStream
+from ..compiler.proof import say
+from ..compiler.spec import FunctionSpec
+from ..errors import SplitError
+from ..ops import COLLECTIVES, Local
+from ..ranks.ledger import Entry, Holding, see_converted, set_among
+from ..ranks.replication import master_bring
+from ..ranks.session import SESSION
+from ..ranks.undoing import Launch
+from ..report.facts import Held
+from ..user_frames import made_in
+
+
+class HeldVariables:
+    """What ranks hold of the variables of one function.
+
+    Parameters
+    ----------
+    spec : FunctionSpec
+    """
+
+    def __init__(self, spec: FunctionSpec) -> None:
+        self._spec = spec
+        self._what = spec.label
+        self._generation = 0
+        self._version = -1
+        self._entries: dict[SharedVariable, Entry] = {}
+        self.entries: list[Entry] = []
+        self._streams: list[Entry] = []
+        self._made: list[tuple[Entry, Holding]] = []
+        self._rows: tuple[int, ...] | None = None
+        self._has_complained = False
+        self._parts: tuple[SharedVariable, ...] = ()
+
+    @cached_property
+    def variables(self) -> list[SharedVariable]:
+        """The variables that the function reads or updates."""
+        return self._spec.shared_variables()
+
+    def check(self) -> tuple[SharedVariable, ...]:
+        """Give ranks what the script has set; raise if they hold what does not fit.
+
+        Returns
+        -------
+        tuple of SharedVariable
+            What was scattered, and is read as if it were equal on all ranks.
+
+        Raises
+        ------
+        SplitError
+        """
+        ledger = SESSION.ledger
+        if self._generation != SESSION.generation:
+            found = ledger.entries(self.variables)
+            self._entries = dict(zip(self.variables, found, strict=True))
+            self.entries = found
+            known = self._entries.items()
+            self._streams = [entry for var, entry in known if _is_stream(var)]
+            self._generation, self._version = SESSION.generation, -1
+        if changed := set_among(self.entries):
+            master_bring([v for v, entry in self._entries.items() if entry in changed])
+        if ledger.version != self._version:
+            self._parts = self._examine()
+            self._made = []
+            self._version = ledger.version
+        return self._parts
+
+    def check_parts(self, bounds: Sequence[int]) -> None:
+        """Raise unless the inputs' rows are cut as the parts of variables are."""
+        parts = self._spec.parts
+        if not parts:
+            return
+        rows = [self._entries[var].holding.rows for var in parts]
+        names = [str(var) for var in parts]
+        if self._spec.inputs:
+            rows.append(tuple(b - a for a, b in itertools.pairwise(bounds)))
+            names.append("the inputs")
+        for name, of_rank in zip(names, rows, strict=True):
+            if of_rank != rows[0]:
+                raise SplitError(
+                    f"{self._what} takes rows of {names[0]} together with those of"
+                    f" {name}, and the ranks have {_shown(rows[0])} rows of the one and"
+                    f" {_shown(of_rank)} of the other"
+                )
+
+    def note(self, rows: tuple[int, ...], batch_s: list | None = None) -> None:
+        """Tell the ledger what a call has made.
+
+        Parameters
+        ----------
+        rows : tuple of int
+            On how many rows each rank has computed.
+        batch_s : list, optional
+            Which rows of sliceable variables each rank has used.
+        """
+        ledger = SESSION.ledger
+        if not self._made or rows != self._rows or self._spec.row_updates:
+            self._made, self._rows = self._holdings(rows, batch_s), rows
+        for entry, holding in self._made:
+            if entry.holding is not holding:
+                ledger.note_entry(entry, holding)
+        for entry, _ in self._made:
+            entry.see()
+        self._see_read()
+        if ledger.version != self._version and not self._others():
+            self._version = ledger.version
+
+    def launch(
+        self, streams: Sequence[CommonStream], calls: Sequence[Sequence[int]] = ((),)
+    ) -> Launch:
+        """Return a launch of all calls, or of none, to be made in a ``with`` block.
+
+        Parameters
+        ----------
+        streams : sequence of CommonStream
+        calls : sequence of sequence of int
+            The calls of a run, as the bounds of the ranks' rows. Those stay that all
+            ranks have made.
+        """
+        return Launch(streams, len(calls), partial(self._failed, calls))
+
+    def _failed(
+        self, calls: Sequence[Sequence[int]], launch: Launch, error: BaseException
+    ) -> None:
+        if SESSION.state != "running":
+            return
+        if launch.made is None:
+            holding = Holding("unknown", f"{self._what} failed: {error!r}")
+            SESSION.ledger.note((var for var, _ in self._spec.updates), holding)
+        elif launch.made:
+            bounds = calls[launch.made - 1]
+            self.note(tuple(b - a for a, b in itertools.pairwise(bounds)))
+        else:
+            self._see_read()
+
+    def _see_read(self) -> None:
+        """Take note of what a launch does to variables that it does not update."""
+        for entry in self._streams:  # which are led on
+            entry.see()
+        see_converted(self.entries)
+
+    @contextlib.contextmanager
+    def in_master(self) -> Iterator[None]:
+        """Run the plain function in the master, in a ``with`` block."""
+        if SESSION.state != "running":
+            yield
+            return
+        ledger = SESSION.ledger
+        entries = ledger.entries(self.variables)
+        unset = [entry for entry in entries if not entry.is_set]
+        try:
+            yield
+        finally:
+            for entry in unset:
+                entry.see()
+            ledger.unsee(var for var, _ in self._spec.updates)
+
+    def facts(self) -> list[Held]:
+        """Return how the variables are held, for an explanation."""
+        if SESSION.state != "running" or SESSION.size == 1:
+            return []
+        variables = [var for var in self.variables if not _is_stream(var)]
+        by_state: dict[str, list[SharedVariable]] = {}
+        for var in variables:
+            by_state.setdefault(str(SESSION.ledger.of(var)), []).append(var)
+        return [
+            Held(
+                list(map(str, some)),
+                state,
+                sum(entry.times_brought for entry in SESSION.ledger.entries(some)),
+                sum(entry.bytes_brought for entry in SESSION.ledger.entries(some)),
+            )
+            for state, some in by_state.items()
+        ]
+
+    # -- before a call
+
+    def _others(self) -> list[tuple[SharedVariable, Holding]]:
+        """Return the variables that are not equal on all ranks.
+
+        On one rank a part is all there is, and still it is rows, which slices divide.
+        """
+        equal = ("equal",) if SESSION.size > 1 else ("equal", "own", "unknown")
+        return [
+            (var, entry.holding)
+            for var, entry in self._entries.items()
+            if entry.holding.kind not in equal and not _is_stream(var)
+        ]
+
+    def _examine(self) -> tuple[SharedVariable, ...]:
+        others = self._others()
+        if not others:
+            return ()
+        if self._spec.is_local:
+            self._complain(others)
+            return ()
+        taken = [(var, holding) for var, holding in others if var in self._taken]
+        for var, holding in taken:
+            if holding.kind != "parts" or holding.rows is None:
+                raise SplitError(
+                    f"{self._what} takes {var} for equal on all ranks, and it is"
+                    f" {holding}. {_REMEDIES[holding.kind]}"
+                )
+        return tuple([var for var, _ in taken])
+
+    @cached_property
+    def _taken(self) -> set[SharedVariable]:
+        """The variables that are taken for equal on all ranks.
+
+        What stands under an op that the user has named is left as it is written.
+        """
+        spec = self._spec
+        outputs = set(range(len(spec.plain_outputs))) - set(spec.left_outputs)
+        updates = set(range(len(spec.plain_updates))) - set(spec.left_updates)
+        return _read(
+            [
+                *(spec.plain_outputs[i] for i in outputs),
+                *(spec.plain_updates[i][1] for i in updates),
+            ]
+        )
+
+    def _complain(self, others: list[tuple[SharedVariable, Holding]]) -> None:
+        """Say of a local function what its outputs' ops rest on, which is not so."""
+        spec = self._spec
+        if self._has_complained:
+            return
+        for var, finding in zip(spec.outputs, spec.findings, strict=True):
+            if finding.named or not finding.agrees:
+                continue
+            read = _read([var])
+            for shared, holding in others:
+                if shared in read:
+                    text = (
+                        f"{finding.label} was shown to be {finding.kind}, with {shared}"
+                        f" equal on all ranks, and that is {holding}. Give all ranks"
+                        " one value first, by synk.all_reduce or synk.broadcast, or"
+                        " name the op of the output, if it is meant: (variable, op)"
+                    )
+                    self._has_complained = not spec.is_strict
+                    say(text, spec.is_strict)
+                    return
+
+    # -- after a call
+
+    def _holdings(
+        self, rows: tuple[int, ...], batch_s: list | None
+    ) -> list[tuple[Entry, Holding]]:
+        """Return what the ranks hold of the updated variables."""
+        spec, made = self._spec, []
+        own = set(spec.own_updates)
+        since = f"{self._what} has updated it"
+        of_rows = rows if spec.row_inputs else None
+        equal, whole = Holding("equal", since), Holding("equal", since, None, True)
+        others = dict(self._others())
+        for i, (var, new) in enumerate(spec.updates):
+            if _is_stream(var):
+                continue
+            entry = self._entries[var]
+            holding = whole if var in spec.made_whole else equal
+            if i in spec.row_updates:
+                holding = self._of_rows(entry.holding, since, of_rows, batch_s)
+            elif i in own:
+                holding = Holding("own", _line(since, new), of_rows)
+            elif others:
+                holding = self._inherited(new, others, since) or holding
+            made.append((entry, holding))
+        return made
+
+    def _of_rows(
+        self,
+        before: Holding,
+        since: str,
+        rows: tuple[int, ...] | None,
+        batch_s: list | None,
+    ) -> Holding:
+        """Return how a sliceable variable is held of which each rank keeps its rows."""
+        if self._spec.inputs:
+            return Holding("parts", since, rows)
+        if before.kind == "equal":
+            held = {self._entries[var].holding.kind for var in self._spec.sliceable}
+            chosen = batch_s or [None]
+            alike = all(np.array_equal(some, chosen[0]) for some in chosen)
+            if held != {"equal"} or not alike:
+                return Holding("own", since)
+        return Holding(before.kind, since, before.rows)
+
+    def _inherited(
+        self, new: Variable, others: dict[SharedVariable, Holding], since: str
+    ) -> Holding | None:
+        """Return what is computed, without rows, from what is a rank's own."""
+        read = [others[var] for var in _read([new]) if var in others]
+        if not read:
+            return None
+        if any(holding.kind == "unknown" for holding in read):
+            return Holding("unknown", since)
+        rows = {holding.rows for holding in read if holding.kind == "own"}
+        return Holding("own", since, rows.pop() if len(rows) == 1 else None)
+
+
+_REMEDIES = {
+    "own": (
+        "Give all ranks one value first, by synk.all_reduce, synk.broadcast or the"
+        " variable's set_value, or make the function with local=True if each rank is"
+        " to compute with its own"
+    ),
+    "parts": (
+        "Name it in sliceable_shareds, or gather it by synk.all_gather if every rank"
+        " is to have all of it"
+    ),
+    "unknown": (
+        "Give all ranks one value first, by synk.broadcast or the variable's set_value"
+    ),
+}
+
+
+def _is_stream(var: SharedVariable) -> bool:
+    return isinstance(var.type, RandomType)
+
+
+def _shown(rows: tuple[int, ...] | None) -> str:
+    return "unknown numbers of" if rows is None else ", ".join(map(str, rows))
+
+
+def _line(since: str, new: Variable) -> str:
+    made = made_in(new)
+    by = "by what its own rows or random streams give"
+    return f"{since}, on each rank {by}" + ("" if made is None else f" ({made})")
+
+
+def _read(graph: Iterable[Variable]) -> set[SharedVariable]:
+    """Return the shared variables that a graph reads, but for those under an op.
+
+    What the ranks have reduced is equal on all; what is marked as local is meant so.
+    """
+    found: set[SharedVariable] = set()
+    seen: set[Variable] = set()
+    todo = list(graph)
+    while todo:
+        var = todo.pop()
+        if var in seen:
+            continue
+        seen.add(var)
+        if isinstance(var, SharedVariable):
+            found.add(var)
+        elif var.owner is not None and not isinstance(
+            var.owner.op, (*COLLECTIVES, Local)
+        ):
+            todo.extend(var.owner.inputs)
+    return found

@@ -1,0 +1,160 @@
+"""What a rank has changed in a launch, kept so that it can be undone.
+
+A call that fails on any rank leaves every shared variable on every rank as it was.
+Compiled code changes none but random streams: a call stores its new values when it has
+come to its end, and keeps the former ones. Where the master finds that a rank has
+failed, all put back what they have changed: see `ranks.undoing`.
+
+In a run of many calls, ranks are at most one call apart: they meet in each. So the
+changes of the present call are kept, and those of the last one until ranks have met.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import numpy as np
+from pytensor.compile import SharedVariable
+
+from ..engines import Engine, host
+from ..memory.partition import Selection, count
+
+Changes: TypeAlias = list[tuple[list[Any], Any, Callable[[], None] | None]]
+"""What a call has changed: storages, what they held, and what restores it in place."""
+
+Progress: TypeAlias = tuple[int, int, Changes | None, Changes | None]
+"""A launch, how many of its calls are made, and the changes of this call and the last.
+
+It is replaced as a whole, so that an interrupt finds it whole.
+"""
+
+
+class Transaction:
+    """The launch that a rank is in, or was in last."""
+
+    def __init__(self) -> None:
+        self._progress: Progress = (-1, 0, None, None)
+        self._selected: Mapping[SharedVariable, Selection] = {}
+
+    def begin(self, launch: int) -> None:
+        """Begin a launch: what the one before has made stays."""
+        self._progress = (launch, 0, None, None)
+
+    def begin_call(
+        self,
+        streams: Iterable[SharedVariable] = (),
+        selected: Mapping[SharedVariable, Selection] = MappingProxyType({}),
+    ) -> None:
+        """Begin a call of the launch.
+
+        Parameters
+        ----------
+        streams : iterable of SharedVariable
+            The random streams that it leads on, in place.
+        selected : mapping of SharedVariable to Selection, optional
+            Which rows it uses of sliceable variables.
+        """
+        self._selected = selected
+        changes: Changes = []
+        for var in streams:
+            storage = var.container.storage
+            changes.append((storage, storage[0], _restoring(storage[0])))
+        launch, made, _, last = self._progress
+        self._progress = (launch, made, changes, last)
+
+    def with_other_rows(self, var: SharedVariable, value: Any) -> Any:
+        """Return new rows of a variable, and the others that the call did not use."""
+        selected = self._selected.get(var)
+        former = host.get_value(var)
+        if selected is None or len(value) != count(selected):
+            return value
+        if isinstance(selected, slice) and count(selected) == len(former):
+            return value
+        whole = np.array(former)
+        whole[selected] = np.asarray(value)
+        return whole
+
+    def store(self, engine: Engine, var: SharedVariable, value: Any) -> None:
+        """Make `value` itself the value of a variable, in a call."""
+        changes = self._progress[2]
+        assert changes is not None
+        storage = var.container.storage
+        changes.append((storage, storage[0], None))
+        if type(value) is np.ndarray:
+            storage[0] = value
+        else:
+            engine.set_value(var, value)
+
+    def write(self, var: SharedVariable, index: Any, write: Callable[[], Any]) -> None:
+        """Have some elements of a variable written, in a call.
+
+        Parameters
+        ----------
+        var : SharedVariable
+        index : tuple
+            Which elements.
+        write : callable
+            Writes to them, in the variable's array or in a copy.
+        """
+        changes = self._progress[2]
+        assert changes is not None
+        storage = var.container.storage
+        if not isinstance(storage[0], np.ndarray):
+            host.set_value(var, np.array(host.get_value(var)))
+        array = storage[0]
+        former = np.array(array[index])  # an error, if there are no such elements
+
+        def restore() -> None:
+            array[index] = former
+
+        changes.append((storage, array, restore))
+        write()
+
+    def have_met(self) -> None:
+        """Take note that all ranks have made the last call: it stays."""
+        launch, made, present, last = self._progress
+        if last is not None:
+            self._progress = (launch, made, present, None)
+
+    def end_call(self) -> None:
+        """Take note that the present call is made."""
+        launch, made, present, _ = self._progress
+        self._progress = (launch, made + 1, None, present)
+
+    def made(self, launch: int) -> int:
+        """Return how many calls of a launch this rank has made."""
+        return self._progress[1] if launch == self._progress[0] else 0
+
+    def undo_to(self, launch: int, calls: int) -> bool:
+        """Undo what came after so many calls of a launch; return if that could be."""
+        known, made, present, last = self._progress
+        if launch != known:
+            return True  # this rank has not heard of it
+        if present is not None:
+            _undo(present)
+            self._progress = (launch, made, None, last)
+        if made == calls + 1 and last is not None:
+            _undo(last)
+            self._progress = (launch, calls, None, None)
+            return True
+        return made == calls
+
+
+def _undo(changes: Changes) -> None:
+    """Put back what there was; after an interrupt it can be done once more."""
+    for storage, value, restore in reversed(changes):
+        if restore is not None:
+            restore()
+        storage[0] = value
+
+
+def _restoring(generator: np.random.Generator) -> Callable[[], None]:
+    """Return what gives a generator the state that it has now."""
+    state = generator.bit_generator.state
+
+    def restore() -> None:
+        generator.bit_generator.state = state
+
+    return restore

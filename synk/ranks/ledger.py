@@ -1,0 +1,197 @@
+"""The ledger of state: what the ranks hold of each shared variable, and since when.
+
+The master's shared variables are the script's, and those of the other ranks replicas.
+Mostly all ranks have one value. What makes them differ is a command of the master's, a
+function or a collective, which notes here what it has made of each variable. Before a
+function or a collective reads a variable, the ledger tells whether the script has given
+it another value meanwhile, which all ranks are to get then.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pytensor.compile import SharedVariable
+
+from ..engines import plain_functions
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What the ranks hold of a shared variable.
+
+    Attributes
+    ----------
+    kind : {"equal", "own", "parts", "unknown"}
+        The same value on all ranks; a value of each rank's own; the rows of a whole
+        that was scattered; or what nothing is known of.
+    since : str
+        What made it so.
+    rows : tuple of int, optional
+        From how many rows each rank's own value was computed; how many its part has.
+    made_whole : bool
+        Equal, as a function reduces what was written for a rank's own rows.
+    """
+
+    kind: Literal["equal", "own", "parts", "unknown"]
+    since: str
+    rows: tuple[int, ...] | None = None
+    made_whole: bool = False
+
+    def __str__(self) -> str:
+        rows = "" if self.rows is None else ", ".join(map(str, self.rows))
+        what = {
+            "equal": "equal on all ranks",
+            "own": "each rank's own" + (f", from {rows} rows" if rows else ""),
+            "parts": f"in parts of {rows} rows",
+            "unknown": "unknown",
+        }
+        return f"{what[self.kind]}, since {self.since}"
+
+
+OF_SCRIPT = Holding("equal", "it was set in the script")
+REPLICATED = Holding("equal", "the ranks were given its value")
+
+
+class Entry:
+    """One variable in the ledger, or several that share one value.
+
+    Attributes
+    ----------
+    storage : list
+        The variable's, in the master: what it holds is its value.
+    holding : Holding
+    times_brought, bytes_brought : int
+        How often the ranks got what the script had set, and how many bytes each.
+    """
+
+    def __init__(self, variable: SharedVariable) -> None:
+        self.storage = variable.container.storage
+        self.holding = REPLICATED
+        self.times_brought = self.bytes_brought = 0
+        self.see()
+
+    def see(self) -> None:
+        """Take the value that the variable has now for what the ranks know."""
+        self._seen = self.storage[0]
+
+    def unsee(self) -> None:
+        """Take the value for another one than the ranks know."""
+        self._seen = _NOTHING
+
+    def move(self, old: Any, new: Any) -> None:
+        """Take note that a value was copied to elsewhere, and is the same."""
+        if self._seen is old:
+            self._seen = new
+
+    @property
+    def former(self) -> Any:
+        """The value that the ranks know; `has_former` says whether it is there yet."""
+        return self._seen
+
+    @property
+    def has_former(self) -> bool:
+        """Whether it is, and has not been written over."""
+        return self._seen is not _NOTHING
+
+    @property
+    def is_set(self) -> bool:
+        """Whether the script has given the variable another value since."""
+        return self.storage[0] is not self._seen
+
+
+_NOTHING = object()
+
+
+def set_among(entries: Iterable[Entry]) -> list[Entry]:
+    """Return the variables that the script has given another value; in every call."""
+    return [entry for entry in entries if entry.storage[0] is not entry._seen]
+
+
+def see_converted(entries: Iterable[Entry]) -> None:
+    """Take values for what the ranks know that an engine has brought into its form."""
+    for entry in entries:
+        value = entry.storage[0]
+        if value is not entry._seen and type(value) is not type(entry._seen):
+            entry.see()
+
+
+class Ledger:
+    """What the ranks of one session hold.
+
+    Attributes
+    ----------
+    version : int
+        Another one whenever some variable is held in another way.
+    """
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._entries: weakref.WeakKeyDictionary[Any, Entry]
+        self._entries = weakref.WeakKeyDictionary()
+        self._by_storage: dict[int, weakref.ref[Entry]] = {}
+        plain_functions.tell(self._set_in_place)
+
+    def entries(self, variables: Iterable[SharedVariable]) -> list[Entry]:
+        """Return variables' entries; new ones say that all ranks have their values."""
+        found: list[Entry] = []
+        for var in variables:
+            entry = self._entries.get(var.container)
+            if entry is None:
+                entry = self._entries[var.container] = Entry(var)
+                self._by_storage[id(entry.storage)] = weakref.ref(entry)
+            found.append(entry)
+        return found
+
+    def of(self, variable: SharedVariable) -> Holding:
+        """Return what the ranks hold of a variable."""
+        (entry,) = self.entries([variable])
+        return OF_SCRIPT if entry.is_set else entry.holding
+
+    def note(self, variables: Iterable[SharedVariable], holding: Holding) -> None:
+        """Take note that the ranks hold variables in a new way, or another value."""
+        for entry in self.entries(variables):
+            self.note_entry(entry, holding)
+
+    def note_entry(self, entry: Entry, holding: Holding) -> None:
+        """Take note of it by the entry."""
+        if entry.holding != holding:
+            entry.holding = holding
+            self.version += 1
+        entry.see()
+
+    def bring(self, variables: Iterable[SharedVariable]) -> None:
+        """Take note that the ranks are given what the script has set."""
+        for entry in self.entries(variables):
+            self.note_entry(entry, OF_SCRIPT)
+            entry.times_brought += 1
+            entry.bytes_brought += getattr(entry.storage[0], "nbytes", 0)
+
+    def see(self, variables: Iterable[SharedVariable]) -> None:
+        """Take note that the master's values are what the ranks know of."""
+        for entry in self.entries(variables):
+            entry.see()
+
+    def unsee(self, variables: Iterable[SharedVariable]) -> None:
+        """Take note that the master has other values than the ranks."""
+        for entry in self.entries(variables):
+            entry.unsee()
+
+    def moved(self, values: Iterable[tuple[Any, Any]]) -> None:
+        """Take note that values, (old, new) arrays, were copied to elsewhere."""
+        for entry in list(self._entries.values()):
+            for old, new in values:
+                entry.move(old, new)
+
+    def _set_in_place(self, storage: list[Any]) -> None:
+        """Take note that a plain function may have written to a variable's array."""
+        entry = self._by_storage.get(id(storage), _no_entry)()
+        if entry is not None and entry.storage is storage:
+            entry.unsee()
+
+
+def _no_entry() -> None:
+    return None
