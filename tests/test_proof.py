@@ -35,7 +35,7 @@ from reference import PY
 
 import synk
 from synk.compiler.proof import examine, ops_of
-from synk.compiler.rules import base
+from synk.compiler.table import entry_of
 
 
 def as_params(cases):
@@ -229,7 +229,7 @@ def test_an_error_in_a_rule_does_not_keep_a_function_from_being_made(monkeypatch
     def broken(node, values):
         raise AttributeError("no such attribute in this version")
 
-    monkeypatch.setitem(base._rules, Dot, broken)
+    monkeypatch.setattr(entry_of(Dot()), "placement", broken)
     (text,) = caught_by(lambda: make(pt.dot(Y, X)))
     assert "could not be examined: AttributeError" in text
     assert not caught_by(lambda: make((pt.dot(Y, X), "sum")))

@@ -24,8 +24,9 @@ from ..domain import (
     times,
     unlisted,
 )
-from ..rules.base import any_function, name, rule_for
+from ..rules.base import any_function, name
 from ..rules.reductions import fold
+from ..table import entry_of
 from .registry import shardings_of
 from .sharding import Sharding
 
@@ -55,7 +56,7 @@ def advice(node: Apply) -> str:
     if ways:
         shown = " or ".join(map(str, ways))
         return f" It is registered as {shown}: its operands are not so here."
-    if ways is None and rule_for(node.op) in (any_function, own_op):
+    if ways is None and entry_of(node.op).placement in (None, own_op):
         return " If it is your Op, synk.register_sharding tells how it goes by parts."
     return ""
 

@@ -17,7 +17,8 @@ from pytensor.tensor.subtensor import (
 )
 
 from ..domain import Refused, Replicated
-from ..rules.indexing import Index, before_3_1, layout_of
+from ..rules.index_arrays import before_3_1, layout_of
+from ..rules.indexing import Index
 from .sizes import of_sizes, one_length
 from .walk import Padded, Padder, aligned, check_spread, constant_of, rule
 

@@ -9,7 +9,7 @@ from pytensor.tensor.random.type import RandomType
 from ...ops import AllReduce
 from ..domain import Refused
 from ..inlining import inlined
-from ..rules.shapes import IfElse
+from ..rules.inner import IfElse
 from .walk import Padder, aligned, rule
 
 

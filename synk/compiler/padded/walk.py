@@ -26,14 +26,13 @@ from typing import Any
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Constant, Variable
-from pytensor.graph.op import Op
 from pytensor.graph.traversal import io_toposort
 
-from ..by_class import entry_for
 from ..domain import Refused
 from ..inlining import remade
 from ..lengths import ONE, Length, Symbol, product, remembered, size
 from ..rules.base import name, op_name
+from ..table import entry_of, padded
 
 
 @dataclass(frozen=True)
@@ -82,17 +81,8 @@ class CannotPad(Exception):
 
 Rule = Callable[["Padder", Apply], None]
 
-_rules: dict[type[Op], Rule] = {}
 
-
-def rule(*ops: Any) -> Callable[[Rule], Rule]:
-    """Make a function the rule for some classes of Ops, and those derived from them."""
-
-    def register(function: Rule) -> Rule:
-        _rules.update(dict.fromkeys(ops, function))
-        return function
-
-    return register
+rule = padded
 
 
 def unknown(padder: Padder, node: Apply) -> None:
@@ -170,7 +160,7 @@ class Padder:
         touched = any(var in self.found or var in self.long for var in node.inputs)
         try:
             if touched:
-                apply = entry_for(node.op, _rules) or unknown
+                apply = entry_of(node.op).padded or unknown
                 apply(self, node)
                 for var in node.outputs:
                     self._check(var)

@@ -8,6 +8,7 @@ from pytensor.graph.basic import Apply
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.type_other import NoneTypeT
 
+from .. import table
 from ..domain import (
     OwnStream,
     Refused,
@@ -18,11 +19,11 @@ from ..domain import (
     is_replicated,
     unlisted,
 )
-from .base import check_spread, rule
+from .base import check_spread
 from .shapes import entries, row_axis, row_length
 
 
-@rule(RandomVariable)
+@table.placement(RandomVariable)
 def draw(node: Apply, values: list[Value]) -> list[Value]:
     """Draws for each row are row-wise; other draws differ between ranks.
 
