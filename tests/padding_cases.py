@@ -58,6 +58,7 @@ def statistics(x, y, s, images):
         *((x > 0).all(axis=0), (x > 9).any(), x.argmax(axis=0), x.argmax(axis=1)),
         *(x.norm(2), pt.logsumexp(x, axis=0), centred, centred.T @ centred),
         *(x.shape[0], x.size, x / x.shape[0], x * y.sum(), pt.ones_like(x).sum()),
+        *(pt.special.softmax(x, axis=0), pt.special.log_softmax(s, axis=0).max(axis=0)),
         *(s.mean(axis=(0, 1)), s.sum(axis=1), s.max(axis=(0, 2)), x[:, 1:3], x[0]),
     ]
 

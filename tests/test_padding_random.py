@@ -84,7 +84,7 @@ def wrongs(graph: Graph, padder: Padder, known: list) -> list[str]:
             made = wide(*map(widened, arrays, [room] * len(arrays)), room.real)
         before = max(map(magnitude, right), default=0.0)
         for var, value, expected in zip(known, made, right, strict=True):
-            state = padder.found.get(var)
+            state = padder.padded(var)
             if state is not None:
                 value = cut(value, state, room)
             if not close(value, expected, magnitude(expected), before):

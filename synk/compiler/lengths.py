@@ -171,9 +171,10 @@ def _follow(symbol: Symbol, word: str) -> Length:
 
 def _asked(rule: Any, *args: Any) -> Any:
     """Return what a rule tells; None if it refuses, or fails."""
-    with contextlib.suppress(table.Refused):
+    try:
         return table.ask(rule, *args)
-    return None
+    except table.Refused:
+        return None
 
 
 _DEEP = 50

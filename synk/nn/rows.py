@@ -27,7 +27,7 @@ from ..compiler.domain import (
     without_block,
 )
 from ..compiler.lengths import Length, size
-from ..compiler.rules.products import contract
+from ..compiler.rules.products import contract, product_of_real
 from .convops import Conv, ConvFilters, ConvInputs
 from .neighbours import Margins, Patches, PatchesSum
 from .pool_op import PoolOp
@@ -55,6 +55,9 @@ def conv_filters(node: Apply, values: list[Value]) -> Value:
     """Sum over the images, linear in inputs and outputs."""
     x, _, y = node.inputs
     return _product([x, y], [values[0], values[2]], [True, True], False)
+
+
+table.known(ConvFilters, padded=product_of_real)
 
 
 @table.length(Conv)

@@ -2,59 +2,50 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Variable
 
-from ..domain import Refused
-from ..lengths import ONE
-from ..padded.walk import Padded, Padder, aligned, unknown
+from ..domain import REPLICATED, Partial, Refused, Sharded, Value
+from ..padded.lying import is_padded, plain
+from ..padded.padder import Made, Padder
 from ..rules.base import name
 from .registry import shardings_of
+from .rule import of_rows
 from .sharding import Sharding
 
 
-def own_padded(padder: Padder, node: Apply) -> None:
+def own_padded(padder: Padder, node: Apply, values: list[Value]) -> Made | None:
     """Keep copies where there is a result for each row, and out of what combines."""
     ways = shardings_of(node)
-    padded = {i: padder.state(var) for i, var in enumerate(node.inputs)}
-    if ways is None or not any(padded.values()):
-        unknown(padder, node)
-        return
+    if ways is None or not any(map(is_padded, values)):
+        return None
     padder.check_no_sizes(node.inputs)
+    values = [plain(value) for value in values]
     why = "takes all rows at once, as it is registered"
     for way in ways:
         try:
-            _by(way, padder, node)
-            return
+            return _by(way, padder, node, values)
         except Refused as refused:
             why = str(refused)
     raise Refused(why)
 
 
-def _by(way: Sharding, padder: Padder, node: Apply) -> None:
-    states = []
-    for var, axis in zip(node.inputs, way.inputs, strict=True):
-        state = padder.state(var)
-        if (None if state is None else state.axis) != axis:
+def _by(way: Sharding, padder: Padder, node: Apply, values: list[Value]) -> Made:
+    for var, axis, value in zip(node.inputs, way.inputs, values, strict=True):
+        if (value.axis if isinstance(value, Sharded) else None) != axis:
             raise Refused(f"is not registered for {name(var)} as it is here")
-        states.append(state and replace(state, axis=0))
-    state = aligned(states)
-    assert state is not None
-    ops = {output for output in way.outputs if isinstance(output, str)}
-    inputs = padder.given(node)
-    if ops:
-        inputs = _without_copies(way, ops, state, padder, node)
-    made = padder.made(node, inputs)
-    for var, new, output in zip(node.outputs, made, way.outputs, strict=True):
-        of_rows = replace(state, axis=output) if isinstance(output, int) else None
-        padder.become([var], [new], of_rows)
+    found = of_rows(way, node.inputs, values)
+    inputs = [padder.new[var] for var in node.inputs]
+    if any(isinstance(value, Partial) for value in found):
+        inputs = _without_copies(way, padder, node, values)
+    exact: list[Value] = [REPLICATED if isinstance(v, Partial) else v for v in found]
+    return Made(padder.made(node, inputs), exact)
 
 
 def _without_copies(
-    way: Sharding, ops: set[Any], state: Padded, padder: Padder, node: Apply
+    way: Sharding, padder: Padder, node: Apply, values: list[Value]
 ) -> list[Variable]:
     """Return operands whose copies change nothing in what combines the rows.
 
@@ -62,14 +53,16 @@ def _without_copies(
     be, so that nothing overflows. They change no maximum and no minimum. A sum must be
     linear in an operand, which is zero then; of others it is not known what to add.
     """
-    if state.many != ONE or state.blocks not in (None, ONE):
-        raise Refused("combines rows of several entries each")
+    for value in values:
+        if isinstance(value, Sharded) and not (value.length == "n" and value.in_order):
+            raise Refused("combines rows of several entries each")
+    ops = {output for output in way.outputs if isinstance(output, str)}
     zeroed = [i for i in way.linear if i in way.rows]
     if not ops <= {"min", "max"} and not (ops == {"sum"} and zeroed):
         raise Refused(
             f"combines rows by {sorted(ops)}, and is not registered as linear in any"
         )
-    inputs = padder.given(node)
+    inputs = [padder.new[var] for var in node.inputs]
     for i in way.rows:
         axis: Any = way.inputs[i]
         if i in zeroed:

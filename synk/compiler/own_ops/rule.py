@@ -43,7 +43,7 @@ def own_op(node: Apply, values: list[Value]) -> list[Value]:
     for way in ways:
         try:
             if any(isinstance(value, Sharded) for value in values):
-                return _of_rows(way, node.inputs, values)
+                return of_rows(way, node.inputs, values)
             return [_linear(way, values)] * len(node.outputs)
         except Refused as refused:
             why = str(refused)
@@ -71,7 +71,7 @@ def _linear(way: Sharding, values: Sequence[Value]) -> Value:
     return product(factors)
 
 
-def _of_rows(
+def of_rows(
     way: Sharding, operands: Sequence[Variable], values: Sequence[Value]
 ) -> list[Value]:
     """Return what it is with rows, where the sharding has them and nowhere else."""

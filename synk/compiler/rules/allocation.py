@@ -51,6 +51,9 @@ def alloc(node: Apply, values: list[Value]) -> Value:
     return Sharded(axis, value.power, row_length(lengths[axis]), None)
 
 
+table.known(ptb.Alloc, lengths_from=1)
+
+
 @table.length(ptb.Alloc)
 def alloc_length(node: Apply, var: Variable, axis: int) -> Length:
     """As it is told."""
@@ -66,6 +69,9 @@ def alloc_empty(node: Apply, values: list[Value]) -> Value:
     if axis is None:
         return Replicated(None)
     return Sharded(axis, None, row_length(values[axis]), None)
+
+
+table.known(ptb.AllocEmpty, lengths_from=0)
 
 
 @table.length(ptb.AllocEmpty)
@@ -105,3 +111,6 @@ def arange(node: Apply, values: list[Value]) -> Value:
     if numbers and is_integer and isinstance(stop, Replicated) and stop.power == 1:
         return Position(0, "kn", value_of(node.inputs[1]))
     raise Refused("counts rows, and starts again on every rank")
+
+
+table.known(ptb.ARange, lengths_from=0)

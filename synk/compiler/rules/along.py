@@ -13,6 +13,7 @@ from pytensor.tensor.sort import ArgSortOp, SortOp
 from .. import table
 from ..axes import apart
 from ..domain import (
+    IN_ORDER,
     Partial,
     Refused,
     Sharded,
@@ -23,6 +24,9 @@ from ..domain import (
     unlisted,
 )
 from ..lengths import Length, size
+from ..padded.lying import plain
+from ..padded.padder import Made, Padder
+from ..placement.lowering import lowered
 from .reductions import axes_of, unless_rows
 
 
@@ -30,6 +34,15 @@ from .reductions import axes_of, unless_rows
 def softmax(node: Apply, values: list[Value]) -> Value:
     """Along other axes than the rows', a function of each row."""
     return _along(axes_of(node), values[0])
+
+
+@table.padded(special.Softmax, special.LogSoftmax)
+def softmax_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made | None:
+    """Along the rows what it is made of: maxima, and sums without the copies."""
+    rows = padder.padded(node.inputs[0])
+    if rows is None or rows.axis not in axes_of(node):
+        return None
+    return padder.instead(node, lowered)
 
 
 @table.length(special.Softmax, special.LogSoftmax)
@@ -77,6 +90,23 @@ def cumulative(node: Apply, values: list[Value]) -> Value:
         _along({axis}, replace(value, power=0))
         return value
     return _along({axis}, value)
+
+
+@table.padded(CumOp)
+def cumulative_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made | None:
+    """Along the rows as well: the copies come last."""
+    (var,), value, axis = node.inputs, plain(values[0]), node.op.axis
+    if not isinstance(value, Sharded):
+        return None
+    if axis is None and var.type.ndim == 1:
+        axis = 0
+    along = axis is None or axis % var.type.ndim == value.axis
+    if not along:
+        return None
+    if axis is None or not value.in_order:
+        raise Refused("goes along the rows and beside them")
+    made = padder.made(node, [padder.new[var]])
+    return Made(made, [replace(value, power=0, layout=IN_ORDER)])
 
 
 def _along(axes: Iterable[int], value: Value) -> Value:

@@ -40,6 +40,9 @@ def dimshuffle(node: Apply, values: list[Value]) -> Value:
     return unlisted(value)
 
 
+table.known(DimShuffle, makes_sizes=True)
+
+
 @table.length(DimShuffle)
 def dimshuffle_length(node: Apply, var: Variable, axis: int) -> Length:
     """That of the axis which comes to lie there."""
@@ -76,10 +79,13 @@ def join(node: Apply, values: list[Value]) -> Value:
     rows = [part for part in parts if isinstance(part, Sharded)]
     for part in rows:
         if part.axis == axis:
-            raise Refused("joins along the rows: those of all ranks would be mingled")
+            raise Refused("joins along the rows: those of all parts would be mingled")
     if rows and len(rows) < len(parts):
         raise Refused("joins rows with something of fixed length")
     return selected(parts)
+
+
+table.known(ptb.Join, makes_sizes=True)
 
 
 @table.length(ptb.Join)

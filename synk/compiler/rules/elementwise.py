@@ -459,3 +459,6 @@ def elemwise_entries(node: Apply) -> list[Length] | None:
     if not kept or node.outputs[0].type.dtype != "int64":
         return None
     return known_entries(node.inputs[0])
+
+
+table.known(Elemwise, makes_sizes=True)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
+import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Variable
 from pytensor.tensor import subtensor as pts
 from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor
 
 from .. import table
 from ..domain import (
+    IN_ORDER,
     Partial,
     Position,
     Refused,
@@ -24,6 +28,8 @@ from ..domain import (
     unlisted,
 )
 from ..lengths import Length, selected_by, size
+from ..padded.lying import is_padded, plain
+from ..padded.padder import Made, Padder
 from .base import check_spread
 from .indexing import Index, put, put_at, reversed_rows
 from .some_rows import is_selected_by, selecting_mask
@@ -60,6 +66,9 @@ def advanced_subtensor(node: Apply, values: list[Value]) -> Value:
         raise Refused(f"takes for each row some of {describe(value)}")
     axis = place + arrays.ndim + arrays.rows.axis
     return replace(arrays.rows, axis=axis, power=value.power)
+
+
+table.known(AdvancedSubtensor, *before_3_1("AdvancedSubtensor1"), lengths_from=1)
 
 
 @table.length(AdvancedSubtensor)
@@ -127,6 +136,47 @@ def advanced_inc_subtensor(node: Apply, values: list[Value]) -> Value:
         raise Refused(f"adds for each row {describe(other)}")
     assert isinstance(other, (Sharded, Replicated))
     return total([value, Partial("sum", other.power)])
+
+
+table.known(AdvancedIncSubtensor, *before_3_1("AdvancedIncSubtensor1"), lengths_from=2)
+
+
+@table.padded(AdvancedIncSubtensor, *before_3_1("AdvancedIncSubtensor1"))
+def add_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made | None:
+    """Where every row adds to places of its own choice, the copies add zero."""
+    if is_padded(values[0]):
+        return None
+    values = [plain(value) for value in values]
+    index = Index(node, 2, values)
+    rows = _broadcast(index).rows
+    if rows is None:
+        return None
+    padder.check_no_sizes(node.inputs)
+    # Raises if it is no sum over the rows. That is exact, and what it is added to, too.
+    advanced_inc_subtensor(node, [Replicated(None), *values[1:]])
+    inputs = [padder.new[var] for var in node.inputs]
+    inputs[1] = _zero_in_copies(padder, node, index, values[1])
+    return padder.exact(node, inputs)
+
+
+def _zero_in_copies(padder: Padder, node: Apply, index: Index, other: Value) -> Any:
+    """Return what rows add, with nothing where copies are.
+
+    What is the same for all rows is repeated for it.
+    """
+    arrays = _broadcast(index)
+    rows: Any = arrays.rows
+    if isinstance(other, Sharded):
+        return padder.masked(node.inputs[1], 0, rows.layout or IN_ORDER)
+    new = padder.new[node.inputs[1]]
+    like = next(var for var in index.arrays if is_padded(index.value(var)))
+    length = padder.new[like].shape[rows.axis + like.type.ndim]
+    place, kept = layout_of(index)
+    back = place + arrays.ndim + rows.axis - len(kept)
+    order: list[Any] = ["x"] * max(new.type.ndim, -back)
+    order[back] = 0
+    real = padder.real_places(length, rows).dimshuffle(order)
+    return pt.switch(real, new, np.zeros((), new.type.dtype))
 
 
 @table.length(AdvancedIncSubtensor)

@@ -12,6 +12,7 @@ from pytensor.tensor.type_other import MakeSlice, SliceType
 
 from .. import table
 from ..domain import (
+    IN_ORDER,
     Listed,
     Position,
     Refused,
@@ -28,6 +29,8 @@ from ..domain import (
     unlisted,
 )
 from ..lengths import ONE, Length, known_entries, length_of, size
+from ..padded.lying import is_padded, plain
+from ..padded.padder import Made, Padder
 from . import trails
 
 Known = dict[Variable, Value]
@@ -74,12 +77,17 @@ class Index:
             None if part is None else self.value(part)
             for part in (entry.start, entry.stop, entry.step)
         )
-        stops = isinstance(stop, Replicated) and stop.exact and length == "n"
         return (
             (start is None or (isinstance(start, Replicated) and start.number == 0))
             and (step is None or (isinstance(step, Replicated) and step.number == 1))
-            and (stop is None or stops)
+            and (stop is None or self._is_length(axis, entry.stop, length))
         )
+
+    def _is_length(self, axis: int, stop: Any, length: str) -> bool:
+        """Tell whether a bound is how long an axis is."""
+        value = self.value(stop)
+        is_n = isinstance(value, Replicated) and value.exact and length == "n"
+        return is_n or length_of(stop) == size(self.array, axis)
 
     def bounds(self, axis: int) -> int | tuple[int | None, ...]:
         """Return the constants that an axis is indexed by: one, or a slice's."""
@@ -98,6 +106,14 @@ class Index:
         found = number(entry)
         assert found is not None
         return found
+
+    def is_first(self, axis: int) -> bool:
+        """Tell whether the first element is taken along an axis."""
+        entry = self.entries[axis]
+        if isinstance(entry, slice):
+            return False
+        place = self.value(entry)
+        return isinstance(place, Replicated) and place.number == 0
 
     def is_reversed(self, axis: int) -> bool:
         """Tell whether an axis is taken whole, from its last element to the first."""
@@ -207,6 +223,22 @@ def _sublist(index: Index, value: Listed) -> Value:
     return value.entries[place]
 
 
+table.known(Subtensor, lengths_from=1, makes_sizes=True)
+
+
+@table.padded(Subtensor)
+def first_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made | None:
+    """The first row, which is no copy; it is the first of the first block."""
+    rows = plain(values[0])
+    if not isinstance(rows, Sharded):
+        return None
+    index = Index(node, 1, values)
+    if not index.is_first(rows.axis):
+        return None
+    index.check_fixed(but=rows.axis)
+    return padder.exact(node)
+
+
 @table.length(Subtensor)
 def subtensor_length(node: Apply, var: Variable, axis: int) -> Length | None:
     """Of an axis that is taken whole."""
@@ -286,6 +318,26 @@ def inc_subtensor(node: Apply, values: list[Value]) -> Value:
     if isinstance(other, Sharded):
         raise Refused("puts rows into something of fixed length")
     return put(node, value, other)
+
+
+table.known(IncSubtensor, lengths_from=2)
+
+
+@table.padded(IncSubtensor)
+def put_into_first(padder: Padder, node: Apply, values: list[Value]) -> Made | None:
+    """The first row, which is no copy, set or increased."""
+    rows = plain(values[0])
+    if not isinstance(rows, Sharded):
+        return None
+    index = Index(node, 2, values)
+    if not index.is_first(rows.axis):
+        return None
+    index.check_fixed(but=rows.axis)
+    if is_padded(values[1]):
+        raise Refused("changes some of the rows")
+    padder.check_no_sizes(node.inputs)
+    made = padder.made(node, [padder.new[var] for var in node.inputs])
+    return Made(made, [replace(rows, power=0, layout=rows.layout or IN_ORDER)])
 
 
 @table.length(IncSubtensor)

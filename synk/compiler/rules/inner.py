@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Apply, Variable
+from pytensor.tensor.random.type import RandomType
 
 try:
     from pytensor.conditional.op import IfElse
 except ImportError:  # PyTensor before 3.3
     from pytensor.ifelse import IfElse  # type: ignore[no-redef]
 
-from ...ops import COLLECTIVES
+from ...ops import COLLECTIVES, AllReduce
 from ...user_frames import made_in
 from .. import table
 from ..domain import (
@@ -28,7 +29,10 @@ from ..domain import (
     unlisted,
     without_block,
 )
+from ..inlining import inlined
 from ..lengths import Symbol
+from ..padded.lying import is_padded, plain
+from ..padded.padder import Made, Padder
 from ..walk import infer
 from .base import name, op_name
 
@@ -39,12 +43,28 @@ def all_reduce(node: Apply, values: list[Value]) -> Value:
     return Replicated()
 
 
+@table.padded(AllReduce)
+def all_reduce_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made:
+    """What the ranks give has the same shape on all, so it has no rows."""
+    if any(map(is_padded, values)):
+        raise Refused("reduces what has a value for each row")
+    return padder.exact(node)
+
+
 @table.placement(OpFromGraph, takes_unknown=True)
 def op_from_graph(node: Apply, values: list[Value]) -> list[Value]:
     """What the inner graph makes of the inputs."""
     outputs = node.op.inner_outputs
     known = dict(zip(node.op.inner_inputs, values, strict=True))
     return seen_outside(outputs, infer(outputs, known), known)
+
+
+@table.padded(OpFromGraph)
+def within_graph(padder: Padder, node: Apply, values: list[Value]) -> Made:
+    """The graph inside, in the place of the Op."""
+    if any(isinstance(var.type, RandomType) for var in node.inputs):
+        raise Refused("draws at random")
+    return padder.instead(node, inlined)
 
 
 def seen_outside(
@@ -91,3 +111,15 @@ def if_else(node: Apply, values: list[Value]) -> list[Value]:
         if len({value.length for value in pair if isinstance(value, Sharded)}) > 1:
             raise Refused("chooses between rows and more entries of them")
     return [selected([without_block(value) for value in pair]) for pair in pairs]
+
+
+@table.padded(IfElse)
+def choice_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made:
+    """One branch or the other, by anything that is exact."""
+    condition, *branches = values
+    if is_padded(condition):
+        raise Refused("chooses by the rows")
+    padder.check_no_sizes(node.inputs[1:])
+    given = [Replicated(), *map(plain, branches)]
+    made = padder.made(node, [padder.new[var] for var in node.inputs])
+    return Made(made, if_else(node, given))

@@ -23,6 +23,7 @@ from ..domain import (
     unlisted,
 )
 from ..lengths import Length, size
+from ..padded.padder import Made, Padder
 from .base import check_spread
 from .reductions import fold
 
@@ -125,6 +126,18 @@ def blockwise(node: Apply, values: list[Value]) -> list[Value]:
         for var, core, value in zip(node.inputs, op.inputs_sig, values, strict=True):
             check_spread([var], [value], back - len(core))
     return [result] * len(node.outputs)
+
+
+table.known(Dot, BatchedDot, makes_sizes=True)
+
+
+@table.padded(Dot, BatchedDot, Blockwise)
+def product_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made | None:
+    """Where it is a sum over the rows, the copies are zero, in all operands.
+
+    Zero in one does not do, as the other may be infinite.
+    """
+    return padder.folded(node, values, 0)
 
 
 def blockwise_labels(node: Apply) -> tuple[Sequence[Labels], Labels]:

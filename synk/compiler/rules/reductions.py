@@ -12,7 +12,7 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.tensor import math as ptm
 from pytensor.tensor.elemwise import CAReduce
 
-from ...reduce_ops import ReduceOp
+from ...reduce_ops import ReduceOp, identity
 from .. import table
 from ..domain import (
     Listed,
@@ -29,6 +29,7 @@ from ..domain import (
 )
 from ..lengths import Length, known_entries, size
 from ..lengths import product as product_of
+from ..padded.padder import Made, Padder
 
 _FOLDS: dict[type, ReduceOp] = {
     ps.Add: "sum",
@@ -108,6 +109,41 @@ def axes_of(node: Apply) -> tuple[int, ...]:
     return tuple(int(i) % ndim for i in axes)
 
 
+table.known(CAReduce, makes_sizes=True)
+
+
+@table.padded(CAReduce)
+def reduction_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made | None:
+    """Over the rows, without the copies; whatever it is that combines them."""
+    (var,) = node.inputs
+    rows = padder.padded(var)
+    if rows is None or rows.axis not in axes_of(node):
+        return None
+    nothing = _nothing(type(node.op.scalar_op), var.type.numpy_dtype)
+    return padder.exact(node, [padder.masked(var, nothing)])
+
+
+def _nothing(kind: type, dtype: np.dtype) -> Any:
+    """Return what changes nothing when it is combined with other values."""
+    if kind in (ps.Add, ps.OR, ps.XOR):
+        return 0
+    if kind is ps.Mul:
+        return 1
+    if kind is ps.AND:
+        return 1 if dtype.kind == "b" else np.array(-1).astype(dtype)
+    if kind in (ps.ScalarMaximum, ps.ScalarMinimum):
+        return _extreme("max" if kind is ps.ScalarMaximum else "min", dtype)
+    raise Refused("is not known to have a value that changes nothing")
+
+
+def _extreme(op: ReduceOp, dtype: np.dtype) -> Any:
+    if dtype.kind == "b":
+        return op == "min"
+    if dtype.kind == "c":
+        raise Refused("compares complex numbers")
+    return identity(op, dtype)
+
+
 @table.length(CAReduce)
 def reduction_length(node: Apply, var: Variable, axis: int) -> Length | None:
     """Of an axis that is left."""
@@ -137,6 +173,19 @@ def argmax(node: Apply, values: list[Value]) -> Value:
     if isinstance(value, Sharded) and value.axis not in axes:
         return shifted(replace(value, power=0), axes)
     return unless_rows(value)
+
+
+@table.padded(ptm.Argmax)
+def argmax_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made | None:
+    """Along the rows, the copies come last and are the least: they are not found."""
+    (var,) = node.inputs
+    rows, axes = padder.padded(var), axes_of(node)
+    if rows is None or rows.axis not in axes:
+        return None
+    if axes != (rows.axis,) or rows.blocks != 1:
+        raise Refused("numbers what lies along the rows and beside them")
+    least = _extreme("max", var.type.numpy_dtype)
+    return padder.exact(node, [padder.masked(var, least)])
 
 
 def unless_rows(value: Value) -> Value:

@@ -56,6 +56,9 @@ def reshape(node: Apply, values: list[Value]) -> Value:
     return Sharded(axis, value.power, kind, layout)
 
 
+table.known(Reshape, lengths_from=1, makes_sizes=True)
+
+
 @table.length(Reshape)
 def reshape_length(node: Apply, var: Variable, axis: int) -> Length | None:
     """What it is told, or what is left of all elements."""
@@ -154,6 +157,9 @@ def specify_shape(node: Apply, values: list[Value]) -> Value:
             ):
                 raise Refused("fixes the number of rows")
     return value
+
+
+table.known(SpecifyShape, lengths_from=1, makes_sizes=True)
 
 
 @table.length(SpecifyShape)

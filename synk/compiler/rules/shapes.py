@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Variable
 from pytensor.tensor import basic as ptb
 from pytensor.tensor.shape import Shape, Shape_i
@@ -25,6 +27,7 @@ from ..domain import (
     selected,
 )
 from ..lengths import Length, size, value_of
+from ..padded.padder import Made, Padder
 
 
 def length(value: Value, axis: int) -> Value:
@@ -67,6 +70,39 @@ def shape_i(node: Apply, values: list[Value]) -> Value:
     return _fixed(node, node.op.i) or length(values[0], node.op.i)
 
 
+@table.padded(Shape)
+def real_shape(padder: Padder, node: Apply, values: list[Value]) -> Made:
+    """Of what is padded a size."""
+    (var,), (out,) = node.inputs, node.outputs
+    new = padder.new[var]
+    made = padder.made(node, [new])
+    rows = padder.padded(var)
+    if rows is not None:
+        padder.long[out] = made[0]
+        lengths = list(new.shape)
+        lengths[rows.axis] = _real_length(padder, new, rows.axis)
+        made = [pt.stack(lengths)]
+    return Made(made, [shape(node, values)])
+
+
+@table.padded(Shape_i)
+def real_length(padder: Padder, node: Apply, values: list[Value]) -> Made:
+    """Along the rows' axis a size."""
+    (var,), (out,) = node.inputs, node.outputs
+    new = padder.new[var]
+    made = padder.made(node, [new])
+    rows = padder.padded(var)
+    if rows is not None and rows.axis == node.op.i:
+        padder.long[out] = made[0]
+        made = [_real_length(padder, new, rows.axis)]
+    return Made(made, [shape_i(node, values)])
+
+
+def _real_length(padder: Padder, new: Any, axis: int) -> Any:
+    """Return how long an axis is without the copies."""
+    return padder.real * (new.shape[axis] // padder.padded_rows)
+
+
 @table.entries(Shape)
 def shape_entries(node: Apply) -> list[Length]:
     """The lengths of all axes."""
@@ -89,6 +125,9 @@ def make_vector(node: Apply, values: list[Value]) -> Value:
         if isinstance(value, Unknown):
             return value
     return selected(values)
+
+
+table.known(ptb.MakeVector, makes_sizes=True)
 
 
 @table.entries(ptb.MakeVector)
@@ -122,7 +161,9 @@ def row_axis(lengths: Sequence[Value]) -> int | None:
             raise Refused(f"takes a shape that is not understood: {value}")
         if is_replicated(value):
             continue
-        if not isinstance(value, Replicated) or value.power != 1 or found is not None:
+        if found is not None:
+            raise Refused("makes an array whose size grows with the square of the rows")
+        if not isinstance(value, Replicated) or value.power != 1:
             raise Refused(f"takes as a length what is {describe(value)}")
         found = axis
     return found

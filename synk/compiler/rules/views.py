@@ -13,6 +13,7 @@ from ...ops import OwnRows
 from .. import table
 from ..domain import Value
 from ..lengths import Length, size, value_of
+from ..padded.padder import Made, Padder
 
 
 @table.placement(
@@ -33,6 +34,22 @@ def identity(node: Apply, values: list[Value]) -> Value:
 def checked(node: Apply, values: list[Value]) -> Value:
     """The first input, or an error, whatever is checked."""
     return values[0]
+
+
+table.known(
+    *(ViewOp, DeepCopyOp, CpuContiguous, Print, OwnRows),
+    *(ptb.TensorFromScalar, ptb.ScalarFromTensor),
+    makes_sizes=True,
+)
+
+
+@table.padded(CheckAndRaise)
+def unchecked(padder: Padder, node: Apply, values: list[Value]) -> Made:
+    """The first input: JAX checks nothing."""
+    var, (out,) = node.inputs[0], node.outputs
+    if var in padder.long:
+        padder.long[out] = padder.long[var]
+    return Made([padder.new[var]], [values[0]])
 
 
 @table.length(ViewOp, DeepCopyOp, Print, OwnRows, CheckAndRaise)
