@@ -132,8 +132,7 @@ def known_entries(var: Variable) -> list[Length] | None:
         return [Length(int(number)) for number in np.atleast_1d(var.data)]
     if var.owner is None:
         return None
-    rule = table.entry_of(var.owner.op).entries
-    return None if rule is None else _asked(rule, var.owner)
+    return table.told(table.entry_of(var.owner.op).entries, var.owner)
 
 
 def selected_by(mask: Variable) -> Length:
@@ -162,19 +161,11 @@ def _follow(symbol: Symbol, word: str) -> Length:
                 _follow_all(var, found)
             found.depth += 1
             try:
-                result = _asked(rule, var.owner, *symbol)
+                result = table.told(rule, var.owner, *symbol)
             finally:
                 found.depth -= 1
     found[symbol] = _symbol(symbol) if result is None else result
     return found[symbol]
-
-
-def _asked(rule: Any, *args: Any) -> Any:
-    """Return what a rule tells; None if it refuses, or fails."""
-    try:
-        return table.ask(rule, *args)
-    except table.Refused:
-        return None
 
 
 _DEEP = 50

@@ -6,7 +6,7 @@ Of such a length it is enough, often, that it has nothing to do with the rows.
 from __future__ import annotations
 
 from .lengths import Symbol
-from .table import entry_of
+from .table import entry_of, told
 
 
 def origins(symbol: Symbol) -> set[Symbol] | None:
@@ -20,8 +20,7 @@ def origins(symbol: Symbol) -> set[Symbol] | None:
         if var.owner is None:
             found.add((var, which))
             continue
-        rule = entry_of(var.owner.op).origins
-        sources = None if rule is None else rule(var.owner, var, which)
+        sources = told(entry_of(var.owner.op).origins, var.owner, var, which)
         if sources is None:
             return None
         new = {other for length in sources for other, _ in length.symbols} - seen

@@ -142,7 +142,7 @@ class Padder:
         if not (any(map(is_padded, given)) or self._sizes(node.inputs)):
             new = self.made(node, [self.new[var] for var in node.inputs])
             found = apply_rule(node, given)
-            return Made(new, [REPLICATED if _is_open(v) else v for v in found])
+            return Made(new, _exact(found))
         rule = entry_of(node.op).padded
         made = None if rule is None else ask(rule, self, node, given)
         return made or self.kept(node, given)
@@ -200,27 +200,21 @@ class Padder:
         """Return what the placement of a node says, of what is padded and exact.
 
         First with powers of the number of rows, by which lengths are known; then, where
-        these are in the way, without them, and without knowing numbers of rows for
+        these are in the way, without them, and last without knowing numbers of rows for
         that. What follows from sizes then is exact, and unknown as a length.
         """
         lengths = _lengths(node, entry_of(node.op))
-        found = apply_rule(node, list(given))
-        if not any(map(_is_open, found)):
-            return found
-        for forget in (without_powers, plain):
-            less = as_rows if forget is plain else _same
-            found = apply_rule(
-                node,
-                [
-                    less(value) if i in lengths else forget(value)
-                    for i, value in enumerate(given)
-                ],
-            )
+        for of_values, of_lengths in _FORMS:
+            given = [
+                (of_lengths if i in lengths else of_values)(value)
+                for i, value in enumerate(given)
+            ]
+            found = apply_rule(node, given)
             if not any(map(_is_open, found)):
                 break
         else:
-            raise CannotPad(next(str(v) for v in found if isinstance(v, Unknown)))
-        if not self._sizes(node.inputs):
+            raise CannotPad(next(str(value) for value in found if _is_open(value)))
+        if of_values is _as_known or not self._sizes(node.inputs):
             return found
         return [
             _unknown_size(var) if isinstance(value, Replicated) else value
@@ -268,7 +262,7 @@ class Padder:
     def _of_sizes(self, node: Apply, made: list[Variable], found: list[Value]) -> Made:
         """Return what a node makes of exact values, and what it would be for N rows."""
         if not entry_of(node.op).makes_sizes:
-            return Made(made, [REPLICATED if _is_open(v) else v for v in found])
+            return Made(made, _exact(found))
         longs = self.made(node, [self.long_of(var) for var in node.inputs])
         new = list(made)
         for i, (var, long) in enumerate(zip(node.outputs, longs, strict=True)):
@@ -371,8 +365,12 @@ def _lengths(node: Apply, entry: Entry) -> Sequence[int]:
     return range(len(node.inputs))[first:] if first is not None else ()
 
 
-def _same(value: Value) -> Value:
+def _as_known(value: Value) -> Value:
     return value
+
+
+_FORMS = [(_as_known, _as_known), (without_powers, _as_known), (plain, as_rows)]
+"""In which forms a placement is asked about values, and about lengths."""
 
 
 def _is_open(value: Value) -> bool:
@@ -382,6 +380,11 @@ def _is_open(value: Value) -> bool:
 
 def _is_partial(value: Value) -> bool:
     return isinstance(value, Partial)
+
+
+def _exact(found: Sequence[Value]) -> list[Value]:
+    """Return what is made of exact values: if nothing is known of it, it is exact."""
+    return [REPLICATED if _is_open(value) else value for value in found]
 
 
 def _is_free(value: Value) -> bool:

@@ -39,8 +39,8 @@ def softmax(node: Apply, values: list[Value]) -> Value:
 @table.padded(special.Softmax, special.LogSoftmax)
 def softmax_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made | None:
     """Along the rows what it is made of: maxima, and sums without the copies."""
-    rows = padder.padded(node.inputs[0])
-    if rows is None or rows.axis not in axes_of(node):
+    rows = plain(values[0])
+    if not isinstance(rows, Sharded) or rows.axis not in axes_of(node):
         return None
     return padder.instead(node, lowered)
 

@@ -29,6 +29,7 @@ from ..domain import (
 )
 from ..lengths import Length, known_entries, size
 from ..lengths import product as product_of
+from ..padded.lying import plain
 from ..padded.padder import Made, Padder
 
 _FOLDS: dict[type, ReduceOp] = {
@@ -116,8 +117,8 @@ table.known(CAReduce, makes_sizes=True)
 def reduction_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made | None:
     """Over the rows, without the copies; whatever it is that combines them."""
     (var,) = node.inputs
-    rows = padder.padded(var)
-    if rows is None or rows.axis not in axes_of(node):
+    rows = plain(values[0])
+    if not isinstance(rows, Sharded) or rows.axis not in axes_of(node):
         return None
     nothing = _nothing(type(node.op.scalar_op), var.type.numpy_dtype)
     return padder.exact(node, [padder.masked(var, nothing)])
@@ -179,10 +180,10 @@ def argmax(node: Apply, values: list[Value]) -> Value:
 def argmax_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made | None:
     """Along the rows, the copies come last and are the least: they are not found."""
     (var,) = node.inputs
-    rows, axes = padder.padded(var), axes_of(node)
-    if rows is None or rows.axis not in axes:
+    rows, axes = plain(values[0]), axes_of(node)
+    if not isinstance(rows, Sharded) or rows.axis not in axes:
         return None
-    if axes != (rows.axis,) or rows.blocks != 1:
+    if axes != (rows.axis,) or not rows.in_order:
         raise Refused("numbers what lies along the rows and beside them")
     least = _extreme("max", var.type.numpy_dtype)
     return padder.exact(node, [padder.masked(var, least)])

@@ -27,6 +27,7 @@ from ..domain import (
     selected,
 )
 from ..lengths import Length, size, value_of
+from ..padded.lying import plain
 from ..padded.padder import Made, Padder
 
 
@@ -76,8 +77,8 @@ def real_shape(padder: Padder, node: Apply, values: list[Value]) -> Made:
     (var,), (out,) = node.inputs, node.outputs
     new = padder.new[var]
     made = padder.made(node, [new])
-    rows = padder.padded(var)
-    if rows is not None:
+    rows = plain(values[0])
+    if isinstance(rows, Sharded):
         padder.long[out] = made[0]
         lengths = list(new.shape)
         lengths[rows.axis] = _real_length(padder, new, rows.axis)
@@ -91,8 +92,8 @@ def real_length(padder: Padder, node: Apply, values: list[Value]) -> Made:
     (var,), (out,) = node.inputs, node.outputs
     new = padder.new[var]
     made = padder.made(node, [new])
-    rows = padder.padded(var)
-    if rows is not None and rows.axis == node.op.i:
+    rows = plain(values[0])
+    if isinstance(rows, Sharded) and rows.axis == node.op.i:
         padder.long[out] = made[0]
         made = [_real_length(padder, new, rows.axis)]
     return Made(made, [shape_i(node, values)])
