@@ -18,8 +18,8 @@ from ...reduce_ops import combine
 from ...user_frames import entry
 from ..rules.base import op_name
 from ..table import entry_of
+from .entry import own_op
 from .registry import is_registered, shardings_of
-from .rule import own_op
 from .sharding import Sharding
 
 _ROWS = 5

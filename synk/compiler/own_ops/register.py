@@ -10,10 +10,8 @@ from pytensor.graph.op import Op
 
 from ...user_frames import entry
 from ..table import known, known_classes
-from .lengths import own_length
-from .padded import own_padded
+from .entry import own_length, own_op, own_padded
 from .registry import classes, said_of, say
-from .rule import own_op
 from .sharding import check_said
 
 _NOTHING: Any = object()
