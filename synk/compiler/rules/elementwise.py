@@ -67,6 +67,9 @@ def elemwise(node: Apply, values: list[Value]) -> Value:
     return scalar_rule(node, values)
 
 
+table.known(Elemwise, makes_sizes=True)
+
+
 @table.placement(ps.ScalarOp)
 def scalar(node: Apply, values: list[Value]) -> list[Value]:
     """The same of lengths and indices that are no tensors."""
@@ -459,6 +462,3 @@ def elemwise_entries(node: Apply) -> list[Length] | None:
     if not kept or node.outputs[0].type.dtype != "int64":
         return None
     return known_entries(node.inputs[0])
-
-
-table.known(Elemwise, makes_sizes=True)
