@@ -22,7 +22,7 @@ from ..domain import (
     is_replicated,
     unlisted,
 )
-from ..lengths import ONE, Length, entries_of, product, size
+from ..lengths import ONE, Length, entries_of, product, size, value_of
 from .shapes import entries, row_axis, row_length
 
 
@@ -152,9 +152,8 @@ def specify_shape(node: Apply, values: list[Value]) -> Value:
         fixed = node.inputs[1 + value.axis]
         if not isinstance(fixed.type, NoneTypeT):
             given = lengths[value.axis]
-            if not (
-                isinstance(given, Replicated) and given.exact and value.length == "n"
-            ):
+            is_n = isinstance(given, Replicated) and given.exact and value.length == "n"
+            if not is_n and value_of(fixed) != size(node.inputs[0], value.axis):
                 raise Refused("fixes the number of rows")
     return value
 
