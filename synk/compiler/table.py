@@ -12,6 +12,9 @@ each registered under the word for what it tells:
 ``origins``     what a length follows from, where it is no product; see `origins`
 ==============  ======================================================================
 
+Two more words are no functions (``known(MyOp, lengths_from=1)``): ``lengths_from`` and
+``makes_sizes``, for what is padded; see `Entry`.
+
 An Op of which a word is missing has what is right of any Op: it computes the same from
 the same, and of its lengths nothing is known. Entries hold for classes that are derived
 from one, word by word, as long as these have none of their own.
@@ -48,8 +51,8 @@ class Entry:
     lengths_from : int or None
         From this input on, all are lengths or bounds: of what is padded, those of all.
     makes_sizes : bool
-        Whether numbers that follow from the number of rows may be computed with: the
-        values of its inputs do not decide upon shapes.
+        Whether numbers that follow from the number of rows may be computed with: of
+        all but lengths, values do not decide upon shapes.
     length : callable or None
         Takes a node, an output and an axis; returns its `Length`, or None.
     value : callable or None

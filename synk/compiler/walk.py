@@ -1,4 +1,8 @@
-"""Going through a graph with the rules: from what the inputs are to the rest."""
+"""Going through a graph with the rules: from what the inputs are to the rest.
+
+`apply_rule` tells what a node's outputs are. `padded.Padder` goes the same way, and
+rewrites every node as well.
+"""
 
 from __future__ import annotations
 

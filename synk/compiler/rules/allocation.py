@@ -51,7 +51,7 @@ def alloc(node: Apply, values: list[Value]) -> Value:
     return Sharded(axis, value.power, row_length(lengths[axis]), None)
 
 
-table.known(ptb.Alloc, lengths_from=1)
+table.known(ptb.Alloc, lengths_from=1, makes_sizes=True)
 
 
 @table.length(ptb.Alloc)

@@ -138,7 +138,11 @@ def advanced_inc_subtensor(node: Apply, values: list[Value]) -> Value:
     return total([value, Partial("sum", other.power)])
 
 
-table.known(AdvancedIncSubtensor, *before_3_1("AdvancedIncSubtensor1"), lengths_from=2)
+table.known(
+    *(AdvancedIncSubtensor, *before_3_1("AdvancedIncSubtensor1")),
+    lengths_from=2,
+    makes_sizes=True,
+)
 
 
 @table.padded(AdvancedIncSubtensor, *before_3_1("AdvancedIncSubtensor1"))
@@ -151,7 +155,7 @@ def add_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made | None
     rows = _broadcast(index).rows
     if rows is None:
         return None
-    padder.check_no_sizes(node.inputs)
+    padder.check_no_sizes(node.inputs[:1])
     # Raises if it is no sum over the rows. That is exact, and what it is added to, too.
     advanced_inc_subtensor(node, [Replicated(None), *values[1:]])
     inputs = [padder.new[var] for var in node.inputs]

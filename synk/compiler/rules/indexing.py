@@ -320,7 +320,7 @@ def inc_subtensor(node: Apply, values: list[Value]) -> Value:
     return put(node, value, other)
 
 
-table.known(IncSubtensor, lengths_from=2)
+table.known(IncSubtensor, lengths_from=2, makes_sizes=True)
 
 
 @table.padded(IncSubtensor)
@@ -335,7 +335,6 @@ def put_into_first(padder: Padder, node: Apply, values: list[Value]) -> Made | N
     index.check_fixed(but=rows.axis)
     if is_padded(values[1]):
         raise Refused("changes some of the rows")
-    padder.check_no_sizes(node.inputs)
     made = padder.made(node, [padder.new[var] for var in node.inputs])
     return Made(made, [replace(rows, power=0, layout=rows.layout or IN_ORDER)])
 

@@ -80,18 +80,18 @@ def _rows_drawn(node: Apply, values: list[Value]) -> Sharded | None:
 
 
 @table.padded(RandomVariable)
-def draw_more(padder: Padder, node: Apply, values: list[Value]) -> Made | None:
-    """Along the first axis."""
+def draw_more(padder: Padder, node: Apply, values: list[Value]) -> Made:
+    """Along the first axis; what is drawn for no row, as it is."""
     params = [plain(value) for value in values[2:]]
     found = _rows_drawn(node, [*values[:2], *params])
+    inputs = [padder.new[var] for var in node.inputs]
+    inputs[1] = padder.long_of(node.inputs[1])
     if found is None:
-        return None
+        return padder.exact(node, inputs)
     if not _is_by_place(node):
         raise Refused("draws for each row, and for more rows may draw other numbers")
     if found.axis or not found.in_order:
         raise Refused("draws for each row along another axis than the first")
-    inputs = [padder.new[var] for var in node.inputs]
-    inputs[1] = padder.long_of(node.inputs[1])
     rows = replace(found, layout=IN_ORDER)
     return Made(padder.made(node, inputs), [REPLICATED, rows])
 
