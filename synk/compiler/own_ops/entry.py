@@ -29,8 +29,8 @@ from ..domain import (
     unlisted,
 )
 from ..lengths import Length, size, value_of
-from ..padded.lying import is_padded, plain
 from ..padded.padder import Made, Padder
+from ..padded.states import is_padded, plain
 from ..rules.base import any_function, name
 from ..rules.reductions import fold
 from ..table import entry_of

@@ -54,7 +54,7 @@ from ..lengths import Length, Symbol, remembered
 from ..rules.base import any_function, name, op_name
 from ..table import Entry, ask, entry_of
 from ..walk import apply_rule, infer
-from .lying import Padded, as_rows, is_padded, plain, without_powers
+from .states import Padded, as_rows, is_padded, plain, without_powers
 
 
 class CannotPad(Refused):

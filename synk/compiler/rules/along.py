@@ -24,8 +24,8 @@ from ..domain import (
     unlisted,
 )
 from ..lengths import Length, size
-from ..padded.lying import plain
 from ..padded.padder import Made, Padder
+from ..padded.states import plain
 from ..placement.lowering import lowered
 from .reductions import axes_of, unless_rows
 

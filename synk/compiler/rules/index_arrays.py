@@ -28,8 +28,8 @@ from ..domain import (
     unlisted,
 )
 from ..lengths import Length, selected_by, size
-from ..padded.lying import is_padded, plain
 from ..padded.padder import Made, Padder
+from ..padded.states import is_padded, plain
 from .base import check_spread
 from .indexing import Index, put, put_at, reversed_rows
 from .some_rows import is_selected_by, selecting_mask

@@ -29,8 +29,8 @@ from ..domain import (
     unlisted,
 )
 from ..lengths import ONE, Length, known_entries, length_of, size
-from ..padded.lying import is_padded, plain
 from ..padded.padder import Made, Padder
+from ..padded.states import is_padded, plain
 from . import trails
 
 Known = dict[Variable, Value]

@@ -31,8 +31,8 @@ from ..domain import (
 )
 from ..inlining import inlined
 from ..lengths import Symbol
-from ..padded.lying import is_padded, plain
 from ..padded.padder import Made, Padder
+from ..padded.states import is_padded, plain
 from ..walk import infer
 from .base import name, op_name
 

@@ -32,8 +32,8 @@ from ..domain import (
     is_replicated,
     unlisted,
 )
-from ..padded.lying import plain
 from ..padded.padder import Made, Padder
+from ..padded.states import plain
 from .base import check_spread
 from .shapes import entries, row_axis, row_length
 

@@ -29,8 +29,8 @@ from ..domain import (
 )
 from ..lengths import Length, known_entries, size
 from ..lengths import product as product_of
-from ..padded.lying import plain
 from ..padded.padder import Made, Padder
+from ..padded.states import plain
 
 _FOLDS: dict[type, ReduceOp] = {
     ps.Add: "sum",

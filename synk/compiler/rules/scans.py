@@ -24,8 +24,8 @@ from ..domain import (
     unlisted,
 )
 from ..lengths import Length, size, value_of
-from ..padded.lying import plain
 from ..padded.padder import Made, Padder
+from ..padded.states import plain
 from ..walk import infer
 from .inner import seen_outside
 from .rowscans import over_rows

@@ -27,8 +27,8 @@ from ..domain import (
     selected,
 )
 from ..lengths import Length, size, value_of
-from ..padded.lying import plain
 from ..padded.padder import Made, Padder
+from ..padded.states import plain
 
 
 def length(value: Value, axis: int) -> Value:

@@ -1,4 +1,4 @@
-"""How the rows of a padded array lie along an axis, so that they can be cut out."""
+"""What a variable of a padded graph is, and how its rows lie, to be cut out."""
 
 from __future__ import annotations
 
