@@ -240,6 +240,8 @@ def accepted():
     yield "last of the middle", X3[:, -1, :], "gather"
     yield "all rows", X[0:], "gather"
     yield "up to the number of rows", X[: X.shape[0]], "gather"
+    yield "up to the number of entries", X.flatten()[: X.size], "gather"
+    yield "of as many entries", pt.specify_shape(X.flatten(), (X.size,)), "gather"
     yield "row sum", X.sum(axis=1), "gather"
     yield "norm", pt.sqrt((X**2).sum(axis=1)), "gather"
     yield "standard deviation of each row", X.std(axis=1), "gather"

@@ -43,10 +43,13 @@ from synk.compiler.domain import Listed, Partial, Replicated, Sharded, Unknown
 from synk.compiler.lengths import ONE
 from synk.compiler.proof import examine, ops_of
 from synk.compiler.rules import (
+    along,
     elementwise,
+    index_arrays,
     indexing,
     products,
     reductions,
+    reshape,
     rowscans,
     shapes,
 )
@@ -284,7 +287,7 @@ BROKEN = {
         lambda rows, axes: replace(rows, axis=max(rows.axis - len(axes), 0)),
     ),
     "sorts go along the rows": (
-        reductions,
+        along,
         "_along",
         lambda axes, value: domain.unlisted(value),
     ),
@@ -307,10 +310,10 @@ def in_one_layout(values):
     return rows or first_rows(values)
 
 
-def long_blocks(node, rows, axis, kind, right=shapes._blocks):
+def long_blocks(node, rows, axis, kind, right=reshape._blocks):
     """Take the length of the axis for that of a block."""
     found = right(node, rows, axis, kind)
-    return found and replace(found, block=shapes.reshaped(node)[axis])
+    return found and replace(found, block=reshape.reshaped(node)[axis])
 
 
 def any_terms(new, tap, kinds, right=rowscans._terms):
@@ -320,11 +323,11 @@ def any_terms(new, tap, kinds, right=rowscans._terms):
 
 
 BROKEN_OF_LOOPS = {
-    "blocks are rows in order": (shapes, "_blocks", lambda *args: domain.IN_ORDER),
+    "blocks are rows in order": (reshape, "_blocks", lambda *args: domain.IN_ORDER),
     "all layouts go together": (domain, "align", in_one_layout),
     "reversed rows are in order": (indexing, "reversed_rows", lambda rows: rows),
     "reversed rows are gathered": (Sharded, "in_order", True),
-    "merged rows are alike": (shapes, "_blocks", lambda *args: None),
+    "merged rows are alike": (reshape, "_blocks", lambda *args: None),
     "states never change": (rowscans, "_stays", lambda state, known: True),
     "steps add to the state": (rowscans, "_terms", any_terms),
     "sums start with zeros": (rowscans, "total", lambda values: values[-1]),
@@ -346,9 +349,13 @@ BROKEN_OF_COUNTS = {
         "agrees",
         lambda self, other: self.blocks == other.blocks,
     ),
-    "blocks are as long as their axis": (shapes, "_blocks", long_blocks),
-    "labels take all entries": (indexing, "_takes_all", lambda *args: True),
-    "row numbers are a rank's own": (indexing, "_refuse_numbers", lambda index: None),
+    "blocks are as long as their axis": (reshape, "_blocks", long_blocks),
+    "labels take all entries": (index_arrays, "_takes_all", lambda *args: True),
+    "row numbers are a rank's own": (
+        index_arrays,
+        "_refuse_numbers",
+        lambda index: None,
+    ),
 }
 CASES = [
     *(pytest.param(*case, PRODUCTIONS, id=name) for name, case in BROKEN.items()),

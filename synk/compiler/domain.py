@@ -51,6 +51,7 @@ from dataclasses import dataclass, field, replace
 
 from ..reduce_ops import ReduceOp
 from .lengths import ONE, Length
+from .table import Refused as Refused
 
 Power = int | None
 """Of the number of rows; None is that of zeros, which fits any."""
@@ -244,10 +245,6 @@ Value = (
     | OwnStream
     | Unknown
 )
-
-
-class Refused(Exception):
-    """A rule cannot show anything; the text goes on where "the Op ..." began."""
 
 
 def describe(value: Value) -> str:

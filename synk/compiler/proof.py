@@ -21,7 +21,6 @@ from ..errors import SplitError, SplitWarning
 from ..ops import AllGather, AllReduce
 from ..reduce_ops import OutputOp, check_dtype
 from ..user_frames import callers_level, made_in
-from . import rules  # noqa: F401  registers them
 from .domain import (
     Partial,
     Power,
@@ -34,6 +33,7 @@ from .domain import (
     unlisted,
 )
 from .lengths import remembered
+from .rules import registered  # noqa: F401
 from .rules.base import name, op_name
 from .walk import infer
 

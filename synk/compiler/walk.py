@@ -1,4 +1,8 @@
-"""Going through a graph with the rules: from what the inputs are to the rest."""
+"""Going through a graph with the rules: from what the inputs are to the rest.
+
+`apply_rule` tells what a node's outputs are. `padded.Padder` goes the same way, and
+rewrites every node as well.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +29,10 @@ from .domain import (
     describe,
 )
 from .lengths import remembered
-from .own_ops.sharding import WrongSharding
-from .rules.base import is_short, is_tolerant, literal, name, op_name, rule_for
+from .rules.base import any_function, is_short, literal, name, op_name
 from .rules.some_rows import check_some_rows
 from .rules.streams import by_streams, is_stream
+from .table import ask, entry_of
 
 NodeRule = Callable[[Apply, list[Value]], list[Value]]
 
@@ -104,28 +108,23 @@ def apply_rule(node: Apply, values: list[Value]) -> list[Value]:
 
 
 def _apply(node: Apply, values: list[Value], kinds: set[type]) -> list[Value]:
-    function = rule_for(node.op)
-    if Unknown in kinds and not is_tolerant(function):
+    entry = entry_of(node.op)
+    function = entry.placement or any_function
+    if Unknown in kinds and not entry.takes_unknown:
         unknown = next(value for value in values if isinstance(value, Unknown))
         return [unknown] * len(node.outputs)
     found: Any
     try:
         if Sharded in kinds:
-            check_some_rows(node, values, function)
+            check_some_rows(node, values, bool(entry.takes_some_rows))
         if takes_streams(node):
-            found = by_streams(function, node, values)
+            found = ask(by_streams, function, node, values)
         else:
-            found = function(node, values)
+            found = ask(function, node, values)
     except Refused as refused:
         if _is_of_replicated(node, values):
             return [Replicated()] * len(node.outputs)
         found = _unknown(node.outputs[0], str(refused))
-    except WrongSharding:
-        raise  # the user's mistake
-    except Exception as error:
-        # An Op of a version of PyTensor that a rule was not written for. The function
-        # can be made without the proof, and what was named needs none.
-        found = _unknown(node.outputs[0], f"could not be examined: {error!r}")
     if isinstance(found, list):
         return found
     return [found] * len(node.outputs)

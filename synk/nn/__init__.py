@@ -4,7 +4,7 @@ Convolution, pooling and patches are Ops with kernels in numpy and in JAX; what
 PyTensor's own Ops can say is an ordinary graph.
 """
 
-from . import padded_rows, rows  # noqa: F401  the proof learns of them
+from . import rows  # noqa: F401  the proof learns of them
 from .activations import elu, log_softmax, relu, selu, softmax
 from .batchnorm import (
     batch_normalization_test,

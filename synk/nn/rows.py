@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from pytensor.graph.basic import Apply, Variable
 
+from ..compiler import table
 from ..compiler.domain import (
     Partial,
     Refused,
@@ -25,10 +26,8 @@ from ..compiler.domain import (
     unlisted,
     without_block,
 )
-from ..compiler.lengths import Length, length_rule, size
-from ..compiler.origins import origin_rule
-from ..compiler.rules.base import rule
-from ..compiler.rules.products import contract
+from ..compiler.lengths import Length, size
+from ..compiler.rules.products import contract, product_of_real
 from .convops import Conv, ConvFilters, ConvInputs
 from .neighbours import Margins, Patches, PatchesSum
 from .pool_op import PoolOp
@@ -37,53 +36,56 @@ from .sizedpool import SizedPool
 from .templates import LikeInputs
 
 
-@rule(Conv)
+@table.placement(Conv)
 def conv(node: Apply, values: list[Value]) -> Value:
     """Linear in both inputs, for each image."""
     x, w = node.inputs
     return _product([x, w], values, [True, False], True)
 
 
-@rule(ConvInputs)
+@table.placement(ConvInputs)
 def conv_inputs(node: Apply, values: list[Value]) -> Value:
     """Linear in filters and outputs, for each image."""
     _, w, y = node.inputs
     return _product([w, y], values[1:], [False, True], True)
 
 
-@rule(ConvFilters)
+@table.placement(ConvFilters)
 def conv_filters(node: Apply, values: list[Value]) -> Value:
     """Sum over the images, linear in inputs and outputs."""
     x, _, y = node.inputs
     return _product([x, y], [values[0], values[2]], [True, True], False)
 
 
-@length_rule(Conv)
+table.known(ConvFilters, padded=product_of_real)
+
+
+@table.length(Conv)
 def conv_length(node: Apply, var: Variable, axis: int) -> Length | None:
     """As many images as there are, and as many channels as filters."""
     return size(node.inputs[axis], 0) if axis < 2 else None
 
 
-@origin_rule(Conv)
+@table.origins(Conv)
 def conv_origins(node: Apply, var: Variable, axis: int) -> list[Length]:
     """Pixels of images and of filters."""
     return [size(given, axis) for given in node.inputs]
 
 
-@length_rule(ConvInputs)
+@table.length(ConvInputs)
 def conv_inputs_length(node: Apply, var: Variable, axis: int) -> Length | None:
     """As many images as there are outputs."""
     return None if axis else size(node.inputs[2], 0)
 
 
-@length_rule(PoolOp, SizedPool)
+@table.length(PoolOp, SizedPool)
 def pool_length(node: Apply, var: Variable, axis: int) -> Length | None:
     """As many images and channels as there are, in gradients too."""
     is_kept = axis < var.type.ndim - node.op.ndim
     return size(node.inputs[0], axis) if is_kept else None
 
 
-@origin_rule(PoolOp)
+@table.origins(PoolOp)
 def pool_origins(node: Apply, var: Variable, axis: int) -> list[Length]:
     """Pixels, of windows of one size."""
     return [size(node.inputs[0], axis)]
@@ -104,7 +106,7 @@ def _product(
     return contract(operands, values, labels, ["image"] if gives_images else [])
 
 
-@rule(LikeInputs)
+@table.placement(LikeInputs)
 def like_inputs(node: Apply, values: list[Value]) -> Value:
     """Zeros, as many images as there are outputs."""
     outputs = unlisted(values[1])
@@ -113,7 +115,7 @@ def like_inputs(node: Apply, values: list[Value]) -> Value:
     return Replicated(None)
 
 
-@rule(Pool)
+@table.placement(Pool)
 def pool(node: Apply, values: list[Value]) -> Value:
     """For each image; sums of sums are sums, and maxima of maxima maxima."""
     value = unlisted(values[0])
@@ -126,7 +128,7 @@ def pool(node: Apply, values: list[Value]) -> Value:
     raise Refused(f"pools {describe(value)}")
 
 
-@rule(PoolOp)
+@table.placement(PoolOp)
 def pool_gradient(node: Apply, values: list[Value]) -> Value:
     """Linear in the last input; the others choose pixels, or say the shape."""
     *images, last = map(unlisted, values)
@@ -140,7 +142,7 @@ def pool_gradient(node: Apply, values: list[Value]) -> Value:
     return product([choice, last])
 
 
-@rule(SizedPool)
+@table.placement(SizedPool)
 def sized_pool(node: Apply, values: list[Value]) -> Value:
     """As the Op of given sizes, if these are the same for all rows."""
     *images, sizes = values
@@ -149,7 +151,7 @@ def sized_pool(node: Apply, values: list[Value]) -> Value:
     return (pool if node.op.kind is Pool else pool_gradient)(node, images)
 
 
-@rule(Patches)
+@table.placement(Patches)
 def patches(node: Apply, values: list[Value]) -> Value:
     """Elements of each image, as rows that follow those of the image before."""
     value = unlisted(values[0])
@@ -158,7 +160,7 @@ def patches(node: Apply, values: list[Value]) -> Value:
     return replace(_longer(_leading(value, 1)), length=_many(value))
 
 
-@rule(PatchesSum)
+@table.placement(PatchesSum)
 def patches_sum(node: Apply, values: list[Value]) -> Value:
     """Linear in the patches, for each image."""
     images, parts = map(unlisted, values)
@@ -174,7 +176,7 @@ def patches_sum(node: Apply, values: list[Value]) -> Value:
     )
 
 
-@rule(Margins)
+@table.placement(Margins)
 def margins(node: Apply, values: list[Value]) -> Value:
     """Each image with zeros, or elements of its own, around it."""
     value = unlisted(values[0])

@@ -82,9 +82,8 @@ class Padding:
         try:
             graph = [*spec.outputs, *(new for _, new in spec.updates)]
             self._facts.walk(graph)
-            for state in map(self._facts.found.get, graph):
-                if state is not None:
-                    state.each(1, 1)  # so that it can be cut
+            for var in graph:
+                self._facts.padded(var)  # so that it can be cut
         except (CannotPad, Refused) as error:
             self.reason = str(error)
 
@@ -124,9 +123,8 @@ class Padding:
             stand_in = facts.new[var].type(name=var.name)
             stand_ins.append(stand_in)
             padder.new[var] = known.get(var, stand_in)
-            if var in facts.found:
-                padder.found[var] = facts.found[var]
-            elif var in facts.long:
+            padder.values[var] = facts.values[var]
+            if var in facts.long:
                 padder.new[var] = stand_in
                 padder.long[var] = known.get(var, stand_in)
         graph = [*piece.wants, *news]
@@ -138,7 +136,9 @@ class Padding:
 
     def cut(self, var: Variable, value: Any, padded_size: PaddedSize) -> Any:
         """Return of a part's result what it is for the real rows."""
-        state = self._facts.found.get(var)
+        if var not in self._facts.new:  # of the plain graph, which one rank runs
+            self._facts.walk([var])
+        state = self._facts.padded(var)
         return value if state is None else cut(value, state, padded_size)
 
 
@@ -172,7 +172,7 @@ def cut(value: Any, state: Padded, size: PaddedSize) -> Any:
     if size.rows == size.real:
         return value
     length = value.shape[state.axis]
-    each = state.each(length, size.rows)
+    each = state.each_of(length, size.rows)
     ahead = (slice(None),) * state.axis
     if each * size.rows == length:
         return value[(*ahead, slice(0, each * size.real))]

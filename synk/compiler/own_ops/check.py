@@ -16,9 +16,10 @@ from pytensor.graph.traversal import io_toposort
 
 from ...reduce_ops import combine
 from ...user_frames import entry
-from ..rules.base import any_function, op_name, rule_for
+from ..rules.base import op_name
+from ..table import entry_of
+from .entry import own_op
 from .registry import is_registered, shardings_of
-from .rule import own_op
 from .sharding import Sharding
 
 _ROWS = 5
@@ -340,8 +341,8 @@ def _check_known(node: Apply, rows: list[Variable], graph: list[Variable]) -> No
         if from_rows.isdisjoint(made.inputs):
             continue
         from_rows.update(made.outputs)
-        rule = rule_for(made.op)
-        if rule is any_function or (rule is own_op and not is_registered(made.op)):
+        rule = entry_of(made.op).placement
+        if rule is None or (rule is own_op and not is_registered(made.op)):
             raise AssertionError(
                 f"the gradient of {op_name(node.op)} takes {op_name(made.op)}, which is"
                 " not registered: every rank would compute it from all rows. Register"

@@ -9,13 +9,9 @@ from typing import Any
 from pytensor.graph.op import Op
 
 from ...user_frames import entry
-from ..lengths import length_rule
-from ..padded.walk import rule as padded_rule
-from ..rules.base import known_classes, rule
-from .lengths import own_length
-from .padded import own_padded
+from ..table import known, known_classes
+from .entry import own_length, own_op, own_padded
 from .registry import classes, said_of, say
-from .rule import own_op
 from .sharding import check_said
 
 _NOTHING: Any = object()
@@ -128,9 +124,7 @@ def take(op: Any, said: Any) -> None:
     """Have the rules of this process apply to an Op, or to a class of Ops."""
     cls = op if isinstance(op, type) else type(op)
     say(op, said)
-    rule(cls)(own_op)
-    length_rule(cls)(own_length)
-    padded_rule(cls)(own_padded)
+    known(cls, placement=own_op, padded=own_padded, length=own_length)
 
 
 def take_all(pairs: Iterable[tuple[Any, Any]]) -> None:

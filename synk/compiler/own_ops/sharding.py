@@ -10,6 +10,7 @@ from pytensor.graph.basic import Apply, Variable
 
 from ...reduce_ops import REDUCE_OPS, ReduceOp, check_dtype
 from ..rules.base import op_name
+from ..table import UsersMistake
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ Rule: TypeAlias = Callable[[Apply], Said]
 """Says it of an application of the Op."""
 
 
-class WrongSharding(TypeError):
+class WrongSharding(UsersMistake, TypeError):
     """What was said of an Op is not possible for an application of it."""
 
 

@@ -1,15 +1,6 @@
-"""Graphs for more rows than are real: `walk` says how, the others Op by Op."""
+"""Graphs for more rows than are real: the copies of rows count for nothing."""
 
-from . import (  # noqa: F401  rules
-    draws,
-    indexing,
-    inner,
-    products,
-    rowwise,
-    scans,
-    shapes,
-    sizes,
-)
-from .walk import CannotPad, Padded, Padder
+from .padder import CannotPad, Padder
+from .states import Padded
 
 __all__ = ["CannotPad", "Padded", "Padder"]

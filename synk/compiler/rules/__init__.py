@@ -1,11 +1,4 @@
-"""What each Op does to rows; a file for each kind of Ops."""
+"""The table's entries for PyTensor's Ops: a file for each family, and what they share.
 
-from . import (  # noqa: F401  they register their rules
-    elementwise,
-    indexing,
-    inner,
-    products,
-    randomness,
-    reductions,
-    shapes,
-)
+What is said of one Op stands in one file. `registered` imports them all.
+"""

@@ -1,9 +1,8 @@
-"""What the rules share: how they are found, and the questions they ask of a graph."""
+"""What the rules share: what is true of any Op, and questions they ask of a graph."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from pytensor.graph.basic import Apply, Constant, Variable
@@ -12,7 +11,6 @@ from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.type import DenseTensorType
 
-from ..by_class import entry_for
 from ..domain import (
     OwnStream,
     Position,
@@ -23,54 +21,6 @@ from ..domain import (
     is_replicated,
     unlisted,
 )
-
-Rule = Callable[[Apply, list[Value]], Any]
-"""Takes a node and what its inputs are; returns what its outputs are, or one output."""
-
-_rules: dict[type[Op], Rule] = {}
-_tolerant: set[Rule] = set()
-_of_some_rows: set[Rule] = set()
-
-
-def rule(
-    *ops: Any, tolerant: bool = False, some_rows: bool = False
-) -> Callable[[Rule], Rule]:
-    """Make a function the rule for some classes of Ops, and those derived from them.
-
-    A tolerant rule takes `Unknown` inputs. The others need not think of them: what they
-    would make of these is unknown. Nor need they think of rows that a mask selects, but
-    for those that say so.
-    """
-
-    def register(function: Rule) -> Rule:
-        _rules.update(dict.fromkeys(ops, function))
-        if tolerant:
-            _tolerant.add(function)
-        if some_rows:
-            _of_some_rows.add(function)
-        return function
-
-    return register
-
-
-def rule_for(op: Op) -> Rule:
-    """Return the rule for an Op."""
-    return entry_for(op, _rules) or any_function
-
-
-def known_classes() -> frozenset[type[Op]]:
-    """Return the classes of Ops that have a rule."""
-    return frozenset(_rules)
-
-
-def takes_some_rows(function: Rule) -> bool:
-    """Tell whether a rule takes rows that a mask selects."""
-    return function in _of_some_rows
-
-
-def is_tolerant(function: Rule) -> bool:
-    """Tell whether a rule takes `Unknown` inputs."""
-    return function in _tolerant
 
 
 def any_function(node: Apply, values: list[Value]) -> list[Value]:

@@ -1,18 +1,20 @@
-"""Elemwise: what each scalar function does to rows, sums, maxima and constants."""
+"""Elementwise Ops: what each scalar function does to rows, sums, maxima, constants."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from pytensor import scalar as ps
-from pytensor.graph.basic import Apply
+from pytensor.graph.basic import Apply, Variable
 from pytensor.scalar import math as psm
 from pytensor.tensor.elemwise import Elemwise
 
 from ...reduce_ops import ReduceOp
+from .. import table
 from ..domain import (
     REPLICATED,
     Listed,
@@ -35,12 +37,14 @@ from ..domain import (
     total,
     unlisted,
 )
-from .base import any_function, check_spread, is_short, rule
+from ..lengths import Length, known_entries, size, value_of
+from ..lengths import product as product_of
+from .base import any_function, check_spread, is_short
 
 ScalarRule = Callable[[Apply, list[Value]], Value]
 
 
-@rule(Elemwise, tolerant=True, some_rows=True)
+@table.placement(Elemwise, takes_unknown=True, takes_some_rows=True)
 def elemwise(node: Apply, values: list[Value]) -> Value:
     """Apply the scalar function's rule; what is broadcast must not touch the rows."""
     if all(value == REPLICATED for value in values):
@@ -63,7 +67,10 @@ def elemwise(node: Apply, values: list[Value]) -> Value:
     return scalar_rule(node, values)
 
 
-@rule(ps.ScalarOp)
+table.known(Elemwise, makes_sizes=True)
+
+
+@table.placement(ps.ScalarOp)
 def scalar(node: Apply, values: list[Value]) -> list[Value]:
     """The same of lengths and indices that are no tensors."""
     number = _number(node, values)
@@ -409,3 +416,49 @@ _SCALAR: dict[type, ScalarRule] = {
     ps.Imag: _real_or_conj,
     ps.Conj: _linear,
 }
+
+
+# -- lengths
+
+
+@table.length(Elemwise)
+def elemwise_length(node: Apply, var: Variable, axis: int) -> Length | None:
+    """All that is not repeated has the same length; a root's tells most."""
+    found = [size(given, axis) for given in node.inputs if given.type.shape[axis] != 1]
+    for length in found:
+        if all(root.owner is None for root, _ in length.symbols_only()):
+            return length
+    return found[0] if found else None
+
+
+@table.value(Elemwise)
+def elemwise_value(node: Apply, var: Variable, which: str) -> Length | None:
+    """As of the scalar function."""
+    return _of_scalars(node.op.scalar_op, node.inputs, var)
+
+
+@table.value(ps.ScalarOp)
+def scalar_value(node: Apply, var: Variable, which: str) -> Length | None:
+    """Products, and what changes nothing."""
+    return _of_scalars(node.op, node.inputs, var)
+
+
+def _of_scalars(op: Any, inputs: Sequence[Variable], var: Variable) -> Length | None:
+    dtypes = [np.dtype(given.type.dtype) for given in inputs]
+    wide = var.type.dtype == "int64" and all(dtype.kind in "iu" for dtype in dtypes)
+    if not wide:
+        return None
+    found = [value_of(given) for given in inputs]
+    if isinstance(op, ps.Mul):
+        return product_of(found)
+    same = isinstance(op, (ps.Cast, ps.Identity, ps.ScalarMinimum, ps.ScalarMaximum))
+    return found[0] if same and len(set(found)) == 1 else None
+
+
+@table.entries(Elemwise)
+def elemwise_entries(node: Apply) -> list[Length] | None:
+    """Those of a vector that is converted."""
+    kept = isinstance(node.op.scalar_op, (ps.Cast, ps.Identity))
+    if not kept or node.outputs[0].type.dtype != "int64":
+        return None
+    return known_entries(node.inputs[0])

@@ -1,26 +1,19 @@
-"""Indexing: what takes elements out of arrays, and puts them in."""
+"""Indexing by numbers and slices: what takes elements out, and what puts them in."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from pytensor.graph.basic import Apply, Constant, Variable
-from pytensor.tensor import subtensor as pts
 from pytensor.tensor.extra_ops import SearchsortedOp
-from pytensor.tensor.subtensor import (
-    AdvancedIncSubtensor,
-    AdvancedSubtensor,
-    IncSubtensor,
-    Subtensor,
-    indices_from_subtensor,
-)
+from pytensor.tensor.subtensor import IncSubtensor, Subtensor, indices_from_subtensor
 from pytensor.tensor.type_other import MakeSlice, SliceType
 
+from .. import table
 from ..domain import (
+    IN_ORDER,
     Listed,
-    Partial,
     Position,
     Refused,
     Replicated,
@@ -35,17 +28,12 @@ from ..domain import (
     total,
     unlisted,
 )
-from ..lengths import Length, size
+from ..lengths import ONE, Length, known_entries, length_of, size
+from ..padded.padder import Made, Padder
+from ..padded.states import is_padded, plain
 from . import trails
-from .base import check_spread, rule
-from .some_rows import is_selected_by, selecting_mask
 
 Known = dict[Variable, Value]
-
-
-def before_3_1(name: str) -> list[type]:
-    """Return an Op of older versions of PyTensor, which had one for a single index."""
-    return [getattr(pts, name)] if hasattr(pts, name) else []
 
 
 class Index:
@@ -89,12 +77,17 @@ class Index:
             None if part is None else self.value(part)
             for part in (entry.start, entry.stop, entry.step)
         )
-        stops = isinstance(stop, Replicated) and stop.exact and length == "n"
         return (
             (start is None or (isinstance(start, Replicated) and start.number == 0))
             and (step is None or (isinstance(step, Replicated) and step.number == 1))
-            and (stop is None or stops)
+            and (stop is None or self._is_length(axis, entry.stop, length))
         )
+
+    def _is_length(self, axis: int, stop: Any, length: str) -> bool:
+        """Tell whether a bound is how long an axis is."""
+        value = self.value(stop)
+        is_n = isinstance(value, Replicated) and value.exact and length == "n"
+        return is_n or length_of(stop) == size(self.array, axis)
 
     def bounds(self, axis: int) -> int | tuple[int | None, ...]:
         """Return the constants that an axis is indexed by: one, or a slice's."""
@@ -113,6 +106,14 @@ class Index:
         found = number(entry)
         assert found is not None
         return found
+
+    def is_first(self, axis: int) -> bool:
+        """Tell whether the first element is taken along an axis."""
+        entry = self.entries[axis]
+        if isinstance(entry, slice):
+            return False
+        place = self.value(entry)
+        return isinstance(place, Replicated) and place.number == 0
 
     def is_reversed(self, axis: int) -> bool:
         """Tell whether an axis is taken whole, from its last element to the first."""
@@ -183,10 +184,10 @@ def _as_slice(var: Variable) -> Any:
     raise Refused("takes a slice that is not understood")
 
 
-# -- slices and numbers
+# -- what is taken
 
 
-@rule(Subtensor)
+@table.placement(Subtensor)
 def subtensor(node: Apply, values: list[Value]) -> Value:
     """All rows, and of each of them the same elements."""
     index = Index(node, 1, values)
@@ -223,7 +224,83 @@ def _sublist(index: Index, value: Listed) -> Value:
     return value.entries[place]
 
 
-@rule(IncSubtensor)
+table.known(Subtensor, lengths_from=1, makes_sizes=True)
+
+
+@table.padded(Subtensor)
+def first_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made | None:
+    """The first row, which is no copy; it is the first of the first block."""
+    rows = plain(values[0])
+    if not isinstance(rows, Sharded):
+        return None
+    index = Index(node, 1, values)
+    if not index.is_first(rows.axis):
+        return None
+    index.check_fixed(but=rows.axis)
+    return padder.exact(node)
+
+
+@table.length(Subtensor)
+def subtensor_length(node: Apply, var: Variable, axis: int) -> Length | None:
+    """Of an axis that is taken whole."""
+    source = node.inputs[0]
+    entries = list(indices_from_subtensor(node.inputs[1:], node.op.idx_list))
+    kept = [i for i, entry in enumerate(entries) if isinstance(entry, slice)]
+    kept += range(len(entries), source.type.ndim)
+    place = kept[axis]
+    whole = size(source, place)
+    if place >= len(entries):
+        return whole
+    taken: Any = entries[place]
+    start, stop, step = (
+        None if part is None else length_of(part)
+        for part in (taken.start, taken.stop, taken.step)
+    )
+    if start is None and stop is None and step == Length(-1):
+        return whole
+    if start in (None, Length(0)) and stop in (None, whole) and step in (None, ONE):
+        return whole
+    return None
+
+
+@table.value(Subtensor)
+def subtensor_value(node: Apply, var: Variable, which: str) -> Length | None:
+    """An entry of a shape."""
+    entry = _one_index(node)
+    entries = known_entries(node.inputs[0]) if node.inputs[0].type.ndim == 1 else None
+    if entry is None or entries is None or not -len(entries) <= entry < len(entries):
+        return None
+    return entries[entry]
+
+
+def _one_index(node: Apply) -> int | None:
+    (entry,) = indices_from_subtensor(node.inputs[1:], node.op.idx_list)
+    if isinstance(entry, slice):
+        return None
+    found = length_of(entry)
+    return None if found.symbols else found.number
+
+
+@table.entries(Subtensor)
+def subtensor_entries(node: Apply) -> list[Length] | None:
+    """Some of a shape."""
+    entries = known_entries(node.inputs[0])
+    (entry,) = indices_from_subtensor(node.inputs[1:], node.op.idx_list)
+    if entries is None or not isinstance(entry, slice):
+        return None
+    parts = []
+    for part in (entry.start, entry.stop, entry.step):
+        found = None if part is None else length_of(part)
+        if found is not None and found.symbols:
+            return None
+        parts.append(None if found is None else found.number)
+    return entries[slice(*parts)]
+
+
+# -- what is put
+
+
+@table.placement(IncSubtensor)
 def inc_subtensor(node: Apply, values: list[Value]) -> Value:
     """Elements set or increased, in all rows or where there are none."""
     index = Index(node, 2, values)
@@ -234,14 +311,39 @@ def inc_subtensor(node: Apply, values: list[Value]) -> Value:
         taken = index.taken(value)
         kept = index.kept()
         back = kept.index(value.axis) - len(kept)
-        other = _at(node.inputs[1], other, back, taken)
+        other = put_at(node.inputs[1], other, back, taken)
         if isinstance(other, Sharded) and index.is_reversed(value.axis):
             other = reversed_rows(other)
-        return _put(node, value, other)
+        return put(node, value, other)
     index.check_fixed()
     if isinstance(other, Sharded):
         raise Refused("puts rows into something of fixed length")
-    return _put(node, value, other)
+    return put(node, value, other)
+
+
+table.known(IncSubtensor, lengths_from=2, makes_sizes=True)
+
+
+@table.padded(IncSubtensor)
+def put_into_first(padder: Padder, node: Apply, values: list[Value]) -> Made | None:
+    """The first row, which is no copy, set or increased."""
+    rows = plain(values[0])
+    if not isinstance(rows, Sharded):
+        return None
+    index = Index(node, 2, values)
+    if not index.is_first(rows.axis):
+        return None
+    index.check_fixed(but=rows.axis)
+    if is_padded(values[1]):
+        raise Refused("changes some of the rows")
+    made = padder.made(node, [padder.new[var] for var in node.inputs])
+    return Made(made, [replace(rows, power=0, layout=rows.layout or IN_ORDER)])
+
+
+@table.length(IncSubtensor)
+def inc_subtensor_length(node: Apply, var: Variable, axis: int) -> Length:
+    """That of what is changed."""
+    return size(node.inputs[0], axis)
 
 
 def _put_into_trail(node: Apply, index: Index, values: list[Value]) -> Value:
@@ -255,11 +357,12 @@ def _put_into_trail(node: Apply, index: Index, values: list[Value]) -> Value:
     return trails.changed(trail, index.bounds(0), other, selected if sets else total)
 
 
-def _put(node: Apply, value: Value, other: Value) -> Value:
+def put(node: Apply, value: Value, other: Value) -> Value:
+    """Return what an array is of which some elements are set or increased."""
     return (selected if node.op.set_instead_of_inc else total)([value, other])
 
 
-def _at(var: Variable, other: Value, back: int, rows: Sharded) -> Value:
+def put_at(var: Variable, other: Value, back: int, rows: Sharded) -> Value:
     """Check that `other` meets the rows with its own; return it at their axis.
 
     `back` counts the axis from the last one, as broadcasting does.
@@ -278,7 +381,7 @@ def _at(var: Variable, other: Value, back: int, rows: Sharded) -> Value:
     return other
 
 
-@rule(SearchsortedOp)
+@table.placement(SearchsortedOp)
 def search_sorted(node: Apply, values: list[Value]) -> Value:
     """For each row, its place among what is the same for all."""
     if not all(
@@ -286,183 +389,3 @@ def search_sorted(node: Apply, values: list[Value]) -> Value:
     ):
         raise Refused("looks for places among the rows")
     return independent([values[1]])
-
-
-# -- arrays as indices
-
-
-@rule(AdvancedSubtensor, *before_3_1("AdvancedSubtensor1"))
-def advanced_subtensor(node: Apply, values: list[Value]) -> Value:
-    """Elements of each row, or for each row elements of what is the same for all."""
-    if selecting_mask(node, 1, values) is not None:
-        assert isinstance(values[0], Sharded)
-        return replace(values[0], length="some")
-    index = Index(node, 1, values)
-    value = unlisted(values[0])
-    if isinstance(value, Position):
-        raise Refused(f"takes some of {describe(value)}")
-    place, kept = layout_of(index)
-    arrays = _broadcast(index)
-    if isinstance(value, Sharded):
-        if isinstance(index.entries[value.axis], slice):
-            taken = index.taken(value)
-            return replace(taken, axis=kept.index(value.axis))
-        paired = _paired(index, value)
-        return replace(paired, axis=place + arrays.ndim + paired.axis)
-    _check_slices(index)
-    if arrays.rows is None:
-        return value
-    _refuse_numbers(index)
-    if not isinstance(value, Replicated):
-        raise Refused(f"takes for each row some of {describe(value)}")
-    axis = place + arrays.ndim + arrays.rows.axis
-    return replace(arrays.rows, axis=axis, power=value.power)
-
-
-@rule(AdvancedIncSubtensor, *before_3_1("AdvancedIncSubtensor1"), some_rows=True)
-def advanced_inc_subtensor(node: Apply, values: list[Value]) -> Value:
-    """As for reading; where every row adds to places of its own choice, a sum."""
-    mask = selecting_mask(node, 2, values)
-    if mask is not None:
-        given = values[1]
-        if is_selected_by(mask, node.inputs[1], given):
-            assert isinstance(given, Sharded)
-            return _put(node, values[0], replace(given, length="n"))
-        if not isinstance(given, Replicated) or node.inputs[1].type.ndim:
-            raise Refused("puts something else to rows that a mask selects")
-        return _put(node, values[0], given)
-    index = Index(node, 2, values)
-    value, other = map(unlisted, values[:2])
-    if isinstance(value, Position):
-        raise Refused(f"changes {describe(value)}")
-    place, kept = layout_of(index)
-    arrays = _broadcast(index)
-    ndim = len(kept)
-    if isinstance(value, Sharded):
-        if isinstance(index.entries[value.axis], slice):
-            taken = index.taken(value)
-            axis = kept.index(value.axis)
-        else:
-            paired = _paired(index, value)
-            taken = value = replace(value, layout=paired.layout)
-            axis = place + arrays.ndim + paired.axis
-        other = _at(node.inputs[1], other, axis - ndim, taken)
-        if isinstance(other, Sharded) and index.is_reversed(value.axis):
-            other = reversed_rows(other)
-        return _put(node, value, other)
-    _check_slices(index)
-    if arrays.rows is None:
-        if isinstance(other, Sharded):
-            raise Refused("puts rows into something of fixed length")
-        if isinstance(other, Partial) and other.op != "sum":
-            raise Refused(f"adds up {describe(other)}, where indices are repeated")
-        return _put(node, value, other)
-    _refuse_numbers(index)
-    if node.op.set_instead_of_inc or getattr(node.op, "ignore_duplicates", False):
-        raise Refused("lets the last of the rows win that write to one place")
-    back = place + arrays.ndim + arrays.rows.axis - ndim
-    other = _at(node.inputs[1], other, back, arrays.rows)
-    if isinstance(other, Partial) or arrays.rows.length == "?":
-        raise Refused(f"adds for each row {describe(other)}")
-    assert isinstance(other, (Sharded, Replicated))
-    return total([value, Partial("sum", other.power)])
-
-
-class _Arrays:
-    """Index arrays, broadcast against one another.
-
-    Attributes
-    ----------
-    ndim : int
-    rows : Rows or None
-        Where their rows are; the axis is counted from the last one.
-    """
-
-    def __init__(self, ndim: int, rows: Sharded | None) -> None:
-        self.ndim, self.rows = ndim, rows
-
-
-def _broadcast(index: Index) -> _Arrays:
-    arrays = [(var, index.value(var)) for var in index.arrays]
-    ndim = max((var.type.ndim for var, _ in arrays), default=0)
-    rows: Sharded | None = None
-    for var, value in arrays:
-        if isinstance(value, (Sharded, Position)):
-            if isinstance(value, Position):
-                value = Sharded(value.axis, 0, value.length, None)
-            if value.power or value.length == "?":
-                raise Refused(f"takes as an index {describe(value)}")
-            value = replace(value, axis=value.axis - var.type.ndim, power=0)
-            if rows is not None and rows.length != value.length:
-                raise Refused("pairs every row with every other row")
-            rows = value if rows is None else align([rows, value])
-        elif not is_replicated(value):
-            raise Refused(f"takes as an index {describe(value)}")
-    if rows is not None:
-        # numpy would stretch what has length 1 on one rank alone
-        check_spread([var for var, _ in arrays], [v for _, v in arrays], rows.axis)
-    return _Arrays(ndim, rows)
-
-
-def _paired(index: Index, rows: Sharded) -> Sharded:
-    """Check that row i of what is indexed is taken by entry i of the index arrays.
-
-    Returns the rows along their axis in the arrays' shape, counted from the last one.
-    """
-    var = index.entries[rows.axis]
-    value = index.value(var)
-    if not isinstance(value, Position):
-        raise Refused("takes some of the rows, or another order of them")
-    if not _takes_all(value, rows, size(index.array, rows.axis)):
-        raise Refused(
-            "may take some of the rows only; p[arange(p.shape[0]), y] takes all of p"
-        )
-    arrays = _broadcast(index)
-    assert arrays.rows is not None
-    _check_slices(index)
-    if _numbers(index) > 1:
-        raise Refused("takes the numbers of rows as another index")
-    paired = align([replace(rows, axis=arrays.rows.axis), arrays.rows])
-    assert paired is not None
-    return paired
-
-
-def _takes_all(numbers: Position, rows: Sharded, whole: Length) -> bool:
-    """Tell whether there are as many numbers as entries along the rows' axis."""
-    if rows.length == numbers.length == "n":
-        return True
-    return rows.length != "?" and numbers.count == whole
-
-
-def _numbers(index: Index) -> int:
-    return sum(isinstance(index.value(var), Position) for var in index.arrays)
-
-
-def _refuse_numbers(index: Index) -> None:
-    """Raise where row numbers choose from what is the same for all rows."""
-    if _numbers(index):
-        raise Refused(f"takes as an index {describe(Position())}")
-
-
-def _check_slices(index: Index) -> None:
-    for entry in index.entries:
-        if isinstance(entry, slice):
-            for part in (entry.start, entry.stop, entry.step):
-                if part is not None and not is_replicated(index.value(part)):
-                    raise Refused(f"takes as an index {describe(index.value(part))}")
-
-
-def layout_of(index: Index) -> tuple[int, Sequence[int]]:
-    """Return where the arrays' axes lie in the result, and which axis is which.
-
-    As in numpy: in the place of the first array if all stand together, else in front.
-    The axes of the arrays are -1 in the second list.
-    """
-    places = [i for i, entry in enumerate(index.entries) if isinstance(entry, Variable)]
-    kept: list[int] = list(index.kept())
-    if not places:
-        return 0, kept
-    together = places[-1] - places[0] + 1 == len(places)
-    place = places[0] if together else 0
-    ndim = max(index.entries[i].type.ndim for i in places)
-    return place, [*kept[:place], *[-1] * ndim, *kept[place:]]

@@ -1,18 +1,22 @@
-"""Ops with a graph inside: scans, graphs used as an Op, and the all-reduce."""
+"""Reductions over ranks, graphs used as an Op, and choices."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Apply, Variable
-from pytensor.scan.op import Scan
+from pytensor.tensor.random.type import RandomType
 
-from ...ops import COLLECTIVES
+try:
+    from pytensor.conditional.op import IfElse
+except ImportError:  # PyTensor before 3.3
+    from pytensor.ifelse import IfElse  # type: ignore[no-redef]
+
+from ...ops import COLLECTIVES, AllReduce
 from ...user_frames import made_in
+from .. import table
 from ..domain import (
-    OwnStream,
     Position,
     Refused,
     Replicated,
@@ -25,27 +29,45 @@ from ..domain import (
     unlisted,
     without_block,
 )
+from ..inlining import inlined
 from ..lengths import Symbol
+from ..padded.padder import Made, Padder
+from ..padded.states import is_padded, plain
 from ..walk import infer
-from .base import name, op_name, rule
-from .rowscans import over_rows
+from .base import name, op_name
 
 
-@rule(*COLLECTIVES, tolerant=True)
+@table.placement(*COLLECTIVES, takes_unknown=True)
 def all_reduce(node: Apply, values: list[Value]) -> Value:
     """Every rank gets the same, whatever was combined."""
     return Replicated()
 
 
-@rule(OpFromGraph, tolerant=True)
+@table.padded(AllReduce)
+def all_reduce_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made:
+    """What the ranks give has the same shape on all, so it has no rows."""
+    if any(map(is_padded, values)):
+        raise Refused("reduces what has a value for each row")
+    return padder.exact(node)
+
+
+@table.placement(OpFromGraph, takes_unknown=True)
 def op_from_graph(node: Apply, values: list[Value]) -> list[Value]:
     """What the inner graph makes of the inputs."""
     outputs = node.op.inner_outputs
     known = dict(zip(node.op.inner_inputs, values, strict=True))
-    return _seen_outside(outputs, infer(outputs, known), known)
+    return seen_outside(outputs, infer(outputs, known), known)
 
 
-def _seen_outside(
+@table.padded(OpFromGraph)
+def within_graph(padder: Padder, node: Apply, values: list[Value]) -> Made:
+    """The graph inside, in the place of the Op."""
+    if any(isinstance(var.type, RandomType) for var in node.inputs):
+        raise Refused("draws at random")
+    return padder.instead(node, inlined)
+
+
+def seen_outside(
     outputs: Sequence[Variable], found: dict[Variable, Value], known: dict
 ) -> list[Value]:
     """Return what outputs of an inner graph are, without its own symbols.
@@ -75,142 +97,29 @@ def _symbols(value: Value) -> set[Symbol]:
     return value.layout.blocks.symbols_only()
 
 
-@dataclass
-class _State:
-    """A value that a scan carries from step to step, in a buffer along axis 0."""
-
-    value: Value
-    taps: list[Variable]
-    news: list[Variable]
-
-
-@rule(Scan, tolerant=True)
-def scan(node: Apply, values: list[Value]) -> list[Value]:
-    """A loop over another axis than the rows'; or over the rows, one by one."""
-    op = node.op
-    if isinstance(values[0], Unknown):
-        return [values[0]] * len(node.outputs)
-    if not isinstance(values[0], Replicated) or values[0].power:
-        return over_rows(node, values)
-    known: dict[Variable, Value] = {}
-    inner = op.inner_inputs
-    for var, value in zip(op.inner_seqs(inner), op.outer_seqs(values), strict=True):
-        known[var] = _inside(value)
-    known.update(zip(op.inner_non_seqs(inner), op.outer_non_seqs(values), strict=True))
-    states = _states(op, values)
-    found = _fixpoint(op, known, states)
-    if op.info.as_while and not _is_fixed(found[op.inner_outputs[-1]]):
-        raise Refused("stops by a condition that may differ between ranks")
-    stacked = [_outside(found[var]) for var in op.inner_nitsot_outs(op.inner_outputs)]
-    n = op.info.n_untraced_sit_sot
-    traced, untraced = states[: len(states) - n], states[len(states) - n :]
-    return [
-        *(_outside(state.value) for state in traced),
-        *stacked,
-        *(state.value for state in untraced),
-    ]
+@table.placement(IfElse)
+def if_else(node: Apply, values: list[Value]) -> list[Value]:
+    """One branch or the other, on all ranks."""
+    condition, *branches = values
+    if not is_replicated(unlisted(condition)):
+        raise Refused(f"chooses by {describe(condition)}")
+    n = len(node.outputs)
+    pairs = [[unlisted(branches[i]), unlisted(branches[n + i])] for i in range(n)]
+    for pair in pairs:
+        if len({isinstance(value, Sharded) for value in pair}) > 1:
+            raise Refused("chooses between rows and something of fixed length")
+        if len({value.length for value in pair if isinstance(value, Sharded)}) > 1:
+            raise Refused("chooses between rows and more entries of them")
+    return [selected([without_block(value) for value in pair]) for pair in pairs]
 
 
-def _is_fixed(value: Value) -> bool:
-    return not isinstance(value, Unknown) and is_replicated(unlisted(value))
-
-
-def _states(op: Scan, values: Sequence[Value]) -> list[_State]:
-    info, inner, outputs = op.info, op.inner_inputs, op.inner_outputs
-    states = []
-
-    def add(initials, taps, news, n_taps, n_news) -> None:
-        taps, news = iter(taps), iter(news)
-        for value, many, made in zip(initials, n_taps, n_news, strict=True):
-            states.append(
-                _State(
-                    value,
-                    [next(taps) for _ in range(many)],
-                    [next(news) for _ in range(made)],
-                )
-            )
-
-    add(
-        map(_inside, op.outer_mitmot(values)),
-        op.inner_mitmot(inner),
-        op.inner_mitmot_outs(outputs),
-        map(len, info.mit_mot_in_slices),
-        map(len, info.mit_mot_out_slices),
-    )
-    add(
-        map(_inside, op.outer_mitsot(values)),
-        op.inner_mitsot(inner),
-        op.inner_mitsot_outs(outputs),
-        map(len, info.mit_sot_in_slices),
-        [1] * info.n_mit_sot,
-    )
-    for initials, taps, news in (
-        (
-            map(_inside, op.outer_sitsot(values)),
-            op.inner_sitsot(inner),
-            op.inner_sitsot_outs(outputs),
-        ),
-        (
-            op.outer_untraced_sit_sot(values),
-            op.inner_untraced_sit_sot(inner),
-            op.inner_untraced_sit_sot_outs(outputs),
-        ),
-    ):
-        ones = [1] * len(taps)
-        add(initials, taps, news, ones, ones)
-    return states
-
-
-def _fixpoint(op: Scan, known: dict, states: list[_State]) -> dict[Variable, Value]:
-    """Find what the states are at every step: what they are first, and stay."""
-    for _ in range(2 + 2 * len(states)):
-        for state in states:
-            known.update(dict.fromkeys(state.taps, state.value))
-        found = infer(op.inner_outputs, known)
-        outputs = _seen_outside(op.inner_outputs, found, known)
-        found.update(zip(op.inner_outputs, outputs, strict=True))
-        stays = True
-        for state in states:
-            value = _either([state.value, *(found[var] for var in state.news)])
-            stays = stays and value == state.value
-            state.value = value
-        if stays:
-            return found
-    raise Refused("carries a value that is something else at every step")
-
-
-def _either(values: list[Value]) -> Value:
-    for value in values:
-        if isinstance(value, Unknown):
-            return value
-    if all(isinstance(value, OwnStream) for value in values):
-        return OwnStream()
-    rows = [isinstance(value, Sharded) for value in values]
-    if any(rows) and not all(rows):
-        raise Refused("carries rows, and starts with something of fixed length")
-    value = selected(values)
-    return Replicated(value.power) if isinstance(value, Replicated) else value
-
-
-def _inside(value: Value) -> Value:
-    """Return what one step sees of a value that is stacked along axis 0."""
-    if isinstance(value, Unknown):
-        return value
-    value = unlisted(value)
-    if isinstance(value, Position) or (isinstance(value, Sharded) and not value.axis):
-        raise Refused("goes along the rows")
-    if isinstance(value, Sharded):
-        return replace(value, axis=value.axis - 1)
-    return Replicated(value.power) if isinstance(value, Replicated) else value
-
-
-def _outside(value: Value) -> Value:
-    """Return what the steps' values are when they are stacked along axis 0."""
-    if isinstance(value, Unknown):
-        return value
-    value = unlisted(value)
-    if isinstance(value, Position):
-        raise Refused(f"stacks {describe(value)}")
-    if isinstance(value, Sharded):
-        return replace(value, axis=value.axis + 1)
-    return Replicated(value.power) if isinstance(value, Replicated) else value
+@table.padded(IfElse)
+def choice_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made:
+    """One branch or the other, by anything that is exact."""
+    condition, *branches = values
+    if is_padded(condition):
+        raise Refused("chooses by the rows")
+    padder.check_no_sizes(node.inputs[1:])
+    given = [Replicated(), *map(plain, branches)]
+    made = padder.made(node, [padder.new[var] for var in node.inputs])
+    return Made(made, if_else(node, given))

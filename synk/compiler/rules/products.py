@@ -10,6 +10,7 @@ from pytensor.tensor.blas import BatchedDot
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.math import Dot
 
+from .. import table
 from ..domain import (
     Partial,
     Position,
@@ -21,7 +22,9 @@ from ..domain import (
     product,
     unlisted,
 )
-from .base import check_spread, rule
+from ..lengths import Length, size
+from ..padded.padder import Made, Padder
+from .base import check_spread
 from .reductions import fold
 
 Labels = Sequence[str]
@@ -68,7 +71,7 @@ def contract(
     return fold("sum", rows)
 
 
-@rule(Dot, some_rows=True)
+@table.placement(Dot, takes_some_rows=True)
 def dot(node: Apply, values: list[Value]) -> Value:
     """A product of vectors and matrices."""
     return contract(node.inputs, values, *dot_labels(node))
@@ -82,13 +85,22 @@ def dot_labels(node: Apply) -> tuple[list[Labels], Labels]:
     return [first, second], [*first[:-1], *second[1:]]
 
 
-@rule(BatchedDot, some_rows=True)
+@table.length(Dot)
+def dot_length(node: Apply, var: Variable, axis: int) -> Length:
+    """Those of the axes that are not summed over."""
+    first, second = node.inputs
+    if axis < first.type.ndim - 1:
+        return size(first, axis)
+    return size(second, second.type.ndim - 1)
+
+
+@table.placement(BatchedDot, takes_some_rows=True)
 def batched_dot(node: Apply, values: list[Value]) -> Value:
     """A product of stacks of matrices."""
     return contract(node.inputs, values, ["bij", "bjk"], "bik")
 
 
-@rule(Blockwise, some_rows=True)
+@table.placement(Blockwise, takes_some_rows=True)
 def blockwise(node: Apply, values: list[Value]) -> list[Value]:
     """An Op of the last axes, repeated along the others; rows may be among those."""
     op = node.op
@@ -116,6 +128,18 @@ def blockwise(node: Apply, values: list[Value]) -> list[Value]:
     return [result] * len(node.outputs)
 
 
+table.known(Dot, BatchedDot, makes_sizes=True)
+
+
+@table.padded(Dot, BatchedDot, Blockwise)
+def product_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made | None:
+    """Where it is a sum over the rows, the copies are zero, in all operands.
+
+    Zero in one does not do, as the other may be infinite.
+    """
+    return padder.folded(node, values, 0)
+
+
 def blockwise_labels(node: Apply) -> tuple[Sequence[Labels], Labels]:
     """Return the names of the axes of the inputs, and of the first result."""
     op = node.op
@@ -129,3 +153,20 @@ def blockwise_labels(node: Apply) -> tuple[Sequence[Labels], Labels]:
         for var, core in zip(node.inputs, op.inputs_sig, strict=True)
     ]
     return labels, [*stack, *op.outputs_sig[0]]
+
+
+@table.length(Blockwise)
+def blockwise_length(node: Apply, var: Variable, axis: int) -> Length | None:
+    """Of products, and of their stacks."""
+    if not isinstance(node.op.core_op, Dot):
+        return None
+    back = axis - var.type.ndim
+    first, second = node.inputs
+    if back == -2:
+        return size(first, first.type.ndim - 2)
+    if back == -1:
+        return size(second, second.type.ndim - 1)
+    for given in (first, second):
+        if given.type.ndim >= -back and given.type.shape[back] != 1:
+            return size(given, given.type.ndim + back)
+    return None

@@ -1,14 +1,28 @@
-"""Random draws from the rank's own stream: one for each row."""
+"""Random draws from the rank's own stream: one for each row.
+
+Of more rows than are real, JAX's draws begin with those for fewer. By default it
+computes each number from a key and its place in the array, in the order of C (its
+option ``jax_threefry_partitionable``, since 0.5). What is drawn for n rows is so the
+beginning of what is drawn for N, if the rows' axis is the first, and if a number takes
+one such computation: those that are drawn by trial, gamma for one, may take more.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
-from pytensor.graph.basic import Apply
+import pytensor.tensor as pt
+import pytensor.tensor.random.basic as ptr
+from pytensor.graph.basic import Apply, Variable
+from pytensor.tensor.exceptions import NotScalarConstantError
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.type_other import NoneTypeT
 
+from .. import table
 from ..domain import (
+    IN_ORDER,
+    REPLICATED,
     OwnStream,
     Refused,
     Sharded,
@@ -18,17 +32,27 @@ from ..domain import (
     is_replicated,
     unlisted,
 )
-from .base import check_spread, rule
+from ..padded.padder import Made, Padder
+from ..padded.states import plain
+from .base import check_spread
 from .shapes import entries, row_axis, row_length
 
 
-@rule(RandomVariable)
+@table.placement(RandomVariable)
 def draw(node: Apply, values: list[Value]) -> list[Value]:
     """Draws for each row are row-wise; other draws differ between ranks.
 
     The numbers are not those of the serial run, but as good: the proof takes what is
     drawn for a row to be that row's own.
     """
+    found = _rows_drawn(node, values)
+    if found is None:
+        raise Refused("draws, on each rank from its own stream, what is not for a row")
+    return [OwnStream(), found]
+
+
+def _rows_drawn(node: Apply, values: list[Value]) -> Sharded | None:
+    """Return what is drawn for each row; None if nothing has to do with rows."""
     params, cores = node.inputs[2:], node.op.ndims_params
     drawn = node.outputs[1].type.ndim - node.op.ndim_supp
     found: Sharded | None = None
@@ -48,8 +72,49 @@ def draw(node: Apply, values: list[Value]) -> list[Value]:
         elif not is_replicated(value):
             raise Refused(f"draws with a parameter that is {describe(value)}")
     if found is None:
-        raise Refused("draws, on each rank from its own stream, what is not for a row")
+        return None
     for var, core, value in zip(params, cores, values[2:], strict=True):
         back = found.axis - drawn - core
         check_spread([var], [unlisted(value)], back)
-    return [OwnStream(), found]
+    return found
+
+
+@table.padded(RandomVariable)
+def draw_more(padder: Padder, node: Apply, values: list[Value]) -> Made:
+    """Along the first axis; what is drawn for no row, as it is."""
+    params = [plain(value) for value in values[2:]]
+    found = _rows_drawn(node, [*values[:2], *params])
+    inputs = [padder.new[var] for var in node.inputs]
+    inputs[1] = padder.long_of(node.inputs[1])
+    if found is None:
+        return padder.exact(node, inputs)
+    if not _is_by_place(node):
+        raise Refused("draws for each row, and for more rows may draw other numbers")
+    if found.axis or not found.in_order:
+        raise Refused("draws for each row along another axis than the first")
+    rows = replace(found, layout=IN_ORDER)
+    return Made(padder.made(node, inputs), [REPLICATED, rows])
+
+
+_BY_PLACE = (ptr.NormalRV, ptr.UniformRV, ptr.BernoulliRV)
+
+
+def _is_by_place(node: Apply) -> bool:
+    """Tell whether each number depends on its place alone."""
+    is_once = isinstance(node.op, ptr.BinomialRV) and _is_one(node.inputs[2])
+    if not (isinstance(node.op, _BY_PLACE) or is_once):
+        return False
+    import jax
+
+    config: Any = jax.config
+    return (
+        config.jax_threefry_partitionable
+        and config.jax_default_prng_impl == "threefry2x32"
+    )
+
+
+def _is_one(var: Variable) -> bool:
+    try:
+        return bool(pt.get_underlying_scalar_constant_value(var) == 1)
+    except NotScalarConstantError:
+        return False

@@ -1,4 +1,4 @@
-"""Reductions and what else works along axes: over the rows, or beside them."""
+"""Reductions: over the rows, or beside them."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from pytensor import scalar as ps
-from pytensor.graph.basic import Apply
+from pytensor.graph.basic import Apply, Variable
 from pytensor.tensor import math as ptm
-from pytensor.tensor import special
 from pytensor.tensor.elemwise import CAReduce
-from pytensor.tensor.extra_ops import CumOp
-from pytensor.tensor.sort import ArgSortOp, SortOp
 
-from ...reduce_ops import ReduceOp
-from ..axes import apart
+from ...reduce_ops import ReduceOp, identity
+from .. import table
 from ..domain import (
     Listed,
     Partial,
@@ -25,12 +23,14 @@ from ..domain import (
     Value,
     describe,
     independent,
-    is_replicated,
     product,
     total,
     unlisted,
 )
-from .base import rule
+from ..lengths import Length, known_entries, size
+from ..lengths import product as product_of
+from ..padded.padder import Made, Padder
+from ..padded.states import plain
 
 _FOLDS: dict[type, ReduceOp] = {
     ps.Add: "sum",
@@ -66,7 +66,7 @@ def shifted(rows: Value, axes: Iterable[int]) -> Value:
     return replace(rows, axis=rows.axis - sum(axis < rows.axis for axis in axes))
 
 
-@rule(CAReduce, some_rows=True)
+@table.placement(CAReduce, takes_some_rows=True)
 def reduction(node: Apply, values: list[Value]) -> Value:
     """A reduction over the rows is a fold; beside them, it is done for each row."""
     op = _fold_op(node)
@@ -110,71 +110,87 @@ def axes_of(node: Apply) -> tuple[int, ...]:
     return tuple(int(i) % ndim for i in axes)
 
 
-@rule(ptm.Argmax)
+table.known(CAReduce, makes_sizes=True)
+
+
+@table.padded(CAReduce)
+def reduction_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made | None:
+    """Over the rows, without the copies; whatever it is that combines them."""
+    (var,) = node.inputs
+    rows = plain(values[0])
+    if not isinstance(rows, Sharded) or rows.axis not in axes_of(node):
+        return None
+    nothing = _nothing(type(node.op.scalar_op), var.type.numpy_dtype)
+    return padder.exact(node, [padder.masked(var, nothing)])
+
+
+def _nothing(kind: type, dtype: np.dtype) -> Any:
+    """Return what changes nothing when it is combined with other values."""
+    if kind in (ps.Add, ps.OR, ps.XOR):
+        return 0
+    if kind is ps.Mul:
+        return 1
+    if kind is ps.AND:
+        return 1 if dtype.kind == "b" else np.array(-1).astype(dtype)
+    if kind in (ps.ScalarMaximum, ps.ScalarMinimum):
+        return _extreme("max" if kind is ps.ScalarMaximum else "min", dtype)
+    raise Refused("is not known to have a value that changes nothing")
+
+
+def _extreme(op: ReduceOp, dtype: np.dtype) -> Any:
+    if dtype.kind == "b":
+        return op == "min"
+    if dtype.kind == "c":
+        raise Refused("compares complex numbers")
+    return identity(op, dtype)
+
+
+@table.length(CAReduce)
+def reduction_length(node: Apply, var: Variable, axis: int) -> Length | None:
+    """Of an axis that is left."""
+    gone = node.op.axis
+    if gone is None:
+        return None
+    source = node.inputs[0]
+    gone = {int(i) % source.type.ndim for i in np.atleast_1d(gone)}
+    kept = [i for i in range(source.type.ndim) if i not in gone]
+    return size(source, kept[axis])
+
+
+@table.value(CAReduce)
+def reduction_value(node: Apply, var: Variable, which: str) -> Length | None:
+    """``x.size`` is the product of the shape."""
+    if not isinstance(node.op.scalar_op, ps.Mul) or node.inputs[0].type.ndim != 1:
+        return None
+    entries = known_entries(node.inputs[0])
+    return None if entries is None else product_of(entries)
+
+
+@table.placement(ptm.Argmax)
 def argmax(node: Apply, values: list[Value]) -> Value:
     """Beside the rows, an index for each row."""
     value = unlisted(values[0])
     axes = axes_of(node)
     if isinstance(value, Sharded) and value.axis not in axes:
         return shifted(replace(value, power=0), axes)
-    return _unless_rows(value)
+    return unless_rows(value)
 
 
-@rule(special.Softmax, special.LogSoftmax, some_rows=True)
-def softmax(node: Apply, values: list[Value]) -> Value:
-    """Along other axes than the rows', a function of each row."""
-    return _along(axes_of(node), values[0])
+@table.padded(ptm.Argmax)
+def argmax_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made | None:
+    """Along the rows, the copies come last and are the least: they are not found."""
+    (var,) = node.inputs
+    rows, axes = plain(values[0]), axes_of(node)
+    if not isinstance(rows, Sharded) or rows.axis not in axes:
+        return None
+    if axes != (rows.axis,) or not rows.in_order:
+        raise Refused("numbers what lies along the rows and beside them")
+    least = _extreme("max", var.type.numpy_dtype)
+    return padder.exact(node, [padder.masked(var, least)])
 
 
-if hasattr(special, "SoftmaxGrad"):  # before PyTensor 3
-
-    @rule(special.SoftmaxGrad)
-    def softmax_gradient(node: Apply, values: list[Value]) -> Value:
-        """Linear in the first input, the gradient of the softmax."""
-        cotangent, output = map(unlisted, values)
-        if isinstance(cotangent, Sharded) and isinstance(output, Sharded):
-            _along(axes_of(node), output)
-            return product([cotangent, output])
-        if is_replicated(cotangent) and isinstance(output, Sharded):
-            # Both have the shape of the output, so the cotangent has no rows.
-            raise Refused("takes a gradient that has no rows")
-        return independent([cotangent, output])
-
-
-@rule(SortOp, ArgSortOp)
-def sort(node: Apply, values: list[Value]) -> Value:
-    """Beside the rows, each row is sorted by itself."""
-    axis, (value,) = apart(node, values)
-    if isinstance(axis, int):
-        return _along({axis}, value)
-    return independent([_unless_rows(unlisted(value)), axis])
-
-
-@rule(CumOp)
-def cumulative(node: Apply, values: list[Value]) -> Value:
-    """Beside the rows for each row; of a sum, the sum of what the parts give."""
-    value = unlisted(values[0])
-    axis = node.op.axis
-    if value == Partial("prod") and node.op.mode == "mul":
-        return value
-    if isinstance(value, Partial) and value.op == "sum" and node.op.mode == "add":
-        return value
-    if axis is None:
-        return independent([_unless_rows(value)])
-    if node.op.mode == "add" and isinstance(value, Sharded):
-        _along({axis}, replace(value, power=0))
-        return value
-    return _along({axis}, value)
-
-
-def _along(axes: Iterable[int], value: Value) -> Value:
-    value = unlisted(value)
-    if isinstance(value, Sharded) and value.axis in axes:
-        raise Refused("goes along the rows")
-    return independent([value])
-
-
-def _unless_rows(value: Value) -> Value:
+def unless_rows(value: Value) -> Value:
+    """Return what any function of all elements of a value is; raise for rows."""
     if isinstance(value, Sharded):
         raise Refused("goes along the rows")
     return independent([value])

@@ -1,31 +1,18 @@
-"""Shapes, and Ops that arrange elements in another shape."""
+"""Shapes: the lengths of arrays as numbers, and vectors of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from typing import Any
 
-from pytensor.compile.ops import DeepCopyOp, ViewOp
-from pytensor.graph.basic import Apply
-from pytensor.printing import Print
-from pytensor.raise_op import CheckAndRaise
+import pytensor.tensor as pt
+from pytensor.graph.basic import Apply, Variable
 from pytensor.tensor import basic as ptb
-from pytensor.tensor.elemwise import DimShuffle
-from pytensor.tensor.extra_ops import CpuContiguous
-from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
-from pytensor.tensor.type_other import NoneTypeT
+from pytensor.tensor.shape import Shape, Shape_i
 
-try:
-    from pytensor.conditional.op import IfElse
-except ImportError:  # PyTensor before 3.3
-    from pytensor.ifelse import IfElse  # type: ignore[no-redef]
-
-from ...ops import OwnRows
-from ..axes import apart
+from .. import table
 from ..domain import (
-    IN_ORDER,
     Count,
-    Layout,
     Listed,
     Partial,
     Position,
@@ -38,34 +25,10 @@ from ..domain import (
     describe,
     is_replicated,
     selected,
-    unlisted,
-    without_block,
 )
-from ..lengths import ONE, product, reshaped, size, value_of
-from .base import is_short, rule
-
-
-@rule(
-    ViewOp,
-    DeepCopyOp,
-    CpuContiguous,
-    Print,
-    ptb.TensorFromScalar,
-    ptb.ScalarFromTensor,
-    OwnRows,
-)
-def identity(node: Apply, values: list[Value]) -> Value:
-    """The first input, as it is."""
-    return values[0]
-
-
-@rule(CheckAndRaise, tolerant=True, some_rows=True)
-def checked(node: Apply, values: list[Value]) -> Value:
-    """The first input, or an error, whatever is checked."""
-    return values[0]
-
-
-# -- lengths
+from ..lengths import Length, size, value_of
+from ..padded.padder import Made, Padder
+from ..padded.states import plain
 
 
 def length(value: Value, axis: int) -> Value:
@@ -95,20 +58,66 @@ def _fixed(node: Apply, axis: int) -> Value | None:
     return Replicated(0 if found.number else None, number=float(found.number))
 
 
-@rule(Shape, tolerant=True, some_rows=True)
+@table.placement(Shape, takes_unknown=True, takes_some_rows=True)
 def shape(node: Apply, values: list[Value]) -> Value:
     """The lengths of all axes."""
     axes = range(node.inputs[0].type.ndim)
     return Listed(tuple(_fixed(node, i) or length(values[0], i) for i in axes))
 
 
-@rule(Shape_i, tolerant=True, some_rows=True)
+@table.placement(Shape_i, takes_unknown=True, takes_some_rows=True)
 def shape_i(node: Apply, values: list[Value]) -> Value:
     """The length of one axis."""
     return _fixed(node, node.op.i) or length(values[0], node.op.i)
 
 
-@rule(ptb.MakeVector, tolerant=True)
+@table.padded(Shape)
+def real_shape(padder: Padder, node: Apply, values: list[Value]) -> Made:
+    """Of what is padded a size."""
+    (var,), (out,) = node.inputs, node.outputs
+    new = padder.new[var]
+    made = padder.made(node, [new])
+    rows = plain(values[0])
+    if isinstance(rows, Sharded):
+        padder.long[out] = made[0]
+        lengths = list(new.shape)
+        lengths[rows.axis] = _real_length(padder, new, rows.axis)
+        made = [pt.stack(lengths)]
+    return Made(made, [shape(node, values)])
+
+
+@table.padded(Shape_i)
+def real_length(padder: Padder, node: Apply, values: list[Value]) -> Made:
+    """Along the rows' axis a size."""
+    (var,), (out,) = node.inputs, node.outputs
+    new = padder.new[var]
+    made = padder.made(node, [new])
+    rows = plain(values[0])
+    if isinstance(rows, Sharded) and rows.axis == node.op.i:
+        padder.long[out] = made[0]
+        made = [_real_length(padder, new, rows.axis)]
+    return Made(made, [shape_i(node, values)])
+
+
+def _real_length(padder: Padder, new: Any, axis: int) -> Any:
+    """Return how long an axis is without the copies."""
+    return padder.real * (new.shape[axis] // padder.padded_rows)
+
+
+@table.entries(Shape)
+def shape_entries(node: Apply) -> list[Length]:
+    """The lengths of all axes."""
+    (of,) = node.inputs
+    return [size(of, axis) for axis in range(of.type.ndim)]
+
+
+@table.value(Shape_i)
+def shape_i_value(node: Apply, var: Variable, which: str) -> Length:
+    """The length of one axis."""
+    return size(node.inputs[0], node.op.i)
+
+
+@table.placement(ptb.MakeVector, takes_unknown=True)
 def make_vector(node: Apply, values: list[Value]) -> Value:
     """A vector of scalars."""
     if all(isinstance(value, (Replicated, Unknown)) for value in values):
@@ -117,6 +126,18 @@ def make_vector(node: Apply, values: list[Value]) -> Value:
         if isinstance(value, Unknown):
             return value
     return selected(values)
+
+
+table.known(ptb.MakeVector, makes_sizes=True)
+
+
+@table.entries(ptb.MakeVector)
+def make_vector_entries(node: Apply) -> list[Length]:
+    """The scalars."""
+    return [value_of(given) for given in node.inputs]
+
+
+# -- shapes that arrays are given
 
 
 def entries(node: Apply, position: int, values: Sequence[Value]) -> list[Value]:
@@ -141,7 +162,9 @@ def row_axis(lengths: Sequence[Value]) -> int | None:
             raise Refused(f"takes a shape that is not understood: {value}")
         if is_replicated(value):
             continue
-        if not isinstance(value, Replicated) or value.power != 1 or found is not None:
+        if found is not None:
+            raise Refused("makes an array whose size grows with the square of the rows")
+        if not isinstance(value, Replicated) or value.power != 1:
             raise Refused(f"takes as a length what is {describe(value)}")
         found = axis
     return found
@@ -150,266 +173,3 @@ def row_axis(lengths: Sequence[Value]) -> int | None:
 def row_length(value: Value) -> str:
     """Return the kind of length of rows along an axis that is so long."""
     return "n" if isinstance(value, Replicated) and value.exact else "kn"
-
-
-# -- other shapes
-
-
-@rule(ptb.AllocEmpty)
-def alloc_empty(node: Apply, values: list[Value]) -> Value:
-    """What is to be overwritten goes with everything."""
-    if values and isinstance(values[0], Count):
-        return _trail(None, values)
-    axis = row_axis(values)
-    if axis is None:
-        return Replicated(None)
-    return Sharded(axis, None, row_length(values[axis]), None)
-
-
-def _trail(value: Value | None, lengths: Sequence[Value]) -> Value:
-    """Return a value, repeated for the steps of a scan along the rows."""
-    first, *others = lengths
-    if not all(map(is_replicated, others)) or not isinstance(
-        value, (Replicated, type(None))
-    ):
-        raise Refused(f"takes as a length what is {describe(first)}")
-    assert isinstance(first, Count)
-    return Trail(value, value, first.offset, "all")
-
-
-@rule(ptb.Alloc)
-def alloc(node: Apply, values: list[Value]) -> Value:
-    """A value repeated."""
-    if len(values) > 1 and isinstance(values[1], Count):
-        return _trail(unlisted(values[0]), values[1:])
-    value, lengths = unlisted(values[0]), values[1:]
-    inner = node.inputs[0].type
-    axis = row_axis(lengths)
-    added = len(lengths) - inner.ndim
-    if isinstance(value, Sharded):
-        if axis != value.axis + added:
-            raise Refused("repeats rows along another axis")
-        return replace(value, axis=value.axis + added)
-    if axis is None:
-        if isinstance(value, (Replicated, Partial)):
-            return value
-        raise Refused(f"repeats {describe(value)}")
-    if not isinstance(value, Replicated):
-        raise Refused(f"repeats {describe(value)} for each row")
-    if axis >= added and inner.shape[axis - added] != 1:
-        raise Refused("stretches something of fixed length to the rows")
-    return Sharded(axis, value.power, row_length(lengths[axis]), None)
-
-
-@rule(DimShuffle, some_rows=True)
-def dimshuffle(node: Apply, values: list[Value]) -> Value:
-    """Axes in another order, added or dropped; none is as long as there are rows."""
-    (value,) = values
-    order = list(node.op.new_order)
-    if isinstance(value, (Sharded, Position)):
-        if value.axis not in order:
-            raise Refused("drops the rows' axis")
-        return replace(value, axis=order.index(value.axis))
-    if isinstance(value, Listed) and not order:
-        (value,) = value.entries  # x.shape[0] of a vector, as PyTensor rewrites it
-    return unlisted(value)
-
-
-@rule(Reshape)
-def reshape(node: Apply, values: list[Value]) -> Value:
-    """Rows stay rows, in as many blocks as before, or fewer with axes before them.
-
-    In memory, there are ``L`` blocks with ``S`` elements of each of n rows, where ``L``
-    is the product of the lengths before the rows' axis and of the blocks along it, and
-    ``S`` that of the lengths after. A reshape keeps the order of elements, so the
-    lengths before the new axis must divide ``L``: what is left are blocks.
-    """
-    value = unlisted(values[0])
-    lengths = entries(node, 1, values)
-    if isinstance(value, Position):
-        return _reshaped_position(value, lengths)
-    if not isinstance(value, Sharded):
-        if not all(map(is_replicated, lengths)):
-            raise Refused("gives something without rows a length that depends on them")
-        return value
-    axis = row_axis(lengths)
-    if axis is None:
-        axis = _inferred(lengths)
-        if axis is None:
-            raise Refused("gives the rows' axis a length that does not follow theirs")
-        _check_divides(node, value, axis)
-        kind = "kn" if value.length != "?" else "?"
-    else:
-        kind = row_length(lengths[axis])
-    layout = _blocks(node, value, axis, kind)
-    return Sharded(axis, value.power, kind, layout)
-
-
-def _check_divides(node: Apply, rows: Sharded, axis: int) -> None:
-    """Raise if the elements of a number of rows may not fill the axis of length -1.
-
-    Two columns need an even number of rows that have one element each, which all rows
-    may have, and a rank's not. Elements whose number is not known here may fill it.
-    """
-    new = reshaped(node)
-    if rows.length != "n" or new[axis].number >= 0:
-        return
-    source = node.inputs[0]
-    others = [i for i in range(source.type.ndim) if i != rows.axis]
-    of_row = product(size(source, i) for i in others)
-    needed = product([*new[:axis], *new[axis + 1 :]])
-    if not of_row.symbols_only() - needed.symbols_only():
-        raise Refused("needs a number of rows that ranks may not have")
-
-
-def _blocks(node: Apply, rows: Sharded, axis: int, kind: str) -> Layout | None:
-    """Return how rows lie along an axis of a new shape."""
-    source = node.inputs[0]
-    old = [size(source, i) for i in range(source.type.ndim)]
-    new = reshaped(node)
-    before, after = product(old[: rows.axis]), product(old[rows.axis + 1 :])
-    new_before, new_after = product(new[:axis]), product(new[axis + 1 :])
-    if rows.layout is None and new_after == after and new_before / before:
-        return None  # nothing differs along the axis, or along what it is split into
-    layout = rows.layout or IN_ORDER
-    # With a length of n before and after, L is what else there is.
-    if rows.length == kind == "n" and layout.blocks == ONE and new_after == after:
-        return layout
-    # By what lies before the rows, or else by what is left of all elements.
-    blocks = product([before, layout.blocks]) / new_before
-    if blocks is None:
-        blocks = product([*new[axis:], layout.blocks]) / product(old[rows.axis :])
-    if blocks is None or (blocks != ONE and kind == "n"):
-        raise Refused("reshapes rows to lie elsewhere than they did")
-    # More blocks than one must end where an entry along the new axis does.
-    if blocks != ONE and after / new_after is None and new[axis] / blocks is None:
-        raise Refused("reshapes rows to lie elsewhere than they did")
-    return replace(layout, blocks=blocks, block=new[axis] / blocks)
-
-
-def _reshaped_position(value: Position, lengths: Sequence[Value]) -> Value:
-    """Numbers of rows, along another axis: as many, as the others have length 1."""
-    axis = row_axis(lengths)
-    axis = _inferred(lengths) if axis is None else axis
-    others = [_number(size) for i, size in enumerate(lengths) if i != axis]
-    if axis is None or any(size != 1 for size in others):
-        raise Refused(f"gives another shape to {describe(Position())}")
-    return replace(value, axis=axis)
-
-
-def _number(value: Value) -> int | None:
-    if not isinstance(value, Replicated) or value.number is None:
-        return None
-    return int(value.number)
-
-
-def _inferred(lengths: Iterable[Value]) -> int | None:
-    """Return the axis whose length is given as -1."""
-    for axis, value in enumerate(lengths):
-        if isinstance(value, Replicated) and value.number == -1:
-            return axis
-    return None
-
-
-@rule(SpecifyShape)
-def specify_shape(node: Apply, values: list[Value]) -> Value:
-    """The first input; its rows must not be fixed in number."""
-    value, *lengths = values
-    if isinstance(value, Sharded):
-        fixed = node.inputs[1 + value.axis]
-        if not isinstance(fixed.type, NoneTypeT):
-            given = lengths[value.axis]
-            if not (
-                isinstance(given, Replicated) and given.exact and value.length == "n"
-            ):
-                raise Refused("fixes the number of rows")
-    return value
-
-
-@rule(ptb.Join)
-def join(node: Apply, values: list[Value]) -> Value:
-    """Side by side along another axis than the rows'."""
-    axis, parts = apart(node, values)
-    if not isinstance(axis, int):
-        raise Refused("joins along an axis that is not constant")
-    kinds = {type(part) for part in parts}
-    if Listed in kinds and kinds <= {Listed, Replicated}:
-        _, places = apart(node, range(len(values)))
-        joined = [entries(node, i, values) for i in places]
-        return Listed(tuple(entry for part in joined for entry in part))
-    parts = [unlisted(part) for part in parts]
-    rows = [part for part in parts if isinstance(part, Sharded)]
-    for part in rows:
-        if part.axis == axis:
-            raise Refused("joins along the rows: those of all ranks would be mingled")
-    if rows and len(rows) < len(parts):
-        raise Refused("joins rows with something of fixed length")
-    return selected(parts)
-
-
-@rule(ptb.ExtractDiag)
-def diagonal(node: Apply, values: list[Value]) -> Value:
-    """Some elements of each row, or of what is combined over the rows."""
-    value = unlisted(values[0])
-    axes = node.op.axis1, node.op.axis2
-    if isinstance(value, (Sharded, Position)):
-        if value.axis in axes:
-            raise Refused("takes a diagonal, along the rows")
-        before = sum(axis < value.axis for axis in axes)
-        return replace(value, axis=value.axis - before)
-    return value
-
-
-@rule(ptb.Split)
-def split(node: Apply, values: list[Value]) -> list[Value]:
-    """Cut along another axis than the rows'."""
-    axis, (value, sizes) = apart(node, values)
-    value = unlisted(value)
-    if not is_replicated(unlisted(sizes)) or not isinstance(axis, (int, Replicated)):
-        raise Refused("splits at places that depend on the rows")
-    if isinstance(value, Sharded):
-        if not isinstance(axis, int):
-            raise Refused("splits along an axis that is not constant")
-        if axis == value.axis:
-            raise Refused("splits along the rows")
-    elif isinstance(value, Position):
-        raise Refused(f"splits {describe(value)}")
-    return [value] * len(node.outputs)
-
-
-@rule(ptb.ARange)
-def arange(node: Apply, values: list[Value]) -> Value:
-    """From 0 to n the numbers of the rows; or of entries of rows in merged axes."""
-    start, stop, step = values
-    if all(map(is_replicated, values)):
-        return Replicated()
-    numbers = (
-        isinstance(start, Replicated)
-        and start.number == 0
-        and isinstance(step, Replicated)
-        and step.number == 1
-    )
-    if is_short(node.outputs[0]):
-        raise Refused("counts rows in short integers, which wrap around")
-    if numbers and isinstance(stop, Replicated) and stop.exact:
-        return Position()
-    is_integer = node.inputs[1].type.numpy_dtype.kind in "iu"
-    if numbers and is_integer and isinstance(stop, Replicated) and stop.power == 1:
-        return Position(0, "kn", value_of(node.inputs[1]))
-    raise Refused("counts rows, and starts again on every rank")
-
-
-@rule(IfElse)
-def if_else(node: Apply, values: list[Value]) -> list[Value]:
-    """One branch or the other, on all ranks."""
-    condition, *branches = values
-    if not is_replicated(unlisted(condition)):
-        raise Refused(f"chooses by {describe(condition)}")
-    n = len(node.outputs)
-    pairs = [[unlisted(branches[i]), unlisted(branches[n + i])] for i in range(n)]
-    for pair in pairs:
-        if len({isinstance(value, Sharded) for value in pair}) > 1:
-            raise Refused("chooses between rows and something of fixed length")
-        if len({value.length for value in pair if isinstance(value, Sharded)}) > 1:
-            raise Refused("chooses between rows and more entries of them")
-    return [selected([without_block(value) for value in pair]) for pair in pairs]

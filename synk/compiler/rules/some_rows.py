@@ -12,7 +12,6 @@ from pytensor.graph.basic import Apply, Variable
 
 from ..domain import Refused, Sharded, Value, unlisted
 from ..lengths import selected_by, size
-from .base import Rule, takes_some_rows
 
 
 def is_some(value: Value) -> bool:
@@ -20,11 +19,11 @@ def is_some(value: Value) -> bool:
     return isinstance(value, Sharded) and value.length == "some"
 
 
-def check_some_rows(node: Apply, values: Sequence[Value], function: Rule) -> None:
+def check_some_rows(node: Apply, values: Sequence[Value], are_taken: bool) -> None:
     """Raise unless a rule takes its inputs' rows, and they are selected alike."""
     if not any(map(is_some, values)):
         return
-    if not takes_some_rows(function):
+    if not are_taken:
         raise Refused("takes rows that a mask selects")
     if len(values) > 2 and selecting_mask(node, 2, values) is not None:
         return  # their rule sees to it

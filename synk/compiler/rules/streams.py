@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import HasInnerGraph
 from pytensor.tensor.random.op import RandomVariable
@@ -16,7 +18,6 @@ from ..domain import (
     is_replicated,
     unlisted,
 )
-from .base import Rule
 
 
 def is_stream(var: Variable) -> bool:
@@ -24,7 +25,7 @@ def is_stream(var: Variable) -> bool:
     return isinstance(var.type, RandomType)
 
 
-def by_streams(rule: Rule, node: Apply, values: list[Value]) -> list[Value]:
+def by_streams(rule: Callable, node: Apply, values: list[Value]) -> list[Value]:
     """Return what the outputs of an Op are that takes random streams.
 
     From streams that all ranks have alike, and from what else is the same on every

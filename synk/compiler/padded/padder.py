@@ -1,0 +1,417 @@
+"""Going through a graph for more rows than are real: what each variable becomes.
+
+The inputs have N rows, of which the first n are the call's; the others are copies of
+one of these. What becomes of a variable follows from its placement (see `domain`), by
+A, the real rows, and B, the copies:
+
+``Sharded``, *padded*
+    v(AB) is v(A) and v(B), one after the other: what is computed of N rows has the
+    entries of the n real ones, as they would be without the copies. What is in the
+    others is of no account.
+``Replicated``, *exact*
+    The value that it would have without the copies.
+``Replicated`` with the power 1, and shapes: *a size*
+    It is exact, and there is a second variable, *long*, of what it would be if all N
+    rows were real: n is an argument where it divides a sum, and N, which JAX knows when
+    it compiles, where an array gets its shape from it.
+``Partial``
+    There is none. What combines rows takes the copies for something that changes
+    nothing, such as zero in a sum, and is exact. They are replaced and not multiplied,
+    as zero times infinity is NaN.
+
+So the placements tell what a node makes of N rows, and it is kept as it is if this is
+a value for each row. Only of what is to be made differently the table has a rule. It
+takes the padder, the node and what the inputs are, and returns what the node becomes
+(`Made`), or None where it may be kept; it raises `Refused` if it cannot be padded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.graph.basic import Apply, Variable
+
+from ..domain import (
+    IN_ORDER,
+    REPLICATED,
+    Layout,
+    Listed,
+    OwnStream,
+    Partial,
+    Refused,
+    Replicated,
+    Sharded,
+    Trail,
+    Unknown,
+    Value,
+    is_replicated,
+)
+from ..inlining import remade
+from ..lengths import Length, Symbol, remembered
+from ..rules.base import any_function, name, op_name
+from ..table import Entry, ask, entry_of
+from ..walk import apply_rule, infer
+from .states import Padded, as_rows, is_padded, plain, without_powers
+
+
+class CannotPad(Refused):
+    """A graph in which something is in the way; the text says what."""
+
+
+class Made(NamedTuple):
+    """What a node becomes: new outputs, and what these are."""
+
+    new: list[Variable]
+    values: list[Value]
+
+
+class Padder:
+    """Rewrites graphs of one function.
+
+    Parameters
+    ----------
+    rows : sequence of Variable
+        The inputs that have N rows; none in a graph within another.
+    real : Variable
+        n, an integer.
+    facts : Padder, optional
+        One that knows what is around: that has gone through the whole graph, of which
+        this one's is a part, or that goes through one of which it is within an Op.
+
+    Attributes
+    ----------
+    new : dict of Variable to Variable
+        What variables become.
+    values : dict of Variable to Value
+        What they are.
+    long : dict of Variable to Variable
+        Of those that are sizes.
+    """
+
+    def __init__(
+        self, rows: Sequence[Variable], real: Variable, facts: Padder | None = None
+    ) -> None:
+        self.real = real
+        self.new: dict[Variable, Any] = {var: var for var in rows}
+        self.values: dict[Variable, Value] = {var: Sharded(0) for var in rows}
+        self.long: dict[Variable, Variable] = {}
+        self.inlined: dict[Apply, list[Variable]] = facts.inlined if facts else {}
+        self._facts = facts
+        self._rows = list(rows)
+        self._masked: dict[tuple, Variable] = {}
+
+    def walk(self, graph: Iterable[Variable]) -> None:
+        """Rewrite a graph, down to what is known already.
+
+        Raises
+        ------
+        CannotPad
+            If it cannot be done.
+        """
+        graph = list(graph)
+        with remembered(self._rows):
+            infer(graph, dict(self.values), rule=self._rewrite)
+        self._know(graph)
+
+    def _know(self, variables: Iterable[Variable]) -> None:
+        for var in variables:
+            if var.owner is None:
+                self.new.setdefault(var, var)
+                self.values.setdefault(var, REPLICATED)
+
+    def _rewrite(self, node: Apply, given: list[Value]) -> list[Value]:
+        self._know(node.inputs)
+        # Of what is drawn for rows the Op's own rule tells.
+        given = [REPLICATED if isinstance(v, OwnStream) else v for v in given]
+        try:
+            made = self._made(node, given)
+            for value in made.values:
+                _check(value)
+        except CannotPad:
+            raise
+        except Refused as refused:
+            raise CannotPad(f"{_where(node)} {refused}") from None
+        self.new.update(zip(node.outputs, made.new, strict=True))
+        self.values.update(zip(node.outputs, made.values, strict=True))
+        return made.values
+
+    def _made(self, node: Apply, given: list[Value]) -> Made:
+        if not (any(map(is_padded, given)) or self._sizes(node.inputs)):
+            new = self.made(node, [self.new[var] for var in node.inputs])
+            found = apply_rule(node, given)
+            return Made(new, _exact(found))
+        rule = entry_of(node.op).padded
+        made = None if rule is None else ask(rule, self, node, given)
+        return made or self.kept(node, given)
+
+    # -- what nodes become
+
+    def made(self, node: Apply, inputs: Sequence[Variable]) -> list[Variable]:
+        """Return what a node's Op makes of other inputs."""
+        if all(a is b for a, b in zip(node.inputs, inputs, strict=True)):
+            return node.outputs
+        return remade(node, inputs)
+
+    def exact(self, node: Apply, inputs: Sequence[Variable] | None = None) -> Made:
+        """Return that a node gives what is exact, of what has become of its inputs."""
+        if inputs is None:
+            inputs = [self.new[var] for var in node.inputs]
+        return Made(self.made(node, inputs), [REPLICATED] * len(node.outputs))
+
+    def kept(self, node: Apply, given: Sequence[Value]) -> Made:
+        """Keep a node as it is, if its placement says that this is right."""
+        found = self.placed(node, given)
+        lengths = _lengths(node, entry_of(node.op))
+        self._check_sizes(node, lengths)
+        made = self.made(
+            node,
+            [
+                self.long_of(var) if i in lengths else self.new[var]
+                for i, var in enumerate(node.inputs)
+            ],
+        )
+        if any(map(is_padded, given)):
+            if not all(map(is_padded, found)):
+                raise Refused("makes one thing of what has a value for each row")
+        elif not any(map(is_padded, found)) and self._sizes(node.inputs):
+            return self._of_sizes(node, made, found)
+        return Made(made, found)
+
+    def instead(self, node: Apply, graph_of: Callable) -> Made:
+        """Return what becomes of a graph in the place of a node.
+
+        It is made once, so that parts of the function have the same one.
+        """
+        outputs = self.inlined.get(node)
+        if outputs is None:
+            outputs = self.inlined[node] = graph_of(node)
+        self.walk(outputs)
+        for var, inside in zip(node.outputs, outputs, strict=True):
+            if inside in self.long:
+                self.long[var] = self.long[inside]
+        return Made(
+            [self.new[var] for var in outputs], [self.values[var] for var in outputs]
+        )
+
+    def placed(self, node: Apply, given: Sequence[Value]) -> list[Value]:
+        """Return what the placement of a node says, of what is padded and exact.
+
+        First with powers of the number of rows, by which lengths are known; then, where
+        these are in the way, without them, and last without knowing numbers of rows for
+        that. What follows from sizes then is exact, and unknown as a length.
+        """
+        lengths = _lengths(node, entry_of(node.op))
+        for of_values, of_lengths in _FORMS:
+            given = [
+                (of_lengths if i in lengths else of_values)(value)
+                for i, value in enumerate(given)
+            ]
+            found = apply_rule(node, given)
+            if not any(map(_is_open, found)):
+                break
+        else:
+            raise CannotPad(next(str(value) for value in found if _is_open(value)))
+        if of_values is _as_known or not self._sizes(node.inputs):
+            return found
+        return [
+            _unknown_size(var) if isinstance(value, Replicated) else value
+            for var, value in zip(node.outputs, found, strict=True)
+        ]
+
+    def folded(self, node: Apply, given: Sequence[Value], nothing: Any) -> Made | None:
+        """Return what combines rows, with a number in the place of copies of operands.
+
+        None if it combines none.
+        """
+        values = [plain(value) for value in given]
+        # The rule alone: that ranks' sums might wrap around is no concern here.
+        found = ask(entry_of(node.op).placement or any_function, node, values)
+        if not any(map(_is_partial, found if isinstance(found, list) else [found])):
+            return None
+        # All alike is what has no layout; it is combined with rows that have one.
+        layouts = [v.layout for v in given if isinstance(v, Sharded) and v.layout]
+        layout = layouts[0] if layouts else IN_ORDER
+        return self.exact(
+            node, [self.masked(var, nothing, layout) for var in node.inputs]
+        )
+
+    # -- sizes
+
+    def long_of(self, var: Variable) -> Variable:
+        """Return what an exact variable would be if all rows were real."""
+        return self.long.get(var, self.new[var])
+
+    def check_no_sizes(self, variables: Iterable[Variable]) -> None:
+        """Raise where a number of rows would have to be known when JAX compiles."""
+        for var in variables:
+            if var in self.long and is_integer(var):
+                raise Refused("takes a number that follows from that of the rows")
+
+    def _check_sizes(self, node: Apply, lengths: Sequence[int]) -> None:
+        if not entry_of(node.op).makes_sizes:
+            self.check_no_sizes(
+                var for i, var in enumerate(node.inputs) if i not in lengths
+            )
+
+    def _sizes(self, variables: Iterable[Variable]) -> bool:
+        return any(var in self.long for var in variables)
+
+    def _of_sizes(self, node: Apply, made: list[Variable], found: list[Value]) -> Made:
+        """Return what a node makes of exact values, and what it would be for N rows."""
+        if not entry_of(node.op).makes_sizes:
+            return Made(made, _exact(found))
+        longs = self.made(node, [self.long_of(var) for var in node.inputs])
+        new = list(made)
+        for i, (var, long) in enumerate(zip(node.outputs, longs, strict=True)):
+            if is_integer(var) and _is_free(found[i]):
+                new[i] = long  # x.shape[1], of the same vector as x.shape[0]
+            elif is_integer(var) or not var.type.ndim:  # no tensor divided by n
+                self.long[var] = long
+        return Made(new, found)
+
+    # -- the real ones among the rows
+
+    @property
+    def padded_rows(self) -> Any:
+        """N, from a shape."""
+        for var in self._rows:
+            return self.new[var].shape[0]
+        for var, value in self.values.items():  # in a step of a scan
+            if isinstance(value, Sharded) and value.length == "n":
+                return self.new[var].shape[value.axis]
+        raise Refused("has rows whose number is known outside of a scan only")
+
+    def padded(self, var: Variable) -> Padded | None:
+        """Return how a variable is padded, None if it is exact."""
+        value = as_rows(self.values[var])
+        return self._lies(value) if isinstance(value, Sharded) else None
+
+    def _lies(self, rows: Sharded) -> Padded:
+        layout = rows.layout or IN_ORDER
+        if rows.length == "n":
+            return Padded(rows.axis, 1, 1)
+        if not layout.blocks.symbols:
+            return Padded(rows.axis, layout.blocks.number, None)
+        if layout.block is not None and self._is_multiple_of_n(layout.block):
+            return Padded(rows.axis, None, layout.block.number)
+        raise Refused("has rows in blocks of several entries each")
+
+    def _is_multiple_of_n(self, length: Length) -> bool:
+        """Tell whether a length is the number of rows, times a number."""
+        symbols = list(length.symbols)
+        return len(symbols) == 1 and symbols[0][1] == 1 and self._is_n(symbols[0][0])
+
+    def _is_n(self, symbol: Symbol) -> bool:
+        var, which = symbol
+        if self._rows and symbol == (self._rows[0], 0):
+            return True
+        value = self.values.get(var)
+        if isinstance(value, Sharded) and value.axis == which and value.length == "n":
+            return True
+        return self._facts is not None and self._facts._is_n(symbol)
+
+    def real_places(self, length: Any, rows: Sharded) -> Any:
+        """Return which entries along an axis so long are real ones', as a vector."""
+        places: Any = pt.arange(length)
+        lies = self._lies(rows)
+        if lies.blocks == 1:
+            if lies.each == 1:
+                return places < self.real
+            return places < self.real * lies.each_of(length, self.padded_rows)
+        rows_of_all = self.padded_rows
+        places = places // lies.each_of(length, rows_of_all)
+        return places % rows_of_all < self.real
+
+    def masked(self, var: Variable, instead: Any, layout: Layout = IN_ORDER) -> Any:
+        """Return a variable with all copies replaced by a number.
+
+        Parameters
+        ----------
+        var : Variable
+            Of the graph that is rewritten.
+        instead : number
+            What changes nothing.
+        layout : Layout, optional
+            How the rows lie that it is combined with, if all its own are alike.
+        """
+        rows = as_rows(self.values[var])
+        if not isinstance(rows, Sharded):
+            return self.new[var]
+        rows = Sharded(rows.axis, 0, rows.length, rows.layout or layout)
+        key = (var, float(instead), rows)
+        if key not in self._masked:
+            self._masked[key] = self.chosen(self.new[var], rows, instead)
+        return self._masked[key]
+
+    def chosen(self, new: Any, rows: Sharded, instead: Any) -> Variable:
+        """Return a rewritten variable with all copies replaced by a number."""
+        order: list[Any] = ["x"] * new.type.ndim
+        order[rows.axis] = 0
+        real = self.real_places(new.shape[rows.axis], rows).dimshuffle(order)
+        return pt.switch(real, new, np.asarray(instead, new.type.dtype))
+
+
+def is_integer(var: Variable) -> bool:
+    """Tell whether a variable may be a length, or a vector of them."""
+    return str(getattr(var.type, "dtype", ""))[:3] in ("int", "uin", "boo")
+
+
+def _lengths(node: Apply, entry: Entry) -> Sequence[int]:
+    """Return the positions of the inputs that are lengths."""
+    first = entry.lengths_from
+    return range(len(node.inputs))[first:] if first is not None else ()
+
+
+def _as_known(value: Value) -> Value:
+    return value
+
+
+_FORMS = [(_as_known, _as_known), (without_powers, _as_known), (plain, as_rows)]
+"""In which forms a placement is asked about values, and about lengths."""
+
+
+def _is_open(value: Value) -> bool:
+    """Tell whether a placement does not say what something is."""
+    return isinstance(value, Unknown)
+
+
+def _is_partial(value: Value) -> bool:
+    return isinstance(value, Partial)
+
+
+def _exact(found: Sequence[Value]) -> list[Value]:
+    """Return what is made of exact values: if nothing is known of it, it is exact."""
+    return [REPLICATED if _is_open(value) else value for value in found]
+
+
+def _is_free(value: Value) -> bool:
+    """Tell whether a number does not depend on the number of rows after all."""
+    if isinstance(value, Listed):
+        return all(map(_is_free, value.entries))
+    return is_replicated(value)
+
+
+def _unknown_size(var: Variable) -> Unknown:
+    assert var.owner is not None
+    why = "gives a length that may follow from the number of rows"
+    return Unknown(op_name(var.owner.op), name(var), why)
+
+
+def _check(value: Value) -> None:
+    """Raise for rows that do not lie as padded ones do."""
+    if isinstance(value, Trail):
+        raise Refused("takes a length that may follow from the number of rows")
+    if not isinstance(value, Sharded):
+        return
+    if value.length == "some":
+        raise Refused("selects by a mask")
+    if value.layout is not None and value.layout.reverse:
+        raise Refused("takes some of the rows, or another order of them")
+
+
+def _where(node: Apply) -> str:
+    op, var = op_name(node.op), name(node.outputs[0])
+    return var if var.startswith(op) else f"{op}, in {var},"
