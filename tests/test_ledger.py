@@ -374,3 +374,25 @@ def test_a_progress_callback_that_sets_a_variable_is_refused(two_ranks):
     values = on_all_ranks(w)
     assert values[0] == values[1] == 0.5
     assert step.run([slice(0, 2)], np.arange(4.0)).shape == (1,)
+
+
+def test_values_for_each_row_follow_one_another(two_ranks):
+    x, rows = pt.vector("x"), pytensor.shared(np.zeros(0), "rows")
+    sums = pytensor.shared(np.zeros(0), "sums")
+    updates = [(rows, x * 2), (sums, pt.stack([x.sum()]), "gather")]
+    f = synk.function([x], updates=updates, mode=PY, local=True)
+    f(np.arange(8.0), num_slices=2)
+    found = [*on_all_ranks(rows), *on_all_ranks(sums)]
+    for value, right in zip(
+        found, ([0, 2, 4, 6], [8, 10, 12, 14], [1, 5], [9, 13]), strict=True
+    ):
+        assert_same(value, np.array(right, float))
+
+
+def test_integers_without_a_proof_stay_integers(ranks):
+    x = pt.lvector("x")
+    with pytest.warns(synk.SplitWarning, match="is combined by 'avg'"):
+        f = synk.function([x], x.sum() ** 2, mode=PY, local=True)
+    value = f(np.arange(5))
+    assert value.dtype == "int64"
+    assert ranks > 1 or value == 100

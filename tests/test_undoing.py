@@ -141,21 +141,39 @@ def test_outputs_that_do_not_fit_together_undo_the_call(two_ranks):
     assert on_all_ranks(count) == [1, 1]
 
 
-def test_after_a_collective_that_was_stopped_nothing_is_known(two_ranks, monkeypatch):
-    def stopped(work, *arguments, **options):
-        if work is collectives.worker_broadcast:
-            raise KeyboardInterrupt
-        return run(work, *arguments, **options)
+@pytest.fixture
+def stopped(monkeypatch):
+    """Have the script interrupted when a command has been run on all ranks."""
 
-    w, run = pytensor.shared(np.zeros(3), "w"), SESSION.run
+    def run(work, *arguments, **options):
+        replies = right(work, *arguments, **options)
+        if work in (collectives.worker_broadcast, collectives.worker_reduce):
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+        return replies
+
+    right = SESSION.run
+    monkeypatch.setattr(SESSION, "run", run)
+
+
+def test_a_broadcast_that_was_stopped_changes_nothing(two_ranks, stopped):
+    w = pytensor.shared(np.zeros(3), "w")
+    with pytest.raises(KeyboardInterrupt):
+        synk.broadcast(w, np.ones(3))
+    for value in on_all_ranks(w):
+        assert_same(value, np.zeros(3))
+    assert synk.state(w).startswith("equal on all ranks")
+    synk.broadcast(w, np.ones(3))
+    assert_same(synk.gather(w), np.ones((2, 3)))
+
+
+def test_after_a_reduction_that_was_stopped_nothing_is_known(two_ranks, stopped):
+    w = pytensor.shared(np.ones(3), "w")
     read = synk.function([], w.sum(), mode=PY)
-    read()
-    with monkeypatch.context() as patch:
-        patch.setattr(SESSION, "run", stopped)
-        with pytest.raises(KeyboardInterrupt):
-            synk.broadcast(w, np.ones(3))
-    assert synk.state(w).startswith("unknown, since synk.broadcast failed")
+    with pytest.raises(KeyboardInterrupt):
+        synk.all_reduce(w, "sum")
+    assert synk.state(w).startswith("unknown, since synk.all_reduce by 'sum' failed")
     with pytest.raises(synk.SplitError, match=r"it is unknown.*synk\.broadcast"):
         read()
-    synk.broadcast(w, np.ones(3))
+    w.set_value(np.ones(3))
     assert read() == 3

@@ -62,7 +62,8 @@ def function(
         New values of shared variables, those of the serial run, stored by every rank:
         so gradients are plain ones of ``pytensor.grad``. With an op the new value is
         left as it is written, each rank's own, and the op says how the slices' values
-        are combined in calls with `num_slices`.
+        are combined in calls with `num_slices`: as for outputs, None meaning that of
+        the last slice.
     givens : dict or list of pairs, optional
         Substitutions in the graph.
     sliceable_shareds : list of shared variables, optional

@@ -147,4 +147,7 @@ def reduce_output(
         )
     if op == "gather":
         return np.concatenate([np.atleast_1d(value) for value in values])
-    return combine(op, values, weights)
+    result, dtype = combine(op, values, weights), values[0].dtype
+    if dtype.kind in "iu" and op == "avg" and not spec.findings[i].named:
+        return np.rint(result).astype(dtype)  # for want of a proof, and with a warning
+    return result

@@ -227,13 +227,21 @@ def _split_updates(updates: Any) -> tuple[list, list[OutputOp]]:
             raise ValueError(f"shared variable {var} has two updates")
         op: Any = rest[0] if rest else UNNAMED
         if op != UNNAMED:
-            check_op(op, (*REDUCE_OPS, None), f"update of {var}")
-            if isinstance(var.type, DenseTensorType):
-                check_dtype(op, var.type.numpy_dtype, f"update of {var}")
+            _check_update(var, op)
         seen.add(var)
         pairs.append((var, var.type.filter_variable(new, allow_convert=True)))
         ops.append(op)
     return pairs, ops
+
+
+def _check_update(var: SharedVariable, op: Any) -> None:
+    """Raise unless slices' values of a variable can be combined by an op."""
+    what = f"update of {var}"
+    is_tensor = isinstance(var.type, DenseTensorType)
+    has_rows = is_tensor and var.type.ndim > 0
+    check_op(op, OPS if has_rows else (*REDUCE_OPS, None), what)
+    if is_tensor:
+        check_dtype(op, var.type.numpy_dtype, what)
 
 
 def _roots_for(inputs: list[Variable]) -> dict[Variable, Variable]:

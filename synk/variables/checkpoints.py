@@ -21,7 +21,7 @@ from ..ranks.session import SESSION
 from ..ranks.streams import value_for_rank
 from ..user_frames import entry
 from .checkpoint_files import format_of, read_arrays, write_arrays
-from .lists import changing, stage_values, store
+from .lists import replacing, stage_values, store
 from .of_one_rank import worker_get_values
 
 
@@ -123,18 +123,23 @@ def load(path: str | os.PathLike[str], vars: Any) -> None:
     if SESSION.state == "running":
         numbers = master_replicate_variables(variables, are_read=False)
         staged = stage_values(values, values)
-        with changing(variables, Holding("equal", f"synk.load of {path.name}")):
-            SESSION.run(worker_load, numbers, staged, mine=(numbers, values))
+        with replacing(
+            variables, Holding("equal", f"synk.load of {path.name}")
+        ) as launch:
+            mine = launch, numbers, values
+            SESSION.run(worker_load, launch, numbers, staged, mine=mine)
     else:
         for var, value in zip(variables, values, strict=True):
             host.set_value(var, _of_rank(value, 0, 1))
 
 
-def worker_load(context: RankContext, numbers: list[int], values: list) -> None:
+def worker_load(
+    context: RankContext, launch: int, numbers: list[int], values: list
+) -> None:
     """Copy the values into this rank's variables."""
-    for number, value in zip(numbers, values, strict=True):
-        mine = _of_rank(context.array(value), context.rank, context.size)
-        store(context, number, mine)
+    arrays = map(context.array, values)
+    mine = [_of_rank(value, context.rank, context.size) for value in arrays]
+    store(context, launch, numbers, mine)
 
 
 def _of_rank(value: Any, rank: int, size: int) -> Any:

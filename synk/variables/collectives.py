@@ -40,6 +40,7 @@ from .lists import (
     check_variables,
     concatenate,
     list_values,
+    replacing,
     stage_values,
     store,
 )
@@ -85,18 +86,22 @@ def broadcast(vars: Vars, values: Any = None) -> None:
             check_value(var, value) for var, value in zip(variables, given, strict=True)
         ]
     numbers = master_replicate_variables(variables, are_read=False)
-    theirs = numbers, stage_values(given, checked)
-    with changing(variables, _BROADCAST):
-        SESSION.run(worker_broadcast, *theirs, mine=(numbers, checked))
+    staged = stage_values(given, checked)
+    with replacing(variables, _BROADCAST) as launch:
+        mine = launch, numbers, checked
+        SESSION.run(worker_broadcast, launch, numbers, staged, mine=mine)
 
 
 _BROADCAST = Holding("equal", "synk.broadcast")
 
 
-def worker_broadcast(context: RankContext, numbers: list[int], values: list) -> None:
+def worker_broadcast(
+    context: RankContext, launch: int, numbers: list[int], values: list
+) -> None:
     """Copy the values into this rank's variables."""
-    for number, value in zip(numbers, values, strict=True):
-        store(context, number, value_for_rank(context.array(value), context.rank))
+    arrays = map(context.array, values)
+    mine = [value_for_rank(value, context.rank) for value in arrays]
+    store(context, launch, numbers, mine)
 
 
 @entry
@@ -124,19 +129,16 @@ def scatter(vars: Vars, values: Any, batch: Any = None) -> None:
     checked, selection, bounds = check_rows_to_scatter(variables, given, batch)
     numbers = master_replicate_variables(variables, are_read=False)
     rows = tuple(stop - start for start, stop in itertools.pairwise(bounds))
-    with changing(variables, Holding("parts", "synk.scatter", rows)):
-        SESSION.run(
-            worker_scatter,
-            numbers,
-            stage_values(given, checked),
-            selection,
-            bounds,
-            mine=(numbers, checked, selection, bounds),
-        )
+    staged = stage_values(given, checked)
+    with replacing(variables, Holding("parts", "synk.scatter", rows)) as launch:
+        mine = launch, numbers, checked, selection, bounds
+        theirs = launch, numbers, staged, selection, bounds
+        SESSION.run(worker_scatter, *theirs, mine=mine)
 
 
 def worker_scatter(
     context: RankContext,
+    launch: int,
     numbers: list[int],
     values: list,
     selection: Any,
@@ -144,8 +146,7 @@ def worker_scatter(
 ) -> None:
     """Copy this rank's part of the rows into its variables."""
     mine = part(selection, bounds[context.rank], bounds[context.rank + 1])
-    for number, value in zip(numbers, values, strict=True):
-        store(context, number, context.array(value)[mine])
+    store(context, launch, numbers, [context.array(value)[mine] for value in values])
 
 
 # -- collecting the values of all ranks

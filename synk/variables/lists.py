@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,6 +18,7 @@ from ..memory.partition import Selection, count, cuts, select
 from ..ranks.context import RankContext
 from ..ranks.ledger import Holding
 from ..ranks.session import SESSION
+from ..ranks.undoing import Launch
 from ..reduce_ops import REDUCE_OPS, ReduceOp, check_dtype, check_op, check_shapes
 from .array_like import convert
 from .data import Data
@@ -111,7 +112,7 @@ def stage_values(given: Sequence, checked: Sequence) -> list:
 
 @contextlib.contextmanager
 def changing(variables: Sequence[SharedVariable], holding: Holding) -> Iterator[None]:
-    """Take note of what a collective makes of variables.
+    """Take note of what a collective makes of variables, where their values lie.
 
     If it fails on its way some ranks may have their new values and others not. That
     shapes do not fit is found before anything is changed.
@@ -127,10 +128,43 @@ def changing(variables: Sequence[SharedVariable], holding: Holding) -> Iterator[
     ledger.note(variables, holding)
 
 
-def store(context: RankContext, number: int, value: Any) -> None:
-    """Make a copy of `value` the value of a variable on this rank."""
-    variable = context.registry.variables[number]
-    host.set_value(variable, host.copy_value(value))
+@contextlib.contextmanager
+def replacing(variables: Sequence[SharedVariable], holding: Holding) -> Iterator[int]:
+    """Take note of what a command makes of variables, on all ranks or on none.
+
+    It is given the number of the launch, which it hands on to `store`.
+    """
+    ledger = SESSION.ledger
+
+    def failed(launch: Launch, error: BaseException) -> None:
+        if launch.made is None and SESSION.state == "running":
+            lost = Holding("unknown", f"{holding.since} failed: {error}")
+            ledger.note(variables, lost)
+
+    with Launch((), 1, failed) as launch:
+        yield launch.number
+    ledger.note(variables, holding)
+
+
+def store(
+    context: RankContext, launch: int, numbers: Sequence[int], values: Iterable
+) -> None:
+    """Make copies of values those of variables on this rank."""
+    variables = [context.registry.variables[number] for number in numbers]
+    copies = [_copied(*pair) for pair in zip(variables, values, strict=True)]
+    context.transaction.begin(launch)
+    context.transaction.begin_call()
+    for var, value in zip(variables, copies, strict=True):
+        context.transaction.store(host, var, value)
+    context.transaction.end_call()
+
+
+def _copied(var: SharedVariable, value: Any) -> Any:
+    """Return a copy of a value, in the variable's dtype: `Data` may have another."""
+    copy = host.copy_value(value)
+    if not isinstance(copy, np.ndarray) or not isinstance(var.type, DenseTensorType):
+        return copy
+    return copy.astype(var.type.numpy_dtype, copy=False)
 
 
 def check_rank(rank: int) -> int:

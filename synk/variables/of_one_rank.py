@@ -18,12 +18,12 @@ from ..user_frames import entry
 from .lists import (
     Vars,
     as_given,
-    changing,
     check_rank,
     check_tensors,
     check_value,
     check_variables,
     list_values,
+    replacing,
     stage_values,
     store,
 )
@@ -62,19 +62,21 @@ def set_value(rank: int, vars: Vars, values: Any, batch: Any = None) -> None:
             np.ascontiguousarray(value[select(batch, len(value))]) for value in checked
         ]
     numbers = master_replicate_variables(variables)
-    theirs = rank, numbers, stage_values(given, checked)
+    staged = stage_values(given, checked)
     kind: Literal["equal", "own"] = "equal" if SESSION.size == 1 else "own"
-    with changing(variables, Holding(kind, f"synk.set_value on rank {rank}")):
-        SESSION.run(worker_set_value, *theirs, mine=(rank, numbers, checked))
+    with replacing(
+        variables, Holding(kind, f"synk.set_value on rank {rank}")
+    ) as launch:
+        mine = launch, rank, numbers, checked
+        SESSION.run(worker_set_value, launch, rank, numbers, staged, mine=mine)
 
 
 def worker_set_value(
-    context: RankContext, rank: int, numbers: list, values: list
+    context: RankContext, launch: int, rank: int, numbers: list, values: list
 ) -> None:
     """Copy the values, if this is the rank that is meant."""
     if context.rank == rank:
-        for number, value in zip(numbers, values, strict=True):
-            store(context, number, context.array(value))
+        store(context, launch, numbers, map(context.array, values))
 
 
 @entry
