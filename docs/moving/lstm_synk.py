@@ -155,14 +155,14 @@ def train(
 
     history = []
     for epoch in range(n_epochs):
-        synk.broadcast(use_noise, 1.0)
+        use_noise.set_value(1.0)
         costs = []
         for start in range(0, 500, 50):
             batch = slice(start, start + 50)
             xs, ms, ys = prepare_data(sequences[batch], labels[batch])
             costs.append(f_grad_shared(xs, ms, ys))
             f_update(lrate)
-        synk.broadcast(use_noise, 0.0)
+        use_noise.set_value(0.0)
         error = pred_error(f_pred, sequences[500:], labels[500:])
         history.append((numpy.mean(costs), error))
         print("epoch %i: cost %f, validation error %f" % ((epoch + 1,) + history[-1]))
