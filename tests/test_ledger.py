@@ -302,6 +302,18 @@ def test_rows_of_sliceable_variables_that_a_call_does_not_use_stay(ranks):
             assert_same(value, part)
 
 
+def test_a_sliceable_variable_is_left_without_rows_where_there_are_none(ranks):
+    x, s = pt.vector("x"), pytensor.shared(np.zeros(0), "s")
+    options = {"sliceable_shareds": [s], "mode": PY, "on_unused_input": "ignore"}
+    f = synk.function([x], updates=[(s, x * 10)], **options)
+    read = synk.function([x], [(x * s).sum(), s.sum()], mode=PY)
+    synk.scatter(s, np.arange(8.0))
+    for rows in (np.array([3.0]), np.arange(5.0)):
+        f(rows)
+        assert_same(synk.gather(s, nd_up=0), rows * 10)
+        assert_same(np.array(read(rows)), [(rows**2).sum() * 10, rows.sum() * 10], 4)
+
+
 def test_batch_s_chooses_no_rows_of_what_was_not_declared(two_ranks):
     y, t = pytensor.shared(np.zeros(0), "y"), pytensor.shared(np.zeros(0), "t")
     f = synk.function([], [y.sum(), t.sum()], sliceable_shareds=[t], mode=PY)

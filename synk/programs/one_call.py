@@ -15,6 +15,7 @@ from pytensor.graph.basic import Variable
 
 from ..compiler.spec import FunctionSpec
 from ..compiler.stages import Cut, Part, Stage, contributed, op_of
+from ..engines import host
 from ..reduce_ops import ReduceOp
 from ..times.timing import COMMON, Times
 from .padding import UNPADDED
@@ -199,9 +200,12 @@ class Call:
         transaction, cut = self._transaction, self.cut
         for i in cut.stored:
             shared, new = cut.updates[i]
-            if self.is_idle and new in cut.on_rows:
-                continue
             assert transaction is not None
+            if self.is_idle and new in cut.on_rows:
+                if i in self.spec.row_updates:  # as rows of inputs, there are none
+                    none = np.array(host.get_value(shared)[:0])
+                    transaction.store(self.programs.engine, shared, none)
+                continue
             if i in cut.written:
                 self._write(transaction, i)
                 continue

@@ -86,7 +86,8 @@ class Programs:
     def takes_part(self, subset: Subset) -> bool:
         """Tell whether a rank without rows has anything to do."""
         stages = self.cut("idle", subset).stages
-        return any(stage.common or stage.reduced for stage in stages)
+        has_work = any(stage.common or stage.reduced for stage in stages)
+        return has_work or bool(self.spec.row_updates)
 
     def cut(self, kind: CallKind, subset: Subset) -> Cut:
         """Return the stages for one kind of call."""

@@ -158,9 +158,9 @@ class Ledger:
 
     def note_entry(self, entry: Entry, holding: Holding) -> None:
         """Take note of it by the entry."""
-        if entry.holding != holding:
-            entry.holding = holding
-            self.version += 1
+        former, entry.holding = entry.holding, holding
+        if (former.kind, former.rows) != (holding.kind, holding.rows):
+            self.version += 1  # functions look at their variables again
         entry.see()
 
     def bring(self, variables: Iterable[SharedVariable]) -> None:
