@@ -224,3 +224,11 @@ def test_plain_pytensor_functions_work_on_reduced_variables(two_ranks):
     assert_same(a.get_value(), np.arange(3.0) * 2 + 1)
     synk.all_reduce(a, "sum")
     assert_same(synk.get_value(1, a), np.arange(3.0) * 4 + 2)
+
+
+def test_empty_values_and_scalars_are_reduced_together(two_ranks):
+    empty, scalar = pytensor.shared(np.zeros(0)), pytensor.shared(np.array(1.0))
+    for variables in ([empty, scalar], [scalar, empty]):
+        synk.broadcast(variables, [np.zeros(0), 1.0])
+        synk.all_reduce(variables, "sum")
+        assert synk.gather(scalar).tolist() == [2, 2]

@@ -304,8 +304,10 @@ class Homes:
 
     def _adjacent(self, numbers: Sequence[int]) -> list[list[tuple[Slot, int]]]:
         """Return slots and numbers in groups that can be reduced as one array."""
+        # An empty slot begins where the next one does, and must come before it.
         slots = sorted(
-            (self._slots[number], number) for number in dict.fromkeys(numbers)
+            ((self._slots[number], number) for number in dict.fromkeys(numbers)),
+            key=lambda pair: (pair[0].home, pair[0].offset, pair[0].nbytes, pair[1]),
         )
         groups: list[list[tuple[Slot, int]]] = []
         for slot, number in slots:
