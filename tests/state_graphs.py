@@ -1,0 +1,262 @@
+"""Functions that change shared variables, for the state machine.
+
+A graph is what `synk.function` is given, and the same as a plain function of PyTensor's
+whose shared variables are arguments: its results are the outputs and the new values.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pytensor.compile import SharedVariable
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.op import Op
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.type import RandomType
+
+import synk
+
+MODE = "FAST_COMPILE"
+FORBIDDEN = 99
+"""A row whose label this is fails, in functions that look at labels."""
+
+
+class Guard(Op):
+    """Passes a value on, unless there is a label that is forbidden."""
+
+    __props__ = ()
+
+    def make_node(self, value, labels):
+        value, labels = map(pt.as_tensor_variable, (value, labels))
+        return Apply(self, [value, labels], [value.type()])
+
+    def perform(self, node, inputs, outputs):
+        value, labels = inputs
+        if np.any(labels == FORBIDDEN):
+            raise ValueError(f"label {FORBIDDEN} is forbidden")
+        outputs[0][0] = np.array(value)
+
+
+class AllRowsGuard(Guard):
+    """One that synk knows nothing of: every rank computes it from all rows."""
+
+
+synk.register_sharding(Guard, "rowwise")
+synk.register_sharding(AllRowsGuard, None)
+
+
+@dataclass(eq=False, repr=False)
+class Graph:
+    """A function of rows, and what it makes of shared variables.
+
+    Attributes
+    ----------
+    outputs : variable, (variable, op), or list of these
+    updates : list of (shared, new) or (shared, new, op)
+    fails : bool
+        Whether a forbidden label makes it fail.
+    least_rows : int
+        With fewer rows plain PyTensor fails too, or returns NaN.
+    keeps_rows : sequence of shared variables
+        Those whose new value is computed row by row. If they were scattered, each rank
+        keeps its part.
+    """
+
+    name: str
+    inputs: list
+    outputs: Any
+    updates: list
+    bcast: Sequence = ()
+    local: bool = False
+    fails: bool = False
+    least_rows: int = 0
+    keeps_rows: Sequence[SharedVariable] = ()
+
+    def __repr__(self) -> str:
+        return repr(self.name)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(repr(self))
+
+    def make(self, mode: Any = MODE) -> synk.Function:
+        """Return the function for ranks."""
+        return synk.function(
+            self.inputs,
+            self.outputs,
+            list(self.bcast),
+            self.updates,
+            mode=mode,
+            name=self.name,
+            local=self.local,
+        )
+
+    @cached_property
+    def function(self) -> synk.Function:
+        return self.make()
+
+    def with_forbidden(self, rows: list, row: int) -> list:
+        """Return rows of which one has a forbidden label."""
+        i = self.inputs.index(K)
+        labels = rows[i].copy()
+        labels[row % len(labels) if len(labels) else slice(0)] = FORBIDDEN
+        return [*rows[:i], labels, *rows[i + 1 :]]
+
+    # -- as it is written
+
+    @cached_property
+    def output_list(self) -> list:
+        return self.outputs if isinstance(self.outputs, list) else [self.outputs]
+
+    @cached_property
+    def plain_outputs(self) -> list[Variable]:
+        return [out[0] if isinstance(out, tuple) else out for out in self.output_list]
+
+    @cached_property
+    def ops(self) -> list[str | None]:
+        """What combines the ranks' values of each output; None if that is serial."""
+        return [out[1] if isinstance(out, tuple) else None for out in self.output_list]
+
+    @property
+    def updated(self) -> list[SharedVariable]:
+        return [shared for shared, *_ in self.updates]
+
+    @property
+    def news(self) -> list[Variable]:
+        return [new for _, new, *_ in self.updates]
+
+    @cached_property
+    def left(self) -> list[bool]:
+        """Which updates are each rank's own, as the op is named or all are local."""
+        return [self.local or bool(op) for _, _, *op in self.updates]
+
+    @cached_property
+    def of_rows(self) -> list[bool]:
+        """Which new values are functions of the rows."""
+        rows = set(self.inputs)
+        return [not rows.isdisjoint(ancestors([new])) for new in self.news]
+
+    @cached_property
+    def reads(self) -> list[set[SharedVariable]]:
+        """Which shared variables each new value is computed from."""
+        return [_shared([new]) for new in self.news]
+
+    @cached_property
+    def taken(self) -> set[SharedVariable]:
+        """Which shared variables must be equal on all ranks."""
+        if self.local:
+            return set()
+        outputs = zip(self.plain_outputs, self.ops, strict=True)
+        news = zip(self.news, self.left, strict=True)
+        graph = [out for out, op in outputs if op is None]
+        return _shared(graph + [new for new, left in news if not left])
+
+    @cached_property
+    def shared(self) -> list[SharedVariable]:
+        """The shared variables that it reads."""
+        found = _shared([*self.plain_outputs, *self.news])
+        return sorted(found, key=lambda var: var.name)
+
+    # -- computed by plain PyTensor
+
+    @cached_property
+    def _everything(self) -> pytensor.compile.Function:
+        return self._compile([*self.plain_outputs, *self.news])
+
+    @cached_property
+    def _rowless(self) -> pytensor.compile.Function:
+        news = zip(self.news, self.of_rows, strict=True)
+        return self._compile([new for new, of_rows in news if not of_rows])
+
+    def _compile(self, results: list[Variable]) -> pytensor.compile.Function:
+        stand_ins = [var.type() for var in self.shared]
+        return pytensor.function(
+            [*self.inputs, *self.bcast, *stand_ins],
+            results,
+            givens=dict(zip(self.shared, stand_ins, strict=True)),
+            mode=MODE,
+            on_unused_input="ignore",
+            no_default_updates=True,
+        )
+
+    def compute(self, rows: list, bcast: list, values: dict) -> tuple[list, list]:
+        """Return the outputs and the new values of a serial run."""
+        given = [copy.deepcopy(values[var]) for var in self.shared]
+        results = self._everything(*rows, *bcast, *given)
+        n = len(self.output_list)
+        return results[:n], results[n:]
+
+    def compute_rowless(self, rows: list, bcast: list, values: dict) -> list:
+        """Return the new values that need no rows, and None for the others."""
+        given = [copy.deepcopy(values[var]) for var in self.shared]
+        results = iter(self._rowless(*rows, *bcast, *given))
+        return [None if of_rows else next(results) for of_rows in self.of_rows]
+
+
+def _shared(graph: list[Variable]) -> set[SharedVariable]:
+    return {var for var in ancestors(graph) if isinstance(var, SharedVariable)}
+
+
+# -- variables
+
+
+def _make_variables() -> dict[str, SharedVariable]:
+    values = {
+        **{name: np.zeros(3) for name in ("w", "v", "g", "h")},
+        **{name: np.array(0.0) for name in ("total", "mean", "top", "rate")},
+        "kept": np.zeros(2),
+        "table": np.zeros((2, 3)),
+        "single": np.zeros(3, "float32"),
+        "count": np.array(0),
+        "counts": np.zeros(4, "int64"),
+        "seen": np.array(False),
+        "flags": np.zeros(2, bool),
+        "rng": np.random.default_rng(0),
+    }
+    return {name: pytensor.shared(value, name) for name, value in values.items()}
+
+
+VARIABLES = _make_variables()
+TENSORS = [var for var in VARIABLES.values() if not isinstance(var.type, RandomType)]
+RNG = VARIABLES["rng"]
+ROWWISE = {VARIABLES[name] for name in ("kept", "table", "flags")}
+"""Of any number of rows."""
+
+
+def some_value(var: SharedVariable, seed: int, length: int | None = None) -> Any:
+    """Return a value that fits a variable; of so many rows, where these may differ."""
+    rng = np.random.default_rng([seed, 7])
+    if var is RNG:
+        return np.random.default_rng(seed)
+    shape = {"table": (0, 3), "counts": (4,)}.get(var.name, (3,))
+    if var in ROWWISE:
+        shape = (seed % 5 if length is None else length, *shape[1:])
+    if var.type.ndim == 0:
+        shape = ()
+    if var.name == "rate":
+        return np.asarray(rng.uniform(0.01, 0.1))
+    kind = var.type.numpy_dtype
+    if kind.kind == "b":
+        return np.asarray(rng.random(shape) < 0.5)
+    if kind.kind == "i":
+        return np.asarray(rng.integers(0, 9, shape))
+    return np.asarray(rng.normal(size=shape), kind)
+
+
+# -- rows
+
+X, Y, K = pt.matrix("x"), pt.vector("y"), pt.lvector("k")
+B = pt.scalar("b")
+
+
+def some_rows(n: int, seed: int) -> dict:
+    """Return values of the inputs."""
+    rng = np.random.default_rng([seed, 11])
+    x, y = rng.normal(size=(n, 3)), rng.normal(size=n)
+    return {X: x, Y: y, K: rng.integers(0, 4, n)}

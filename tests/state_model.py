@@ -1,0 +1,278 @@
+"""What ranks hold, as plain PyTensor and the words of the documentation have it.
+
+The model of the state machine: for each shared variable a value for each rank, and
+whether they are one value, each rank's own, or parts. Functions are computed serially
+by plain PyTensor, and collectives by numpy.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from pytensor.compile import SharedVariable
+from state_graphs import Graph
+
+from synk.memory.partition import cuts
+
+
+class Refused(Exception):
+    """Stands for a `synk.SplitError`: it is not what a function takes it for."""
+
+
+class Misfit(Exception):
+    """Stands for a `synk.ShapeMismatch`."""
+
+
+@dataclass
+class Held:
+    """What the ranks hold of a variable.
+
+    Attributes
+    ----------
+    values : list
+        By rank.
+    kind : {"equal", "own", "parts"}
+    rows : tuple of int, optional
+        From how many rows each rank's own value was computed; or how many it has.
+    is_whole : bool
+        Whether a function has made it of all rows: to sum that up would count twice.
+    """
+
+    values: list
+    kind: str = "equal"
+    rows: tuple[int, ...] | None = None
+    is_whole: bool = False
+
+
+Values = dict[SharedVariable, Any]
+
+
+class Model:
+    """The state of all ranks.
+
+    Attributes
+    ----------
+    size : int
+        Of the session.
+    held : dict of shared variable to Held
+    """
+
+    def __init__(self, size: int, values: Values) -> None:
+        self.size = size
+        self.held: dict[SharedVariable, Held] = {}
+        for var, value in values.items():
+            self.set(var, value)
+
+    def set(self, var: SharedVariable, value: Any) -> None:
+        """The script gives a variable a value."""
+        self.held[var] = Held([value] * self.size)
+
+    def start(self, size: int) -> None:
+        """A new session: all ranks have the script's values."""
+        self.size = size
+        for var in self.held:
+            self.set(var, self.of_script(var))
+
+    def of_script(self, var: SharedVariable) -> Any:
+        return self.held[var].values[0]
+
+    def of_rank(self, rank: int) -> Values:
+        return {var: held.values[rank] for var, held in self.held.items()}
+
+    # -- functions
+
+    def call(self, graph: Graph, rows: list, bcast: list) -> list:
+        """Return the outputs of a call, and make its updates; or raise."""
+        parts = self._parts(graph, rows)
+        outputs = news = None
+        if not graph.local:
+            wholes = {var: np.concatenate(self.held[var].values) for var in parts}
+            outputs, news = graph.compute(rows, bcast, self.of_rank(0) | wholes)
+        if graph.local or any(graph.left) or any(graph.ops):
+            outputs, by_rank, counts = self._on_each_rank(graph, rows, bcast, outputs)
+        made = {}
+        for i, var in enumerate(graph.updated):
+            if graph.left[i]:
+                own = [of_rank[i] for of_rank in by_rank]
+                made[var] = self._own(graph, i, own, counts)
+            elif var in parts and var in graph.keeps_rows:
+                assert news is not None
+                counts = self.held[var].rows
+                made[var] = Held(self.cut(news[i]), "parts", counts)
+            else:
+                assert news is not None
+                is_whole = graph.of_rows[i] or not graph.reads[i].isdisjoint(parts)
+                made[var] = Held(
+                    [news[i]] * self.size, is_whole=is_whole and self.size > 1
+                )
+        self.held.update(made)
+        return outputs
+
+    def _parts(self, graph: Graph, rows: list) -> list[SharedVariable]:
+        """Return what takes part as rows, as the inputs do; or raise."""
+        if self.size == 1:
+            return []
+        taken = [var for var in graph.taken if self.held[var].kind != "equal"]
+        if any(self.held[var].kind != "parts" for var in taken):
+            raise Refused(taken)
+        counts = {self.held[var].rows for var in taken}
+        if taken and graph.inputs:
+            counts.add(tuple(map(len, self.cut(rows[0]))))
+        if len(counts) > 1:
+            raise Refused(taken, counts)
+        return taken
+
+    def cut(self, rows: np.ndarray) -> list[np.ndarray]:
+        """Return the parts of rows, by rank."""
+        bounds = cuts(len(rows), self.size)
+        return [rows[a:b] for a, b in itertools.pairwise(bounds)]
+
+    def _on_each_rank(
+        self, graph: Graph, rows: list, bcast: list, outputs: list | None
+    ) -> tuple[list, list[list], tuple[int, ...] | None]:
+        """Compute what is left to each rank.
+
+        Returns
+        -------
+        outputs : list
+            Combined by their ops; those without one as in `outputs`.
+        news : list of list
+            By rank; None for what a rank does not update.
+        counts : tuple of int or None
+            The rows of each rank.
+        """
+        counts = None
+        parts = [rows] * self.size
+        if graph.inputs:
+            parts = list(zip(*map(self.cut, rows), strict=True))
+            counts = tuple(len(part[0]) for part in parts)
+        made, news = [], []
+        for rank, part in enumerate(parts):
+            given = part, bcast, self.of_rank(rank)
+            if counts is None or counts[rank] or not any(counts):
+                some, of_rank = graph.compute(*given)
+                made.append((some, 1 if counts is None else counts[rank]))
+                news.append(of_rank)
+            else:
+                news.append(graph.compute_rowless(*given))
+        combined = [
+            combine(op, [some[i] for some, _ in made], [rows for _, rows in made])
+            if op is not None
+            else outputs[i]
+            for i, op in enumerate(graph.ops)
+        ]
+        return combined, news, counts
+
+    def _own(
+        self, graph: Graph, i: int, news: list, counts: tuple[int, ...] | None
+    ) -> Held:
+        """Return what ranks hold of a variable that each updates by itself."""
+        former = self.held[graph.updated[i]]
+        if self.size == 1:
+            return Held(news)
+        if graph.of_rows[i]:
+            values = [
+                old if new is None else new
+                for old, new in zip(former.values, news, strict=True)
+            ]
+            return Held(values, "own", counts)
+        read = [self.held[var] for var in graph.reads[i]]
+        if all(held.kind == "equal" for held in read):
+            return Held(news)
+        rows = {held.rows for held in read if held.kind == "own"}
+        return Held(news, "own", rows.pop() if len(rows) == 1 else None)
+
+    def call_in_master(self, graph: Graph, rows: list, bcast: list) -> list:
+        """The plain function, on the script's values, as if the script set others."""
+        outputs, news = graph.compute(rows, bcast, self.of_rank(0))
+        for var, new in zip(graph.updated, news, strict=True):
+            self.set(var, new)
+        return outputs
+
+    # -- collectives
+
+    def broadcast(self, variables: Sequence[SharedVariable]) -> None:
+        for var in variables:
+            self.set(var, self.of_script(var))
+
+    def scatter(self, var: SharedVariable, value: np.ndarray) -> None:
+        parts = self.cut(value)
+        self.held[var] = Held(parts, "parts", tuple(map(len, parts)))
+
+    def set_on(self, rank: int, var: SharedVariable, value: Any) -> None:
+        values = list(self.held[var].values)
+        values[rank] = value
+        self.held[var] = Held(values, "equal" if self.size == 1 else "own")
+
+    def gather(self, var: SharedVariable, nd_up: int) -> np.ndarray:
+        values = self.held[var].values
+        if not nd_up:
+            return np.concatenate(values)
+        check_shapes(values)
+        return np.stack(values)
+
+    def all_gather(self, var: SharedVariable) -> np.ndarray:
+        whole = self.gather(var, 0)
+        self.set(var, whole)
+        return whole
+
+    def reduced(self, variables: Sequence[SharedVariable], op: str) -> list:
+        """Return what a reduction gives."""
+        for var in variables:
+            if self.held[var].is_whole and op in ("sum", "prod"):
+                raise Refused(var)
+        for var in variables:
+            check_shapes(self.held[var].values)
+        results = []
+        for var in variables:
+            held = self.held[var]
+            weights = held.rows if held.kind == "own" else None
+            values = held.values
+            if weights is None or not any(weights):
+                weights = (1,) * self.size
+            else:  # ranks without rows do not count, whatever the op
+                values = [v for v, rows in zip(values, weights, strict=True) if rows]
+                weights = tuple(filter(None, weights))
+            result = combine(op, values, weights)
+            if held.values[0].dtype.kind == "i":
+                result = np.rint(result).astype("int64")
+            results.append(np.asarray(result, held.values[0].dtype))
+        return results
+
+    def all_reduce(self, variables: Sequence[SharedVariable], op: str) -> None:
+        if self.size > 1:
+            for var, result in zip(variables, self.reduced(variables, op), strict=True):
+                self.set(var, result)
+
+    def reduce(
+        self, variables: Sequence[SharedVariable], op: str, in_place: bool
+    ) -> list:
+        if self.size == 1:
+            return [self.of_script(var) for var in variables]
+        results = self.reduced(variables, op)
+        if in_place:
+            for var, result in zip(variables, results, strict=True):
+                self.set_on(0, var, result)
+        return results
+
+
+def check_shapes(values: list) -> None:
+    if len({np.shape(value) for value in values}) > 1:
+        raise Misfit
+
+
+def combine(op: str, values: list, weights: Sequence[int]) -> np.ndarray:
+    """Combine the ranks' values, as the documentation says."""
+    if op == "gather":
+        return np.concatenate(values)
+    stack = np.stack(values)
+    if op == "avg":
+        total = sum(weights)
+        shares = [w / total if total else 1 / len(values) for w in weights]
+        return sum(v * share for v, share in zip(stack, shares, strict=True))
+    ufunc = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
+    return ufunc[op].reduce(stack, axis=0, dtype=stack.dtype)

@@ -1,0 +1,170 @@
+"""A session and its model side by side: whatever is done to one is done to both."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytensor
+from pytensor.compile import SharedVariable
+from pytensor.compile.mode import Mode
+from state_graphs import RNG, TENSORS, VARIABLES, Graph, some_value
+from state_model import Misfit, Model, Refused
+
+import synk
+
+TIMEOUT = 60
+IN_PLACE = Mode("py", "fast_run")
+"""Plain functions of this mode write new values over old ones."""
+
+ANNOUNCED = {Refused: synk.SplitError, Misfit: synk.errors.ShapeMismatch}
+
+
+class World:
+    """The session, the model, and what the next step may use.
+
+    Attributes
+    ----------
+    saved : dict of shared variable to value
+        What the last checkpoint holds.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.model = Model(1, {var: var.get_value() for var in VARIABLES.values()})
+        self.path = folder / "checkpoint.npz"
+        self.saved: dict[SharedVariable, Any] = {}
+        self.functions: dict[Graph, synk.Function] = {}
+        self.outcomes: Counter = Counter()
+
+    # -- sessions
+
+    def start(self, size: int) -> None:
+        synk.fork(size, timeout=TIMEOUT)
+        self.model.start(size)
+
+    def function(self, graph: Graph) -> synk.Function:
+        if graph not in self.functions:
+            self.functions[graph] = graph.make()
+        return self.functions[graph]
+
+    # -- the same thing done to both
+
+    def both(
+        self,
+        do: Callable[[], Any],
+        expected: Callable[[], Any],
+        may_refuse: bool = False,
+    ) -> None:
+        """Do it, and compare: results, or how it fails.
+
+        What `may_refuse` to be done leaves all as it was then.
+        """
+        if may_refuse:
+            before = dict(self.model.held)
+        try:
+            right = expected()
+        except Exception as error:
+            kind = ANNOUNCED.get(type(error), type(error))
+            try:
+                got = do()
+            except synk.SplitError:
+                if kind is not synk.SplitError and not may_refuse:
+                    raise
+                self.outcomes["refused"] += 1
+                return
+            except kind:
+                self.outcomes[kind.__name__] += 1
+                return
+            raise AssertionError(f"{got!r} in place of {error!r}") from error
+        try:
+            got = do()
+        except synk.SplitError:
+            if not may_refuse:
+                raise
+            self.model.held = before
+            self.outcomes["refused in slices"] += 1
+            return
+        compare(got, right, "what is returned")
+        self.outcomes["made"] += 1
+
+    # -- what the script does by itself
+
+    def set(self, var: SharedVariable, seed: int, how: str) -> None:
+        value = some_value(var, seed)
+        self.model.set(var, value)
+        mine = np.array(value) if var is not RNG else some_value(var, seed)
+        if how == "container":
+            var.container.value = mine
+        else:
+            var.set_value(mine, borrow=how == "borrow")
+
+    def set_by_plain(self, var: SharedVariable, in_place: bool) -> None:
+        """Let a plain function change a variable of floats or ints."""
+        key = var, in_place
+        if key not in _plain:
+            mode = IN_PLACE if in_place else "FAST_COMPILE"
+            new = (var / 2 + 1).astype(var.dtype) if in_place else var * 0 + 1
+            _plain[key] = pytensor.function([], updates=[(var, new)], mode=mode)
+        value = self.model.of_script(var)
+        new = (value / 2 + 1).astype(value.dtype) if in_place else value * 0 + 1
+        if np.array_equal(new, value):
+            return  # nobody would notice
+        self.model.set(var, np.asarray(new, value.dtype))
+        _plain[key]()
+
+    # -- looking
+
+    def look(self, ranks: bool) -> None:
+        """Compare all variables: the script's, and those of all ranks if asked to."""
+        for var in VARIABLES.values():
+            value = var.get_value()
+            compare(value, self.model.of_script(var), f"{var} in the script")
+            if not ranks and self.model.held[var].kind == "equal" and var is not RNG:
+                self.model.held[var].values = [value] * self.model.size
+        if ranks and synk.is_forked():
+            self.look_at_ranks()
+
+    def look_at_ranks(self) -> None:
+        by_rank = [synk.get_value(r, TENSORS) for r in range(self.model.size)]
+        for var, values in zip(TENSORS, zip(*by_rank, strict=True), strict=True):
+            held = self.model.held[var]
+            for rank, value in enumerate(values):
+                what = f"{var} on rank {rank}, which is {held}"
+                compare(value, held.values[rank], what)
+                if held.kind == "equal":
+                    same = value.tobytes() == values[0].tobytes()
+                    assert same, f"{var} differs: {values}"
+            held.values = list(values)
+        compare(synk.get_value(0, RNG), self.model.of_script(RNG), "rng on rank 0")
+
+
+_plain: dict[Any, Callable] = {}
+
+
+def compare(got: Any, right: Any, what: str) -> None:
+    """Raise unless two values, or lists of them, are the same but for rounding."""
+    if right is None or isinstance(right, np.random.Generator):
+        state = getattr(got, "bit_generator", None)
+        assert right is None or state.state == right.bit_generator.state, what
+        assert right is not None or got is None, what
+        return
+    if isinstance(right, list):
+        assert isinstance(got, list), (what, got)
+        assert len(got) == len(right), (what, got)
+        for i, pair in enumerate(zip(got, right, strict=True)):
+            compare(*pair, f"{what}, {i}")
+        return
+    got, right = np.asarray(got), np.asarray(right)
+    assert got.dtype == right.dtype, f"{what}: {got.dtype} for {right.dtype}"
+    assert got.shape == right.shape, f"{what}: {got} for {right}"
+    if got.dtype.kind == "f":
+        rtol = 1e-4 if got.dtype == np.float32 else 1e-9
+        size = max(1, np.abs(right).max(initial=0))
+        np.testing.assert_allclose(
+            got, right, rtol=rtol, atol=rtol * size, err_msg=what
+        )
+    else:
+        np.testing.assert_array_equal(got, right, err_msg=what)
