@@ -229,6 +229,6 @@ def test_plain_pytensor_functions_work_on_reduced_variables(two_ranks):
 def test_empty_values_and_scalars_are_reduced_together(two_ranks):
     empty, scalar = pytensor.shared(np.zeros(0)), pytensor.shared(np.array(1.0))
     for variables in ([empty, scalar], [scalar, empty]):
-        synk.broadcast(variables, [np.zeros(0), 1.0])
+        synk.broadcast(scalar, 1.0)
         synk.all_reduce(variables, "sum")
         assert synk.gather(scalar).tolist() == [2, 2]
