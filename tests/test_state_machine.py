@@ -34,6 +34,7 @@ LONG = settings.get_current_profile_name() == "long"
 
 EVERY = list(VARIABLES.values())
 NUMBERS = [var for var in TENSORS if var.type.dtype != "bool"]
+BY_NAME = {graph.name: graph for graph in GRAPHS}
 WITH_ROWS = [var for var in TENSORS if var in ROWWISE]
 
 SEEDS = st.integers(0, 2**16)
@@ -160,6 +161,25 @@ class Machine(RuleBasedStateMachine):
     def call_the_plain_function(self, graph, n, seed):
         with self.step():
             self.calls.call_in_master(graph, n, seed)
+
+    @rule(n=ROWS, seed=SEEDS)
+    def reduce_gradients(self, n, seed):
+        """As it was done before there were placed reductions."""
+        model, both = self.world.model, [VARIABLES["g"], VARIABLES["h"]]
+        with self.step():
+            for name in "local gradients", "local doubles":
+                self.calls.call(BY_NAME[name], n, seed)
+            self.world.both(
+                lambda: synk.all_reduce(both), lambda: model.all_reduce(both, "avg")
+            )
+
+    @rule(n=ROWS, seed=SEEDS, graph=graphs(lambda g: g.keeps_rows))
+    def call_with_scattered_variables(self, n, seed, graph):
+        for var in graph.keeps_rows:
+            self.scatter([var], n, seed)
+        for i in range(2):
+            with self.step():
+                self.calls.call(graph, n, seed + i)
 
     @rule(graph=graphs())
     def make_a_function_anew(self, graph):
