@@ -100,7 +100,7 @@ def test_what_outlives_a_call_is_not_in_memory_that_is_used_again(n):
 
 @in_a_child
 def test_a_call_that_was_interrupted_keeps_the_rows_that_it_computes_with():
-    """JAX goes on computing the values that shared variables have already."""
+    """JAX goes on computing after an interrupt; the call has changed nothing."""
     x = pt.matrix("x")
     once, s = pytensor.shared(np.eye(400)), pytensor.shared(np.zeros((1, 400)))
     product = x
@@ -114,12 +114,15 @@ def test_a_call_that_was_interrupted_keeps_the_rows_that_it_computes_with():
             raise KeyboardInterrupt
 
         for k in range(0, 6, 2):
+            before = s.get_value()
             jax_engine.look_about_with(interrupt)
             with pytest.raises(KeyboardInterrupt):
                 f(data, batch=np.arange(400 * k, 400 * (k + 1)))
+            np.testing.assert_array_equal(s.get_value(), before)
             jax_engine.look_about_with(None)
             programs = SESSION.context.registry.functions[f._number]
             programs.takers.take([data.data], [np.arange(400 * (k + 1), 400 * (k + 2))])
+            f(data, batch=np.arange(400 * k, 400 * (k + 1)))
             assert (s.get_value() == k).all()
 
 

@@ -194,7 +194,8 @@ def test_running_averages_by_default_updates_of_clones():
         # Averages that differ from rank to rank are a SplitWarning, unless meant.
         output = (loss, "avg") if options else loss
         train = function([x], output, mode=MODE, **options)
-        return train, function([x], x - mean, mode=MODE), mean
+        shifted = (x - mean, "gather") if options else x - mean
+        return train, function([x], shifted, mode=MODE, **options), mean
 
     train, use, expected = made(theano.function)
     value = rows(7)[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 
@@ -336,7 +337,7 @@ def test_factors_that_are_views_keep_what_is_known_of_their_shapes():
 def text_of(f, *arrays: np.ndarray) -> str:
     """Return what XLA was given for the only part of a function."""
     (program,) = f._replicas.local()._compiled.values()
-    return program._function.vm.jit_fn.lower(*arrays).as_text()
+    return inspect.unwrap(program._function).vm.jit_fn.lower(*arrays).as_text()
 
 
 @in_a_child

@@ -66,7 +66,7 @@ def test_on_request_an_interrupt_shows_all_frames(tmp_path):
 
 MANY = """
 import traceback
-from synk.call import function
+from synk.call import make
 from synk.comm.shm import SharedMemoryComm
 from synk.programs.programs import Programs
 
@@ -86,13 +86,13 @@ call, other = acting(None, processes.arrive_and_stay), summing()
 tried(2, lambda: call(ROWS))
 tried(2, lambda: call.run([slice(i, i + 4) for i in range(8)] * 1000, ROWS))
 
-cut, make_spec = Programs.cut, function.make_spec
+cut, make_spec = Programs.cut, make.make_spec
 Programs.cut = lambda *_: processes.arrive_and_stay()
 tried(1, lambda: other(ROWS))  # which it compiles
 Programs.cut = cut
-function.make_spec = lambda *_, **__: processes.arrive_and_stay()
+make.make_spec = lambda *_, **__: processes.arrive_and_stay()
 tried(1, lambda: synk.function([x], x.sum()))
-function.make_spec = make_spec
+make.make_spec = make_spec
 assert other(ROWS) == TOTAL
 
 synk.close()
@@ -322,11 +322,12 @@ def test_warnings_of_gradients_and_drift_name_the_users_line():
     # the update is made here
     step = v - pt.grad((v * x).mean(), v)
     place = f"{HERE}:{line_after('the update is made here')}"
-    match = (
-        rf"values of v will differ: each rank updates it \({place}: `step = v - .*`\)"
-    )
-    with pytest.warns(synk.SplitWarning, match=match):
-        synk.function([x], (v * x).mean(), updates={v: step}, local=True)
+    match = rf"with v equal on all ranks, and that is .* \({place}: `step = v - .*`\)"
+    f = synk.function([x], (v * x).mean(), updates={v: step}, mode=PY, local=True)
+    with synk.session(2):
+        f(np.arange(4.0))
+        with pytest.warns(synk.SplitWarning, match=match):
+            f(np.arange(4.0))
 
 
 def test_explain_names_the_lines_of_what_has_no_name():

@@ -161,19 +161,35 @@ class HeldVariables:
 
     @contextlib.contextmanager
     def in_master(self) -> Iterator[None]:
-        """Run the plain function in the master, in a ``with`` block."""
+        """Run the plain function in the master, in a ``with`` block.
+
+        Raises
+        ------
+        SplitError
+            If the master has a part only of what it reads.
+        """
         if SESSION.state != "running":
             yield
             return
         ledger = SESSION.ledger
+        for var in self._taken if SESSION.size > 1 else ():
+            if ledger.of(var).kind == "parts":
+                raise SplitError(
+                    f"{self._what}, run in the master alone, takes all of {var}, and it"
+                    f" is {ledger.of(var)}. Gather it by synk.all_gather before"
+                )
         entries = ledger.entries(self.variables)
         unset = [entry for entry in entries if not entry.is_set]
         try:
             yield
-        finally:
-            for entry in unset:
-                entry.see()
-            ledger.unsee(var for var, _ in self._spec.updates)
+        except BaseException:
+            for entry in unset:  # what an engine has converted, but was not updated
+                if entry.holding.kind != "equal":
+                    entry.see()
+            raise
+        for entry in unset:
+            entry.see()
+        ledger.unsee(var for var, _ in self._spec.updates)
 
     def facts(self) -> list[Held]:
         """Return how the variables are held, for an explanation."""
@@ -192,6 +208,23 @@ class HeldVariables:
             )
             for state, some in by_state.items()
         ]
+
+    def changes_itself(self, calls: Sequence[Sequence[int]]) -> bool:
+        """Tell whether calls change how something is held that they read themselves.
+
+        Then the next one is another than that before, or is refused.
+        """
+        taken = {*self._taken, *self._spec.parts}
+        read = [entry for var, entry in self._entries.items() if var in taken]
+        if self._spec.is_local or not read:
+            return False
+        for bounds in calls:
+            rows = tuple(b - a for a, b in itertools.pairwise(bounds))
+            for entry, after in self._holdings(rows, None):
+                held = entry.holding
+                if entry in read and (held.kind, held.rows) != (after.kind, after.rows):
+                    return True
+        return False
 
     # -- before a call
 

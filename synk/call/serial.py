@@ -138,7 +138,7 @@ class SerialRun:
                 rows,
                 values[n:],
                 ONE_RANK,
-                [1],
+                [len(arrays[0]) if arrays else 1],
                 transaction=transaction,
             )
         passed = perf_counter() - start
@@ -233,10 +233,13 @@ class SerialRun:
 
     def _refuse_sliceable(self, asked: str) -> None:
         if self._spec.sliceable:
+            var = self._spec.sliceable[0]
+            which = "a sliceable shared variable"
+            if var in self._spec.parts:
+                which = "a shared variable that was scattered"
             raise ValueError(
-                f"{asked}: each rank has rows of its own of {self._spec.sliceable[0]},"
-                " a sliceable shared variable, so there is no serial run to compare"
-                f" {self._what} with"
+                f"{asked}: each rank has rows of its own of {var}, {which}, so there is"
+                f" no serial run to compare {self._what} with"
             )
 
     def _draw(self) -> Variable | None:

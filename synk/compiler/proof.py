@@ -34,7 +34,7 @@ from .domain import (
 )
 from .lengths import remembered
 from .rules import registered  # noqa: F401
-from .rules.base import name, op_name
+from .rules.base import literal, name, op_name
 from .walk import infer
 
 
@@ -250,6 +250,7 @@ def reductions(
             collective = "all_gather" if op == "gather" else "all_reduce"
             what = f"the gradient of {wrt}" if wrt else f"{collective} of {name(var)}"
             made = made_in(node.outputs[0])
-            finding = prove(what, var, values[var], op, True, made)
+            value = values[var] if var in values else literal(var)
+            finding = prove(what, var, value, op, True, made)
             found.append((wrt is not None, finding))
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from pytensor.compile import Function, SharedVariable
 from pytensor.graph.basic import Variable
 
 from .numba_layout import with_layouts_kept
-from .plain_functions import not_plain, untold
+from .plain_functions import as_ours, untold
 from .quiet import ignoring
 
 NEEDS_SIZES = False
@@ -72,10 +72,10 @@ def make_function(
     options = {key: value for key, value in options.items() if key not in _OURS}
     # Deprecated, and needed for variables that bring an update along: which updates are
     # made is settled in `compiler.spec`.
-    with ignoring(mode, DeprecationWarning), not_plain():
-        return with_layouts_kept(
-            mode,
-            pytensor.function,
+    with ignoring(mode, DeprecationWarning):
+        compiled = partial(with_layouts_kept, mode, pytensor.function)
+        return as_ours(
+            compiled,
             inputs,
             outputs,
             updates=updates,

@@ -11,15 +11,17 @@ PyTensor 2.38 to 3.3; ``tests/test_ledger.py`` tells when that changes.
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import weakref
-from collections.abc import Callable, Iterator
-from contextvars import ContextVar
+from collections.abc import Callable
+from contextvars import ContextVar, copy_context
 from functools import partial, wraps
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from pytensor.compile import Function
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 _UPDATED = "storages_that_synk_is_told_of"
 """An attribute of a function's last input, as a function itself takes none."""
@@ -38,14 +40,15 @@ def tell(changed: Callable[[list[Any]], None]) -> None:
     _told[:] = [weakref.WeakMethod(changed)]
 
 
-@contextlib.contextmanager
-def not_plain() -> Iterator[None]:
-    """Make functions whose updates the ledger knows of otherwise."""
-    token = _is_ours.set(True)
-    try:
-        yield
-    finally:
-        _is_ours.reset(token)
+def as_ours(make: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+    """Call `make`, which makes a function whose updates the ledger knows of otherwise.
+
+    That it does is said in a copy of the context, which ends with the call: so an
+    interrupt finds nothing that it could leave behind.
+    """
+    context = copy_context()
+    context.run(_is_ours.set, True)
+    return context.run(make, *args, **kwargs)
 
 
 def untold(function: Function) -> Callable[..., Any]:

@@ -248,7 +248,8 @@ def all_reduce(vars: Vars, op: ReduceOp = "avg") -> None:
         "avg" weighs a rank by the rows that its value was computed from, where the last
         to write it was a function's update that depends on scattered rows: so gradients
         of a mean average to the gradient over all rows, however uneven the parts. All
-        ranks count alike otherwise. Integers are rounded to the nearest.
+        ranks count alike otherwise. Of such values those of ranks without rows are left
+        out, with any op. Integers are rounded to the nearest.
 
     Raises
     ------

@@ -191,9 +191,14 @@ class Gathered(Whole):
         return self.known_as(found, Sharded(value.axis))
 
     def local(self, var: Variable, axis: int) -> Variable:
-        """Return this rank's rows of a whole value that has one for each row."""
+        """Return this rank's rows of a whole value that has one for each row.
+
+        It is an error if it has not: the serial run cannot combine it with all rows.
+        """
+        lengths: list[Any] = [None] * var.type.ndim
+        lengths[axis] = self.call.as_long.shape[0]
         places = pt.arange(self.n) + self.call.first
-        found = pt.take(var, places, axis=axis)
+        found = pt.take(pt.specify_shape(var, lengths), places, axis=axis)
         return self.known_as(found, Sharded(axis))
 
 
