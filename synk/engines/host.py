@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable
-from functools import partial, wraps
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -73,9 +73,11 @@ def make_function(
     # Deprecated, and needed for variables that bring an update along: which updates are
     # made is settled in `compiler.spec`.
     with ignoring(mode, DeprecationWarning):
-        compiled = partial(with_layouts_kept, mode, pytensor.function)
+        with_layouts: Any = with_layouts_kept
         return as_ours(
-            compiled,
+            with_layouts,
+            mode,
+            pytensor.function,
             inputs,
             outputs,
             updates=updates,

@@ -195,8 +195,9 @@ class Gathered(Whole):
 
         It is an error if it has not: the serial run cannot combine it with all rows.
         """
+        as_long: Any = self.call.as_long
         lengths: list[Any] = [None] * var.type.ndim
-        lengths[axis] = self.call.as_long.shape[0]
+        lengths[axis] = as_long.shape[0]
         places = pt.arange(self.n) + self.call.first
         found = pt.take(pt.specify_shape(var, lengths), places, axis=axis)
         return self.known_as(found, Sharded(axis))
