@@ -271,7 +271,8 @@ class Function:
         kind = kind_of_call(num_slices, SESSION.size)
         plan = Plan(spec, values, constants, batch_s, SESSION.size, SESSION.stage)
         made: list[list] = [[] for _ in subset]
-        call_options: Any = {"num_slices": num_slices, "output_subset": subset}
+        alone: Any = {"batch_s": batch_s, "num_slices": num_slices}
+        alone |= {"output_subset": subset, **kwargs}
         with count_calls(progress, batches) as report, self._replicas.notice:
             if report is not None and not isinstance(report, Bar):
                 report = watched(report, self._held.entries)
@@ -279,9 +280,9 @@ class Function:
                 start = perf_counter()
                 calls = [plan.call(batch) for batch in some]
                 if self._held.changes_itself([call.bounds for call in calls[:-1]]):
-                    for batch in some:  # the next may be another
-                        rows = "batch" if spec.inputs else "batch_s"
-                        found = self(*args, **{rows: batch}, **call_options, **kwargs)
+                    for batch in some:  # the next may be another, or be refused
+                        what = "batch" if spec.inputs else "batch_s"
+                        found = self(*args, **alone | {what: batch})
                         for of_output, value in zip(made, found, strict=True):
                             of_output.append(value)
                         if report is not None:
@@ -297,10 +298,10 @@ class Function:
                 bounds = [call.bounds for call in calls]
                 streams = programs.streams(kind)
                 with self._held.launch(streams, bounds) as launched:
-                    what = launched.number, self._number, subset
+                    number = launched.number, self._number, subset
                     told = num_slices, launched.states
-                    mine = *what, calls, plan.sources, constants, *told, report
-                    theirs = *what, *plan.describe(calls), *told, None
+                    mine = *number, calls, plan.sources, constants, *told, report
+                    theirs = *number, *plan.describe(calls), *told, None
                     replies = SESSION.run(worker_run, *theirs, mine=mine)
                     joined = perf_counter()
                     some = combine_runs(spec, subset, replies, SESSION.context, self)

@@ -132,7 +132,8 @@ class Ledger:
         self.version = 0
         self._entries: weakref.WeakKeyDictionary[Any, Entry]
         self._entries = weakref.WeakKeyDictionary()
-        self._by_storage: dict[int, weakref.ref[Entry]] = {}
+        self._by_storage: weakref.WeakValueDictionary[int, Entry]
+        self._by_storage = weakref.WeakValueDictionary()
         plain_functions.tell(self._set_in_place)
 
     def entries(self, variables: Iterable[SharedVariable]) -> list[Entry]:
@@ -142,7 +143,7 @@ class Ledger:
             entry = self._entries.get(var.container)
             if entry is None:
                 entry = self._entries[var.container] = Entry(var)
-                self._by_storage[id(entry.storage)] = weakref.ref(entry)
+                self._by_storage[id(entry.storage)] = entry
             found.append(entry)
         return found
 
@@ -188,10 +189,6 @@ class Ledger:
 
     def _set_in_place(self, storage: list[Any]) -> None:
         """Take note that a plain function may have written to a variable's array."""
-        entry = self._by_storage.get(id(storage), _no_entry)()
+        entry = self._by_storage.get(id(storage))
         if entry is not None and entry.storage is storage:
             entry.unsee()
-
-
-def _no_entry() -> None:
-    return None
