@@ -119,8 +119,8 @@ class HeldVariables:
         for entry, holding in self._made:
             if entry.holding is not holding:
                 ledger.note_entry(entry, holding)
-        for entry, _ in self._made:
-            entry.see()
+            else:
+                entry.see()
         self._see_read()
         if ledger.version != self._version and not self._others():
             self._version = ledger.version

@@ -79,7 +79,7 @@ class Reply(NamedTuple):
 
 def rows_of(replies: Sequence[tuple | None]) -> tuple[int, ...]:
     """Return on how many rows each rank has computed."""
-    return tuple([0 if reply is None else Reply(*reply).rows for reply in replies])
+    return tuple([0 if reply is None else reply[1] for reply in replies])  # as `Reply`
 
 
 def combine_outputs(
