@@ -123,6 +123,8 @@ class Calls:
         self._world.both(
             lambda: f.as_theano(*rows, *given),
             lambda: returned(graph, model.call_in_master(graph, rows, given)),
+            # The master has a part only of what was scattered.
+            may_refuse=any(held.kind == "parts" for held in model.held.values()),
         )
 
     # -- arguments

@@ -53,9 +53,13 @@ class Function:
     """A graph that runs on every rank; made by :func:`synk.function`."""
 
     def __init__(
-        self, make: Callable[..., FunctionSpec], parts: Sequence[SharedVariable] = ()
+        self,
+        make: Callable[..., FunctionSpec],
+        parts: Sequence[SharedVariable] = (),
+        of: Function | None = None,
     ) -> None:
         self._make = make
+        self._of = of or self  # which becomes this one where `parts` were scattered
         self._spec = spec = make(parts=parts)
         self._with_parts: dict[tuple[SharedVariable, ...], Function] = {}
         self._number = next(_numbers)
@@ -151,7 +155,7 @@ class Function:
         """
         start = perf_counter()
         parts = self._check_ranks()
-        if parts:
+        if parts and (num_slices != 1 or SESSION.size > 1):  # one rank has it all
             how: Any = {"num_slices": num_slices, "output_subset": output_subset}
             how |= {"batch": batch, "check": check}
             return self._sharded(parts, batch_s)(*args, **how, **kwargs)
@@ -256,7 +260,7 @@ class Function:
         (array([1.  , 2.25]), array(1.25))
         """
         parts = self._check_ranks()
-        if parts:
+        if parts and (num_slices != 1 or SESSION.size > 1):  # one rank has it all
             how: Any = {"num_slices": num_slices, "output_subset": output_subset}
             how["progress"] = progress
             return self._sharded(parts, batch_s).run(batches, *args, **how, **kwargs)
@@ -282,7 +286,7 @@ class Function:
                 if self._held.changes_itself([call.bounds for call in calls[:-1]]):
                     for batch in some:  # the next may be another, or be refused
                         what = "batch" if spec.inputs else "batch_s"
-                        found = self(*args, **alone | {what: batch})
+                        found = self._of(*args, **alone | {what: batch})
                         for of_output, value in zip(made, found, strict=True):
                             of_output.append(value)
                         if report is not None:
@@ -333,7 +337,7 @@ class Function:
                 " of them, and was scattered: name it in sliceable_shareds"
             )
         if parts not in self._with_parts:
-            self._with_parts[parts] = Function(self._make, parts)
+            self._with_parts[parts] = Function(self._make, parts, self)
         return self._with_parts[parts]
 
     @entry

@@ -124,23 +124,28 @@ class SerialRun:
         arrays = [*values[:n], *(host.get_value(var) for var in spec.sliceable)]
         rows = [slice(0, len(array)) for array in arrays]
         transaction = Transaction()
+        transaction.begin(0)
         transaction.begin_call()
         every = tuple(range(len(spec.outputs)))
         start = perf_counter()
         with self._notice:
             if "programs" not in self._warm:
                 self._notice.begin()
-            outputs = running.run(
-                programs,
-                1,
-                every,
-                arrays,
-                rows,
-                values[n:],
-                ONE_RANK,
-                [len(arrays[0]) if arrays else 1],
-                transaction=transaction,
-            )
+            try:
+                outputs = running.run(
+                    programs,
+                    1,
+                    every,
+                    arrays,
+                    rows,
+                    values[n:],
+                    ONE_RANK,
+                    [len(arrays[0]) if arrays else 1],
+                    transaction=transaction,
+                )
+            except BaseException:
+                transaction.undo_to(0, 0)
+                raise
         passed = perf_counter() - start
         self.note("programs", passed, len(arrays[0]) if arrays else 0)
         return outputs
