@@ -9,19 +9,19 @@ variables that it updates.
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, partial
 
 import numpy as np
 from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Variable
-from pytensor.tensor.random.type import RandomType
 
 from ..compiler.placement.streams import CommonStream
 from ..compiler.proof import say
+from ..compiler.rules.streams import is_stream
 from ..compiler.spec import FunctionSpec
 from ..errors import SplitError
+from ..memory.partition import part_lengths
 from ..ops import COLLECTIVES, Local
 from ..ranks.ledger import Entry, Holding, see_converted, set_among
 from ..ranks.replication import master_bring
@@ -75,7 +75,7 @@ class HeldVariables:
             self._entries = dict(zip(self.variables, found, strict=True))
             self.entries = found
             known = self._entries.items()
-            self._streams = [entry for var, entry in known if _is_stream(var)]
+            self._streams = [entry for var, entry in known if is_stream(var)]
             self._generation, self._version = SESSION.generation, -1
         if changed := set_among(self.entries):
             master_bring([v for v, entry in self._entries.items() if entry in changed])
@@ -93,7 +93,7 @@ class HeldVariables:
         rows = [self._entries[var].holding.rows for var in parts]
         names = [str(var) for var in parts]
         if self._spec.inputs:
-            rows.append(tuple(b - a for a, b in itertools.pairwise(bounds)))
+            rows.append(tuple(part_lengths(bounds)))
             names.append("the inputs")
         for name, of_rank in zip(names, rows, strict=True):
             if of_rank != rows[0]:
@@ -149,7 +149,7 @@ class HeldVariables:
             SESSION.ledger.note((var for var, _ in self._spec.updates), holding)
         elif launch.made:
             bounds = calls[launch.made - 1]
-            self.note(tuple(b - a for a, b in itertools.pairwise(bounds)))
+            self.note(tuple(part_lengths(bounds)))
         else:
             self._see_read()
 
@@ -195,31 +195,30 @@ class HeldVariables:
         """Return how the variables are held, for an explanation."""
         if SESSION.state != "running" or SESSION.size == 1:
             return []
-        variables = [var for var in self.variables if not _is_stream(var)]
+        variables = [var for var in self.variables if not is_stream(var)]
         by_state: dict[str, list[SharedVariable]] = {}
         for var in variables:
             by_state.setdefault(str(SESSION.ledger.of(var)), []).append(var)
-        return [
-            Held(
-                list(map(str, some)),
-                state,
-                sum(entry.times_brought for entry in SESSION.ledger.entries(some)),
-                sum(entry.bytes_brought for entry in SESSION.ledger.entries(some)),
-            )
-            for state, some in by_state.items()
-        ]
+        found = []
+        for state, some in by_state.items():
+            entries = SESSION.ledger.entries(some)
+            times = sum(entry.times_brought for entry in entries)
+            nbytes = sum(entry.bytes_brought for entry in entries)
+            found.append(Held(list(map(str, some)), state, times, nbytes))
+        return found
 
     def changes_itself(self, calls: Sequence[Sequence[int]]) -> bool:
         """Tell whether calls change how something is held that they read themselves.
 
         Then the next one is another than that before, or is refused.
         """
-        taken = {*self._taken, *self._spec.parts}
-        read = [entry for var, entry in self._entries.items() if var in taken]
-        if self._spec.is_local or not read:
+        spec = self._spec
+        makes_others = spec.own_updates or spec.row_updates or self._others()
+        if spec.is_local or not makes_others:
             return False
-        for bounds in calls:
-            rows = tuple(b - a for a, b in itertools.pairwise(bounds))
+        taken = {*self._taken, *spec.parts}
+        read = {entry for var, entry in self._entries.items() if var in taken}
+        for rows in {tuple(part_lengths(bounds)) for bounds in calls}:
             for entry, after in self._holdings(rows, None):
                 held = entry.holding
                 if entry in read and (held.kind, held.rows) != (after.kind, after.rows):
@@ -237,7 +236,7 @@ class HeldVariables:
         return [
             (var, entry.holding)
             for var, entry in self._entries.items()
-            if entry.holding.kind not in equal and not _is_stream(var)
+            if entry.holding.kind not in equal and not is_stream(var)
         ]
 
     def _examine(self) -> tuple[SharedVariable, ...]:
@@ -306,7 +305,7 @@ class HeldVariables:
         equal, whole = Holding("equal", since), Holding("equal", since, None, True)
         others = dict(self._others())
         for i, (var, new) in enumerate(spec.updates):
-            if _is_stream(var):
+            if is_stream(var):
                 continue
             entry = self._entries[var]
             holding = whole if var in spec.made_whole else equal
@@ -364,10 +363,6 @@ _REMEDIES = {
         "Give all ranks one value first, by synk.broadcast or the variable's set_value"
     ),
 }
-
-
-def _is_stream(var: SharedVariable) -> bool:
-    return isinstance(var.type, RandomType)
 
 
 def _shown(rows: tuple[int, ...] | None) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..engines import compiles_in_calls
-from ..memory.partition import count, select
+from ..memory.partition import count, part_lengths, select
 from ..programs import running
 from ..programs.one_call import Reducer
 from ..programs.padding import UNPADDED
@@ -119,7 +119,7 @@ class Share:
         """
         context = self._context
         if self._programs.spec.inputs:
-            return [bounds[i + 1] - bounds[i] for i in range(context.size)]
+            return part_lengths(bounds)
         if not self.selections:
             return [1] * context.size
         start = perf_counter()

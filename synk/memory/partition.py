@@ -6,7 +6,9 @@ rows are taken without a copy, or an array of non-negative row numbers.
 
 from __future__ import annotations
 
+import itertools
 import operator
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -106,6 +108,11 @@ def cuts(rows: int, parts: int) -> list[int]:
     """
     size, more = divmod(rows, parts)
     return [i * size + min(i, more) for i in range(parts + 1)]
+
+
+def part_lengths(bounds: Sequence[int]) -> list[int]:
+    """Return how many rows each part has, by the bounds that `cuts` returns."""
+    return [stop - start for start, stop in itertools.pairwise(bounds)]
 
 
 def part(selection: Selection, start: int, stop: int) -> Selection:

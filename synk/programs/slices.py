@@ -16,7 +16,7 @@ from pytensor.graph.basic import Variable
 from pytensor.tensor.random.type import RandomType
 
 from ..compiler.stages import Stage, contributed, op_of
-from ..memory.partition import Selection, count, cuts, part
+from ..memory.partition import Selection, count, cuts, part, part_lengths
 from ..reduce_ops import Accumulator, ReduceOp, result_dtype, shares
 from ..times.timing import COMMON, COMPUTE, ROWS
 from .one_call import Call
@@ -38,7 +38,7 @@ class SlicedCall(Call):
         # More slices than rows would be empty ones.
         num_slices = min(num_slices, max(map(count, selections)) or 1)
         bounds = [cuts(count(rows), num_slices) for rows in selections]
-        sizes = [[ends[i + 1] - ends[i] for ends in bounds] for i in range(num_slices)]
+        sizes = list(zip(*map(part_lengths, bounds), strict=True))
         present = [i for i in range(num_slices) if any(sizes[i])] or [0]
         self._shares = shares([sizes[i][0] for i in present])
         self._pieces = [

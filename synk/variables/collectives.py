@@ -9,7 +9,6 @@ the next reduction copies nothing. Values on GPUs are another matter: see
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from pytensor.tensor.type import DenseTensorType
 from ..also_named import also_named
 from ..engines import host
 from ..errors import SplitError
-from ..memory.partition import part
+from ..memory.partition import part, part_lengths
 from ..ranks.context import RankContext
 from ..ranks.homes import NewHome
 from ..ranks.ledger import Holding
@@ -128,7 +127,7 @@ def scatter(vars: Vars, values: Any, batch: Any = None) -> None:
     given = list_values(values, vars, variables)
     checked, selection, bounds = check_rows_to_scatter(variables, given, batch)
     numbers = master_replicate_variables(variables, are_read=False)
-    rows = tuple(stop - start for start, stop in itertools.pairwise(bounds))
+    rows = tuple(part_lengths(bounds))
     staged = stage_values(given, checked)
     with replacing(variables, Holding("parts", "synk.scatter", rows)) as launch:
         mine = launch, numbers, checked, selection, bounds

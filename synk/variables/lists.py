@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import operator
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
@@ -14,7 +13,7 @@ from pytensor.tensor.type import DenseTensorType
 
 from ..engines import host
 from ..errors import ShapeMismatch
-from ..memory.partition import Selection, count, cuts, select
+from ..memory.partition import Selection, count, cuts, part_lengths, select
 from ..ranks.context import RankContext
 from ..ranks.ledger import Holding
 from ..ranks.session import SESSION
@@ -83,7 +82,7 @@ def check_rows_to_scatter(
         raise ValueError(f"values to scatter have different lengths: {lengths}")
     selection = select(batch, len(checked[0]))
     bounds = cuts(count(selection), SESSION.size)
-    parts = [stop - start for start, stop in itertools.pairwise(bounds)]
+    parts = part_lengths(bounds)
     for var in variables:
         if any(var.type.shape[0] not in (None, rows) for rows in parts):
             raise ValueError(
