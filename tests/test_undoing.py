@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from pytensor.compile import Mode
 from pytensor.graph import Apply, Op
 from reference import PY, assert_same, on_all_ranks
 
 import synk
+from synk.comm.divided import DividedAllReduce
 from synk.ranks.session import SESSION
 from synk.variables import collectives
+
+IN_PLACE = Mode("py", "fast_run")
+"""Updates are written into the variables' arrays where that can be."""
 
 
 class FailsOnRank1(Op):
@@ -141,13 +147,12 @@ def test_outputs_that_do_not_fit_together_undo_the_call(two_ranks):
     assert on_all_ranks(count) == [1, 1]
 
 
-@pytest.fixture
-def stopped(monkeypatch):
+def stop_after(monkeypatch, command):
     """Have the script interrupted when a command has been run on all ranks."""
 
     def run(work, *arguments, **options):
         replies = right(work, *arguments, **options)
-        if work in (collectives.worker_broadcast, collectives.worker_reduce):
+        if work is command:
             monkeypatch.undo()
             raise KeyboardInterrupt
         return replies
@@ -156,8 +161,9 @@ def stopped(monkeypatch):
     monkeypatch.setattr(SESSION, "run", run)
 
 
-def test_a_broadcast_that_was_stopped_changes_nothing(two_ranks, stopped):
+def test_a_broadcast_that_was_stopped_changes_nothing(two_ranks, monkeypatch):
     w = pytensor.shared(np.zeros(3), "w")
+    stop_after(monkeypatch, collectives.worker_broadcast)
     with pytest.raises(KeyboardInterrupt):
         synk.broadcast(w, np.ones(3))
     for value in on_all_ranks(w):
@@ -167,13 +173,70 @@ def test_a_broadcast_that_was_stopped_changes_nothing(two_ranks, stopped):
     assert_same(synk.gather(w), np.ones((2, 3)))
 
 
-def test_after_a_reduction_that_was_stopped_nothing_is_known(two_ranks, stopped):
-    w = pytensor.shared(np.ones(3), "w")
-    read = synk.function([], w.sum(), mode=PY)
+@pytest.mark.parametrize("lives_there", [False, True])
+@pytest.mark.parametrize("reduction", [synk.all_reduce, synk.reduce])
+def test_a_reduction_that_was_stopped_changes_nothing(
+    two_ranks, monkeypatch, reduction, lives_there
+):
+    x, g = pt.vector("x"), pytensor.shared(np.zeros(3), "g")
+    # Written in place: g does not leave the memory that it is reduced in.
+    changed = pt.inc_subtensor(g[:], x.sum()) if lives_there else g + x.sum()
+    f = synk.function([x], updates=[(g, changed)], mode=IN_PLACE, local=True)
+    f([1.0, 2.0])
+    synk.all_reduce(g, "sum")
+    f([1.0, 2.0])
+    before = on_all_ranks(g)
+    assert_same(before[1], np.full(3, 5.0))
+    stop_after(monkeypatch, collectives.worker_reduce)
     with pytest.raises(KeyboardInterrupt):
-        synk.all_reduce(w, "sum")
-    assert synk.state(w).startswith("unknown, since synk.all_reduce by 'sum' failed")
-    with pytest.raises(synk.SplitError, match=r"it is unknown.*synk\.broadcast"):
-        read()
-    w.set_value(np.ones(3))
-    assert read() == 3
+        reduction(g, "sum")
+    for value, right in zip(on_all_ranks(g), before, strict=True):
+        assert_same(value, right)
+    assert synk.state(g).startswith("each rank's own")
+    synk.all_reduce(g, "sum")
+    assert_same(synk.gather(g), np.full((2, 3), 9.0))
+
+
+def test_a_stopped_broadcast_leaves_what_the_script_has_set(two_ranks, monkeypatch):
+    w = pytensor.shared(np.zeros(3), "w")
+    read = synk.function([], w.sum(), mode=PY)
+    read()
+    w.set_value(np.full(3, 5.0))
+    stop_after(monkeypatch, collectives.worker_broadcast)
+    with pytest.raises(KeyboardInterrupt):
+        synk.broadcast(w, np.ones(3))
+    assert read() == 15
+    assert_same(on_all_ranks(w)[1], np.full(3, 5.0))
+
+
+class Stop(Exception):
+    """What stops a rank on its way."""
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("reduction", [synk.all_reduce, synk.reduce])
+def test_a_reduction_that_is_stopped_in_its_midst_changes_nothing(
+    monkeypatch, reduction, rank
+):
+    """One rank stops when the other has written its part of the results."""
+
+    def run(all_reduce, spans):
+        right(all_reduce, spans)
+        if SESSION.rank == rank and next(runs) == 1:
+            time.sleep(0.1)
+            raise Stop
+
+    runs, right = itertools.count(), DividedAllReduce.run
+    monkeypatch.setattr(DividedAllReduce, "run", run)
+    x, g = pt.vector("x"), pytensor.shared(np.zeros(1000), "g")
+    in_place = pt.inc_subtensor(g[:], x.sum())
+    f = synk.function([x], updates=[(g, in_place)], mode=IN_PLACE, local=True)
+    with synk.session(2):
+        synk.all_reduce(g)
+        f([1.0, 2.0])
+        before = [value.copy() for value in on_all_ranks(g)]
+        with pytest.raises(Stop):
+            reduction(g, "sum")
+        for value, former in zip(on_all_ranks(g), before, strict=True):
+            assert_same(value, former)
+        assert synk.state(g).startswith("each rank's own")

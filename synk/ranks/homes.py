@@ -76,6 +76,8 @@ class Run:
         Variables whose values come from elsewhere on this rank.
     misfits : dict of int to tuple
         Shapes of values that do not fit their slots.
+    dwellers : list of int
+        Variables whose values lie in their slots on this rank.
     """
 
     all_reduce: DividedAllReduce
@@ -83,6 +85,7 @@ class Run:
     spans: list[tuple[int, tuple[float, ...]]] = field(default_factory=list)
     movers: list[int] = field(default_factory=list)
     misfits: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    dwellers: list[int] = field(default_factory=list)
 
     def divide(self, weights: Sequence[tuple[float, ...]]) -> None:
         """Make spans of the variables that have the same weights."""
@@ -173,7 +176,8 @@ class Homes:
         targets: int,
         numbers: Sequence[int],
         everybody: Mapping[int, SharedVariable],
-    ) -> tuple[list[Run], list[tuple[np.ndarray, np.ndarray]]]:
+        moved: list[tuple[np.ndarray, np.ndarray]],
+    ) -> list[Run]:
         """Put this rank's values into their slots, where they are elsewhere.
 
         Parameters
@@ -186,13 +190,13 @@ class Homes:
             The variables that are to be reduced.
         everybody : mapping of int to shared variable
             All variables of this rank.
+        moved : list of (numpy.ndarray, numpy.ndarray)
+            Takes values of other variables that lay in the slots, and the copies.
 
         Returns
         -------
-        runs : list of Run
+        list of Run
             What is to be reduced, in as few arrays as possible.
-        moved : list of (numpy.ndarray, numpy.ndarray)
-            Values of other variables that lay in the slots, and the copies.
         """
         runs = [
             self._run(comm, op, targets, group) for group in self._adjacent(numbers)
@@ -204,11 +208,13 @@ class Homes:
         }
         # Before anything is written to the slots: a squatter would change under its
         # owner.
-        moved = self._evict_squatters(everybody) if outside else []
+        if outside:
+            self._evict_squatters(everybody, moved)
         for run in runs:
             values = []
             for number, start in run.members:
                 if number not in outside:
+                    run.dwellers.append(number)
                     continue
                 value = host.get_value(everybody[number])
                 if self._slots[number].holds(value):
@@ -217,7 +223,7 @@ class Homes:
                 else:
                     run.misfits[number] = value.shape
             run.all_reduce.put(values)
-        return runs, moved
+        return runs
 
     def _is_outside(self, number: int, value: Any) -> bool:
         view = self._views[number]
@@ -225,21 +231,20 @@ class Homes:
             self._slots[number].holds(value) and _is_same_memory(value, view)
         )
 
-    def move_in(self, runs: Sequence[Run], everybody: Mapping) -> None:
-        """Make the slots, which hold the results, the values of the variables."""
-        for run in runs:
-            for number in run.movers:
-                host.set_value(everybody[number], self._views[number])
+    def view(self, number: int) -> np.ndarray:
+        """Return this rank's slot of a variable."""
+        return self._views[number]
 
     def _evict_squatters(
-        self, everybody: Mapping[int, SharedVariable]
-    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        self,
+        everybody: Mapping[int, SharedVariable],
+        moved: list[tuple[np.ndarray, np.ndarray]],
+    ) -> None:
         """Copy values that lie in a slot of another variable.
 
         With ``updates=[(previous, g), (g, new)]`` PyTensor hands g's old array, the
         slot, to `previous`: writing the next g there would change both.
         """
-        moved = []
         spans = [_span(rows[self._rank]) for rows in self._rows.values()]
         for number, var in list(everybody.items()):
             if jax.has_value(var):  # a copy, which would first come from the device
@@ -253,7 +258,6 @@ class Homes:
                 if view is None or not _is_same_memory(value, view):
                     moved.append((value, value.copy()))
                     host.set_value(var, moved[-1][1])
-        return moved
 
     def agree(
         self,

@@ -84,7 +84,7 @@ class Entry:
 
     def move(self, old: Any, new: Any) -> None:
         """Take note that a value was copied to elsewhere, and is the same."""
-        if self._seen is old:
+        if self._seen is old and self.storage[0] is new:
             self._seen = new
 
     @property

@@ -90,6 +90,5 @@ def worker_undo(context: RankContext, number: int, some_stay: bool) -> int:
         How many calls stay; negative if this rank could not go back.
     """
     transaction = context.transaction
-    made = min(context.comm.agree(transaction.made(number)))
-    calls = made if some_stay else 0
+    calls = min(context.comm.agree(transaction.made(number))) if some_stay else 0
     return calls if transaction.undo_to(number, calls) else _LOST

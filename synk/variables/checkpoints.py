@@ -21,7 +21,7 @@ from ..ranks.session import SESSION
 from ..ranks.streams import value_for_rank
 from ..user_frames import entry
 from .checkpoint_files import format_of, read_arrays, write_arrays
-from .lists import replacing, stage_values, store
+from .lists import changing, stage_values, store
 from .of_one_rank import worker_get_values
 
 
@@ -123,7 +123,7 @@ def load(path: str | os.PathLike[str], vars: Any) -> None:
     if SESSION.state == "running":
         numbers = master_replicate_variables(variables, are_read=False)
         staged = stage_values(values, values)
-        with replacing(
+        with changing(
             variables, Holding("equal", f"synk.load of {path.name}")
         ) as launch:
             mine = launch, numbers, values

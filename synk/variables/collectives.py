@@ -38,8 +38,8 @@ from .lists import (
     check_value,
     check_variables,
     concatenate,
+    in_call,
     list_values,
-    replacing,
     stage_values,
     store,
 )
@@ -72,8 +72,8 @@ def broadcast(vars: Vars, values: Any = None) -> None:
         on_devices = [var for var in variables if devices.lie_on_devices([var])]
         if on_devices:
             numbers = master_replicate_variables(on_devices, are_read=False)
-            with changing(on_devices, _BROADCAST):
-                devices.master_broadcast(numbers, on_devices)
+            with changing(on_devices, _BROADCAST) as launch:
+                devices.master_broadcast(launch, numbers, on_devices)
             variables = [var for var in variables if var not in on_devices]
             if not variables:
                 return
@@ -86,7 +86,7 @@ def broadcast(vars: Vars, values: Any = None) -> None:
         ]
     numbers = master_replicate_variables(variables, are_read=False)
     staged = stage_values(given, checked)
-    with replacing(variables, _BROADCAST) as launch:
+    with changing(variables, _BROADCAST) as launch:
         mine = launch, numbers, checked
         SESSION.run(worker_broadcast, launch, numbers, staged, mine=mine)
 
@@ -129,7 +129,7 @@ def scatter(vars: Vars, values: Any, batch: Any = None) -> None:
     numbers = master_replicate_variables(variables, are_read=False)
     rows = tuple(part_lengths(bounds))
     staged = stage_values(given, checked)
-    with replacing(variables, Holding("parts", "synk.scatter", rows)) as launch:
+    with changing(variables, Holding("parts", "synk.scatter", rows)) as launch:
         mine = launch, numbers, checked, selection, bounds
         theirs = launch, numbers, staged, selection, bounds
         SESSION.run(worker_scatter, *theirs, mine=mine)
@@ -224,8 +224,8 @@ def all_gather(vars: Vars) -> Any:
     if devices.lie_on_devices(variables):
         check_tensors(variables, rows=True)
         numbers = master_replicate_variables(variables)
-        with changing(variables, Holding("equal", "synk.all_gather")):
-            return as_given(vars, devices.master_all_gather(numbers))
+        with changing(variables, Holding("equal", "synk.all_gather")) as launch:
+            return as_given(vars, devices.master_all_gather(launch, numbers))
     results = gather(vars, nd_up=0)
     broadcast(vars, results)
     return results
@@ -267,12 +267,9 @@ def all_reduce(vars: Vars, op: ReduceOp = "avg") -> None:
     if SESSION.size > 1:
         numbers = master_replicate_variables(variables)
         _check_parts("all_reduce", variables, op)
-        weights = _weights(numbers, variables)
-        with changing(variables, Holding("equal", f"synk.all_reduce by {op!r}")):
-            if devices.lie_on_devices(variables):
-                devices.master_reduce(numbers, op, weights, to_all=True)
-            else:
-                _master_reduce(numbers, variables, op, weights, to_all=True)
+        holding = Holding("equal", f"synk.all_reduce by {op!r}")
+        with changing(variables, holding) as launch:
+            _reduce(launch, numbers, variables, op, to_all=True)
 
 
 @entry
@@ -310,35 +307,10 @@ def reduce(vars: Vars, op: ReduceOp = "avg", in_place: bool = True) -> Any:
         )
     numbers = master_replicate_variables(variables)
     _check_parts("reduce", variables, op)
-    weights = _weights(numbers, variables)
-    if in_place:
-        with changing(variables, Holding("own", f"synk.reduce by {op!r}, on rank 0")):
-            return as_given(vars, _reduced(numbers, variables, op, weights, True))
-    return as_given(vars, _reduced(numbers, variables, op, weights, False))
-
-
-def _reduced(
-    numbers: list[int],
-    variables: list[SharedVariable],
-    op: ReduceOp,
-    weights: devices.Weights,
-    in_place: bool,
-) -> list[np.ndarray]:
-    if devices.lie_on_devices(variables):
-        given = numbers, op, weights
-        found = devices.master_reduce(*given, to_all=False, in_place=in_place)
-        SESSION.ledger.see(variables)  # the master's are on its device now
-        return [np.array(value) for value in found]
-    # The result comes to lie in rank 0's slots, which are its variables' values.
-    kept = [] if in_place else [host.copy_value(host.get_value(v)) for v in variables]
-    try:
-        _master_reduce(numbers, variables, op, weights)
-        return [host.copy_value(host.get_value(var)) for var in variables]
-    finally:
-        for var, value in zip(variables, kept, strict=False):
-            host.set_value(var, value)
-        if kept and SESSION.state == "running":
-            SESSION.ledger.see(variables)
+    holding = Holding("own", f"synk.reduce by {op!r}, on rank 0")
+    with changing(variables, holding, only_here=not in_place) as launch:
+        results = _reduce(launch, numbers, variables, op, to_all=False)
+        return as_given(vars, [np.array(value, order="C") for value in results])
 
 
 def _weights(numbers: list[int], variables: list[SharedVariable]) -> devices.Weights:
@@ -362,48 +334,61 @@ def _check_parts(what: str, variables: list[SharedVariable], op: ReduceOp) -> No
             )
 
 
-def _master_reduce(
+def _reduce(
+    launch: int,
     numbers: list[int],
     variables: list[SharedVariable],
     op: ReduceOp,
-    weights: devices.Weights,
     *,
-    to_all: bool = False,
-) -> None:
-    """Find a home for the variables that have none, and have all ranks reduce."""
+    to_all: bool,
+) -> list[Any]:
+    """Have all ranks reduce; return what the master's variables hold then."""
+    weights = _weights(numbers, variables)
+    if devices.lie_on_devices(variables):
+        return devices.master_reduce(launch, numbers, op, weights, to_all)
     homes = SESSION.context.homes
+    moved: list[tuple[np.ndarray, np.ndarray]] = []
     try:
-        new_home = homes.house(numbers, variables, op)
-        moved, *_ = SESSION.run(worker_reduce, numbers, op, weights, new_home, to_all)
-        SESSION.ledger.moved(moved)
+        # A home for those that have none.
+        command = launch, numbers, op, weights, homes.house(numbers, variables, op)
+        mine = *command, to_all, moved
+        SESSION.run(worker_reduce, *command, to_all, [], mine=mine)
     except BaseException:
         # A rank may not have heard of a new home, after an interrupt.
         for number in numbers:
             homes.forget(number)
         raise
+    finally:
+        SESSION.ledger.moved(moved)
+    return list(map(host.get_value, variables))
 
 
 def worker_reduce(
     context: RankContext,
+    launch: int,
     numbers: list[int],
     op: ReduceOp,
     weights: devices.Weights,
     new_home: NewHome | None,
     to_all: bool,
-) -> list[tuple[np.ndarray, np.ndarray]]:
+    moved: list[tuple[np.ndarray, np.ndarray]],
+) -> None:
     """Move this rank's values into their homes, and reduce a part of all ranks'.
 
     The master learns which of its other values had to move out of the way, and where.
     """
-    homes = context.homes
+    homes, comm, registry = context.homes, context.comm, context.registry
     homes.attach(new_home, context.attachments)
-    variables = context.registry.variables
     targets = context.size if to_all else 1
-    runs, moved = homes.enter(context.comm, op, targets, numbers, variables)
-    homes.agree(context.comm, context.registry, op, runs, weights)
-    for run in runs:
-        run.all_reduce.run(run.spans)
-    if context.rank < targets:
-        homes.move_in(runs, variables)
-    context.comm.barrier()
-    return moved if context.rank == 0 else []
+    is_target = context.rank < targets
+    with in_call(context, launch) as transaction:
+        runs = homes.enter(comm, op, targets, numbers, registry.variables, moved)
+        # Before the others know that this rank has come so far, and write over it.
+        for number in (n for run in runs for n in run.dwellers if is_target):
+            transaction.keep(registry.variables[number])
+        homes.agree(comm, registry, op, runs, weights)
+        for run in runs:
+            run.all_reduce.run(run.spans)
+        for number in (n for run in runs for n in run.movers if is_target):
+            transaction.store(host, registry.variables[number], homes.view(number))
+        comm.barrier()

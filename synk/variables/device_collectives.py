@@ -21,6 +21,7 @@ from ..engines import jax
 from ..ranks.context import RankContext
 from ..ranks.session import SESSION
 from ..reduce_ops import ReduceOp, check_shapes
+from .lists import in_call
 
 Shapes = tuple[tuple[int, ...], ...]
 Weights = dict[int, tuple[int, ...]]
@@ -39,24 +40,20 @@ def lie_on_devices(variables: Sequence[SharedVariable]) -> bool:
 
 
 def master_reduce(
-    numbers: list[int],
-    op: ReduceOp,
-    weights: Weights,
-    to_all: bool,
-    in_place: bool = True,
+    launch: int, numbers: list[int], op: ReduceOp, weights: Weights, to_all: bool
 ) -> list[Any]:
     """Combine the ranks' values; return the results, which are JAX's or numpy's."""
     _leave_homes(SESSION.context, numbers)
-    return SESSION.run(worker_reduce, numbers, op, weights, to_all, in_place)[0]
+    return SESSION.run(worker_reduce, launch, numbers, op, weights, to_all)[0]
 
 
 def worker_reduce(
     context: RankContext,
+    launch: int,
     numbers: list[int],
     op: ReduceOp,
     weights: Weights,
     to_all: bool,
-    in_place: bool,
 ) -> list[Any] | None:
     """Combine this rank's values with the others'."""
     buffers = _prepare(context)
@@ -76,8 +73,7 @@ def worker_reduce(
         results.clear()
     # All of them, before any variable is changed.
     jax.wait(list(results.values()))
-    if in_place:
-        _store(context, results)
+    _store(context, launch, results)
     return None if context.rank else [results[number] for number in numbers]
 
 
@@ -94,15 +90,20 @@ def _by_weights(
 # -- one value for all
 
 
-def master_broadcast(numbers: list[int], variables: list[SharedVariable]) -> None:
+def master_broadcast(
+    launch: int, numbers: list[int], variables: list[SharedVariable]
+) -> None:
     """Give every rank the master's values."""
     _leave_homes(SESSION.context, numbers)
     kinds = [(v.dtype.name, v.shape) for v in map(jax.get_value, variables)]
-    SESSION.run(worker_broadcast, numbers, kinds)
+    SESSION.run(worker_broadcast, launch, numbers, kinds)
 
 
 def worker_broadcast(
-    context: RankContext, numbers: list[int], kinds: list[tuple[str, tuple[int, ...]]]
+    context: RankContext,
+    launch: int,
+    numbers: list[int],
+    kinds: list[tuple[str, tuple[int, ...]]],
 ) -> None:
     """Take the master's values; they are of these dtypes and shapes."""
     buffers = _prepare(context)
@@ -131,7 +132,7 @@ def worker_broadcast(
             results.update(zip(of_host, found, strict=True))
     jax.wait(list(results.values()))
     if context.rank:
-        _store(context, results)
+        _store(context, launch, results)
 
 
 @lru_cache(maxsize=16)
@@ -142,14 +143,16 @@ def _as_one(dtype: str, shapes: Shapes) -> Group:
 # -- the values of all ranks
 
 
-def master_all_gather(numbers: list[int]) -> list[np.ndarray]:
+def master_all_gather(launch: int, numbers: list[int]) -> list[np.ndarray]:
     """Give every rank the values of all, along the first axis; return copies."""
     _leave_homes(SESSION.context, numbers)
-    results = SESSION.run(worker_all_gather, numbers)[0]
+    results = SESSION.run(worker_all_gather, launch, numbers)[0]
     return [np.array(result) for result in results]
 
 
-def worker_all_gather(context: RankContext, numbers: list[int]) -> list[Any] | None:
+def worker_all_gather(
+    context: RankContext, launch: int, numbers: list[int]
+) -> list[Any] | None:
     """Take the other ranks' values, and give them this rank's."""
     buffers = _prepare(context)
     values, variables = _values(context, numbers), _variables(context, numbers)
@@ -183,7 +186,7 @@ def worker_all_gather(context: RankContext, numbers: list[int]) -> list[Any] | N
         ):
             results[number] = _own(np.concatenate(list(map(context.array, windows))))
     jax.wait(list(results.values()))
-    _store(context, results)
+    _store(context, launch, results)
     return None if context.rank else [results[number] for number in numbers]
 
 
@@ -231,10 +234,11 @@ def _own(value: Any) -> Any:
     return value
 
 
-def _store(context: RankContext, results: dict[int, Any]) -> None:
+def _store(context: RankContext, launch: int, results: dict[int, Any]) -> None:
     """Make results the values of variables."""
-    for number, value in results.items():
-        jax.set_value(context.registry.variables[number], value)
+    with in_call(context, launch) as transaction:
+        for number, value in results.items():
+            transaction.store(jax, context.registry.variables[number], value)
     if context.rank:
         _leave_homes(context, list(results))
 

@@ -12,8 +12,8 @@ from pytensor.compile import SharedVariable
 from pytensor.tensor.type import DenseTensorType
 
 from ..engines import host
-from ..errors import ShapeMismatch
 from ..memory.partition import Selection, count, cuts, part_lengths, select
+from ..programs.transaction import Transaction
 from ..ranks.context import RankContext
 from ..ranks.ledger import Holding
 from ..ranks.session import SESSION
@@ -110,39 +110,50 @@ def stage_values(given: Sequence, checked: Sequence) -> list:
 
 
 @contextlib.contextmanager
-def changing(variables: Sequence[SharedVariable], holding: Holding) -> Iterator[None]:
-    """Take note of what a collective makes of variables, where their values lie.
+def changing(
+    variables: Sequence[SharedVariable], holding: Holding, *, only_here: bool = False
+) -> Iterator[int]:
+    """Take note of what a collective makes of variables, on all ranks or on none.
 
-    If it fails on its way some ranks may have their new values and others not. That
-    shapes do not fit is found before anything is changed.
+    It is given the number of the launch, which it hands on to the ranks.
+
+    Parameters
+    ----------
+    variables : sequence of SharedVariable
+    holding : Holding
+        How they are held if it succeeds.
+    only_here : bool
+        No rank but this one has changed them, and that is undone in the end.
     """
     ledger = SESSION.ledger
-    try:
-        yield
-    except ShapeMismatch:
-        raise
-    except BaseException as error:
-        ledger.note(variables, Holding("unknown", f"{holding.since} failed: {error}"))
-        raise
-    ledger.note(variables, holding)
-
-
-@contextlib.contextmanager
-def replacing(variables: Sequence[SharedVariable], holding: Holding) -> Iterator[int]:
-    """Take note of what a command makes of variables, on all ranks or on none.
-
-    It is given the number of the launch, which it hands on to `store`.
-    """
-    ledger = SESSION.ledger
+    known = [entry for entry in ledger.entries(variables) if not entry.is_set]
 
     def failed(launch: Launch, error: BaseException) -> None:
-        if launch.made is None and SESSION.state == "running":
+        if SESSION.state != "running":
+            return
+        if launch.made is None:
             lost = Holding("unknown", f"{holding.since} failed: {error}")
             ledger.note(variables, lost)
+        for entry in known:  # a copy may have taken the place of what was reduced
+            entry.see()
 
     with Launch((), 1, failed) as launch:
         yield launch.number
-    ledger.note(variables, holding)
+        if only_here:
+            SESSION.context.transaction.undo_to(launch.number, 0)
+    if only_here:
+        ledger.see(variables)
+    else:
+        ledger.note(variables, holding)
+
+
+@contextlib.contextmanager
+def in_call(context: RankContext, launch: int) -> Iterator[Transaction]:
+    """Make changes to this rank's variables that can be undone, in a ``with`` block."""
+    context.transaction.begin(launch)
+    context.transaction.begin_call()
+    yield context.transaction
+    context.transaction.end_call()
 
 
 def store(
@@ -151,11 +162,9 @@ def store(
     """Make copies of values those of variables on this rank."""
     variables = [context.registry.variables[number] for number in numbers]
     copies = [_copied(*pair) for pair in zip(variables, values, strict=True)]
-    context.transaction.begin(launch)
-    context.transaction.begin_call()
-    for var, value in zip(variables, copies, strict=True):
-        context.transaction.store(host, var, value)
-    context.transaction.end_call()
+    with in_call(context, launch) as transaction:
+        for var, value in zip(variables, copies, strict=True):
+            transaction.store(host, var, value)
 
 
 def _copied(var: SharedVariable, value: Any) -> Any:

@@ -18,12 +18,12 @@ from ..user_frames import entry
 from .lists import (
     Vars,
     as_given,
+    changing,
     check_rank,
     check_tensors,
     check_value,
     check_variables,
     list_values,
-    replacing,
     stage_values,
     store,
 )
@@ -64,9 +64,7 @@ def set_value(rank: int, vars: Vars, values: Any, batch: Any = None) -> None:
     numbers = master_replicate_variables(variables)
     staged = stage_values(given, checked)
     kind: Literal["equal", "own"] = "equal" if SESSION.size == 1 else "own"
-    with replacing(
-        variables, Holding(kind, f"synk.set_value on rank {rank}")
-    ) as launch:
+    with changing(variables, Holding(kind, f"synk.set_value on rank {rank}")) as launch:
         mine = launch, rank, numbers, checked
         SESSION.run(worker_set_value, launch, rank, numbers, staged, mine=mine)
 

@@ -26,7 +26,7 @@ def state(vars: Vars) -> Any:
     -------
     str, or list of str
         One of "equal on all ranks", "each rank's own", "in parts of 3, 2 rows" (after
-        :func:`synk.scatter`, by rank) and "unknown" (after a collective that failed on
+        :func:`synk.scatter`, by rank) and "unknown" (after a failure that could not be
         its way), and what made it so; a list if `vars` is one.
 
     Raises
