@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from state_graphs import Graph, some_rows
-from state_model import Refused
 from state_world import World
 
 import synk
@@ -40,6 +39,7 @@ class Calls:
         rows, given = self._arguments(graph, self._rows_to_meet(graph, n), seed)
         if forbidden is not None:
             rows = self._with_forbidden(graph, rows, forbidden)
+        num_slices = num_slices if graph.in_slices else 1
         options: dict[str, Any] = {"num_slices": num_slices} if graph.inputs else {}
         wanted = None
         if how == "some outputs" and graph.output_list:
@@ -86,7 +86,8 @@ class Calls:
             slice(stop - n, stop) if graph.inputs else None
             for n, stop in zip(sizes, ends, strict=True)
         ]
-        options = {"num_slices": num_slices} if graph.inputs and not graph.local else {}
+        can_be_sliced = graph.inputs and graph.in_slices and not graph.local
+        options = {"num_slices": num_slices} if can_be_sliced else {}
         f = self._world.function(graph)
 
         def do() -> Any:
@@ -100,16 +101,49 @@ class Calls:
 
     def _expected(self, graph: Graph, rows: list, given: list, batches: list) -> Any:
         model = self._world.model
-        before, made = dict(model.held), []
+        made = []
         for batch in batches:
-            some = [value[batch] for value in rows]
-            try:
-                made.append(model.call(graph, some, given))
-            except Refused:  # which is found before the first call
-                model.held = before
-                raise
+            made.append(model.call(graph, [value[batch] for value in rows], given))
+            model.states.append(dict(model.held))
         by_output = [stacked(values) for values in zip(*made, strict=True)]
         return returned(graph, by_output)
+
+    def call_on_some_rows(
+        self, graph: Graph, seed: int, num_slices: int, how: str
+    ) -> None:
+        """Call a function of some rows of each rank's own variables."""
+        held, size = self._world.model.held, self._world.model.size
+        lengths = [tuple(map(len, held[var].values)) for var in graph.sliceable]
+        if any(of_one != lengths[0] for of_one in lengths):
+            return
+        rng = np.random.default_rng(seed)
+        chosen: list[Any] = []
+        for n in lengths[0]:
+            some = rng.permutation(n)[: rng.integers(0, n + 1)]
+            start, stop = sorted(rng.integers(0, n + 1, size=2).tolist())
+            chosen.append(slice(start, stop) if how == "slices" else some)
+        batch_s: Any = list(chosen)
+        if how == "all":
+            batch_s, chosen = None, [slice(None)] * size
+        elif how == "one for all":
+            most = max(1, min(lengths[0]) + seed % 2)
+            batch_s = rng.integers(0, most, size=2)
+            batch_s = np.unique(batch_s)
+            chosen = [batch_s] * size
+        f, model = self._world.function(graph), self._world.model
+        try:
+            rows = sum(
+                len(np.arange(n)[some])
+                for n, some in zip(lengths[0], chosen, strict=True)
+            )
+        except IndexError:
+            rows = graph.least_rows
+        if rows < graph.least_rows:
+            return
+        self._world.both(
+            lambda: f(batch_s=batch_s, num_slices=num_slices),
+            lambda: returned(graph, model.call_on_some_rows(graph, chosen)),
+        )
 
     def call_in_master(self, graph: Graph, n: int, seed: int) -> None:
         """Call the plain function, which changes the script's variables."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytensor
 import pytensor.tensor as pt
-from state_graphs import RNG, VARIABLES, AllRowsGuard, B, Graph, Guard, K, X, Y
+from state_graphs import RNG, TWINS, VARIABLES, AllRowsGuard, B, Graph, Guard, K, X, Y
 
 
 def _graphs() -> list[Graph]:
@@ -21,6 +21,7 @@ def _graphs() -> list[Graph]:
     next_rng, noise = pt.random.normal(size=(3,), rng=RNG).owner.outputs
     new_w = 0.5 * w + X.mean(axis=0)
     guard, all_rows_guard = Guard(), AllRowsGuard()
+    w_twin, total_twin, kept_twin = (TWINS[var] for var in (w, total, kept))
     plain = [
         Graph("add up", [X], [X.sum()], [(total, total + X.sum())]),
         Graph("add up more", [X, Y], [], [(total, total / 2 + (X.T @ Y).sum())]),
@@ -197,6 +198,25 @@ def _graphs() -> list[Graph]:
             [(kept, all_rows_guard(Y, K)), (count, count + 1)],
             fails=True,
         ),
+        Graph("read a twin", [X], [(X * w_twin).sum()], [(v, v / 2 + w_twin)]),
+        Graph("update a twin", [X], [w], [(w_twin, w / 2 + X.sum(axis=0))]),
+        Graph("add to a twin", [Y], [total], [(total, total_twin / 2 + Y.sum())]),
+        Graph("write to a twin", [], [w], [(w_twin, pt.inc_subtensor(w_twin[0], 1))]),
+        Graph("rows of a twin", [], [kept.sum()], [(kept_twin, kept / 2 + 1)]),
+        Graph(
+            "named sum",
+            [X],
+            [],
+            [(g, g / 2 + X.sum(axis=0), "sum")],
+            in_slices=False,  # each adds g / 2
+        ),
+        Graph(
+            "named mean",
+            [X],
+            [X.sum()],
+            [(v, 0.5 * v + X.mean(axis=0), "avg"), (h, v)],
+            least_rows=1,
+        ),
         Graph(
             "own gradient",
             [X, Y],
@@ -255,6 +275,50 @@ def _graphs() -> list[Graph]:
 
 
 GRAPHS = _graphs()
+
+
+def _of_some_rows() -> list[Graph]:
+    kept, table, flags = (VARIABLES[name] for name in ("kept", "table", "flags"))
+    total, mean, v = (VARIABLES[name] for name in ("total", "mean", "v"))
+    return [
+        Graph(
+            "mean of rows",
+            [],
+            [table.mean(axis=0)],
+            [],
+            sliceable=[table],
+            least_rows=1,
+        ),
+        Graph(
+            "halve rows",
+            [],
+            [kept.sum()],
+            [(kept, kept / 2), (total, total / 2 + kept.sum())],
+            keeps_rows=[kept],
+            sliceable=[kept],
+        ),
+        Graph(
+            "rows less their mean",
+            [],
+            [],
+            [(table, table - table.mean(axis=0)), (v, table.mean(axis=0) + mean)],
+            keeps_rows=[table],
+            sliceable=[table],
+            least_rows=1,
+        ),
+        Graph(
+            "rows of both",
+            [],
+            [(kept * flags).sum()],
+            [(flags, kept > mean), (kept, kept + flags)],
+            keeps_rows=[kept, flags],
+            sliceable=[kept, flags],
+        ),
+    ]
+
+
+OF_SOME_ROWS = _of_some_rows()
+"""Functions of which a call uses some rows of each rank's variables."""
 
 
 def _of_own_noise() -> Graph:

@@ -67,6 +67,10 @@ class Graph:
     keeps_rows : sequence of shared variables
         Those whose new value is computed row by row. If they were scattered, each rank
         keeps its part.
+    sliceable : sequence of shared variables
+        Those of which a call uses some rows of each rank's.
+    in_slices : bool
+        Whether slices give the same, by the ops that are named.
     """
 
     name: str
@@ -78,6 +82,8 @@ class Graph:
     fails: bool = False
     least_rows: int = 0
     keeps_rows: Sequence[SharedVariable] = ()
+    sliceable: Sequence[SharedVariable] = ()
+    in_slices: bool = True
 
     def __repr__(self) -> str:
         return repr(self.name)
@@ -85,7 +91,7 @@ class Graph:
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text(repr(self))
 
-    def make(self, mode: Any = MODE) -> synk.Function:
+    def make(self, mode: Any) -> synk.Function:
         """Return the function for ranks."""
         return synk.function(
             self.inputs,
@@ -95,11 +101,8 @@ class Graph:
             mode=mode,
             name=self.name,
             local=self.local,
+            sliceable_shareds=list(self.sliceable) or None,
         )
-
-    @cached_property
-    def function(self) -> synk.Function:
-        return self.make()
 
     def with_forbidden(self, rows: list, row: int) -> list:
         """Return rows of which one has a forbidden label."""
@@ -125,7 +128,7 @@ class Graph:
 
     @property
     def updated(self) -> list[SharedVariable]:
-        return [shared for shared, *_ in self.updates]
+        return [_original(shared) for shared, *_ in self.updates]
 
     @property
     def news(self) -> list[Variable]:
@@ -160,8 +163,13 @@ class Graph:
     @cached_property
     def shared(self) -> list[SharedVariable]:
         """The shared variables that it reads."""
-        found = _shared([*self.plain_outputs, *self.news])
+        found = set(map(_original, self._read_by_any_name))
         return sorted(found, key=lambda var: var.name)
+
+    @cached_property
+    def _read_by_any_name(self) -> list[SharedVariable]:
+        found = ancestors([*self.plain_outputs, *self.news])
+        return [var for var in found if isinstance(var, SharedVariable)]
 
     # -- computed by plain PyTensor
 
@@ -175,11 +183,12 @@ class Graph:
         return self._compile([new for new, of_rows in news if not of_rows])
 
     def _compile(self, results: list[Variable]) -> pytensor.compile.Function:
-        stand_ins = [var.type() for var in self.shared]
+        stand_ins = {var: var.type() for var in self.shared}
+        givens = {var: stand_ins[_original(var)] for var in self._read_by_any_name}
         return pytensor.function(
-            [*self.inputs, *self.bcast, *stand_ins],
+            [*self.inputs, *self.bcast, *stand_ins.values()],
             results,
-            givens=dict(zip(self.shared, stand_ins, strict=True)),
+            givens=givens,
             mode=MODE,
             on_unused_input="ignore",
             no_default_updates=True,
@@ -200,7 +209,8 @@ class Graph:
 
 
 def _shared(graph: list[Variable]) -> set[SharedVariable]:
-    return {var for var in ancestors(graph) if isinstance(var, SharedVariable)}
+    found = (var for var in ancestors(graph) if isinstance(var, SharedVariable))
+    return set(map(_original, found))
 
 
 # -- variables
@@ -223,10 +233,20 @@ def _make_variables() -> dict[str, SharedVariable]:
 
 
 VARIABLES = _make_variables()
+TWINS = {
+    VARIABLES[name]: VARIABLES[name].clone(name=f"{name}'s twin")
+    for name in ("w", "total", "kept")
+}
+"""Other variables with the same containers: what sets the one sets the other."""
 TENSORS = [var for var in VARIABLES.values() if not isinstance(var.type, RandomType)]
 RNG = VARIABLES["rng"]
 ROWWISE = {VARIABLES[name] for name in ("kept", "table", "flags")}
 """Of any number of rows."""
+
+
+def _original(var: SharedVariable) -> SharedVariable:
+    originals = {twin: original for original, twin in TWINS.items()}
+    return originals.get(var, var)
 
 
 def some_value(var: SharedVariable, seed: int, length: int | None = None) -> Any:

@@ -47,6 +47,13 @@ class Held:
     rows: tuple[int, ...] | None = None
     is_whole: bool = False
 
+    def in_words(self) -> str:
+        """Return how `synk.state` begins."""
+        rows = ", ".join(map(str, self.rows or ()))
+        own = "each rank's own" + (f", from {rows} rows" if rows else ", since")
+        parts = f"in parts of {rows} rows"
+        return {"equal": "equal on all ranks", "own": own, "parts": parts}[self.kind]
+
 
 Values = dict[SharedVariable, Any]
 
@@ -59,11 +66,14 @@ class Model:
     size : int
         Of the session.
     held : dict of shared variable to Held
+    states : list of dict
+        What was held after the calls of a run.
     """
 
     def __init__(self, size: int, values: Values) -> None:
         self.size = size
         self.held: dict[SharedVariable, Held] = {}
+        self.states: list[dict[SharedVariable, Held]] = []
         for var, value in values.items():
             self.set(var, value)
 
@@ -185,6 +195,38 @@ class Model:
             return Held(news)
         rows = {held.rows for held in read if held.kind == "own"}
         return Held(news, "own", rows.pop() if len(rows) == 1 else None)
+
+    def call_on_some_rows(self, graph: Graph, chosen: Sequence[Any]) -> list:
+        """Call a function of some rows of each rank's own variables."""
+        others = [self.held[var] for var in graph.taken - set(graph.sliceable)]
+        if self.size > 1 and any(held.kind != "equal" for held in others):
+            raise Refused(others)
+        wholes = {}
+        for var in graph.sliceable:
+            pairs = zip(self.held[var].values, chosen, strict=True)
+            parts = [value[some] for value, some in pairs]
+            wholes[var] = np.concatenate(parts)
+            ends = np.cumsum(list(map(len, parts)))[:-1]
+        outputs, news = graph.compute([], [], self.of_rank(0) | wholes)
+        are_equal = all(self.held[var].kind == "equal" for var in graph.sliceable)
+        alike = all(np.array_equal(some, chosen[0]) for some in chosen)
+        made = {}
+        for var, new in zip(graph.updated, news, strict=True):
+            former = self.held[var]
+            if var not in graph.sliceable:
+                made[var] = Held([new] * self.size, is_whole=self.size > 1)
+                continue
+            values = [value.copy() for value in former.values]
+            for value, some, rows in zip(
+                values, chosen, np.split(new, ends), strict=True
+            ):
+                value[some] = rows
+            if former.kind != "equal" or (are_equal and alike) or self.size == 1:
+                made[var] = Held(values, former.kind, former.rows)
+            else:
+                made[var] = Held(values, "own")
+        self.held.update(made)
+        return outputs
 
     def call_in_master(self, graph: Graph, rows: list, bcast: list) -> list:
         """The plain function, on the script's values, as if the script set others."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from signal import SIGKILL
 from typing import Any
 
 import numpy as np
 import pytensor
 from pytensor.compile import SharedVariable
 from pytensor.compile.mode import Mode
-from state_graphs import RNG, TENSORS, VARIABLES, Graph, some_value
+from state_breaks import interrupted, killed
+from state_graphs import RNG, TENSORS, TWINS, VARIABLES, Graph, some_value
 from state_model import Misfit, Model, Refused
 
 import synk
@@ -30,14 +33,18 @@ class World:
     ----------
     saved : dict of shared variable to value
         What the last checkpoint holds.
+    breaks_off : (float, int or None) or None
+        What is done next is interrupted after so many seconds, or a rank is killed.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, mode: Any) -> None:
+        self.mode = mode
         self.model = Model(1, {var: var.get_value() for var in VARIABLES.values()})
         self.path = folder / "checkpoint.npz"
         self.saved: dict[SharedVariable, Any] = {}
         self.functions: dict[Graph, synk.Function] = {}
         self.outcomes: Counter = Counter()
+        self.breaks_off: tuple[float, int | None] | None = None
 
     # -- sessions
 
@@ -47,7 +54,7 @@ class World:
 
     def function(self, graph: Graph) -> synk.Function:
         if graph not in self.functions:
-            self.functions[graph] = graph.make()
+            self.functions[graph] = graph.make(self.mode)
         return self.functions[graph]
 
     # -- the same thing done to both
@@ -62,8 +69,12 @@ class World:
 
         What `may_refuse` to be done leaves all as it was then.
         """
-        if may_refuse:
-            before = dict(self.model.held)
+        if self.breaks_off is not None:
+            (seconds, victim), self.breaks_off = self.breaks_off, None
+            self.broken_off(do, expected, seconds, victim)
+            return
+        self.model.states = [dict(self.model.held)]
+        before = dict(self.model.held)
         try:
             right = expected()
         except Exception as error:
@@ -74,6 +85,8 @@ class World:
                 if kind is not synk.SplitError and not may_refuse:
                     raise
                 self.outcomes["refused"] += 1
+                if len(self.model.states) > 1:  # before the first call, or on the way
+                    self.find([before, self.model.held], self.look_at_script)
                 return
             except kind:
                 self.outcomes[kind.__name__] += 1
@@ -90,12 +103,61 @@ class World:
         compare(got, right, "what is returned")
         self.outcomes["made"] += 1
 
+    # -- what is broken off
+
+    def broken_off(
+        self,
+        do: Callable[[], Any],
+        expected: Callable[[], Any],
+        seconds: float,
+        victim: int | None,
+    ) -> None:
+        """Do it, until it is interrupted or a rank is killed.
+
+        Ranks hold what they held before, or after some of its calls, all the same.
+        """
+        self.model.states = [dict(self.model.held)]
+        with contextlib.suppress(Refused, Misfit, ValueError, IndexError):
+            expected()
+        states = [*self.model.states, dict(self.model.held)]
+
+        def tried() -> None:
+            with contextlib.suppress(
+                synk.SplitError, synk.ShapeMismatch, ValueError, IndexError
+            ):
+                do()
+
+        if victim is None:
+            if interrupted(tried, seconds):
+                self.outcomes["interrupted"] += 1
+                self.find(states, self.look_at_ranks)
+        else:
+            if death := killed(tried, seconds, victim):
+                assert (death.rank, death.signal) == (victim, SIGKILL), death
+                self.outcomes["killed"] += 1
+            synk.close()
+            self.find(states, self.look_at_script)
+            self.start(self.model.size)
+
+    def find(self, states: list, look: Callable[[], None]) -> None:
+        """Find out which of some states there is; raise if it is none."""
+        found = []
+        for held in states:
+            self.model.held = dict(held)
+            try:
+                return look()
+            except AssertionError as error:
+                found.append(error)
+        raise ExceptionGroup("neither as before nor as after it", found)
+
     # -- what the script does by itself
 
     def set(self, var: SharedVariable, seed: int, how: str) -> None:
         value = some_value(var, seed)
         self.model.set(var, value)
         mine = np.array(value) if var is not RNG else some_value(var, seed)
+        if how == "twin":
+            var = TWINS.get(var, var)
         if how == "container":
             var.container.value = mine
         else:
@@ -119,18 +181,23 @@ class World:
 
     def look(self, ranks: bool) -> None:
         """Compare all variables: the script's, and those of all ranks if asked to."""
+        self.look_at_script(corrects=not ranks)
+        if ranks and synk.is_forked():
+            self.look_at_ranks()
+
+    def look_at_script(self, corrects: bool = False) -> None:
         for var in VARIABLES.values():
             value = var.get_value()
             compare(value, self.model.of_script(var), f"{var} in the script")
-            if not ranks and self.model.held[var].kind == "equal" and var is not RNG:
+            if corrects and self.model.held[var].kind == "equal" and var is not RNG:
                 self.model.held[var].values = [value] * self.model.size
-        if ranks and synk.is_forked():
-            self.look_at_ranks()
 
     def look_at_ranks(self) -> None:
         by_rank = [synk.get_value(r, TENSORS) for r in range(self.model.size)]
         for var, values in zip(TENSORS, zip(*by_rank, strict=True), strict=True):
             held = self.model.held[var]
+            said = synk.state(TWINS.get(var, var))
+            assert self.model.size == 1 or said.startswith(held.in_words()), said
             for rank, value in enumerate(values):
                 what = f"{var} on rank {rank}, which is {held}"
                 compare(value, held.values[rank], what)

@@ -408,3 +408,13 @@ def test_integers_without_a_proof_stay_integers(ranks):
     value = f(np.arange(5))
     assert value.dtype == "int64"
     assert ranks > 1 or value == 100
+
+
+def test_what_the_script_has_set_is_that_of_a_variable_of_the_same_container(two_ranks):
+    total = pytensor.shared(1.0, "total")
+    read = synk.function([], total * 2, mode=PY)
+    read()
+    total.set_value(3.0)
+    twin = total.clone()  # which the ranks do not know yet
+    assert synk.function([], twin * 2, mode=PY)() == 6
+    assert_same(synk.gather(total), np.array([3.0, 3.0]))

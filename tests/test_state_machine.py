@@ -24,9 +24,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from state_calls import Calls
-from state_corpus import GRAPHS, OF_OWN_NOISE
-from state_graphs import RNG, ROWWISE, TENSORS, VARIABLES, some_value
-from state_world import World
+from state_corpus import GRAPHS, OF_OWN_NOISE, OF_SOME_ROWS
+from state_graphs import MODE, RNG, ROWWISE, TENSORS, TWINS, VARIABLES, some_value
+from state_world import IN_PLACE, World
 
 import synk
 
@@ -43,7 +43,9 @@ SLICES = st.integers(1, 3)
 ROWS = st.one_of(st.integers(0, 7), st.sampled_from([12, 40]))
 OPS = st.sampled_from(["avg", "sum", "min", "max", "prod"])
 SETS = st.tuples(
-    st.sampled_from(EVERY), SEEDS, st.sampled_from(["copy", "borrow", "container"])
+    st.sampled_from(EVERY),
+    SEEDS,
+    st.sampled_from(["copy", "borrow", "container", "twin"]),
 )
 
 
@@ -64,7 +66,7 @@ class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.calls = Calls(self.world)
-        self.sessions = self.unread = 0
+        self.sessions = self.deaths = self.unread = 0
         self.failed = True
 
     @contextlib.contextmanager
@@ -89,9 +91,13 @@ class Machine(RuleBasedStateMachine):
 
     # -- sessions
 
-    @initialize(seed=SEEDS, sessions=st.sampled_from([0, 0, 1]))
-    def begin(self, seed, sessions):
-        self.sessions = sessions
+    @initialize(
+        seed=SEEDS,
+        sessions=st.sampled_from([0, 0, 1]),
+        deaths=st.sampled_from([0, 0, 1]),
+    )
+    def begin(self, seed, sessions, deaths):
+        self.sessions, self.deaths, self.world.breaks_off = sessions, deaths, None
         if not synk.is_forked() or synk.size() != self.size:
             synk.close()
             self.world.start(self.size)
@@ -181,10 +187,38 @@ class Machine(RuleBasedStateMachine):
             with self.step():
                 self.calls.call(graph, n, seed + i)
 
+    @rule(
+        graph=st.sampled_from(OF_SOME_ROWS),
+        seed=SEEDS,
+        num_slices=SLICES,
+        how=st.sampled_from(["slices", "numbers", "all", "one for all"]),
+    )
+    def call_on_some_rows(self, graph, seed, num_slices, how):
+        with self.step():
+            self.calls.call_on_some_rows(graph, seed, num_slices, how)
+
+    @rule(n=st.integers(0, 7), seed=SEEDS, graph=st.sampled_from(OF_SOME_ROWS))
+    def call_on_some_rows_of_scattered_ones(self, n, seed, graph):
+        self.scatter(graph.sliceable, n, seed)
+        for i in range(2):
+            self.call_on_some_rows(graph, seed + i, 1 + seed % 2, "slices")
+
     @rule(graph=graphs())
     def make_a_function_anew(self, graph):
         with self.step():
-            self.world.functions[graph] = graph.make()
+            self.world.functions[graph] = graph.make(self.world.mode)
+
+    # -- interrupts and deaths
+
+    @rule(log_seconds=st.floats(-5, -1.5))
+    def interrupt_the_next(self, log_seconds):
+        self.world.breaks_off = 10**log_seconds, None
+
+    @precondition(lambda self: self.deaths and synk.size() > 1)
+    @rule(log_seconds=st.floats(-5, -3), victim=st.integers(1, 2))
+    def kill_a_rank_in_the_next(self, log_seconds, victim):
+        self.deaths -= 1
+        self.world.breaks_off = 10**log_seconds, 1 + victim % (synk.size() - 1)
 
     # -- the script
 
@@ -250,13 +284,14 @@ class Machine(RuleBasedStateMachine):
         with self.step():
             self.world.both(lambda: synk.all_gather(var), lambda: model.all_gather(var))
 
-    @rule(variables=some_of(TENSORS), op=OPS)
-    def all_reduce(self, variables, op):
+    @rule(variables=some_of(TENSORS), op=OPS, by_twins=st.booleans())
+    def all_reduce(self, variables, op, by_twins):
         op = tame(op, variables, self.world.model)
         model = self.world.model
+        given = [TWINS.get(var, var) for var in variables] if by_twins else variables
         with self.step():
             self.world.both(
-                lambda: synk.all_reduce(variables, op),
+                lambda: synk.all_reduce(given, op),
                 lambda: model.all_reduce(variables, op),
             )
 
@@ -299,10 +334,16 @@ def tame(op, variables, model):
     return "min" if op in ("sum", "prod") and largest > 1000 else op
 
 
+MODES = {"plain": MODE, "in place": IN_PLACE}
+if LONG:
+    MODES["default"] = None
+
+
 @pytest.mark.parametrize("size", [1, 2, 3], ids="{}ranks".format)
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.filterwarnings("ignore::synk.SplitWarning")
-def test_ranks_hold_what_a_serial_run_would_leave(tmp_path, size):
-    Machine.world, Machine.size = World(tmp_path), size
+def test_ranks_hold_what_a_serial_run_would_leave(tmp_path, size, mode):
+    Machine.world, Machine.size = World(tmp_path, MODES[mode]), size
     options = settings(
         max_examples=67 if LONG else 25,
         stateful_step_count=100 if LONG else 50,
@@ -322,3 +363,5 @@ def test_ranks_hold_what_a_serial_run_would_leave(tmp_path, size):
     assert outcomes["made"] > 300, outcomes
     assert outcomes["ValueError"] + outcomes["IndexError"] > 10, outcomes
     assert size == 1 or outcomes["refused"] > 10, outcomes
+    assert outcomes["interrupted"] > 3, outcomes
+    assert size == 1 or outcomes["killed"] > 0, outcomes

@@ -123,7 +123,7 @@ class HeldVariables:
                 entry.see()
         self._see_read()
         if ledger.version != self._version and not self._others():
-            self._version = ledger.version
+            self._parts, self._version = (), ledger.version
 
     def launch(
         self, streams: Sequence[CommonStream], calls: Sequence[Sequence[int]] = ((),)

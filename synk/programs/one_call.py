@@ -204,6 +204,7 @@ class Call:
             if self.is_idle and new in cut.on_rows:
                 if i in self.spec.row_updates:  # as rows of inputs, there are none
                     none = np.array(host.get_value(shared)[:0])
+                    none = transaction.with_other_rows(shared, none)
                     transaction.store(self.programs.engine, shared, none)
                 continue
             if i in cut.written:

@@ -74,19 +74,17 @@ def master_bring(variables: Sequence[SharedVariable]) -> None:
 
     What they have not is left out: they are going to be given it as it is then.
     """
-    SESSION.ledger.bring(variables)
-    variables = [var for var in variables if var in SESSION.numbers]
-    numbers = [SESSION.numbers[var] for var in variables]
-    values = [host.get_value(var) for var in variables]
+    by_value = SESSION.numbers.by_value()
+    known = {by_value.get(id(var.container)): var for var in variables}
+    known.pop(None, None)
+    numbers = list(known)
+    values = list(map(host.get_value, known.values()))
     if numbers and SESSION.size > 1:
         large = [value for value in values if _is_large(value)]
         staged = iter(SESSION.stage.put(large) if large else ())
         described = [next(staged) if _is_large(value) else value for value in values]
-        try:
-            SESSION.run(worker_bring, numbers, described, mine=(numbers, values))
-        except BaseException:
-            SESSION.ledger.unsee(variables)  # another time
-            raise
+        SESSION.run(worker_bring, numbers, described, mine=(numbers, values))
+    SESSION.ledger.bring(variables)  # if that was interrupted, they get it once more
 
 
 def _is_large(value: Any) -> bool:
