@@ -14,7 +14,10 @@ class StateError(SynkError):
 
 
 class SharedMemoryFull(SynkError, MemoryError):
-    """``/dev/shm`` has no room for a segment; says how much is needed and free."""
+    """There is no memory for a segment; says how much is needed, and is free of what.
+
+    Of the machine's memory, or of what a cgroup (a container) may have.
+    """
 
 
 class ShapeMismatch(SynkError, ValueError):

@@ -273,7 +273,7 @@ def all_pids() -> list[int]:
 
 def segments_of(pids: list[int]) -> set[str]:
     """Return the names of segments that `pids` have made and that any process holds."""
-    places = [str(path) for path in Path("/dev/shm").iterdir()]
+    places = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             maps = (process / "maps").read_text().splitlines()
@@ -281,7 +281,7 @@ def segments_of(pids: list[int]) -> set[str]:
             continue  # ended, or another user's
         places += [f"{process.name} maps {line}" for line in maps]
         places += [f"{process.name} has open {link}" for link in links(process.name)]
-    names = re.findall(r"/dev/shm/(?:sem\.)?(synk-(\d+)-\d+)", "\n".join(places))
+    names = re.findall(r"/memfd:(synk-(\d+)-\d+)", "\n".join(places))
     return {name for name, pid in names if int(pid) in pids}
 
 

@@ -15,7 +15,6 @@ from processes import (
     ROWS,
     TOTAL,
     all_pids,
-    nothing,
     rank_pids,
     run_script,
     segments_of,
@@ -24,10 +23,12 @@ from processes import (
 
 import synk
 from synk.errors import Aborted, RemoteError, SynkError
+from synk.memory.segment import Segment
 from synk.ranks.session import SESSION
 from synk.workers.channel import IN_SEGMENT
 from synk.workers.control import MESSAGE_ROOM, REPLY_ROOM, Control
-from synk.workers.waiting import TICK, make_semaphore, wait
+from synk.workers.semaphore import ROOM, Semaphore
+from synk.workers.waiting import TICK, wait
 
 # -- messages and replies
 
@@ -297,18 +298,9 @@ def worker_barriers(context, count):
 # -- semaphores
 
 
-def test_a_post_before_the_wait_is_not_lost():
-    semaphore = make_semaphore()
-    semaphore.release()
-    wait(semaphore, 0, nothing)
-    semaphore.release()
-    wait(semaphore, 1000, nothing)
-    assert semaphore.value == 0
-    semaphore.close()
-
-
 def test_a_wait_looks_about_and_ends_when_that_raises():
-    semaphore = make_semaphore()
+    memory = Segment(4096).memory()
+    words, semaphore = memory[:8].cast("q"), Semaphore(memory[128:][:ROOM], True)
     looks = []
 
     def look():
@@ -318,16 +310,15 @@ def test_a_wait_looks_about_and_ends_when_that_raises():
 
     start = time.monotonic()
     with pytest.raises(TimeoutError):
-        wait(semaphore, 0, look)
+        wait(words, 0, 1, semaphore, 0, look)
     assert 2.5 * TICK < time.monotonic() - start < 50 * TICK
-    semaphore.close()
 
 
-def test_semaphores_have_no_name_and_are_unmapped_with_the_session():
+def test_the_control_segment_is_unmapped_with_the_session():
     code = """
 import synk
 def mapped():
-    return sum("/dev/shm/" in line for line in open("/proc/self/maps"))
+    return sum("memfd:synk-" in line for line in open("/proc/self/maps"))
 for _ in range(3):
     with synk.session(3):
         pass

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import types
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ import synk
 from synk.__main__ import main
 from synk.commands import info
 from synk.errors import SharedMemoryFull
+from synk.memory.limits import Limit
 from synk.ranks.session import SESSION
 from synk.workers import affinity
 
@@ -51,7 +53,7 @@ def test_info_runs_as_a_command_and_says_which_versions_are_installed():
     assert done.stderr == ""
     versions = rows(done.stdout, "versions")
     assert versions["synk"] == synk.__version__
-    for package in ("pytensor", "numpy", "numba", "posix_ipc"):
+    for package in ("pytensor", "numpy", "numba", "threadpoolctl"):
         assert versions[package] == metadata.version(package)
     assert versions["python"].startswith(".".join(map(str, sys.version_info[:3])))
 
@@ -148,20 +150,16 @@ def test_it_says_that_fork_would_fail_for_want_of_shared_memory(monkeypatch):
     assert refused == "no room for 81,920 bytes of shared memory"
 
 
-def test_dockers_small_shared_memory_is_pointed_out(monkeypatch):
-    sizes = {"total": 64 << 20, "used": 0, "free": 60 << 20}
-    room = types.SimpleNamespace(**sizes)
-    monkeypatch.setattr(info.shutil, "disk_usage", lambda _: room)
-    assert info._shared_memory().startswith("64 MiB, 60 MiB free")
-    assert "--shm-size" in info._shared_memory()
-
-
-def test_a_missing_dev_shm_is_reported_not_raised(monkeypatch):
-    def missing(path):
-        raise FileNotFoundError(2, "No such file or directory", path)
-
-    monkeypatch.setattr(info.shutil, "disk_usage", missing)
-    assert info._shared_memory() == "cannot be used: No such file or directory"
+def test_every_limit_of_memory_is_shown(monkeypatch):
+    limits = [
+        Limit(None, 16 << 30, 12 << 30),
+        Limit(Path("/sys/fs/cgroup/job"), 3 << 29, 64 << 20),
+    ]
+    monkeypatch.setattr(info, "memory_limits", lambda: limits)
+    assert info._memory() == [
+        ("RAM", "16.0 GiB, 12.0 GiB available"),
+        ("cgroup limit", "1.5 GiB, 64 MiB available (/sys/fs/cgroup/job)"),
+    ]
 
 
 def test_pytensors_settings_are_those_of_the_environment():

@@ -38,11 +38,8 @@ SAFE_FUNCTIONS = ("with_signals_held_back", "__del__")
 
 SAFE_LINES = (
     "self._in_command = False",
-    "finally:  # after an interrupt too, which may come before the assignment",
     "finally:  # after an interrupt too",
     "try:",
-    "posix_ipc.unlink_shared_memory(name)",
-    "posix_ipc.unlink_semaphore(name)",
 )
 """Python does not look for signals between the end of a block and its `finally`."""
 

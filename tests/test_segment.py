@@ -7,26 +7,36 @@ import gc
 import itertools
 import mmap
 import os
-import shutil
-from pathlib import Path
+import stat
 
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from processes import PY, ROWS, TOTAL, all_pids, segments_of, summing, wait_until
+from processes import (
+    PY,
+    ROWS,
+    TOTAL,
+    all_pids,
+    run_script,
+    segments_of,
+    summing,
+    wait_until,
+)
 
 import synk
 from synk.errors import SharedMemoryFull
+from synk.memory import limits, memfd
 from synk.memory.partition import cuts, part, select
-from synk.memory.segment import Arena, Attachments, Segment, describe, layout
+from synk.memory.segment import (
+    LOOK_FROM,
+    Arena,
+    Attachments,
+    Segment,
+    describe,
+    layout,
+)
 from synk.ranks.session import SESSION
-
-
-def names() -> list[str]:
-    return [
-        p.name for p in Path("/dev/shm").iterdir() if f"synk-{os.getpid()}-" in p.name
-    ]
 
 
 def mapped() -> set[str]:
@@ -41,7 +51,6 @@ def mapped() -> set[str]:
 def test_a_segment_has_no_name_and_goes_with_its_last_view():
     before = mapped()
     segment = Segment(10_000)
-    assert names() == []
     assert segment.nbytes == 3 * mmap.PAGESIZE
     array = segment.array(np.float64, (1000,))
     array[:] = np.arange(1000)
@@ -120,34 +129,123 @@ def test_pieces_are_laid_out_on_cache_lines_of_their_own():
     assert total == 320
 
 
-# -- a full /dev/shm
+def test_a_segment_is_its_users_alone_and_no_other_programs():
+    segment = Segment(100)
+    _, fd, _, _ = segment.place
+    assert os.readlink(f"/proc/self/fd/{fd}").startswith(f"/memfd:synk-{os.getpid()}-")
+    status = os.fstat(fd)
+    assert stat.S_IMODE(status.st_mode) == 0o600
+    assert status.st_uid == os.geteuid()
+    assert not os.get_inheritable(fd)
 
 
-def test_a_segment_larger_than_the_free_space_says_what_is_needed_and_free():
-    free = shutil.disk_usage("/dev/shm").free
+def test_descriptors_are_made_without_pythons_help_too():
+    fd = memfd._by_libc("synk-test", memfd._CLOEXEC)
+    try:
+        assert os.readlink(f"/proc/self/fd/{fd}").startswith("/memfd:synk-test")
+        assert not os.get_inheritable(fd)
+    finally:
+        os.close(fd)
+    with pytest.raises(OSError, match="memfd_create: Invalid argument"):
+        memfd._by_libc("synk-test", -1)
+
+
+def test_a_kernel_that_does_not_know_the_newest_flag_is_fine(monkeypatch):
+    create, asked = memfd._memfd_create, []
+
+    def older(name, flags):
+        asked.append(flags)
+        if flags & ~memfd._CLOEXEC:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return create(name, flags)
+
+    monkeypatch.setattr(memfd, "_memfd_create", older)
+    assert Segment(100).nbytes == mmap.PAGESIZE
+    assert len(asked) == 2
+
+
+WITHOUT_SHM = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+CLONE_NEWNS, MS_RDONLY, MS_REC_PRIVATE = 0x20000, 1, (1 << 14) | (1 << 18)
+if libc.unshare(CLONE_NEWNS) or libc.mount(b"", b"/", None, MS_REC_PRIVATE, None):
+    print("not permitted")
+    sys.exit()
+assert libc.mount(b"none", b"/dev/shm", b"tmpfs", MS_RDONLY, b"size=4k") == 0
+try:
+    open("/dev/shm/synk", "w")
+except OSError as error:
+    print(error.strerror)
+import numpy as np, processes, synk
+with synk.session(2):
+    assert processes.summing()(synk.data(np.ones((1000, 100)))) == 100_000
+print("summed")
+"""
+
+
+def test_a_session_needs_no_dev_shm(tmp_path):
+    done = run_script(WITHOUT_SHM, tmp_path)
+    assert done.returncode == 0, done.stderr
+    output = done.stdout.split("\n")
+    if output[0] == "not permitted":
+        pytest.skip("mounting in a namespace of one's own is not permitted")
+    assert output[:2] == ["Read-only file system", "summed"]
+
+
+# -- more than there is
+
+
+def test_a_segment_larger_than_the_free_memory_says_what_is_needed_and_free():
+    free = limits.tightest().free
     needed = 8 * (free // 8 + (1 << 30))
     pages = -(-needed // mmap.PAGESIZE) * mmap.PAGESIZE
     descriptors = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(SharedMemoryFull) as caught:
+    with pytest.raises(
+        SharedMemoryFull, match=r"bytes are free of \D+'s [\d,]+\."
+    ) as no:
         Segment(needed)
-    assert f"{pages:,} bytes" in str(caught.value)
-    assert "are free in /dev/shm" in str(caught.value)
-    assert "--shm-size" in str(caught.value)
-    assert isinstance(caught.value, MemoryError)
-    assert isinstance(caught.value.__cause__, OSError)
-    assert names() == []
+    assert f"no room for {pages:,} bytes of shared memory: " in str(no.value)
+    assert isinstance(no.value, MemoryError)
     assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+def test_small_segments_do_not_pay_for_the_look(monkeypatch):
+    monkeypatch.setattr(limits, "tightest", lambda: limits.Limit(None, 1 << 30, 100))
+    small = Segment(LOOK_FROM - mmap.PAGESIZE)
+    with pytest.raises(SharedMemoryFull, match=r"100 bytes are free of the machine's"):
+        small.grow(3 * LOOK_FROM)
+    assert os.fstat(small.place[1]).st_size == small.nbytes < LOOK_FROM
+    monkeypatch.setattr(limits, "tightest", lambda: None)
+    small.grow(3 * LOOK_FROM)
 
 
 @pytest.fixture
 def full(monkeypatch):
-    """Make /dev/shm full for this process, and the ranks that it forks now."""
+    """Have the kernel refuse memory to this process, and the ranks that it forks."""
 
     def fallocate(fd, offset, length):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", fallocate)
     return monkeypatch
+
+
+def test_growing_without_address_space_gives_back_what_was_reserved(monkeypatch):
+    segment = Segment(4096)
+    view = segment.array(np.int64, (512,))
+
+    def refused(*_):
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr("synk.memory.segment.Mapping", refused)
+    with pytest.raises(SharedMemoryFull, match="Cannot allocate memory"):
+        segment.grow(1 << 24)
+    monkeypatch.undo()
+    status = os.fstat(segment.place[1])
+    assert (status.st_size, 512 * status.st_blocks, segment.nbytes) == (4096,) * 3
+    view[:] = 1
+    segment.grow(8192)
+    assert segment.array(np.int64, (1024,)).sum() == 512
 
 
 def test_growing_without_room_keeps_what_there_was(monkeypatch):
@@ -168,7 +266,7 @@ def test_growing_without_room_keeps_what_there_was(monkeypatch):
     np.testing.assert_array_equal(data[:10], np.arange(10.0))
 
 
-def test_a_session_goes_on_after_shared_memory_was_full(full):
+def test_a_session_goes_on_after_memory_was_refused(full):
     full.undo()
     call = summing()
     values = pytensor.shared(np.ones(4))
@@ -203,7 +301,7 @@ def test_a_session_goes_on_after_shared_memory_was_full(full):
 
 
 @pytest.mark.usefixtures("full")
-def test_fork_with_a_full_shm_is_a_clear_error():
+def test_fork_without_memory_is_a_clear_error():
     with pytest.raises(SharedMemoryFull):
         synk.fork(2)
     assert not synk.is_forked()
@@ -307,12 +405,8 @@ BIG = 2**31 + 4096
 
 
 def has_room(nbytes: int) -> bool:
-    """Tell whether both /dev/shm and the machine have twice that much free."""
-    available = int(
-        Path("/proc/meminfo").read_text().split("MemAvailable:")[1].split()[0]
-    )
-    free = min(shutil.disk_usage("/dev/shm").free, 1024 * available)
-    return free > 2 * nbytes
+    """Tell whether twice that much is free."""
+    return limits.tightest().free > 2 * nbytes
 
 
 def test_the_rows_of_more_than_two_to_the_31_are_cut_and_selected_exactly():
@@ -353,11 +447,9 @@ def test_a_segment_of_more_than_two_to_the_31_bytes_reaches_the_ranks():
 
 def sparse(nbytes: int) -> synk.Data:
     """Return Data whose memory is not reserved."""
-    fallocate = os.posix_fallocate
-    os.posix_fallocate = lambda fd, offset, length: os.ftruncate(fd, length)
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", lambda fd, _, end: os.ftruncate(fd, end))
+        patch.setattr(limits, "tightest", lambda: None)
         data = synk.Data("uint8", 1)
         data._resize((nbytes,))
-    finally:
-        os.posix_fallocate = fallocate
     return data

@@ -8,7 +8,15 @@ import time
 
 import pytest
 
+from synk.memory.segment import Segment
 from synk.workers import waiting
+from synk.workers.semaphore import ROOM, Semaphore
+
+
+def new_wait():
+    """Return words, of which one is waited for, and a semaphore."""
+    memory = Segment(4096).memory()
+    return memory[:64].cast("q"), Semaphore(memory[128:][:ROOM], is_new=True)
 
 
 @pytest.fixture
@@ -28,7 +36,7 @@ def test_a_signal_that_another_thread_takes_leaves_none_held_back(own_signals, a
         time.sleep(after)
         signal.pthread_kill(threading.get_ident(), signal.SIGINT)
 
-    semaphore = waiting.make_semaphore()
+    words, semaphore = new_wait()
     deadline = time.monotonic() + 10
 
     def look_about():
@@ -39,22 +47,105 @@ def test_a_signal_that_another_thread_takes_leaves_none_held_back(own_signals, a
 
     def wait():
         thread.start()
-        waiting.wait(semaphore, 0, look_about)
+        waiting.wait(words, 0, 1, semaphore, 0, look_about)
 
     try:
         with pytest.raises(KeyboardInterrupt):
             wait()
     finally:
         thread.join()
-        semaphore.close()
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == own_signals
 
 
-def test_a_wait_ends_with_the_post(own_signals):
-    semaphore = waiting.make_semaphore()
-    try:
-        semaphore.release()
-        waiting.wait(semaphore, 0, lambda: pytest.fail("it had been posted"))
+@pytest.mark.parametrize("spins", [0, 1000])
+def test_a_wait_ends_with_the_word_and_consumes_its_post(own_signals, spins):
+    words, semaphore = new_wait()
+    for number in range(1, 5):
+        words[3] = number
+        semaphore.post()
+        waiting.wait(words, 3, number, semaphore, spins, unexpected)
         assert semaphore.value == 0
+
+
+def unexpected():
+    pytest.fail("it had been posted")
+
+
+def test_posts_that_come_late_do_not_pile_up():
+    """A waiter that watches sees the word before it is posted, each time."""
+    words, semaphore = new_wait()
+    for number in range(1, 1000):
+        words[0] = number
+        waiting.wait(words, 0, number, semaphore, 10, unexpected)
+        semaphore.post()
+        assert semaphore.value == 1
+
+
+def test_a_post_without_the_word_only_wakes():
+    words, semaphore = new_wait()
+    looks = []
+
+    def look_about():
+        looks.append(semaphore.value)
+        words[0] = 1
+
+    for _ in range(5):  # as after five interrupts
+        semaphore.post()
+    waiting.wait(words, 0, 1, semaphore, 0, look_about)
+    assert looks == [0]  # all were consumed before the first whole tick
+
+
+def test_a_sleeper_is_woken_by_another_thread_that_can_run():
+    words, semaphore = new_wait()
+
+    def post():
+        time.sleep(0.05)
+        words[0] = 1
+        semaphore.post()
+
+    thread = threading.Thread(target=post)
+    thread.start()
+    start = time.monotonic()
+    assert semaphore.sleep(20)
+    assert time.monotonic() - start < 10
+    thread.join()
+
+
+class Raised(Exception):
+    pass
+
+
+def test_a_handler_that_raises_ends_a_sleep_at_once(own_signals):
+    def handler(*_):
+        raise Raised
+
+    _, semaphore = new_wait()
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        start = time.monotonic()
+        with pytest.raises(Raised):
+            semaphore.sleep(20)
+        assert time.monotonic() - start < 10
     finally:
-        semaphore.close()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_handler_that_returns_leaves_the_waiter_waiting(own_signals):
+    words, semaphore = new_wait()
+    calls = []
+
+    def handler(*_):
+        calls.append(words[0])
+        if len(calls) == 5:
+            words[0] = 1
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
+        waiting.wait(words, 0, 1, semaphore, 0, lambda: None)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert len(calls) >= 5

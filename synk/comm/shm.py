@@ -16,8 +16,8 @@ import numpy as np
 
 from ..errors import Aborted, RankTimeout
 from ..reduce_ops import shares
+from ..workers import waiting
 from ..workers.control import ASLEEP, COMMAND, REPLY_ROOM, WORD, Control
-from ..workers.waiting import wait
 from .sync import MET, WAKE, find_places, meet, must_sleep
 
 _COUNTS = 1 << 24
@@ -86,14 +86,15 @@ class SharedMemoryComm:
         if state == WAKE:
             for rank, word in enumerate(asleep):
                 if control.words[word]:
-                    control.met[rank].release()
+                    control.met[rank].post()
             return
         look_about = self.look_about
         if self._timeout is not None and self.rank == 0:
             look_about = partial(look_about, time.monotonic() + self._timeout)
         try:
             while must_sleep(self.words, self.places, number):
-                wait(control.met[self.rank], 0, look_about)
+                if not control.met[self.rank].sleep(waiting.TICK):
+                    look_about()
         finally:
             # After an interrupt, too: nobody is to post for a sleeper that is gone.
             control.words[asleep[self.rank]] = 0

@@ -5,18 +5,17 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import shutil
 import textwrap
 from collections.abc import Sequence
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
-import posix_ipc
 from pytensor import config
 from pytensor.compile.mode import get_default_mode
 
 from ..errors import SynkError
+from ..memory.limits import memory_limits
 from ..ranks.session import SESSION
 from ..workers import affinity, devices, gpus, preconditions
 from ..workers.control import Control
@@ -25,7 +24,7 @@ from ..workers.gpus import GPU
 WIDTH = 96
 """Columns; lines that would be longer are continued below their value."""
 
-PACKAGES = ("synk", "pytensor", "numpy", "scipy", "numba", "posix_ipc", "threadpoolctl")
+PACKAGES = ("synk", "pytensor", "numpy", "scipy", "numba", "threadpoolctl")
 OPTIONAL = ("jax", "torch")
 NCCL = ("nvidia-nccl-cu13", "nvidia-nccl-cu12")
 """What brings the library; which one is used where both are, the loader decides."""
@@ -67,13 +66,13 @@ def report(n: int | None = None) -> str:
 def refusal(n: int | None = None) -> str | None:
     """Return why ``synk.fork(n)`` would fail in this process, or None if it would not.
 
-    What every session begins with is made, and dropped: its control segment and
-    semaphores. That shows a ``/dev/shm`` that is missing, forbidden or full.
+    What every session begins with is made, and dropped: its control segment. That
+    shows a system that has no such memory, or forbids it.
     """
     try:
         preconditions.check_can_fork(SESSION.state, SESSION.rank, SESSION.size)
         Control(len(devices.plan("auto", n, affinity.usable_cores())), spin=False)
-    except (SynkError, ValueError, OSError, posix_ipc.Error) as error:
+    except (SynkError, ValueError, OSError) as error:
         return str(error)
     return None
 
@@ -164,37 +163,13 @@ def _peers(found: list[GPU]) -> str:
 
 
 def _memory() -> Rows:
-    lines = _read("/proc/meminfo").splitlines()
-    fields = dict(line.split(":", 1) for line in lines)
-    total, available = (
-        int(fields.get(name, "0 kB").split()[0]) * 1024
-        for name in ("MemTotal", "MemAvailable")
-    )
-    limit = _memory_limit()
-    rows = [("RAM", f"{gibibytes(total)}, {gibibytes(available)} available")]
-    if limit is not None and limit < total:
-        rows.append(("cgroup limit", gibibytes(limit)))
-    return [*rows, ("/dev/shm", _shared_memory())]
-
-
-def _memory_limit() -> int | None:
-    """Return the cgroup's limit in bytes, from version 2 or 1."""
-    for path in ("memory.max", "memory/memory.limit_in_bytes"):
-        text = _read(f"/sys/fs/cgroup/{path}").strip()
-        if text.isdigit():
-            return int(text)
-    return None
-
-
-def _shared_memory() -> str:
-    try:
-        room = shutil.disk_usage("/dev/shm")
-    except OSError as error:
-        return f"cannot be used: {error.strerror}"
-    text = f"{gibibytes(room.total)}, {gibibytes(room.free)} free"
-    if room.total <= 64 << 20:
-        text += " (Docker's default; docker run --shm-size=8g makes it larger)"
-    return text
+    """Say what limits memory, shared memory included."""
+    rows = []
+    for limit in memory_limits():
+        free = f"{gibibytes(limit.total)}, {gibibytes(limit.free)} available"
+        cgroup = "" if limit.cgroup is None else f" ({limit.cgroup})"
+        rows.append(("cgroup limit" if cgroup else "RAM", free + cgroup))
+    return rows
 
 
 def _pytensor() -> Rows:

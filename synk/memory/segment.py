@@ -1,17 +1,18 @@
 """Shared-memory segments that have no name.
 
-A segment is made with ``shm_open`` and unlinked at once. Whoever needs it opens
+A segment is memory of ``memfd_create``. Whoever needs it opens
 ``/proc/<owner>/fd/<fd>``, which works for processes of one user on one machine. So no
-memory can be left in ``/dev/shm``, however the processes end: the kernel frees a
-segment when its last process is gone, SIGKILL of all of them included. A process that
-is killed between the two leaves an empty name; see `leftovers`.
+memory can be left behind, however the processes end: the kernel frees a segment when
+its last process is gone, SIGKILL of all of them included. How large ``/dev/shm`` is, or
+whether there is one, does not matter.
 
-``memfd_create`` needs no name at all, but its memory has no limit: ``posix_fallocate``
-would not fail where ``/dev/shm`` is full, and the kernel would kill processes instead.
-
-Space is reserved with ``posix_fallocate``. Without that, writing to a segment in a full
-``/dev/shm`` (64 MB in Docker by default) is a SIGBUS; with it, making one is an error
-that says how much is missing.
+Space is reserved with ``posix_fallocate``: what a segment has is really there, and to
+write to it takes no memory. But the kernel refuses to reserve only where it counts what
+it promises (``vm.overcommit_memory=2``). Elsewhere it kills processes, of the machine
+or of a cgroup, to make room for what it cannot have. So there is a look at what is free
+before (`limits`). Processes that reserve at the same time may all see the same free
+memory, and what is free now may be taken later by something else: the look finds what
+is too large by itself, such as data for which a container is too small, and not all.
 """
 
 from __future__ import annotations
@@ -20,18 +21,21 @@ import itertools
 import math
 import mmap
 import os
-import shutil
 from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
-import posix_ipc
 
 from ..errors import SharedMemoryFull
+from . import limits, memfd
 from .mapping import Mapping
 
 ALIGNMENT = 64
 """Bytes; arrays start on cache lines so that two ranks never write to the same one."""
+
+LOOK_FROM = 1 << 20
+"""Bytes from which on there is a look at what is free before they are reserved. To look
+takes as long as to reserve these, and any program takes and frees less all the time."""
 
 _serials = itertools.count()
 
@@ -63,19 +67,12 @@ class Segment:
     Raises
     ------
     SharedMemoryFull
-        If ``/dev/shm`` has not that much room.
+        If the machine, or the process's cgroup, has not that much memory left.
     """
 
     def __init__(self, nbytes: int) -> None:
         self._pid, self._serial = os.getpid(), next(_serials)
-        name = f"/synk-{self._pid}-{self._serial}"
-        try:
-            self._fd = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600).fd
-        finally:  # after an interrupt too, which may come before the assignment
-            try:
-                posix_ipc.unlink_shared_memory(name)
-            except posix_ipc.ExistentialError:
-                pass  # it was not made
+        self._fd = memfd.create(f"synk-{self._pid}-{self._serial}")
         self.nbytes = 0
         try:
             self.grow(nbytes)
@@ -85,14 +82,20 @@ class Segment:
 
     @classmethod
     def attach(cls, pid: int, fd: int, serial: int, nbytes: int) -> Segment:
-        """Map a segment that another process owns; the start of its `Window`."""
+        """Map a segment that another process owns; the start of its `Window`.
+
+        A descriptor of this process, inherited or received, is used as it is.
+        """
         self = cls.__new__(cls)
         self._pid, self._serial, self._fd = pid, serial, -1
-        opened = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
-        try:
-            self._map = Mapping(opened, nbytes)
-        finally:
-            os.close(opened)
+        if pid == os.getpid():
+            self._map = Mapping(fd, nbytes)
+        else:
+            opened = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+            try:
+                self._map = Mapping(opened, nbytes)
+            finally:
+                os.close(opened)
         self.nbytes = nbytes
         return self
 
@@ -111,20 +114,20 @@ class Segment:
         nbytes = _whole_pages(nbytes)
         if nbytes <= self.nbytes:
             return
+        _check_room(nbytes - self.nbytes)
         try:
             os.posix_fallocate(self._fd, 0, nbytes)
-        except OSError as error:
+            # A new mapping of the same pages: views of the old one stay valid.
+            mapped = Mapping(self._fd, nbytes)
+        except BaseException as error:
+            # Nothing stays reserved that is not used. (What is killed here leaves
+            # nothing either: its descriptor goes with it.)
             os.ftruncate(self._fd, self.nbytes)
-            free = shutil.disk_usage("/dev/shm").free
-            raise SharedMemoryFull(
-                f"no room for {nbytes - self.nbytes:,} bytes of shared memory:"
-                f" {free:,} bytes are free in /dev/shm ({error.strerror})."
-                " Free some Data, or make it larger"
-                " (mount -o remount,size=..., docker run --shm-size=...)"
-            ) from error
-        # A new mapping of the same pages: views of the old one stay valid.
-        self._map = Mapping(self._fd, nbytes)
-        self.nbytes = nbytes
+            if isinstance(error, OSError):
+                more = f"{nbytes - self.nbytes:,} bytes of shared memory"
+                raise SharedMemoryFull(f"no room for {more}: {error}") from error
+            raise
+        self._map, self.nbytes = mapped, nbytes
 
     def array(self, dtype, shape: tuple[int, ...], offset: int = 0) -> np.ndarray:
         """Return an array that lies in the segment from byte `offset` on."""
@@ -225,6 +228,19 @@ def layout(sizes: list[int]) -> tuple[list[int], int]:
 def describe(dtype: np.dtype) -> str | list:
     """Return what `numpy.dtype` takes to make an equal dtype, cheap to pickle."""
     return dtype.str if dtype.fields is None else np.lib.format.dtype_to_descr(dtype)
+
+
+def _check_room(nbytes: int) -> None:
+    """Raise SharedMemoryFull if there is not so much memory that nobody uses."""
+    if nbytes < LOOK_FROM:
+        return
+    limit = limits.tightest()
+    if limit is not None and nbytes > limit.free:
+        raise SharedMemoryFull(
+            f"no room for {nbytes:,} bytes of shared memory: {limit.free:,} bytes are"
+            f" free of {limit}. Free some Data, use smaller batches or fewer ranks, or"
+            " give it more memory (docker run --memory=...)"
+        )
 
 
 def _whole_pages(nbytes: int) -> int:

@@ -25,7 +25,6 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import Aborted, RankTimeout, StateError, SynkError, WorkerDied
-from ..memory.leftovers import remove_leftovers
 from ..memory.segment import Arena
 from ..workers import affinity, preconditions
 from ..workers.channel import MasterChannel, WorkerChannel
@@ -95,7 +94,6 @@ class Session:
         preconditions.warn_of_few_cores(plans, cores)
         threads = preconditions.check_threads(threads)
         self._timeout = preconditions.check_timeout(timeout)
-        remove_leftovers()
         self.places = [
             Place(device, share, threads or len(share))
             for device, share in zip(plans, cores_by_rank(plans, cores), strict=True)

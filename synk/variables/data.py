@@ -61,7 +61,7 @@ def data(
     Raises
     ------
     SharedMemoryFull
-        If ``/dev/shm`` has no room.
+        If there is not so much memory.
     StateError
         In a worker.
     TypeError, ValueError
@@ -256,7 +256,7 @@ class Data:
         TypeError
             As for :meth:`condition_data`.
         SharedMemoryFull
-            If it must grow and ``/dev/shm`` has no room.
+            If it must grow and there is not so much memory.
         """
         array = self.condition_data(value, force_cast)
         if self._array is not None and np.may_share_memory(array, self._array):

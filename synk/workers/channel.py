@@ -73,7 +73,7 @@ class MasterChannel:
         # after the next line finds in it whom to wait for.
         control.words[COMMAND] += 1
         for rank in self._pending:
-            control.launched[rank].release()
+            control.launched[rank].post()
 
     def _place(self, data: bytes) -> int:
         if len(data) <= MESSAGE_ROOM:
@@ -93,16 +93,16 @@ class MasterChannel:
         """
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
         control, pending = self._control, self._pending
-        words, command = control.words, control.words[COMMAND]
+        command = control.words[COMMAND]
         look_about = functools.partial(self._look_about, deadline)
         while pending:
             # One semaphore counts the posts of all ranks, in any order; the words say
             # who it was. So a post may be consumed while another rank is waited for:
             # its word is looked at before the next sleep.
-            if words[control.rank_word(pending[0], REPLY)] == command:
-                del pending[0]
-            else:
-                wait(control.joined, control.spins, look_about)
+            reply = control.rank_word(pending[0], REPLY)
+            words, joined, spins = control.words, control.joined, control.spins
+            wait(words, reply, command, joined, spins, look_about)
+            del pending[0]
         # Every rank has read the message, so a large one may go.
         self._large = None
         return list(map(self._read, range(1, control.size)))
@@ -115,7 +115,7 @@ class MasterChannel:
     def post_again(self) -> None:
         """Wake all ranks, in case an interrupt came between two posts."""
         for rank in self._pending:
-            self._control.launched[rank].release()
+            self._control.launched[rank].post()
 
     def pending(self) -> list[int]:
         """Return the ranks that have not replied."""
@@ -163,9 +163,9 @@ class WorkerChannel:
     def wait(self, look_about: Callable[[], object]) -> None:
         """Return when there is a new command."""
         control = self._control
-        # A post too many, left over from `post_again`, costs one more look here.
-        while control.words[COMMAND] == self._done:
-            wait(control.launched[self._rank], control.spins, look_about)
+        # A post too many, left over from `post_again`, costs one more look.
+        words, launched = control.words, control.launched[self._rank]
+        wait(words, COMMAND, self._done + 1, launched, control.spins, look_about)
         self._done = control.words[COMMAND]
 
     def read(self) -> tuple[Callable, tuple, tuple]:
@@ -182,7 +182,7 @@ class WorkerChannel:
         Raises
         ------
         Exception
-            If the value cannot be pickled, or ``/dev/shm`` has no room for a large one;
+            If the value cannot be pickled, or there is no memory for a large one;
             nothing was said then, and another reply can be given.
         """
         control, rank = self._control, self._rank
@@ -201,7 +201,7 @@ class WorkerChannel:
         # number in REPLY. x86-64 keeps stores in order; other processors may not.
         control.words[control.rank_word(rank, REPLY_LENGTH)] = length
         control.words[control.rank_word(rank, REPLY)] = self._done
-        control.joined.release()
+        control.joined.post()
 
 
 def _dumps(message: object) -> bytes:

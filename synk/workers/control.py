@@ -3,33 +3,40 @@
 ::
 
     int64 words   command number | message length | aborted command
+                  number of ranks | looks of Python and compiled code before sleeping
                   then for each rank, on cache lines of its own:
                   reply number | reply length | two words to agree on
                   number of the last meeting | asleep there
+    semaphores    joined, on which the master sleeps, then two for each rank:
+                  launched, for a command, and met, for the others to come
     bytes         the message (MESSAGE_ROOM), then a reply of each rank (REPLY_ROOM)
 
 Everything is decided by these words; semaphores only wake a sleeper, so that a post too
 many or a wait cut short by a signal does no harm. Numbers only grow: a word that is
 left over from an interrupted command can never be taken for the present one.
+
+All that a rank needs of the others to begin with is here, or, for what they make later,
+told by them. So it need not have been forked with a copy: see `Control.attach`.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from ..memory.segment import Segment
-from .waiting import LOOKS, SPINS, make_semaphore
+from ..memory.segment import Place, Segment
+from .semaphore import ROOM, Semaphore
+from .waiting import LOOKS, SPINS
 
 MESSAGE_ROOM = 64 * 1024
 REPLY_ROOM = 16 * 1024
 _WORDS = _RANK_WORDS = 16  # two cache lines, which are often fetched together
 
-COMMAND, LENGTH, ABORTED = range(3)
+COMMAND, LENGTH, ABORTED, _SIZE, _SPINS, _LOOKS = range(6)
 REPLY, REPLY_LENGTH, WORD, _, BARRIER, ASLEEP = range(6)
 
 
 class Control:
-    """Shared words, message room and semaphores of one session, made before it forks.
+    """Shared words, message room and semaphores of one session.
 
     Parameters
     ----------
@@ -37,27 +44,74 @@ class Control:
         The number of ranks.
     spin : bool
         Whether ranks may watch for a message before they sleep.
+
+    Attributes
+    ----------
+    words : memoryview of int64
+    array : numpy.ndarray
+        The same, for compiled code.
+    message, replies : memoryview, list of memoryview
+        Room for the master's message, and for a reply of each rank.
+    joined : Semaphore
+        Posted by each rank for the master, when it has replied.
+    launched, met : list of Semaphore
+        For each rank: posted by the master when there is a command, and by who comes to
+        a meeting last.
     """
 
     def __init__(self, size: int, spin: bool) -> None:
-        self.size = size
-        self.spins = SPINS if spin else 0
-        self.looks = LOOKS if spin else 0
         words = _WORDS + _RANK_WORDS * size
-        self._segment = Segment(8 * words + MESSAGE_ROOM + REPLY_ROOM * size)
-        memory = self._segment.memory()
-        self.words = memory[: 8 * words].cast("q")
-        self.array = np.frombuffer(self.words, np.int64)  # the same, for compiled code
-        self.message = memory[8 * words :][:MESSAGE_ROOM]
-        rooms = memory[8 * words + MESSAGE_ROOM :]
-        self.replies = [
-            rooms[rank * REPLY_ROOM : (rank + 1) * REPLY_ROOM] for rank in range(size)
+        semaphores = ROOM * (2 * size + 1)
+        rooms = MESSAGE_ROOM + REPLY_ROOM * size
+        segment = Segment(8 * words + semaphores + rooms)
+        header = segment.memory().cast("q")
+        header[_SIZE] = size
+        header[_SPINS], header[_LOOKS] = (SPINS, LOOKS) if spin else (0, 0)
+        self._use(segment, is_new=True)
+
+    @classmethod
+    def attach(cls, place: Place) -> Control:
+        """Return the control segment that another process has made, as it is now.
+
+        Parameters
+        ----------
+        place : tuple
+            Its `place` there. To use a descriptor that this process has inherited, or
+            was sent, give its own process id and the descriptor's number.
+
+        Raises
+        ------
+        OSError
+            If there is no such process or descriptor, or this user may not open it.
+        """
+        self = cls.__new__(cls)
+        self._use(Segment.attach(*place), is_new=False)
+        return self
+
+    def _use(self, segment: Segment, is_new: bool) -> None:
+        """Find everything in a segment whose first words are written."""
+        self._segment = segment
+        self.place = segment.place
+        memory = segment.memory()
+        header = memory.cast("q")
+        self.size, self.spins, self.looks = header[_SIZE : _LOOKS + 1].tolist()
+        size = self.size
+        start = 8 * (_WORDS + _RANK_WORDS * size)
+        self.words = memory[:start].cast("q")
+        self.array = np.frombuffer(self.words, np.int64)
+        semaphores = [
+            Semaphore(memory[start + i * ROOM :][:ROOM], is_new)
+            for i in range(2 * size + 1)
         ]
-        # Made before the fork, and without names: who has no copy cannot reach them.
-        self._semaphores = [make_semaphore() for _ in range(2 * size + 1)]
-        self.joined = self._semaphores[0]
-        self.launched = self._semaphores[1 : 1 + size]
-        self.met = self._semaphores[1 + size :]
+        self.joined = semaphores[0]
+        self.launched = semaphores[1 : 1 + size]
+        self.met = semaphores[1 + size :]
+        start += ROOM * len(semaphores)
+        self.message = memory[start:][:MESSAGE_ROOM]
+        start += MESSAGE_ROOM
+        self.replies = [
+            memory[start + rank * REPLY_ROOM :][:REPLY_ROOM] for rank in range(size)
+        ]
 
     def rank_word(self, rank: int, word: int) -> int:
         """Return the index in `words` of a word of `rank`."""
@@ -81,13 +135,5 @@ class Control:
         return self.words[ABORTED] == self.words[COMMAND] != 0
 
     def close(self) -> None:
-        """Give the semaphores and the memory back; nothing must use them any more."""
-        for semaphore in self._semaphores:
-            semaphore.close()
-        self._semaphores = []
+        """Give the memory back once nobody uses it any more; done by ``del``, too."""
         self._segment.close()
-
-    def __del__(self) -> None:
-        # posix_ipc leaves an open semaphore mapped for the life of the process.
-        if getattr(self, "_semaphores", None):
-            self.close()

@@ -1,20 +1,18 @@
 """One way to wait, used everywhere: watch for a while, then sleep, always look about.
 
-A semaphore post that nobody sleeps for takes no system call, and a rank that is still
-watching sees it within a microsecond; waking a sleeper takes fifteen. Watching is only
-done where every rank has a core of its own.
+What is waited for is a word in shared memory; a semaphore only wakes who sleeps, see
+`semaphore`. A rank that is still watching sees the word within a microsecond; waking a
+sleeper takes fifteen. Watching is only done where every rank has a core of its own.
 """
 
 from __future__ import annotations
 
 import ctypes
-import os
 import signal
-import time
 from collections.abc import Callable
 from typing import Any
 
-import posix_ipc
+from .semaphore import Semaphore
 
 TICK = 0.02
 """Seconds asleep between two looks at whether the others are alive."""
@@ -22,46 +20,48 @@ TICK = 0.02
 PATIENCE = 1.0
 """Seconds to wait for the news that explains an error: that a rank has died."""
 
-SPINS = 2_000
-"""Looks at a semaphore before sleeping, some 50 ns each."""
+SPINS = 2_500
+"""Looks at a word before sleeping, some 40 ns each."""
 
 LOOKS = 50_000
 """Looks of compiled code at the ranks' words before sleeping, some 2 ns each."""
 
 
-def make_semaphore() -> posix_ipc.Semaphore:
-    """Return a semaphore at 0 that has no name; children inherit it by fork."""
-    name = f"/synk-{os.getpid()}-{time.monotonic_ns()}"
-    try:
-        return posix_ipc.Semaphore(name, posix_ipc.O_CREX, mode=0o600)
-    finally:  # after an interrupt too
-        try:
-            posix_ipc.unlink_semaphore(name)
-        except posix_ipc.ExistentialError:
-            pass  # it was not made
-
-
 def wait(
-    semaphore: posix_ipc.Semaphore, spins: int, look_about: Callable[[], object]
+    words: memoryview,
+    index: int,
+    number: int,
+    semaphore: Semaphore,
+    spins: int,
+    look_about: Callable[[], object],
 ) -> None:
-    """Return after a post of `semaphore`; call `look_about` every `TICK` until then.
+    """Return when a word has come to a number; until then `look_about` every `TICK`.
 
-    `look_about` ends the wait by raising. There must be one waiter per semaphore.
+    `look_about` ends the wait by raising, and so does a signal handler: at once, or at
+    the end of the tick where another thread of the process took the signal. There must
+    be one waiter per semaphore.
+
+    Parameters
+    ----------
+    words : memoryview of int64
+    index : int
+        Which of them is waited for. It only grows.
+    number : int
+    semaphore : Semaphore
+        Posted after the word is written.
+    spins : int
+        Looks at the word before each sleep.
+    look_about : callable
     """
-    for _ in range(spins):
-        # The one waiter is here, so nobody else takes the post between the two lines.
-        if semaphore.value:
-            semaphore.acquire()
-            return
     while True:
-        try:
-            # posix_ipc swallows what a signal handler raises while it waits,
-            # KeyboardInterrupt excepted: a SIGTERM handler that calls ``sys.exit()``
-            # would do nothing. Held back, a signal comes at the end of the tick, and
-            # its handler raises in our own code.
-            with_signals_held_back(semaphore.acquire, TICK)
-            return
-        except (posix_ipc.BusyError, posix_ipc.SignalError):
+        for _ in range(spins + 1):
+            if words[index] >= number:
+                # The post of the word, or, if that is yet to come, the one before: no
+                # more than one of each poster is ever left over. (Those of
+                # `post_again` may be; each makes a later sleep end too early.)
+                semaphore.take()
+                return
+        if not semaphore.sleep(TICK):
             look_about()
 
 
