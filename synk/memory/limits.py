@@ -35,7 +35,7 @@ def memory_limits() -> list[Limit]:
     What the kernel would drop first, its cache of files, counts as free. Swap does not.
     A limit that cannot be read is left out.
     """
-    return [*_machine(), *_version_2(), *_version_1()]
+    return [*_machine(), *_cgroups()]
 
 
 def tightest() -> Limit | None:
@@ -50,23 +50,30 @@ def _machine() -> Iterator[Limit]:
         yield Limit(None, 1024 * total, 1024 * available)
 
 
-def _version_2() -> Iterator[Limit]:
-    for root in (CGROUPS, CGROUPS / "unified"):
-        for folder in _folders(root, ""):
-            total, used = _number(folder / "memory.max"), folder / "memory.current"
-            if total is not None:
-                cache = ("inactive_file", "active_file", "slab_reclaimable")
-                yield _limit(folder, total, used, cache)
+def _cgroups() -> Iterator[Limit]:
+    for line in _read(PROC / "self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            yield from _version_2(CGROUPS, path)
+            yield from _version_2(CGROUPS / "unified", path)
+        elif "memory" in controllers.split(","):
+            yield from _version_1(CGROUPS / "memory", path)
 
 
-def _version_1() -> Iterator[Limit]:
-    for folder in _folders(CGROUPS / "memory", "memory"):
-        total = _number(folder / "memory.limit_in_bytes")
+def _version_2(root: Path, path: str) -> Iterator[Limit]:
+    for folder in _around(root, path):
+        total, used = _number(folder / "memory.max"), folder / "memory.current"
+        if total is not None:
+            cache = "inactive_file", "active_file", "slab_reclaimable"
+            yield _limit(folder, total, used, cache)
+
+
+def _version_1(root: Path, path: str) -> Iterator[Limit]:
+    for folder in _around(root, path):
+        total, used = _number(folder / "memory.limit_in_bytes"), "memory.usage_in_bytes"
         if total is not None and total < _UNLIMITED:
-            used = folder / "memory.usage_in_bytes"
-            yield _limit(
-                folder, total, used, ("total_inactive_file", "total_active_file")
-            )
+            cache = "total_inactive_file", "total_active_file"
+            yield _limit(folder, total, folder / used, cache)
 
 
 def _limit(folder: Path, total: int, used: Path, cache: tuple[str, ...]) -> Limit:
@@ -75,21 +82,15 @@ def _limit(folder: Path, total: int, used: Path, cache: tuple[str, ...]) -> Limi
     return Limit(folder, total, max(0, total - taken))
 
 
-def _folders(root: Path, controller: str) -> Iterator[Path]:
-    """Return the folders of this process's cgroup and of those around it.
+def _around(root: Path, path: str) -> list[Path]:
+    """Return the folders of a cgroup and of those around it, up to the root.
 
-    In a container the path may be one of the host, of which nothing is seen but the
-    root: what does not exist is left out.
+    In a container the path may be one of the host, and nothing is seen of it but the
+    root: a folder that is not there has no limit.
     """
-    for line in _read(PROC / "self/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controller in controllers.split(","):
-            folder = root / path.strip("/")
-            while folder != root and root in folder.parents:
-                if folder.is_dir():
-                    yield folder
-                folder = folder.parent
-            yield root
+    parts = path.strip("/").split("/")
+    inner = [root.joinpath(*parts[:n]) for n in range(len(parts), 0, -1) if parts[0]]
+    return [*inner, root]
 
 
 def _fields(path: Path) -> dict[str, int]:
@@ -106,6 +107,7 @@ def _number(path: Path) -> int | None:
 def _read(path: Path) -> str:
     """Return a file's text, or "" where the system has no such file."""
     try:
-        return path.read_text()
+        with open(path, "rb", buffering=0) as file:  # a third of the time of read_text
+            return file.read().decode()
     except OSError:
         return ""
