@@ -15,7 +15,7 @@ What a call does (`Function.__call__`):
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -284,13 +284,9 @@ class Function:
                 start = perf_counter()
                 calls = [plan.call(batch) for batch in some]
                 if self._held.changes_itself([call.bounds for call in calls[:-1]]):
-                    for batch in some:  # the next may be another, or be refused
-                        what = "batch" if spec.inputs else "batch_s"
-                        found = self._of(*args, **alone | {what: batch})
+                    for found in self._one_by_one(some, args, alone, report):
                         for of_output, value in zip(made, found, strict=True):
                             of_output.append(value)
-                        if report is not None:
-                            report()
                     continue
                 for call in calls:
                     self._held.check_parts(call.bounds)
@@ -315,6 +311,16 @@ class Function:
                     of_output.extend(more)
                 programs.times.returned(start, joined, "Function run", len(calls))
         return wanted.arrange([stacked(of_output) for of_output in made])
+
+    def _one_by_one(
+        self, batches: list, args: tuple, options: dict[str, Any], report: Any
+    ) -> Iterator[list]:
+        """Make a run's calls each by itself: the next may be another, or be refused."""
+        what = "batch" if self._spec.inputs else "batch_s"
+        for batch in batches:
+            yield self._of(*args, **options | {what: batch})
+            if report is not None:
+                report()
 
     def _check_ranks(self) -> tuple[SharedVariable, ...]:
         """Raise unless there are ranks that can compute this, with what they hold.
