@@ -23,7 +23,7 @@ from .errors import (
 )
 from .finders import pkg_resources_names, theano_names
 from .ops import grad
-from .ranks.forking import close, fork, is_forked, rank, session, size
+from .ranks.forking import close, fork, is_forked, rank, recover, session, size
 from .ranks.replication import distribute
 from .report.explanation import Explanation
 from .report.timeline import trace
@@ -87,6 +87,7 @@ __all__ = [
     "nn",
     "ops",
     "rank",
+    "recover",
     "reduce",
     "register_sharding",
     "save",

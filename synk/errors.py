@@ -56,7 +56,7 @@ class RankTimeout(SynkError, TimeoutError):
 
 
 class WorkerDied(SynkError):
-    """A rank's process ended; the session can only be closed.
+    """A rank's process ended; see :func:`synk.recover`.
 
     Attributes
     ----------
@@ -68,20 +68,39 @@ class WorkerDied(SynkError):
         The signal that killed it, or None when it exited.
     exitcode : int or None
         Its exit status, or None when a signal killed it.
+    what_happened : str
+        All of this.
+    advice : str
+        What to do.
+
+    Where it is not known how the process ended, as the zygote was stopped, which alone
+    can tell, both are None.
     """
 
-    def __init__(self, rank: int, pid: int, status: int) -> None:
+    advice = "call synk.recover() or synk.close()"
+
+    def __init__(self, rank: int, pid: int, status: int | None) -> None:
         self.rank, self.pid, self.status = rank, pid, status
-        self.signal = -status if status < 0 else None
-        self.exitcode = status if status >= 0 else None
-        super().__init__(self._describe())
+        self.signal = None if status is None or status >= 0 else -status
+        self.exitcode = None if status is None or status < 0 else status
+        self.what_happened = self._describe()
+        super().__init__(self.what_happened)
+
+    def __str__(self) -> str:
+        return f"{self.what_happened}; {self.advice}"
 
     def __reduce__(self) -> tuple:
         return type(self), (self.rank, self.pid, self.status)
 
+    @property
+    def who(self) -> str:
+        """Whose process it was."""
+        return "the zygote" if self.rank < 0 else f"rank {self.rank}"
+
     def _describe(self) -> str:
-        who = "the zygote" if self.rank < 0 else f"rank {self.rank}"
-        if self.signal is None:
+        if self.status is None:
+            how = "ended, and the zygote does not say how"
+        elif self.signal is None:
             how = f"exited with code {self.exitcode}"
         else:
             how = f"was killed by {_signal_name(self.signal)}"
@@ -91,7 +110,7 @@ class WorkerDied(SynkError):
                 " (SIGKILL nobody sent is often the kernel's out-of-memory killer:"
                 " see `dmesg`, and use fewer ranks or num_slices)"
             )
-        return f"{who} (pid {self.pid}) {how}{hint}; call synk.close()"
+        return f"{self.who} (pid {self.pid}) {how}{hint}"
 
 
 class RemoteTraceback(Exception):

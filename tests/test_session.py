@@ -351,7 +351,7 @@ def test_a_fork_that_fails_leaves_nothing_and_can_be_repeated(monkeypatch):
     monkeypatch.setattr(os, "fork", full)
     descriptors = psutil.Process().num_fds()
     for _ in range(3):
-        with pytest.raises(BlockingIOError):
+        with pytest.raises(synk.SynkError, match=r"2 ranks.*ulimit -u is \w+"):
             synk.fork(2)
         assert (synk.is_forked(), synk.size()) == (False, 1)
     assert psutil.Process().num_fds() <= descriptors + 3  # the last control segment

@@ -330,7 +330,7 @@ class Function:
         tuple of SharedVariable
             What it reads that was scattered, and that it was not made to read so.
         """
-        SESSION.check_running()
+        SESSION.enter()
         if self._spec.refused is not None and SESSION.size > 1:
             raise SplitError(self._spec.refused)
         return self._held.check()

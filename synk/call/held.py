@@ -142,7 +142,7 @@ class HeldVariables:
     def _failed(
         self, calls: Sequence[Sequence[int]], launch: Launch, error: BaseException
     ) -> None:
-        if SESSION.state != "running":
+        if SESSION.state not in ("running", "broken"):
             return
         if launch.made is None:
             holding = Holding("unknown", f"{self._what} failed: {error!r}")

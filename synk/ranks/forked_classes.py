@@ -10,12 +10,17 @@ from __future__ import annotations
 from pytensor.graph.op import Op
 
 _numbers: dict[type, int] = {}
-"""Those that there were at the last fork; ranks have inherited it."""
+"""Those that there were when the zygote was forked; ranks have inherited it."""
 
 
-def note_classes() -> None:
-    """Take note of the classes that the ranks will have; before they are forked."""
+def note_classes(are_forked: bool) -> None:
+    """Take note of the classes that the ranks will have; before they are forked.
+
+    A new interpreter has none of them, and is sent all by value.
+    """
     _numbers.clear()
+    if not are_forked:
+        return
     todo: list[type] = [Op]
     while todo:
         derived: list[type] = todo.pop().__subclasses__()

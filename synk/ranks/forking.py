@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
+
+from pytensor.compile import SharedVariable
 
 from ..user_frames import entry
 from .session import SESSION
@@ -17,12 +19,19 @@ def fork(
     devices: str | Sequence[int] = "auto",
     threads: int | None = None,
     timeout: float | None = None,
+    on_death: Literal["report", "restore"] = "report",
+    restarts: int = 0,
 ) -> int:
     """Fork one process per device; this process becomes rank 0.
 
-    Call it early: before threads are started and before a CUDA context or an XLA
-    backend exists. Each rank is pinned to its share of the usable cores, the calling
-    process too, and its BLAS, OpenMP and numba threads are capped to their number.
+    Call it early, before threads are started. Each rank is pinned to its share of the
+    usable cores, the calling process too, and its BLAS, OpenMP and numba threads are
+    capped to their number.
+
+    A process that has a CUDA context or runs an XLA backend, as it has computed with
+    JAX, cannot be forked. The ranks are then forked from a process that was kept from
+    the session before, and if there was none, from a new Python, which takes some
+    seconds; that has none of what the script has told numba or JAX of its own Ops.
 
     Parameters
     ----------
@@ -42,6 +51,16 @@ def fork(
         Seconds that the other ranks may take for one command after the master has
         done its own share; by default they may take for ever. A rank that takes
         longer raises :class:`synk.RankTimeout`, and the ranks are killed.
+    on_death : {"report", "restore"}
+        What becomes of variables that were scattered when a rank dies and the ranks
+        come back. Their values are lost, as those of a rank's own are; with "restore"
+        the master keeps a copy of what is scattered, and each rank has its part again.
+        The copy is of what :func:`synk.scatter` was given, and is dropped when a
+        function or a collective gives the variable another value: that is lost then.
+    restarts : int
+        How often the ranks come back by themselves after one has died. The call in
+        which it did raises :class:`synk.WorkerDied`; the next begins with what
+        :func:`synk.recover` does, and a warning that says what is lost.
 
     Returns
     -------
@@ -51,8 +70,10 @@ def fork(
     Raises
     ------
     StateError
-        If synk is forked already, in a worker, or when a CUDA context or an XLA
-        backend is up; or if GPUs are asked for and cannot be used.
+        If synk is forked already or in a worker; or if GPUs are asked for and cannot be
+        used.
+    SynkError
+        If a limit of this user or the machine does not allow so many processes.
     ValueError, TypeError
         If an argument makes no sense, or there are fewer GPUs than ranks.
 
@@ -63,7 +84,7 @@ def fork(
     2
     >>> synk.close()
     """
-    return SESSION.fork(n, devices, threads, timeout)
+    return SESSION.fork(n, devices, threads, timeout, on_death, restarts)
 
 
 @entry
@@ -75,6 +96,43 @@ def close() -> None:
     :class:`~synk.Data` made before.
     """
     SESSION.close()
+
+
+@entry
+def recover() -> list[SharedVariable]:
+    """Start all ranks again after one has died, as the last :func:`fork` did.
+
+    Functions, :class:`~synk.Data` and shared variables can be used as before: each
+    variable that was equal on all ranks has the value that the master has, which is the
+    one from before the call that failed. Of variables that the ranks held each its own
+    value, or its part, the other ranks' are lost. They count as unknown then, see
+    :func:`synk.state`, and functions that take them for equal are refused until they
+    are given a value.
+
+    While no rank has died this does nothing.
+
+    Returns
+    -------
+    list of shared variable
+        Those of which values are lost.
+
+    Raises
+    ------
+    StateError
+        If not forked.
+    WorkerDied
+        If a rank dies meanwhile. It can be called again then, and also after Ctrl-C.
+
+    Examples
+    --------
+    >>> import synk
+    >>> synk.fork(2)
+    2
+    >>> synk.recover()  # all is well
+    []
+    >>> synk.close()
+    """
+    return SESSION.recover()
 
 
 @contextlib.contextmanager

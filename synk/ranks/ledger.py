@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 from pytensor.compile import SharedVariable
 
 from ..engines import plain_functions
@@ -64,6 +65,9 @@ class Entry:
     storage : list
         The variable's, in the master: what it holds is its value.
     holding : Holding
+    kept : numpy.ndarray or None
+        What was scattered, all of its rows, as long as the ranks have just that, and
+        if it is to come back after a death.
     times_brought, bytes_brought : int
         How often the ranks got what the script had set, and how many bytes each.
     """
@@ -71,6 +75,7 @@ class Entry:
     def __init__(self, variable: SharedVariable) -> None:
         self.storage = variable.container.storage
         self.holding = REPLICATED
+        self.kept: np.ndarray | None = None
         self.times_brought = self.bytes_brought = 0
         self.see()
 
@@ -159,10 +164,17 @@ class Ledger:
 
     def note_entry(self, entry: Entry, holding: Holding) -> None:
         """Take note of it by the entry."""
-        former, entry.holding = entry.holding, holding
+        former, entry.holding, entry.kept = entry.holding, holding, None
         if (former.kind, former.rows) != (holding.kind, holding.rows):
             self.version += 1  # functions look at their variables again
         entry.see()
+
+    def keep(
+        self, variables: Iterable[SharedVariable], wholes: Iterable[np.ndarray]
+    ) -> None:
+        """Keep copies of what was scattered, until something else becomes of it."""
+        for entry, whole in zip(self.entries(variables), wholes, strict=True):
+            entry.kept = np.array(whole, entry.storage[0].dtype)
 
     def bring(self, variables: Iterable[SharedVariable]) -> None:
         """Take note that the ranks are given what the script has set."""

@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Mapping, MutableMapping
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
+import numpy as np
 from pytensor.compile import SharedVariable
 
 from ..engines import host
@@ -45,20 +46,36 @@ class Blueprint:
     graph that was built on the original accepts it. Of a variable that shares its value
     with one that the ranks have, `alias`, the replica shares the value of that replica:
     a copy of an average, say, whose default update keeps the average up to date.
+
+    Parameters
+    ----------
+    variable : SharedVariable
+    alias : int, optional
+    parts : list of numpy.ndarray, optional
+        A value for each rank, where they have not all the master's.
     """
 
-    def __init__(self, variable: SharedVariable, alias: int | None = None) -> None:
+    def __init__(
+        self,
+        variable: SharedVariable,
+        alias: int | None = None,
+        parts: list[np.ndarray] | None = None,
+    ) -> None:
         self.alias = alias
         self._class = type(variable)
         self._type = variable.type
         self._name = variable.name
-        self._value = host.get_value(variable)
+        self._parts = parts
+        self._value = host.get_value(variable) if parts is None else None
 
     def build(self, rank: int, known: Mapping[int, SharedVariable]) -> SharedVariable:
         """Return the replica for `rank`; a random stream gets seeds of its own."""
         if self.alias is not None:
             return known[self.alias].clone(name=self._name)
-        value = value_for_rank(self._value, rank)
+        if self._parts is None:
+            value = value_for_rank(self._value, rank)
+        else:
+            value = self._parts[rank]
         return self._class(type=self._type, value=value, strict=False, name=self._name)
 
 
@@ -77,6 +94,10 @@ class Numbers:
 
     def __getitem__(self, variable: SharedVariable) -> int:
         return self._numbers[variable]
+
+    def variables(self) -> list[SharedVariable]:
+        """Return the variables that have numbers, and are there still."""
+        return list(self._numbers)
 
     def by_value(self) -> dict[int, int]:
         """Return, by the id of its container, the number of a variable that has it."""

@@ -47,7 +47,7 @@ def master_replicate_variables(
             alias = sharing.setdefault(id(var.container), number)
             SESSION.context.registry.variables[number] = var
             if alias == number:
-                blueprints[number] = Blueprint(var)
+                blueprints[number] = Blueprint(var, parts=_kept_parts(var))
             else:
                 blueprints[number] = Blueprint(var, alias)
             weakref.finalize(var, SESSION.notify, "variable", number).atexit = False
@@ -59,6 +59,14 @@ def master_replicate_variables(
             numbers.drop(var)
         raise
     return [numbers[var] for var in variables]
+
+
+def _kept_parts(var: SharedVariable) -> list[np.ndarray] | None:
+    """Return each rank's rows of what was scattered before a death, and was kept."""
+    (entry,) = SESSION.ledger.entries([var])
+    if entry.kept is None or entry.holding.rows is None:
+        return None
+    return np.split(entry.kept, np.cumsum(entry.holding.rows)[:-1])
 
 
 def worker_replicate_variables(context: RankContext, data: bytes) -> None:
@@ -243,7 +251,7 @@ def distribute() -> None:
     StateError
         If not forked.
     """
-    SESSION.check_running()
+    SESSION.enter()
     for made in list(_replicas):
         made.prepare_usual()
 

@@ -1,12 +1,6 @@
-"""The session: the one state object of a process, and what starts and ends it.
+"""The session: the one state object of a process, and how it has ranks do something.
 
-::
-
-    unforked --fork()--> running --close()--> closed --fork()--> running ...
-                            |
-                            +--a rank died--> broken --close()--> closed
-
-    in a child that the user's script forks meanwhile: running or broken --> child
+Its states, and what starts and ends it, are in `lifetime`.
 
 The master's session holds the processes and the channel to them; what it has as rank 0
 is its `context`, as on every other rank (`context`). A rank is forked with a copy of
@@ -17,7 +11,6 @@ function ``worker_x(context, ...)`` that stands beside its ``master_x``, which c
 
 from __future__ import annotations
 
-import atexit
 import os
 import signal
 import threading
@@ -25,188 +18,13 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import Aborted, RankTimeout, StateError, SynkError, WorkerDied
-from ..memory.segment import Arena
-from ..workers import affinity, preconditions
-from ..workers.channel import MasterChannel, WorkerChannel
-from ..workers.control import Control
-from ..workers.devices import cores_by_rank, plan
-from ..workers.loop import Failure, serve
-from ..workers.pools import ThreadPools
-from ..workers.zygote import Zygote
-from .context import Notice, Place, RankContext
-from .forked_classes import note_classes
-from .ledger import Ledger
-from .registry import Numbers
+from ..workers.loop import Failure
+from .context import Notice, RankContext
+from .lifetime import CLOSED, Lifetime
 
 
-class Session:
-    """State of this process: which rank it is, of how many, and how to reach them.
-
-    Attributes
-    ----------
-    state : str
-        "unforked", "running", "broken", "closed", "worker" or "child"; see above.
-    rank, size : int
-        0 and 1 unless forked.
-    generation : int
-        Counts forks, so that what was made for a session knows a new one.
-    numbers : Numbers
-        In the master: by which numbers ranks know its shared variables.
-    ledger : Ledger
-        In the master: what the ranks hold of its shared variables.
-    stage : Arena
-        In the master: where arguments are copied to, for ranks to read.
-    """
-
-    def __init__(self) -> None:
-        self.state = "unforked"
-        self.rank = 0
-        self.size = 1
-        self.generation = 0
-        self.death: WorkerDied | None = None
-        self.zygote: Zygote | None = None
-        self._context: RankContext | None = None
-        self._pools = ThreadPools()
-        self._notices: list[Notice] = []
-        self._in_command = False
-        self._command_thread = 0
-        self._forking = threading.RLock()
-
-    @property
-    def context(self) -> RankContext:
-        """What this process has as a rank; from fork to close."""
-        assert self._context is not None, f"no context: {self.state}"
-        return self._context
-
-    # -- starting and ending
-
-    def fork(self, n, devices, threads, timeout) -> int:
-        """See `synk.fork`."""
-        if self.is_inside():
-            raise StateError(_INSIDE)
-        with self._forking:  # of several threads one; the others find it forked
-            return self._fork(n, devices, threads, timeout)
-
-    def _fork(self, n, devices, threads, timeout) -> int:
-        preconditions.check_can_fork(self.state, self.rank, self.size)
-        cores = affinity.usable_cores()
-        plans = plan(devices, preconditions.check_size(n), cores)
-        preconditions.warn_of_few_cores(plans, cores)
-        threads = preconditions.check_threads(threads)
-        self._timeout = preconditions.check_timeout(timeout)
-        self.places = [
-            Place(device, share, threads or len(share))
-            for device, share in zip(plans, cores_by_rank(plans, cores), strict=True)
-        ]
-        self.generation += 1
-        n = len(self.places)
-        try:
-            self.size, self.rank = n, 0
-            self.control = Control(n, spin=n <= len(cores))
-            self._pools.cap(self.places[0].threads)
-            note_classes()
-            self.zygote = Zygote(self._serve) if n > 1 else None
-            if self.zygote is not None:
-                self.zygote.start()
-                # The ranks first, then everything that the master alone has: what is
-                # made below is in no rank's memory, and threads that it starts are in
-                # none.
-                for rank in range(1, n):
-                    self.zygote.fork_rank(rank)
-            self._channel = MasterChannel(self.control, self.watch, self._timeout)
-            self._notices.clear()
-            self.numbers, self.stage = Numbers(), Arena()
-            self.ledger = Ledger()
-            self._set_up()
-            atexit.register(self.close)
-            self.state = "running"
-            return n
-        except BaseException:
-            self.state = "closed"
-            self._end()
-            raise
-
-    def _set_up(self) -> None:
-        """Make what every rank has; runs in its own process."""
-        self._context = RankContext(
-            *(self.rank, self.size, self.places[self.rank], self._pools),
-            *(self.control, self.watch),
-        )
-        self._context.open(self._timeout)
-
-    def _serve(self, rank: int) -> None:
-        self.rank, self.state = rank, "worker"
-        self._forking = threading.RLock()  # the master's was held when this was forked
-        self.zygote = None
-        self._set_up()
-        serve(self.context, WorkerChannel(self.control, rank))
-
-    def close(self) -> None:
-        """See `synk.close`."""
-        if self.state not in ("running", "broken"):
-            return
-        self.state = "closed"
-        self._end()
-
-    def _end(self) -> None:
-        """Undo `fork`, as far as it got; an interrupt does not leave it half done."""
-        self.death = None
-        self.size = 1
-        try:
-            if self.zygote is not None:
-                self.zygote.close()
-        finally:
-            atexit.unregister(self.close)
-            # Forgotten before it is closed: an interrupt in `close` leaves no half
-            # context.
-            context, self._context = self._context, None
-            if context is not None:
-                context.close()
-            self._pools.restore()  # if there was no context yet
-            # The control segment is left to the garbage collector: a copy of the
-            # session in an exception's traceback may still look at it.
-            for name in ("_channel", "numbers", "stage", "ledger"):
-                self.__dict__.pop(name, None)
-
-    # -- state
-
-    def check_running(self) -> None:
-        """Raise unless commands can be run now."""
-        if self.state == "running":
-            if self._in_command:
-                raise StateError(_INSIDE if self.is_inside() else _ONE_AT_A_TIME)
-            return
-        if self.state == "broken":
-            assert self.death is not None
-            raise WorkerDied(self.death.rank, self.death.pid, self.death.status)
-        if self.state == "worker":
-            raise StateError(f"this is rank {self.rank}: only the master calls synk")
-        if self.state == "closed":
-            raise StateError("synk is closed: call synk.fork() to start again")
-        if self.state == "child":
-            raise StateError(
-                "this process was forked from a synk master, whose ranks do not serve"
-                " it: call synk there, or synk.fork() here"
-            )
-        raise StateError("synk is not forked: call synk.fork() first")
-
-    def is_inside(self) -> bool:
-        """Tell whether this is code that rank 0 runs in a command, as an Op is."""
-        return self._in_command and self._command_thread == threading.get_ident()
-
-    def watch(self, patience: float = 0) -> None:
-        """Raise WorkerDied if a rank has died, and remember that.
-
-        With `patience`, wait so many seconds for the news of it.
-        """
-        if self.zygote is None:
-            return
-        try:
-            self.zygote.watch(patience)
-        except WorkerDied as death:
-            self.state, self.death = "broken", death
-            self.control.abort()
-            raise
+class Session(Lifetime):
+    """How the master has its ranks do something."""
 
     # -- commands
 
@@ -290,7 +108,7 @@ class Session:
             or that a signal handler raises here.
         """
         if self.state != "running":  # a rank died, or a signal handler closed synk
-            raise error or StateError("synk was closed during a call")
+            raise error or StateError(CLOSED)
         try:
             if isinstance(error, RankTimeout):
                 raise error
@@ -323,10 +141,8 @@ class Session:
         """Kill the ranks: one of them does not come back."""
         rank = self._channel.pending()[0]
         pid = -1 if self.zygote is None else self.zygote.pids.get(rank, -1)
-        self.control.abort()
-        self.state, self.death = "broken", WorkerDied(rank, pid, -signal.SIGKILL)
-        if self.zygote is not None:
-            self.zygote.close()
+        self._break(WorkerDied(rank, pid, -signal.SIGKILL))
+        self._zygotes.give_back()
 
     def _raise_failures(self, replies: list[Any]) -> None:
         failures = [reply for reply in replies if type(reply) is Failure]
@@ -358,16 +174,6 @@ def _run_here(context: RankContext, work: Callable, args: tuple) -> Any:
         raise
 
 
-_ONE_AT_A_TIME = (
-    "a synk call is running already, around this one or in another thread:"
-    " calls come one at a time"
-)
-
-_INSIDE = (
-    "this is rank 0, inside a synk call: code that ranks run (an Op's perform), a"
-    " progress callback or a signal handler cannot call synk; calls come one at a time"
-)
-
 SESSION = Session()
 
 
@@ -376,8 +182,9 @@ def _in_child() -> None:
 
     Our own ranks are forked before the session runs, and set their state themselves.
     """
+    SESSION._zygotes.forget_all()
     if SESSION.state in ("running", "broken"):
-        SESSION.state, SESSION.zygote, SESSION.size = "child", None, 1
+        SESSION.state, SESSION.size = "child", 1
         SESSION._in_command = False
 
 

@@ -75,7 +75,8 @@ class Launch:
             self.made = None if _LOST in by_rank else by_rank[0]
         else:  # the ranks are gone; the script may go on with what there was
             stays = self._transaction.made(self.number) if self._calls > 1 else 0
-            self._transaction.undo_to(self.number, stays)
+            if self._transaction.undo_to(self.number, stays):
+                self.made = stays
 
 
 _LOST = -1

@@ -72,7 +72,7 @@ def trace(path: str | os.PathLike, *, limit: int = 100_000) -> Iterator[None]:
     [0, 1]
     """
     target = Path(path)
-    SESSION.check_running()
+    SESSION.enter()
     context = SESSION.context
     if context.tracer is not None:
         raise StateError("a trace is on already: one file at a time")

@@ -152,7 +152,7 @@ def _of_rank(value: Any, rank: int, size: int) -> Any:
 def _check_state() -> None:
     """Raise in a worker, and where ranks cannot be reached that should be."""
     if SESSION.state not in ("unforked", "closed", "child"):
-        SESSION.check_running()
+        SESSION.enter()
 
 
 # -- names ---------------------------------------------------------------------------

@@ -133,6 +133,9 @@ def scatter(vars: Vars, values: Any, batch: Any = None) -> None:
         mine = launch, numbers, checked, selection, bounds
         theirs = launch, numbers, staged, selection, bounds
         SESSION.run(worker_scatter, *theirs, mine=mine)
+    if SESSION.restores:
+        rows_of_all = part(selection, 0, bounds[-1])
+        SESSION.ledger.keep(variables, [value[rows_of_all] for value in checked])
 
 
 def worker_scatter(

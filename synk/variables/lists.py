@@ -37,7 +37,7 @@ def as_given(vars: Vars, results: list) -> Any:
 
 def check_variables(vars: Vars) -> list[SharedVariable]:
     """Return the variables of a collective as a list; nothing is launched yet."""
-    SESSION.check_running()
+    SESSION.enter()
     variables = as_list(vars)
     for var in variables:
         if not isinstance(var, SharedVariable):

@@ -18,7 +18,7 @@ from ..errors import Aborted, RemoteError, RemoteTraceback
 from ..user_frames import shorten
 from .channel import WorkerChannel
 from .control import Control
-from .zygote import flush_streams
+from .forks import flush_streams
 
 
 class Rank(Protocol):
@@ -95,12 +95,12 @@ class Interruptible:
             raise KeyboardInterrupt
 
 
-def serve(rank: Rank, channel: WorkerChannel) -> None:
-    """Run the commands of the master for ever."""
+def serve(rank: Rank, channel: WorkerChannel, look_about: Callable[[], object]) -> None:
+    """Run the commands of the master for ever, or until `look_about` ends that."""
     _settle()
     interruptible = Interruptible(rank.control)
     while True:
-        channel.wait(lambda: None)
+        channel.wait(look_about)
         work, reply = None, None
         try:
             work, args, notices = channel.read()

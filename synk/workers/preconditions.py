@@ -13,8 +13,6 @@ from ..errors import OversubscriptionWarning, StateError
 from ..user_frames import callers_level
 from .devices import Device
 
-_MOVE = "call synk.fork() earlier, before anything that"
-
 
 def check_can_fork(state: str, rank: int, size: int) -> None:
     """Raise StateError unless this process can be forked now."""
@@ -28,16 +26,15 @@ def check_can_fork(state: str, rank: int, size: int) -> None:
         raise StateError(
             f"synk needs Linux (pidfd, futexes, /proc); got {sys.platform}"
         )
+
+
+def why_no_fork() -> str | None:
+    """Return why ranks cannot be forked from this process, or None if they can."""
     if _cuda_is_up():
-        raise StateError(
-            "this process has a CUDA context, which a forked process cannot use:"
-            f" {_MOVE} touches a GPU"
-        )
+        return "this process has a CUDA context, which a forked process cannot use"
     if _xla_is_up():
-        raise StateError(
-            "this process runs an XLA backend, whose threads a fork does not copy:"
-            f" {_MOVE} computes with JAX"
-        )
+        return "this process runs an XLA backend, whose threads a fork does not copy"
+    return None
 
 
 def _cuda_is_up() -> bool:
@@ -105,11 +102,16 @@ def check_timeout(timeout: float | None) -> float | None:
     return float(timeout)
 
 
-def _check_count(what: str, value: int) -> int:
+def check_restarts(restarts: int) -> int:
+    """Return how often a session may come back by itself."""
+    return _check_count("restarts", restarts, least=0)
+
+
+def _check_count(what: str, value: int, least: int = 1) -> int:
     try:
         count = operator.index(value)
     except TypeError:
         raise TypeError(f"{what} must be an int, got {value!r}") from None
-    if count < 1:
-        raise ValueError(f"{what} must be at least 1, got {count}")
+    if count < least:
+        raise ValueError(f"{what} must be at least {least}, got {count}")
     return count

@@ -1,123 +1,289 @@
 """The zygote: forks the ranks, says when one dies, and ends them with the master.
 
-It is forked before anything else and does nothing but wait, so that it stays a clean
-copy: no threads, no device, no half-held locks. Its loop sleeps on three things::
-
-    the master's pidfd    the master is gone       -> kill the ranks, exit
-    the request pipe      "fork rank r" or close   -> fork it, or end the ranks
-    each rank's pidfd     a rank is gone           -> reap it, report how it ended
+It is made before anything else and does nothing but wait, so that it stays a clean
+copy: no threads, no device, no half-held locks. This is the master's end; what the
+zygote does is in `zygote_loop`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import gc
 import os
 import select
 import signal
-import struct
+import subprocess
 import sys
 import time
-import warnings
-from collections.abc import Callable
-from typing import NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from io import FileIO
 
 from ..errors import StateError, SynkError, WorkerDied
+from . import zygote_loop
+from .forks import fork_quietly, open_pidfd, run_to_end
+from .system_limits import explained
 from .waiting import with_signals_held_back
+from .zygote_loop import REPORT, REQUEST, Serve
 
-_REQUEST = struct.Struct("i")
-_REPORT = struct.Struct("iii")
 _START_DEADLINE = 60.0
 _END_DEADLINE = 5.0
-_PR_SET_PDEATHSIG = 1
-
-Report = tuple[int, int, int]
+_NEWS = 0.2
+"""Seconds to wait for the zygote's report of how a rank ended whose end was seen."""
 
 
 class Zygote:
     """The master's handle of its zygote.
 
-    Parameters
+    Attributes
     ----------
-    serve : callable
-        ``serve(rank)`` is what a rank does with its life; it need not return.
+    pids : dict of int to int
+        The process id of each rank that runs.
     """
 
-    def __init__(self, serve: Callable[[int], object]) -> None:
-        self._serve = serve
-        self._pid = self._pidfd = self._requests = self._reports = -1
+    def __init__(self) -> None:
+        self._pid = -1
+        # Owned by objects, so that whatever an interrupt leaves open is closed with
+        # them: the pipes' ends, and a pidfd.
+        self._requests: FileIO | None = None
+        self._reports: FileIO | None = None
+        self._pidfd: FileIO | None = None
+        self._process: subprocess.Popen | None = None
+        self._status: int | None = None
+        self._is_closed = False
+        self._is_asking = False
+        self._is_ready = False
+        self._have_ended = False
+        self._poll = select.poll()
+        self._ranks: dict[int, tuple[int, FileIO]] = {}  # pidfd's number -> rank, pidfd
         self.pids: dict[int, int] = {}
 
-    def start(self) -> None:
-        """Fork the zygote."""
+    # -- making it
+
+    def fork(self, serve: Serve) -> None:
+        """Fork the zygote from this process.
+
+        Parameters
+        ----------
+        serve : callable
+            What a rank does with its life; see `zygote_loop.Serve`.
+        """
         # A signal handler of the script must not raise in the child, which would then
         # go on with the script, nor here while the zygote is half known.
-        with_signals_held_back(self._fork)
+        with_signals_held_back(self._fork, serve)
 
-    def _fork(self) -> None:
-        with contextlib.ExitStack() as finally_:
-            requests, self._requests = os.pipe()
-            finally_.callback(os.close, requests)
-            self._reports, reports = os.pipe()
-            finally_.callback(os.close, reports)
-            # The master looks here in every wait, and must never hang in a read.
-            os.set_blocking(self._reports, False)
+    def _fork(self, serve: Serve) -> None:
+        requests, reports = self._open_pipes()
+        with requests, reports:
             master = os.getpid()
             self._pid = fork_quietly()
             if self._pid == 0:
-                _run(lambda: self._be_zygote(master, requests, reports))
-            # The pid cannot be another process's by now: signals are held back, so no
-            # handler of the script has reaped the zygote.
-            self._pidfd = open_pidfd(self._pid)
-            self._poll = select.poll()
-            self._poll.register(self._reports, select.POLLIN)
-            self._poll.register(self._pidfd, select.POLLIN)
+                run_to_end(lambda: self._be_zygote(master, requests, reports, serve))
+            self._watch_over()
 
-    def _be_zygote(self, master: int, requests: int, reports: int) -> None:
-        os.close(self._requests)
-        os.close(self._reports)
-        _serve_zygote(master, requests, reports, self._serve)
+    def _be_zygote(
+        self, master: int, requests: FileIO, reports: FileIO, serve: Serve
+    ) -> None:
+        assert self._requests is not None
+        assert self._reports is not None
+        self._requests.close()
+        self._reports.close()
+        zygote_loop.be_zygote(master, requests.fileno(), reports.fileno(), serve)
+
+    def start(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Start a new interpreter that becomes the zygote.
+
+        Parameters
+        ----------
+        arguments : sequence of str
+            Of the interpreter; the numbers of the master's process and of the two
+            pipes' ends are added.
+        environment : mapping of str to str
+        """
+        with_signals_held_back(self._start, arguments, environment)
+
+    def _start(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+        requests, reports = self._open_pipes()
+        with requests, reports:
+            ends = requests.fileno(), reports.fileno()
+            numbers = map(str, (os.getpid(), *ends))
+            self._process = subprocess.Popen(
+                [sys.executable, *arguments, *numbers],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                pass_fds=ends,
+                process_group=0,  # Ctrl-C is for the master alone
+            )
+            self._pid = self._process.pid
+            self._watch_over()
+
+    def _open_pipes(self) -> tuple[FileIO, FileIO]:
+        """Open both pipes; return the zygote's ends."""
+        requests, ours = os.pipe()
+        self._requests = FileIO(ours, "w")
+        theirs = FileIO(requests)
+        ours, reports = os.pipe()
+        self._reports = FileIO(ours)
+        # The master looks here in every wait. It must not hang in a read, nor in a
+        # write, if the zygote is stopped.
+        os.set_blocking(ours, False)
+        os.set_blocking(self._requests.fileno(), False)
+        return theirs, FileIO(reports, "w")
+
+    def _watch_over(self) -> None:
+        # The pid cannot be another process's by now: signals are held back, so no
+        # handler of the script has reaped the zygote.
+        self._pidfd = FileIO(open_pidfd(self._pid))
+        assert self._reports is not None
+        self._poll.register(self._reports, select.POLLIN)
+        self._poll.register(self._pidfd, select.POLLIN)
+
+    # -- what it is asked for
+
+    def await_ready(self) -> None:
+        """Wait until the zygote can be asked for something."""
+        self._wait_for(lambda: self._is_ready, "the zygote was not ready")
+
+    def begin(self, told: bytes) -> None:
+        """Say what the ranks that are forked from now on are told."""
+        self._ask(zygote_loop.BEGIN, told)
 
     def fork_rank(self, rank: int) -> int:
         """Have `rank` forked; return its process id once it runs."""
-        os.write(self._requests, _REQUEST.pack(rank))
-        deadline = time.monotonic() + _START_DEADLINE
-        while rank not in self.pids:
-            if time.monotonic() > deadline:
-                raise SynkError(f"rank {rank} was not forked in {_START_DEADLINE} s")
-            self._poll.poll(100)
-            self.watch()
+        self._ask(rank)
+        self._wait_for(lambda: rank in self.pids, f"rank {rank} was not forked")
         return self.pids[rank]
 
+    def end_ranks(self) -> bool:
+        """End all ranks, and have the zygote stay; return whether it can be used on.
+
+        It cannot where it has ended, does not answer, or was cut short in being told
+        something.
+        """
+        if self._is_closed or self._is_asking or self._pidfd is None:
+            return False
+        self._have_ended = False
+        try:
+            self._ask(zygote_loop.END_RANKS)
+            while not self._have_ended:
+                try:
+                    self._wait_for(lambda: self._have_ended, "no end", _END_DEADLINE)
+                except WorkerDied as death:
+                    if death.rank < 0:
+                        return False
+        except SynkError:
+            return False
+        return True
+
+    def _wait_for(
+        self,
+        condition: Callable[[], bool],
+        failed: str,
+        seconds: float = _START_DEADLINE,
+    ) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > deadline:
+                raise SynkError(f"{failed} in {seconds:g} s")
+            self.watch(0.1)
+
+    def _ask(self, what: int, told: bytes = b"") -> None:
+        if self._is_closed or self._requests is None:
+            raise StateError(_CLOSED)
+        data = memoryview(REQUEST.pack(what, len(told)) + told)
+        deadline = time.monotonic() + _START_DEADLINE
+        # Half a request spoils all that come after it, and an interrupt may leave one.
+        self._is_asking = True
+        try:
+            while data:
+                written = self._requests.write(data)
+                if written is None:  # the pipe is full: the zygote is stopped, say
+                    if time.monotonic() > deadline:
+                        raise SynkError("the zygote reads nothing of what it is told")
+                    time.sleep(0.001)
+                else:
+                    data = data[written:]
+        except BrokenPipeError:
+            raise WorkerDied(-1, self._pid, self._reap()) from None
+        self._is_asking = False
+
+    # -- what becomes of it and of the ranks
+
     def watch(self, patience: float = 0) -> None:
-        """Read what the zygote reports, waiting `patience` seconds for it.
+        """Look at what has become of the ranks, waiting `patience` seconds for news.
 
         Raises
         ------
         WorkerDied
             If a rank, or the zygote itself, has died.
         """
-        if self._requests < 0:
-            raise StateError("synk was closed during a call")
-        events = dict(self._poll.poll(1000 * patience))
-        if not events:
-            return
-        for rank, pid, status in self._read_reports():
-            if status == _STARTED:
-                self.pids[rank] = pid
-            else:
-                self.pids.pop(rank, None)
-                raise WorkerDied(rank, pid, status)
-        if self._pidfd in events:
-            raise WorkerDied(-1, self._pid, self._reap())
+        if self._is_closed:
+            raise StateError(_CLOSED)
+        events = self._poll.poll(1000 * patience)
+        if events:
+            try:
+                self._look_at({fd for fd, _ in events})
+            except (OSError, ValueError):
+                # A signal handler of the script has closed it in between.
+                if self._is_closed:
+                    raise StateError(_CLOSED) from None
+                raise
 
-    def _read_reports(self) -> list[Report]:
-        try:
-            data = os.read(self._reports, 64 * _REPORT.size)
-        except BlockingIOError:
-            return []
-        return list(_REPORT.iter_unpack(data))
+    def _look_at(self, events: set[int]) -> None:
+        assert self._pidfd is not None
+        zygote = self._pidfd.fileno()
+        self._take_reports()
+        ended = [self._ranks[fd][0] for fd in events if fd in self._ranks]
+        if ended and zygote not in events:
+            # The zygote knows how, but it may be stopped. Or it was killed, which ends
+            # the ranks a moment before it can be seen of itself.
+            assert self._reports is not None
+            poll = select.poll()
+            poll.register(self._reports, select.POLLIN)
+            poll.register(zygote, select.POLLIN)
+            events = {fd for fd, _ in poll.poll(1000 * _NEWS)}
+            self._take_reports()
+        if zygote in events:
+            raise WorkerDied(-1, self._pid, self._reap())
+        if ended:
+            raise WorkerDied(ended[0], self._forget(ended[0]), None)
+
+    def _take_reports(self) -> None:
+        assert self._reports is not None
+        errors: list[SynkError] = []
+        data = self._reports.read(64 * REPORT.size) or b""
+        for rank, pid, status in REPORT.iter_unpack(data):
+            if status == zygote_loop.READY:
+                self._is_ready = True
+            elif status == zygote_loop.ENDED:
+                for known in list(self.pids):
+                    self._forget(known)
+                self._have_ended = True
+            elif status == zygote_loop.FAILED:
+                errors.append(SynkError(explained(f"rank {rank} was not forked", pid)))
+            elif status == zygote_loop.STARTED:
+                self._look_after(rank, pid)
+            elif self.pids.get(rank) == pid:
+                self._forget(rank)
+                errors.append(WorkerDied(rank, pid, status))
+        if errors:
+            raise errors[0]
+
+    def _look_after(self, rank: int, pid: int) -> None:
+        self.pids[rank] = pid
+        # The zygote says that a rank has ended before it reaps it. So the process is
+        # the rank, or its end is to be read of next.
+        with contextlib.suppress(ProcessLookupError):
+            pidfd = FileIO(open_pidfd(pid))
+            self._ranks[pidfd.fileno()] = rank, pidfd
+            self._poll.register(pidfd, select.POLLIN)
+
+    def _forget(self, rank: int) -> int:
+        """Close a rank's pidfd; return its process id."""
+        for number, (known, pidfd) in list(self._ranks.items()):
+            if known == rank:
+                self._poll.unregister(number)
+                del self._ranks[number]
+                pidfd.close()
+        return self.pids.pop(rank, -1)
 
     def interrupt(self, rank: int) -> None:
         """Send SIGINT to a rank, so that Python code there stops."""
@@ -127,179 +293,71 @@ class Zygote:
             except ProcessLookupError:
                 pass  # dead, which the zygote is about to report
 
+    # -- its end
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the zygote runs."""
+        return (
+            not self._is_closed and self._pidfd is not None and not self._has_ended(0)
+        )
+
     def close(self) -> None:
-        """End all ranks and the zygote; bounded, and fine if they are gone already."""
-        if self._requests < 0:
-            return
-        # From here on `watch` says that synk was closed, whoever calls it: a signal
-        # handler of the script, or a call that the handler interrupted.
-        requests, self._requests = self._requests, -1
+        """End all ranks and the zygote; bounded, and fine if they are gone already.
+
+        What an interrupt leaves undone, another call does.
+        """
         try:
-            if not self._has_ended(0):
-                os.write(requests, _REQUEST.pack(_CLOSE))
-                self._has_ended(_END_DEADLINE)
+            if not self._is_closed and self._pidfd is not None:
+                # From here on `watch` says that synk was closed, whoever calls it: a
+                # signal handler of the script, or a call that the handler interrupted.
+                self._is_closed = True
+                if not self._has_ended(0) and self._requests is not None:
+                    self._requests.write(REQUEST.pack(zygote_loop.CLOSE, 0))
+                    self._has_ended(_END_DEADLINE)
         except BrokenPipeError:
             pass  # it has just ended
-        finally:  # after an interrupt too, and if `start` failed
-            if self._pid > 0:
-                if not self._has_ended(0):
-                    os.kill(self._pid, signal.SIGKILL)  # the ranks die with it
-                self._reap()
-            for fd in (requests, self._reports, self._pidfd):
-                if fd >= 0:
-                    os.close(fd)
+        finally:  # after an interrupt too, and if `fork` failed
+            with_signals_held_back(self._finish)
+
+    def _finish(self) -> None:
+        self._is_closed = True
+        if self._pid > 0 and self._status is None:
+            if not self._has_ended(0):
+                os.kill(self._pid, signal.SIGKILL)  # the ranks die with it
+            self._reap()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Close what this process has open of it, and leave the zygote alone."""
+        self._is_closed = True
+        self.pids.clear()
+        while self._ranks:
+            _, (_, pidfd) = self._ranks.popitem()
+            pidfd.close()
+        for end in (self._requests, self._reports, self._pidfd):
+            if end is not None:
+                end.close()
 
     def _has_ended(self, patience: float) -> bool:
-        if self._pidfd < 0:
-            return False
+        if self._pidfd is None or self._pidfd.closed:
+            return self._status is not None
         poll = select.poll()  # not select(), which fails from descriptor 1024 on
         poll.register(self._pidfd, select.POLLIN)
         return bool(poll.poll(1000 * patience))
 
     def _reap(self) -> int:
         """Return how the zygote ended, as an exit code or a negative signal number."""
-        try:
-            _, status = os.waitpid(self._pid, 0)
-        except ChildProcessError:  # reaped here before, or by somebody's wait()
-            return -signal.SIGKILL
-        return os.waitstatus_to_exitcode(status)
-
-
-_CLOSE = -1
-"""A request to end the ranks and exit. Closing the pipe would not do: a child that the
-user's script has forked may hold it open too."""
-
-_STARTED = 1 << 16
-"""A status that no process can have: the rank is running."""
-
-
-def _serve_zygote(
-    master: int, requests: int, reports: int, serve: Callable[[int], object]
-) -> None:
-    # A group of our own: Ctrl-C in a terminal then reaches the master alone, which
-    # tells the ranks in its own time.
-    os.setpgid(0, 0)
-    _forget_handlers()
-    gc.freeze()  # the collector would otherwise touch, and so copy, every page
-    master_fd = open_pidfd(master)
-    poll = select.poll()
-    poll.register(master_fd, select.POLLIN)
-    poll.register(requests, select.POLLIN)
-    ranks: dict[int, tuple[int, int]] = {}  # pidfd -> rank, pid
-    # The master may have ended before the pidfd was opened; the number could be
-    # another process's then.
-    running = os.getppid() == master
-    while running:
-        for fd, _ in poll.poll():
-            if fd == requests:
-                data = os.read(requests, _REQUEST.size)
-                (rank,) = _REQUEST.unpack(data) if data else (_CLOSE,)
-                if rank == _CLOSE:
-                    running = False
-                else:
-                    # Single-threaded, with no lock held: what is forked here is as
-                    # clean as the zygote, however late that is in the life of the
-                    # master.
-                    pid = _fork_rank(rank, serve)
-                    pidfd = open_pidfd(pid)
-                    ranks[pidfd] = rank, pid
-                    poll.register(pidfd, select.POLLIN)
-                    os.write(reports, _REPORT.pack(rank, pid, _STARTED))
-            elif fd == master_fd:
-                running = False
+        if self._status is None:
+            if self._process is not None:
+                self._status = self._process.wait()
             else:
-                rank, pid = ranks.pop(fd)
-                poll.unregister(fd)
-                os.close(fd)
-                # The pidfd was readable, so the rank has ended and this does not wait.
-                _, status = os.waitpid(pid, 0)
-                code = os.waitstatus_to_exitcode(status)
                 try:
-                    os.write(reports, _REPORT.pack(rank, pid, code))
-                except BrokenPipeError:
-                    running = False  # the master is gone or does not listen any more
-    # SIGKILL and not SIGTERM: a rank may be in compiled code, or stopped.
-    for _, pid in ranks.values():
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+                    _, status = os.waitpid(self._pid, 0)
+                    self._status = os.waitstatus_to_exitcode(status)
+                except ChildProcessError:  # reaped here before, or by somebody's wait()
+                    self._status = -signal.SIGKILL
+        return self._status
 
 
-def _forget_handlers() -> None:
-    """Undo what the script has made of signals: none of its handlers must run here.
-
-    Those for SIGCHLD would reap the ranks before the zygote sees how they ended.
-    """
-    signal.set_wakeup_fd(-1)
-    for number in signal.valid_signals():
-        if callable(signal.getsignal(number)):
-            signal.signal(number, signal.SIG_DFL)
-    for number in (signal.SIGTERM, signal.SIGCHLD):
-        signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-
-
-def _fork_rank(rank: int, serve: Callable[[int], object]) -> int:
-    zygote = os.getpid()
-    pid = fork_quietly()
-    if pid:
-        return pid
-    # The kernel kills this process when the zygote ends, and if it has ended already
-    # the signal will not come.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != zygote:
-        os._exit(1)
-    _run(lambda: serve(rank))
-
-
-def _run(body: Callable[[], object]) -> NoReturn:
-    """Run a forked child to its end, without the parent's exit handlers."""
-    status = 1
-    try:
-        body()
-        status = 0
-    except BaseException:
-        import traceback
-
-        traceback.print_exc()
-    finally:
-        flush_streams()
-        os._exit(status)
-
-
-def open_pidfd(pid: int) -> int:
-    """``os.pidfd_open``, which a Python built with old kernel headers does not have.
-
-    Conda's is such a one: it is made for kernels that lack the call, and runs on
-    others.
-    """
-    if hasattr(os, "pidfd_open"):
-        return os.pidfd_open(pid)
-    fd = ctypes.CDLL(None, use_errno=True).syscall(_SYS_PIDFD_OPEN, pid, 0)
-    if fd < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"pidfd_open: {os.strerror(number)}")
-    return fd
-
-
-_SYS_PIDFD_OPEN = 434
-"""The same on all architectures but Alpha."""
-
-
-def fork_quietly() -> int:
-    """``os.fork`` without the warnings for threads of a process that we leave alone."""
-    flush_streams()
-    with warnings.catch_warnings():
-        # Python 3.12+ and JAX warn of threads. The child never touches what those
-        # threads may hold: it computes with numpy and PyTensor, which are fork-safe.
-        warnings.simplefilter("ignore")
-        return os.fork()
-
-
-def flush_streams() -> None:
-    """Write out what this process has printed, as far as that can be done."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (AttributeError, OSError, ValueError):
-            pass  # closed or replaced by something that cannot flush
+_CLOSED = "synk was closed during a call"

@@ -1,0 +1,346 @@
+"""The lifetime of a session: what starts it, brings it back and ends it, and its state.
+
+::
+
+    unforked --fork()--> running --close()--> closed --fork()--> running ...
+                          |  ^
+              a rank died |  | recover()
+                          v  |
+                         broken --close()--> closed
+
+    in a child that the user's script forks meanwhile: running or broken --> child
+
+Ranks are forked from a zygote (`workers.zygote_source`) and told what they need to know
+(`starting`). What a death has left of the shared variables is in `aftermath`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import pickle
+import threading
+from typing import Any
+
+from pytensor.compile import SharedVariable
+
+from ..errors import StateError, SynkError, WorkerDied
+from ..memory.segment import Arena
+from ..workers import preconditions
+from ..workers.channel import MasterChannel, WorkerChannel
+from ..workers.control import Control
+from ..workers.forks import end_without
+from ..workers.loop import serve
+from ..workers.pools import ThreadPools
+from ..workers.system_limits import LIMITS, explained
+from ..workers.zygote import Zygote
+from ..workers.zygote_source import ZygoteSource
+from .aftermath import carry_over, warn_of_restart
+from .context import Notice, RankContext
+from .forked_classes import note_classes
+from .ledger import Ledger
+from .registry import Numbers
+from .starting import Asked, Told, check_asked
+from .surroundings import Surroundings
+
+
+class Lifetime:
+    """State of this process: which rank it is, of how many, and how to reach them.
+
+    Attributes
+    ----------
+    state : str
+        "unforked", "running", "broken", "closed", "worker" or "child"; see above.
+    rank, size : int
+        0 and 1 unless forked.
+    generation : int
+        Counts forks, so that what was made for a session knows a new one.
+    numbers : Numbers
+        In the master: by which numbers ranks know its shared variables.
+    ledger : Ledger
+        In the master: what the ranks hold of its shared variables. While broken, what
+        they held.
+    stage : Arena
+        In the master: where arguments are copied to, for ranks to read.
+    """
+
+    def __init__(self) -> None:
+        self.state = "unforked"
+        self.rank = 0
+        self.size = 1
+        self.generation = 0
+        self.death: WorkerDied | None = None
+        self._zygotes = ZygoteSource(self.be_rank, "synk.ranks.new_interpreter")
+        self._restarts_left = 0
+        self._context: RankContext | None = None
+        self._pools = ThreadPools()
+        self._notices: list[Notice] = []
+        self._in_command = False
+        self._command_thread = 0
+        self._forking = threading.RLock()
+
+    @property
+    def context(self) -> RankContext:
+        """What this process has as a rank; from fork to close."""
+        if self._context is None:
+            raise StateError(CLOSED)
+        return self._context
+
+    @property
+    def zygote(self) -> Zygote | None:
+        """What the ranks are forked from; None where there are no others."""
+        return self._zygotes.current
+
+    @property
+    def restores(self) -> bool:
+        """Whether what is scattered comes back after a death."""
+        return self._asked.restores and self.size > 1
+
+    # -- starting and ending
+
+    def fork(self, *asked: Any) -> int:
+        """See `synk.fork`."""
+        if self.is_inside():
+            raise StateError(_INSIDE)
+        with self._forking:  # of several threads one; the others find it forked
+            preconditions.check_can_fork(self.state, self.rank, self.size)
+            self._asked = check_asked(*asked)
+            self._restarts_left = self._asked.restarts
+            try:
+                self._start()
+                self.state = "running"
+            except BaseException:
+                self.state = "closed"
+                self._end()
+                raise
+            return self.size
+
+    def _start(self) -> None:
+        """Start what was asked for, in a process that has no ranks."""
+        places, spin, timeout, *_ = self._asked
+        self.generation += 1
+        self.size, self.rank = len(places), 0
+        try:
+            self.control = Control(self.size, spin)
+            self._pools.cap(places[0].threads)
+            if self.size > 1:
+                self._start_ranks()
+            self._channel = MasterChannel(self.control, self.watch, timeout)
+            self._notices.clear()
+            self.numbers, self.stage = Numbers(), Arena()
+            self.ledger = Ledger()
+            self._open_context()
+        except OSError as error:
+            if error.errno not in LIMITS:
+                raise
+            failed = f"{self.size} ranks were not forked"
+            raise SynkError(explained(failed, error.errno)) from error
+        atexit.register(self.close, for_good=True)
+
+    def _start_ranks(self) -> None:
+        places, _, timeout, *_ = self._asked
+        self._zygotes.give_back()  # what an interrupt has left
+        zygote = self._zygotes.take(places[0].threads, note_classes)
+        # The ranks first, then everything that the master alone has: what is made
+        # afterwards is in no rank's memory, and threads that it starts are in none.
+        surroundings = Surroundings.of_this_process()
+        told = Told(places, timeout, self.control.place, surroundings)
+        zygote.begin(told.dumps())
+        for rank in range(1, self.size):
+            zygote.fork_rank(rank)
+
+    def _open_context(self) -> None:
+        """Make what every rank has; runs in its own process."""
+        self._context = RankContext(
+            *(self.rank, self.size, self._asked.places[self.rank], self._pools),
+            *(self.control, self.watch),
+        )
+        self._context.open(self._asked.timeout)
+
+    def be_rank(self, rank: int, told: bytes, master: int) -> None:
+        """Be a rank, in a process that was just forked for it.
+
+        Parameters
+        ----------
+        rank : int
+        told : bytes
+            A pickled `Told`.
+        master : int
+            A pidfd of the master's process.
+        """
+        self._forking = threading.RLock()  # the master's was held when this was forked
+        self._zygotes.forget_all()
+        self._master = master
+        self.rank, self.state = rank, "worker"
+        asked = Told(*pickle.loads(told))
+        asked.surroundings.adopt()
+        self.size = len(asked.places)
+        self._asked = Asked(asked.places, False, asked.timeout, False, 0)
+        self.control = asked.find_control(self.__dict__.get("control"))
+        self._open_context()
+        serve(self.context, WorkerChannel(self.control, rank), self.watch)
+
+    def recover(self) -> list[SharedVariable]:
+        """See `synk.recover`."""
+        if self.is_inside():
+            raise StateError(_INSIDE)
+        with self._forking:
+            if self.state == "running":
+                self.check_running()
+                with contextlib.suppress(WorkerDied):
+                    self.watch()
+                    return []
+            if self.state != "broken":
+                self.check_running()
+            return self._recover()
+
+    def _recover(self) -> list[SharedVariable]:
+        ledger, numbers, death = self.ledger, self.numbers, self.death
+        assert death is not None
+        try:
+            self._end()
+            self._start()
+            lost = carry_over(ledger, numbers, death, self.ledger)
+            if self.state != "broken":  # a signal handler of the script was here
+                raise StateError("synk was closed while it recovered")
+            self.state = "running"
+            return lost
+        except BaseException:
+            try:
+                self._end()
+            finally:
+                if self.state == "broken":
+                    # As before, so that another attempt finds what this one did.
+                    self.ledger, self.numbers, self.death = ledger, numbers, death
+                    self.size = len(self._asked.places)
+            raise
+
+    def enter(self) -> None:
+        """Raise unless a call of the script's can begin now.
+
+        First bring the ranks back, if one has died and the script has asked for that:
+        here nothing of the call has been sent, nor looked up in the ledger.
+        """
+        if self._restarts_left:
+            self._come_back()
+        self.check_running()
+
+    def _come_back(self) -> None:
+        if self.state == "running" and not self._in_command:
+            with contextlib.suppress(WorkerDied):
+                self.watch()
+        while self.state == "broken" and self._restarts_left:
+            death = self.death
+            assert death is not None
+            self._restarts_left -= 1
+            try:
+                lost = self.recover()
+            except WorkerDied:
+                if not self._restarts_left:
+                    raise
+            else:
+                warn_of_restart(death, lost, self._restarts_left)
+
+    def close(self, for_good: bool = False) -> None:
+        """See `synk.close`; `for_good` when there will be no session any more."""
+        if self.state in ("running", "broken"):
+            self.state = "closed"
+            self._end(for_good)
+        elif self.state != "worker":  # what an interrupted one has left, if anything
+            self._zygotes.give_back(for_good)
+
+    def _end(self, for_good: bool = False) -> None:
+        """Undo `_start`, as far as it got; an interrupt does not leave it half done."""
+        self.death = None
+        self.size = 1
+        try:
+            self._zygotes.give_back(for_good)
+        finally:
+            if not self._zygotes.keeps:
+                atexit.unregister(self.close)
+            # Forgotten before it is closed: an interrupt in `close` leaves no half
+            # context.
+            context, self._context = self._context, None
+            if context is not None:
+                context.close()
+            self._pools.restore()  # if there was no context yet
+            # The control segment is left to the garbage collector: a copy of the
+            # session in an exception's traceback may still look at it.
+            for name in _OF_A_SESSION:
+                self.__dict__.pop(name, None)
+
+    def __getattr__(self, name: str) -> Any:
+        # Asked for what is not there. A signal handler of the script may close synk at
+        # any point of a call.
+        if name in _OF_A_SESSION:
+            raise StateError(CLOSED)
+        raise AttributeError(f"the session has no {name!r}")
+
+    # -- state
+
+    def check_running(self) -> None:
+        """Raise unless commands can be run now."""
+        if self.state == "running":
+            if self._in_command:
+                raise StateError(_INSIDE if self.is_inside() else _ONE_AT_A_TIME)
+            return
+        if self.state == "broken":
+            assert self.death is not None
+            raise WorkerDied(self.death.rank, self.death.pid, self.death.status)
+        if self.state == "worker":
+            raise StateError(f"this is rank {self.rank}: only the master calls synk")
+        if self.state == "closed":
+            raise StateError("synk is closed: call synk.fork() to start again")
+        if self.state == "child":
+            raise StateError(
+                "this process was forked from a synk master, whose ranks do not serve"
+                " it: call synk there, or synk.fork() here"
+            )
+        raise StateError("synk is not forked: call synk.fork() first")
+
+    def is_inside(self) -> bool:
+        """Tell whether this is code that rank 0 runs in a command, as an Op is."""
+        return self._in_command and self._command_thread == threading.get_ident()
+
+    def watch(self, patience: float = 0) -> None:
+        """Raise WorkerDied if a rank has died, and remember that.
+
+        With `patience`, wait so many seconds for the news of it. A rank ends here if
+        the master is gone: the zygote, which kills it then, may be stopped.
+        """
+        if self.state == "worker":
+            end_without(self._master)
+        elif self.zygote is not None:
+            try:
+                self.zygote.watch(patience)
+            except WorkerDied as death:
+                self._break(death)
+                raise
+
+    def _break(self, death: WorkerDied) -> None:
+        """Take note that the ranks cannot be used any more."""
+        if self._restarts_left:
+            death.advice = (
+                "the next call starts all ranks again"
+                f" (restarts={self._asked.restarts}, {self._restarts_left} left)"
+            )
+        self.death = death
+        if self.state == "running":
+            self.state = "broken"
+        self.control.abort()
+
+
+_OF_A_SESSION = ("_channel", "numbers", "stage", "ledger")
+"""Attributes that there are from fork to close."""
+
+CLOSED = "synk was closed during a call"
+
+_ONE_AT_A_TIME = (
+    "a synk call is running already, around this one or in another thread:"
+    " calls come one at a time"
+)
+
+_INSIDE = (
+    "this is rank 0, inside a synk call: code that ranks run (an Op's perform), a"
+    " progress callback or a signal handler cannot call synk; calls come one at a time"
+)

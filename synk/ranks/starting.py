@@ -1,0 +1,95 @@
+"""What a session is started with, and what each of its ranks is told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import cloudpickle
+
+from ..memory import segment
+from ..workers import affinity, preconditions
+from ..workers.control import Control
+from ..workers.devices import Request, cores_by_rank, plan
+from .context import Place
+from .surroundings import Surroundings
+
+
+class Asked(NamedTuple):
+    """What `synk.fork` was asked for, checked; `synk.recover` starts the same again.
+
+    Attributes
+    ----------
+    places : sequence of Place
+        Of each rank.
+    spin : bool
+        Whether each has a core of its own.
+    timeout : float or None
+    restores : bool
+        Whether what is scattered is kept, to be scattered again.
+    restarts : int
+    """
+
+    places: Sequence[Place]
+    spin: bool
+    timeout: float | None
+    restores: bool
+    restarts: int
+
+
+def check_asked(
+    n: int | None,
+    devices: Request,
+    threads: int | None,
+    timeout: float | None,
+    on_death: str,
+    restarts: int,
+) -> Asked:
+    """Check the arguments of `synk.fork`, and find a place for each rank."""
+    cores = affinity.usable_cores()
+    plans = plan(devices, preconditions.check_size(n), cores)
+    preconditions.warn_of_few_cores(plans, cores)
+    threads = preconditions.check_threads(threads)
+    timeout = preconditions.check_timeout(timeout)
+    if on_death not in ("report", "restore"):
+        raise ValueError(f"on_death must be 'report' or 'restore', got {on_death!r}")
+    restarts = preconditions.check_restarts(restarts)
+    places = [
+        Place(device, share, threads or len(share))
+        for device, share in zip(plans, cores_by_rank(plans, cores), strict=True)
+    ]
+    spin = len(places) <= len(cores)
+    return Asked(places, spin, timeout, on_death == "restore", restarts)
+
+
+class Told(NamedTuple):
+    """What each rank of a session is told when it is forked.
+
+    Attributes
+    ----------
+    places : sequence of Place
+    timeout : float or None
+    control : tuple
+        Where the session's control segment is.
+    surroundings : Surroundings
+        Of the master.
+    """
+
+    places: Sequence[Place]
+    timeout: float | None
+    control: segment.Place
+    surroundings: Surroundings
+
+    def dumps(self) -> bytes:
+        """Return it as bytes; classes of the script's warnings are sent by value."""
+        return cloudpickle.dumps(tuple(self))
+
+    def find_control(self, known: Any) -> Control:
+        """Return the session's control segment, which may be `known` already.
+
+        A rank that was forked from a zygote of this very session has it, by whatever
+        user the master runs meanwhile.
+        """
+        if isinstance(known, Control) and known.place == self.control:
+            return known
+        return Control.attach(self.control)

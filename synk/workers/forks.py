@@ -1,0 +1,105 @@
+"""Forking a process, and what every forked process of synk does."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import sys
+import warnings
+from collections.abc import Callable
+from typing import NoReturn
+
+_PR_SET_PDEATHSIG = 1
+
+
+def fork_quietly() -> int:
+    """``os.fork`` without the warnings for threads of a process that we leave alone."""
+    flush_streams()
+    with warnings.catch_warnings():
+        # Python 3.12+ and JAX warn of threads. The child never touches what those
+        # threads may hold: it computes with numpy and PyTensor, which are fork-safe.
+        warnings.simplefilter("ignore")
+        return os.fork()
+
+
+def flush_streams() -> None:
+    """Write out what this process has printed, as far as that can be done."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (AttributeError, OSError, ValueError):
+            pass  # closed or replaced by something that cannot flush
+
+
+def run_to_end(body: Callable[[], object]) -> NoReturn:
+    """Run a forked child to its end, without the parent's exit handlers."""
+    status = 1
+    try:
+        body()
+        status = 0
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        flush_streams()
+        os._exit(status)
+
+
+def end_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when the thread that started it ends.
+
+    If that has ended already the signal will not come: this ends the process then.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def outlive_parent() -> None:
+    """Undo `end_with_parent`."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, 0)
+
+
+def end_without(master: int) -> None:
+    """End this process if the one of a pidfd is gone."""
+    poll = select.poll()
+    poll.register(master, select.POLLIN)
+    if poll.poll(0):
+        os._exit(1)
+
+
+def forget_handlers() -> None:
+    """Undo what the script has made of signals: none of its handlers must run here.
+
+    Those for SIGCHLD would reap the ranks before the zygote sees how they ended.
+    """
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    for number in (signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def open_pidfd(pid: int) -> int:
+    """``os.pidfd_open``, which a Python built with old kernel headers does not have.
+
+    Conda's is such a one: it is made for kernels that lack the call, and runs on
+    others.
+    """
+    if hasattr(os, "pidfd_open"):
+        return os.pidfd_open(pid)
+    fd = ctypes.CDLL(None, use_errno=True).syscall(_SYS_PIDFD_OPEN, pid, 0)
+    if fd < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"pidfd_open: {os.strerror(number)}")
+    return fd
+
+
+_SYS_PIDFD_OPEN = 434
+"""The same on all architectures but Alpha."""

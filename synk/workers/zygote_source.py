@@ -1,0 +1,153 @@
+"""Where a session has its zygote from: forked, kept from before, or a new interpreter.
+
+A process that runs an XLA backend or has a CUDA context cannot be forked. As long as it
+is clean, each session has a zygote forked for it, which has all that the script has
+made. Where it is not when a session ends, the zygote is kept, and the next session's
+ranks are forked from it. Where there is none, as JAX was used before the first session,
+a new interpreter becomes the zygote, which takes seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+from ..errors import StateError, SynkError, WorkerDied
+from ..times.compile_notice import is_shown
+from . import preconditions
+from .affinity import THREAD_VARIABLES
+from .zygote import Zygote
+from .zygote_loop import Serve
+
+_MODULES = (
+    "jax",
+    "jax.numpy",
+    "pytensor.link.jax.dispatch",
+    "pytensor.link.numba.dispatch",
+)
+"""What a new interpreter imports if this process has: each rank would, for itself."""
+
+
+class ZygoteSource:
+    """The zygotes of one process.
+
+    Parameters
+    ----------
+    serve : callable
+        What a rank does with its life; see `zygote_loop.Serve`.
+    main : str
+        The module whose function ``main(master, requests, reports)`` has a new
+        interpreter be a zygote.
+    """
+
+    def __init__(self, serve: Serve, main: str) -> None:
+        self._serve, self._main = serve, main
+        self._kept: Zygote | None = None
+        self.current: Zygote | None = None
+
+    def take(self, threads: int, note: Callable[[bool], object]) -> Zygote:
+        """Return a zygote for a new session, as `current`; there must be none.
+
+        Parameters
+        ----------
+        threads : int
+            How many threads the libraries of a new interpreter use.
+        note : callable
+            Is told whether the zygote is to be forked from this process, before it is,
+            or is a new interpreter. It is not called for one that was kept.
+        """
+        assert self.current is None
+        why = preconditions.why_no_fork()
+        if why is None:
+            self.forget_kept()
+            note(True)
+            self.current = Zygote()
+            self.current.fork(self._serve)
+        elif self._kept is not None and self._kept.is_alive:
+            self.current, self._kept = self._kept, None
+        else:
+            self.forget_kept()
+            note(False)
+            self.current = Zygote()
+            _say(why)
+            self._start(self.current, threads, why)
+        return self.current
+
+    def _start(self, zygote: Zygote, threads: int, why: str) -> None:
+        """Have a new interpreter become a zygote."""
+        if not sys.executable:
+            raise StateError(f"{why}, and Python does not know its own executable")
+        modules = [name for name in _MODULES if name in sys.modules]
+        # The path first: synk itself may be found by what the script has added to it.
+        # Until synk is imported nothing looks after the master: should it end, the
+        # kernel ends this.
+        code = (
+            "import ctypes, os, sys;"
+            " master, requests, reports = map(int, sys.argv[1:]);"
+            " ctypes.CDLL(None).prctl(1, 9);"
+            " os.getppid() == master or os._exit(1);"
+            f" sys.path[:] = {sys.path!r};"
+            f" from {self._main} import main;"
+            f" main(master, requests, reports, {modules!r})"
+        )
+        flags = ["-" + "O" * sys.flags.optimize] * (sys.flags.optimize > 0)
+        environment = os.environ | dict.fromkeys(THREAD_VARIABLES, str(threads))
+        zygote.start([*flags, "-c", code], environment)
+        try:
+            zygote.await_ready()
+        except WorkerDied as death:
+            raise SynkError(
+                f"{why}, and a new Python, to fork ranks from, has ended with"
+                f" {death.status}: what it printed says why"
+            ) from None
+
+    def give_back(self, for_good: bool = False) -> None:
+        """End the ranks, and the zygote unless it will be needed again.
+
+        What an interrupt leaves undone, another call does.
+
+        Parameters
+        ----------
+        for_good : bool
+            There will be no session any more.
+        """
+        zygote = self.current
+        if zygote is not None:
+            keep = not for_good and preconditions.why_no_fork() is not None
+            if keep and zygote.end_ranks():
+                self._kept = zygote
+            else:
+                zygote.close()
+            self.current = None
+        if for_good:
+            self.forget_kept()
+
+    @property
+    def keeps(self) -> bool:
+        """Whether there is one that waits for another session."""
+        return self._kept is not None
+
+    def forget_kept(self) -> None:
+        """End the zygote that was kept, if there is one."""
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
+
+    def forget_all(self) -> None:
+        """Take none for one's own: this is a forked child, of the script or of synk."""
+        for zygote in (self._kept, self.current):
+            if zygote is not None:
+                zygote.abandon()
+        self._kept = self.current = None
+
+
+def _say(why: str) -> None:
+    """Tell a person who waits why this takes long."""
+    if is_shown(sys.stderr):
+        print(
+            f"synk: {why}: starting a new Python to fork ranks from, which takes some"
+            " seconds",
+            file=sys.stderr,
+            flush=True,
+        )
