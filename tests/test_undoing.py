@@ -16,6 +16,7 @@ from reference import PY, assert_same, on_all_ranks
 import synk
 from synk.comm.divided import DividedAllReduce
 from synk.ranks.session import SESSION
+from synk.ranks.undoing import Launch
 from synk.variables import collectives
 
 IN_PLACE = Mode("py", "fast_run")
@@ -240,3 +241,52 @@ def test_a_reduction_that_is_stopped_in_its_midst_changes_nothing(
         for value, former in zip(on_all_ranks(g), before, strict=True):
             assert_same(value, former)
         assert synk.state(g).startswith("each rank's own")
+
+
+@pytest.fixture
+def deaf(monkeypatch):
+    """Have an interrupt come as Python enters the end of a launch, which is skipped."""
+
+    def end(self, *error):
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Launch, "__exit__", end)
+
+
+def test_a_call_whose_end_was_skipped_is_undone_before_the_next(two_ranks, deaf):
+    x, total = pt.vector("x"), pytensor.shared(1.0, "total")
+    f = synk.function([x], updates=[(total, total + x.sum())], mode=PY, local=True)
+    with pytest.raises(KeyboardInterrupt):
+        f(np.arange(4.0))
+    assert synk.state(total).startswith("equal")
+    assert on_all_ranks(total) == [1, 1]
+    f(np.arange(4.0))
+    assert on_all_ranks(total) == [2, 6]
+
+
+def test_a_collective_whose_end_was_skipped_is_undone_by_closing(two_ranks, deaf):
+    w = pytensor.shared(np.zeros(3), "w")
+    with pytest.raises(KeyboardInterrupt):
+        synk.broadcast(w, np.ones(3))
+    synk.close()
+    assert_same(w.get_value(), np.zeros(3))
+
+
+def test_a_signal_handler_cannot_begin_a_launch_in_another(two_ranks, monkeypatch):
+    """Between the ranks' work and its end; in a command it cannot either."""
+    w = pytensor.shared(np.zeros(3), "w")
+    read = synk.function([], w.sum(), mode=PY)
+    right = SESSION.run
+
+    def run(work, *arguments, **options):
+        replies = right(work, *arguments, **options)
+        monkeypatch.undo()
+        with pytest.raises(synk.StateError, match="one at a time"):
+            read()
+        return replies
+
+    read()
+    monkeypatch.setattr(SESSION, "run", run)
+    synk.broadcast(w, np.ones(3))
+    assert read() == 3

@@ -151,6 +151,8 @@ class HeldVariables:
             bounds = calls[launch.made - 1]
             self.note(tuple(part_lengths(bounds)))
         else:
+            for var, _ in self._spec.updates:
+                self._entries[var].see()
             self._see_read()
 
     def _see_read(self) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from pytensor.compile import SharedVariable
@@ -124,6 +124,16 @@ def see_converted(entries: Iterable[Entry]) -> None:
             entry.see()
 
 
+class Failable(Protocol):
+    """What can fail: a launch, see `undoing`."""
+
+    def check_abandoned(self) -> None:
+        """Raise StateError if it goes on."""
+
+    def fail(self, error: BaseException) -> None:
+        """Undo it everywhere."""
+
+
 class Ledger:
     """What the ranks of one session hold.
 
@@ -135,6 +145,8 @@ class Ledger:
 
     def __init__(self) -> None:
         self.version = 0
+        self._launch: Failable | None = None
+        self._former: list[tuple[Entry, Holding, np.ndarray | None]] = []
         self._entries: weakref.WeakKeyDictionary[Any, Entry]
         self._entries = weakref.WeakKeyDictionary()
         self._by_storage: weakref.WeakValueDictionary[int, Entry]
@@ -164,7 +176,10 @@ class Ledger:
 
     def note_entry(self, entry: Entry, holding: Holding) -> None:
         """Take note of it by the entry."""
-        former, entry.holding, entry.kept = entry.holding, holding, None
+        former = entry.holding
+        # First: an interrupt may come between the two.
+        self._former.append((entry, former, entry.kept))
+        entry.holding, entry.kept = holding, None
         if (former.kind, former.rows) != (holding.kind, holding.rows):
             self.version += 1  # functions look at their variables again
         entry.see()
@@ -175,6 +190,35 @@ class Ledger:
         """Keep copies of what was scattered, until something else becomes of it."""
         for entry, whole in zip(self.entries(variables), wholes, strict=True):
             entry.kept = np.array(whole, entry.storage[0].dtype)
+
+    # -- launches, of which everything is noted or nothing
+
+    def begin(self, launch: Failable) -> None:
+        """Take note that a launch begins: what it makes can be taken back."""
+        self._former = []
+        self._launch = launch
+
+    def end(self) -> None:
+        """Take note that the launch is made, or undone."""
+        self._launch = None
+
+    def take_back(self) -> None:
+        """Take back what was noted in the launch."""
+        for entry, holding, kept in reversed(self._former):
+            entry.holding, entry.kept = holding, kept
+            self.version += 1
+
+    def settle(self) -> None:
+        """Undo a launch that an interrupt kept from doing so itself.
+
+        That is one which comes as Python enters `Launch.__exit__`.
+        """
+        launch = self._launch
+        if launch is not None:
+            launch.check_abandoned()
+            launch.fail(KeyboardInterrupt())
+
+    # -- values
 
     def bring(self, variables: Iterable[SharedVariable]) -> None:
         """Take note that the ranks are given what the script has set."""

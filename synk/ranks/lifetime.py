@@ -198,6 +198,7 @@ class Lifetime:
         ledger, numbers, death = self.ledger, self.numbers, self.death
         assert death is not None
         try:
+            ledger.settle()
             self._end()
             self._start()
             lost = carry_over(ledger, numbers, death, self.ledger)
@@ -224,6 +225,7 @@ class Lifetime:
         if self._restarts_left:
             self._come_back()
         self.check_running()
+        self.ledger.settle()
 
     def _come_back(self) -> None:
         if self.state == "running" and not self._in_command:
@@ -253,6 +255,9 @@ class Lifetime:
         """Undo `_start`, as far as it got; an interrupt does not leave it half done."""
         self.death = None
         self.size = 1
+        if not self._in_command and "ledger" in self.__dict__:
+            with contextlib.suppress(StateError):  # this is in a launch itself
+                self.ledger.settle()
         try:
             self._zygotes.give_back(for_good)
         finally:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Callable, Sequence
-from types import TracebackType
+from types import FrameType, TracebackType
 
 import numpy as np
 
 from ..compiler.placement.streams import CommonStream
+from ..errors import StateError
 from .context import RankContext
 from .session import SESSION
 from .streams import lead_on, master_states
@@ -26,6 +28,8 @@ class Launch:
         Of several calls those stay that all ranks have made.
     failed : callable
         Is called with the launch and the error, when all is undone that can be.
+    made : callable, optional
+        Is called in the end, if nothing has failed.
 
     Attributes
     ----------
@@ -43,14 +47,21 @@ class Launch:
         streams: Sequence[CommonStream],
         calls: int,
         failed: Callable[[Launch, BaseException], None],
+        made: Callable[[Launch], None] | None = None,
     ) -> None:
         self.number = next(_launches)
         self.states: list[np.random.Generator] = []
         self.made: int | None = None
         self._streams, self._calls, self._failed = streams, calls, failed
-        self._transaction = SESSION.context.transaction
+        self._have_made = made
+        self._ledger, self._transaction = SESSION.ledger, SESSION.context.transaction
+        self._frame: FrameType | None = None
 
     def __enter__(self) -> Launch:
+        frame = inspect.currentframe()
+        assert frame is not None
+        self._frame = frame.f_back
+        self._ledger.begin(self)
         self.states = master_states(self._streams)
         return self
 
@@ -60,14 +71,46 @@ class Launch:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if error is None:
-            lead_on(self._streams)
+        if error is not None:
+            self.fail(error)
             return
         try:
-            self._undo()
+            if self._have_made is not None:
+                self._have_made(self)
+            lead_on(self._streams)
+            self._end()  # from here on it is made
+        except BaseException as interrupt:
+            self.fail(interrupt)
+            raise
+
+    def _end(self) -> None:
+        self._ledger.end()
+        self._frame = None  # which holds this
+
+    def check_abandoned(self) -> None:
+        """Raise StateError if the ``with`` block is being run, around this call."""
+        frame = inspect.currentframe()
+        while frame is not None:
+            if frame is self._frame:
+                raise StateError(
+                    "this is code in a synk call, such as a signal handler: it cannot"
+                    " call synk; calls come one at a time"
+                )
+            frame = frame.f_back
+
+    def fail(self, error: BaseException) -> None:
+        """Undo it everywhere; again, if that is interrupted."""
+        try:
+            try:
+                self._undo()
+            except BaseException:
+                self._undo()
+                raise
         finally:
             lead_on(self._streams)
+            self._ledger.take_back()
             self._failed(self, error)
+            self._end()
 
     def _undo(self) -> None:
         if SESSION.state == "running":

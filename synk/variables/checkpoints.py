@@ -126,8 +126,8 @@ def load(path: str | os.PathLike[str], vars: Any) -> None:
         with changing(
             variables, Holding("equal", f"synk.load of {path.name}")
         ) as launch:
-            mine = launch, numbers, values
-            SESSION.run(worker_load, launch, numbers, staged, mine=mine)
+            mine = launch.number, numbers, values
+            SESSION.run(worker_load, launch.number, numbers, staged, mine=mine)
     else:
         for var, value in zip(variables, values, strict=True):
             host.set_value(var, _of_rank(value, 0, 1))

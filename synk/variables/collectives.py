@@ -73,7 +73,7 @@ def broadcast(vars: Vars, values: Any = None) -> None:
         if on_devices:
             numbers = master_replicate_variables(on_devices, are_read=False)
             with changing(on_devices, _BROADCAST) as launch:
-                devices.master_broadcast(launch, numbers, on_devices)
+                devices.master_broadcast(launch.number, numbers, on_devices)
             variables = [var for var in variables if var not in on_devices]
             if not variables:
                 return
@@ -87,8 +87,8 @@ def broadcast(vars: Vars, values: Any = None) -> None:
     numbers = master_replicate_variables(variables, are_read=False)
     staged = stage_values(given, checked)
     with changing(variables, _BROADCAST) as launch:
-        mine = launch, numbers, checked
-        SESSION.run(worker_broadcast, launch, numbers, staged, mine=mine)
+        mine = launch.number, numbers, checked
+        SESSION.run(worker_broadcast, launch.number, numbers, staged, mine=mine)
 
 
 _BROADCAST = Holding("equal", "synk.broadcast")
@@ -130,8 +130,8 @@ def scatter(vars: Vars, values: Any, batch: Any = None) -> None:
     rows = tuple(part_lengths(bounds))
     staged = stage_values(given, checked)
     with changing(variables, Holding("parts", "synk.scatter", rows)) as launch:
-        mine = launch, numbers, checked, selection, bounds
-        theirs = launch, numbers, staged, selection, bounds
+        mine = launch.number, numbers, checked, selection, bounds
+        theirs = launch.number, numbers, staged, selection, bounds
         SESSION.run(worker_scatter, *theirs, mine=mine)
     if SESSION.restores:
         rows_of_all = part(selection, 0, bounds[-1])
@@ -228,7 +228,7 @@ def all_gather(vars: Vars) -> Any:
         check_tensors(variables, rows=True)
         numbers = master_replicate_variables(variables)
         with changing(variables, Holding("equal", "synk.all_gather")) as launch:
-            return as_given(vars, devices.master_all_gather(launch, numbers))
+            return as_given(vars, devices.master_all_gather(launch.number, numbers))
     results = gather(vars, nd_up=0)
     broadcast(vars, results)
     return results
@@ -272,7 +272,7 @@ def all_reduce(vars: Vars, op: ReduceOp = "avg") -> None:
         _check_parts("all_reduce", variables, op)
         holding = Holding("equal", f"synk.all_reduce by {op!r}")
         with changing(variables, holding) as launch:
-            _reduce(launch, numbers, variables, op, to_all=True)
+            _reduce(launch.number, numbers, variables, op, to_all=True)
 
 
 @entry
@@ -312,7 +312,7 @@ def reduce(vars: Vars, op: ReduceOp = "avg", in_place: bool = True) -> Any:
     _check_parts("reduce", variables, op)
     holding = Holding("own", f"synk.reduce by {op!r}, on rank 0")
     with changing(variables, holding, only_here=not in_place) as launch:
-        results = _reduce(launch, numbers, variables, op, to_all=False)
+        results = _reduce(launch.number, numbers, variables, op, to_all=False)
         return as_given(vars, [np.array(value, order="C") for value in results])
 
 

@@ -109,13 +109,10 @@ def stage_values(given: Sequence, checked: Sequence) -> list:
     ]
 
 
-@contextlib.contextmanager
 def changing(
     variables: Sequence[SharedVariable], holding: Holding, *, only_here: bool = False
-) -> Iterator[int]:
-    """Take note of what a collective makes of variables, on all ranks or on none.
-
-    It is given the number of the launch, which it hands on to the ranks.
+) -> Launch:
+    """Return a launch that changes variables on all ranks or on none.
 
     Parameters
     ----------
@@ -128,23 +125,21 @@ def changing(
     ledger = SESSION.ledger
     known = [entry for entry in ledger.entries(variables) if not entry.is_set]
 
+    def made(launch: Launch) -> None:
+        if only_here:
+            SESSION.context.transaction.undo_to(launch.number, 0)
+            ledger.see(variables)
+        else:
+            ledger.note(variables, holding)
+
     def failed(launch: Launch, error: BaseException) -> None:
-        if SESSION.state != "running":
-            return
         if launch.made is None:
             lost = Holding("unknown", f"{holding.since} failed: {error}")
             ledger.note(variables, lost)
         for entry in known:  # a copy may have taken the place of what was reduced
             entry.see()
 
-    with Launch((), 1, failed) as launch:
-        yield launch.number
-        if only_here:
-            SESSION.context.transaction.undo_to(launch.number, 0)
-    if only_here:
-        ledger.see(variables)
-    else:
-        ledger.note(variables, holding)
+    return Launch((), 1, failed, made)
 
 
 @contextlib.contextmanager

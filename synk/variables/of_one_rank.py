@@ -65,8 +65,8 @@ def set_value(rank: int, vars: Vars, values: Any, batch: Any = None) -> None:
     staged = stage_values(given, checked)
     kind: Literal["equal", "own"] = "equal" if SESSION.size == 1 else "own"
     with changing(variables, Holding(kind, f"synk.set_value on rank {rank}")) as launch:
-        mine = launch, rank, numbers, checked
-        SESSION.run(worker_set_value, launch, rank, numbers, staged, mine=mine)
+        mine = launch.number, rank, numbers, checked
+        SESSION.run(worker_set_value, launch.number, rank, numbers, staged, mine=mine)
 
 
 def worker_set_value(
