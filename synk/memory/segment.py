@@ -26,7 +26,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ..errors import SharedMemoryFull
+from ..errors import SharedMemoryFull, StateError
 from . import limits, memfd
 from .mapping import Mapping
 
@@ -91,7 +91,7 @@ class Segment:
         if pid == os.getpid():
             self._map = Mapping(fd, nbytes)
         else:
-            opened = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+            opened = _open(pid, fd)
             try:
                 self._map = Mapping(opened, nbytes)
             finally:
@@ -228,6 +228,27 @@ def layout(sizes: list[int]) -> tuple[list[int], int]:
 def describe(dtype: np.dtype) -> str | list:
     """Return what `numpy.dtype` takes to make an equal dtype, cheap to pickle."""
     return dtype.str if dtype.fields is None else np.lib.format.dtype_to_descr(dtype)
+
+
+class Forbidden(StateError, PermissionError):
+    """Another process's memory that this one may not open.
+
+    Also an OSError, as are the other reasons why there is none: who attaches then looks
+    first whether the process has died.
+    """
+
+
+def _open(pid: int, fd: int) -> int:
+    """Return a descriptor for what one of another process's is for."""
+    try:
+        return os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+    except PermissionError as error:
+        raise Forbidden(
+            f"process {os.getpid()} (uid {os.geteuid()}) may not open memory of process"
+            f" {pid}, another rank: the user id of one of them has changed, or changed"
+            " after that memory was made. Drop privileges (os.setuid) before you make"
+            " synk.Data and call synk.fork()"
+        ) from error
 
 
 def _check_room(nbytes: int) -> None:

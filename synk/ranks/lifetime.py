@@ -26,7 +26,7 @@ from pytensor.compile import SharedVariable
 
 from ..errors import StateError, SynkError, WorkerDied
 from ..memory.segment import Arena
-from ..workers import preconditions
+from ..workers import preconditions, privileges
 from ..workers.channel import MasterChannel, WorkerChannel
 from ..workers.control import Control
 from ..workers.forks import end_without
@@ -121,6 +121,7 @@ class Lifetime:
         self.generation += 1
         self.size, self.rank = len(places), 0
         try:
+            privileges.let_ranks_in()
             self.control = Control(self.size, spin)
             self._pools.cap(places[0].threads)
             if self.size > 1:
