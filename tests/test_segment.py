@@ -30,7 +30,6 @@ from synk.memory import limits, memfd
 from synk.memory.partition import cuts, part, select
 from synk.memory.segment import (
     LOOK_FROM,
-    Arena,
     Attachments,
     Segment,
     describe,
@@ -108,19 +107,6 @@ def test_windows_describe_every_dtype(dtype):
     seen = attachments.array(segment.window(place))
     assert seen.dtype == array.dtype
     assert np.dtype(describe(array.dtype)) == array.dtype
-
-
-def test_an_arena_is_used_again_and_grows():
-    arena, attachments = Arena(), Attachments()
-    for size in (3, 3, 1000, 2, 100_000):
-        arrays = [np.full(size, size + i, dtype) for i, dtype in enumerate("fdi")]
-        windows = arena.put(arrays)
-        assert len({window[2] for window in windows}) == 1
-        for array, window in zip(arrays, windows, strict=True):
-            seen = attachments.array(window)
-            assert seen.dtype == array.dtype
-            assert seen.ctypes.data % 64 == 0
-            np.testing.assert_array_equal(seen, array)
 
 
 def test_pieces_are_laid_out_on_cache_lines_of_their_own():

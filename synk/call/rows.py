@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from pytensor.graph.basic import Variable
 
+from ..memory.arena import Arena
 from ..memory.partition import Selection, count, cuts, part, select
-from ..memory.segment import Arena, Window
+from ..memory.segment import Window
 from ..variables.data import Data
 from .inputs import check_arguments
 
@@ -203,7 +204,7 @@ def stage(
             copies.append(array)
     if isinstance(selection, np.ndarray):
         copies.append(selection)
-    staged = iter(arena.put(copies) if copies else ())
+    staged = iter(arena.put(copies) if copies else arena.put_nothing())
     described = [
         (value._window(), source.offset, source.is_batch)
         if isinstance(value, Data)

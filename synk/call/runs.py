@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..compiler.spec import FunctionSpec
+from ..memory.arena import Arena
 from ..memory.partition import count, cuts, select
 from ..memory.prefetch import Ahead
-from ..memory.segment import Arena
 from ..programs.programs import Subset, kind_of_call
 from ..ranks.context import RankContext
 from ..ranks.streams import worker_states
@@ -109,7 +109,7 @@ class Plan:
             if not isinstance(value, Data)
         ]
         copies += [c.selection for c in calls if isinstance(c.selection, np.ndarray)]
-        staged = iter(self._stage.put(copies) if copies else ())
+        staged = iter(self._stage.put(copies) if copies else self._stage.put_nothing())
         windows = windows_of(self._values, staged)
         described = [
             call._replace(selection=describe_selection(call.selection, staged))

@@ -21,7 +21,6 @@ import itertools
 import math
 import mmap
 import os
-from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -73,7 +72,8 @@ class Segment:
     def __init__(self, nbytes: int) -> None:
         self._pid, self._serial = os.getpid(), next(_serials)
         self._fd = memfd.create(f"synk-{self._pid}-{self._serial}")
-        self.nbytes = 0
+        self.nbytes = self.reserved = 0
+        self._map: Mapping
         try:
             self.grow(nbytes)
         except BaseException:
@@ -96,7 +96,7 @@ class Segment:
                 self._map = Mapping(opened, nbytes)
             finally:
                 os.close(opened)
-        self.nbytes = nbytes
+        self.nbytes = self.reserved = nbytes
         return self
 
     @property
@@ -112,22 +112,38 @@ class Segment:
     def grow(self, nbytes: int) -> None:
         """Make room for `nbytes`; the bytes before stay, and so do views of them."""
         nbytes = _whole_pages(nbytes)
-        if nbytes <= self.nbytes:
+        if nbytes <= self.reserved:
             return
-        _check_room(nbytes - self.nbytes)
+        _check_room(nbytes - self.reserved)
         try:
             os.posix_fallocate(self._fd, 0, nbytes)
             # A new mapping of the same pages: views of the old one stay valid.
-            mapped = Mapping(self._fd, nbytes)
+            mapped = self._map if nbytes <= self.nbytes else Mapping(self._fd, nbytes)
         except BaseException as error:
             # Nothing stays reserved that is not used. (What is killed here leaves
             # nothing either: its descriptor goes with it.)
             os.ftruncate(self._fd, self.nbytes)
+            self.give_back(self.reserved)
             if isinstance(error, OSError):
-                more = f"{nbytes - self.nbytes:,} bytes of shared memory"
+                more = f"{nbytes - self.reserved:,} bytes of shared memory"
                 raise SharedMemoryFull(f"no room for {more}: {error}") from error
             raise
-        self._map, self.nbytes = mapped, nbytes
+        self._map, self.nbytes = mapped, max(nbytes, self.nbytes)
+        self.reserved = nbytes
+
+    def give_back(self, kept: int) -> None:
+        """Give memory from byte `kept` on back, whoever maps it; it can grow again.
+
+        What lay there reads as zeros. A device that was told where these pages are must
+        not use them any more: it would not notice that they are others later.
+        """
+        kept = min(self.reserved, _whole_pages(kept))
+        if kept < self.nbytes:
+            try:
+                self._map.madvise(mmap.MADV_REMOVE, kept, self.nbytes - kept)
+            except OSError:
+                return  # it is locked in memory, for example, and stays
+        self.reserved = kept
 
     def array(self, dtype, shape: tuple[int, ...], offset: int = 0) -> np.ndarray:
         """Return an array that lies in the segment from byte `offset` on."""
@@ -177,43 +193,6 @@ class Attachments:
     def forget(self, key: tuple[int, int]) -> None:
         """Unmap a segment that its owner has given up."""
         self._segments.pop(key, None)
-
-
-class Arena:
-    """One segment, filled from its start for every message and used again."""
-
-    def __init__(self) -> None:
-        self._segment: Segment | None = None
-        # What was put last, where it lies, and its windows: replaced as one, so that
-        # they belong together even after an interrupt.
-        self._layout: tuple[list, list[np.ndarray], list[Window]] = [], [], []
-
-    def put(self, arrays: Sequence[np.ndarray]) -> list[Window]:
-        """Copy arrays into the arena, over what was there; return their windows."""
-        kinds = [(array.dtype, array.shape) for array in arrays]
-        if kinds != self._layout[0]:  # calls in a loop mostly bring the same again
-            self._layout = kinds, *self._lay_out(arrays)
-        _, places, windows = self._layout
-        for place, array in zip(places, arrays, strict=True):
-            place[...] = array
-        return windows
-
-    def _lay_out(
-        self, arrays: Sequence[np.ndarray]
-    ) -> tuple[list[np.ndarray], list[Window]]:
-        offsets, total = layout([array.nbytes for array in arrays])
-        if self._segment is None:
-            self._segment = Segment(total)
-        self._segment.grow(total)
-        places = [
-            self._segment.array(array.dtype, array.shape, offset)
-            for array, offset in zip(arrays, offsets, strict=True)
-        ]
-        windows = [
-            self._segment.window(place, offset)
-            for place, offset in zip(places, offsets, strict=True)
-        ]
-        return places, windows
 
 
 def layout(sizes: list[int]) -> tuple[list[int], int]:

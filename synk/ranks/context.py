@@ -20,8 +20,9 @@ from ..comm.flat import FlatBuffers
 from ..comm.nccl import NcclTransport
 from ..comm.shm import SharedMemoryComm
 from ..engines import jax
+from ..memory.arena import Arena
 from ..memory.cuda import CudaCopier
-from ..memory.segment import Arena, Attachments, Window
+from ..memory.segment import Attachments, Window
 from ..memory.to_device import ToDevice
 from ..programs.transaction import Transaction
 from ..times.tracing import Tracer
@@ -123,7 +124,7 @@ class RankContext:
         self.comm = SharedMemoryComm(self.control, self.rank, self._watch, timeout)
         self.registry = Registry(self.rank)
         self.attachments = Attachments()
-        self.outbox = Arena()
+        self.outbox = Arena(can_shrink=not self.place.device.is_gpu)
         self.homes = Homes(self.rank, self.size)
         self.flat_buffers = FlatBuffers(self.comm, self.attachments)
         self.device_buffers: DeviceBuffers | None = None
@@ -198,6 +199,7 @@ class RankContext:
     def leave(self, arrays: dict[Any, np.ndarray]) -> dict[Any, Window]:
         """Put arrays where other ranks can read them until the next command."""
         if not arrays:
+            self.outbox.put_nothing()
             return {}
         values = [np.asarray(array) for array in arrays.values()]
         return dict(zip(arrays, self.outbox.put(values), strict=True))

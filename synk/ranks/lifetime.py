@@ -25,7 +25,7 @@ from typing import Any
 from pytensor.compile import SharedVariable
 
 from ..errors import StateError, SynkError, WorkerDied
-from ..memory.segment import Arena
+from ..memory.arena import Arena
 from ..workers import preconditions, privileges
 from ..workers.channel import MasterChannel, WorkerChannel
 from ..workers.control import Control
@@ -128,7 +128,8 @@ class Lifetime:
                 self._start_ranks()
             self._channel = MasterChannel(self.control, self.watch, timeout)
             self._notices.clear()
-            self.numbers, self.stage = Numbers(), Arena()
+            self.numbers = Numbers()
+            self.stage = Arena(can_shrink=not places[0].device.is_gpu)
             self.ledger = Ledger()
             self._open_context()
         except OSError as error:

@@ -159,6 +159,7 @@ class WorkerChannel:
         self._rank = rank
         # Not the present command: the master may have launched one before we came here.
         self._done = control.words[control.rank_word(rank, REPLY)]
+        self._large: Segment | None = None
 
     def wait(self, look_about: Callable[[], object]) -> None:
         """Return when there is a new command."""
@@ -167,6 +168,7 @@ class WorkerChannel:
         words, launched = control.words, control.launched[self._rank]
         wait(words, COMMAND, self._done + 1, launched, control.spins, look_about)
         self._done = control.words[COMMAND]
+        self._large = None
 
     def read(self) -> tuple[Callable, tuple, tuple]:
         """Return the command: a function, its arguments, and notices."""
@@ -191,7 +193,7 @@ class WorkerChannel:
         if length <= REPLY_ROOM:
             control.replies[rank][:length] = data
         else:
-            # Kept until the next large reply: the master reads it after we return.
+            # Kept until the next command: the master reads it after we return.
             self._large = Segment(length)
             self._large.memory()[:length] = data
             place = pickle.dumps(self._large.place)
