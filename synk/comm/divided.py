@@ -54,7 +54,7 @@ class DividedAllReduce:
         results: np.ndarray,
     ) -> None:
         self.elements = buffers.shape[1]
-        self._comm = comm
+        self._comm, self._op, self._buffers = comm, op, buffers
         self._row = buffers[comm.rank]
         self._part = _part_of(comm.rank, comm.size, buffers)
         self._reduction = Reduction(op, buffers, results, comm.rank)
@@ -85,6 +85,11 @@ class DividedAllReduce:
             row[start:low] = flat[: low - start]
             row[high:stop] = flat[high - start :]
             self._elsewhere.append((low, flat[low - start : high - start]))
+
+    def redirect(self, results: np.ndarray) -> None:
+        """Have the results written to other rows."""
+        of_all = self._op, self._buffers, results
+        self._reduction = Reduction(*of_all, self._comm.rank)
 
     def run(self, spans: Sequence[tuple[int, Sequence[float]]]) -> None:
         """Reduce this rank's part.

@@ -87,16 +87,6 @@ class Transaction:
         else:
             engine.set_value(var, value)
 
-    def keep(self, var: SharedVariable) -> None:
-        """Keep a copy of a variable's array, which all ranks may write to, in a call.
-
-        The copy takes its place if the call fails: a rank may write there even then.
-        """
-        changes = self._progress[2]
-        assert changes is not None
-        storage = var.container.storage
-        changes.append((storage, storage[0].copy(), None))
-
     def write(self, var: SharedVariable, index: Any, write: Callable[[], Any]) -> None:
         """Have some elements of a variable written, in a call.
 

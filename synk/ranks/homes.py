@@ -9,12 +9,18 @@ of the list that was first reduced together::
 As adjacent slots of one dtype are reduced as one array, a whole network's gradients
 cost one pass. A value leaves its slot when a function replaces it by a new array, and
 is copied back at the next reduction; an update in place never leaves.
+
+The results go to the slots that the values were copied to. Where a value lives in its
+slot on some rank, it would be lost if the reduction is stopped on its way: then the
+results go to a second side of the home, rows like the first, and the variables live
+there from then on, until the next such reduction.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -36,7 +42,7 @@ from ..memory.segment import (
 from ..reduce_ops import ReduceOp, check_shapes
 from .registry import Registry
 
-_FITS, _DETAILS = 0, 1
+_DETAILS, _DWELLS = 1, 2
 
 
 class Slot(NamedTuple):
@@ -68,6 +74,9 @@ class Run:
     Attributes
     ----------
     all_reduce : DividedAllReduce
+    home : int
+    columns : slice
+        The bytes of its rows, in the home's.
     members : list of (int, int)
         Number of each variable, and where in the run it begins.
     spans : list of (int, tuple of float)
@@ -81,6 +90,8 @@ class Run:
     """
 
     all_reduce: DividedAllReduce
+    home: int
+    columns: slice
     members: list[tuple[int, int]]
     spans: list[tuple[int, tuple[float, ...]]] = field(default_factory=list)
     movers: list[int] = field(default_factory=list)
@@ -102,10 +113,12 @@ class Homes:
 
     def __init__(self, rank: int, size: int) -> None:
         self._rank, self._size = rank, size
-        self._rows: dict[int, np.ndarray] = {}  # (ranks, bytes)
+        # The sides of each home, the second as soon as it is needed: (ranks, bytes)
+        self._rows: dict[int, list[np.ndarray]] = {}
         self._slots: dict[int, Slot] = {}
+        self._sides: dict[int, int] = {}  # where a variable lives, on all ranks
         self._views: dict[int, np.ndarray] = {}
-        self._segments: dict[int, Segment] = {}  # in the master
+        self._segments: dict[int, list[Segment]] = {}  # in the master
         self._next = itertools.count()
 
     # -- in the master
@@ -125,7 +138,7 @@ class Homes:
         offsets, nbytes = layout([value.nbytes for value in homeless.values()])
         segment = Segment(nbytes * self._size)
         home = next(self._next)
-        self._segments[home] = segment
+        self._segments[home] = [segment]
         slots = {
             number: Slot(home, offset, value.dtype.str, value.shape, value.nbytes)
             for (number, value), offset in zip(homeless.items(), offsets, strict=True)
@@ -149,17 +162,24 @@ class Homes:
             self._move_in(new.number, rows, new.slots)
 
     def _move_in(self, home: int, rows: np.ndarray, slots: dict[int, Slot]) -> None:
-        self._rows[home] = rows
+        self._rows[home] = [rows]
         self._slots.update(slots)
-        for number, slot in slots.items():
-            place = rows[self._rank, slot.offset : slot.offset + slot.nbytes]
-            self._views[number] = place.view(slot.dtype).reshape(slot.shape)
+        for number in slots:
+            self._sides[number] = 0
+            self._views[number] = self._view(number, 0)
         self._vacate()
+
+    def _view(self, number: int, side: int) -> np.ndarray:
+        slot = self._slots[number]
+        row = self._rows[slot.home][side][self._rank]
+        place = row[slot.offset : slot.offset + slot.nbytes]
+        return place.view(slot.dtype).reshape(slot.shape)
 
     def forget(self, number: int) -> None:
         """Drop the slot of a variable that is gone."""
         if self._slots.pop(number, None) is not None:
             self._views.pop(number, None)
+            self._sides.pop(number, None)
             self._vacate()
 
     def _vacate(self) -> None:
@@ -231,9 +251,64 @@ class Homes:
             self._slots[number].holds(value) and _is_same_memory(value, view)
         )
 
-    def view(self, number: int) -> np.ndarray:
-        """Return this rank's slot of a variable."""
-        return self._views[number]
+    def use_other_side(
+        self,
+        comm: SharedMemoryComm,
+        attachments: Attachments,
+        runs: Sequence[Run],
+        targets: int,
+    ) -> None:
+        """Have the results of runs go to the side where no variable of them lives."""
+        for home in dict.fromkeys(run.home for run in runs):
+            if len(self._rows[home]) == 1:
+                self._rows[home].append(self._second_side(comm, attachments, home))
+        for run in runs:
+            rows = self._rows[run.home][self._other_side(run.members[0][0])]
+            of_targets = rows[:targets, run.columns]
+            run.all_reduce.redirect(of_targets.view(self._dtype(run)))
+
+    def _second_side(
+        self, comm: SharedMemoryComm, attachments: Attachments, home: int
+    ) -> np.ndarray:
+        window, shape = None, self._rows[home][0].shape
+        if not self._rank:
+            segment = Segment(math.prod(shape))
+            self._segments[home].append(segment)
+            window = segment.window(segment.array(np.uint8, shape))
+        window = comm.exchange(window)[0]
+        rows = attachments.array(window)
+        attachments.forget(key_of(window))  # the array alone is to keep it
+        return rows
+
+    def _other_side(self, number: int) -> int:
+        return 1 - self._sides[number]
+
+    def _dtype(self, run: Run) -> str:
+        return self._slots[run.members[0][0]].dtype
+
+    def results(
+        self, runs: Sequence[Run], *, are_aside: bool, move: bool
+    ) -> Iterator[tuple[int, np.ndarray]]:
+        """Return where a rank has the results: variables, by number, and their slots.
+
+        Parameters
+        ----------
+        runs : sequence of Run
+        are_aside : bool
+            They are on the side where the variables did not live.
+        move : bool
+            The variables of all ranks live there from now on.
+        """
+        for run in runs:
+            for number, _ in run.members:
+                if are_aside:
+                    side = self._other_side(number)
+                    view = self._view(number, side)
+                    if move:
+                        self._sides[number], self._views[number] = side, view
+                    yield number, view
+                elif number in run.movers:
+                    yield number, self._views[number]
 
     def _evict_squatters(
         self,
@@ -245,7 +320,9 @@ class Homes:
         With ``updates=[(previous, g), (g, new)]`` PyTensor hands g's old array, the
         slot, to `previous`: writing the next g there would change both.
         """
-        spans = [_span(rows[self._rank]) for rows in self._rows.values()]
+        spans = [
+            _span(rows[self._rank]) for sides in self._rows.values() for rows in sides
+        ]
         for number, var in list(everybody.items()):
             if jax.has_value(var):  # a copy, which would first come from the device
                 continue
@@ -266,7 +343,7 @@ class Homes:
         op: ReduceOp,
         runs: Sequence[Run],
         weights: Mapping[int, tuple[int, ...]],
-    ) -> None:
+    ) -> bool:
         """Wait for all ranks, and learn whether their values fit together.
 
         Parameters
@@ -278,6 +355,11 @@ class Homes:
         weights : mapping of int to tuple of int
             What ranks weigh in each variable; where there are none, all are alike.
 
+        Returns
+        -------
+        bool
+            Whether a value lives in its slot on any rank.
+
         Raises
         ------
         ShapeMismatch
@@ -287,11 +369,14 @@ class Homes:
         misfits: dict[int, tuple[int, ...]] = {}
         for run in runs:
             misfits.update(run.misfits)
-        if _DETAILS in comm.agree(_DETAILS if misfits else _FITS):
+        dwells = any(run.dwellers for run in runs)
+        words = comm.agree(_DETAILS * bool(misfits) + _DWELLS * dwells)
+        if any(word & _DETAILS for word in words):
             self._check_shapes(op, numbers, comm.exchange(misfits), registry)
         alike = (1,) * comm.size
         for run in runs:
             run.divide([weights.get(number, alike) for number, _ in run.members])
+        return any(word & _DWELLS for word in words)
 
     def _check_shapes(
         self,
@@ -319,6 +404,7 @@ class Homes:
                 first, last = groups[-1][0][0], groups[-1][-1][0]
                 gap = slot.offset - last.offset - last.nbytes
                 same = slot.home == first.home and slot.dtype == first.dtype
+                same &= self._sides[number] == self._sides[groups[-1][0][1]]
                 if same and gap < ALIGNMENT:  # padding, which may be reduced too
                     groups[-1].append((slot, number))
                     continue
@@ -333,14 +419,15 @@ class Homes:
         group: list[tuple[Slot, int]],
     ) -> Run:
         first, last = group[0][0], group[-1][0]
-        rows = self._rows[first.home][:, first.offset : last.offset + last.nbytes]
-        buffers = rows.view(first.dtype)
+        columns = slice(first.offset, last.offset + last.nbytes)
+        rows = self._rows[first.home][self._sides[group[0][1]]]
+        buffers = rows[:, columns].view(first.dtype)
         members = [
             (number, (slot.offset - first.offset) // buffers.itemsize)
             for slot, number in group
         ]
         all_reduce = DividedAllReduce(comm, op, buffers, buffers[:targets])
-        return Run(all_reduce, members)
+        return Run(all_reduce, first.home, columns, members)
 
 
 def _span(array: np.ndarray) -> tuple[int, int]:

@@ -383,15 +383,14 @@ def worker_reduce(
     homes, comm, registry = context.homes, context.comm, context.registry
     homes.attach(new_home, context.attachments)
     targets = context.size if to_all else 1
-    is_target = context.rank < targets
     with in_call(context, launch) as transaction:
         runs = homes.enter(comm, op, targets, numbers, registry.variables, moved)
-        # Before the others know that this rank has come so far, and write over it.
-        for number in (n for run in runs for n in run.dwellers if is_target):
-            transaction.keep(registry.variables[number])
-        homes.agree(comm, registry, op, runs, weights)
+        are_aside = homes.agree(comm, registry, op, runs, weights)
+        if are_aside:
+            homes.use_other_side(comm, context.attachments, runs, targets)
         for run in runs:
             run.all_reduce.run(run.spans)
-        for number in (n for run in runs for n in run.movers if is_target):
-            transaction.store(host, registry.variables[number], homes.view(number))
         comm.barrier()
+        for number, result in homes.results(runs, are_aside=are_aside, move=to_all):
+            if context.rank < targets:
+                transaction.store(host, registry.variables[number], result)
