@@ -25,9 +25,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ..errors import SharedMemoryFull, StateError
+from ..errors import SharedMemoryFull, StateError, SynkError
 from . import limits, memfd
 from .mapping import Mapping
+from .ulimits import TOO_MANY_FILES, explain, in_words
 
 ALIGNMENT = 64
 """Bytes; arrays start on cache lines so that two ranks never write to the same one."""
@@ -71,7 +72,8 @@ class Segment:
 
     def __init__(self, nbytes: int) -> None:
         self._pid, self._serial = os.getpid(), next(_serials)
-        self._fd = memfd.create(f"synk-{self._pid}-{self._serial}")
+        with in_words():
+            self._fd = memfd.create(f"synk-{self._pid}-{self._serial}")
         self.nbytes = self.reserved = 0
         self._map: Mapping
         try:
@@ -88,14 +90,15 @@ class Segment:
         """
         self = cls.__new__(cls)
         self._pid, self._serial, self._fd = pid, serial, -1
-        if pid == os.getpid():
-            self._map = Mapping(fd, nbytes)
-        else:
-            opened = _open(pid, fd)
-            try:
-                self._map = Mapping(opened, nbytes)
-            finally:
-                os.close(opened)
+        with in_words():
+            if pid == os.getpid():
+                self._map = Mapping(fd, nbytes)
+            else:
+                opened = _open(pid, fd)
+                try:
+                    self._map = Mapping(opened, nbytes)
+                finally:
+                    os.close(opened)
         self.nbytes = self.reserved = nbytes
         return self
 
@@ -124,10 +127,11 @@ class Segment:
             # nothing either: its descriptor goes with it.)
             os.ftruncate(self._fd, self.nbytes)
             self.give_back(self.reserved)
-            if isinstance(error, OSError):
-                more = f"{nbytes - self.reserved:,} bytes of shared memory"
-                raise SharedMemoryFull(f"no room for {more}: {error}") from error
-            raise
+            if not isinstance(error, OSError):
+                raise
+            what = f"no room for {nbytes - self.reserved:,} bytes of shared memory"
+            kind = SynkError if error.errno in TOO_MANY_FILES else SharedMemoryFull
+            raise kind(f"{what}: {explain(error) or error}") from error
         self._map, self.nbytes = mapped, max(nbytes, self.nbytes)
         self.reserved = nbytes
 
