@@ -22,12 +22,6 @@ def explain(error: OSError) -> str | None:
         )
     if error.errno == errno.ENFILE:
         return "too many open files on this machine: sysctl fs.file-max allows more"
-    if error.errno == errno.EAGAIN:
-        return (
-            "too many processes and threads of this user, or in this container: ulimit"
-            f" -u is {_value(resource.RLIMIT_NPROC)}. Fork fewer ranks, end other"
-            " processes, or allow more (docker run --pids-limit=...)"
-        )
     if error.errno == errno.ENOMEM:
         return (
             f"the process cannot map so much: ulimit -v is {_value(resource.RLIMIT_AS)}"
