@@ -24,8 +24,9 @@ def explain(error: OSError) -> str | None:
         return "too many open files on this machine: sysctl fs.file-max allows more"
     if error.errno == errno.ENOMEM:
         return (
-            f"the process cannot map so much: ulimit -v is {_value(resource.RLIMIT_AS)},"
-            " and sysctl vm.max_map_count limits in how many pieces"
+            "the process cannot map so much: ulimit -v is"
+            f" {_value(resource.RLIMIT_AS)}, and sysctl vm.max_map_count limits in how"
+            " many pieces"
         )
     if error.errno == errno.EFBIG:
         return f"ulimit -f is {_value(resource.RLIMIT_FSIZE)}: allow larger files"

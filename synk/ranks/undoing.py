@@ -58,8 +58,8 @@ class Launch:
         self._frame: FrameType | None = None
 
     def __enter__(self) -> Launch:
-        # In no local variable: a frame that refers to itself stays, with its callers and
-        # all that they have, until garbage is collected.
+        # Not by a local variable: a frame that refers to itself stays, with its callers
+        # and all that they have, until garbage is collected.
         self._frame = inspect.currentframe().f_back  # type: ignore[union-attr]
         self._ledger.begin(self)
         self.states = master_states(self._streams)
