@@ -127,6 +127,7 @@ class World:
             ):
                 do()
 
+        self.outcomes["to be interrupted" if victim is None else "to be killed"] += 1
         if victim is None:
             if interrupted(tried, seconds):
                 self.outcomes["interrupted"] += 1

@@ -11,6 +11,7 @@ The steps are few and the same in every run. Those who change how state is kept 
 from __future__ import annotations
 
 import contextlib
+import itertools
 
 import numpy as np
 import pytest
@@ -334,18 +335,18 @@ def tame(op, variables, model):
     return "min" if op in ("sum", "prod") and largest > 1000 else op
 
 
-MODES = {"plain": MODE, "in place": IN_PLACE}
-if LONG:
-    MODES["default"] = None
+MODES = {"plain": MODE, "in place": IN_PLACE, "default": None}
+CASES = itertools.product(MODES, (1, 2, 3))
+if not LONG:
+    CASES = [("plain", 1), ("plain", 2), ("plain", 3), ("in place", 2)]
 
 
-@pytest.mark.parametrize("size", [1, 2, 3], ids="{}ranks".format)
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("mode", "size"), CASES)
 @pytest.mark.filterwarnings("ignore::synk.SplitWarning")
 def test_ranks_hold_what_a_serial_run_would_leave(tmp_path, size, mode):
     Machine.world, Machine.size = World(tmp_path, MODES[mode]), size
     options = settings(
-        max_examples=67 if LONG else 25,
+        max_examples=67 if LONG else 20,
         stateful_step_count=100 if LONG else 50,
         derandomize=not LONG,
         database=None,
@@ -360,8 +361,8 @@ def test_ranks_hold_what_a_serial_run_would_leave(tmp_path, size, mode):
     finally:
         synk.close()
     outcomes = Machine.world.outcomes
-    assert outcomes["made"] > 300, outcomes
+    assert outcomes["made"] > 240, outcomes
     assert outcomes["ValueError"] + outcomes["IndexError"] > 10, outcomes
     assert size == 1 or outcomes["refused"] > 10, outcomes
-    assert outcomes["interrupted"] > 3, outcomes
-    assert size == 1 or outcomes["killed"] > 0, outcomes
+    assert outcomes["to be interrupted"] > 3, outcomes
+    assert size == 1 or outcomes["to be killed"] > 0, outcomes
