@@ -49,6 +49,7 @@ class World:
     # -- sessions
 
     def start(self, size: int) -> None:
+        self.breaks_off = None
         synk.fork(size, timeout=TIMEOUT)
         self.model.start(size)
 
