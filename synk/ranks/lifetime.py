@@ -323,6 +323,8 @@ class Lifetime:
             except WorkerDied as death:
                 self._break(death)
                 raise
+        elif self.state != "running":  # a signal handler of the script has closed it
+            raise StateError(CLOSED)
 
     def _break(self, death: WorkerDied) -> None:
         """Take note that the ranks cannot be used any more."""
