@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import gc
 import importlib
 import linecache
 import os
@@ -21,6 +23,7 @@ from processes import (
     all_pids,
     board,
     is_alive,
+    links,
     note,
     reducing,
     summing,
@@ -76,9 +79,10 @@ class InterruptedAt:
             return None
         if self.files and not path.endswith(self.files):
             return None
-        names = frame.f_code.co_name, frame.f_back.f_code.co_name
-        if any(name in SAFE_FUNCTIONS for name in names):
-            return None
+        while frame is not None:
+            if frame.f_code.co_name in SAFE_FUNCTIONS:
+                return None
+            frame = frame.f_back
         return self._line
 
     def _line(self, frame, event, arg):
@@ -241,7 +245,12 @@ def test_a_rank_can_be_interrupted_at_any_line(prepare, first):
 
 FORKING = (
     "forking.py",
+    "lifetime.py",
     "session.py",
+    "starting.py",
+    "surroundings.py",
+    "zygote.py",
+    "zygote_source.py",
     "channel.py",
     "control.py",
     "shm.py",
@@ -251,7 +260,9 @@ FORKING = (
 
 
 def test_fork_can_be_interrupted_at_any_line():
-    before = os.sched_getaffinity(0), dict(os.environ), children()
+    synk.fork(2)
+    synk.close()
+    before = world_around()
     k = 0
     while True:
         k += 1
@@ -262,8 +273,7 @@ def test_fork_can_be_interrupted_at_any_line():
                 assert not synk.is_forked(), trace.raised_at
                 assert synk.size() == 1
         synk.close()
-        after = os.sched_getaffinity(0), dict(os.environ), children()
-        assert after == before, trace.raised_at
+        assert world_around() == before, trace.raised_at
         if not trace.raised_at:
             break
     assert k > 60
@@ -271,9 +281,35 @@ def test_fork_can_be_interrupted_at_any_line():
         assert summing()(ROWS) == TOTAL
 
 
-def children() -> list[str]:
-    path = Path(f"/proc/self/task/{os.getpid()}/children")
-    return path.read_text().split()
+def world_around() -> tuple:
+    """Return what a session changes in the master, and must put back."""
+    gc.collect()
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return (
+        os.sched_getaffinity(0),
+        dict(os.environ),
+        children,
+        # Not of segments, which a traceback may keep.
+        sorted(link for link in links(os.getpid()) if "memfd" not in link),
+    )
+
+
+def test_close_can_be_interrupted_at_any_line():
+    synk.fork(2)
+    synk.close()
+    before = world_around()
+    k = 0
+    while True:
+        k += 1
+        synk.fork(3)
+        with InterruptedAt(k, files=FORKING) as trace:
+            with contextlib.suppress(KeyboardInterrupt):
+                synk.close()
+        synk.close()
+        assert world_around() == before, trace.raised_at
+        if not trace.raised_at:
+            break
+    assert k > 20
 
 
 def test_close_ends_everything_though_interrupted(monkeypatch):

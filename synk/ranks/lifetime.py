@@ -33,6 +33,7 @@ from ..workers.forks import end_without
 from ..workers.loop import serve
 from ..workers.pools import ThreadPools
 from ..workers.system_limits import LIMITS, explained
+from ..workers.waiting import with_signals_held_back
 from ..workers.zygote import Zygote
 from ..workers.zygote_source import ZygoteSource
 from .aftermath import carry_over, warn_of_restart
@@ -247,14 +248,15 @@ class Lifetime:
 
     def close(self, for_good: bool = False) -> None:
         """See `synk.close`; `for_good` when there will be no session any more."""
-        if self.state in ("running", "broken"):
+        if self.state in ("running", "broken", "closed"):
             self.state = "closed"
             self._end(for_good)
-        elif self.state != "worker":  # what an interrupted one has left, if anything
-            self._zygotes.give_back(for_good)
 
     def _end(self, for_good: bool = False) -> None:
-        """Undo `_start`, as far as it got; an interrupt does not leave it half done."""
+        """Undo `_start`, as far as it got; what an interrupt leaves, the next one does.
+
+        Fine if there is nothing to undo.
+        """
         self.death = None
         self.size = 1
         if not self._in_command and "ledger" in self.__dict__:
@@ -263,18 +265,20 @@ class Lifetime:
         try:
             self._zygotes.give_back(for_good)
         finally:
-            if not self._zygotes.keeps:
-                atexit.unregister(self.close)
-            # Forgotten before it is closed: an interrupt in `close` leaves no half
-            # context.
-            context, self._context = self._context, None
-            if context is not None:
-                context.close()
-            self._pools.restore()  # if there was no context yet
-            # The control segment is left to the garbage collector: a copy of the
-            # session in an exception's traceback may still look at it.
-            for name in _OF_A_SESSION:
-                self.__dict__.pop(name, None)
+            with_signals_held_back(self._let_go)
+
+    def _let_go(self) -> None:
+        """Undo what was changed in this process."""
+        if not self._zygotes.keeps:
+            atexit.unregister(self.close)
+        context, self._context = self._context, None
+        if context is not None:
+            context.close()
+        self._pools.restore()  # if there was no context yet
+        # The control segment is left to the garbage collector: a copy of the session in
+        # an exception's traceback may still look at it.
+        for name in _OF_A_SESSION:
+            self.__dict__.pop(name, None)
 
     def __getattr__(self, name: str) -> Any:
         # Asked for what is not there. A signal handler of the script may close synk at
