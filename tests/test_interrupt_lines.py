@@ -10,6 +10,7 @@ import linecache
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -53,15 +54,22 @@ def short_ticks(monkeypatch):
     monkeypatch.setattr(waiting, "TICK", 0.002)
 
 
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
 class InterruptedAt:
     """Raises KeyboardInterrupt at the k-th line of synk that the master comes to.
 
     Lines are counted when they are run for the first time. With a k beyond the last of
-    them nothing is raised.
+    them nothing is raised. What else a handler of signals does may be given.
     """
 
-    def __init__(self, k: int, files: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, k: int, files: tuple[str, ...] = (), handler: Callable = interrupt
+    ) -> None:
         self.k, self.files, self._pid = k, files, os.getpid()
+        self._handler = handler
         self.raised_at: list[str] = []
         self._seen: set[tuple[str, int]] = set()
 
@@ -91,7 +99,7 @@ class InterruptedAt:
             self._seen.add(place)
             if len(self._seen) == self.k and os.getpid() == self._pid:
                 self.raised_at.append(f"{place[0]}:{place[1]}")
-                raise KeyboardInterrupt
+                self._handler()
         return self._line
 
 
@@ -302,14 +310,31 @@ def test_close_can_be_interrupted_at_any_line():
     while True:
         k += 1
         synk.fork(3)
-        with InterruptedAt(k, files=FORKING) as trace:
-            with contextlib.suppress(KeyboardInterrupt):
-                synk.close()
+        suppressed = contextlib.suppress(KeyboardInterrupt)
+        with InterruptedAt(k, files=FORKING) as trace, suppressed:
+            synk.close()
         synk.close()
         assert world_around() == before, trace.raised_at
         if not trace.raised_at:
             break
     assert k > 20
+
+
+@pytest.mark.parametrize("prepare", [new_call, new_reduction, new_stages])
+def test_a_signal_handler_may_close_synk_at_any_line_of_a_call(prepare):
+    # Which takes a session for each line: so it is one of some forty.
+    for k in range(1, 1000, 43):
+        with synk.session(2):
+            call, expected = prepare()
+            if k % 2:
+                call()
+            closed = contextlib.suppress(synk.StateError)
+            with InterruptedAt(k, handler=synk.close) as trace, closed:
+                np.testing.assert_array_equal(call(), expected)
+            assert synk.is_forked() != bool(trace.raised_at)
+        if not trace.raised_at and not k % 2:
+            break
+    assert k > 200
 
 
 def test_close_ends_everything_though_interrupted(monkeypatch):

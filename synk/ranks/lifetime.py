@@ -83,9 +83,10 @@ class Lifetime:
     @property
     def context(self) -> RankContext:
         """What this process has as a rank; from fork to close."""
-        if self._context is None:
+        context = self._context  # a signal handler of the script may close synk here
+        if context is None:
             raise StateError(CLOSED)
-        return self._context
+        return context
 
     @property
     def zygote(self) -> Zygote | None:
@@ -105,16 +106,18 @@ class Lifetime:
             raise StateError(_INSIDE)
         with self._forking:  # of several threads one; the others find it forked
             preconditions.check_can_fork(self.state, self.rank, self.size)
+            if self.state == "closed":
+                self._end()  # what interrupts have left of it
             self._asked = check_asked(*asked)
             self._restarts_left = self._asked.restarts
             try:
                 self._start()
                 self.state = "running"
+                return self.size
             except BaseException:
                 self.state = "closed"
                 self._end()
                 raise
-            return self.size
 
     def _start(self) -> None:
         """Start what was asked for, in a process that has no ranks."""
@@ -142,7 +145,6 @@ class Lifetime:
 
     def _start_ranks(self) -> None:
         places, _, timeout, *_ = self._asked
-        self._zygotes.give_back()  # what an interrupt has left
         zygote = self._zygotes.take(places[0].threads, note_classes)
         # The ranks first, then everything that the master alone has: what is made
         # afterwards is in no rank's memory, and threads that it starts are in none.

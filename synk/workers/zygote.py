@@ -260,7 +260,8 @@ class Zygote:
             elif status == zygote_loop.FAILED:
                 errors.append(SynkError(explained(f"rank {rank} was not forked", pid)))
             elif status == zygote_loop.STARTED:
-                self._look_after(rank, pid)
+                # An interrupt would lose the number of a descriptor.
+                with_signals_held_back(self._look_after, rank, pid)
             elif self.pids.get(rank) == pid:
                 self._forget(rank)
                 errors.append(WorkerDied(rank, pid, status))
@@ -322,9 +323,9 @@ class Zygote:
 
     def _finish(self) -> None:
         self._is_closed = True
-        if self._pid > 0 and self._status is None:
-            if not self._has_ended(0):
-                os.kill(self._pid, signal.SIGKILL)  # the ranks die with it
+        # Until it is reaped the process id is no other's.
+        if self._pid > 0 and self._reap(os.WNOHANG) is None:
+            os.kill(self._pid, signal.SIGKILL)  # the ranks die with it
             self._reap()
         self.abandon()
 
@@ -346,17 +347,21 @@ class Zygote:
         poll.register(self._pidfd, select.POLLIN)
         return bool(poll.poll(1000 * patience))
 
-    def _reap(self) -> int:
-        """Return how the zygote ended, as an exit code or a negative signal number."""
-        if self._status is None:
-            if self._process is not None:
-                self._status = self._process.wait()
-            else:
-                try:
-                    _, status = os.waitpid(self._pid, 0)
+    def _reap(self, options: int = 0) -> int | None:
+        """Return how the zygote ended, as an exit code or a negative signal number.
+
+        With the option ``os.WNOHANG``, None if it has not.
+        """
+        if self._status is None and self._process is not None:
+            # `Popen` has to know, or it would reap the process id again.
+            self._status = self._process.poll() if options else self._process.wait()
+        elif self._status is None:
+            try:
+                pid, status = os.waitpid(self._pid, options)
+                if pid:
                     self._status = os.waitstatus_to_exitcode(status)
-                except ChildProcessError:  # reaped here before, or by somebody's wait()
-                    self._status = -signal.SIGKILL
+            except ChildProcessError:  # reaped here before, or by somebody's wait()
+                self._status = -signal.SIGKILL
         return self._status
 
 
