@@ -321,11 +321,12 @@ class Lifetime:
         With `patience`, wait so many seconds for the news of it. A rank ends here if
         the master is gone: the zygote, which kills it then, may be stopped.
         """
+        zygote = self.zygote
         if self.state == "worker":
             end_without(self._master)
-        elif self.zygote is not None:
+        elif zygote is not None:
             try:
-                self.zygote.watch(patience)
+                zygote.watch(patience)
             except WorkerDied as death:
                 self._break(death)
                 raise

@@ -128,9 +128,10 @@ class Session(Lifetime):
         try:
             self.control.abort()
             self._channel.post_again()
+            zygote = self.zygote
             for rank in self._channel.pending():
-                if self.zygote is not None:
-                    self.zygote.interrupt(rank)
+                if zygote is not None:
+                    zygote.interrupt(rank)
             return self._channel.join()
         except BaseException:
             if self.state == "running" and self._channel.pending():
@@ -140,7 +141,8 @@ class Session(Lifetime):
     def _give_up(self) -> None:
         """Kill the ranks: one of them does not come back."""
         rank = self._channel.pending()[0]
-        pid = -1 if self.zygote is None else self.zygote.pids.get(rank, -1)
+        zygote = self.zygote
+        pid = -1 if zygote is None else zygote.pids.get(rank, -1)
         self._break(WorkerDied(rank, pid, -signal.SIGKILL))
         self._zygotes.give_back()
 
