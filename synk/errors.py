@@ -52,7 +52,11 @@ class OversubscriptionWarning(UserWarning):
 
 
 class RankTimeout(SynkError, TimeoutError):
-    """A rank did not answer before the deadline given to :func:`synk.fork`."""
+    """A rank did not answer in time; shows where the ranks were, as Python stacks.
+
+    The time is the ``timeout`` of the call, or else of :func:`synk.fork`. The ranks
+    have been killed.
+    """
 
 
 class WorkerDied(SynkError):
@@ -68,29 +72,63 @@ class WorkerDied(SynkError):
         The signal that killed it, or None when it exited.
     exitcode : int or None
         Its exit status, or None when a signal killed it.
+    doing : str
+        What it was doing, as "computing function 'f'"; "" if that is not known.
+    stack : str
+        Its Python stack, if a signal such as SIGSEGV has had it written; else "".
+    out_of_memory : bool or None
+        Whether the kernel's out-of-memory killer has killed a process of this control
+        group since the ranks were forked; None if that is not known.
+    given_up : str
+        Why synk has killed it itself; "" if it has not.
     what_happened : str
-        All of this.
+        All of this but the stack.
     advice : str
         What to do.
 
     Where it is not known how the process ended, as the zygote was stopped, which alone
-    can tell, both are None.
+    can tell, `signal` and `exitcode` are None.
     """
 
     advice = "call synk.recover() or synk.close()"
 
-    def __init__(self, rank: int, pid: int, status: int | None) -> None:
+    def __init__(
+        self,
+        rank: int,
+        pid: int,
+        status: int | None,
+        doing: str = "",
+        stack: str = "",
+        out_of_memory: bool | None = None,
+        given_up: str = "",
+    ) -> None:
         self.rank, self.pid, self.status = rank, pid, status
         self.signal = None if status is None or status >= 0 else -status
         self.exitcode = None if status is None or status < 0 else status
+        super().__init__()
+        self.explain(doing, stack, out_of_memory, given_up)
+
+    def explain(
+        self,
+        doing: str = "",
+        stack: str = "",
+        out_of_memory: bool | None = None,
+        given_up: str = "",
+    ) -> None:
+        """Say what is known beyond who and how; see the attributes."""
+        self.doing, self.stack = doing, stack
+        self.out_of_memory, self.given_up = out_of_memory, given_up
         self.what_happened = self._describe()
-        super().__init__(self.what_happened)
+        self.args = (self.what_happened,)
 
     def __str__(self) -> str:
-        return f"{self.what_happened}; {self.advice}"
+        stack = f"\n\nIts Python stack:\n{self.stack}" if self.stack else ""
+        return f"{self.what_happened}; {self.advice}{stack}"
 
     def __reduce__(self) -> tuple:
-        return type(self), (self.rank, self.pid, self.status)
+        how = self.rank, self.pid, self.status
+        why = self.doing, self.stack, self.out_of_memory, self.given_up
+        return type(self), (*how, *why)
 
     @property
     def who(self) -> str:
@@ -98,19 +136,32 @@ class WorkerDied(SynkError):
         return "the zygote" if self.rank < 0 else f"rank {self.rank}"
 
     def _describe(self) -> str:
+        during = f" while {self.doing}" if self.doing else ""
+        return f"{self.who} (pid {self.pid}) {self._how()}{during}{self._hint()}"
+
+    def _how(self) -> str:
+        if self.given_up:
+            return f"was killed by synk, as {self.given_up},"
         if self.status is None:
-            how = "ended, and the zygote does not say how"
-        elif self.signal is None:
-            how = f"exited with code {self.exitcode}"
-        else:
-            how = f"was killed by {_signal_name(self.signal)}"
-        hint = ""
-        if self.signal == _signal.SIGKILL:
-            hint = (
+            return "ended, and the zygote does not say how,"
+        if self.signal is None:
+            return f"exited with code {self.exitcode}"
+        how = f"was killed by {_signal_name(self.signal)}"
+        if self.signal == _signal.SIGKILL and self.out_of_memory:
+            how += ", by the kernel's out-of-memory killer,"
+        return how
+
+    def _hint(self) -> str:
+        if self.signal != _signal.SIGKILL or self.given_up:
+            return ""
+        if self.out_of_memory:
+            return " (use fewer ranks or num_slices)"
+        if self.out_of_memory is None:
+            return (
                 " (SIGKILL nobody sent is often the kernel's out-of-memory killer:"
                 " see `dmesg`, and use fewer ranks or num_slices)"
             )
-        return f"{self.who} (pid {self.pid}) {how}{hint}"
+        return " (not by the kernel's out-of-memory killer, which counts no kill here)"
 
 
 class RemoteTraceback(Exception):
@@ -130,6 +181,13 @@ class RemoteError(SynkError):
 
 class Aborted(BaseException):
     """Internal: this rank stopped because another rank failed first."""
+
+
+class Expired(BaseException):
+    """Internal: the master has waited for the other ranks for too long.
+
+    Not a `RankTimeout`, which the user's code may raise as well.
+    """
 
 
 def _signal_name(number: int) -> str:

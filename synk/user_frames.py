@@ -50,6 +50,18 @@ def is_users(path: str) -> bool:
     return not any(folder in path for folder in _PACKAGES)
 
 
+def callers_place() -> str:
+    """Return the line that has called the package, as messages have it behind a name.
+
+    As in " (made in fit.py:12)"; "" where that is no line of a file.
+    """
+    frame = sys._getframe(1)
+    while frame.f_back is not None and _is_between(frame.f_code.co_filename):
+        frame = frame.f_back
+    place = _place(frame.f_code.co_filename, frame.f_lineno, None)
+    return "" if place is None else f" (made in {place})"
+
+
 def callers_level() -> int:
     """Return the `stacklevel` with which `warnings.warn` shows the package's caller."""
     frame, level = sys._getframe(1), 1
@@ -147,7 +159,7 @@ def shorten(error: BaseException) -> None:
     and no causes. Of another exception the innermost of our frames stays: it may be
     our fault. Frames of other packages stay there, too.
     """
-    if os.environ.get(FULL, "0") not in ("", "0"):
+    if shows_all_frames():
         return
     frames = _frames(error.__traceback__)
     if isinstance(error, KeyboardInterrupt):
@@ -157,6 +169,11 @@ def shorten(error: BaseException) -> None:
         ours = [frame for frame in frames if is_ours(_path(frame))]
         kept = [frame for frame in frames if frame not in ours[:-1]]
     error.__traceback__ = _linked(kept)
+
+
+def shows_all_frames() -> bool:
+    """Tell whether tracebacks are to keep all their frames."""
+    return os.environ.get(FULL, "0") not in ("", "0")
 
 
 def _frames(found: types.TracebackType | None) -> list[types.TracebackType]:

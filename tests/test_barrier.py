@@ -14,13 +14,16 @@ from synk.comm.shm import SharedMemoryComm
 from synk.comm.sync import MET, WAIT, WAKE, meet, must_sleep
 from synk.errors import Aborted
 from synk.workers.control import ASLEEP, COMMAND, Control
+from synk.workers.limit import Limit
+from synk.workers.recorder import Unrecorded
 
 
 def comms_of(size: int, spin: bool) -> list[SharedMemoryComm]:
     """Return the ends of all ranks, to be used by threads of this process."""
     control = Control(size, spin)
     control.words[COMMAND] = 1
-    return [SharedMemoryComm(control, rank, lambda: None, None) for rank in range(size)]
+    how = lambda: None, Limit(None), Unrecorded()
+    return [SharedMemoryComm(control, rank, *how) for rank in range(size)]
 
 
 @pytest.mark.parametrize("spin", [False, True])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 
 import numpy as np
@@ -10,8 +11,10 @@ from processes import (
     ROWS,
     TOTAL,
     acting,
+    arrive,
     assert_works,
     at_barrier,
+    await_arrivals,
     reset,
     run_script,
     shared_ones,
@@ -19,7 +22,8 @@ from processes import (
 )
 
 import synk
-from synk.errors import RemoteError, RemoteTraceback
+from synk.errors import Aborted, RemoteError, RemoteTraceback
+from synk.workers.failure import Failure, as_one
 
 
 class OfThisModule(Exception):
@@ -100,6 +104,146 @@ def test_an_error_on_all_ranks_is_raised_once():
         with pytest.raises(ValueError, match="bad value"):
             call(ROWS)
         assert_works(3)
+
+
+# -- errors of several ranks
+
+
+class Awkward(Exception):
+    """The base of those whose methods raise: what a rank must survive."""
+
+
+class NotesRaise(Awkward):
+    @property
+    def __notes__(self):
+        raise LookupError("no notes")
+
+
+class StrRaises(Awkward):
+    def __str__(self):
+        raise LookupError("no text")
+
+
+class CauseRaises(Awkward):
+    @property
+    def __cause__(self):
+        raise LookupError("no cause")
+
+
+class ReduceExits(Awkward):
+    def __reduce__(self):
+        raise SystemExit(3)
+
+
+class RestoringExits(Awkward):
+    def __reduce__(self):
+        return type(self), ("again",), {"x": 1}
+
+    def __setstate__(self, state):
+        raise SystemExit(4)
+
+
+def fail_awkwardly(kind) -> None:
+    raise kind("awkward")
+
+
+@pytest.mark.parametrize("kind", Awkward.__subclasses__())
+@pytest.mark.parametrize("rank", [0, 1, None])
+def test_an_exception_whose_methods_raise_costs_no_rank(kind, rank):
+    call = acting(rank, fail_awkwardly, kind)
+    with synk.session(3):
+        # One that cannot be pickled comes as text. PyTensor adds notes of its own, and
+        # what raises there is what an Op has raised.
+        with pytest.raises((kind, RemoteError, LookupError)) as caught:
+            call(ROWS)
+        assert caught.type in (kind, RemoteError) or kind is NotesRaise
+        assert_works(3)
+
+
+def test_a_failure_whose_notes_raise_says_where_it_was_in_its_cause():
+    failure = Failure(NotesRaise("text"), "[synk] on rank 1", 1)
+    error = failure.rebuild()
+    assert type(error) is NotesRaise
+    assert "[synk] on rank 1" in str(error.__cause__)
+
+
+def fail_together(*errors: tuple) -> None:
+    """Raise on each rank that has an error, when all of these have come."""
+    ranks = [rank for rank, _ in errors]
+    if synk.rank() in ranks:
+        await_arrivals(ranks.index(synk.rank()))
+        arrive()
+        await_arrivals(len(ranks))
+        raise dict(errors)[synk.rank()]
+
+
+def test_errors_of_one_class_are_one_error_that_names_the_ranks():
+    reset()
+    call = acting(None, fail_together, (1, KeyError("a")), (2, KeyError("a")))
+    with synk.session(4):
+        with pytest.raises(KeyError) as caught:
+            call(ROWS)
+        notes = caught.value.__notes__
+        assert sum("[synk]" in note for note in notes) == 2
+        assert notes[-1] in [f"[synk] likewise on rank {rank} of 4" for rank in (1, 2)]
+        assert isinstance(caught.value.__cause__, RemoteTraceback)
+        assert_works(4)
+
+
+def test_the_masters_own_error_stands_for_those_of_its_class():
+    reset()
+    errors = (0, KeyError("of 0")), (2, KeyError("x" * 1000))
+    call = acting(None, fail_together, *errors)
+    with synk.session(3):
+        with pytest.raises(KeyError, match="of 0") as caught:
+            call(ROWS)
+        note = caught.value.__notes__[-1]
+        assert note.startswith("[synk] on rank 2 of 3 as well: KeyError: 'xxx")
+        assert len(note) < 400
+        assert caught.value.__cause__ is None
+        assert_works(3)
+
+
+def test_errors_of_several_classes_are_a_group():
+    reset()
+    errors = (0, ValueError(0)), (1, IndexError(1)), (2, KeyError(2))
+    call = acting(None, fail_together, *errors)
+    with synk.session(4):
+        with pytest.raises(ExceptionGroup, match="ranks 0, 1, 2 of 4 failed") as caught:
+            call(ROWS)
+        for rank, error in errors:
+            (found,) = [e for e in caught.value.exceptions if type(e) is type(error)]
+            assert any(f"on rank {rank} of 4" in note for note in found.__notes__)
+        assert_works(4)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_a_group_is_in_the_order_of_time(order):
+    kinds = ValueError, IndexError, KeyError
+    failures = {rank: Failure(kinds[rank](), "there", rank) for rank in order}
+    stopped = Failure(Aborted(), "there", 3)
+    group = as_one([*(failures[rank] for rank in range(3)), stopped], 4)
+    assert [type(error) for error in group.exceptions] == [kinds[r] for r in order]
+
+
+def test_a_group_with_a_system_exit_is_not_caught_as_an_exception():
+    reset()
+    call = acting(None, fail_together, (1, SystemExit(3)), (2, ValueError("v")))
+    with synk.session(3):
+        with pytest.raises(BaseExceptionGroup) as caught:
+            call(ROWS)
+        assert not isinstance(caught.value, Exception)
+        assert_works(3)
+
+
+def test_ranks_that_were_stopped_for_another_do_not_count(monkeypatch):
+    at_barrier(1, lambda: fail("ValueError"), monkeypatch)
+    with synk.session(4):
+        with pytest.raises(ValueError, match="bad value") as caught:
+            synk.all_reduce(shared_ones())
+        assert len(caught.value.__notes__) == 1
+        monkeypatch.undo()
+        assert_works(4)
 
 
 def test_an_error_on_a_rank_frees_those_that_wait_in_a_barrier(monkeypatch):

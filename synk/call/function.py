@@ -30,6 +30,7 @@ from ..reduce_ops import OutputOp
 from ..report.explain import explain
 from ..report.explanation import Explanation
 from ..user_frames import entry
+from ..workers.preconditions import check_timeout
 from .held import HeldVariables
 from .inputs import (
     bind,
@@ -104,6 +105,7 @@ class Function:
         num_slices: int = 1,
         output_subset: Sequence[int] | None = None,
         check: str | None = None,
+        timeout: float | None = None,
         **kwargs: Any,
     ) -> Any:
         """Run on all ranks.
@@ -133,6 +135,10 @@ class Function:
             products of another `precision`, or by what rounding errors explain,
             integers not.
             Takes a compilation at the first time, and all cores.
+        timeout : float, optional
+            Seconds that the other ranks may keep rank 0 waiting, each time that it
+            meets them and at the end; by default as given to :func:`synk.fork`. (The
+            value for an input of that name, in a function that has one.)
 
         Returns
         -------
@@ -152,13 +158,17 @@ class Function:
             With `check`, if a result differs; the updates have been made.
         WorkerDied
             If a rank's process ended.
+        RankTimeout
+            If a rank has taken longer than the timeout.
         """
         start = perf_counter()
+        if timeout is not None:
+            timeout = self._seconds(timeout, kwargs)
         parts = self._check_ranks()
         if parts and (num_slices != 1 or SESSION.size > 1):  # one rank has it all
             how: Any = {"num_slices": num_slices, "output_subset": output_subset}
-            how |= {"batch": batch, "check": check}
-            return self._sharded(parts, batch_s)(*args, **how, **kwargs)
+            how |= {"batch": batch, "check": check, "timeout": timeout}
+            return self._sharded(parts, batch_s)(*args, **how | kwargs)
         spec = self._spec
         values = bind(self, self._inputs, args, kwargs)
         n = len(spec.inputs)
@@ -183,7 +193,8 @@ class Function:
                 mine = *what, tuple(rows), constants, *how
                 whole = programs.cut(kind, subset).inputs_read
                 staged = stage(rows, values, constants, SESSION.stage, whole)
-                replies = SESSION.run(worker_call, *what, *staged, *how, mine=mine)
+                theirs = *what, *staged, *how
+                replies = SESSION.run(worker_call, *theirs, mine=mine, timeout=timeout)
                 joined = perf_counter()
                 results = combine_outputs(spec, subset, replies, SESSION.context, self)
                 self._held.note(rows_of(replies), batch_s)
@@ -202,6 +213,7 @@ class Function:
         batch_s: Any = None,
         num_slices: int = 1,
         output_subset: Sequence[int] | None = None,
+        timeout: float | None = None,
         **kwargs: Any,
     ) -> Any:
         """Run many calls in one launch: an epoch of training, say.
@@ -222,7 +234,7 @@ class Function:
             True shows a progress bar, for which tqdm must be installed; it begins
             when everything has been compiled, after the first call. Something to
             call is called in the master after each of its calls, with their number.
-        batch_s, num_slices, output_subset
+        batch_s, num_slices, output_subset, timeout
             As in a call; the same for all calls.
 
         Returns
@@ -242,6 +254,8 @@ class Function:
             If a progress bar is asked for and tqdm is missing.
         WorkerDied
             If a rank's process ended.
+        RankTimeout
+            If a rank has taken longer than the timeout.
 
         Notes
         -----
@@ -259,11 +273,13 @@ class Function:
         >>> losses, w.get_value()
         (array([1.  , 2.25]), array(1.25))
         """
+        if timeout is not None:
+            timeout = self._seconds(timeout, kwargs)
         parts = self._check_ranks()
         if parts and (num_slices != 1 or SESSION.size > 1):  # one rank has it all
             how: Any = {"num_slices": num_slices, "output_subset": output_subset}
-            how["progress"] = progress
-            return self._sharded(parts, batch_s).run(batches, *args, **how, **kwargs)
+            how |= {"progress": progress, "timeout": timeout}
+            return self._sharded(parts, batch_s).run(batches, *args, **how | kwargs)
         spec = self._spec
         values = bind(self, self._inputs, args, kwargs)
         constants = check_arguments(
@@ -276,7 +292,7 @@ class Function:
         plan = Plan(spec, values, constants, batch_s, SESSION.size, SESSION.stage)
         made: list[list] = [[] for _ in subset]
         alone: Any = {"batch_s": batch_s, "num_slices": num_slices}
-        alone |= {"output_subset": subset, **kwargs}
+        alone |= {"output_subset": subset, "timeout": timeout, **kwargs}
         with count_calls(progress, batches) as report, self._replicas.notice:
             if report is not None and not isinstance(report, Bar):
                 report = watched(report, self._held.entries)
@@ -302,7 +318,9 @@ class Function:
                     told = num_slices, launched.states
                     mine = *number, calls, plan.sources, constants, *told, report
                     theirs = *number, *plan.describe(calls), *told, None
-                    replies = SESSION.run(worker_run, *theirs, mine=mine)
+                    replies = SESSION.run(
+                        worker_run, *theirs, mine=mine, timeout=timeout
+                    )
                     joined = perf_counter()
                     some = combine_runs(spec, subset, replies, SESSION.context, self)
                     rows_of_last = tuple(replies[0].rows_by_call[-1])
@@ -321,6 +339,16 @@ class Function:
             yield self._of(*args, **options | {what: batch})
             if report is not None:
                 report()
+
+    def _seconds(self, timeout: Any, kwargs: dict) -> float | None:
+        """Return the seconds of a call; they are an argument if an input has the name.
+
+        That is added to the other arguments.
+        """
+        if any(var.name == "timeout" for var in self._inputs):
+            kwargs["timeout"] = timeout
+            return None
+        return check_timeout(timeout)
 
     def _check_ranks(self) -> tuple[SharedVariable, ...]:
         """Raise unless there are ranks that can compute this, with what they hold.

@@ -12,7 +12,7 @@ from ..engines import engine_for
 from ..engines.precision import check_engine, check_precision
 from ..errors import StateError
 from ..ranks.session import SESSION
-from ..user_frames import entry
+from ..user_frames import callers_place, entry
 from .function import Function
 
 
@@ -136,7 +136,7 @@ def function(
     given = inputs, outputs, bcast_inputs, updates, givens, sliceable_shareds
     given = tuple(map(_kept, given))
     options: Any = {"strict": strict, "precision": precision, "pad": pad}
-    options |= {"local": local, "statistics": statistics}
+    options |= {"local": local, "statistics": statistics, "made": callers_place()}
     options |= {"mode": mode, "name": name, "options": pytensor_kwargs}
     return Function(partial(make_spec, *given, **options))
 

@@ -23,6 +23,7 @@ from ..programs.programs import Subset, kind_of_call
 from ..ranks.context import RankContext
 from ..ranks.streams import worker_states
 from ..variables.data import Data
+from ..workers.recorder import COMPUTING
 from .inputs import check_shared_rows
 from .outputs import reduce_output
 from .rows import describe_selection, gather_rows, windows_of
@@ -154,7 +155,7 @@ def worker_run(
     """
     context.transaction.begin(launch)
     programs = context.registry.functions[number]
-    context.activity = programs.label
+    context.computes(programs.label)
     worker_states(programs.streams(kind_of_call(num_slices, context.size)), states)
     if programs.engine.ON_DEVICE:
         programs.takers.use(context.to_device)
@@ -185,6 +186,7 @@ def worker_run(
         else:
             through = ((share, None) for share in shares)
         for share, taken in through:
+            context.recorder.phase[0] = COMPUTING
             outputs = share.compute(subset, constants, taken)
             rows_by_call.append(share.by_rank)
             given = itertools.repeat(None) if outputs is None else outputs

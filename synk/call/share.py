@@ -47,7 +47,7 @@ def worker_call(
     """
     context.transaction.begin(launch)
     programs = context.registry.functions[number]
-    context.activity = programs.label
+    context.computes(programs.label)
     kind = kind_of_call(num_slices, context.size)
     worker_states(programs.streams(kind), states)
     share = Share(context, programs, rows, batch_s, num_slices)

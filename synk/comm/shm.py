@@ -7,17 +7,18 @@ All ranks run the same calls in the same order, within one command. What is buil
 from __future__ import annotations
 
 import pickle
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ..errors import Aborted, RankTimeout
+from ..errors import Aborted
 from ..reduce_ops import shares
 from ..workers import waiting
 from ..workers.control import ASLEEP, COMMAND, REPLY_ROOM, WORD, Control
+from ..workers.limit import Limit
+from ..workers.recorder import MEETING, Recorder, Unrecorded
 from .sync import MET, WAKE, find_places, meet, must_sleep
 
 _COUNTS = 1 << 24
@@ -33,8 +34,10 @@ class SharedMemoryComm:
     rank : int
     watch : callable
         Raises when a rank has died; on ranks other than the master it does nothing.
-    timeout : float or None
-        Seconds that the master waits in a barrier; the others wait for its word.
+    limit : Limit
+        How long the master waits in a barrier; the others wait for its word.
+    recorder : Recorder
+        Where the rank notes that it meets others.
     """
 
     def __init__(
@@ -42,12 +45,13 @@ class SharedMemoryComm:
         control: Control,
         rank: int,
         watch: Callable[[], object],
-        timeout: float | None,
+        limit: Limit,
+        recorder: Recorder | Unrecorded,
     ) -> None:
         self.rank, self.size = rank, control.size
         self._control = control
         self._watch = watch
-        self._timeout = timeout
+        self._limit, self._recorder, self._phase = limit, recorder, recorder.phase
         self._number = 0
         self.words, self.places = control.array, find_places(control, rank)
         self._weights: tuple[float, ...] = ()
@@ -60,7 +64,7 @@ class SharedMemoryComm:
         ------
         Aborted
             If a rank failed on its way.
-        WorkerDied, RankTimeout
+        WorkerDied, Expired
             In the master, if a rank died or did not come in time.
         """
         number = self.next_meeting()
@@ -88,9 +92,10 @@ class SharedMemoryComm:
                 if control.words[word]:
                     control.met[rank].post()
             return
+        self._recorder.note(MEETING)  # there is time
         look_about = self.look_about
-        if self._timeout is not None and self.rank == 0:
-            look_about = partial(look_about, time.monotonic() + self._timeout)
+        if self.rank == 0:
+            look_about = partial(look_about, self._limit.deadline())
         try:
             while must_sleep(self.words, self.places, number):
                 if not control.met[self.rank].sleep(waiting.TICK):
@@ -104,11 +109,8 @@ class SharedMemoryComm:
         if self._control.aborted:
             raise Aborted
         self._watch()
-        if deadline is not None and time.monotonic() > deadline:
-            raise RankTimeout(
-                f"not all ranks came to a barrier within {self._timeout} s"
-                " (the timeout given to synk.fork)"
-            )
+        if deadline is not None:
+            self._limit.check(deadline, "not all ranks came to a meeting")
 
     def agree(self, word: int) -> list[int]:
         """Return the words that the ranks gave, after waiting for all of them."""
@@ -129,6 +131,7 @@ class SharedMemoryComm:
         # the next one from a number that none has reached.
         first = self._control.words[COMMAND] * _COUNTS
         number = self._number = max(self._number, first) + 1
+        self._phase[0] = MEETING
         return number
 
     def fractions(self, weights: Sequence[float]) -> np.ndarray:

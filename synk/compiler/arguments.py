@@ -43,11 +43,14 @@ def make_spec(
     pad: bool = False,
     local: bool = False,
     statistics: str = "exact",
+    made: str = "",
     parts: Sequence[SharedVariable] = (),
 ) -> FunctionSpec:
     """Check the arguments of `synk.function`; see there.
 
-    Of `parts` each rank has as many rows as of the inputs, and computes with these.
+    `made` is where the script has made the function, for messages; see
+    `user_frames.callers_place`. Of `parts` each rank has as many rows as of the inputs,
+    and computes with these.
 
     Raises
     ------
@@ -72,6 +75,7 @@ def make_spec(
         options,
     )
     spec.mode, spec.name, spec.precision, spec.pad = mode, name, precision, pad
+    spec.made = made
     spec.parts = list(parts)
     _check_roots(spec, options.get("on_unused_input"))
     settle(spec, strict, local, own_statistics=statistics == "local")

@@ -43,6 +43,8 @@ class FunctionSpec:
     """What was shown of each output."""
     mode: Any = None
     name: str | None = None
+    made: str = ""
+    """Where the script has made it, as messages have it behind the name."""
     options: dict[str, Any] = field(default_factory=dict)
     precision: str | None = None
     """Of products of float32; None for what JAX is set to."""

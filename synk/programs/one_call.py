@@ -18,6 +18,7 @@ from ..compiler.stages import Cut, Part, Stage, contributed, op_of
 from ..engines import host
 from ..reduce_ops import ReduceOp
 from ..times.timing import COMMON, Times
+from ..workers.recorder import COMPUTING, STAGE, STORING
 from .padding import UNPADDED
 from .programs import CallKind, Programs, Subset
 from .transaction import Transaction
@@ -150,6 +151,7 @@ class Call:
         results = self._reducer.reduce(key, given, ops, self.weights, self.times)
         if self._transaction is not None:
             self._transaction.have_met()
+            self._transaction.phase[0] = COMPUTING + STAGE * (level + 1)
         self.values.update(zip(reduced, results, strict=True))
 
     def _as_sums(
@@ -198,6 +200,8 @@ class Call:
     def store(self) -> None:
         """Make the new values those of the shared variables."""
         transaction, cut = self._transaction, self.cut
+        if cut.stored and transaction is not None:
+            transaction.phase[0] = STORING
         for i in cut.stored:
             shared, new = cut.updates[i]
             assert transaction is not None

@@ -60,6 +60,7 @@ class Programs:
         self.engine: Engine = engine_for(spec.mode)
         check_engine(spec.precision, self.engine)
         self.label = f"function {spec.name!r}" if spec.name else "a function"
+        self.label += spec.made
         self.led_on = [
             shared for shared, _ in spec.updates if isinstance(shared.type, RandomType)
         ]

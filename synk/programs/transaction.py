@@ -20,6 +20,7 @@ from pytensor.compile import SharedVariable
 
 from ..engines import Engine, host
 from ..memory.partition import Selection, count
+from ..workers.recorder import nowhere
 
 Changes: TypeAlias = list[tuple[list[Any], Any, Callable[[], None] | None]]
 """What a call has changed: storages, what they held, and what restores it in place."""
@@ -32,9 +33,16 @@ It is replaced as a whole, so that an interrupt finds it whole.
 
 
 class Transaction:
-    """The launch that a rank is in, or was in last."""
+    """The launch that a rank is in, or was in last.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    phase : memoryview of int64
+        A word for the phase of its calls; see `workers.recorder`.
+    """
+
+    def __init__(self, phase: memoryview | None = None) -> None:
+        self.phase = nowhere() if phase is None else phase
         self._progress: Progress = (-1, 0, None, None)
         self._selected: Mapping[SharedVariable, Selection] = {}
 

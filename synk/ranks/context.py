@@ -9,6 +9,7 @@ is what is listed here, and a command never asks how processes are started or wa
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -29,7 +30,9 @@ from ..times.tracing import Tracer
 from ..workers import affinity
 from ..workers.control import Control
 from ..workers.devices import Device, Environment
+from ..workers.limit import Limit
 from ..workers.pools import ThreadPools
+from ..workers.recorder import Recorder, Unrecorded
 from ..workers.waiting import PATIENCE
 from .homes import Homes
 from .registry import Registry
@@ -64,6 +67,8 @@ class RankContext:
     watch : callable
         Raises WorkerDied if a rank has died; with a number, waits so many seconds for
         the news of it.
+    recorder : Recorder
+        Where it notes what it does.
 
     Attributes
     ----------
@@ -95,16 +100,18 @@ class RankContext:
         pools: ThreadPools,
         control: Control,
         watch: Callable[..., None],
+        recorder: Recorder | Unrecorded,
     ) -> None:
         self.rank, self.size, self.place, self.control = rank, size, place, control
         self._pools = pools
         self._watch = watch
         self._undo = contextlib.ExitStack()
+        self.recorder = recorder
         self.activity = ""
-        self.transaction = Transaction()
+        self.transaction = Transaction(recorder.phase)
         self.tracer: Tracer | None = None
 
-    def open(self, timeout: float | None) -> None:
+    def open(self, limit: Limit) -> None:
         """Take the rank's device and cores, and make what it has.
 
         Changes this process. Apart from ``__init__``, so that whoever made the context
@@ -112,8 +119,8 @@ class RankContext:
 
         Parameters
         ----------
-        timeout : float or None
-            How many seconds the rank waits for others.
+        limit : Limit
+            How long the rank waits for others.
         """
         environment = Environment(self.place.device)
         self._undo.callback(environment.release)
@@ -121,7 +128,9 @@ class RankContext:
             self.place.cores, self.place.threads, self._pools
         )
         self._undo.callback(self._confinement.release)
-        self.comm = SharedMemoryComm(self.control, self.rank, self._watch, timeout)
+        self.comm = SharedMemoryComm(
+            *(self.control, self.rank, self._watch, limit), self.recorder
+        )
         self.registry = Registry(self.rank)
         self.attachments = Attachments()
         self.outbox = Arena(can_shrink=not self.place.device.is_gpu)
@@ -167,6 +176,12 @@ class RankContext:
             return work(self, *args)
         return self.tracer.follow(work, self, *args)
 
+    def computes(self, label: str) -> None:
+        """Note that the command is a call of a function."""
+        self.activity = label
+        if self.rank == 0:
+            self.recorder.computes(label)
+
     def abort(self) -> None:
         """Have all ranks stop the command that is being run: this one has failed."""
         self.control.abort()
@@ -181,7 +196,7 @@ class RankContext:
         if work is None:
             doing = "the reading of a command"
         else:
-            doing = self.activity or work.__name__.removeprefix("worker_")
+            doing = self.activity or name_of(work)
         return f"[synk] on rank {self.rank} of {self.size} ({device}), in {doing}"
 
     # -- arrays of other ranks
@@ -222,3 +237,9 @@ class RankContext:
                 self.flat_buffers.forget_variable(key)
                 if self.device_buffers is not None:
                     self.device_buffers.forget_variable(key)
+
+
+@functools.cache
+def name_of(work: Callable) -> str:
+    """Return what a command is called in messages."""
+    return work.__name__.removeprefix("worker_")

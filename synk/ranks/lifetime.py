@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import copy
 import pickle
 import threading
 from typing import Any
@@ -30,12 +31,16 @@ from ..workers import preconditions, privileges
 from ..workers.channel import MasterChannel, WorkerChannel
 from ..workers.control import Control
 from ..workers.forks import end_without
+from ..workers.limit import Limit
 from ..workers.loop import serve
+from ..workers.oom import Kills
 from ..workers.pools import ThreadPools
+from ..workers.recorder import SCRIPT, Records
 from ..workers.system_limits import LIMITS, explained
 from ..workers.waiting import with_signals_held_back
 from ..workers.zygote import Zygote
 from ..workers.zygote_source import ZygoteSource
+from . import reasons
 from .aftermath import carry_over, warn_of_restart
 from .context import Notice, RankContext
 from .forked_classes import note_classes
@@ -63,6 +68,8 @@ class Lifetime:
         they held.
     stage : Arena
         In the master: where arguments are copied to, for ranks to read.
+    records : Records
+        What each rank does, and has done last.
     """
 
     def __init__(self) -> None:
@@ -127,15 +134,19 @@ class Lifetime:
         try:
             privileges.let_ranks_in()
             self.control = Control(self.size, spin)
+            self.records, self._kills = Records(self.size), Kills()
+            self._limit = Limit(timeout)
             self._pools.cap(places[0].threads)
             if self.size > 1:
                 self._start_ranks()
-            self._channel = MasterChannel(self.control, self.watch, timeout)
+            self._channel = MasterChannel(self.control, self.watch, self._limit)
             self._notices.clear()
             self.numbers = Numbers()
             self.stage = Arena(can_shrink=not places[0].device.is_gpu)
             self.ledger = Ledger()
             self._open_context()
+            self.context.recorder.begin(0, "")
+            self.context.recorder.phase[0] = SCRIPT
         except OSError as error:
             if error.errno not in LIMITS:
                 raise
@@ -146,10 +157,12 @@ class Lifetime:
     def _start_ranks(self) -> None:
         places, _, timeout, *_ = self._asked
         zygote = self._zygotes.take(places[0].threads, note_classes)
+        self.records.note_zygote(zygote.pid)
         # The ranks first, then everything that the master alone has: what is made
         # afterwards is in no rank's memory, and threads that it starts are in none.
         surroundings = Surroundings.of_this_process()
-        told = Told(places, timeout, self.control.place, surroundings)
+        where = self.control.place, self.records.place
+        told = Told(places, timeout, *where, surroundings)
         zygote.begin(told.dumps())
         for rank in range(1, self.size):
             zygote.fork_rank(rank)
@@ -158,9 +171,9 @@ class Lifetime:
         """Make what every rank has; runs in its own process."""
         self._context = RankContext(
             *(self.rank, self.size, self._asked.places[self.rank], self._pools),
-            *(self.control, self.watch),
+            *(self.control, self.watch, self.records.recorder(self.rank)),
         )
-        self._context.open(self._asked.timeout)
+        self._context.open(self._limit)
 
     def be_rank(self, rank: int, told: bytes, master: int) -> None:
         """Be a rank, in a process that was just forked for it.
@@ -181,8 +194,11 @@ class Lifetime:
         asked.surroundings.adopt()
         self.size = len(asked.places)
         self._asked = Asked(asked.places, False, asked.timeout, False, 0)
+        self._limit = Limit(asked.timeout)
         self.control = asked.find_control(self.__dict__.get("control"))
+        self.records = asked.find_records(self.__dict__.get("records"))
         self._open_context()
+        self.records.dump_stacks_of(rank)
         serve(self.context, WorkerChannel(self.control, rank), self.watch)
 
     def recover(self) -> list[SharedVariable]:
@@ -299,7 +315,7 @@ class Lifetime:
             return
         if self.state == "broken":
             assert self.death is not None
-            raise WorkerDied(self.death.rank, self.death.pid, self.death.status)
+            raise copy.copy(self.death)
         if self.state == "worker":
             raise StateError(f"this is rank {self.rank}: only the master calls synk")
         if self.state == "closed":
@@ -328,7 +344,9 @@ class Lifetime:
             try:
                 zygote.watch(patience)
             except WorkerDied as death:
+                # It is known before it is explained, as an interrupt may come there.
                 self._break(death)
+                reasons.explain(death, self.records, self._kills)
                 raise
         elif self.state != "running":  # a signal handler of the script has closed it
             raise StateError(CLOSED)
@@ -346,7 +364,7 @@ class Lifetime:
         self.control.abort()
 
 
-_OF_A_SESSION = ("_channel", "numbers", "stage", "ledger")
+_OF_A_SESSION = ("_channel", "numbers", "stage", "ledger", "records")
 """Attributes that there are from fork to close."""
 
 CLOSED = "synk was closed during a call"

@@ -17,9 +17,11 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from ..errors import Aborted, RankTimeout, StateError, SynkError, WorkerDied
-from ..workers.loop import Failure
-from .context import Notice, RankContext
+from ..errors import Aborted, Expired, RankTimeout, StateError, SynkError, WorkerDied
+from ..workers.failure import Failure, OwnFailure, add_note, as_one
+from ..workers.recorder import JOINING
+from . import reasons
+from .context import Notice, RankContext, name_of
 from .lifetime import CLOSED, Lifetime
 
 
@@ -28,12 +30,18 @@ class Session(Lifetime):
 
     # -- commands
 
-    def run(self, work: Callable, *args: Any, mine: tuple | None = None) -> list[Any]:
+    def run(
+        self,
+        work: Callable,
+        *args: Any,
+        mine: tuple | None = None,
+        timeout: float | None = None,
+    ) -> list[Any]:
         """Run ``work(context, *args)`` on every rank and return what each returned.
 
         The master does its own share between launch and join. If any rank fails, the
-        others are stopped at their next barrier, all are waited for, and the first
-        error is raised; the session can be used again then.
+        others are stopped at their next barrier, all are waited for, and what they
+        have raised is raised here; the session can be used again then.
 
         Parameters
         ----------
@@ -43,6 +51,8 @@ class Session(Lifetime):
             Its arguments after the context; pickled.
         mine : tuple, optional
             Arguments for the master in place of `args`: what need not be pickled.
+        timeout : float, optional
+            Seconds that the ranks may take, in place of those given to `fork`.
         """
         self.check_running()
         # A signal handler may close the session meanwhile: this command keeps its own.
@@ -52,6 +62,7 @@ class Session(Lifetime):
             self._command_thread = threading.get_ident()
             self._in_command = True
             self.watch()  # a rank may have died in the meantime
+            self._limit.of_call = timeout
             context.activity = ""
             notices = tuple(self._notices)
             context.forget(notices)
@@ -66,7 +77,9 @@ class Session(Lifetime):
             del self._notices[: len(notices)]
         finally:
             self._in_command = False
-        self._raise_failures(replies)
+        failures = [reply for reply in replies if type(reply) is Failure]
+        if failures:
+            raise as_one(failures, self.size)
         return [result, *replies]
 
     def _run_everywhere(
@@ -82,20 +95,26 @@ class Session(Lifetime):
         if self._channel.busy:
             self._join_interrupted()
         error: BaseException | None = None
+        own: list[OwnFailure] = []
         result = None
         try:
             self._channel.launch(work, args, notices)
+            context.recorder.begin(self.control.command, name_of(work))
             result = _run_here(context, work, mine)
         except BaseException as caught:
             error = caught
             context.abort()
+            own = [OwnFailure(caught)] if isinstance(caught, Exception) else []
+        context.recorder.phase[0] = JOINING
         replies = self._join(error)
         if error is None:
             return result, replies
+        failures = [reply for reply in replies if type(reply) is Failure]
         if isinstance(error, Aborted):
-            self._raise_failures(replies)
+            if failures:
+                raise as_one(failures, self.size)
             raise SynkError("a command was aborted, and no rank says why") from error
-        raise error
+        raise as_one([*own, *failures], self.size) if own else error
 
     def _join(self, error: BaseException | None) -> list[Any]:
         """Wait for the ranks' replies.
@@ -110,13 +129,12 @@ class Session(Lifetime):
         if self.state != "running":  # a rank died, or a signal handler closed synk
             raise error or StateError(CLOSED)
         try:
-            if isinstance(error, RankTimeout):
+            if isinstance(error, Expired):
                 raise error
             if error is None or isinstance(error, (Exception, Aborted)):
                 return self._channel.join()
-        except RankTimeout:
-            self._give_up()
-            raise
+        except Expired as expired:
+            raise self._timed_out(expired) from None
         except BaseException:
             if self.state == "running":
                 self._join_interrupted()
@@ -133,25 +151,39 @@ class Session(Lifetime):
                 if zygote is not None:
                     zygote.interrupt(rank)
             return self._channel.join()
+        except Expired as expired:
+            raise self._timed_out(expired) from None
         except BaseException:
-            if self.state == "running" and self._channel.pending():
-                self._give_up()
+            if self.state == "running" and (pending := self._channel.pending()):
+                self._give_up(pending[0], "a second interrupt came")
             raise
 
-    def _give_up(self) -> None:
-        """Kill the ranks: one of them does not come back."""
-        rank = self._channel.pending()[0]
+    def _timed_out(self, expired: Expired) -> RankTimeout:
+        """Kill the ranks, one of which was waited for too long, and say where it was.
+
+        An interrupt kills them as well.
+        """
+        pending, stacks = self._channel.pending(), ""
+        if not pending:
+            self._channel.join()
+            return RankTimeout(f"{expired}; they have come since: the session goes on")
+        try:
+            stacks = reasons.stacks_of(pending, self.records)
+        finally:
+            self._give_up(pending[0], "it did not answer in time")
+        assert self.death is not None
+        return RankTimeout(
+            f"{expired}; the ranks were killed: {self.death.advice}\n\n{stacks}"
+        )
+
+    def _give_up(self, rank: int, why: str) -> None:
+        """Kill the ranks: this one does not come back."""
         zygote = self.zygote
         pid = -1 if zygote is None else zygote.pids.get(rank, -1)
-        self._break(WorkerDied(rank, pid, -signal.SIGKILL))
+        death = WorkerDied(rank, pid, -signal.SIGKILL, given_up=why)
+        self._break(death)
+        reasons.explain(death, self.records, self._kills)
         self._zygotes.give_back()
-
-    def _raise_failures(self, replies: list[Any]) -> None:
-        failures = [reply for reply in replies if type(reply) is Failure]
-        if not failures:
-            return
-        causes = [f for f in failures if not (f.aborted or f.interrupted)] or failures
-        raise causes[0].rebuild()
 
     # -- notices: what ranks may forget, sent along with the next command
 
@@ -169,10 +201,11 @@ def _run_here(context: RankContext, work: Callable, args: tuple) -> Any:
     """Do the master's own share of a command."""
     try:
         return context.execute(work, args)
-    except (WorkerDied, RankTimeout, KeyboardInterrupt, Aborted):
+    except (KeyboardInterrupt, Aborted, Expired):
         raise
     except BaseException as error:
-        error.add_note(context.where(work))
+        if error is not SESSION.death:  # not the user's, but what the watch has found
+            add_note(error, context.where(work))
         raise
 
 

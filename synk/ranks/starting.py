@@ -11,6 +11,7 @@ from ..memory import segment
 from ..workers import affinity, preconditions
 from ..workers.control import Control
 from ..workers.devices import Request, cores_by_rank, plan
+from ..workers.recorder import Records
 from .context import Place
 from .surroundings import Surroundings
 
@@ -71,6 +72,8 @@ class Told(NamedTuple):
     timeout : float or None
     control : tuple
         Where the session's control segment is.
+    records : tuple
+        Where the segment of its flight records is.
     surroundings : Surroundings
         Of the master.
     """
@@ -78,6 +81,7 @@ class Told(NamedTuple):
     places: Sequence[Place]
     timeout: float | None
     control: segment.Place
+    records: segment.Place
     surroundings: Surroundings
 
     def dumps(self) -> bytes:
@@ -93,3 +97,9 @@ class Told(NamedTuple):
         if isinstance(known, Control) and known.place == self.control:
             return known
         return Control.attach(self.control)
+
+    def find_records(self, known: Any) -> Records:
+        """Return the session's flight records, which may be `known` already."""
+        if isinstance(known, Records) and known.place == self.records:
+            return known
+        return Records.attach(self.records)

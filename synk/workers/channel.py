@@ -9,13 +9,11 @@ from __future__ import annotations
 import functools
 import importlib
 import pickle
-import time
 from collections.abc import Callable
 from typing import Any
 
 import cloudpickle
 
-from ..errors import RankTimeout
 from ..memory.segment import Segment
 from .control import (
     COMMAND,
@@ -26,6 +24,7 @@ from .control import (
     REPLY_ROOM,
     Control,
 )
+from .limit import Limit
 from .waiting import PATIENCE, wait
 
 IN_SEGMENT = 1 << 40
@@ -41,16 +40,16 @@ class MasterChannel:
         The words and semaphores that the ranks share.
     watch : callable
         Raises when a rank has died; called during every wait.
-    timeout : float or None
-        Seconds a rank may take for a command.
+    limit : Limit
+        How long a rank may take for a command.
     """
 
     def __init__(
-        self, control: Control, watch: Callable[..., object], timeout: float | None
+        self, control: Control, watch: Callable[..., object], limit: Limit
     ) -> None:
         self._control = control
         self._watch = watch
-        self._timeout = timeout
+        self._limit = limit
         self._replies: list[tuple[bytes, Any]] = [(b"", None)] * control.size
         self._pending: list[int] = []
         self._large: Segment | None = None
@@ -91,10 +90,9 @@ class MasterChannel:
         A reply is what `work` returned, or a `Failure`. Ranks are not told again; an
         interrupted join can be called once more.
         """
-        deadline = None if self._timeout is None else time.monotonic() + self._timeout
         control, pending = self._control, self._pending
         command = control.words[COMMAND]
-        look_about = functools.partial(self._look_about, deadline)
+        look_about = functools.partial(self._look_about, self._limit.deadline())
         while pending:
             # One semaphore counts the posts of all ranks, in any order; the words say
             # who it was. So a post may be consumed while another rank is waited for:
@@ -126,13 +124,9 @@ class MasterChannel:
             if self._control.words[self._control.rank_word(rank, REPLY)] != command
         ]
 
-    def _look_about(self, deadline: float | None) -> None:
+    def _look_about(self, deadline: float) -> None:
         self._watch()
-        if deadline is not None and time.monotonic() > deadline:
-            raise RankTimeout(
-                f"ranks {self.pending()} did not answer within {self._timeout} s"
-                " (the timeout given to synk.fork)"
-            )
+        self._limit.check(deadline, f"ranks {self.pending()} did not answer")
 
     def _read(self, rank: int) -> Any:
         control = self._control
@@ -152,13 +146,19 @@ class MasterChannel:
 
 
 class WorkerChannel:
-    """A rank's end."""
+    """A rank's end.
+
+    Attributes
+    ----------
+    done : int
+        The number of the command that was begun last.
+    """
 
     def __init__(self, control: Control, rank: int) -> None:
         self._control = control
         self._rank = rank
         # Not the present command: the master may have launched one before we came here.
-        self._done = control.words[control.rank_word(rank, REPLY)]
+        self.done = control.words[control.rank_word(rank, REPLY)]
         self._large: Segment | None = None
 
     def wait(self, look_about: Callable[[], object]) -> None:
@@ -166,8 +166,8 @@ class WorkerChannel:
         control = self._control
         # A post too many, left over from `post_again`, costs one more look.
         words, launched = control.words, control.launched[self._rank]
-        wait(words, COMMAND, self._done + 1, launched, control.spins, look_about)
-        self._done = control.words[COMMAND]
+        wait(words, COMMAND, self.done + 1, launched, control.spins, look_about)
+        self.done = control.words[COMMAND]
         self._large = None
 
     def read(self) -> tuple[Callable, tuple, tuple]:
@@ -202,7 +202,7 @@ class WorkerChannel:
         # The order counts: the master reads room and length as soon as it sees the
         # number in REPLY. x86-64 keeps stores in order; other processors may not.
         control.words[control.rank_word(rank, REPLY_LENGTH)] = length
-        control.words[control.rank_word(rank, REPLY)] = self._done
+        control.words[control.rank_word(rank, REPLY)] = self.done
         control.joined.post()
 
 

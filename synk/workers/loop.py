@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import faulthandler
 import os
-import pickle
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Sequence
+from time import monotonic_ns
 from typing import Any, Protocol
 
-import cloudpickle
-
-from ..errors import Aborted, RemoteError, RemoteTraceback
-from ..user_frames import shorten
+from ..errors import Aborted
 from .channel import WorkerChannel
 from .control import Control
+from .failure import Failure
 from .forks import flush_streams
+from .recorder import REPLYING, RUNNING, Recorder, Unrecorded
 
 
 class Rank(Protocol):
     """What the loop needs of the rank that it serves; see `ranks.context`."""
 
+    rank: int
     control: Control
+    recorder: Recorder | Unrecorded
     activity: str
 
     def forget(self, notices: Sequence) -> None:
@@ -38,43 +37,6 @@ class Rank(Protocol):
 
     def where(self, work: Callable | None) -> str:
         """Say where we are, for the note on an exception."""
-
-
-class Failure:
-    """An exception on a rank, as it travels to the master."""
-
-    def __init__(self, error: BaseException, where: str) -> None:
-        shorten(error)
-        self.text = "".join(traceback.format_exception(error))
-        self.summary = traceback.format_exception_only(error)[0].strip()
-        self.where = where
-        self.aborted = isinstance(error, Aborted)
-        self.interrupted = isinstance(error, KeyboardInterrupt)
-        self.pickled = b"" if self.aborted else _pickle_error(error)
-
-    def rebuild(self) -> BaseException:
-        """Return the exception with its own type, and the remote traceback as cause."""
-        try:
-            error = pickle.loads(self.pickled)
-        except Exception:
-            error = RemoteError(self.summary)
-        error.__cause__ = RemoteTraceback(self.text)
-        error.add_note(self.where)
-        return error
-
-
-def _pickle_error(error: BaseException) -> bytes:
-    """Pickle an exception, or return b"" if it would not come back as it is."""
-    for dumps in (pickle.dumps, cloudpickle.dumps):
-        try:
-            data = dumps(error)
-            if type(pickle.loads(data)) is type(error):
-                return data
-        except Exception:
-            # A class of the user's script, which came with an Op: it has the name of
-            # another one here. cloudpickle returns the master its own.
-            continue
-    return b""
 
 
 class Interruptible:
@@ -99,11 +61,15 @@ def serve(rank: Rank, channel: WorkerChannel, look_about: Callable[[], object]) 
     """Run the commands of the master for ever, or until `look_about` ends that."""
     _settle()
     interruptible = Interruptible(rank.control)
+    recorder = rank.recorder
+    phase, times = recorder.phase, recorder.times
     while True:
+        begun = recorder.wait(channel.done)
         channel.wait(look_about)
         work, reply = None, None
         try:
             work, args, notices = channel.read()
+            phase[0], times[begun] = RUNNING, monotonic_ns()
             rank.forget(notices)
             rank.activity = ""
             try:
@@ -119,20 +85,16 @@ def serve(rank: Rank, channel: WorkerChannel, look_about: Callable[[], object]) 
                 flush_streams()
         except BaseException as error:
             rank.abort()
-            reply = Failure(error, rank.where(work))
+            reply = Failure(error, rank.where(work), rank.rank)
+        phase[0] = REPLYING
         try:
             channel.reply(reply)
         except Exception as error:
-            channel.reply(Failure(error, rank.where(work)))
+            channel.reply(Failure(error, rank.where(work), rank.rank))
 
 
 def _settle() -> None:
-    """Give a freshly forked process no terminal, and a way to say how it died."""
+    """Give a freshly forked process no terminal."""
     if threading.current_thread() is not threading.main_thread():
         raise AssertionError("a rank must run in the main thread")
     sys.stdin = open(os.devnull)  # noqa: SIM115  for the life of the process
-    try:
-        # Not cancel_dump_traceback_later: it would wait for a thread of the master.
-        faulthandler.enable()
-    except (AttributeError, OSError, RuntimeError, ValueError):
-        pass  # no stderr, or none with a file descriptor, as in a notebook

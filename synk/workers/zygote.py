@@ -146,6 +146,11 @@ class Zygote:
         """Say what the ranks that are forked from now on are told."""
         self._ask(zygote_loop.BEGIN, told)
 
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._pid
+
     def fork_rank(self, rank: int) -> int:
         """Have `rank` forked; return its process id once it runs."""
         self._ask(rank)

@@ -1,0 +1,97 @@
+"""Why a session broke: what the ranks were doing when one died or did not answer."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+
+from ..errors import WorkerDied
+from ..user_frames import shows_all_frames
+from ..workers import loop
+from ..workers.oom import Kills
+from ..workers.recorder import DUMP_SIGNAL, Records
+
+STACKS_DEADLINE = 1.0
+"""Seconds that ranks have to write their stacks, all together."""
+
+_SETTLED = 0.05
+"""Seconds in which nothing more is written where a stack has come to its end."""
+
+
+def explain(death: WorkerDied, records: Records, kills: Kills) -> None:
+    """Add to a death what is known of it beyond who and how."""
+    if death.rank < 0:
+        return
+    by_kernel = kills.any() if death.status == -signal.SIGKILL else None
+    doing, stack = records.doing(death.rank), tidied(records.stacks(death.rank))
+    death.explain(str(doing or ""), stack, by_kernel, death.given_up)
+
+
+def stacks_of(ranks: list[int], records: Records) -> str:
+    """Have ranks write where they are, and return it, with what each was doing."""
+    asked = [rank for rank in ranks if _asks(records.pid(rank))]
+    written = dict.fromkeys(asked, "")
+    last = time.monotonic()
+    deadline = last + STACKS_DEADLINE
+    # A stack has no end that could be looked for: it has come when nothing follows.
+    while (now := time.monotonic()) < deadline:
+        found = {rank: records.stacks(rank) for rank in asked}
+        if found != written:
+            written, last = found, now
+        if all(written.values()) and now - last > _SETTLED:
+            break
+        time.sleep(_SETTLED / 5)
+    return "\n".join(
+        f"rank {rank} (pid {records.pid(rank)}), {records.doing(rank) or 'starting'}:\n"
+        + (tidied(written.get(rank, "")) or _why_none(records.pid(rank)))
+        for rank in ranks
+    )
+
+
+def _asks(pid: int) -> bool:
+    """Have a process write its stacks; return whether it was there."""
+    if not pid:  # it has not come so far that it could
+        return False
+    try:
+        os.kill(pid, DUMP_SIGNAL)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _why_none(pid: int) -> str:
+    """Say why a process has written no stack."""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            state = stat.read().rpartition(")")[2].split()[0]
+    except OSError:
+        return "  no stack: it is gone\n"
+    if state in "Tt":
+        return "  no stack: it is stopped, as by SIGSTOP\n"
+    return f"  no stack came within {STACKS_DEADLINE:g} s\n"
+
+
+def tidied(text: str) -> str:
+    """Return what `faulthandler` has written of a rank, without what says nothing.
+
+    The outer frames of a rank are those of the script at the fork, and our own loop.
+    With ``SYNK_FULL_TRACEBACK=1`` they stay.
+    """
+    if shows_all_frames():
+        return text
+    kept, is_outer = [], False
+    for line in text.splitlines():
+        is_frame = line.startswith("  File ")
+        is_outer = is_frame and (is_outer or bool(_SERVE.match(line)))
+        if not is_outer and line and not line.startswith("Extension modules:"):
+            kept.append(line)
+    only = [line for line in kept if line.endswith(_HEADING)]
+    if len(only) == 1:  # of one thread
+        kept.remove(only[0])
+    return "".join(f"{line}\n" for line in kept)
+
+
+_HEADING = "(most recent call first):"
+_SERVE = re.compile(rf'  File "{re.escape(loop.__file__)}", line \d+ in serve')
