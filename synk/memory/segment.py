@@ -21,6 +21,7 @@ import itertools
 import math
 import mmap
 import os
+from io import FileIO
 from typing import TypeAlias
 
 import numpy as np
@@ -94,11 +95,8 @@ class Segment:
             if pid == os.getpid():
                 self._map = Mapping(fd, nbytes)
             else:
-                opened = _open(pid, fd)
-                try:
-                    self._map = Mapping(opened, nbytes)
-                finally:
-                    os.close(opened)
+                with _open(pid, fd) as file:
+                    self._map = Mapping(file.fileno(), nbytes)
         self.nbytes = self.reserved = nbytes
         return self
 
@@ -221,10 +219,10 @@ class Forbidden(StateError, PermissionError):
     """
 
 
-def _open(pid: int, fd: int) -> int:
-    """Return a descriptor for what one of another process's is for."""
+def _open(pid: int, fd: int) -> FileIO:
+    """Open what a descriptor of another process is for."""
     try:
-        return os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+        return FileIO(f"/proc/{pid}/fd/{fd}", "r+")
     except PermissionError as error:
         raise Forbidden(
             f"process {os.getpid()} (uid {os.geteuid()}) may not open memory of process"
