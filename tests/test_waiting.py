@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import signal
 import threading
 import time
+import types
 
 import pytest
 
 from synk.memory.segment import Segment
+from synk.workers import semaphore as semaphore_module
 from synk.workers import waiting
 from synk.workers.semaphore import ROOM, Semaphore
 
@@ -109,6 +112,24 @@ def test_a_sleeper_is_woken_by_another_thread_that_can_run():
     assert semaphore.sleep(20)
     assert time.monotonic() - start < 10
     thread.join()
+
+
+@pytest.mark.parametrize("library", ["new", "old"])
+def test_a_sleep_lasts_a_time_by_the_clock_that_there_is(monkeypatch, library):
+    libc = ctypes.CDLL(None)
+    if library == "old":
+        libc = types.SimpleNamespace(sem_timedwait=libc.sem_timedwait)
+    clock, sleep = semaphore_module._sleeper(libc)
+    assert (clock == time.CLOCK_REALTIME) == (library == "old")
+    monkeypatch.setattr(semaphore_module, "_CLOCK", clock)
+    monkeypatch.setattr(semaphore_module, "_sleep", sleep)
+    _, semaphore = new_wait()
+    start = time.monotonic()
+    assert not semaphore.sleep(0.02)
+    assert 0.019 < time.monotonic() - start < 5
+    semaphore.post()
+    assert semaphore.sleep(20)
+    assert time.monotonic() - start < 10
 
 
 class Raised(Exception):

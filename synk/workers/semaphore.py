@@ -13,6 +13,7 @@ import ctypes
 import functools
 import time
 from collections.abc import Callable
+from typing import Any
 
 ROOM = 128
 """Bytes that one takes; 32 do in glibc. Two cache lines, which are often fetched
@@ -71,16 +72,14 @@ class _Time(ctypes.Structure):
     _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
 
 
-_libc = ctypes.PyDLL(None)
-_blocking = ctypes.CDLL(None)  # which lets other threads run meanwhile
-if hasattr(_blocking, "sem_clockwait"):
-    _CLOCK = time.CLOCK_MONOTONIC
-
-    def _sleep(place: object, until: object) -> int:
-        return _blocking.sem_clockwait(place, _CLOCK, until)
-else:
+def _sleeper(libc: Any) -> tuple[int, Callable[[object, object], int]]:
+    """Return a clock, and what sleeps on a semaphore until then by this clock."""
+    if hasattr(libc, "sem_clockwait"):
+        clock = time.CLOCK_MONOTONIC
+        return clock, lambda place, until: libc.sem_clockwait(place, clock, until)
     # Before glibc 2.30. If the clock is set back, a sleep lasts longer: until the post.
-    _CLOCK = time.CLOCK_REALTIME
+    return time.CLOCK_REALTIME, libc.sem_timedwait
 
-    def _sleep(place: object, until: object) -> int:
-        return _blocking.sem_timedwait(place, until)
+
+_libc = ctypes.PyDLL(None)
+_CLOCK, _sleep = _sleeper(ctypes.CDLL(None))  # which lets other threads run meanwhile

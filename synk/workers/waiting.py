@@ -55,6 +55,8 @@ def wait(
     """
     while True:
         for _ in range(spins + 1):
+            # What was written before the word is seen after it: x86-64 keeps stores and
+            # loads in order. Other processors may not.
             if words[index] >= number:
                 # The post of the word, or, if that is yet to come, the one before: no
                 # more than one of each poster is ever left over. (Those of
