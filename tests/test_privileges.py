@@ -7,7 +7,10 @@ import os
 import pytest
 from processes import run_script
 
-pytestmark = pytest.mark.skipif(
+from synk.workers import preconditions, privileges
+from synk.workers.zygote_source import ZygoteSource
+
+as_root = pytest.mark.skipif(
     os.geteuid() != 0, reason="only root can become somebody else"
 )
 
@@ -64,6 +67,7 @@ AS_ROOT = ["[(0, 100.0), (0, 100.0)]", "[(0, 1000.0), (0, 1000.0)]", "[100000, 1
 AS_NOBODY = [line.replace("(0,", "(65534,") for line in AS_ROOT]
 
 
+@as_root
 def test_a_script_that_drops_privileges_can_fork_afterwards(tmp_path):
     done = run_script(SCRIPT + BEFORE, tmp_path)
     assert done.returncode == 0, done.stderr
@@ -73,6 +77,7 @@ def test_a_script_that_drops_privileges_can_fork_afterwards(tmp_path):
     assert done.stdout.splitlines()[-3:] == AS_NOBODY
 
 
+@as_root
 def test_to_drop_them_after_the_fork_is_a_clear_error(tmp_path):
     done = run_script(SCRIPT + AFTER, tmp_path)
     assert done.returncode == 0, done.stderr
@@ -80,3 +85,29 @@ def test_to_drop_them_after_the_fork_is_a_clear_error(tmp_path):
     assert output == AS_ROOT
     assert "(uid 65534) may not open memory of process" in refused
     assert "before you make synk.Data and call synk.fork()" in refused
+
+
+class Kept:
+    """Stands for a zygote that was kept."""
+
+    is_alive = True
+    closed = False
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.mark.parametrize("has_dropped", [False, True])
+def test_no_rank_is_forked_from_a_zygote_that_has_other_privileges(
+    monkeypatch, has_dropped
+):
+    source, kept, started = ZygoteSource(None, "main"), Kept(), []
+    source._kept, source._user = kept, privileges.user()
+    monkeypatch.setattr(preconditions, "why_no_fork", lambda: "pretended")
+    monkeypatch.setattr(source, "_start", lambda zygote, *_: started.append(zygote))
+    if has_dropped:
+        monkeypatch.setattr(privileges, "user", lambda: ((1, 1, 1), (1, 1, 1), []))
+    zygote = source.take(1, lambda is_forked: None)
+    assert (zygote is kept) == (not has_dropped)
+    assert started == ([zygote] if has_dropped else [])
+    assert kept.closed == has_dropped

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from ..errors import StateError, SynkError, WorkerDied
 from ..times.compile_notice import is_shown
-from . import preconditions
+from . import preconditions, privileges
 from .affinity import THREAD_VARIABLES
 from .zygote import Zygote
 from .zygote_loop import Serve
@@ -45,6 +45,7 @@ class ZygoteSource:
         self._serve, self._main = serve, main
         self._kept: Zygote | None = None
         self.current: Zygote | None = None
+        self._user: tuple = ()
 
     def take(self, threads: int, note: Callable[[bool], object]) -> Zygote:
         """Return a zygote for a new session, as `current`; there must be none.
@@ -62,17 +63,29 @@ class ZygoteSource:
         if why is None:
             self.forget_kept()
             note(True)
+            self._user = privileges.user()
             self.current = Zygote()
             self.current.fork(self._serve)
-        elif self._kept is not None and self._kept.is_alive:
-            self.current, self._kept = self._kept, None
+        elif (kept := self._usable()) is not None:
+            self.current, self._kept = kept, None
         else:
             self.forget_kept()
             note(False)
+            self._user = privileges.user()
             self.current = Zygote()
             _say(why)
             self._start(self.current, threads, why)
         return self.current
+
+    def _usable(self) -> Zygote | None:
+        """Return the zygote that was kept, if ranks may be forked from it.
+
+        They may not if the script has dropped privileges, which it still has.
+        """
+        kept = self._kept
+        if kept is None or not kept.is_alive or self._user != privileges.user():
+            return None
+        return kept
 
     def _start(self, zygote: Zygote, threads: int, why: str) -> None:
         """Have a new interpreter become a zygote."""
