@@ -106,9 +106,14 @@ class ZygoteSource:
         )
         flags = ["-" + "O" * sys.flags.optimize] * (sys.flags.optimize > 0)
         environment = os.environ | dict.fromkeys(THREAD_VARIABLES, str(threads))
-        zygote.start([*flags, "-c", code], environment)
         try:
+            zygote.start([*flags, "-c", code], environment)
             zygote.await_ready()
+        except PermissionError as error:
+            raise SynkError(
+                f"{why}, and this user may not start a new Python to fork ranks from:"
+                f" {error}"
+            ) from error
         except WorkerDied as death:
             raise SynkError(
                 f"{why}, and a new Python, to fork ranks from, has ended with"
