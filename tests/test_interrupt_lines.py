@@ -42,6 +42,7 @@ SAFE_FUNCTIONS = ("with_signals_held_back", "__del__")
 
 SAFE_LINES = (
     "self._in_command = False",
+    "self._is_starting = False",
     "finally:  # after an interrupt too",
     "try:",
 )

@@ -15,18 +15,15 @@ from pytensor.compile import SharedVariable
 from ..errors import WorkerDied
 from ..user_frames import callers_level
 from .ledger import Holding, Ledger
-from .registry import Numbers
 
 
-def carry_over(
-    ledger: Ledger, numbers: Numbers, death: WorkerDied, to: Ledger
-) -> list[SharedVariable]:
+def carry_over(ledger: Ledger, death: WorkerDied, to: Ledger) -> list[SharedVariable]:
     """Tell a new session's ledger what the old one says of the script's variables.
 
     Parameters
     ----------
-    ledger, numbers : Ledger, Numbers
-        Those of the session that broke.
+    ledger : Ledger
+        Of the session that broke.
     death : WorkerDied
     to : Ledger
 
@@ -36,7 +33,7 @@ def carry_over(
         Of which values are lost.
     """
     lost = []
-    for var in numbers.variables():
+    for var in ledger.variables():
         (entry,) = ledger.entries([var])
         if entry.is_set or entry.holding.kind == "equal":
             continue  # all ranks are given what the master has

@@ -151,12 +151,18 @@ class Ledger:
         self._entries = weakref.WeakKeyDictionary()
         self._by_storage: weakref.WeakValueDictionary[int, Entry]
         self._by_storage = weakref.WeakValueDictionary()
+        self._variables: weakref.WeakSet[SharedVariable] = weakref.WeakSet()
         plain_functions.tell(self._set_in_place)
+
+    def variables(self) -> list[SharedVariable]:
+        """Return the variables that have entries, and are there still."""
+        return list(self._variables)
 
     def entries(self, variables: Iterable[SharedVariable]) -> list[Entry]:
         """Return variables' entries; new ones say that all ranks have their values."""
         found: list[Entry] = []
         for var in variables:
+            self._variables.add(var)
             entry = self._entries.get(var.container)
             if entry is None:
                 entry = self._entries[var.container] = Entry(var)

@@ -86,6 +86,7 @@ class Lifetime:
         self._in_command = False
         self._command_thread = 0
         self._forking = threading.RLock()
+        self._is_starting = self._close_is_due = False
 
     @property
     def context(self) -> RankContext:
@@ -112,12 +113,14 @@ class Lifetime:
         if self.is_inside():
             raise StateError(_INSIDE)
         with self._forking:  # of several threads one; the others find it forked
+            self._check_not_starting()
             preconditions.check_can_fork(self.state, self.rank, self.size)
             if self.state == "closed":
                 self._end()  # what interrupts have left of it
             self._asked = check_asked(*asked)
             self._restarts_left = self._asked.restarts
             try:
+                self._is_starting = True
                 self._start()
                 self.state = "running"
                 return self.size
@@ -125,10 +128,19 @@ class Lifetime:
                 self.state = "closed"
                 self._end()
                 raise
+            finally:
+                self._is_starting = False
+
+    def _check_not_starting(self) -> None:
+        if self._is_starting:
+            raise StateError(
+                "a signal handler cannot call this while ranks are started"
+            )
 
     def _start(self) -> None:
         """Start what was asked for, in a process that has no ranks."""
         places, spin, timeout, *_ = self._asked
+        self._close_is_due = False
         self.generation += 1
         self.size, self.rank = len(places), 0
         try:
@@ -153,6 +165,8 @@ class Lifetime:
             failed = f"{self.size} ranks were not forked"
             raise SynkError(explained(failed, error.errno)) from error
         atexit.register(self.close, for_good=True)
+        if self._close_is_due:
+            raise StateError("synk was closed while its ranks were started")
 
     def _start_ranks(self) -> None:
         places, _, timeout, *_ = self._asked
@@ -186,7 +200,8 @@ class Lifetime:
         master : int
             A pidfd of the master's process.
         """
-        self._forking = threading.RLock()  # the master's was held when this was forked
+        # As they were in the master, which was about to start ranks.
+        self._forking, self._is_starting = threading.RLock(), False
         self._zygotes.forget_all()
         self._master = master
         self.rank, self.state = rank, "worker"
@@ -206,6 +221,7 @@ class Lifetime:
         if self.is_inside():
             raise StateError(_INSIDE)
         with self._forking:
+            self._check_not_starting()
             if self.state == "running":
                 self.check_running()
                 with contextlib.suppress(WorkerDied):
@@ -216,26 +232,27 @@ class Lifetime:
             return self._recover()
 
     def _recover(self) -> list[SharedVariable]:
-        ledger, numbers, death = self.ledger, self.numbers, self.death
+        ledger, death = self.ledger, self.death
         assert death is not None
         try:
-            ledger.settle()
+            self._is_starting = True
             self._end()
             self._start()
-            lost = carry_over(ledger, numbers, death, self.ledger)
-            if self.state != "broken":  # a signal handler of the script was here
-                raise StateError("synk was closed while it recovered")
+            lost = carry_over(ledger, death, self.ledger)
             self.state = "running"
             return lost
         except BaseException:
             try:
                 self._end()
             finally:
-                if self.state == "broken":
-                    # As before, so that another attempt finds what this one did.
-                    self.ledger, self.numbers, self.death = ledger, numbers, death
-                    self.size = len(self._asked.places)
+                # As before, so that another attempt finds what this one did.
+                self.ledger, self.death = ledger, death
+                self.size = len(self._asked.places)
             raise
+        finally:
+            self._is_starting = False
+            if self._close_is_due:
+                self.close()
 
     def enter(self) -> None:
         """Raise unless a call of the script's can begin now.
@@ -266,7 +283,11 @@ class Lifetime:
 
     def close(self, for_good: bool = False) -> None:
         """See `synk.close`; `for_good` when there will be no session any more."""
-        if self.state in ("running", "broken", "closed"):
+        if self._is_starting:
+            # This is a signal handler of the script, or another thread. What is half
+            # made cannot be undone under the hands of who makes it.
+            self._close_is_due = True
+        elif self.state in ("running", "broken", "closed"):
             self.state = "closed"
             self._end(for_good)
 

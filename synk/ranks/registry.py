@@ -95,10 +95,6 @@ class Numbers:
     def __getitem__(self, variable: SharedVariable) -> int:
         return self._numbers[variable]
 
-    def variables(self) -> list[SharedVariable]:
-        """Return the variables that have numbers, and are there still."""
-        return list(self._numbers)
-
     def by_value(self) -> dict[int, int]:
         """Return, by the id of its container, the number of a variable that has it."""
         return {id(var.container): n for var, n in self._numbers.items()}

@@ -220,7 +220,7 @@ def _in_child() -> None:
     SESSION._zygotes.forget_all()
     if SESSION.state in ("running", "broken"):
         SESSION.state, SESSION.size = "child", 1
-        SESSION._in_command = False
+        SESSION._in_command = SESSION._is_starting = False
 
 
 os.register_at_fork(after_in_child=_in_child)

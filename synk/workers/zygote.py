@@ -174,7 +174,7 @@ class Zygote:
                 except WorkerDied as death:
                     if death.rank < 0:
                         return False
-        except SynkError:
+        except (SynkError, ValueError):  # or a signal handler has closed it
             return False
         return True
 
@@ -233,23 +233,25 @@ class Zygote:
                 raise
 
     def _look_at(self, events: set[int]) -> None:
+        assert self._reports is not None
         assert self._pidfd is not None
-        zygote = self._pidfd.fileno()
         self._take_reports()
         ended = [self._ranks[fd][0] for fd in events if fd in self._ranks]
-        if ended and zygote not in events:
-            # The zygote knows how, but it may be stopped. Or it was killed, which ends
-            # the ranks a moment before it can be seen of itself.
-            assert self._reports is not None
-            poll = select.poll()
-            poll.register(self._reports, select.POLLIN)
-            poll.register(zygote, select.POLLIN)
-            events = {fd for fd, _ in poll.poll(1000 * _NEWS)}
+        # The zygote tells how, unless it is stopped. Or it was killed, which ends the
+        # ranks a moment before it can be seen of itself.
+        poll = select.poll()
+        poll.register(self._reports, select.POLLIN)
+        poll.register(self._pidfd, select.POLLIN)
+        deadline = time.monotonic() + _NEWS
+        while self._pidfd.fileno() not in events and ended:
+            left = deadline - time.monotonic()
+            if left < 0:
+                raise WorkerDied(ended[0], self._forget(ended[0]), None)
+            events = {fd for fd, _ in poll.poll(1000 * left)}
             self._take_reports()
-        if zygote in events:
-            raise WorkerDied(-1, self._pid, self._reap())
-        if ended:
-            raise WorkerDied(ended[0], self._forget(ended[0]), None)
+        if self._pidfd.fileno() in events:
+            status = self._reap()
+            raise WorkerDied(-1, self._pid, status)
 
     def _take_reports(self) -> None:
         assert self._reports is not None
@@ -321,8 +323,8 @@ class Zygote:
                 if not self._has_ended(0) and self._requests is not None:
                     self._requests.write(REQUEST.pack(zygote_loop.CLOSE, 0))
                     self._has_ended(_END_DEADLINE)
-        except BrokenPipeError:
-            pass  # it has just ended
+        except (BrokenPipeError, ValueError):
+            pass  # it has just ended, or a signal handler has closed it
         finally:  # after an interrupt too, and if `fork` failed
             with_signals_held_back(self._finish)
 
