@@ -28,7 +28,7 @@ from synk.__main__ import main
 from synk.commands import clean, ps
 from synk.commands.sessions import find_sessions
 from synk.ranks.session import SESSION
-from synk.workers.recorder import Records
+from synk.workers.records import Records
 
 
 def found() -> list:

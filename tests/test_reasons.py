@@ -39,6 +39,7 @@ import synk
 from synk.errors import WorkerDied
 from synk.ranks import reasons
 from synk.ranks.session import SESSION
+from synk.user_frames import is_ours
 from synk.workers import oom
 
 ACTING = r"function 'acting' \(made in processes\.py:\d+\)"
@@ -106,6 +107,7 @@ def test_a_death_by_a_fault_shows_the_stack_and_stderr_does_not(how, capfd):
             assert stack.startswith("Fatal Python error")
             assert re.search(r'processes\.py", line \d+ in die\n', stack)
             assert "in serve" not in stack  # nor the frames of the fork
+            assert len(list(filter(is_ours, re.findall('File "(.*)"', stack)))) == 1
             assert str(caught.value).endswith(f"\n\nIts Python stack:\n{stack}")
     assert "Fatal" not in capfd.readouterr().err
 
@@ -123,6 +125,21 @@ def test_reasons_survive_pickling_and_copying():
     for again in (copy.copy(death), pickle.loads(pickle.dumps(death))):
         assert str(again) == str(death)
         assert vars(again) == vars(death)
+
+
+def test_every_session_and_what_comes_back_has_records_of_its_own():
+    # The zygote of the first one is kept: it has the records of that session.
+    for how, name in [("SIGSEGV", "Segmentation fault"), ("SIGABRT", "Aborted")] * 2:
+        with synk.session(2):
+            for _ in range(2):
+                with pytest.raises(
+                    WorkerDied, match=f"while computing {ACTING}"
+                ) as caught:
+                    acting(1, die, how)(ROWS)
+                assert caught.value.stack.count("Fatal Python error") == 1
+                assert name in caught.value.stack
+                synk.recover()
+                assert summing()(ROWS) == TOTAL
 
 
 # -- the out-of-memory killer: its counts, in files that tests write
@@ -208,8 +225,9 @@ def test_a_timeout_of_a_call_shows_where_the_ranks_are(action):
         assert not any(map(is_alive, pids))
         with pytest.raises(WorkerDied, match="killed by synk, as it did not answer"):
             call(ROWS)
-    with synk.session(2):
-        assert_works(2)
+        assert "call synk.recover()" in text
+        synk.recover()
+        assert_works(3)
 
 
 def test_a_timeout_in_a_meeting_shows_who_is_missing():

@@ -44,13 +44,9 @@ from synk.workers.recorder import (
     STAGE,
     STORING,
     WAITING,
-    Records,
-    doing,
-    events,
-    owner_of,
     part_of,
-    start_time,
 )
+from synk.workers.records import Records, doing, events, owner_of, start_time
 
 
 @pytest.fixture

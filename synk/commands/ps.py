@@ -6,7 +6,7 @@ import argparse
 import time
 from collections.abc import Sequence
 
-from ..workers.recorder import Event
+from ..workers.records import Event
 from .info import WIDTH, gibibytes
 from .sessions import Session, command_of, find_sessions, process
 

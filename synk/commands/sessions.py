@@ -1,7 +1,7 @@
 """The sessions of this user that there are on this machine, as ``/proc`` shows them.
 
 Each process of a session has the segment of its flight records open, see
-`workers.recorder`, whatever has become of the others. So a session is found as long as
+`workers.records`, whatever has become of the others. So a session is found as long as
 any of its processes is there, and by nothing else: there is no register of sessions
 that could be wrong.
 """
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from ..workers.recorder import Event, Owner, doing, owner_of, part_of, pid_of
+from ..workers.records import Event, Owner, doing, owner_of, part_of, pid_of
 
 _SEGMENT = re.compile(r"/(?:memfd:|dev/shm/)synk-\S+ \(deleted\)")
 """What the link of an open segment looks like."""
@@ -37,7 +37,7 @@ class Process(NamedTuple):
     seconds : float
         Of processor time.
     started : int
-        Clock ticks from the start of the machine; see `recorder.Owner`.
+        Clock ticks from the start of the machine; see `records.Owner`.
     parent : int
         The process id of its parent.
     """

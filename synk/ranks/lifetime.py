@@ -35,7 +35,8 @@ from ..workers.limit import Limit
 from ..workers.loop import serve
 from ..workers.oom import Kills
 from ..workers.pools import ThreadPools
-from ..workers.recorder import SCRIPT, Records
+from ..workers.recorder import SCRIPT
+from ..workers.records import Records
 from ..workers.system_limits import LIMITS, explained
 from ..workers.waiting import with_signals_held_back
 from ..workers.zygote import Zygote

@@ -8,10 +8,10 @@ import signal
 import time
 
 from ..errors import WorkerDied
-from ..user_frames import shows_all_frames
+from ..user_frames import is_ours, shows_all_frames
 from ..workers import loop
 from ..workers.oom import Kills
-from ..workers.recorder import DUMP_SIGNAL, Records
+from ..workers.records import DUMP_SIGNAL, Records
 
 STACKS_DEADLINE = 1.0
 """Seconds that ranks have to write their stacks, all together."""
@@ -77,16 +77,25 @@ def tidied(text: str) -> str:
     """Return what `faulthandler` has written of a rank, without what says nothing.
 
     The outer frames of a rank are those of the script at the fork, and our own loop.
-    With ``SYNK_FULL_TRACEBACK=1`` they stay.
+    Of our own frames the innermost one stays, as in tracebacks. With
+    ``SYNK_FULL_TRACEBACK=1`` all do.
     """
     if shows_all_frames():
         return text
-    kept, is_outer = [], False
+    kept: list[str] = []
+    is_outer = has_ours = False
     for line in text.splitlines():
-        is_frame = line.startswith("  File ")
-        is_outer = is_frame and (is_outer or bool(_SERVE.match(line)))
-        if not is_outer and line and not line.startswith("Extension modules:"):
+        frame = _FRAME.match(line)
+        if frame is None:  # of another thread, or a heading
+            is_outer = has_ours = False
+            if line and not line.startswith("Extension modules:"):
+                kept.append(line)
+            continue
+        is_one_of_ours = is_ours(frame[1])
+        is_outer |= frame.groups() == (loop.__file__, "serve")
+        if not is_outer and not (is_one_of_ours and has_ours):
             kept.append(line)
+        has_ours |= is_one_of_ours
     only = [line for line in kept if line.endswith(_HEADING)]
     if len(only) == 1:  # of one thread
         kept.remove(only[0])
@@ -94,4 +103,4 @@ def tidied(text: str) -> str:
 
 
 _HEADING = "(most recent call first):"
-_SERVE = re.compile(rf'  File "{re.escape(loop.__file__)}", line \d+ in serve')
+_FRAME = re.compile(r'  File "(.*)", line \d+ in (.*)')

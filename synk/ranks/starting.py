@@ -11,7 +11,7 @@ from ..memory import segment
 from ..workers import affinity, preconditions
 from ..workers.control import Control
 from ..workers.devices import Request, cores_by_rank, plan
-from ..workers.recorder import Records
+from ..workers.records import Records
 from .context import Place
 from .surroundings import Surroundings
 
