@@ -115,7 +115,13 @@ class WorkerDied(SynkError):
         out_of_memory: bool | None = None,
         given_up: str = "",
     ) -> None:
-        """Say what is known beyond who and how; see the attributes."""
+        """Say what is known beyond who and how.
+
+        Parameters
+        ----------
+        doing, stack, out_of_memory, given_up
+            See the attributes.
+        """
         self.doing, self.stack = doing, stack
         self.out_of_memory, self.given_up = out_of_memory, given_up
         self.what_happened = self._describe()

@@ -48,9 +48,10 @@ def fork(
     threads : int, optional
         Threads a rank may use, by default as many as it has cores.
     timeout : float, optional
-        Seconds that the other ranks may take for one command after the master has
-        done its own share; by default they may take for ever. A rank that takes
-        longer raises :class:`synk.RankTimeout`, and the ranks are killed.
+        Seconds that the other ranks may keep the master waiting, in a meeting or
+        after it has done its own share of a command; by default they may take for
+        ever. A rank that takes longer raises :class:`synk.RankTimeout`, which shows
+        where it is, and the ranks are killed. A call may say otherwise.
     on_death : {"report", "restore"}
         What becomes of variables that were scattered when a rank dies and the ranks
         come back. Their values are lost, as those of a rank's own are; with "restore"
