@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import warnings
 
 import numpy as np
@@ -19,7 +18,6 @@ from processes import (
     nothing,
     sockets,
     summing,
-    wait_until,
 )
 
 import synk
@@ -281,50 +279,6 @@ def test_a_broken_session_must_be_closed_before_it_is_forked():
     with pytest.raises(StateError, match=r"close\(\) first"):
         synk.fork(2)
     synk.close()
-
-
-@pytest.mark.usefixtures("nothing_forked")
-@pytest.mark.parametrize("device", ["/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"])
-def test_fork_after_a_cuda_context_is_refused(device, monkeypatch):
-    readlink = os.readlink
-    fd = os.open(os.devnull, os.O_RDONLY)
-
-    def linked(path, **options):
-        if str(path) == f"/proc/self/fd/{fd}":
-            return device
-        return readlink(path, **options)
-
-    monkeypatch.setattr(os, "readlink", linked)
-    with pytest.raises(StateError, match=r"CUDA context.*earlier"):
-        synk.fork(2)
-    os.close(fd)
-
-
-@pytest.mark.parametrize("name", ["tf_XLATfrtCpuClient", "XLA_run", "py_xla_execute"])
-def test_fork_beside_an_xla_backend_is_refused(name):
-    go, done = threading.Event(), threading.Event()
-
-    def run():
-        with open("/proc/thread-self/comm", "w") as comm:
-            comm.write(name[:15])
-        go.set()
-        done.wait(20)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        assert go.wait(10)
-        before = psutil.Process().children()
-        with pytest.raises(StateError, match=r"XLA.*earlier"):
-            synk.fork(2)
-        assert psutil.Process().children() == before
-    finally:
-        done.set()
-        thread.join()
-    # A thread is joined a moment before the kernel sees it end.
-    wait_until(lambda: not preconditions._xla_is_up(), 5, "end of the thread")
-    with synk.session(2):
-        assert summing()(ROWS) == TOTAL
 
 
 @pytest.mark.usefixtures("nothing_forked")

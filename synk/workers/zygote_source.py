@@ -138,7 +138,7 @@ class ZygoteSource:
             else:
                 zygote.close()
             self.current = None
-        if for_good:
+        if self.keeps and (for_good or preconditions.why_no_fork() is None):
             self.forget_kept()
 
     @property
