@@ -27,6 +27,7 @@ from processes import (
     rank_pids,
     reducing,
     reset,
+    running,
     shared_ones,
     since_death,
     stamp,
@@ -324,6 +325,47 @@ def test_close_kills_a_zygote_that_hangs(monkeypatch):
     synk.close()
     assert time.monotonic() - start < 2
     wait_until(lambda: not any(map(is_alive, pids)), 5, "end of the ranks")
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["idle", "in a call"])
+def test_a_dead_rank_is_reported_while_the_zygote_is_stopped(busy, monkeypatch):
+    monkeypatch.setattr(zygote_module, "_END_DEADLINE", 0.2)
+    synk.fork(3)
+    call = acting(2, die, "exit 3") if busy else summing()
+    zygote, *pids = all_pids()
+    stop_rank(zygote)
+    if not busy:
+        assert call(ROWS) == TOTAL
+        stamp()
+        os.kill(rank_pids()[2], signal.SIGKILL)
+        # It is a zombie until the zygote goes on.
+        wait_until(lambda: not is_alive(pids[1]), 5, "death of the rank")
+    with pytest.raises(WorkerDied, match=r"rank 2 .* ended") as caught:
+        call(ROWS)
+    assert since_death() < 1
+    error = caught.value
+    assert (error.rank, error.pid) == (2, pids[1])
+    assert (error.status, error.signal, error.exitcode) == (None, None, None)
+    assert synk.recover() == []
+    assert not any(map(is_alive, [zygote, *pids]))
+    assert_works(3)
+    synk.close()
+
+
+def test_idle_ranks_end_with_the_master_though_the_zygote_is_stopped(tmp_path):
+    body = """
+    synk.fork(3)
+    processes.print_pids()
+    assert summing()(ROWS) == TOTAL
+    os.kill(processes.all_pids()[0], signal.SIGSTOP)
+    os.kill(os.getpid(), signal.SIGKILL)
+    """
+    with running(body, tmp_path) as script:
+        _, zygote, *ranks = script.expect_pids()
+        script.wait()
+        wait_until(lambda: not any(map(is_alive, ranks)), 5, "end of the ranks")
+        os.kill(zygote, signal.SIGCONT)
+        wait_until(lambda: not is_alive(zygote), 5, "end of the zygote")
 
 
 def test_nothing_happens_to_a_rank_whose_op_does_nothing():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import resource
 import warnings
 
 import numpy as np
@@ -15,7 +17,9 @@ from processes import (
     acting,
     all_pids,
     is_alive,
+    links,
     nothing,
+    run_script,
     sockets,
     summing,
 )
@@ -23,7 +27,7 @@ from processes import (
 import synk
 from synk.errors import StateError, WorkerDied
 from synk.ranks.session import SESSION
-from synk.workers import affinity, preconditions, zygote
+from synk.workers import affinity, preconditions, zygote, zygote_loop
 from synk.workers.devices import Device
 from synk.workers.gpus import GPU
 
@@ -312,6 +316,76 @@ def test_a_fork_that_fails_leaves_nothing_and_can_be_repeated(monkeypatch):
     monkeypatch.undo()
     with synk.session(2):
         assert summing()(ROWS) == TOTAL
+
+
+def test_a_rank_that_cannot_be_forked_is_an_error_that_names_the_limit(monkeypatch):
+    def full():
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(zygote_loop, "fork_quietly", full)  # which the zygote calls
+    match = r"rank 1 was not forked.*ulimit -u is \w+.* fewer ranks"
+    with pytest.raises(synk.SynkError, match=match):
+        synk.fork(2)
+    assert not synk.is_forked()
+    monkeypatch.undo()
+    with synk.session(2):
+        assert summing()(ROWS) == TOTAL
+
+
+def test_too_few_descriptors_are_an_error_that_names_the_limit():
+    call = summing()
+    with synk.session(2):
+        call(ROWS)
+    used = len(links(os.getpid()))
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def attempt(limit: int) -> str:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, before[1]))
+        try:
+            with synk.session(2):
+                return f"works {call(ROWS) == TOTAL}"
+        except synk.SynkError as error:
+            return str(error)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+    found = []
+    for limit in range(used, used + 16):
+        found.append(attempt(limit))
+        assert f"ulimit -n is {limit}" in found[-1] or found[-1] == "works True"
+        gc.collect()
+        assert len(links(os.getpid())) <= used + 2  # the last control segment
+    assert "works True" in found
+    assert sum("were not forked" in said for said in found) > 3
+
+
+def test_too_few_processes_are_an_error_that_names_the_limit(tmp_path, monkeypatch):
+    # Where OpenBLAS cannot start its threads it sends SIGINT.
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
+    # Root may have any number, and is somebody else here.
+    script = """
+    import resource
+    def attempt():
+        try:
+            with synk.session(2):
+                print("works", summing()(ROWS) == TOTAL)
+        except synk.SynkError as error:
+            print(error)
+    attempt()  # all modules are imported now, which nobody else may read
+    if not os.geteuid():
+        os.setgid(65534)
+        os.setuid(65534)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
+    resource.setrlimit(resource.RLIMIT_NPROC, (1, hard))
+    attempt()
+    resource.setrlimit(resource.RLIMIT_NPROC, (soft, hard))
+    attempt()
+    """
+    result = run_script(script, tmp_path)
+    first, refused, last = result.stdout.splitlines()
+    assert (first, last) == ("works True", "works True"), result
+    assert "2 ranks were not forked" in refused
+    assert "ulimit -u is 1," in refused
 
 
 def test_an_op_that_does_nothing_is_fine():

@@ -132,13 +132,13 @@ class ZygoteSource:
         """
         zygote = self.current
         if zygote is not None:
-            keep = not for_good and preconditions.why_no_fork() is not None
+            keep = not for_good and not _can_be_forked()
             if keep and zygote.end_ranks():
                 self._kept = zygote
             else:
                 zygote.close()
             self.current = None
-        if self.keeps and (for_good or preconditions.why_no_fork() is None):
+        if self.keeps and (for_good or _can_be_forked()):
             self.forget_kept()
 
     @property
@@ -158,6 +158,13 @@ class ZygoteSource:
             if zygote is not None:
                 zygote.abandon()
         self._kept = self.current = None
+
+
+def _can_be_forked() -> bool:
+    try:
+        return preconditions.why_no_fork() is None
+    except OSError:  # not even a descriptor is left, to look with
+        return True
 
 
 def _say(why: str) -> None:
