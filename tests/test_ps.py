@@ -33,7 +33,8 @@ from synk.workers.records import Records
 
 def found() -> list:
     """Return what is found of this process's session."""
-    return [s for s in find_sessions() if s.owner.master == os.getpid()]
+    ours = [s for s in find_sessions() if s.owner.master == os.getpid()]
+    return [s for s in ours if s.is_running]
 
 
 def block_of(report: str, pid: int) -> str:
@@ -70,6 +71,20 @@ def test_a_session_is_listed_with_its_ranks_and_memory():
                 rf" {rank} +{pid} +sleeping .* waiting for a command, for \d", line
             )
     assert found() == []
+
+
+def test_a_session_that_was_closed_is_not_listed_whoever_has_its_records():
+    with synk.session(2):
+        records = SESSION.records
+        assert len(found()) == 1
+        child = os.fork()
+        if not child:
+            records.close()  # which is not its to do
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert len(found()) == 1
+    assert found() == []
+    assert records is not None
 
 
 def test_a_stopped_rank_and_a_dead_one_are_seen():
@@ -201,7 +216,7 @@ def test_clean_leaves_a_session_alone(only_of):
     with synk.session(3):
         assert summing()(ROWS) == TOTAL
         os.kill(all_pids()[0], signal.SIGSTOP)
-        assert not [s for s in found() if s.is_orphan]
+        assert len(found()) == 1
         assert main(["clean"]) == 0
         assert all(map(is_alive, all_pids()))
         os.kill(all_pids()[0], signal.SIGCONT)

@@ -75,7 +75,7 @@ class Session:
     @property
     def is_running(self) -> bool:
         """Whether its master is there and has not closed it."""
-        return self.owner.master in self.holders and not self.is_orphan
+        return not self.owner.is_closed and not self.is_orphan
 
     @property
     def is_orphan(self) -> bool:

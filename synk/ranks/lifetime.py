@@ -315,6 +315,8 @@ class Lifetime:
         if context is not None:
             context.close()
         self._pools.restore()  # if there was no context yet
+        if "records" in self.__dict__:
+            self.records.close()
         # The control segment is left to the garbage collector: a copy of the session in
         # an exception's traceback may still look at it.
         for name in _OF_A_SESSION:

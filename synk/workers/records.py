@@ -47,7 +47,7 @@ DUMP_SIGNAL = signal.SIGRTMAX - 2
 take the first or the last of them."""
 
 _MAGIC = b"synk flight 1\0\0\0"
-_HEADER = struct.Struct("16s5q")
+_HEADER = struct.Struct("16s6q")
 
 
 class Event(NamedTuple):
@@ -91,6 +91,9 @@ class Owner(NamedTuple):
         The process id of what forks the ranks; 0 if there is none.
     namespace : int
         Which processes these numbers count; see pid_namespaces(7).
+    is_closed : int
+        Whether the master has closed the session: others may have the records open
+        still, as a zygote that is kept for the next one.
     """
 
     size: int
@@ -98,6 +101,7 @@ class Owner(NamedTuple):
     started: int
     zygote: int
     namespace: int
+    is_closed: int = 0
 
 
 class Records:
@@ -138,6 +142,14 @@ class Records:
             self._size, os.getpid(), start_time(os.getpid()), pid, pid_namespace()
         )
         _HEADER.pack_into(self._memory, 0, _MAGIC, *owner)
+
+    def close(self) -> None:
+        """Write down that the session is closed; in its master."""
+        owner = owner_of(bytes(self._memory))
+        assert owner is not None
+        if owner.master != os.getpid():  # a child that the script has forked
+            return
+        _HEADER.pack_into(self._memory, 0, _MAGIC, *owner._replace(is_closed=1))
 
     def recorder(self, rank: int) -> Recorder | Unrecorded:
         """Return what a rank writes its events with, in its own process."""
