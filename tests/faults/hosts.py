@@ -1,0 +1,220 @@
+"""Faults of what a session runs on: shared memory, limits, cores, files."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from processes import stamp
+from threadpoolctl import threadpool_limits
+from trial import Trial
+from work import X, compare
+
+import synk
+
+_CLONE_NEWNS = 0x20000
+READ_ONLY, _MS_REC, _MS_PRIVATE = 1, 1 << 14, 1 << 18
+_libc = ctypes.CDLL(None, use_errno=True)
+
+NOBODY = 65534
+
+
+def no_mounts() -> str:
+    """Return why nothing can be mounted, tried in a child; "" if it can."""
+    child = os.fork()
+    if not child:
+        try:
+            mount_tmpfs("/dev/shm", "size=1m")
+        except OSError as error:
+            os._exit(error.errno)
+        os._exit(0)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return f"no tmpfs can be mounted: {os.strerror(status)}" if status else ""
+
+
+def not_root() -> str:
+    return "" if os.geteuid() == 0 else "only root can be another user"
+
+
+def mount_tmpfs(path: str, options: str, flags: int = 0) -> None:
+    """Mount memory on a folder, which this process and its children alone see."""
+    _check(_libc.unshare(_CLONE_NEWNS))
+    _check(_libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None))
+    _check(_libc.mount(b"tmpfs", path.encode(), b"tmpfs", flags, options.encode()))
+
+
+def _check(status: int) -> None:
+    if status:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+LARGE = np.ones((3, 4 << 20))  # 96 MB
+
+
+def with_shm(options: str, flags: int = 0, fill: bool = False):
+    """Return a row's `play`: a session whose ``/dev/shm`` is another one."""
+
+    def play(trial: Trial) -> Callable[[], object]:
+        mount_tmpfs("/dev/shm", options, flags)
+        if fill:
+            with open("/dev/shm/full", "wb") as file:
+                try:
+                    while file.write(bytes(1 << 16)):
+                        file.flush()
+                except OSError:
+                    pass
+
+        def call() -> None:
+            trial.fork()
+            trial.work.check()
+            compare(trial.work.sum_(LARGE), LARGE.sum(), "a large sum")
+
+        return call
+
+    return play
+
+
+def with_descriptors(number: int):
+    """Return a row's `play`: a session that may open `number` descriptors."""
+
+    def play(trial: Trial) -> Callable[[], object]:
+        _limit(resource.RLIMIT_NOFILE, number)
+
+        def call() -> None:
+            trial.fork()
+            trial.work.check()
+
+        return call
+
+    return play
+
+
+def without_descriptors(spare: int):
+    """Return a row's `play`: few more descriptors than there are, until it failed."""
+
+    def play(trial: Trial) -> Callable[[], object]:
+        used = len(os.listdir("/proc/self/fd")) - 1
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+        def call() -> None:
+            _limit(resource.RLIMIT_NOFILE, used + spare)
+            try:
+                trial.fork()
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+        return call
+
+    return play
+
+
+def without_processes(trial: Trial) -> Callable[[], object]:
+    """A user who may have no more processes, as by ``ulimit -u``."""
+    before = resource.getrlimit(resource.RLIMIT_NPROC)
+
+    def call() -> None:
+        with threadpool_limits(1), as_nobody():
+            _limit(resource.RLIMIT_NPROC, 1)
+            try:
+                trial.fork()
+            finally:
+                resource.setrlimit(resource.RLIMIT_NPROC, before)
+
+    return call
+
+
+def without_privileges(trial: Trial) -> Callable[[], object]:
+    """A service that drops its privileges after the fork."""
+    trial.fork()
+
+    def call() -> None:
+        with as_nobody():
+            trial.work.check()
+            compare(trial.work.sum_(LARGE), LARGE.sum(), "a large sum")
+
+    return call
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Be another user, who cannot do more than any other."""
+    os.setresuid(NOBODY, NOBODY, 0)
+    try:
+        yield
+    finally:
+        os.setresuid(0, 0, 0)
+
+
+def _limit(which: int, soft: int) -> None:
+    resource.setrlimit(which, (soft, resource.getrlimit(which)[1]))
+
+
+def on_one_core(trial: Trial) -> Callable[[], object]:
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, [min(before)])
+
+    def call() -> None:
+        trial.fork()
+        try:
+            trial.work.check()
+        finally:
+            synk.close()
+            os.sched_setaffinity(0, before)
+
+    return call
+
+
+def clock_set_back(trial: Trial) -> Callable[[], object]:
+    """The time of day, as Python tells it, goes back by an hour within a call."""
+    trial.fork(timeout=20)
+    real = time.time
+    jump = trial.rng.choice([-3600, 3600])
+    trial.patch.setattr(time, "time", lambda: real() + jump)
+    return trial.work.check
+
+
+# -- checkpoints
+
+
+def truncated_checkpoint(trial: Trial) -> Callable[[], object]:
+    trial.fork()
+    path = Path(trial.work.folder) / "weights.npz"
+    synk.save(path, trial.work.weights)
+    size = path.stat().st_size
+    os.truncate(path, trial.rng.randrange(size))
+    return lambda: synk.load(path, trial.work.weights)
+
+
+def full_disk(trial: Trial) -> Callable[[], object]:
+    """The disk is full while a checkpoint is saved: the old one stays whole."""
+    folder = Path(trial.work.folder)
+    mount_tmpfs(str(folder), "size=64k")
+    trial.fork()
+    path = folder / "weights.npz"
+    synk.save(path, trial.work.weights)
+    before = path.read_bytes()
+    (folder / "other").write_bytes(bytes(48 << 10))
+
+    def call() -> None:
+        stamp()
+        try:
+            synk.save(path, [trial.work.weights, _large()])
+        finally:
+            assert path.read_bytes() == before
+            assert sorted(os.listdir(folder)) == ["other", "weights.npz"]
+            _check(_libc.umount(str(folder).encode()))
+
+    return call
+
+
+def _large():
+    import pytensor
+
+    return pytensor.shared(X.repeat(1000), name="large")

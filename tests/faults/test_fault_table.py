@@ -1,0 +1,27 @@
+"""The fault table: every row is survived, in time and with the right numbers."""
+
+from __future__ import annotations
+
+import pytest
+from table import TABLE
+from trial import play
+from work import Work
+
+import synk
+
+
+@pytest.fixture(scope="module")
+def work():
+    work = Work()
+    with synk.session(2):  # loads the kernels, once for all trials
+        work.check()
+    return work
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
+def test_row(row, work):
+    if reason := row.needs():
+        pytest.skip(reason)
+    for repeat in range(row.repeats):
+        outcome = play(row, work, f"{row.name} {repeat}")
+        assert outcome.verdict == "survived", outcome.detail
