@@ -61,7 +61,8 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     target = Path(os.path.realpath(path))  # a link stays one
     named = target.with_name(f".synk-{os.getpid()}-{secrets.token_hex(8)}")
-    temporary, descriptor = _new_file(named)
+    temporary, file = _new_file(named)
+    descriptor = file.fileno()
     try:
         _keep_permissions(target, descriptor)
         yield temporary
@@ -75,21 +76,31 @@ def replacing(path: Path) -> Iterator[Path]:
             named.unlink(missing_ok=True)
         raise
     finally:
-        os.close(descriptor)
-    _flush(target.parent, os.O_RDONLY | os.O_DIRECTORY)  # the new name itself
+        file.close()
+    _flush(target.parent)  # the new name itself
 
 
-def _new_file(named: Path) -> tuple[Path, int]:
-    """Make a file in the folder of a path; return its path and a descriptor of it.
+def _new_file(named: Path) -> tuple[Path, io.FileIO]:
+    """Make a file in the folder of a path; return its path, and the file opened.
 
     It has no name where the file system can do that, so that nothing is left of it if
     the process is killed. Its permissions are those that the user's umask gives.
     """
     try:
-        descriptor = os.open(named.parent, os.O_TMPFILE | os.O_RDWR, 0o666)
+        file = _opened(named.parent, os.O_TMPFILE | os.O_RDWR)
     except OSError:
-        return named, os.open(named, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
-    return Path(f"/proc/self/fd/{descriptor}"), descriptor
+        return named, _opened(named, os.O_CREAT | os.O_EXCL | os.O_RDWR)
+    return Path(f"/proc/self/fd/{file.fileno()}"), file
+
+
+def _opened(path: Path, flags: int) -> io.FileIO:
+    """Open a file as an object, which closes it when nobody has it any more.
+
+    An interrupt can come after any call that Python code makes: also between `os.open`
+    and the noting of its descriptor, which would stay open. `map` goes on in C.
+    """
+    (file,) = map(io.FileIO, map(os.open, (path,), (flags,), (0o666,)))
+    return file
 
 
 def _keep_permissions(old: Path, descriptor: int) -> None:
@@ -103,13 +114,15 @@ def _keep_permissions(old: Path, descriptor: int) -> None:
     os.fchmod(descriptor, stat.S_IMODE(found.st_mode))
 
 
-def _flush(path: Path, flags: int) -> None:
+def _flush(folder: Path) -> None:
     """Wait until a folder's list of names is on the disk."""
-    descriptor = os.open(path, flags)
+    opened: list[int] = []
     try:
-        os.fsync(descriptor)
+        opened.extend(map(os.open, (folder,), (os.O_RDONLY | os.O_DIRECTORY,)))
+        os.fsync(opened[0])
     finally:
-        os.close(descriptor)
+        for descriptor in opened:
+            os.close(descriptor)
 
 
 def read_arrays(path: Path, names: Mapping[str, int]) -> dict[str, np.ndarray]:

@@ -109,9 +109,8 @@ def interrupted_every_10_ms(activity: str):
 
         def call() -> None:
             ended = threading.Event()
-            thread = threading.Thread(target=strike, args=(ended,))
             handler = signal.getsignal(signal.SIGINT)
-            thread.start()
+            thread = in_thread(partial(strike, ended))
             try:
                 _go_on_for(0.3, do, trial, activity != "fork")
             finally:

@@ -49,9 +49,19 @@ def any_zygote(trial: Trial) -> list[int]:
     return list(children(os.getpid()))[:1]
 
 
-def in_thread(act: Callable[[], object]) -> None:
-    """Begin to do something beside what the master does."""
-    threading.Thread(target=act, daemon=True).start()
+def in_thread(act: Callable[[], object]) -> threading.Thread:
+    """Begin to do something beside what the master does.
+
+    The thread takes no signals: it stands for another process.
+    """
+
+    def run() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
+        act()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread
 
 
 def send(number: int, victims: Sequence[int]) -> None:
@@ -173,8 +183,7 @@ def stopped_for_a_while(activity: str):
             send(signal.SIGCONT, victims)
 
         def call() -> None:
-            thread = threading.Thread(target=strike)
-            thread.start()
+            thread = in_thread(strike)
             while thread.is_alive():
                 getattr(trial.work, activity)()
             thread.join()
