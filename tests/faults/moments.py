@@ -12,26 +12,23 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from processes import acting, board, note, stamp
-from trial import Trial
+from trial import ARMED, Trial
 from work import X, compare
 
 import synk
-
-_ARMED = 100
-"""Places on the board: how many visits until a rank acts."""
 
 VICTIM = 2
 
 
 def arm(ranks: Sequence[int], visits: int = 1) -> None:
-    """Have ranks act when they come to their moment for that time."""
+    """Have ranks act at that visit of theirs to their moment."""
     for rank in ranks:
-        note(_ARMED + rank, visits)
+        note(ARMED + rank, visits)
 
 
 def is_due() -> bool:
     """Tell whether this rank is to act now."""
-    place = _ARMED + synk.rank()
+    place = ARMED + synk.rank()
     left = board(place)
     if left:
         note(place, left - 1)

@@ -7,6 +7,7 @@ from functools import partial
 
 import deaths
 import hosts
+import lines
 import masters
 import outputs
 import strikes
@@ -103,6 +104,36 @@ AT_RANDOM = [
         (None, WorkerDied),
         session=EITHER,
     ),
+]
+
+AT_LINES = [
+    *[
+        Row(
+            f"SIGKILL of a rank at any line of {activity}",
+            lines.killed("rank", activity),
+            WorkerDied,
+            "rank 1 .*SIGKILL",
+        )
+        for activity in ACTIVITIES
+    ],
+    *[
+        Row(
+            f"SIGKILL of a {who} at any line of fork, step and close",
+            lines.killed(who, "fork"),
+            (None, WorkerDied),
+            session=EITHER,
+        )
+        for who in ("rank", "zygote")
+    ],
+    *[
+        Row(
+            f"SIGKILL of the master at any line of {activity}",
+            lines.killed("master", activity),
+            None,
+            status=-KILL,
+        )
+        for activity in (*ACTIVITIES, "fork")
+    ],
 ]
 
 # -- a rank fails, and the session goes on ---------------------------------------------
@@ -280,7 +311,7 @@ HOSTS = [
         Row(f"{spare} descriptors more than the script has",
             hosts.without_descriptors(spare), (synk.SynkError, OSError), "open files",
             session=GONE, repeats=1)
-        for spare in (1, 4)
+        for spare in (1,)
     ],
     Row("ulimit -u 1", hosts.without_processes, (synk.SynkError, OSError),
         session=GONE, repeats=1, needs=NOT_ROOT),
@@ -300,6 +331,7 @@ TABLE = [
     *DEATHS_IN_AN_OP,
     *DEATHS_OF_OTHERS,
     *AT_RANDOM,
+    *AT_LINES,
     *ERRORS,
     *RESULTS,
     *HANGS,

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import pytest
 from table import TABLE
-from trial import play
-from work import Work
-
-import synk
+from trial import begin, play
 
 
 @pytest.fixture(scope="module")
 def work():
-    work = Work()
-    with synk.session(2):  # loads the kernels, once for all trials
-        work.check()
-    return work
+    return begin()
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)

@@ -41,6 +41,9 @@ from synk.workers.zygote import open_pidfd
 BROKEN, GOES_ON, GONE, EITHER = "broken", "going on", "gone", "any of these"
 """What becomes of the session, where the master lives."""
 
+ARMED, RANKS = 100, 8
+"""Where on the board that all processes share it says which ranks are to act."""
+
 LIMIT = 40.0
 """Seconds after which a trial hangs."""
 
@@ -116,6 +119,8 @@ class Trial:
     def run(self) -> dict[str, Any]:
         """Play the row and judge it; return what was measured."""
         warnings.simplefilter("ignore", synk.OversubscriptionWarning)
+        with synk.session(1):
+            pass  # what a session leaves until the next one is of this process now
         world = World()
         with tempfile.TemporaryDirectory(prefix="synk-fault-") as folder:
             self.work.folder = folder
@@ -208,6 +213,15 @@ def _said(error: BaseException) -> str:
 # -- seen from outside
 
 
+def begin() -> Work:
+    """Return what trials compute, with all loaded that their sessions need."""
+    work = Work()
+    with synk.session(2):
+        work.check()
+    work.let_go()
+    return work
+
+
 @dataclass
 class Outcome:
     """What came of a trial.
@@ -230,7 +244,9 @@ class Outcome:
 def play(row: Row, work: Work, seed: str) -> Outcome:
     """Play a row in a child; whatever comes of it, leave no process behind."""
     reset()
-    note(0, time.monotonic())
+    for rank in range(RANKS):
+        note(ARMED + rank, 0)
+    stamp()
     others, names = children(os.getpid()), names_of_the_dead()
     reads, writes = os.pipe()
     with adopting_orphans():
