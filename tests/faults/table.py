@@ -309,7 +309,7 @@ HOSTS = [
         session=GOES_ON, repeats=1),
     *[
         Row(f"{spare} descriptors more than the script has",
-            hosts.without_descriptors(spare), (synk.SynkError, OSError), "open files",
+            hosts.without_descriptors(spare), (synk.SynkError, OSError), "open files|files open",
             session=GONE, repeats=1)
         for spare in (1,)
     ],
