@@ -338,7 +338,7 @@ def run_script(
     """Run a script to its end; what it prints is text in the result."""
     return subprocess.run(
         [sys.executable, _write(body, path)],
-        env=_environment(),
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=seconds,
@@ -410,7 +410,7 @@ def running(
         ours, theirs = pty.openpty()
         process = subprocess.Popen(
             command,
-            env=_environment() | environment,
+            env=environment() | environment,
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
@@ -423,7 +423,7 @@ def running(
     else:
         process = subprocess.Popen(
             command,
-            env=_environment() | environment,
+            env=environment() | environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -502,7 +502,8 @@ def _write(body: str, path: Path) -> str:
     return str(script)
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
+    """Return the environment of a script, which finds these helpers."""
     here = str(Path(__file__).parent)
     paths = [here, *filter(None, [os.environ.get("PYTHONPATH")])]
     return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}

@@ -6,11 +6,13 @@ import ctypes
 import os
 import resource
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+from deaths import DEATHS
+from moments import at
 from processes import stamp
 from threadpoolctl import threadpool_limits
 from trial import Trial
@@ -64,12 +66,7 @@ def with_shm(options: str, flags: int = 0, fill: bool = False):
     def play(trial: Trial) -> Callable[[], object]:
         mount_tmpfs("/dev/shm", options, flags)
         if fill:
-            with open("/dev/shm/full", "wb") as file:
-                try:
-                    while file.write(bytes(1 << 16)):
-                        file.flush()
-                except OSError:
-                    pass
+            _fill(Path("/dev/shm/full"))
 
         def call() -> None:
             trial.fork()
@@ -79,6 +76,13 @@ def with_shm(options: str, flags: int = 0, fill: bool = False):
         return call
 
     return play
+
+
+def _fill(path: Path) -> None:
+    try:
+        path.write_bytes(bytes(1 << 20))
+    except OSError:
+        pass  # the disk is full
 
 
 def with_descriptors(number: int):
@@ -117,39 +121,52 @@ def without_descriptors(spare: int):
 
 def without_processes(trial: Trial) -> Callable[[], object]:
     """A user who may have no more processes, as by ``ulimit -u``."""
-    before = resource.getrlimit(resource.RLIMIT_NPROC)
+    before, _ = resource.getrlimit(resource.RLIMIT_NPROC)
 
     def call() -> None:
-        with threadpool_limits(1), as_nobody():
+        become_nobody(trial)
+        with threadpool_limits(1):
             _limit(resource.RLIMIT_NPROC, 1)
             try:
                 trial.fork()
             finally:
-                resource.setrlimit(resource.RLIMIT_NPROC, before)
+                _limit(resource.RLIMIT_NPROC, before)
 
     return call
 
 
-def without_privileges(trial: Trial) -> Callable[[], object]:
-    """A service that drops its privileges after the fork."""
+def privileges_dropped_before(trial: Trial) -> Callable[[], object]:
+    """A service that drops its privileges, and forks then."""
+
+    def call() -> None:
+        become_nobody(trial)
+        trial.fork()
+        trial.work.check()
+        compare(trial.work.sum_(LARGE), LARGE.sum(), "a large sum")
+
+    return call
+
+
+def privileges_dropped_after(trial: Trial) -> Callable[[], object]:
+    """A service that drops its privileges after the fork, which is too late."""
     trial.fork()
 
     def call() -> None:
-        with as_nobody():
-            trial.work.check()
-            compare(trial.work.sum_(LARGE), LARGE.sum(), "a large sum")
+        become_nobody(trial)
+        try:
+            trial.work.scores()
+        finally:
+            synk.close()
 
     return call
 
 
-@contextmanager
-def as_nobody() -> Iterator[None]:
-    """Be another user, who cannot do more than any other."""
-    os.setresuid(NOBODY, NOBODY, 0)
-    try:
-        yield
-    finally:
-        os.setresuid(0, 0, 0)
+def become_nobody(trial: Trial) -> None:
+    """Be another user for good, who cannot do more than any other."""
+    os.chown(trial.work.folder, NOBODY, NOBODY)
+    os.setgroups([])
+    os.setresgid(NOBODY, NOBODY, NOBODY)
+    os.setresuid(NOBODY, NOBODY, NOBODY)
 
 
 def _limit(which: int, soft: int) -> None:
@@ -171,13 +188,26 @@ def on_one_core(trial: Trial) -> Callable[[], object]:
     return call
 
 
-def clock_set_back(trial: Trial) -> Callable[[], object]:
-    """The time of day, as Python tells it, goes back by an hour within a call."""
-    trial.fork(timeout=20)
-    real = time.time
+def other_time_of_day(trial: Trial) -> Callable[[], object]:
+    """The time of day goes ahead or back by an hour, and then a rank is killed.
+
+    As Python tells it: the machine's own clock is left alone. A wait whose deadline
+    were a time of day would last for an hour, and nobody would see the death.
+    """
     jump = trial.rng.choice([-3600, 3600])
-    trial.patch.setattr(time, "time", lambda: real() + jump)
-    return trial.work.check
+    now, now_ns = time.clock_gettime, time.clock_gettime_ns
+
+    def moved(clock: int) -> float:
+        return now(clock) + jump * (clock == time.CLOCK_REALTIME)
+
+    def moved_ns(clock: int) -> int:
+        return now_ns(clock) + jump * 10**9 * (clock == time.CLOCK_REALTIME)
+
+    trial.patch.setattr(time, "time", partial(moved, time.CLOCK_REALTIME))
+    trial.patch.setattr(time, "time_ns", partial(moved_ns, time.CLOCK_REALTIME))
+    trial.patch.setattr(time, "clock_gettime", moved)
+    trial.patch.setattr(time, "clock_gettime_ns", moved_ns)
+    return at("between stages", DEATHS["SIGKILL"][0])(trial)
 
 
 # -- checkpoints

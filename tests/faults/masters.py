@@ -234,7 +234,9 @@ def garbage_in_a_call(trial: Trial) -> Callable[[], object]:
 
     held: list[object] = []
     x = pytensor.tensor.dmatrix("x")
-    dropping = synk.function([x], (Act(0, Do(drop))(x).sum(), "sum"), mode="FAST_COMPILE")
+    dropping = synk.function(
+        [x], (Act(0, Do(drop))(x).sum(), "sum"), mode="FAST_COMPILE"
+    )
     trial.fork()
     dropping(X)
 

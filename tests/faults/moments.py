@@ -58,16 +58,22 @@ class Moment(NamedTuple):
 
 
 MOMENTS = {
-    "before it reads the command": Moment("workers.channel", "WorkerChannel.read", "step"),
+    "before it reads the command": Moment(
+        "workers.channel", "WorkerChannel.read", "step"
+    ),
     "before it takes its rows": Moment("call.share", "take_share", "step"),
-    "before a barrier": Moment("comm.shm", "SharedMemoryComm.next_meeting", "collective"),
+    "before a barrier": Moment(
+        "comm.shm", "SharedMemoryComm.next_meeting", "collective"
+    ),
     "between two barriers": Moment(
         "comm.shm", "SharedMemoryComm.next_meeting", "collective", visits=2
     ),
     "between stages": Moment("programs.one_call", "Call.reduce", "step", after=True),
     "storing an update": Moment("programs.transaction", "Transaction.store", "step"),
     "writing its result": Moment("memory.segment", "Arena.put", "scores"),
-    "with its result written": Moment("ranks.context", "RankContext.leave", "scores", after=True),
+    "with its result written": Moment(
+        "ranks.context", "RankContext.leave", "scores", after=True
+    ),
     "before it replies": Moment("workers.channel", "WorkerChannel.reply", "total"),
     "in a broadcast": Moment("variables.collectives", "store", "collective"),
     "getting a function": Moment("ranks.replication", "load_graph", "new_function"),

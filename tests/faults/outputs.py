@@ -14,7 +14,7 @@ from processes import PY
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 from trial import Trial
-from work import X, Wrong
+from work import Wrong, X
 
 import synk
 

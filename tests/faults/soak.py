@@ -26,11 +26,9 @@ from pathlib import Path
 sys.path.insert(1, str(Path(__file__).parents[1]))
 
 import numpy as np
+from player import Outcome, begin, play
 from table import TABLE
-from trial import Outcome, Row, begin, play
-
-MASTERS = "gone"
-"""What is measured where the master dies: seconds to the end of its last rank."""
+from trial import Row
 
 
 class Tally:
@@ -60,9 +58,9 @@ class Tally:
     def lines(self) -> list[str]:
         count = self.verdicts
         said = [
-            f"{count['survived']} of {self.total} faults survived: {count['hang']} hangs,"
-            f" {count['leak']} leaks, {count['wrong']} wrong results,"
-            f" {count['unexpected']} other surprises"
+            f"{count['survived']} of {self.total} faults survived:"
+            f" {count['hang']} hangs, {count['leak']} leaks,"
+            f" {count['wrong']} wrong results, {count['unexpected']} other surprises"
         ]
         for what, values in self.seconds.items():
             median, late = np.percentile(values, [50, 99])

@@ -13,7 +13,15 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from processes import acting, arrive_and_stay, await_arrivals, rank_pids, stamp
+from processes import (
+    acting,
+    arrive_and_stay,
+    board,
+    note,
+    rank_pids,
+    stamp,
+    wait_until,
+)
 from trial import Trial
 from work import X
 from world import children
@@ -98,8 +106,12 @@ def computing(number: int, victims: Victims, n: int = 3, **options):
         call = acting(None, stay_on_ranks)
         trial.fork(n, **options)
 
+        for rank in range(n):
+            note(_HERE + rank, 0)
+
         def strike() -> None:
-            await_arrivals(n - 1)
+            for rank in range(1, n):
+                wait_until(partial(board, _HERE + rank), 10, f"rank {rank} computes")
             send(number, victims(trial))
 
         in_thread(strike)
@@ -108,8 +120,13 @@ def computing(number: int, victims: Victims, n: int = 3, **options):
     return play
 
 
+_HERE = 120
+"""Places on the board: whether a rank is in `stay_on_ranks`."""
+
+
 def stay_on_ranks() -> None:
     if synk.rank():
+        note(_HERE + synk.rank(), 1)
         arrive_and_stay()
 
 
@@ -149,13 +166,37 @@ def at_random(number: int, victims: Victims, activity: str, **options):
 
         def call() -> None:
             in_thread(strike)
-            do = partial(fork_and_close, trial) if activity == "fork" else getattr(
-                trial.work, activity
+            do = (
+                partial(fork_and_close, trial)
+                if activity == "fork"
+                else getattr(trial.work, activity)
             )
             while not struck.is_set():
                 do()
             for _ in until(0.1):
                 do()
+
+        return call
+
+    return play
+
+
+def closing(number: int, victims: Victims):
+    """Return a row's `play`: a process is struck while the session is closed."""
+
+    def play(trial: Trial) -> Callable[[], object]:
+        trial.fork()
+        delay = trial.rng.uniform(0, 0.005)
+        found = victims(trial)
+
+        def strike() -> None:
+            time.sleep(delay)
+            send(number, found)
+
+        def call() -> None:
+            thread = in_thread(strike)
+            synk.close()
+            thread.join()
 
         return call
 

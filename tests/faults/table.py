@@ -73,6 +73,16 @@ DEATHS_OF_OTHERS = [
     ),
 ]
 
+CLOSING = [
+    Row(
+        f"SIGKILL of {who}, closing",
+        strikes.closing(KILL, victims),
+        None,
+        session=GONE,
+    )
+    for who, victims in {"a rank": ranks(1), "the zygote": zygote}.items()
+]
+
 ACTIVITIES = ("step", "scores", "collective", "new_function", "save")
 
 AT_RANDOM = [
@@ -183,8 +193,13 @@ ERRORS = [
         repeats=1,
     ),
     *[
-        Row(f"ValueError, {moment}", at(moment, FAILURES["ValueError"][0]), ValueError,
-            "bad value", session=GOES_ON)
+        Row(
+            f"ValueError, {moment}",
+            at(moment, FAILURES["ValueError"][0]),
+            ValueError,
+            "bad value",
+            session=GOES_ON,
+        )
         for moment in MOMENTS
     ],
 ]
@@ -236,10 +251,18 @@ HANGS = [
         seconds=BRIEF + 3,
         repeats=1,
     ),
-    Row("SIGSTOP and SIGCONT in a step", strikes.stopped_for_a_while("step"), None,
-        session=GOES_ON),
-    Row("SIGSTOP and SIGCONT in a collective",
-        strikes.stopped_for_a_while("collective"), None, session=GOES_ON),
+    Row(
+        "SIGSTOP and SIGCONT in a step",
+        strikes.stopped_for_a_while("step"),
+        None,
+        session=GOES_ON,
+    ),
+    Row(
+        "SIGSTOP and SIGCONT in a collective",
+        strikes.stopped_for_a_while("collective"),
+        None,
+        session=GOES_ON,
+    ),
 ]
 
 # -- the master ------------------------------------------------------------------------
@@ -247,89 +270,204 @@ HANGS = [
 CTRL_C = KeyboardInterrupt
 
 INTERRUPTS = [
-    Row("Ctrl-C between calls", masters.interrupted_between_calls, CTRL_C,
-        session=GOES_ON),
+    Row(
+        "Ctrl-C between calls",
+        masters.interrupted_between_calls,
+        CTRL_C,
+        session=GOES_ON,
+    ),
     Row("Ctrl-C computing", masters.interrupted(), CTRL_C, session=GOES_ON),
-    Row("Ctrl-C in a collective", masters.interrupted_in_a_collective, CTRL_C,
-        session=GOES_ON),
+    Row(
+        "Ctrl-C in a collective",
+        masters.interrupted_in_a_collective,
+        CTRL_C,
+        session=GOES_ON,
+    ),
     Row("Ctrl-C closing", masters.interrupted_closing, CTRL_C, session=GONE),
-    Row("Ctrl-C twice, the ranks being deaf", masters.interrupted_twice, CTRL_C,
-        repeats=1),
+    Row(
+        "Ctrl-C twice, the ranks being deaf",
+        masters.interrupted_twice,
+        CTRL_C,
+        repeats=1,
+    ),
     *[
-        Row(f"Ctrl-C every 10 ms of {activity}",
-            masters.interrupted_every_10_ms(activity), None, session=EITHER)
+        Row(
+            f"Ctrl-C every 10 ms of {activity}",
+            masters.interrupted_every_10_ms(activity),
+            None,
+            session=EITHER,
+        )
         for activity in (*ACTIVITIES, "fork")
     ],
-    Row("SIGTERM with a handler that closes", masters.handler_that_closes, SystemExit,
-        "7", session=GONE),
+    Row(
+        "SIGTERM with a handler that closes",
+        masters.handler_that_closes,
+        SystemExit,
+        "7",
+        session=GONE,
+    ),
 ]
 
 ENDS = [
     *[
-        Row(f"{number.name} of the master, computing", masters.killed_computing(number),
-            None, status=-number)
+        Row(
+            f"{number.name} of the master, computing",
+            masters.killed_computing(number),
+            None,
+            status=-number,
+        )
         for number in (KILL, TERM, HUP)
     ],
     *[
-        Row(f"{number.name} of the master at a random moment",
-            partial(masters.at_any_time, number), None, status=-number)
+        Row(
+            f"{number.name} of the master at a random moment",
+            partial(masters.at_any_time, number),
+            None,
+            status=-number,
+        )
         for number in (KILL, TERM)
     ],
 ]
 
 SCRIPTS = [
-    Row("an exception between calls", masters.exception_between_calls, LookupError,
-        "of the script", session=GOES_ON),
-    Row("an exception in the master's share",
-        computing(FAILURES["ValueError"][0], 0), ValueError, "bad value",
-        session=GOES_ON),
-    Row("calls from two threads", masters.two_threads, synk.StateError,
-        "one at a time", session=GOES_ON),
-    Row("a call in a call", masters.call_in_a_call, synk.StateError,
-        "inside a synk call", session=GOES_ON),
-    Row("garbage collected in a call", masters.garbage_in_a_call, None,
-        session=GOES_ON),
-    Row("the script's own multiprocessing", masters.child_processes, None,
-        session=GOES_ON, repeats=1),
+    Row(
+        "an exception between calls",
+        masters.exception_between_calls,
+        LookupError,
+        "of the script",
+        session=GOES_ON,
+    ),
+    Row(
+        "an exception in the master's share",
+        computing(FAILURES["ValueError"][0], 0),
+        ValueError,
+        "bad value",
+        session=GOES_ON,
+    ),
+    Row(
+        "calls from two threads",
+        masters.two_threads,
+        synk.StateError,
+        "one at a time",
+        session=GOES_ON,
+    ),
+    Row(
+        "a call in a call",
+        masters.call_in_a_call,
+        synk.StateError,
+        "inside a synk call",
+        session=GOES_ON,
+    ),
+    Row(
+        "garbage collected in a call", masters.garbage_in_a_call, None, session=GOES_ON
+    ),
+    Row(
+        "the script's own multiprocessing",
+        masters.child_processes,
+        None,
+        session=GOES_ON,
+        repeats=1,
+    ),
 ]
 
 # -- what a session runs on ------------------------------------------------------------
 
 NO_MOUNTS, NOT_ROOT = hosts.no_mounts, hosts.not_root
-ROOM = (None, synk.SharedMemoryFull)
 
 HOSTS = [
-    Row("/dev/shm of 64 MB", hosts.with_shm("size=64m"), ROOM, session=GOES_ON,
-        seconds=20, repeats=1, needs=NO_MOUNTS),
-    Row("/dev/shm full", hosts.with_shm("size=64k", fill=True), ROOM, seconds=20,
-        session=EITHER, repeats=1, needs=NO_MOUNTS),
-    Row("/dev/shm read-only", hosts.with_shm("size=64m", hosts.READ_ONLY),
-        None, session=GOES_ON, seconds=20, repeats=1, needs=NO_MOUNTS),
-    Row("ulimit -n 64", hosts.with_descriptors(64), None, seconds=10,
-        session=GOES_ON, repeats=1),
     *[
-        Row(f"{spare} descriptors more than the script has",
-            hosts.without_descriptors(spare), (synk.SynkError, OSError), "open files|files open",
-            session=GONE, repeats=1)
-        for spare in (1,)
+        Row(
+            f"/dev/shm {what}",
+            play,
+            None,
+            session=GOES_ON,
+            seconds=20,
+            repeats=1,
+            needs=NO_MOUNTS,
+        )
+        for what, play in {
+            "of 64 MB": hosts.with_shm("size=64m"),
+            "full": hosts.with_shm("size=64k", fill=True),
+            "read-only": hosts.with_shm("size=64m", hosts.READ_ONLY),
+        }.items()
     ],
-    Row("ulimit -u 1", hosts.without_processes, (synk.SynkError, OSError),
-        session=GONE, repeats=1, needs=NOT_ROOT),
-    Row("privileges dropped after the fork", hosts.without_privileges, None,
-        seconds=10, session=GOES_ON, repeats=1, needs=NOT_ROOT),
+    Row(
+        "ulimit -n 64",
+        hosts.with_descriptors(64),
+        None,
+        seconds=10,
+        session=GOES_ON,
+        repeats=1,
+    ),
+    *[
+        Row(
+            f"{spare} descriptors more than the script has",
+            hosts.without_descriptors(spare),
+            synk.SynkError,
+            "ulimit -n",
+            session=GONE,
+            repeats=1,
+        )
+        for spare in (0, 1, 2, 4)
+    ],
+    Row(
+        "ulimit -u 1",
+        hosts.without_processes,
+        synk.SynkError,
+        "ulimit -u",
+        session=GONE,
+        repeats=1,
+        needs=NOT_ROOT,
+    ),
+    Row(
+        "privileges dropped before the fork",
+        hosts.privileges_dropped_before,
+        None,
+        seconds=10,
+        session=GOES_ON,
+        repeats=1,
+        needs=NOT_ROOT,
+    ),
+    Row(
+        "privileges dropped after the fork",
+        hosts.privileges_dropped_after,
+        synk.StateError,
+        "uid 65534",
+        seconds=3,
+        session=GONE,
+        repeats=1,
+        needs=NOT_ROOT,
+    ),
     Row("one core", hosts.on_one_core, None, seconds=20, session=GONE, repeats=1),
-    Row("the time of day set back", hosts.clock_set_back, None, seconds=5,
-        session=GOES_ON, repeats=1),
-    Row("a checkpoint cut short", hosts.truncated_checkpoint, synk.CheckpointError,
-        "weights.npz", session=GOES_ON),
-    Row("a full disk while saving", hosts.full_disk, OSError, "No space",
-        session=GOES_ON, repeats=1, needs=NO_MOUNTS),
+    Row(
+        "SIGKILL with another time of day",
+        hosts.other_time_of_day,
+        WorkerDied,
+        "rank 2 .*SIGKILL",
+    ),
+    Row(
+        "a checkpoint cut short",
+        hosts.truncated_checkpoint,
+        synk.CheckpointError,
+        "weights.npz",
+        session=GOES_ON,
+    ),
+    Row(
+        "a full disk while saving",
+        hosts.full_disk,
+        OSError,
+        "No space",
+        session=GOES_ON,
+        repeats=1,
+        needs=NO_MOUNTS,
+    ),
 ]
 
 TABLE = [
     *DEATHS_AT_MOMENTS,
     *DEATHS_IN_AN_OP,
     *DEATHS_OF_OTHERS,
+    *CLOSING,
     *AT_RANDOM,
     *AT_LINES,
     *ERRORS,

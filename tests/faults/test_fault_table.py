@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from player import begin, play
 from table import TABLE
-from trial import begin, play
 
 
 @pytest.fixture(scope="module")

@@ -1,51 +1,29 @@
-"""A trial: one row of the table, played in a process of its own, and judged.
-
-::
-
-    the tests, or soak.py
-      +-- a trial's master      forks a session, meets the fault, comes back
-            +-- zygote, ranks
-
-The master says by a pipe what has happened, if it lives. What dies with it is seen
-from outside: the tests' process takes its orphans over.
-"""
+"""A trial: one row of the fault table, played by a master, and judged."""
 
 from __future__ import annotations
 
-import gc
-import json
-import os
 import random
 import re
-import resource
-import select
-import signal
 import tempfile
 import time
-import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import psutil
 import pytest
-from processes import note, reset, since_death, stamp
+from processes import since_death, stamp
 from work import Work, Wrong
-from world import Leak, World, adopting_orphans, bury, children, names_of_the_dead
+from world import Leak, World
 
 import synk
 from synk.ranks.session import SESSION
-from synk.workers.zygote import open_pidfd
 
 BROKEN, GOES_ON, GONE, EITHER = "broken", "going on", "gone", "any of these"
 """What becomes of the session, where the master lives."""
 
 ARMED, RANKS = 100, 8
 """Where on the board that all processes share it says which ranks are to act."""
-
-LIMIT = 40.0
-"""Seconds after which a trial hangs."""
 
 
 @dataclass(frozen=True)
@@ -184,9 +162,12 @@ class Trial:
             raise Unexpected("calls of a broken session take long to say so")
 
     def come_back(self, world: World) -> None:
-        """Have a session again, as a script does after a fault."""
-        self.end(world)
-        synk.fork(self.ranks)
+        """Have a session again, as a script does after a fault: in one of two ways."""
+        if synk.is_forked() and self.rng.random() < 0.5:
+            synk.recover()
+        else:
+            self.end(world)
+            synk.fork(self.ranks)
 
     def end(self, world: World) -> None:
         """Close, and look at what is left."""
@@ -208,133 +189,3 @@ def _said(error: BaseException) -> str:
         return str(error)
     except Exception:
         return ""
-
-
-# -- seen from outside
-
-
-def begin() -> Work:
-    """Return what trials compute, with all loaded that their sessions need."""
-    work = Work()
-    with synk.session(2):
-        work.check()
-    work.let_go()
-    return work
-
-
-@dataclass
-class Outcome:
-    """What came of a trial.
-
-    Attributes
-    ----------
-    verdict : str
-        "survived", "hang", "leak", "wrong" or "unexpected".
-    detail : str
-    measured : dict
-        "detected", "recovered": seconds; "error": class; "gone": seconds from the
-        master's death to that of the last rank.
-    """
-
-    verdict: str
-    detail: str = ""
-    measured: dict[str, Any] = field(default_factory=dict)
-
-
-def play(row: Row, work: Work, seed: str) -> Outcome:
-    """Play a row in a child; whatever comes of it, leave no process behind."""
-    reset()
-    for rank in range(RANKS):
-        note(ARMED + rank, 0)
-    stamp()
-    others, names = children(os.getpid()), names_of_the_dead()
-    reads, writes = os.pipe()
-    with adopting_orphans():
-        child = os.fork()
-        if child == 0:
-            os.close(reads)
-            _be_master(row, work, seed, writes)
-        os.close(writes)
-        status, said = _follow(child, reads)
-        if status is None:
-            where = _where(child)
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            bury(others, 2)
-            return Outcome("hang", f"{row.name} ({seed}): after {LIMIT} s; {where}")
-        ended = since_death()
-        left = bury(others, 2)
-        gone = since_death()
-    outcome = _judge(row, status, said)
-    if status:
-        outcome.measured |= {"gone": gone, "ended": ended}
-    outcome.detail = f"{row.name} ({seed}): {outcome.detail}"
-    if outcome.verdict == "survived":
-        if left:
-            return Outcome("leak", f"{row.name} ({seed}): processes {left}")
-        if status and (new := names_of_the_dead() - names):
-            return Outcome("leak", f"{row.name} ({seed}): {new} in /dev/shm")
-    return outcome
-
-
-def _judge(row: Row, status: int, said: bytes) -> Outcome:
-    if status != row.status:
-        return Outcome("unexpected", f"exit status {status}; {said.decode()}")
-    if row.status:
-        return Outcome("survived")
-    found = json.loads(said)
-    return Outcome(found["verdict"], found["detail"], found["measured"])
-
-
-def _follow(child: int, reads: int) -> tuple[int | None, bytes]:
-    """Return a child's exit status, None if it does not end, and what it said."""
-    said, deadline = b"", time.monotonic() + LIMIT
-    poll = select.poll()
-    poll.register(reads, select.POLLIN)
-    pidfd = open_pidfd(child)
-    poll.register(pidfd, select.POLLIN)
-    try:
-        while (left := deadline - time.monotonic()) > 0:
-            events = dict(poll.poll(1000 * left))
-            if reads in events and (piece := os.read(reads, 1 << 16)):
-                said += piece
-            elif pidfd in events:
-                return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), said
-        return None, said
-    finally:
-        os.close(reads)
-        os.close(pidfd)
-
-
-def _where(pid: int) -> str:
-    """Say what the processes of a trial that hangs are waiting for."""
-    found = []
-    try:
-        process = psutil.Process(pid)
-        for one in [process, *process.children(recursive=True)]:
-            with open(f"/proc/{one.pid}/wchan") as wchan:
-                found.append(f"{one.pid} {one.status()} {wchan.read()}")
-    except (psutil.NoSuchProcess, OSError):
-        pass
-    return ", ".join(found)
-
-
-def _be_master(row: Row, work: Work, seed: str, writes: int) -> None:
-    """Run a trial, say what came of it, and end."""
-    gc.freeze()  # collections would copy all pages of what the tests have imported
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    said = {"verdict": "survived", "detail": "", "measured": {}}
-    try:
-        said["measured"] = Trial(row, work, seed).run()
-    except BaseException as error:
-        kinds = {Leak: "leak", Wrong: "wrong"}
-        said["verdict"] = kinds.get(type(error), "unexpected")
-        said["detail"] = traceback.format_exc()[-20_000:]
-    try:
-        data = json.dumps(said).encode()
-        while data:
-            data = data[os.write(writes, data) :]
-    finally:
-        os._exit(0)
