@@ -338,7 +338,7 @@ def run_script(
     """Run a script to its end; what it prints is text in the result."""
     return subprocess.run(
         [sys.executable, _write(body, path)],
-        env=environment(),
+        env=script_environment(),
         capture_output=True,
         text=True,
         timeout=seconds,
@@ -410,7 +410,7 @@ def running(
         ours, theirs = pty.openpty()
         process = subprocess.Popen(
             command,
-            env=environment() | environment,
+            env=script_environment() | environment,
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
@@ -423,7 +423,7 @@ def running(
     else:
         process = subprocess.Popen(
             command,
-            env=environment() | environment,
+            env=script_environment() | environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -502,7 +502,7 @@ def _write(body: str, path: Path) -> str:
     return str(script)
 
 
-def environment() -> dict[str, str]:
+def script_environment() -> dict[str, str]:
     """Return the environment of a script, which finds these helpers."""
     here = str(Path(__file__).parent)
     paths = [here, *filter(None, [os.environ.get("PYTHONPATH")])]

@@ -2,34 +2,58 @@
 
 from __future__ import annotations
 
-ELSEWHERE = {
-    "a rank that cannot start": "test_faults.py::test_a_rank_that_cannot_start_is_reported_by_fork",
-    "SIGKILL with a reply unread": "test_faults.py::test_a_rank_that_dies_with_its_reply_unread_is_reported",
-    "a stopped zygote, in close": "test_faults.py::test_close_kills_a_zygote_that_hangs",
-    "Ctrl-C at any line of a call": "test_interrupt_lines.py::test_a_later_call_can_be_interrupted_at_any_line",
-    "Ctrl-C at any line of a fork": "test_interrupt_lines.py::test_fork_can_be_interrupted_at_any_line",
-    "SIGINT at any line of a rank": "test_interrupt_lines.py::test_a_rank_can_be_interrupted_at_any_line",
-    "Ctrl-C at a terminal": "test_interrupt.py::test_ctrl_c_at_a_terminal_interrupts_all_ranks",
-    "an end of the script without close": "test_scripts.py::test_nothing_outlives_a_script_that_ends",
-    "SIGKILL of the whole process group": "test_scripts.py::test_nothing_outlives_a_master_whose_zygote_or_group_is_killed",
-    "an end from a thread": "faults/test_fault_scripts.py::test_a_session_of_a_thread_ends_with_the_script",
-    "pytest -x": "faults/test_fault_scripts.py::test_nothing_outlives_pytest_x",
-    "two jobs that share a compile cache": "faults/test_fault_scripts.py::test_two_jobs_share_a_compile_cache",
-    "pools of processes of every kind": "test_session_callers.py::test_a_pool_of_processes_works_beside_a_session",
-    "children of the script": "test_session_callers.py::test_a_child_of_the_script_ends_without_harm_to_the_session",
-    "a cgroup's quota of one core": "test_affinity.py::test_the_quota_of_a_control_group_limits_the_cores",
-    "a checkpoint cut at any byte": "test_checkpoint_files.py::test_a_file_cut_at_any_byte_is_an_error_and_leaves_the_old_values",
-    "SIGKILL while saving": "test_checkpoint_files.py::test_a_kill_at_any_moment_leaves_a_whole_file",
-    "low limits in the middle of a session": "test_ulimits.py::test_too_many_open_files_are_named_with_their_limit",
-    "a restarted kernel": "test_notebook.py::test_a_session_in_a_notebook",
-}
-"""Fault -> the test, by its path from the folder of tests."""
+ELSEWHERE = [
+    ("a rank that cannot start", "test_a_rank_that_cannot_start_is_reported_by_fork"),
+    (
+        "SIGKILL with a reply unread",
+        "test_a_rank_that_dies_with_its_reply_unread_is_reported",
+    ),
+    ("a stopped zygote, in close", "test_close_kills_a_zygote_that_hangs"),
+    (
+        "Ctrl-C at any line of a call",
+        "test_a_later_call_can_be_interrupted_at_any_line",
+    ),
+    ("Ctrl-C at any line of a fork", "test_fork_can_be_interrupted_at_any_line"),
+    ("SIGINT at any line of a rank", "test_a_rank_can_be_interrupted_at_any_line"),
+    ("Ctrl-C at a terminal", "test_ctrl_c_at_a_terminal_interrupts_all_ranks"),
+    ("an end of the script without close", "test_nothing_outlives_a_script_that_ends"),
+    (
+        "SIGKILL of the whole process group",
+        "test_nothing_outlives_a_master_whose_zygote_or_group_is_killed",
+    ),
+    ("an end from a thread", "test_a_session_of_a_thread_ends_with_the_script"),
+    ("pytest -x", "test_nothing_outlives_pytest_x"),
+    ("two jobs that share a compile cache", "test_two_jobs_share_a_compile_cache"),
+    (
+        "pools of processes of every kind",
+        "test_a_pool_of_processes_works_beside_a_session",
+    ),
+    (
+        "children of the script",
+        "test_a_child_of_the_script_ends_without_harm_to_the_session",
+    ),
+    (
+        "a cgroup's quota of one core",
+        "test_the_quota_of_a_control_group_limits_the_cores",
+    ),
+    (
+        "a checkpoint cut at any byte",
+        "test_a_file_cut_at_any_byte_is_an_error_and_leaves_the_old_values",
+    ),
+    ("SIGKILL while saving", "test_a_kill_at_any_moment_leaves_a_whole_file"),
+    (
+        "low limits in the middle of a session",
+        "test_too_many_open_files_are_named_with_their_limit",
+    ),
+    ("a restarted kernel", "test_a_session_in_a_notebook"),
+]
+"""Faults, and the tests that meet them, by name."""
 
 MISSING = {
     "a cgroup out of memory": (
         "a test would have to make a cgroup; that of a machine that runs tests is not"
-        " the tests' to change. Memory that a limit of the process forbids is a row, and"
-        " what the kernel's killer sends, SIGKILL, at every moment of the table"
+        " the tests' to change. Memory that a limit of the process forbids is a row; so"
+        " is what the kernel's killer sends, SIGKILL, at all moments of the table"
     ),
     "a jump of the machine's clock": (
         "it would move the clock of all that runs there. What Python says of the time"
