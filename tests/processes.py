@@ -150,12 +150,6 @@ def since_death() -> float:
     return time.monotonic() - _board[_DIED_AT]
 
 
-def worker_mortal(context, rank: int, how: str) -> None:
-    """Make `rank` die when it gets SIGUSR1, in any way, while it is idle."""
-    if context.rank == rank:
-        signal.signal(signal.SIGUSR1, lambda *_: die(how))
-
-
 def worker_late(context, rank: int) -> None:
     """Have `rank` never come to its next barrier."""
     if context.rank == rank:

@@ -11,7 +11,6 @@ import time
 
 import pytest
 from processes import (
-    DEATHS,
     ROWS,
     TOTAL,
     acting,
@@ -19,13 +18,11 @@ from processes import (
     arrive_and_ignore,
     arrive_and_stay,
     assert_works,
-    at_barrier,
     await_arrivals,
     die,
     is_alive,
     nothing,
     rank_pids,
-    reducing,
     reset,
     running,
     shared_ones,
@@ -33,7 +30,6 @@ from processes import (
     stamp,
     summing,
     wait_until,
-    worker_mortal,
 )
 
 import synk
@@ -50,88 +46,7 @@ def no_core_files():
     resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))
 
 
-# -- a rank dies: the table
-
-
-def while_idle(how, monkeypatch):
-    synk.fork(3)
-    SESSION.run(worker_mortal, 2, how)
-    call = summing()
-    assert call(ROWS) == TOTAL
-    os.kill(rank_pids()[2], signal.SIGUSR1)
-    wait_until(lambda: not is_alive(rank_pids()[2]), 5, "death of the rank")
-    return lambda: call(ROWS)
-
-
-def in_a_call(how, monkeypatch):
-    synk.fork(3)
-    call = acting(2, die, how)
-    return lambda: call(ROWS)
-
-
-def before_a_barrier(how, monkeypatch):
-    at_barrier(1, lambda: die(how), monkeypatch)
-    synk.fork(3)
-    values = shared_ones()
-    return lambda: synk.all_reduce(values)
-
-
-def between_two_barriers(how, monkeypatch):
-    at_barrier(2, lambda: die(how), monkeypatch)
-    synk.fork(3)
-    values = shared_ones()
-    return lambda: synk.all_reduce(values)
-
-
-def between_two_stages(how, monkeypatch):
-    at_barrier(2, lambda: die(how), monkeypatch)
-    synk.fork(3)
-    call = reducing()
-    return lambda: call(ROWS)
-
-
-PLACES = [
-    while_idle,
-    in_a_call,
-    before_a_barrier,
-    between_two_barriers,
-    between_two_stages,
-]
-
-
-@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__)
-@pytest.mark.parametrize("how", DEATHS)
-def test_a_dead_rank_is_reported_within_a_second_and_until_close(
-    how, place, monkeypatch
-):
-    call = place(how, monkeypatch)
-    pid = rank_pids()[2]
-    later = summing()
-    values = shared_ones()
-    with pytest.raises(WorkerDied) as caught:
-        call()
-    assert since_death() < 1
-    number, code = DEATHS[how]
-    expected = (2, pid, number, code)
-    for again in (
-        call,
-        lambda: later(ROWS),
-        lambda: synk.all_reduce(values),
-        lambda: synk.get_value(1, values),
-        lambda: synk.broadcast(values),
-        synk.distribute,
-    ):
-        error = caught.value
-        assert (error.rank, error.pid, error.signal, error.exitcode) == expected
-        start = time.monotonic()
-        with pytest.raises(WorkerDied) as caught:
-            again()
-        assert time.monotonic() - start < 1
-    assert synk.is_forked()
-    monkeypatch.undo()
-    synk.close()
-    with synk.session(3):
-        assert_works(3)
+# -- a rank dies: more than the table in faults/ has
 
 
 def test_a_rank_killed_from_outside_while_it_computes_is_reported():

@@ -101,18 +101,19 @@ def with_descriptors(number: int):
 
 
 def without_descriptors(spare: int):
-    """Return a row's `play`: few more descriptors than there are, until it failed."""
+    """Return a row's `play`: a session with `spare` descriptors more than there are."""
 
     def play(trial: Trial) -> Callable[[], object]:
         used = len(os.listdir("/proc/self/fd")) - 1
-        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        before, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
 
         def call() -> None:
             _limit(resource.RLIMIT_NOFILE, used + spare)
             try:
                 trial.fork()
             finally:
-                resource.setrlimit(resource.RLIMIT_NOFILE, before)
+                _limit(resource.RLIMIT_NOFILE, before)
+                synk.close()  # the ranks have the low limit still
 
         return call
 

@@ -70,7 +70,7 @@ MOMENTS = {
     ),
     "between stages": Moment("programs.one_call", "Call.reduce", "step", after=True),
     "storing an update": Moment("programs.transaction", "Transaction.store", "step"),
-    "writing its result": Moment("memory.segment", "Arena.put", "scores"),
+    "writing its result": Moment("memory.arena", "Arena.put", "scores"),
     "with its result written": Moment(
         "ranks.context", "RankContext.leave", "scores", after=True
     ),

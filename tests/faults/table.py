@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import deaths
@@ -190,7 +192,6 @@ ERRORS = [
         "mmm",
         seconds=20,
         session=GOES_ON,
-        repeats=1,
     ),
     *[
         Row(
@@ -235,7 +236,6 @@ HANGS = [
             RankTimeout,
             rf"{BRIEF} s",
             seconds=BRIEF + 3,
-            repeats=1,
         )
         for what, fault in {
             "an endless loop": deaths.loop_for_ever,
@@ -249,7 +249,6 @@ HANGS = [
         RankTimeout,
         rf"{BRIEF} s",
         seconds=BRIEF + 3,
-        repeats=1,
     ),
     Row(
         "SIGSTOP and SIGCONT in a step",
@@ -288,7 +287,6 @@ INTERRUPTS = [
         "Ctrl-C twice, the ranks being deaf",
         masters.interrupted_twice,
         CTRL_C,
-        repeats=1,
     ),
     *[
         Row(
@@ -366,7 +364,6 @@ SCRIPTS = [
         masters.child_processes,
         None,
         session=GOES_ON,
-        repeats=1,
     ),
 ]
 
@@ -382,7 +379,6 @@ HOSTS = [
             None,
             session=GOES_ON,
             seconds=20,
-            repeats=1,
             needs=NO_MOUNTS,
         )
         for what, play in {
@@ -397,16 +393,14 @@ HOSTS = [
         None,
         seconds=10,
         session=GOES_ON,
-        repeats=1,
     ),
     *[
         Row(
             f"{spare} descriptors more than the script has",
             hosts.without_descriptors(spare),
-            synk.SynkError,
+            (None, synk.SynkError),
             "ulimit -n",
             session=GONE,
-            repeats=1,
         )
         for spare in (0, 1, 2, 4)
     ],
@@ -416,7 +410,6 @@ HOSTS = [
         synk.SynkError,
         "ulimit -u",
         session=GONE,
-        repeats=1,
         needs=NOT_ROOT,
     ),
     Row(
@@ -425,7 +418,6 @@ HOSTS = [
         None,
         seconds=10,
         session=GOES_ON,
-        repeats=1,
         needs=NOT_ROOT,
     ),
     Row(
@@ -435,10 +427,9 @@ HOSTS = [
         "uid 65534",
         seconds=3,
         session=GONE,
-        repeats=1,
         needs=NOT_ROOT,
     ),
-    Row("one core", hosts.on_one_core, None, seconds=20, session=GONE, repeats=1),
+    Row("one core", hosts.on_one_core, None, seconds=20, session=GONE),
     Row(
         "SIGKILL with another time of day",
         hosts.other_time_of_day,
@@ -458,23 +449,30 @@ HOSTS = [
         OSError,
         "No space",
         session=GOES_ON,
-        repeats=1,
         needs=NO_MOUNTS,
     ),
 ]
 
+
+def times(repeats: int, rows: Sequence[Row]) -> list[Row]:
+    """Return rows that the tests play so many times."""
+    return [replace(row, repeats=repeats) for row in rows]
+
+
 TABLE = [
-    *DEATHS_AT_MOMENTS,
-    *DEATHS_IN_AN_OP,
-    *DEATHS_OF_OTHERS,
-    *CLOSING,
-    *AT_RANDOM,
-    *AT_LINES,
-    *ERRORS,
-    *RESULTS,
-    *HANGS,
-    *INTERRUPTS,
-    *ENDS,
-    *SCRIPTS,
-    *HOSTS,
+    *times(
+        3,
+        [
+            *DEATHS_AT_MOMENTS,
+            *DEATHS_IN_AN_OP,
+            *DEATHS_OF_OTHERS,
+            *CLOSING,
+            *AT_RANDOM,
+            *AT_LINES,
+            *INTERRUPTS,
+            *ENDS,
+        ],
+    ),
+    # The moment is the same each time, or it takes long.
+    *times(1, [*ERRORS, *RESULTS, *HANGS, *SCRIPTS, *HOSTS]),
 ]

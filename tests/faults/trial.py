@@ -58,7 +58,7 @@ class Row:
     seconds: float = 1.0
     session: str = BROKEN
     status: int = 0
-    repeats: int = 3
+    repeats: int = 1
     needs: Callable[[], str] = field(default=lambda: "")
 
     @property
