@@ -378,7 +378,6 @@ HOSTS = [
             play,
             None,
             session=GOES_ON,
-            seconds=20,
             needs=NO_MOUNTS,
         )
         for what, play in {
@@ -416,7 +415,6 @@ HOSTS = [
         "privileges dropped before the fork",
         hosts.privileges_dropped_before,
         None,
-        seconds=10,
         session=GOES_ON,
         needs=NOT_ROOT,
     ),
@@ -429,7 +427,7 @@ HOSTS = [
         session=GONE,
         needs=NOT_ROOT,
     ),
-    Row("one core", hosts.on_one_core, None, seconds=20, session=GONE),
+    Row("one core", hosts.on_one_core, None, session=GONE),
     Row(
         "SIGKILL with another time of day",
         hosts.other_time_of_day,

@@ -135,7 +135,7 @@ class Trial:
             raise Unexpected(f"{caught!r:.1000}, not {row.error}") from caught
         if caught is not None and not re.search(row.text, _said(caught), re.S):
             raise Unexpected(f"the message has no {row.text!r}") from caught
-        if seconds > row.seconds:
+        if caught is not None and seconds > row.seconds:
             raise Unexpected(f"after {seconds:.2f} s, not {row.seconds} s") from caught
 
     def _check_session(self) -> None:
