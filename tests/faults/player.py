@@ -142,6 +142,14 @@ def _where(pid: int) -> str:
     return ", ".join(found)
 
 
+def _shown(error: BaseException) -> str:
+    """Return a traceback; of an exception that cannot be shown, where it came."""
+    try:
+        return "".join(traceback.format_exception(error))
+    except Exception:
+        return "".join(traceback.format_tb(error.__traceback__))
+
+
 def _be_master(row: Row, work: Work, seed: str, writes: int) -> None:
     """Run a trial, say what came of it, and end."""
     gc.freeze()  # collections would copy all pages of what the tests have imported
@@ -154,7 +162,7 @@ def _be_master(row: Row, work: Work, seed: str, writes: int) -> None:
     except BaseException as error:
         kinds = {Leak: "leak", Wrong: "wrong"}
         said["verdict"] = kinds.get(type(error), "unexpected")
-        said["detail"] = traceback.format_exc()[-20_000:]
+        said["detail"] = _shown(error)[-20_000:]
     try:
         data = json.dumps(said).encode()
         while data:

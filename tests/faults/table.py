@@ -164,7 +164,7 @@ FAILURES = {
     ),
     "an exception whose __notes__ raises": (
         partial(raise_, deaths.BadNotes),
-        (deaths.BadNotes, RemoteError),
+        (deaths.BadNotes, RemoteError, ZeroDivisionError),
         "",
     ),
     "an exception whose __reduce__ exits": (
@@ -226,7 +226,7 @@ RESULTS = [
 
 # -- a rank hangs ----------------------------------------------------------------------
 
-BRIEF = 1.0
+BRIEF = 1
 
 HANGS = [
     *[
@@ -234,7 +234,7 @@ HANGS = [
             f"{what}, with a timeout",
             computing(fault, timeout=BRIEF),
             RankTimeout,
-            rf"{BRIEF} s",
+            r"within 1(\.0)? s",
             seconds=BRIEF + 3,
         )
         for what, fault in {
@@ -247,7 +247,7 @@ HANGS = [
         "SIGSTOP before a barrier, with a timeout",
         at("before a barrier", deaths.stop, timeout=BRIEF),
         RankTimeout,
-        rf"{BRIEF} s",
+        r"within 1(\.0)? s",
         seconds=BRIEF + 3,
     ),
     Row(
