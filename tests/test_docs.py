@@ -21,6 +21,7 @@ NARRATIVE = (
     "introduction",
     "shared_variables",
     "data",
+    "reliability",
     "troubleshooting",
     "training",
     "reducing",
