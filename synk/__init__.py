@@ -8,6 +8,7 @@ from .compiler.own_ops.register import register_sharding
 from .compiler.own_ops.sharding import Sharding
 from .errors import (
     CheckpointError,
+    NotFinite,
     OversubscriptionWarning,
     RankTimeout,
     RemoteError,
@@ -54,6 +55,7 @@ __all__ = [
     "Explanation",
     "Function",
     "LossScale",
+    "NotFinite",
     "OversubscriptionWarning",
     "RankTimeout",
     "RemoteError",

@@ -40,6 +40,10 @@ class SerialMismatch(SynkError, AssertionError):
     """With ``check="serial"``: a result is not that of the serial run; see there."""
 
 
+class NotFinite(SynkError, FloatingPointError):
+    """With ``check="finite"``: a call gives NaN or infinity; see there."""
+
+
 class SplitWarning(UserWarning):
     """Work that every rank repeats, or values that may not be the serial run's.
 

@@ -264,7 +264,7 @@ def test_sliceable_shared_variables_are_refused(two_ranks):
 def test_other_checks_and_wrong_arguments_are_refused(two_ranks, x):
     f = synk.function([x], x.mean(), mode=PY)
     for check in ("parallel", True, 1, ""):
-        with refused(ValueError, "check must be None or 'serial', got"):
+        with refused(ValueError, "check must be None, 'serial' or 'finite', got"):
             f(ROWS, check=check)
     with refused(TypeError, "misses a value for x"):
         f(check="serial")

@@ -22,7 +22,7 @@ from typing import Any
 from pytensor.compile import SharedVariable
 
 from ..compiler.spec import FunctionSpec
-from ..errors import SplitError
+from ..errors import NotFinite, SplitError
 from ..programs.programs import kind_of_call
 from ..ranks.replication import Replicas
 from ..ranks.session import SESSION
@@ -31,6 +31,7 @@ from ..report.explain import explain
 from ..report.explanation import Explanation
 from ..user_frames import entry
 from ..workers.preconditions import check_timeout
+from .finite import FiniteCheck
 from .held import HeldVariables
 from .inputs import (
     bind,
@@ -127,14 +128,17 @@ class Function:
             updated once. The same numbers with less memory.
         output_subset : list of int, optional
             Return these outputs only, in this order, and compute no other.
-        check : {None, "serial"}
-            Before that, run the plain function on all rows in the master as well,
-            without a change to anything, and compare: the outputs, and on every rank
-            the variables whose updates follow from what was reduced. Floats may differ
-            by 1e-5 (float32) or 1e-9 (float64) of the largest value, more behind
+        check : {None, "serial", "finite"}
+            "serial": before that, run the plain function on all rows in the master as
+            well, without a change to anything, and compare: the outputs, and on every
+            rank the variables whose updates follow from what was reduced. Floats may
+            differ by 1e-5 (float32) or 1e-9 (float64) of the largest value, more behind
             products of another `precision`, or by what rounding errors explain,
-            integers not.
-            Takes a compilation at the first time, and all cores.
+            integers not. Takes a compilation at the first time, and all cores.
+
+            "finite": look for NaN and infinity in the outputs, and in the new values of
+            variables on all ranks. The call is undone if there is any, and the error
+            names the value, the first row with which it is so, and its rank.
         timeout : float, optional
             Seconds that the other ranks may keep rank 0 waiting, each time that it
             meets them and at the end; by default as given to :func:`synk.fork`. (The
@@ -155,7 +159,9 @@ class Function:
         SplitError
             If an output cannot be that of the serial run on more than one rank.
         SerialMismatch
-            With `check`, if a result differs; the updates have been made.
+            With ``check="serial"``, if a result differs; the updates have been made.
+        NotFinite
+            With ``check="finite"``; no update has been made.
         WorkerDied
             If a rank's process ended.
         RankTimeout
@@ -179,28 +185,40 @@ class Function:
         batch_s = check_shared_rows(batch_s, spec.sliceable, SESSION.size)
         wanted = self._all.of(output_subset)
         subset = wanted.subset
-        if check is not None:
+        finite = None
+        if check == "finite":
+            finite = FiniteCheck(self._serial, spec, values, rows, subset)
+        elif check is not None:
             expected = self._serial.expect(check, values, batch, subset)
             start = perf_counter()  # that was no part of the call
-        with self._replicas.notice:
-            kind = kind_of_call(num_slices, SESSION.size)
-            programs = self._replicas.prepare(kind, subset)
-            if 0 < rows.total < SESSION.size:
-                self._replicas.prepare("idle", subset)
-            with self._held.launch(programs.streams(kind)) as launched:
-                what = launched.number, self._number, subset
-                how = batch_s, num_slices, launched.states
-                mine = *what, tuple(rows), constants, *how
-                whole = programs.cut(kind, subset).inputs_read
-                staged = stage(rows, values, constants, SESSION.stage, whole)
-                theirs = *what, *staged, *how
-                replies = SESSION.run(worker_call, *theirs, mine=mine, timeout=timeout)
-                joined = perf_counter()
-                results = combine_outputs(spec, subset, replies, SESSION.context, self)
-                self._held.note(rows_of(replies), batch_s)
+        try:
+            with self._replicas.notice:
+                kind = kind_of_call(num_slices, SESSION.size)
+                programs = self._replicas.prepare(kind, subset)
+                if 0 < rows.total < SESSION.size:
+                    self._replicas.prepare("idle", subset)
+                with self._held.launch(programs.streams(kind)) as launched:
+                    what = launched.number, self._number, subset
+                    how = batch_s, num_slices, launched.states
+                    mine = *what, tuple(rows), constants, *how
+                    whole = programs.cut(kind, subset).inputs_read
+                    staged = stage(rows, values, constants, SESSION.stage, whole)
+                    theirs = *what, *staged, *how
+                    replies = SESSION.run(
+                        worker_call, *theirs, mine=mine, timeout=timeout
+                    )
+                    joined = perf_counter()
+                    results = combine_outputs(
+                        spec, subset, replies, SESSION.context, self
+                    )
+                    if finite is not None:
+                        finite.check(self._number, results)
+                    self._held.note(rows_of(replies), batch_s)
+        except NotFinite as error:
+            raise error if finite is None else finite.located(repr(self)) from None
         returned = wanted.arrange(results)
         programs.times.returned(start, joined)
-        if check is not None:
+        if check == "serial":
             self._serial.compare(subset, results, expected)
         return returned
 

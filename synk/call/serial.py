@@ -220,7 +220,8 @@ class SerialRun:
 
     def _check(self, check: str, subset: Subset) -> None:
         if check != "serial":
-            raise ValueError(f"check must be None or 'serial', got {check!r}")
+            known = "None, 'serial' or 'finite'"
+            raise ValueError(f"check must be {known}, got {check!r}")
         self._refuse_sliceable("check='serial'")
         drawn = self._draw()
         if drawn is not None:
@@ -235,6 +236,11 @@ class SerialRun:
                 " serial run: outputs are rank 0's own, and updates depend on the"
                 " rows of a rank"
             )
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether there is a serial run that computes the same."""
+        return not self._spec.sliceable and self._draw() is None
 
     def _refuse_sliceable(self, asked: str) -> None:
         if self._spec.sliceable:
@@ -328,7 +334,7 @@ class SerialRun:
                 shared, new = spec.updates[i]
                 problem = compared(value, len(subset) + i, new)
                 if problem:
-                    complaints.append(f"{_label(shared)} on rank {rank}: {problem}")
+                    complaints.append(f"{label_of(shared)} on rank {rank}: {problem}")
         if complaints:
             raise SerialMismatch(
                 f"{self._what} differs from the serial run beyond rounding:\n  "
@@ -336,5 +342,6 @@ class SerialRun:
             )
 
 
-def _label(shared: SharedVariable) -> str:
+def label_of(shared: SharedVariable) -> str:
+    """Return what the new value of a variable is called in messages."""
     return f"the new value of {shared.name or shared}"
