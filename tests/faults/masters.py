@@ -101,23 +101,24 @@ def interrupted_every_10_ms(activity: str):
         period = trial.rng.uniform(0.008, 0.012)
         do = partial(fork_and_close, trial)
         if activity != "fork":
-            do = getattr(trial.work, activity)
+            do = partial(_do_forked, trial, getattr(trial.work, activity))
+        ended = threading.Event()
 
-        def strike(ended: threading.Event) -> None:
+        def strike() -> None:
             while not ended.wait(period):
                 os.kill(os.getpid(), signal.SIGINT)
 
         def call() -> None:
-            ended = threading.Event()
-            handler = signal.getsignal(signal.SIGINT)
-            thread = in_thread(partial(strike, ended))
-            try:
-                _go_on_for(0.3, do, trial, activity != "fork")
-            finally:
-                signal.signal(signal.SIGINT, lambda *_: None)
+            with Interruptible() as interruptible:
+                thread = in_thread(strike)
+                for _ in until(0.3):
+                    # A second interrupt comes where the first one is dealt with. Ranks
+                    # that do not stop at once are killed then: the script begins anew.
+                    if isinstance(interruptible.run(do), synk.WorkerDied):
+                        interruptible.run(synk.close)
+                    interruptible.run(trial.work.settle)
                 ended.set()
                 thread.join()
-                signal.signal(signal.SIGINT, handler)
             stamp()
 
         return call
@@ -125,27 +126,38 @@ def interrupted_every_10_ms(activity: str):
     return play
 
 
-def _go_on_for(seconds: float, do: Callable, trial: Trial, is_forked: bool) -> None:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+def _do_forked(trial: Trial, do: Callable[[], object]) -> None:
+    if not synk.is_forked():
+        synk.fork(trial.ranks)
+    do()
+
+
+class Interruptible:
+    """Interrupts raise KeyboardInterrupt in what is run by it, and nowhere else."""
+
+    def __enter__(self) -> Interruptible:
+        self._is_running = False
+        self._before = signal.signal(signal.SIGINT, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+    def _handle(self, *_: object) -> None:
+        if self._is_running:
+            raise KeyboardInterrupt
+
+    def run(self, do: Callable[[], object]) -> BaseException | None:
+        """Do something; return how it was cut short, if it was."""
+        caught: BaseException | None = None
         try:
-            if is_forked and not synk.is_forked():
-                synk.fork(trial.ranks)
+            self._is_running = True
             do()
-        except KeyboardInterrupt:
-            pass
-        except synk.WorkerDied:
-            # A second interrupt came while the first one was dealt with: ranks that
-            # do not stop at once are killed. The script begins anew.
-            _interruptible(synk.close)
-        _interruptible(trial.work.settle)
-
-
-def _interruptible(do: Callable) -> None:
-    try:
-        do()
-    except KeyboardInterrupt:
-        pass
+        except (KeyboardInterrupt, synk.WorkerDied) as error:
+            caught = error.with_traceback(None)
+        finally:
+            self._is_running = False
+        return caught
 
 
 def handler_that_closes(trial: Trial) -> Callable[[], object]:
