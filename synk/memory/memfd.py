@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+from collections.abc import Iterator
+from io import FileIO
 
 _CLOEXEC = 0x1
 _NOEXEC_SEAL = 0x8
@@ -12,8 +14,12 @@ _NOEXEC_SEAL = 0x8
 the memory; kernels before 6.3 do not know it, later ones may insist on it."""
 
 
-def create(name: str) -> int:
-    """Return a descriptor of new, empty memory, which programs run later do not get.
+def create(name: str) -> FileIO:
+    """Return new, empty memory as a file, which programs that are run do not get.
+
+    It is an object that owns the descriptor from the first moment on: an interrupt can
+    come after any call that Python code makes, and whatever it leaves open is closed
+    with the object. `map` goes from the one call to the other in C.
 
     Parameters
     ----------
@@ -25,19 +31,23 @@ def create(name: str) -> int:
     OSError
     """
     try:
-        fd = _memfd_create(name, _CLOEXEC | _NOEXEC_SEAL)
+        (file,) = _opened(name, _CLOEXEC | _NOEXEC_SEAL)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        fd = _memfd_create(name, _CLOEXEC)
+        (file,) = _opened(name, _CLOEXEC)
     try:
         # The kernel lets everybody read and write, as nobody else can come to have a
         # descriptor. We do not: of two locks one may fail.
-        os.fchmod(fd, 0o600)
+        os.fchmod(file.fileno(), 0o600)
     except BaseException:
-        os.close(fd)
+        file.close()
         raise
-    return fd
+    return file
+
+
+def _opened(name: str, flags: int) -> Iterator[FileIO]:
+    return map(FileIO, map(_memfd_create, (name,), (flags,)), ("r+",))
 
 
 def _by_libc(name: str, flags: int) -> int:

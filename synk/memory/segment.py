@@ -71,10 +71,14 @@ class Segment:
         If the machine, or the process's cgroup, has not that much memory left.
     """
 
+    _file: FileIO | None = None
+    """What owns the descriptor, in the owner and in its children."""
+
     def __init__(self, nbytes: int) -> None:
         self._pid, self._serial = os.getpid(), next(_serials)
         with in_words():
-            self._fd = memfd.create(f"synk-{self._pid}-{self._serial}")
+            self._file = memfd.create(f"synk-{self._pid}-{self._serial}")
+            self._fd = self._file.fileno()
         self.nbytes = self.reserved = 0
         self._map: Mapping
         try:
@@ -161,15 +165,15 @@ class Segment:
 
     def close(self) -> None:
         """Give the memory back once nobody maps it; views that exist stay valid."""
-        if self._fd >= 0 and self._pid == os.getpid():
-            os.close(self._fd)
-        self._fd = -1
+        if self._file is not None:
+            self._file.close()
+        self._file, self._fd = None, -1
         self._map = None  # type: ignore[assignment]
 
     def __del__(self) -> None:
-        # The interpreter may be half gone; a descriptor then goes with the process.
-        if getattr(self, "_fd", -1) >= 0 and os is not None:
-            self.close()
+        # Else the file would close itself, with a warning.
+        if self._file is not None:
+            self._file.close()
 
 
 class Attachments:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytensor
@@ -143,8 +144,8 @@ class Interruptible:
     def __exit__(self, *_: object) -> None:
         signal.signal(signal.SIGINT, self._before)
 
-    def _handle(self, *_: object) -> None:
-        if self._is_running:
+    def _handle(self, number: int, frame: Any) -> None:
+        if self._is_running and frame.f_code is not Interruptible.run.__code__:
             raise KeyboardInterrupt
 
     def run(self, do: Callable[[], object]) -> BaseException | None:
