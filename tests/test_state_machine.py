@@ -95,7 +95,7 @@ class Machine(RuleBasedStateMachine):
     @initialize(
         seed=SEEDS,
         sessions=st.sampled_from([0, 0, 1]),
-        deaths=st.sampled_from([0, 0, 1]),
+        deaths=st.sampled_from([0, 1, 2]),
     )
     def begin(self, seed, sessions, deaths):
         self.sessions, self.deaths, self.world.breaks_off = sessions, deaths, None
@@ -336,7 +336,9 @@ def tame(op, variables, model):
 
 
 MODES = {"plain": MODE, "in place": IN_PLACE, "default": None}
-CASES = itertools.product(MODES, (1, 2, 3))
+# On one rank a call is PyTensor's own: what it has written in place before it fails,
+# stays written.
+CASES = [("plain", 1), *itertools.product(MODES, (2, 3))]
 if not LONG:
     CASES = [("plain", 1), ("plain", 2), ("plain", 3), ("in place", 2)]
 
