@@ -179,7 +179,8 @@ class Function:
         values = bind(self, self._inputs, args, kwargs)
         n = len(spec.inputs)
         rows = gather_rows(spec.inputs, values[:n], batch, SESSION.size, spec.options)
-        self._held.check_parts(rows.bounds)
+        if spec.parts:
+            self._held.check_parts(rows.bounds)
         constants = check_arguments(spec.bcast_inputs, values[n:], spec.options)
         num_slices = check_num_slices(num_slices, spec)
         batch_s = check_shared_rows(batch_s, spec.sliceable, SESSION.size)
@@ -322,7 +323,7 @@ class Function:
                         for of_output, value in zip(made, found, strict=True):
                             of_output.append(value)
                     continue
-                for call in calls:
+                for call in calls if spec.parts else ():
                     self._held.check_parts(call.bounds)
                 programs = self._replicas.prepare(kind, subset)
                 if any(0 < call.bounds[-1] < SESSION.size for call in calls):

@@ -88,8 +88,6 @@ class HeldVariables:
     def check_parts(self, bounds: Sequence[int]) -> None:
         """Raise unless the inputs' rows are cut as the parts of variables are."""
         parts = self._spec.parts
-        if not parts:
-            return
         rows = [self._entries[var].holding.rows for var in parts]
         names = [str(var) for var in parts]
         if self._spec.inputs:

@@ -49,7 +49,8 @@ def worker_call(
     programs = context.registry.functions[number]
     context.computes(programs.label)
     kind = kind_of_call(num_slices, context.size)
-    worker_states(programs.streams(kind), states)
+    if states:
+        worker_states(programs.streams(kind), states)
     share = Share(context, programs, rows, batch_s, num_slices)
     constants = programs.takers.broadcast(list(map(context.array, constants)))
     outputs = share.compute(subset, constants)
@@ -166,7 +167,8 @@ class Share:
             if programs.notice is not None and compiles_in_calls(programs.spec.mode):
                 programs.notice.begin()
         outputs = None
-        split(self._streams, context.rank)
+        if self._streams:
+            split(self._streams, context.rank)
         if not self.is_idle:
             try:
                 outputs = running.run(

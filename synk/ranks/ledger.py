@@ -141,12 +141,16 @@ class Ledger:
     ----------
     version : int
         Another one whenever some variable is held in another way.
+    launch : Launch or None
+        What is being made: all that is noted of it or nothing, see `undoing`.
+    former : list of tuple
+        What was noted before it of what it has changed.
     """
 
     def __init__(self) -> None:
         self.version = 0
-        self._launch: Failable | None = None
-        self._former: list[tuple[Entry, Holding, np.ndarray | None]] = []
+        self.launch: Failable | None = None
+        self.former: list[tuple[Entry, Holding, np.ndarray | None]] = []
         self._entries: weakref.WeakKeyDictionary[Any, Entry]
         self._entries = weakref.WeakKeyDictionary()
         self._by_storage: weakref.WeakValueDictionary[int, Entry]
@@ -184,7 +188,7 @@ class Ledger:
         """Take note of it by the entry."""
         former = entry.holding
         # First: an interrupt may come between the two.
-        self._former.append((entry, former, entry.kept))
+        self.former.append((entry, former, entry.kept))
         entry.holding, entry.kept = holding, None
         if (former.kind, former.rows) != (holding.kind, holding.rows):
             self.version += 1  # functions look at their variables again
@@ -199,18 +203,9 @@ class Ledger:
 
     # -- launches, of which everything is noted or nothing
 
-    def begin(self, launch: Failable) -> None:
-        """Take note that a launch begins: what it makes can be taken back."""
-        self._former = []
-        self._launch = launch
-
-    def end(self) -> None:
-        """Take note that the launch is made, or undone."""
-        self._launch = None
-
     def take_back(self) -> None:
         """Take back what was noted in the launch."""
-        for entry, holding, kept in reversed(self._former):
+        for entry, holding, kept in reversed(self.former):
             entry.holding, entry.kept = holding, kept
             self.version += 1
 
@@ -219,7 +214,7 @@ class Ledger:
 
         That is one which comes as Python enters `Launch.__exit__`.
         """
-        launch = self._launch
+        launch = self.launch
         if launch is not None:
             launch.check_abandoned()
             launch.fail(KeyboardInterrupt())

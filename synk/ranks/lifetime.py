@@ -264,7 +264,8 @@ class Lifetime:
         if self._restarts_left:
             self._come_back()
         self.check_running()
-        self.ledger.settle()
+        if self.ledger.launch is not None:
+            self.ledger.settle()
 
     def _come_back(self) -> None:
         if self.state == "running" and not self._in_command:

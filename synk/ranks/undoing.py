@@ -61,8 +61,9 @@ class Launch:
         # Not by a local variable: a frame that refers to itself stays, with its callers
         # and all that they have, until garbage is collected.
         self._frame = inspect.currentframe().f_back  # type: ignore[union-attr]
-        self._ledger.begin(self)
-        self.states = master_states(self._streams)
+        self._ledger.former, self._ledger.launch = [], self
+        if self._streams:
+            self.states = master_states(self._streams)
         return self
 
     def __exit__(
@@ -77,15 +78,13 @@ class Launch:
         try:
             if self._have_made is not None:
                 self._have_made(self)
-            lead_on(self._streams)
-            self._end()  # from here on it is made
+            if self._streams:
+                lead_on(self._streams)
+            self._ledger.launch = None  # from here on it is made
+            self._frame = None  # which holds this
         except BaseException as interrupt:
             self.fail(interrupt)
             raise
-
-    def _end(self) -> None:
-        self._ledger.end()
-        self._frame = None  # which holds this
 
     def check_abandoned(self) -> None:
         """Raise StateError if the ``with`` block is being run, around this call."""
@@ -110,7 +109,7 @@ class Launch:
             lead_on(self._streams)
             self._ledger.take_back()
             self._failed(self, error)
-            self._end()
+            self._ledger.launch = self._frame = None
 
     def _undo(self) -> None:
         if SESSION.state == "running":
