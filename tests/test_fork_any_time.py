@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import signal
 import sys
@@ -251,6 +252,26 @@ def test_a_new_python_is_the_zygote_where_none_was_kept(capfd, monkeypatch):
     said = capfd.readouterr().err
     assert said.count("runs an XLA backend") == 1
     assert "starting a new Python" in said
+
+
+def test_a_new_python_has_jax_as_the_script_has(monkeypatch):
+    # The import of PyTensor's link sets it by floatX, which that Python has otherwise.
+    jax = pytest.importorskip("jax", reason="JAX, of the extra synk[jax], is missing")
+    importlib.import_module("pytensor.link.jax.dispatch")
+    before = jax.config.jax_enable_x64
+    try:
+        for value in (False, True):
+            jax.config.update("jax_enable_x64", value)
+            with with_xla(), synk.session(2):
+                assert SESSION.run(worker_jax) == [value, value]
+            synk.close()
+    finally:
+        jax.config.update("jax_enable_x64", before)
+
+
+def worker_jax(context):
+    assert "jax" in sys.modules
+    return sys.modules["jax"].config.jax_enable_x64
 
 
 def test_a_new_python_that_fails_is_said_to(monkeypatch, capfd):

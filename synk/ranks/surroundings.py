@@ -7,6 +7,7 @@ a new interpreter. It makes the present one its own before anything else.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import re
 import sys
@@ -34,6 +35,8 @@ class Surroundings(NamedTuple):
         What numpy does about a division by zero and the like.
     pytensor : dict of str to object
         PyTensor's settings.
+    jax : dict of str to object
+        JAX's, where it is used: the import of PyTensor's link to it sets some.
     """
 
     environment: dict[str, str]
@@ -42,6 +45,7 @@ class Surroundings(NamedTuple):
     filters: list[tuple]
     numpy_errors: dict[str, Any]
     pytensor: dict[str, Any]
+    jax: dict[str, Any]
 
     @classmethod
     def of_this_process(cls) -> Surroundings:
@@ -56,6 +60,7 @@ class Surroundings(NamedTuple):
             [_written(entry) for entry in warnings.filters],
             dict(np.geterr()),
             settings.current(),
+            _jax_settings() if _JAX_LINK in sys.modules else {},
         )
 
     def adopt(self) -> None:
@@ -78,6 +83,30 @@ class Surroundings(NamedTuple):
                 )
         np.seterr(**self.numpy_errors)
         settings.follow(self.pytensor)
+        if self.jax:
+            importlib.import_module(_JAX_LINK)
+            config = sys.modules["jax"].config
+            for name, value in self.jax.items():
+                if getattr(config, name) != value:
+                    config.update(name, value)
+
+
+_JAX_LINK = "pytensor.link.jax.dispatch"
+
+_JAX_NAMES = (
+    "jax_debug_nans",
+    "jax_default_matmul_precision",
+    "jax_default_prng_impl",
+    "jax_enable_x64",
+    "jax_numpy_dtype_promotion",
+    "jax_numpy_rank_promotion",
+)
+"""Those that decide what is computed. Of devices each rank has its own."""
+
+
+def _jax_settings() -> dict[str, Any]:
+    config = sys.modules["jax"].config
+    return {name: getattr(config, name) for name in _JAX_NAMES if hasattr(config, name)}
 
 
 def _written(entry: tuple) -> tuple:
