@@ -88,7 +88,8 @@ class InterruptedAt:
             return None
         if self.files and not path.endswith(self.files):
             return None
-        while frame is not None:
+        # In a rank, not those of the zygote, which was forked with signals held back.
+        while frame is not None and frame.f_code.co_name != "run_to_end":
             if frame.f_code.co_name in SAFE_FUNCTIONS:
                 return None
             frame = frame.f_back

@@ -356,7 +356,7 @@ def test_too_few_descriptors_are_an_error_that_names_the_limit():
         gc.collect()
         assert len(links(os.getpid())) <= used + 2  # the last control segment
     assert "works True" in found
-    assert sum("were not forked" in said for said in found) > 3
+    assert any("were not forked" in said for said in found)
 
 
 def test_too_few_processes_are_an_error_that_names_the_limit(tmp_path, monkeypatch):
