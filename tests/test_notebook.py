@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import textwrap
 import threading
@@ -15,6 +14,7 @@ from processes import is_alive, wait_until
 nbformat = pytest.importorskip("nbformat", reason="nbclient is not installed")
 nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed")
 pytest.importorskip("ipykernel", reason="ipykernel is not installed")
+run_sync = pytest.importorskip("jupyter_core.utils").run_sync
 
 FORK = """
     import processes, synk
@@ -60,14 +60,11 @@ class Notebook:
         return "".join(out.get("text", out.get("ename", "")) for out in cell.outputs)
 
     def interrupt(self) -> None:
-        asyncio.run(self._client.km.interrupt_kernel())
+        run_sync(self._client.km.interrupt_kernel)()
 
     def restart(self) -> None:
-        async def restart() -> None:
-            await self._client.km.restart_kernel(now=True)
-            await self._client.kc.wait_for_ready(timeout=60)
-
-        asyncio.get_event_loop().run_until_complete(restart())
+        run_sync(self._client.km.restart_kernel)(now=True)
+        run_sync(self._client.kc.wait_for_ready)(timeout=60)
 
 
 @pytest.fixture

@@ -11,6 +11,8 @@ from functools import partial
 
 from processes import arrive_and_stay, stamp
 
+import synk
+
 
 def by_signal(number: int) -> None:
     """Send a signal to this process, and wait until it has come."""
@@ -91,6 +93,10 @@ class Base(BaseException):
 
 def raise_(kind: type, *args: object) -> None:
     raise kind(*args)
+
+
+def raise_by_rank() -> None:
+    raise (ValueError, LookupError, TypeError)[synk.rank()](f"rank {synk.rank()}")
 
 
 def raise_with_100_mb() -> None:

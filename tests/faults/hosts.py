@@ -19,6 +19,7 @@ from trial import Trial
 from work import X, compare
 
 import synk
+from synk.workers.forks import fork_quietly
 
 _CLONE_NEWNS = 0x20000
 READ_ONLY, _MS_REC, _MS_PRIVATE = 1, 1 << 14, 1 << 18
@@ -29,7 +30,7 @@ NOBODY = 65534
 
 def no_mounts() -> str:
     """Return why nothing can be mounted, tried in a child; "" if it can."""
-    child = os.fork()
+    child = fork_quietly()
     if not child:
         try:
             mount_tmpfs("/dev/shm", "size=1m")

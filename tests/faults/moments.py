@@ -8,7 +8,8 @@ processes share says so, so that ranks forked later have nothing to fear.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from processes import acting, board, note, stamp
@@ -119,14 +120,22 @@ def _patch(trial: Trial, place: Moment, fault: Callable[[], object]) -> None:
     trial.patch.setattr(owner, name, patched)
 
 
-def computing(fault: Callable[[], object], rank: int | None = VICTIM, **options: Any):
-    """Return a row's `play`: an Op of one rank, or of all (None), meets a fault."""
+def computing(
+    fault: Callable[[], object],
+    rank: int | None = VICTIM,
+    of_call: Mapping[str, Any] = MappingProxyType({}),
+    **options: Any,
+):
+    """Return a row's `play`: an Op of one rank, or of all (None), meets a fault.
+
+    Further arguments are those of the call, and of `synk.fork`.
+    """
 
     def play(trial: Trial) -> Callable[[], object]:
         call = acting(rank, _fault_if_due, fault)
         trial.fork(3, **options)
         arm(range(3) if rank is None else [rank])
-        return lambda: _check_sum(call)
+        return lambda: compare(call(X, **of_call), X.sum(), "the sum")
 
     return play
 
@@ -135,7 +144,3 @@ def _fault_if_due(fault: Callable[[], object]) -> None:
     if is_due():
         stamp()
         fault()
-
-
-def _check_sum(call: Callable) -> None:
-    compare(call(X), X.sum(), "the sum")

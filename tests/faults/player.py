@@ -30,7 +30,7 @@ from work import Work, Wrong
 from world import Leak, adopting_orphans, bury, children, names_of_the_dead
 
 import synk
-from synk.workers.forks import open_pidfd
+from synk.workers.forks import fork_quietly, open_pidfd
 
 LIMIT = 40.0
 """Seconds after which a trial hangs."""
@@ -73,7 +73,7 @@ def play(row: Row, work: Work, seed: str) -> Outcome:
     others, names = children(os.getpid()), names_of_the_dead()
     reads, writes = os.pipe()
     with adopting_orphans():
-        child = os.fork()
+        child = fork_quietly()
         if child == 0:
             os.close(reads)
             _be_master(row, work, seed, writes)

@@ -186,6 +186,13 @@ ERRORS = [
     for where, rank in (("one rank", 2), ("all ranks", None))
 ] + [
     Row(
+        "another exception on each rank",
+        computing(deaths.raise_by_rank, None),
+        ExceptionGroup,
+        "not all in the same way",
+        session=GOES_ON,
+    ),
+    Row(
         "a message of 100 MB",
         computing(deaths.raise_with_100_mb),
         ValueError,
@@ -243,6 +250,13 @@ HANGS = [
             "SIGSTOP": deaths.stop,
         }.items()
     ],
+    Row(
+        "an endless loop, with a timeout of the call",
+        computing(deaths.loop_for_ever, of_call={"timeout": BRIEF}),
+        RankTimeout,
+        r"within 1(\.0)? s.* in loop_for_ever",
+        seconds=BRIEF + 3,
+    ),
     Row(
         "SIGSTOP before a barrier, with a timeout",
         at("before a barrier", deaths.stop, timeout=BRIEF),
