@@ -16,6 +16,9 @@ from processes import PY, summing
 
 import synk
 
+ACTIVITIES = ("step", "scores", "collective", "new_function", "save")
+"""What a script does in trials: methods of `Work`."""
+
 STEPS = 300
 """Then the weights begin anew."""
 
