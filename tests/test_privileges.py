@@ -60,6 +60,7 @@ with synk.session(2):
 AFTER = """
 drop()
 say(lambda: [len(reply) for reply in SESSION.run(worker_large)])
+SESSION.zygote.interrupt(1)
 synk.close()
 """
 

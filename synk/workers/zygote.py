@@ -296,10 +296,10 @@ class Zygote:
     def interrupt(self, rank: int) -> None:
         """Send SIGINT to a rank, so that Python code there stops."""
         if rank in self.pids:
-            try:
+            # Dead, which the zygote is about to report; or of the user that this process
+            # was before: then all that it hears is that the command was aborted.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(self.pids[rank], signal.SIGINT)
-            except ProcessLookupError:
-                pass  # dead, which the zygote is about to report
 
     # -- its end
 
@@ -332,8 +332,11 @@ class Zygote:
         self._is_closed = True
         # Until it is reaped the process id is no other's.
         if self._pid > 0 and self._reap(os.WNOHANG) is None:
-            os.kill(self._pid, signal.SIGKILL)  # the ranks die with it
-            self._reap()
+            # The ranks die with it. One of another user, see `interrupt`, may be stopped
+            # for ever; it ends when it goes on.
+            with contextlib.suppress(PermissionError):
+                os.kill(self._pid, signal.SIGKILL)
+                self._reap()
         self.abandon()
 
     def abandon(self) -> None:
