@@ -236,6 +236,7 @@ def test_an_interrupt_before_a_rank_has_begun_is_not_lost(tmp_path):
     body = (
         """
 import threading
+import psutil
 from synk.ranks.session import SESSION
 
 synk.fork(2)
@@ -247,6 +248,8 @@ processes.reset()
 pid = processes.rank_pids()[1]
 command = SESSION.control.command
 os.kill(pid, signal.SIGSTOP)
+# A signal that comes before it has stopped would be taken first.
+processes.wait_until(lambda: psutil.Process(pid).status() == "stopped", 10, "stop")
 
 def interrupt():
     launched = lambda: SESSION.control.command > command
