@@ -1,7 +1,7 @@
 """Tests that run in a child process of their own.
 
-A process in which XLA runs cannot fork ranks any more: so a test that calls functions
-compiled for JAX leaves the process of the tests as it was.
+From a process in which XLA runs no ranks are forked any more: so a test that calls
+functions compiled for JAX leaves the process of the tests as it was.
 """
 
 from __future__ import annotations

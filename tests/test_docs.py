@@ -32,7 +32,7 @@ NARRATIVE = (
     "moving",
 )
 BY_JAX = ("precision",)
-"""In a child: where JAX has computed something, no rank can be forked any more."""
+"""In a child: where JAX has computed something, ranks are forked from elsewhere."""
 COMPILED = ("index",)
 """In the default mode, as users run all; for the others numba takes a minute."""
 

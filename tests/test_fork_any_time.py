@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import os
 import signal
@@ -33,6 +34,7 @@ from processes import (
     summing,
     wait_until,
 )
+from test_interrupt_lines import FORKING, InterruptedAt
 
 import synk
 from synk.errors import StateError, SynkError, WorkerDied
@@ -206,6 +208,38 @@ def test_many_sessions_of_a_kept_zygote_leave_nothing_behind():
     synk.close()
 
 
+def test_sessions_of_a_kept_zygote_can_be_interrupted():
+    call = summing()
+    synk.fork(2)
+    first = zygote()
+    assert call(ROWS) == TOTAL
+    with with_xla():
+        synk.close()
+        before = kinds_of_links()
+        for k in range(1, 1000, 29):
+            interrupted = contextlib.suppress(KeyboardInterrupt)
+            with InterruptedAt(k, FORKING) as trace, interrupted:
+                synk.fork(2)
+                assert call(ROWS) == TOTAL
+                synk.close()
+            synk.close()
+            assert kinds_of_links() == before, trace.raised_at
+            if not trace.raised_at:
+                break
+        assert k > 100
+        with synk.session(3):
+            assert zygote() == first
+            assert call(ROWS) == TOTAL
+    synk.close()
+
+
+def kinds_of_links() -> list[str]:
+    """Return what descriptors of this process are of, but for segments."""
+    gc.collect()
+    kinds = [link.partition(":")[0] for link in links(os.getpid())]
+    return sorted(kind for kind in kinds if "memfd" not in kind)
+
+
 def test_a_kept_zygote_ends_with_the_script(tmp_path):
     body = """
     from test_fork_any_time import with_xla
@@ -272,6 +306,24 @@ def test_a_new_python_has_jax_as_the_script_has(monkeypatch):
 def worker_jax(context):
     assert "jax" in sys.modules
     return sys.modules["jax"].config.jax_enable_x64
+
+
+def test_ctrl_c_ends_a_new_python_that_is_being_started():
+    with with_xla():
+
+        def interrupt():
+            wait_until(lambda: psutil.Process().children(), 5, "the new Python")
+            os.kill(os.getpid(), signal.SIGINT)
+
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        start = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            synk.fork(2)
+        assert time.monotonic() - start < 1
+        thread.join()
+        assert not psutil.Process().children()
+        assert not synk.is_forked()
 
 
 def test_a_new_python_that_fails_is_said_to(monkeypatch, capfd):

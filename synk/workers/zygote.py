@@ -160,10 +160,10 @@ class Zygote:
     def end_ranks(self) -> bool:
         """End all ranks, and have the zygote stay; return whether it can be used on.
 
-        It cannot where it has ended, does not answer, or was cut short in being told
-        something.
+        It cannot where it has ended, does not answer, is only being made, or was cut
+        short in being told something.
         """
-        if self._is_closed or self._is_asking or self._pidfd is None:
+        if self._is_closed or self._is_asking or not self._is_ready:
             return False
         self._have_ended = False
         try:
@@ -320,7 +320,8 @@ class Zygote:
                 # From here on `watch` says that synk was closed, whoever calls it: a
                 # signal handler of the script, or a call that the handler interrupted.
                 self._is_closed = True
-                if not self._has_ended(0) and self._requests is not None:
+                # What is not ready has no ranks to end, and is killed at once.
+                if self._is_ready and self._requests is not None:
                     self._requests.write(REQUEST.pack(zygote_loop.CLOSE, 0))
                     self._has_ended(_END_DEADLINE)
         except (BrokenPipeError, ValueError):

@@ -131,14 +131,16 @@ class ZygoteSource:
             There will be no session any more.
         """
         zygote = self.current
+        if zygote is None and not self.keeps:
+            return
+        keep = not for_good and not _can_be_forked()
         if zygote is not None:
-            keep = not for_good and not _can_be_forked()
             if keep and zygote.end_ranks():
                 self._kept = zygote
             else:
                 zygote.close()
             self.current = None
-        if self.keeps and (for_good or _can_be_forked()):
+        if not keep:
             self.forget_kept()
 
     @property
