@@ -79,8 +79,7 @@ def test_what_an_event_was_can_be_read(records):
     recorder = records.recorder(0)
     recorder.begin(7, "all_reduce")
     recorder.note(MEETING)
-    recorder.begin(8, "call")
-    recorder.computes("function 'f' (made in fit.py:3)")
+    recorder.begin(8, "function 'f' (made in fit.py:3)", COMPUTING)
     recorder.note(COMPUTING + 2 * STAGE)
     told = [(event.command, str(event)) for event in events_of(records, 0)]
     assert told == [
@@ -154,8 +153,7 @@ def test_what_ranks_do_follows_from_the_events_of_all(records):
     ranks = Ranks(records)
     waits = "waiting for a command"
     assert ranks.does() == ["running the script", waits, waits]
-    ranks.master.begin(1, "call")
-    ranks.master.computes("function 'f'")
+    ranks.master.begin(1, "function 'f'", COMPUTING)
     reads = "reading a command"
     assert ranks.does() == ["computing function 'f'", reads, reads]
     ranks.start(1)
@@ -187,8 +185,7 @@ def test_a_command_is_done_and_keeps_its_name_in_a_long_run(records):
     ranks.master.begin(1, "reduce")
     ranks.start(1, 2)
     assert ranks.does() == ["doing reduce"] * 3
-    ranks.master.begin(2, "run")
-    ranks.master.computes("function 'f'")
+    ranks.master.begin(2, "function 'f'", COMPUTING)
     ranks.places = [recorder.wait(1) for recorder in ranks.others]
     ranks.start(1, 2)
     for _ in range(2 * EVENTS):

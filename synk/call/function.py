@@ -205,8 +205,9 @@ class Function:
                     whole = programs.cut(kind, subset).inputs_read
                     staged = stage(rows, values, constants, SESSION.stage, whole)
                     theirs = *what, *staged, *how
+                    doing = programs.label
                     replies = SESSION.run(
-                        worker_call, *theirs, mine=mine, timeout=timeout
+                        worker_call, *theirs, mine=mine, timeout=timeout, doing=doing
                     )
                     joined = perf_counter()
                     results = combine_outputs(
@@ -337,8 +338,9 @@ class Function:
                     told = num_slices, launched.states
                     mine = *number, calls, plan.sources, constants, *told, report
                     theirs = *number, *plan.describe(calls), *told, None
+                    doing = programs.label
                     replies = SESSION.run(
-                        worker_run, *theirs, mine=mine, timeout=timeout
+                        worker_run, *theirs, mine=mine, timeout=timeout, doing=doing
                     )
                     joined = perf_counter()
                     some = combine_runs(spec, subset, replies, SESSION.context, self)

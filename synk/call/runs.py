@@ -155,7 +155,7 @@ def worker_run(
     """
     context.transaction.begin(launch)
     programs = context.registry.functions[number]
-    context.computes(programs.label)
+    context.activity = programs.label
     worker_states(programs.streams(kind_of_call(num_slices, context.size)), states)
     if programs.engine.ON_DEVICE:
         programs.takers.use(context.to_device)

@@ -47,7 +47,7 @@ def worker_call(
     """
     context.transaction.begin(launch)
     programs = context.registry.functions[number]
-    context.computes(programs.label)
+    context.activity = programs.label
     kind = kind_of_call(num_slices, context.size)
     if states:
         worker_states(programs.streams(kind), states)

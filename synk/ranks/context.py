@@ -176,12 +176,6 @@ class RankContext:
             return work(self, *args)
         return self.tracer.follow(work, self, *args)
 
-    def computes(self, label: str) -> None:
-        """Note that the command is a call of a function."""
-        self.activity = label
-        if self.rank == 0:
-            self.recorder.computes(label)
-
     def abort(self) -> None:
         """Have all ranks stop the command that is being run: this one has failed."""
         self.control.abort()

@@ -18,8 +18,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import Aborted, Expired, RankTimeout, StateError, SynkError, WorkerDied
+from ..workers.control import COMMAND
 from ..workers.failure import Failure, OwnFailure, add_note, as_one
-from ..workers.recorder import JOINING
+from ..workers.recorder import COMPUTING, JOINING
 from . import reasons
 from .context import Notice, RankContext, name_of
 from .lifetime import CLOSED, Lifetime
@@ -36,6 +37,7 @@ class Session(Lifetime):
         *args: Any,
         mine: tuple | None = None,
         timeout: float | None = None,
+        doing: str | None = None,
     ) -> list[Any]:
         """Run ``work(context, *args)`` on every rank and return what each returned.
 
@@ -53,6 +55,8 @@ class Session(Lifetime):
             Arguments for the master in place of `args`: what need not be pickled.
         timeout : float, optional
             Seconds that the ranks may take, in place of those given to `fork`.
+        doing : str, optional
+            Of which function it is a call, for the flight records.
         """
         self.check_running()
         # A signal handler may close the session meanwhile: this command keeps its own.
@@ -72,7 +76,7 @@ class Session(Lifetime):
                 result = _run_here(context, work, mine)
             else:
                 result, replies = self._run_everywhere(
-                    context, work, args, notices, mine
+                    context, work, args, notices, mine, doing
                 )
             del self._notices[: len(notices)]
         finally:
@@ -89,6 +93,7 @@ class Session(Lifetime):
         args: tuple,
         notices: tuple,
         mine: tuple,
+        doing: str | None,
     ) -> tuple[Any, list[Any]]:
         # An interrupt came between launch and join, and the script went on: the ranks
         # are in that command still, and their replies to it must not be taken for ours.
@@ -99,7 +104,11 @@ class Session(Lifetime):
         result = None
         try:
             self._channel.launch(work, args, notices)
-            context.recorder.begin(self.control.command, name_of(work))
+            command = self.control.words[COMMAND]
+            if doing is None:
+                context.recorder.begin(command, name_of(work))
+            else:
+                context.recorder.begin(command, doing, COMPUTING)
             result = _run_here(context, work, mine)
         except BaseException as caught:
             error = caught

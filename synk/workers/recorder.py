@@ -112,23 +112,17 @@ class Recorder:
 
     # -- in the master
 
-    def begin(self, command: int, name: str) -> None:
-        """Note that a command is run, by its name."""
-        self._command = (command & COMMANDS) * COMMAND | self._number_of(name)
+    def begin(self, command: int, name: str, phase: int = RUNNING) -> None:
+        """Note that a command is run, by its name; `phase` is COMPUTING for a call."""
+        number = self._keys.get(name) or self._add(name)
+        self._command = code = (command & COMMANDS) * COMMAND | number
         self.phase[0] = RUNNING
-        self.note(RUNNING)
+        self._place = place = (self._place + 1) % EVENTS
+        self._codes[place] = code | phase
+        self.times[place] = monotonic_ns()
 
-    def computes(self, name: str) -> None:
-        """Note that the command just begun is a call of a function."""
-        command = self._command & ~(COMMAND - 1)
-        self._command = command | self._number_of(name)
-        self._codes[self._place] = self._command | COMPUTING
-
-    def _number_of(self, name: str) -> int:
-        """Return a name's place; a new one may take that of the oldest one."""
-        number = self._keys.get(name)
-        if number is not None:
-            return number
+    def _add(self, name: str) -> int:
+        """Return the place of a new name, which may be that of the oldest one."""
         if len(self._keys) == NAMES - 1:  # the first place is for no name
             number = self._keys.pop(next(iter(self._keys)))
         else:
@@ -153,10 +147,7 @@ class Unrecorded:
         """Note nothing."""
         return 0
 
-    def begin(self, command: int, name: str) -> None:
-        """Note nothing."""
-
-    def computes(self, name: str) -> None:
+    def begin(self, command: int, name: str, phase: int = RUNNING) -> None:
         """Note nothing."""
 
 

@@ -46,6 +46,7 @@ ELSEWHERE = [
         "test_too_many_open_files_are_named_with_their_limit",
     ),
     ("a restarted kernel", "test_a_session_in_a_notebook"),
+    ("NaN that a check finds", "test_the_first_bad_row_and_its_rank_are_named"),
 ]
 """Faults, and the tests that meet them, by name."""
 
@@ -62,9 +63,6 @@ MISSING = {
     "holding a lock of synk's": (
         "there is none: ranks agree by words in shared memory that only grow, and"
         " semaphores only wake who sleeps. The lock of PyTensor's cache is a row"
-    ),
-    "NaN that a check finds": (
-        'there is no check="finite"; that a NaN of one rank comes out is a row'
     ),
 }
 """Fault -> why there is no test."""
