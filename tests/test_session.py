@@ -27,7 +27,7 @@ from processes import (
 import synk
 from synk.errors import StateError, WorkerDied
 from synk.ranks.session import SESSION
-from synk.workers import affinity, preconditions, zygote, zygote_loop
+from synk.workers import affinity, forks, preconditions, zygote_loop
 from synk.workers.devices import Device
 from synk.workers.gpus import GPU
 
@@ -295,7 +295,7 @@ def test_other_platforms_are_refused(monkeypatch):
 def test_a_python_without_pidfd_open_will_do(monkeypatch):
     monkeypatch.delattr(os, "pidfd_open")
     with pytest.raises(ProcessLookupError, match="pidfd_open"):
-        zygote.open_pidfd(2**22)
+        forks.open_pidfd(2**22)
     with synk.session(3):
         assert summing()(ROWS) == TOTAL
         with pytest.raises(WorkerDied):

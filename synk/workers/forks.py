@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import itertools
 import os
 import select
 import signal
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from io import FileIO
 from typing import NoReturn
 
 _PR_SET_PDEATHSIG = 1
@@ -16,12 +19,19 @@ _PR_SET_PDEATHSIG = 1
 
 def fork_quietly() -> int:
     """``os.fork`` without the warnings for threads of a process that we leave alone."""
+    with forking_quietly():
+        return os.fork()
+
+
+@contextlib.contextmanager
+def forking_quietly() -> Iterator[None]:
+    """Have ``os.fork`` in a ``with`` block not warn of threads."""
     flush_streams()
     with warnings.catch_warnings():
         # Python 3.12+ and JAX warn of threads. The child never touches what those
         # threads may hold: it computes with numpy and PyTensor, which are fork-safe.
         warnings.simplefilter("ignore")
-        return os.fork()
+        yield
 
 
 def flush_streams() -> None:
@@ -86,14 +96,39 @@ def forget_handlers() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def open_pidfd(pid: int) -> int:
-    """``os.pidfd_open``, which a Python built with old kernel headers does not have.
+def open_pipe() -> tuple[FileIO, FileIO]:
+    """Return the ends of a new pipe: where it is read and where it is written to.
 
-    Conda's is such a one: it is made for kernels that lack the call, and runs on
-    others.
+    They are objects that own their descriptors from the first moment on. Holding
+    signals back is not enough: another thread may take one, and the handler runs here
+    after any call that Python code makes. These calls are made in C.
     """
-    if hasattr(os, "pidfd_open"):
-        return os.pidfd_open(pid)
+    ends = itertools.chain.from_iterable(itertools.starmap(os.pipe, [()]))
+    reads, writes = map(FileIO, ends, "rw")
+    return reads, writes
+
+
+def pidfd_of(pid: int) -> FileIO:
+    """Return a pidfd of a process, owned as the ends of `open_pipe` are."""
+    (pidfd,) = map(FileIO, map(_pidfd_opener(), (pid,)))
+    return pidfd
+
+
+def open_pidfd(pid: int) -> int:
+    """Return a descriptor that can be read from when a process has ended."""
+    return _pidfd_opener()(pid)
+
+
+def _pidfd_opener() -> Callable[[int], int]:
+    """Return ``os.pidfd_open``, or what does the same.
+
+    A Python built with old kernel headers does not have it. Conda's is such a one: it
+    is made for kernels that lack the call, and runs on others.
+    """
+    return getattr(os, "pidfd_open", _open_pidfd_by_number)
+
+
+def _open_pidfd_by_number(pid: int) -> int:
     fd = ctypes.CDLL(None, use_errno=True).syscall(_SYS_PIDFD_OPEN, pid, 0)
     if fd < 0:
         number = ctypes.get_errno()

@@ -8,6 +8,7 @@ zygote does is in `zygote_loop`.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import select
 import signal
@@ -19,7 +20,7 @@ from io import FileIO
 
 from ..errors import StateError, SynkError, WorkerDied
 from . import zygote_loop
-from .forks import fork_quietly, open_pidfd, run_to_end
+from .forks import forking_quietly, open_pipe, pidfd_of, run_to_end
 from .system_limits import explained
 from .waiting import with_signals_held_back
 from .zygote_loop import REPORT, REQUEST, Serve
@@ -74,7 +75,9 @@ class Zygote:
         requests, reports = self._open_pipes()
         with requests, reports:
             master = os.getpid()
-            self._pid = fork_quietly()
+            with forking_quietly():
+                # Known as soon as it is forked: see `open_pipe`.
+                (self._pid,) = itertools.starmap(os.fork, [()])
             if self._pid == 0:
                 run_to_end(lambda: self._be_zygote(master, requests, reports, serve))
             self._watch_over()
@@ -117,21 +120,18 @@ class Zygote:
 
     def _open_pipes(self) -> tuple[FileIO, FileIO]:
         """Open both pipes; return the zygote's ends."""
-        requests, ours = os.pipe()
-        self._requests = FileIO(ours, "w")
-        theirs = FileIO(requests)
-        ours, reports = os.pipe()
-        self._reports = FileIO(ours)
+        theirs, self._requests = open_pipe()
+        self._reports, reports = open_pipe()
         # The master looks here in every wait. It must not hang in a read, nor in a
         # write, if the zygote is stopped.
-        os.set_blocking(ours, False)
+        os.set_blocking(self._reports.fileno(), False)
         os.set_blocking(self._requests.fileno(), False)
-        return theirs, FileIO(reports, "w")
+        return theirs, reports
 
     def _watch_over(self) -> None:
         # The pid cannot be another process's by now: signals are held back, so no
         # handler of the script has reaped the zygote.
-        self._pidfd = FileIO(open_pidfd(self._pid))
+        self._pidfd = pidfd_of(self._pid)
         assert self._reports is not None
         self._poll.register(self._reports, select.POLLIN)
         self._poll.register(self._pidfd, select.POLLIN)
@@ -280,7 +280,7 @@ class Zygote:
         # The zygote says that a rank has ended before it reaps it. So the process is
         # the rank, or its end is to be read of next.
         with contextlib.suppress(ProcessLookupError):
-            pidfd = FileIO(open_pidfd(pid))
+            pidfd = pidfd_of(pid)
             self._ranks[pidfd.fileno()] = rank, pidfd
             self._poll.register(pidfd, select.POLLIN)
 

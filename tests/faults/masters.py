@@ -83,8 +83,8 @@ def interrupted_closing(trial: Trial) -> Callable[[], object]:
         send(signal.SIGINT, [os.getpid()])
 
     def call() -> None:
-        in_thread(strike)
         try:
+            in_thread(strike)
             synk.close()
             time.sleep(0.1)  # it may come only now
         finally:
@@ -93,8 +93,17 @@ def interrupted_closing(trial: Trial) -> Callable[[], object]:
     return call
 
 
-def interrupted_every_10_ms(activity: str):
-    """Return a row's `play`: Ctrl-C again and again, and a script that goes on."""
+def interrupted_every_10_ms(activity: str, by_thread: bool = False):
+    """Return a row's `play`: Ctrl-C again and again, and a script that goes on.
+
+    Parameters
+    ----------
+    activity : str
+        A method of `Work`, or "fork".
+    by_thread : bool
+        Whether another thread of the script takes the signals where the main thread
+        holds them back.
+    """
 
     def play(trial: Trial) -> Callable[[], object]:
         if activity != "fork":
@@ -111,7 +120,7 @@ def interrupted_every_10_ms(activity: str):
 
         def call() -> None:
             with Interruptible() as interruptible:
-                thread = in_thread(strike)
+                thread = in_thread(strike, by_thread)
                 for _ in until(0.3):
                     # A second interrupt comes where the first one is dealt with. Ranks
                     # that do not stop at once are killed then: the script begins anew.

@@ -14,7 +14,7 @@ from processes import PY
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 from trial import Trial
-from work import Wrong, X
+from work import Wrong, X, Y
 
 import synk
 
@@ -73,6 +73,14 @@ def not_a_number(trial: Trial) -> Callable[[], object]:
             raise Wrong("a NaN on rank 1 is lost")
 
     return call
+
+
+def not_a_number_is_looked_for(trial: Trial) -> Callable[[], object]:
+    """A NaN in the rows of rank 1, where the call is to look for such."""
+    rows = X.copy()
+    rows[12, 1] = np.nan
+    trial.fork()
+    return lambda: trial.work.step_(rows, Y, check="finite")
 
 
 def much_output(trial: Trial) -> Callable[[], object]:

@@ -94,6 +94,14 @@ RESULTS = [
         session=GOES_ON,
     ),
     Row("NaN from one rank", outputs.not_a_number, None, session=GOES_ON),
+    Row(
+        'NaN in one rank\'s rows, with check="finite"',
+        outputs.not_a_number_is_looked_for,
+        synk.NotFinite,
+        "row 12 .* rank 2",
+        seconds=20,
+        session=GOES_ON,
+    ),
     Row("10 MB on a rank's stdout", outputs.much_output, None, session=GOES_ON),
 ]
 

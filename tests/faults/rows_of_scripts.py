@@ -44,6 +44,12 @@ INTERRUPTS = [
         for activity in (*ACTIVITIES, "fork")
     ],
     Row(
+        "Ctrl-C every 10 ms of fork, taken by another thread",
+        masters.interrupted_every_10_ms("fork", by_thread=True),
+        None,
+        session=EITHER,
+    ),
+    Row(
         "SIGTERM with a handler that closes",
         masters.handler_that_closes,
         SystemExit,

@@ -57,14 +57,18 @@ def any_zygote(trial: Trial) -> list[int]:
     return list(children(os.getpid()))[:1]
 
 
-def in_thread(act: Callable[[], object]) -> threading.Thread:
+def in_thread(
+    act: Callable[[], object], takes_signals: bool = False
+) -> threading.Thread:
     """Begin to do something beside what the master does.
 
-    The thread takes no signals: it stands for another process.
+    Unless it `takes_signals`, as threads of a script do, the thread stands for another
+    process.
     """
 
     def run() -> None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
+        if not takes_signals:
+            signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
         act()
 
     thread = threading.Thread(target=run, daemon=True)
