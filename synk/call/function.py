@@ -415,8 +415,9 @@ class Function:
             SESSION.check_running()
         values = bind(self, self._inputs, args, kwargs)
         programs = self._replicas.local()
-        with self._held.in_master():
-            return self._all.arrange(self._serial.run_programs(programs, values))
+        with self._held.in_master() as transaction:
+            results = self._serial.run_programs(programs, values, transaction)
+            return self._all.arrange(results)
 
     @entry
     def explain(

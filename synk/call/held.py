@@ -23,6 +23,7 @@ from ..compiler.spec import FunctionSpec
 from ..errors import SplitError
 from ..memory.partition import part_lengths
 from ..ops import COLLECTIVES, Local
+from ..programs.transaction import Transaction
 from ..ranks.ledger import Entry, Holding, see_converted, set_among
 from ..ranks.replication import master_bring
 from ..ranks.session import SESSION
@@ -160,17 +161,45 @@ class HeldVariables:
         see_converted(self.entries)
 
     @contextlib.contextmanager
-    def in_master(self) -> Iterator[None]:
+    def in_master(self) -> Iterator[Transaction]:
         """Run the plain function in the master, in a ``with`` block.
+
+        What fails in it is undone.
 
         Raises
         ------
         SplitError
             If the master has a part only of what it reads.
         """
+        transaction, unset = Transaction(), self._unset_in_master()
+        transaction.begin(0)
+        transaction.begin_call()
+
+        def undo() -> None:
+            transaction.undo_to(0, 0)
+            for entry in unset.values():  # an engine may have converted it
+                entry.see()
+
+        try:
+            yield transaction
+        except BaseException:
+            try:
+                undo()
+            except BaseException:  # an interrupt
+                undo()
+                raise
+            raise
+        updated = {var for var, _ in self._spec.updates}
+        for var, entry in unset.items():
+            if var in updated:
+                entry.unsee()
+            else:
+                entry.see()
+
+    def _unset_in_master(self) -> dict[SharedVariable, Entry]:
+        """Return what of the variables the ranks know; raise if the master does not."""
         if SESSION.state != "running":
-            yield
-            return
+            return {}
         ledger = SESSION.ledger
         for var in self._taken if SESSION.size > 1 else ():
             if ledger.of(var).kind == "parts":
@@ -178,18 +207,8 @@ class HeldVariables:
                     f"{self._what}, run in the master alone, takes all of {var}, and it"
                     f" is {ledger.of(var)}. Gather it by synk.all_gather before"
                 )
-        entries = ledger.entries(self.variables)
-        unset = [entry for entry in entries if not entry.is_set]
-        try:
-            yield
-        except BaseException:
-            for entry in unset:  # what an engine has converted, but was not updated
-                if entry.holding.kind != "equal":
-                    entry.see()
-            raise
-        for entry in unset:
-            entry.see()
-        ledger.unsee(var for var, _ in self._spec.updates)
+        known = zip(self.variables, ledger.entries(self.variables), strict=True)
+        return {var: entry for var, entry in known if not entry.is_set}
 
     def facts(self) -> list[Held]:
         """Return how the variables are held, for an explanation."""

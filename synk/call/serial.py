@@ -114,7 +114,9 @@ class SerialRun:
             self.note(subset, perf_counter() - start, rows.total)
         return [*taken, *constants, *floats], results
 
-    def run_programs(self, programs: Programs, values: Sequence[Any]) -> list:
+    def run_programs(
+        self, programs: Programs, values: Sequence[Any], transaction: Transaction
+    ) -> list:
         """Run what rank 0 has compiled on all rows; this makes the updates there."""
         spec = self._spec
         values = check_arguments(
@@ -123,29 +125,22 @@ class SerialRun:
         n = len(spec.inputs)
         arrays = [*values[:n], *(host.get_value(var) for var in spec.sliceable)]
         rows = [slice(0, len(array)) for array in arrays]
-        transaction = Transaction()
-        transaction.begin(0)
-        transaction.begin_call()
         every = tuple(range(len(spec.outputs)))
         start = perf_counter()
         with self._notice:
             if "programs" not in self._warm:
                 self._notice.begin()
-            try:
-                outputs = running.run(
-                    programs,
-                    1,
-                    every,
-                    arrays,
-                    rows,
-                    values[n:],
-                    ONE_RANK,
-                    [len(arrays[0]) if arrays else 1],
-                    transaction=transaction,
-                )
-            except BaseException:
-                transaction.undo_to(0, 0)
-                raise
+            outputs = running.run(
+                programs,
+                1,
+                every,
+                arrays,
+                rows,
+                values[n:],
+                ONE_RANK,
+                [len(arrays[0]) if arrays else 1],
+                transaction=transaction,
+            )
         passed = perf_counter() - start
         self.note("programs", passed, len(arrays[0]) if arrays else 0)
         return outputs
