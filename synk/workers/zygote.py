@@ -296,8 +296,8 @@ class Zygote:
     def interrupt(self, rank: int) -> None:
         """Send SIGINT to a rank, so that Python code there stops."""
         if rank in self.pids:
-            # Dead, which the zygote is about to report; or of the user that this process
-            # was before: then all that it hears is that the command was aborted.
+            # Dead, which the zygote is about to report; or of the user that this
+            # process was before: it only hears that the command was aborted then.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(self.pids[rank], signal.SIGINT)
 
@@ -333,8 +333,8 @@ class Zygote:
         self._is_closed = True
         # Until it is reaped the process id is no other's.
         if self._pid > 0 and self._reap(os.WNOHANG) is None:
-            # The ranks die with it. One of another user, see `interrupt`, may be stopped
-            # for ever; it ends when it goes on.
+            # The ranks die with it. One of another user, see `interrupt`, may be
+            # stopped for ever; it ends when it goes on.
             with contextlib.suppress(PermissionError):
                 os.kill(self._pid, signal.SIGKILL)
                 self._reap()
