@@ -21,6 +21,7 @@ import contextlib
 import copy
 import pickle
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 from pytensor.compile import SharedVariable
@@ -43,7 +44,7 @@ from ..workers.zygote import Zygote
 from ..workers.zygote_source import ZygoteSource
 from . import reasons
 from .aftermath import carry_over, warn_of_restart
-from .context import Notice, RankContext
+from .context import Notice, Place, RankContext
 from .forked_classes import note_classes
 from .ledger import Ledger
 from .registry import Numbers
@@ -101,6 +102,11 @@ class Lifetime:
     def zygote(self) -> Zygote | None:
         """What the ranks are forked from; None where there are no others."""
         return self._zygotes.current
+
+    @property
+    def places(self) -> Sequence[Place]:
+        """Where each rank runs."""
+        return self._asked.places
 
     @property
     def restores(self) -> bool:
@@ -185,7 +191,7 @@ class Lifetime:
     def _open_context(self) -> None:
         """Make what every rank has; runs in its own process."""
         self._context = RankContext(
-            *(self.rank, self.size, self._asked.places[self.rank], self._pools),
+            *(self.rank, self.size, self.places[self.rank], self._pools),
             *(self.control, self.watch, self.records.recorder(self.rank)),
         )
         self._context.open(self._limit)
@@ -248,7 +254,7 @@ class Lifetime:
             finally:
                 # As before, so that another attempt finds what this one did.
                 self.ledger, self.death = ledger, death
-                self.size = len(self._asked.places)
+                self.size = len(self.places)
             raise
         finally:
             self._is_starting = False
