@@ -63,6 +63,10 @@ class RankTimeout(SynkError, TimeoutError):
     """
 
 
+_SHOWN = 4
+"""Events that the text of a `WorkerDied` has."""
+
+
 class WorkerDied(SynkError):
     """A rank's process ended; see :func:`synk.recover`.
 
@@ -85,8 +89,10 @@ class WorkerDied(SynkError):
         group since the ranks were forked; None if that is not known.
     given_up : str
         Why synk has killed it itself; "" if it has not.
+    history : tuple of str
+        What it had done before: up to 256 events, each with its time before the last.
     what_happened : str
-        All of this but the stack.
+        All of this but the stack and the history.
     advice : str
         What to do.
 
@@ -105,12 +111,13 @@ class WorkerDied(SynkError):
         stack: str = "",
         out_of_memory: bool | None = None,
         given_up: str = "",
+        history: tuple[str, ...] = (),
     ) -> None:
         self.rank, self.pid, self.status = rank, pid, status
         self.signal = None if status is None or status >= 0 else -status
         self.exitcode = None if status is None or status < 0 else status
         super().__init__()
-        self.explain(doing, stack, out_of_memory, given_up)
+        self.explain(doing, stack, out_of_memory, given_up, history)
 
     def explain(
         self,
@@ -118,27 +125,34 @@ class WorkerDied(SynkError):
         stack: str = "",
         out_of_memory: bool | None = None,
         given_up: str = "",
+        history: tuple[str, ...] = (),
     ) -> None:
         """Say what is known beyond who and how.
 
         Parameters
         ----------
-        doing, stack, out_of_memory, given_up
+        doing, stack, out_of_memory, given_up, history
             See the attributes.
         """
         self.doing, self.stack = doing, stack
         self.out_of_memory, self.given_up = out_of_memory, given_up
+        self.history = history
         self.what_happened = self._describe()
         self.args = (self.what_happened,)
 
     def __str__(self) -> str:
-        stack = f"\n\nIts Python stack:\n{self.stack}" if self.stack else ""
-        return f"{self.what_happened}; {self.advice}{stack}"
+        text = f"{self.what_happened}; {self.advice}"
+        if self.history:
+            last = "\n".join(self.history[-_SHOWN:])
+            text += f"\n\nWhat it had done before (history has more):\n{last}\n"
+        if self.stack:
+            text += f"\n\nIts Python stack:\n{self.stack}"
+        return text
 
     def __reduce__(self) -> tuple:
         how = self.rank, self.pid, self.status
         why = self.doing, self.stack, self.out_of_memory, self.given_up
-        return type(self), (*how, *why)
+        return type(self), (*how, *why, self.history)
 
     @property
     def who(self) -> str:

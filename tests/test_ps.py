@@ -261,3 +261,19 @@ def test_clean_says_what_does_not_end(monkeypatch, capsys):
     assert main(["clean"]) == 1
     assert time.monotonic() - start < 2
     assert capsys.readouterr().out == "kill rank 1\nrank 1 does not end\n"
+
+
+def test_what_ranks_have_done_is_shown_if_asked_for(capsys):
+    f = summing()
+    with synk.session(2):
+        for _ in range(5):
+            f(ROWS)
+        assert main(["ps", "--events", "3"]) == 0
+    block = block_of(capsys.readouterr().out, os.getpid())
+    for rank in range(2):
+        _, events = block.split(f"rank {rank}, before\n")
+        lines = events.splitlines()[:3]
+        assert [bool(re.match(r" +-?[\d.]+ ms  \w", line)) for line in lines] == [
+            True
+        ] * 3
+    assert "  rank 0, before" in block

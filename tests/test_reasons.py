@@ -370,3 +370,23 @@ def test_stacks_are_asked_for_no_longer_than_there_is_time(monkeypatch):
         assert text.endswith("it is stopped, as by SIGSTOP\n")
         os.kill(pid, signal.SIGCONT)
         assert_works(2)
+
+
+def test_a_death_tells_what_the_rank_had_done_before():
+    f = summing()
+    with synk.session(3):
+        for _ in range(3):
+            assert f(ROWS) == TOTAL
+        pid = rank_pids()[1]
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not is_alive(pid), 10, "the death of rank 1")
+        with pytest.raises(WorkerDied) as info:
+            f(ROWS)
+    history = info.value.history
+    assert 9 < len(history) <= 256
+    times = [float(line.split(" ms  ")[0]) for line in history]
+    assert times == sorted(times)
+    assert times[-1] == 0
+    assert sum("computing function 'summing'" in line for line in history) >= 3
+    assert str(info.value).rstrip().endswith("\n".join(history[-4:]))
+    assert pickle.loads(pickle.dumps(info.value)).history == history

@@ -6,7 +6,7 @@ import argparse
 import time
 from collections.abc import Sequence
 
-from ..workers.records import Event
+from ..workers.records import Event, lines_of
 from .info import WIDTH, gibibytes
 from .sessions import Session, command_of, find_sessions, process
 
@@ -16,20 +16,26 @@ _HEADINGS = "rank", "pid", "state", "CPU", "doing"
 def main(argv: Sequence[str]) -> int:
     """Print the sessions; the exit status is 0."""
     parser = argparse.ArgumentParser(prog="python -m synk ps", description=__doc__)
-    parser.parse_args(argv)
-    print(report())
+    parser.add_argument(
+        "--events",
+        type=int,
+        default=0,
+        metavar="N",
+        help="show the last N things that each rank did, 256 at the most",
+    )
+    print(report(parser.parse_args(argv).events))
     return 0
 
 
-def report() -> str:
-    """Return the report."""
+def report(events: int = 0) -> str:
+    """Return the report, with so many of each rank's last events."""
     sessions = [session for session in find_sessions() if session.is_running]
     if not sessions:
         return "no session of this user is running"
-    return "\n\n".join(map(_described, sessions))
+    return "\n\n".join(_described(session, events) for session in sessions)
 
 
-def _described(session: Session) -> str:
+def _described(session: Session, events: int) -> str:
     master, zygote = session.owner.master, session.owner.zygote
     title = f"session of {master}: {command_of(master)}"
     if len(title) > WIDTH:
@@ -47,6 +53,8 @@ def _described(session: Session) -> str:
     table = [
         "  ".join(map(str.ljust, row, widths)).rstrip() for row in (_HEADINGS, *rows)
     ]
+    for rank, history in enumerate(session.histories if events else ()):
+        table += [f"rank {rank}, before", *lines_of(history[-events:])]
     return "\n".join([title, facts, *(f"  {line}" for line in table)])
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from ..workers.records import Event, Owner, doing, owner_of, part_of, pid_of
+from ..workers.records import Event, Owner, doing, history, owner_of, part_of, pid_of
 
 _SEGMENT = re.compile(r"/(?:memfd:|dev/shm/)synk-\S+ \(deleted\)")
 """What the link of an open segment looks like."""
@@ -59,6 +59,8 @@ class Session:
         The ranks' process ids, in their order; 0 for one that has not started.
     last : list of (Event or None)
         What each rank does.
+    histories : list of list of Event
+        What each rank has done before, the oldest first.
     holders : set of int
         The processes that have the session's records open. Children that the script has
         forked may be among them.
@@ -69,6 +71,7 @@ class Session:
     owner: Owner
     pids: list[int]
     last: list[Event | None]
+    histories: list[list[Event]]
     holders: set[int] = field(default_factory=set)
     segments: dict[Key, int] = field(default_factory=dict)
 
@@ -139,7 +142,9 @@ def _read(path: str) -> Session | None:
     if owner is None or owner.namespace != os.stat("/proc/self/ns/pid").st_ino:
         return None
     pids = [pid_of(part_of(data, rank)) for rank in range(owner.size)]
-    return Session(owner, [owner.master, *pids[1:]], doing(data, owner.size))
+    histories = [history(data, rank) for rank in range(owner.size)]
+    last = doing(data, owner.size)
+    return Session(owner, [owner.master, *pids[1:]], last, histories)
 
 
 def process(pid: int) -> Process | None:

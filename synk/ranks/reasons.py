@@ -11,7 +11,7 @@ from ..errors import WorkerDied
 from ..user_frames import is_ours, shows_all_frames
 from ..workers import loop
 from ..workers.oom import Kills
-from ..workers.records import DUMP_SIGNAL, Records
+from ..workers.records import DUMP_SIGNAL, Records, lines_of
 
 STACKS_DEADLINE = 1.0
 """Seconds that ranks have to write their stacks, all together."""
@@ -26,7 +26,8 @@ def explain(death: WorkerDied, records: Records, kills: Kills) -> None:
         return
     by_kernel = kills.any() if death.status == -signal.SIGKILL else None
     doing, stack = records.doing(death.rank), tidied(records.stacks(death.rank))
-    death.explain(str(doing or ""), stack, by_kernel, death.given_up)
+    history = tuple(lines_of(records.history(death.rank)))
+    death.explain(str(doing or ""), stack, by_kernel, death.given_up, history)
 
 
 def stacks_of(ranks: list[int], records: Records) -> str:

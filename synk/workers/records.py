@@ -12,6 +12,7 @@ import faulthandler
 import os
 import signal
 import struct
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..memory.segment import Place, Segment
@@ -163,6 +164,10 @@ class Records:
         """Return what a rank does, or did when it died; None if that is not known."""
         return doing(self._memory, self._size)[rank]
 
+    def history(self, rank: int) -> list[Event]:
+        """Return what a rank has done last."""
+        return history(self._memory, rank)
+
     def pid(self, rank: int) -> int:
         """Return the process id of a rank that has started; 0 before."""
         return pid_of(self._part(rank))
@@ -206,6 +211,25 @@ def events(part: memoryview) -> list[Event]:
     _, times, codes = words_of(part)
     pairs = sorted(zip(times.tolist(), codes.tolist(), strict=True))
     return [_event(part, time, code) for time, code in pairs if time]
+
+
+def history(data: bytes | memoryview, rank: int) -> list[Event]:
+    """Return the events of a rank, the oldest first, with the master's names."""
+    named = {event.command: event for event in reversed(events(part_of(data, 0)))}
+    found = []
+    for event in events(part_of(data, rank)):
+        command = named.get(event.command)
+        if command is not None:
+            phase = command.phase if event.phase == RUNNING else event.phase
+            event = event._replace(phase=phase, name=command.name)
+        found.append(event)
+    return found
+
+
+def lines_of(history: Sequence[Event]) -> list[str]:
+    """Return events as text, with their times before the last one."""
+    last = history[-1].time if history else 0
+    return [f"{(event.time - last) / 1e6:9.3f} ms  {event}" for event in history]
 
 
 def _event(part: memoryview, time: int, code: int) -> Event:
