@@ -15,6 +15,8 @@ import pytest
 from synk.comm.shm import SharedMemoryComm
 from synk.workers.channel import MasterChannel, WorkerChannel
 from synk.workers.control import MESSAGE_ROOM, REPLY_ROOM, Control
+from synk.workers.limit import Limit
+from synk.workers.recorder import Unrecorded
 from synk.workers.semaphore import ROOM
 from synk.workers.waiting import LOOKS, SPINS
 
@@ -68,7 +70,7 @@ def square(context, value):
 
 def serve(control: Control) -> None:
     """Answer two commands as rank 1 of 2, with a meeting in each; stay until killed."""
-    comm = SharedMemoryComm(control, 1, lambda: None, None)
+    comm = SharedMemoryComm(control, 1, lambda: None, Limit(None), Unrecorded())
     channel = WorkerChannel(control, 1)
     for _ in range(2):
         channel.wait(lambda: None)
@@ -80,8 +82,9 @@ def serve(control: Control) -> None:
 
 def talk(control: Control) -> list:
     """Send two commands, of which the second and its answer are large."""
-    master = MasterChannel(control, lambda patience=0: None, 30)
-    comm = SharedMemoryComm(control, 0, lambda: None, 30)
+    limit = Limit(30)
+    master = MasterChannel(control, lambda patience=0: None, limit)
+    comm = SharedMemoryComm(control, 0, lambda: None, limit, Unrecorded())
     replies = []
     for value in (7, np.full(100_000, 3)):
         master.launch(square, (value,), ())
