@@ -418,3 +418,13 @@ def test_what_the_script_has_set_is_that_of_a_variable_of_the_same_container(two
     twin = total.clone()  # which the ranks do not know yet
     assert synk.function([], twin * 2, mode=PY)() == 6
     assert_same(synk.gather(total), np.array([3.0, 3.0]))
+
+
+def test_as_theano_updates_a_variable_by_another_of_its_container(two_ranks):
+    total = pytensor.shared(1.0, "total")
+    twin = total.clone()
+    f = synk.function([], total, updates=[(twin, total + 1)], mode=PY)
+    synk.set_value(1, total, 5.0)
+    f.as_theano()
+    assert synk.state(total).startswith("equal")
+    assert synk.gather(total).tolist() == [2.0, 2.0]

@@ -177,7 +177,7 @@ class HeldVariables:
 
         def undo() -> None:
             transaction.undo_to(0, 0)
-            for entry in unset.values():  # an engine may have converted it
+            for entry in unset:  # an engine may have converted it
                 entry.see()
 
         try:
@@ -189,17 +189,17 @@ class HeldVariables:
                 undo()
                 raise
             raise
-        updated = {var for var, _ in self._spec.updates}
-        for var, entry in unset.items():
-            if var in updated:
+        updated = {id(var.container.storage) for var, _ in self._spec.updates}
+        for entry in unset:
+            if id(entry.storage) in updated:  # by whatever variable of its container
                 entry.unsee()
             else:
                 entry.see()
 
-    def _unset_in_master(self) -> dict[SharedVariable, Entry]:
+    def _unset_in_master(self) -> list[Entry]:
         """Return what of the variables the ranks know; raise if the master does not."""
         if SESSION.state != "running":
-            return {}
+            return []
         ledger = SESSION.ledger
         for var in self._taken if SESSION.size > 1 else ():
             if ledger.of(var).kind == "parts":
@@ -207,8 +207,8 @@ class HeldVariables:
                     f"{self._what}, run in the master alone, takes all of {var}, and it"
                     f" is {ledger.of(var)}. Gather it by synk.all_gather before"
                 )
-        known = zip(self.variables, ledger.entries(self.variables), strict=True)
-        return {var: entry for var, entry in known if not entry.is_set}
+        entries = ledger.entries(self.variables)
+        return [entry for entry in entries if not entry.is_set]
 
     def facts(self) -> list[Held]:
         """Return how the variables are held, for an explanation."""
