@@ -122,18 +122,25 @@ def interrupted_every_10_ms(activity: str, by_thread: bool = False):
             with Interruptible() as interruptible:
                 thread = in_thread(strike, by_thread)
                 for _ in until(0.3):
-                    # A second interrupt comes where the first one is dealt with. Ranks
-                    # that do not stop at once are killed then: the script begins anew.
-                    if isinstance(interruptible.run(do), synk.WorkerDied):
-                        interruptible.run(synk.close)
+                    caught = interruptible.run(do)
+                    interruptible.run(partial(_go_on_after, caught, trial))
                     interruptible.run(trial.work.settle)
                 ended.set()
                 thread.join()
+                _go_on_after(interruptible.run(do), trial)
             stamp()
 
         return call
 
     return play
+
+
+def _go_on_after(caught: BaseException | None, trial: Trial) -> None:
+    """Do what a script must where an interrupt came while one was dealt with."""
+    if isinstance(caught, synk.WorkerDied):  # ranks that did not stop were killed
+        synk.close()
+    elif isinstance(caught, synk.SplitError):  # the ranks' weights are unknown
+        synk.broadcast(trial.work.weights)
 
 
 def _do_forked(trial: Trial, do: Callable[[], object]) -> None:
@@ -163,7 +170,7 @@ class Interruptible:
         try:
             self._is_running = True
             do()
-        except (KeyboardInterrupt, synk.WorkerDied) as error:
+        except (KeyboardInterrupt, synk.WorkerDied, synk.SplitError) as error:
             caught = error.with_traceback(None)
         finally:
             self._is_running = False

@@ -18,6 +18,7 @@ import os
 import resource
 import select
 import signal
+import sys
 import time
 import traceback
 from dataclasses import dataclass, field
@@ -152,6 +153,8 @@ def _shown(error: BaseException) -> str:
 
 def _be_master(row: Row, work: Work, seed: str, writes: int) -> None:
     """Run a trial, say what came of it, and end."""
+    # That of pytest keeps the objects in whose finalizers an interrupt came.
+    sys.unraisablehook = sys.__unraisablehook__
     gc.freeze()  # collections would copy all pages of what the tests have imported
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -37,19 +37,22 @@ class Tally:
     def __init__(self) -> None:
         self.verdicts: collections.Counter[str] = collections.Counter()
         self.failures: list[str] = []
-        self.seconds: dict[str, list[float]] = collections.defaultdict(list)
+        self.seconds: dict[str, list[tuple[float, str]]]
+        self.seconds = collections.defaultdict(list)
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, row: Row, outcome: Outcome) -> None:
         self.verdicts[outcome.verdict] += 1
         if outcome.verdict != "survived":
             self.failures.append(f"{outcome.verdict}: {outcome.detail}")
         measured = outcome.measured
         if measured.get("error") == "WorkerDied":
-            self.seconds["detection"].append(measured["detected"])
+            self.seconds["detection"].append((measured["detected"], row.name))
         if "recovered" in measured:
-            self.seconds["recovery"].append(measured["recovered"])
+            self.seconds["recovery"].append((measured["recovered"], row.name))
         if "gone" in measured:
-            self.seconds["end of all ranks of a dead master"].append(measured["gone"])
+            self.seconds["end of a dead master's ranks"].append(
+                (measured["gone"], row.name)
+            )
 
     @property
     def total(self) -> int:
@@ -63,10 +66,11 @@ class Tally:
             f" {count['wrong']} wrong results, {count['unexpected']} other surprises"
         ]
         for what, values in self.seconds.items():
-            median, late = np.percentile(values, [50, 99])
+            median, late = np.percentile([seconds for seconds, _ in values], [50, 99])
+            longest, row = max(values)
             said.append(
                 f"{what}: median {1000 * median:.0f} ms, p99 {1000 * late:.0f} ms,"
-                f" longest {1000 * max(values):.0f} ms, of {len(values)}"
+                f" longest {1000 * longest:.0f} ms ({row}), of {len(values)}"
             )
         return said
 
@@ -117,7 +121,7 @@ def main() -> int:
             break
         output.forget()
         outcome = play(row, work, options.trial or f"{options.seed}-{tally.total}")
-        tally.add(outcome)
+        tally.add(row, outcome)
         if outcome.verdict != "survived":
             print(tally.failures[-1], output.tail(), sep="\n", file=shown)
         if time.monotonic() - last > 60:
