@@ -36,6 +36,9 @@ from synk.workers.forks import fork_quietly, open_pidfd
 LIMIT = 40.0
 """Seconds after which a trial hangs."""
 
+GRACE = 5.0
+"""Seconds that the ranks of a master that was killed may live on."""
+
 
 def begin() -> Work:
     """Return what trials compute, with all loaded that their sessions need."""
@@ -84,10 +87,10 @@ def play(row: Row, work: Work, seed: str) -> Outcome:
             where = _where(child)
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-            bury(others, 2)
+            bury(others, GRACE)
             return Outcome("hang", f"{row.name} ({seed}): after {LIMIT} s; {where}")
         ended = since_death()
-        left = bury(others, 2)
+        left = bury(others, GRACE)
         gone = since_death()
     outcome = _judge(row, status, said)
     if status:

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 from processes import links
 
-PATIENCE = 2.0
+PATIENCE = 5.0
 """Seconds that the kernel may take to end the ranks of a zygote that was killed."""
 
 _PR_SET_CHILD_SUBREAPER = 36
