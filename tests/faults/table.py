@@ -29,8 +29,6 @@ TABLE = [
         3,
         [
             *DEATHS_AT_MOMENTS,
-            *DEATHS_IN_AN_OP,
-            *DEATHS_OF_OTHERS,
             *CLOSING,
             *AT_RANDOM,
             *AT_LINES,
@@ -39,5 +37,6 @@ TABLE = [
         ],
     ),
     # The moment is the same each time, or it takes long.
+    *times(1, [*DEATHS_IN_AN_OP, *DEATHS_OF_OTHERS]),
     *times(1, [*ERRORS, *RESULTS, *HANGS, *SCRIPTS, *HOSTS]),
 ]
