@@ -16,7 +16,7 @@ from reference import PY, assert_same, on_all_ranks
 import synk
 from synk.comm.divided import DividedAllReduce
 from synk.ranks.session import SESSION
-from synk.ranks.undoing import Launch
+from synk.ranks.undoing import Launch, worker_undo
 from synk.variables import collectives
 
 IN_PLACE = Mode("py", "fast_run")
@@ -290,3 +290,29 @@ def test_a_signal_handler_cannot_begin_a_launch_in_another(two_ranks, monkeypatc
     monkeypatch.setattr(SESSION, "run", run)
     synk.broadcast(w, np.ones(3))
     assert read() == 3
+
+
+@pytest.mark.parametrize("interrupts", [1, 2, 5])
+def test_an_undoing_that_is_interrupted_is_done_by_the_next_call(
+    two_ranks, monkeypatch, interrupts
+):
+    def run(work, *arguments, **options):
+        replies = right(work, *arguments, **options)
+        if work is worker_undo and left:
+            raise left.pop()
+        return replies
+
+    right, left = SESSION.run, [KeyboardInterrupt() for _ in range(interrupts)]
+    i, table, count, seen = looked_up()
+    updates = [(count, count + 1), (seen, table[i].sum())]
+    f = synk.function([i], updates=updates, mode=PY)
+    f(np.arange(4))
+    monkeypatch.setattr(SESSION, "run", run)
+    with pytest.raises((KeyboardInterrupt, IndexError)):
+        f(np.array([0, 1, 2, 9]))
+    while left:
+        with pytest.raises(KeyboardInterrupt):
+            f(np.arange(4))
+    f(np.arange(4))
+    assert on_all_ranks(count) == [2, 2]
+    assert on_all_ranks(seen) == [6, 6]

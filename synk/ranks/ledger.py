@@ -212,7 +212,8 @@ class Ledger:
     def settle(self) -> None:
         """Undo a launch that an interrupt kept from doing so itself.
 
-        That is one which comes as Python enters `Launch.__exit__`.
+        That is one which comes as Python enters `Launch.__exit__`, or each time that
+        the launch is being undone.
         """
         launch = self.launch
         if launch is not None:

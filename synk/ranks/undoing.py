@@ -98,18 +98,23 @@ class Launch:
             frame = frame.f_back
 
     def fail(self, error: BaseException) -> None:
-        """Undo it everywhere; again, if that is interrupted."""
+        """Undo it everywhere; again, if that is interrupted.
+
+        If that is interrupted, too, the next call does it: see `Ledger.settle`.
+        """
         try:
-            try:
-                self._undo()
-            except BaseException:
-                self._undo()
-                raise
-        finally:
-            lead_on(self._streams)
-            self._ledger.take_back()
-            self._failed(self, error)
-            self._ledger.launch = self._frame = None
+            self._undo()
+        except BaseException:
+            self._undo()
+            self._end_undone(error)
+            raise
+        self._end_undone(error)
+
+    def _end_undone(self, error: BaseException) -> None:
+        lead_on(self._streams)
+        self._ledger.take_back()
+        self._failed(self, error)
+        self._ledger.launch = self._frame = None
 
     def _undo(self) -> None:
         if SESSION.state == "running":
