@@ -123,11 +123,11 @@ def interrupted_every_10_ms(activity: str, by_thread: bool = False):
                 thread = in_thread(strike, by_thread)
                 for _ in until(0.3):
                     caught = interruptible.run(do)
-                    interruptible.run(partial(_go_on_after, caught, trial))
+                    interruptible.run(partial(_go_on_after, caught))
                     interruptible.run(trial.work.settle)
                 ended.set()
                 thread.join()
-                _go_on_after(interruptible.run(do), trial)
+                _go_on_after(interruptible.run(do))
             stamp()
 
         return call
@@ -135,12 +135,10 @@ def interrupted_every_10_ms(activity: str, by_thread: bool = False):
     return play
 
 
-def _go_on_after(caught: BaseException | None, trial: Trial) -> None:
+def _go_on_after(caught: BaseException | None) -> None:
     """Do what a script must where an interrupt came while one was dealt with."""
     if isinstance(caught, synk.WorkerDied):  # ranks that did not stop were killed
         synk.close()
-    elif isinstance(caught, synk.SplitError):  # the ranks' weights are unknown
-        synk.broadcast(trial.work.weights)
 
 
 def _do_forked(trial: Trial, do: Callable[[], object]) -> None:
@@ -170,7 +168,7 @@ class Interruptible:
         try:
             self._is_running = True
             do()
-        except (KeyboardInterrupt, synk.WorkerDied, synk.SplitError) as error:
+        except (KeyboardInterrupt, synk.WorkerDied) as error:
             caught = error.with_traceback(None)
         finally:
             self._is_running = False
