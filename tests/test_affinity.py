@@ -83,7 +83,7 @@ def test_close_restores_cores_threads_and_environment(end, monkeypatch):
     before = CORES, threads_of_pools(), dict(os.environ)
     if end == "failure":
 
-        def fail(*_):
+        def fail(*_, **__):
             raise ZeroDivisionError
 
         monkeypatch.setattr(atexit, "register", fail)

@@ -202,7 +202,9 @@ def test_many_sessions_of_a_kept_zygote_leave_nothing_behind():
             before = session()
         for _ in range(5):
             after = session()
-        assert [len(each) for each in after] == [len(each) for each in before]
+        # What earlier tests have left as garbage may be collected meanwhile.
+        for each, of_others in zip(after, before, strict=True):
+            assert len(each) <= len(of_others)
         synk.close()
         assert not any(map(is_alive, pids))
     synk.close()
@@ -310,9 +312,12 @@ def worker_jax(context):
 
 def test_ctrl_c_ends_a_new_python_that_is_being_started():
     with with_xla():
+        before = psutil.Process().children()
 
         def interrupt():
-            wait_until(lambda: psutil.Process().children(), 5, "the new Python")
+            wait_until(lambda: SESSION._zygotes.current, 5, "the new Python")
+            zygote = SESSION._zygotes.current
+            wait_until(lambda: zygote.pid > 0, 5, "the new Python")
             os.kill(os.getpid(), signal.SIGINT)
 
         thread = threading.Thread(target=interrupt)
@@ -322,7 +327,7 @@ def test_ctrl_c_ends_a_new_python_that_is_being_started():
             synk.fork(2)
         assert time.monotonic() - start < 1
         thread.join()
-        assert not psutil.Process().children()
+        assert psutil.Process().children() == before
         assert not synk.is_forked()
 
 

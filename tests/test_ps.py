@@ -60,7 +60,7 @@ def test_a_session_is_listed_with_its_ranks_and_memory():
         report = block_of(ps.report(), os.getpid())
         lines = report.splitlines()
         assert re.fullmatch(
-            rf"  3 ranks, \d+ MiB in \d segments, zygote {zygote}", lines[1]
+            rf"  3 ranks, \d+ MiB in \d+ segments, zygote {zygote}", lines[1]
         )
         assert int(lines[1].split()[2]) >= rows.data.nbytes >> 20
         assert lines[2].split() == ["rank", "pid", "state", "CPU", "doing"]

@@ -63,6 +63,7 @@ class Machine(RuleBasedStateMachine):
 
     world: World  # one for all examples: a new session compiles all functions anew
     size: int
+    least: int  # of other sessions
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,6 +111,7 @@ class Machine(RuleBasedStateMachine):
     @rule(size=SIZES, sets=st.lists(SETS, max_size=3))
     def start_another_session(self, size, sets):
         self.sessions -= 1
+        size = max(size, self.least)
         with self.step():
             synk.close()
             for set_ in sets:
@@ -347,6 +349,7 @@ if not LONG:
 @pytest.mark.filterwarnings("ignore::synk.SplitWarning")
 def test_ranks_hold_what_a_serial_run_would_leave(tmp_path, size, mode):
     Machine.world, Machine.size = World(tmp_path, MODES[mode]), size
+    Machine.least = 1 if mode == "plain" else 2
     options = settings(
         max_examples=67 if LONG else 20,
         stateful_step_count=100 if LONG else 50,

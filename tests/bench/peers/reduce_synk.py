@@ -91,7 +91,7 @@ def worker_time_in_place(context, number, calls):
     """Sum a variable of zeros so many times and return the seconds of one."""
 
     def once():
-        worker_reduce(context, [number], "sum", {}, None, True)
+        worker_reduce(context, -1, [number], "sum", {}, None, True, [])
 
     return timed(once, context.comm.barrier)(calls)
 
