@@ -23,7 +23,7 @@ from ..compiler.spec import FunctionSpec
 from ..errors import SplitError
 from ..memory.partition import part_lengths
 from ..ops import COLLECTIVES, Local
-from ..programs.transaction import Transaction
+from ..programs.transaction import Transaction, insist
 from ..ranks.ledger import Entry, Holding, see_converted, set_among
 from ..ranks.replication import master_bring
 from ..ranks.session import SESSION
@@ -183,11 +183,7 @@ class HeldVariables:
         try:
             yield transaction
         except BaseException:
-            try:
-                undo()
-            except BaseException:  # an interrupt
-                undo()
-                raise
+            insist(undo)
             raise
         updated = {id(var.container.storage) for var, _ in self._spec.updates}
         for entry in unset:

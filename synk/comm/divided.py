@@ -88,8 +88,8 @@ class DividedAllReduce:
 
     def redirect(self, results: np.ndarray) -> None:
         """Have the results written to other rows."""
-        of_all = self._op, self._buffers, results
-        self._reduction = Reduction(*of_all, self._comm.rank)
+        rank = self._comm.rank
+        self._reduction = Reduction(self._op, self._buffers, results, rank)
 
     def run(self, spans: Sequence[tuple[int, Sequence[float]]]) -> None:
         """Reduce this rank's part.

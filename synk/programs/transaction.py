@@ -150,6 +150,15 @@ class Transaction:
         return made == calls
 
 
+def insist(undo: Callable[[], object]) -> None:
+    """Call what undoes something; once more, if an interrupt has cut it short."""
+    try:
+        undo()
+    except BaseException:
+        undo()
+        raise
+
+
 def _undo(changes: Changes) -> None:
     """Put back what there was; after an interrupt it can be done once more."""
     for storage, value, restore in reversed(changes):

@@ -156,10 +156,7 @@ class Homes:
     def attach(self, new: NewHome | None, attachments: Attachments) -> None:
         """Learn of a home that the master has made."""
         if new is not None and self._rank:
-            rows = attachments.array(new.window)
-            # The array alone is to keep the memory, until nobody lives there any more.
-            attachments.forget(key_of(new.window))
-            self._move_in(new.number, rows, new.slots)
+            self._move_in(new.number, _rows(new.window, attachments), new.slots)
 
     def _move_in(self, home: int, rows: np.ndarray, slots: dict[int, Slot]) -> None:
         self._rows[home] = [rows]
@@ -275,10 +272,7 @@ class Homes:
             segment = Segment(math.prod(shape))
             self._segments[home].append(segment)
             window = segment.window(segment.array(np.uint8, shape))
-        window = comm.exchange(window)[0]
-        rows = attachments.array(window)
-        attachments.forget(key_of(window))  # the array alone is to keep it
-        return rows
+        return _rows(comm.exchange(window)[0], attachments)
 
     def _other_side(self, number: int) -> int:
         return 1 - self._sides[number]
@@ -428,6 +422,14 @@ class Homes:
         ]
         all_reduce = DividedAllReduce(comm, op, buffers, buffers[:targets])
         return Run(all_reduce, first.home, columns, members)
+
+
+def _rows(window: Window, attachments: Attachments) -> np.ndarray:
+    """Return a side of a home that rank 0 has made."""
+    rows = attachments.array(window)
+    # The array alone is to keep the memory, until nobody lives there any more.
+    attachments.forget(key_of(window))
+    return rows
 
 
 def _span(array: np.ndarray) -> tuple[int, int]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import FrameType, TracebackType
 
 import numpy as np
 
 from ..compiler.placement.streams import CommonStream
 from ..errors import StateError
+from ..programs.transaction import insist
 from .context import RankContext
 from .session import SESSION
 from .streams import lead_on, master_states
@@ -102,15 +104,10 @@ class Launch:
 
         If that is interrupted, too, the next call does it: see `Ledger.settle`.
         """
-        try:
-            self._undo()
-        except BaseException:
-            self._undo()
-            self._end_undone(error)
-            raise
-        self._end_undone(error)
+        insist(partial(self._end_undone, error))
 
     def _end_undone(self, error: BaseException) -> None:
+        self._undo()
         lead_on(self._streams)
         self._ledger.take_back()
         self._failed(self, error)

@@ -136,7 +136,7 @@ def changing(
         if launch.made is None:
             lost = Holding("unknown", f"{holding.since} failed: {error}")
             ledger.note(variables, lost)
-        for entry in known:  # a copy may have taken the place of what was reduced
+        for entry in known:  # the new value may have been seen already
             entry.see()
 
     return Launch((), 1, failed, made)
