@@ -48,7 +48,7 @@ class HeldVariables:
         self._entries: dict[SharedVariable, Entry] = {}
         self.entries: list[Entry] = []
         self._streams: list[Entry] = []
-        self._made: list[tuple[Entry, Holding]] = []
+        self._made: list[tuple[Entry, Holding]] | None = None
         self._rows: tuple[int, ...] | None = None
         self._has_complained = False
         self._parts: tuple[SharedVariable, ...] = ()
@@ -82,7 +82,7 @@ class HeldVariables:
             master_bring([v for v, entry in self._entries.items() if entry in changed])
         if ledger.version != self._version:
             self._parts = self._examine()
-            self._made = []
+            self._made = None
             self._version = ledger.version
         return self._parts
 
@@ -113,9 +113,11 @@ class HeldVariables:
             Which rows of sliceable variables each rank has used.
         """
         ledger = SESSION.ledger
-        if not self._made or rows != self._rows or self._spec.row_updates:
-            self._made, self._rows = self._holdings(rows, batch_s), rows
-        for entry, holding in self._made:
+        made = self._made
+        if made is None or rows != self._rows or self._spec.row_updates:
+            made = self._made = self._holdings(rows, batch_s)
+            self._rows = rows
+        for entry, holding in made:
             if entry.holding is not holding:
                 ledger.note_entry(entry, holding)
             else:

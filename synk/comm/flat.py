@@ -109,8 +109,12 @@ class FlatBuffers:
         rows_in_all = 2 * comm.size if plan.is_small else comm.size + 1
         window, segment = None, None
         if comm.rank == 0:
-            for dtype, op in {(run.dtype, run.op) for run in plan.runs}:
-                (small.warm if plan.is_small else warm)(op, np.dtype(dtype))
+            if plan.is_small:
+                for dtype in {run.dtype for run in plan.runs}:
+                    small.warm(np.dtype(dtype))
+            else:
+                for dtype, op in {(run.dtype, run.op) for run in plan.runs}:
+                    warm(op, np.dtype(dtype))
             segment = Segment(rows_in_all * plan.nbytes)
             rows = segment.array(np.uint8, (rows_in_all, plan.nbytes))
             window = segment.window(rows)
@@ -213,15 +217,14 @@ class _FlatBuffer:
 
 
 class _SmallBuffer(_FlatBuffer):
-    """A buffer for few values of one kind; see `small`."""
+    """A buffer for few values; see `small`."""
 
     def _prepare(
         self, comm: SharedMemoryComm, plan: FlatLayout, rows: np.ndarray
     ) -> np.ndarray:
-        (run,) = plan.runs
-        slots = rows.view(run.dtype).reshape(2, comm.size, -1)
-        self._small = SmallAllReduce(comm, run.op, slots, self.serial)
-        return self._small.values.view(np.uint8)
+        slots = rows.reshape(2, comm.size, -1)
+        self._small = SmallAllReduce(comm, plan.runs, slots, self.serial)
+        return self._small.values
 
     def reduce(
         self,

@@ -9,7 +9,10 @@ import numpy as np
 
 from ..memory.segment import layout
 from ..reduce_ops import ReduceOp
-from .small import is_small
+from .kernels import is_direct
+
+SMALL = 2048
+"""Bytes of values up to which to divide the work takes longer; see `small`."""
 
 Kind = tuple[str, tuple[int, ...]]
 """Dtype and shape of a value."""
@@ -74,11 +77,11 @@ class FlatLayout:
 
     @property
     def is_small(self) -> bool:
-        """Whether the values are few, and of one kind."""
-        if len(self.runs) != 1:
-            return False
-        (run,) = self.runs
-        return is_small(run.op, np.dtype(run.dtype), self.nbytes)
+        """Whether the values are few, and ranks can combine them as they are."""
+        return 0 < self.nbytes <= SMALL and all(
+            run.dtype != "|b1" and is_direct(run.op, np.dtype(run.dtype))
+            for run in self.runs
+        )
 
 
 def nbytes_of(kind: Kind) -> int:

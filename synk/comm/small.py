@@ -8,54 +8,70 @@ other, and it cannot be further ahead than that.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import groupby
 
 import numpy as np
 
 from ..compiled import compile_kernel
-from ..reduce_ops import ReduceOp, accumulator
+from ..reduce_ops import accumulator
 from ..workers.control import BARRIER, WORD
-from .kernels import CODES, combine_block, copy_block, is_direct
+from .flat_layout import Run
+from .kernels import CODES, combine_block, copy_block
 from .shm import SharedMemoryComm
 from .sync import FIRST, MET, OWN, RANK, WAIT, WAKE, meet
-
-LIMIT = 2048
-"""Bytes of values up to which this is faster than dividing the work."""
 
 _MISFIT = 4
 assert max(WAIT, MET, WAKE) < _MISFIT  # it is added to these
 
 
-def is_small(op: ReduceOp, dtype: np.dtype, nbytes: int) -> bool:
-    """Tell whether values are to be reduced in this way."""
-    return 0 < nbytes <= LIMIT and dtype != np.bool_ and is_direct(op, dtype)
-
-
 class SmallAllReduce:
-    """An all-reduce of few values, of one dtype and by one op.
+    """An all-reduce of few values, of any dtypes and ops.
 
     Parameters
     ----------
     comm : SharedMemoryComm
-    op : str
-        One of `REDUCE_OPS`.
-    slots : numpy.ndarray, shape (2, size, count)
+    runs : sequence of Run
+        The values, those of one dtype side by side.
+    slots : numpy.ndarray of uint8, shape (2, size, bytes)
         Contiguous, in shared memory.
     word : int
         Not negative, and the same on all ranks that mean the same all-reduce.
+
+    Attributes
+    ----------
+    values : numpy.ndarray of uint8, shape (bytes,)
+        What this rank gives, and then the result.
     """
 
     def __init__(
-        self, comm: SharedMemoryComm, op: ReduceOp, slots: np.ndarray, word: int
+        self,
+        comm: SharedMemoryComm,
+        runs: Sequence[Run],
+        slots: np.ndarray,
+        word: int,
     ) -> None:
-        self._comm = comm
-        self._word = word
-        self.values = np.zeros(slots.shape[2], slots.dtype)
-        """What this rank gives, and then the result."""
-        self._fixed = (
-            CODES[op],
-            slots.reshape(-1),
-            np.empty(slots.shape[2], accumulator("sum", slots.dtype)),
+        self._comm, self._word, self._slots = comm, word, slots
+        self.values = np.zeros(slots.shape[2], np.uint8)
+        self._meet, *self._others = [
+            self._kernel(first, dtype, list(some))
+            for first, (dtype, some) in enumerate(groupby(runs, lambda run: run.dtype))
+        ]
+
+    def _kernel(self, number: int, dtype: str, runs: list[Run]) -> Callable:
+        """Return what combines the values of a dtype; for the first it meets, too."""
+        flat = self._slots.reshape(-1).view(dtype)
+        itemsize = flat.itemsize
+        start, end = runs[0].start, runs[-1].end
+        ops = np.array([CODES[run.op] for run in runs])
+        stops = np.array([run.end - start for run in runs]) // itemsize
+        return partial(
+            _combine_all if number else _all_reduce,
+            *(self._comm.words, self._comm.places),
+            *(ops, stops, flat, self._slots.shape[2] // itemsize, start // itemsize),
+            np.empty((end - start) // itemsize, accumulator("sum", flat.dtype)),
+            self.values[start:end].view(dtype),
         )
 
     def run(self, weights: Sequence[float], takes_part: bool = True) -> bool:
@@ -75,28 +91,30 @@ class SmallAllReduce:
         comm = self._comm
         number = comm.next_meeting()
         word = self._word if takes_part else -1
-        fractions = comm.fractions(weights)
-        values = self.values
-        words, places = comm.words, comm.places
-        while True:
-            state = _all_reduce(
-                words, places, number, word, *self._fixed, fractions, values
-            )
-            if state == MET:
-                return True
-            # WAIT: asleep until all have come; then the kernel is called again for the
-            # same meeting, and finds everybody there.
+        shares = comm.fractions(weights)
+        if self._others:  # the first dtype's are given by the kernel that meets
+            self._slots[number % 2, comm.rank] = self.values
+        state = self._meet(shares, number, word)
+        while state % _MISFIT == WAIT:
+            # Asleep until all have come; then the kernel is called again for the same
+            # meeting, and finds everybody there.
+            comm.come(WAIT, number)
+            state = self._meet(shares, number, word)
+        if state != MET:
             comm.come(state % _MISFIT, number)
-            if state % _MISFIT != WAIT:
-                return state < _MISFIT
+            if state >= _MISFIT:
+                return False
+        for combine in self._others:
+            combine(shares, number)
+        return True
 
 
 @compile_kernel
-def _all_reduce(words, places, number, word, op, slots, wide, shares, values):
-    size, count = shares.size, values.size
-    base = number % 2 * size * count
-    mine = base + places[RANK] * count
-    copy_block(slots[mine : mine + count], values)
+def _all_reduce(
+    words, places, ops, stops, slots, stride, start, wide, values, shares, number, word
+):
+    mine = (number % 2 * shares.size + places[RANK]) * stride + start
+    copy_block(slots[mine : mine + values.size], values)
     to_word = WORD - BARRIER + number % 2
     # Before `meet`, which publishes it: whoever has met this rank sees slots and word.
     words[places[OWN] + to_word] = word
@@ -107,16 +125,43 @@ def _all_reduce(words, places, number, word, op, slots, wide, shares, values):
         # All ranks see the same words, so all come to the same answer without asking.
         if word < 0 or words[places[k] + to_word] != word:
             return state + _MISFIT
-    slots = slots[base : base + size * count]
-    combine_block(op, values, wide, slots, count, 0, -1, slots, 0, shares)
+    _combine_all(
+        words, places, ops, stops, slots, stride, start, wide, values, shares, number
+    )
     return state
 
 
-def warm(op: ReduceOp, dtype: np.dtype) -> None:
-    """Have the kernel for a dtype compiled."""
+@compile_kernel
+def _combine_all(
+    words, places, ops, stops, slots, stride, start, wide, values, shares, number
+):
+    slots = slots[number % 2 * shares.size * stride :]
+    begin = 0
+    for k in range(ops.size):
+        end = stops[k]
+        total = values[begin:end]
+        place = start + begin
+        combine_block(
+            ops[k],
+            total,
+            wide[: end - begin],
+            slots,
+            stride,
+            place,
+            -1,
+            slots,
+            0,
+            shares,
+        )
+        begin = end
+
+
+def warm(dtype: np.dtype) -> None:
+    """Have the kernels for a dtype compiled."""
     one, words = np.ones(1, dtype), np.zeros(16, np.int64)
     places = np.array([BARRIER, 0, 0, BARRIER])
     wide = np.ones(1, accumulator("sum", dtype))
-    fractions = np.ones(1)
-    slots = np.ones(2, dtype)
-    _all_reduce(words, places, 1, 0, CODES[op], slots, wide, fractions, one)
+    ops, stops = np.array([CODES["sum"]]), np.ones(1, np.int64)
+    given = words, places, ops, stops, np.ones(2, dtype), 1, 0, wide, one, np.ones(1), 1
+    _all_reduce(*given, 0)
+    _combine_all(*given)

@@ -69,7 +69,8 @@ class Session(Lifetime):
             self._limit.of_call = timeout
             context.activity = ""
             notices = tuple(self._notices)
-            context.forget(notices)
+            if notices:
+                context.forget(notices)
             if mine is None:
                 mine = args
             if self.size == 1:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import FrameType, TracebackType
@@ -62,7 +62,7 @@ class Launch:
     def __enter__(self) -> Launch:
         # Not by a local variable: a frame that refers to itself stays, with its callers
         # and all that they have, until garbage is collected.
-        self._frame = inspect.currentframe().f_back  # type: ignore[union-attr]
+        self._frame = sys._getframe(1)
         self._ledger.former, self._ledger.launch = [], self
         if self._streams:
             self.states = master_states(self._streams)
@@ -90,7 +90,7 @@ class Launch:
 
     def check_abandoned(self) -> None:
         """Raise StateError if the ``with`` block is being run, around this call."""
-        frame = inspect.currentframe()
+        frame: FrameType | None = sys._getframe()
         while frame is not None:
             if frame is self._frame:
                 raise StateError(

@@ -70,7 +70,8 @@ def serve(rank: Rank, channel: WorkerChannel, look_about: Callable[[], object]) 
         try:
             work, args, notices = channel.read()
             phase[0], times[begun] = RUNNING, monotonic_ns()
-            rank.forget(notices)
+            if notices:
+                rank.forget(notices)
             rank.activity = ""
             try:
                 interruptible.armed = True
