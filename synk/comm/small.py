@@ -139,20 +139,9 @@ def _combine_all(
     begin = 0
     for k in range(ops.size):
         end = stops[k]
-        total = values[begin:end]
-        place = start + begin
-        combine_block(
-            ops[k],
-            total,
-            wide[: end - begin],
-            slots,
-            stride,
-            place,
-            -1,
-            slots,
-            0,
-            shares,
-        )
+        total, room = values[begin:end], wide[: end - begin]
+        first = start + begin
+        combine_block(ops[k], total, room, slots, stride, first, -1, slots, 0, shares)
         begin = end
 
 
