@@ -3,6 +3,7 @@
 from . import nn, ops, updates
 from .call.function import Function
 from .call.make import function
+from .call.tune import tune
 from .compiler.own_ops.check import check_sharding
 from .compiler.own_ops.register import register_sharding
 from .compiler.own_ops.sharding import Sharding
@@ -100,5 +101,6 @@ __all__ = [
     "state",
     "trace",
     "train_function",
+    "tune",
     "updates",
 ]

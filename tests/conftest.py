@@ -60,6 +60,7 @@ def pytest_configure(config):
         "filterwarnings", "ignore::synk.errors.OversubscriptionWarning"
     )
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")  # 2**4 ticks, the least
+    os.environ.setdefault("SYNK_ENGINE", "default")  # the same in every run
     # Scripts find synk compiled, which they would compile anew each time.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:  # a worker has it from its starter

@@ -274,8 +274,8 @@ def test_a_progress_bar_begins_when_everything_is_compiled(monkeypatch):
     f = summing()
     batches = [slice(0, 4)] * 5
     with synk.session(2):
-        f._replicas.prepare_usual()
-        times = f._replicas.local().times
+        f._engines.prepare_usual()
+        times = f._engines.present.local().times
         totals = f.run(batches, ROWS, progress=True)
         np.testing.assert_array_equal(totals, [ROWS[:4].sum()] * 5)
         f.run(iter(batches), ROWS, progress=True)

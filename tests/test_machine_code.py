@@ -43,7 +43,7 @@ def worker_codes(context, number):
 
 def codes_of(function) -> list:
     """Return that of each rank."""
-    return SESSION.run(worker_codes, function._number)
+    return SESSION.run(worker_codes, function._engines.present.number)
 
 
 def new_number() -> float:

@@ -336,7 +336,7 @@ def test_nothing_is_placed_where_nothing_is_needed():
 
 def test_on_one_rank_nothing_is_inserted():
     f = synk.function([X, Y], [Y.std(), pt.sort(Y)], mode=PY, on_unused_input="ignore")
-    (stage,) = f._replicas.local().cut("uncut", (0, 1)).stages
+    (stage,) = f._engines.present.local().cut("uncut", (0, 1)).stages
     assert stage.merged.wants == f._spec.plain_outputs
 
 

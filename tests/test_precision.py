@@ -336,7 +336,7 @@ def test_factors_that_are_views_keep_what_is_known_of_their_shapes():
 
 def text_of(f, *arrays: np.ndarray) -> str:
     """Return what XLA was given for the only part of a function."""
-    (program,) = f._replicas.local()._compiled.values()
+    (program,) = f._engines.present.local()._compiled.values()
     return inspect.unwrap(program._function).vm.jit_fn.lower(*arrays).as_text()
 
 

@@ -18,7 +18,7 @@ FLOORS = (
     "nn",
     "engines",
     "theano",
-    "programs finders",
+    "programs finders choice",
     "ranks",
     "variables",
     "report",

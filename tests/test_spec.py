@@ -179,4 +179,4 @@ def test_nothing_is_compiled_and_nobody_is_told_before_the_first_call():
             warnings.simplefilter("error")
             f = synk.function([x], x.sum())
         assert SESSION.control.command == before
-        assert not f._replicas.is_compiled
+        assert not f._engines.present.is_compiled

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from pytensor.compile import SharedVariable
@@ -13,7 +14,7 @@ from ..compiler.spec import FunctionSpec
 from ..engines import compiles_in_calls, described, host
 from ..engines.quiet import ignoring, is_numba
 from ..programs.ahead import make_machine_code
-from ..programs.programs import CallKind, Programs, Subset, kind_of_call
+from ..programs.programs import CallKind, Programs, Subset
 from ..times.compile_notice import Notice
 from ..times.timing import Times
 from ..user_frames import entry
@@ -134,19 +135,21 @@ class Replicas:
 
     Parameters
     ----------
+    spec : FunctionSpec
+
+    Attributes
+    ----------
     number : int
         What the ranks know it by.
-    spec : FunctionSpec
     """
 
-    def __init__(self, number: int, spec: FunctionSpec) -> None:
-        self._number, self._spec = number, spec
+    def __init__(self, spec: FunctionSpec) -> None:
+        self.number, self._spec = next(_numbers), spec
         self._generation = 0
         self._programs: Programs | None = None
         self.notice = Notice(lambda: what_compiles(spec, SESSION.size))
         self._prepared: set[tuple[CallKind, Subset]] = set()
         self._forget: weakref.finalize | None = None
-        _replicas.add(self)
 
     @property
     def are_there(self) -> bool:
@@ -161,7 +164,7 @@ class Replicas:
     def local(self) -> Programs:
         """Return what rank 0 has compiled; needs no session."""
         if self._programs is None:
-            self._programs = Programs(self._number, self._spec)
+            self._programs = Programs(self.number, self._spec)
             self._programs.notice = self.notice
         return self._programs
 
@@ -180,27 +183,21 @@ class Replicas:
             self.notice.begin()
             programs.compile(kind, subset)
             in_numba = is_numba(self._spec.mode)
-            what = self._number, kind, subset, in_numba, settings.current()
+            what = self.number, kind, subset, in_numba, settings.current()
             SESSION.run(worker_compile, *what)
             self._prepared.add((kind, subset))
             if not compiles_in_calls(self._spec.mode):
                 self.notice.end()
         return programs
 
-    def prepare_usual(self) -> None:
-        """Prepare a call that returns all outputs, on all ranks, in one go."""
-        every = tuple(range(len(self._spec.outputs)))
-        with self.notice:
-            self.prepare(kind_of_call(1, SESSION.size), every)
-
     def _replicate(self) -> None:
         """Make the function known to the ranks of the present session."""
-        master_replicate_function(self._number, self.local())
+        master_replicate_function(self.number, self.local())
         self._generation = SESSION.generation
         self._prepared.clear()
         if self._forget is None:
             self._forget = weakref.finalize(
-                self, SESSION.notify, "function", self._number
+                self, SESSION.notify, "function", self.number
             )
             self._forget.atexit = False
 
@@ -252,8 +249,21 @@ def distribute() -> None:
         If not forked.
     """
     SESSION.enter()
-    for made in list(_replicas):
+    for made in list(_functions):
         made.prepare_usual()
 
 
-_replicas: weakref.WeakSet[Replicas] = weakref.WeakSet()
+def to_distribute(function: Usual) -> None:
+    """Have `distribute` prepare a function as long as that is there."""
+    _functions.add(function)
+
+
+class Usual(Protocol):
+    """What `distribute` needs of a function."""
+
+    def prepare_usual(self) -> None:
+        """Prepare a call that returns all outputs, on all ranks, in one go."""
+
+
+_functions: weakref.WeakSet[Usual] = weakref.WeakSet()
+_numbers = itertools.count()

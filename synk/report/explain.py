@@ -29,6 +29,7 @@ def explain(
     in_session: bool,
     timed: Timed | None,
     variables: list[facts.Held],
+    engines: list[facts.EngineTimes],
     graph: bool = False,
 ) -> Explanation:
     """Gather the plan of a function and, after calls, its times.
@@ -45,6 +46,8 @@ def explain(
         The serial run.
     variables : list of facts.Held
         The shared variables, as ranks hold them.
+    engines : list of facts.EngineTimes
+        Those to choose from.
     graph : bool
         Whether the stages are to be drawn.
     """
@@ -78,6 +81,7 @@ def explain(
             lost=conclusions.lost,
             verdict=conclusions.verdict,
             variables=variables,
+            engines=engines,
         ),
         graph,
     )

@@ -205,6 +205,21 @@ class Calls:
 
 
 @dataclass(frozen=True)
+class EngineTimes:
+    """What is known of an engine that may compute a function.
+
+    Its first call, in seconds, compiles; before that it is what is expected.
+    """
+
+    name: str
+    is_best: bool
+    nanoseconds_per_row: float | None
+    first_call: float | None
+    expected: float
+    dropped: str | None
+
+
+@dataclass(frozen=True)
 class Serial:
     """A run of the plain function."""
 
@@ -281,3 +296,4 @@ class Facts:
     lost: Lost | None
     verdict: str | None
     variables: list[Held] = field(default_factory=list)
+    engines: list[EngineTimes] = field(default_factory=list)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from .facts import (
     Calls,
+    EngineTimes,
     Facts,
     Held,
     Made,
@@ -72,6 +73,8 @@ def plan(facts: Facts) -> Iterator[Entry]:
         yield Entry("updates", ", ".join(texts))
     for i, held in enumerate(facts.variables):
         yield Entry("" if i else "variables", _held(held))
+    for i, engine in enumerate(facts.engines):
+        yield Entry("" if i else "engines", _engine(engine))
     if facts.precision is not None:
         yield Entry("products", f"of float32 in {facts.precision}")
     if facts.padding is not None:
@@ -135,6 +138,26 @@ def verdict(facts: Facts) -> str | None:
 
 
 # -- parts of sentences
+
+
+def _engine(engine: EngineTimes) -> str:
+    text = engine.name
+    if engine.nanoseconds_per_row is not None:
+        text += f": {engine.nanoseconds_per_row:,.4g} ns a row"
+    if engine.first_call is not None:
+        text += f", the first call {engine.first_call:.1f} s"
+    elif engine.dropped is None and not engine.is_best:
+        text += f": not tried yet, may take {engine.expected:.1f} s to compile"
+    if engine.is_best:
+        return text + "; makes the calls"
+    return text if engine.dropped is None else f"{text}; {engine.dropped}"
+
+
+def engine_table(title: str, engines: list[EngineTimes]) -> str:
+    """Return what is known of a function's engines."""
+    if not engines:
+        return f"{title}: there is one engine to compute it"
+    return "\n  ".join([title, *map(_engine, engines)])
 
 
 def _held(held: Held) -> str:

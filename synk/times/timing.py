@@ -157,7 +157,7 @@ class Times:
         joined: float,
         what: str = "Function call",
         calls: int = 1,
-    ) -> None:
+    ) -> bool:
         """Count what the master alone sees: a call or a run from outside.
 
         Parameters
@@ -167,6 +167,11 @@ class Times:
         what : str
         calls : int
             How many calls it was.
+
+        Returns
+        -------
+        bool
+            Whether something was compiled.
         """
         now = perf_counter()
         if self.tracer is not None:
@@ -184,6 +189,7 @@ class Times:
         if calls:
             self.launched += now - start
             self.launches += calls
+        return bool(skipped)
 
 
 UNCOUNTED = Times()

@@ -1,0 +1,255 @@
+"""The engines of one function: the one that is settled, or those in a trial.
+
+An engine has replicas of its own of the function on the ranks; what they hold of its
+variables is the same for all, so that any of them can make the next call.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from pytensor.graph.traversal import io_toposort
+from pytensor.link.c.exceptions import CompileError
+
+from ..choice import records
+from ..choice.engines_here import MODES, default_engine, engines_for
+from ..choice.records import Known
+from ..choice.trial import ROUNDS, Candidate, Trial
+from ..compiler.spec import FunctionSpec
+from ..programs.programs import kind_of_call
+from ..ranks.replication import Replicas, to_distribute
+from ..ranks.session import SESSION
+from ..report.facts import EngineTimes
+
+_COMPILING = {"JAX": (0.5, 0.01), "numba": (1.0, 0.2), "C": (1.0, 0.2)}
+"""Seconds that a graph is expected to take, and each of its nodes."""
+
+_CACHED = 0.25
+"""Which part of it the next run of a script takes, from the engine's own cache."""
+
+AT_ONCE, A_WHILE = 4, 1.0
+"""While engines are tried, a run launches so many calls together: four where two are
+compared, or what takes a second."""
+
+
+class Engines:
+    """What computes one function.
+
+    Parameters
+    ----------
+    spec : FunctionSpec
+        As the script has made it.
+
+    Attributes
+    ----------
+    present : Replicas
+        Of the engine that has made the last call, or is to make the next one.
+    is_trying : bool
+        Whether `note` is to be told of calls.
+    """
+
+    def __init__(self, spec: FunctionSpec) -> None:
+        self._spec = spec
+        self.present = Replicas(spec)
+        self.is_trying = False
+        self._made: dict[str | None, Replicas] = {None: self.present}
+        self._names: list[str] = []
+        self._trials: dict[int, tuple[Trial, str]] = {}
+        self._trial: Trial | None = None
+        self._turn: Candidate | None = None
+        self._scale = self._generation = -1
+        self._written = 1.0
+        to_distribute(self)
+
+    def turn(self, rows: int) -> Replicas:
+        """Return what is to make the next call, of so many rows."""
+        scale = (rows.bit_length() + 1) // 2  # as `records.scale_of`
+        if scale != self._scale or SESSION.generation != self._generation:
+            self._begin(scale)
+        if self._trial is not None:
+            self._turn = self._trial.turn()
+            self.present = self._replicas(self._turn.name)
+        return self.present
+
+    def note(
+        self, seconds: float, rows: int, calls: int = 1, has_compiled: bool = False
+    ) -> None:
+        """Take note of calls that `present` has made, while engines are tried."""
+        trial, turn = self._trial, self._turn
+        assert trial is not None
+        assert turn is not None
+        trial.note(turn, seconds, rows, calls, has_compiled)
+        if trial.is_over:
+            self._settle(trial)
+        elif trial.computed > 2 * self._written:  # so that this run counts for the next
+            self._write(trial)
+
+    def at_once(self, rows: int) -> int | None:
+        """Return how many calls of a run, of so many rows, to launch together."""
+        trial = self._trial
+        if trial is None:
+            return None
+        usual = trial.best.typical
+        if trial.is_comparing or not usual:
+            return AT_ONCE
+        return max(AT_ONCE, int(A_WHILE / (usual * max(rows, 1))))
+
+    def gives_up(self, error: Exception) -> bool:
+        """Tell whether another engine can make the call that `present` could not.
+
+        That is so if it does not know some Op, or cannot compile it. Other errors are
+        the call's own.
+        """
+        if self._trial is None or self._turn is None or self._turn.times:
+            return False
+        return is_of_engine(error) and self._trial.drop(self._turn, _failed(error))
+
+    def prepare_usual(self) -> None:
+        """Prepare a call that returns all outputs, on all ranks, in one go."""
+        self.turn(self._scale_rows())
+        every = tuple(range(len(self._spec.outputs)))
+        with self.present.notice:
+            self.present.prepare(kind_of_call(1, SESSION.size), every)
+
+    def _scale_rows(self) -> int:
+        """Return a number of rows of the scale that the last call had."""
+        return 4**self._scale // 2 if self._scale > 0 else 0
+
+    def measure(self, rows: int, seconds: Callable[[Replicas], float]) -> None:
+        """Settle what makes calls of so many rows, by making some.
+
+        Parameters
+        ----------
+        rows : int
+        seconds : callable
+            Makes a call, and returns what it has taken.
+        """
+        self.turn(rows)
+        if not self._names:
+            return
+        candidates = [Candidate(name, 0.0) for name in self._names]
+        trial = Trial(candidates)
+        for each in candidates:
+            try:
+                each.compiled = seconds(self._replicas(each.name))
+            except Exception as error:
+                if not is_of_engine(error) or not trial.drop(each, _failed(error)):
+                    raise
+        for _ in range(ROUNDS):
+            for each in candidates:
+                if each.dropped is None:
+                    taken = seconds(self._replicas(each.name))
+                    each.times.append(taken / max(rows, 1))
+        trial.settle()
+        self._trials[self._scale] = trial, self._trials[self._scale][1]
+        self._settle(trial)
+
+    def facts(self) -> list[EngineTimes]:
+        """Return what is known of each engine, for an explanation."""
+        if self._scale not in self._trials:
+            return []
+        trial, _ = self._trials[self._scale]
+        return [
+            EngineTimes(
+                each.name,
+                each is trial.best,
+                None if each.typical is None else each.typical * 1e9,
+                each.compiled,
+                each.expected,
+                each.dropped,
+            )
+            for each in trial.candidates
+        ]
+
+    # -- what there is to choose from
+
+    def _begin(self, scale: int) -> None:
+        """Find what may make calls of a scale in this session."""
+        if SESSION.generation != self._generation:
+            self._names, self._generation = engines_for(self._spec), SESSION.generation
+        self._scale = scale
+        self._trial = self._turn = None
+        self.is_trying = False
+        if not self._names:
+            self.present = self._made[None]
+            return
+        if scale not in self._trials:
+            self._trials[scale] = self._new_trial(scale)
+        trial, _ = self._trials[scale]
+        self.present = self._replicas(trial.best.name)
+        self.is_trying = not trial.is_over
+        self._trial = trial if self.is_trying else None
+
+    def _new_trial(self, scale: int) -> tuple[Trial, str]:
+        spec = self._spec
+        graph = [*spec.outputs, *(new for _, new in spec.updates)]
+        cores = len(SESSION.context.place.cores)
+        key = records.key_of(graph, SESSION.size, cores, scale)
+        record = records.read(key)
+        known = {} if record is None else record.engines
+        nodes = len(io_toposort([], graph))
+        candidates = [
+            Candidate(name, self._expected(name, nodes, known))
+            for name in self._names
+            if name not in known or known[name].dropped is None
+        ]
+        if record is None or record.best not in self._names:
+            return Trial(candidates), key
+        candidates.sort(key=lambda each: each.name != record.best)
+        return Trial(candidates, record.computed, record.spent), key
+
+    def _expected(self, name: str, nodes: int, known: dict[str, Known]) -> float:
+        """Return the seconds that it may take to compile for an engine."""
+        if name in self._made:  # for calls of another scale
+            return 0.0
+        if name in known:
+            return known[name].compiled * _CACHED
+        least, of_node = _COMPILING[name]
+        return least + of_node * nodes
+
+    def _replicas(self, name: str) -> Replicas:
+        """Return the function as an engine computes it."""
+        if name not in self._made:
+            mode = None if name == default_engine() else MODES[name]
+            if mode is None:
+                self._made[name] = self._made[None]
+            else:
+                self._made[name] = Replicas(dataclasses.replace(self._spec, mode=mode))
+        return self._made[name]
+
+    def _write(self, trial: Trial) -> None:
+        """Keep on disk what is known."""
+        _, key = self._trials[self._scale]
+        self._written = max(trial.computed, 1.0)
+        records.write(key, trial)
+
+    def _settle(self, trial: Trial) -> None:
+        """Go on with the best one, and let the ranks forget the others."""
+        self._trial = self._turn = None
+        self.is_trying = False
+        self._write(trial)
+        self.present = self._replicas(trial.best.name)
+        used = {None, *(trial.best.name for trial, _ in self._trials.values())}
+        used |= {
+            each.name
+            for trial, _ in self._trials.values()
+            if not trial.is_over
+            for each in trial.candidates
+        }
+        if default_engine() not in used:
+            self._made[None] = Replicas(self._spec)
+        for name in self._made.keys() - used:
+            del self._made[name]
+
+
+def is_of_engine(error: Exception) -> bool:
+    """Tell whether an engine has failed, and not the call."""
+    package = type(error).__module__.partition(".")[0]
+    return package in ("jax", "jaxlib", "numba") or isinstance(
+        error, (NotImplementedError, CompileError)
+    )
+
+
+def _failed(error: Exception) -> str:
+    return f"failed: {error!r:.60}"

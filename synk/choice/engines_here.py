@@ -1,0 +1,147 @@
+"""Which engines can compute a graph on this machine, to the numbers of the others.
+
+Only what the script has left open is chosen: it has named no mode, and left PyTensor's
+as they come. A graph that draws random numbers keeps the default engine, as each has
+numbers of its own.
+
+JAX is asked for less than it can do. Some Ops raise errors in the other engines and go
+on in JAX with some number: an index out of range, an assertion, a matrix that is not
+positive definite, an integer divided by zero. So it gets graphs of Ops that have no
+such case.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytensor
+from pytensor.compile import get_mode
+from pytensor.compile.builders import OpFromGraph
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.traversal import graph_inputs, io_toposort
+from pytensor.scalar import Cast, Composite, IntDiv, Mod, Pow, ScalarOp
+from pytensor.tensor.basic import (
+    Alloc,
+    Join,
+    MakeVector,
+    ScalarFromTensor,
+    TensorFromScalar,
+)
+from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
+from pytensor.tensor.math import Argmax, Dot
+from pytensor.tensor.random.type import RandomType
+from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
+from pytensor.tensor.special import LogSoftmax, Softmax
+from pytensor.tensor.subtensor import Subtensor
+
+from ..compiler.spec import FunctionSpec
+from ..errors import SynkError
+from ..nn.base import KernelOp
+from ..ops import is_collective
+
+VARIABLE = "SYNK_ENGINE"
+"""An environment variable: "auto", "default" (PyTensor's mode), or an engine's name."""
+
+MODES = {"JAX": "JAX", "C": "CVM", "numba": "NUMBA"}
+"""PyTensor's modes, by the engine; in the order in which they are to begin."""
+
+_ALIKE = (
+    *(Alloc, Argmax, DimShuffle, Dot, Join, KernelOp, LogSoftmax, MakeVector),
+    *(OpFromGraph, Reshape, ScalarFromTensor, Shape, Shape_i, Softmax),
+    *(SpecifyShape, TensorFromScalar),
+)
+
+
+def engines_for(spec: FunctionSpec) -> list[str]:
+    """Return the engines that a function may be computed by, or none to choose from.
+
+    Raises
+    ------
+    SynkError
+        If the environment asks for what there is not.
+    """
+    asked = os.environ.get(VARIABLE, "") or "auto"
+    if asked not in ("auto", "default", *MODES):
+        known = ", ".join(["auto", "default", *MODES])
+        raise SynkError(f"{VARIABLE} is {asked!r}; it can be one of {known}")
+    if asked == "default" or is_settled(spec):
+        return []
+    if asked in MODES:
+        return [asked]
+    graph = [*spec.outputs, *(new for _, new in spec.updates)]
+    if any(isinstance(var.type, RandomType) for var in graph_inputs(graph)):
+        return []
+    return [name for name in MODES if _IS_HERE[name](graph)]
+
+
+def is_settled(spec: FunctionSpec) -> bool:
+    """Tell whether the script has said what a function is computed by."""
+    if spec.mode is not None or spec.precision is not None or spec.pad:
+        return True
+    config = pytensor.config
+    return (config.mode, config.linker, config.optimizer) != ("Mode", "auto", "o4")
+
+
+def default_engine() -> str | None:
+    """Return the engine of PyTensor's default mode, if it is one of these."""
+    linker = type(get_mode(None).linker).__name__
+    names = {"NumbaLinker": "numba", "VMLinker": "C", "JAXLinker": "JAX"}
+    return names.get(linker)
+
+
+def _has_c(graph: list[Variable]) -> bool:
+    return bool(pytensor.config.cxx)
+
+
+def _has_numba(graph: list[Variable]) -> bool:
+    return True  # synk needs it itself
+
+
+def _has_jax(graph: list[Variable]) -> bool:
+    if importlib.util.find_spec("jax") is None:
+        return False
+    jax: Any = sys.modules.get("jax")
+    is_untouched = "pytensor.link.jax.dispatch" not in sys.modules
+    if jax is not None and is_untouched and not jax.config.jax_enable_x64:
+        return False  # the script computes in 32 bits by JAX, and is to go on so
+    return all(_is_alike(node) for node in _nodes(graph))
+
+
+def _nodes(graph: list[Variable]) -> Iterator[Apply]:
+    """Return the nodes of a graph, and of graphs within."""
+    for node in io_toposort([], graph):
+        yield node
+        if isinstance(node.op, OpFromGraph):
+            yield from _nodes(node.op.inner_outputs)
+
+
+def _is_alike(node: Apply) -> bool:
+    """Tell whether JAX goes through a node as the other engines do, in every case."""
+    op = node.op
+    if isinstance(op, (Elemwise, CAReduce)):
+        return _is_alike_scalar(op.scalar_op, node)
+    if isinstance(op, Blockwise):
+        return isinstance(op.core_op, Dot)
+    if isinstance(op, Subtensor):
+        return all(isinstance(index, Constant) for index in node.inputs[1:])
+    return isinstance(op, _ALIKE) or is_collective(node)
+
+
+def _is_alike_scalar(op: ScalarOp, node: Apply) -> bool:
+    if isinstance(op, Composite):
+        return all(_is_alike_scalar(inner.op, inner) for inner in op.fgraph.apply_nodes)
+    are_whole = [var.type.dtype[0] in "iu" for var in node.inputs]  # type: ignore[attr-defined]
+    if isinstance(op, (IntDiv, Mod, Pow)):
+        return not any(are_whole)
+    if isinstance(op, Cast):  # of NaN, and of what is out of range
+        to = node.outputs[0].type.dtype  # type: ignore[attr-defined]
+        return all(are_whole) or to[0] in "fcb"
+    return True
+
+
+_IS_HERE = {"JAX": _has_jax, "C": _has_c, "numba": _has_numba}

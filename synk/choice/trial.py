@@ -1,0 +1,208 @@
+"""A trial of engines on the calls of one function: which of them makes the next call.
+
+The first call is made by the engine that compiles fastest, or that an earlier run of
+the script has found to be best. The others are tried one by one, when what they cost is
+a small share of the time that calls have taken: compiling, and what their calls take
+beyond those of the best one. The two take turns, so that both meet the same noise. What
+is much slower is dropped after one call.
+
+Nothing in here compiles or runs anything, or looks at a clock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+SHARE = 0.05
+"""Of the time that calls have taken, what trying other engines may have cost."""
+
+ROUNDS = 3
+"""Calls of each of two engines that are compared."""
+
+SLOWER = 1.5
+"""By which factor an engine's first call may be slower for it to get another."""
+
+
+@dataclass(eq=False)
+class Candidate:
+    """One engine in a trial.
+
+    Attributes
+    ----------
+    name : str
+    expected : float
+        Seconds that compiling for it is expected to take.
+    compiled : float or None
+        Seconds that its first call has taken, which compiles.
+    times : deque of float
+        Seconds of its last calls, for each row.
+    dropped : str or None
+        Why it is not tried any more.
+    """
+
+    name: str
+    expected: float
+    compiled: float | None = None
+    times: deque[float] = field(default_factory=lambda: deque(maxlen=ROUNDS))
+    dropped: str | None = None
+
+    @property
+    def typical(self) -> float | None:
+        """The median of its last calls."""
+        return median(self.times) if self.times else None
+
+
+class Trial:
+    """A trial of candidates, for calls of about as many rows.
+
+    Parameters
+    ----------
+    candidates : sequence of Candidate
+        At least one; the first one begins.
+    computed, spent : float
+        What earlier runs of the script have taken.
+
+    Attributes
+    ----------
+    best : Candidate
+        The fastest that is known.
+    computed, spent : float
+        Seconds of all calls but those that compile, and what it has cost to try.
+    """
+
+    def __init__(
+        self,
+        candidates: Sequence[Candidate],
+        computed: float = 0.0,
+        spent: float = 0.0,
+    ) -> None:
+        self.candidates = list(candidates)
+        self.best = self.candidates[0]
+        self.computed, self.spent = computed, spent
+        self._challenger: Candidate | None = None
+        self._rounds: list[float] = []
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to try."""
+        return self._challenger is None and not self._untried()
+
+    def turn(self) -> Candidate:
+        """Return the engine that is to make the next call."""
+        if self._challenger is None:
+            self._challenger = self._affordable()
+        challenger = self._challenger
+        if challenger is None or self.best.compiled is None:
+            return self.best
+        is_due = len(challenger.times) <= len(self._rounds)
+        return challenger if is_due else self.best
+
+    @property
+    def is_comparing(self) -> bool:
+        """Whether two engines take turns."""
+        return self._challenger is not None
+
+    def note(
+        self,
+        candidate: Candidate,
+        seconds: float,
+        rows: int = 0,
+        calls: int = 1,
+        has_compiled: bool = False,
+    ) -> None:
+        """Take note of calls that an engine has made.
+
+        Parameters
+        ----------
+        candidate : Candidate
+        seconds : float
+            What they have taken together.
+        rows, calls : int
+            How many rows they had together, and how many calls it were.
+        has_compiled : bool
+            Whether something was compiled in them. An engine that compiles again and
+            again is as slow as that makes it.
+        """
+        if has_compiled and candidate.compiled is None:
+            candidate.compiled = seconds
+            if candidate is self._challenger:
+                self.spent += seconds
+            return
+        self.computed += seconds
+        each = seconds / max(rows, calls)
+        candidate.times.append(each)
+        if candidate is self._challenger:
+            usual = self.best.typical
+            if usual is not None:
+                self.spent += max(0.0, seconds * (1 - usual / each)) if each else 0.0
+        elif self._challenger is not None and candidate is self.best:
+            self._rounds.append(each)
+        self._decide()
+
+    def drop(self, candidate: Candidate, why: str) -> bool:
+        """Try an engine no more; return False if it is the last one."""
+        left = [c for c in self.candidates if c.dropped is None and c is not candidate]
+        if not left:
+            return False
+        candidate.dropped = why
+        if candidate is self._challenger:
+            self._end_round()
+        if candidate is self.best:
+            self._end_round()
+            known = [c for c in left if c.compiled is not None]
+            self.best = min(known, key=_speed, default=left[0])
+        return True
+
+    def settle(self) -> None:
+        """End it: the fastest is the best, and the others are dropped."""
+        left = [each for each in self.candidates if each.dropped is None]
+        self.best = min(left, key=_speed)
+        for each in left:
+            if each is not self.best:
+                each.dropped = "slower"
+        self._end_round()
+
+    def _untried(self) -> list[Candidate]:
+        return [
+            candidate
+            for candidate in self.candidates
+            if candidate is not self.best
+            and candidate.dropped is None
+            and not candidate.times
+        ]
+
+    def _affordable(self) -> Candidate | None:
+        """Return what may be tried now."""
+        if self.best.typical is None:
+            return None
+        budget = SHARE * self.computed - self.spent
+        found = min(self._untried(), key=lambda c: c.expected, default=None)
+        return found if found is not None and found.expected <= budget else None
+
+    def _decide(self) -> None:
+        """Drop the slower one of two, as soon as that is clear."""
+        challenger, best = self._challenger, self.best
+        if challenger is None or not challenger.times or best.typical is None:
+            return
+        mine = min(challenger.times)
+        if mine > SLOWER * best.typical:
+            challenger.dropped = f"{mine / best.typical:.1f} times as slow"
+            self._end_round()
+        elif len(challenger.times) >= ROUNDS and len(self._rounds) >= ROUNDS:
+            theirs = median(self._rounds)
+            loser = challenger
+            if median(challenger.times) < theirs:
+                self.best, loser = challenger, best
+            loser.dropped = "slower"
+            self._end_round()
+
+    def _end_round(self) -> None:
+        self._challenger, self._rounds = None, []
+
+
+def _speed(candidate: Candidate) -> float:
+    typical = candidate.typical
+    return float("inf") if typical is None else typical
