@@ -136,11 +136,11 @@ def _is_alike_scalar(op: ScalarOp, node: Apply) -> bool:
     if isinstance(op, Composite):
         return all(_is_alike_scalar(inner.op, inner) for inner in op.fgraph.apply_nodes)
     are_whole = [var.type.dtype[0] in "iu" for var in node.inputs]  # type: ignore[attr-defined]
+    is_whole = node.outputs[0].type.dtype[0] in "iu"  # type: ignore[attr-defined]
     if isinstance(op, (IntDiv, Mod, Pow)):
-        return not any(are_whole)
+        return not is_whole
     if isinstance(op, Cast):  # of NaN, and of what is out of range
-        to = node.outputs[0].type.dtype  # type: ignore[attr-defined]
-        return all(are_whole) or to[0] in "fcb"
+        return all(are_whole) or not is_whole
     return True
 
 

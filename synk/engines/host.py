@@ -53,7 +53,7 @@ def compile_graph(
     def call(*args: np.ndarray) -> list[np.ndarray]:
         if "jax" in sys.modules:
             for var, storage in shared:
-                if _is_foreign(storage[0]):
+                if is_foreign(storage[0]):
                     _bring_home(var)
         return function(*args)
 
@@ -95,7 +95,8 @@ def _bring_home(variable: SharedVariable) -> None:
     set_value(variable, np.array(_inside(variable)))
 
 
-def _is_foreign(value: Any) -> bool:
+def is_foreign(value: Any) -> bool:
+    """Tell whether a value is an array of another package's, as JAX's are."""
     return not isinstance(value, (np.ndarray, np.generic)) and hasattr(
         value, "__array__"
     )
@@ -116,7 +117,7 @@ def get_value(variable: SharedVariable) -> Any:
     same values is returned, which must not be written to.
     """
     value = _inside(variable)
-    return np.asarray(value) if _is_foreign(value) else value
+    return np.asarray(value) if is_foreign(value) else value
 
 
 def set_value(variable: SharedVariable, value: Any) -> None:

@@ -16,9 +16,12 @@ from collections.abc import Callable, Sequence
 from inspect import getfullargspec, unwrap
 from typing import Any
 
+import numpy as np
 from pytensor.compile import Function
 from pytensor.graph.basic import Variable
 from pytensor.tensor.type import DenseTensorType
+
+from .host import is_foreign
 
 
 def array_type(var: Variable) -> Any:
@@ -70,6 +73,8 @@ def _type_of(value: Any) -> Any:
     """Return numba's type of a shared variable's value, None if it has none."""
     import numba
 
+    if is_foreign(value):  # an array of JAX's, which the call makes one of numpy's
+        value = np.empty((0,) * value.ndim, value.dtype)
     try:
         return numba.typeof(value)
     except ValueError:

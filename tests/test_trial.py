@@ -1,0 +1,128 @@
+"""Which engine makes the next call: the policy, played with made-up times."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from synk.choice.trial import ROUNDS, SHARE, Candidate, Trial
+
+
+def play(trial: Trial, seconds: dict[str, float], compiling: dict[str, float], until):
+    """Play calls that take each engine so long; return the time, and who made them."""
+    clock, made = 0.0, []
+    while clock < until:
+        turn = trial.turn()
+        made.append(turn.name)
+        taken = seconds[turn.name]
+        first = turn.compiled is None
+        if first:
+            taken += compiling[turn.name]
+        trial.note(turn, taken, rows=10, has_compiled=first)
+        clock += taken
+    return clock, made
+
+
+def candidates(compiling: dict[str, float]) -> list[Candidate]:
+    return [Candidate(name, expected) for name, expected in compiling.items()]
+
+
+COMPILING = {"JAX": 0.4, "C": 1.5, "numba": 2.0}
+
+
+@pytest.mark.parametrize("best", COMPILING)
+def test_the_fastest_makes_the_calls_in_the_end(best):
+    seconds = dict.fromkeys(COMPILING, 0.03) | {best: 0.02}
+    trial = Trial(candidates(COMPILING))
+    _, made = play(trial, seconds, COMPILING, until=120)
+    assert trial.is_over
+    assert trial.best.name == best
+    assert set(made[-100:]) == {best}
+    assert made[0] == "JAX"  # which compiles fastest
+    dropped = {each.name for each in trial.candidates if each.dropped is not None}
+    assert dropped == COMPILING.keys() - {best}
+
+
+def test_trying_costs_a_small_share_when_the_first_was_the_best():
+    seconds = {"JAX": 0.02, "C": 0.3, "numba": 0.021}
+    trial = Trial(candidates(COMPILING))
+    clock, made = play(trial, seconds, COMPILING, until=60)
+    alone = COMPILING["JAX"] + len(made) * seconds["JAX"]
+    # What is spent was within the share when it was begun.
+    assert clock - alone <= SHARE * clock
+    assert trial.best.name == "JAX"
+    # What is much slower makes two calls: one compiles.
+    assert made.count("C") <= 2
+
+
+def test_nothing_is_tried_before_it_is_affordable():
+    trial = Trial(candidates({"JAX": 0.0, "C": 10.0}))
+    _, made = play(
+        trial, {"JAX": 0.1, "C": 0.01}, {"JAX": 0, "C": 10}, until=10 / SHARE - 1
+    )
+    assert set(made) == {"JAX"}
+    assert not trial.is_over
+    play(trial, {"JAX": 0.1, "C": 0.01}, {"JAX": 0, "C": 10}, until=20)
+    assert trial.best.name == "C"
+
+
+def test_what_earlier_runs_computed_counts():
+    trial = Trial(candidates({"JAX": 0.0, "C": 10.0}), computed=10 / SHARE, spent=1)
+    seconds, compiling = {"JAX": 0.1, "C": 0.01}, {"JAX": 0.0, "C": 10.0}
+    _, made = play(trial, seconds, compiling, until=1 / SHARE - 1)
+    assert "C" not in made
+    _, made = play(trial, seconds, compiling, until=15)
+    assert "C" in made
+
+
+def test_two_take_turns_in_noise_that_lasts():
+    generator = random.Random(0)
+    right = 0
+    for _ in range(50):
+        trial = Trial(candidates({"A": 0.0, "B": 0.0}))
+        noise = 1.0
+        while not trial.is_over:
+            turn = trial.turn()
+            first = turn.compiled is None
+            noise = 0.7 * noise + 0.3 * generator.uniform(1, 3)  # of other programs
+            seconds = {"A": 0.010, "B": 0.007}[turn.name] * noise
+            trial.note(turn, seconds, has_compiled=first)
+        right += trial.best.name == "B"
+    assert right >= 40
+
+
+def test_calls_of_other_sizes_are_compared_by_the_row():
+    trial = Trial(candidates({"A": 0.0, "B": 0.0}))
+    rows = 0
+    while not trial.is_over:
+        turn = trial.turn()
+        rows = rows % 3 + 1
+        each = {"A": 0.010, "B": 0.009}[turn.name]
+        trial.note(turn, each * rows, rows, has_compiled=turn.compiled is None)
+    assert trial.best.name == "B"
+
+
+def test_an_engine_that_fails_is_left_out():
+    trial = Trial(candidates({"A": 0.0, "B": 0.0, "C": 0.0}))
+    assert trial.drop(trial.turn(), "failed: no such Op")
+    assert trial.turn().name == "B"
+    trial.note(trial.turn(), 1.0, has_compiled=True)
+    for _ in range(2 * ROUNDS):
+        if trial.turn().name == "C":
+            break
+        trial.note(trial.turn(), 1.0)
+    assert trial.drop(trial.turn(), "failed: too")
+    assert trial.turn().name == "B"
+    assert trial.is_over
+    assert not trial.drop(trial.turn(), "the last one")
+
+
+def test_one_that_compiles_again_and_again_is_slow():
+    trial = Trial(candidates({"A": 0.0, "B": 0.0}))
+    while not trial.is_over:
+        turn = trial.turn()
+        again = turn.name == "A"
+        seconds = 0.5 if again or turn.compiled is None else 0.01
+        trial.note(turn, seconds, has_compiled=again or turn.compiled is None)
+    assert trial.best.name == "B"
