@@ -144,7 +144,12 @@ def leftovers() -> list[str]:
 def world():
     """Assert after every test that no process, segment or semaphore is left."""
     before = os.sched_getaffinity(0)
+    config = pytensor.config
+    flags = config.mode, config.traceback__limit
     yield
+    # PyTensor sets both while it compiles, the limit to 0. A test's interrupt just as
+    # that begins or ends leaves them so: no variable made later would know its line.
+    config.mode, config.traceback__limit = flags
     forked = synk.is_forked()
     synk.close()
     deadline = time.monotonic() + 5
