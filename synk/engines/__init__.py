@@ -13,6 +13,7 @@ from pytensor.graph.basic import Variable
 from pytensor.link.basic import JITLinker, PerformLinker
 
 from . import host, jax, nn_kernels  # noqa: F401  JAX and numba learn of Ops of nn
+from .c_compiler import c_is_there, is_for_c
 
 
 class Engine(Protocol):
@@ -51,6 +52,11 @@ def described(mode: Any) -> str:
     by = "C"
     if isinstance(linker, JITLinker):
         by = type(linker).__name__.removesuffix("Linker").replace("Numba", "numba")
+    elif is_for_c(mode):
+        if not c_is_there():
+            by = "in Python, as there is no C compiler"
+            if isinstance(mode, str):
+                return f"mode {mode} ({by})"
     elif isinstance(linker, PerformLinker) or not getattr(linker, "c_thunks", True):
         by = "Python"
     if isinstance(mode, str):

@@ -13,6 +13,7 @@ import pytensor
 from pytensor.compile import Function, SharedVariable
 from pytensor.graph.basic import Variable
 
+from .c_settings import compile_in_c
 from .numba_layout import with_layouts_kept
 from .plain_functions import as_ours, untold
 from .quiet import ignoring
@@ -76,6 +77,8 @@ def make_function(
         with_layouts: Any = with_layouts_kept
         return as_ours(
             with_layouts,
+            mode,
+            compile_in_c,
             mode,
             pytensor.function,
             inputs,
