@@ -27,7 +27,7 @@ from pytensor.tensor.basic import Alloc, AllocEmpty, ARange, Eye, Nonzero, Split
 from pytensor.tensor.elemwise import CAReduce, Elemwise
 from pytensor.tensor.exceptions import NotScalarConstantError
 from pytensor.tensor.extra_ops import Repeat, Unique
-from pytensor.tensor.math import ProdWithoutZeros
+from pytensor.tensor.math import Dot, ProdWithoutZeros
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.shape import Reshape
 from pytensor.tensor.subtensor import (
@@ -36,6 +36,7 @@ from pytensor.tensor.subtensor import (
     indices_from_subtensor,
 )
 
+from . import jax_vectors
 from .jax_dtypes import of_its_dtype
 
 INSTEAD = (
@@ -74,6 +75,7 @@ def register() -> None:
     for cls, funcify in list(jax_funcify.registry.items()):
         if cls.__module__ == IncSubtensor.__module__:
             jax_funcify.register(cls)(explained(with_arrays(funcify)))
+    jax_funcify.register(Dot)(jax_vectors.by_rows(jax_funcify.dispatch(Dot)))
     for cls in (CAReduce, Elemwise):
         jax_funcify.register(cls)(of_its_dtype(jax_funcify.dispatch(cls)))
     for cls, funcify in list(jax_funcify.registry.items()):
