@@ -14,40 +14,21 @@ import sys
 import textwrap
 from pathlib import Path
 
-import numpy as np
 import psutil
 import pytest
-from bench import cli, families, mlp, report, rounds
+from bench import cli, engines, families, firsts, networks, report, rounds, units
 from bench.driver import Peer, PeerError, Spec
 from bench.link import Link
-from bench.options import Options
 from bench.rounds import Aim, Entry, Family, Table
+from tiny_bench import QUICKLY, TINY, only
 
 BENCH = Path(__file__).parent / "bench"
-
-TINY = Options(
-    ranks=2,
-    cores=2,
-    repeats=3,
-    pause=0.01,
-    look=0.05,
-    turn=0.002,
-    layers=(6, 5, 4),
-    rows=24,
-    batches=(8, 12),
-    alone=8,
-    nbytes=(4, 4096),
-    shape=(6, 4),
-    start_limit=120,
-    ask_limit=60,
-    end_limit=2,
-)
 
 
 @pytest.fixture
 def quickly_compiled(monkeypatch):
     """Have peers compile to Python: it is not their speed that is tested here."""
-    monkeypatch.setenv("PYTENSOR_FLAGS", "mode=FAST_COMPILE,linker=py,cxx=")
+    monkeypatch.setenv("PYTENSOR_FLAGS", QUICKLY)
 
 
 @pytest.fixture
@@ -62,26 +43,12 @@ def module(tmp_path, monkeypatch):
     return write
 
 
-def only(family: Family, *peers: str) -> Family:
-    """Return a family in which all other peers need what does not exist."""
-    absent = {
-        name: spec if name in peers else spec._replace(needs=("no-such-library",))
-        for name, spec in family.peers.items()
-    }
-    return dataclasses.replace(family, peers=absent)
-
-
 # -- the peers that need nothing but synk's own dependencies
 
 
 @pytest.mark.parametrize(
     ("make", "peers", "labels"),
     [
-        (
-            families.training,
-            ("synk", "pytensor"),
-            ["synk, 2 ranks", "plain PyTensor, all cores"],
-        ),
         (families.alone, ("alone",), ["synk, 1 rank", "plain PyTensor"]),
         (
             families.all_reduces,
@@ -104,7 +71,7 @@ def only(family: Family, *peers: str) -> Family:
             ],
         ),
     ],
-    ids=["mlp", "alone", "all-reduce", "call"],
+    ids=["alone", "all-reduce", "call"],
 )
 def test_every_row_is_measured_or_said_to_be_skipped(
     make, peers, labels, quickly_compiled
@@ -124,67 +91,7 @@ def test_every_row_is_measured_or_said_to_be_skipped(
             assert all(0 < time < 10 for time in times)
 
 
-def test_unequal_parts_are_no_job_for_an_average_over_processes():
-    family = families.training(dataclasses.replace(TINY, ranks=3))
-    skipped = [entry.label for entry in family.entries if entry.skip]
-    assert skipped == ["torch DDP on Gloo, 3 processes"]
-
-
 # -- what is right
-
-
-@pytest.mark.parametrize("activation", ["relu", "tanh"])
-def test_the_reference_descends_along_the_numerical_gradient(activation):
-    options = dataclasses.replace(TINY, activation=activation, rows=8, batches=(8,))
-    x, labels = mlp.data(options)
-    x = x.astype("float64")
-    params = [
-        [w.astype("float64"), b + np.linspace(0.1, 0.2, b.size)]
-        for w, b in mlp.weights(options)
-    ]
-    _, grads = mlp._loss_and_gradients(params, x, labels, activation)
-    for of_layer, of_grads in zip(params, grads, strict=True):
-        for param, grad in zip(of_layer, of_grads, strict=True):
-            for place in np.ndindex(param.shape):
-                ends = []
-                for step in (1e-6, -2e-6):
-                    param[place] += step
-                    loss, _ = mlp._loss_and_gradients(params, x, labels, activation)
-                    ends.append(loss)
-                param[place] += 1e-6
-                slope = (ends[0] - ends[1]) / 2e-6
-                assert slope == pytest.approx(grad[place], abs=1e-7)
-
-
-def test_the_loss_at_equal_logits_is_the_logarithm_of_the_classes():
-    params = [[np.zeros((6, 4)), np.zeros(4)]]
-    loss, _ = mlp._loss_and_gradients(
-        params, np.ones((3, 6)), np.array([0, 1, 3]), "relu"
-    )
-    assert loss == pytest.approx(np.log(4))
-
-
-@pytest.mark.parametrize("error", [0, 1e-6, 1e-3])
-def test_losses_must_be_right_to_rounding(error):
-    right = mlp.reference(TINY, 8, families.STEPS)
-    wrong = [*right[:-1], right[-1] + error]
-    complaint = families.judge_losses(TINY, "8", [wrong, wrong])
-    assert (complaint is None) == (error < 1e-5)
-
-
-def test_a_parameter_that_is_not_updated_shows_in_the_losses(monkeypatch):
-    right = mlp.reference.__wrapped__(TINY, 8, families.STEPS)
-    true = mlp._loss_and_gradients
-
-    def without_last_bias(*args):
-        loss, grads = true(*args)
-        grads[-1] = grads[-1][0], np.zeros_like(grads[-1][1])
-        return loss, grads
-
-    monkeypatch.setattr(mlp, "_loss_and_gradients", without_last_bias)
-    wrong = mlp.reference.__wrapped__(TINY, 8, families.STEPS)
-    assert families._judge([right], right) is None
-    assert families._judge([wrong], right) is not None
 
 
 @pytest.mark.parametrize(
@@ -359,18 +266,14 @@ def test_a_wrong_result_is_a_failure_and_the_others_go_on(
 ):
     monkeypatch.setenv("TURNS", str(tmp_path / "turns"))
     family = clocked(module, {"right": 1, "wrong": 2})
-    monkeypatch.setattr(cli, "FAMILIES", {"some": lambda options: family})
-    json_file, rst_file = tmp_path / "out.json", tmp_path / "out.rst"
-    status = cli.main(
-        ["--quick", "--repeats", "2", "--json", str(json_file), "--rst", str(rst_file)]
-    )
-    assert status == 1
+    monkeypatch.setattr(cli, "GROUPS", {"page": {"some": lambda options: family}})
+    json_file = tmp_path / "out.json"
+    assert cli.main(["--quick", "--repeats", "2", "--json", str(json_file)]) == 1
     shown = capsys.readouterr().out
     assert "FAILED: wrong: wrong, 1: [2] is wrong" in shown
     found = json.loads(json_file.read_text())["tables"]["some"]
     assert found["rounds"] == {"right": {"1": [0.01, 0.01], "2": [0.01, 0.01]}}
     assert "wrong" in found["failed"]
-    assert "wrong" not in rst_file.read_text()
 
 
 def test_what_is_missing_is_said_to_be_skipped(module, tmp_path, monkeypatch, capsys):
@@ -378,7 +281,7 @@ def test_what_is_missing_is_said_to_be_skipped(module, tmp_path, monkeypatch, ca
     family = clocked(module, {"here": 1, "away": 1, "far": 1})
     family.peers["away"] = family.peers["away"]._replace(needs=("no-such-library",))
     family.peers["far"] = family.peers["far"]._replace(programs=("no-such-program",))
-    monkeypatch.setattr(cli, "FAMILIES", {"some": lambda options: family})
+    monkeypatch.setattr(cli, "GROUPS", {"page": {"some": lambda options: family}})
     assert cli.main(["--quick", "--repeats", "1"]) == 0
     shown = capsys.readouterr().out
     assert "skipped: away: needs no-such-library" in shown
@@ -458,7 +361,7 @@ def test_tables_of_the_documentation_have_every_cell_under_its_rule():
     assert "Not measured: someone (needs something)." in text
 
 
-@pytest.mark.parametrize("module", [families, report], ids=["families", "report"])
+@pytest.mark.parametrize("module", [engines, firsts, networks, units])
 def test_examples_in_docstrings_run(module):
     results = doctest.testmod(module)
     assert results.attempted > 0
@@ -466,6 +369,30 @@ def test_examples_in_docstrings_run(module):
 
 
 # -- the program
+
+
+def test_a_group_in_full_is_written_to_its_page(tmp_path, monkeypatch, capsys):
+    family = filled().family
+    family.aims.clear()
+    groups = {
+        "one": {"some": lambda options: family, "more": lambda options: family},
+        "two": {"others": lambda options: family},
+    }
+    monkeypatch.setattr(cli, "GROUPS", groups)
+    monkeypatch.setattr(cli, "DOCS", tmp_path)
+    monkeypatch.setattr(cli.rounds, "run", lambda *_: filled())
+    assert cli.main(["one", "--write"]) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["one.inc"]
+    text = (tmp_path / "one.inc").read_text()
+    assert text.count("A title that is longer") == 2
+    assert "400 ms (4.00)" in text
+
+
+@pytest.mark.parametrize("other", [["--quick"], ["--only", "mlp"]])
+def test_pages_have_no_figures_of_a_part_or_of_small_sizes(other, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["engines", "--write", *other])
+    assert "--write is for all of a group in full" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from . import THEMES, names
 FOLDER = "_build/pictures"
 """From the folder of the pages."""
 
-READ = ("performance.rst", "peers.inc")
+READ = ("performance.rst", "engines.inc")
 """Pages with figures that are drawn."""
 
 LIMIT = 300

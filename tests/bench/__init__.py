@@ -1,19 +1,25 @@
-"""synk beside its peers, in one run: training steps, all-reduces and calls.
+"""synk beside others, in one run: engines, all-reduces and calls.
 
 From the top of the repository::
 
     pip install -e '.[bench]'
-    python tests/bench [--only mlp|alone|all-reduce|call] [--quick]
-                       [--json FILE] [--rst docs/peers.inc]
+    python -m tests.bench [engines|peers] [--only NAME] [--quick]
+                          [--json FILE] [--write]
 
-A full run takes some five minutes and wants a machine that does nothing else. What is
-not installed is skipped, and said to be.
+``engines`` are likelihoods and training steps, by synk with each engine, by plain
+PyTensor, and by hand in JAX, torch and numba; it takes an hour. ``peers`` are
+all-reduces and calls by MPI, Gloo, multiprocessing and their like, and one rank beside
+none; they take five minutes. Both want a machine that does nothing else. What is not
+installed is skipped, and said to be. ``--write`` writes the tables into the
+documentation.
 
 How it works::
 
     cli.py        reads the arguments, runs the families, writes the report
-    families.py   what is compared with what, and how results are checked
-    report.py     the tables
+    engines.py    what is compared with what, and how results are checked
+    families.py   the same of the peers
+    report.py     the tables; those of first calls and memory are in report_firsts.py
+    firsts.py     first calls, in processes that find nothing on disk, or what is theirs
     rounds.py     the peers' turns: round after round, one peer at a time
     driver.py     starts a peer, asks it, and ends it
        |
@@ -21,6 +27,7 @@ How it works::
        |
     serve.py      the other end, in the peer's process
     peers/        an implementation each: a dictionary of questions
+    work.py       the questions about what is compiled
 
 Every implementation runs in processes of its own, so that none changes another one's
 threads, cores or allocator, and waits in a read while another one has its turn. All of

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import json
 import sys
 from collections.abc import Sequence
@@ -12,19 +13,27 @@ from pathlib import Path
 from synk.workers.affinity import usable_cores
 
 from . import __doc__ as description
-from . import report, rounds
-from .families import FAMILIES
+from . import firsts, report, rounds
+from .families import GROUPS
 from .options import Options
+from .rounds import Table
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 QUICK = {
     "repeats": 3,
     "pause": 0.05,
     "look": 0.1,
     "turn": 0.02,
+    "follow": 2,
+    "points": 100_000,
     "layers": (784, 100, 10),
     "rows": 1024,
-    "batches": (64, 512),
+    "steps": ("relu 64", "relu 512", "tanh 64"),
     "alone": 64,
+    "filters": (8, 16),
+    "units": (100, 10),
+    "images": ("cnn 64",),
     "nbytes": (4, 65_536, 5_000_000),
 }
 """Sizes that show that everything works, and no more."""
@@ -34,26 +43,30 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, Options]:
     """Return the arguments, and the options that they make."""
     cores = len(usable_cores())
     parser = argparse.ArgumentParser(
-        prog="python tests/bench",
+        prog="python -m tests.bench",
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--only", action="append", choices=FAMILIES, help="can be given several times")
+    families = list(itertools.chain.from_iterable(GROUPS.values()))
+    add("group", nargs="?", choices=GROUPS, help="default: all")
+    add("--only", action="append", choices=families, help="can be given several times")
     add("--ranks", type=int, default=cores, help="processes; default: %(default)s")
     add("--repeats", type=int, help=f"rounds; default: {Options.repeats}")
-    add("--activation", choices=["relu", "tanh"], default=Options.activation)
-    add("--quick", action="store_true", help="small sizes, few rounds, no aims")
+    add(
+        "--quick", action="store_true", help="small, few rounds, no first calls or aims"
+    )
     add("--oversubscribe", action="store_true", help="passed on to mpirun")
     add("--json", metavar="FILE", help="write everything there, by rounds")
-    add("--rst", metavar="FILE", help="write the tables there, for the documentation")
+    add("--write", action="store_true", help="write the tables into the documentation")
     args = parser.parse_args(argv)
     if args.ranks < 1 or (args.repeats is not None and args.repeats < 1):
         parser.error("--ranks and --repeats must be at least 1")
+    if args.write and (args.quick or args.only):
+        parser.error("--write is for all of a group in full, not for --quick or --only")
     options = Options(
         ranks=args.ranks,
         cores=cores,
-        activation=args.activation,
         oversubscribe=args.oversubscribe,
         **(QUICK if args.quick else {}),
     )
@@ -69,24 +82,35 @@ def main(argv: Sequence[str]) -> int:
     print(
         f"medians of {options.repeats} rounds; x: multiples of the first row's time\n"
     )
-    tables = {}
-    for name, make in FAMILIES.items():
-        if args.only and name not in args.only:
+    tables: dict[str, Table] = {}
+    for group, families in GROUPS.items():
+        if args.group not in (None, group):
             continue
-        family = make(options)
-        if args.quick or options.ranks != 2:
-            family.aims.clear()  # they are meant for the full sizes, on two cores
-        tables[name] = rounds.run(family, options, say)
-        print(f"{report.text(tables[name])}\n", flush=True)
+        names = [name for name in families if not args.only or name in args.only]
+        found = {name: measure(group, name, args.quick, options) for name in names}
+        tables |= found
+        if args.write:
+            text = report.rst(list(found.values()), options)
+            Path(DOCS, f"{group}.inc").write_text(text)
     said = ", ".join(f"{k} {v}" for k, v in report.versions(tables.values()).items())
     print(said)
     if args.json:
         Path(args.json).write_text(
             json.dumps(report.as_json(tables, options), indent=1) + "\n"
         )
-    if args.rst:
-        Path(args.rst).write_text(report.rst(list(tables.values()), options))
     return 1 if any(table.failed for table in tables.values()) else 0
+
+
+def measure(group: str, name: str, quick: bool, options: Options) -> Table:
+    """Run a family, and print its table."""
+    family = GROUPS[group][name](options)
+    if quick or options.ranks != 2:
+        family.aims.clear()  # they are meant for the full sizes, on two cores
+    table = rounds.run(family, options, say)
+    if not quick:
+        firsts.measure(table, options, say)
+    print(f"{report.text(table)}\n", flush=True)
+    return table
 
 
 def say(what: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import select
 import shutil
 import socket
@@ -12,8 +13,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import psutil
@@ -49,6 +52,11 @@ class Spec(NamedTuple):
     processes : {"one", "each", "mpi"}
         One, or one for each rank, started here or by mpirun.
     environment : tuple of pairs of str
+    caches : tuple of str
+        Environment variables that name a folder for what it has compiled; PyTensor's
+        is known.
+    options : dict
+        Values in place of those in the options.
     """
 
     module: str
@@ -56,6 +64,20 @@ class Spec(NamedTuple):
     programs: tuple[str, ...] = ()
     processes: str = "one"
     environment: tuple[tuple[str, str], ...] = ()
+    caches: tuple[str, ...] = ()
+    options: Mapping[str, Any] = MappingProxyType({})
+
+    def caching_in(self, folder: str) -> Spec:
+        """Return the same, with a folder of its own for what it has compiled."""
+        flags = os.environ.get("PYTENSOR_FLAGS", "")
+        pytensor = {
+            "PYTENSOR_FLAGS": ",".join(
+                filter(None, [flags, f"base_compiledir={folder}"])
+            ),
+            "XDG_CACHE_HOME": folder,
+        }
+        variables = {**pytensor, **dict.fromkeys(self.caches, folder)}
+        return self._replace(environment=(*self.environment, *variables.items()))
 
     def missing(self) -> list[str]:
         """Return what is not installed."""
@@ -72,6 +94,21 @@ def find_program(name: str) -> str | None:
     """Return the path of a program, from this interpreter's environment or PATH."""
     folder = str(Path(sys.executable).parent)
     return shutil.which(name, path=folder) or shutil.which(name)
+
+
+class Memory(NamedTuple):
+    """What a peer takes, in bytes.
+
+    Attributes
+    ----------
+    peak : int
+        Of its largest process: all resident pages, shared ones included.
+    together : int
+        Of all its processes now, each shared page once.
+    """
+
+    peak: int
+    together: int
 
 
 class PeerError(Exception):
@@ -91,6 +128,7 @@ class Peer:
 
     def __init__(self, name: str, spec: Spec, options: Options) -> None:
         self.name = name
+        options = dataclasses.replace(options, **spec.options)
         self.versions: dict[str, str] = {}
         self._options = options
         self._size = 1 if spec.processes == "one" else options.ranks
@@ -168,7 +206,7 @@ class Peer:
         except (KeyError, TypeError) as error:
             raise self._error(f"no greeting: {str(message)[:80]}") from error
 
-    def ask(self, question: str, number: int) -> list[Any]:
+    def ask(self, question: str, number: float) -> list[Any]:
         """Return the answers of all processes, by rank."""
         for link in self._links.values():
             try:
@@ -256,6 +294,27 @@ class Peer:
             except psutil.NoSuchProcess:
                 pass
         return family
+
+    def forget_peaks(self) -> None:
+        """Have the kernel count peaks of memory from now on."""
+        for member in self._family():
+            try:
+                Path(f"/proc/{member.pid}/clear_refs").write_text("5")
+            except OSError:
+                pass  # it has ended, or this is not allowed: peaks since its start
+
+    def memory(self) -> Memory:
+        """Return what its processes take, and the largest one took."""
+        peaks, shares = [0], [0]
+        for member in self._family():
+            try:
+                status = Path(f"/proc/{member.pid}/status").read_text()
+                rollup = Path(f"/proc/{member.pid}/smaps_rollup").read_text()
+            except OSError:
+                continue  # it has ended
+            peaks += map(int, re.findall(r"^VmHWM:\s+(\d+) kB", status, re.M))
+            shares += map(int, re.findall(r"^Pss:\s+(\d+) kB", rollup, re.M))
+        return Memory(1024 * max(peaks), 1024 * sum(shares))
 
     def cpu_seconds(self) -> float:
         """Return the processor time that all its processes have taken so far."""

@@ -1,94 +1,38 @@
-"""What is compared with what, how results are checked, and what synk is to reach."""
+"""What is compared with what, how results are checked, and what synk is to reach.
+
+The engines are in `engines`.
+"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
 
-import numpy as np
-
-from . import mlp, tasks
+from . import engines, tasks
 from .driver import Spec
+from .engines import PEERS
 from .options import Options
 from .rounds import Aim, Entry, Family
-
-PLAIN = "plain PyTensor, all cores"
-PEERS = "bench.peers."
-STEPS = 5
-"""Training steps whose losses are checked."""
-
-
-def training(options: Options) -> Family:
-    """Return the training step: the same numbers from everyone."""
-    n = options.ranks
-    uneven = [batch for batch in options.batches if batch % n]
-    skip = f"averages {n} processes, not {uneven[0]} rows" if uneven else None
-    peers = {
-        "synk": Spec(PEERS + "mlp_synk"),
-        "pytensor": Spec(PEERS + "mlp_pytensor"),
-        "jax": Spec(PEERS + "mlp_jax", needs=("jax",)),
-        "torch": Spec(PEERS + "mlp_torch", needs=("torch",)),
-        "torch DDP": Spec(PEERS + "mlp_ddp", needs=("torch",), processes="each"),
-    }
-    labels = {
-        f"synk, {n} ranks": "synk",
-        PLAIN: "pytensor",
-        "JAX, all cores": "jax",
-        "torch, all cores": "torch",
-        f"torch DDP on Gloo, {n} processes": "torch DDP",
-    }
-    layers = "-".join(map(str, options.layers))
-    one, more = str(options.batches[0]), str(options.batches[-1])
-    return Family(
-        title=f"training step, {layers}, {options.activation}, SGD, float32",
-        columns={str(batch): f"batch {batch}" for batch in options.batches},
-        peers=peers,
-        entries=[
-            Entry(label, peer, "step {}", "losses {}", skip if "DDP" in peer else None)
-            for label, peer in labels.items()
-        ],
-        steps=STEPS,
-        judge=functools.partial(judge_losses, options),
-        pause=options.pause,
-        aims=[Aim("torch DDP", {one: 1}), Aim("plain", {one: 1, more: 1.25})],
-    )
-
-
-def judge_losses(options: Options, column: str, answers: list) -> str | None:
-    """Compare losses with the right ones."""
-    return _judge(answers, mlp.reference(options, int(column), STEPS))
-
-
-def _judge(answers: list, right: list[float]) -> str | None:
-    """Compare the first losses, averaged over processes, with those in float64."""
-    losses = np.mean(answers, axis=0)
-    if np.allclose(losses, right, rtol=2e-5, atol=0):
-        return None
-    return f"losses are {losses.tolist()}, should be {right}"
+from .units import of_bytes
 
 
 def alone(options: Options) -> Family:
     """Return the training step with one rank."""
-    batch = str(options.alone)
+    column = f"relu {options.alone}"
     labels = {"synk, 1 rank": "synk", "plain PyTensor": "plain"}
     return Family(
         title="training step on one rank, in one process with plain PyTensor",
-        columns={batch: f"batch {batch}"},
-        peers={"alone": Spec(PEERS + "mlp_alone")},
+        columns={column: f"batch {options.alone}"},
+        peers={"alone": Spec(PEERS + "train_alone")},
         entries=[
             Entry(label, "alone", f"step {name}", f"check {name}")
             for label, name in labels.items()
         ],
-        steps=STEPS,
-        judge=functools.partial(judge_same_rows, options),
+        steps=engines.STEPS,
+        judge=functools.partial(engines.judge_losses, options, same_rows=True),
         pause=options.pause,
-        aims=[Aim("plain", {batch: 1 / 1.02})],
+        aims=[Aim("plain", {column: 1 / 1.02})],
     )
-
-
-def judge_same_rows(options: Options, column: str, answers: list) -> str | None:
-    """Compare the losses of steps that are all made with the first rows."""
-    return _judge(answers, mlp.reference(options, int(column), STEPS, same_rows=True))
 
 
 def all_reduces(options: Options) -> Family:
@@ -185,22 +129,12 @@ def judge_total(options: Options, column: str, answers: list) -> str | None:
     return None if answers == [[right]] else f"sum is {answers[0]}, should be {right}"
 
 
-def of_bytes(nbytes: int) -> str:
-    """Write a number of bytes.
-
-    >>> of_bytes(4), of_bytes(65_536), of_bytes(5_000_000)
-    ('4 B', '64 KiB', '5 MB')
-    """
-    if nbytes < 1024:
-        return f"{nbytes} B"
-    if nbytes % 1024 == 0 and nbytes < 1 << 20:
-        return f"{nbytes // 1024} KiB"
-    return f"{nbytes / 1e6:g} MB"
-
-
-FAMILIES: dict[str, Callable[[Options], Family]] = {
-    "mlp": training,
-    "alone": alone,
-    "all-reduce": all_reduces,
-    "call": calls,
+GROUPS: dict[str, dict[str, Callable[[Options], Family]]] = {
+    "engines": {
+        "likelihood": engines.likelihood,
+        "mlp": engines.mlp,
+        "cnn": engines.cnn,
+    },
+    "peers": {"alone": alone, "all-reduce": all_reduces, "call": calls},
 }
+"""What one command measures, by the name of its page in the documentation."""

@@ -25,14 +25,27 @@ class Options:
         Seconds of a look at whether peers are idle; there are some at the start.
     turn : float
         Seconds of calls in one turn, about; one call at least.
-    layers, activation, rows, batches, alone : tuple, str, int, tuple, int
-        The network, the rows of its data, its batch sizes, and that of a rank alone.
+    follow : float
+        Seconds from the first call on that synk is watched for, as it comes: until
+        its fast engine runs. Before its turns it is called for as long.
+    mode : str, optional
+        PyTensor's; by default the one that comes.
+    points : int
+        Rows of the likelihoods.
+    layers, rows, steps, alone : tuple, int, tuple, int
+        The network, the rows of its data, the training steps, as `networks` names
+        them, and the batch of a rank alone.
+    filters, units, side, images : tuple, tuple, int, tuple
+        Of the convolutional network: filters by layer, units of the dense layers,
+        pixels of an image in a row, and its training steps.
+    columns : tuple of str
+        The training steps that a peer is asked for.
     nbytes : tuple of int
         Sizes of all-reduces, in bytes.
     shape : tuple of int
         The array that tasks are called with.
     start_limit, ask_limit, end_limit : float
-        Seconds that a peer may take to start (compiling included), to answer, to end.
+        Seconds that a peer may take to start, to answer (compiling included), to end.
     oversubscribe : bool
         Let mpirun start more processes than it finds cores.
     """
@@ -43,15 +56,22 @@ class Options:
     pause: float = 0.2
     look: float = 1
     turn: float = 0.2
+    follow: float = 60
+    mode: str | None = None
+    points: int = 1_000_000
     layers: tuple[int, ...] = (784, 800, 800, 10)
-    activation: str = "relu"
     rows: int = 8192
-    batches: tuple[int, ...] = (512, 4096)
+    steps: tuple[str, ...] = ("relu 512", "relu 4096", "tanh 512")
     alone: int = 256
+    filters: tuple[int, ...] = (32, 64)
+    units: tuple[int, ...] = (800, 10)
+    side: int = 28
+    images: tuple[str, ...] = ("cnn 64",)
+    columns: tuple[str, ...] = ()
     nbytes: tuple[int, ...] = (4, 65_536, 5_000_000, 100_000_000)
     shape: tuple[int, int] = (512, 784)
     start_limit: float = 240
-    ask_limit: float = 120
+    ask_limit: float = 300
     end_limit: float = 10
     oversubscribe: bool = False
 

@@ -10,8 +10,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from . import report_firsts
 from .options import Options
 from .rounds import Aim, Table
+from .units import seconds, three
 
 LABEL = 36
 CELL = 16
@@ -66,6 +68,8 @@ def text(table: Table) -> str:
     for label in table.rounds:
         cells = [_cell(table, label, column) for column in family.columns]
         lines.append(f"{label:{LABEL}}{''.join(cells)}")
+    for title, rows in report_firsts.grids(table):
+        lines += ["", *textwrap.wrap(title, WIDTH), *aligned(rows)]
     return "\n".join([*lines, *notes(table)])
 
 
@@ -121,27 +125,6 @@ def _aim(table: Table, aim: Aim) -> list[str]:
     return textwrap.wrap(line, WIDTH, subsequent_indent="    ") if parts else []
 
 
-def seconds(value: float) -> str:
-    """Write a time.
-
-    >>> seconds(1.234), seconds(0.0567), seconds(2.5e-6), seconds(0.9999)
-    ('1.23 s', '56.7 ms', '2.50 us', '1.00 s')
-    """
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if value >= 0.9995 * size:
-            return f"{three(value / size)} {unit}"
-    return f"{three(value * 1e6)} us"
-
-
-def three(value: float) -> str:
-    """Write a number with three digits, but no more than two behind the point.
-
-    >>> three(0.0123), three(1), three(12.34), three(999.6)
-    ('0.01', '1.00', '12.3', '1000')
-    """
-    return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
-
-
 # -- for the documentation
 
 
@@ -157,6 +140,8 @@ def rst(tables: list[Table], options: Options) -> str:
     for table in tables:
         if table.rounds:
             lines += ["", *_rst_table(table)]
+        for title, rows in report_firsts.grids(table):
+            lines += ["", *rst_grid(title, rows)]
         for label, why in table.skipped.items():
             lines += ["", f"Not measured: {label} ({why})."]
     return "\n".join(lines) + "\n"
@@ -168,18 +153,30 @@ def _rst_table(table: Table) -> list[str]:
     for label in table.rounds:
         cells = [_rst_cell(table, label, column) for column in family.columns]
         rows.append([label, *cells])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    rule = "  ".join("=" * width for width in widths)
-    body = [
-        "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True))
+    return rst_grid(family.title, rows)
+
+
+def rst_grid(title: str, rows: list[list[str]]) -> list[str]:
+    """Return rows of cells as a table, the first row its headings."""
+    rule = "  ".join("=" * width for width in _widths(rows))
+    head, *body = aligned(rows)
+    lines = textwrap.wrap(f"{title[0].upper()}{title[1:]}:", WIDTH)
+    return [*lines, "", rule, head, rule, *body, rule]
+
+
+def aligned(rows: list[list[str]]) -> list[str]:
+    """Return a line for each row, cells below each other."""
+    widths = _widths(rows)
+    return [
+        "  ".join(
+            f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)
+        ).rstrip()
         for row in rows
     ]
-    title = family.title[0].upper() + family.title[1:]
-    return (
-        [f"{title}:", "", rule, body[0].rstrip(), rule]
-        + [line.rstrip() for line in body[1:]]
-        + [rule]
-    )
+
+
+def _widths(rows: list[list[str]]) -> list[int]:
+    return [max(map(len, column)) for column in zip(*rows, strict=True)]
 
 
 def _rst_cell(table: Table, label: str, column: str) -> str:
@@ -216,6 +213,9 @@ def _table_as_json(table: Table) -> dict[str, Any]:
             for label in table.rounds
         },
         "rounds": table.rounds,
+        "cold": table.cold,
+        "warm": table.warm,
+        "memory": {label: used._asdict() for label, used in table.memory.items()},
         "aims": {aim.label: aims(table, aim) for aim in table.family.aims},
         "skipped": table.skipped,
         "failed": table.failed,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from .driver import Peer, PeerError, Spec
+from .driver import Memory, Peer, PeerError, Spec
 from .options import Options
 
 MOST_CALLS = 10_000
@@ -25,13 +25,29 @@ QUIET = 0.05
 
 
 class Entry(NamedTuple):
-    """A row of a table: what one peer is asked, with ``{}`` for the column."""
+    """A row of a table: what one peer is asked, with ``{}`` for the column.
+
+    Attributes
+    ----------
+    label, peer : str
+    time, check : str
+        Questions: for the seconds of a call, and for what is to be right.
+    skip : str, optional
+        Why it is not measured.
+    run : str, optional
+        Question for the times from the first call on.
+    chooses : bool
+        It becomes faster within `Options.follow` seconds of calls, by choosing how to
+        compute.
+    """
 
     label: str
     peer: str
     time: str
     check: str
     skip: str | None = None
+    run: str | None = None
+    chooses: bool = False
 
 
 class Aim(NamedTuple):
@@ -72,6 +88,8 @@ class Family:
     pause : float
         Seconds before every turn.
     aims : list of Aim
+    first : tuple of str
+        Columns of which first calls are measured.
     """
 
     title: str
@@ -82,11 +100,30 @@ class Family:
     judge: Callable[[str, list], str | None]
     pause: float
     aims: list[Aim] = field(default_factory=list)
+    first: tuple[str, ...] = ()
 
 
 @dataclass
 class Table:
-    """What a run of a family gave."""
+    """What a run of a family gave, by the entries' labels.
+
+    Attributes
+    ----------
+    family : Family
+    rounds : dict
+        Seconds of a call, by column and round.
+    skipped, failed : dict
+        Reasons.
+    versions : dict
+        What peers said of themselves.
+    idle : dict
+        Shares of a core, by peer.
+    memory : dict
+        During the rounds.
+    cold, warm : dict
+        Seconds of each call from the first one on, by column: in a process that finds
+        nothing compiled on disk, and in the next one.
+    """
 
     family: Family
     rounds: dict[str, dict[str, list[float]]] = field(default_factory=dict)
@@ -94,6 +131,9 @@ class Table:
     failed: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     idle: dict[str, float] = field(default_factory=dict)
+    memory: dict[str, Memory] = field(default_factory=dict)
+    cold: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    warm: dict[str, dict[str, list[float]]] = field(default_factory=dict)
 
     def median(self, label: str, column: str) -> float | None:
         """Return the median over the rounds, in seconds."""
@@ -121,7 +161,11 @@ def run(family: Family, options: Options, say: Callable[[str], object]) -> Table
             except PeerError as error:
                 _drop(table, entries, entry, str(error), say)
         table.idle = _idle(peers, options.look)
+        for peer in peers.values():
+            peer.forget_peaks()
         _take_turns(table, entries, calls, peers, options, say)
+        for entry in entries:
+            table.memory[entry.label] = peers[entry.peer].memory()
     finally:
         for peer in peers.values():
             peer.end()
@@ -172,6 +216,8 @@ def _prepare(
         complaint = table.family.judge(column, answers)
         if complaint:
             raise PeerError(f"{entry.label}, {column}: {complaint}")
+        if entry.run and entry.chooses:
+            peer.ask(entry.run.format(column), options.follow)
         calls[column] = _calls_in_a_turn(peer, entry.time.format(column), options.turn)
     return calls
 

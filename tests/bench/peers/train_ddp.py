@@ -5,14 +5,15 @@ the losses, which synk does, is not asked of it.
 """
 
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from bench import mlp
+from bench.work import questions
 
-from .mlp_torch import load, network, stepper
+from .train_torch import prepared
 
 
 @contextmanager
@@ -24,17 +25,15 @@ def opened(options, place):
         rank=place.rank,
         world_size=place.size,
     )
-    rows, labels = map(torch.from_numpy, mlp.data(options))
-    net = network(options)
-    load(net, options)
-    model = DistributedDataParallel(net, gradient_as_bucket_view=True)
+    wrap = partial(DistributedDataParallel, gradient_as_bucket_view=True)
 
-    def batch_of(chosen):
+    def share_of(chosen):
         count = (chosen.stop - chosen.start) // place.size
         start = chosen.start + count * place.rank
-        return rows[start : start + count], labels[start : start + count]
+        return slice(start, start + count)
 
-    yield mlp.questions(
-        options, stepper(model), batch_of, lambda: load(net, options), dist.barrier
-    )
+    def prepare(column):
+        return prepared(options, column, wrap, share_of)
+
+    yield questions(options.columns, prepare, dist.barrier)
     dist.destroy_process_group()

@@ -9,16 +9,16 @@ from contextlib import contextmanager
 import pytensor
 
 import synk
-from bench import graphs, mlp
+from bench import graphs, networks
 from bench.timing import timed
 
 
 @contextmanager
 def opened(options, place):
     chosen = slice(0, options.alone)
-    rows, labels = mlp.data(options)
+    rows, labels = networks.data(options, "relu")
     with synk.session(1):
-        ours, theirs = graphs.build(options), graphs.build(options)
+        ours, theirs = (graphs.network(options, "relu") for _ in range(2))
         train = synk.function(
             [ours.x, ours.y],
             (ours.loss, "avg"),

@@ -1,0 +1,70 @@
+"""The training step in JAX: one compiled function, with its parameters donated."""
+
+from contextlib import contextmanager
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from bench import networks
+from bench.work import questions
+
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)  # keeps all
+
+ACTIVATIONS = {"relu": jax.nn.relu, "tanh": jnp.tanh}
+
+
+def layer_of(x, w, b, activation):
+    if w.ndim == 4:
+        z = jax.lax.conv_general_dilated(x, w, (1, 1), "SAME") + b[:, None, None]
+        window = (1, 1, 2, 2)
+        return jax.lax.reduce_window(
+            activation(z), -jnp.inf, jax.lax.max, window, window, "VALID"
+        )
+    return activation(x.reshape(len(x), -1) @ w + b)
+
+
+def cost(params, x, y, activation):
+    for w, b in params[:-1]:
+        x = layer_of(x, w, b, ACTIVATIONS[activation])
+    w, b = params[-1]
+    log_p = jax.nn.log_softmax(x @ w + b)
+    return -jnp.take_along_axis(log_p, y[:, None], axis=1).mean()
+
+
+@partial(jax.jit, donate_argnums=0, static_argnums=3)
+def train(params, x, y, activation):
+    loss, grads = jax.value_and_grad(cost)(params, x, y, activation)
+    return jax.tree.map(lambda p, g: p - networks.RATE * g, params, grads), loss
+
+
+@contextmanager
+def opened(options, place):
+    def prepare(column):
+        of_column = networks.step_of(column)
+        rows, labels = networks.data(options, of_column.kind)
+        params = None
+
+        def restart():
+            nonlocal params
+            initial = networks.weights(options, of_column.kind)
+            params = [tuple(map(jnp.array, pair)) for pair in initial]
+
+        def step(x, y):
+            nonlocal params
+            params, loss = train(params, x, y, of_column.activation)
+            return float(loss)
+
+        def build():
+            restart()
+            return networks.work(
+                options,
+                of_column.batch,
+                step,
+                lambda chosen: (jnp.array(rows[chosen]), jnp.array(labels[chosen])),
+                restart,
+            )
+
+        return build
+
+    yield questions(options.columns, prepare)
