@@ -75,6 +75,7 @@ def _memory(table: Table) -> Grid:
     if not table.family.first:
         return []
     return [["..", "memory"]] + [
-        [label, " / ".join(of_bytes(round(part, -6)) for part in used)]
-        for label, used in table.memory.items()
+        [entry.label, " / ".join(of_bytes(round(part, -6)) for part in used)]
+        for entry in table.family.entries
+        if entry.run and (used := table.memory.get(entry.label))
     ]

@@ -156,6 +156,7 @@ def run(family: Family, options: Options, say: Callable[[str], object]) -> Table
         entries = [entry for entry in family.entries if _is_fit(table, entry, peers)]
         calls = {}
         for entry in list(entries):
+            say(f"checking {entry.label}")
             try:
                 calls[entry] = _prepare(table, entry, peers[entry.peer], options)
             except PeerError as error:

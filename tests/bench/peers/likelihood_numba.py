@@ -22,8 +22,10 @@ IN_LOOP = njit(inline="always")
 
 
 @IN_LOOP
-def bounds(block, n):
-    return n * block // BLOCKS, n * (block + 1) // BLOCKS
+def part(values, block):
+    """Return a block: counted from 0, numba need not look if an index is below that."""
+    n = len(values)
+    return values[n * block // BLOCKS : n * (block + 1) // BLOCKS]
 
 
 @IN_LOOP
@@ -35,10 +37,9 @@ def product(row, beta):
 
 
 @IN_LOOP
-def add(sums, value, slope, row):
-    sums[0] += value
+def add(sums, slope, row):
     for j in range(WIDTH):
-        sums[1 + j] += slope * row[j]
+        sums[j] += slope * row[j]
 
 
 # A loop for each: numba keeps no function on disk that another one is handed to.
@@ -48,15 +49,15 @@ def add(sums, value, slope, row):
 def logistic(x, y, beta):
     found = np.zeros((BLOCKS, 1 + WIDTH))
     for block in prange(BLOCKS):
-        sums = np.zeros(1 + WIDTH)
-        start, stop = bounds(block, len(x))
-        for i in range(start, stop):
-            eta = product(x[i], beta)
+        total, sums = 0.0, np.zeros(WIDTH)
+        rows, of_rows = part(x, block), part(y, block)
+        for i in range(len(rows)):
+            eta = product(rows[i], beta)
             small = math.exp(-abs(eta))
             expit = (1.0 if eta >= 0 else small) / (1 + small)
-            value = max(eta, 0.0) + math.log1p(small) - y[i] * eta
-            add(sums, value, expit - y[i], x[i])
-        found[block] = sums
+            total += max(eta, 0.0) + math.log1p(small) - of_rows[i] * eta
+            add(sums, expit - of_rows[i], rows[i])
+        found[block, 0], found[block, 1:] = total, sums
     return found.sum(axis=0)
 
 
@@ -64,14 +65,14 @@ def logistic(x, y, beta):
 def poisson(x, y, beta):
     found = np.zeros((BLOCKS, 1 + WIDTH))
     for block in prange(BLOCKS):
-        sums = np.zeros(1 + WIDTH)
-        start, stop = bounds(block, len(x))
-        for i in range(start, stop):
-            eta = product(x[i], beta)
+        total, sums = 0.0, np.zeros(WIDTH)
+        rows, of_rows = part(x, block), part(y, block)
+        for i in range(len(rows)):
+            eta = product(rows[i], beta)
             mu = math.exp(eta)
-            value = mu - y[i] * eta + math.lgamma(y[i] + 1)
-            add(sums, value, mu - y[i], x[i])
-        found[block] = sums
+            total += mu - of_rows[i] * eta + math.lgamma(of_rows[i] + 1)
+            add(sums, mu - of_rows[i], rows[i])
+        found[block, 0], found[block, 1:] = total, sums
     return found.sum(axis=0)
 
 
@@ -82,13 +83,13 @@ STUDENT = math.lgamma(NU / 2) - math.lgamma((NU + 1) / 2) + math.log(NU * math.p
 def student(x, y, beta):
     found = np.zeros((BLOCKS, 1 + WIDTH))
     for block in prange(BLOCKS):
-        sums = np.zeros(1 + WIDTH)
-        start, stop = bounds(block, len(x))
-        for i in range(start, stop):
-            far = y[i] - product(x[i], beta)
-            value = STUDENT + (NU + 1) / 2 * math.log1p(far * far / NU)
-            add(sums, value, -(NU + 1) * far / (NU + far * far), x[i])
-        found[block] = sums
+        total, sums = 0.0, np.zeros(WIDTH)
+        rows, of_rows = part(x, block), part(y, block)
+        for i in range(len(rows)):
+            far = of_rows[i] - product(rows[i], beta)
+            total += STUDENT + (NU + 1) / 2 * math.log1p(far * far / NU)
+            add(sums, -(NU + 1) * far / (NU + far * far), rows[i])
+        found[block, 0], found[block, 1:] = total, sums
     return found.sum(axis=0)
 
 
@@ -99,15 +100,15 @@ CONSTANT = math.lgamma(ALPHA) - ALPHA * math.log(ALPHA)
 def negative_binomial(x, y, beta):
     found = np.zeros((BLOCKS, 1 + WIDTH))
     for block in prange(BLOCKS):
-        sums = np.zeros(1 + WIDTH)
-        start, stop = bounds(block, len(x))
-        for i in range(start, stop):
-            eta = product(x[i], beta)
+        total, sums = 0.0, np.zeros(WIDTH)
+        rows, of_rows = part(x, block), part(y, block)
+        for i in range(len(rows)):
+            eta, more = product(rows[i], beta), of_rows[i] + ALPHA
             mu = math.exp(eta)
-            value = math.lgamma(y[i] + 1) - math.lgamma(y[i] + ALPHA) + CONSTANT
-            value += (y[i] + ALPHA) * math.log(ALPHA + mu) - y[i] * eta
-            add(sums, value, (y[i] + ALPHA) * mu / (ALPHA + mu) - y[i], x[i])
-        found[block] = sums
+            total += math.lgamma(of_rows[i] + 1) - math.lgamma(more) + CONSTANT
+            total += more * math.log(ALPHA + mu) - of_rows[i] * eta
+            add(sums, more * mu / (ALPHA + mu) - of_rows[i], rows[i])
+        found[block, 0], found[block, 1:] = total, sums
     return found.sum(axis=0)
 
 
@@ -125,9 +126,9 @@ def read(values):
     sums = np.zeros(BLOCKS)
     for block in prange(BLOCKS):
         total = 0.0
-        start, stop = bounds(block, len(values))
-        for i in range(start, stop):
-            total += values[i]
+        mine = part(values, block)
+        for i in range(len(mine)):
+            total += mine[i]
         sums[block] = total
     return sums.sum()
 
