@@ -36,6 +36,7 @@ from .inputs import bind, check_arguments, check_num_slices, check_shared_rows
 from .launches import in_launches, watched
 from .outputs import Wanted, combine_outputs, rows_of
 from .progress import Bar, count_calls
+from .repeats import Repeats
 from .rows import Rows, gather_rows, stage
 from .runs import Call, Plan, combine_runs, stacked, worker_run
 from .serial import SerialRun
@@ -62,6 +63,7 @@ class Calls:
         self._inputs = [*spec.inputs, *spec.bcast_inputs]
         self._all = Wanted(spec.returns, range(len(spec.outputs)))
         self._engines = Engines(spec)
+        self._repeats = Repeats()
         self._held = HeldVariables(spec)
         self._serial = SerialRun(spec, repr(self))
 
@@ -216,6 +218,8 @@ class Calls:
         """
         kind = kind_of_call(num_slices, SESSION.size)
         with replicas.notice:
+            known = replicas.local()
+            kind, rows = self._repeats.of(known, kind, subset, values, rows)
             programs = replicas.prepare(kind, subset)
             if 0 < rows.total < SESSION.size:
                 replicas.prepare("idle", subset)

@@ -99,7 +99,7 @@ def check_arguments(
 
 
 def _check_data(var: Variable, value: Data) -> np.ndarray:
-    array = value.data
+    array = value._held()
     kind = var.type
     if array.dtype != kind.numpy_dtype or array.ndim != kind.ndim:
         raise TypeError(

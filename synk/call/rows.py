@@ -24,12 +24,14 @@ class Source(NamedTuple):
 
     ``array`` is the array itself in the master and a window for the other ranks.
     Row i of the batch is row ``i - offset`` of it if it holds batch rows alone, in
-    their order, and row ``selection[i]`` if not.
+    their order, and row ``selection[i]`` if not. ``state`` tells the values from all
+    others, where ranks are to keep what follows from them; see `repeats`.
     """
 
     array: Any
     offset: int
     is_batch: bool
+    state: int | None = None
 
 
 class Rows(NamedTuple):
@@ -73,7 +75,7 @@ def take_share(
     mine = part(selection, start, stop)
     arrays: list[np.ndarray] = []
     selections: list[Selection] = []
-    for array, offset, is_batch in sources:
+    for array, offset, is_batch, *_ in sources:
         arrays.append(locate(array))
         selections.append(slice(start - offset, stop - offset) if is_batch else mine)
     return arrays, selections
@@ -95,7 +97,7 @@ def take_all(
     i : int
         Which input.
     """
-    array, offset, is_batch = sources[i]
+    array, offset, is_batch, *_ = sources[i]
     chosen: Selection = slice(0, bounds[-1])
     if not is_batch:
         chosen = part(_located(locate, selection), 0, bounds[-1])
@@ -206,7 +208,7 @@ def stage(
         copies.append(selection)
     staged = iter(arena.put(copies) if copies else arena.put_nothing())
     described = [
-        (value._window(), source.offset, source.is_batch)
+        (value._window(), *source[1:])
         if isinstance(value, Data)
         else (next(staged), first, True)
         for source, value, first in zip(sources, values, firsts, strict=False)

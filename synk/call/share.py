@@ -7,13 +7,14 @@ the master can read them.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from ..engines import compiles_in_calls
-from ..memory.partition import count, part_lengths, select
+from ..memory.partition import Selection, count, part_lengths, select
 from ..programs import running
 from ..programs.one_call import Reducer
 from ..programs.padding import UNPADDED
@@ -107,6 +108,7 @@ class Share:
             self.sources.append(value)
             self._selected[var] = select(chosen, len(value))
         self.selections += self._selected.values()
+        self._kept = _key(rows[2], self.selections)
         self._waited = 0.0
         self.by_rank = self._rows_per_rank(rows[1])
         self._padded_size = UNPADDED
@@ -186,6 +188,7 @@ class Share:
                     context.rank,
                     self._all_rows,
                     transaction,
+                    None if programs.kept_terms.are_too_large else self._kept,
                 )
             except BaseException:
                 programs.takers.renew()  # JAX may be computing still
@@ -236,3 +239,13 @@ class Share:
         # The first rank that has rows stands in for rank 0 where that is idle.
         stands_in = not any(self.by_rank[: self._context.rank])
         return stands_in or self._programs.spec.wire_ops[i] is not None
+
+
+def _key(sources: Sequence, selections: Sequence[Selection]) -> tuple | None:
+    """Return what tells a rank's rows from others, if terms of them are to be kept."""
+    found = []
+    for (_, _, _, *state), rows in zip(sources, selections, strict=False):
+        if state and state[0] is not None:
+            assert isinstance(rows, slice)
+            found.append((state[0], rows.start, rows.stop))
+    return tuple(found) or None

@@ -77,6 +77,8 @@ class Stage:
 
     They are where every rank can read them, so that none need meet for them.
     """
+    kept: Part = field(default_factory=Part)
+    """What need not be computed again for the same rows; see `kept`."""
 
 
 def contributed(reduced: Any) -> Variable:

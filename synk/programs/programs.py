@@ -8,6 +8,8 @@
     A call with `num_slices`: the rows part of every stage runs for one slice after the
     other, each from the original values of the shared variables; what it computes is
     accumulated, and variables are updated once, at the end.
+``kept step``, ``kept uncut``
+    The same where what follows from the rows alone is kept from call to call.
 ``idle``
     A rank without rows runs the common parts only: a step counter goes on there, the
     update by a reduced gradient is made, and a gradient of nothing (NaN) has no effect.
@@ -24,6 +26,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.tensor.random.type import RandomType
 
+from ..compiler.kept import Kept, with_kept
 from ..compiler.placement.streams import CommonStream
 from ..compiler.sizes import sizes_from_inputs
 from ..compiler.spec import FunctionSpec
@@ -34,13 +37,16 @@ from ..memory.partition import Selection
 from ..memory.takers import Takers
 from ..times.compile_notice import Notice
 from ..times.timing import COMPUTE, Times
+from .kept import KeptTerms
 from .padding import UNPADDED, CannotPad, PaddedProgram, PaddedSize, Padding, widened
 from .shapes_met import ShapesMet
 
 Subset = tuple[int, ...]
 """Positions of the outputs asked for, ascending."""
 
-CallKind: TypeAlias = Literal["step", "uncut", "slice", "idle"]
+CallKind: TypeAlias = Literal[
+    "step", "uncut", "slice", "kept step", "kept uncut", "idle"
+]
 """What a rank runs in a call; see above."""
 
 
@@ -70,6 +76,8 @@ class Programs:
         self.shapes: dict[Variable, tuple[int, ...]] = {}
         """Of the values that stages reduced, when they did so first."""
         self._cuts: dict[tuple[CallKind, Subset], Cut] = {}
+        self._kept: dict[tuple[CallKind, Subset], Kept] = {}
+        self.kept_terms = KeptTerms()
         # By the identity of a part, and whether it is padded.
         self._compiled: dict[tuple[int, bool], Callable] = {}
         self._writers: dict[int, Callable] = {}
@@ -82,7 +90,7 @@ class Programs:
 
     def streams(self, kind: CallKind) -> list[CommonStream]:
         """Return the random streams that all ranks have alike in a kind of call."""
-        return [] if kind == "uncut" else self.spec.streams
+        return [] if kind in ("uncut", "kept uncut") else self.spec.streams
 
     def takes_part(self, subset: Subset) -> bool:
         """Tell whether a rank without rows has anything to do."""
@@ -100,11 +108,28 @@ class Programs:
                 reduces = any(stage.reduced for stage in made.stages)
                 if reduces or self.spec.streams:
                     made = uncut(self.spec, subset, not self.engine.ON_DEVICE)
+            elif kind == "kept uncut" or kind == "kept step":
+                made = self._cut_kept(kind, subset)
             else:
                 in_place = not self.engine.ON_DEVICE
                 made = cut(self.spec, subset, kind == "slice", in_place)
             self._cuts[key] = made
         return self._cuts[key]
+
+    def _cut_kept(
+        self, kind: Literal["kept uncut", "kept step"], subset: Subset
+    ) -> Cut:
+        usual: CallKind = "uncut" if kind == "kept uncut" else "step"
+        made, kept = with_kept(self.cut(usual, subset), self.spec.inputs)
+        made.stages[0].kept = kept
+        self._kept[kind, subset] = kept
+        return made
+
+    def kept(self, kind: CallKind, subset: Subset) -> Kept | None:
+        """Return what a kind of call can keep, if there is anything."""
+        if (kind, subset) not in self._kept:
+            self.cut(kind, subset)
+        return self._kept[kind, subset] or None
 
     def shapes_compiled(self) -> int | None:
         """Return for how many shapes code was made, if it is made for each."""
@@ -213,10 +238,12 @@ class Programs:
         return self.takers.take(sources, selections)
 
 
-def kind_of_call(num_slices: int, size: int) -> CallKind:
+def kind_of_call(num_slices: int, size: int, keeps: bool = False) -> CallKind:
     """Return what a rank that has rows runs; see above."""
     if num_slices > 1:
         return "slice"
+    if keeps:
+        return "kept uncut" if size == 1 else "kept step"
     return "uncut" if size == 1 else "step"
 
 
@@ -228,6 +255,8 @@ def parts_of(kind: CallKind, stage: Stage) -> list[Part]:
 _PARTS: dict[CallKind, Callable[[Stage], list[Part]]] = {
     "uncut": lambda stage: [stage.merged] if stage.merged else [],
     "step": lambda stage: [stage.merged] if stage.merged else [],
+    "kept uncut": lambda stage: [part for part in (stage.kept, stage.merged) if part],
+    "kept step": lambda stage: [part for part in (stage.kept, stage.merged) if part],
     "slice": lambda stage: [piece for piece in (stage.common, stage.rows) if piece],
     "idle": lambda stage: [stage.common] if stage.common else [],
 }

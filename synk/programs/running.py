@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from ..memory.partition import Selection
 from ..times.timing import COMMON, COMPUTE, ROWS, UNCOUNTED, Times
+from .kept import Key
 from .one_call import Call, Reducer
 from .padding import UNPADDED, PaddedSize
 from .programs import Programs, Subset, kind_of_call
@@ -30,6 +32,7 @@ def run(
     rank: int = 0,
     all_rows: Callable[[int], np.ndarray] | None = None,
     transaction: Transaction | None = None,
+    kept: Key | None = None,
 ) -> list[np.ndarray]:
     """Compute outputs and make updates, in one go or in slices.
 
@@ -60,6 +63,8 @@ def run(
         the rows of inputs as they do others.
     transaction : Transaction, optional
         In a call. On one rank, what is run in one go makes its updates itself.
+    kept : tuple, optional
+        Tells these rows from others, if what follows from them alone is to be kept.
     """
     whose = rank, all_rows, transaction
     if num_slices > 1:
@@ -67,12 +72,16 @@ def run(
             programs, "slice", subset, constants, reducer, weights, times, *whose
         )
         return sliced.run(num_slices, sources, selections)
-    kind = kind_of_call(num_slices, len(weights))
+    kind = kind_of_call(num_slices, len(weights), kept is not None)
     call = Call(programs, kind, subset, constants, reducer, weights, times, *whose)
     call.padded_size = padded_size
     call.rows = programs.take(sources, selections) if taken is None else taken
     if sources:
         times.spent(ROWS)
+    if kept is not None:
+        part = call.cut.stages[0].kept
+        run = functools.partial(call.outputs_of, part, padded=False)
+        call.values.update(programs.kept_terms.of(part, kept, call.rows, run))
     for level, stage in enumerate(call.cut.stages):
         call.run_part(stage.merged, padded=bool(padded_size) and stage.phase == COMPUTE)
         call.reduce(stage, level)

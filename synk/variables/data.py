@@ -15,6 +15,7 @@ from ..memory.segment import Segment
 from ..ranks.session import SESSION
 from ..user_frames import entry
 from .array_like import refuse_masked, why_not
+from .lending import Lending
 
 
 @entry
@@ -106,6 +107,14 @@ class Data:
     Reading and writing with ``[]`` follow numpy, and act on the memory that the ranks
     read. ``x[...]`` of a slice is a view: it stays valid, and keeps the memory, even
     when the data grows or is freed.
+
+    Notes
+    -----
+    What functions compute of data alone, such as ``gammaln(y + 1)``, they keep from
+    call to call while nobody can write to the data (see :doc:`performance`): an array
+    that ``x.data``, ``x[...]`` or ``numpy.asarray(x)`` gave, or a view of it, must not
+    be there any more. Whoever writes through a bare address, and has let go of the
+    array that it is of, reads ``x.data`` afterwards, which counts as a change.
     """
 
     def __init__(
@@ -130,7 +139,8 @@ class Data:
         self._force_cast = bool(force_cast)
         self._oversize = _check_oversize(oversize)
         self._segment: Segment | None = None
-        self._array: np.ndarray | None = None
+        self._array: np.ndarray | None = None  # of which nobody else has a view
+        self._lending = Lending()
         self._described: tuple | None = None
         self._forget: weakref.finalize | None = None
 
@@ -145,9 +155,20 @@ class Data:
         ValueError
             If it holds nothing: no value was set, or it was freed.
         """
+        held = self._held()
+        assert self._segment is not None
+        return self._lending.lend(self._segment.array(held.dtype, held.shape))
+
+    def _held(self) -> np.ndarray:
+        """Return the array for reading only, by who keeps no view of it."""
         if self._array is None:
             raise ValueError(f"{self!r} holds nothing: set a value or a shape first")
         return self._array
+
+    @property
+    def _state(self) -> int | None:
+        """What tells its values from all others, if they stay; see `Lending`."""
+        return self._lending.state
 
     @property
     def dtype(self) -> np.dtype:
@@ -162,12 +183,12 @@ class Data:
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape."""
-        return self.data.shape
+        return self._held().shape
 
     @property
     def size(self) -> int:
         """The number of elements."""
-        return self.data.size
+        return self._held().size
 
     @property
     def alloc_size(self) -> int:
@@ -177,7 +198,7 @@ class Data:
         )
 
     def __len__(self) -> int:
-        return len(self.data)
+        return len(self._held())
 
     def __getitem__(self, index: Any) -> Any:
         return self.data[index]
@@ -198,7 +219,7 @@ class Data:
         if copy or (dtype is not None and np.dtype(dtype) != self.dtype):
             if copy is False:
                 raise ValueError(f"{self!r} cannot be {dtype} without a copy")
-            return np.array(self.data, dtype=dtype)
+            return np.array(self._held(), dtype=dtype)
         return self.data
 
     def __repr__(self) -> str:
@@ -354,7 +375,7 @@ class Data:
     def _window(self) -> tuple:
         """Describe the array to the ranks."""
         if self._described is None:
-            array = self.data
+            array = self._held()
             assert self._segment is not None
             self._described = self._segment.window(array)
         return self._described

@@ -32,6 +32,24 @@ def forking_quietly() -> Iterator[None]:
         # threads may hold: it computes with numpy and PyTensor, which are fork-safe.
         warnings.simplefilter("ignore")
         yield
+        _ours.append(None)  # not if it was interrupted: then it counts as the script's
+
+
+_all: list[None] = []
+_ours: list[None] = []
+"""An entry for each fork: to append takes one step, whatever other threads do."""
+
+
+def by_the_script() -> int:
+    """Return how many forks this process was in that synk has not made."""
+    return len(_all) - len(_ours)
+
+
+def _note_fork() -> None:
+    _all.append(None)
+
+
+os.register_at_fork(after_in_parent=_note_fork, after_in_child=_note_fork)
 
 
 def flush_streams() -> None:

@@ -1,0 +1,192 @@
+"""What a function computes of its rows alone: it need be computed once for each data.
+
+In ``y * log(mu) - mu - gammaln(y + 1)`` the last term is the same in every call with
+the same rows. A cut is changed so that such terms are a part of their own, the first of
+a call, from which the others receive them.
+
+What is looked for depends on scattered inputs and constants only, on this rank's rows
+of them. Whether it is a function of each row by itself does not matter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from pytensor import scalar as ps
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.op import HasInnerGraph
+from pytensor.graph.traversal import ancestors, io_toposort
+from pytensor.printing import Print
+from pytensor.tensor.basic import Alloc, AllocEmpty, ARange, Eye, MakeVector
+from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.type import DenseTensorType
+
+from ..ops import is_collective
+from .stages import Cut, Part, Stage, contributed, costs_nothing
+
+
+@dataclass
+class Kept(Part):
+    """The part that computes what can be kept.
+
+    Attributes
+    ----------
+    inputs : tuple of int
+        The numbers of the inputs that it reads.
+    """
+
+    inputs: tuple[int, ...] = ()
+
+
+def with_kept(cut: Cut, inputs: list[Variable]) -> tuple[Cut, Kept]:
+    """Return a cut whose calls compute what can be kept by itself, and that part.
+
+    Parameters
+    ----------
+    cut : Cut
+        Of calls that run the merged parts.
+    inputs : list of Variable
+        Those that have rows.
+
+    Returns
+    -------
+    Cut
+    Kept
+        Empty, if there is nothing that would be worth it.
+    """
+    graph = [var for stage in cut.stages for var in _made(stage.merged)]
+    finder = _Finder(graph, inputs)
+    kept = dict.fromkeys(v for stage in cut.stages for v in finder.of(stage.merged))
+    final = {*cut.outputs, *(new for _, new in cut.updates)}
+    final.update(contributed(var) for stage in cut.stages for var in stage.reduced)
+    final.update(var for made in cut.written.values() for var in made.takes)
+    stages = [
+        replace(stage, merged=_without(stage, finder, kept, final))
+        for stage in cut.stages
+    ]
+    read = set(ancestors(kept))
+    which = tuple(i for i, var in enumerate(inputs) if var in read)
+    return replace(cut, stages=stages), Kept(list(kept), inputs=which)
+
+
+def _made(part: Part) -> list[Variable]:
+    return [*part.wants, *(new for _, new in part.updates)]
+
+
+def _without(stage: Stage, finder: _Finder, kept: dict, final: set) -> Part:
+    """Return what is left of a stage's part where it receives what is kept."""
+    part = stage.merged
+    received = [var for var in finder.of(part) if var not in part.receives]
+    # What was computed for later stages only, these have.
+    wants = [var for var in part.wants if var not in kept or var in final]
+    return replace(part, wants=wants, receives=[*part.receives, *received])
+
+
+class _Finder:
+    """Finds in a graph what follows from rows alone and is worth keeping."""
+
+    def __init__(self, graph: list[Variable], inputs: list[Variable]) -> None:
+        self._on_rows = set(inputs)
+        self._is_dear: dict[Variable, bool] = dict.fromkeys(inputs, False)
+        """Whether what follows from rows and constants alone takes long to compute."""
+        for node in io_toposort([], graph):
+            if _is_function(node) and all(map(self._is_known, node.inputs)):
+                self._add(node)
+
+    def _is_known(self, var: Variable) -> bool:
+        return var in self._is_dear or isinstance(var, Constant)
+
+    def _add(self, node: Apply) -> None:
+        is_dear = _takes_long(node) or any(
+            self._is_dear.get(var, False) for var in node.inputs
+        )
+        self._is_dear.update(dict.fromkeys(node.outputs, is_dear))
+        if not self._on_rows.isdisjoint(node.inputs):
+            self._on_rows.update(node.outputs)
+
+    def of(self, part: Part) -> list[Variable]:
+        """Return what is to be kept of a part: its last values before others enter."""
+        found: list[Variable] = []
+        received, seen = set(part.receives), set()
+        todo = _made(part)
+        while todo:
+            var = todo.pop()
+            if var in seen:
+                continue
+            seen.add(var)
+            if self._is_worth(var):
+                found.append(var)
+            elif var.owner is not None and var not in received:
+                todo.extend(var.owner.inputs)
+        return found
+
+    def _is_worth(self, var: Variable) -> bool:
+        """Tell whether a value is to be kept, and not what it is computed from."""
+        if var not in self._on_rows or not self._is_dear.get(var):
+            return False
+        return not costs_nothing(var.owner) and not _has_exp(var)
+
+
+def _has_exp(var: Variable) -> bool:
+    """Tell whether exponentials are added up or scaled in a value.
+
+    With others that enter PyTensor makes something of them that does not overflow, as
+    of ``log(exp(x) + exp(w))``. It must see them.
+    """
+    todo, seen = [var], set()
+    while todo:
+        node = todo.pop().owner
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        scalar_op = getattr(node.op, "scalar_op", None)
+        if isinstance(scalar_op, _EXPONENTIALS):
+            return True
+        if isinstance(scalar_op, _CHEAP) or costs_nothing(node):
+            todo.extend(node.inputs)
+    return False
+
+
+def _is_function(node: Apply) -> bool:
+    """Tell whether a node's values follow from its inputs, every time that it runs.
+
+    That is known of PyTensor's Ops. Users' may count, draw or look elsewhere.
+    """
+    ops = [node.op, getattr(node.op, "scalar_op", None)]
+    if isinstance(node.op, Blockwise):
+        ops.append(node.op.core_op)
+    if is_collective(node) or isinstance(node.op, (Print, HasInnerGraph)):
+        return False
+    of_theirs = all(_is_theirs(op) for op in ops if op is not None)
+    variables = (*node.inputs, *node.outputs)
+    return of_theirs and all(isinstance(v.type, DenseTensorType) for v in variables)
+
+
+def _is_theirs(op: object) -> bool:
+    return type(op).__module__.partition(".")[0] == "pytensor"
+
+
+def _takes_long(node: Apply) -> bool:
+    """Tell whether a node takes longer than it does to read what it makes.
+
+    Cheap functions of numbers are computed on the way of other code. Arithmetic with
+    matrices is not, as it is products mostly that take them.
+    """
+    if not isinstance(node.op, Elemwise):
+        return not (costs_nothing(node) or isinstance(node.op, _FILLING))
+    if isinstance(node.op.scalar_op, _ARITHMETIC):
+        return sum(not one for one in node.outputs[0].type.broadcastable) > 1
+    return not isinstance(node.op.scalar_op, _CHEAP)
+
+
+_FILLING = (Alloc, AllocEmpty, ARange, Eye, MakeVector)
+_ARITHMETIC = (ps.Add, ps.Sub, ps.Mul, ps.TrueDiv, ps.Sqr, ps.Sqrt)
+_CHEAP: tuple[type, ...] = (
+    *_ARITHMETIC,
+    *(ps.Neg, ps.Abs, ps.Sign, ps.Identity, ps.Second, ps.Switch, ps.Clip, ps.Cast),
+    *(ps.ScalarMaximum, ps.ScalarMinimum, ps.LT, ps.GT, ps.LE, ps.GE, ps.EQ, ps.NEQ),
+    *(ps.AND, ps.OR, ps.XOR, ps.Invert, ps.IsNan, ps.IsInf),
+)
+"""What takes about as long as reading a number."""
+_EXPONENTIALS = (ps.Exp, ps.Exp2, ps.Expm1)
