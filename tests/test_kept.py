@@ -56,7 +56,7 @@ def some_data():
 
 def kept_of(f):
     """Return what rank 0 keeps of a function."""
-    return list(f._replicas.local().kept_terms._values.values())
+    return list(f._engines.present.local().kept_terms._values.values())
 
 
 def warm(f, *args, **options):
