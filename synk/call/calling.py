@@ -5,11 +5,12 @@ What a call does (`Calls.__call__`):
 1. `inputs.bind` puts positional and keyword arguments in order.
 2. `inputs.gather_rows` checks them, and resolves `batch` to a selection of rows; all
    inputs share it, and one cut of it into a part for each rank.
-3. `Replicas.prepare` compiles, on rank 0 first, whatever has not been used before.
-4. ``SESSION.run(calls.worker_call, ...)`` launches the ranks, does the master's own
+3. `Engines.turn` says which engine computes it, where the script has named no mode.
+4. `Replicas.prepare` compiles, on rank 0 first, whatever has not been used before.
+5. ``SESSION.run(share.worker_call, ...)`` launches the ranks, does the master's own
    share and joins them. Every rank takes its rows (`programs`), computes, updates its
    shared variables, and leaves its outputs in its outbox.
-5. `calls.combine_outputs` reduces the ranks' outputs, each by its op.
+6. `outputs.combine_outputs` reduces the ranks' outputs, each by its op.
 """
 
 from __future__ import annotations

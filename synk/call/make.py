@@ -69,7 +69,8 @@ def function(
     sliceable_shareds : list of shared variables, optional
         Variables of which calls can use some rows only; see `batch_s` there.
     mode : str or Mode, optional
-        As in PyTensor.
+        As in PyTensor. Without one, and where PyTensor's settings are as they come, the
+        engine that is fastest: see :ref:`engines`.
     name : str, optional
         Shown in messages.
     strict : bool

@@ -40,6 +40,7 @@ from pytensor.tensor.special import LogSoftmax, Softmax
 from pytensor.tensor.subtensor import Subtensor
 
 from ..compiler.spec import FunctionSpec
+from ..engines import c_is_there
 from ..errors import SynkError
 from ..nn.base import KernelOp
 from ..ops import is_collective
@@ -95,7 +96,7 @@ def default_engine() -> str | None:
 
 
 def _has_c(graph: list[Variable]) -> bool:
-    return bool(pytensor.config.cxx)
+    return c_is_there()
 
 
 def _has_numba(graph: list[Variable]) -> bool:
