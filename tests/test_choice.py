@@ -52,12 +52,15 @@ JAX_ALIKE = {
     "network": pt.special.log_softmax(pt.tanh(x @ np.ones((3, 3))), axis=1).mean(),
     "gradient": pytensor.grad((pt.sigmoid(x) ** 2).sum(), x),
     "constant index": x[:, 1:].max(axis=0),
+    "a row of another number": x[k[0]],
+    "labels": x[pt.arange(y.shape[0]), k].sum(),
+    "a gradient of labels": pytensor.grad(pt.exp(x)[pt.arange(k.shape[0]), k].sum(), x),
     "statistics": x.var(axis=0) + pt.concatenate([x.mean(axis=0), y[:0]])[:3],
     "floats from whole numbers": (k * 0.5).mean(),
 }
 NOT_BY_JAX = {
-    "a row of another number": x[k[0]],
-    "labels": x[pt.arange(y.shape[0]), k].sum(),
+    "rows of a mask": x[y > 0].sum(),
+    "as many rows as it says": x[: k[0]].sum(),
     "whole numbers divided": (k // 2).sum(),
     "remainders": (k % 3).sum(),
     "powers": (k**k).sum(),

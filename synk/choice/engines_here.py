@@ -5,9 +5,8 @@ as they come. A graph that draws random numbers keeps the default engine, as eac
 numbers of its own.
 
 JAX is asked for less than it can do. Some Ops raise errors in the other engines and go
-on in JAX with some number: an index out of range, an assertion, a matrix that is not
-positive definite, an integer divided by zero. So it gets graphs of Ops that have no
-such case.
+on in JAX with some number: an assertion, a matrix that is not positive definite, an
+integer divided by zero. So it gets graphs of Ops that have no such case.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytensor
@@ -26,6 +24,7 @@ from pytensor.graph.traversal import graph_inputs, io_toposort
 from pytensor.scalar import Cast, Composite, IntDiv, Mod, Pow, ScalarOp
 from pytensor.tensor.basic import (
     Alloc,
+    ARange,
     Join,
     MakeVector,
     ScalarFromTensor,
@@ -37,10 +36,10 @@ from pytensor.tensor.math import Argmax, Dot
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
 from pytensor.tensor.special import LogSoftmax, Softmax
-from pytensor.tensor.subtensor import Subtensor
 
 from ..compiler.spec import FunctionSpec
 from ..engines import c_is_there
+from ..engines.jax_bounds import INDEXING, index_entries
 from ..errors import SynkError
 from ..nn.base import KernelOp
 from ..ops import is_collective
@@ -53,7 +52,7 @@ MODES = {"JAX": "JAX", "C": "CVM", "numba": "NUMBA"}
 
 _ALIKE = (
     *(Alloc, Argmax, DimShuffle, Dot, Join, KernelOp, LogSoftmax, MakeVector),
-    *(OpFromGraph, Reshape, ScalarFromTensor, Shape, Shape_i, Softmax),
+    *(ARange, Reshape, ScalarFromTensor, Shape, Shape_i, Softmax),
     *(SpecifyShape, TensorFromScalar),
 )
 
@@ -110,26 +109,46 @@ def _has_jax(graph: list[Variable]) -> bool:
     is_untouched = "pytensor.link.jax.dispatch" not in sys.modules
     if jax is not None and is_untouched and not jax.config.jax_enable_x64:
         return False  # the script computes in 32 bits by JAX, and is to go on so
-    return all(_is_alike(node) for node in _nodes(graph))
+    return _are_alike(graph)
 
 
-def _nodes(graph: list[Variable]) -> Iterator[Apply]:
-    """Return the nodes of a graph, and of graphs within."""
+def _are_alike(graph: list[Variable], is_inner: bool = False) -> bool:
+    """Tell whether JAX goes through a graph as the other engines do, in every case."""
     for node in io_toposort([], graph):
-        yield node
-        if isinstance(node.op, OpFromGraph):
-            yield from _nodes(node.op.inner_outputs)
+        if isinstance(node.op, INDEXING):
+            is_alike = _is_index_alike(node, is_inner)
+        elif isinstance(node.op, OpFromGraph):
+            is_alike = _are_alike(node.op.inner_outputs, is_inner=True)
+        else:
+            is_alike = _is_alike(node)
+        if not is_alike:
+            return False
+    return True
+
+
+def _is_index_alike(node: Apply, is_inner: bool) -> bool:
+    """Tell whether JAX can take these elements, and would notice if there are none.
+
+    Indices of graphs within graphs are not looked at there; see `engines.jax_bounds`.
+    """
+    for entry in index_entries(node):
+        if isinstance(entry, slice):
+            parts = entry.start, entry.stop, entry.step
+            if any(
+                isinstance(p, Variable) and not isinstance(p, Constant) for p in parts
+            ):
+                return False
+        elif is_inner or entry.type.dtype == "bool":
+            return False
+    return True
 
 
 def _is_alike(node: Apply) -> bool:
-    """Tell whether JAX goes through a node as the other engines do, in every case."""
     op = node.op
     if isinstance(op, (Elemwise, CAReduce)):
         return _is_alike_scalar(op.scalar_op, node)
     if isinstance(op, Blockwise):
         return isinstance(op.core_op, Dot)
-    if isinstance(op, Subtensor):
-        return all(isinstance(index, Constant) for index in node.inputs[1:])
     return isinstance(op, _ALIKE) or is_collective(node)
 
 

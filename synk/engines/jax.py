@@ -28,6 +28,7 @@ from pytensor.graph.traversal import graph_inputs
 from pytensor.tensor.random.type import RandomType
 
 from . import host
+from .jax_bounds import Bounds
 from .jax_factors import mode_for
 from .jax_products import lowered_in
 from .plain_functions import untold
@@ -64,8 +65,9 @@ def compile_graph(
     stand_ins: dict[Variable, Variable] = {
         var: var.type(name=var.name) for var in streams
     }
-    graphs = clone_replace([*outputs, *news], stand_ins)
-    n = len(outputs)
+    bounds = Bounds([*outputs, *news])
+    graphs = clone_replace([*outputs, *bounds.flags, *news], stand_ins)
+    n = len(outputs) + len(bounds.flags)
     drawn = {var for var, _ in updates if _is_stream(var)}
     with lowered_in(precision):
         function = host.make_function(
@@ -81,7 +83,7 @@ def compile_graph(
             options,
         )
     updated = [var for var, _ in updates if var not in drawn]
-    return _Program(function, updated, streams, drawn)
+    return _Program(function, updated, streams, drawn, bounds)
 
 
 def get_value(variable: SharedVariable) -> Any:
@@ -157,12 +159,13 @@ class _Program:
         updated: list[SharedVariable],
         streams: list[SharedVariable],
         drawn: set[SharedVariable],
+        bounds: Bounds,
     ) -> None:
         self._function = untold(function)
         self._read = [var.container.storage for var in function.get_shared()]
         self._updated = [var.container.storage for var in updated]
         self._streams = streams
-        self._drawn = drawn
+        self._drawn, self._bounds = drawn, bounds
         # Of streams whose keys another stage has made.
         self._led_on = [var for var in drawn if var not in streams]
         self.shapes: set[tuple] = set()
@@ -174,10 +177,18 @@ class _Program:
             if isinstance(storage[0], np.ndarray):
                 _taken_over(storage)
         keys = [_key(var, draw=var in self._drawn) for var in self._streams]
+        former = [storage[0] for storage in self._updated]
         results = self._function(*args, *keys)
         for var in self._led_on:
             _draw(host.get_value(var))
         wait([*results, *[storage[0] for storage in self._updated]])
+        if self._bounds.flags:
+            try:
+                self._bounds.check(as_output(results.pop()))
+            except IndexError:
+                for storage, value in zip(self._updated, former, strict=True):
+                    storage[0] = value
+                raise
         return results
 
 
