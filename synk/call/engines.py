@@ -53,7 +53,8 @@ class Engines:
         self._spec = spec
         self.present = Replicas(spec)
         self.is_trying = False
-        self._made: dict[str | None, Replicas] = {None: self.present}
+        self._fixed = self.present
+        self._made: dict[str, Replicas] = {}
         self._names: list[str] = []
         self._trials: dict[int, tuple[Trial, str]] = {}
         self._trial: Trial | None = None
@@ -172,7 +173,7 @@ class Engines:
         self._trial = self._turn = None
         self.is_trying = False
         if not self._names:
-            self.present = self._made[None]
+            self.present = self._fixed
             return
         if scale not in self._trials:
             self._trials[scale] = self._new_trial(scale)
@@ -212,10 +213,9 @@ class Engines:
         """Return the function as an engine computes it."""
         if name not in self._made:
             mode = None if name == default_engine() else MODES[name]
-            if mode is None:
-                self._made[name] = self._made[None]
-            else:
-                self._made[name] = Replicas(dataclasses.replace(self._spec, mode=mode))
+            is_chosen = len(self._names) > 1
+            spec = dataclasses.replace(self._spec, mode=mode, is_chosen=is_chosen)
+            self._made[name] = Replicas(spec)
         return self._made[name]
 
     def _write(self, trial: Trial) -> None:
@@ -226,19 +226,17 @@ class Engines:
 
     def _settle(self, trial: Trial) -> None:
         """Go on with the best one, and let the ranks forget the others."""
+        self.present = self._replicas(trial.best.name)
         self._trial = self._turn = None
         self.is_trying = False
         self._write(trial)
-        self.present = self._replicas(trial.best.name)
-        used = {None, *(trial.best.name for trial, _ in self._trials.values())}
+        used = {*(trial.best.name for trial, _ in self._trials.values())}
         used |= {
             each.name
             for trial, _ in self._trials.values()
             if not trial.is_over
             for each in trial.candidates
         }
-        if default_engine() not in used:
-            self._made[None] = Replicas(self._spec)
         for name in self._made.keys() - used:
             del self._made[name]
 

@@ -19,14 +19,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytensor
-from pytensor.graph.basic import Variable
-from pytensor.printing import debugprint
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.op import HasInnerGraph
+from pytensor.graph.traversal import io_toposort
 
 from .trial import Trial
 
 _FOLDER = "synk-engines"
 _FORMAT = 1
+_FEW = 10
+"""Numbers of a constant that are told from others."""
 _DECIDING = ("pytensor", "numba", "jax", "numpy", "scipy")
 """Packages that make an engine fast or slow."""
 
@@ -59,11 +63,36 @@ def key_of(outputs: Sequence[Variable], size: int, cores: int, scale: int) -> st
     scale : int
         Of the number of rows; see `scale_of`.
     """
-    text = debugprint(outputs, print_type=True, id_type="CHAR", file="str")
+    text = _spelled(outputs)
     machine = platform.platform(), _processor(), size, cores
     versions = platform.python_version(), *map(_version, _DECIDING)
     about = repr((_FORMAT, machine, versions, scale, text))
     return hashlib.sha256(about.encode()).hexdigest()[:32]
+
+
+def _spelled(outputs: Sequence[Variable]) -> str:
+    """Return a graph as a text: a line for each node, and for each graph within one.
+
+    Variables are numbered as they come, so that no name but those of Ops counts.
+    """
+    numbers: dict[Variable, int] = {}
+    lines = []
+
+    def of(var: Variable) -> str:
+        if isinstance(var, Constant):
+            data = np.asarray(var.data) if hasattr(var.type, "dtype") else None
+            value = data if data is not None and data.size < _FEW else ""
+            return f"{var.type}={value}"
+        number = numbers.setdefault(var, len(numbers))
+        return f"{number}:{var.type}"
+
+    for node in io_toposort([], outputs):
+        given, made = map(of, node.inputs), map(of, node.outputs)
+        lines.append(f"{','.join(made)}={node.op}({','.join(given)})")
+        if isinstance(node.op, HasInnerGraph):
+            lines.append(_spelled(node.op.inner_outputs))
+    lines.append(",".join(map(of, outputs)))
+    return "\n".join(lines)
 
 
 def scale_of(rows: int) -> int:

@@ -42,6 +42,8 @@ class FunctionSpec:
     findings: list[Finding] = field(default_factory=list)
     """What was shown of each output."""
     mode: Any = None
+    is_chosen: bool = False
+    """Whether the script has not named the mode: bits may differ from call to call."""
     name: str | None = None
     made: str = ""
     """Where the script has made it, as messages have it behind the name."""
