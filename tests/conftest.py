@@ -72,6 +72,15 @@ def pytest_configure(config):
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file():
+    """Look for doctests in synk only: here it would import scripts, and so JAX.
+
+    All workers collect all files, and a session costs a large process far more.
+    """
+    return [found for found in (yield) if type(found) is pytest.Module]
+
+
 def pytest_collection_modifyitems(items):
     """Have the files that fork most come first, and then the longest."""
     order = {name: place for place, name in enumerate((*FORKING, *LONG))}

@@ -8,13 +8,11 @@ import sys
 import warnings
 
 import numpy as np
-import pandas as pd
 import pytensor
 import pytensor.tensor as pt
 import pytest
 import scipy.sparse
 from reference import PY, assert_same, refused
-from sklearn.utils import Bunch
 
 import synk
 from synk.variables.array_like import refuse_masked
@@ -30,12 +28,32 @@ class Thing:
         return "thing " * 1000
 
 
-def frame(**columns) -> pd.DataFrame:
-    return pd.DataFrame(columns)
+# Imported when they are used: each worker of the tests imports this file, and forks
+# with all that is in its memory.
 
 
-def nullable(*values) -> pd.api.extensions.ExtensionArray:
-    return pd.array(values, dtype="Int64")
+def frame(values=None, **columns):
+    import pandas
+
+    return pandas.DataFrame(columns if values is None else values)
+
+
+def series(*values):
+    import pandas
+
+    return pandas.Series(values)
+
+
+def nullable(*values):
+    import pandas
+
+    return pandas.array(values, dtype="Int64")
+
+
+def bunch(**items):
+    from sklearn.utils import Bunch
+
+    return Bunch(**items)
 
 
 BAD = {
@@ -43,7 +61,6 @@ BAD = {
     "text": ("abcd", r"text: pass numbers, as float\(x\)"),
     "bytes": (b"abcd", r"text: pass numbers, as float\(x\)"),
     "texts": (np.array([["a", "b"]]), "text: pass numbers"),
-    "bunch": (Bunch(data=ROWS, target=ROWS), r"a Bunch: pass x\.data"),
     "dict": ({"a": ROWS, "b": ROWS}, r"a dict: pass one of its values \('a', 'b'\)"),
     "matrix": (scipy.sparse.csr_matrix(ROWS), r"a sparse matrix: pass x\.toarray\(\)"),
     "sparse": (scipy.sparse.coo_array(ROWS), r"a sparse matrix: pass x\.toarray\(\)"),
@@ -77,34 +94,44 @@ BAD = {
         np.zeros((3, 2), [("a", "f4"), ("b", "f4")]),
         r"records \(\('a', 'b'\)\): pass one field, as x\[field\]",
     ),
-    "mixed frame": (
-        frame(a=[1.0, 2.0], b=["u", "v"]),
-        r"a DataFrame with columns that are not numbers \(b: .*\):"
-        r" pass x\.select_dtypes\('number'\)\.to_numpy\('float32'\)",
-    ),
-    "frame of texts": (
-        frame(b=["u", "v"]),
-        "a DataFrame .* not numbers .*: pass numbers",
-    ),
-    "bools and ints": (
-        frame(a=[1, 2], b=[True, False]),
-        r"a DataFrame with columns of several dtypes: pass x\.to_numpy\('float32'\)",
-    ),
-    "missing": (
-        frame(a=nullable(1, None), b=[1.0, 2.0]),
-        r"a DataFrame with missing values: pass x\.fillna\(value\)",
-    ),
-    "series of texts": (pd.Series(["u", "v"]), "a Series of dtype .*: pass numbers"),
-    "dates": (
-        frame(a=pd.date_range("2020", periods=3)),
-        r"datetime64\[.*\] values: pass x\.astype\('float32'\)",
-    ),
     "column": (np.ones(3, "float32"), r"shape \(3,\), and 2 .*np\.reshape\(x, \(-1, 1"),
     "range": (range(3), r"shape \(3,\), and 2 dimensions are wanted"),
     "3 axes": (np.ones((3, 2, 1), "float32"), r"shape \(3, 2, 1\), and 2 dimensions"),
     "number": (3.5, r"shape \(\), and 2 dimensions are wanted"),
 }
 """A value for a float32 matrix named x; what is said of it."""
+
+OF_PACKAGES = {
+    "bunch": (lambda: bunch(data=ROWS, target=ROWS), r"a Bunch: pass x\.data"),
+    "mixed frame": (
+        lambda: frame(a=[1.0, 2.0], b=["u", "v"]),
+        r"a DataFrame with columns that are not numbers \(b: .*\):"
+        r" pass x\.select_dtypes\('number'\)\.to_numpy\('float32'\)",
+    ),
+    "frame of texts": (
+        lambda: frame(b=["u", "v"]),
+        "a DataFrame .* not numbers .*: pass numbers",
+    ),
+    "bools and ints": (
+        lambda: frame(a=[1, 2], b=[True, False]),
+        r"a DataFrame with columns of several dtypes: pass x\.to_numpy\('float32'\)",
+    ),
+    "missing": (
+        lambda: frame(a=nullable(1, None), b=[1.0, 2.0]),
+        r"a DataFrame with missing values: pass x\.fillna\(value\)",
+    ),
+    "series of texts": (
+        lambda: series("u", "v"),
+        "a Series of dtype .*: pass numbers",
+    ),
+    "dates": (
+        lambda: frame(a=np.array(["2020-01-01", "2020-01-02"], "datetime64[ns]")),
+        r"datetime64\[.*\] values: pass x\.astype\('float32'\)",
+    ),
+}
+"""Functions that return such values; what is said of them."""
+
+NAMES = (*BAD, *OF_PACKAGES)
 
 IS_ARRAY = ("column", "range", "3 axes", "number")
 """What is wrong about these is their shape."""
@@ -130,7 +157,11 @@ def assert_one_line(error: BaseException) -> None:
 
 def said_of(name: str, value: str) -> tuple[object, str]:
     """Return a bad value, and what is said of it where it is called `value`."""
-    given, said = BAD[name]
+    if name in BAD:
+        given, said = BAD[name]
+    else:
+        make, said = OF_PACKAGES[name]
+        given = make()
     return given, re.sub(r"\bx\b", value, said)
 
 
@@ -138,7 +169,7 @@ def test_inputs_that_are_no_arrays_are_refused_in_one_line(two_ranks):
     x, b = pt.fmatrix("x"), pt.fmatrix("b")
     f = synk.function([x], [(x.sum(), "sum"), (b.sum(), None)], [b], mode=PY)
     fine = np.ones((3, 2), "float32")
-    for name in BAD:
+    for name in NAMES:
         value, said = said_of(name, "x")
         match = rf"^input x \(float32 matrix\) got (the )?{said}"
         with refused(TypeError, match) as caught:
@@ -156,7 +187,7 @@ def test_inputs_that_are_no_arrays_are_refused_in_one_line(two_ranks):
 def test_values_for_shared_variables_are_refused_in_one_line(two_ranks):
     w = pytensor.shared(ROWS.astype("float32"), name="w")
     calls = [synk.scatter, functools.partial(synk.set_value, 1), synk.broadcast]
-    for name in BAD:
+    for name in NAMES:
         value, said = said_of(name, "value")
         match = rf"^shared variable w \(float32 matrix\) got (the )?{said}"
         # None stands for the master's value in a broadcast.
@@ -166,7 +197,7 @@ def test_values_for_shared_variables_are_refused_in_one_line(two_ranks):
             assert_one_line(caught.value)
 
 
-@pytest.mark.parametrize("name", [name for name in BAD if name not in IS_ARRAY])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in IS_ARRAY])
 def test_data_refuses_what_is_no_array_in_one_line(name):
     value, said = said_of(name, "value")
     made = synk.data(shape=(3, 2), dtype="float32", name="d")
@@ -200,7 +231,7 @@ def test_what_holds_numbers_is_taken_as_before(two_ranks):
         ROWS.astype("uint8"),
         ROWS.tolist(),
         tuple(map(tuple, ROWS)),
-        pd.DataFrame(ROWS.astype("float32")),
+        frame(ROWS.astype("float32")),
         memoryview(ROWS.astype("float32")),
         [[0.0, 1.0], [2.0, 3.0], [4, 5]],
     ):
@@ -315,7 +346,7 @@ def test_a_forced_cast_takes_objects_that_are_numbers():
     assert_same(made[:], ROWS.astype("float32"))
     made.set_value(frame(a=[1, 2], b=[True, False]))
     assert_same(made[:], np.float32([[1, 1], [2, 0]]))
-    for value in (None, Bunch(data=ROWS)):
+    for value in (None, bunch(data=ROWS)):
         with pytest.raises(TypeError, match=r"got (None|a Bunch)"):
             made.set_value(value)
 

@@ -21,12 +21,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-import matplotlib.image
 import numpy as np
 import pytensor
 import pytest
 from children import in_a_child
-from sklearn.datasets import load_digits
 
 import synk
 
@@ -128,6 +126,12 @@ def use(rows: tuple[int, int], patch: pytest.MonkeyPatch) -> None:
     patch.setattr(digits, "load_bundled", lambda: fewer)
 
 
+def image_of(png) -> np.ndarray:
+    import matplotlib.image  # here: other files' sessions would be forked with it
+
+    return matplotlib.image.imread(png)
+
+
 def outcome(output: str) -> Outcome:
     last = output.splitlines()[-1]
     found = re.fullmatch(
@@ -227,6 +231,8 @@ def test_the_serial_run_ends_at_the_loss_of_numpy():
 
 def train_with_numpy(hidden, epochs, batch_size, rate, momentum, seed=0):
     """Do what mnist.py does, with gradients written by hand."""
+    from sklearn.datasets import load_digits
+
     images, labels = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(images))
     n_train, n_validation = ROWS
@@ -285,7 +291,7 @@ def test_default_options_reach_97_percent_and_draw_the_curves(tmp_path):
     assert "plot: mnist.png" in output
     png = tmp_path / "mnist.png"
     assert png.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
-    pixels = matplotlib.image.imread(png)[..., :3]
+    pixels = image_of(png)[..., :3]
     for panel in np.array_split(pixels, 2, axis=1):
         for color in (0x1F, 0x77, 0xB4), (0xFF, 0x7F, 0x0E):  # train, validation
             drawn = np.isclose(panel * 255, color, atol=1).all(axis=2)
@@ -358,7 +364,7 @@ def test_without_network_it_says_that_it_uses_the_bundled_digits(without_network
 def test_the_plot_goes_where_it_is_told(without_network):
     output, png = without_network
     assert f"plot: {png}" in output
-    assert matplotlib.image.imread(io.BytesIO(png.read_bytes())).std() > 0
+    assert image_of(io.BytesIO(png.read_bytes())).std() > 0
 
 
 def test_a_network_that_does_not_answer_is_given_up(tmp_path):

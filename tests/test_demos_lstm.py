@@ -5,11 +5,10 @@ from __future__ import annotations
 import functools
 import re
 
-import matplotlib.image
 import numpy as np
 import pytest
 from children import in_a_child
-from test_demos import DEMOS, QUICK, here, run, run_here  # noqa: F401
+from test_demos import DEMOS, QUICK, here, image_of, run, run_here  # noqa: F401
 
 SMALL = "--letters", 400, "--length", 8, "--units", 6, "--epochs", 2
 MODE = "--mode", "FAST_COMPILE"
@@ -70,7 +69,7 @@ def test_it_reports_draws_and_writes(tmp_path):
     assert bits(output) == pytest.approx(values[1, 3], abs=1e-4)
     sample = re.search(r"^sample:\n(.*)\nfinal: ", output, re.DOTALL | re.MULTILINE)
     assert len(sample[1]) == 30
-    assert matplotlib.image.imread(tmp_path / "curves.png").std() > 0
+    assert image_of(tmp_path / "curves.png").std() > 0
 
 
 def test_rows_are_the_text_and_overlap_by_the_letter_to_foretell(import_from):

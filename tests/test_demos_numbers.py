@@ -10,7 +10,6 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from reference import PY
-from sklearn.linear_model import LogisticRegression
 from test_demos import DEMOS, QUICK, run
 
 
@@ -48,6 +47,8 @@ def test_both_fits_find_the_same_optimum_near_the_truth(ranks, tmp_path):
 
 
 def test_the_optimum_is_that_of_scikit_learn(demo):
+    from sklearn.linear_model import LogisticRegression
+
     model = demo("logistic_regression")
     features, outcomes, _ = model.simulate(3000, 4, seed=1)
     plain = pytensor.function(

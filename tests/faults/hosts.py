@@ -58,7 +58,10 @@ def _check(status: int) -> None:
         raise OSError(number, os.strerror(number))
 
 
-LARGE = np.ones((3, 4 << 20))  # 96 MB
+def check_large_sum(trial: Trial) -> None:
+    """Compare the sum of 96 MB, which only the process of the trial has."""
+    large = np.ones((3, 4 << 20))
+    compare(trial.work.sum_(large), large.sum(), "a large sum")
 
 
 def with_shm(options: str, flags: int = 0, fill: bool = False):
@@ -72,7 +75,7 @@ def with_shm(options: str, flags: int = 0, fill: bool = False):
         def call() -> None:
             trial.fork()
             trial.work.check()
-            compare(trial.work.sum_(LARGE), LARGE.sum(), "a large sum")
+            check_large_sum(trial)
 
         return call
 
@@ -144,7 +147,7 @@ def privileges_dropped_before(trial: Trial) -> Callable[[], object]:
         become_nobody(trial)
         trial.fork()
         trial.work.check()
-        compare(trial.work.sum_(LARGE), LARGE.sum(), "a large sum")
+        check_large_sum(trial)
 
     return call
 
