@@ -13,6 +13,7 @@ import pytensor.tensor as pt
 import pytest
 import scipy.sparse
 from reference import PY, assert_same, refused
+from tables import frame, nullable, series
 
 import synk
 from synk.variables.array_like import refuse_masked
@@ -28,30 +29,8 @@ class Thing:
         return "thing " * 1000
 
 
-# Imported when they are used: each worker of the tests imports this file, and forks
-# with all that is in its memory.
-
-
-def frame(values=None, **columns):
-    import pandas
-
-    return pandas.DataFrame(columns if values is None else values)
-
-
-def series(*values):
-    import pandas
-
-    return pandas.Series(values)
-
-
-def nullable(*values):
-    import pandas
-
-    return pandas.array(values, dtype="Int64")
-
-
 def bunch(**items):
-    from sklearn.utils import Bunch
+    from sklearn.utils import Bunch  # here, as pandas in tables.py
 
     return Bunch(**items)
 
@@ -121,7 +100,7 @@ OF_PACKAGES = {
         r"a DataFrame with missing values: pass x\.fillna\(value\)",
     ),
     "series of texts": (
-        lambda: series("u", "v"),
+        lambda: series(["u", "v"]),
         "a Series of dtype .*: pass numbers",
     ),
     "dates": (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 import pytensor
 import pytensor.tensor as pt
 import pytest
@@ -18,6 +17,7 @@ from reference import (
     shared_of,
     values_of,
 )
+from tables import frame
 from world_sizes import one_and_three_ranks
 
 import synk
@@ -76,7 +76,6 @@ WAYS = {
     "integers": VALUE.astype("int16"),
     "read-only": np.broadcast_to(VALUE, VALUE.shape),
     "list": VALUE.tolist(),
-    "pandas": pd.DataFrame(VALUE),
 }
 
 
@@ -85,6 +84,7 @@ def test_values_are_whatever_numpy_takes_or_data(ranks):
     a = pytensor.shared(np.zeros((1, 1)))
     ways = {
         **WAYS,
+        "pandas": frame(VALUE),
         "Data": synk.data(VALUE),
         "Data of float32": synk.data(VALUE.astype("float32")),
         "Data of int8": synk.data(VALUE.astype("int8")),

@@ -5,13 +5,13 @@ from __future__ import annotations
 import warnings
 
 import numpy as np
-import pandas as pd
 import pytensor.tensor as pt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 from reference import DTYPES, PY, values_of
+from tables import frame, series
 
 import synk
 
@@ -79,7 +79,6 @@ def test_the_value_is_copied():
         np.broadcast_to(np.arange(4.0), (3, 4)),
         np.arange(12.0).reshape(3, 4).astype(">f8"),
         np.arange(12.0).reshape(3, 4).tolist(),
-        pd.DataFrame(np.arange(12.0).reshape(3, 4)),
     ],
     ids=[
         "fortran",
@@ -88,19 +87,22 @@ def test_the_value_is_copied():
         "read-only",
         "byte order",
         "list",
-        "pandas",
     ],
 )
 def test_it_takes_whatever_numpy_takes(value):
+    assert_is_taken(value)
+
+
+def assert_is_taken(value):
     made = synk.data(value, dtype="float64")
     assert made.data.flags.c_contiguous
     assert made.data.flags.writeable
     np.testing.assert_array_equal(made.data, np.asarray(value))
 
 
-def test_a_pandas_column_is_taken():
-    column = pd.Series([1, 2, 3], dtype="int32")
-    made = synk.data(column)
+def test_tables_of_pandas_and_columns_are_taken():
+    assert_is_taken(frame(np.arange(12.0).reshape(3, 4)))
+    made = synk.data(series([1, 2, 3], dtype="int32"))
     assert made.dtype == np.int32
     np.testing.assert_array_equal(made.data, [1, 2, 3])
 

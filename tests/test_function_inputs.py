@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 import pytensor
 import pytensor.tensor as pt
 import pytest
@@ -12,6 +11,7 @@ from reference import (
     assert_same,
     cut,
 )
+from tables import frame
 from world_sizes import one_and_three_ranks
 
 import synk
@@ -24,7 +24,7 @@ WAYS = {
     "other byte order": lambda a: a.astype(a.dtype.newbyteorder()),
     "list": lambda a: a.tolist(),
     "tuple of arrays": tuple,
-    "pandas": pd.DataFrame,
+    "pandas": frame,
     "Data": synk.data,
     "wider list of ints": lambda a: a.astype(int).tolist(),
 }
@@ -73,7 +73,7 @@ def test_odd_arrays_are_inputs_of_numba_functions_too(two_ranks):
 
 @one_and_three_ranks
 def test_pandas_columns_are_inputs(ranks):
-    table = pd.DataFrame({"a": np.arange(7), "b": np.arange(7) * 0.5, "c": 1})
+    table = frame(a=np.arange(7), b=np.arange(7) * 0.5, c=1)
     a, b = pt.lvector("a"), pt.vector("b")
     f = synk.function([a, b], (a * b, "gather"), mode=PY)
     right = np.arange(7) ** 2 * 0.5

@@ -17,7 +17,6 @@ from lasagne import (
 )
 from lasagne.theano_extensions import conv, padding
 from networks import MODE, WHERE
-from scipy.signal import correlate
 
 RNG = np.random.RandomState(0)
 X = RNG.randn(6, 4)
@@ -283,6 +282,8 @@ SEQUENCES, FILTERS = RNG.randn(2, 3, 14), RNG.randn(5, 3, 4)
 
 
 def correlated(stride):
+    from scipy.signal import correlate  # here: else it takes all workers 50 MB
+
     """Return the convolution of the sequences with the filters, by scipy."""
     images = [
         [correlate(x, np.flip(w, 1), "valid")[0, ::stride] for w in FILTERS]

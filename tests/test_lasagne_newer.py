@@ -12,7 +12,6 @@ import pytest
 import theano
 import theano.tensor as T
 from networks import MODE, check_derivatives, evaluate
-from scipy.signal import correlate
 from theano.sandbox.rng_mrg import MRG_RandomStreams
 
 RNG = np.random.default_rng(0)
@@ -29,6 +28,8 @@ def check(build, expected, *values, rtol=1e-9):
 
 def convolved(x, w, step=1):
     """Return images correlated with filters, the filters' elements `step` apart."""
+    from scipy.signal import correlate  # here: else it takes all workers 50 MB
+
     spread = np.zeros((*w.shape[:2], *((n - 1) * step + 1 for n in w.shape[2:])))
     spread[(..., *[slice(None, None, step)] * (w.ndim - 2))] = w
     return np.array([[correlate(image, f, "valid")[0] for f in spread] for image in x])

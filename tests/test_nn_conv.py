@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from networks import check_derivatives, compiled, evaluate, few
 from pytensor.compile.mode import Mode
-from scipy.signal import correlate
 
 import synk
 
@@ -22,6 +21,8 @@ pytestmark = pytest.mark.usefixtures("graphs_in_python")
 
 def reference(x, w, border, stride, flip, dilation, groups):
     """Return the convolution by scipy, one pair of channels at a time."""
+    from scipy.signal import correlate  # here: else it takes all workers 50 MB
+
     ndim = x.ndim - 2
     reach = [(k - 1) * d + 1 for k, d in zip(w.shape[2:], dilation, strict=True)]
     pads = {

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("matplotlib")
-
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = sorted(DOCS.glob("*.rst"))
 
@@ -18,6 +16,7 @@ PAGES = sorted(DOCS.glob("*.rst"))
 @pytest.fixture
 def pictures(monkeypatch):
     """Import docs/pictures as the build of the pages does."""
+    pytest.importorskip("matplotlib")
     monkeypatch.syspath_prepend(str(DOCS))
     import pictures
     import pictures.style
