@@ -28,7 +28,6 @@ TABLE = [
     *times(
         3,
         [
-            *DEATHS_AT_MOMENTS,
             *CLOSING,
             *AT_RANDOM,
             *AT_LINES,
@@ -37,6 +36,6 @@ TABLE = [
         ],
     ),
     # The moment is the same each time, or it takes long.
-    *times(1, [*DEATHS_IN_AN_OP, *DEATHS_OF_OTHERS]),
+    *times(1, [*DEATHS_AT_MOMENTS, *DEATHS_IN_AN_OP, *DEATHS_OF_OTHERS]),
     *times(1, [*ERRORS, *RESULTS, *HANGS, *SCRIPTS, *HOSTS]),
 ]

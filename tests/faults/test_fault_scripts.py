@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from elsewhere import ELSEWHERE
@@ -93,7 +92,8 @@ from pytensor.compile.mode import Mode
 x = pt.dmatrix("x")
 f = synk.function([x], pt.exp(-x).sum(), mode=Mode("cvm", "fast_compile"))
 synk.fork(2)
-while time.time() < {start}:  # both begin to compile at once
+print("ready", flush=True)
+while not os.path.exists({start!r}):  # both begin to compile at once
     time.sleep(0.001)
 np.testing.assert_allclose(f(ROWS), np.exp(-ROWS).sum())
 synk.close()
@@ -102,7 +102,8 @@ print("right", flush=True)
 
 
 def test_two_jobs_share_a_compile_cache(tmp_path):
-    body = JOB.format(start=time.time() + 4)
+    start = tmp_path / "start"
+    body = JOB.format(start=str(start))
     flags = f"{os.environ.get('PYTENSOR_FLAGS', '')},base_compiledir={tmp_path}/code"
     folders = tmp_path / "one", tmp_path / "other"
     for folder in folders:
@@ -111,6 +112,9 @@ def test_two_jobs_share_a_compile_cache(tmp_path):
         running(body, folders[0], PYTENSOR_FLAGS=flags) as one,
         running(body, folders[1], PYTENSOR_FLAGS=flags) as other,
     ):
+        for script in (one, other):
+            script.expect("ready", 60)
+        start.touch()
         for script in (one, other):
             script.expect("right", 60)
             assert script.wait(20) == 0
