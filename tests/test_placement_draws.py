@@ -118,19 +118,19 @@ def test_they_are_in_the_default_mode(two_ranks):
     compare(cases.noise_on_parameters, rows=5, mode=None)
 
 
-@pytest.mark.parametrize("num_slices", [1, 2])
-def test_a_run_of_many_calls_draws_what_calls_draw(ranks, num_slices):
+def test_a_run_of_many_calls_draws_what_calls_draw(ranks):
     batches = [slice(0, 4), slice(2, 7), slice(0, 1), slice(1, 7)]
     values = cases.values(7)
     for case in (cases.as_wide_as_rows, cases.one_after_the_other, row_and_common):
         f, variables = made(case, synk.function, mode=FAST)
         g, others = made(case, synk.function, mode=FAST)
-        results = f.run(batches, *values, num_slices=num_slices)
-        calls = [g(*values, batch=batch, num_slices=num_slices) for batch in batches]
-        for got, right in zip(results, zip(*calls, strict=True), strict=True):
-            for one, other in zip(got, right, strict=True):
-                same(one, other)
-        assert states_of(variables) == states_of(others)
+        for slices in (1, 2):
+            results = f.run(batches, *values, num_slices=slices)
+            calls = [g(*values, batch=batch, num_slices=slices) for batch in batches]
+            for got, right in zip(results, zip(*calls, strict=True), strict=True):
+                for one, other in zip(got, right, strict=True):
+                    same(one, other)
+            assert states_of(variables) == states_of(others)
 
 
 @in_a_child
