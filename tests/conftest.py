@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import gc
 import os
 import signal
@@ -40,11 +41,29 @@ FORKING = (
 """Files that fork most. They come first: forking takes a large process far longer."""
 
 LONG = (
-    *("test_resnet50", "test_lasagne_jax", "test_nn_jax", "test_demos"),
+    *("test_fork_any_time", "test_resnet50", "test_lasagne_jax", "test_nn_jax"),
+    *("test_state_machine", "test_placement_draws", "test_placement", "test_demos"),
     *("test_demos_lstm", "test_moving", "test_proof_property", "test_jax_engine"),
     *("test_device_collectives", "test_device_buffers", "test_bench_peers"),
+    *("test_all_gather", "test_docs", "test_resnet50_runs", "test_silence"),
 )
 """Files that take longest: a worker that got one last would keep the other waiting."""
+
+
+@functools.cache
+def _names_jax(path: Path) -> bool:
+    """Tell whether a file's tests may import JAX: 140 MB, in all later sessions too."""
+    text = path.read_text()
+    return "jax" in text or "in_a_child" in text
+
+
+def _order(item) -> tuple[bool, bool, int]:
+    """Return what items are sorted by: in the end, the short files of doctests."""
+    name, order = item.path.stem, (*FORKING, *LONG)
+    place = order.index(name) if name in order else len(order)
+    late = name not in FORKING and _names_jax(item.path)
+    return not name.startswith("test_"), late, place
+
 
 # They import packages that may not be installed, or are scripts to be run.
 collect_ignore = ["ancestors", "bench", "lasagne_newest.py", "resnet_torch.py"]
@@ -82,9 +101,11 @@ def pytest_collect_file():
 
 
 def pytest_collection_modifyitems(items):
-    """Have the files that fork most come first, and then the longest."""
-    order = {name: place for place, name in enumerate((*FORKING, *LONG))}
-    items.sort(key=lambda item: order.get(item.path.stem, len(order)))
+    """Have the files that fork most come first, and those late that import JAX.
+
+    Of each kind, the longest come first.
+    """
+    items.sort(key=_order)
 
 
 @pytest.hookimpl(optionalhook=True)  # without pytest-xdist nobody calls it
