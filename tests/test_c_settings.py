@@ -264,20 +264,33 @@ def test_a_compiler_that_is_gone_or_has_no_headers_is_none(monkeypatch, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("compiler", "version", "is_one"),
+    ("name", "answer", "version"),
     [
-        ("/usr/bin/g++", "12", True),
-        ("x86_64-linux-gnu-g++-12", "g++-12 (Debian 12.2.0-14) 12.2.0", True),
-        ("g++", "g++ (GCC) 13.2.1 20230728 (Red Hat 13.2.1-1)", True),
-        ("g++", "7", False),
-        ("g++", "GCC_NOT_FOUND", False),
-        ("g++", "Debian clang version 14.0.6", False),
-        ("clang++", "14.0.6", False),
-        ("", "GCC_NOT_FOUND", False),
+        ("g++", "echo 12", 12),
+        ("x86_64-linux-gnu-g++-12", "echo 12.2.0", 12),
+        ("g++", "echo 7", 7),
+        ("g++", "echo nothing", 0),
+        ("g++", "exit 1", 0),
+        ("clang++", "echo 14.0.6", 0),
+        ("g++", None, 0),
     ],
 )
-def test_flags_are_for_gcc(compiler, version, is_one):
-    assert c_compiler.is_gcc(compiler, version) is is_one
+def test_gcc_is_known_by_its_name_and_asked_for_its_version(
+    name, answer, version, tmp_path
+):
+    path = tmp_path / name
+    if answer is not None:
+        path.write_text(f"#!/bin/sh\n{answer}\n")
+        path.chmod(0o755)
+    assert c_compiler.gcc_version(str(path)) == version
+
+
+@pytest.mark.parametrize(("version", "flags"), [(7, ""), (8, c_compiler.VECTOR_FLAGS)])
+def test_flags_are_for_a_gcc_that_knows_them(version, flags, monkeypatch):
+    monkeypatch.setattr(c_compiler, "gcc_version", lambda compiler: version)
+    monkeypatch.setattr(c_compiler.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(c_compiler.platform, "libc_ver", lambda: ("glibc", "2.36"))
+    assert vector_flags() == flags
 
 
 @needs_c

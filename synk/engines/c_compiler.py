@@ -28,6 +28,7 @@ import os
 import platform
 import re
 import shutil
+import subprocess
 import sysconfig
 from functools import cache
 from typing import Any
@@ -73,16 +74,18 @@ def vector_flags() -> str:
     """Return flags that open glibc's vector functions, none for other compilers."""
     if platform.machine() != "x86_64" or platform.libc_ver()[0] != "glibc":
         return ""
-    return VECTOR_FLAGS if is_gcc(config.cxx, config.gcc_version_str) else ""
+    return VECTOR_FLAGS if gcc_version(config.cxx) >= _GCC else ""
 
 
 @cache
-def is_gcc(compiler: str, version: str) -> bool:
-    """Tell whether a compiler is a gcc that knows the flags.
-
-    Its version is ``12``, or since PyTensor 3.3 ``g++ (Debian 12.2.0-14) 12.2.0``.
-    """
-    name = os.path.basename(compiler)
-    is_gcc = re.search(r"(^|-)(g\+\+|gcc)(-|$)", name) and "clang" not in version
-    number = re.search(r"(?:^|\s)(\d+)(?=[.\s]|$)", re.sub(r"\(.*?\)", "", version))
-    return bool(is_gcc and number and int(number[1]) >= _GCC)
+def gcc_version(compiler: str) -> int:
+    """Return the major version of gcc, 0 if a compiler is another or cannot be run."""
+    if not re.search(r"(^|-)(g\+\+|gcc)(-|$)", os.path.basename(compiler)):
+        return 0
+    command = [compiler, "-dumpversion"]
+    try:
+        run = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return 0
+    number = re.match(r"\d+", run.stdout)
+    return int(number[0]) if number else 0
