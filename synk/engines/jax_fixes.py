@@ -36,7 +36,7 @@ from pytensor.tensor.subtensor import (
     indices_from_subtensor,
 )
 
-from . import jax_vectors
+from . import jax_elemwise, jax_vectors
 from .jax_dtypes import of_its_dtype
 
 INSTEAD = (
@@ -75,6 +75,12 @@ def register() -> None:
     for cls, funcify in list(jax_funcify.registry.items()):
         if cls.__module__ == IncSubtensor.__module__:
             jax_funcify.register(cls)(explained(with_arrays(funcify)))
+    jax_funcify.register(scalar.Softplus)(
+        jax_elemwise.softplus(jax_funcify.dispatch(scalar.Softplus))
+    )
+    jax_funcify.register(scalar.Pow)(
+        jax_elemwise.power(jax_funcify.dispatch(scalar.Pow))
+    )
     jax_funcify.register(Dot)(jax_vectors.by_rows(jax_funcify.dispatch(Dot)))
     for cls in (CAReduce, Elemwise):
         jax_funcify.register(cls)(of_its_dtype(jax_funcify.dispatch(cls)))
