@@ -29,7 +29,7 @@ QUICK = {
     "points": 100_000,
     "layers": (784, 100, 10),
     "rows": 1024,
-    "steps": ("relu 64", "relu 512", "tanh 64"),
+    "steps": ("relu 64", "tanh 64"),
     "alone": 64,
     "filters": (8, 16),
     "units": (100, 10),
