@@ -77,6 +77,39 @@ def test_synk_is_measured_as_it_comes_and_in_each_mode_on_all_ranks_and_on_one()
     assert skipped == ["torch DDP on Gloo, 3 processes"]
 
 
+def test_what_chooses_by_itself_has_chosen_before_it_is_checked(tmp_path, monkeypatch):
+    source = """
+    from contextlib import contextmanager
+
+    @contextmanager
+    def opened(options, place):
+        asked = []
+
+        def tune(number):
+            asked.append("tune")
+            return "C"
+
+        def check(number):
+            return asked
+
+        yield {"tune a": tune, "check a": check, "time a": lambda number: 0.01}
+    """
+    Path(tmp_path, "choosing.py").write_text(textwrap.dedent(source))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    family = Family(
+        title="a choice",
+        columns={"a": "column a"},
+        peers={"p": Spec("choosing")},
+        entries=[Entry("row", "p", "time {}", "check {}", tune="tune {}")],
+        steps=1,
+        judge=lambda column, answers: None if answers == [["tune"]] else str(answers),
+        pause=0,
+    )
+    table = rounds.run(family, TINY, print)
+    assert table.failed == {}
+    assert table.chosen == {"row": {"a": "C"}}
+
+
 # -- what is right
 
 
@@ -196,7 +229,7 @@ def caching(tmp_path: Path, monkeypatch) -> Table:
         title="first calls",
         columns={"a": "column a", "b": "column b"},
         peers={"p": Spec("caching", caches=("MY_CACHE",))},
-        entries=[entry, entry._replace(label="chooses", chooses=True)],
+        entries=[entry, entry._replace(label="chooses", tune="tune {}")],
         steps=1,
         judge=lambda column, answers: None,
         pause=0,
@@ -260,7 +293,9 @@ def test_the_report_has_first_calls_choices_and_memory():
     table.cold[label] = {"relu 8": [3.0, *[0.3] * 10, *[0.1] * 40]}
     table.warm[label] = {"relu 8": [0.5, *[0.1] * 95]}
     table.memory[label] = Memory(123_400_000, 456_000_000)
+    table.chosen[label] = {"relu 8": "JAX"}
     for text in (report.text(table), report.rst([table], TINY)):
+        assert "ynk, as it comes, 2 ranks, chose JAX (8 rows, relu)." in text
         lines = [line for line in text.splitlines() if line.startswith((label, "8 "))]
         rows = [[cell for cell in line.split("  ") if cell] for line in lines]
         cells = [[cell.strip() for cell in row] for row in rows]

@@ -130,7 +130,8 @@ def _of_synk(work: str, options: Options) -> dict[str, Spec]:
     """Return synk as it comes, and with each engine on all ranks and on one."""
     module = f"{PEERS}{work}_synk"
     counts = sorted({options.ranks, 1}, reverse=True)
-    found = {as_it_comes(options): Spec(module)}
+    auto = (("SYNK_ENGINE", "auto"),)
+    found = {as_it_comes(options): Spec(module, environment=auto)}
     for engine, mode in MODES.items():
         for n in counts:
             asked: dict[str, Any] = {"mode": mode, "ranks": n}
@@ -161,7 +162,7 @@ def _entry(label: str) -> Entry:
         "time {}",
         "check {}",
         run="run {}",
-        chooses=label.startswith("synk, as it comes"),
+        tune="tune {}" if label.startswith("synk, as it comes") else None,
     )
 
 

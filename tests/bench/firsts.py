@@ -44,7 +44,7 @@ def _both(
     spec: Spec, entry: Entry, column: str, options: Options
 ) -> tuple[list[float], list[float]]:
     """Return the times of calls in a first process, and in a second one."""
-    seconds = options.follow if entry.chooses else 0
+    seconds = options.follow if entry.tune else 0
     assert entry.run is not None
     found = []
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:

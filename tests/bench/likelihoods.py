@@ -101,11 +101,13 @@ TERMS = {
 }
 
 
-def work(call: Callable[[], tuple]) -> Work:
+def work(
+    call: Callable[[], tuple], tune: Callable[[], str | None] = lambda: None
+) -> Work:
     """Return the work of an implementation, whose call returns value and gradient."""
 
     def check(_: int) -> list[float]:
         value, gradient = call()
         return [value, *gradient]
 
-    return Work(call, check)
+    return Work(call, check, tune)

@@ -99,6 +99,7 @@ def work(
     step: Callable[..., float],
     batch_of: Callable[[slice], tuple],
     restart: Callable[[], object],
+    tune: Callable[..., str | None] = lambda *_: None,
 ) -> Work:
     """Return the work of an implementation.
 
@@ -112,6 +113,8 @@ def work(
         Returns a batch in the form that `step` likes best.
     restart : callable
         Sets the initial weights.
+    tune : callable, optional
+        Has it choose how to compute, with the arguments of a step; returns its choice.
     """
     batches = [batch_of(rows) for rows in slices(options, batch)]
 
@@ -123,4 +126,4 @@ def work(
         for of_batch in itertools.cycle(batches):
             yield step(*of_batch)
 
-    return Work(forever().__next__, losses)
+    return Work(forever().__next__, losses, lambda: tune(*batches[0]))

@@ -27,7 +27,7 @@ class Options:
         Seconds of calls in one turn, about; one call at least.
     follow : float
         Seconds from the first call on that synk is watched for, as it comes: until
-        its fast engine runs. Before its turns it is called for as long.
+        its fast engine runs.
     mode : str, optional
         PyTensor's; by default the one that comes.
     points : int
@@ -71,7 +71,7 @@ class Options:
     nbytes: tuple[int, ...] = (4, 65_536, 5_000_000, 100_000_000)
     shape: tuple[int, int] = (512, 784)
     start_limit: float = 240
-    ask_limit: float = 300
+    ask_limit: float = 600
     end_limit: float = 10
     oversubscribe: bool = False
 

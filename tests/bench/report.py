@@ -84,6 +84,7 @@ def _cell(table: Table, label: str, column: str) -> str:
 def notes(table: Table) -> list[str]:
     """Return what is to be known of a table, by lines."""
     lines = [f"skipped: {label}: {why}" for label, why in table.skipped.items()]
+    lines += textwrap.wrap(" ".join(choices(table)), WIDTH)
     for label, why in table.failed.items():
         lines.append(f"FAILED: {label}: {why.splitlines()[0]}"[:WIDTH])
     lines += [line for aim in table.family.aims for line in _aim(table, aim)]
@@ -94,6 +95,17 @@ def notes(table: Table) -> list[str]:
             f"share of a core taken while nobody is asked: {shares or 'none'}", WIDTH
         )
     return lines
+
+
+def choices(table: Table) -> list[str]:
+    """Return a sentence for each row that chooses by itself how to compute."""
+    return [
+        f"{label}, chose "
+        + ", ".join(f"{name} ({table.family.columns[c]})" for c, name in of_row.items())
+        + "."
+        for label, of_row in table.chosen.items()
+        if all(of_row.values()) and label in table.rounds
+    ]
 
 
 def aims(table: Table, aim: Aim) -> dict[str, tuple[float, float]]:
@@ -140,6 +152,9 @@ def rst(tables: list[Table], options: Options) -> str:
     for table in tables:
         if table.rounds:
             lines += ["", *_rst_table(table)]
+        for sentence in choices(table):
+            said = sentence[0].upper() + sentence[1:]
+            lines += ["", *textwrap.wrap(said, WIDTH, break_on_hyphens=False)]
         for title, rows in report_firsts.grids(table):
             lines += ["", *rst_grid(title, rows)]
         for label, why in table.skipped.items():
@@ -215,6 +230,7 @@ def _table_as_json(table: Table) -> dict[str, Any]:
         "rounds": table.rounds,
         "cold": table.cold,
         "warm": table.warm,
+        "chosen": table.chosen,
         "memory": {label: used._asdict() for label, used in table.memory.items()},
         "aims": {aim.label: aims(table, aim) for aim in table.family.aims},
         "skipped": table.skipped,

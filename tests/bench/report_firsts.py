@@ -38,7 +38,7 @@ def _first(table: Table) -> Grid:
 def _choosing(table: Table) -> Grid:
     rows = [["..", "until it is fast", "lost"]]
     for entry in table.family.entries:
-        if entry.chooses:
+        if entry.tune:
             for column in table.cold.get(entry.label, {}):
                 cells = (
                     _both(table, entry.label, column, told) for told in (_until, _lost)

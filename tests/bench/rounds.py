@@ -36,9 +36,9 @@ class Entry(NamedTuple):
         Why it is not measured.
     run : str, optional
         Question for the times from the first call on.
-    chooses : bool
-        It becomes faster within `Options.follow` seconds of calls, by choosing how to
-        compute.
+    tune : str, optional
+        Question that has it choose how to compute, if it does so by itself otherwise,
+        as calls come; answered with its choice.
     """
 
     label: str
@@ -47,7 +47,7 @@ class Entry(NamedTuple):
     check: str
     skip: str | None = None
     run: str | None = None
-    chooses: bool = False
+    tune: str | None = None
 
 
 class Aim(NamedTuple):
@@ -118,6 +118,8 @@ class Table:
         What peers said of themselves.
     idle : dict
         Shares of a core, by peer.
+    chosen : dict
+        How to compute a column, by what chooses that by itself.
     memory : dict
         During the rounds.
     cold, warm : dict
@@ -131,6 +133,7 @@ class Table:
     failed: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     idle: dict[str, float] = field(default_factory=dict)
+    chosen: dict[str, dict[str, str | None]] = field(default_factory=dict)
     memory: dict[str, Memory] = field(default_factory=dict)
     cold: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     warm: dict[str, dict[str, list[float]]] = field(default_factory=dict)
@@ -213,12 +216,13 @@ def _prepare(
     """Check an entry's results, and find how many calls make a turn."""
     calls = {}
     for column in table.family.columns:
+        if entry.tune:
+            (choice,) = peer.ask(entry.tune.format(column), 0)
+            table.chosen.setdefault(entry.label, {})[column] = choice
         answers = peer.ask(entry.check.format(column), table.family.steps)
         complaint = table.family.judge(column, answers)
         if complaint:
             raise PeerError(f"{entry.label}, {column}: {complaint}")
-        if entry.run and entry.chooses:
-            peer.ask(entry.run.format(column), options.follow)
         calls[column] = _calls_in_a_turn(peer, entry.time.format(column), options.turn)
     return calls
 

@@ -23,10 +23,13 @@ class Work(NamedTuple):
         What is timed; returns when its results are there.
     check : callable
         Called with a number of steps; returns numbers that are to be right.
+    tune : callable, optional
+        Has it choose how to compute, and returns what it has chosen.
     """
 
     call: Callable[[], object]
     check: Callable[[int], list[float]]
+    tune: Callable[[], str | None] = lambda: None
 
 
 def questions(
@@ -49,6 +52,7 @@ def questions(
         built = functools.cache(functools.partial(_build, prepare, column))
         found |= {
             f"run {column}": functools.partial(_run, built),
+            f"tune {column}": functools.partial(_tune, built),
             f"check {column}": functools.partial(_check, built),
             f"time {column}": functools.partial(_time, built, together),
         }
@@ -77,6 +81,10 @@ def _run(built: Callable[[], tuple[Work, float]], seconds: float) -> list[float]
         times.append(ended - began)
         began = ended
     return [building + times[0], *times[1:]]
+
+
+def _tune(built: Callable[[], tuple[Work, float]], _: float) -> str | None:
+    return built()[0].tune()
 
 
 def _check(built: Callable[[], tuple[Work, float]], number: int) -> list[float]:

@@ -6,6 +6,8 @@ import synk
 from bench import graphs, likelihoods
 from bench.work import questions
 
+from .tuned import tuned
+
 
 @contextmanager
 def opened(options, place):
@@ -21,7 +23,9 @@ def opened(options, place):
                 f = synk.function(
                     [graph.x, graph.y], graph.outputs, [graph.beta], mode=options.mode
                 )
-                return likelihoods.work(lambda: f(X, Y, beta))
+                return likelihoods.work(
+                    lambda: f(X, Y, beta), lambda: tuned(f, X, Y, beta)
+                )
 
             return build
 

@@ -6,6 +6,8 @@ import synk
 from bench import graphs, networks
 from bench.work import questions
 
+from .tuned import tuned
+
 
 @contextmanager
 def opened(options, place):
@@ -24,6 +26,7 @@ def opened(options, place):
                     lambda chosen: float(train(rows, labels, batch=chosen)),
                     lambda chosen: (chosen,),
                     lambda: synk.broadcast(graph.params, graphs.values(options, kind)),
+                    lambda chosen: tuned(train, rows, labels, batch=chosen),
                 )
 
             return build
