@@ -59,7 +59,7 @@ def _bars(ax: Axes, heading: str, labels: list[str], times: dict) -> None:
     for label in times:
         if label.startswith(READ):
             line = times[label].seconds
-            ax.axvline(line, color=ORANGE, linewidth=1.2, linestyle="--", zorder=0)
+            ax.axvline(line, color=ORANGE, linewidth=1.2, linestyle="--")
     ax.set_title(heading, fontsize=9)
     ax.set_xlim(0, 1.25 * limit)
     ax.set_xticks([])
