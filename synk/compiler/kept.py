@@ -10,7 +10,7 @@ of them. Whether it is a function of each row by itself does not matter.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from pytensor import scalar as ps
 from pytensor.graph.basic import Apply, Constant, Variable
@@ -19,7 +19,7 @@ from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.printing import Print
 from pytensor.tensor.basic import Alloc, AllocEmpty, ARange, Eye, MakeVector
 from pytensor.tensor.blockwise import Blockwise
-from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.type import DenseTensorType
 
 from ..ops import is_collective
@@ -34,9 +34,12 @@ class Kept(Part):
     ----------
     inputs : tuple of int
         The numbers of the inputs that it reads.
+    rows : list of Variable
+        What of it has an entry for each row, which follows from that row alone.
     """
 
     inputs: tuple[int, ...] = ()
+    rows: list[Variable] = field(default_factory=list)
 
 
 def with_kept(cut: Cut, inputs: list[Variable]) -> tuple[Cut, Kept]:
@@ -67,7 +70,27 @@ def with_kept(cut: Cut, inputs: list[Variable]) -> tuple[Cut, Kept]:
     ]
     read = set(ancestors(kept))
     which = tuple(i for i, var in enumerate(inputs) if var in read)
-    return replace(cut, stages=stages), Kept(list(kept), inputs=which)
+    rows = _row_by_row(list(kept), inputs)
+    return replace(cut, stages=stages), Kept(list(kept), inputs=which, rows=rows)
+
+
+def _row_by_row(graph: list[Variable], inputs: list[Variable]) -> list[Variable]:
+    """Return what of a graph has an entry for each row, which follows from it alone."""
+    found, on_rows = set(inputs), set(inputs)
+    for node in io_toposort([], graph):
+        if on_rows.isdisjoint(node.inputs):
+            continue
+        on_rows.update(node.outputs)
+        if isinstance(node.op, DimShuffle):
+            is_such = node.op.new_order[:1] == (0,) and node.inputs[0] in found
+        else:
+            is_such = isinstance(node.op, Elemwise) and all(
+                var in found or (var not in on_rows and var.type.broadcastable[0])
+                for var in node.inputs
+            )
+        if is_such:
+            found.update(node.outputs)
+    return [var for var in graph if var in found]
 
 
 def _made(part: Part) -> list[Variable]:

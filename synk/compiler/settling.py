@@ -14,18 +14,20 @@ from typing import Any
 from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors, io_toposort
+from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.type import DenseTensorType
 
 from ..ops import AllReduce, is_collective
 from ..reduce_ops import OutputOp, ReduceOp, check_dtype
 from .as_written import AsWritten, has_words
-from .domain import Replicated, Value, is_replicated
+from .domain import Partial, Replicated, Value, is_replicated
 from .gathering import repeated, rows_exchanged
 from .lengths import remembered
 from .placement.function import Placed, place
 from .placement.streams import CommonStream, own_streams
 from .proof import (
     are_rows,
+    ops_of,
     prove,
     reductions,
     refusal,
@@ -246,6 +248,8 @@ def _settle_ops(
         spec.refused = refusal(weak[0])
         if strict:
             say(spec.refused, strict)
+    if not local and all(map(_is_shape, spec.asserted)):
+        spec.sums = _sums(graph, nodes, values)
     spec.own_updates = [
         i
         for i, (_, new) in enumerate(spec.updates)
@@ -275,6 +279,27 @@ _REDUCE_IT = (
     " gradient wants op='avg' if the cost is a mean over the rows, 'sum' if it is a"
     " sum; statistics want synk.ops.all_reduce around them."
 )
+
+
+def _is_shape(var: Variable) -> bool:
+    """Tell whether a value was asserted that is true of any rows, as shapes are.
+
+    Others are of a rank's rows, as squares about their mean.
+    """
+    return var.owner is not None and isinstance(var.owner.op, (Shape, Shape_i))
+
+
+def _sums(
+    graph: list[Variable], nodes: list[Apply], values: dict[Variable, Value]
+) -> list[tuple[Variable, ReduceOp]]:
+    """Return what is a sum or an average over rows, of what is made or reduced."""
+    reduced = [node.inputs[0] for node in nodes if is_collective(node)]
+    found: list[tuple[Variable, ReduceOp]] = []
+    for var in dict.fromkeys([*graph, *reduced]):
+        value = values.get(var)
+        if isinstance(value, Partial) and var.type.dtype in ("float32", "float64"):  # type: ignore[attr-defined]
+            found += [(var, op) for op in ops_of(value)[:1] if op in ("sum", "avg")]
+    return found
 
 
 def _slices_op(spec: FunctionSpec, i: int, value: Value | None) -> OutputOp:

@@ -11,7 +11,7 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors, io_toposort
 
 from ..ops import is_collective
-from ..reduce_ops import OutputOp
+from ..reduce_ops import OutputOp, ReduceOp
 from .domain import Value
 from .own_ops.registry import said_in
 from .placement.call_variables import CallVariables
@@ -81,6 +81,8 @@ class FunctionSpec:
     """Why several ranks cannot compute what the serial run does, if they cannot."""
     asserted: dict[Variable, Value] = field(default_factory=dict)
     """What is known of placed values, and no rule can tell."""
+    sums: list[tuple[Variable, ReduceOp]] = field(default_factory=list)
+    """What of the outputs, and of what is reduced, is a sum or an average over rows."""
     own_statistics: list[Variable] = field(default_factory=list)
     """Of a rank's own rows, which they meet again as they are."""
     needs: dict[Variable, Need] = field(default_factory=dict)

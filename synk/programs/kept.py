@@ -30,6 +30,11 @@ class KeptTerms:
         self._values: dict[Variable, Any] = {}
         self.are_too_large = False
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes that are kept now."""
+        return sum(value.nbytes for value in self._values.values())
+
     def of(
         self, part: Part, key: Key, rows: Sequence[Any], compute: Callable[[], list]
     ) -> dict[Variable, Any]:

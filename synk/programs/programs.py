@@ -37,6 +37,7 @@ from ..memory.partition import Selection
 from ..memory.takers import Takers
 from ..times.compile_notice import Notice
 from ..times.timing import COMPUTE, Times
+from .blocks import Blocks
 from .kept import KeptTerms
 from .padding import UNPADDED, CannotPad, PaddedProgram, PaddedSize, Padding, widened
 from .shapes_met import ShapesMet
@@ -78,6 +79,7 @@ class Programs:
         self._cuts: dict[tuple[CallKind, Subset], Cut] = {}
         self._kept: dict[tuple[CallKind, Subset], Kept] = {}
         self.kept_terms = KeptTerms()
+        self.blocks = Blocks(spec)
         # By the identity of a part, and whether it is padded.
         self._compiled: dict[tuple[int, bool], Callable] = {}
         self._writers: dict[int, Callable] = {}
@@ -127,9 +129,8 @@ class Programs:
 
     def kept(self, kind: CallKind, subset: Subset) -> Kept | None:
         """Return what a kind of call can keep, if there is anything."""
-        if (kind, subset) not in self._kept:
-            self.cut(kind, subset)
-        return self._kept[kind, subset] or None
+        self.cut(kind, subset)
+        return self._kept.get((kind, subset)) or None
 
     def shapes_compiled(self) -> int | None:
         """Return for how many shapes code was made, if it is made for each."""

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
+from ..compiler.stages import Stage
 from ..memory.partition import Selection
 from ..times.timing import COMMON, COMPUTE, ROWS, UNCOUNTED, Times
+from .blocks import are_many
 from .kept import Key
 from .one_call import Call, Reducer
 from .padding import UNPADDED, PaddedSize
-from .programs import Programs, Subset, kind_of_call
+from .programs import CallKind, Programs, Subset, kind_of_call
 from .slices import SlicedCall
 from .transaction import Transaction
 
@@ -80,12 +82,29 @@ def run(
         times.spent(ROWS)
     if kept is not None:
         part = call.cut.stages[0].kept
-        run = functools.partial(call.outputs_of, part, padded=False)
+        run = partial(call.outputs_of, part, padded=False)
         call.values.update(programs.kept_terms.of(part, kept, call.rows, run))
+    blocks = _blocks(programs, kind, subset, call)
     for level, stage in enumerate(call.cut.stages):
-        call.run_part(stage.merged, padded=bool(padded_size) and stage.phase == COMPUTE)
+        if blocks is None or not blocks(stage):
+            padded = bool(padded_size) and stage.phase == COMPUTE
+            call.run_part(stage.merged, padded=padded)
         call.reduce(stage, level)
     return call.finish()
+
+
+def _blocks(
+    programs: Programs, kind: CallKind, subset: Subset, call: Call
+) -> Callable[[Stage], bool] | None:
+    """Return what runs a stage in blocks of rows, where there are enough of them."""
+    if not are_many(call.rows) or call.padded_size:
+        return None
+    is_whole = kind in ("uncut", "kept uncut")
+    if is_whole and programs.cut("uncut", subset) is not programs.cut("step", subset):
+        return None  # its values do not follow from those of rows
+    if programs.engine.PER_SHAPE:
+        return None
+    return partial(programs.blocks.run, call, kept=programs.kept(kind, subset))
 
 
 def idle(

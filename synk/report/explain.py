@@ -82,6 +82,8 @@ def explain(
             verdict=conclusions.verdict,
             variables=variables,
             engines=engines,
+            in_blocks=_in_blocks(programs),
+            bytes_kept=programs.kept_terms.nbytes,
         ),
         graph,
     )
@@ -130,6 +132,19 @@ def _updates(spec: FunctionSpec) -> list[facts.Update]:
         for (shared, _), (_, new) in zip(
             spec.plain_updates, spec.updates, strict=False
         )  # streams that all ranks have alike may be updated besides
+    ]
+
+
+def _in_blocks(programs: Programs) -> list[facts.InBlocks]:
+    return [
+        facts.InBlocks(
+            blocks=trial.chosen,
+            tried=trial.blocks,
+            milliseconds=min(trial.seconds[trial.blocks]) * 1e3,
+            milliseconds_whole=min(trial.seconds[1]) * 1e3,
+        )
+        for trial in programs.blocks.trials.values()
+        if trial.chosen is not None
     ]
 
 

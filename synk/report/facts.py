@@ -257,6 +257,26 @@ class Conclusions:
 
 
 @dataclass(frozen=True)
+class InBlocks:
+    """A part of a call on rank 0, and whether it is run in blocks of rows.
+
+    Attributes
+    ----------
+    blocks : int
+        How many; 1, if to run it in one go has been faster.
+    tried : int
+        How many were tried.
+    milliseconds, milliseconds_whole : float
+        The least that it took in so many blocks as were tried, and in one go.
+    """
+
+    blocks: int
+    tried: int
+    milliseconds: float
+    milliseconds_whole: float
+
+
+@dataclass(frozen=True)
 class Held:
     """Shared variables that the ranks hold in one way.
 
@@ -297,3 +317,6 @@ class Facts:
     verdict: str | None
     variables: list[Held] = field(default_factory=list)
     engines: list[EngineTimes] = field(default_factory=list)
+    in_blocks: list[InBlocks] = field(default_factory=list)
+    bytes_kept: int = 0
+    """Of terms of the data alone, on rank 0."""

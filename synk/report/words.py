@@ -10,6 +10,7 @@ from .facts import (
     EngineTimes,
     Facts,
     Held,
+    InBlocks,
     Made,
     Output,
     Padding,
@@ -79,6 +80,11 @@ def plan(facts: Facts) -> Iterator[Entry]:
         yield Entry("products", f"of float32 in {facts.precision}")
     if facts.padding is not None:
         yield Entry("padded", _padding(facts.padding))
+    for part in facts.in_blocks:
+        yield Entry("blocks", _in_blocks(part))
+    if facts.bytes_kept:
+        size = f"{facts.bytes_kept:,} bytes on rank 0"
+        yield Entry("kept", f"terms of the data alone, {size}")
     if (shapes := facts.shapes_compiled) is not None:
         text = f"by JAX, on rank 0 for {shapes} shape{'s' * (shapes != 1)} of arguments"
         yield Entry("compiled", text)
@@ -306,3 +312,10 @@ def _padding(padding: Padding) -> str:
     if padding.padded:
         return "calls of fewer rows, for code that was compiled for more"
     return f"no: {padding.reason}"
+
+
+def _in_blocks(part: InBlocks) -> str:
+    times = f"{part.milliseconds:.3g} ms, in one go {part.milliseconds_whole:.3g} ms"
+    if part.blocks == 1:
+        return f"none of the rows: {part.tried} of them took {times}"
+    return f"of the rows, {part.blocks} on rank 0: {times}"

@@ -1,0 +1,162 @@
+"""Parts that are sums over rows run in blocks of rows, where that was seen to win."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from reference import PY
+
+import synk
+from synk.programs import blocks
+from synk.programs.blocks import TRIALS, Trial
+
+ROWS, COLUMNS = 101, 3
+
+
+@pytest.fixture(autouse=True)
+def tried_on_few_rows(monkeypatch):
+    """Have blocks of 5 rows tried, and taken."""
+    monkeypatch.setattr(blocks, "FROM", 1)
+    monkeypatch.setattr(blocks, "BYTES", 5 * 8 * COLUMNS)
+    monkeypatch.setattr(blocks, "GAIN", np.inf)
+
+
+X, Y = pt.matrix("X"), pt.vector("Y")
+W = pt.vector("W")
+ETA = X @ W
+LOSS = ((Y - ETA) ** 2).mean()
+GRADIENT = pt.grad(LOSS, W)
+STREAM = pytensor.shared(np.random.default_rng(3))
+
+IN_BLOCKS = {
+    "a sum": [(Y * ETA - pt.exp(ETA)).sum()],
+    "a mean with its gradient": [LOSS, GRADIENT],
+    "a kept term": [(Y * ETA - pt.gammaln(Y + 1)).sum()],
+    "kept terms along columns": [(ETA * (pt.gammaln(X + 9) * 2.0).T[0]).sum()],
+    "a sum with a prior": [(Y * ETA).sum() - (W**2).sum()],
+    "float32": [pt.cast(ETA, "float32").sum()],
+    "a product": [X.T @ (Y - ETA)],
+}
+NOT = {
+    "a maximum": [ETA.max()],
+    "rows": [ETA * 2],
+    "a sum and rows": [ETA.sum(), ETA * Y],
+    "a sorted one": [pt.sort(ETA)[3:5].sum()],
+    "sums about a mean": [((ETA - ETA.mean()) ** 2).mean()],
+    "one's own statistics": [((ETA - synk.ops.local(ETA.mean())) ** 2).sum()],
+}
+
+
+def values():
+    rng = np.random.default_rng(5)
+    x, y = rng.normal(size=(ROWS, COLUMNS)), rng.poisson(3.0, ROWS).astype(float)
+    return x, y, rng.normal(size=COLUMNS)
+
+
+def trials_of(f):
+    return list(f._replicas.local().blocks.trials.values())
+
+
+@pytest.mark.filterwarnings("ignore::synk.SplitWarning")
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_numbers_are_the_serial_ones(ranks, monkeypatch):
+    monkeypatch.setattr("synk.call.repeats.WORTH", 1e-12)
+    x, y, w = values()
+    with synk.session(ranks):
+        data = synk.data(x), synk.data(y)
+        for name, outputs in {**IN_BLOCKS, **NOT}.items():
+            how = {"bcast_inputs": [W], "mode": PY, "on_unused_input": "ignore"}
+            f = synk.function([X, Y], outputs, **how)
+            plain = pytensor.function(
+                [X, Y, W], outputs, mode=PY, on_unused_input="ignore"
+            )
+            if name == "one's own statistics" and ranks > 1:
+                continue
+            expected = plain(x, y, w)
+            for _ in range(2 * TRIALS + 5):
+                for mine, theirs in zip(f(*data, w), expected, strict=True):
+                    assert mine.dtype == theirs.dtype
+                    rtol = 1e-12 if mine.dtype == "float64" else 1e-6
+                    np.testing.assert_allclose(mine, theirs, rtol, err_msg=name)
+            chosen = [trial.chosen for trial in trials_of(f)]
+            # On one rank a graph of several stages is run as it is.
+            whole = ranks == 1 and "prior" in name
+            in_blocks = name in IN_BLOCKS and not whole
+            assert any(k is not None and k > 1 for k in chosen) == in_blocks, name
+            if "kept" in name:
+                assert f._replicas.local().kept_terms.nbytes
+
+
+def test_a_step_of_several_stages(two_ranks):
+    w = pytensor.shared(np.zeros(COLUMNS), name="w")
+    loss = ((Y - X @ w) ** 2).mean()
+    step = synk.function([X, Y], loss, updates={w: w - 0.1 * pt.grad(loss, w)}, mode=PY)
+    v = pytensor.shared(np.zeros(COLUMNS))
+    other = ((Y - X @ v) ** 2).mean()
+    plain = pytensor.function(
+        [X, Y], other, updates={v: v - 0.1 * pt.grad(other, v)}, mode=PY
+    )
+    x, y, _ = values()
+    for _ in range(2 * TRIALS + 3):
+        np.testing.assert_allclose(step(x, y), plain(x, y), rtol=1e-12)
+        np.testing.assert_allclose(w.get_value(), v.get_value(), rtol=1e-12)
+    assert [trial.chosen for trial in trials_of(step)] == [trials_of(step)[0].blocks]
+
+
+def test_what_is_drawn_is_drawn_once(two_ranks):
+    noise = pytensor.shared(np.random.default_rng(3))
+    after, drawn = pt.random.normal(size=Y.shape, rng=noise).owner.outputs
+    f = synk.function([Y], (Y + drawn).sum(), updates={noise: after}, mode=PY)
+    for _ in range(2 * TRIALS + 3):
+        f(values()[1])
+    assert not trials_of(f)
+
+
+def test_slices_that_are_asked_for_stay(two_ranks):
+    x, y, w = values()
+    f = synk.function([X, Y], [LOSS], bcast_inputs=[W], mode=PY)
+    for _ in range(3):
+        f(x, y, w, num_slices=4)
+    assert not trials_of(f)
+
+
+@pytest.fixture
+def two_ranks():
+    with synk.session(2):
+        yield
+
+
+@pytest.mark.parametrize(
+    ("whole", "cut", "chosen"), [(9, 5, 8), (9, 8.9, 1), (5, 9, 1)]
+)
+def test_the_faster_way_is_taken(monkeypatch, whole, cut, chosen):
+    monkeypatch.setattr(blocks, "GAIN", 0.95)
+    trial = Trial(8)
+    tried = []
+    while trial.chosen is None:
+        tried.append(trial.next())
+        trial.took(tried[-1], {1: whole, 8: cut}[tried[-1]])
+    assert tried == [1, 8] * TRIALS
+    assert trial.chosen == trial.next() == chosen
+
+
+def test_a_variable_turns_them_off_and_explain_shows_them(monkeypatch):
+    x, y, w = values()
+
+    def made():
+        f = synk.function([X, Y], [LOSS], bcast_inputs=[W], mode=PY, name="f")
+        for _ in range(2 * TRIALS + 2):
+            f(x, y, w)
+        return f
+
+    with synk.session(1):
+        f = made()
+        (part,) = f.explain().to_dict()["in_blocks"]
+        assert part["blocks"] == part["tried"] > 10
+        assert f"blocks      of the rows, {part['blocks']} on rank 0" in str(
+            f.explain()
+        )
+        monkeypatch.setenv(blocks.VARIABLE, "0")
+        assert not trials_of(made())
