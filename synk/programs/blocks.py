@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from pytensor.graph.basic import Variable
 from pytensor.tensor.random.type import RandomType
@@ -25,9 +25,7 @@ from ..compiler.stages import Cut, Part, Stage
 from ..memory.partition import cuts, part_lengths
 from ..ops import is_reduced
 from ..reduce_ops import Accumulator, ReduceOp, shares
-
-if TYPE_CHECKING:
-    from .one_call import Call
+from ..times.timing import Times
 
 VARIABLE = "SYNK_BLOCKS"
 """An environment variable; 0 has all parts run in one go."""
@@ -43,6 +41,21 @@ TRIALS = 4
 
 GAIN = 0.95
 """What blocks must take, at most, of the time in one go."""
+
+
+class Call(Protocol):
+    """What is needed of one rank's part in a call: see `one_call`."""
+
+    rows: list[Any]
+    values: dict[Variable, Any]
+    cut: Cut
+    times: Times
+
+    def run_part(self, piece: Part) -> None:
+        """Run a part and keep what it computes."""
+
+    def outputs_of(self, piece: Part, padded: bool) -> list[Any]:
+        """Run a part on the rows taken."""
 
 
 @dataclass
