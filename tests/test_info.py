@@ -16,6 +16,7 @@ import synk
 from synk.__main__ import main
 from synk.commands import info
 from synk.errors import SharedMemoryFull
+from synk.memory import huge
 from synk.memory.limits import Limit
 from synk.ranks.session import SESSION
 from synk.workers import affinity
@@ -156,10 +157,24 @@ def test_every_limit_of_memory_is_shown(monkeypatch):
         Limit(Path("/sys/fs/cgroup/job"), 3 << 29, 64 << 20),
     ]
     monkeypatch.setattr(info, "memory_limits", lambda: limits)
-    assert info._memory() == [
+    assert info._memory()[:-1] == [
         ("RAM", "16.0 GiB, 12.0 GiB available"),
         ("cgroup limit", "1.5 GiB, 64 MiB available (/sys/fs/cgroup/job)"),
     ]
+
+
+def test_it_says_whether_rows_lie_in_huge_pages(monkeypatch):
+    monkeypatch.setattr(huge, "SIZE", 1 << 21)
+    monkeypatch.setattr(huge, "are_given", lambda: True)
+    assert info._memory()[-1] == ("huge pages", "given for rows, 2 MiB each")
+    monkeypatch.setattr(huge, "are_given", lambda: False)
+    for word, advice in {"deny": "echo never > /sys", "never": "to 'always'"}.items():
+        monkeypatch.setattr(huge, "setting", lambda word=word: word)
+        text = info._memory()[-1][1]
+        assert f"shmem_enabled is {word!r}" in text
+        assert advice in text
+    monkeypatch.setattr(huge, "SIZE", 0)
+    assert "built without" in info._memory()[-1][1]
 
 
 def test_pytensors_settings_are_those_of_the_environment():

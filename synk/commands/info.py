@@ -15,6 +15,7 @@ from pytensor import config
 from pytensor.compile.mode import get_default_mode
 
 from ..errors import SynkError
+from ..memory import huge
 from ..memory.limits import memory_limits
 from ..ranks.session import SESSION
 from ..workers import affinity, devices, gpus, preconditions
@@ -169,7 +170,24 @@ def _memory() -> Rows:
         free = f"{gibibytes(limit.total)}, {gibibytes(limit.free)} available"
         cgroup = "" if limit.cgroup is None else f" ({limit.cgroup})"
         rows.append(("cgroup limit" if cgroup else "RAM", free + cgroup))
+    rows.append(("huge pages", _huge_pages()))
     return rows
+
+
+def _huge_pages() -> str:
+    """Say whether rows lie in huge pages, and what to do if not."""
+    if huge.are_given():
+        return f"given for rows, {gibibytes(huge.SIZE)} each"
+    if not huge.SIZE:
+        return "none: the kernel is built without them (transparent_hugepage)"
+    word = huge.setting()
+    if word == "deny":
+        advice = "echo never > /sys/kernel/mm/transparent_hugepage/shmem_enabled"
+        return f"not given for rows, as shmem_enabled is 'deny': as root, {advice}"
+    return (
+        f"not given for rows (shmem_enabled is {word!r}): memory is in small pieces, or"
+        " Linux is older than 6.1; as root, set shmem_enabled to 'always'"
+    )
 
 
 def _pytensor() -> Rows:

@@ -27,7 +27,7 @@ from typing import TypeAlias
 import numpy as np
 
 from ..errors import SharedMemoryFull, StateError, SynkError
-from . import limits, memfd
+from . import huge, limits, memfd
 from .mapping import Mapping
 from .ulimits import TOO_MANY_FILES, explain, in_words
 
@@ -97,10 +97,10 @@ class Segment:
         self._pid, self._serial, self._fd = pid, serial, -1
         with in_words():
             if pid == os.getpid():
-                self._map = Mapping(fd, nbytes)
+                self._map = huge.mapped(fd, nbytes)
             else:
                 with _open(pid, fd) as file:
-                    self._map = Mapping(file.fileno(), nbytes)
+                    self._map = huge.mapped(file.fileno(), nbytes)
         self.nbytes = self.reserved = nbytes
         return self
 
@@ -121,13 +121,19 @@ class Segment:
             return
         _check_room(nbytes - self.reserved)
         try:
-            os.posix_fallocate(self._fd, 0, nbytes)
             # A new mapping of the same pages: views of the old one stay valid.
-            mapped = self._map if nbytes <= self.nbytes else Mapping(self._fd, nbytes)
+            if nbytes > self.nbytes:
+                os.ftruncate(self._fd, huge.file_size(nbytes))
+                mapped = huge.mapped(self._fd, nbytes)
+            else:
+                mapped = self._map
+            huge.fill(self._fd, mapped, self.reserved, nbytes)
+            os.posix_fallocate(self._fd, 0, nbytes)
         except BaseException as error:
             # Nothing stays reserved that is not used. (What is killed here leaves
             # nothing either: its descriptor goes with it.)
             os.ftruncate(self._fd, self.nbytes)
+            os.ftruncate(self._fd, huge.file_size(self.nbytes))
             self.give_back(self.reserved)
             if not isinstance(error, OSError):
                 raise
@@ -157,7 +163,7 @@ class Segment:
 
     def memory(self) -> memoryview:
         """Return the bytes of the segment."""
-        return memoryview(self._map)
+        return memoryview(self._map)[: self.nbytes]
 
     def window(self, array: np.ndarray, offset: int = 0) -> Window:
         """Describe `array`, which lies at byte `offset`, to other processes."""
