@@ -56,7 +56,7 @@ def values():
 
 
 def trials_of(f):
-    return list(f._replicas.local().blocks.trials.values())
+    return list(f._engines.present.local().blocks.trials.values())
 
 
 @pytest.mark.filterwarnings("ignore::synk.SplitWarning")
@@ -86,7 +86,7 @@ def test_the_numbers_are_the_serial_ones(ranks, monkeypatch):
             in_blocks = name in IN_BLOCKS and not whole
             assert any(k is not None and k > 1 for k in chosen) == in_blocks, name
             if "kept" in name:
-                assert f._replicas.local().kept_terms.nbytes
+                assert f._engines.present.local().kept_terms.nbytes
 
 
 def test_a_step_of_several_stages(two_ranks):

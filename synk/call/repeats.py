@@ -43,7 +43,7 @@ class Repeats:
         Parameters
         ----------
         programs : Programs
-            Rank 0's.
+            Rank 0's, of the engine that makes the call.
         kind : str
             How it is run if nothing is kept.
         subset : tuple of int
