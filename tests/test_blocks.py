@@ -18,6 +18,7 @@ ROWS, COLUMNS = 101, 3
 @pytest.fixture(autouse=True)
 def tried_on_few_rows(monkeypatch):
     """Have blocks of 5 rows tried, and taken."""
+    monkeypatch.setattr(blocks, "is_to_repeat", lambda spec: False)
     monkeypatch.setattr(blocks, "FROM", 1)
     monkeypatch.setattr(blocks, "BYTES", 5 * 8 * COLUMNS)
     monkeypatch.setattr(blocks, "GAIN", np.inf)
@@ -142,7 +143,7 @@ def test_the_faster_way_is_taken(monkeypatch, whole, cut, chosen):
     assert trial.chosen == trial.next() == chosen
 
 
-def test_a_variable_turns_them_off_and_explain_shows_them(monkeypatch):
+def test_explain_shows_them_and_a_mode_turns_them_off(monkeypatch):
     x, y, w = values()
 
     def made():
@@ -158,5 +159,6 @@ def test_a_variable_turns_them_off_and_explain_shows_them(monkeypatch):
         assert f"blocks      of the rows, {part['blocks']} on rank 0" in str(
             f.explain()
         )
-        monkeypatch.setenv(blocks.VARIABLE, "0")
+        monkeypatch.undo()
+        monkeypatch.setattr(blocks, "FROM", 1)
         assert not trials_of(made())

@@ -9,7 +9,6 @@ waits within a part. The blocks are added up in their order.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -26,9 +25,6 @@ from ..memory.partition import cuts, part_lengths
 from ..ops import is_reduced
 from ..reduce_ops import Accumulator, ReduceOp, shares
 from ..times.timing import Times
-
-VARIABLE = "SYNK_BLOCKS"
-"""An environment variable; 0 has all parts run in one go."""
 
 BYTES = 1 << 20
 """Of rows in a block: about what a core's second-level cache holds."""
@@ -95,6 +91,11 @@ def are_many(rows: Sequence[Any]) -> bool:
     return sum(array.nbytes for array in rows) >= FROM
 
 
+def is_to_repeat(spec: FunctionSpec) -> bool:
+    """Tell whether results are to be those of every run to the bit."""
+    return not spec.is_chosen
+
+
 class Blocks:
     """The parts of a function on one rank that blocks of rows can be added up for.
 
@@ -105,7 +106,7 @@ class Blocks:
 
     def __init__(self, spec: FunctionSpec) -> None:
         self._sums: dict[Variable, ReduceOp] = dict(spec.sums)
-        if spec.sliceable or spec.call_variables or os.environ.get(VARIABLE) == "0":
+        if spec.sliceable or spec.call_variables or is_to_repeat(spec):
             self._sums = {}
         self._can: dict[int, bool] = {}
         self.trials: dict[tuple[int, int], Trial] = {}
