@@ -69,7 +69,12 @@ C_MODES = ["CVM", "C", Mode("c|py", "fast_run"), Mode("vm", "fast_run")]
 
 
 @needs_c
-@pytest.mark.parametrize("mode", C_MODES, ids=str)
+def label(mode) -> str:
+    """Return what a mode is called in a test's name, the same in all processes."""
+    return mode if isinstance(mode, str) else type(mode.linker).__name__
+
+
+@pytest.mark.parametrize("mode", C_MODES, ids=label)
 def test_in_c_modes_settings_are_made_and_afterwards_they_are_as_before(mode, unread):
     before, wanted = state(), c_settings.settings()
     assert "val" not in before[0]
@@ -77,7 +82,7 @@ def test_in_c_modes_settings_are_made_and_afterwards_they_are_as_before(mode, un
     assert state() == before
 
 
-@pytest.mark.parametrize("mode", ["NUMBA", "FAST_COMPILE", Mode("py", None)], ids=str)
+@pytest.mark.parametrize("mode", ["NUMBA", "FAST_COMPILE", Mode("py", None)], ids=label)
 def test_in_other_modes_none_is(mode, unread):
     assert seen_in(mode) == {"gcc__cxxflags": ""}
 

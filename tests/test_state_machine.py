@@ -30,6 +30,8 @@ from state_graphs import MODE, RNG, ROWWISE, TENSORS, TWINS, VARIABLES, some_val
 from state_world import IN_PLACE, World
 
 import synk
+from synk.call import engines
+from synk.choice.trial import Trial
 
 LONG = settings.get_current_profile_name() == "long"
 
@@ -337,17 +339,43 @@ def tame(op, variables, model):
     return "min" if op in ("sum", "prod") and largest > 1000 else op
 
 
-MODES = {"plain": MODE, "in place": IN_PLACE, "default": None}
+class InTurns(Trial):
+    """One of two engines after the other makes a call, for ever."""
+
+    is_over = False
+    calls = 0
+
+    def turn(self):
+        self.calls += 1
+        return self.candidates[self.calls % len(self.candidates)]
+
+    def note(self, *_, **__):
+        """Let none be the best."""
+
+
+@pytest.fixture
+def engines_in_turns(monkeypatch):
+    """Have functions without a mode computed by two that differ, call by call."""
+    monkeypatch.setattr(engines, "engines_for", lambda spec: ["plain", "in place"])
+    monkeypatch.setattr(engines, "Trial", InTurns)
+    for name in ("plain", "in place"):
+        monkeypatch.setitem(engines.MODES, name, MODES[name])
+        monkeypatch.setitem(engines._COMPILING, name, (0.0, 0.0))
+
+
+MODES = {"plain": MODE, "in place": IN_PLACE, "in turns": None, "default": None}
 # On one rank a call is PyTensor's own: what it has written in place before it fails,
 # stays written.
 CASES = [("plain", 1), *itertools.product(MODES, (2, 3))]
 if not LONG:
-    CASES = [("plain", 1), ("plain", 2), ("plain", 3), ("in place", 2)]
+    CASES = [("plain", 1), ("plain", 2), ("plain", 3), ("in turns", 2)]
 
 
 @pytest.mark.parametrize(("mode", "size"), CASES)
 @pytest.mark.filterwarnings("ignore::synk.SplitWarning")
-def test_ranks_hold_what_a_serial_run_would_leave(tmp_path, size, mode):
+def test_ranks_hold_what_a_serial_run_would_leave(request, tmp_path, size, mode):
+    if mode == "in turns":
+        request.getfixturevalue("engines_in_turns")
     Machine.world, Machine.size = World(tmp_path, MODES[mode]), size
     Machine.least = 1 if mode == "plain" else 2
     options = settings(

@@ -87,5 +87,6 @@ def _numbers(node: Apply) -> Iterator[tuple[int, Any]]:
         elif getattr(entry.type, "dtype", "") == "bool":
             axis += entry.type.ndim
         else:
-            yield axis, pt.as_tensor_variable(entry)
+            # JAX makes of a length, compared with a uint8, another uint8.
+            yield axis, pt.cast(pt.as_tensor_variable(entry), "int64")
             axis += 1

@@ -173,6 +173,7 @@ def _copied(var: SharedVariable, value: Any) -> Any:
 def check_rank(rank: int) -> int:
     """Return a rank as an int that there is."""
     if not 0 <= operator.index(rank) < SESSION.size:
+        SESSION.check_running()  # a signal handler of the script may have closed it
         raise IndexError(f"there is no rank {rank}: ranks are 0 to {SESSION.size - 1}")
     return operator.index(rank)
 
