@@ -30,13 +30,11 @@ def graph_of(names: list[str], dtype: str):
     return [x], [getattr(pt, name)(x) for name in names]
 
 
-def function_of(names: list[str], dtype: str):
-    """Return what computes some functions, and the vector functions that it calls."""
-    how = {"mode": "CVM", "trust_input": True}
-    f = compile_in_c("CVM", pytensor.function, *graph_of(names, dtype), **how)
-    # PyTensor 2.38 makes a loop for each
-    files = [Path(thunk.thunk.module.__file__) for thunk in f.vm.thunks]
-    code = b"".join(path.read_bytes() for path in files)
+def in_c(inputs, outputs):
+    """Return a function, and which vector functions it calls."""
+    f = compile_in_c("CVM", pytensor.function, inputs, outputs, mode="CVM")
+    thunks = [thunk.thunk for thunk in f.vm.thunks if hasattr(thunk, "thunk")]
+    code = b"".join(Path(thunk.module.__file__).read_bytes() for thunk in thunks)
     return f, set(re.findall(rb"_ZGV[a-z]N\d+v_(\w+)", code))
 
 
@@ -86,7 +84,7 @@ def assert_close(value: np.ndarray, right: np.ndarray, name: str) -> None:
 )
 def test_values_and_limits(group, dtype, values):
     names, x = group.split(), values(dtype)
-    f, vector_functions = function_of(names, dtype)
+    f, vector_functions = in_c(*graph_of(names, dtype))
     if glibc() >= (2, 35):  # of earlier ones some functions have no vectors
         assert vector_functions
     with np.errstate(all="ignore"):
@@ -98,16 +96,43 @@ def test_values_and_limits(group, dtype, values):
 def test_functions_with_cases_are_as_without():
     names = ["sigmoid", "softplus", "log1mexp"]
     plain = pytensor.function(*graph_of(names, "float64"), mode="CVM")
-    f, _ = function_of(names, "float64")
+    f, _ = in_c(*graph_of(names, "float64"))
     for x in ordinary("float64"), special("float64"):
         for value, right, name in zip(f(x), plain(x), names, strict=True):
             assert_close(value, right, name)
 
 
+def test_functions_of_several_arrays_are_vector_functions_too():
+    # as in networks, where arrays are matrices, and one of them a bias
+    x, b = pt.matrix("x", dtype="float32"), pt.vector("b", dtype="float32")
+    f, vector_functions = in_c([x, b], pt.exp(x + b))
+    values, bias = np.ones((5, 37), "float32"), np.linspace(-90, 80, 37)
+    right = np.exp(values + bias.astype("float32"))
+    np.testing.assert_allclose(f(values, bias.astype("float32")), right, rtol=4e-7)
+    strided = np.asfortranarray(values)
+    np.testing.assert_allclose(f(strided, bias.astype("float32")), right, rtol=4e-7)
+    assert vector_functions == {b"expf"}
+
+
+def test_values_do_not_depend_on_where_an_array_begins():
+    # which differs from rank to rank, and what each computes alike must stay alike
+    x = pt.dvector("x")
+    inputs = [pytensor.In(x, mutable=True)]  # the result is written over it
+    f = compile_in_c("CVM", pytensor.function, inputs, pt.exp(x), mode="CVM")
+    values, memory = ordinary("float64")[:1001], np.empty(1010)
+    first = (-memory.ctypes.data) % 64 // 8
+    results = []
+    for place in range(first, first + 8):
+        array = memory[place:][:1001]
+        array[:] = values
+        results.append(f(array).tobytes())
+    assert len(set(results)) == 1
+
+
 def test_processors_settings_stay():
     # as they would not, if a module were linked with -ffast-math
     tiny = np.finfo(np.float64).tiny
-    f, _ = function_of(["exp"], "float64")
+    f, _ = in_c(*graph_of(["exp"], "float64"))
     f(np.ones(3))
     assert np.float64(tiny) / 4 * 4 == tiny
 

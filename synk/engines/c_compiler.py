@@ -14,6 +14,11 @@ gcc call glibc's vector functions (libmvec), for eight float64 at once with AVX-
     Functions need not set ``errno``. PyTensor gives this one itself.
 ``-mprefer-vector-width=512``
     gcc prefers 256 bits otherwise, where it may take 512.
+``-fvect-cost-model=unlimited``
+    PyTensor's loops over several arrays take their strides as they come, which gcc
+    otherwise thinks too dear to vectorise: ``tanh(x + b)`` of 512 x 800 float32 takes
+    0.4 ms with this and 7.4 without. (Sums and products of two vectors of float32 may
+    take half as long again.)
 
 NaN, infinities, signed zeros, denormals and limits stay as they are without; rounding
 may differ in the last bits. Not given are ``-fassociative-math -fno-signed-zeros``,
@@ -39,7 +44,8 @@ from pytensor.link.c.basic import CLinker, OpWiseCLinker
 from pytensor.link.vm import VMLinker
 
 VECTOR_FLAGS = (
-    "-fno-math-errno -fno-trapping-math -D__FAST_MATH__ -mprefer-vector-width=512"
+    "-fno-math-errno -fno-trapping-math -D__FAST_MATH__"
+    " -mprefer-vector-width=512 -fvect-cost-model=unlimited"
 )
 
 _GCC = 8
