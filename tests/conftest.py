@@ -241,7 +241,8 @@ def import_from(monkeypatch):
 def graphs_in_python():
     """Have Ops that are graphs themselves run in Python, not compiled by numba.
 
-    They take the default mode, whatever the mode of the function that they are in.
+    They take the default mode, whatever the mode of the function that they are in, if
+    that is not a mode for C.
     """
     with pytensor.config.change_flags(mode="FAST_COMPILE"):
         yield
