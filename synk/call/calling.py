@@ -34,11 +34,12 @@ from .engines import Engines
 from .finite import FiniteCheck
 from .held import HeldVariables
 from .inputs import bind, check_arguments, check_num_slices, check_shared_rows
+from .last_rows import LastRows
 from .launches import in_launches, watched
 from .outputs import Wanted, combine_outputs, rows_of
 from .progress import Bar, count_calls
-from .repeats import Repeats
-from .rows import Rows, gather_rows, stage
+from .repeats import FEW, Repeats
+from .rows import Rows, gather_rows
 from .runs import Call, Plan, combine_runs, stacked, worker_run
 from .serial import SerialRun
 from .share import worker_call
@@ -65,6 +66,7 @@ class Calls:
         self._all = Wanted(spec.returns, range(len(spec.outputs)))
         self._engines = Engines(spec)
         self._repeats = Repeats()
+        self._last_rows = LastRows()
         self._held = HeldVariables(spec)
         self._serial = SerialRun(spec, repr(self))
 
@@ -149,7 +151,9 @@ class Calls:
         spec = self._spec
         values = bind(self, self._inputs, args, kwargs)
         n = len(spec.inputs)
-        rows = gather_rows(spec.inputs, values[:n], batch, SESSION.size, spec.options)
+        rows = self._last_rows.gather(
+            spec.inputs, values[:n], batch, SESSION.size, spec.options
+        )
         if spec.parts:
             self._held.check_parts(rows.bounds)
         constants = check_arguments(spec.bcast_inputs, values[n:], spec.options)
@@ -219,8 +223,9 @@ class Calls:
         """
         kind = kind_of_call(num_slices, SESSION.size)
         with replicas.notice:
-            known = replicas.local()
-            kind, rows = self._repeats.of(known, kind, subset, values, rows)
+            if rows.bounds[-1] >= FEW:
+                known = replicas.local()
+                kind, rows = self._repeats.of(known, kind, subset, values, rows)
             programs = replicas.prepare(kind, subset)
             if 0 < rows.total < SESSION.size:
                 replicas.prepare("idle", subset)
@@ -229,7 +234,8 @@ class Calls:
                 how = batch_s, num_slices, launched.states
                 mine = *what, tuple(rows), constants, *how
                 whole = programs.cut(kind, subset).inputs_read
-                staged = stage(rows, values, constants, SESSION.stage, whole)
+                arena = SESSION.stage
+                staged = self._last_rows.stage(rows, values, constants, arena, whole)
                 theirs = *what, *staged, *how
                 doing = programs.label
                 replies = SESSION.run(

@@ -18,7 +18,7 @@ from .rows import Rows
 WORTH = 0.2
 """Seconds, as estimated, that each rank has then spent on computing again."""
 
-FEW = 1000
+FEW = 10_000
 """Rows that are computed again in less time than it takes to ask for them."""
 
 NUMBER = 1e-8
@@ -54,7 +54,7 @@ class Repeats:
             The scattered inputs, and others.
         rows : Rows
         """
-        if rows.total < FEW or (programs.number, kind, subset) in self._nothing:
+        if (programs.number, kind, subset) in self._nothing:
             return kind, rows
         if not any(isinstance(value, Data) for value in values):
             return kind, rows

@@ -210,7 +210,7 @@ def stage(
     described = [
         (value._window(), *source[1:])
         if isinstance(value, Data)
-        else (next(staged), first, True)
+        else (next(staged), first, True, None)
         for source, value, first in zip(sources, values, firsts, strict=False)
     ]
     windows = windows_of(values[n:], staged)

@@ -244,8 +244,8 @@ class Share:
 def _key(sources: Sequence, selections: Sequence[Selection]) -> tuple | None:
     """Return what tells a rank's rows from others, if terms of them are to be kept."""
     found = []
-    for (_, _, _, *state), rows in zip(sources, selections, strict=False):
-        if state and state[0] is not None:
+    for source, rows in zip(sources, selections, strict=False):
+        if source[3] is not None:
             assert isinstance(rows, slice)
-            found.append((state[0], rows.start, rows.stop))
+            found.append((source[3], rows.start, rows.stop))
     return tuple(found) or None

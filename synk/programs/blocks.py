@@ -88,7 +88,7 @@ class Trial:
 
 def are_many(rows: Sequence[Any]) -> bool:
     """Tell whether rows of inputs are so many that blocks may win."""
-    return sum(array.nbytes for array in rows) >= FROM
+    return sum([array.nbytes for array in rows]) >= FROM
 
 
 def is_to_repeat(spec: FunctionSpec) -> bool:
@@ -102,12 +102,18 @@ class Blocks:
     Parameters
     ----------
     spec : FunctionSpec
+
+    Attributes
+    ----------
+    can_be : bool
+        Whether any part can go in blocks.
     """
 
     def __init__(self, spec: FunctionSpec) -> None:
         self._sums: dict[Variable, ReduceOp] = dict(spec.sums)
         if spec.sliceable or spec.call_variables or is_to_repeat(spec):
             self._sums = {}
+        self.can_be = bool(self._sums)
         self._can: dict[int, bool] = {}
         self.trials: dict[tuple[int, int], Trial] = {}
         """By the identity of a part, and the binary digits of a number of rows."""

@@ -188,11 +188,10 @@ class Call:
     def finish(self) -> list[np.ndarray]:
         """Store the new values, and return the outputs."""
         self.store()
-        as_output = self.programs.engine.as_output
-        outputs = [
-            self.real(var, as_output(self.value("output", var)))
-            for var in self.cut.outputs
-        ]
+        as_output, wanted = self.programs.engine.as_output, self.cut.outputs
+        outputs = [as_output(self.value("output", var)) for var in wanted]
+        if self.padded_size:
+            outputs = list(map(self.real, wanted, outputs))
         stages = self.cut.stages
         self.times.end(stages[-1].phase, len(stages) - 1)
         return outputs
@@ -202,6 +201,7 @@ class Call:
         transaction, cut = self._transaction, self.cut
         if cut.stored and transaction is not None:
             transaction.phase[0] = STORING
+        is_padded = bool(self.padded_size)
         for i in cut.stored:
             shared, new = cut.updates[i]
             assert transaction is not None
@@ -214,7 +214,9 @@ class Call:
             if i in cut.written:
                 self._write(transaction, i)
                 continue
-            value = self.real(new, self.value("update", new))
+            value = self.value("update", new)
+            if is_padded:
+                value = self.real(new, value)
             if i in cut.copied and isinstance(value, np.ndarray):
                 value = value.copy()
             if i in self.spec.row_updates:

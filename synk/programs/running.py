@@ -97,7 +97,7 @@ def _blocks(
     programs: Programs, kind: CallKind, subset: Subset, call: Call
 ) -> Callable[[Stage], bool] | None:
     """Return what runs a stage in blocks of rows, where there are enough of them."""
-    if not are_many(call.rows) or call.padded_size:
+    if not programs.blocks.can_be or not are_many(call.rows) or call.padded_size:
         return None
     is_whole = kind in ("uncut", "kept uncut")
     if is_whole and programs.cut("uncut", subset) is not programs.cut("step", subset):

@@ -1,0 +1,95 @@
+"""The rows of a function's last call: one that repeats it need not look at them anew.
+
+Training on all rows, an optimizer's steps and a sampler's call with the same data again
+and again. What is kept holds no memory of the data: only how ranks are told of it, a
+tuple that a `Data` makes anew whenever it lies elsewhere or has another shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from typing import Any
+
+import numpy as np
+from pytensor.graph.basic import Variable
+
+from ..memory.arena import Arena
+from ..memory.partition import Selection
+from ..variables.data import Data
+from .rows import Rows, Source, gather_rows, stage
+
+_COMPARED = (type(None), int, slice)
+"""Batches that can be compared in no time."""
+
+
+class LastRows:
+    """What `rows` has found for the last call of one function."""
+
+    def __init__(self) -> None:
+        # Data's descriptions and whether it is a minibatch; None is like no other.
+        self._known: list[tuple[Any, bool]] = []
+        self._asked: Any = None
+        self._cut: tuple[Selection, list[int]] = slice(0, 0), []
+        self._staged: Any = None
+
+    def gather(
+        self,
+        variables: Sequence[Variable],
+        values: Sequence[Any],
+        batch: Any,
+        size: int,
+        options: dict[str, Any],
+    ) -> Rows:
+        """Return what `gather_rows` returns."""
+        known, (selection, bounds) = self._known, self._cut
+        is_same = (
+            len(known) == len(values) > 0
+            and type(batch) in _COMPARED
+            and (batch, size) == self._asked
+        )
+        sources = []
+        for value, (described, is_batch) in zip(
+            values if is_same else (), known, strict=False
+        ):
+            if (
+                type(value) is not Data
+                or value._described is not described
+                or value.minibatch is not is_batch
+            ):
+                is_same = False
+                break
+            sources.append(Source(value._held(), 0, is_batch))
+        if is_same:
+            return Rows(selection, bounds, sources)
+        self._known, self._staged = [], None
+        rows = gather_rows(variables, values, batch, size, options)
+        if type(batch) in _COMPARED and all(_is_described(value) for value in values):
+            self._asked, self._cut = (batch, size), (rows.selection, rows.bounds)
+            self._known = [(value._described, value.minibatch) for value in values]
+        return rows
+
+    def stage(
+        self,
+        rows: Rows,
+        values: Sequence[Any],
+        constants: list[np.ndarray],
+        arena: Arena,
+        whole: Container[int] = (),
+    ) -> Any:
+        """Return what `rows.stage` returns."""
+        is_known = (
+            rows.bounds is self._cut[1]
+            and not constants
+            and all(source.state is None for source in rows.sources)
+        )
+        if is_known and self._staged is not None:
+            arena.put_nothing()
+            return self._staged
+        staged = stage(rows, values, constants, arena, whole)
+        if is_known and self._known:
+            self._staged = staged
+        return staged
+
+
+def _is_described(value: Any) -> bool:
+    return type(value) is Data and value._described is not None
