@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numba
 import numpy as np
 import pytensor
@@ -138,6 +140,27 @@ def test_within_a_loop_and_a_graph_that_is_an_op_too():
     once, twice = f.as_theano(a, b)
     np.testing.assert_allclose(once, a.T @ (a @ b))
     np.testing.assert_allclose(twice, a.T @ (a @ (a.T @ (a @ b))))
+
+
+def copies(compile_it, monkeypatch) -> list[str]:
+    """Return what numba says of products of strided arrays while a function is made."""
+    monkeypatch.setattr(pytensor.config, "numba__cache", False)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always", numba.NumbaPerformanceWarning)
+        compile_it()(np.ones((5, 3)), np.ones(5))
+    return [str(each.message) for each in found if "contiguous" in str(each.message)]
+
+
+def test_a_product_copies_no_rows_which_numba_would_warn_of(monkeypatch):
+    x, r = pt.matrix("x", dtype="float64"), pt.vector("r", dtype="float64")
+    graph = x.T @ r
+
+    def plain():
+        return pytensor.function([x, r], graph, mode=NUMBA, trust_input=True)
+
+    assert copies(lambda: with_layouts_kept(NUMBA, plain), monkeypatch) == []
+    if IS_NEEDED:  # otherwise both are PyTensor's
+        assert copies(plain, monkeypatch)
 
 
 # -- beside PyTensor ------------------------------------------------------------------
