@@ -155,6 +155,18 @@ def test_a_run_is_launched_in_parts_while_engines_take_turns(two_ranks, two_engi
     assert seen == list(range(1, 41))
 
 
+def test_calls_of_some_outputs_or_in_slices_tell_nothing(two_ranks, two_engines):
+    f = synk.function([x, y], [x.sum(), y.max()])
+    for _ in range(20):
+        f(*VALUES, output_subset=[1])
+        f(*VALUES, num_slices=2)
+        f.run([slice(0, 8)] * 8, *VALUES, output_subset=[0])
+    first, other = f.explain().to_dict()["engines"]
+    assert first["is_best"]
+    assert first["first_call"] is other["first_call"] is None
+    assert f(*VALUES)[1] == 7
+
+
 def test_tuning_changes_nothing(ranks, two_engines, capsys):
     f, w, calls = counter()
     f(*VALUES)
@@ -186,7 +198,7 @@ def test_what_is_found_is_known_to_the_next_run(two_ranks, two_engines):
 
 
 def test_a_damaged_file_is_none(auto):
-    key = records.key_of([x.sum()], 2, 1, 3)
+    key = records.key_of(records.spelled([x.sum()]), 2, 1, 3)
     assert records.read(key) is None
     trial = Trial([Candidate("C", 1.0), Candidate("numba", 1.0)], computed=3, spent=1)
     trial.candidates[0].compiled = 0.5
@@ -198,9 +210,9 @@ def test_a_damaged_file_is_none(auto):
         path.write_text(text)
         assert records.read(key) is None
     assert list(path.parent.iterdir()) == [path]
-    assert records.key_of([x.sum()], 2, 1, 3) == key
-    assert records.key_of([x.mean()], 2, 1, 3) != key
-    assert records.key_of([x.sum()], 3, 1, 3) != key
+    assert records.key_of(records.spelled([x.sum()]), 2, 1, 3) == key
+    assert records.key_of(records.spelled([x.mean()]), 2, 1, 3) != key
+    assert records.key_of(records.spelled([x.sum()]), 3, 1, 3) != key
 
 
 class Unknown(Op):

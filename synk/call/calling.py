@@ -169,9 +169,10 @@ class Calls:
             expected = self._serial.expect(check, values, batch, subset)
             start = perf_counter()  # that was no part of the call
         given = rows, values, constants, batch_s, num_slices, subset, timeout, then
+        is_usual = num_slices == 1 and subset is self._all.subset
         engines, made = self._engines, None
         while made is None:
-            replicas = engines.turn(rows.total)
+            replicas = engines.turn(rows.total, is_usual)
             try:
                 made = self._launch(replicas, *given)
             except NotFinite as error:
@@ -183,7 +184,7 @@ class Calls:
         results, joined = made
         returned = wanted.arrange(results)
         has_compiled = replicas.local().times.returned(start, joined)
-        if engines.is_trying:
+        if is_usual and engines.is_trying:
             seconds = perf_counter() - start
             engines.note(seconds, rows.total, has_compiled=has_compiled)
         if check == "serial":
@@ -348,19 +349,23 @@ class Calls:
                     for call in calls if spec.parts else ():
                         self._held.check_parts(call.bounds)
                     given = plan, constants, num_slices, subset, timeout, report
-                    found = self._in_turns(calls, given)
+                    is_usual = num_slices == 1 and subset is self._all.subset
+                    found = self._in_turns(calls, is_usual, given)
                 for results in found:
                     for of_output, more in zip(made, results, strict=True):
                         of_output.extend(more)
         return wanted.arrange([stacked(of_output) for of_output in made])
 
-    def _in_turns(self, calls: list[Call], given: tuple) -> Iterator[list]:
+    def _in_turns(
+        self, calls: list[Call], is_usual: bool, given: tuple
+    ) -> Iterator[list]:
         """Launch calls at once; or some at a time, while engines take turns."""
         engines = self._engines
         while calls:
             start = perf_counter()
-            replicas = engines.turn(calls[0].bounds[-1])
-            some = calls[: engines.at_once(calls[0].bounds[-1])]
+            rows = calls[0].bounds[-1]
+            replicas = engines.turn(rows, is_usual)
+            some = calls[: engines.at_once(rows) if is_usual else None]
             try:
                 results, joined = self._launch_run(replicas, some, *given)
             except Exception as error:
@@ -371,7 +376,7 @@ class Calls:
             calls = calls[len(some) :]
             times = replicas.local().times
             has_compiled = times.returned(start, joined, "Function run", len(some))
-            if engines.is_trying:
+            if is_usual and engines.is_trying:
                 rows = sum(call.bounds[-1] for call in some)
                 seconds = perf_counter() - start
                 engines.note(seconds, rows, len(some), has_compiled)

@@ -56,6 +56,7 @@ class Engines:
         self._fixed = self.present
         self._made: dict[str, Replicas] = {}
         self._names: list[str] = []
+        self._spelled = ""
         self._trials: dict[int, tuple[Trial, str]] = {}
         self._trial: Trial | None = None
         self._turn: Candidate | None = None
@@ -63,13 +64,17 @@ class Engines:
         self._written = 1.0
         to_distribute(self)
 
-    def turn(self, rows: int) -> Replicas:
-        """Return what is to make the next call, of so many rows."""
+    def turn(self, rows: int, is_usual: bool = True) -> Replicas:
+        """Return what is to make the next call, of so many rows.
+
+        Calls that are not usual, in slices or of some outputs, tell nothing of others:
+        they are made by the best one, and `note` is not told of them.
+        """
         scale = (rows.bit_length() + 1) // 2  # as `records.scale_of`
         if scale != self._scale or SESSION.generation != self._generation:
             self._begin(scale)
         if self._trial is not None:
-            self._turn = self._trial.turn()
+            self._turn = self._trial.turn() if is_usual else self._trial.best
             self.present = self._replicas(self._turn.name)
         return self.present
 
@@ -185,8 +190,10 @@ class Engines:
     def _new_trial(self, scale: int) -> tuple[Trial, str]:
         spec = self._spec
         graph = [*spec.outputs, *(new for _, new in spec.updates)]
+        if not self._spelled:
+            self._spelled = records.spelled(graph)
         cores = len(SESSION.context.place.cores)
-        key = records.key_of(graph, SESSION.size, cores, scale)
+        key = records.key_of(self._spelled, SESSION.size, cores, scale)
         record = records.read(key)
         known = {} if record is None else record.engines
         nodes = len(io_toposort([], graph))

@@ -210,7 +210,7 @@ def stage(
     described = [
         (value._window(), *source[1:])
         if isinstance(value, Data)
-        else (next(staged), first, True, None)
+        else tuple(Source(next(staged), first, True))
         for source, value, first in zip(sources, values, firsts, strict=False)
     ]
     windows = windows_of(values[n:], staged)

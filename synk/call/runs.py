@@ -26,7 +26,7 @@ from ..variables.data import Data
 from ..workers.recorder import COMPUTING
 from .inputs import check_shared_rows
 from .outputs import reduce_output
-from .rows import describe_selection, gather_rows, windows_of
+from .rows import Source, describe_selection, gather_rows, windows_of
 from .share import Share
 
 
@@ -117,7 +117,8 @@ class Plan:
             for call in calls
         ]
         n = len(self.sources)
-        return described, [(window, 0, False) for window in windows[:n]], windows[n:]
+        sources = [tuple(Source(window, 0, False)) for window in windows[:n]]
+        return described, sources, windows[n:]
 
 
 class RunReply(NamedTuple):

@@ -51,26 +51,25 @@ class Record(NamedTuple):
     spent: float
 
 
-def key_of(outputs: Sequence[Variable], size: int, cores: int, scale: int) -> str:
+def key_of(graph: str, size: int, cores: int, scale: int) -> str:
     """Return what a graph has in common with itself in another run of the script.
 
     Parameters
     ----------
-    outputs : sequence of Variable
-        Outputs and new values of variables.
+    graph : str
+        As it is `spelled`.
     size, cores : int
         The ranks, and the cores of each.
     scale : int
         Of the number of rows; see `scale_of`.
     """
-    text = _spelled(outputs)
     machine = platform.platform(), _processor(), size, cores
     versions = platform.python_version(), *map(_version, _DECIDING)
-    about = repr((_FORMAT, machine, versions, scale, text))
+    about = repr((_FORMAT, machine, versions, scale, graph))
     return hashlib.sha256(about.encode()).hexdigest()[:32]
 
 
-def _spelled(outputs: Sequence[Variable]) -> str:
+def spelled(outputs: Sequence[Variable]) -> str:
     """Return a graph as a text: a line for each node, and for each graph within one.
 
     Variables are numbered as they come, so that no name but those of Ops counts.
@@ -90,7 +89,7 @@ def _spelled(outputs: Sequence[Variable]) -> str:
         given, made = map(of, node.inputs), map(of, node.outputs)
         lines.append(f"{','.join(made)}={node.op}({','.join(given)})")
         if isinstance(node.op, HasInnerGraph):
-            lines.append(_spelled(node.op.inner_outputs))
+            lines.append(spelled(node.op.inner_outputs))
     lines.append(",".join(map(of, outputs)))
     return "\n".join(lines)
 
