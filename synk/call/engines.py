@@ -10,7 +10,6 @@ import dataclasses
 from collections.abc import Callable
 
 from pytensor.graph.traversal import io_toposort
-from pytensor.link.c.exceptions import CompileError
 
 from ..choice import records
 from ..choice.engines_here import MODES, default_engine, engines_for
@@ -27,6 +26,9 @@ _COMPILING = {"JAX": (0.5, 0.01), "numba": (1.0, 0.2), "C": (1.0, 0.2)}
 
 _CACHED = 0.25
 """Which part of it the next run of a script takes, from the engine's own cache."""
+
+_C_ERRORS = "pytensor.link.c.exceptions"
+"""The module of errors of compiling C: to import it takes setuptools."""
 
 AT_ONCE, A_WHILE = 4, 1.0
 """While engines are tried, a run launches so many calls together: four where two are
@@ -250,10 +252,10 @@ class Engines:
 
 def is_of_engine(error: Exception) -> bool:
     """Tell whether an engine has failed, and not the call."""
-    package = type(error).__module__.partition(".")[0]
-    return package in ("jax", "jaxlib", "numba") or isinstance(
-        error, (NotImplementedError, CompileError)
-    )
+    module = type(error).__module__
+    package = module.partition(".")[0]
+    is_packages = package in ("jax", "jaxlib", "numba") or module == _C_ERRORS
+    return is_packages or isinstance(error, NotImplementedError)
 
 
 def _failed(error: Exception) -> str:

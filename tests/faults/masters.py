@@ -190,8 +190,8 @@ def handler_that_closes(trial: Trial) -> Callable[[], object]:
 
     def call() -> None:
         before = signal.signal(signal.SIGTERM, close_and_exit)
-        in_thread(strike)
         try:
+            in_thread(strike)  # which may strike at once
             for _ in until(2):
                 trial.work.step()
         finally:
