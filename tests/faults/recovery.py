@@ -53,7 +53,7 @@ def functions(make, params: list) -> list:
     p = pt.special.softmax(pt.tanh(x @ w1 + b1) @ w2 + b2, axis=1)
     loss = -pt.log(p[pt.arange(y.shape[0]), y]).mean()
     grads = pytensor.grad(loss, params)
-    moved = updates.nesterov_momentum(grads, params, learning_rate=0.05, momentum=0.9)
+    moved = updates.nesterov_momentum(grads, params, learning_rate=0.002, momentum=0.9)
     right = pt.eq(p.argmax(axis=1), y).mean()
     return [make([x, y], loss, updates=moved), make([x, y], right)]
 
