@@ -208,3 +208,18 @@ def test_a_variable_of_an_ended_session_does_not_disturb_the_next():
         synk.all_reduce(new, "sum")
         assert_same(synk.get_value(1, new), np.full(3, 2.0))
         assert f([1.0, 2.0]) == 15
+
+
+def test_a_function_that_is_dropped_is_gone_without_a_collection(two_ranks):
+    x = pt.vector("x")
+    f = synk.function([x], x.sum(), mode=PY)
+    f(np.ones(4))
+    known, programs = weakref.ref(f), weakref.ref(f._engines.present.local())
+    gc.disable()
+    try:
+        del f
+        assert known() is None
+        synk.broadcast(pytensor.shared(0.0))  # which tells the ranks
+        assert programs() is None
+    finally:
+        gc.enable()

@@ -58,7 +58,7 @@ class Calls:
         of: Calls | None = None,
     ) -> None:
         self._make = make
-        self._of = of or self  # which becomes this one where `parts` were scattered
+        self._of = of  # which becomes this one where `parts` were scattered
         self._spec = spec = make(parts=parts)
         self._with_parts: dict[tuple[SharedVariable, ...], Calls] = {}
         self._number = next(_numbers)
@@ -448,7 +448,7 @@ class Calls:
         """Make a run's calls each by itself: the next may be another, or be refused."""
         what = "batch" if self._spec.inputs else "batch_s"
         for batch in batches:
-            results = self._of(*args, **options | {what: batch})
+            results = (self._of or self)(*args, **options | {what: batch})
             yield [[value] for value in results]
             if report is not None:
                 report()
