@@ -72,7 +72,7 @@ class Engines:
         Calls that are not usual, in slices or of some outputs, tell nothing of others:
         they are made by the best one, and `note` is not told of them.
         """
-        scale = (rows.bit_length() + 1) // 2  # as `records.scale_of`
+        scale = records.scale_of(rows)
         if scale != self._scale or SESSION.generation != self._generation:
             self._begin(scale)
         if self._trial is not None:
@@ -115,14 +115,11 @@ class Engines:
 
     def prepare_usual(self) -> None:
         """Prepare a call that returns all outputs, on all ranks, in one go."""
-        self.turn(self._scale_rows())
+        if SESSION.generation != self._generation:
+            self._begin(max(self._scale, 0))
         every = tuple(range(len(self._spec.outputs)))
         with self.present.notice:
             self.present.prepare(kind_of_call(1, SESSION.size), every)
-
-    def _scale_rows(self) -> int:
-        """Return a number of rows of the scale that the last call had."""
-        return 4**self._scale // 2 if self._scale > 0 else 0
 
     def measure(self, rows: int, seconds: Callable[[Replicas], float]) -> None:
         """Settle what makes calls of so many rows, by making some.

@@ -41,32 +41,31 @@ class LastRows:
         options: dict[str, Any],
     ) -> Rows:
         """Return what `gather_rows` returns."""
-        known, (selection, bounds) = self._known, self._cut
-        is_same = (
-            len(known) == len(values) > 0
-            and type(batch) in _COMPARED
-            and (batch, size) == self._asked
-        )
-        sources = []
-        for value, (described, is_batch) in zip(
-            values if is_same else (), known, strict=False
-        ):
-            if (
-                type(value) is not Data
-                or value._described is not described
-                or value.minibatch is not is_batch
-            ):
-                is_same = False
-                break
-            sources.append(Source(value._held(), 0, is_batch))
-        if is_same:
-            return Rows(selection, bounds, sources)
+        if type(batch) in _COMPARED and (batch, size) == self._asked:
+            sources = self._same_sources(values)
+            if sources:
+                return Rows(*self._cut, sources)
         self._known, self._staged = [], None
         rows = gather_rows(variables, values, batch, size, options)
         if type(batch) in _COMPARED and all(_is_described(value) for value in values):
             self._asked, self._cut = (batch, size), (rows.selection, rows.bounds)
             self._known = [(value._described, value.minibatch) for value in values]
         return rows
+
+    def _same_sources(self, values: Sequence[Any]) -> list[Source]:
+        """Return where values lie that are those of the last call; else nothing."""
+        known, sources = self._known, []
+        if len(known) != len(values):
+            return []
+        for value, (described, is_batch) in zip(values, known, strict=True):
+            if (
+                type(value) is not Data
+                or value._described is not described
+                or value.minibatch is not is_batch
+            ):
+                return []
+            sources.append(Source(value._held(), 0, is_batch))
+        return sources
 
     def stage(
         self,
