@@ -25,6 +25,10 @@ _COLLAPSE = 25
 AT_ONCE = 1 << 25
 """Bytes for which the kernel is asked in one go; it cannot be interrupted meanwhile."""
 
+TRIES = 32
+"""Mappings after which the next is taken wherever it lies: each fills a gap between
+others, and a process has few as large as a segment that has huge pages."""
+
 SLOW = 8e-9
 """Seconds a byte from which on it is not asked for more. Without huge pages to reserve
 memory and to write to it first takes 1e-9 to 2e-9."""
@@ -78,13 +82,18 @@ def mapped(fd: int, nbytes: int) -> Mapping:
         The mapping may be longer by less than a huge page.
     """
     made = Mapping(fd, nbytes)
-    if not SIZE or nbytes < SIZE:
+    if not SIZE or nbytes < SIZE or nbytes + SIZE > os.fstat(fd).st_size:
         return made
-    # The kernel puts a mapping right below another: a longer one begins lower.
-    beyond = address(np.frombuffer(made, np.uint8)) % SIZE
-    if beyond and nbytes + beyond <= os.fstat(fd).st_size:
-        made.close()
-        made = Mapping(fd, nbytes + beyond)
+    missed = []  # kept meanwhile: they fill the gaps that do not do
+    for _ in range(TRIES):
+        start = address(np.frombuffer(made, np.uint8))
+        if start % SIZE == 0:
+            break
+        missed.append(made)
+        # The kernel puts a mapping right below another: a longer one begins lower.
+        made = Mapping(fd, nbytes + (start - nbytes) % SIZE)
+    for mapping in missed:
+        mapping.close()
     return made
 
 
