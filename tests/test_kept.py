@@ -16,7 +16,8 @@ from pytensor.graph.replace import clone_replace
 from reference import PY
 
 import synk
-from synk.call import repeats
+from synk.call import engines, repeats
+from synk.choice import records
 from synk.compiler.kept import with_kept
 from synk.compiler.stages import cut
 
@@ -144,6 +145,20 @@ WAYS = {
 def two_ranks():
     with synk.session(2):
         yield
+
+
+def test_tuning_does_not_wait_for_more_calls(two_ranks, monkeypatch, tmp_path):
+    monkeypatch.setenv("SYNK_ENGINE", "auto")
+    monkeypatch.setattr(records, "_path", lambda key: tmp_path / f"{key}.json")
+    monkeypatch.setattr(engines, "engines_for", lambda spec: ["numba"])
+    monkeypatch.setattr(repeats, "WORTH", 1e9)
+    monkeypatch.setitem(engines.MODES, "numba", PY)
+    f, (x, y) = likelihood(mode=None), some_data()
+    warm(f, x, y, W)
+    assert not kept_of(f)
+    synk.tune(f, x, y, W)
+    check(f, x, y)
+    assert kept_of(f)
 
 
 def test_what_is_written_is_seen(two_ranks):

@@ -31,7 +31,12 @@ class Repeats:
     def __init__(self) -> None:
         self._last: tuple = ()
         self._wasted = 0.0
+        self._worth = WORTH
         self._nothing: set[tuple[int, CallKind, Subset]] = set()
+
+    def begin_at_once(self) -> None:
+        """Keep terms from the first call on that repeats the rows of the last one."""
+        self._worth = 0.0
 
     def of(
         self,
@@ -75,7 +80,7 @@ class Repeats:
         if key != self._last:
             self._last, self._wasted = key, 0.0
             return kind, rows
-        if self._wasted < WORTH:
+        if self._wasted < self._worth:
             arrays = [rows.sources[i].array for i in kept.inputs]
             each = sum(array[:1].size for array in arrays)
             self._wasted += NUMBER * each * rows.total / SESSION.size
