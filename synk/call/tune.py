@@ -23,8 +23,8 @@ def tune(
     Otherwise engines are tried on the calls of the script, as far as that costs a small
     share of their time. Each engine compiles the function, and makes some calls of it,
     all of which are undone. Terms of the data alone are kept from then on, if the calls
-    that follow are of the same data. The choice holds for calls of about as many rows, and for
-    the next runs of the script.
+    that follow are of the same data. The choice holds for calls of about as many rows,
+    and for the next runs of the script.
 
     Parameters
     ----------

@@ -14,6 +14,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -145,6 +146,9 @@ def _path(key: str) -> Path:
 
 @functools.cache
 def _version(package: str) -> str | None:
+    loaded = getattr(sys.modules.get(package), "__version__", None)
+    if loaded is not None:
+        return loaded
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

@@ -102,12 +102,12 @@ def _taken_over(storage: list[Any]) -> Any:
     value = storage[0]
     if isinstance(value, np.ndarray):
         import jax
-        import jax.numpy as jnp
 
-        # A copy, and not JAX's view of an array that somebody may write to. It is told
-        # its device, as results of arrays that come by DLPack are: for one that is not
-        # told, JAX would compile another time.
-        value = jnp.array(value, copy=True)
+        # A copy, and not JAX's view of an array that somebody may write to. (To make it,
+        # `jax.numpy.array` would compile for each shape; `may_alias` is not heeded.) It
+        # is told its device, as results of arrays that come by DLPack are: for one that
+        # is not told, JAX would compile another time.
+        value = jax.device_put(np.array(value))
         value = storage[0] = jax.device_put(value, next(iter(value.devices())))
     return value
 

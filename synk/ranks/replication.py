@@ -179,12 +179,15 @@ class Replicas:
         programs = self._programs
         assert programs is not None
         if (kind, subset) not in self._prepared:
-            # Rank 0 compiles first; the others then find the parts in PyTensor's cache.
             self.notice.begin()
-            programs.compile(kind, subset)
+            what = self.number, kind, subset
             in_numba = is_numba(self._spec.mode)
-            what = self.number, kind, subset, in_numba, settings.current()
-            SESSION.run(worker_compile, *what)
+            if not in_numba:
+                error, *_ = SESSION.run(worker_compile_ahead, *what, settings.current())
+                if error is not None:
+                    raise error
+            programs.compile(kind, subset)
+            SESSION.run(worker_compile, *what, in_numba, settings.current())
             self._prepared.add((kind, subset))
             if not compiles_in_calls(self._spec.mode):
                 self.notice.end()
@@ -200,6 +203,28 @@ class Replicas:
                 self, SESSION.notify, "function", self.number
             )
             self._forget.atexit = False
+
+
+def worker_compile_ahead(
+    context: RankContext, number: int, kind: CallKind, subset: Subset, config: dict
+) -> Exception | None:
+    """Compile a variant on all ranks at the same time; return what that has raised.
+
+    What is compiled to C is compiled once, and found in PyTensor's cache by the others:
+    they wait for its lock. The master raises rank 0's error; another rank's comes again
+    in `worker_compile`.
+    """
+    programs = context.registry.functions[number]
+    try:
+        if context.rank == 0:
+            programs.compile(kind, subset)
+        else:
+            settings.follow(config)
+            with ignoring(programs.spec.mode, Warning):  # rank 0 gives them
+                programs.compile(kind, subset)
+    except Exception as error:
+        return error if context.rank == 0 else None
+    return None
 
 
 def worker_compile(
