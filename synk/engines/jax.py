@@ -103,10 +103,10 @@ def _taken_over(storage: list[Any]) -> Any:
     if isinstance(value, np.ndarray):
         import jax
 
-        # A copy, and not JAX's view of an array that somebody may write to. (To make it,
-        # `jax.numpy.array` would compile for each shape; `may_alias` is not heeded.) It
-        # is told its device, as results of arrays that come by DLPack are: for one that
-        # is not told, JAX would compile another time.
+        # A copy, and not JAX's view of an array that somebody may write to. (For it
+        # `jax.numpy.array` compiles for each shape; `may_alias` is not heeded.) It is
+        # told its device, as results of arrays that come by DLPack are: for one that is
+        # not told, JAX would compile another time.
         value = jax.device_put(np.array(value))
         value = storage[0] = jax.device_put(value, next(iter(value.devices())))
     return value
