@@ -16,7 +16,7 @@ import synk
 from synk.call import engines
 from synk.choice import engines_here, records
 from synk.choice.engines_here import engines_for
-from synk.choice.trial import SHARE, Candidate, Trial
+from synk.choice.trial import MOST, SHARE, Candidate, Trial
 
 x, y = pt.dmatrix("x"), pt.dvector("y")
 k = pt.lvector("k")
@@ -131,11 +131,11 @@ def serial(steps: int) -> tuple[list[float], np.ndarray]:
 
 def test_updates_are_made_once_whoever_makes_the_call(ranks, two_engines):
     f, w, calls = counter()
-    made = [f(*VALUES) for _ in range(12)]
-    losses, right = serial(12)
+    made = [f(*VALUES) for _ in range(2 * MOST + 4)]
+    losses, right = serial(len(made))
     np.testing.assert_allclose(made, losses, rtol=1e-10)
     np.testing.assert_allclose(w.get_value(), right, rtol=1e-10)
-    assert calls.get_value() == 12
+    assert calls.get_value() == len(made)
     facts = f.explain().to_dict()["engines"]
     assert {fact["name"] for fact in facts} == {"A", "B"}
     assert sum(fact["is_best"] for fact in facts) == 1

@@ -92,6 +92,19 @@ def test_two_take_turns_in_noise_that_lasts():
     assert right >= 40
 
 
+def test_what_is_close_is_looked_at_longer():
+    def right(generator) -> bool:
+        trial = Trial(candidates({"A": 0.0, "B": 0.0}))
+        while not trial.is_over:
+            turn = trial.turn()
+            seconds = {"A": 1.06, "B": 1.0}[turn.name] * generator.uniform(1, 1.15)
+            trial.note(turn, seconds, has_compiled=turn.compiled is None)
+        return trial.best.name == "B"
+
+    generator = random.Random(0)
+    assert sum(right(generator) for _ in range(1000)) >= 940  # 903 with three calls each
+
+
 def test_calls_of_other_sizes_are_compared_by_the_row():
     trial = Trial(candidates({"A": 0.0, "B": 0.0}))
     rows = 0

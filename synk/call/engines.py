@@ -14,7 +14,7 @@ from pytensor.graph.traversal import io_toposort
 from ..choice import records
 from ..choice.engines_here import MODES, default_engine, engines_for
 from ..choice.records import Known
-from ..choice.trial import ROUNDS, Candidate, Trial
+from ..choice.trial import MOST, ROUNDS, Candidate, Trial
 from ..compiler.spec import FunctionSpec
 from ..programs.programs import kind_of_call
 from ..ranks.replication import Replicas, to_distribute
@@ -141,11 +141,13 @@ class Engines:
             except Exception as error:
                 if not is_of_engine(error) or not trial.drop(each, _failed(error)):
                     raise
-        for _ in range(ROUNDS):
-            for each in candidates:
-                if each.dropped is None:
-                    taken = seconds(self._replicas(each.name))
-                    each.times.append(taken / max(rows, 1))
+        left = [each for each in candidates if each.dropped is None]
+        for done in range(1, MOST + 1):
+            for each in left:
+                taken = seconds(self._replicas(each.name))
+                each.times.append(taken / max(rows, 1))
+            if done >= ROUNDS:
+                left = trial.close()
         trial.settle()
         self._trials[self._scale] = trial, self._trials[self._scale][1]
         self._settle(trial)

@@ -19,8 +19,11 @@ from statistics import median
 SHARE = 0.05
 """Of the time that calls have taken, what trying other engines may have cost."""
 
-ROUNDS = 3
-"""Calls of each of two engines that are compared."""
+ROUNDS, MOST = 3, 9
+"""Calls of each of two engines that are compared; up to as many where they are close."""
+
+CLOSE = 1.15
+"""By which factor one of two may be slower for more calls to be worth it."""
 
 SLOWER = 1.5
 """By which factor an engine's first call may be slower for it to get another."""
@@ -46,7 +49,7 @@ class Candidate:
     name: str
     expected: float
     compiled: float | None = None
-    times: deque[float] = field(default_factory=lambda: deque(maxlen=ROUNDS))
+    times: deque[float] = field(default_factory=lambda: deque(maxlen=MOST))
     dropped: str | None = None
 
     @property
@@ -156,6 +159,13 @@ class Trial:
             self.best = min(known, key=_speed, default=left[0])
         return True
 
+    def close(self) -> list[Candidate]:
+        """Return those that are still to be told apart; none if one is fastest."""
+        least = min(map(_speed, self.candidates))
+        left = [each for each in self.candidates if each.dropped is None]
+        found = [each for each in left if _speed(each) < CLOSE * least]
+        return found if len(found) > 1 else []
+
     def settle(self) -> None:
         """End it: the fastest is the best, and the others are dropped."""
         left = [each for each in self.candidates if each.dropped is None]
@@ -191,13 +201,18 @@ class Trial:
         if mine > SLOWER * best.typical:
             challenger.dropped = f"{mine / best.typical:.1f} times as slow"
             self._end_round()
-        elif len(challenger.times) >= ROUNDS and len(self._rounds) >= ROUNDS:
-            theirs = median(self._rounds)
-            loser = challenger
-            if median(challenger.times) < theirs:
-                self.best, loser = challenger, best
-            loser.dropped = "slower"
-            self._end_round()
+            return
+        rounds = min(len(challenger.times), len(self._rounds))
+        if rounds < ROUNDS:
+            return
+        mine, theirs = median(challenger.times), median(self._rounds)
+        if rounds < MOST and max(mine, theirs) < CLOSE * min(mine, theirs):
+            return
+        loser = challenger
+        if mine < theirs:
+            self.best, loser = challenger, best
+        loser.dropped = "slower"
+        self._end_round()
 
     def _end_round(self) -> None:
         self._challenger, self._rounds = None, []
