@@ -22,24 +22,6 @@ x, y = pt.dmatrix("x"), pt.dvector("y")
 k = pt.lvector("k")
 
 
-@pytest.fixture
-def auto(monkeypatch, tmp_path):
-    """Let engines be chosen, by what no earlier run has found."""
-    monkeypatch.setenv(engines_here.VARIABLE, "auto")
-    monkeypatch.setattr(records, "_path", lambda key: tmp_path / f"{key}.json")
-    return tmp_path
-
-
-@pytest.fixture
-def two_engines(auto, monkeypatch):
-    """Two engines that compile at once, both of them Python's."""
-    monkeypatch.setattr(engines, "engines_for", lambda spec: ["A", "B"])
-    monkeypatch.setattr(engines, "default_engine", lambda: None)
-    for name, mode in (("A", PY), ("B", "FAST_COMPILE")):
-        monkeypatch.setitem(engines.MODES, name, mode)
-        monkeypatch.setitem(engines._COMPILING, name, (0.0, 0.0))
-
-
 def spec_of(outputs, **options):
     return synk.function([x, y, k], outputs, on_unused_input="ignore", **options)._spec
 
@@ -264,10 +246,11 @@ def test_the_real_engines(auto):
     with synk.session(2):
         losses = [f(*VALUES)]
         table = synk.tune(f, *VALUES)
-        assert {row.name for row in table} == {"JAX", "C", "numba"}
+        alone = {f"{name}{engines.ALONE}" for name in ("C", "numba")}
+        assert {row.name for row in table} == {"JAX", "C", "numba", *alone}
         # Values go from one engine's arrays to those of another.
         for name in ("C", "JAX", "numba", "JAX", "C"):
-            f._engines.present = f._engines._replicas(name)
+            f._engines._take(Candidate(name, 0.0))
             losses.append(f(*VALUES))
         assert calls.get_value() == 6
     right, last = serial(6)

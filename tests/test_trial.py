@@ -102,7 +102,9 @@ def test_what_is_close_is_looked_at_longer():
         return trial.best.name == "B"
 
     generator = random.Random(0)
-    assert sum(right(generator) for _ in range(1000)) >= 940  # 903 with three calls each
+    assert (
+        sum(right(generator) for _ in range(1000)) >= 940
+    )  # 903 with three calls each
 
 
 def test_calls_of_other_sizes_are_compared_by_the_row():

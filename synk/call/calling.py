@@ -16,9 +16,9 @@ What a call does (`Calls.__call__`):
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import Any
+from typing import Any, Self
 
 from pytensor.compile import SharedVariable
 
@@ -30,17 +30,15 @@ from ..ranks.session import SESSION
 from ..report.facts import EngineTimes
 from ..user_frames import entry
 from ..workers.preconditions import check_timeout
+from .alone import Alone
 from .engines import Engines
 from .finite import FiniteCheck
 from .held import HeldVariables
 from .inputs import bind, check_arguments, check_num_slices, check_shared_rows
 from .last_rows import LastRows
-from .launches import in_launches, watched
 from .outputs import Wanted, combine_outputs, rows_of
-from .progress import Bar, count_calls
 from .repeats import FEW, Repeats
 from .rows import Rows, gather_rows
-from .runs import Call, Plan, combine_runs, stacked, worker_run
 from .serial import SerialRun
 from .share import worker_call
 from .undone import undone
@@ -60,7 +58,7 @@ class Calls:
         self._make = make
         self._of = of  # which becomes this one where `parts` were scattered
         self._spec = spec = make(parts=parts)
-        self._with_parts: dict[tuple[SharedVariable, ...], Calls] = {}
+        self._with_parts: dict[tuple[SharedVariable, ...], Self] = {}
         self._number = next(_numbers)
         self._inputs = [*spec.inputs, *spec.bcast_inputs]
         self._all = Wanted(spec.returns, range(len(spec.outputs)))
@@ -68,6 +66,7 @@ class Calls:
         self._repeats = Repeats()
         self._last_rows = LastRows()
         self._held = HeldVariables(spec)
+        self._alone = Alone(spec, self._held)
         self._serial = SerialRun(spec, repr(self))
 
     @entry
@@ -171,10 +170,17 @@ class Calls:
         given = rows, values, constants, batch_s, num_slices, subset, timeout, then
         is_usual = num_slices == 1 and subset is self._all.subset
         engines, made = self._engines, None
+        is_plain = is_usual and check is None
         while made is None:
             replicas = engines.turn(rows.total, is_usual)
+            is_alone = engines.is_alone and is_plain and self._alone.is_possible
+            if is_alone is not self._alone.was_last:
+                start = self._alone.change(is_alone)
             try:
-                made = self._launch(replicas, *given)
+                if is_alone:
+                    made = self._alone.call(replicas, *rows, constants, subset)
+                else:
+                    made = self._launch(replicas, *given)
             except NotFinite as error:
                 raise error if finite is None else finite.located(repr(self)) from None
             except Exception as error:
@@ -183,8 +189,9 @@ class Calls:
                 start = perf_counter()
         results, joined = made
         returned = wanted.arrange(results)
-        has_compiled = replicas.local().times.returned(start, joined)
-        if is_usual and engines.is_trying:
+        times = self._alone.times if is_alone else replicas.local().times
+        has_compiled = times.returned(start, joined)
+        if is_usual and engines.is_trying and is_alone is engines.is_alone:
             seconds = perf_counter() - start
             engines.note(seconds, rows.total, has_compiled=has_compiled)
         if check == "serial":
@@ -250,172 +257,6 @@ class Calls:
                 self._held.note(rows_of(replies), batch_s)
         return results, joined
 
-    @entry
-    def run(
-        self,
-        batches: Iterable,
-        *args: Any,
-        progress: bool | Callable[[int], object] = False,
-        batch_s: Any = None,
-        num_slices: int = 1,
-        output_subset: Sequence[int] | None = None,
-        timeout: float | None = None,
-        **kwargs: Any,
-    ) -> Any:
-        """Run many calls in one launch: an epoch of training, say.
-
-        The ranks go through the batches by themselves, and wait for each other where
-        the graph reduces something, or once in each call that makes updates. A rank
-        that has more than one core takes the rows of the next call while it computes.
-
-        Parameters
-        ----------
-        batches : iterable
-            For each call, what `batch` is in a call; in a function without scattered
-            inputs what `batch_s` is, or None. Of a generator, which need not end,
-            up to 64 are taken ahead for a launch.
-        *args, **kwargs : Data or array_like
-            The inputs, as in a call; the same for all calls.
-        progress : bool or callable
-            True shows a progress bar, for which tqdm must be installed; it begins
-            when everything has been compiled, after the first call. Something to
-            call is called in the master after each of its calls, with their number.
-        batch_s, num_slices, output_subset, timeout
-            As in a call; the same for all calls.
-
-        Returns
-        -------
-        numpy.ndarray or list of numpy.ndarray or None
-            As a call returns, with a first axis for the calls: shape (calls, ...). An
-            output whose shape changes from call to call is a list of arrays.
-
-        Raises
-        ------
-        StateError
-            If not forked.
-        TypeError, ValueError, IndexError
-            If an argument does not fit; no rank has been told anything then. (A
-            generator's batches are checked launch by launch.)
-        ImportError
-            If a progress bar is asked for and tqdm is missing.
-        WorkerDied
-            If a rank's process ended.
-        RankTimeout
-            If a rank has taken longer than the timeout.
-
-        Notes
-        -----
-        An error or an interrupt ends the run as it ends a call: updates stay of the
-        calls that all ranks have made.
-
-        Examples
-        --------
-        >>> import numpy as np, pytensor, pytensor.tensor as pt, synk
-        >>> x, w = pt.vector("x"), pytensor.shared(0.0, name="w")
-        >>> loss = ((x - w) ** 2).mean()
-        >>> step = synk.function([x], loss, updates={w: w - pt.grad(loss, w) / 4})
-        >>> with synk.session(2):
-        ...     losses = step.run([slice(0, 2), slice(2, 4)], np.array([1.0, 1, 2, 2]))
-        >>> losses, w.get_value()
-        (array([1.  , 2.25]), array(1.25))
-        """
-        if timeout is not None:
-            timeout = self._seconds(timeout, kwargs)
-        parts = self._check_ranks()
-        if parts and (num_slices != 1 or SESSION.size > 1):  # one rank has it all
-            how: Any = {"num_slices": num_slices, "output_subset": output_subset}
-            how |= {"progress": progress, "timeout": timeout}
-            return self._sharded(parts, batch_s).run(batches, *args, **how | kwargs)
-        spec = self._spec
-        values = bind(self, self._inputs, args, kwargs)
-        constants = check_arguments(
-            spec.bcast_inputs, values[len(spec.inputs) :], spec.options
-        )
-        num_slices = check_num_slices(num_slices, spec)
-        wanted = self._all.of(output_subset)
-        subset = wanted.subset
-        plan = Plan(spec, values, constants, batch_s, SESSION.size, SESSION.stage)
-        made: list[list] = [[] for _ in subset]
-        alone: Any = {"batch_s": batch_s, "num_slices": num_slices}
-        alone |= {"output_subset": subset, "timeout": timeout, **kwargs}
-        with count_calls(progress, batches) as report:
-            if report is not None and not isinstance(report, Bar):
-                report = watched(report, self._held.entries)
-            for some in in_launches(batches, self._held):
-                calls = [plan.call(batch) for batch in some]
-                if self._held.changes_itself([call.bounds for call in calls[:-1]]):
-                    found = self._one_by_one(some, args, alone, report)
-                else:
-                    for call in calls if spec.parts else ():
-                        self._held.check_parts(call.bounds)
-                    given = plan, constants, num_slices, subset, timeout, report
-                    is_usual = num_slices == 1 and subset is self._all.subset
-                    found = self._in_turns(calls, is_usual, given)
-                for results in found:
-                    for of_output, more in zip(made, results, strict=True):
-                        of_output.extend(more)
-        return wanted.arrange([stacked(of_output) for of_output in made])
-
-    def _in_turns(
-        self, calls: list[Call], is_usual: bool, given: tuple
-    ) -> Iterator[list]:
-        """Launch calls at once; or some at a time, while engines take turns."""
-        engines = self._engines
-        while calls:
-            start = perf_counter()
-            rows = calls[0].bounds[-1]
-            replicas = engines.turn(rows, is_usual)
-            some = calls[: engines.at_once(rows) if is_usual else None]
-            try:
-                results, joined = self._launch_run(replicas, some, *given)
-            except Exception as error:
-                if not engines.gives_up(error):
-                    raise
-                continue
-            yield results
-            calls = calls[len(some) :]
-            times = replicas.local().times
-            has_compiled = times.returned(start, joined, "Function run", len(some))
-            if is_usual and engines.is_trying:
-                rows = sum(call.bounds[-1] for call in some)
-                seconds = perf_counter() - start
-                engines.note(seconds, rows, len(some), has_compiled)
-
-    def _launch_run(
-        self,
-        replicas: Replicas,
-        calls: list[Call],
-        plan: Plan,
-        constants: list,
-        num_slices: int,
-        subset: Subset,
-        timeout: float | None,
-        report: Any,
-    ) -> tuple[list, float]:
-        """Make several calls in one launch; see `_launch`."""
-        spec, kind = self._spec, kind_of_call(num_slices, SESSION.size)
-        bounds = [call.bounds for call in calls]
-        with replicas.notice:
-            programs = replicas.prepare(kind, subset)
-            if any(0 < of_call[-1] < SESSION.size for of_call in bounds):
-                replicas.prepare("idle", subset)
-            if isinstance(report, Bar) and not programs.times.is_fresh:
-                report.show()
-            with self._held.launch(programs.streams(kind), bounds) as launched:
-                number = launched.number, replicas.number, subset
-                told = num_slices, launched.states
-                mine = *number, calls, plan.sources, constants, *told, report
-                theirs = *number, *plan.describe(calls), *told, None
-                doing = programs.label
-                replies = SESSION.run(
-                    worker_run, *theirs, mine=mine, timeout=timeout, doing=doing
-                )
-                joined = perf_counter()
-                results = combine_runs(spec, subset, replies, SESSION.context, self)
-                rows_of_last = tuple(replies[0].rows_by_call[-1])
-                self._held.note(rows_of_last, calls[-1].batch_s)
-        return results, joined
-
     def time_engines(
         self, args: tuple, batch: Any, batch_s: Any, kwargs: dict
     ) -> list[EngineTimes]:
@@ -431,12 +272,17 @@ class Calls:
         rows = gather_rows(spec.inputs, values[:n], batch, SESSION.size, spec.options)
         constants = check_arguments(spec.bcast_inputs, values[n:], spec.options)
         batch_s = check_shared_rows(batch_s, spec.sliceable, SESSION.size)
-        given = rows, values, constants, batch_s, 1, self._all.subset
+        subset = self._all.subset
 
-        def seconds(replicas: Replicas) -> float:
+        def seconds(replicas: Replicas, is_alone: bool) -> float:
+            self._alone.change(is_alone)
             start = perf_counter()
             with undone(spec) as then:
-                self._launch(replicas, *given, None, then)
+                if is_alone:
+                    self._alone.call(replicas, *rows, constants, subset, then)
+                else:
+                    given = rows, values, constants, batch_s, 1, subset
+                    self._launch(replicas, *given, None, then)
             return then.came - start
 
         self._engines.measure(rows.total, seconds)
@@ -444,19 +290,8 @@ class Calls:
         if facts:
             self._repeats.begin_at_once()
             for _ in range(2):  # the second one compiles for terms that are kept
-                seconds(self._engines.turn(rows.total))
+                seconds(self._engines.turn(rows.total), False)
         return facts
-
-    def _one_by_one(
-        self, batches: list, args: tuple, options: dict[str, Any], report: Any
-    ) -> Iterator[list]:
-        """Make a run's calls each by itself: the next may be another, or be refused."""
-        what = "batch" if self._spec.inputs else "batch_s"
-        for batch in batches:
-            results = (self._of or self)(*args, **options | {what: batch})
-            yield [[value] for value in results]
-            if report is not None:
-                report()
 
     def _seconds(self, timeout: Any, kwargs: dict) -> float | None:
         """Return the seconds of a call; they are an argument if an input has the name.
@@ -479,9 +314,11 @@ class Calls:
         SESSION.enter()
         if self._spec.refused is not None and SESSION.size > 1:
             raise SplitError(self._spec.refused)
+        if self._alone.was_last and self._alone.is_possible:
+            return ()  # the ranks need not be given yet what was made alone
         return self._held.check()
 
-    def _sharded(self, parts: tuple[SharedVariable, ...], batch_s: Any) -> Calls:
+    def _sharded(self, parts: tuple[SharedVariable, ...], batch_s: Any) -> Self:
         """Return this function as it is if some variables lie in parts on the ranks."""
         if batch_s is not None:
             raise SplitError(

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pytensor.graph.traversal import io_toposort
 
 from ..choice import records
-from ..choice.engines_here import MODES, default_engine, engines_for
+from ..choice.engines_here import MODES, default_engine, engines_for, may_be_alone
 from ..choice.records import Known
 from ..choice.trial import MOST, ROUNDS, Candidate, Trial
 from ..compiler.spec import FunctionSpec
@@ -29,6 +29,10 @@ _CACHED = 0.25
 
 _C_ERRORS = "pytensor.link.c.exceptions"
 """The module of errors of compiling C: to import it takes setuptools."""
+
+ALONE = ", rank 0 alone"
+"""What the name of an engine ends with where the other ranks do nothing; of JAX there
+is none, as what it computes with is settled when it starts."""
 
 AT_ONCE, A_WHILE = 4, 1.0
 """While engines are tried, a run launches so many calls together: four where two are
@@ -49,12 +53,14 @@ class Engines:
         Of the engine that has made the last call, or is to make the next one.
     is_trying : bool
         Whether `note` is to be told of calls.
+    is_alone : bool
+        Whether rank 0 is to make the call alone, as far as that can be; see `alone`.
     """
 
     def __init__(self, spec: FunctionSpec) -> None:
         self._spec = spec
         self.present = Replicas(spec)
-        self.is_trying = False
+        self.is_trying = self.is_alone = False
         self._fixed = self.present
         self._made: dict[str, Replicas] = {}
         self._names: list[str] = []
@@ -77,7 +83,7 @@ class Engines:
             self._begin(scale)
         if self._trial is not None:
             self._turn = self._trial.turn() if is_usual else self._trial.best
-            self.present = self._replicas(self._turn.name)
+            self._take(self._turn)
         return self.present
 
     def note(
@@ -121,31 +127,38 @@ class Engines:
         with self.present.notice:
             self.present.prepare(kind_of_call(1, SESSION.size), every)
 
-    def measure(self, rows: int, seconds: Callable[[Replicas], float]) -> None:
+    def measure(self, rows: int, seconds: Callable[[Replicas, bool], float]) -> None:
         """Settle what makes calls of so many rows, by making some.
 
         Parameters
         ----------
         rows : int
         seconds : callable
-            Makes a call, and returns what it has taken.
+            Makes a call, on all ranks or on rank 0 alone, and returns what it takes.
         """
         self.turn(rows)
         if not self._names:
             return
-        candidates = [Candidate(name, 0.0) for name in self._names]
-        trial = Trial(candidates)
-        for each in candidates:
+        trial = Trial(self._candidates({}))
+
+        def taken(each: Candidate) -> float:
+            return seconds(self._replicas(each.name), each.after is not None)
+
+        for each in trial.candidates:
             try:
-                each.compiled = seconds(self._replicas(each.name))
+                each.compiled = taken(each)
             except Exception as error:
                 if not is_of_engine(error) or not trial.drop(each, _failed(error)):
                     raise
-        left = [each for each in candidates if each.dropped is None]
+            if each.after is None and each.dropped is None:
+                each.times.append(taken(each) / max(rows, 1))
+        for each in trial.candidates:  # which compile nothing of their own
+            if each.after is not None and each.compiled is not None:
+                trial.drop_if_slow(each, each.compiled / max(rows, 1))
+        left = [each for each in trial.candidates if each.dropped is None]
         for done in range(1, MOST + 1):
             for each in left:
-                taken = seconds(self._replicas(each.name))
-                each.times.append(taken / max(rows, 1))
+                each.times.append(taken(each) / max(rows, 1))
             if done >= ROUNDS:
                 left = trial.close()
         trial.settle()
@@ -177,14 +190,14 @@ class Engines:
             self._names, self._generation = engines_for(self._spec), SESSION.generation
         self._scale = scale
         self._trial = self._turn = None
-        self.is_trying = False
+        self.is_trying = self.is_alone = False
         if not self._names:
             self.present = self._fixed
             return
         if scale not in self._trials:
             self._trials[scale] = self._new_trial(scale)
         trial, _ = self._trials[scale]
-        self.present = self._replicas(trial.best.name)
+        self._take(trial.best)
         self.is_trying = not trial.is_over
         self._trial = trial if self.is_trying else None
 
@@ -197,16 +210,26 @@ class Engines:
         key = records.key_of(self._spelled, SESSION.size, cores, scale)
         record = records.read(key)
         known = {} if record is None else record.engines
-        nodes = len(io_toposort([], graph))
-        candidates = [
-            Candidate(name, self._expected(name, nodes, known))
-            for name in self._names
-            if name not in known or known[name].dropped is None
-        ]
-        if record is None or record.best not in self._names:
+        candidates = self._candidates(known, "" if record is None else record.best)
+        if record is None or record.best not in [each.name for each in candidates]:
             return Trial(candidates), key
         candidates.sort(key=lambda each: each.name != record.best)
         return Trial(candidates, record.computed, record.spent), key
+
+    def _candidates(self, known: dict[str, Known], best: str = "") -> list[Candidate]:
+        """Return what may make calls, but for what is known to be worse."""
+        spec = self._spec
+        nodes = len(io_toposort([], [*spec.outputs, *(new for _, new in spec.updates)]))
+        found = [Candidate(n, self._expected(n, nodes, known)) for n in self._names]
+        for each in found:
+            each.dropped = known[each.name].dropped if each.name in known else None
+        if len(found) > 1 and SESSION.size > 1 and may_be_alone(spec):
+            for each in found[:]:
+                name = f"{each.name}{ALONE}"
+                was = known[name].dropped if name in known else each.dropped
+                if each.name != "JAX" and (was is None or name == best):
+                    found.append(Candidate(name, 0.0, after=each))
+        return [each for each in found if each.dropped is None]
 
     def _expected(self, name: str, nodes: int, known: dict[str, Known]) -> float:
         """Return the seconds that it may take to compile for an engine."""
@@ -217,8 +240,14 @@ class Engines:
         least, of_node = _COMPILING[name]
         return least + of_node * nodes
 
+    def _take(self, candidate: Candidate) -> None:
+        """Have one make the calls from now on."""
+        self.present = self._replicas(candidate.name)
+        self.is_alone = candidate.after is not None
+
     def _replicas(self, name: str) -> Replicas:
         """Return the function as an engine computes it."""
+        name = name.removesuffix(ALONE)
         if name not in self._made:
             mode = None if name == default_engine() else MODES[name]
             is_chosen = len(self._names) > 1
@@ -234,17 +263,18 @@ class Engines:
 
     def _settle(self, trial: Trial) -> None:
         """Go on with the best one, and let the ranks forget the others."""
-        self.present = self._replicas(trial.best.name)
+        self._take(trial.best)
         self._trial = self._turn = None
         self.is_trying = False
         self._write(trial)
-        used = {*(trial.best.name for trial, _ in self._trials.values())}
+        used = {trial.best.name for trial, _ in self._trials.values()}
         used |= {
             each.name
             for trial, _ in self._trials.values()
             if not trial.is_over
             for each in trial.candidates
         }
+        used = {name.removesuffix(ALONE) for name in used}
         for name in self._made.keys() - used:
             del self._made[name]
 

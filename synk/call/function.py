@@ -12,11 +12,11 @@ from ..reduce_ops import OutputOp
 from ..report.explain import explain
 from ..report.explanation import Explanation
 from ..user_frames import entry
-from .calling import Calls
 from .inputs import bind, build
+from .many import Runs
 
 
-class Function(Calls):
+class Function(Runs):
     """A graph that runs on every rank; made by :func:`synk.function`."""
 
     @property

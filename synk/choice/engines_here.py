@@ -42,7 +42,7 @@ from ..engines import c_is_there
 from ..engines.jax_bounds import INDEXING, index_entries
 from ..errors import SynkError
 from ..nn.base import KernelOp
-from ..ops import is_collective
+from ..ops import COLLECTIVES, Local, is_collective
 
 VARIABLE = "SYNK_ENGINE"
 """An environment variable: "auto", "default" (PyTensor's mode), or an engine's name."""
@@ -77,6 +77,21 @@ def engines_for(spec: FunctionSpec) -> list[str]:
     if any(isinstance(var.type, RandomType) for var in graph_inputs(graph)):
         return []
     return [name for name in MODES if _IS_HERE[name](graph)]
+
+
+def may_be_alone(spec: FunctionSpec) -> bool:
+    """Tell whether one rank by itself gives what all of them do together.
+
+    That is so of a graph that is the serial one, with nothing in it of several ranks,
+    and of outputs whose op was shown to give the serial result.
+    """
+    others = spec.sliceable, spec.streams, spec.own_statistics, spec.is_local
+    updates = spec.left_updates, spec.own_updates, spec.row_updates
+    if any(others) or any(updates) or not all(each.agrees for each in spec.findings):
+        return False
+    graph = [*spec.plain_outputs, *(new for _, new in spec.plain_updates)]
+    words = (*COLLECTIVES, Local)
+    return not any(isinstance(node.op, words) for node in io_toposort([], graph))
 
 
 def is_settled(spec: FunctionSpec) -> bool:

@@ -20,7 +20,7 @@ SHARE = 0.05
 """Of the time that calls have taken, what trying other engines may have cost."""
 
 ROUNDS, MOST = 3, 9
-"""Calls of each of two engines that are compared; up to as many where they are close."""
+"""Calls of each of two engines that are compared; the most where they are close."""
 
 CLOSE = 1.15
 """By which factor one of two may be slower for more calls to be worth it."""
@@ -44,6 +44,9 @@ class Candidate:
         Seconds of its last calls, for each row.
     dropped : str or None
         Why it is not tried any more.
+    after : Candidate, optional
+        The same engine on all ranks, of which this is rank 0 alone. That needs no
+        compiling of its own, but a call that may take as long again.
     """
 
     name: str
@@ -51,6 +54,13 @@ class Candidate:
     compiled: float | None = None
     times: deque[float] = field(default_factory=lambda: deque(maxlen=MOST))
     dropped: str | None = None
+    after: Candidate | None = None
+    seconds: float = 0.0
+
+    @property
+    def cost(self) -> float:
+        """The seconds that it is expected to take to try it."""
+        return self.expected if self.after is None else 2 * self.after.seconds
 
     @property
     def typical(self) -> float | None:
@@ -74,6 +84,9 @@ class Trial:
         The fastest that is known.
     computed, spent : float
         Seconds of all calls but those that compile, and what it has cost to try.
+    spent_alone : float
+        The same of rank 0 alone. That is some calls: what it has cost to compile for
+        others, which may be more than was expected, does not put it off.
     """
 
     def __init__(
@@ -85,6 +98,7 @@ class Trial:
         self.candidates = list(candidates)
         self.best = self.candidates[0]
         self.computed, self.spent = computed, spent
+        self.spent_alone = 0.0
         self._challenger: Candidate | None = None
         self._rounds: list[float] = []
 
@@ -132,18 +146,26 @@ class Trial:
         if has_compiled and candidate.compiled is None:
             candidate.compiled = seconds
             if candidate is self._challenger:
-                self.spent += seconds
+                self._spend(candidate, seconds)
             return
         self.computed += seconds
+        candidate.seconds = seconds / calls
         each = seconds / max(rows, calls)
         candidate.times.append(each)
         if candidate is self._challenger:
             usual = self.best.typical
-            if usual is not None:
-                self.spent += max(0.0, seconds * (1 - usual / each)) if each else 0.0
+            if usual is not None and each:
+                self._spend(candidate, max(0.0, seconds * (1 - usual / each)))
         elif self._challenger is not None and candidate is self.best:
             self._rounds.append(each)
         self._decide()
+
+    def _spend(self, candidate: Candidate, seconds: float) -> None:
+        """Count what it has cost to try one."""
+        if candidate.after is None:
+            self.spent += seconds
+        else:
+            self.spent_alone += seconds
 
     def drop(self, candidate: Candidate, why: str) -> bool:
         """Try an engine no more; return False if it is the last one."""
@@ -158,6 +180,11 @@ class Trial:
             known = [c for c in left if c.compiled is not None]
             self.best = min(known, key=_speed, default=left[0])
         return True
+
+    def drop_if_slow(self, candidate: Candidate, each: float) -> None:
+        """Try one no more that has taken so long for each row, and compiled nothing."""
+        if each > SLOWER * min(map(_speed, self.candidates)):
+            candidate.dropped = "slower"
 
     def close(self) -> list[Candidate]:
         """Return those that are still to be told apart; none if one is fastest."""
@@ -182,15 +209,18 @@ class Trial:
             if candidate is not self.best
             and candidate.dropped is None
             and not candidate.times
+            and (candidate.after is None or candidate.after.times)
         ]
 
     def _affordable(self) -> Candidate | None:
         """Return what may be tried now."""
         if self.best.typical is None:
             return None
-        budget = SHARE * self.computed - self.spent
-        found = min(self._untried(), key=lambda c: c.expected, default=None)
-        return found if found is not None and found.expected <= budget else None
+        for candidate in sorted(self._untried(), key=lambda each: each.cost):
+            spent = self.spent if candidate.after is None else self.spent_alone
+            if candidate.cost <= SHARE * self.computed - spent:
+                return candidate
+        return None
 
     def _decide(self) -> None:
         """Drop the slower one of two, as soon as that is clear."""

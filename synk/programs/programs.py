@@ -141,6 +141,12 @@ class Programs:
                 seen[piece] = seen.get(piece, 0) + len(shapes)
         return max(seen.values(), default=None)
 
+    def has(self, kind: CallKind, subset: Subset) -> bool:
+        """Tell whether what one kind of call needs has been compiled."""
+        stages = self.cut(kind, subset).stages
+        parts = [part for stage in stages for part in parts_of(kind, stage)]
+        return all((id(part), False) in self._compiled for part in parts)
+
     def compile(self, kind: CallKind, subset: Subset) -> None:
         """Compile what one kind of call needs, where that has not been done."""
         for stage in self.cut(kind, subset).stages:

@@ -35,6 +35,7 @@ def run(
     all_rows: Callable[[int], np.ndarray] | None = None,
     transaction: Transaction | None = None,
     kept: Key | None = None,
+    kind: CallKind | None = None,
 ) -> list[np.ndarray]:
     """Compute outputs and make updates, in one go or in slices.
 
@@ -67,6 +68,8 @@ def run(
         In a call. On one rank, what is run in one go makes its updates itself.
     kept : tuple, optional
         Tells these rows from others, if what follows from them alone is to be kept.
+    kind : str, optional
+        What is run, in one go, if it does not follow from the number of ranks.
     """
     whose = rank, all_rows, transaction
     if num_slices > 1:
@@ -74,7 +77,8 @@ def run(
             programs, "slice", subset, constants, reducer, weights, times, *whose
         )
         return sliced.run(num_slices, sources, selections)
-    kind = kind_of_call(num_slices, len(weights), kept is not None)
+    if kind is None:
+        kind = kind_of_call(num_slices, len(weights), kept is not None)
     call = Call(programs, kind, subset, constants, reducer, weights, times, *whose)
     call.padded_size = padded_size
     call.rows = programs.take(sources, selections) if taken is None else taken

@@ -90,6 +90,8 @@ class RankContext:
         What it is doing, for messages.
     tracer : Tracer or None
         While a trace is on.
+    is_wide : bool
+        Whether rank 0 computes with all cores.
     """
 
     def __init__(
@@ -108,6 +110,7 @@ class RankContext:
         self._undo = contextlib.ExitStack()
         self.recorder = recorder
         self.activity = ""
+        self.is_wide = False
         self.transaction = Transaction(recorder.phase)
         self.tracer: Tracer | None = None
 
@@ -158,6 +161,18 @@ class RankContext:
     def close(self) -> None:
         """Undo what was changed in this process; an interrupt leaves nothing out."""
         self._undo.close()
+
+    def widen(self) -> None:
+        """Compute with all cores until the next command: the other ranks do nothing."""
+        if not self.is_wide:
+            self.is_wide = True  # before: an interrupt must not leave it unknown
+            self._confinement.widen()
+
+    def narrow(self) -> None:
+        """Compute with the rank's own cores."""
+        if self.is_wide:
+            self._confinement.narrow()
+            self.is_wide = False
 
     @contextlib.contextmanager
     def unconfined(self) -> Iterator[None]:

@@ -70,6 +70,18 @@ class Confinement:
         self._numba.cap(self._threads)
         self._keeps_memory = allocator.keep_memory()
 
+    def widen(self) -> None:
+        """Let this process compute with all cores, until `narrow`."""
+        self._unpin()
+        self._pools.lift()
+        self._numba.restore()
+
+    def narrow(self) -> None:
+        """Have it compute with its own cores again."""
+        os.sched_setaffinity(0, self._cores)
+        self._pools.cap(self._threads)
+        self._numba.cap(self._threads)
+
     def release(self) -> None:
         """Restore what was before."""
         self._unpin()

@@ -30,6 +30,11 @@ class ThreadPools:
             self._before = self._numbers()
         self._set(dict.fromkeys(self._before, threads))
 
+    def lift(self) -> None:
+        """Give every pool its threads again, until it is next capped."""
+        if self._libraries is not None:
+            self._set(self._before)
+
     def restore(self) -> None:
         """Give every pool the threads that it had before it was capped."""
         if self._libraries is not None:

@@ -1,0 +1,145 @@
+"""Calls that rank 0 makes alone, with all cores.
+
+Of few rows, or where much is reduced for each, ranks take longer to meet than to
+compute. Then one of them makes the call, in the master, as if it had all the rows; it
+runs the same compiled parts. The variables that it updates are as if the script had set
+them: the other ranks get the new values before they next need them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any
+
+from ..comm.flat import ONE_RANK
+from ..compiler.spec import FunctionSpec
+from ..programs import running
+from ..programs.programs import Subset
+from ..ranks.replication import Replicas
+from ..ranks.session import SESSION
+from ..times.timing import Times
+from .held import HeldVariables
+from .rows import take_share
+from .runs import Call, Plan
+
+
+class Alone:
+    """How rank 0 makes the calls of one function alone, which gives the same.
+
+    Parameters
+    ----------
+    spec : FunctionSpec
+    held : HeldVariables
+
+    Attributes
+    ----------
+    was_last : bool
+        Whether the last call was made so.
+    times : Times
+        Of these calls.
+    """
+
+    def __init__(self, spec: FunctionSpec, held: HeldVariables) -> None:
+        self._spec, self._held = spec, held
+        self.was_last = False
+        self.times = Times()
+        self._of = -1
+        self._known: tuple[int, int] | None = None
+        self._is_whole = False
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether the master has all that a call reads."""
+        known = SESSION.generation, SESSION.ledger.version
+        if known != self._known:
+            of, variables = SESSION.ledger.of, self._held.variables
+            self._is_whole = all(of(var).kind == "equal" for var in variables)
+            self._known = known
+        return self._is_whole
+
+    def change(self, is_alone: bool) -> float:
+        """Make the next call so, or on all ranks; return when it begins.
+
+        What it takes to change is not the next call's own: engines take turns.
+        """
+        self.was_last = is_alone
+        if is_alone:
+            SESSION.context.widen()
+        else:
+            self._held.check()
+            SESSION.context.narrow()
+        return perf_counter()
+
+    def call(
+        self,
+        replicas: Replicas,
+        selection: Any,
+        bounds: Sequence[int],
+        sources: list,
+        constants: list,
+        subset: Subset,
+        then: Callable[[int, list], object] | None = None,
+    ) -> tuple[list, float]:
+        """Make one call, or none.
+
+        Parameters
+        ----------
+        replicas : Replicas
+        selection, bounds, sources
+            See `Rows`.
+        constants, subset, then
+            See `Calls._launch`.
+
+        Returns
+        -------
+        results : list
+            The outputs of the subset.
+        made : float
+            When that was done.
+        """
+        programs, context, total = replicas.local(), SESSION.context, bounds[-1]
+        context.widen()
+        with replicas.notice, self._held.in_master() as transaction:
+            if not programs.has("step", subset):
+                replicas.notice.begin()
+                programs.compile("step", subset)
+            if replicas.number != self._of:
+                self._of = replicas.number
+                self.times.is_fresh = True
+            self.times.begin(perf_counter(), total, None)
+            if self.times.is_fresh:
+                self.times.set_aside()
+            mine = take_share(0, context.array, selection, [0, total], sources)
+            weights = [total if self._spec.inputs else 1]
+            results = running.run(
+                *(programs, 1, subset, *mine, constants, ONE_RANK, weights),
+                times=self.times,
+                transaction=transaction,
+                kind="step",
+            )
+            if then is not None:
+                then(replicas.number, results)
+        return results, perf_counter()
+
+    def run(
+        self,
+        replicas: Replicas,
+        calls: Sequence[Call],
+        plan: Plan,
+        constants: list,
+        num_slices: int,
+        subset: Subset,
+        timeout: float | None,
+        report: Callable[[], object] | None,
+    ) -> tuple[list, float]:
+        """Make several calls, those before one that fails; see `Calls._launch_run`."""
+        made: list[list] = [[] for _ in subset]
+        for call in calls:
+            given = call.selection, call.bounds, plan.sources, constants, subset
+            results, _ = self.call(replicas, *given)
+            for of_output, value in zip(made, results, strict=True):
+                of_output.append(value)
+            if report is not None:
+                report()
+        return made, perf_counter()
