@@ -166,6 +166,17 @@ def test_outputs_are_those_of_all_rows(alone, two_ranks):
     np.testing.assert_allclose(f(*data)[1], VALUES[0].sum(axis=1) * 2)
 
 
+def test_outputs_belong_to_the_caller(alone, two_ranks):
+    w = pytensor.shared(np.ones(3), "w")
+    f = synk.function([x], [x, w, w + 1], updates=[(w, w + 1)])
+    data = synk.data(VALUES[0])
+    for value in f(data):
+        value[...] = -1
+    assert made_alone(f)
+    np.testing.assert_array_equal(w.get_value(), [2, 2, 2])
+    np.testing.assert_array_equal(data[:], VALUES[0])
+
+
 def test_a_function_without_inputs(alone, two_ranks):
     total = pytensor.shared(1.0, "total")
     f = synk.function([], total * 2, updates=[(total, total + 1)])

@@ -152,9 +152,8 @@ class Engines:
                     raise
             if each.after is None and each.dropped is None:
                 each.times.append(taken(each) / max(rows, 1))
-        for each in trial.candidates:  # which compile nothing of their own
-            if each.after is not None and each.compiled is not None:
-                trial.drop_if_slow(each, each.compiled / max(rows, 1))
+            if each.after is not None and each.dropped is None:
+                trial.drop_if_slow(each, taken(each) / max(rows, 1))
         left = [each for each in trial.candidates if each.dropped is None]
         for done in range(1, MOST + 1):
             for each in left:

@@ -188,11 +188,15 @@ class HeldVariables:
             insist(undo)
             raise
         updated = {id(var.container.storage) for var, _ in self._spec.updates}
-        for entry in unset:
-            if id(entry.storage) in updated:  # by whatever variable of its container
-                entry.unsee()
-            else:
-                entry.see()
+
+        def note() -> None:
+            for entry in unset:
+                if id(entry.storage) in updated:  # by whatever variable of it
+                    entry.unsee()
+                else:
+                    entry.see()
+
+        insist(note)
 
     def _unset_in_master(self) -> list[Entry]:
         """Return what of the variables the ranks know; raise if the master does not."""
