@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 from reference import PY
+from test_interrupt_lines import InterruptedAt
 
 import synk
 from synk.call import engines
@@ -217,6 +220,32 @@ def test_what_fails_changes_nothing(alone, two_ranks, error):
     Add.raises = None
     f(VALUES[1])
     assert total.get_value() == 56
+
+
+def test_an_interrupt_at_any_line_makes_it_or_leaves_it(alone, two_ranks):
+    step, w, calls, loss = trained()
+    step(*VALUES)
+
+    def interrupted_at(k: int) -> bool:
+        """Interrupt calls at a line; the first is rank 0's, the other of all ranks."""
+        w.set_value(np.zeros(3))
+        calls.set_value(0)
+        with InterruptedAt(k) as trace, contextlib.suppress(KeyboardInterrupt):
+            step(*VALUES)
+            loss(*VALUES)
+        made = int(calls.get_value())
+        losses, right = serial(made + 1)
+        np.testing.assert_allclose(w.get_value(), serial(made)[1], rtol=1e-12)
+        np.testing.assert_allclose(loss(*VALUES), losses[made], rtol=1e-12)
+        np.testing.assert_allclose(step(*VALUES), losses[made], rtol=1e-12)
+        for rank in range(2):
+            found = synk.get_value(rank, w)
+            np.testing.assert_allclose(found, right, rtol=1e-12, err_msg=str(trace))
+            assert synk.get_value(rank, calls) == made + 1
+        return bool(trace.raised_at)
+
+    lines = next(k for k in itertools.count(1) if not interrupted_at(k))
+    assert 100 < lines < 1000
 
 
 def test_calls_of_a_run_before_one_that_fails_stay(alone, two_ranks):
