@@ -6,7 +6,7 @@ What a call does (`Calls.__call__`):
 2. `inputs.gather_rows` checks them, and resolves `batch` to a selection of rows; all
    inputs share it, and one cut of it into a part for each rank.
 3. `Engines.turn` says which engine computes it, where the script has named no mode.
-4. `Replicas.prepare` compiles, on rank 0 first, whatever has not been used before.
+4. `Replicas.prepare` compiles on all ranks whatever has not been used before.
 5. ``SESSION.run(share.worker_call, ...)`` launches the ranks, does the master's own
    share and joins them. Every rank takes its rows (`programs`), computes, updates its
    shared variables, and leaves its outputs in its outbox.
