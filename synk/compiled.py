@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numba
+from numba.core import types
+from numba.extending import intrinsic
 
 
 def compile_kernel(function: Callable) -> Callable:
@@ -27,3 +29,14 @@ def pointer(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     """
     array = context.make_array(signature.args[0])(context, builder, arguments[0])
     return builder.gep(array.data, [arguments[1]])
+
+
+@intrinsic
+def address_as(typing_context: Any, address: Any, dtype: Any) -> tuple:
+    """Return an address, an int64, as a pointer to elements of a dtype."""
+
+    def generate(context, builder, signature, arguments):
+        kind = context.get_value_type(signature.return_type)
+        return builder.inttoptr(arguments[0], kind)
+
+    return types.CPointer(dtype.dtype)(address, dtype), generate

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytensor.tensor as pt
+import pytest
 from reference import PY
 
 import synk
+from synk.comm.sync import number_after
 from synk.ranks.session import SESSION
 
 
@@ -68,21 +70,15 @@ def test_nan_wins_a_comparison(ranks):
         assert np.isnan(mean)
 
 
-def test_ranks_meet_once(two_ranks, monkeypatch):
+def test_ranks_meet_once(two_ranks):
     x = pt.dmatrix("x")
     f = synk.function([x], [(r, None) for r in statistics(x)], mode=PY)
     values = np.arange(12.0).reshape(4, 3)
     f(values)
     # As many meetings as a call has whose values are of one kind.
-    comm = SESSION.context.comm
-    meetings = []
-    for_next = comm.next_meeting
-    monkeypatch.setattr(
-        comm, "next_meeting", lambda: meetings.append(for_next()) or meetings[-1]
-    )
     assert_serial(f(values), values)
-    assert len(meetings) == 1
-    monkeypatch.undo()
+    first = number_after(0, SESSION.control.command)
+    assert SESSION.context.comm.number == first
 
 
 def test_values_that_no_longer_fit(ranks):
@@ -97,3 +93,29 @@ def test_values_that_no_longer_fit(ranks):
         total, largest = f(values)
         np.testing.assert_array_equal(total, values.sum(axis=0))
         np.testing.assert_array_equal(largest, values[-1])
+
+
+@pytest.mark.parametrize("op", ["avg", "sum", "prod", "min", "max"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+def test_single_numbers_of_functions_in_turns(ranks, op, dtype):
+    """They are told on the same cache lines, whichever function they are of."""
+    x, n = pt.dmatrix("x"), pt.dvector("n")
+    one = pt.cast(x.sum(), dtype)
+    f = synk.function([x], (synk.ops.all_reduce(one, op), None), mode=PY)
+    g = synk.function([n], (synk.ops.all_reduce(n.sum(), "sum"), None), mode=PY)
+    random = np.random.default_rng(1)
+    reduce = {"avg": np.mean, "sum": np.sum, "prod": np.prod, "min": min, "max": max}
+    for _ in range(3):
+        values = random.integers(1, 4, (2 * ranks, 3)).astype(float)
+        of_ranks = values.reshape(ranks, -1).sum(axis=1).astype(dtype)
+        assert f(values) == pytest.approx(reduce[op](of_ranks), rel=1e-6)
+        assert g(values[:, 0]) == values[:, 0].sum()
+
+
+def test_one_rank_alone_has_values_that_no_longer_fit(two_ranks):
+    x = pt.dvector("x")
+    f = synk.function([x], (synk.ops.all_reduce(x, "sum"), None), mode=PY)
+    np.testing.assert_array_equal(f(np.array([1.0, 2, 3, 4])), [4, 6])
+    with pytest.raises(synk.ShapeMismatch):
+        f(np.array([1.0, 2, 3]))
+    np.testing.assert_array_equal(f(np.array([1.0, 2, 3, 4])), [4, 6])

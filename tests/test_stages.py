@@ -101,17 +101,17 @@ def test_a_training_step_is_one_launch_one_reduce_and_one_join(two_ranks, rows):
     inputs, loss, _, updates = _regression(synk.grad)
     train = synk.function(inputs, loss, updates=updates, mode=PY)
     train(*rows)
-    before = SESSION.control.command, SESSION.context.comm._number
+    before = SESSION.control.command, SESSION.context.comm.number
     train(*rows)
     assert SESSION.control.command == before[0] + 1
     # A reduction of few values is one meeting.
-    assert SESSION.context.comm._number - SESSION.control.command * (1 << 24) == 1
+    assert SESSION.context.comm.number - SESSION.control.command * (1 << 24) == 1
     x = pt.matrix("x")
     wide = synk.function([x], synk.ops.all_reduce(x.mean(axis=0)), mode=PY)
     wide(np.ones((3, 5000)))
     wide(np.ones((3, 5000)))
     # One of many is two: all values are there, all parts are done.
-    assert SESSION.context.comm._number - SESSION.control.command * (1 << 24) == 2
+    assert SESSION.context.comm.number - SESSION.control.command * (1 << 24) == 2
 
 
 @one_and_three_ranks

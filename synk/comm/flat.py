@@ -6,6 +6,7 @@ A buffer has a row for each rank's values and one for the results, which all ran
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -70,18 +71,13 @@ class FlatBuffers:
         comm = self._comm
         if comm.size == 1:
             return ONE_RANK.reduce(key, values, ops, weights)
-        values = None if values is None else [np.asarray(value) for value in values]
         flat = self._buffers.get(key)
-        results = None
         if flat is None:
             comm.agree(-1)
-        else:
-            results = flat.reduce(comm, values, weights, times)
+            return self._renewed(key, values, ops, weights, times)
+        results = flat.reduce(comm, values, weights, times)
         if results is None:
-            self._drop(key)
-            flat = self._buffers[key] = self._renew(values, ops)
-            results = flat.reduce(comm, values, weights, times)
-            assert results is not None, "the ranks' buffers differ"
+            return self._renewed(key, values, ops, weights, times)
         return results
 
     def forget(self, function: int) -> None:
@@ -98,6 +94,22 @@ class FlatBuffers:
         flat = self._buffers.pop(key, None)
         if flat is not None:
             self._attachments.forget(flat.segment_key)
+
+    def _renewed(
+        self,
+        key: tuple,
+        values: Sequence[np.ndarray] | None,
+        ops: Sequence[ReduceOp],
+        weights: Sequence[float],
+        times: Times,
+    ) -> list[np.ndarray]:
+        """Combine values of other shapes than before, in a buffer for them."""
+        values = None if values is None else list(map(np.asarray, values))
+        self._drop(key)
+        flat = self._buffers[key] = self._renew(values, ops)
+        results = flat.reduce(self._comm, values, weights, times)
+        assert results is not None, "the ranks' buffers differ"
+        return results
 
     def _renew(
         self, values: Sequence[np.ndarray] | None, ops: Sequence[ReduceOp]
@@ -199,6 +211,7 @@ class _FlatBuffer:
         times: Times,
     ) -> list[np.ndarray] | None:
         """Combine the ranks' values; return None, on all, if any rank's do not fit."""
+        values = None if values is None else list(map(np.asarray, values))
         fits = self.fits(values)
         if fits and values is not None:
             for run, members in zip(self._runs, self._members, strict=True):
@@ -219,12 +232,21 @@ class _FlatBuffer:
 class _SmallBuffer(_FlatBuffer):
     """A buffer for few values; see `small`."""
 
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        # numpy takes a third of the time for one number if it is told that it is one.
+        self._places = [
+            (i, view.dtype, view.shape, view, ... if view.ndim else ())
+            for i, view in enumerate(self._views)
+        ]
+
     def _prepare(
         self, comm: SharedMemoryComm, plan: FlatLayout, rows: np.ndarray
     ) -> np.ndarray:
         slots = rows.reshape(2, comm.size, -1)
-        self._small = SmallAllReduce(comm, plan.runs, slots, self.serial)
-        return self._small.values
+        small = SmallAllReduce(comm, plan.runs, slots, self.serial)
+        self._run = small.run
+        return small.values
 
     def reduce(
         self,
@@ -234,11 +256,17 @@ class _SmallBuffer(_FlatBuffer):
         times: Times,
     ) -> list[np.ndarray] | None:
         """Combine the ranks' values; return None, on all, if any rank's do not fit."""
-        fits = self.fits(values)
-        if fits and values is not None:
-            for view, value in zip(self._views, values, strict=True):
-                view[...] = value
-        all_fit = self._small.run(weights, takes_part=fits)
+        fits = True
+        if values is not None:
+            for i, dtype, shape, view, where in self._places:
+                value = values[i]
+                if value.dtype is not dtype and value.dtype != dtype:
+                    fits = False
+                elif value.shape == shape:
+                    view[where] = value
+                else:
+                    fits = False
+        all_fit = self._run(weights, fits)
         times.spent(WAIT, self._nbytes)  # meeting takes longer than combining
         return self._views if all_fit else None
 

@@ -16,13 +16,10 @@ import numpy as np
 from ..errors import Aborted
 from ..reduce_ops import shares
 from ..workers import waiting
-from ..workers.control import ASLEEP, COMMAND, REPLY_ROOM, WORD, Control
+from ..workers.control import ASLEEP, BARRIER, COMMAND, REPLY_ROOM, WORD, Control
 from ..workers.limit import Limit
 from ..workers.recorder import MEETING, Recorder, Unrecorded
-from .sync import MET, WAKE, find_places, meet, must_sleep
-
-_COUNTS = 1 << 24
-"""Barriers that one command may have; a barrier's number is command * this + count."""
+from .sync import MET, WAKE, find_places, meet, must_sleep, number_after
 
 
 class SharedMemoryComm:
@@ -38,6 +35,19 @@ class SharedMemoryComm:
         How long the master waits in a barrier; the others wait for its word.
     recorder : Recorder
         Where the rank notes that it meets others.
+
+    Attributes
+    ----------
+    words, places : numpy.ndarray of int64
+        See `sync`.
+    slots : numpy.ndarray of uint8, shape (2, size, 8)
+        Where ranks have values on the way that fit; two sets for meetings in turn.
+    phase : memoryview of int64
+        The recorder's.
+    weights : list of float
+        Those of which `fractions` was asked last.
+    shares : numpy.ndarray of float64, shape (size,)
+        What it has returned.
     """
 
     def __init__(
@@ -51,11 +61,11 @@ class SharedMemoryComm:
         self.rank, self.size = rank, control.size
         self._control = control
         self._watch = watch
-        self._limit, self._recorder, self._phase = limit, recorder, recorder.phase
-        self._number = 0
+        self._limit, self._recorder, self.phase = limit, recorder, recorder.phase
         self.words, self.places = control.array, find_places(control, rank)
-        self._weights: tuple[float, ...] = ()
-        self._fractions = np.empty(0)
+        self.slots, self._own = control.slots, control.rank_word(rank, BARRIER)
+        self.weights: list[float] = []
+        self.shares = np.empty(control.size)
 
     def barrier(self) -> None:
         """Return when every rank has come here.
@@ -125,21 +135,30 @@ class SharedMemoryComm:
             control.words[control.rank_word(rank, place)] for rank in range(self.size)
         ]
 
+    @property
+    def number(self) -> int:
+        """The number of the meeting that this rank has come to last."""
+        return self._control.words[self._own]
+
+    def next_number(self) -> int:
+        """Return the number of the next meeting, the same on every rank."""
+        words = self._control.words
+        return number_after(words[self._own], words[COMMAND])
+
     def next_meeting(self) -> int:
-        """Go on to the next barrier, and return its number, the same on every rank."""
-        # A command that was aborted leaves the ranks at different numbers. Each begins
-        # the next one from a number that none has reached.
-        first = self._control.words[COMMAND] * _COUNTS
-        number = self._number = max(self._number, first) + 1
-        self._phase[0] = MEETING
-        return number
+        """Go on to the next meeting, and return its number."""
+        words = self._control.words
+        self.phase[0] = MEETING
+        return number_after(words[self._own], words[COMMAND])
 
     def fractions(self, weights: Sequence[float]) -> np.ndarray:
-        """Return weights as fractions of their sum; not to be written to."""
-        weights = tuple(weights)
-        if weights != self._weights:  # they are the same call after call
-            self._weights, self._fractions = weights, np.array(shares(weights))
-        return self._fractions
+        """Return weights as fractions of their sum: in `shares`, until the next."""
+        weights = list(weights)
+        if weights != self.weights:
+            self.weights = []  # so that they are written anew after an interrupt here
+            self.shares[:] = shares(weights)
+            self.weights = weights
+        return self.shares
 
     def exchange(self, value: Any) -> list:
         """Return the values that the ranks gave, in their order; pickled on the way."""

@@ -20,7 +20,7 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from ..compiled import compile_kernel, pointer
-from ..workers.control import ASLEEP, BARRIER, Control
+from ..workers.control import ASLEEP, BARRIER, COMMAND, Control
 
 WAIT, MET, WAKE = range(3)
 """What `meet` returns: not all came, all came, and all came but some of them sleep."""
@@ -29,6 +29,9 @@ OWN, RANK, SPINS, FIRST = range(4)
 """Places in the array that `find_places` returns; from FIRST on, one for each rank."""
 
 _SLEEPS = ASLEEP - BARRIER
+
+_COUNTS = 1 << 24
+"""Meetings that one command may have; a meeting's number is command * this + count."""
 
 
 def find_places(control: Control, rank: int) -> np.ndarray:
@@ -58,6 +61,23 @@ def store(typing_context: Any, words: Any, index: Any, value: Any) -> tuple:
         return context.get_dummy_value()
 
     return types.void(words, index, types.int64), generate
+
+
+def number_after(last, command):
+    """Return the number of the meeting that comes after a rank's last one."""
+    # A command that was aborted leaves the ranks at different numbers. Each begins
+    # the next one from a number that none has reached.
+    first = command * _COUNTS
+    return (last if last > first else first) + 1
+
+
+_number_after = compile_kernel(number_after)
+
+
+@compile_kernel
+def next_number(words, places):
+    """Return the number of the meeting that this rank comes to next."""
+    return _number_after(words[places[OWN]], words[COMMAND])
 
 
 @compile_kernel

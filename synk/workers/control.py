@@ -6,7 +6,7 @@
                   number of ranks | looks of Python and compiled code before sleeping
                   then for each rank, on cache lines of its own:
                   reply number | reply length | two words to agree on
-                  number of the last meeting | asleep there
+                  number of the last meeting | asleep there | two words of values
     semaphores    joined, on which the master sleeps, then two for each rank:
                   launched, for a command, and met, for the others to come
     bytes         the message (MESSAGE_ROOM), then a reply of each rank (REPLY_ROOM)
@@ -32,7 +32,7 @@ REPLY_ROOM = 16 * 1024
 _WORDS = _RANK_WORDS = 16  # two cache lines, which are often fetched together
 
 COMMAND, LENGTH, ABORTED, _SIZE, _SPINS, _LOOKS = range(6)
-REPLY, REPLY_LENGTH, WORD, _, BARRIER, ASLEEP = range(6)
+REPLY, REPLY_LENGTH, WORD, _, BARRIER, ASLEEP, VALUES = range(7)
 
 
 class Control:
@@ -112,6 +112,17 @@ class Control:
         self.replies = [
             memory[start + rank * REPLY_ROOM :][:REPLY_ROOM] for rank in range(size)
         ]
+
+    @property
+    def slots(self) -> np.ndarray:
+        """Two words of each rank for values: uint8, of shape (2, ranks, bytes).
+
+        They are on the cache line that the rank's meetings are told by: who has seen
+        it come has got its values as well, and waits for one line, not for two.
+        """
+        by_rank = self.array[_WORDS:].reshape(-1, _RANK_WORDS)
+        two = by_rank[:, VALUES : VALUES + 2].view(np.uint8)
+        return two.reshape(self.size, 2, 8).transpose(1, 0, 2)
 
     def rank_word(self, rank: int, word: int) -> int:
         """Return the index in `words` of a word of `rank`."""
