@@ -72,10 +72,10 @@ def test_a_rank_killed_from_outside_while_it_computes_is_reported():
 
 def test_a_rank_that_dies_with_its_reply_unread_is_reported(monkeypatch):
     # The outputs lie in the rank's memory, and the master has not mapped that yet.
-    run = SESSION.run
+    run = SESSION.run_args
 
-    def run_and_kill(work, *args, **options):
-        replies = run(work, *args, **options)
+    def run_and_kill(work, *args):
+        replies = run(work, *args)
         if work.__name__ == "worker_call":
             stamp()
             os.kill(rank_pids()[1], signal.SIGKILL)
@@ -84,7 +84,7 @@ def test_a_rank_that_dies_with_its_reply_unread_is_reported(monkeypatch):
 
     call = summing()
     with synk.session(2):
-        monkeypatch.setattr(SESSION, "run", run_and_kill)
+        monkeypatch.setattr(SESSION, "run_args", run_and_kill)
         with pytest.raises(WorkerDied) as caught:
             call(ROWS)
         assert since_death() < 1

@@ -154,6 +154,28 @@ def new_stages():
     return lambda: function(ROWS), TOTAL
 
 
+def new_repetition():
+    """Return a call that is prepared; an interrupted one has done all or nothing."""
+    x, n = pt.dmatrix("x"), pytensor.shared(np.int64(0), "n")
+    function = synk.function([x], x.sum(), updates=[(n, n + 1)], mode=PY)
+    data = synk.data(ROWS)
+    for _ in range(3):
+        function(data)
+
+    def call():
+        before = int(n.get_value())
+        try:
+            total = function(data)
+        finally:
+            on_ranks = [int(synk.get_value(rank, n)) for rank in range(synk.size())]
+            assert on_ranks == on_ranks[:1] * synk.size()
+            assert before <= on_ranks[0] <= before + 1
+        assert on_ranks[0] == before + 1
+        return total
+
+    return call, TOTAL
+
+
 def interrupt_everywhere(prepare, least: int) -> None:
     """Interrupt at line 1, 2, ... until there are no more."""
     lines, other = 0, summing()
@@ -168,7 +190,9 @@ def test_a_first_call_can_be_interrupted_at_any_line(prepare):
         interrupt_everywhere(prepare, 100)
 
 
-@pytest.mark.parametrize("prepare", [new_call, new_reduction, new_stages])
+@pytest.mark.parametrize(
+    "prepare", [new_call, new_reduction, new_stages, new_repetition]
+)
 def test_a_later_call_can_be_interrupted_at_any_line(prepare):
     with synk.session(3):
         prepared = prepare()
@@ -224,7 +248,7 @@ LAST_COMMANDS = ("worker_call", "worker_reduce")
 @pytest.mark.usefixtures("interruptible_rank")
 @pytest.mark.parametrize("first", [True, False], ids=["first", "later"])
 @pytest.mark.parametrize(
-    "prepare", [new_call, new_reduction, new_stages, new_gathering]
+    "prepare", [new_call, new_reduction, new_stages, new_gathering, new_repetition]
 )
 def test_a_rank_can_be_interrupted_at_any_line(prepare, first):
     with synk.session(3):

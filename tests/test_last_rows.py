@@ -6,12 +6,15 @@ import gc
 import sys
 
 import numpy as np
+import pytensor
 import pytensor.tensor as pt
 import pytest
+from pytensor.graph import Apply, Op
 from reference import PY
 
 import synk
 from synk.call import last_rows
+from synk.workers import channel
 
 x, y, scale = pt.dvector("x"), pt.dvector("y"), pt.dscalar("scale")
 
@@ -95,3 +98,141 @@ def test_no_memory_is_held(two_ranks):
     f(synk.data(np.ones(3)))
     gc.collect()
     assert sys.getrefcount(array) == 2
+
+
+class NotAboveTen(Op):
+    """The value itself; an error, if it is above ten."""
+
+    __props__ = ()
+
+    def make_node(self, value):
+        """Apply the Op to a scalar."""
+        return Apply(self, [value], [value.type()])
+
+    def perform(self, node, inputs, outputs):
+        """Compute it."""
+        if inputs[0] > 10:
+            raise ArithmeticError("above ten")
+        outputs[0][0] = inputs[0].copy()
+
+
+def is_prepared(f: synk.Function) -> bool:
+    """Tell whether the last call was prepared to be made again."""
+    return f._again is not None
+
+
+def test_calls_without_arguments_are_prepared_and_see_what_is_set(ranks):
+    w = pytensor.shared(np.arange(3.0), "w")
+    n = pytensor.shared(np.int64(0), "n")
+    f = synk.function([], [(w * 2).sum()], updates=[(n, n + 1)], mode=PY)
+    for _ in range(4):
+        assert f() == [6.0]
+        assert is_prepared(f)
+    w.set_value(np.arange(4.0))
+    assert f() == [12.0]
+    synk.broadcast(w, np.ones(2))
+    assert f() == [4.0]
+    n.set_value(np.int64(100))
+    for k in range(3):
+        f()
+        assert n.get_value() == 101 + k
+    assert [synk.get_value(rank, n) for rank in range(ranks)] == [103] * ranks
+    plain = pytensor.function([], [], updates=[(w, w + 1)], mode=PY)
+    plain()
+    assert f() == [8.0]
+    synk.close()
+    with synk.session(2):
+        assert f() == [8.0]
+        assert f() == [8.0]
+
+
+def test_a_prepared_call_sees_what_changes(ranks):
+    w = pytensor.shared(np.zeros(2), "w")
+    f = synk.function([x], x.sum() + w.sum(), updates=[(w, w + x.mean())], mode=PY)
+    other = synk.function([y], y.sum(), mode=PY)
+    a, b = synk.data(np.arange(6.0)), synk.data(np.ones(6))
+    total = 0.0
+
+    def check(expected: float, mean: float, *args, **options) -> None:
+        nonlocal total
+        assert f(*args, **options) == pytest.approx(expected + total)
+        total += 2 * mean
+
+    for _ in range(4):
+        check(15.0, 2.5, a)
+    assert is_prepared(f) == (ranks > 1)  # one rank alone is told nothing
+    a[0] = 6.0
+    check(21.0, 3.5, a)
+    assert other(b) == other(b) == 6.0  # ranks are told another call in between
+    check(21.0, 3.5, a)
+    check(6.0, 1.0, b)
+    check(21.0, 3.5, a)
+    check(9.0, 3.0, a, batch=slice(0, 3))
+    check(9.0, 3.0, a, batch=slice(0, 3))
+    check(9.0, 3.0, a, batch=slice(0, 3))
+    assert is_prepared(f) == (1 < ranks < 5)  # of five some are idle
+    check(12.0, 4.0, a, batch=slice(3, 6))
+    check(21.0, 3.5, a)
+    check(21.0, 3.5, x=a)
+    check(21.0, 3.5, a, num_slices=2)
+    assert f(a, output_subset=[]) == []
+    total += 7.0
+    check(21.0, 3.5, a, check="serial")
+    check(21.0, 3.5, a)
+    w.set_value(np.zeros(2))
+    total = 0.0
+    check(21.0, 3.5, a)
+    a.set_value(np.arange(3.0))
+    check(3.0, 1.0, a)
+    check(3.0, 1.0, a)
+    a.free_memory()
+    with pytest.raises(ValueError, match="holds nothing"):
+        f(a)
+    check(6.0, 1.0, b)
+    check(6.0, 1.0, b)
+    for rank in range(ranks):
+        np.testing.assert_allclose(synk.get_value(rank, w), total / 2)
+
+
+def test_a_prepared_call_sees_how_variables_are_held(two_ranks):
+    w = pytensor.shared(np.zeros(2), "w")
+    f = synk.function([x], x.sum() + w.sum(), mode=PY)
+    a = synk.data(np.arange(6.0))
+    for _ in range(3):
+        assert f(a) == 15.0
+    assert is_prepared(f)
+    synk.set_value(0, w, np.ones(2))  # a value of rank 0's own
+    with pytest.raises(synk.SplitError, match="own"):
+        f(a)
+    synk.broadcast(w, np.ones(2))
+    for _ in range(3):
+        assert f(a) == 17.0
+
+
+def test_ranks_are_told_no_more_than_that_it_is_the_same_call(two_ranks, monkeypatch):
+    f = synk.function([x], x.sum(), mode=PY)
+    a = synk.data(np.arange(6.0))
+    for _ in range(4):  # from the second on it is known that it repeats
+        f(a)
+    with monkeypatch.context() as patched:
+        patched.setattr(channel, "_dumps", None)
+        assert f(a) == f(a) == 15.0
+
+
+def test_a_prepared_call_that_fails_is_undone_and_prepared_anew(two_ranks):
+    n = pytensor.shared(np.int64(0), "n")
+    total = NotAboveTen()(x.sum())  # as told by each rank of its own rows
+    f = synk.function([x], (total, "sum"), updates=[(n, n + 1)], mode=PY)
+    a = synk.data(np.array([0.0, 1, 2, 3, 4, 3]))
+    for _ in range(3):
+        assert f(a) == 13.0
+    assert is_prepared(f)
+    a[5] = 7.0  # of rank 1
+    with pytest.raises(ArithmeticError, match="above ten"):
+        f(a)
+    assert not is_prepared(f)
+    assert [synk.get_value(rank, n) for rank in range(2)] == [3, 3]
+    a[5] = 3.0
+    for _ in range(3):
+        assert f(a) == 13.0
+    assert is_prepared(f)

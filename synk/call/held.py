@@ -38,6 +38,11 @@ class HeldVariables:
     Parameters
     ----------
     spec : FunctionSpec
+
+    Attributes
+    ----------
+    rows : tuple of int or None
+        On how many rows each rank has computed in the last call that was noted.
     """
 
     def __init__(self, spec: FunctionSpec) -> None:
@@ -49,7 +54,7 @@ class HeldVariables:
         self.entries: list[Entry] = []
         self._streams: list[Entry] = []
         self._made: list[tuple[Entry, Holding]] | None = None
-        self._rows: tuple[int, ...] | None = None
+        self.rows: tuple[int, ...] | None = None
         self._has_complained = False
         self._parts: tuple[SharedVariable, ...] = ()
 
@@ -114,9 +119,9 @@ class HeldVariables:
         """
         ledger = SESSION.ledger
         made = self._made
-        if made is None or rows != self._rows or self._spec.row_updates:
+        if made is None or rows != self.rows or self._spec.row_updates:
             made = self._made = self._holdings(rows, batch_s)
-            self._rows = rows
+            self.rows = rows
         for entry, holding in made:
             if entry.holding is not holding:
                 ledger.note_entry(entry, holding)

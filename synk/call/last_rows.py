@@ -23,9 +23,16 @@ _COMPARED = (type(None), int, slice)
 
 
 class LastRows:
-    """What `rows` has found for the last call of one function."""
+    """What `rows` has found for the last call of one function.
+
+    Attributes
+    ----------
+    are_again : bool
+        Whether the present call's rows are those.
+    """
 
     def __init__(self) -> None:
+        self.are_again = False
         # Data's descriptions and whether it is a minibatch; None is like no other.
         self._known: list[tuple[Any, bool]] = []
         self._asked: Any = None
@@ -41,9 +48,11 @@ class LastRows:
         options: dict[str, Any],
     ) -> Rows:
         """Return what `gather_rows` returns."""
+        self.are_again = not variables
         if type(batch) in _COMPARED and (batch, size) == self._asked:
             sources = self._same_sources(values)
             if sources:
+                self.are_again = True
                 return Rows(*self._cut, sources)
         self._known, self._staged = [], None
         rows = gather_rows(variables, values, batch, size, options)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,49 +22,116 @@ from ..programs.programs import Programs, Subset, kind_of_call
 from ..ranks.context import RankContext
 from ..ranks.streams import split, worker_states
 from ..times.timing import COMMON, ROWS, WAIT
+from ..workers.channel import Ready
+from ..workers.control import LAUNCH
 from .rows import take_all, take_share
 
 
+class Told(NamedTuple):
+    """What ranks are told of a call; on its way a plain tuple.
+
+    In `rows` and `constants` the master has arrays, and the other ranks windows.
+    """
+
+    number: int
+    subset: Subset
+    rows: tuple
+    constants: list
+    batch_s: list | None
+    num_slices: int
+    states: list
+
+
 def worker_call(
-    context: RankContext,
-    launch: int,
-    number: int,
-    subset: Subset,
-    rows: tuple,
-    constants: list,
-    batch_s: list | None,
-    num_slices: int,
-    states: list,
-) -> tuple[Any, int] | None:
+    context: RankContext, told: tuple, given: list[np.ndarray] | None = None
+) -> Any:
     """Do one rank's share of a call.
 
-    The master gets arrays in `rows` and `constants`, the other ranks windows.
+    Parameters
+    ----------
+    context : RankContext
+    told : tuple
+        See `Told`. If it is the very object that the last call was told, that call is
+        made again: all that follows from it is known.
+    given : list of numpy.ndarray, optional
+        In the master: what rows are taken from, if `told` does not say it.
 
     Returns
     -------
     tuple or None
-        The outputs (the master's own as a list, other ranks' as windows by position in
-        the function) and the rows behind them; None from a rank that had no rows.
+        See `outputs.Reply`; None from a rank that had no rows.
     """
-    context.transaction.begin(launch)
-    programs = context.registry.functions[number]
-    context.activity = programs.label
-    kind = kind_of_call(num_slices, context.size)
-    if states:
-        worker_states(programs.streams(kind), states)
-    share = Share(context, programs, rows, batch_s, num_slices)
-    constants = programs.takers.broadcast(list(map(context.array, constants)))
-    outputs = share.compute(subset, constants)
-    if outputs is None:
-        return None
-    if context.rank == 0:
-        return outputs, share.rows
-    left = {
-        i: output
-        for i, output in zip(subset, outputs, strict=True)
-        if share.is_wanted(i)
-    }
-    return context.leave(left), share.rows
+    context.transaction.begin(context.control.words[LAUNCH])
+    made, context.repeated = context.repeated, None  # there is none after an error
+    if made is None or made.told is not told:
+        made = _Prepared(context, told)
+    reply = made.call(given)
+    # The master's has arrays of the script's, whose memory is not to be held.
+    if made.can_repeat and (context.rank or given is not None):
+        context.repeated = made
+    return reply
+
+
+class _Prepared:
+    """One rank's share of a call, which may be made again and again.
+
+    Attributes
+    ----------
+    can_repeat : bool
+        Whether all that a call takes but the values themselves follows from `told`.
+    """
+
+    def __init__(self, context: RankContext, told: tuple) -> None:
+        self.told, self._context = told, context
+        of_call = Told(*told)
+        programs = context.registry.functions[of_call.number]
+        self._label = context.activity = programs.label
+        if of_call.states:
+            kind = kind_of_call(of_call.num_slices, context.size)
+            worker_states(programs.streams(kind), of_call.states)
+        self._subset, rows = of_call.subset, of_call.rows
+        self._share = share = Share(
+            context, programs, rows, of_call.batch_s, of_call.num_slices
+        )
+        self._constants = programs.takers.broadcast(
+            list(map(context.array, of_call.constants))
+        )
+        is_told = not (of_call.states or of_call.constants or programs.spec.sliceable)
+        on_host = not (programs.is_padded or programs.engine.ON_DEVICE)
+        self.can_repeat = is_told and on_host and not share.is_idle
+        self._is_first = True
+        self._left: dict | None = None
+        self._reply: Any = None
+
+    def call(self, given: list[np.ndarray] | None) -> Any:
+        """Make the call; see `worker_call`."""
+        context, share, rank = self._context, self._share, self._context.rank
+        if self._is_first:
+            self._is_first = False
+        else:
+            share.start = perf_counter()
+            context.activity = self._label
+        if given is None:
+            outputs = share.compute(self._subset, self._constants)
+        else:
+            share.sources = given
+            outputs = share.compute(self._subset, self._constants)
+            share.sources = []
+        if outputs is None:
+            return None
+        if rank == 0:
+            return outputs, share.rows
+        left = {
+            i: output
+            for i, output in zip(self._subset, outputs, strict=True)
+            if share.is_wanted(i)
+        }
+        windows = context.leave(left)
+        if not self.can_repeat:
+            return windows, share.rows
+        if windows != self._left:
+            self._left, self._reply = windows, Ready((windows, share.rows))
+        return self._reply
 
 
 class Share:
@@ -160,7 +227,8 @@ class Share:
         times.begin(self.start, rows, context.tracer)
         transaction = context.transaction
         transaction.begin_call(programs.led_on, self._selected)
-        times.move(self._waited, ROWS, to=WAIT)
+        if self._waited:
+            times.move(self._waited, ROWS, to=WAIT)
         if self._is_new(subset, constants):
             times.is_fresh = True
         if times.is_fresh:

@@ -88,6 +88,8 @@ class RankContext:
         What it has changed in the launch of a function.
     activity : str
         What it is doing, for messages.
+    repeated : object
+        What the last call has prepared for one like it; see `call.share`.
     tracer : Tracer or None
         While a trace is on.
     is_wide : bool
@@ -111,6 +113,7 @@ class RankContext:
         self.recorder = recorder
         self.activity = ""
         self.is_wide = False
+        self.repeated: Any = None
         self.transaction = Transaction(recorder.phase)
         self.tracer: Tracer | None = None
 
@@ -232,6 +235,7 @@ class RankContext:
 
     def forget(self, notices: Sequence[Notice]) -> None:
         """Forget what the user's script has given up."""
+        self.repeated = None
         for kind, key in notices:
             if kind == "segment":
                 self.attachments.forget(key)

@@ -87,6 +87,7 @@ class Lifetime:
         self._notices: list[Notice] = []
         self._in_command = False
         self._command_thread = 0
+        self._replied = 0.0  # when all ranks had replied to a command, by monotonic()
         self._forking = threading.RLock()
         self._is_starting = self._close_is_due = False
 
@@ -149,6 +150,7 @@ class Lifetime:
         places, spin, timeout, *_ = self._asked
         self._close_is_due = False
         self.generation += 1
+        self._replied = 0.0
         self.size, self.rank = len(places), 0
         try:
             privileges.let_ranks_in()

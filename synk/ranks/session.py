@@ -15,6 +15,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from time import monotonic
 from typing import Any
 
 from ..errors import Aborted, Expired, RankTimeout, StateError, SynkError, WorkerDied
@@ -24,6 +25,9 @@ from ..workers.recorder import COMPUTING, JOINING
 from . import reasons
 from .context import Notice, RankContext, name_of
 from .lifetime import CLOSED, Lifetime
+
+RECENTLY = 1e-3
+"""Seconds after replies in which nobody looks whether their ranks are alive."""
 
 
 class Session(Lifetime):
@@ -58,6 +62,21 @@ class Session(Lifetime):
         doing : str, optional
             Of which function it is a call, for the flight records.
         """
+        return self.run_args(work, args, args if mine is None else mine, timeout, doing)
+
+    def run_args(
+        self,
+        work: Callable,
+        args: tuple,
+        mine: tuple,
+        timeout: float | None = None,
+        doing: str | None = None,
+    ) -> list[Any]:
+        """Run ``work(context, *args)`` as `run` does.
+
+        Where `args` is the very tuple of the last command, ranks are told no more than
+        that.
+        """
         self.check_running()
         # A signal handler may close the session meanwhile: this command keeps its own.
         context = self.context
@@ -65,26 +84,30 @@ class Session(Lifetime):
         try:
             self._command_thread = threading.get_ident()
             self._in_command = True
-            self.watch()  # a rank may have died in the meantime
+            # A rank may have died in the meantime. One that has replied just now has
+            # not, or whoever waits for it finds out.
+            if monotonic() > self._replied + RECENTLY:
+                self.watch()
             self._limit.of_call = timeout
             context.activity = ""
             notices = tuple(self._notices)
             if notices:
                 context.forget(notices)
-            if mine is None:
-                mine = args
             if self.size == 1:
                 result = _run_here(context, work, mine)
             else:
                 result, replies = self._run_everywhere(
                     context, work, args, notices, mine, doing
                 )
-            del self._notices[: len(notices)]
+            if notices:
+                del self._notices[: len(notices)]
         finally:
             self._in_command = False
-        failures = [reply for reply in replies if type(reply) is Failure]
-        if failures:
-            raise as_one(failures, self.size)
+        for reply in replies:
+            if type(reply) is Failure:
+                failures = [reply for reply in replies if type(reply) is Failure]
+                raise as_one(failures, self.size)
+        self._replied = monotonic()
         return [result, *replies]
 
     def _run_everywhere(

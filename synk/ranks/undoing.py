@@ -12,7 +12,8 @@ import numpy as np
 
 from ..compiler.placement.streams import CommonStream
 from ..errors import StateError
-from ..programs.transaction import insist
+from ..programs.transaction import Transaction, insist
+from ..workers.control import LAUNCH
 from .context import RankContext
 from .session import SESSION
 from .streams import lead_on, master_states
@@ -21,7 +22,9 @@ _launches = itertools.count()
 
 
 class Launch:
-    """One launch of a function: what fails in its ``with`` block is undone everywhere.
+    """A launch of a function: what fails in its ``with`` block is undone everywhere.
+
+    It can be made again, as another one, when it has come to its end.
 
     Parameters
     ----------
@@ -36,7 +39,7 @@ class Launch:
     Attributes
     ----------
     number : int
-        What all ranks know it by.
+        What all ranks know it by, from `control.LAUNCH`.
     states : list of numpy.random.Generator
         What the common streams begin with.
     made : int or None
@@ -51,15 +54,18 @@ class Launch:
         failed: Callable[[Launch, BaseException], None],
         made: Callable[[Launch], None] | None = None,
     ) -> None:
-        self.number = next(_launches)
+        self.number = -1
         self.states: list[np.random.Generator] = []
         self.made: int | None = None
         self._streams, self._calls, self._failed = streams, calls, failed
         self._have_made = made
-        self._ledger, self._transaction = SESSION.ledger, SESSION.context.transaction
+        self._ledger = SESSION.ledger
+        self._transaction: Transaction | None = None
         self._frame: FrameType | None = None
 
     def __enter__(self) -> Launch:
+        self._transaction = SESSION.context.transaction
+        SESSION.control.words[LAUNCH] = self.number = next(_launches)
         # Not by a local variable: a frame that refers to itself stays, with its callers
         # and all that they have, until garbage is collected.
         self._frame = sys._getframe(1)
@@ -84,6 +90,7 @@ class Launch:
                 lead_on(self._streams)
             self._ledger.launch = None  # from here on it is made
             self._frame = None  # which holds this
+            self._transaction = None  # which holds what there was before
         except BaseException as interrupt:
             self.fail(interrupt)
             raise
@@ -118,6 +125,7 @@ class Launch:
             by_rank = SESSION.run(worker_undo, self.number, self._calls > 1)
             self.made = None if _LOST in by_rank else by_rank[0]
         else:  # the ranks are gone; the script may go on with what there was
+            assert self._transaction is not None
             stays = self._transaction.made(self.number) if self._calls > 1 else 0
             if self._transaction.undo_to(self.number, stays):
                 self.made = stays

@@ -4,6 +4,7 @@
 
     int64 words   command number | message length | aborted command
                   number of ranks | looks of Python and compiled code before sleeping
+                  launch of a function
                   then for each rank, on cache lines of its own:
                   reply number | reply length | two words to agree on
                   number of the last meeting | asleep there | two words of values
@@ -31,7 +32,7 @@ MESSAGE_ROOM = 64 * 1024
 REPLY_ROOM = 16 * 1024
 _WORDS = _RANK_WORDS = 16  # two cache lines, which are often fetched together
 
-COMMAND, LENGTH, ABORTED, _SIZE, _SPINS, _LOOKS = range(6)
+COMMAND, LENGTH, ABORTED, _SIZE, _SPINS, _LOOKS, LAUNCH = range(7)
 REPLY, REPLY_LENGTH, WORD, _, BARRIER, ASLEEP, VALUES = range(7)
 
 
