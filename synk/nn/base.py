@@ -1,4 +1,4 @@
-"""What the Ops share: an Op of arrays with one kernel in numpy and one in JAX."""
+"""What the Ops share: an Op of arrays with kernels in numpy, in JAX, maybe in C."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.gradient import disconnected_type
 from pytensor.graph.basic import Apply, Variable
-from pytensor.graph.op import Op
+from pytensor.link.c.op import COp
 from pytensor.scalar import upcast
 
-from .runtime import compute
+from .runtime import compute, kernels
 
 
-class KernelOp(Op):
-    """An Op of float tensors with one output, computed by two equivalent kernels.
+class KernelOp(COp):
+    """An Op of float tensors with one output, computed by equivalent kernels.
 
     Subclasses have ``numpy_kernel`` and ``jax_kernel``, which take an array for each
     input; ``shaped_like``, the number of an input of which only the shape counts, or
-    None; and ``gradients``.
+    None; and ``gradients``. Where they have ``c_code`` too, functions that PyTensor
+    compiles to C run that; see `runtime`.
     """
 
     shaped_like: int | None = None
@@ -35,6 +36,30 @@ class KernelOp(Op):
 
     def jax_kernel(self, *arrays: Any) -> Any:
         """Return the output, computed by JAX; traced."""
+        raise NotImplementedError
+
+    def has_c_code(self, node: Apply) -> bool:
+        """Tell whether there is a kernel in C for a node."""
+        return False
+
+    def make_c_thunk(self, node: Apply, *args: Any, **kwargs: Any) -> Any:
+        """Return what runs the kernel in C; PyTensor takes `perform` if this raises.
+
+        Not in ``c_code``, which is not asked where the cache has the code.
+        """
+        if kernels() != "c" or not self.has_c_code(node):
+            raise NotImplementedError
+        return super().make_c_thunk(node, *args, **kwargs)
+
+    def c_code(
+        self,
+        node: Apply,
+        name: str,
+        inputs: list[str],
+        outputs: list[str],
+        sub: dict[str, str],
+    ) -> str:
+        """Return C code that computes the output."""
         raise NotImplementedError
 
     def symbolic_shape(self, input_shapes: Sequence) -> Sequence:

@@ -109,7 +109,7 @@ def _blocks(op: ConvOp, w: Shape, y: np.ndarray) -> Iterator[_Block]:
     room = np.empty(
         min(batch, some_images) * some_rows * row_bytes // y.itemsize, y.dtype
     )
-    flat = y.reshape(batch, op.groups, w[0] // op.groups, -1)
+    flat = y.reshape(batch, op.groups, w[0] // op.groups, rows * prod(rest))
     for image in range(0, batch, some_images):
         images = slice(image, min(batch, image + some_images))
         count = images.stop - image

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pytensor.graph.basic import Apply
+
+from . import conv_c
 from .base import KernelOp, as_floats
 from .geometry import Border, conv_length, pads_of
 
@@ -23,6 +26,10 @@ class ConvOp(KernelOp):
     """
 
     __props__ = ("border", "stride", "dilation", "flip", "groups")
+
+    params_type = conv_c.PARAMETERS
+    c_kernel: str
+    """The name of its kernel in C."""
 
     def __init__(
         self,
@@ -90,3 +97,32 @@ class ConvOp(KernelOp):
                     f" {self.ndim + 2}, got {var} with {var.type.ndim}"
                 )
         return tensors
+
+    def has_c_code(self, node: Apply) -> bool:
+        """Tell whether there is a kernel in C for a node."""
+        return conv_c.is_for(self.stride, node.outputs[0].type.dtype)
+
+    def get_params(self, node: Apply) -> Any:
+        """Return the parameters that C code gets."""
+        if not self.has_c_code(node):
+            raise NotImplementedError
+        return conv_c.parameters(self.border, self.dilation, self.flip, self.groups)
+
+    def c_support_code(self, **kwargs: Any) -> str:
+        """Return the kernels in C."""
+        return conv_c.support_code()
+
+    def c_code_cache_version(self) -> tuple:
+        """Return what tells PyTensor's cache of code of another version."""
+        return (conv_c.VERSION,)
+
+    def c_code(
+        self,
+        node: Apply,
+        name: str,
+        inputs: list[str],
+        outputs: list[str],
+        sub: dict[str, str],
+    ) -> str:
+        """Return C code that computes the output."""
+        return conv_c.call(self.c_kernel, inputs, outputs[0], sub)

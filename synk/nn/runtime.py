@@ -1,9 +1,13 @@
-"""How an Op computes on numpy arrays outside JAX mode: by plain numpy, or by XLA.
+"""How an Op computes on numpy arrays outside JAX mode: in C, by plain numpy, or by XLA.
+
+Functions that PyTensor compiles to C have code for convolutions of
+images, which takes half of numpy's time or all of it, on one core. What there is no
+code for, and other functions, call numpy.
 
 XLA is JAX's compiler. On one core, in single precision, it takes for 3x3 convolutions
 of large images half of numpy's time or all of it, for 1x1 ones and for depthwise ones
 two to seven times as much; it compiles anew for every shape of a batch; and a process
-in which it runs cannot fork ranks. So numpy is the default. Where XLA is chosen, JAX is
+in which it runs cannot fork ranks. So it is not the default. Where it is chosen, JAX is
 imported when a value is first computed and not before.
 """
 
@@ -16,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-_CHOICES = ("numpy", "xla")
+_CHOICES = ("c", "numpy", "xla")
 _chosen: list[str] = []
 
 
@@ -25,9 +29,11 @@ def set_kernels(name: str) -> None:
 
     Parameters
     ----------
-    name : {"numpy", "xla"}
-        "xla" needs JAX, and no rank can be forked once it has computed something. The
-        environment variable ``SYNK_NN`` gives the choice at the start, else "numpy".
+    name : {"c", "numpy", "xla"}
+        "c": C in functions that are compiled to C, where there is code for an Op, and
+        numpy elsewhere; the default. "numpy": nothing but numpy. "xla" needs JAX, and
+        no rank can be forked once it has computed something. The environment variable
+        ``SYNK_NN`` gives the choice at the start.
 
     Raises
     ------
@@ -38,8 +44,8 @@ def set_kernels(name: str) -> None:
 
     Notes
     -----
-    It holds for this process, and for ranks that it forks afterwards. JAX mode does
-    not depend on it.
+    It holds for this process, and for ranks that it forks afterwards; functions that
+    are compiled to C keep what was chosen then. JAX mode does not depend on it.
     """
     if name not in _CHOICES:
         raise ValueError(f"kernels must be one of {_CHOICES}, got {name!r}")
@@ -49,15 +55,15 @@ def set_kernels(name: str) -> None:
 
 
 def kernels() -> str:
-    """Return what computes the Ops outside JAX mode: "xla" or "numpy"."""
+    """Return what computes the Ops outside JAX mode: one of the choices."""
     if not _chosen:
-        set_kernels(os.environ.get("SYNK_NN", "numpy"))
+        set_kernels(os.environ.get("SYNK_NN", "c"))
     return _chosen[0]
 
 
 def compute(op: Any, *arrays: np.ndarray) -> np.ndarray:
     """Return what an Op is of some arrays, as an array that may be written to."""
-    if kernels() == "numpy":
+    if kernels() != "xla":
         return np.ascontiguousarray(op.numpy_kernel(*arrays))
     import jax
 
