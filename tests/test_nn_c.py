@@ -10,6 +10,8 @@ import pytest
 import synk
 from synk.engines.c_compiler import c_is_there
 from synk.nn.convops import Conv, ConvFilters, ConvInputs
+from synk.nn.pool_op import MODES
+from synk.nn.poolops import Pool, PoolGrad
 from synk.nn.runtime import set_kernels
 
 pytestmark = pytest.mark.skipif(not c_is_there(), reason="no C compiler")
@@ -171,3 +173,77 @@ def test_a_step_in_c_is_that_in_numpy():
     w = rng.normal(size=(5, 2, 3, 3)).astype("float32")
     for one, other in zip(in_c(x, w), in_python(x, w), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+
+
+# -- pooling
+
+
+def pool_case(rng, dtype):
+    """Draw a pooling, with images that have ties, and gradients by what is pooled."""
+    window, stride = rng.integers(1, 5, 2), rng.integers(1, 5, 2)
+    if rng.integers(2):
+        stride = window
+    ignore_border = bool(rng.integers(2))
+    pad = rng.integers(0, window) if ignore_border else (0, 0)
+    ways = [tuple(map(int, pair)) for pair in (window, stride, pad)]
+    op = Pool(*ways, ignore_border, MODES[rng.integers(4)])
+    shape = (*rng.integers(1, 4, rng.integers(0, 3)), *rng.integers(1, (20, 40)))
+    x = rng.integers(-3, 3, shape).astype(dtype)
+    pooled = (*shape[:-2], *op.pooled(shape))
+    return op, x, rng.normal(size=pooled).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_poolings_and_their_gradients_are_those_of_numpy(dtype):
+    rng = np.random.default_rng(6)
+    for _ in range(60):
+        op, x, g = pool_case(rng, dtype)
+        y = compare(op, x)
+        compare(op.sibling(PoolGrad), x, y, g)
+
+
+def test_a_window_with_nan_is_nan_and_its_gradient_goes_nowhere():
+    rng = np.random.default_rng(7)
+    for _ in range(30):
+        op, x, g = pool_case(rng, "float64")
+        x[rng.random(x.shape) < 0.1] = rng.choice([np.nan, np.inf, -np.inf])
+        g[rng.random(g.shape) < 0.1] = rng.choice([np.nan, np.inf, -np.inf])
+        y = compare(op, x)
+        compare(op.sibling(PoolGrad), x, y, g)
+
+
+def test_an_infinite_gradient_leaves_pixels_that_are_no_maximum_at_0():
+    op = PoolGrad((2, 2), (2, 2), (0, 0), True, "max")
+    x, y, g = np.arange(4.0).reshape(2, 2), np.array([[3.0]]), np.array([[np.inf]])
+    for way in (op.numpy_kernel, lambda *arrays: in_c(op, *arrays)):
+        np.testing.assert_array_equal(way(x, y, g), [[0, 0], [0, np.inf]])
+
+
+def test_pooled_images_of_any_layout_are_taken():
+    rng = np.random.default_rng(8)
+    op = Pool((2, 3), (2, 1), (0, 1), True, "max")
+    x = rng.normal(size=(12, 7, 3)).T
+    y = compare(op, x)
+    compare(op.sibling(PoolGrad), x, y, np.broadcast_to(2.0, y.shape))
+
+
+def test_nothing_is_pooled_to_nothing():
+    for shape, border in [((2, 0, 5), True), ((0, 4, 5), False), ((2, 3, 1), True)]:
+        op = Pool((2, 2), (2, 2), (0, 0), border, "max")
+        x = np.ones(shape)
+        y = compare(op, x)
+        assert not y.size
+        compare(op.sibling(PoolGrad), x, y, y)
+
+
+def test_pooled_images_of_another_shape_are_refused():
+    op = PoolGrad((2, 2), (2, 2), (0, 0), True, "max")
+    x, y = np.ones((4, 4)), np.ones((2, 2))
+    for others in [(y[:1], y), (y, y[:, :1])]:
+        with pytest.raises(ValueError, match="another shape"):
+            in_c(op, x, *others)
+
+
+def test_pooling_of_volumes_is_left_to_numpy():
+    with pytest.raises(NotImplementedError):
+        in_c(Pool((1, 2, 2), (1, 2, 2), (0, 0, 0), True, "max"), np.ones((2, 2, 2)))

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pytensor.graph.basic import Apply
-
-from . import conv_c
 from .base import KernelOp, as_floats
 from .geometry import Border, conv_length, pads_of
+from .kernels import DTYPES, Kernels
+
+_BORDERS = {"half": 1, "full": 2}
+"""As kernels in C number them."""
 
 
 class ConvOp(KernelOp):
@@ -27,9 +28,12 @@ class ConvOp(KernelOp):
 
     __props__ = ("border", "stride", "dilation", "flip", "groups")
 
-    params_type = conv_c.PARAMETERS
-    c_kernel: str
-    """The name of its kernel in C."""
+    c_kernels = Kernels(
+        "synk_conv",
+        ("arrays", "conv", "conv_arrays"),
+        "border top bottom left right down along flip groups",
+    )
+    params_type = c_kernels.params_type
 
     def __init__(
         self,
@@ -98,31 +102,11 @@ class ConvOp(KernelOp):
                 )
         return tensors
 
-    def has_c_code(self, node: Apply) -> bool:
-        """Tell whether there is a kernel in C for a node."""
-        return conv_c.is_for(self.stride, node.outputs[0].type.dtype)
-
-    def get_params(self, node: Apply) -> Any:
-        """Return the parameters that C code gets."""
-        if not self.has_c_code(node):
-            raise NotImplementedError
-        return conv_c.parameters(self.border, self.dilation, self.flip, self.groups)
-
-    def c_support_code(self, **kwargs: Any) -> str:
-        """Return the kernels in C."""
-        return conv_c.support_code()
-
-    def c_code_cache_version(self) -> tuple:
-        """Return what tells PyTensor's cache of code of another version."""
-        return (conv_c.VERSION,)
-
-    def c_code(
-        self,
-        node: Apply,
-        name: str,
-        inputs: list[str],
-        outputs: list[str],
-        sub: dict[str, str],
-    ) -> str:
-        """Return C code that computes the output."""
-        return conv_c.call(self.c_kernel, inputs, outputs[0], sub)
+    def c_parameters(self, dtype: str) -> Sequence[int] | None:
+        """Return what kernels in C take: for images at a stride of 1."""
+        if self.stride != (1, 1) or dtype not in DTYPES:
+            return None
+        kind, pads = 0, self.border
+        if isinstance(pads, str):
+            kind, pads = _BORDERS[pads], ((0, 0), (0, 0))
+        return (kind, *pads[0], *pads[1], *self.dilation, int(self.flip), self.groups)

@@ -34,7 +34,7 @@ def grad(op: PoolOp, x: np.ndarray, y: np.ndarray, g: np.ndarray) -> np.ndarray:
     g = _averaged(op, x, g)
     total = pad(np.zeros(x.shape, x.dtype), margins)
     for where in _places(op, g.shape) if g.size else ():
-        total[where] += (padded[where] == y) * g if op.mode == "max" else g
+        total[where] += np.where(padded[where] == y, g, 0) if op.mode == "max" else g
     inner: Any = [
         slice(low, low + size)
         for (low, _), size in zip(margins, x.shape[-op.ndim :], strict=True)
@@ -48,7 +48,7 @@ def pick(op: PoolOp, x: np.ndarray, y: np.ndarray, v: np.ndarray) -> np.ndarray:
     x, v = pad(x, margins, -np.inf), pad(v, margins)
     total = np.zeros(y.shape, y.dtype)
     for where in _places(op, y.shape) if y.size else ():
-        total += (x[where] == y) * v[where]
+        total += np.where(x[where] == y, v[where], 0)
     return total
 
 

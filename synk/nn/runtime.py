@@ -1,8 +1,8 @@
 """How an Op computes on numpy arrays outside JAX mode: in C, by plain numpy, or by XLA.
 
-Functions that PyTensor compiles to C have code for convolutions of
-images, which takes half of numpy's time or all of it, on one core. What there is no
-code for, and other functions, call numpy.
+Functions that PyTensor compiles to C have code for convolutions
+and poolings of images. It takes a third of numpy's time to all of it, on one core. What
+there is no code for, and other functions, call numpy.
 
 XLA is JAX's compiler. On one core, in single precision, it takes for 3x3 convolutions
 of large images half of numpy's time or all of it, for 1x1 ones and for depthwise ones

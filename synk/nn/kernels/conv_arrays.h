@@ -1,36 +1,15 @@
-/* Convolution of numpy's arrays: shapes, memory and errors; the kernels: conv_c.h. */
+/* Convolution of numpy's arrays: shapes, memory and errors; the kernels: conv.h. */
 
 namespace synk_conv {
 
-/* Of an Op; see `parameters` in conv_c.py. */
+using synk_arrays::Contiguous;
+using synk_arrays::check_memory;
+using synk_arrays::make_room;
+
+/* Of an Op; see `ConvOp`. */
 struct Parameters {
     npy_intp border, top, bottom, left, right, down, along, flip, groups;
 };
-
-/* An array in C order: the same one, or a copy. */
-struct Contiguous {
-    PyArrayObject *array;
-    explicit Contiguous(PyArrayObject *any) : array(PyArray_GETCONTIGUOUS(any)) {}
-    ~Contiguous() { Py_XDECREF(array); }
-    template <typename T> const T *of() const {
-        return static_cast<const T *>(PyArray_DATA(array));
-    }
-
-  private:
-    Contiguous(const Contiguous &);
-    void operator=(const Contiguous &);
-};
-
-/* Replace a result by an array of a shape, unless it is one that can be written to. */
-static bool make_room(PyArrayObject **result, const npy_intp *shape, int type) {
-    PyArrayObject *old = *result;
-    if (old && PyArray_IS_C_CONTIGUOUS(old) && PyArray_ISWRITEABLE(old)
-        && PyArray_CompareLists(PyArray_DIMS(old), shape, 4))
-        return true;
-    Py_XDECREF(old);
-    *result = reinterpret_cast<PyArrayObject *>(PyArray_EMPTY(4, shape, type, 0));
-    return *result != NULL;
-}
 
 /* Set the margins at both ends of an axis, and the length of the outputs. */
 static void find_axis(long size, long reach, long border, long *low, long high,
@@ -75,11 +54,6 @@ static bool find_sizes(const Parameters &p, const npy_intp *x, const npy_intp *w
     return true;
 }
 
-static bool check_memory(bool there) {
-    if (!there) PyErr_NoMemory();
-    return there;
-}
-
 template <typename T>
 bool compute_outputs(const Parameters &p, PyArrayObject *x, PyArrayObject *w,
                      PyArrayObject **y) {
@@ -87,7 +61,7 @@ bool compute_outputs(const Parameters &p, PyArrayObject *x, PyArrayObject *w,
     if (!find_sizes(p, PyArray_DIMS(x), PyArray_DIMS(w), NULL, &s)) return false;
     const npy_intp shape[] = {s.batch, PyArray_DIM(w, 0), s.out_rows, s.out_columns};
     Contiguous inputs(x), filters(w);
-    if (!inputs.array || !filters.array || !make_room(y, shape, PyArray_TYPE(x)))
+    if (!inputs.array || !filters.array || !make_room(y, 4, shape, PyArray_TYPE(x)))
         return false;
     const Filters<T> packed = {filters.of<T>(), s.places(), s.window(), p.flip != 0};
     return check_memory(correlate(s, inputs.of<T>(), packed, s.filters * s.places(),
@@ -102,7 +76,7 @@ bool compute_inputs(const Parameters &p, PyArrayObject *x, PyArrayObject *w,
         return false;
     Contiguous filters(w), outputs(y);
     if (!filters.array || !outputs.array
-        || !make_room(result, PyArray_DIMS(x), PyArray_TYPE(y)))
+        || !make_room(result, 4, PyArray_DIMS(x), PyArray_TYPE(y)))
         return false;
     return check_memory(correlate_inputs(s, outputs.of<T>(), filters.of<T>(),
                                          p.flip != 0,
@@ -117,7 +91,7 @@ bool compute_filters(const Parameters &p, PyArrayObject *x, PyArrayObject *w,
         return false;
     Contiguous inputs(x), outputs(y);
     if (!inputs.array || !outputs.array
-        || !make_room(result, PyArray_DIMS(w), PyArray_TYPE(y)))
+        || !make_room(result, 4, PyArray_DIMS(w), PyArray_TYPE(y)))
         return false;
     return check_memory(correlate_filters(s, inputs.of<T>(), outputs.of<T>(),
                                           p.flip != 0,

@@ -10,10 +10,11 @@ are then those of matrices, whose columns need not be gathered (M. Chellapilla e
 `correlate_filters`, the adjoint in the filters, has vectors of filters, and pixels
 spread over a vector; so sums over pixels need no sums within a vector. */
 
-#include <stdlib.h>
 #include <string.h>
 
 namespace synk_conv {
+
+using synk_arrays::Room;
 
 /* The registers hold ROWS x VECTORS sums, a row of vectors and a number. */
 #if defined(__AVX512F__)
@@ -53,18 +54,6 @@ struct Sizes {
 static long at_least(long a, long b) { return a < b ? b : a; }
 static long at_most(long a, long b) { return a < b ? a : b; }
 static long up_to_multiple(long n, long of) { return (n + of - 1) / of * of; }
-
-/* Room that is given back in the end; null if there is none. */
-template <typename T> struct Room {
-    T *at;
-    explicit Room(long count)
-        : at(static_cast<T *>(malloc(at_least(count, 1) * sizeof(T)))) {}
-    ~Room() { free(at); }
-
-  private:
-    Room(const Room &);
-    void operator=(const Room &);
-};
 
 /* How many rows of outputs are computed at a time. */
 template <typename T> long rows_at_a_time(const Sizes &s) {
