@@ -28,6 +28,7 @@ from pytensor.scan.op import Scan
 
 from . import c_blas
 from .c_compiler import makes_c, vector_flags
+from .c_loops import with_vector_loops
 
 _P = ParamSpec("_P")
 _Before = list[tuple[str, Any]]
@@ -51,10 +52,10 @@ def compile_in_c(
     try:
         try:
             _change(wanted, before)
-            made = make(*args, **kwargs)
+            made = with_vector_loops(make, *args, **kwargs)
             if not makes_c(None):  # not before: `make` may have the default mode
                 _change({"mode": "CVM"}, before)
-            _compile_within(made)
+            with_vector_loops(_compile_within, made)
             return made
         finally:
             _put_back(before)

@@ -49,7 +49,7 @@ class Kernels:
 
     def code(self) -> str:
         """Return the code of the kernels."""
-        return "\n".join(map(_text, self.files))
+        return "\n".join(map(code_of, self.files))
 
     def call(
         self, kernel: str, inputs: Sequence[str], output: str, sub: dict[str, str]
@@ -66,5 +66,6 @@ class Kernels:
 
 
 @cache
-def _text(name: str) -> str:
+def code_of(name: str) -> str:
+    """Return the code of a file."""
     return Path(__file__).with_name(f"{name}.h").read_text()
