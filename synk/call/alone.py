@@ -16,6 +16,7 @@ from ..comm.flat import ONE_RANK
 from ..compiler.spec import FunctionSpec
 from ..programs import running
 from ..programs.programs import Subset
+from ..ranks.ledger import Entry
 from ..ranks.replication import Replicas
 from ..ranks.session import SESSION
 from ..times.timing import Times
@@ -44,9 +45,10 @@ class Alone:
         self._spec, self._held = spec, held
         self.was_last = False
         self.times = Times()
-        self._of = -1
+        self._last: tuple[int, Subset] = -1, ()
         self._known: tuple[int, int] | None = None
         self._is_whole = False
+        self._entries: list[Entry] = []
 
     @property
     def is_possible(self) -> bool:
@@ -55,6 +57,7 @@ class Alone:
         if known != self._known:
             of, variables = SESSION.ledger.of, self._held.variables
             self._is_whole = all(of(var).kind == "equal" for var in variables)
+            self._entries = SESSION.ledger.entries(variables)
             self._known = known
         return self._is_whole
 
@@ -100,13 +103,13 @@ class Alone:
         """
         programs, context, total = replicas.local(), SESSION.context, bounds[-1]
         context.widen()
-        with replicas.notice, self._held.in_master() as transaction:
-            if not programs.has("step", subset):
-                replicas.notice.begin()
-                programs.compile("step", subset)
-            if replicas.number != self._of:
-                self._of = replicas.number
+        with replicas.notice, self._held.in_master(self._entries) as transaction:
+            if self._last != (replicas.number, subset):
+                if not programs.has("step", subset):
+                    replicas.notice.begin()
+                    programs.compile("step", subset)
                 self.times.is_fresh = True
+                self._last = replicas.number, subset
             self.times.begin(perf_counter(), total, None)
             if self.times.is_fresh:
                 self.times.set_aside()

@@ -168,17 +168,26 @@ class HeldVariables:
         see_converted(self.entries)
 
     @contextlib.contextmanager
-    def in_master(self) -> Iterator[Transaction]:
+    def in_master(self, known: list[Entry] | None = None) -> Iterator[Transaction]:
         """Run the plain function in the master, in a ``with`` block.
 
         What fails in it is undone.
+
+        Parameters
+        ----------
+        known : list of Entry, optional
+            Of the variables, if they are known to be equal on all ranks.
 
         Raises
         ------
         SplitError
             If the master has a part only of what it reads.
         """
-        transaction, unset = Transaction(), self._unset_in_master()
+        transaction = Transaction()
+        if known is None:
+            unset = self._unset_in_master()
+        else:
+            unset = [entry for entry in known if not entry.is_set]
         transaction.begin(0)
         transaction.begin_call()
 
