@@ -199,7 +199,9 @@ class Call:
     def store(self) -> None:
         """Make the new values those of the shared variables."""
         transaction, cut = self._transaction, self.cut
-        if cut.stored and transaction is not None:
+        if not cut.stored:
+            return
+        if transaction is not None:
             transaction.phase[0] = STORING
         is_padded = bool(self.padded_size)
         for i in cut.stored:

@@ -81,17 +81,18 @@ def run(
         kind = kind_of_call(num_slices, len(weights), kept is not None)
     call = Call(programs, kind, subset, constants, reducer, weights, times, *whose)
     call.padded_size = padded_size
-    call.rows = programs.take(sources, selections) if taken is None else taken
     if sources:
+        call.rows = programs.take(sources, selections) if taken is None else taken
         times.spent(ROWS)
     if kept is not None:
         part = call.cut.stages[0].kept
         run = partial(call.outputs_of, part, padded=False)
         call.values.update(programs.kept_terms.of(part, kept, call.rows, run))
     blocks = _blocks(programs, kind, subset, call)
+    is_padded = bool(padded_size)
     for level, stage in enumerate(call.cut.stages):
         if blocks is None or not blocks(stage):
-            padded = bool(padded_size) and stage.phase == COMPUTE
+            padded = is_padded and stage.phase == COMPUTE
             call.run_part(stage.merged, padded=padded)
         call.reduce(stage, level)
     return call.finish()
