@@ -236,3 +236,40 @@ def test_a_prepared_call_that_fails_is_undone_and_prepared_anew(two_ranks):
     for _ in range(3):
         assert f(a) == 13.0
     assert is_prepared(f)
+
+
+def test_values_of_broadcast_inputs_of_a_prepared_call(ranks):
+    v, u = pt.dvector("v"), pt.dvector("u")
+    f = synk.function([x], (x.sum() * v).sum() * scale, [v, scale], mode=PY)
+    g = synk.function([x], x.sum() + u.sum(), [u], mode=PY)
+    a, b = synk.data(np.arange(6.0)), synk.data(np.arange(3.0))
+    for k in range(4):
+        assert f(a, np.arange(3.0) + k, 2.0) == 15 * (3 + 3 * k) * 2
+    assert is_prepared(f) == (ranks > 1)
+    theta = np.ones(3)
+    for k in range(4):
+        theta[1] = k  # the same array with other values
+        assert f(a, theta, k) == 15 * (2 + k) * k
+        assert f(a, [1, 2], 1) == 45  # another length
+        assert g(a, theta) == 17 + k  # theirs go to the same memory
+        assert g(a, np.ones(300)) == 315
+        assert f(a, b, 1.0) == 45  # Data
+    with pytest.raises(TypeError, match="v"):
+        f(a, np.ones((2, 2)), 1.0)
+    with pytest.raises(TypeError, match="misses a value"):
+        f(a, theta)
+    for k in range(3):
+        assert f(a, theta, float(k)) == 15 * 5 * k
+
+
+def test_values_of_a_prepared_call_are_not_held(two_ranks):
+    v = pt.dvector("v")
+    f = synk.function([x], x.sum() + v.sum(), [v], mode=PY)
+    a, theta = synk.data(np.arange(6.0)), np.ones(3)
+    for _ in range(4):
+        assert f(a, theta) == 18.0
+    assert is_prepared(f)
+    array = a._held()
+    a.free_memory()
+    gc.collect()
+    assert sys.getrefcount(theta) == sys.getrefcount(array) == 2

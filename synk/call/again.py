@@ -4,8 +4,9 @@ A sampler's or an optimizer's step on little data is short, and to find out once
 what it is a call of took longer than to compute it. So what a call has found is kept.
 What may have changed since is all that the next one asks; rows are read where they lie.
 
-It is for calls that tell ranks the function and where its `Data` lies, and no values.
-Ranks know theirs by the identity of what they are told: see `share.worker_call`.
+It is for calls whose rows are of `Data`; values of broadcast inputs are copied to where
+the last ones were. So ranks are told that it is the same command again, and know what
+they have found by the identity of what they were told: see `share.worker_call`.
 """
 
 from __future__ import annotations
@@ -14,13 +15,17 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
 
+import numpy as np
+
 from ..compiler.spec import FunctionSpec
+from ..memory.segment import Window
 from ..programs.programs import kind_of_call
 from ..ranks.replication import Replicas
 from ..ranks.session import SESSION
 from ..variables.data import Data
 from .engines import Engines
 from .held import HeldVariables
+from .inputs import check_arguments
 from .last_rows import LastRows
 from .outputs import Wanted, combine_outputs
 from .repeats import FEW
@@ -44,8 +49,8 @@ def prepared(
     """
     if not last_rows.are_again or rows.total >= FEW or 0 < rows.total < SESSION.size:
         return None  # of many rows `repeats` wants to know; idle ranks do another thing
-    if spec.bcast_inputs or spec.sliceable or spec.parts or spec.streams:
-        return None
+    if spec.sliceable or spec.parts or spec.streams:
+        return None  # which tell ranks more
     if engines.is_alone:
         return None  # but for this once
     programs = replicas.local()
@@ -71,7 +76,8 @@ class Again:
         The rows, of `Data` alone.
     last_rows : LastRows
         Which has described them to the ranks.
-    args : sequence of Data
+    args : sequence
+        Data, then the values of the broadcast inputs.
     batch : int, slice or None
     """
 
@@ -83,31 +89,32 @@ class Again:
         wanted: Wanted,
         rows: Rows,
         last_rows: LastRows,
-        args: Sequence[Data],
+        args: Sequence[Any],
         batch: Any,
     ) -> None:
         self._wanted, self._held = wanted, held
         self._engines, self._replicas = engines, replicas
         self._generation = SESSION.generation
         self._programs = replicas.local()
+        data = args[: len(rows.sources)]
         # Nothing that holds memory of the data, as in `last_rows`.
-        self._known = [(value._described, value.minibatch) for value in args]
-        self._batch = batch
-        staged = last_rows.stage(rows, args, [], SESSION.stage)
+        self._known = [(value._described, value.minibatch) for value in data]
+        self._args, self._batch = len(args), batch
+        staged, _ = last_rows.stage(rows, data, [], SESSION.stage)
+        self._what = replicas.number, wanted.subset, staged
+        self._windows: list[Window] = []
+        self._theirs: tuple = ((*self._what, [], None, 1, []),)
         unsaid = rows._replace(sources=[(None, *source[1:]) for source in rows.sources])
-        what_ranks_do = replicas.number, wanted.subset
-        self._theirs = ((*what_ranks_do, *staged, None, 1, []),)
-        self._mine: tuple = (*what_ranks_do, tuple(unsaid), [], None, 1, [])
+        self._mine: tuple = (*self._what[:2], tuple(unsaid), [], None, 1, [])
         self._launch = held.launch(())
         assert held.rows is not None
         self._rows_of_ranks = held.rows
 
     def is_of(self, args: tuple, batch: Any) -> bool:
         """Tell whether a call with these arguments is this one."""
-        known = self._known
-        if len(args) != len(known):
+        if len(args) != self._args:
             return False
-        for value, (described, is_batch) in zip(args, known, strict=True):
+        for value, (described, is_batch) in zip(args, self._known, strict=False):
             if (
                 type(value) is not Data
                 or value._described is not described
@@ -136,21 +143,33 @@ class Again:
         ----------
         what : object
             What is called, for messages.
-        args : sequence of Data
+        args : sequence
         start : float
             When the script called.
         """
-        programs, context = self._programs, SESSION.context
-        given = [value._held() for value in args]
+        programs, context, n = self._programs, SESSION.context, len(self._known)
+        spec = programs.spec
+        given = [value._held() for value in args[:n]]
+        constants = check_arguments(spec.bcast_inputs, args[n:], spec.options)
+        if constants:
+            self._put(constants)
+        mine = self._mine, given, constants
         with self._launch:
             replies = SESSION.run_args(
-                worker_call, self._theirs, (self._mine, given), None, programs.label
+                worker_call, self._theirs, mine, None, programs.label
             )
             joined = perf_counter()
             wanted = self._wanted
-            results = combine_outputs(
-                programs.spec, wanted.subset, replies, context, what
-            )
+            results = combine_outputs(spec, wanted.subset, replies, context, what)
             self._held.note(self._rows_of_ranks)
         programs.times.returned(start, joined)
         return wanted.arrange(results)
+
+    def _put(self, constants: list[np.ndarray]) -> None:
+        """Copy values to where ranks read them; tell them where, if it is elsewhere."""
+        if SESSION.size == 1:
+            return
+        windows = SESSION.stage.put(constants)
+        if windows != self._windows:
+            self._theirs = ((*self._what, windows, None, 1, []),)
+            self._windows = windows

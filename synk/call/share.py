@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -27,23 +27,11 @@ from ..workers.control import LAUNCH
 from .rows import take_all, take_share
 
 
-class Told(NamedTuple):
-    """What ranks are told of a call; on its way a plain tuple.
-
-    In `rows` and `constants` the master has arrays, and the other ranks windows.
-    """
-
-    number: int
-    subset: Subset
-    rows: tuple
-    constants: list
-    batch_s: list | None
-    num_slices: int
-    states: list
-
-
 def worker_call(
-    context: RankContext, told: tuple, given: list[np.ndarray] | None = None
+    context: RankContext,
+    told: tuple,
+    given: list[np.ndarray] | None = None,
+    constants: list[np.ndarray] | None = None,
 ) -> Any:
     """Do one rank's share of a call.
 
@@ -51,10 +39,13 @@ def worker_call(
     ----------
     context : RankContext
     told : tuple
-        See `Told`. If it is the very object that the last call was told, that call is
-        made again: all that follows from it is known.
-    given : list of numpy.ndarray, optional
-        In the master: what rows are taken from, if `told` does not say it.
+        Of which function, by its number, which outputs, `Rows`, the broadcast inputs,
+        `batch_s`, `num_slices` and the states of common streams. Of arrays the master
+        has these themselves, and the other ranks windows. If it is the very object
+        that the last call was told, that call is made again.
+    given, constants : list of numpy.ndarray, optional
+        In the master: what rows are taken from and the values of broadcast inputs, if
+        `told` does not say it.
 
     Returns
     -------
@@ -65,7 +56,7 @@ def worker_call(
     made, context.repeated = context.repeated, None  # there is none after an error
     if made is None or made.told is not told:
         made = _Prepared(context, told)
-    reply = made.call(given)
+    reply = made.call(given, constants)
     # The master's has arrays of the script's, whose memory is not to be held.
     if made.can_repeat and (context.rank or given is not None):
         context.repeated = made
@@ -83,39 +74,36 @@ class _Prepared:
 
     def __init__(self, context: RankContext, told: tuple) -> None:
         self.told, self._context = told, context
-        of_call = Told(*told)
-        programs = context.registry.functions[of_call.number]
+        number, self._subset, rows, constants, batch_s, num_slices, states = told
+        programs = context.registry.functions[number]
         self._label = context.activity = programs.label
-        if of_call.states:
-            kind = kind_of_call(of_call.num_slices, context.size)
-            worker_states(programs.streams(kind), of_call.states)
-        self._subset, rows = of_call.subset, of_call.rows
-        self._share = share = Share(
-            context, programs, rows, of_call.batch_s, of_call.num_slices
-        )
-        self._constants = programs.takers.broadcast(
-            list(map(context.array, of_call.constants))
-        )
-        is_told = not (of_call.states or of_call.constants or programs.spec.sliceable)
+        if states:
+            kind = kind_of_call(num_slices, context.size)
+            worker_states(programs.streams(kind), states)
+        self._share = share = Share(context, programs, rows, batch_s, num_slices)
+        arrays = list(map(context.array, constants))
+        self._constants = programs.takers.broadcast(arrays) if arrays else []
+        is_told = not (states or programs.spec.sliceable)
         on_host = not (programs.is_padded or programs.engine.ON_DEVICE)
         self.can_repeat = is_told and on_host and not share.is_idle
         self._is_first = True
         self._left: dict | None = None
         self._reply: Any = None
 
-    def call(self, given: list[np.ndarray] | None) -> Any:
+    def call(
+        self, given: list[np.ndarray] | None, constants: list[np.ndarray] | None
+    ) -> Any:
         """Make the call; see `worker_call`."""
         context, share, rank = self._context, self._share, self._context.rank
-        if self._is_first:
-            self._is_first = False
-        else:
+        is_first, self._is_first = self._is_first, False
+        if not is_first:
             share.start = perf_counter()
             context.activity = self._label
-        if given is None:
+        if given is None or constants is None:
             outputs = share.compute(self._subset, self._constants)
         else:
             share.sources = given
-            outputs = share.compute(self._subset, self._constants)
+            outputs = share.compute(self._subset, constants)
             share.sources = []
         if outputs is None:
             return None
@@ -127,7 +115,7 @@ class _Prepared:
             if share.is_wanted(i)
         }
         windows = context.leave(left)
-        if not self.can_repeat:
+        if is_first:  # and may be the last
             return windows, share.rows
         if windows != self._left:
             self._left, self._reply = windows, Ready((windows, share.rows))
