@@ -95,21 +95,23 @@ def test_values_that_no_longer_fit(ranks):
         np.testing.assert_array_equal(largest, values[-1])
 
 
-@pytest.mark.parametrize("op", ["avg", "sum", "prod", "min", "max"])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
-def test_single_numbers_of_functions_in_turns(ranks, op, dtype):
+SERIAL = {"avg": np.mean, "sum": np.sum, "prod": np.prod, "min": min, "max": max}
+
+
+def test_single_numbers_of_functions_in_turns(ranks):
     """They are told on the same cache lines, whichever function they are of."""
     x, n = pt.dmatrix("x"), pt.dvector("n")
-    one = pt.cast(x.sum(), dtype)
-    f = synk.function([x], (synk.ops.all_reduce(one, op), None), mode=PY)
+    kinds = [(op, dtype) for op in SERIAL for dtype in ("float32", "float64", "int32")]
+    numbers = [synk.ops.all_reduce(pt.cast(x.sum(), d), op) for op, d in kinds]
+    functions = [synk.function([x], (number, None), mode=PY) for number in numbers]
     g = synk.function([n], (synk.ops.all_reduce(n.sum(), "sum"), None), mode=PY)
     random = np.random.default_rng(1)
-    reduce = {"avg": np.mean, "sum": np.sum, "prod": np.prod, "min": min, "max": max}
     for _ in range(3):
         values = random.integers(1, 4, (2 * ranks, 3)).astype(float)
-        of_ranks = values.reshape(ranks, -1).sum(axis=1).astype(dtype)
-        assert f(values) == pytest.approx(reduce[op](of_ranks), rel=1e-6)
-        assert g(values[:, 0]) == values[:, 0].sum()
+        of_ranks = values.reshape(ranks, -1).sum(axis=1)
+        for f, (op, _) in zip(functions, kinds, strict=True):
+            assert f(values) == pytest.approx(SERIAL[op](of_ranks), rel=1e-6)
+            assert g(values[:, 0]) == values[:, 0].sum()
 
 
 def test_one_rank_alone_has_values_that_no_longer_fit(two_ranks):
