@@ -211,12 +211,26 @@ def test_a_prepared_call_sees_how_variables_are_held(two_ranks):
 
 def test_ranks_are_told_no_more_than_that_it_is_the_same_call(two_ranks, monkeypatch):
     f = synk.function([x], x.sum(), mode=PY)
+    g = synk.function([x], x.sum() * scale, [scale], mode=PY)
     a = synk.data(np.arange(6.0))
-    for _ in range(4):  # from the second on it is known that it repeats
+    dumps = channel._dumps
+    for call in (lambda k: f(a), lambda k: g(a, float(k)) / k):
+        for k in range(1, 5):  # from the second on it is known that it repeats
+            call(k)
+        monkeypatch.setattr(channel, "_dumps", None)
+        assert call(7) == call(8) == 15.0
+        monkeypatch.setattr(channel, "_dumps", dumps)
+
+
+@pytest.mark.parametrize("name", ["is_trying", "is_alone"])
+def test_nothing_is_prepared_while_engines_are_tried(two_ranks, monkeypatch, name):
+    f = synk.function([x], x.sum(), mode=PY)
+    a = synk.data(np.arange(6.0))
+    for _ in range(3):
         f(a)
-    with monkeypatch.context() as patched:
-        patched.setattr(channel, "_dumps", None)
-        assert f(a) == f(a) == 15.0
+    assert f._again.is_known
+    monkeypatch.setattr(f._engines, name, True)
+    assert not f._again.is_known
 
 
 def test_a_prepared_call_that_fails_is_undone_and_prepared_anew(two_ranks):
