@@ -64,7 +64,7 @@ def trials_of(f):
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_the_numbers_are_the_serial_ones(ranks, monkeypatch):
     monkeypatch.setattr("synk.call.repeats.WORTH", 1e-12)
-    monkeypatch.setattr("synk.call.calling.FEW", 0)
+    monkeypatch.setattr("synk.call.repeats.FEW", 0)
     x, y, w = values()
     with synk.session(ranks):
         data = synk.data(x), synk.data(y)

@@ -28,7 +28,7 @@ ROWS = 12
 def at_once(monkeypatch):
     """Have terms kept from the third call with the same rows on."""
     monkeypatch.setattr(repeats, "WORTH", 1e-12)
-    monkeypatch.setattr("synk.call.calling.FEW", 0)
+    monkeypatch.setattr(repeats, "FEW", 0)
 
 
 def likelihood(mode=PY, **options):

@@ -28,7 +28,7 @@ from .held import HeldVariables
 from .inputs import check_arguments
 from .last_rows import LastRows
 from .outputs import Wanted, combine_outputs
-from .repeats import FEW
+from .repeats import are_few
 from .rows import Rows
 from .share import worker_call
 
@@ -47,8 +47,10 @@ def prepared(
 
     The arguments are those of `Again`.
     """
-    if not last_rows.are_again or rows.total >= FEW or 0 < rows.total < SESSION.size:
-        return None  # of many rows `repeats` wants to know; idle ranks do another thing
+    if not (last_rows.are_again and are_few(rows.total)):
+        return None  # of many `repeats` wants to know
+    if 0 < rows.total < SESSION.size:
+        return None  # some rank is idle
     if spec.sliceable or spec.parts or spec.streams:
         return None  # which tell ranks more
     if engines.is_alone:

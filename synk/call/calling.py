@@ -40,7 +40,7 @@ from .held import HeldVariables
 from .inputs import bind, check_arguments, check_num_slices, check_shared_rows
 from .last_rows import LastRows
 from .outputs import Wanted, combine_outputs, rows_of
-from .repeats import FEW, Repeats
+from .repeats import Repeats, are_few
 from .rows import Rows, gather_rows
 from .serial import SerialRun
 from .share import worker_call
@@ -246,7 +246,7 @@ class Calls:
         """
         kind = kind_of_call(num_slices, SESSION.size)
         with replicas.notice:
-            if rows.bounds[-1] >= FEW:
+            if not are_few(rows.bounds[-1]):
                 known = replicas.local()
                 kind, rows = self._repeats.of(known, kind, subset, values, rows)
             programs = replicas.prepare(kind, subset)

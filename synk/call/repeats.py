@@ -25,6 +25,11 @@ NUMBER = 1e-8
 """Seconds that a number of what is computed again takes: ``gammaln`` as C has it."""
 
 
+def are_few(rows: int) -> bool:
+    """Tell whether nothing of so many rows is to be kept."""
+    return rows < FEW
+
+
 class Repeats:
     """The last rows that a function was called with, and how often."""
 
