@@ -15,7 +15,7 @@ from pytensor.tensor.elemwise import Elemwise
 
 from ..nn.kernels import code_of
 
-_VERSION = 1
+_VERSION = 2
 """To be raised with every change of the code."""
 
 
@@ -84,8 +84,11 @@ class VectorElemwise(Elemwise):
             [f"{y}_i" for y in onames],
             sub,
         )
+        # gcc takes two numbers to be different, mostly, and code that is hardly run is
+        # made short, not fast; so it is told.
         return f"""
-        if ({_are_in_order(inputs)}) {{
+        const bool {nodename}_in_order = {_are_in_order(inputs)};
+        if (__builtin_expect({nodename}_in_order, 1)) {{
             {self._make_room(node, inputs, inames, onames, sub)}
             {_loops(node, inputs, onames, code)}
         }} else {{
@@ -130,13 +133,13 @@ def _are_in_order(inputs: dict) -> str:
     Where they are not, PyTensor's code raises an error.
     """
     ndim = next(iter(inputs.values())).type.ndim
-    conditions = [f"PyArray_IS_C_CONTIGUOUS({x})" for x in inputs]
+    conditions = [f"(PyArray_IS_C_CONTIGUOUS({x}) != 0)" for x in inputs]
     for axis in range(ndim):
         size = _size(inputs, axis)
         conditions += [
-            f"PyArray_DIM({x}, {axis}) == {size}" for x in _along(inputs, axis)[1:]
+            f"(PyArray_DIM({x}, {axis}) == {size})" for x in _along(inputs, axis)[1:]
         ]
-    return " && ".join(conditions)
+    return " & ".join(conditions)
 
 
 def _loops(node: Apply, inputs: dict, onames: Any, code: str) -> str:
