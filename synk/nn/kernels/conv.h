@@ -124,9 +124,12 @@ template <typename T> void pack(const Sizes &s, Filters<T> w, T *packed) {
     }
 }
 
-/* Sum over places filters times pixels, for SOME filters and COUNT vectors of pixels. */
+/* Sum over places filters times pixels, for SOME filters and COUNT vectors of pixels.
+
+Results of one filter are at a distance from those of the next. */
 template <typename T, int SOME, int COUNT>
-void multiply(long places, const T *w, const T *image, const long *begin, T *results) {
+void multiply(long places, const T *w, const T *image, const long *begin, T *results,
+              long distance) {
     typedef typename Vector<T>::Type V;
     V sums[SOME][COUNT] = {};
     for (long k = 0; k < places; k++, w += SOME) {
@@ -136,19 +139,21 @@ void multiply(long places, const T *w, const T *image, const long *begin, T *res
         for (int m = 0; m < SOME; m++)
             for (int v = 0; v < COUNT; v++) sums[m][v] += pixels[v] * w[m];
     }
-    V *to = reinterpret_cast<V *>(results);
     for (int m = 0; m < SOME; m++)
-        for (int v = 0; v < COUNT; v++) to[m * VECTORS + v] = sums[m][v];
+        for (int v = 0; v < COUNT; v++)
+            reinterpret_cast<V *>(results + m * distance)[v] = sums[m][v];
 }
 
 template <typename T, int COUNT>
 void multiply_some(long some, long places, const T *w, const T *image,
-                   const long *begin, T *results) {
-    if (some == ROWS) multiply<T, ROWS, COUNT>(places, w, image, begin, results);
+                   const long *begin, T *results, long distance) {
+    if (some == ROWS)
+        multiply<T, ROWS, COUNT>(places, w, image, begin, results, distance);
     else if (some == ROWS / 2)
-        multiply<T, ROWS / 2, COUNT>(places, w, image, begin, results);
-    else if (some == 1) multiply<T, 1, COUNT>(places, w, image, begin, results);
-    else multiply<T, ROWS / 4, COUNT>(places, w, image, begin, results);
+        multiply<T, ROWS / 2, COUNT>(places, w, image, begin, results, distance);
+    else if (some == 1)
+        multiply<T, 1, COUNT>(places, w, image, begin, results, distance);
+    else multiply<T, ROWS / 4, COUNT>(places, w, image, begin, results, distance);
 }
 
 /* Copy results for some filters, from pixel `first` on at the pitch of the image.
@@ -184,17 +189,21 @@ void keep(const Sizes &s, long first, long rows, long some, const T *results, T 
 template <typename T>
 void multiply_rows(const Sizes &s, long rows, long some, const T *w, const T *image,
                    const long *begin, long kept, T *results, T *y) {
-    const long lanes = Vector<T>::LANES, places = s.places();
+    const long lanes = Vector<T>::LANES, places = s.places(), width = VECTORS * lanes;
     const long end = (rows - 1) * s.pitch() + s.out_columns;
-    for (long p = 0; p < end; p += VECTORS * lanes) {
+    const bool dense = s.pitch() == s.out_columns && some == kept;
+    for (long p = 0; p < end; p += width) {
+        const bool straight = dense && p + width <= end;
+        T *to = straight ? y + p : results;
+        const long distance = straight ? s.pixels() : width;
         const long left = (end - p + lanes - 1) / lanes;
         if (left == 1)
-            multiply_some<T, 1>(some, places, w, image + p, begin, results);
+            multiply_some<T, 1>(some, places, w, image + p, begin, to, distance);
         else if (left == 2)
-            multiply_some<T, 2>(some, places, w, image + p, begin, results);
+            multiply_some<T, 2>(some, places, w, image + p, begin, to, distance);
         else
-            multiply_some<T, VECTORS>(some, places, w, image + p, begin, results);
-        keep(s, p, rows, kept, results, y);
+            multiply_some<T, VECTORS>(some, places, w, image + p, begin, to, distance);
+        if (!straight) keep(s, p, rows, kept, results, y);
     }
 }
 
@@ -255,16 +264,18 @@ void add_products(const Sizes &s, long rows, const T *image, const long *places,
 /* Copy outputs such that those of a pixel, for all filters, lie side by side. */
 template <typename T>
 void turn(const Sizes &s, const T *y, long count, long pitch, T *turned) {
-    enum { SIDE = 8 };
-    for (long p = 0; p < count; p += SIDE)
-        for (long m = 0; m < s.filters; m++) {
-            const T *from = y + m * s.pixels() + p;
+    const long lanes = Vector<T>::LANES, plane = s.pixels();
+    for (long m = 0; m < s.filters; m += lanes) {
+        const long some = at_most(lanes, s.filters - m);
+        for (long p = 0; p < count; p++) {
+            const T *from = y + m * plane + p;
             T *to = turned + p * pitch + m;
-            if (count - p >= SIDE)
-                for (long i = 0; i < SIDE; i++) to[i * pitch] = from[i];
+            if (some == lanes)
+                for (long i = 0; i < lanes; i++) to[i] = from[i * plane];
             else
-                for (long i = 0; i < count - p; i++) to[i * pitch] = from[i];
+                for (long i = 0; i < some; i++) to[i] = from[i * plane];
         }
+    }
 }
 
 /* Compute the adjoint in the filters, w (groups, filters, channels, window). */
