@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytensor.graph.basic import Apply
+from pytensor.graph.basic import Apply, Variable
+from pytensor.scalar import get_scalar_type
 from pytensor.tensor.elemwise import Elemwise
 
 from ..nn.kernels import code_of
@@ -77,8 +78,9 @@ class VectorElemwise(Elemwise):
         """Return code for arrays in C order, and PyTensor's for others."""
         theirs = super().c_code(node, nodename, inames, onames, sub)
         inputs = dict(zip(inames, node.inputs, strict=True))
+        scalars = [[*map(_scalar, some)] for some in (node.inputs, node.outputs)]
         code = self.scalar_op.c_code(
-            self.make_scalar_node(*node.inputs),
+            Apply(self.scalar_op, *scalars),
             f"{nodename}_scalar_",
             [f"{x}_i" for x in inames],
             [f"{y}_i" for y in onames],
@@ -114,6 +116,11 @@ class VectorElemwise(Elemwise):
                     f" {{ {sub['fail']} }}"
                 )
         return "\n".join(code)
+
+
+def _scalar(var: Variable) -> Variable:
+    """Return a scalar of a tensor's dtype."""
+    return get_scalar_type(var.type.dtype).make_variable()
 
 
 def _along(inputs: dict, axis: int) -> list[str]:
