@@ -320,7 +320,8 @@ bool correlate_filters(const Sizes &s, const T *x, const T *y, bool backwards, T
             for (long k = 0; k < window; k++) {
                 long at = k % s.window();
                 long to = k - at + (backwards ? s.window() - 1 - at : at);
-                w[(g * s.filters + m) * window + to] = sums.at[(g * room + k) * pitch + m];
+                w[(g * s.filters + m) * window + to]
+                    = sums.at[(g * room + k) * pitch + m];
             }
     return true;
 }
@@ -351,7 +352,8 @@ void spread(const Sizes &s, const T *y, const T *w, bool backwards, T *x) {
         for (long r = at_least(0, -row); r < at_most(s.out_rows, s.rows - row); r++) {
             const T *from = y + ((image * s.filters + m) * s.out_rows + r)
                 * s.out_columns;
-            T *to = x + ((image * s.channels + c) * s.rows + r + row) * s.columns + column;
+            T *to = x + ((image * s.channels + c) * s.rows + r + row) * s.columns
+                + column;
             for (long q = at_least(0, -column);
                  q < at_most(s.out_columns, s.columns - column); q++)
                 to[q] += from[q] * number;
