@@ -29,7 +29,7 @@ from pytensor.graph.traversal import io_toposort
 from .trial import Trial
 
 _FOLDER = "synk-engines"
-_FORMAT = 1
+_FORMAT = 2
 _FEW = 10
 """Numbers of a constant that are told from others."""
 _DECIDING = ("pytensor", "numba", "jax", "numpy", "scipy")
