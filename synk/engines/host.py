@@ -16,6 +16,7 @@ from pytensor.graph.basic import Variable
 from .c_settings import compile_in_c
 from .numba_layout import with_layouts_kept
 from .plain_functions import as_ours, untold
+from .plain_values import is_foreign
 from .quiet import ignoring
 
 NEEDS_SIZES = False
@@ -96,13 +97,6 @@ def make_function(
 def _bring_home(variable: SharedVariable) -> None:
     """Make an array of numpy's of what a function compiled for JAX has left."""
     set_value(variable, np.array(_inside(variable)))
-
-
-def is_foreign(value: Any) -> bool:
-    """Tell whether a value is an array of another package's, as JAX's are."""
-    return not isinstance(value, (np.ndarray, np.generic)) and hasattr(
-        value, "__array__"
-    )
 
 
 def _inside(variable: SharedVariable) -> Any:

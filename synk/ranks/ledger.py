@@ -156,7 +156,7 @@ class Ledger:
         self._by_storage: weakref.WeakValueDictionary[int, Entry]
         self._by_storage = weakref.WeakValueDictionary()
         self._variables: weakref.WeakSet[SharedVariable] = weakref.WeakSet()
-        plain_functions.tell(self._set_in_place)
+        plain_functions.tell(self._set_in_place, self.moved)
 
     def variables(self) -> list[SharedVariable]:
         """Return the variables that have entries, and are there still."""
