@@ -155,6 +155,8 @@ class Again:
         constants = check_arguments(spec.bcast_inputs, args[n:], spec.options)
         if constants:
             self._put(constants)
+        else:
+            SESSION.stage.put_nothing()
         mine = self._mine, given, constants
         with self._launch:
             replies = SESSION.run_args(

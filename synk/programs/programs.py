@@ -73,6 +73,8 @@ class Programs:
         ]
         """The random streams that calls draw from."""
         self.notice: Notice | None = None  # the master's has one
+        self.failure: Exception | None = None
+        """Raised in compiling, and not told yet; see `ranks.replication`."""
         self.times = Times(spec.name or f"function {number}")
         self.shapes: dict[Variable, tuple[int, ...]] = {}
         """Of the values that stages reduced, when they did so first."""

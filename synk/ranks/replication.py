@@ -211,10 +211,11 @@ def worker_compile_ahead(
     """Compile a variant on all ranks at the same time; return what that has raised.
 
     What is compiled to C is compiled once, and found in PyTensor's cache by the others:
-    they wait for its lock. The master raises rank 0's error; another rank's comes again
-    in `worker_compile`.
+    they wait for its lock. The master raises rank 0's error, as that is mostly the
+    others', too. One of another rank's own is raised in `worker_compile`.
     """
     programs = context.registry.functions[number]
+    programs.failure = None
     try:
         if context.rank == 0:
             programs.compile(kind, subset)
@@ -223,7 +224,9 @@ def worker_compile_ahead(
             with ignoring(programs.spec.mode, Warning):  # rank 0 gives them
                 programs.compile(kind, subset)
     except Exception as error:
-        return error if context.rank == 0 else None
+        if context.rank == 0:
+            return error
+        programs.failure = error
     return None
 
 
@@ -248,6 +251,9 @@ def worker_compile(
             context.comm.barrier()
         return
     settings.follow(config)
+    error, programs.failure = programs.failure, None
+    if error is not None:
+        raise error
     with ignoring(programs.spec.mode, Warning):  # rank 0 has given them
         programs.compile(kind, subset)
         if makes_code:
