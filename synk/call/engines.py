@@ -7,6 +7,7 @@ variables is the same for all, so that any of them can make the next call.
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable
 
 from pytensor.graph.traversal import io_toposort
@@ -14,7 +15,7 @@ from pytensor.graph.traversal import io_toposort
 from ..choice import records
 from ..choice.engines_here import MODES, default_engine, engines_for, may_be_alone
 from ..choice.records import Known
-from ..choice.trial import MOST, ROUNDS, Candidate, Trial
+from ..choice.trial import MOST, ROUNDS, SETTLE, Candidate, Trial, are_alike
 from ..compiler.spec import FunctionSpec
 from ..programs.programs import kind_of_call
 from ..ranks.replication import Replicas, to_distribute
@@ -155,11 +156,15 @@ class Engines:
             if each.after is not None and each.dropped is None:
                 trial.drop_if_slow(each, taken(each) / max(rows, 1))
         left = [each for each in trial.candidates if each.dropped is None]
-        for done in range(1, MOST + 1):
+        for _ in range(MOST // ROUNDS):
+            before = None
             for each in left:
-                each.times.append(taken(each) / max(rows, 1))
-            if done >= ROUNDS:
-                left = trial.close()
+                if before is None or not are_alike(each, before):
+                    time.sleep(SETTLE)  # of what was before, threads look for work
+                    taken(each)
+                each.times.extend(taken(each) / max(rows, 1) for _ in range(ROUNDS))
+                before = each
+            left = trial.close()
         trial.settle()
         self._trials[self._scale] = trial, self._trials[self._scale][1]
         self._settle(trial)

@@ -25,6 +25,10 @@ ROUNDS, MOST = 3, 9
 CLOSE = 1.15
 """By which factor one of two may be slower for more calls to be worth it."""
 
+SETTLE = 0.05
+"""Seconds of calls that are not counted when rank 0 goes on alone or all ranks do: what
+was before leaves threads of BLAS that look out for more work for 30 ms."""
+
 SLOWER = 1.5
 """By which factor an engine's first call may be slower for it to get another."""
 
@@ -101,6 +105,8 @@ class Trial:
         self.spent_alone = 0.0
         self._challenger: Candidate | None = None
         self._rounds: list[float] = []
+        self._last: Candidate | None = None
+        self._in_a_row, self._settling = 0, 0.0
 
     @property
     def is_over(self) -> bool:
@@ -114,7 +120,12 @@ class Trial:
         challenger = self._challenger
         if challenger is None or self.best.compiled is None:
             return self.best
-        is_due = len(challenger.times) <= len(self._rounds)
+        if are_alike(challenger, self.best):
+            is_due = len(challenger.times) <= len(self._rounds)
+        elif self._last in (challenger, self.best) and self._in_a_row < ROUNDS:
+            return self._last
+        else:
+            is_due = self._last is not challenger
         return challenger if is_due else self.best
 
     @property
@@ -143,6 +154,11 @@ class Trial:
             Whether something was compiled in them. An engine that compiles again and
             again is as slow as that makes it.
         """
+        before, self._last = self._last, candidate
+        if candidate is not before:
+            self._in_a_row = 0
+            if before is not None and not are_alike(candidate, before):
+                self._settling = SETTLE
         if has_compiled and candidate.compiled is None:
             candidate.compiled = seconds
             if candidate is self._challenger:
@@ -151,12 +167,15 @@ class Trial:
         self.computed += seconds
         candidate.seconds = seconds / calls
         each = seconds / max(rows, calls)
+        usual = self.best.typical
+        if candidate is self._challenger and usual is not None and each:
+            self._spend(candidate, max(0.0, seconds * (1 - usual / each)))
+        if self._settling > 0:
+            self._settling -= seconds
+            return
+        self._in_a_row += 1
         candidate.times.append(each)
-        if candidate is self._challenger:
-            usual = self.best.typical
-            if usual is not None and each:
-                self._spend(candidate, max(0.0, seconds * (1 - usual / each)))
-        elif self._challenger is not None and candidate is self.best:
+        if self._challenger is not None and candidate is self.best:
             self._rounds.append(each)
         self._decide()
 
@@ -246,6 +265,11 @@ class Trial:
 
     def _end_round(self) -> None:
         self._challenger, self._rounds = None, []
+
+
+def are_alike(one: Candidate, other: Candidate) -> bool:
+    """Tell whether both are of all ranks, or of rank 0 alone."""
+    return (one.after is None) is (other.after is None)
 
 
 def _speed(candidate: Candidate) -> float:
