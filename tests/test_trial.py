@@ -107,6 +107,39 @@ def test_what_is_close_is_looked_at_longer():
     )  # 903 with three calls each
 
 
+@pytest.mark.parametrize(("alone", "best"), [(0.95, "A"), (0.8, "alone")])
+@pytest.mark.parametrize("settled", [False, True])
+def test_rank_0_alone_must_be_clearly_faster(alone, best, settled):
+    together = Candidate("A", 0.0)
+    trial = Trial([together, Candidate("alone", 0.0, after=together)])
+    taken = {"A": 1.0, "alone": alone}
+    if settled:
+        for each in trial.candidates:
+            each.times.append(taken[each.name])
+        trial.settle()
+    while not trial.is_over:
+        turn = trial.turn()
+        trial.note(turn, taken[turn.name], has_compiled=turn.compiled is None)
+    assert trial.best.name == best
+
+
+def test_what_goes_before_does_not_count_when_rank_0_goes_on_alone():
+    together = Candidate("A", 0.0)
+    trial = Trial([together, Candidate("alone", 0.0, after=together)])
+    made, since = [], 1.0
+    while not trial.is_over:
+        turn = trial.turn()
+        since = since + 0.01 if made and made[-1] == turn.name else 0.0
+        made.append(turn.name)
+        # What was before makes calls of all ranks slow for a while.
+        slow = 0.01 if turn.name == "A" and since < 0.03 else 0.0
+        seconds = {"A": 0.010, "alone": 0.011}[turn.name] + slow
+        trial.note(turn, seconds, has_compiled=turn.compiled is None)
+        assert len(made) < 10_000
+    assert trial.best.name == "A"
+    assert "alone" in made
+
+
 def test_calls_of_other_sizes_are_compared_by_the_row():
     trial = Trial(candidates({"A": 0.0, "B": 0.0}))
     rows = 0

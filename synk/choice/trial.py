@@ -29,6 +29,10 @@ SETTLE = 0.05
 """Seconds of calls that are not counted when rank 0 goes on alone or all ranks do: what
 was before leaves threads of BLAS that look out for more work for 30 ms."""
 
+HANDICAP = 1.1
+"""What rank 0 must gain alone: functions of all ranks, which come after it, take longer
+for that, since they are given what it has updated, and cores are divided anew."""
+
 SLOWER = 1.5
 """By which factor an engine's first call may be slower for it to get another."""
 
@@ -65,6 +69,16 @@ class Candidate:
     def cost(self) -> float:
         """The seconds that it is expected to take to try it."""
         return self.expected if self.after is None else 2 * self.after.seconds
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it could make no call."""
+        return self.dropped is not None and not self.times
+
+    @property
+    def handicap(self) -> float:
+        """By which factor it must be faster than others to be better."""
+        return 1.0 if self.after is None else HANDICAP
 
     @property
     def typical(self) -> float | None:
@@ -228,7 +242,7 @@ class Trial:
             if candidate is not self.best
             and candidate.dropped is None
             and not candidate.times
-            and (candidate.after is None or candidate.after.times)
+            and (candidate.after is None or not candidate.after.has_failed)
         ]
 
     def _affordable(self) -> Candidate | None:
@@ -236,6 +250,8 @@ class Trial:
         if self.best.typical is None:
             return None
         for candidate in sorted(self._untried(), key=lambda each: each.cost):
+            if candidate.after is not None and not candidate.after.times:
+                continue
             spent = self.spent if candidate.after is None else self.spent_alone
             if candidate.cost <= SHARE * self.computed - spent:
                 return candidate
@@ -254,7 +270,8 @@ class Trial:
         rounds = min(len(challenger.times), len(self._rounds))
         if rounds < ROUNDS:
             return
-        mine, theirs = median(challenger.times), median(self._rounds)
+        mine = median(challenger.times) * challenger.handicap
+        theirs = median(self._rounds) * best.handicap
         if rounds < MOST and max(mine, theirs) < CLOSE * min(mine, theirs):
             return
         loser = challenger
@@ -274,4 +291,4 @@ def are_alike(one: Candidate, other: Candidate) -> bool:
 
 def _speed(candidate: Candidate) -> float:
     typical = candidate.typical
-    return float("inf") if typical is None else typical
+    return float("inf") if typical is None else typical * candidate.handicap
