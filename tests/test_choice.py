@@ -260,3 +260,29 @@ def test_the_real_engines(auto):
 
 def test_a_share_is_a_small_one():
     assert SHARE == 0.05  # as the documentation says
+
+
+class Later(Op):
+    """An Op that an engine finds, in the second call, that it does not know."""
+
+    made = 0
+
+    def make_node(self, var):
+        return Apply(self, [var], [var.type()])
+
+    def perform(self, node, inputs, outputs):
+        Later.made += 1
+        if Later.made == 2:
+            raise NotImplementedError("of such rows")
+        outputs[0][0] = inputs[0]
+
+
+@pytest.mark.parametrize("num_slices", [1, 2])
+def test_no_call_of_a_run_is_made_twice(two_engines, num_slices):
+    total = pytensor.shared(0.0, "total")
+    new = total + Later()(y).sum() if num_slices == 1 else total + Later()(y.sum())
+    f = synk.function([y], updates=[(total, new)])
+    Later.made = 0
+    with synk.session(1), pytest.raises(NotImplementedError):
+        f.run([slice(0, 2), slice(2, 4), slice(4, 6)], VALUES[1], num_slices=num_slices)
+    assert total.get_value() == 1

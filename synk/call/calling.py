@@ -184,10 +184,8 @@ class Calls:
         engines, made = self._engines, None
         is_plain = is_usual and check is None
         while made is None:
-            replicas = engines.turn(rows.total, is_usual)
-            is_alone = engines.is_alone and is_plain and self._alone.is_possible
-            if is_alone is not self._alone.was_last:
-                start = self._alone.change(is_alone)
+            turn = self._turn(rows.total, is_usual, is_plain, start)
+            replicas, is_alone, start = turn
             try:
                 if is_alone:
                     made = self._alone.call(replicas, *rows, constants, subset)
@@ -212,6 +210,16 @@ class Calls:
             found = rows, self._last_rows, args, batch
             self._again = prepared(spec, engines, replicas, self._held, wanted, *found)
         return returned
+
+    def _turn(
+        self, rows: int, is_usual: bool, may_be_alone: bool, start: float
+    ) -> tuple[Replicas, bool, float]:
+        """Return what makes the next call, if rank 0 does so alone, and since when."""
+        replicas = self._engines.turn(rows, is_usual)
+        is_alone = self._engines.is_alone and may_be_alone and self._alone.is_possible
+        if is_alone is not self._alone.was_last:
+            start = self._alone.change(is_alone)
+        return replicas, is_alone, start
 
     def _launch(
         self,

@@ -100,6 +100,11 @@ class Engines:
         elif trial.computed > 2 * self._written:  # so that this run counts for the next
             self._write(trial)
 
+    @property
+    def may_fail(self) -> bool:
+        """Whether `present` has made no usual call yet: see `gives_up`."""
+        return self._turn is not None and not self._turn.has_made_calls
+
     def at_once(self, rows: int) -> int | None:
         """Return how many calls of a run, of so many rows, to launch together."""
         trial = self._trial
@@ -116,9 +121,10 @@ class Engines:
         That is so if it does not know some Op, or cannot compile it. Other errors are
         the call's own.
         """
-        if self._trial is None or self._turn is None or self._turn.times:
+        trial, turn = self._trial, self._turn
+        if trial is None or turn is None or not self.may_fail:
             return False
-        return is_of_engine(error) and self._trial.drop(self._turn, _failed(error))
+        return is_of_engine(error) and trial.drop(turn, _failed(error))
 
     def prepare_usual(self) -> None:
         """Prepare a call that returns all outputs, on all ranks, in one go."""

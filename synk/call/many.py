@@ -134,22 +134,23 @@ class Runs(Calls):
         self, calls: list[Call], is_usual: bool, given: tuple
     ) -> Iterator[list]:
         """Launch calls at once; or some at a time, while engines take turns."""
-        engines = self._engines
+        engines, proven = self._engines, None
         while calls:
-            start = perf_counter()
             rows = calls[0].bounds[-1]
-            replicas = engines.turn(rows, is_usual)
-            some = calls[: engines.at_once(rows) if is_usual else None]
-            is_alone = engines.is_alone and is_usual and self._alone.is_possible
-            if is_alone is not self._alone.was_last:
-                start = self._alone.change(is_alone)
+            turn = self._turn(rows, is_usual, is_usual, perf_counter())
+            replicas, is_alone, start = turn
+            limit = engines.at_once(rows) if is_usual else None
+            if engines.may_fail and replicas is not proven:
+                limit = 1  # the next engine makes it if this one cannot, and no other
+            some = calls[:limit]
             launch = self._alone.run if is_alone else self._launch_run
             try:
                 results, joined = launch(replicas, some, *given)
             except Exception as error:
-                if not engines.gives_up(error):
+                if replicas is proven or not engines.gives_up(error):
                     raise
                 continue
+            proven = replicas
             yield results
             calls = calls[len(some) :]
             times = self._alone.times if is_alone else replicas.local().times

@@ -71,6 +71,11 @@ class Candidate:
         return self.expected if self.after is None else 2 * self.after.seconds
 
     @property
+    def has_made_calls(self) -> bool:
+        """Whether it can make calls: it has."""
+        return self.compiled is not None or bool(self.times)
+
+    @property
     def has_failed(self) -> bool:
         """Whether it could make no call."""
         return self.dropped is not None and not self.times
