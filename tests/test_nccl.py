@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import fake_nccl4py
@@ -19,6 +20,7 @@ from fake_nccl4py import REMOTE_ERROR, Communicator, State, log
 
 import synk
 from synk.comm import nccl
+from synk.memory import cuda
 from synk.ranks.session import SESSION
 
 
@@ -226,3 +228,11 @@ def test_at_the_end_of_a_process_nccl_ends_before_jax():
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("\n") == ["4.0", "NCCL ends", "JAX ends", ""]
+
+
+def test_xla_has_the_gpu_before_bindings_ask_cuda_for_anything(monkeypatch):
+    asked = []
+    monkeypatch.setattr(cuda, "import_module", lambda name: asked.append(name) or jax)
+    jax = types.SimpleNamespace(devices=lambda: asked.append("devices"))
+    cuda.after_xla("cuda.bindings.driver")
+    assert asked == ["jax", "devices", "cuda.bindings.driver"]

@@ -15,10 +15,10 @@ import os
 import threading
 import time
 from collections import deque
-from importlib import import_module
 from typing import Any
 
 from ..errors import SynkError
+from ..memory.cuda import after_xla
 from ..memory.dlpack import After, Capsule
 from ..reduce_ops import ReduceOp
 from .shm import SharedMemoryComm
@@ -69,10 +69,8 @@ class NcclTransport:
         self._communicator: Any = None
         self._busy: deque[tuple[Any, Any]] = deque()
         self._nccl, told = _import_everywhere(comm, shares_gpu)
-        # XLA has the GPU before NCCL: with none, NCCL's threads crashed on some ranks.
-        import_module("jax").devices()
         # The only one that this process sees. Its primary context is XLA's, too.
-        device = import_module("cuda.core").Device(0)
+        device = after_xla("cuda.core").Device(0)
         device.set_current()
         self._ops = {op: getattr(self._nccl, op.upper()) for op in OPS}
         self._stream: Any = device.create_stream()
@@ -201,8 +199,8 @@ def _import_everywhere(comm: SharedMemoryComm, shares_gpu: bool) -> tuple[Any, b
     """Return nccl4py's module and a unique id, if all ranks have NCCL."""
     nccl, unique, missing = None, b"", ""
     try:
-        import_module("cuda.core")
-        nccl = import_module("nccl.core")
+        after_xla("cuda.core")
+        nccl = after_xla("nccl.core")
         library = nccl.get_version().libnccl
         if library is None:
             raise ImportError("NCCL's library, libnccl.so.2, was not found")

@@ -12,6 +12,18 @@ from .dlpack import After
 from .to_device import Piece
 
 
+def after_xla(module: str) -> Any:
+    """Import a module of CUDA's Python bindings, and have XLA take the GPU before.
+
+    Bindings newer than the driver ask it for calls that it does not have, and it keeps
+    its answers in a log. One begun before CUDA is initialised is lost then, and what
+    the driver notes next crashes the process: NCCL, when it connects the ranks, has it
+    note something. (Seen with driver 580.159 and cuda-bindings 13.5.)
+    """
+    import_module("jax").devices()
+    return import_module(module)
+
+
 class CudaCopier:
     """Copies by the CUDA driver, to the one GPU that this process sees.
 
@@ -24,8 +36,8 @@ class CudaCopier:
     """
 
     def __init__(self) -> None:
-        self._driver: Any = import_module("cuda.bindings.driver")
-        core = import_module("cuda.core")
+        self._driver: Any = after_xla("cuda.bindings.driver")
+        core = after_xla("cuda.core")
         self._threads = threading.local()
         try:
             self._device: Any = core.Device(0)
