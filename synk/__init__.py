@@ -1,6 +1,6 @@
 """synk: Theano functions, data-parallel on every core, from a serial script."""
 
-from . import nn, ops, updates
+from . import nn, ops, rules, updates
 from .call.function import Function
 from .call.make import function
 from .call.tune import tune
@@ -30,7 +30,9 @@ from .ranks.replication import distribute
 from .report.explanation import Explanation
 from .report.timeline import trace
 from .times.compile_notice import compile_notice
+from .train.history import History
 from .train.loss_scaling import LossScale
+from .train.trainer import Trainer
 from .train.training import train_function
 from .variables.checkpoints import load, save
 from .variables.collectives import (
@@ -55,6 +57,7 @@ __all__ = [
     "Data",
     "Explanation",
     "Function",
+    "History",
     "LossScale",
     "NotFinite",
     "OversubscriptionWarning",
@@ -69,6 +72,7 @@ __all__ = [
     "SplitWarning",
     "StateError",
     "SynkError",
+    "Trainer",
     "WorkerDied",
     "all_gather",
     "all_reduce",
@@ -93,6 +97,7 @@ __all__ = [
     "recover",
     "reduce",
     "register_sharding",
+    "rules",
     "save",
     "scatter",
     "session",

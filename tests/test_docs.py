@@ -24,6 +24,7 @@ NARRATIVE = (
     "reliability",
     "troubleshooting",
     "training",
+    "rules",
     "reducing",
     "own_ops",
     "speed",

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytensor.compile import SharedVariable
+from pytensor.graph.traversal import applys_between
 
+from ..ops import COLLECTIVES
 from ..ranks.session import SESSION
 from ..reduce_ops import OutputOp
 from ..report.explain import explain
@@ -38,6 +40,23 @@ class Function(Runs):
     def updated(self) -> list[SharedVariable]:
         """The shared variables that a call updates, in the order of the updates."""
         return [var for var, _ in self._spec.plain_updates]
+
+    @property
+    def is_local(self) -> bool:
+        """Whether each rank computes by itself: made with `local=True`."""
+        return self._spec.is_local
+
+    @property
+    def reduces(self) -> bool:
+        """Whether a call combines values of all ranks on its way."""
+        outputs = [*self._spec.outputs, *[new for _, new in self._spec.updates]]
+        nodes = applys_between([], outputs)
+        return any(isinstance(node.op, COLLECTIVES) for node in nodes)
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether it has scattered inputs."""
+        return bool(self._spec.inputs)
 
     def __repr__(self) -> str:
         inputs = ", ".join(map(str, self._inputs))

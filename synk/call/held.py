@@ -43,6 +43,8 @@ class HeldVariables:
     ----------
     rows : tuple of int or None
         On how many rows each rank has computed in the last call that was noted.
+    workers : int or None
+        Of a training rule, if the ranks are meant to hold values of their own.
     """
 
     def __init__(self, spec: FunctionSpec) -> None:
@@ -56,6 +58,7 @@ class HeldVariables:
         self._made: list[tuple[Entry, Holding]] | None = None
         self.rows: tuple[int, ...] | None = None
         self._has_complained = False
+        self.workers: int | None = None
         self._parts: tuple[SharedVariable, ...] = ()
 
     @cached_property
@@ -279,7 +282,8 @@ class HeldVariables:
         if not others:
             return ()
         if self._spec.is_local:
-            self._complain(others)
+            if self.workers is None:
+                self._complain(others)
             return ()
         taken = [(var, holding) for var, holding in others if var in self._taken]
         for var, holding in taken:

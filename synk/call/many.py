@@ -130,6 +130,22 @@ class Runs(Calls):
                         of_output.extend(more)
         return wanted.arrange([stacked(of_output) for of_output in made])
 
+    def run_as_workers(self, workers: int, *args: Any, **options: Any) -> Any:
+        """Run calls that are steps of the ranks as workers of a training rule.
+
+        Parameters
+        ----------
+        workers : int
+            Their number in `RankContext.workers`.
+        *args, **options
+            As for `run`.
+        """
+        self._workers = self._held.workers = workers
+        try:
+            return self.run(*args, **options)
+        finally:
+            self._workers = self._held.workers = None
+
     def _in_turns(
         self, calls: list[Call], is_usual: bool, given: tuple
     ) -> Iterator[list]:
@@ -182,7 +198,7 @@ class Runs(Calls):
                 report.show()
             with self._held.launch(programs.streams(kind), bounds) as launched:
                 number = launched.number, replicas.number, subset
-                told = num_slices, launched.states
+                told = num_slices, launched.states, self._workers
                 mine = *number, calls, plan.sources, constants, *told, report
                 theirs = *number, *plan.describe(calls), *told, None
                 doing = programs.label

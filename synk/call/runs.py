@@ -148,11 +148,13 @@ def worker_run(
     constants: list,
     num_slices: int,
     states: list,
+    workers: int | None,
     progress: Callable[[], object] | None,
 ) -> RunReply:
     """Do one rank's share of every call.
 
-    The master gets arrays, the other ranks windows.
+    The master gets arrays, the other ranks windows. Each call is a step of the rank as
+    one of `workers` of a training rule, if there are any.
     """
     context.transaction.begin(launch)
     programs = context.registry.functions[number]
@@ -163,6 +165,7 @@ def worker_run(
     constants = programs.takers.broadcast(list(map(context.array, constants)))
     cut = programs.cut(kind_of_call(num_slices, context.size), subset)
     meets = cut.meets or not programs.spec.updates or context.size == 1
+    worker = None if workers is None else context.workers[workers]
     made: dict[int, list] = {i: [] for i in subset}
     rows_by_call = []
     shares = (
@@ -180,6 +183,8 @@ def worker_run(
     has_help = context.place.threads > 1 or programs.takers.are_on_device
     is_ahead = has_help and num_slices == 1 and not programs.spec.sliceable
     with contextlib.ExitStack() as stack:
+        if worker is not None:
+            stack.enter_context(worker.running())
         through: Iterable[tuple[Share, list | None]]
         if is_ahead:
             ahead = stack.enter_context(Ahead(programs.takers.rows))
@@ -193,7 +198,10 @@ def worker_run(
             given = itertools.repeat(None) if outputs is None else outputs
             for i, output in zip(subset, given, strict=False):
                 made[i].append(output if share.is_wanted(i) else None)
-            if not meets:  # which keeps ranks one call apart: see `transaction`
+            if worker is not None:
+                context.transaction.have_met()  # what fails from now on is not undone
+                worker.after_step(share.by_rank)
+            elif not meets:  # which keeps ranks one call apart: see `transaction`
                 context.comm.barrier()
                 context.transaction.have_met()
             if progress is not None:

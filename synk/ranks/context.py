@@ -94,6 +94,8 @@ class RankContext:
         While a trace is on.
     is_wide : bool
         Whether rank 0 computes with all cores.
+    workers : dict
+        By number: what this rank does after each step as a worker of a training rule.
     """
 
     def __init__(
@@ -116,6 +118,7 @@ class RankContext:
         self.repeated: Any = None
         self.transaction = Transaction(recorder.phase)
         self.tracer: Tracer | None = None
+        self.workers: dict[int, Any] = {}
 
     def open(self, limit: Limit) -> None:
         """Take the rank's device and cores, and make what it has.
@@ -244,6 +247,8 @@ class RankContext:
                 self.flat_buffers.forget(key)
                 if self.device_buffers is not None:
                     self.device_buffers.forget(key)
+            elif kind == "workers":
+                self.workers.pop(key, None)
             else:
                 self.registry.forget_variable(key)
                 self.homes.forget(key)

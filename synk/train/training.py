@@ -76,7 +76,7 @@ def train_function(
     outputs = loss if isinstance(loss, list) else [loss]
     if not outputs:
         raise ValueError("the list of outputs must begin with the loss, and is empty")
-    params = _check_params(params)
+    params = check_params(params)
     cost, op = _check_loss(inputs, outputs[0], ours)
     updates = _pairs(move(grad(cost, params, op=op), params, **of_rule))
     updates += _pairs(ours.pop("updates", None) or [])
@@ -119,7 +119,8 @@ def _sort_options(rule: Callable, options: dict) -> tuple[dict, dict]:
     return ours, {n: value for n, value in options.items() if n not in ours}
 
 
-def _check_params(params: Any) -> list[SharedVariable]:
+def check_params(params: Any) -> list[SharedVariable]:
+    """Return parameters as a list, of which each is there once."""
     params = [params] if isinstance(params, SharedVariable) else list(params)
     for param in params:
         if not isinstance(param, SharedVariable):

@@ -1,0 +1,1 @@
+"""Training rules on ranks: the centre in shared memory, and exchanges with it."""

@@ -1,0 +1,203 @@
+"""The centre of a training rule, in memory that all ranks share.
+
+The parameters are one vector, cut into blocks. Each block of each of the centre's
+vectors is there twice: an exchange reads the one that is valid and writes the other,
+and then one word says that this is valid now. So a rank that is killed at any moment
+leaves every block as it was before or after, never in between.
+
+A block has a lock. Ranks exchange one block after the other, in order, and take the
+lock of the next one before they give back that of the last: they follow one another
+through the blocks, and nobody overtakes. So ranks work on different blocks at once, and
+the centre moves as if one whole exchange had come after the other.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from ..comm.locks import write
+from ..memory.segment import Segment
+from ..rules.graphs import Arrays, Functions
+from ..rules.simulate import pieces
+
+BLOCK = 1 << 17
+"""Bytes of a block: what an exchange reads and writes of it stays in a core's cache."""
+
+TURN = 0  # how many exchanges have begun, in order="turns"
+_HEAD = 8  # words before those of the blocks
+
+
+class Block(NamedTuple):
+    """A piece of the vector of parameters that is exchanged at once."""
+
+    number: int
+    start: int
+    stop: int
+
+
+class Centre:
+    """What all ranks see of a rule's centre.
+
+    Parameters
+    ----------
+    functions : Functions
+        The rule's.
+    size : int
+        How many parameters there are.
+    ranks, fragments : int
+    segment : Segment
+        Where it lies: a new one, of `nbytes`, is all zeros.
+
+    Attributes
+    ----------
+    functions : Functions
+    words : numpy.ndarray of int64
+        See `lock`, `TURN`, `moves`.
+    given : numpy.ndarray, shape (ranks, size)
+        What each rank has given, where all meet.
+    fragments : list of list of Block
+    """
+
+    def __init__(
+        self,
+        functions: Functions,
+        size: int,
+        ranks: int,
+        fragments: int,
+        segment: Segment,
+    ) -> None:
+        self.functions, self.size = functions, size
+        self.fragments = _blocks(size, fragments, np.dtype(functions.dtype).itemsize)
+        self.count = sum(map(len, self.fragments))
+        self._segment = segment
+        place = 0
+
+        def array(dtype: str, *shape: int) -> np.ndarray:
+            nonlocal place
+            found = segment.array(np.dtype(dtype), shape, place)
+            place += math.ceil(found.nbytes / 64) * 64
+            return found
+
+        self.words = array("int64", _HEAD + fragments + 2 * self.count + 2 * ranks)
+        self._first_lock = _HEAD + fragments
+        self._first_valid = self._first_lock + self.count
+        self._of_ranks, self._ranks = self._first_valid + self.count, ranks
+        kind = functions.dtype
+        self._vectors = {
+            name: array(kind, 2, size)
+            for name in functions.of_centre
+            if name not in functions.scalars
+        }
+        start = functions.start(np.zeros(1, kind))[1]
+        self._scalars = {
+            name: array(start[name].dtype.str, 2, self.count)
+            for name in functions.scalars
+        }
+        self.given = array(kind, ranks, size)
+
+    @staticmethod
+    def nbytes(functions: Functions, size: int, ranks: int, fragments: int) -> int:
+        """Return how much memory a centre takes."""
+        item = np.dtype(functions.dtype).itemsize
+        blocks = sum(map(len, _blocks(size, fragments, item)))
+        arrays = 2 * len(functions.of_centre) + ranks
+        words = _HEAD + fragments + 2 * blocks + 2 * ranks
+        scalars = 2 * 8 * blocks * len(functions.scalars)
+        return 8 * words + item * size * arrays + scalars + 64 * (arrays + 1)
+
+    def fill(self, w: np.ndarray) -> None:
+        """Begin anew with parameters `w`; in the master, while no rank exchanges."""
+        start = self.functions.start(w)[1]
+        self.words[:] = 0
+        for name, both in self._vectors.items():
+            both[0] = start[name]
+        for name, both in self._scalars.items():
+            both[0] = start[name]
+
+    def ready(self) -> None:
+        """Have all locks free, and all ranks unfinished; while no rank exchanges."""
+        first, last = self.locks
+        self.words[first:last] = 0
+        for rank in range(self._ranks):
+            self.words[self.finished(rank)] = 0
+
+    def read(self, block: Block) -> Arrays:
+        """Return the centre's state of a block: views, but for scalars."""
+        valid = self.words[self._first_valid + block.number]
+        found = {
+            name: both[valid, block.start : block.stop]
+            for name, both in self._vectors.items()
+        }
+        for name, both in self._scalars.items():
+            found[name] = np.array(both[valid, block.number])
+        return found
+
+    def write(self, block: Block, new: Arrays) -> None:
+        """Put new values of a block's state where they are not valid yet.
+
+        What does not change is copied along: afterwards all of the other side counts.
+        """
+        valid = self.words[self._first_valid + block.number]
+        for name, both in self._vectors.items():
+            old = both[valid, block.start : block.stop]
+            both[1 - valid, block.start : block.stop] = new.get(name, old)
+        for name, both in self._scalars.items():
+            both[1 - valid, block.number] = new.get(name, both[valid, block.number])
+
+    def make_valid(self, block: Block) -> None:
+        """Say that what was written of a block is valid now."""
+        index = self._first_valid + block.number
+        write(self.words, index, 1 - self.words[index])
+
+    def make_all_valid(self, fragment: int) -> None:
+        """Say so of all blocks of a fragment at once; no interrupt comes between."""
+        blocks = self.fragments[fragment]
+        first, last = (self._first_valid + blocks[i].number for i in (0, -1))
+        self.words[first : last + 1] ^= 1
+
+    def lock(self, block: Block) -> int:
+        """Return which word is a block's lock."""
+        return self._first_lock + block.number
+
+    @property
+    def locks(self) -> tuple[int, int]:
+        """The first word that is a lock, and the first behind them."""
+        return self._first_lock, self._first_valid
+
+    def moves(self, fragment: int) -> int:
+        """Return which word counts the moves of a fragment; under its first lock."""
+        return _HEAD + fragment
+
+    def fetched(self, rank: int) -> int:
+        """Return which word says at what move a rank has come last, plus one."""
+        return self._of_ranks + rank
+
+    def finished(self, rank: int) -> int:
+        """Return which word says whether a rank makes no more steps."""
+        return self._of_ranks + self._ranks + rank
+
+    @property
+    def parameters(self) -> np.ndarray:
+        """A copy of the centre's parameters."""
+        whole = np.empty(self.size, self.functions.dtype)
+        for blocks in self.fragments:
+            for block in blocks:
+                whole[block.start : block.stop] = self.read(block)["c"]
+        return whole
+
+
+def _blocks(size: int, fragments: int, itemsize: int) -> list[list[Block]]:
+    """Return the blocks of each fragment, as equal as can be."""
+    found, number = [], 0
+    for piece in pieces(size, fragments):
+        parts = max(1, math.ceil((piece.stop - piece.start) * itemsize / BLOCK))
+        of_fragment = []
+        for part in pieces(piece.stop - piece.start, parts):
+            ends = piece.start + part.start, piece.start + part.stop
+            of_fragment.append(Block(number, *ends))
+            number += 1
+        found.append(of_fragment)
+    return found

@@ -1,0 +1,226 @@
+"""A worker that exchanges parameters with a centre, after some of its steps."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from pytensor.compile import SharedVariable
+
+from ..comm.locks import write
+from ..comm.shm import SharedMemoryComm
+from ..rules.graphs import Arrays
+from ..rules.rule import Rule
+from ..rules.simulate import Exchange, store
+from .centre import TURN, Block, Centre
+from .worker import Worker
+
+
+class Exchanging(Worker):
+    """A rank that trains by a rule with a centre.
+
+    Parameters
+    ----------
+    rule : Rule
+    centre : Centre
+    variables, comm, looks
+        See `Worker`.
+
+    Attributes
+    ----------
+    rows : numpy.ndarray, shape (ranks, fragments)
+        Of how many rows each rank's steps were since it has given last.
+    """
+
+    def __init__(
+        self,
+        rule: Rule,
+        centre: Centre,
+        variables: Sequence[SharedVariable],
+        comm: SharedMemoryComm,
+        looks: int,
+    ) -> None:
+        super().__init__(centre.words, variables, comm, looks)
+        self._rule, self._functions, self._centre = rule, centre.functions, centre
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin anew, with the centre's parameters."""
+        w, fragments = self._centre.parameters, self._rule.fragments
+        self.begin_with(w)
+        self._kept = self._functions.start(w)[0]
+        del self._kept["w"]  # which is in the variables
+        self.rows = np.zeros((self.n, fragments))
+        self._fetched, self._turn = [0] * fragments, self.comm.rank
+        self._to_take: list[tuple[int, int]] = []  # at which step, which fragment
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Make steps in a ``with`` block; nobody waits for this rank after it."""
+        try:
+            yield
+        finally:
+            write(self._centre.words, self._centre.finished(self.comm.rank), 1)
+
+    def after_step(self, rows: Sequence[int]) -> None:
+        """Exchange what is due after a step; see `Worker.after_step`."""
+        self.steps += 1
+        self.rows += np.asarray(rows, float)[:, None]
+        due = self._rule.due(self.steps)
+        if not due and (not self._to_take or self._to_take[0][0] > self.steps):
+            return
+        with self.opened(*self._centre.locks), self._in_turn():
+            for k in due:
+                if self._rule.order == "together":
+                    self._give_together(k)
+                else:
+                    self._exchange(k)
+            while self._to_take and self._to_take[0][0] == self.steps:
+                k = self._to_take.pop(0)[1]
+                if self._rule.order == "together":
+                    self._move_together(k)
+                self._take(k)
+
+    @contextlib.contextmanager
+    def _in_turn(self) -> Iterator[None]:
+        """Do what is due after a step in a ``with`` block, when it is this rank's turn.
+
+        The next rank may begin when this one is done, or if there is one exchange and
+        nothing else, when it has begun that: then it comes behind it.
+        """
+        if self._rule.order != "turns":
+            yield
+            return
+        with self.wait():
+            self.locks.wait_for(TURN, self._turn)
+        yield
+        if not self._passes_early:
+            self._pass_turn()
+
+    @property
+    def _passes_early(self) -> bool:
+        return self._rule.fragments == 1 and not self._rule.delay
+
+    def _pass_turn(self) -> None:
+        write(self._centre.words, TURN, self._turn + 1)
+        self._turn += self.n
+
+    # -- where all meet
+
+    def _give_together(self, k: int) -> None:
+        """Leave what this rank gives where the others read it."""
+        rank, n, blocks = self.comm.rank, self.n, self._centre.fragments[k]
+        rows = self.rows[:, k]
+        total = rows.sum()
+        share = rows[rank] / total if total else 1 / n
+        for block in blocks:
+            with self.parameters.piece(block) as w:
+                worker, centre = self._of(block, w), self._centre.read(block)
+                new, given = self._functions.give(worker, centre, n, share)
+                self._centre.given[rank, block.start : block.stop] = given
+                store(worker, new)
+        self.rows[:, k] = 0
+        self._to_take.append((self.steps + self._rule.delay, k))
+
+    def _move_together(self, k: int) -> None:
+        """Move the centre, each rank a part of its blocks, by what all have given."""
+        n, rank, centre = self.n, self.comm.rank, self._centre
+        self._meet()
+        for block in centre.fragments[k][rank::n]:
+            given = centre.given[:, block.start : block.stop]
+            total = given[0].copy()
+            for more in given[1:]:
+                total += more
+            centre.write(block, self._functions.move(centre.read(block), total))
+        self._meet()
+        # All or none: a rank that dies before has left the centre as it was.
+        if rank == 0:
+            centre.make_all_valid(k)
+            move = int(centre.words[centre.moves(k)])
+            write(centre.words, centre.moves(k), move + 1)
+            self.exchanges.append((move, Exchange(None, self.steps, k)))
+        self._meet()
+
+    def _take(self, k: int) -> None:
+        """Have the rank take what has come of a fragment's exchange."""
+        only_reads = self._rule.order == "together"  # all others only read
+        for block in self._centre.fragments[k]:
+            if not only_reads:  # who came twice meanwhile would write what is read here
+                self._lock(block)
+            with self.parameters.piece(block) as w:
+                worker = self._of(block, w)
+                store(worker, self._functions.take(worker, self._centre.read(block)))
+            if not only_reads:
+                self.locks.release(self._centre.lock(block))
+
+    def _meet(self) -> None:
+        with self.wait():
+            self.comm.barrier()
+
+    # -- one after the other
+
+    def _exchange(self, k: int) -> None:
+        """Exchange a fragment, block by block, behind whoever came before."""
+        centre, blocks = self._centre, self._centre.fragments[k]
+        self._come(k, blocks[0])
+        for block, following in zip(blocks, [*blocks[1:], None], strict=True):
+            with self.parameters.piece(block) as w:
+                worker, old = self._of(block, w), centre.read(block)
+                if self._rule.delay:
+                    new, given = self._functions.give(worker, old, self.n, 1 / self.n)
+                    moved = self._functions.move(old, given)
+                else:
+                    new, moved = self._functions.exchange(
+                        worker, old, self.n, 1 / self.n
+                    )
+                centre.write(block, moved)
+                store(worker, new)
+                centre.make_valid(block)
+            if following is not None:  # before this one is free: nobody overtakes
+                self._lock(following)
+            self.locks.release(centre.lock(block))
+        if self._rule.delay:
+            self._to_take.append((self.steps + self._rule.delay, k))
+
+    def _come(self, k: int, first: Block) -> None:
+        """Begin an exchange, when it is this rank's turn."""
+        centre, words, rank = self._centre, self._centre.words, self.comm.rank
+        with self.wait():
+            self._lock(first)
+            while not self._may_come(k):
+                self.locks.release(centre.lock(first))
+                self.locks.nap()
+                self._lock(first)
+        if self._rule.order == "turns" and self._passes_early:
+            self._pass_turn()
+        move = int(words[centre.moves(k)])
+        write(words, centre.moves(k), move + 1)
+        staleness = move - self._fetched[k]
+        self._fetched[k] = move + 1
+        write(words, centre.fetched(rank), move + 1)
+        self.exchanges.append((move, Exchange(rank, self.steps, k, staleness)))
+
+    def _may_come(self, k: int) -> bool:
+        """Tell whether no other rank's next exchange becomes too stale by this one's.
+
+        The one that has waited longest may always come: nobody waits for ever.
+        """
+        most, centre = self._rule.max_staleness, self._centre
+        if most is None or self._rule.order != "free":
+            return True
+        moves = centre.words[centre.moves(k)] + 1
+        others = (rank for rank in range(self.n) if rank != self.comm.rank)
+        return all(
+            centre.words[centre.finished(rank)]
+            or moves - centre.words[centre.fetched(rank)] <= most
+            for rank in others
+        )
+
+    def _lock(self, block: Block) -> None:
+        self.locks.acquire(self._centre.lock(block))
+
+    def _of(self, block: Block, w: np.ndarray) -> Arrays:
+        """Return what this worker keeps of a block: views."""
+        piece = slice(block.start, block.stop)
+        return {"w": w, **{name: value[piece] for name, value in self._kept.items()}}

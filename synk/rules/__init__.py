@@ -1,0 +1,32 @@
+"""Training rules: workers train by themselves, and exchange parameters now and then.
+
+Each rule is a file, written as its paper writes it. :func:`simulate` trains virtual
+workers by one.
+"""
+
+from .asgd import ASGD
+from .averaging import LocalSGD, ParameterAveraging
+from .diloco import DiLoCo
+from .downpour import Downpour
+from .easgd import EASGD
+from .gem import GEM
+from .gossip import Gossip
+from .rule import Group, Rule
+from .simulate import Exchange, Simulation, random_turns, simulate
+
+__all__ = [
+    "ASGD",
+    "EASGD",
+    "GEM",
+    "DiLoCo",
+    "Downpour",
+    "Exchange",
+    "Gossip",
+    "Group",
+    "LocalSGD",
+    "ParameterAveraging",
+    "Rule",
+    "Simulation",
+    "random_turns",
+    "simulate",
+]

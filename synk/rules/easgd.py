@@ -1,0 +1,59 @@
+"""Elastic averaging: workers and the centre pull at one another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .rule import Group, Order, Rule, State, check_at_least, warn
+
+
+class EASGD(Rule):
+    """Elastic averaging SGD; with Nesterov's momentum in the step it is EAMSGD.
+
+    Parameters
+    ----------
+    every : int
+        tau of the paper, "communication period".
+    beta : float
+        How hard all workers together pull at the centre.
+    order : {"together", "turns", "free"}
+
+    Notes
+    -----
+    With ``alpha = beta / n``, both sides from the old values::
+
+        d = alpha * (w_i - c)
+        w_i <- w_i - d
+        c <- c + d
+
+    and in "together" ``c <- c + sum_i d_i``. S. Zhang, A. Choromanska, Y. LeCun, "Deep
+    learning with elastic averaging SGD", NIPS 2015, equations 5 and 6, algorithm 1; the
+    exchange comes after `every` whole steps.
+
+    Without gradients ``w_1 + ... + w_n + c`` stays as it is. Where all meet,
+    the mean of workers less the centre is multiplied by ``1 - alpha * (1 + n)``
+    each time: from 2 on in place of ``alpha * (1 + n)`` that grows, and starting
+    to train warns.
+    """
+
+    def __init__(
+        self, every: int, beta: float = 0.9, order: Order = "together"
+    ) -> None:
+        super().__init__(every, order)
+        self.beta = check_at_least("beta", beta)
+
+    def give(self, worker: State, centre: State, group: Group) -> tuple[State, Any]:
+        d = self.beta / group.n * (worker["w"] - centre["c"])
+        return {"w": worker["w"] - d}, d
+
+    def move(self, centre: State, given: Any) -> State:
+        return {"c": centre["c"] + given}
+
+    def check(self, n: int) -> None:
+        pull = self.beta / n * (1 + n)
+        if pull >= 2:
+            warn(
+                f"EASGD(beta={self.beta}) with {n} workers: alpha * (1 + n) is"
+                f" {pull:.3g}, and from 2 on the centre does not settle; take a beta"
+                f" below {2 * n / (1 + n):.3g}"
+            )

@@ -1,0 +1,367 @@
+"""A rule's training by virtual workers, one after the other in one process.
+
+What real ranks do is compared with it, and it shows what a rule would do with more
+workers than there are cores.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from .gossip import Gossip
+from .graphs import Arrays, Functions
+from .rule import Rule
+
+Step: TypeAlias = Callable[[np.ndarray, int, int], np.ndarray]
+Rows: TypeAlias = Callable[[int, int], int]
+
+
+class Exchange(NamedTuple):
+    """An exchange that was made.
+
+    Attributes
+    ----------
+    rank : int or None
+        Whose; None if all met.
+    step : int
+        After how many steps of that worker.
+    fragment : int
+        Of which piece of the parameters.
+    staleness : int
+        How many others have come since this one's last: for how many moves of the
+        centre its parameters were old.
+    """
+
+    rank: int | None
+    step: int
+    fragment: int = 0
+    staleness: int = 0
+
+
+def simulate(
+    rule: Rule,
+    step: Step,
+    schedule: int | Iterable[int],
+    workers: int,
+    start: np.ndarray,
+    *,
+    rows: Rows | None = None,
+    mode: Any = None,
+) -> Simulation:
+    """Train virtual workers by a rule.
+
+    Parameters
+    ----------
+    rule : Rule
+    step : callable
+        ``step(w, rank, k)`` returns the parameters of worker `rank` after its step
+        number `k`, counted from 0. What an optimiser keeps it may keep by rank.
+    schedule : int or iterable of int
+        How many steps each worker makes, in the rule's order. Or whose step is the
+        next, again and again, as :func:`random_turns` tells; for the order "together"
+        there is no such schedule.
+    workers : int
+        How many.
+    start : numpy.ndarray, shape (parameters,)
+        What all begin with, of a float dtype.
+    rows : callable, optional
+        ``rows(rank, k)`` returns of how many rows a step is the mean; by default all
+        steps have as many.
+    mode : optional
+        PyTensor's mode in which the rule's functions are compiled.
+
+    Returns
+    -------
+    Simulation
+
+    Raises
+    ------
+    ValueError
+        If the rule does not do with so many workers, or the schedule with the rule.
+
+    Examples
+    --------
+    Two workers draw to 1 and to 3, and the centre settles between them:
+
+    >>> import numpy as np
+    >>> from synk.rules import EASGD, simulate
+    >>> def step(w, rank, k):
+    ...     return w - 0.1 * (w - (1, 3)[rank])
+    >>> found = simulate(EASGD(every=5), step, 500, workers=2, start=np.zeros(1))
+    >>> found.centre.round(6)
+    array([2.])
+    """
+    kind = _Gossiping if isinstance(rule, Gossip) else _Exchanging
+    simulation: Simulation = kind(rule, step, workers, start, rows, mode)
+    return simulation.run(schedule)
+
+
+def random_turns(workers: int, steps: int, seed: int = 0) -> Iterator[int]:
+    """Yield whose step is next, by chance, until all have made theirs.
+
+    Parameters
+    ----------
+    workers : int
+        How many.
+    steps : int
+        For each.
+    seed : int
+
+    Yields
+    ------
+    int
+    """
+    turns = np.repeat(np.arange(workers), steps)
+    yield from np.random.default_rng(seed).permutation(turns).tolist()
+
+
+class Simulation:
+    """Virtual workers that train by a rule; see `simulate`.
+
+    Attributes
+    ----------
+    rule : Rule
+    workers : list of dict
+        What each keeps, by name; its parameters are ``"w"``.
+    steps : list of int
+        How many steps each has made.
+    exchanges : list of Exchange
+        In their order.
+    """
+
+    def __init__(
+        self,
+        rule: Rule,
+        step: Step,
+        workers: int,
+        start: np.ndarray,
+        rows: Rows | None,
+        mode: Any,
+    ) -> None:
+        rule.check(workers)
+        self.rule, self._step, self._rows = rule, step, rows
+        self._start = start = np.asarray(start)
+        self._functions = Functions(rule, start.dtype, mode)
+        self.workers = [self._functions.start(start)[0] for _ in range(workers)]
+        self.steps = [0] * workers
+        self.exchanges: list[Exchange] = []
+
+    def run(self, schedule: int | Iterable[int]) -> Simulation:
+        """Train on.
+
+        Parameters
+        ----------
+        schedule : int or iterable of int
+            See `simulate`.
+
+        Returns
+        -------
+        Simulation
+            This one.
+        """
+        is_together = self.rule.order == "together"
+        if isinstance(schedule, int):
+            n = len(self.workers)
+            if is_together:
+                for _ in range(schedule):
+                    for rank in range(n):
+                        self._train(rank)
+                    self._meet()
+                return self
+            schedule = (rank for _ in range(schedule) for rank in range(n))
+        if is_together:
+            raise ValueError(
+                "in order='together' all workers make each step: the schedule is the"
+                " number of steps"
+            )
+        for rank in schedule:
+            self._train(rank)
+            self._come(rank)
+        return self
+
+    @property
+    def centre(self) -> np.ndarray:
+        """The parameters of the centre."""
+        raise AttributeError(f"{self.rule!r} has no centre: see average()")
+
+    def average(self) -> np.ndarray:
+        """Return the mean of the workers' parameters, as the rule weighs them."""
+        return np.mean([worker["w"] for worker in self.workers], axis=0)
+
+    def result(self) -> np.ndarray:
+        """Return the parameters that are to be used afterwards.
+
+        Those are the centre's, or the workers' mean if the rule has no centre or the
+        last round is not at its end.
+        """
+        return self.average()
+
+    def _train(self, rank: int) -> None:
+        """Have a worker make a step of its own."""
+        k, worker = self.steps[rank], self.workers[rank]
+        worker["w"][:] = self._step(worker["w"].copy(), rank, k)
+        self.steps[rank] = k + 1
+        self._note(rank, 1 if self._rows is None else self._rows(rank, k))
+
+    def _note(self, rank: int, rows: int) -> None:
+        """Take note of how many rows there were in a step."""
+
+    def _meet(self) -> None:
+        """Do what is due after all have made a step."""
+        raise NotImplementedError
+
+    def _come(self, rank: int) -> None:
+        """Do what is due after one worker has made a step."""
+        raise NotImplementedError
+
+
+class _Exchanging(Simulation):
+    """Workers that exchange parameters with a centre."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        n, fragments = len(self.workers), self.rule.fragments
+        self._pieces = pieces(self._start.size, fragments)
+        self._centres = [
+            self._functions.start(self._start[piece])[1] for piece in self._pieces
+        ]
+        self._rows_of = np.zeros((n, fragments))  # since the fragment's last exchange
+        self._fetched = np.zeros((n, fragments), int)  # how often it had moved then
+        self._moves = np.zeros(fragments, int)
+        # By whom, at which step, which fragment.
+        self._to_take: set[tuple[int, int, int]] = set()
+
+    @property
+    def centre(self) -> np.ndarray:
+        """The parameters of the centre."""
+        return np.concatenate([centre["c"] for centre in self._centres])
+
+    def result(self) -> np.ndarray:
+        """Return the parameters that are to be used afterwards."""
+        rows = self._rows_of[:, 0]
+        if not self.rule.is_mean or not rows.any():
+            return self.centre
+        return weighed([worker["w"] for worker in self.workers], rows)
+
+    def _note(self, rank: int, rows: int) -> None:
+        self._rows_of[rank] += rows
+
+    def _meet(self) -> None:
+        n, ranks = len(self.workers), range(len(self.workers))
+        for k in self.rule.due(self.steps[0]):
+            rows = self._rows_of[:, k]
+            shares = rows / rows.sum() if rows.sum() else np.full(n, 1 / n)
+            given = [self._give(rank, k, shares[rank]) for rank in ranks]
+            self._move(k, summed(given))
+            self._rows_of[:, k] = 0
+            self.exchanges.append(Exchange(None, self.steps[0], k))
+        for rank in ranks:
+            self._take_what_is_due(rank)
+
+    def _come(self, rank: int) -> None:
+        n, step = len(self.workers), self.steps[rank]
+        for k in self.rule.due(step):
+            staleness = int(self._moves[k] - self._fetched[rank, k])
+            self.exchanges.append(Exchange(rank, step, k, staleness))
+            if self.rule.delay:
+                self._move(k, self._give(rank, k, 1 / n))
+            else:
+                worker, centre = self._of(rank, k), self._centres[k]
+                new, moved = self._functions.exchange(worker, centre, n, 1 / n)
+                store(worker, new)
+                centre.update(moved)
+                self._moves[k] += 1
+            self._fetched[rank, k] = self._moves[k]
+        self._take_what_is_due(rank)
+
+    def _give(self, rank: int, k: int, share: float) -> np.ndarray:
+        """Have a worker give, and note when it takes."""
+        n, worker = len(self.workers), self._of(rank, k)
+        new, given = self._functions.give(worker, self._centres[k], n, share)
+        store(worker, new)
+        self._to_take.add((rank, self.steps[rank] + self.rule.delay, k))
+        return given
+
+    def _move(self, k: int, given: np.ndarray) -> None:
+        self._centres[k].update(self._functions.move(self._centres[k], given))
+        self._moves[k] += 1
+
+    def _take_what_is_due(self, rank: int) -> None:
+        for k in range(self.rule.fragments):
+            due = rank, self.steps[rank], k
+            if due in self._to_take:
+                self._to_take.remove(due)
+                worker = self._of(rank, k)
+                store(worker, self._functions.take(worker, self._centres[k]))
+
+    def _of(self, rank: int, k: int) -> Arrays:
+        """Return a fragment of what a worker keeps."""
+        piece = self._pieces[k]
+        return {name: value[piece] for name, value in self.workers[rank].items()}
+
+
+class _Gossiping(Simulation):
+    """Workers that send themselves to one another."""
+
+    rule: Gossip
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        n = len(self.workers)
+        self.weights = [1 / n] * n
+        self._mail = [(np.zeros_like(self._start), 0.0) for _ in range(n)]
+        self._to = [self.rule.destinations(rank, n) for rank in range(n)]
+
+    def _come(self, rank: int) -> None:
+        self._merge(rank)
+        to = next(self._to[rank])
+        if to is None:
+            return
+        self.weights[rank] /= 2
+        (mail, a_mail), a = self._mail[to], self.weights[rank]
+        self._mail[to] = mail + a * self.workers[rank]["w"], a_mail + a
+        self.exchanges.append(Exchange(rank, self.steps[rank]))
+
+    def _merge(self, rank: int) -> None:
+        """Have a worker read its mail."""
+        (mail, a_mail), worker = self._mail[rank], self.workers[rank]
+        if a_mail:
+            merged = self.rule.merge(worker["w"], self.weights[rank], mail, a_mail)
+            worker["w"][:], self.weights[rank] = merged
+            self._mail[rank] = np.zeros_like(mail), 0.0
+
+    def average(self) -> np.ndarray:
+        """Return the mean of the workers' parameters, what is on its way included."""
+        parts = [a * w["w"] for a, w in zip(self.weights, self.workers, strict=True)]
+        total = sum(self.weights) + sum(a for _, a in self._mail)
+        return summed([*parts, *[mail for mail, _ in self._mail]]) / total
+
+
+def pieces(size: int, fragments: int) -> list[slice]:
+    """Return how a vector is cut into fragments, as equal as can be."""
+    bounds = [size * k // fragments for k in range(fragments + 1)]
+    return [slice(*ends) for ends in itertools.pairwise(bounds)]
+
+
+def summed(given: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the sum of vectors, added in their order."""
+    total = np.array(given[0])
+    for more in given[1:]:
+        total += more
+    return total
+
+
+def weighed(vectors: Sequence[np.ndarray], rows: np.ndarray) -> np.ndarray:
+    """Return the mean of vectors, each of so many rows."""
+    shares = (rows / rows.sum()).tolist()
+    return summed([a * vector for a, vector in zip(shares, vectors, strict=True)])
+
+
+def store(worker: Arrays, new: Arrays) -> None:
+    """Write new values to where the old ones are."""
+    for name, value in new.items():
+        worker[name][:] = value

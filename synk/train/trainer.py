@@ -1,0 +1,279 @@
+"""`Trainer`: the loop over epochs and batches, for exact training and by a rule."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from pytensor.compile import SharedVariable
+
+from ..call.function import Function
+from ..errors import StateError
+from ..exchange.group import Report, Workers
+from ..rules.rule import Rule
+from ..rules.simulate import Exchange
+from ..user_frames import entry
+from .batches import batches_of_epoch
+from .history import History
+from .training import check_params
+
+
+class Trainer:
+    """Trains for epochs: exactly, or with ranks that train by themselves, by a rule.
+
+    Parameters
+    ----------
+    step : Function
+        A training step, whose first output is its loss. For a rule it is made with
+        ``local=True``, with gradients of each rank's own rows (`pytensor.grad`), and
+        what it updates besides the parameters, as velocities, is each rank's own.
+    params : shared variable, or list of these
+        What the rule exchanges: of one float dtype.
+    rule : synk.rules.Rule, optional
+        By default training is exact.
+    seed : int
+        Of the order of rows.
+    shuffle : bool
+        Whether rows are taken in another order in each epoch.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument does not fit; if a step for a rule is not local, or reduces.
+
+    Examples
+    --------
+    >>> import numpy as np, pytensor, pytensor.tensor as pt, synk
+    >>> x, w = pt.vector("x"), pytensor.shared(0.0, name="w")
+    >>> loss = ((x - w) ** 2).mean()
+    >>> updates = synk.updates.sgd([pytensor.grad(loss, w)], [w], learning_rate=0.05)
+    >>> step = synk.function([x], loss, updates=updates, local=True)
+    >>> trainer = synk.Trainer(step, [w], synk.rules.LocalSGD(every=4))
+    >>> with synk.session(2):
+    ...     _ = trainer.fit(np.arange(8.0), batch_size=4, epochs=60, progress=False)
+    >>> len(trainer.history), bool(abs(w.get_value() - 3.5) < 0.2)
+    (60, True)
+    """
+
+    def __init__(
+        self,
+        step: Function,
+        params: Any,
+        rule: Rule | None = None,
+        *,
+        seed: int = 0,
+        shuffle: bool = True,
+    ) -> None:
+        if not isinstance(step, Function):
+            raise TypeError(f"a step is what synk.function returns, got {step!r}")
+        self._step, self._params = step, check_params(params)
+        self._rule, self._seed, self._shuffle = rule, seed, shuffle
+        if rule is not None:
+            _check_local(step, rule)
+        missing = [var for var in self._params if var not in step.updated]
+        if missing:
+            raise ValueError(f"{step!r} does not update {missing[0]}")
+        self._workers: Workers | None = None
+        self._is_whole = True  # or an epoch has failed or was interrupted
+        self.history = History()
+        self.exchanges: list[Exchange] = []
+
+    @entry
+    def fit(
+        self,
+        *data: Any,
+        batch_size: int,
+        epochs: int = 1,
+        validation: Callable[[], Any] | Sequence | None = None,
+        progress: bool = True,
+        **named: Any,
+    ) -> History:
+        """Train on data.
+
+        Parameters
+        ----------
+        *data, **named : Data or array_like
+            The inputs of the step, as in a call.
+        batch_size : int
+            Rows of one step, of all ranks together: each takes its share of them.
+        epochs : int
+            How many more.
+        validation : callable or (function, arguments...), optional
+            Called after each epoch, with the parameters that are to be used afterwards;
+            returns a number, or numbers by name.
+        progress : bool
+            Whether to show a progress bar of epochs, if tqdm is installed.
+
+        Returns
+        -------
+        History
+            Of this and all earlier calls.
+
+        Raises
+        ------
+        StateError
+            If not forked.
+
+        Notes
+        -----
+        Afterwards the parameters are, on all ranks, those of the rule's centre, or the
+        workers' average for a rule that has none. A next call goes on with the workers
+        as they were, unless the script has set parameters meanwhile: then all begin
+        with these.
+        """
+        rows = _rows(self._step, data)
+        with _bar(progress, epochs) as bar:
+            for _ in range(epochs):
+                epoch = len(self.history)
+                batches = batches_of_epoch(
+                    rows, batch_size, self._seed, epoch, self._shuffle
+                )
+                numbers = self._train(batches, data, named)
+                if validation is not None:
+                    numbers |= _validated(validation)
+                losses = numbers.pop("losses")
+                sizes = [len(batch) for batch in batches]
+                self.history.add_epoch(losses, sizes, **numbers)
+                bar(self.history.epochs[-1])
+        return self.history
+
+    @property
+    def centre(self) -> list[np.ndarray]:
+        """The centre's values of the parameters, one after the other."""
+        if self._workers is None:
+            raise StateError("there is no centre: nothing was trained by a rule yet")
+        return _as_params(self._workers.centre, self._params)
+
+    def average(self) -> list[np.ndarray]:
+        """Return the mean of the workers' parameters."""
+        if self._workers is None:
+            raise StateError("there are no workers: nothing was trained by a rule yet")
+        return _as_params(self._workers.average(), self._params)
+
+    # -- an epoch
+
+    def _train(self, batches: list, data: tuple, named: dict) -> dict[str, Any]:
+        """Make the steps of an epoch, and return what was measured."""
+        start = perf_counter()
+        if self._rule is None:
+            outputs = self._step.run(batches, *data, **named)
+            return {"losses": _first(outputs), "seconds": perf_counter() - start}
+        workers = self._ready()
+        self._is_whole = False
+        outputs = self._step.run_as_workers(workers.number, batches, *data, **named)
+        reports = workers.report()
+        workers.show()
+        self._is_whole = True
+        seconds = perf_counter() - start
+        self.exchanges = in_order(reports)
+        return {
+            "losses": _first(outputs),
+            "seconds": seconds,
+            "exchange": max(report.times.exchanging for report in reports),
+            "wait": max(report.times.waiting for report in reports),
+            "staleness": _mean([found.staleness for found in self.exchanges]),
+        }
+
+    def _ready(self) -> Workers:
+        """Return the workers as they are to go on."""
+        workers = self._workers
+        assert self._rule is not None
+        if workers is None or not workers.is_open:
+            if workers is not None and not self._is_whole:
+                workers.restore()  # ranks that died have left it to the centre
+            workers = self._workers = Workers(self._rule, self._params)
+        elif not self._is_whole:
+            workers.begin_again()
+        elif workers.are_set():
+            workers.begin(None)
+        else:
+            workers.hide()
+        workers.ready()
+        return workers
+
+
+def in_order(reports: Sequence[Report]) -> list[Exchange]:
+    """Return the exchanges of all workers, in the order in which the centre moved."""
+    found = [
+        (found.fragment, move, found) for report in reports for move, found in report[0]
+    ]
+    return [exchange for *_, exchange in sorted(found, key=lambda item: item[:2])]
+
+
+def _check_local(step: Function, rule: Rule) -> None:
+    """Raise unless ranks can make a step by themselves."""
+    if not step.is_local:
+        raise ValueError(
+            f"{step!r} is exact training, and {rule!r} is for steps that each rank"
+            " makes by itself: make it with local=True, and gradients by pytensor.grad"
+        )
+    if step.reduces:
+        raise ValueError(
+            f"{step!r} reduces values of all ranks, which {rule!r} is in place of: take"
+            " gradients by pytensor.grad and not by synk.grad, and no all_reduce"
+        )
+
+
+def _rows(step: Function, data: Sequence) -> int:
+    if not step.has_rows:
+        raise ValueError(f"{step!r} has no scattered input, so there are no batches")
+    if not data:
+        raise TypeError(f"data for {step!r} is missing: fit(X, Y, ..., batch_size=...)")
+    return len(data[0])
+
+
+def _first(outputs: Any) -> np.ndarray:
+    first = outputs[0] if isinstance(outputs, list) else outputs
+    return np.asarray(first, float)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values)) if len(values) else 0.0
+
+
+def _as_params(
+    vector: np.ndarray, params: Sequence[SharedVariable]
+) -> list[np.ndarray]:
+    """Return the pieces of a vector that are the parameters', in their shapes."""
+    found, at = [], 0
+    for param in params:
+        shape = np.shape(param.get_value(borrow=True))
+        size = int(np.prod(shape))
+        found.append(vector[at : at + size].reshape(shape))
+        at += size
+    return found
+
+
+def _validated(validation: Callable | Sequence) -> dict[str, float]:
+    """Return what a validation has found, by name."""
+    function, *args = [validation] if callable(validation) else validation
+    found = function(*args)
+    if isinstance(found, Mapping):
+        return {f"val_{name}": float(value) for name, value in found.items()}
+    values = found if isinstance(found, list) else [found]
+    names = ["val_loss", *[f"val_{i}" for i in range(1, len(values))]]
+    return {n: float(value) for n, value in zip(names, values, strict=True)}
+
+
+@contextlib.contextmanager
+def _bar(progress: bool, epochs: int) -> Iterator[Callable[[dict], object]]:
+    """Give what shows an epoch's numbers, in a ``with`` block."""
+    if not progress:
+        yield lambda numbers: None
+        return
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        yield lambda numbers: None
+        return
+    with tqdm(total=epochs, unit="epoch") as bar:
+
+        def show(numbers: dict) -> None:
+            shown = {k: v for k, v in numbers.items() if "loss" in k}
+            bar.set_postfix(shown, refresh=False)
+            bar.update()
+
+        yield show

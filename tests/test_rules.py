@@ -1,0 +1,573 @@
+"""Training rules under the simulator, beside closed forms and hand-written replays."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+
+import synk
+from synk.rules import (
+    ASGD,
+    EASGD,
+    GEM,
+    DiLoCo,
+    Downpour,
+    Gossip,
+    LocalSGD,
+    ParameterAveraging,
+    random_turns,
+    simulate,
+)
+
+PURE = "FAST_COMPILE"  # numpy's own arithmetic, and nothing to compile
+RULES = {
+    "averaging": lambda order: ParameterAveraging(order=order),
+    "local": lambda order: LocalSGD(3, order=order),
+    "post-local": lambda order: LocalSGD(3, after=4, order=order),
+    "easgd": lambda order: EASGD(2, order=order),
+    "asgd": lambda order: ASGD(2, order=order),
+    "downpour": lambda order: Downpour(2, order=order),
+    "downpour, adam": lambda order: Downpour(2, "adam", order=order),
+    "gem": lambda order: GEM(2, order=order),
+    "gossip": lambda order: Gossip(p=0.5, order=order),
+    "diloco": lambda order: DiLoCo(2, order=order),
+    "streaming": lambda order: DiLoCo(4, fragments=2, delay=1, order=order),
+}
+ORDERS = {"averaging": ("together",), "local": ("together",)}
+ORDERS |= {"post-local": ("together",), "gossip": ("free", "turns")}
+EVERY = [
+    pytest.param(name, order, id=f"{name}, {order}")
+    for name in RULES
+    for order in ORDERS.get(name, ("together", "turns", "free"))
+]
+
+
+def run(rule, step, schedule, workers, start, **options):
+    options.setdefault("mode", PURE)
+    return simulate(rule, step, schedule, workers, np.array(start, float), **options)
+
+
+def towards(targets, lr=0.1, h=1.0):
+    """Return plain SGD's step on h * (w - target)**2 / 2, with a target for each."""
+    targets = np.asarray(targets, float)
+
+    def step(w, rank, k):
+        return w - lr * h * (w - targets[rank])
+
+    return step
+
+
+def still(w, rank, k):
+    return w
+
+
+def close(found, expected, tolerance=1e-12):
+    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+
+
+# -- what must hold for all of them
+
+
+@pytest.mark.parametrize(("name", "order"), EVERY)
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_without_steps_and_from_equal_starts_nothing_moves(name, order, workers):
+    """Synchronous EASGD of mpi_learn added up the workers themselves, and grew."""
+    start = np.random.default_rng(0).normal(size=7)
+    found = run(RULES[name](order), still, 12, workers, start)
+    for worker in found.workers:
+        close(worker["w"], start, 1e-15)
+    close(found.average(), start, 1e-15)
+    if name != "gossip":
+        assert found.exchanges
+        close(found.centre, start, 1e-15)
+
+
+@pytest.mark.parametrize(("name", "order"), EVERY)
+def test_a_simulation_is_repeated_bit_by_bit_and_stays_of_its_dtype(name, order):
+    ends = []
+    for _ in range(2):
+        start = np.linspace(-1, 1, 6, dtype="float32")
+        step = towards([[1.0], [2.0], [3.0]])
+        found = simulate(
+            RULES[name](order),
+            lambda w, rank, k, step=step: step(w, rank, k).astype("float32"),
+            9,
+            3,
+            start,
+            mode=PURE,
+        )
+        values = [value for w in found.workers for value in w.values()]
+        assert {value.dtype.name for value in values} == {"float32"}
+        ends.append([value.tobytes() for value in values])
+    assert ends[0] == ends[1]
+
+
+@pytest.mark.parametrize(
+    # GEM's steps are scaled by what others do: see below.
+    ("name", "order"),
+    [p for p in EVERY if p.values[0] not in ("gossip", "gem")],
+)
+def test_a_centre_of_targets_that_are_the_same_is_found(name, order):
+    step = towards([[2.0]] * 3, lr=0.3)
+    found = run(RULES[name](order), step, 4000, 3, np.zeros(5))
+    close(found.centre, np.full(5, 2.0), 1e-2)
+
+
+def test_an_order_that_a_rule_does_not_have_is_refused():
+    with pytest.raises(ValueError, match="order must be 'together', got 'free'"):
+        LocalSGD(3, order="free")
+    with pytest.raises(ValueError, match="'free' or 'turns', got 'together'"):
+        Gossip(order="together")
+    with pytest.raises(ValueError, match="at least 1, got 0"):
+        EASGD(0)
+    with pytest.raises(ValueError, match="the schedule is the number of steps"):
+        run(EASGD(1), still, [0, 1], 2, [0.0])
+
+
+# -- parameter averaging and local SGD
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.9])
+@pytest.mark.parametrize("make", [ParameterAveraging, lambda: LocalSGD(1)])
+def test_an_average_after_each_step_is_serial_training(make, mu):
+    """With a momentum of each worker's own, too: it is linear in the gradients."""
+    random = np.random.default_rng(0)
+    a, targets = random.uniform(0.5, 2, (3, 4)), random.normal(size=(3, 4))
+    rows = [5, 2, 3]
+    lr, velocities, weights = 0.1, np.zeros((3, 4)), np.array(rows) / 10
+
+    def step(w, rank, k):
+        velocities[rank] = mu * velocities[rank] + a[rank] * (w - targets[rank])
+        return w - lr * velocities[rank]
+
+    found = run(make(), step, 20, 3, np.ones(4), rows=lambda rank, k: rows[rank])
+    w, v = np.ones(4), np.zeros(4)
+    for _ in range(20):
+        v = mu * v + weights @ (a * (w - targets))
+        w = w - lr * v
+    if mu:  # velocities are each worker's own: they are weighed as the gradients were
+        close(weights @ velocities, v)
+    for worker in found.workers:
+        close(worker["w"], w)
+
+
+@pytest.mark.parametrize("every", [1, 3, 8])
+def test_local_sgd_of_one_worker_is_its_optimiser(every):
+    def adam_like(state):
+        def step(w, rank, k):
+            state[:] = 0.9 * state + 0.1 * w**2
+            return w - 0.1 * w / (np.sqrt(state) + 1e-8)
+
+        return step
+
+    found = run(LocalSGD(every), adam_like(np.zeros(3)), 24, 1, [1.0, 2.0, 3.0])
+    w, step = np.array([1.0, 2.0, 3.0]), adam_like(np.zeros(3))
+    for k in range(24):
+        w = step(w, 0, k)
+    assert found.workers[0]["w"].tobytes() == w.tobytes()
+
+
+@pytest.mark.parametrize("every", [1, 4])
+def test_local_sgd_on_one_hessian_is_gradient_descent_to_the_mean(every):
+    random = np.random.default_rng(1)
+    hessian = random.normal(size=(3, 3))
+    hessian = hessian @ hessian.T + np.eye(3)
+    targets, start, lr, rounds = random.normal(size=(4, 3)), np.ones(3), 0.05, 6
+    found = run(
+        LocalSGD(every),
+        lambda w, rank, k: w - lr * hessian @ (w - targets[rank]),
+        rounds * every,
+        4,
+        start,
+    )
+    shrink = np.linalg.matrix_power(np.eye(3) - lr * hessian, rounds * every)
+    close(found.centre, shrink @ (start - targets.mean(0)) + targets.mean(0))
+
+
+def test_local_sgd_on_several_hessians_drifts_as_far_as_it_must():
+    """Its fixed point is not the minimum: it solves another equation."""
+    random = np.random.default_rng(2)
+    a, c, lr, every = random.uniform(0.5, 3, (3, 4)), random.normal(size=(3, 4)), 0.1, 5
+    step = lambda w, i, k: w - lr * a[i] * (w - c[i])  # noqa: E731
+    found = run(LocalSGD(every), step, 4000, 3, np.zeros(4))
+    pull = 1 - (1 - lr * a) ** every
+    close(found.centre, (pull * c).sum(0) / pull.sum(0))
+    assert abs(found.centre - (a * c).sum(0) / a.sum(0)).max() > 1e-3
+
+
+def test_local_sgd_with_the_same_rows_everywhere_is_serial_bit_by_bit():
+    step = towards([[0.3]] * 4, lr=0.07)
+    found = run(LocalSGD(3), step, 12, 4, [1.0, -2.0])
+    w = np.array([1.0, -2.0])
+    for k in range(12):
+        w = step(w, 0, k)
+    assert found.centre.tobytes() == w.tobytes()
+
+
+def test_a_round_is_weighed_by_its_rows_and_not_by_those_of_its_last_step():
+    rows = {(0, 0): 4, (0, 1): 1, (1, 0): 2, (1, 1): 3}
+    found = run(
+        LocalSGD(2),
+        lambda w, rank, k: w + rank,
+        2,
+        2,
+        [0.0],
+        rows=lambda rank, k: rows[rank, k],
+    )
+    close(found.centre, [(5 * 0 + 5 * 2) / 10])
+
+
+def test_post_local_sgd_meets_after_each_step_at_first():
+    found = run(LocalSGD(4, after=3), still, 12, 2, [0.0])
+    assert [exchange.step for exchange in found.exchanges] == [1, 2, 3, 7, 11]
+
+
+# -- elastic averaging
+
+
+def test_easgd_without_a_force_is_sgd():
+    step = towards([[1.0], [2.0]])
+    found = run(EASGD(2, beta=0, order="turns"), step, 10, 2, [0.0])
+    close([w["w"][0] for w in found.workers], [1 - 0.9**10, 2 - 2 * 0.9**10])
+    close(found.centre, [0.0])
+
+
+@pytest.mark.parametrize("order", ["together", "turns"])
+def test_easgd_keeps_the_sum_of_workers_and_centre(order):
+    moved = itertools.count()
+
+    def once(w, rank, k):
+        return w + rank + 1 if next(moved) < 4 else w
+
+    found = run(EASGD(1, order=order), once, 50, 4, np.zeros(3))
+    close(found.centre + sum(w["w"] for w in found.workers), np.full(3, 10.0))
+    close(found.centre, np.full(3, 2.0), 1e-6)  # where all come to rest
+
+
+@pytest.mark.parametrize(("beta", "ends"), [(0.5, (1.0, 1.0)), (1.0, (0.0, 2.0))])
+def test_easgd_of_one_worker_meets_half_way_or_swaps(beta, ends):
+    found = run(EASGD(1, beta), lambda w, rank, k: w + 2, 1, 1, [0.0])
+    close([found.workers[0]["w"][0], found.centre[0]], ends)
+
+
+@pytest.mark.parametrize("alpha", [0.3, 0.9])
+def test_easgd_of_one_worker_is_its_matrix(alpha):
+    e = 0.4
+    found = run(EASGD(1, alpha), towards([[0.0]], lr=e), 15, 1, [1.0])
+    pull = np.array([[1 - alpha, alpha], [alpha, 1 - alpha]])
+    matrix = np.linalg.matrix_power(pull @ np.diag([1 - e, 1]), 15)
+    close([found.workers[0]["w"][0], found.centre[0]], matrix @ [1, 1])
+
+
+def test_easgd_in_turns_is_a_product_of_matrices():
+    n, alpha, e = 3, 0.3, 0.2
+    rule, step = EASGD(1, n * alpha, order="turns"), towards([[0.0]] * n, e)
+    found = run(rule, step, 10, n, [1.0])
+    each_round = np.eye(n + 1)
+    for i in range(n):
+        one = np.eye(n + 1)
+        one[i, i], one[i, n] = (1 - alpha) * (1 - e), alpha
+        one[n, i], one[n, n] = alpha * (1 - e), 1 - alpha
+        each_round = one @ each_round
+    ends = np.linalg.matrix_power(each_round, 10) @ np.ones(n + 1)
+    close([*[w["w"][0] for w in found.workers], found.centre[0]], ends)
+
+
+def test_easgd_together_moves_the_centre_by_all_old_differences():
+    n, beta = 4, 0.8
+    found = run(EASGD(1, beta), lambda w, rank, k: w + rank, 1, n, [1.0])
+    close(found.centre, [1 + beta / n * (0 + 1 + 2 + 3)])
+    ends = [1 + (1 - beta / n) * i for i in range(n)]
+    close([w["w"][0] for w in found.workers], ends)
+
+
+def test_easgd_warns_where_its_centre_would_not_settle():
+    """Platoon's 0.5 for each worker diverges from four of them on."""
+    rule = EASGD(1, beta=0.5 * 4)
+    with pytest.warns(UserWarning, match=r"alpha \* \(1 \+ n\) is 2.5"):
+        grows = run(rule, lambda w, i, k: w + (k == 0) * i, 40, 4, [0.0])
+    assert abs(grows.centre - np.mean([w["w"] for w in grows.workers])) > 1e3
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(EASGD(1), still, 1, 64, [0.0])
+
+
+# -- asynchronous SGD
+
+
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("order", ["together", "turns"])
+def test_asgd_of_one_worker_is_its_optimiser(every, order):
+    velocity = np.zeros(2)
+
+    def step(w, rank, k):
+        velocity[:] = 0.9 * velocity - 0.1 * (w - 1)
+        return w + velocity
+
+    found = run(ASGD(every, order=order), step, 12, 1, [0.0, 3.0])
+    w, v = np.array([0.0, 3.0]), np.zeros(2)
+    for _ in range(12):
+        v = 0.9 * v - 0.1 * (w - 1)
+        w = w + v
+    close(found.workers[0]["w"], w)
+    close(found.centre, w)
+
+
+def test_asgd_in_any_fixed_order_is_replayed():
+    schedule = list(random_turns(3, 8, seed=4))
+    step = towards([[1.0], [2.0], [3.0]])
+    found = run(ASGD(2, order="free"), step, schedule, 3, [0.0])
+    c, w, o, steps = 0.0, [0.0] * 3, [0.0] * 3, [0] * 3
+    for rank in schedule:
+        w[rank] -= 0.1 * (w[rank] - (1, 2, 3)[rank])
+        steps[rank] += 1
+        if steps[rank] % 2 == 0:
+            c += w[rank] - o[rank]
+            w[rank] = o[rank] = c
+    close(found.centre, [c])
+    close([worker["w"][0] for worker in found.workers], w)
+
+
+# -- Downpour
+
+
+def test_downpour_of_one_worker_is_sgd():
+    found = run(
+        Downpour(learning_rate=0.3), towards([[2.0, 3.0]], lr=1.0), 20, 1, [0.0, 0.0]
+    )
+    close(found.centre, np.array([2.0, 3.0]) * (1 - 0.7**20))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_downpour_in_turns_follows_gradients_that_are_old(n):
+    lr, h, rounds = 0.2, 1.5, 12
+    found = run(
+        Downpour(learning_rate=lr, order="turns"),
+        towards([[0.0]] * n, lr=1.0, h=h),
+        rounds,
+        n,
+        [1.0],
+    )
+    w = [1.0]
+    for t in range(n * rounds):
+        w.append(w[t] - lr * h * w[max(0, t - n + 1)])
+    close(found.centre, w[-1:])
+    staleness = {e.staleness for e in found.exchanges[n:]}
+    assert staleness == {n - 1}
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("factor", [0.97, 1.03])
+def test_downpour_is_stable_as_far_as_its_delay_allows(n, factor):
+    bound = 2 * np.sin(np.pi / (2 * (2 * (n - 1) + 1)))
+    found = run(
+        Downpour(learning_rate=factor * bound, order="turns"),
+        towards([[0.0]] * n, lr=1.0),
+        1000,
+        n,
+        [1.0],
+    )
+    assert (abs(found.centre[0]) < 1) == (factor < 1)
+
+
+def test_downpour_together_adds_gradients():
+    lr, n = 0.05, 4
+    step = towards([[1.0], [2.0], [3.0], [4.0]], lr=1.0)
+    found = run(Downpour(learning_rate=lr), step, 15, n, [0.0])
+    close(found.centre, [2.5 * (1 - (1 - lr * n) ** 15)])
+
+
+@pytest.mark.parametrize("name", synk.updates.__all__)
+def test_every_optimiser_at_the_centre_is_that_of_updates(name):
+    w = pytensor.shared(np.array([1.0, -2.0]), name="w")
+    loss = (pt.cosh(w) * [0.5, 1.5]).sum()
+    rule = getattr(synk.updates, name)
+    options = {"learning_rate": 0.1}
+    plain = pytensor.function(
+        [], updates=rule([pytensor.grad(loss, w)], [w], **options), mode=PURE
+    )
+    found = run(
+        Downpour(1, name, **options),
+        lambda w, rank, k: w - np.sinh(w) * [0.5, 1.5],
+        25,
+        1,
+        [1.0, -2.0],
+    )
+    for _ in range(25):
+        plain()
+    close(found.centre, w.get_value(), 1e-10)
+
+
+def test_a_staleness_that_cannot_be_kept_is_refused():
+    with pytest.raises(ValueError, match=r"max_staleness=1 with 3 workers.*2 at least"):
+        run(Downpour(max_staleness=1, order="turns"), still, 1, 3, [0.0])
+    with pytest.raises(ValueError, match="no optimiser 'newton'"):
+        Downpour(1, "newton")
+
+
+# -- gradient energy matching
+
+
+@pytest.mark.parametrize(("kappa", "share"), [(2.0, 1.0), (1.0, 0.5)])
+def test_gem_of_one_worker_has_the_gain_of_momentum(kappa, share):
+    """Sizes of steps alternate; on average they are kappa / 2 of momentum's."""
+    mu, lr, g, steps = 0.7, 0.01, 3.0, 41
+    rule = GEM(1, lr, mu, kappa, epsilon=1e-300)
+    ways, m, last, sizes = [], 0.0, 0.0, []
+    for t in range(steps):
+        ways.append(run(rule, lambda w, rank, k: w - g, t + 1, 1, [0.0]).centre[0])
+        m = mu * m + lr * g
+        last = max(0.0, kappa * m - last)
+        sizes.append(last)
+    close(-np.diff([0.0, *ways]), sizes)
+    mean = np.mean(sizes[-20:])
+    close(mean, share * lr * g / (1 - mu), 2e-3)
+
+
+def test_gem_is_clipped():
+    found = run(GEM(1, 0.01, 0.99, 2.0), lambda w, rank, k: w - 1.0, 300, 1, [0.0])
+    assert -found.centre[0] <= 300 * 0.01 * 5
+    assert GEM(1).clip == 5
+
+
+def test_gem_of_a_centre_that_rests_is_momentum_times_kappa():
+    rule = GEM(1, 0.1, 0.5, 1.5, order="turns", epsilon=1e-300)
+    found = run(rule, lambda w, rank, k: w - (rank == 0), [0, 1], 2, [0.0])
+    close(found.centre, [-0.15])
+
+
+def test_the_first_exchange_of_gem_is_no_loss():
+    """With a stale centre of 0 the first D is the parameters themselves."""
+    found = run(GEM(1, 0.1), lambda w, rank, k: w - 1.0, 1, 1, [100.0])
+    close(found.centre, [100 - 0.2])
+
+
+def test_gem_divides_by_no_zero():
+    """u = -epsilon did, where epsilon was inside of the absolute value."""
+    rule = GEM(1, 1.0, epsilon=1e-12)
+    found = run(rule, lambda w, rank, k: w + [0.0, -1e-12], 3, 1, [0.0, 0.0])
+    assert np.isfinite(found.centre).all()
+    assert found.centre[0] == 0
+
+
+# -- gossip
+
+
+@pytest.mark.parametrize("order", ["free", "turns"])
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_gossip_keeps_its_weights_and_what_they_weigh(order, workers):
+    starts = iter(range(workers))
+
+    def apart(w, rank, k):
+        return w + next(starts) if k == 0 else w
+
+    schedule = (
+        60
+        if order == "turns"
+        else list(range(workers)) + list(random_turns(workers, 60, seed=1))
+    )
+    found = run(Gossip(0.4, seed=3, order=order), apart, schedule, workers, [0.0, 1.0])
+    on_its_way = sum(a for _, a in found._mail)
+    close(sum(found.weights) + on_its_way, 1.0)
+    mean = (workers - 1) / 2
+    close(found.average(), [mean, 1 + mean])
+    assert bool(found.exchanges) == (workers > 1)
+
+
+def test_gossip_comes_to_the_mean():
+    found = run(
+        Gossip(1.0, order="turns"), lambda w, i, k: w + i * (k == 0), 300, 4, [0.0]
+    )
+    close([w["w"][0] for w in found.workers], [1.5] * 4, 1e-9)
+
+
+def test_gossip_of_two_that_always_send_is_replayed():
+    step = towards([[1.0], [2.0]])
+    found = run(Gossip(1.0, order="turns"), step, 9, 2, [0.0])
+    w, a, mail = [0.0, 0.0], [0.5, 0.5], [None, None]
+    for t in range(18):
+        i = t % 2
+        w[i] -= 0.1 * (w[i] - (1, 2)[i])
+        if mail[i] is not None:
+            sent, weight = mail[i]
+            w[i] = (a[i] * w[i] + weight * sent) / (a[i] + weight)
+            a[i] += weight
+        a[i] /= 2
+        mail[1 - i] = w[i], a[i]
+    close([worker["w"][0] for worker in found.workers], w)
+    close(found.weights, a)
+
+
+def test_each_worker_gossips_by_a_stream_of_its_own():
+    """With one seed for all, all sent at once, to the same."""
+    rule = Gossip(0.5, seed=7)
+    drawn = [
+        list(itertools.islice(rule.destinations(rank, 4), 400)) for rank in range(4)
+    ]
+    assert all(rank not in to for rank, to in enumerate(drawn))
+    assert all(set(to) - {None} == {0, 1, 2, 3} - {r} for r, to in enumerate(drawn))
+    sends = np.array([[to is not None for to in of] for of in drawn])
+    assert abs(np.corrcoef(sends) - np.eye(4)).max() < 0.2
+    assert abs(sends.mean() - 0.5) < 0.05
+
+
+# -- DiLoCo
+
+
+def test_diloco_with_a_plain_outer_step_is_local_sgd():
+    step = towards([[1.0], [2.0], [5.0]])
+    outer = DiLoCo(4, learning_rate=1.0, momentum=0.0)
+    expected = run(LocalSGD(4), step, 20, 3, [0.0]).centre
+    close(run(outer, step, 20, 3, [0.0]).centre, expected)
+
+
+def test_diloco_of_one_inner_step_is_nesterov():
+    lr, eta, mu = 0.1, 0.7, 0.9
+    w = pytensor.shared(np.zeros(1), name="w")
+    loss = 0.5 * ((w - 2.0) ** 2).sum()
+    gradients = [pytensor.grad(loss, w)]
+    updates = synk.updates.nesterov_momentum(gradients, [w], eta * lr, mu)
+    plain = pytensor.function([], updates=updates, mode=PURE)
+    for _ in range(30):
+        plain()
+    step = towards([[1.0], [3.0]], lr=lr)
+    found = run(DiLoCo(1, eta, mu), step, 30, 2, [0.0])
+    close(found.centre, w.get_value())
+    for worker in found.workers:
+        close(worker["w"], found.centre)
+
+
+def test_fragments_are_exchanged_once_in_a_round_each_at_its_step():
+    found = run(DiLoCo(6, fragments=3), still, 13, 2, np.zeros(7))
+    assert [(e.step, e.fragment) for e in found.exchanges] == [
+        *[(2, 2), (4, 1), (6, 0)],
+        *[(8, 2), (10, 1), (12, 0)],
+    ]
+
+
+def test_a_delayed_exchange_is_replayed():
+    every, delay, mixing, eta = 4, 2, 0.5, 0.7
+    rule = DiLoCo(every, eta, 0.0, delay=delay)
+    assert rule.mixing == mixing
+    step = towards([[1.0], [3.0]])
+    found = run(rule, step, 11, 2, [0.0])
+    w, theta = np.zeros(2), 0.0
+    for t in range(1, 12):
+        w -= 0.1 * (w - [1, 3])
+        if t % every == 0:
+            theta -= eta * np.mean(theta - w)
+        if t > every and t % every == delay:
+            w = mixing * w + (1 - mixing) * theta
+    close(found.centre, [theta])
+    close([worker["w"][0] for worker in found.workers], w)
+
+
+def test_there_must_be_room_for_fragments_and_delay():
+    for options in ({"fragments": 5}, {"delay": 4}):
+        with pytest.raises(ValueError, match="every=4 steps"):
+            DiLoCo(4, **options)
