@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import itertools
 import os
 import resource
@@ -116,6 +117,69 @@ def test_threads_started_in_a_session_are_not_left_pinned():
     done.set()
     thread.join()
     assert seen == [affinity.share(CORES, 0, 2), CORES]
+
+
+def test_threads_for_all_cores_are_confined_until_rank_0_computes_alone():
+    """Of XLA, which takes no longer with them on one core; a user's own stay theirs."""
+    done = threading.Event()
+    known: dict[str, threading.Thread] = {}
+
+    def start(name):
+        known[name] = threading.Thread(target=done.wait, args=(20,))
+        known[name].start()
+
+    def cores():
+        return [sorted(os.sched_getaffinity(t.native_id)) for t in known.values()]
+
+    start("the user's")
+    try:
+        with synk.session(2):
+            own, context = affinity.share(CORES, 0, 2), SESSION.context
+            with context._confinement.on_all_cores():
+                assert sorted(os.sched_getaffinity(0)) == CORES
+                start("a library's")
+            assert cores() == [CORES, own]
+            for how in (context.unconfined, contextlib.nullcontext):
+                with how():
+                    context.widen()
+                    assert cores() == [CORES, CORES]
+                context.narrow()
+                assert cores() == [CORES, own]
+                assert sorted(os.sched_getaffinity(0)) == own
+        assert cores() == [CORES, CORES]
+    finally:
+        done.set()
+
+
+XLA = """
+import os
+import numpy as np
+import pytensor.tensor as pt
+import synk
+
+def threads():
+    names = {}
+    for task in os.listdir("/proc/self/task"):
+        name = open(f"/proc/self/task/{task}/comm").read().strip()
+        names.setdefault(name, []).append(os.sched_getaffinity(int(task)))
+    return names["tf_XLAEigen"]
+
+if __name__ == "__main__":
+    cores, x = os.sched_getaffinity(0), pt.dvector("x")
+    with synk.session(2):
+        own = os.sched_getaffinity(0)
+        assert synk.function([x], x.sum(), mode="JAX")(np.arange(10.0)) == 45
+        assert threads() == [own] * len(cores), threads()
+        synk.ranks.session.SESSION.context.widen()
+        assert threads() == [cores] * len(cores), threads()
+    print("done")
+"""
+
+
+def test_xla_has_threads_for_all_cores_on_rank_0(tmp_path):
+    pytest.importorskip("jax")
+    done = run_script(XLA, tmp_path)
+    assert done.stdout.split() == ["done"], done.stderr
 
 
 def test_unconfined_gives_the_master_all_cores_for_a_while():

@@ -57,7 +57,7 @@ def trained():
     """Return a training step, its variables, and a function on all ranks."""
     w, calls = pytensor.shared(np.zeros(3), "w"), pytensor.shared(np.int64(0), "calls")
     loss = ((x @ w - y) ** 2).mean()
-    updates = [(w, w - 0.1 * pytensor.grad(loss, w)), (calls, calls + 1)]
+    updates = [(w, w - 0.01 * pytensor.grad(loss, w)), (calls, calls + 1)]
     step = synk.function([x, y], loss, updates=updates)
     return step, w, calls, synk.function([x, y], loss, mode=PY)
 
@@ -67,7 +67,7 @@ def serial(steps: int, w=(0.0, 0.0, 0.0)) -> tuple[list[float], np.ndarray]:
     for _ in range(steps):
         rest = values @ w - targets
         losses.append((rest**2).mean())
-        w = w - 0.2 * values.T @ rest / len(rest)
+        w = w - 0.02 * values.T @ rest / len(rest)
     return losses, w
 
 

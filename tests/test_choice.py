@@ -246,7 +246,7 @@ def test_the_real_engines(auto):
     with synk.session(2):
         losses = [f(*VALUES)]
         table = synk.tune(f, *VALUES)
-        alone = {f"{name}{engines.ALONE}" for name in ("C", "numba")}
+        alone = {f"{name}{engines.ALONE}" for name in ("JAX", "C", "numba")}
         assert {row.name for row in table} == {"JAX", "C", "numba", *alone}
         # Values go from one engine's arrays to those of another.
         for name in ("C", "JAX", "numba", "JAX", "C"):

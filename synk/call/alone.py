@@ -110,10 +110,19 @@ class Alone:
                     programs.compile("step", subset)
                 self.times.is_fresh = True
                 self._last = replicas.number, subset
+            mine = take_share(0, context.array, selection, [0, total], sources)
+            shapes = (
+                [array.shape[1:] for array in mine[0]],
+                [a.shape for a in constants],
+            )
+            kind = "alone", subset, *map(tuple, shapes)
+            if programs.engine.PER_SHAPE and programs.shapes_met.are_new(
+                kind, [total], is_padded=False
+            ):
+                self.times.is_fresh = True
             self.times.begin(perf_counter(), total, None)
             if self.times.is_fresh:
                 self.times.set_aside()
-            mine = take_share(0, context.array, selection, [0, total], sources)
             weights = [total if self._spec.inputs else 1]
             results = running.run(
                 *(programs, 1, subset, *mine, constants, ONE_RANK, weights),

@@ -237,7 +237,7 @@ class Engines:
             for each in found[:]:
                 name = f"{each.name}{ALONE}"
                 was = known[name].dropped if name in known else each.dropped
-                if each.name != "JAX" and (was is None or name == best):
+                if was is None or name == best:
                     found.append(Candidate(name, 0.0, after=each))
         return [each for each in found if each.dropped is None]
 

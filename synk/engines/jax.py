@@ -18,6 +18,7 @@ import copy
 import sys
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,7 @@ def compile_graph(
 
     The arrays it is called with may be numpy's or JAX's.
     """
+    _start()
     news = [new for _, new in updates]
     streams = [
         var
@@ -86,6 +88,26 @@ def compile_graph(
     return _Program(function, updated, streams, drawn, bounds)
 
 
+def start_in(surroundings: Callable[[], AbstractContextManager] | None) -> None:
+    """Have XLA's threads started in a ``with`` block of what this returns.
+
+    XLA has as many as the thread that starts it may use cores. They stay as many.
+    """
+    _surroundings[:] = [] if surroundings is None else [surroundings]
+
+
+_surroundings: list[Callable[[], AbstractContextManager]] = []
+
+
+def _start() -> None:
+    """Start XLA, once; nothing, if the script has done so before."""
+    while _surroundings:
+        with _surroundings.pop()():
+            import jax
+
+            jax.devices()
+
+
 def get_value(variable: SharedVariable) -> Any:
     """Return the value of a shared variable, which from now on is an array of JAX's."""
     return _taken_over(variable.container.storage)
@@ -103,6 +125,7 @@ def _taken_over(storage: list[Any]) -> Any:
     if isinstance(value, np.ndarray):
         import jax
 
+        _start()
         # A copy, and not JAX's view of an array that somebody may write to. (For it
         # `jax.numpy.array` compiles for each shape; `may_alias` is not heeded.) It is
         # told its device, as results of arrays that come by DLPack are: for one that is

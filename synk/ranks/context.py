@@ -137,6 +137,10 @@ class RankContext:
             self.place.cores, self.place.threads, self._pools
         )
         self._undo.callback(self._confinement.release)
+        if self.rank == 0 and self.size > 1 and not self.place.device.is_gpu:
+            # It may compute alone, with all cores.
+            jax.start_in(self._confinement.on_all_cores)
+            self._undo.callback(jax.start_in, None)
         self.comm = SharedMemoryComm(
             *(self.control, self.rank, self._watch, limit), self.recorder
         )

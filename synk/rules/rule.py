@@ -123,6 +123,7 @@ class Rule:
         Parameters
         ----------
         worker, centre : mapping of str to vector
+            What both keep.
         """
         return {}
 

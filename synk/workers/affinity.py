@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import numba
@@ -53,6 +56,7 @@ class Confinement:
     def __init__(self, cores: list[int], threads: int, pools: ThreadPools) -> None:
         self._cores, self._threads, self._pools = cores, threads, pools
         self._affinity = os.sched_getaffinity(0)
+        self._not_ours = set(_tasks()) - {threading.get_native_id()}
         self._environment = {name: os.environ.get(name) for name in THREAD_VARIABLES}
         self._numba = _NumbaThreads()
         self._keeps_memory = False
@@ -64,11 +68,24 @@ class Confinement:
 
     def apply(self) -> None:
         """Confine this process."""
-        os.sched_setaffinity(0, self._cores)
+        self._pin()
         os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(self._threads)))
         self._pools.cap(self._threads)
         self._numba.cap(self._threads)
         self._keeps_memory = allocator.keep_memory()
+
+    @contextlib.contextmanager
+    def on_all_cores(self) -> Iterator[None]:
+        """Have a library start as many threads as there are cores, in a ``with`` block.
+
+        They are confined afterwards, as this thread is: pinned to fewer cores they take
+        no longer, and `widen` lets them have all.
+        """
+        os.sched_setaffinity(0, self._affinity)
+        try:
+            yield
+        finally:
+            self._pin()
 
     def widen(self) -> None:
         """Let this process compute with all cores, until `narrow`."""
@@ -78,7 +95,7 @@ class Confinement:
 
     def narrow(self) -> None:
         """Have it compute with its own cores again."""
-        os.sched_setaffinity(0, self._cores)
+        self._pin()
         self._pools.cap(self._threads)
         self._numba.cap(self._threads)
 
@@ -97,12 +114,27 @@ class Confinement:
 
     def _unpin(self) -> None:
         """Unpin all threads: those started meanwhile were born with our cores."""
-        for task in map(int, os.listdir("/proc/self/task")):
+        self._move(_tasks(), set(self._cores), self._affinity)
+
+    def _pin(self) -> None:
+        """Pin this thread, and all that were started since the process was confined."""
+        os.sched_setaffinity(0, self._cores)
+        ours = [task for task in _tasks() if task not in self._not_ours]
+        self._move(ours, self._affinity, set(self._cores))
+
+    @staticmethod
+    def _move(tasks: list[int], from_cores: set[int], to_cores: set[int]) -> None:
+        for task in tasks:
             try:
-                if os.sched_getaffinity(task) == set(self._cores):
-                    os.sched_setaffinity(task, self._affinity)
+                if os.sched_getaffinity(task) == from_cores:
+                    os.sched_setaffinity(task, to_cores)
             except ProcessLookupError:
                 continue  # the thread has ended
+
+
+def _tasks() -> list[int]:
+    """Return the threads of this process."""
+    return list(map(int, os.listdir("/proc/self/task")))
 
 
 class _NumbaThreads:
