@@ -1,6 +1,6 @@
 """synk: Theano functions, data-parallel on every core, from a serial script."""
 
-from . import nn, ops, rules, updates
+from . import callbacks, nn, ops, rules, updates
 from .call.function import Function
 from .call.make import function
 from .call.tune import tune
@@ -77,6 +77,7 @@ __all__ = [
     "all_gather",
     "all_reduce",
     "broadcast",
+    "callbacks",
     "check_sharding",
     "close",
     "compile_notice",

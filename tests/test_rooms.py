@@ -13,7 +13,7 @@ SOURCE = Path(synk.__file__).parent
 FLOORS = (
     "errors compiled user_frames also_named",
     "reduce_ops times memory",
-    "ops workers",
+    "ops workers callbacks",
     "comm compiler updates",
     "nn rules",
     "engines",

@@ -383,6 +383,21 @@ def test_staleness_is_bounded_where_it_is_to_be(n):
             assert max(found.staleness for found in trainer.exchanges) <= n - 1
 
 
+def test_staleness_is_bounded_from_launch_to_launch():
+    """A generator's batches are launched 64 at a time, and fewer while engines vie."""
+    with synk.session(2):
+        step, params = local()
+        rule = Downpour(1, learning_rate=0.1, max_staleness=1, order="free")
+        trainer = synk.Trainer(step, params, rule)
+        trainer.fit(X, Y, batch_size=4, progress=False)
+        workers = trainer._ready()
+        batches = ([k % 37, (k + 1) % 37] for k in range(300))
+        step.run_as_workers(workers.number, batches, X, Y)
+        found = [e for report in workers.report() for _, e in report.exchanges]
+        assert len(found) == 600
+        assert max(exchange.staleness for exchange in found) <= 1
+
+
 @pytest.mark.parametrize("order", ["together", "turns", "free"])
 def test_a_rank_that_is_killed_leaves_a_centre_that_is_whole(order):
     random = np.random.default_rng(5)

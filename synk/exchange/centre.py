@@ -118,11 +118,9 @@ class Centre:
             both[0] = start[name]
 
     def ready(self) -> None:
-        """Have all locks free, and all ranks unfinished; while no rank exchanges."""
+        """Have all locks free; while no rank exchanges."""
         first, last = self.locks
         self.words[first:last] = 0
-        for rank in range(self._ranks):
-            self.words[self.finished(rank)] = 0
 
     def read(self, block: Block) -> Arrays:
         """Return the centre's state of a block: views, but for scalars."""

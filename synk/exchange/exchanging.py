@@ -58,10 +58,13 @@ class Exchanging(Worker):
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
         """Make steps in a ``with`` block; nobody waits for this rank after it."""
+        finished = self._centre.finished(self.comm.rank)
+        write(self._centre.words, finished, 0)
+        self.comm.barrier()  # so that nobody takes another for finished that begins
         try:
             yield
         finally:
-            write(self._centre.words, self._centre.finished(self.comm.rank), 1)
+            write(self._centre.words, finished, 1)
 
     def after_step(self, rows: Sequence[int]) -> None:
         """Exchange what is due after a step; see `Worker.after_step`."""

@@ -11,6 +11,7 @@ import numpy as np
 from pytensor.compile import SharedVariable
 
 from ..call.function import Function
+from ..callbacks import Callback
 from ..errors import StateError
 from ..exchange.group import Report, Workers
 from ..rules.rule import Rule
@@ -88,6 +89,7 @@ class Trainer:
         batch_size: int,
         epochs: int = 1,
         validation: Callable[[], Any] | Sequence | None = None,
+        callbacks: Sequence[Callable | Callback] = (),
         progress: bool = True,
         **named: Any,
     ) -> History:
@@ -104,6 +106,10 @@ class Trainer:
         validation : callable or (function, arguments...), optional
             Called after each epoch, with the parameters that are to be used afterwards;
             returns a number, or numbers by name.
+        callbacks : sequence of Callback or callable
+            What is done between epochs: see ``synk.callbacks``, or functions called
+            with the trainer and an epoch's numbers. Training ends, for all ranks, after
+            an epoch for which one of them returns True.
         progress : bool
             Whether to show a progress bar of epochs, if tqdm is installed.
 
@@ -128,6 +134,9 @@ class Trainer:
         with _bar(progress, epochs) as bar:
             for _ in range(epochs):
                 epoch = len(self.history)
+                for callback in callbacks:
+                    if isinstance(callback, Callback):
+                        callback.before_epoch(self, epoch)
                 batches = batches_of_epoch(
                     rows, batch_size, self._seed, epoch, self._shuffle
                 )
@@ -137,7 +146,12 @@ class Trainer:
                 losses = numbers.pop("losses")
                 sizes = [len(batch) for batch in batches]
                 self.history.add_epoch(losses, sizes, **numbers)
-                bar(self.history.epochs[-1])
+                numbers = self.history.epochs[-1]
+                bar(numbers)
+                # All of them are asked, whoever wants to stop.
+                asked = [_after(callback, self, numbers) for callback in callbacks]
+                if any(asked):
+                    break
         return self.history
 
     @property
@@ -193,6 +207,15 @@ class Trainer:
             workers.hide()
         workers.ready()
         return workers
+
+
+def _after(
+    callback: Callable | Callback, trainer: Trainer, numbers: dict[str, float]
+) -> bool:
+    """Tell whether a callback wants training to end."""
+    if isinstance(callback, Callback):
+        return bool(callback.after_epoch(trainer, numbers))
+    return bool(callback(trainer, numbers))
 
 
 def in_order(reports: Sequence[Report]) -> list[Exchange]:
