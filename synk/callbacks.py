@@ -1,4 +1,4 @@
-"""What a `Trainer` does between epochs: stop early, change rates, write logs.
+"""What a `Trainer` does between epochs: stop early, save, change rates, write logs.
 
 A callback is called in the script's process, with all ranks between two epochs, so what
 it decides holds for all of them at the same step. Any function ``f(trainer, numbers)``
@@ -19,6 +19,7 @@ from pytensor.compile import SharedVariable
 __all__ = [
     "CSVLog",
     "Callback",
+    "Checkpoint",
     "LearningRate",
     "Patience",
     "Plateau",
@@ -140,6 +141,33 @@ class Target(Callback):
         return found == self._value or (
             found == found and self._best.is_better(found, self._value)
         )
+
+
+class Checkpoint(Callback):
+    """Saves the trainer after each epoch, or after those that are the best so far.
+
+    Parameters
+    ----------
+    path : str or path-like
+        Of a file, see `Trainer.save`; it is replaced each time.
+    best : str, optional
+        Which number of an epoch must be better than in all before.
+    better : {"less", "more"}
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        best: str | None = None,
+        better: Better = "less",
+    ) -> None:
+        self._path = path
+        self._best = None if best is None else _Best(best, better)
+
+    def after_epoch(self, trainer: Any, numbers: Mapping[str, float]) -> None:
+        """Save the trainer, if that is due."""
+        if self._best is None or self._best.improves(self._best.of(numbers)):
+            trainer.save(self._path)
 
 
 class LearningRate(Callback):

@@ -472,3 +472,102 @@ def test_a_history_is_kept_and_shown(tmp_path):
     history.save(tmp_path / "history.json")
     assert '"losses"' in (tmp_path / "history.json").read_text()
     assert list(history.to_frame()["step"]) == [5, 10]
+
+
+RESUMED = [None, *TOGETHER, *TURNS]
+
+
+@pytest.mark.parametrize("rule", RESUMED, ids=repr)
+def test_training_goes_on_from_a_file_bit_by_bit(rule, tmp_path):
+    """Five steps an epoch: rounds are cut in their midst. Velocities come along."""
+    path = tmp_path / "saved.npz"
+
+    def started():
+        step, params = (exact if rule is None else local)(mu=0.9)
+        return synk.Trainer(step, params, rule, seed=3), params
+
+    def go_on(trainer, params):
+        history = trainer.fit(X, Y, batch_size=8, epochs=2, progress=False)
+        ends = [values_of(params)]
+        if rule is not None:
+            ends.append(flat(trainer.average()))
+            if rule.has_centre:
+                ends.append(flat(trainer.centre))
+            else:
+                assert not hasattr(trainer, "centre")
+        return history.losses, [end.tobytes() for end in ends]
+
+    with synk.session(2):
+        trainer, params = started()
+        trainer.fit(X, Y, batch_size=8, epochs=1, progress=False)
+        trainer.save(path)
+        trainer.save(path)  # which changes nothing
+        expected = go_on(trainer, params)
+    with synk.session(2):
+        trainer, params = started()
+        trainer.load(path)
+        assert go_on(trainer, params) == expected
+    assert len(trainer.history) == 3
+
+
+def test_random_streams_of_each_rank_go_on_from_a_file(tmp_path):
+    def started():
+        x, w = pt.vector("x"), pytensor.shared(np.zeros(3), "w")
+        stream = pytensor.shared(np.random.default_rng(1), "stream")
+        after, noise = pt.random.normal(size=3, rng=stream).owner.outputs
+        updates = {w: w + noise * x.mean(), stream: after}
+        step = synk.function([x], w.sum(), updates=updates, local=True, mode=FAST)
+        return synk.Trainer(step, [w], LocalSGD(3))
+
+    ends = []
+    for loads in (False, True):
+        with synk.session(2):
+            trainer = started()
+            if loads:
+                trainer.load(tmp_path / "saved.npz")
+            else:
+                trainer.fit(Y, batch_size=8, progress=False)
+                trainer.save(tmp_path / "saved.npz")
+            trainer.fit(Y, batch_size=8, progress=False)
+            ends.append((trainer.history.losses, flat(trainer.average()).tobytes()))
+    assert ends[0] == ends[1]
+
+
+def test_a_file_of_another_training_is_refused(tmp_path):
+    path = tmp_path / "saved.npz"
+    with synk.session(2):
+        step, params = local()
+        trainer = synk.Trainer(step, params, EASGD(2))
+        trainer.fit(X, Y, batch_size=8, progress=False)
+        trainer.save(path)
+        for other, why in (
+            (synk.Trainer(step, params, EASGD(3)), r"the rule EASGD\(every=2"),
+            (synk.Trainer(step, params, EASGD(2), seed=1), "the seed 0"),
+        ):
+            with pytest.raises(synk.CheckpointError, match=why):
+                other.load(path)
+        synk.save(path, params)
+        with pytest.raises(synk.CheckpointError):
+            trainer.load(path)
+    with synk.session(1):
+        trainer.save(path)
+    with synk.session(2), pytest.raises(synk.CheckpointError, match="ranks 1, and"):
+        trainer.load(path)
+
+
+def test_the_best_is_kept_in_a_file(tmp_path):
+    path = tmp_path / "best.npz"
+    with synk.session(2):
+        step, params = local()
+        trainer = synk.Trainer(step, params, EASGD(2, order="turns"))
+        trainer.fit(
+            X,
+            Y,
+            batch_size=8,
+            epochs=4,
+            validation=lambda: [3.0, 1.0, 2.0, 1.5][len(trainer.history)],
+            callbacks=[synk.callbacks.Checkpoint(path, best="val_loss")],
+            progress=False,
+        )
+        trainer.load(path)
+    assert len(trainer.history) == 2

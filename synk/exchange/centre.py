@@ -13,6 +13,7 @@ the centre moves as if one whole exchange had come after the other.
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import NamedTuple
 
@@ -121,6 +122,37 @@ class Centre:
         """Have all locks free; while no rank exchanges."""
         first, last = self.locks
         self.words[first:last] = 0
+
+    def state(self) -> Arrays:
+        """Return all of the centre's state, and how often it has moved."""
+        found = {
+            name: np.empty(self.size, both.dtype)
+            for name, both in self._vectors.items()
+        }
+        scalars = {
+            name: np.empty(self.count, both.dtype)
+            for name, both in self._scalars.items()
+        }
+        for block in itertools.chain(*self.fragments):
+            for name, value in self.read(block).items():
+                if name in scalars:
+                    scalars[name][block.number] = value
+                else:
+                    found[name][block.start : block.stop] = value
+        return found | scalars | {"counts": self.words[self._counts]}
+
+    def restore(self, state: Arrays) -> None:
+        """Go on with what `state` has returned; while no rank exchanges."""
+        self.words[:] = 0
+        for name, both in (self._vectors | self._scalars).items():
+            both[0] = state[name]
+        self.words[self._counts] = state["counts"]
+
+    @property
+    def _counts(self) -> list[int]:
+        """The words that go on from one session to the next."""
+        moves = map(self.moves, range(len(self.fragments)))
+        return [TURN, *moves, *map(self.fetched, range(self._ranks))]
 
     def read(self, block: Block) -> Arrays:
         """Return the centre's state of a block: views, but for scalars."""

@@ -55,6 +55,27 @@ class Exchanging(Worker):
         self._fetched, self._turn = [0] * fragments, self.comm.rank
         self._to_take: list[tuple[int, int]] = []  # at which step, which fragment
 
+    def state(self) -> dict[str, np.ndarray]:
+        """Return all that the worker goes on with."""
+        kept = {f"kept {name}": value for name, value in self._kept.items()}
+        return {
+            **super().state(),
+            **kept,
+            "rows": self.rows,
+            "fetched": np.array(self._fetched),
+            "turn": np.array(self._turn),
+            "to take": np.array(self._to_take, np.int64).reshape(-1, 2),
+        }
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Go on with what `state` has returned."""
+        super().restore(state)
+        for name in self._kept:
+            self._kept[name] = np.array(state[f"kept {name}"])
+        self.rows = np.array(state["rows"])
+        self._fetched, self._turn = state["fetched"].tolist(), int(state["turn"])
+        self._to_take = [(int(step), int(k)) for step, k in state["to take"]]
+
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
         """Make steps in a ``with`` block; nobody waits for this rank after it."""

@@ -71,6 +71,24 @@ class Mailboxes:
         self._weights[:] = 0
         self._mail[:] = 0
 
+    def state(self) -> dict[str, np.ndarray]:
+        """Return what lies in the mailboxes, and the workers' weights."""
+        mails = [self.mail(rank) for rank in range(self._ranks)]
+        return {
+            "mail": np.array([mail for mail, _ in mails]),
+            "weights of mail": np.array([a for _, a in mails]),
+            "weights": self.weights.copy(),
+            "turn": self.words[_TURN].copy(),
+        }
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Have what `state` has returned lie there; while no rank sends."""
+        self.words[:] = 0
+        self.words[_TURN] = state["turn"]
+        self._mail[:, 0] = state["mail"]
+        self._weights[:, 0] = state["weights of mail"]
+        self.weights[:] = state["weights"]
+
     def average(self, vectors: Sequence[np.ndarray]) -> np.ndarray:
         """Return the weighted mean of workers' parameters, with all mail."""
         total = np.zeros_like(self._start)
@@ -135,6 +153,13 @@ class Gossiping(Worker):
         """Begin anew, with the parameters that all begin with."""
         self.begin_with(self._boxes.parameters)
         self._to = self._rule.destinations(self.comm.rank, self.n)
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Go on with what `state` has returned."""
+        super().restore(state)
+        self._to = self._rule.destinations(self.comm.rank, self.n)
+        for _ in range(self.steps):
+            next(self._to)
 
     def after_step(self, rows: Sequence[int]) -> None:
         """Read the mail, and send some perhaps; see `Worker.after_step`."""

@@ -181,6 +181,27 @@ class Workers:
         found = SESSION.run(worker_vector, self.number)
         return [found[0], *map(SESSION.context.array, found[1:])]
 
+    def state(self) -> tuple[dict[str, np.ndarray], list[dict[str, np.ndarray]]]:
+        """Return all that training goes on with: what is shared, and by rank."""
+        mine, *others = SESSION.run(worker_state, self.number)
+        by_rank = [
+            {k: np.array(SESSION.context.array(v)) for k, v in of_rank.items()}
+            for of_rank in (mine, *others)
+        ]
+        return self._medium.state(), by_rank
+
+    def restore_state(
+        self, shared: dict[str, np.ndarray], by_rank: list[dict[str, np.ndarray]]
+    ) -> None:
+        """Go on with what `state` has returned, and show it."""
+        self._medium.restore(shared)
+        for rank, state in enumerate(by_rank):
+            mine = self.number, rank, state
+            staged = SESSION.stage.put(list(state.values()))
+            theirs = self.number, rank, dict(zip(state, staged, strict=True))
+            SESSION.run(worker_restore, *theirs, mine=mine)
+        self.show()
+
     def average(self) -> np.ndarray:
         """Return the mean of the workers' parameters, as the rule weighs them."""
         vectors = self._vectors()
@@ -228,6 +249,19 @@ def worker_show(context: RankContext, number: int, values: np.ndarray | Window) 
 def worker_hide(context: RankContext, number: int) -> None:
     """Set the variables to this worker's own values again."""
     context.workers[number].hide()
+
+
+def worker_state(context: RankContext, number: int) -> dict:
+    """Return all that this worker goes on with."""
+    state = context.workers[number].state()
+    return state if context.rank == 0 else context.leave(state)
+
+
+def worker_restore(context: RankContext, number: int, rank: int, state: dict) -> None:
+    """Have a worker go on with a state."""
+    if context.rank == rank:
+        arrays = {name: np.array(context.array(v)) for name, v in state.items()}
+        context.workers[number].restore(arrays)
 
 
 def worker_vector(context: RankContext, number: int) -> np.ndarray | Window:

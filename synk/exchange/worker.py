@@ -106,6 +106,15 @@ class Worker:
         self.exchanges, self.exchanging, self.waiting = [], 0.0, 0.0
         return report
 
+    def state(self) -> dict[str, np.ndarray]:
+        """Return all that the worker goes on with."""
+        return {"w": self.vector(), "steps": np.array(self.steps)}
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Go on with what `state` has returned."""
+        self.begin_with(state["w"])
+        self.steps = int(state["steps"])
+
     def vector(self) -> np.ndarray:
         """Return a copy of this worker's parameters."""
         if self._own is None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -14,9 +16,12 @@ from ..call.function import Function
 from ..callbacks import Callback
 from ..errors import StateError
 from ..exchange.group import Report, Workers
+from ..ranks.ledger import Holding
+from ..ranks.session import SESSION
 from ..rules.rule import Rule
 from ..rules.simulate import Exchange
 from ..user_frames import entry
+from . import saved
 from .batches import batches_of_epoch
 from .history import History
 from .training import check_params
@@ -156,16 +161,94 @@ class Trainer:
 
     @property
     def centre(self) -> list[np.ndarray]:
-        """The centre's values of the parameters, one after the other."""
+        """The centre's values of the parameters, in their order."""
+        if self._rule is not None and not self._rule.has_centre:
+            raise AttributeError(f"{self._rule!r} has no centre: see average()")
         if self._workers is None:
             raise StateError("there is no centre: nothing was trained by a rule yet")
         return _as_params(self._workers.centre, self._params)
 
     def average(self) -> list[np.ndarray]:
-        """Return the mean of the workers' parameters."""
+        """Return the mean of the workers' parameters, as the rule weighs them."""
         if self._workers is None:
             raise StateError("there are no workers: nothing was trained by a rule yet")
         return _as_params(self._workers.average(), self._params)
+
+    # -- files
+
+    @entry
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write all that training goes on with to a file.
+
+        That is the parameters and what else the step updates, the history, and by a
+        rule the centre and what each worker keeps, wherever it is in a round.
+
+        Parameters
+        ----------
+        path : str or path-like
+            Ends in ``.npz`` or ``.safetensors``. An old file is replaced in one step.
+
+        Raises
+        ------
+        StateError
+            If not forked.
+        """
+        SESSION.enter()
+        variables = self._step.updated
+        holdings = [SESSION.ledger.of(var) for var in variables]
+        arrays = saved.values_by_rank(variables)
+        if self._rule is not None:
+            shared, by_rank = self._on_ranks().state()
+            arrays |= {f"shared {k}": v for k, v in shared.items()}
+            for rank, state in enumerate(by_rank):
+                arrays |= {f"rank {rank} {k}": v for k, v in state.items()}
+        told = {
+            "rule": repr(self._rule),
+            "ranks": SESSION.size,
+            "seed": self._seed,
+            "held": [[held.kind, held.since, held.rows] for held in holdings],
+            "history": vars(self.history),
+        }
+        saved.write(Path(path), told, arrays)
+
+    @entry
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Go on from a file that `save` has written.
+
+        What follows has the very bits of training that went on, but in the order
+        "free", and where an engine is chosen anew.
+
+        Parameters
+        ----------
+        path : str or path-like
+
+        Raises
+        ------
+        CheckpointError
+            If the file is damaged, or of another rule, number of ranks or seed.
+        StateError
+            If not forked.
+        """
+        SESSION.enter()
+        path = Path(path)
+        told, arrays = saved.read(path)
+        saved.fitting(path, "the rule", told["rule"], repr(self._rule))
+        saved.fitting(path, "a number of ranks", told["ranks"], SESSION.size)
+        saved.fitting(path, "the seed", told["seed"], self._seed)
+        holdings = [
+            Holding(kind, since, None if rows is None else tuple(rows))
+            for kind, since, rows in told["held"]
+        ]
+        saved.set_by_rank(self._step.updated, arrays, holdings)
+        if self._rule is not None:
+            self._workers = workers = Workers(self._rule, self._params)
+            by_rank = [
+                _with_prefix(arrays, f"rank {rank} ") for rank in range(SESSION.size)
+            ]
+            workers.restore_state(_with_prefix(arrays, "shared "), by_rank)
+            self._is_whole = True
+        self.history = History()
+        vars(self.history).update(told["history"])
 
     # -- an epoch
 
@@ -191,6 +274,13 @@ class Trainer:
             "staleness": _mean([found.staleness for found in self.exchanges]),
         }
 
+    def _on_ranks(self) -> Workers:
+        """Return the workers, which have made some steps or none."""
+        if self._workers is None or not self._workers.is_open:
+            self._ready().show()
+        assert self._workers is not None
+        return self._workers
+
     def _ready(self) -> Workers:
         """Return the workers as they are to go on."""
         workers = self._workers
@@ -207,6 +297,16 @@ class Trainer:
             workers.hide()
         workers.ready()
         return workers
+
+
+def _with_prefix(
+    arrays: Mapping[str, np.ndarray], prefix: str
+) -> dict[str, np.ndarray]:
+    return {
+        name.removeprefix(prefix): array
+        for name, array in arrays.items()
+        if name.startswith(prefix)
+    }
 
 
 def _after(

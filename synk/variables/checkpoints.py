@@ -69,7 +69,7 @@ def save(path: str | os.PathLike[str], vars: Any) -> None:
     arrays = {}
     for name, var in by_name.items():
         if var in streams:
-            arrays[_key(name, var)] = _as_bytes(var, streams[var])
+            arrays[_key(name, var)] = as_bytes(var, streams[var])
         else:
             arrays[_key(name, var)] = np.asarray(host.get_value(var), order="C")
     write_arrays(path, arrays)
@@ -218,7 +218,7 @@ def _value(path: Path, key: str, var: SharedVariable, array: np.ndarray) -> Any:
     """Return what a variable gets from a file: an array, or a generator by rank."""
     try:
         if _is_generator(var):
-            return _as_generators(array)
+            return as_generators(array)
         return var.type.filter(array, strict=True)
     except Exception as error:
         raise CheckpointError(
@@ -251,7 +251,7 @@ def _streams(variables: list[SharedVariable]) -> dict[SharedVariable, Sequence]:
     return dict(zip(variables, zip(*by_rank, strict=True), strict=True))
 
 
-def _as_bytes(var: SharedVariable, generators: Sequence) -> np.ndarray:
+def as_bytes(var: SharedVariable, generators: Sequence) -> np.ndarray:
     """Return the states of generators, by rank, as JSON in an array."""
     for generator in generators:
         kind = type(generator.bit_generator)
@@ -292,8 +292,8 @@ def _check_place(state: dict[str, Any]) -> None:
         raise ValueError(f"{field} of {state['bit_generator']} is {place!r}")
 
 
-def _as_generators(array: np.ndarray) -> list[np.random.Generator]:
-    """Return generators in the states that `_as_bytes` has stored."""
+def as_generators(array: np.ndarray) -> list[np.random.Generator]:
+    """Return generators in the states that `as_bytes` has stored."""
     generators = []
     for state in json.loads(array.tobytes()):
         bit_generator = BIT_GENERATORS[state["bit_generator"]]()
