@@ -120,9 +120,9 @@ def draw(found: dict[str, list[Found]], path: str) -> None:
         seconds = np.mean([each.seconds for each in of_seeds], axis=0)
         style = "k-" if name == "exact" else "-"
         panels[0].plot(range(1, len(errors) + 1), errors, style, label=name)
-        panels[1].plot(seconds, errors, style, label=name)
+        panels[1].plot(seconds - seconds[0], errors, style, label=name)
     panels[0].set(xlabel="epoch", ylabel="error, %", yscale="log")
-    panels[1].set(xlabel="seconds of training")
+    panels[1].set(xlabel="seconds of training since the first epoch, which compiles")
     for panel in panels:
         panel.grid(alpha=0.3)
     panels[1].legend(fontsize="small")

@@ -47,13 +47,18 @@ class Callback:
         """
 
     def after_epoch(self, trainer: Any, numbers: Mapping[str, float]) -> bool | None:
-        """Do something after an epoch; return True to end training.
+        """Do something after an epoch, and say whether training is to end.
 
         Parameters
         ----------
         trainer : Trainer
         numbers : mapping of str to float
             The epoch's, see `History.epochs`.
+
+        Returns
+        -------
+        bool or None
+            True ends it.
         """
 
 
@@ -108,7 +113,6 @@ class Patience(Callback):
         self._waited = 0
 
     def after_epoch(self, trainer: Any, numbers: Mapping[str, float]) -> bool:
-        """Return whether the number has not become better for too long."""
         value, n = self._best.of(numbers), self._epochs
         if not self._smooth:
             self._waited = 0 if self._best.improves(value) else self._waited + 1
@@ -136,7 +140,6 @@ class Target(Callback):
         self._best, self._value = _Best(name, better), value
 
     def after_epoch(self, trainer: Any, numbers: Mapping[str, float]) -> bool:
-        """Return whether the number has come there."""
         found = self._best.of(numbers)
         return found == self._value or (
             found == found and self._best.is_better(found, self._value)
@@ -165,7 +168,6 @@ class Checkpoint(Callback):
         self._best = None if best is None else _Best(best, better)
 
     def after_epoch(self, trainer: Any, numbers: Mapping[str, float]) -> None:
-        """Save the trainer, if that is due."""
         if self._best is None or self._best.improves(self._best.of(numbers)):
             trainer.save(self._path)
 
@@ -187,7 +189,6 @@ class LearningRate(Callback):
         self._variable, self._schedule = variable, schedule
 
     def before_epoch(self, trainer: Any, epoch: int) -> None:
-        """Set the variable."""
         _set(self._variable, self._schedule(epoch))
 
 
@@ -222,7 +223,6 @@ class Plateau(Callback):
         self._best, self._epochs, self._waited = _Best(name, better), epochs, 0
 
     def after_epoch(self, trainer: Any, numbers: Mapping[str, float]) -> None:
-        """Make the variable smaller, if that is due."""
         better = self._best.improves(self._best.of(numbers))
         self._waited = 0 if better else self._waited + 1
         if self._waited >= self._epochs:
@@ -244,7 +244,6 @@ class CSVLog(Callback):
         self._path, self._names = Path(path), []  # type: ignore[var-annotated]
 
     def after_epoch(self, trainer: Any, numbers: Mapping[str, float]) -> None:
-        """Add a line."""
         is_new = not self._names
         self._names = self._names or list(numbers)
         with self._path.open("w" if is_new else "a", newline="") as file:
@@ -277,7 +276,6 @@ class TensorBoard(Callback):
         self._writer = SummaryWriter(os.fspath(folder))
 
     def after_epoch(self, trainer: Any, numbers: Mapping[str, float]) -> None:
-        """Write an epoch's numbers, at its last step."""
         for name, value in numbers.items():
             if name not in ("epoch", "step"):
                 self._writer.add_scalar(name, value, int(numbers["step"]))
