@@ -506,3 +506,15 @@ def test_a_server_that_sends_nonsense_is_given_up(digits, openml, capsys):
     assert (
         "cannot get MNIST from openml.org (JSONDecodeError" in capsys.readouterr().out
     )
+
+
+@pytest.mark.slow
+def test_every_training_rule_learns_the_digits(tmp_path):
+    command = [DEMOS / "rules.py", "--ranks", 2, "--seeds", 1, "--epochs", 8]
+    printed = run(*command, "--plot", "curves.png", folder=tmp_path, **QUICK)
+    table = re.findall(r"^(\w.*?)  +([\d.]+) \+- 0.00 +(\d+) ", printed, re.M)
+    errors = {name: float(error) for name, error, _ in table}
+    assert len(errors) == 8
+    assert max(errors.values()) < 12, errors
+    assert [int(n) for name, _, n in table if name == "DiLoCo, every 50"] == [3]
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
