@@ -11,7 +11,7 @@ from synk.comm.locks import Locks, write
 
 
 def locks(words, rank, looks=0, look_about=lambda: None):
-    return Locks(words, rank, looks, look_about)
+    return Locks(words, rank, looks, lambda: look_about)
 
 
 @pytest.mark.parametrize("looks", [0, 1000])

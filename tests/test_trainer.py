@@ -390,7 +390,7 @@ def test_staleness_is_bounded_from_launch_to_launch():
         rule = Downpour(1, learning_rate=0.1, max_staleness=1, order="free")
         trainer = synk.Trainer(step, params, rule)
         trainer.fit(X, Y, batch_size=4, progress=False)
-        workers = trainer._ready()
+        workers = trainer._ready(is_whole=True)
         batches = ([k % 37, (k + 1) % 37] for k in range(300))
         step.run_as_workers(workers.number, batches, X, Y)
         found = [e for report in workers.report() for _, e in report.exchanges]
@@ -431,6 +431,23 @@ def train_on(trainer):
 
 def worker_pid(context):
     return os.getpid()
+
+
+@pytest.mark.parametrize("rule", [EASGD(1, order="turns"), Gossip(1, order="turns")])
+def test_a_rank_that_stands_still_is_waited_for_as_long_as_was_said(rule):
+    with synk.session(2, timeout=2):
+        step, params = local()
+        trainer = synk.Trainer(step, params, rule)
+        trainer.fit(X, Y, batch_size=8, progress=False)
+        pid = SESSION.run(worker_pid)[1]
+        timer = threading.Timer(0.2, os.kill, (pid, signal.SIGSTOP))
+        timer.start()
+        start = time.perf_counter()
+        with pytest.raises(synk.RankTimeout):
+            for _ in range(1000):
+                trainer.fit(X, Y, batch_size=1, progress=False)
+        timer.join()
+        assert time.perf_counter() - start < 20
 
 
 def test_an_interrupt_leaves_a_centre_to_go_on_from():

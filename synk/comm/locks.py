@@ -75,8 +75,9 @@ class Locks:
     rank : int
     looks : int
         How often to look at a word before sleeping; 0 if ranks share cores.
-    look_about : callable
-        Raises if a rank has died or failed; called now and then while waiting.
+    patience : callable
+        Is called when a wait begins. What it returns is called now and then meanwhile,
+        and raises if a rank has died or failed, or it takes too long.
     """
 
     def __init__(
@@ -84,10 +85,10 @@ class Locks:
         words: np.ndarray,
         rank: int,
         looks: int,
-        look_about: Callable[[], object],
+        patience: Callable[[], Callable[[], object]],
     ) -> None:
         self._words, self._owner = words, rank + 1
-        self._looks, self._look_about = looks, look_about
+        self._looks, self._patience = looks, patience
 
     def acquire(self, index: int) -> None:
         """Take a lock, when it is free.
@@ -110,17 +111,22 @@ class Locks:
         """Return when a word has come to a number."""
         self._until(_has_come, index, number)
 
-    def nap(self) -> None:
-        """Let others go on for a while, and look about."""
-        self._look_about()
-        time.sleep(_NAP)
+    def acquire_when(self, index: int, may_have: Callable[[], bool]) -> None:
+        """Take a lock when it is free, and `may_have` is so while it is this rank's."""
+        look_about = self._patience()
+        self.acquire(index)
+        while not may_have():
+            self.release(index)
+            look_about()
+            time.sleep(_NAP)
+            self.acquire(index)
 
     def _until(self, look: Callable, index: int, value: int) -> None:
         if look(self._words, index, value, self._looks):
             return
-        naps = 0
+        look_about, naps = self._patience(), 0
         while not look(self._words, index, value, 0):
             naps += 1
             if naps % 64 == 0:
-                self._look_about()
+                look_about()
             time.sleep(_NAP)

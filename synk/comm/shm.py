@@ -103,9 +103,7 @@ class SharedMemoryComm:
                     control.met[rank].post()
             return
         self._recorder.note(MEETING)  # there is time
-        look_about = self.look_about
-        if self.rank == 0:
-            look_about = partial(look_about, self._limit.deadline())
+        look_about = self.patience()
         try:
             while must_sleep(self.words, self.places, number):
                 if not control.met[self.rank].sleep(waiting.TICK):
@@ -121,6 +119,12 @@ class SharedMemoryComm:
         self._watch()
         if deadline is not None:
             self._limit.check(deadline, "not all ranks came to a meeting")
+
+    def patience(self) -> Callable[[], None]:
+        """Return what raises if one wait that begins now is in vain, or too long."""
+        if self.rank == 0:
+            return partial(self.look_about, self._limit.deadline())
+        return self.look_about
 
     def agree(self, word: int) -> list[int]:
         """Return the words that the ranks gave, after waiting for all of them."""

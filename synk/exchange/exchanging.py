@@ -211,11 +211,7 @@ class Exchanging(Worker):
         """Begin an exchange, when it is this rank's turn."""
         centre, words, rank = self._centre, self._centre.words, self.comm.rank
         with self.wait():
-            self._lock(first)
-            while not self._may_come(k):
-                self.locks.release(centre.lock(first))
-                self.locks.nap()
-                self._lock(first)
+            self.locks.acquire_when(centre.lock(first), lambda: self._may_come(k))
         if self._rule.order == "turns" and self._passes_early:
             self._pass_turn()
         move = int(words[centre.moves(k)])

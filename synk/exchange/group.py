@@ -109,7 +109,8 @@ class Workers:
         mine = *common, self._medium
         SESSION.run(worker_open, *common, self._segment.place, mine=mine)
         SESSION.ledger.note(self.params, Holding("own", TRAINING))
-        weakref.finalize(self, SESSION.notify, "workers", self.number).atexit = False
+        for notice in (("workers", self.number), ("segment", self._segment.key)):
+            weakref.finalize(self, SESSION.notify, *notice).atexit = False
 
     @property
     def is_open(self) -> bool:

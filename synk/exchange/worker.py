@@ -52,7 +52,7 @@ class Worker:
         looks: int,
     ) -> None:
         self.comm, self.n = comm, comm.size
-        self.locks = Locks(words, comm.rank, looks, comm.look_about)
+        self.locks = Locks(words, comm.rank, looks, comm.patience)
         self.parameters = Parameters(variables)
         self.steps, self.exchanging, self.waiting = 0, 0.0, 0.0
         self.exchanges: list[tuple[int, Exchange]] = []

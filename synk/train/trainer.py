@@ -258,8 +258,9 @@ class Trainer:
         if self._rule is None:
             outputs = self._step.run(batches, *data, **named)
             return {"losses": _first(outputs), "seconds": perf_counter() - start}
-        workers = self._ready()
-        self._is_whole = False
+        # Before anything is changed: an interrupt may come at any line.
+        was_whole, self._is_whole = self._is_whole, False
+        workers = self._ready(was_whole)
         outputs = self._step.run_as_workers(workers.number, batches, *data, **named)
         reports = workers.report()
         workers.show()
@@ -277,19 +278,19 @@ class Trainer:
     def _on_ranks(self) -> Workers:
         """Return the workers, which have made some steps or none."""
         if self._workers is None or not self._workers.is_open:
-            self._ready().show()
+            self._ready(self._is_whole).show()
         assert self._workers is not None
         return self._workers
 
-    def _ready(self) -> Workers:
+    def _ready(self, is_whole: bool) -> Workers:
         """Return the workers as they are to go on."""
         workers = self._workers
         assert self._rule is not None
         if workers is None or not workers.is_open:
-            if workers is not None and not self._is_whole:
+            if workers is not None and not is_whole:
                 workers.restore()  # ranks that died have left it to the centre
             workers = self._workers = Workers(self._rule, self._params)
-        elif not self._is_whole:
+        elif not is_whole:
             workers.begin_again()
         elif workers.are_set():
             workers.begin(None)
