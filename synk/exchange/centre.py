@@ -155,27 +155,19 @@ class Centre:
         return [TURN, *moves, *map(self.fetched, range(self._ranks))]
 
     def read(self, block: Block) -> Arrays:
-        """Return the centre's state of a block: views, but for scalars."""
-        valid = self.words[self._first_valid + block.number]
-        found = {
-            name: both[valid, block.start : block.stop]
-            for name, both in self._vectors.items()
-        }
+        """Return the centre's state of a block: views."""
+        return self._side(block, self.words[self._first_valid + block.number])
+
+    def other(self, block: Block) -> Arrays:
+        """Return where a block's new state is to be written, all of it: views."""
+        return self._side(block, 1 - self.words[self._first_valid + block.number])
+
+    def _side(self, block: Block, side: int) -> Arrays:
+        number, start, stop = block
+        found = {name: both[side, start:stop] for name, both in self._vectors.items()}
         for name, both in self._scalars.items():
-            found[name] = np.array(both[valid, block.number])
+            found[name] = both[side, number : number + 1].reshape(())
         return found
-
-    def write(self, block: Block, new: Arrays) -> None:
-        """Put new values of a block's state where they are not valid yet.
-
-        What does not change is copied along: afterwards all of the other side counts.
-        """
-        valid = self.words[self._first_valid + block.number]
-        for name, both in self._vectors.items():
-            old = both[valid, block.start : block.stop]
-            both[1 - valid, block.start : block.stop] = new.get(name, old)
-        for name, both in self._scalars.items():
-            both[1 - valid, block.number] = new.get(name, both[valid, block.number])
 
     def make_valid(self, block: Block) -> None:
         """Say that what was written of a block is valid now."""

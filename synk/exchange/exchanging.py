@@ -11,8 +11,9 @@ from pytensor.compile import SharedVariable
 from ..comm.locks import write
 from ..comm.shm import SharedMemoryComm
 from ..rules.graphs import Arrays
+from ..rules.loops import Loops
 from ..rules.rule import Rule
-from ..rules.simulate import Exchange, store
+from ..rules.simulate import Exchange
 from .centre import TURN, Block, Centre
 from .worker import Worker
 
@@ -43,6 +44,7 @@ class Exchanging(Worker):
     ) -> None:
         super().__init__(centre.words, variables, comm, looks)
         self._rule, self._functions, self._centre = rule, centre.functions, centre
+        self._loops = Loops(centre.functions)
         self.begin()
 
     def begin(self) -> None:
@@ -140,10 +142,9 @@ class Exchanging(Worker):
         share = rows[rank] / total if total else 1 / n
         for block in blocks:
             with self.parameters.piece(block) as w:
-                worker, centre = self._of(block, w), self._centre.read(block)
-                new, given = self._functions.give(worker, centre, n, share)
-                self._centre.given[rank, block.start : block.stop] = given
-                store(worker, new)
+                given = self._centre.given[rank, block.start : block.stop]
+                centre = self._centre.read(block)
+                self._loops.give(self._of(block, w), centre, given, n, share)
         self.rows[:, k] = 0
         self._to_take.append((self.steps + self._rule.delay, k))
 
@@ -156,7 +157,7 @@ class Exchanging(Worker):
             total = given[0].copy()
             for more in given[1:]:
                 total += more
-            centre.write(block, self._functions.move(centre.read(block), total))
+            self._loops.move(centre.read(block), total, centre.other(block))
         self._meet()
         # All or none: a rank that dies before has left the centre as it was.
         if rank == 0:
@@ -173,8 +174,7 @@ class Exchanging(Worker):
             if not only_reads:  # who came twice meanwhile would write what is read here
                 self._lock(block)
             with self.parameters.piece(block) as w:
-                worker = self._of(block, w)
-                store(worker, self._functions.take(worker, self._centre.read(block)))
+                self._loops.take(self._of(block, w), self._centre.read(block))
             if not only_reads:
                 self.locks.release(self._centre.lock(block))
 
@@ -187,19 +187,17 @@ class Exchanging(Worker):
     def _exchange(self, k: int) -> None:
         """Exchange a fragment, block by block, behind whoever came before."""
         centre, blocks = self._centre, self._centre.fragments[k]
+        other, share = centre.other, 1 / self.n
         self._come(k, blocks[0])
         for block, following in zip(blocks, [*blocks[1:], None], strict=True):
             with self.parameters.piece(block) as w:
-                worker, old = self._of(block, w), centre.read(block)
+                worker, old, new = self._of(block, w), centre.read(block), other(block)
                 if self._rule.delay:
-                    new, given = self._functions.give(worker, old, self.n, 1 / self.n)
-                    moved = self._functions.move(old, given)
+                    given = np.empty_like(w)
+                    self._loops.give(worker, old, given, self.n, share)
+                    self._loops.move(old, given, new)
                 else:
-                    new, moved = self._functions.exchange(
-                        worker, old, self.n, 1 / self.n
-                    )
-                centre.write(block, moved)
-                store(worker, new)
+                    self._loops.exchange(worker, old, new, self.n, share)
                 centre.make_valid(block)
             if following is not None:  # before this one is free: nobody overtakes
                 self._lock(following)

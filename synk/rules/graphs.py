@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+from pytensor.graph.basic import Variable
 
 from .rule import Group, Rule
 
@@ -58,91 +59,124 @@ class Functions:
         self, worker: Arrays, centre: Arrays, n: int, share: float
     ) -> tuple[Arrays, Arrays]:
         """Return what one worker's exchange makes of its state and the centre's."""
-        arrays = self._in_order(worker, centre)
-        results = self._exchange(*self._told(n, share), *arrays)
-        return self._split(self._exchanged, results)
+        function, of_worker, of_centre = self._exchange
+        arrays = self.in_order(worker, centre)
+        results = function(*self.group(n, share), *arrays)
+        k = len(of_worker)
+        return _named(of_worker, results[:k]), _named(of_centre, results[k:])
 
     def give(
         self, worker: Arrays, centre: Arrays, n: int, share: float
     ) -> tuple[Arrays, np.ndarray]:
         """Return new values of a worker's state, and what it gives."""
-        arrays = self._in_order(worker, centre)
-        *new, given = self._give(*self._told(n, share), *arrays)
-        return self._split(self._gives, new)[0], given
+        function, names = self._give
+        arrays = self.in_order(worker, centre)
+        *new, given = function(*self.group(n, share), *arrays)
+        return _named(names, new), given
 
     def move(self, centre: Arrays, given: np.ndarray) -> Arrays:
         """Return new values of the centre's state."""
+        function, names = self._move
         arrays = [centre[name] for name in self.of_centre]
-        results = self._move(given, *arrays)
-        return self._split(self._moves, results)[1]
+        return _named(names, function(given, *arrays))
 
     def take(self, worker: Arrays, centre: Arrays) -> Arrays:
         """Return new values of a worker's state, of what the centre is now."""
-        results = self._take(*self._in_order(worker, centre))
-        return self._split(self._takes, results)[0]
+        function, names = self._take
+        return _named(names, function(*self.in_order(worker, centre)))
 
-    def _in_order(self, worker: Arrays, centre: Arrays) -> list[np.ndarray]:
-        """Return arrays in the order of the compiled functions' inputs."""
+    def in_order(self, worker: Arrays, centre: Arrays) -> list[np.ndarray]:
+        """Return arrays in the order of `inputs_of_states`."""
         return [
             *[worker[name] for name in self.of_worker],
             *[centre[name] for name in self.of_centre],
         ]
 
-    def _told(self, n: int, share: float) -> list[np.ndarray]:
+    def group(self, n: int, share: float) -> list[np.ndarray]:
+        """Return what a worker is told of all, in the order of `inputs_of_group`."""
         return [np.asarray(value, self.dtype) for value in (n, share)]
 
-    @staticmethod
-    def _split(names: list[str], values: list[np.ndarray]) -> tuple[Arrays, Arrays]:
-        """Tell the worker's values from the centre's."""
-        found: tuple[Arrays, Arrays] = {}, {}
-        for name, value in zip(names, values, strict=True):
-            found[name[0] == "c"][name[2:]] = value
-        return found
+    # -- graphs: new values by name, of the dtypes of what they replace
 
-    @cached_property
-    def _give(self) -> Any:
-        with pytensor.config.change_flags(floatX=self.dtype):
+    def graph_of_give(self) -> tuple[dict, Variable]:
+        """Return what becomes of a worker that gives, and what it gives."""
+        with self._constants():
             new, given = self._rule.give(self._worker, self._centre, self._group)
-            self._gives = [f"w_{name}" for name in new]
-            outputs = self._typed(self._worker, new)
-            outputs.append(given.astype(self.dtype))
-            return self._compile([*self._group, *self._states()], outputs)
+            return self._typed(self._worker, new), pt.cast(given, self.dtype)
 
-    @cached_property
-    def _move(self) -> Any:
-        with pytensor.config.change_flags(floatX=self.dtype):
+    def graph_of_move(self) -> dict:
+        """Return what becomes of the centre."""
+        with self._constants():
             new = self._rule.move(self._centre, self._given)
-            self._moves = [f"c_{name}" for name in new]
-            inputs = [self._given, *self._centre.values()]
-            return self._compile(inputs, self._typed(self._centre, new))
+            return self._typed(self._centre, new)
 
-    @cached_property
-    def _take(self) -> Any:
-        with pytensor.config.change_flags(floatX=self.dtype):
+    def graph_of_take(self) -> dict:
+        """Return what becomes of a worker that takes."""
+        with self._constants():
             new = self._rule.take(self._worker, self._centre)
-            self._takes = [f"w_{name}" for name in new]
-            return self._compile(self._states(), self._typed(self._worker, new))
+            return self._typed(self._worker, new)
 
-    @cached_property
-    def _exchange(self) -> Any:
-        with pytensor.config.change_flags(floatX=self.dtype):
+    def graph_of_exchange(self) -> tuple[dict, dict]:
+        """Return what becomes of one worker and of the centre, by all three."""
+        with self._constants():
             rule, worker, centre = self._rule, dict(self._worker), dict(self._centre)
             given, sent = rule.give(worker, centre, self._group)
             moved = rule.move(centre, sent)
             taken = rule.take(worker | dict(given), centre | dict(moved))
-            of_worker = dict(given) | dict(taken)
-            self._exchanged = [f"w_{name}" for name in of_worker]
-            self._exchanged += [f"c_{name}" for name in moved]
-            outputs = self._typed(worker, of_worker) + self._typed(centre, moved)
-            return self._compile([*self._group, *self._states()], outputs)
+            new = self._typed(worker, dict(given) | dict(taken))
+            return new, self._typed(centre, moved)
+
+    @property
+    def inputs_of_group(self) -> dict[str, Variable]:
+        """The inputs of `give` and `exchange` that come first."""
+        return dict(zip(Group._fields, self._group, strict=True))
+
+    @property
+    def inputs_of_states(self) -> dict[str, Variable]:
+        """Their others, and those of `take`."""
+        worker = {f"w{name}": var for name, var in self._worker.items()}
+        return worker | {f"c{name}": var for name, var in self._centre.items()}
+
+    @property
+    def inputs_of_move(self) -> dict[str, Variable]:
+        """The inputs of `move`."""
+        centre = {f"c{name}": var for name, var in self._centre.items()}
+        return {"given": self._given, **centre}
+
+    def _constants(self) -> Any:
+        """Take the constants of a rule for numbers of the dtype."""
+        return pytensor.config.change_flags(floatX=self.dtype)
+
+    # -- compiled
+
+    @cached_property
+    def _give(self) -> tuple[Any, list[str]]:
+        new, given = self.graph_of_give()
+        inputs = [*self._group, *self.inputs_of_states.values()]
+        return self._compile(inputs, [*new.values(), given]), list(new)
+
+    @cached_property
+    def _move(self) -> tuple[Any, list[str]]:
+        new = self.graph_of_move()
+        inputs = [*self.inputs_of_move.values()]
+        return self._compile(inputs, [*new.values()]), list(new)
+
+    @cached_property
+    def _take(self) -> tuple[Any, list[str]]:
+        new = self.graph_of_take()
+        inputs = [*self.inputs_of_states.values()]
+        return self._compile(inputs, [*new.values()]), list(new)
+
+    @cached_property
+    def _exchange(self) -> tuple[Any, list[str], list[str]]:
+        of_worker, of_centre = self.graph_of_exchange()
+        inputs = [*self._group, *self.inputs_of_states.values()]
+        outputs = [*of_worker.values(), *of_centre.values()]
+        return self._compile(inputs, outputs), list(of_worker), list(of_centre)
 
     @staticmethod
-    def _typed(old: Mapping[str, Any], new: Mapping[str, Any]) -> list:
-        """Return new values, of the dtypes of what they replace."""
-        return [value.astype(old[name].dtype) for name, value in new.items()]
-
-    def _states(self) -> list:
-        return [*self._worker.values(), *self._centre.values()]
+    def _typed(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict:
+        return {name: pt.cast(value, old[name].dtype) for name, value in new.items()}
 
     def _compile(self, inputs: list, outputs: list) -> Any:
         # Outputs have memory of their own: what is returned may be an input itself.
@@ -153,6 +187,10 @@ class Functions:
             on_unused_input="ignore",
             trust_input=True,
         )
+
+
+def _named(names: list[str], values: list[np.ndarray]) -> Arrays:
+    return dict(zip(names, values, strict=True))
 
 
 def _variable(name: str, value: np.ndarray) -> Any:

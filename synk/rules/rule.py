@@ -14,6 +14,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from ..user_frames import callers_level
+
 Order: TypeAlias = Literal["together", "turns", "free"]
 ORDERS: tuple[Order, ...] = ("together", "turns", "free")
 
@@ -152,7 +154,7 @@ class Rule:
 
 def warn(message: str) -> None:
     """Warn of a setting, at the line of the script that trains."""
-    warnings.warn(message, UserWarning, stacklevel=2)
+    warnings.warn(message, UserWarning, stacklevel=callers_level())
 
 
 def check_at_least(name: str, value: float, least: float = 0) -> float:

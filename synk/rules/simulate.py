@@ -14,6 +14,7 @@ import numpy as np
 
 from .gossip import Gossip
 from .graphs import Arrays, Functions
+from .loops import Loops
 from .rule import Rule
 
 Step: TypeAlias = Callable[[np.ndarray, int, int], np.ndarray]
@@ -72,7 +73,8 @@ def simulate(
         ``rows(rank, k)`` returns of how many rows a step is the mean; by default all
         steps have as many.
     mode : optional
-        PyTensor's mode in which the rule's functions are compiled.
+        PyTensor's mode in which the rule is computed. By default it is as on ranks, in
+        loops that numba compiles.
 
     Returns
     -------
@@ -146,6 +148,7 @@ class Simulation:
         self.rule, self._step, self._rows = rule, step, rows
         self._start = start = np.asarray(start)
         self._functions = Functions(rule, start.dtype, mode)
+        self._loops = Loops(self._functions, are_compiled=mode is None)
         self.workers = [self._functions.start(start)[0] for _ in range(workers)]
         self.steps = [0] * workers
         self.exchanges: list[Exchange] = []
@@ -270,10 +273,9 @@ class _Exchanging(Simulation):
             if self.rule.delay:
                 self._move(k, self._give(rank, k, 1 / n))
             else:
-                worker, centre = self._of(rank, k), self._centres[k]
-                new, moved = self._functions.exchange(worker, centre, n, 1 / n)
-                store(worker, new)
-                centre.update(moved)
+                centre, moved = self._centres[k], _like(self._centres[k])
+                self._loops.exchange(self._of(rank, k), centre, moved, n, 1 / n)
+                self._centres[k] = moved
                 self._moves[k] += 1
             self._fetched[rank, k] = self._moves[k]
         self._take_what_is_due(rank)
@@ -281,13 +283,15 @@ class _Exchanging(Simulation):
     def _give(self, rank: int, k: int, share: float) -> np.ndarray:
         """Have a worker give, and note when it takes."""
         n, worker = len(self.workers), self._of(rank, k)
-        new, given = self._functions.give(worker, self._centres[k], n, share)
-        store(worker, new)
+        given = np.empty_like(worker["w"])
+        self._loops.give(worker, self._centres[k], given, n, share)
         self._to_take.add((rank, self.steps[rank] + self.rule.delay, k))
         return given
 
     def _move(self, k: int, given: np.ndarray) -> None:
-        self._centres[k].update(self._functions.move(self._centres[k], given))
+        moved = _like(self._centres[k])
+        self._loops.move(self._centres[k], given, moved)
+        self._centres[k] = moved
         self._moves[k] += 1
 
     def _take_what_is_due(self, rank: int) -> None:
@@ -295,8 +299,7 @@ class _Exchanging(Simulation):
             due = rank, self.steps[rank], k
             if due in self._to_take:
                 self._to_take.remove(due)
-                worker = self._of(rank, k)
-                store(worker, self._functions.take(worker, self._centres[k]))
+                self._loops.take(self._of(rank, k), self._centres[k])
 
     def _of(self, rank: int, k: int) -> Arrays:
         """Return a fragment of what a worker keeps."""
@@ -361,7 +364,6 @@ def weighed(vectors: Sequence[np.ndarray], rows: np.ndarray) -> np.ndarray:
     return summed([a * vector for a, vector in zip(shares, vectors, strict=True)])
 
 
-def store(worker: Arrays, new: Arrays) -> None:
-    """Write new values to where the old ones are."""
-    for name, value in new.items():
-        worker[name][:] = value
+def _like(state: Arrays) -> Arrays:
+    """Return room for a state."""
+    return {name: np.empty_like(value) for name, value in state.items()}
