@@ -210,6 +210,20 @@ def test_many_sessions_of_a_kept_zygote_leave_nothing_behind():
     synk.close()
 
 
+def test_a_rank_that_an_interrupt_left_half_forgotten_is_forgotten():
+    """Between the two lines that forget it; which the test below meets by chance."""
+    synk.fork(2)
+    with with_xla():
+        known = SESSION.zygote
+        (number,) = known._ranks
+        known._poll.unregister(number)
+        synk.close()
+        assert not known._ranks
+        with synk.session(2):
+            assert SESSION.zygote is known
+            assert summing()(ROWS) == TOTAL
+
+
 def test_sessions_of_a_kept_zygote_can_be_interrupted():
     call = summing()
     synk.fork(2)

@@ -6,7 +6,7 @@ import contextlib
 import math
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numba
@@ -119,11 +119,11 @@ class Confinement:
     def _pin(self) -> None:
         """Pin this thread, and all that were started since the process was confined."""
         os.sched_setaffinity(0, self._cores)
-        ours = [task for task in _tasks() if task not in self._not_ours]
+        ours = set(_tasks()) - self._not_ours
         self._move(ours, self._affinity, set(self._cores))
 
     @staticmethod
-    def _move(tasks: list[int], from_cores: set[int], to_cores: set[int]) -> None:
+    def _move(tasks: Iterable[int], from_cores: set[int], to_cores: set[int]) -> None:
         for task in tasks:
             try:
                 if os.sched_getaffinity(task) == from_cores:

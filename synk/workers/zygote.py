@@ -288,7 +288,9 @@ class Zygote:
         """Close a rank's pidfd; return its process id."""
         for number, (known, pidfd) in list(self._ranks.items()):
             if known == rank:
-                self._poll.unregister(number)
+                # An interrupt may have come behind this line, and this is another try.
+                with contextlib.suppress(KeyError):
+                    self._poll.unregister(number)
                 del self._ranks[number]
                 pidfd.close()
         return self.pids.pop(rank, -1)
