@@ -69,7 +69,6 @@ class Calls:
         self._repeats = Repeats()
         self._last_rows = LastRows()
         self._again: Again | None = None
-        self._workers: int | None = None
         self._held = HeldVariables(spec)
         self._alone = Alone(spec, self._held)
         self._serial = SerialRun(spec, repr(self))

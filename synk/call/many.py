@@ -140,11 +140,11 @@ class Runs(Calls):
         *args, **options
             As for `run`.
         """
-        self._workers = self._held.workers = workers
+        self._held.workers = workers
         try:
             return self.run(*args, **options)
         finally:
-            self._workers = self._held.workers = None
+            self._held.workers = None
 
     def _in_turns(
         self, calls: list[Call], is_usual: bool, given: tuple
@@ -198,7 +198,7 @@ class Runs(Calls):
                 report.show()
             with self._held.launch(programs.streams(kind), bounds) as launched:
                 number = launched.number, replicas.number, subset
-                told = num_slices, launched.states, self._workers
+                told = num_slices, launched.states, self._held.workers
                 mine = *number, calls, plan.sources, constants, *told, report
                 theirs = *number, *plan.describe(calls), *told, None
                 doing = programs.label

@@ -73,7 +73,7 @@ class Centre:
         self.functions, self.size = functions, size
         self.fragments = _blocks(size, fragments, np.dtype(functions.dtype).itemsize)
         self.count = sum(map(len, self.fragments))
-        self._segment = segment
+        self.segment = segment
         place = 0
 
         def array(dtype: str, *shape: int) -> np.ndarray:

@@ -10,10 +10,11 @@ from pytensor.compile import SharedVariable
 
 from ..comm.locks import write
 from ..comm.shm import SharedMemoryComm
+from ..reduce_ops import shares
 from ..rules.graphs import Arrays
 from ..rules.loops import Loops
 from ..rules.rule import Rule
-from ..rules.simulate import Exchange
+from ..rules.simulate import Exchange, summed
 from .centre import TURN, Block, Centre
 from .worker import Worker
 
@@ -137,9 +138,7 @@ class Exchanging(Worker):
     def _give_together(self, k: int) -> None:
         """Leave what this rank gives where the others read it."""
         rank, n, blocks = self.comm.rank, self.n, self._centre.fragments[k]
-        rows = self.rows[:, k]
-        total = rows.sum()
-        share = rows[rank] / total if total else 1 / n
+        share = shares(self.rows[:, k].tolist())[rank]
         for block in blocks:
             with self.parameters.piece(block) as w:
                 given = self._centre.given[rank, block.start : block.stop]
@@ -153,10 +152,7 @@ class Exchanging(Worker):
         n, rank, centre = self.n, self.comm.rank, self._centre
         self._meet()
         for block in centre.fragments[k][rank::n]:
-            given = centre.given[:, block.start : block.stop]
-            total = given[0].copy()
-            for more in given[1:]:
-                total += more
+            total = summed(list(centre.given[:, block.start : block.stop]))
             self._loops.move(centre.read(block), total, centre.other(block))
         self._meet()
         # All or none: a rank that dies before has left the centre as it was.

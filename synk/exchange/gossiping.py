@@ -43,7 +43,7 @@ class Mailboxes:
     """
 
     def __init__(self, dtype: str, size: int, ranks: int, segment: Segment) -> None:
-        self._segment, self._ranks = segment, ranks
+        self.segment, self._ranks = segment, ranks
         self.words = segment.array("int64", (_HEAD + 2 * ranks,))
         place = 8 * (_HEAD + 2 * ranks)
         self.weights = segment.array("float64", (ranks,), place)

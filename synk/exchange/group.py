@@ -50,19 +50,14 @@ class Told(NamedTuple):
     size: int
     mode: Any
 
-    def nbytes(self, ranks: int) -> int:
-        """Return how much memory the workers share."""
+    def medium(self, ranks: int, segment: Segment | None = None) -> Medium:
+        """Return what the workers share: in a segment, or in a new one."""
         if isinstance(self.rule, Gossip):
-            return Mailboxes.nbytes(self.dtype, self.size, ranks)
+            sizes = self.dtype, self.size, ranks
+            return Mailboxes(*sizes, segment or Segment(Mailboxes.nbytes(*sizes)))
         functions = Functions(self.rule, self.dtype, self.mode)
-        return Centre.nbytes(functions, self.size, ranks, self.rule.fragments)
-
-    def medium(self, ranks: int, segment: Segment) -> Medium:
-        """Return what the workers share."""
-        if isinstance(self.rule, Gossip):
-            return Mailboxes(self.dtype, self.size, ranks, segment)
-        functions = Functions(self.rule, self.dtype, self.mode)
-        return Centre(functions, self.size, ranks, self.rule.fragments, segment)
+        shape = functions, self.size, ranks, self.rule.fragments
+        return Centre(*shape, segment or Segment(Centre.nbytes(*shape)))
 
 
 class Workers:
@@ -101,15 +96,15 @@ class Workers:
         self._generation = SESSION.generation
         start = Parameters(params).vector()
         told = Told(rule, dtypes[0], start.size, "CVM" if c_is_there() else "NUMBA")
-        self._segment = Segment(told.nbytes(n))
-        self._medium = told.medium(n, self._segment)
+        self._medium = told.medium(n)
+        segment = self._medium.segment
         self._medium.fill(start)
         numbers = master_replicate_variables(self.params)
         common = self.number, told, numbers
         mine = *common, self._medium
-        SESSION.run(worker_open, *common, self._segment.place, mine=mine)
+        SESSION.run(worker_open, *common, segment.place, mine=mine)
         SESSION.ledger.note(self.params, Holding("own", TRAINING))
-        for notice in (("workers", self.number), ("segment", self._segment.key)):
+        for notice in (("workers", self.number), ("segment", segment.key)):
             weakref.finalize(self, SESSION.notify, *notice).atexit = False
 
     @property

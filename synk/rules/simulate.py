@@ -12,6 +12,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from ..memory.partition import cuts
+from ..reduce_ops import shares
 from .gossip import Gossip
 from .graphs import Arrays, Functions
 from .loops import Loops
@@ -254,11 +256,10 @@ class _Exchanging(Simulation):
         self._rows_of[rank] += rows
 
     def _meet(self) -> None:
-        n, ranks = len(self.workers), range(len(self.workers))
+        ranks = range(len(self.workers))
         for k in self.rule.due(self.steps[0]):
-            rows = self._rows_of[:, k]
-            shares = rows / rows.sum() if rows.sum() else np.full(n, 1 / n)
-            given = [self._give(rank, k, shares[rank]) for rank in ranks]
+            parts = shares(self._rows_of[:, k].tolist())
+            given = [self._give(rank, k, parts[rank]) for rank in ranks]
             self._move(k, summed(given))
             self._rows_of[:, k] = 0
             self.exchanges.append(Exchange(None, self.steps[0], k))
@@ -346,8 +347,7 @@ class _Gossiping(Simulation):
 
 def pieces(size: int, fragments: int) -> list[slice]:
     """Return how a vector is cut into fragments, as equal as can be."""
-    bounds = [size * k // fragments for k in range(fragments + 1)]
-    return [slice(*ends) for ends in itertools.pairwise(bounds)]
+    return [slice(*ends) for ends in itertools.pairwise(cuts(size, fragments))]
 
 
 def summed(given: Sequence[np.ndarray]) -> np.ndarray:
@@ -360,8 +360,8 @@ def summed(given: Sequence[np.ndarray]) -> np.ndarray:
 
 def weighed(vectors: Sequence[np.ndarray], rows: np.ndarray) -> np.ndarray:
     """Return the mean of vectors, each of so many rows."""
-    shares = (rows / rows.sum()).tolist()
-    return summed([a * vector for a, vector in zip(shares, vectors, strict=True)])
+    parts = zip(shares(rows.tolist()), vectors, strict=True)
+    return summed([share * vector for share, vector in parts])
 
 
 def _like(state: Arrays) -> Arrays:
