@@ -39,8 +39,8 @@ def _exchange_if_zero(typing_context: Any, words: Any, index: Any, value: Any) -
 
 
 @compile_kernel
-def _take(words, index, owner, looks):
-    """Take a lock, if it becomes free within so many looks."""
+def take(words, index, owner, looks):
+    """Take a lock, if it becomes free within so many looks; return if it did."""
     for _ in range(looks + 1):
         if load(words, index) == 0 and _exchange_if_zero(words, index, owner) == 0:
             return True
@@ -48,7 +48,8 @@ def _take(words, index, owner, looks):
 
 
 @compile_kernel
-def _give_back(words, index):
+def give_back(words, index):
+    """Let others have a lock, and see what was written before."""
     store(words, index, 0)
 
 
@@ -96,16 +97,16 @@ class Locks:
         An interrupt may come after it was taken and before this returns: `release_all`
         gives back what is this rank's, however it came to it.
         """
-        self._until(_take, index, self._owner)
+        self._until(take, index, self._owner)
 
     def release(self, index: int) -> None:
         """Give a lock back: what was written before is there for who takes it next."""
-        _give_back(self._words, index)
+        give_back(self._words, index)
 
     def release_all(self, first: int, last: int) -> None:
         """Give back those among some words that this rank has."""
         for index in first + np.flatnonzero(self._words[first:last] == self._owner):
-            _give_back(self._words, index)
+            give_back(self._words, index)
 
     def wait_for(self, index: int, number: int) -> None:
         """Return when a word has come to a number."""
@@ -113,8 +114,10 @@ class Locks:
 
     def acquire_when(self, index: int, may_have: Callable[[], bool]) -> None:
         """Take a lock when it is free, and `may_have` is so while it is this rank's."""
-        look_about = self._patience()
         self.acquire(index)
+        if may_have():
+            return
+        look_about = self._patience()
         while not may_have():
             self.release(index)
             look_about()

@@ -154,6 +154,12 @@ class Centre:
         moves = map(self.moves, range(len(self.fragments)))
         return [TURN, *moves, *map(self.fetched, range(self._ranks))]
 
+    @property
+    def sides(self) -> list[np.ndarray]:
+        """Both sides of what the centre keeps, shapes (2, size) and (2, blocks)."""
+        both = self._vectors | self._scalars
+        return [both[name] for name in self.functions.of_centre]
+
     def read(self, block: Block) -> Arrays:
         """Return the centre's state of a block: views."""
         return self._side(block, self.words[self._first_valid + block.number])

@@ -11,11 +11,10 @@ from pytensor.compile import SharedVariable
 from ..comm.locks import write
 from ..comm.shm import SharedMemoryComm
 from ..reduce_ops import shares
-from ..rules.graphs import Arrays
-from ..rules.loops import Loops
 from ..rules.rule import Rule
-from ..rules.simulate import Exchange, summed
+from ..rules.simulate import Exchange
 from .centre import TURN, Block, Centre
+from .walks import Walks
 from .worker import Worker
 
 
@@ -45,7 +44,8 @@ class Exchanging(Worker):
     ) -> None:
         super().__init__(centre.words, variables, comm, looks)
         self._rule, self._functions, self._centre = rule, centre.functions, centre
-        self._loops = Loops(centre.functions)
+        how = centre, self.parameters, self.locks, comm.rank, self.n
+        self._walks = Walks(*how, self.wait)
         self.begin()
 
     def begin(self) -> None:
@@ -137,13 +137,8 @@ class Exchanging(Worker):
 
     def _give_together(self, k: int) -> None:
         """Leave what this rank gives where the others read it."""
-        rank, n, blocks = self.comm.rank, self.n, self._centre.fragments[k]
-        share = shares(self.rows[:, k].tolist())[rank]
-        for block in blocks:
-            with self.parameters.piece(block) as w:
-                given = self._centre.given[rank, block.start : block.stop]
-                centre = self._centre.read(block)
-                self._loops.give(self._of(block, w), centre, given, n, share)
+        share = shares(self.rows[:, k].tolist())[self.comm.rank]
+        self._walks.go("give", self._centre.fragments[k], self._kept, share)
         self.rows[:, k] = 0
         self._to_take.append((self.steps + self._rule.delay, k))
 
@@ -151,9 +146,7 @@ class Exchanging(Worker):
         """Move the centre, each rank a part of its blocks, by what all have given."""
         n, rank, centre = self.n, self.comm.rank, self._centre
         self._meet()
-        for block in centre.fragments[k][rank::n]:
-            total = summed(list(centre.given[:, block.start : block.stop]))
-            self._loops.move(centre.read(block), total, centre.other(block))
+        self._walks.go("move", centre.fragments[k][rank::n], self._kept, 1 / n)
         self._meet()
         # All or none: a rank that dies before has left the centre as it was.
         if rank == 0:
@@ -165,14 +158,10 @@ class Exchanging(Worker):
 
     def _take(self, k: int) -> None:
         """Have the rank take what has come of a fragment's exchange."""
-        only_reads = self._rule.order == "together"  # all others only read
-        for block in self._centre.fragments[k]:
-            if not only_reads:  # who came twice meanwhile would write what is read here
-                self._lock(block)
-            with self.parameters.piece(block) as w:
-                self._loops.take(self._of(block, w), self._centre.read(block))
-            if not only_reads:
-                self.locks.release(self._centre.lock(block))
+        # Where all meet, all only read. Otherwise one who came twice meanwhile would
+        # write what is read here.
+        what = "take" if self._rule.order == "together" else "fetch"
+        self._walks.go(what, self._centre.fragments[k], self._kept, 1 / self.n)
 
     def _meet(self) -> None:
         with self.wait():
@@ -182,22 +171,10 @@ class Exchanging(Worker):
 
     def _exchange(self, k: int) -> None:
         """Exchange a fragment, block by block, behind whoever came before."""
-        centre, blocks = self._centre, self._centre.fragments[k]
-        other, share = centre.other, 1 / self.n
+        blocks = self._centre.fragments[k]
+        what = "send" if self._rule.delay else "exchange"
         self._come(k, blocks[0])
-        for block, following in zip(blocks, [*blocks[1:], None], strict=True):
-            with self.parameters.piece(block) as w:
-                worker, old, new = self._of(block, w), centre.read(block), other(block)
-                if self._rule.delay:
-                    given = np.empty_like(w)
-                    self._loops.give(worker, old, given, self.n, share)
-                    self._loops.move(old, given, new)
-                else:
-                    self._loops.exchange(worker, old, new, self.n, share)
-                centre.make_valid(block)
-            if following is not None:  # before this one is free: nobody overtakes
-                self._lock(following)
-            self.locks.release(centre.lock(block))
+        self._walks.go(what, blocks, self._kept, 1 / self.n, is_locked=True)
         if self._rule.delay:
             self._to_take.append((self.steps + self._rule.delay, k))
 
@@ -230,11 +207,3 @@ class Exchanging(Worker):
             or moves - centre.words[centre.fetched(rank)] <= most
             for rank in others
         )
-
-    def _lock(self, block: Block) -> None:
-        self.locks.acquire(self._centre.lock(block))
-
-    def _of(self, block: Block, w: np.ndarray) -> Arrays:
-        """Return what this worker keeps of a block: views."""
-        piece = slice(block.start, block.stop)
-        return {"w": w, **{name: value[piece] for name, value in self._kept.items()}}

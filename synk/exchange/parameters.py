@@ -5,12 +5,22 @@ from __future__ import annotations
 import bisect
 import contextlib
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from pytensor.compile import SharedVariable
 
 from ..engines import host
 from .centre import Block
+
+
+class Part(NamedTuple):
+    """Elements of a vector that lie in one variable: from `at` on there."""
+
+    number: int
+    start: int
+    stop: int
+    at: int
 
 
 class Parameters:
@@ -91,17 +101,32 @@ class Parameters:
         for flat, end in zip(self._flat, self._ends, strict=True):
             flat[:] = vector[end - len(flat) : end]
 
+    def addresses(self) -> np.ndarray:
+        """Return where the variables' arrays lie, while it is open."""
+        found = [flat.__array_interface__["data"][0] for flat in self._flat]
+        return np.array(found, np.int64)
+
+    def parts(self, start: int, stop: int) -> Iterator[Part]:
+        """Yield the parts of a piece of the vector that lie in one variable each.
+
+        Parameters
+        ----------
+        start, stop : int
+        """
+        number = bisect.bisect_right(self._ends, start)
+        while start < stop:
+            begin = self._ends[number - 1] if number else 0
+            end = min(self._ends[number], stop)
+            yield Part(number, start, end, start - begin)
+            start, number = end, number + 1
+
     @contextlib.contextmanager
     def piece(self, block: Block) -> Iterator[np.ndarray]:
         """Give a piece of the vector in a ``with`` block, to be read and written to."""
-        first = bisect.bisect_right(self._ends, block.start)
-        pieces, at = [], block.start
-        while at < block.stop:
-            flat, end = self._flat[first], self._ends[first]
-            begin = end - len(flat)
-            stop = min(end, block.stop)
-            pieces.append(flat[at - begin : stop - begin])
-            at, first = stop, first + 1
+        pieces = [
+            self._flat[part.number][part.at : part.at + part.stop - part.start]
+            for part in self.parts(block.start, block.stop)
+        ]
         if len(pieces) == 1:
             yield pieces[0]
             return

@@ -87,10 +87,12 @@ class Worker:
         self.parameters.open()
         try:
             yield
+        except BaseException:  # otherwise all locks have been given back
+            self.locks.release_all(first_lock, last_lock)
+            raise
         finally:
             # What was written belongs to the variables, also if this ends too early.
             self.parameters.close()
-            self.locks.release_all(first_lock, last_lock)
             self.exchanging += perf_counter() - start
 
     @contextlib.contextmanager

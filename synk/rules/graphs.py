@@ -116,6 +116,13 @@ class Functions:
             new = self._rule.take(self._worker, self._centre)
             return self._typed(self._worker, new)
 
+    def graph_of_sending(self) -> tuple[dict, dict]:
+        """Return what becomes of one worker that gives, and of the centre by that."""
+        with self._constants():
+            given, sent = self._rule.give(self._worker, self._centre, self._group)
+            moved = self._rule.move(self._centre, sent)
+            return self._typed(self._worker, given), self._typed(self._centre, moved)
+
     def graph_of_exchange(self) -> tuple[dict, dict]:
         """Return what becomes of one worker and of the centre, by all three."""
         with self._constants():

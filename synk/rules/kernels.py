@@ -18,7 +18,7 @@ import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytensor
@@ -44,6 +44,50 @@ _WORDS = {
 
 _BETWEEN = {"Add": " + ", "Mul": " * "}
 """Of those that take any number of operands."""
+
+
+class Written(NamedTuple):
+    """A graph as lines of Python, which read the input ``a`` as ``a_``.
+
+    Attributes
+    ----------
+    scalars, vectors : list of str
+        What is computed once, and what for each element.
+    values : dict of str to str
+        By the name of an output, what is to be written there.
+    """
+
+    scalars: list[str]
+    vectors: list[str]
+    values: dict[str, str]
+
+
+def written(inputs: Mapping[str, Variable], outputs: Mapping[str, Variable]) -> Written:
+    """Write a graph of vectors of one length, and of scalars, as Python.
+
+    Parameters
+    ----------
+    inputs, outputs : dict of str to variable
+
+    Raises
+    ------
+    NotImplementedError
+        If there is an Op that is not known here.
+    """
+    names: dict[Variable, str] = {var: f"{name}_" for name, var in inputs.items()}
+    found = Written([], [], {})
+    for node in io_toposort(list(inputs.values()), list(outputs.values())):
+        (out,) = node.outputs
+        given = [_name(var, names) for var in node.inputs]
+        if isinstance(node.op, DimShuffle):
+            names[out] = given[0]
+            continue
+        names[out] = f"t{len(names)}"
+        lines = found.vectors if is_vector(out) else found.scalars
+        lines.append(f"{names[out]} = {_term(node, given)}")
+    for name, var in outputs.items():
+        found.values[name] = _name(var, names)
+    return found
 
 
 def make_loop(
@@ -73,54 +117,34 @@ def make_loop(
     NotImplementedError
         If there is an Op that is not known here.
     """
-    names: dict[Variable, str] = {}
-    before = [f"    length = {next(iter(_vectors(inputs)))}.size"]
-    lines = []
-    for name, var in inputs.items():
-        names[var] = f"{name}_"
-        if var.type.ndim:  # type: ignore[attr-defined]
-            lines.append(f"{name}_ = {name}[i]")
-        else:
-            before.append(f"    {name}_ = {name}[()]")
-    for node in io_toposort(list(inputs.values()), list(outputs.values())):
-        (out,) = node.outputs
-        given = [_name(var, names) for var in node.inputs]
-        if isinstance(node.op, DimShuffle):
-            names[out] = given[0]
-            continue
-        names[out] = f"t{len(names)}"
-        line = f"{names[out]} = {_term(node, given)}"
-        if out.type.ndim:  # type: ignore[attr-defined]
-            lines.append(line)
-        else:
-            before.append(f"    {line}")
+    graph = written(inputs, outputs)
+    vectors = [name for name, var in inputs.items() if is_vector(var)]
+    places = {name: name if name in in_place else f"out_{name}" for name in outputs}
+    before = [f"{name}_ = {name}[()]" for name in inputs if name not in vectors]
+    before += graph.scalars
+    each = [f"{name}_ = {name}[i]" for name in vectors]
+    each += graph.vectors
     for name, var in outputs.items():
-        value = _name(var, names)
-        if name in in_place:
-            lines.append(f"{name}[i] = {value}")
-        elif var.type.ndim:  # type: ignore[attr-defined]
-            lines.append(f"out_{name}[i] = {value}")
+        if is_vector(var):
+            each.append(f"{places[name]}[i] = {graph.values[name]}")
         else:
-            before.append(f"    out_{name}[()] = {value}")
-    others = [name for name in outputs if name not in in_place]
-    arguments = ", ".join([*inputs, *[f"out_{name}" for name in others]])
-    text = [
-        '"""A training rule, as one loop; made by synk."""',
-        "",
+            before.append(f"{places[name]}[()] = {graph.values[name]}")
+    others = [places[name] for name in outputs if name not in in_place]
+    lines = [
         "import numpy as np",
         "",
         "",
-        f"def loop({arguments}):",
-        *before,
-        "    for i in range(length):",
-        *[f"        {line}" for line in lines],
-        "",
+        f"def loop({', '.join([*inputs, *others])}):",
+        *[f"    {line}" for line in before],
+        f"    for i in range({vectors[0]}.size):",
+        *[f"        {line}" for line in each],
     ]
-    return _compiled("\n".join(text))
+    return compiled_text(lines, "loop")
 
 
-def _vectors(inputs: Mapping[str, Variable]) -> list[str]:
-    return [name for name, var in inputs.items() if var.type.ndim]  # type: ignore[attr-defined]
+def is_vector(var: Variable) -> bool:
+    """Tell a vector from a scalar."""
+    return bool(var.type.ndim)  # type: ignore[attr-defined]
 
 
 def _name(var: Variable, names: Mapping[Variable, str]) -> str:
@@ -158,10 +182,19 @@ def _is_two(var: Variable) -> bool:
     return isinstance(var, Constant) and bool(np.all(np.asarray(var.data) == 2))
 
 
-def _compiled(text: str) -> Callable[..., None]:
-    """Return the function of a text, compiled by numba when it is first called."""
+def compiled_text(lines: Sequence[str], function: str) -> Callable:
+    """Return a function of a program, compiled by numba when it is first called.
+
+    Parameters
+    ----------
+    lines : sequence of str
+        The program.
+    function : str
+        The function's name there.
+    """
     import numba
 
+    text = "\n".join(['"""Of a training rule; made by synk."""', "", *lines, ""])
     digest = hashlib.sha256(text.encode()).hexdigest()[:20]
     path = Path(pytensor.config.compiledir, "synk_rules", f"rule_{digest}.py")
     if not path.exists():
@@ -176,4 +209,5 @@ def _compiled(text: str) -> Callable[..., None]:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # numba looks there for what it has kept
     spec.loader.exec_module(module)
-    return numba.njit(cache=True, nogil=True, error_model="numpy")(module.loop)
+    found = getattr(module, function)
+    return numba.njit(cache=True, nogil=True, error_model="numpy")(found)
