@@ -184,6 +184,8 @@ def worker_run(
     is_ahead = has_help and num_slices == 1 and not programs.spec.sliceable
     with contextlib.ExitStack() as stack:
         if worker is not None:
+            programs.exchanges = worker.times
+            worker.times.label, worker.times.tracer = programs.label, context.tracer
             stack.enter_context(worker.running())
         through: Iterable[tuple[Share, list | None]]
         if is_ahead:

@@ -13,6 +13,7 @@ from ..comm.shm import SharedMemoryComm
 from ..reduce_ops import shares
 from ..rules.rule import Rule
 from ..rules.simulate import Exchange
+from ..rules.staleness import may_come
 from .centre import TURN, Block, Centre
 from .walks import Walks
 from .worker import Worker
@@ -42,10 +43,15 @@ class Exchanging(Worker):
         comm: SharedMemoryComm,
         looks: int,
     ) -> None:
-        super().__init__(centre.words, variables, comm, looks)
+        super().__init__(centre.words, rule, variables, comm, looks)
         self._rule, self._functions, self._centre = rule, centre.functions, centre
         how = centre, self.parameters, self.locks, comm.rank, self.n
-        self._walks = Walks(*how, self.wait)
+        self._walks = Walks(*how, self.times.wait)
+        if rule.order == "together":
+            kinds = ["give", "move", "take"]
+        else:
+            kinds = ["send", "fetch"] if rule.delay else ["exchange"]
+        self._walks.prepare(kinds, centre.functions.start(np.zeros(1))[0])
         self.begin()
 
     def begin(self) -> None:
@@ -119,7 +125,7 @@ class Exchanging(Worker):
         if self._rule.order != "turns":
             yield
             return
-        with self.wait():
+        with self.times.wait():
             self.locks.wait_for(TURN, self._turn)
         yield
         if not self._passes_early:
@@ -153,7 +159,9 @@ class Exchanging(Worker):
             centre.make_all_valid(k)
             move = int(centre.words[centre.moves(k)])
             write(centre.words, centre.moves(k), move + 1)
-            self.exchanges.append((move, Exchange(None, self.steps, k)))
+            self.note(move, Exchange(None, self.steps, k))
+        else:
+            self.times.count()
         self._meet()
 
     def _take(self, k: int) -> None:
@@ -164,7 +172,7 @@ class Exchanging(Worker):
         self._walks.go(what, self._centre.fragments[k], self._kept, 1 / self.n)
 
     def _meet(self) -> None:
-        with self.wait():
+        with self.times.wait():
             self.comm.barrier()
 
     # -- one after the other
@@ -181,7 +189,7 @@ class Exchanging(Worker):
     def _come(self, k: int, first: Block) -> None:
         """Begin an exchange, when it is this rank's turn."""
         centre, words, rank = self._centre, self._centre.words, self.comm.rank
-        with self.wait():
+        with self.times.wait():
             self.locks.acquire_when(centre.lock(first), lambda: self._may_come(k))
         if self._rule.order == "turns" and self._passes_early:
             self._pass_turn()
@@ -190,20 +198,16 @@ class Exchanging(Worker):
         staleness = move - self._fetched[k]
         self._fetched[k] = move + 1
         write(words, centre.fetched(rank), move + 1)
-        self.exchanges.append((move, Exchange(rank, self.steps, k, staleness)))
+        self.note(move, Exchange(rank, self.steps, k, staleness))
 
     def _may_come(self, k: int) -> bool:
-        """Tell whether no other rank's next exchange becomes too stale by this one's.
-
-        The one that has waited longest may always come: nobody waits for ever.
-        """
-        most, centre = self._rule.max_staleness, self._centre
+        """Tell whether no other rank's next exchange becomes too stale by this one's."""
+        most, words = self._rule.max_staleness, self._centre.words
         if most is None or self._rule.order != "free":
             return True
-        moves = centre.words[centre.moves(k)] + 1
-        others = (rank for rank in range(self.n) if rank != self.comm.rank)
-        return all(
-            centre.words[centre.finished(rank)]
-            or moves - centre.words[centre.fetched(rank)] <= most
-            for rank in others
-        )
+        others = [
+            int(words[self._centre.fetched(rank)])
+            for rank in range(self.n)
+            if rank != self.comm.rank and not words[self._centre.finished(rank)]
+        ]
+        return may_come(int(words[self._centre.moves(k)]), others, most)

@@ -145,7 +145,7 @@ class Gossiping(Worker):
         comm: SharedMemoryComm,
         looks: int,
     ) -> None:
-        super().__init__(boxes.words, variables, comm, looks)
+        super().__init__(boxes.words, rule, variables, comm, looks)
         self._rule, self._boxes = rule, boxes
         self.begin()
 
@@ -167,7 +167,7 @@ class Gossiping(Worker):
         rank, words = self.comm.rank, self._boxes.words
         turn = (self.steps - 1) * self.n + rank
         if self._rule.order == "turns":
-            with self.wait():
+            with self.times.wait():
                 self.locks.wait_for(_TURN, turn)
         to = next(self._to)
         if to is not None or self._boxes.mail(rank)[1]:
@@ -181,7 +181,7 @@ class Gossiping(Worker):
     def _merge(self, rank: int) -> None:
         """Read this rank's mail."""
         boxes = self._boxes
-        with self.wait():
+        with self.times.wait():
             self.locks.acquire(boxes.lock(rank))
         mail, a_mail = boxes.mail(rank)
         if a_mail:
@@ -197,9 +197,9 @@ class Gossiping(Worker):
         boxes = self._boxes
         boxes.weights[rank] /= 2
         a = float(boxes.weights[rank])
-        with self.wait():
+        with self.times.wait():
             self.locks.acquire(boxes.lock(to))
         mail, a_mail = boxes.mail(to)
         boxes.put(to, mail + a * self.parameters.open_vector(), a_mail + a)
         self.locks.release(boxes.lock(to))
-        self.exchanges.append((len(self.exchanges), Exchange(rank, self.steps)))
+        self.note(len(self.exchanges), Exchange(rank, self.steps))

@@ -41,6 +41,7 @@ class Parameters:
         sizes = [int(np.prod(shape)) for shape in self._shapes]
         self._ends = np.cumsum(sizes).tolist()
         self.size = self._ends[-1] if sizes else 0
+        self.nbytes = sum(host.get_value(var).nbytes for var in variables)
         self._flat: list[np.ndarray] = []
         self._moved: list[tuple[SharedVariable, np.ndarray]] = []
 

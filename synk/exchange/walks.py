@@ -71,6 +71,20 @@ class Walks:
         self._at = np.zeros(WORDS, np.int64)
         self._at[2:] = rank + 1, _LOOKS, first, behind, rank
 
+    def prepare(self, kinds: Sequence[str], kept: Arrays) -> None:
+        """Have walks compiled, which then take no time of an exchange.
+
+        Parameters
+        ----------
+        kinds : sequence of str
+            Of `WAYS`.
+        kept : dict of str to numpy.ndarray
+            As in `go`, and ``"w"``.
+        """
+        kept = {name: value for name, value in kept.items() if name != "w"}
+        for what in kinds:
+            self.go(what, (), kept, 1.0)
+
     def go(
         self,
         what: str,
@@ -141,7 +155,8 @@ class Walks:
 
     def _cut(self, blocks: Sequence[Block]) -> Tables:
         """Return blocks as walks take them, cut where one parameter ends."""
-        table, segments = [], []
+        table: list[tuple[int, ...]] = []
+        segments: list[tuple[int, ...]] = []
         itemsize = np.dtype(self._functions.dtype).itemsize
         for block in blocks:
             first = len(segments)

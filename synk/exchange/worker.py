@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from time import perf_counter
 from typing import NamedTuple
 
 import numpy as np
@@ -12,15 +11,17 @@ from pytensor.compile import SharedVariable
 
 from ..comm.locks import Locks
 from ..comm.shm import SharedMemoryComm
+from ..rules.rule import Rule
 from ..rules.simulate import Exchange
+from ..times.exchanges import ExchangeTimes
 from .parameters import Parameters
 
 
 class Times(NamedTuple):
     """Seconds that a worker has spent on exchanges, and of these waiting for others."""
 
-    exchanging: float = 0.0
-    waiting: float = 0.0
+    exchanging: float
+    waiting: float
 
 
 class Worker:
@@ -30,6 +31,7 @@ class Worker:
     ----------
     words : numpy.ndarray of int64
         With the locks, in memory that all ranks share.
+    rule : Rule
     variables : list of SharedVariable
         The parameters, of one dtype.
     comm : SharedMemoryComm
@@ -40,6 +42,7 @@ class Worker:
     ----------
     steps : int
         How many the rank has made.
+    times : ExchangeTimes
     exchanges : list of (int, Exchange)
         Since they were taken last: each with the number of its move of the centre.
     """
@@ -47,6 +50,7 @@ class Worker:
     def __init__(
         self,
         words: np.ndarray,
+        rule: Rule,
         variables: Sequence[SharedVariable],
         comm: SharedMemoryComm,
         looks: int,
@@ -54,7 +58,9 @@ class Worker:
         self.comm, self.n = comm, comm.size
         self.locks = Locks(words, comm.rank, looks, comm.patience)
         self.parameters = Parameters(variables)
-        self.steps, self.exchanging, self.waiting = 0, 0.0, 0.0
+        self.steps = 0
+        self.times = ExchangeTimes(repr(rule), self.parameters.nbytes)
+        self._reported = Times(0.0, 0.0)
         self.exchanges: list[tuple[int, Exchange]] = []
         self._own: list[np.ndarray] | None = None  # while others are shown
 
@@ -62,7 +68,7 @@ class Worker:
         """Begin anew, with the parameters of a vector."""
         self.parameters.set(w)
         self._own = None
-        self.steps, self.exchanging, self.waiting = 0, 0.0, 0.0
+        self.steps = 0
         self.exchanges = []
 
     def after_step(self, rows: Sequence[int]) -> None:
@@ -83,30 +89,29 @@ class Worker:
     @contextlib.contextmanager
     def opened(self, first_lock: int, last_lock: int) -> Iterator[None]:
         """Write to parameters and take locks in a ``with`` block, which is timed."""
-        start = perf_counter()
-        self.parameters.open()
-        try:
-            yield
-        except BaseException:  # otherwise all locks have been given back
-            self.locks.release_all(first_lock, last_lock)
-            raise
-        finally:
-            # What was written belongs to the variables, also if this ends too early.
-            self.parameters.close()
-            self.exchanging += perf_counter() - start
+        with self.times.exchanging(self.steps):
+            self.parameters.open()
+            try:
+                yield
+            except BaseException:  # otherwise all locks have been given back
+                self.locks.release_all(first_lock, last_lock)
+                raise
+            finally:
+                # What was written belongs to the variables, if this ends early, too.
+                self.parameters.close()
 
-    @contextlib.contextmanager
-    def wait(self) -> Iterator[None]:
-        """Wait for others in a ``with`` block, which is timed."""
-        start = perf_counter()
-        yield
-        self.waiting += perf_counter() - start
+    def note(self, move: int, exchange: Exchange) -> None:
+        """Take note of an exchange, and of the number of its move of the centre."""
+        self.exchanges.append((move, exchange))
+        self.times.count(exchange.staleness)
 
     def take_report(self) -> tuple[list[tuple[int, Exchange]], Times]:
         """Return the exchanges, and what they took, since this was asked last."""
-        report = self.exchanges, Times(self.exchanging, self.waiting)
-        self.exchanges, self.exchanging, self.waiting = [], 0.0, 0.0
-        return report
+        now = Times(self.times.seconds, self.times.waiting)
+        last, self._reported = self._reported, now
+        exchanges, self.exchanges = self.exchanges, []
+        since = (here - before for here, before in zip(now, last, strict=True))
+        return exchanges, Times(*since)
 
     def state(self) -> dict[str, np.ndarray]:
         """Return all that the worker goes on with."""

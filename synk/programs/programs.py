@@ -36,6 +36,7 @@ from ..engines.precision import check_engine
 from ..memory.partition import Selection
 from ..memory.takers import Takers
 from ..times.compile_notice import Notice
+from ..times.exchanges import ExchangeTimes
 from ..times.timing import COMPUTE, Times
 from .blocks import Blocks
 from .kept import KeptTerms
@@ -76,6 +77,8 @@ class Programs:
         self.failure: Exception | None = None
         """Raised in compiling, and not told yet; see `ranks.replication`."""
         self.times = Times(spec.name or f"function {number}")
+        self.exchanges: ExchangeTimes | None = None
+        """Where calls are steps under a training rule."""
         self.shapes: dict[Variable, tuple[int, ...]] = {}
         """Of the values that stages reduced, when they did so first."""
         self._cuts: dict[tuple[CallKind, Subset], Cut] = {}

@@ -114,6 +114,7 @@ def master_replicate_function(number: int, programs: Programs) -> None:
     spec = programs.spec
     master_replicate_variables(spec.shared_variables())
     programs.times = Times(programs.times.label)  # as on the new ranks
+    programs.exchanges = None
     SESSION.context.registry.functions[number] = programs
     if SESSION.size > 1:
         graph = dump_graph(spec, SESSION.numbers)

@@ -15,6 +15,7 @@ from ..compiler.spec import FunctionSpec
 from ..programs.programs import Programs
 from ..ranks.context import RankContext
 from ..ranks.session import SESSION
+from ..times.exchanges import ExchangeTimes
 from ..times.timing import PHASES, WAIT, Timed, Times
 from . import facts
 from .conclusions import conclude
@@ -58,6 +59,9 @@ def explain(
     if programs.times.counted + programs.times.left_out:
         calls = _calls(programs, in_session, stages)
     conclusions = conclude(calls, serial)
+    exchanges = _exchanges(programs, in_session)
+    if exchanges is not None:  # a step is a rank's own: one rank would make others
+        conclusions = facts.Conclusions()
     return Explanation(
         facts.Facts(
             name=title,
@@ -84,6 +88,7 @@ def explain(
             engines=engines,
             in_blocks=_in_blocks(programs),
             bytes_kept=programs.kept_terms.nbytes,
+            exchanges=exchanges,
         ),
         graph,
     )
@@ -195,6 +200,37 @@ def _calls(
         milliseconds=times.launched / times.launches * 1e3,
         ranks=ranks,
     )
+
+
+def worker_exchanges(context: RankContext, number: int) -> list | None:
+    """Return this rank's times of exchanges in a function's steps."""
+    return _told_exchanges(context.registry.functions[number].exchanges)
+
+
+def _told_exchanges(times: ExchangeTimes | None) -> list | None:
+    if times is None:
+        return None
+    spent = times.counted, times.seconds, times.waiting, times.waits
+    return [*spent, times.staleness, times.most_stale]
+
+
+def _exchanges(programs: Programs, in_session: bool) -> facts.Exchanges | None:
+    times = programs.exchanges
+    if times is None:
+        return None
+    told = [_told_exchanges(times)]
+    if SESSION.state == "running" and in_session and SESSION.size > 1:
+        told = SESSION.run(worker_exchanges, programs.number)
+    ranks = []
+    for rank, of_rank in enumerate(told):
+        assert of_rank is not None  # all ranks are workers, or none is
+        counted, seconds, waiting, waits, staleness, most = of_rank
+        each = [value / max(counted, 1) for value in (seconds, waiting, staleness)]
+        found = facts.ExchangesOfRank(
+            rank, counted, each[0] * 1e3, each[1] * 1e3, waits, each[2], most
+        )
+        ranks.append(found)
+    return facts.Exchanges(times.rule, times.nbytes, ranks)
 
 
 def _of_rank(

@@ -23,7 +23,8 @@ _WIDTH, _HEIGHT = 240, 12
 def as_html(facts: Facts) -> str:
     """Return a ``div`` with everything that the text says."""
     entries = [*words.plan(facts), words.calls_made(facts.calls)]
-    entries += [*words.missing_ranks(facts.calls), *words.speed(facts)]
+    entries += [*words.missing_ranks(facts.calls), *words.exchanges(facts.exchanges)]
+    entries += words.speed(facts)
     shown = bars(facts)
     parts = [
         '<div class="synk-explanation" style="color:inherit;line-height:1.4">',

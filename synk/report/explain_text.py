@@ -19,7 +19,11 @@ def as_text(facts: Facts) -> str:
         lines += _wrapped(entry)
     lines += _wrapped(words.calls_made(facts.calls))
     lines += _times(facts.calls)
-    for entry in (*words.missing_ranks(facts.calls), *words.speed(facts)):
+    for entry in (
+        *words.missing_ranks(facts.calls),
+        *words.exchanges(facts.exchanges),
+        *words.speed(facts),
+    ):
         lines += _wrapped(entry)
     if verdict := words.verdict(facts):
         lines += textwrap.wrap(verdict, WIDTH, break_on_hyphens=False)

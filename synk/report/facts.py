@@ -277,6 +277,50 @@ class InBlocks:
 
 
 @dataclass(frozen=True)
+class ExchangesOfRank:
+    """One rank's exchanges under a training rule.
+
+    Attributes
+    ----------
+    rank : int
+    exchanges : int
+        How many it has taken part in.
+    milliseconds, wait : float
+        What one takes on average, and how much of that it waits for others.
+    waits : int
+        How often it has waited for longer than 20 us, for a lock or for all to meet.
+    staleness : float
+        How many moves of the centre its parameters were old on average.
+    most_stale : int
+    """
+
+    rank: int
+    exchanges: int
+    milliseconds: float
+    wait: float
+    waits: int
+    staleness: float
+    most_stale: int
+
+
+@dataclass(frozen=True)
+class Exchanges:
+    """Exchanges of parameters under a training rule; those of rank 0 if it has ended.
+
+    Attributes
+    ----------
+    rule : str
+    bytes : int
+        Of the parameters.
+    ranks : list of ExchangesOfRank
+    """
+
+    rule: str
+    bytes: int
+    ranks: list[ExchangesOfRank]
+
+
+@dataclass(frozen=True)
 class Held:
     """Shared variables that the ranks hold in one way.
 
@@ -320,3 +364,4 @@ class Facts:
     in_blocks: list[InBlocks] = field(default_factory=list)
     bytes_kept: int = 0
     """Of terms of the data alone, on rank 0."""
+    exchanges: Exchanges | None = None

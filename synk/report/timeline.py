@@ -31,9 +31,10 @@ def trace(path: str | os.PathLike, *, limit: int = 100_000) -> Iterator[None]:
     each rank. A "call" is a rank's share of a call, and is divided into "rows" (taking
     them), "compute" (of one stage), "reduce" (copying values to a buffer, and reducing
     a part of them) and "wait" (for other ranks; an all-reduce of up to 2 kB is in here
-    as a whole). Around them on rank 0 is the "Function call" or "Function run" as the
-    script sees it. Other commands, such as compilations and collectives, have events of
-    their own names.
+    as a whole). Under a training rule there is an "exchange" after some calls, with its
+    "wait" for a lock or for all to meet, if that is longer than 20 us. Around them on
+    rank 0 is the "Function call" or "Function run" as the script sees it. Other
+    commands, such as compilations and collectives, have events of their own names.
 
     The file is written when the block is left, also by an exception, and appears as a
     whole or not at all.

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from .facts import (
     Calls,
     EngineTimes,
+    Exchanges,
     Facts,
     Held,
     InBlocks,
@@ -114,6 +115,21 @@ def calls_made(calls: Calls | None) -> Entry:
         text += f"; {number(calls.rows)} rows, {nbytes(calls.scattered_bytes)}"
         text += f" scattered, {nbytes(calls.reduced_bytes)} all-reduced"
     return Entry("calls", f"{text}; mean {milliseconds(calls.milliseconds)}")
+
+
+def exchanges(made: Exchanges | None) -> Iterator[Entry]:
+    """Say what a training rule's exchanges take, and how old parameters are in them."""
+    if made is None:
+        return
+    yield Entry("exchanges", f"{made.rule}, {nbytes(made.bytes)} of parameters")
+    for row in made.ranks:
+        text = f"rank {row.rank}: {row.exchanges:,} exchanges"
+        if row.exchanges:
+            each, wait = milliseconds(row.milliseconds), milliseconds(row.wait)
+            waits = f"{row.waits:,} wait{'s' * (row.waits != 1)}"
+            text += f", {each} each, {wait} of it waiting ({waits})"
+            text += f"; staleness {row.staleness:.1f}, at most {row.most_stale}"
+        yield Entry("", text)
 
 
 def missing_ranks(calls: Calls | None) -> Iterator[Entry]:

@@ -11,6 +11,7 @@ from .downpour import Downpour
 from .easgd import EASGD
 from .gem import GEM
 from .gossip import Gossip
+from .predict import Costs, Prediction, predict
 from .rule import Group, Rule
 from .simulate import Exchange, Simulation, random_turns, simulate
 
@@ -18,6 +19,7 @@ __all__ = [
     "ASGD",
     "EASGD",
     "GEM",
+    "Costs",
     "DiLoCo",
     "Downpour",
     "Exchange",
@@ -25,8 +27,10 @@ __all__ = [
     "Group",
     "LocalSGD",
     "ParameterAveraging",
+    "Prediction",
     "Rule",
     "Simulation",
+    "predict",
     "random_turns",
     "simulate",
 ]
