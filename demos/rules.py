@@ -1,8 +1,10 @@
 """One network on the digits by exact training and by every training rule.
 
 ``python demos/rules.py`` trains each from five seeds, prints the error on the rows that
-are held back, and draws it over the steps and over time. ``--seeds 1 --epochs 3`` is a
-quick look.
+are held back, and draws it over the epochs and over time, with what the simulator
+predicts for it beside. A third panel is a prediction only: the time to a loss with 4
+and more workers, each a machine; ``--workers 4 64 1024 4096`` has more of them, and
+takes some minutes. ``--seeds 1 --epochs 3 --workers`` is a quick look.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import NamedTuple
 
 import digits
 import numpy as np
+import predictions
 import pytensor
 import pytensor.tensor as pt
 
@@ -21,10 +24,12 @@ from synk.rules import (
     ASGD,
     EASGD,
     GEM,
+    Costs,
     DiLoCo,
     Downpour,
     Gossip,
     LocalSGD,
+    Prediction,
     Rule,
 )
 
@@ -62,6 +67,7 @@ class Found(NamedTuple):
     seconds: list[float]  # since it began
     waits: float  # the part of the time that ranks waited for others
     exchanges: int
+    costs: Costs
 
 
 def train(
@@ -106,25 +112,65 @@ def train(
     )
     seconds = np.cumsum(history["seconds"])
     waits = sum(epoch.get("wait", 0.0) for epoch in history.epochs) / seconds[-1]
-    return Found(history["val_error"], list(seconds), waits, sum(exchanges))
+    together = rule is None or rule.order == "together"
+    made = [count if together else count / synk.size() for count in exchanges]
+    costs = costs_of(history, made)
+    return Found(history["val_error"], list(seconds), waits, sum(exchanges), costs)
 
 
-def draw(found: dict[str, list[Found]], path: str) -> None:
-    """Draw the error over epochs and over seconds, a line for each rule."""
+def costs_of(history: synk.History, exchanges: Sequence[float]) -> Costs:
+    """Return what a step and an exchange have taken, the first epoch left out.
+
+    Parameters
+    ----------
+    history : History
+    exchanges : sequence of float
+        Of each worker, by epochs.
+    """
+    epochs = history.epochs[1:] or history.epochs
+    first = history.epochs[0]["step"] if len(history) > 1 else 0
+    steps = history.epochs[-1]["step"] - first
+    exchanging = sum(epoch.get("exchange", 0.0) for epoch in epochs)
+    seconds = sum(epoch["seconds"] for epoch in epochs) - exchanging
+    made = sum(exchanges[-len(epochs) :])
+    return Costs(seconds / steps, exchanging / made if made else 0.0, busy=0.0)
+
+
+def draw(
+    found: dict[str, list[Found]],
+    predicted: dict[str, Prediction],
+    times: dict[str, list[Prediction]],
+    workers: Sequence[int],
+    path: str,
+) -> None:
+    """Draw the error over epochs and over seconds, a line for each rule.
+
+    Dots are what was predicted; the third panel is the time to a loss.
+    """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 4.2), layout="constrained")
-    panels = figure.subplots(1, 2, sharey=True)
+    figure = Figure(figsize=(15 if workers else 10, 4.2), layout="constrained")
+    panels = figure.subplots(1, 3 if workers else 2)
+    panels[1].sharey(panels[0])
     for name, of_seeds in found.items():
         errors = 100 * np.mean([each.errors for each in of_seeds], axis=0)
         seconds = np.mean([each.seconds for each in of_seeds], axis=0)
-        style = "k-" if name == "exact" else "-"
-        panels[0].plot(range(1, len(errors) + 1), errors, style, label=name)
-        panels[1].plot(seconds - seconds[0], errors, style, label=name)
-    panels[0].set(xlabel="epoch", ylabel="error, %", yscale="log")
+        epochs = np.arange(1, len(errors) + 1)
+        (line,) = panels[0].plot(epochs, errors, "k-" if name == "exact" else "-")
+        like = {"color": line.get_color()}
+        panels[1].plot(seconds - seconds[0], errors, label=name, **like)
+        if name in predicted:
+            made = predicted[name]
+            of_epochs = 100 * np.array(made.losses[: len(epochs)])
+            after = np.array(made.seconds[: len(epochs)]) - made.seconds[0]
+            panels[0].plot(epochs, of_epochs, ".", **like)
+            panels[1].plot(after, of_epochs, ".", **like)
+    panels[0].set(xlabel="epoch", ylabel="error, %; dots: predicted", yscale="log")
     panels[1].set(xlabel="seconds of training since the first epoch, which compiles")
-    for panel in panels:
+    for panel in panels[:2]:
         panel.grid(alpha=0.3)
+    if workers:
+        predictions.draw(panels[2], times, workers)
     panels[1].legend(fontsize="small")
     figure.savefig(path, dpi=120)
 
@@ -136,10 +182,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, list[Found]]:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--only", nargs="+", choices=list(rules()))
+    parser.add_argument("--workers", type=int, nargs="*", default=[4, 16, 64])
     parser.add_argument("--plot", default="rules.png", metavar="FILE")
     options = parser.parse_args(argv)
     data = digits.load(bundled=True)
     found: dict[str, list[Found]] = {}
+    predicted: dict[str, Prediction] = {}
     with synk.session(options.ranks):
         print(f"{data.name}, {synk.size()} ranks, {options.epochs} epochs")
         print(f"{'':20}{'error, %':>16}{'exchanges':>12}{'waiting':>10}{'seconds':>9}")
@@ -151,7 +199,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, list[Found]]:
                 train(data, rule, rate, mu, seed, options.epochs) for seed in seeds
             ]
             show(name, found[name])
-    draw(found, options.plot)
+            how = (rate, mu), BATCH, synk.size(), options.epochs
+            costs = found[name][0].costs
+            predicted[name] = predictions.beside(data, rule, *how, costs)
+    workers = options.workers
+    times = predictions.times_to_target(data, workers) if workers else {}
+    draw(found, predicted, times, workers, options.plot)
     print(f"the curves are in {options.plot}")
     return found
 

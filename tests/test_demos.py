@@ -511,6 +511,7 @@ def test_a_server_that_sends_nonsense_is_given_up(digits, openml, capsys):
 @pytest.mark.slow
 def test_every_training_rule_learns_the_digits(tmp_path):
     command = [DEMOS / "rules.py", "--ranks", 2, "--seeds", 1, "--epochs", 8]
+    command += ["--workers", 4]
     printed = run(*command, "--plot", "curves.png", folder=tmp_path, **QUICK)
     table = re.findall(r"^(\w.*?)  +([\d.]+) \+- 0.00 +(\d+) ", printed, re.M)
     errors = {name: float(error) for name, error, _ in table}
@@ -518,3 +519,33 @@ def test_every_training_rule_learns_the_digits(tmp_path):
     assert max(errors.values()) < 12, errors
     assert [int(n) for name, _, n in table if name == "DiLoCo, every 50"] == [3]
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    predicted = re.findall(r"^(\w.*?)  +4 +([\d.]+) +(\d+)%$", printed, re.M)
+    assert len(predicted) == 4
+    assert all(0 < float(seconds) < 40 for _, seconds, _ in predicted)
+
+
+def test_the_network_of_predictions_is_the_one_that_is_trained(monkeypatch):
+    monkeypatch.syspath_prepend(DEMOS)
+    digits, predictions = map(importlib.import_module, ("digits", "predictions"))
+    network = predictions.Network(digits.load(bundled=True), 3)
+    rows = np.arange(40)
+    gradient, small = network.gradient(network.start, rows), 1e-3
+    direction = np.random.default_rng(0).normal(size=gradient.size).astype("float32")
+
+    def loss(vector):
+        p = network._forward(vector, network._of["train"][0][rows])[2]
+        return -np.log(p[rows, network._of["train"][1][rows]]).mean(dtype="float64")
+
+    slope = (
+        loss(network.start + small * direction)
+        - loss(network.start - small * direction)
+    ) / (2 * small)
+    assert gradient @ direction == pytest.approx(slope, rel=0.01)
+    # Every row once in an epoch, and each worker its share of a batch.
+    rows_of = predictions.of_epochs(100, 8, 3, seed=0)
+    taken = [rows_of(rank, k) for k in range(13, 26) for rank in range(3)]
+    assert sorted(np.concatenate(taken)) == list(range(100))
+    shares = [
+        predictions._rows(100, 8, 3, rank, k) for k in range(13) for rank in range(3)
+    ]
+    assert [len(part) for part in taken] == shares

@@ -57,9 +57,7 @@ def test_who_comes_when_ready_waits_for_nobody():
     found = told(ASGD(2, order="free"), 30, 5, costs)
     assert found.waiting == 0
     # The slowest one is the last.
-    assert found.seconds[-1] == pytest.approx(
-        30 * speeds(costs, 5).max() + 15 * 0.5
-    )
+    assert found.seconds[-1] == pytest.approx(30 * speeds(costs, 5).max() + 15 * 0.5)
 
 
 @pytest.mark.parametrize("order", ["turns", "free"])

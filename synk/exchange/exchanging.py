@@ -201,7 +201,7 @@ class Exchanging(Worker):
         self.note(move, Exchange(rank, self.steps, k, staleness))
 
     def _may_come(self, k: int) -> bool:
-        """Tell whether no other rank's next exchange becomes too stale by this one's."""
+        """Tell whether this exchange makes no other rank's next one too stale."""
         most, words = self._rule.max_staleness, self._centre.words
         if most is None or self._rule.order != "free":
             return True
