@@ -69,7 +69,7 @@ def make_group(
         return _as_integers(flat, op) if in_order else flat
 
     elements = sum(_sizes(shapes))
-    return Group(
+    made = Group(
         "sum" if op == "avg" else op,
         members,
         jax.jit(pack),
@@ -77,6 +77,19 @@ def make_group(
         jax.jit(nothing),
         elements,
     )
+    _load(made.unpack, made.nothing)
+    return made
+
+
+def _load(unpack: Callable[[Any], list[Any]], room: Callable[[], Any]) -> None:
+    """Have what unpacks compiled and loaded, before a collective is under way.
+
+    A GPU loads programs when nothing runs on it, so while NCCL waits there for a rank
+    that has failed, whoever loads one waits with it, and cannot give up.
+    """
+    import jax
+
+    jax.block_until_ready(unpack(room()))
 
 
 def split(flat: Any, shapes: Sequence[tuple[int, ...]]) -> list[Any]:
@@ -183,4 +196,6 @@ def make_rows(dtype: str, shapes: tuple[tuple[tuple[int, ...], ...], ...]) -> Ro
             )
         ]
 
-    return Rows(jax.jit(pack), jax.jit(room), jax.jit(unpack))
+    made = Rows(jax.jit(pack), jax.jit(room), jax.jit(unpack))
+    _load(made.unpack, made.room)
+    return made
