@@ -442,3 +442,38 @@ def test_what_a_stage_reduces_is_not_written_to():
             assert_same(mine, np.arange(4.0))
             assert_same(reduced_, np.array([2.0, 4.0]))
             assert_same(synk.get_value(1, s), np.array([2.0, 3.0]))
+
+
+@in_a_child
+def test_nothing_is_compiled_while_a_collective_is_under_way():
+    """A GPU that waits for a rank that has failed loads no program."""
+    a = pytensor.shared(np.zeros(3))
+    with synk.session(devices=[0] * 3):
+        give([a], [[np.ones(3)]] * 3)
+        SESSION.run(worker_note_compilations)
+        for name, collective in on_all([a]).items():
+            SESSION.run(worker_noted)
+            collective()
+            for noted in SESSION.run(worker_noted):
+                begun = noted.index("collective")
+                assert "compiled" in noted[:begun], name
+                assert "compiled" not in noted[begun:], name
+
+
+def worker_note_compilations(context):
+    """Have it noted when collectives begin, and when JAX has compiled something."""
+    import jax
+
+    def note(event, *args, **kwargs):
+        if event.endswith("backend_compile_duration"):
+            Watched.noted.append("compiled")
+
+    Watched.noted = []
+    Watched.before = staticmethod(lambda comm: Watched.noted.append("collective"))
+    jax.monitoring.register_event_duration_secs_listener(note)
+
+
+def worker_noted(context):
+    """Return what was noted since this was asked last."""
+    noted, Watched.noted = Watched.noted, []
+    return noted

@@ -89,7 +89,9 @@ def _load(unpack: Callable[[Any], list[Any]], room: Callable[[], Any]) -> None:
     """
     import jax
 
-    jax.block_until_ready(unpack(room()))
+    # What comes of a transport is bound to its device, which JAX compiles for.
+    bound = jax.device_put(room(), jax.devices()[0])
+    jax.block_until_ready(unpack(bound))
 
 
 def split(flat: Any, shapes: Sequence[tuple[int, ...]]) -> list[Any]:

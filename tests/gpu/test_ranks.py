@@ -30,6 +30,7 @@ from test_device_collectives import (  # noqa: F401
     test_numbers_of_16_bits_are_rounded_once,
     test_reduce_changes_rank_0_alone_and_its_results_are_copies,
     test_reductions_of_every_op_and_dtype_equal_numpys,
+    test_nothing_is_compiled_while_a_collective_is_under_way,
     test_what_a_stage_reduces_is_not_written_to,
 )
 
