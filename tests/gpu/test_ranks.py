@@ -27,10 +27,10 @@ from test_device_collectives import (  # noqa: F401
     test_broadcast_gives_every_rank_the_masters_values,
     test_differing_shapes_are_named_and_nothing_is_changed,
     test_nan_wins_a_comparison_as_in_numpy,
+    test_nothing_is_compiled_while_a_collective_is_under_way,
     test_numbers_of_16_bits_are_rounded_once,
     test_reduce_changes_rank_0_alone_and_its_results_are_copies,
     test_reductions_of_every_op_and_dtype_equal_numpys,
-    test_nothing_is_compiled_while_a_collective_is_under_way,
     test_what_a_stage_reduces_is_not_written_to,
 )
 
