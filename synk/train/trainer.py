@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -22,7 +21,8 @@ from ..rules.rule import Rule
 from ..rules.simulate import Exchange
 from ..user_frames import entry
 from . import saved
-from .batches import batches_of_epoch
+from .batches import batches_of_epoch, rows_of
+from .epochs import progress_bar, validated
 from .history import History
 from .training import check_params
 
@@ -96,6 +96,7 @@ class Trainer:
         validation: Callable[[], Any] | Sequence | None = None,
         callbacks: Sequence[Callable | Callback] = (),
         progress: bool = True,
+        rows: Any = None,
         **named: Any,
     ) -> History:
         """Train on data.
@@ -117,6 +118,9 @@ class Trainer:
             an epoch for which one of them returns True.
         progress : bool
             Whether to show a progress bar of epochs, if tqdm is installed.
+        rows : int, slice, array of int, or array of bool, optional
+            Which rows of the data to train on, as `batch` says it in a call: an epoch
+            has each of these once. By default all.
 
         Returns
         -------
@@ -135,22 +139,22 @@ class Trainer:
         as they were, unless the script has set parameters meanwhile: then all begin
         with these.
         """
-        rows = _rows(self._step, data)
-        with _bar(progress, epochs) as bar:
+        chosen = rows_of(self._step, data, rows)
+        with progress_bar(progress, epochs) as bar:
             for _ in range(epochs):
                 epoch = len(self.history)
                 for callback in callbacks:
                     if isinstance(callback, Callback):
                         callback.before_epoch(self, epoch)
                 batches = batches_of_epoch(
-                    rows, batch_size, self._seed, epoch, self._shuffle
+                    chosen, batch_size, self._seed, epoch, self._shuffle
                 )
-                numbers = self._train(batches, data, named)
+                losses, numbers = self._train(batches, data, named)
                 if validation is not None:
-                    numbers |= _validated(validation)
-                losses = numbers.pop("losses")
+                    numbers |= validated(validation)
                 sizes = [len(batch) for batch in batches]
-                self.history.add_epoch(losses, sizes, **numbers)
+                seconds = self._step.ran.calls
+                self.history.add_epoch(losses, sizes, seconds, numbers)
                 numbers = self.history.epochs[-1]
                 bar(numbers)
                 # All of them are asked, whoever wants to stop.
@@ -252,12 +256,14 @@ class Trainer:
 
     # -- an epoch
 
-    def _train(self, batches: list, data: tuple, named: dict) -> dict[str, Any]:
-        """Make the steps of an epoch, and return what was measured."""
+    def _train(
+        self, batches: list, data: tuple, named: dict
+    ) -> tuple[np.ndarray, dict[str, float]]:
+        """Make the steps of an epoch, and return their losses, and what it took."""
         start = perf_counter()
         if self._rule is None:
             outputs = self._step.run(batches, *data, **named)
-            return {"losses": _first(outputs), "seconds": perf_counter() - start}
+            return _first(outputs), self._spent(perf_counter() - start)
         # Before anything is changed: an interrupt may come at any line.
         was_whole, self._is_whole = self._is_whole, False
         workers = self._ready(was_whole)
@@ -267,12 +273,24 @@ class Trainer:
         self._is_whole = True
         seconds = perf_counter() - start
         self.exchanges = in_order(reports)
+        numbers = self._spent(seconds)
+        waiting = _mean([report.times.waiting for report in reports])
+        exchanging = _mean([report.times.exchanging for report in reports])
+        numbers["exchange"] += exchanging - waiting
+        numbers["wait"] += waiting
+        numbers["staleness"] = _mean([found.staleness for found in self.exchanges])
+        return _first(outputs), numbers
+
+    def _spent(self, seconds: float) -> dict[str, float]:
+        """Return what the steps of an epoch were spent on."""
+        ran = self._step.ran
         return {
-            "losses": _first(outputs),
             "seconds": seconds,
-            "exchange": max(report.times.exchanging for report in reports),
-            "wait": max(report.times.waiting for report in reports),
-            "staleness": _mean([found.staleness for found in self.exchanges]),
+            "compute": ran.compute,
+            "rows": ran.rows,
+            "exchange": ran.reduce,
+            "wait": ran.wait,
+            "staleness": 0.0,
         }
 
     def _on_ranks(self) -> Workers:
@@ -341,14 +359,6 @@ def _check_local(step: Function, rule: Rule) -> None:
         )
 
 
-def _rows(step: Function, data: Sequence) -> int:
-    if not step.has_rows:
-        raise ValueError(f"{step!r} has no scattered input, so there are no batches")
-    if not data:
-        raise TypeError(f"data for {step!r} is missing: fit(X, Y, ..., batch_size=...)")
-    return len(data[0])
-
-
 def _first(outputs: Any) -> np.ndarray:
     first = outputs[0] if isinstance(outputs, list) else outputs
     return np.asarray(first, float)
@@ -369,35 +379,3 @@ def _as_params(
         found.append(vector[at : at + size].reshape(shape))
         at += size
     return found
-
-
-def _validated(validation: Callable | Sequence) -> dict[str, float]:
-    """Return what a validation has found, by name."""
-    function, *args = [validation] if callable(validation) else validation
-    found = function(*args)
-    if isinstance(found, Mapping):
-        return {f"val_{name}": float(value) for name, value in found.items()}
-    values = found if isinstance(found, list) else [found]
-    names = ["val_loss", *[f"val_{i}" for i in range(1, len(values))]]
-    return {n: float(value) for n, value in zip(names, values, strict=True)}
-
-
-@contextlib.contextmanager
-def _bar(progress: bool, epochs: int) -> Iterator[Callable[[dict], object]]:
-    """Give what shows an epoch's numbers, in a ``with`` block."""
-    if not progress:
-        yield lambda numbers: None
-        return
-    try:
-        from tqdm import tqdm
-    except ImportError:
-        yield lambda numbers: None
-        return
-    with tqdm(total=epochs, unit="epoch") as bar:
-
-        def show(numbers: dict) -> None:
-            shown = {k: v for k, v in numbers.items() if "loss" in k}
-            bar.set_postfix(shown, refresh=False)
-            bar.update()
-
-        yield show
