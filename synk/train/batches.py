@@ -65,7 +65,7 @@ def batches_of_epoch(
     -------
     list of numpy.ndarray of int64
     """
-    order = np.arange(rows) if np.ndim(rows) == 0 else np.asarray(rows)
+    order = np.arange(rows) if isinstance(rows, int) else rows
     if shuffle:
         order = np.random.default_rng([seed, epoch]).permutation(order)
     return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]

@@ -47,6 +47,7 @@ def draw(
     of_epochs.set(xlabel="epoch")
     _stack(of_time, epochs, numbers)
     for panel in panels:
+        panel.xaxis.get_major_locator().set_params(integer=True)
         panel.legend(frameon=False, fontsize="small")
         panel.spines[["top", "right"]].set_visible(False)
 
@@ -58,6 +59,12 @@ def _stack(panel: Any, epochs: Sequence[Mapping[str, float]], numbers: list) -> 
         high = np.array([of.get(name, 0.0) for of in epochs])
         panel.bar(numbers, high, 0.8, low, color=colour, label=name)
         low = low + high
-    left = np.array([of["seconds"] for of in epochs]) - low
-    panel.bar(numbers, left.clip(0), 0.8, low, color="#e5e5e5", label=REST)
+    whole = np.array([of["seconds"] for of in epochs])
+    panel.bar(numbers, (whole - low).clip(0), 0.8, low, color="#e5e5e5", label=REST)
     panel.set(xlabel="epoch", ylabel="seconds, mean of the ranks")
+    usual = whole[1:].max(initial=0)
+    if 0 < 2 * usual < whole[0]:  # nothing could be told of the others
+        panel.set_ylim(0, 1.5 * usual)
+        panel.set_title(
+            f"the first, which compiles: {whole[0]:.3g} s", fontsize="small"
+        )
