@@ -163,14 +163,15 @@ def check_can_be_on(
     """
     if ranks == SESSION.size:
         return
-    why = ""
+    why = [
+        f"{var} was {holding}"
+        for var, holding in zip(variables, holdings, strict=True)
+        if holding.kind != "equal"
+    ]
     if rule is not None:
-        why = f"by {rule!r} each rank has parameters of its own"
-    for var, holding in zip(variables, holdings, strict=True):
-        if not why and holding.kind != "equal":
-            why = f"{var} was {holding}"
+        why = [f"by {rule!r} each rank has parameters of its own"]
     if why:
         raise CheckpointError(
-            f"{path} is of a number of ranks {ranks}, and there are {SESSION.size}:"
-            f" {why}, of which there are as many as there were ranks"
+            f"{path} is of {ranks} ranks, and there are {SESSION.size}, but only what"
+            f" is equal on all ranks can be that of another number: {why[0]}"
         )
