@@ -143,8 +143,10 @@ class Trainer:
         with these.
         """
         chosen = rows_of(self._step, data, rows)
+        are_seen = validation is not None or bool(callbacks)
+        goes_on = False
         with progress_bar(progress, epochs) as bar:
-            for _ in range(epochs):
+            for left in reversed(range(epochs)):
                 epoch = len(self.history)
                 for callback in callbacks:
                     if isinstance(callback, Callback):
@@ -152,7 +154,9 @@ class Trainer:
                 batches = batches_of_epoch(
                     chosen, batch_size, self._seed, epoch, self._shuffle
                 )
-                losses, numbers = self._train(batches, data, named)
+                shows = are_seen or not left
+                losses, numbers = self._train(batches, data, named, goes_on, shows)
+                goes_on = not shows
                 took = self._step.ran.calls
                 if validation is not None:
                     numbers |= validated(validation)
@@ -277,20 +281,26 @@ class Trainer:
     # -- an epoch
 
     def _train(
-        self, batches: list, data: tuple, named: dict
+        self, batches: list, data: tuple, named: dict, goes_on: bool, shows: bool
     ) -> tuple[np.ndarray, dict[str, float]]:
-        """Make the steps of an epoch, and return their losses, and what it took."""
+        """Make the steps of an epoch, and return their losses, and what it took.
+
+        By a rule the parameters that are to be used afterwards are shown only if
+        somebody is to see them. The next epoch, of the same call, just goes on then.
+        """
         start = perf_counter()
         if self._rule is None:
             outputs = self._step.run(batches, *data, **named)
             return _first(outputs), spent(perf_counter() - start, self._step.ran)
         # Before anything is changed: an interrupt may come at any line.
         was_whole, self._is_whole = self._is_whole, False
-        workers = self._ready(was_whole)
+        workers = self._workers if goes_on else self._ready(was_whole)
+        assert workers is not None
         outputs = self._step.run_as_workers(workers.number, batches, *data, **named)
         reports = workers.report()
-        workers.show()
-        self._is_whole = True
+        if shows:
+            workers.show()
+            self._is_whole = True
         seconds = perf_counter() - start
         self.exchanges = in_order(reports)
         return _first(outputs), spent(seconds, self._step.ran, reports, self.exchanges)
