@@ -278,6 +278,13 @@ def test_folds_that_cannot_be_are_refused(folds, error, why):
         )
 
 
+def test_a_fold_needs_an_epoch():
+    with synk.session(1), pytest.raises(ValueError, match="at least 1, got 0"):
+        synk.cross_validate(
+            Made().trainer, X, Y, **QUIET, epochs=0, validation=lambda rows: 0.0
+        )
+
+
 def test_a_sweep_over_what_is_compiled_in_is_refused():
     made, other = Made(), pytensor.shared(0.1, "other")
     with synk.session(1):

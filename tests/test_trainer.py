@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import signal
 import threading
@@ -460,6 +461,46 @@ def test_an_interrupt_leaves_a_centre_to_go_on_from():
         assert np.isfinite(centre).all()
         trainer.fit(np.ones(6), batch_size=6, progress=False)
         assert abs(flat(trainer.centre) - centre).max() < 0.1
+
+
+@pytest.mark.parametrize("is_seen", [False, True])
+def test_parameters_are_shown_when_somebody_sees_them(is_seen, tmp_path):
+    with synk.session(2):
+        step, params = local()
+        trainer = synk.Trainer(step, params, EASGD(2))
+        seen = []
+        how = {"validation": lambda: seen.append(values_of(params)) or 0.0}
+        with synk.trace(tmp_path / "trace.json"):
+            trainer.fit(
+                X, Y, batch_size=8, epochs=3, progress=False, **how if is_seen else {}
+            )
+        assert str(synk.state(params[0])).startswith("equal")
+        np.testing.assert_array_equal(values_of(params), flat(trainer.centre))
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    shown = [e["tid"] for e in events if e["name"] == "show"]
+    assert sorted(shown) == ([0, 0, 0, 1, 1, 1] if is_seen else [0, 1])
+    assert len(seen) == 3 * is_seen
+
+
+def test_an_interrupt_between_epochs_leaves_a_centre_to_go_on_from(monkeypatch):
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    with synk.session(2):
+        step, params = local()
+        trainer = synk.Trainer(step, params, EASGD(2, order="turns"))
+        with monkeypatch.context() as patch:
+            patch.setattr(synk.History, "add_epoch", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                trainer.fit(X, Y, batch_size=8, epochs=2, progress=False)
+        centre = trainer.centre
+        trainer.fit(X, Y, batch_size=8, progress=False)
+        found = values_of(params)
+        for var, value in zip(params, centre, strict=True):
+            var.set_value(value)
+        other = synk.Trainer(step, params, EASGD(2, order="turns"))
+        other.fit(X, Y, batch_size=8, progress=False)
+        np.testing.assert_array_equal(values_of(params), found)
 
 
 def test_an_epoch_has_every_row_once_for_any_batch_size():

@@ -226,7 +226,7 @@ class Runs(Calls):
         for batch in batches:
             start = perf_counter()
             results = (self._of or self)(*args, **options | {what: batch})
-            self.ran.calls.append(perf_counter() - start)  # of its phases nothing
+            self.ran.calls.append(perf_counter() - start)  # not divided into phases
             yield [[value] for value in results]
             if report is not None:
                 report()

@@ -53,6 +53,7 @@ class Ran:
     rows, compute, reduce, wait : float
         Seconds, the means of the ranks that have made the calls. Calls that follow a
         compilation are left out. What a rank waits in the end for slower ones counts.
+        Of calls that had to be launched one by one there are none.
     calls : list of float
         The seconds of each call, on rank 0.
     """

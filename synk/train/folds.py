@@ -139,8 +139,10 @@ def cross_validate(
     <synk.CrossValidation of 3 folds: val_loss 1.917 +- 0.31>
     """
     every = rows_of(trainer.step, data)
-    if isinstance(folds, int):
-        folds = _split(len(every), folds, trainer.seed)
+    if epochs < 1:
+        raise ValueError(f"epochs must be at least 1, got {epochs!r}")
+    if isinstance(folds, (int, np.integer)):
+        folds = _split(len(every), int(folds), trainer.seed)
     chosen = [
         tuple(rows_of(trainer.step, data, rows) for rows in pair) for pair in folds
     ]
