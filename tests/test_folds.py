@@ -143,10 +143,10 @@ def test_a_trainer_goes_on_as_if_there_had_been_no_cross_validation(rule):
         with synk.session(2):
             made.trainer.fit(X, Y, **QUIET)
             if validates:
-                validation = (made.error, X, Y)
-                synk.cross_validate(
-                    made.trainer, X, Y, **QUIET, folds=2, validation=validation
-                )
+                how = {"folds": [FOLDS[0]] * 2, "validation": (made.error, X, Y)}
+                found = synk.cross_validate(made.trainer, X, Y, **QUIET, **how)
+                first, second = (told(fold.history) for fold in found.folds)
+                assert first == second  # from where the trainer is
             made.trainer.fit(X, Y, **QUIET)
             ends.append((told(made.trainer.history), made.w.get_value().tobytes()))
     assert ends[0] == ends[1]

@@ -37,9 +37,10 @@ class History:
     not in them. What ranks have spent of them are their means over the ranks:
     ``"compute"``; ``"rows"``, to take rows of the data; ``"exchange"``, to reduce
     gradients and other values, and by a rule to exchange parameters; and ``"wait"``,
-    for other ranks, wherever that was. They do not overlap. What is left is compiling
-    the step, with the first one made by it, and starting the ranks. A rule's functions
-    are compiled in its first exchanges, and count as these.
+    for other ranks, wherever that was. They do not overlap. An all-reduce of up to 2 kB
+    counts as waiting. What is left is compiling the step, with the first one made by
+    it, and starting the ranks. A rule's functions are compiled in its first exchanges,
+    and count as these.
 
     ``"staleness"`` is the mean number of other ranks' exchanges between two of one: how
     often the centre has moved since a rank saw it. Of exact training it is 0.

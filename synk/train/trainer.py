@@ -237,8 +237,9 @@ class Trainer:
         """Go on from a file that `save` has written.
 
         What follows has the very bits of training that went on, but in the order
-        "free", and where an engine is chosen anew. Exact training goes on on any number
-        of ranks, to rounding; their random streams follow from rank 0's then.
+        "free", and where an engine is chosen anew. A file of exact training is for any
+        number of ranks: on another one the numbers are the same to rounding, and random
+        streams follow from rank 0's.
 
         Parameters
         ----------
