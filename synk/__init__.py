@@ -30,8 +30,10 @@ from .ranks.replication import distribute
 from .report.explanation import Explanation
 from .report.timeline import trace
 from .times.compile_notice import compile_notice
+from .train.folds import CrossValidation, cross_validate
 from .train.history import History
 from .train.loss_scaling import LossScale
+from .train.sweeps import sweep
 from .train.trainer import Trainer
 from .train.training import train_function
 from .variables.checkpoints import load, save
@@ -54,6 +56,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CheckpointError",
+    "CrossValidation",
     "Data",
     "Explanation",
     "Function",
@@ -81,6 +84,7 @@ __all__ = [
     "check_sharding",
     "close",
     "compile_notice",
+    "cross_validate",
     "data",
     "distribute",
     "fork",
@@ -105,6 +109,7 @@ __all__ = [
     "set_value",
     "size",
     "state",
+    "sweep",
     "trace",
     "train_function",
     "tune",

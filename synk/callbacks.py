@@ -189,7 +189,7 @@ class LearningRate(Callback):
         self._variable, self._schedule = variable, schedule
 
     def before_epoch(self, trainer: Any, epoch: int) -> None:
-        _set(self._variable, self._schedule(epoch))
+        assign(self._variable, self._schedule(epoch))
 
 
 class Plateau(Callback):
@@ -228,7 +228,7 @@ class Plateau(Callback):
         if self._waited >= self._epochs:
             self._waited = 0
             present = float(self._variable.get_value())
-            _set(self._variable, max(self._least, present * self._factor))
+            assign(self._variable, max(self._least, present * self._factor))
 
 
 class CSVLog(Callback):
@@ -339,6 +339,7 @@ def warm_up(schedule: Callable[[int], float], epochs: int) -> Callable[[int], fl
     return lambda epoch: schedule(epoch) * min((epoch + 1) / (epochs + 1), 1)
 
 
-def _set(variable: SharedVariable, value: float) -> None:
+def assign(variable: SharedVariable, value: Any) -> None:
+    """Set a variable to a number, or to an array, which is cast to its dtype."""
     dtype = variable.type.dtype  # type: ignore[attr-defined]
     variable.set_value(variable.type.filter(value, allow_downcast=True).astype(dtype))

@@ -223,3 +223,21 @@ def test_a_function_that_is_dropped_is_gone_without_a_collection(two_ranks):
         assert programs() is None
     finally:
         gc.enable()
+
+
+def test_the_shared_variables_of_a_function_are_those_that_a_call_reads_or_updates():
+    x, y = pt.vector("x"), pt.scalar("y")
+    names = "read", "given", "rows", "updated", "counted", "unused"
+    read, given, rows, updated, counted, _ = (
+        pytensor.shared(np.ones(3), name, shape=(None,)) for name in names
+    )
+    counted.default_update = counted + 1
+    f = synk.function(
+        [x],
+        (x * y * read.sum()).sum() + rows.sum() + counted.sum(),
+        updates={updated: updated * 2},
+        givens={y: given.mean()},
+        sliceable_shareds=[rows],
+        mode=PY,
+    )
+    assert set(f.get_shared()) == {read, given, rows, updated, counted}

@@ -23,6 +23,7 @@ from ..times.timing import Times
 from .held import HeldVariables
 from .rows import take_share
 from .runs import Call, Plan
+from .spent import Ran, Watch
 
 
 class Alone:
@@ -144,14 +145,18 @@ class Alone:
         subset: Subset,
         timeout: float | None,
         report: Callable[[], object] | None,
+        ran: Ran,
     ) -> tuple[list, float]:
         """Make several calls, those before one that fails; see `Calls._launch_run`."""
         made: list[list] = [[] for _ in subset]
+        watch = Watch(self.times)
         for call in calls:
             given = call.selection, call.bounds, plan.sources, constants, subset
             results, _ = self.call(replicas, *given)
             for of_output, value in zip(made, results, strict=True):
                 of_output.append(value)
+            watch.call_ended()
             if report is not None:
                 report()
+        ran.add([watch.told(0)])
         return made, perf_counter()

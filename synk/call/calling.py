@@ -44,6 +44,7 @@ from .repeats import Repeats, are_few
 from .rows import Rows, gather_rows
 from .serial import SerialRun
 from .share import worker_call
+from .spent import Ran
 from .undone import undone
 
 _numbers = itertools.count()
@@ -72,6 +73,7 @@ class Calls:
         self._held = HeldVariables(spec)
         self._alone = Alone(spec, self._held)
         self._serial = SerialRun(spec, repr(self))
+        self.ran = Ran()  # of the last run
 
     @entry
     def __call__(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytensor.compile import SharedVariable
-from pytensor.graph.traversal import applys_between
+from pytensor.graph.traversal import ancestors, applys_between
 
 from ..ops import COLLECTIVES
 from ..ranks.session import SESSION
@@ -40,6 +40,18 @@ class Function(Runs):
     def updated(self) -> list[SharedVariable]:
         """The shared variables that a call updates, in the order of the updates."""
         return [var for var, _ in self._spec.plain_updates]
+
+    def get_shared(self) -> list[SharedVariable]:
+        """Return the shared variables that a call reads or updates.
+
+        Returns
+        -------
+        list of SharedVariable
+        """
+        spec = self._spec
+        graph = [*spec.plain_outputs, *(new for _, new in spec.plain_updates)]
+        found = dict.fromkeys([*self.updated, *spec.sliceable, *ancestors(graph)])
+        return [var for var in found if isinstance(var, SharedVariable)]
 
     @property
     def is_local(self) -> bool:

@@ -19,6 +19,7 @@ from .inputs import bind, check_arguments, check_num_slices
 from .launches import in_launches, watched
 from .progress import Bar, count_calls
 from .runs import Call, Plan, combine_runs, stacked, worker_run
+from .spent import Ran
 
 
 class Runs(Calls):
@@ -99,7 +100,10 @@ class Runs(Calls):
         if parts and (num_slices != 1 or SESSION.size > 1):  # one rank has it all
             how: Any = {"num_slices": num_slices, "output_subset": output_subset}
             how |= {"progress": progress, "timeout": timeout}
-            return self._sharded(parts, batch_s).run(batches, *args, **how | kwargs)
+            sharded = self._sharded(parts, batch_s)
+            made_so = sharded.run(batches, *args, **how | kwargs)
+            self.ran = sharded.ran
+            return made_so
         spec = self._spec
         values = bind(self, self._inputs, args, kwargs)
         constants = check_arguments(
@@ -110,6 +114,7 @@ class Runs(Calls):
         subset = wanted.subset
         plan = Plan(spec, values, constants, batch_s, SESSION.size, SESSION.stage)
         made: list[list] = [[] for _ in subset]
+        self.ran = ran = Ran()
         alone: Any = {"batch_s": batch_s, "num_slices": num_slices}
         alone |= {"output_subset": subset, "timeout": timeout, **kwargs}
         with count_calls(progress, batches) as report:
@@ -122,7 +127,7 @@ class Runs(Calls):
                 else:
                     for call in calls if spec.parts else ():
                         self._held.check_parts(call.bounds)
-                    given = plan, constants, num_slices, subset, timeout, report
+                    given = plan, constants, num_slices, subset, timeout, report, ran
                     is_usual = num_slices == 1 and subset is self._all.subset
                     found = self._in_turns(calls, is_usual, given)
                 for results in found:
@@ -186,6 +191,7 @@ class Runs(Calls):
         subset: Subset,
         timeout: float | None,
         report: Any,
+        ran: Ran,
     ) -> tuple[list, float]:
         """Make several calls in one launch; see `_launch`."""
         spec, kind = self._spec, kind_of_call(num_slices, SESSION.size)
@@ -206,6 +212,7 @@ class Runs(Calls):
                     worker_run, *theirs, mine=mine, timeout=timeout, doing=doing
                 )
                 joined = perf_counter()
+                ran.add([reply.spent for reply in replies])
                 results = combine_runs(spec, subset, replies, SESSION.context, self)
                 rows_of_last = tuple(replies[0].rows_by_call[-1])
                 self._held.note(rows_of_last, calls[-1].batch_s)
@@ -217,7 +224,9 @@ class Runs(Calls):
         """Make a run's calls each by itself: the next may be another, or be refused."""
         what = "batch" if self._spec.inputs else "batch_s"
         for batch in batches:
+            start = perf_counter()
             results = (self._of or self)(*args, **options | {what: batch})
+            self.ran.calls.append(perf_counter() - start)  # not divided into phases
             yield [[value] for value in results]
             if report is not None:
                 report()

@@ -28,6 +28,7 @@ from .inputs import check_shared_rows
 from .outputs import reduce_output
 from .rows import Source, describe_selection, gather_rows, windows_of
 from .share import Share
+from .spent import Spent, Watch
 
 
 class Call(NamedTuple):
@@ -132,10 +133,13 @@ class RunReply(NamedTuple):
         differ.
     rows_by_call : list of list of int
         The rows of each rank in every call.
+    spent : Spent
+        Where its time has gone.
     """
 
     made: dict
     rows_by_call: list[list[int]]
+    spent: Spent
 
 
 def worker_run(
@@ -168,6 +172,7 @@ def worker_run(
     worker = None if workers is None else context.workers[workers]
     made: dict[int, list] = {i: [] for i in subset}
     rows_by_call = []
+    watch = Watch(programs.times)
     shares = (
         Share(
             context,
@@ -206,11 +211,13 @@ def worker_run(
             elif not meets:  # which keeps ranks one call apart: see `transaction`
                 context.comm.barrier()
                 context.transaction.have_met()
+            watch.call_ended()
             if progress is not None:
                 progress()
+    spent = watch.told(context.rank)
     if context.rank == 0:
-        return RunReply(made, rows_by_call)
-    return RunReply(context.leave(_packed(made)), rows_by_call)
+        return RunReply(made, rows_by_call, spent)
+    return RunReply(context.leave(_packed(made)), rows_by_call, spent)
 
 
 def _packed(made: dict[Any, list]) -> dict[Any, np.ndarray]:

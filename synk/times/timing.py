@@ -89,6 +89,10 @@ class Times:
         self._began = self._last = start
         self.share, self.tracer = share, tracer
 
+    def so_far(self) -> list[float]:
+        """Return the seconds by phase, without those of a call that has failed."""
+        return [*(self.seconds if self._before is None else self._before)]
+
     def set_aside(self) -> None:
         """Keep the counts from before a call that is not to be counted."""
         if self._before is None:

@@ -1,1 +1,1 @@
-"""Training: functions that make steps, scaled losses."""
+"""Training: steps, scaled losses, the loop over epochs, folds and sweeps."""

@@ -1,4 +1,4 @@
-"""Files from which training goes on: all that a `Trainer` has, on all ranks."""
+"""All that a `Trainer` goes on with, on all ranks: taken, given back, and in files."""
 
 from __future__ import annotations
 
@@ -46,8 +46,12 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     return told, read_arrays(path, told.pop("arrays"))
 
 
-def values_by_rank(variables: Sequence[SharedVariable]) -> dict[str, np.ndarray]:
-    """Return the values of variables on each rank, by names for a file."""
+def take_values(variables: Sequence[SharedVariable]) -> dict[str, np.ndarray]:
+    """Return the values of variables, by names for a file.
+
+    Those that are equal on all ranks are there once, and others for each rank. Random
+    streams are each rank's own.
+    """
     numbers = master_replicate_variables(variables)
     by_rank = SESSION.run(worker_get_values, numbers, None)
     found = {}
@@ -56,40 +60,80 @@ def values_by_rank(variables: Sequence[SharedVariable]) -> dict[str, np.ndarray]
             value = SESSION.context.array(value)
             if isinstance(value, np.random.Generator):
                 value = as_bytes(var, [value])
+            elif SESSION.ledger.of(var).kind == "equal":
+                if rank == 0:
+                    found[_name(None, i)] = np.array(value)
+                continue
             found[_name(rank, i)] = np.array(value)  # ranks write there again
     return found
 
 
-def set_by_rank(
+def give_values(
     variables: Sequence[SharedVariable],
     arrays: Mapping[str, np.ndarray],
     holdings: Sequence[Holding],
+    what: str,
 ) -> None:
-    """Give variables the values that `values_by_rank` has returned."""
+    """Give variables the values that `take_values` has returned.
+
+    Parameters
+    ----------
+    variables : sequence of SharedVariable
+    arrays : mapping
+        What has been taken from as many ranks.
+    holdings : sequence of Holding
+        How the ranks have held the variables.
+    what : str
+        What does this, for messages.
+    """
     numbers = master_replicate_variables(variables, are_read=False)
-    for rank in range(SESSION.size):
-        values = [
-            _value(var, arrays[_name(rank, i)]) for i, var in enumerate(variables)
-        ]
+    for rank in (None, *range(SESSION.size)):
+        there = [i for i in range(len(variables)) if _name(rank, i) in arrays]
+        if not there:
+            continue
+        some = [variables[i] for i in there]
+        values = [_value(variables[i], arrays[_name(rank, i)]) for i in there]
         staged = stage_values(values, values)
-        with changing(variables, Holding("own", "Trainer.load")) as launch:
-            mine = launch.number, rank, numbers, values
-            theirs = launch.number, rank, numbers, staged
-            SESSION.run(worker_set_own, *theirs, mine=mine)
+        kind: Any = "equal" if rank is None else "own"
+        with changing(some, Holding(kind, what)) as launch:
+            common = launch.number, rank, [numbers[i] for i in there]
+            SESSION.run(worker_give, *common, staged, mine=(*common, values))
     for var, holding in zip(variables, holdings, strict=True):
         SESSION.ledger.note([var], holding)
 
 
-def worker_set_own(
-    context: Any, launch: int, rank: int, numbers: list, values: list
+def worker_give(
+    context: Any, launch: int, rank: int | None, numbers: list, values: list
 ) -> None:
-    """Copy values into this rank's variables, if it is the one that is meant."""
-    if context.rank == rank:
+    """Copy values into this rank's variables, if it is one that is meant."""
+    if rank in (None, context.rank):
         store(context, launch, numbers, map(context.array, values))
 
 
-def _name(rank: int, i: int) -> str:
-    return f"rank {rank} variable {i}"
+def give_in_script(
+    variables: Sequence[SharedVariable], arrays: Mapping[str, np.ndarray]
+) -> None:
+    """Give the script's variables rank 0's values: as if the script had set them.
+
+    The ranks, of any number, get them before they next need them; of a random stream
+    each has one that follows from it.
+    """
+    for i, var in enumerate(variables):
+        name = next(n for n in (_name(None, i), _name(0, i)) if n in arrays)
+        host.set_value(var, _value(var, arrays[name]))
+
+
+def with_prefix(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    """Return the arrays whose names begin so, by what comes after that."""
+    return {
+        name.removeprefix(prefix): array
+        for name, array in arrays.items()
+        if name.startswith(prefix)
+    }
+
+
+def _name(rank: int | None, i: int) -> str:
+    return f"variable {i}" if rank is None else f"rank {rank} variable {i}"
 
 
 def _value(var: SharedVariable, array: np.ndarray) -> Any:
@@ -103,4 +147,31 @@ def fitting(path: Path, what: str, found: Any, expected: Any) -> None:
     if found != expected:
         raise CheckpointError(
             f"{path} is of {what} {found}, and this trainer has {expected}"
+        )
+
+
+def check_can_be_on(
+    path: Path,
+    ranks: int,
+    rule: Any,
+    variables: Sequence[SharedVariable],
+    holdings: Sequence[Holding],
+) -> None:
+    """Raise unless what so many ranks had can be that of those that there are.
+
+    It can where all ranks have the same, as in exact training: not by a rule.
+    """
+    if ranks == SESSION.size:
+        return
+    why = [
+        f"{var} was {holding}"
+        for var, holding in zip(variables, holdings, strict=True)
+        if holding.kind != "equal"
+    ]
+    if rule is not None:
+        why = [f"by {rule!r} each rank has parameters of its own"]
+    if why:
+        raise CheckpointError(
+            f"{path} is of {ranks} ranks, and there are {SESSION.size}, but only what"
+            f" is equal on all ranks can be that of another number: {why[0]}"
         )

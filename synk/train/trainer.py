@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
+import copy
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -15,15 +15,17 @@ from pytensor.compile import SharedVariable
 from ..call.function import Function
 from ..callbacks import Callback
 from ..errors import StateError
-from ..exchange.group import Report, Workers
+from ..exchange.group import Workers
 from ..ranks.ledger import Holding
 from ..ranks.session import SESSION
 from ..rules.rule import Rule
 from ..rules.simulate import Exchange
 from ..user_frames import entry
 from . import saved
-from .batches import batches_of_epoch
+from .batches import batches_of_epoch, rows_of
+from .epochs import progress_bar, validated
 from .history import History
+from .spent import in_order, spent
 from .training import check_params
 
 
@@ -83,6 +85,7 @@ class Trainer:
         if missing:
             raise ValueError(f"{step!r} does not update {missing[0]}")
         self._workers: Workers | None = None
+        self._is_new = True  # and workers, if there are any, begin anew
         self._is_whole = True  # or an epoch has failed or was interrupted
         self.history = History()
         self.exchanges: list[Exchange] = []
@@ -96,6 +99,7 @@ class Trainer:
         validation: Callable[[], Any] | Sequence | None = None,
         callbacks: Sequence[Callable | Callback] = (),
         progress: bool = True,
+        rows: Any = None,
         **named: Any,
     ) -> History:
         """Train on data.
@@ -117,6 +121,9 @@ class Trainer:
             an epoch for which one of them returns True.
         progress : bool
             Whether to show a progress bar of epochs, if tqdm is installed.
+        rows : int, slice, array of int, or array of bool, optional
+            Which rows of the data to train on, as `batch` says it in a call: an epoch
+            has each of these once. By default all.
 
         Returns
         -------
@@ -135,22 +142,26 @@ class Trainer:
         as they were, unless the script has set parameters meanwhile: then all begin
         with these.
         """
-        rows = _rows(self._step, data)
-        with _bar(progress, epochs) as bar:
-            for _ in range(epochs):
+        chosen = rows_of(self._step, data, rows)
+        are_seen = validation is not None or bool(callbacks)
+        goes_on = False
+        with progress_bar(progress, epochs) as bar:
+            for left in reversed(range(epochs)):
                 epoch = len(self.history)
                 for callback in callbacks:
                     if isinstance(callback, Callback):
                         callback.before_epoch(self, epoch)
                 batches = batches_of_epoch(
-                    rows, batch_size, self._seed, epoch, self._shuffle
+                    chosen, batch_size, self._seed, epoch, self._shuffle
                 )
-                numbers = self._train(batches, data, named)
+                shows = are_seen or not left
+                losses, numbers = self._train(batches, data, named, goes_on, shows)
+                goes_on = not shows
+                took = self._step.ran.calls
                 if validation is not None:
-                    numbers |= _validated(validation)
-                losses = numbers.pop("losses")
+                    numbers |= validated(validation)
                 sizes = [len(batch) for batch in batches]
-                self.history.add_epoch(losses, sizes, **numbers)
+                self.history.add_epoch(losses, sizes, took, numbers)
                 numbers = self.history.epochs[-1]
                 bar(numbers)
                 # All of them are asked, whoever wants to stop.
@@ -160,17 +171,27 @@ class Trainer:
         return self.history
 
     @property
+    def step(self) -> Function:
+        """The training step."""
+        return self._step
+
+    @property
+    def seed(self) -> int:
+        """That of the order of rows."""
+        return self._seed
+
+    @property
     def centre(self) -> list[np.ndarray]:
         """The centre's values of the parameters, in their order."""
         if self._rule is not None and not self._rule.has_centre:
             raise AttributeError(f"{self._rule!r} has no centre: see average()")
-        if self._workers is None:
+        if self._workers is None or self._is_new:
             raise StateError("there is no centre: nothing was trained by a rule yet")
         return _as_params(self._workers.centre, self._params)
 
     def average(self) -> list[np.ndarray]:
         """Return the mean of the workers' parameters, as the rule weighs them."""
-        if self._workers is None:
+        if self._workers is None or self._is_new:
             raise StateError("there are no workers: nothing was trained by a rule yet")
         return _as_params(self._workers.average(), self._params)
 
@@ -196,7 +217,7 @@ class Trainer:
         SESSION.enter()
         variables = self._step.updated
         holdings = [SESSION.ledger.of(var) for var in variables]
-        arrays = saved.values_by_rank(variables)
+        arrays = saved.take_values(variables)
         if self._rule is not None:
             shared, by_rank = self._on_ranks().state()
             arrays |= {f"shared {k}": v for k, v in shared.items()}
@@ -216,7 +237,9 @@ class Trainer:
         """Go on from a file that `save` has written.
 
         What follows has the very bits of training that went on, but in the order
-        "free", and where an engine is chosen anew.
+        "free", and where an engine is chosen anew. A file of exact training is for any
+        number of ranks: on another one the numbers are the same to rounding, and random
+        streams follow from rank 0's.
 
         Parameters
         ----------
@@ -225,7 +248,8 @@ class Trainer:
         Raises
         ------
         CheckpointError
-            If the file is damaged, or of another rule, number of ranks or seed.
+            If the file is damaged, or of another rule or seed; or of another number of
+            ranks, and each has values of its own, as by a rule.
         StateError
             If not forked.
         """
@@ -233,51 +257,58 @@ class Trainer:
         path = Path(path)
         told, arrays = saved.read(path)
         saved.fitting(path, "the rule", told["rule"], repr(self._rule))
-        saved.fitting(path, "a number of ranks", told["ranks"], SESSION.size)
         saved.fitting(path, "the seed", told["seed"], self._seed)
         holdings = [
             Holding(kind, since, None if rows is None else tuple(rows))
             for kind, since, rows in told["held"]
         ]
-        saved.set_by_rank(self._step.updated, arrays, holdings)
+        variables, ranks = self._step.updated, told["ranks"]
+        saved.check_can_be_on(path, ranks, self._rule, variables, holdings)
+        if ranks == SESSION.size:
+            saved.give_values(variables, arrays, holdings, "Trainer.load")
+        else:
+            saved.give_in_script(variables, arrays)
         if self._rule is not None:
             self._workers = workers = Workers(self._rule, self._params)
             by_rank = [
-                _with_prefix(arrays, f"rank {rank} ") for rank in range(SESSION.size)
+                saved.with_prefix(arrays, f"rank {rank} ")
+                for rank in range(SESSION.size)
             ]
-            workers.restore_state(_with_prefix(arrays, "shared "), by_rank)
-            self._is_whole = True
+            workers.restore_state(saved.with_prefix(arrays, "shared "), by_rank)
+            self._is_whole, self._is_new = True, False
         self.history = History()
         vars(self.history).update(told["history"])
 
     # -- an epoch
 
-    def _train(self, batches: list, data: tuple, named: dict) -> dict[str, Any]:
-        """Make the steps of an epoch, and return what was measured."""
+    def _train(
+        self, batches: list, data: tuple, named: dict, goes_on: bool, shows: bool
+    ) -> tuple[np.ndarray, dict[str, float]]:
+        """Make the steps of an epoch, and return their losses, and what it took.
+
+        By a rule the parameters that are to be used afterwards are shown only if
+        somebody is to see them. The next epoch, of the same call, just goes on then.
+        """
         start = perf_counter()
         if self._rule is None:
             outputs = self._step.run(batches, *data, **named)
-            return {"losses": _first(outputs), "seconds": perf_counter() - start}
+            return _first(outputs), spent(perf_counter() - start, self._step.ran)
         # Before anything is changed: an interrupt may come at any line.
         was_whole, self._is_whole = self._is_whole, False
-        workers = self._ready(was_whole)
+        workers = self._workers if goes_on else self._ready(was_whole)
+        assert workers is not None
         outputs = self._step.run_as_workers(workers.number, batches, *data, **named)
         reports = workers.report()
-        workers.show()
-        self._is_whole = True
+        if shows:
+            workers.show()
+            self._is_whole = True
         seconds = perf_counter() - start
         self.exchanges = in_order(reports)
-        return {
-            "losses": _first(outputs),
-            "seconds": seconds,
-            "exchange": max(report.times.exchanging for report in reports),
-            "wait": max(report.times.waiting for report in reports),
-            "staleness": _mean([found.staleness for found in self.exchanges]),
-        }
+        return _first(outputs), spent(seconds, self._step.ran, reports, self.exchanges)
 
     def _on_ranks(self) -> Workers:
         """Return the workers, which have made some steps or none."""
-        if self._workers is None or not self._workers.is_open:
+        if self._is_new or self._workers is None or not self._workers.is_open:
             self._ready(self._is_whole).show()
         assert self._workers is not None
         return self._workers
@@ -287,27 +318,41 @@ class Trainer:
         workers = self._workers
         assert self._rule is not None
         if workers is None or not workers.is_open:
-            if workers is not None and not is_whole:
+            if workers is not None and not (is_whole or self._is_new):
                 workers.restore()  # ranks that died have left it to the centre
             workers = self._workers = Workers(self._rule, self._params)
+        elif self._is_new:
+            workers.begin(None)
         elif not is_whole:
             workers.begin_again()
         elif workers.are_set():
             workers.begin(None)
         else:
             workers.hide()
+        self._is_new = False
         workers.ready()
         return workers
 
+    # -- others like this one; see `starts`
 
-def _with_prefix(
-    arrays: Mapping[str, np.ndarray], prefix: str
-) -> dict[str, np.ndarray]:
-    return {
-        name.removeprefix(prefix): array
-        for name, array in arrays.items()
-        if name.startswith(prefix)
-    }
+    def _anew(self, former: Trainer | None) -> Trainer:
+        """Return one like this that has made no step; the former one is not to go on.
+
+        By a rule it has the former one's workers, or this one's if that has made no
+        step.
+        """
+        made = copy.copy(self)
+        made.history, made.exchanges = History(), []
+        made._is_whole, made._workers = True, self._workers if self._is_new else None
+        made._is_new = True
+        if former is not None:
+            made._take_over(former)
+        return made
+
+    def _take_over(self, former: Trainer) -> None:
+        """Have another one's workers, which begin anew, unless its own train."""
+        if self._is_new:
+            self._workers = former._workers
 
 
 def _after(
@@ -317,14 +362,6 @@ def _after(
     if isinstance(callback, Callback):
         return bool(callback.after_epoch(trainer, numbers))
     return bool(callback(trainer, numbers))
-
-
-def in_order(reports: Sequence[Report]) -> list[Exchange]:
-    """Return the exchanges of all workers, in the order in which the centre moved."""
-    found = [
-        (found.fragment, move, found) for report in reports for move, found in report[0]
-    ]
-    return [exchange for *_, exchange in sorted(found, key=lambda item: item[:2])]
 
 
 def _check_local(step: Function, rule: Rule) -> None:
@@ -341,21 +378,9 @@ def _check_local(step: Function, rule: Rule) -> None:
         )
 
 
-def _rows(step: Function, data: Sequence) -> int:
-    if not step.has_rows:
-        raise ValueError(f"{step!r} has no scattered input, so there are no batches")
-    if not data:
-        raise TypeError(f"data for {step!r} is missing: fit(X, Y, ..., batch_size=...)")
-    return len(data[0])
-
-
 def _first(outputs: Any) -> np.ndarray:
     first = outputs[0] if isinstance(outputs, list) else outputs
     return np.asarray(first, float)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return float(np.mean(values)) if len(values) else 0.0
 
 
 def _as_params(
@@ -369,35 +394,3 @@ def _as_params(
         found.append(vector[at : at + size].reshape(shape))
         at += size
     return found
-
-
-def _validated(validation: Callable | Sequence) -> dict[str, float]:
-    """Return what a validation has found, by name."""
-    function, *args = [validation] if callable(validation) else validation
-    found = function(*args)
-    if isinstance(found, Mapping):
-        return {f"val_{name}": float(value) for name, value in found.items()}
-    values = found if isinstance(found, list) else [found]
-    names = ["val_loss", *[f"val_{i}" for i in range(1, len(values))]]
-    return {n: float(value) for n, value in zip(names, values, strict=True)}
-
-
-@contextlib.contextmanager
-def _bar(progress: bool, epochs: int) -> Iterator[Callable[[dict], object]]:
-    """Give what shows an epoch's numbers, in a ``with`` block."""
-    if not progress:
-        yield lambda numbers: None
-        return
-    try:
-        from tqdm import tqdm
-    except ImportError:
-        yield lambda numbers: None
-        return
-    with tqdm(total=epochs, unit="epoch") as bar:
-
-        def show(numbers: dict) -> None:
-            shown = {k: v for k, v in numbers.items() if "loss" in k}
-            bar.set_postfix(shown, refresh=False)
-            bar.update()
-
-        yield show

@@ -1,0 +1,76 @@
+"""Where the time of a run goes: what each rank tells of it with its reply."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter
+from typing import NamedTuple
+
+from ..times.timing import COMMON, COMPUTE, REDUCE, ROWS, WAIT, Times
+
+
+class Spent(NamedTuple):
+    """What one rank tells of its share of a launch.
+
+    Attributes
+    ----------
+    phases : list of float
+        Seconds by phase, see `times.timing.PHASES`, of the calls that were counted.
+    began : float
+    ended : list of float
+        When its calls had ended; of ranks 1 and up only the last.
+    """
+
+    phases: list[float]
+    began: float
+    ended: list[float]
+
+
+class Watch:
+    """Looks at the clock on one rank, while that makes the calls of a launch."""
+
+    def __init__(self, times: Times) -> None:
+        self._times, self._before = times, times.so_far()
+        self._began = perf_counter()
+        self._ended: list[float] = []
+
+    def call_ended(self) -> None:
+        """Take note that a call has ended."""
+        self._ended.append(perf_counter())
+
+    def told(self, rank: int) -> Spent:
+        """Return what a rank tells."""
+        pairs = zip(self._times.so_far(), self._before, strict=True)
+        ended = self._ended[-1:] if rank else self._ended
+        return Spent([now - then for now, then in pairs], self._began, ended)
+
+
+class Ran:
+    """Where the time of a run went, in all of its launches.
+
+    Attributes
+    ----------
+    rows, compute, reduce, wait : float
+        Seconds, the means of the ranks that have made the calls. Calls that follow a
+        compilation are left out. What a rank waits in the end for slower ones counts.
+        Of calls that had to be launched one by one there are none.
+    calls : list of float
+        The seconds of each call, on rank 0.
+    """
+
+    def __init__(self) -> None:
+        self.rows = self.compute = self.reduce = self.wait = 0.0
+        self.calls: list[float] = []
+
+    def add(self, by_rank: Sequence[Spent]) -> None:
+        """Count a launch, of which all ranks have told that made it."""
+        last = max(spent.ended[-1] for spent in by_rank)
+        for phases, _, ended in by_rank:
+            self.rows += phases[ROWS] / len(by_rank)
+            self.compute += (phases[COMPUTE] + phases[COMMON]) / len(by_rank)
+            self.reduce += phases[REDUCE] / len(by_rank)
+            self.wait += (phases[WAIT] + last - ended[-1]) / len(by_rank)
+        before = by_rank[0].began
+        for end in by_rank[0].ended:
+            self.calls.append(end - before)
+            before = end

@@ -1,0 +1,191 @@
+"""Cross-validation: a training for each fold, on one pool of ranks."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..callbacks import Callback
+from ..memory.partition import cuts
+from ..user_frames import entry
+from .batches import rows_of
+from .epochs import progress_bar
+from .history import History
+from .starts import from_one_start
+from .trainer import Trainer
+
+
+class Fold(NamedTuple):
+    """One training of a cross-validation.
+
+    Attributes
+    ----------
+    train, validation : numpy.ndarray of int64
+        The rows that it was trained on, and those held back.
+    history : History
+    """
+
+    train: np.ndarray
+    validation: np.ndarray
+    history: History
+
+
+class CrossValidation:
+    """What a cross-validation has found.
+
+    Attributes
+    ----------
+    folds : list of Fold
+        Each with the fields ``train`` and ``validation``, arrays of row numbers, and
+        ``history``.
+    """
+
+    def __init__(self, folds: Sequence[Fold]) -> None:
+        self.folds = list(folds)
+
+    @property
+    def values(self) -> dict[str, np.ndarray]:
+        """The numbers of each fold's last epoch, by name: one for each fold."""
+        last = [fold.history.epochs[-1] for fold in self.folds]
+        return {name: np.array([of[name] for of in last]) for name in last[0]}
+
+    @property
+    def mean(self) -> dict[str, float]:
+        """Their means."""
+        return {name: float(np.mean(of)) for name, of in self.values.items()}
+
+    @property
+    def std(self) -> dict[str, float]:
+        """Their standard deviations, as numpy's: of k folds, not k - 1."""
+        return {name: float(np.std(of)) for name, of in self.values.items()}
+
+    def __repr__(self) -> str:
+        mean, std = self.mean, self.std
+        found = [
+            f"{name} {mean[name]:.4g} +- {std[name]:.2g}"
+            for name in mean
+            if name.startswith("val_")
+        ]
+        return f"<synk.CrossValidation of {len(self.folds)} folds: {', '.join(found)}>"
+
+
+@entry
+def cross_validate(
+    trainer: Trainer,
+    *data: Any,
+    batch_size: int,
+    validation: Callable | Sequence,
+    folds: int | Iterable[tuple[Any, Any]] = 5,
+    epochs: int = 1,
+    callbacks: Callable[[], Sequence[Callable | Callback]] | None = None,
+    progress: bool = True,
+    **named: Any,
+) -> CrossValidation:
+    """Train anew for each fold of the data, and validate on the rows held back.
+
+    All trainings begin with the present values of what the step reads and updates, by
+    the same compiled step, on rows that are chosen where they lie. In the end all
+    variables have these values again.
+
+    Parameters
+    ----------
+    trainer : Trainer
+        For each fold one like it is made: of its step, parameters, rule and seed.
+    *data, **named : Data or array_like
+        The inputs of the step, as for `Trainer.fit`: all rows. With `Data` nothing is
+        copied for a fold.
+    batch_size, epochs : int
+        As for `Trainer.fit`.
+    validation : callable or (function, arguments...)
+        Called after each epoch with the numbers of the rows held back; a function with
+        the arguments, and these as ``batch=``. What it returns is as in `Trainer.fit`.
+    folds : int or iterable of (train, validation)
+        How many, of rows that the trainer's seed chooses; or for each the rows to train
+        on and those held back, as a splitter of scikit-learn's gives them.
+    callbacks : callable, optional
+        Returns new callbacks for a fold, as for `Trainer.fit`.
+    progress : bool
+        Whether to show a progress bar of folds, if tqdm is installed.
+
+    Returns
+    -------
+    CrossValidation
+
+    Raises
+    ------
+    StateError
+        If not forked.
+    TypeError, ValueError, IndexError
+        If an argument does not fit; if a fold has no rows to train or validate on.
+
+    Examples
+    --------
+    >>> import numpy as np, pytensor, pytensor.tensor as pt, synk
+    >>> x, w = pt.vector("x"), pytensor.shared(0.0, "w")
+    >>> loss = ((x - w) ** 2).mean()
+    >>> updates = synk.updates.sgd(synk.grad(loss, [w]), [w], learning_rate=0.5)
+    >>> trainer = synk.Trainer(synk.function([x], loss, updates=updates), [w])
+    >>> error = synk.function([x], abs(x - w).mean())
+    >>> with synk.session(2):
+    ...     X = synk.data(np.arange(6.0))
+    ...     found = synk.cross_validate(
+    ...         trainer, X, batch_size=6, validation=(error, X), folds=3, progress=False
+    ...     )
+    >>> found
+    <synk.CrossValidation of 3 folds: val_loss 1.917 +- 0.31>
+    """
+    every = rows_of(trainer.step, data)
+    if epochs < 1:
+        raise ValueError(f"epochs must be at least 1, got {epochs!r}")
+    if isinstance(folds, (int, np.integer)):
+        folds = _split(len(every), int(folds), trainer.seed)
+    chosen = [
+        tuple(rows_of(trainer.step, data, rows) for rows in pair) for pair in folds
+    ]
+    for k, (train, held_back) in enumerate(chosen):
+        if not len(train) or not len(held_back):
+            what = "to train on" if not len(train) else "to validate on"
+            raise ValueError(f"fold {k} has no rows {what}")
+    found = []
+    with (
+        from_one_start(trainer) as anew,
+        progress_bar(progress, len(chosen), "fold") as bar,
+    ):
+        for train, held_back in chosen:
+            history = anew().fit(
+                *data,
+                batch_size=batch_size,
+                epochs=epochs,
+                validation=_on_rows(validation, held_back),
+                callbacks=() if callbacks is None else callbacks(),
+                progress=False,
+                rows=train,
+                **named,
+            )
+            found.append(Fold(train, held_back, history))
+            bar(history.epochs[-1])
+    return CrossValidation(found)
+
+
+def _split(rows: int, folds: int, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return folds of about equal size; each row is held back in one of them."""
+    if not 2 <= folds <= rows:
+        raise ValueError(f"{rows} rows can be cut into 2 to {rows} folds, not {folds}")
+    order = np.random.default_rng([seed, *b"folds"]).permutation(rows)
+    bounds = cuts(rows, folds)
+    found = []
+    for start, stop in itertools.pairwise(bounds):
+        train = np.concatenate([order[:start], order[stop:]])
+        found.append((np.sort(train), np.sort(order[start:stop])))
+    return found
+
+
+def _on_rows(validation: Callable | Sequence, rows: np.ndarray) -> Callable[[], Any]:
+    if callable(validation):
+        return partial(validation, rows)
+    function, *args = validation
+    return partial(function, *args, batch=rows)
