@@ -1,9 +1,9 @@
 """Rows of arrays, written to where ranks read them: one compiled loop.
 
-The loop needs Python's lock (GIL) to begin and to end, and not between files. A training
-step of the script's thread is compiled code that holds it: a thread that came back to
-Python after each file would wait there, each time, for a whole step. So the arrays of
-all files go to the loop at once, as addresses.
+The loop needs Python's lock (GIL) to begin and to end, and not between files. A step
+of the script's thread is compiled code that holds it: a thread that came back to Python
+after each file would wait there, each time, for a whole step. So the arrays of all
+files go to the loop at once, as addresses.
 """
 
 from __future__ import annotations

@@ -18,10 +18,11 @@ class History:
     epochs : list of dict
         For each epoch numbers by name: ``"epoch"``, ``"step"`` (how many were made
         until then), ``"loss"`` (the mean of what the steps return, by rows),
-        ``"seconds"`` of its steps, what validation has returned as ``"val_..."``, and
-        by a training rule, of the slowest rank, ``"exchange"`` (seconds of exchanges)
-        and ``"wait"`` (of these, for other ranks), and ``"staleness"`` (the mean
-        number of other ranks' exchanges between two of one).
+        ``"seconds"`` of its steps, ``"reading"`` (of these, for rows in files), what
+        validation has returned as ``"val_..."``, and by a training rule, of the
+        slowest rank, ``"exchange"`` (seconds of exchanges) and ``"wait"`` (of these,
+        for other ranks), and ``"staleness"`` (the mean number of other ranks' exchanges
+        between two of one).
     losses : list of float
         For each step what it has returned first.
     """

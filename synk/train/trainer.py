@@ -16,15 +16,17 @@ from ..call.function import Function
 from ..callbacks import Callback
 from ..errors import StateError
 from ..exchange.group import Report, Workers
+from ..files.part import Part
 from ..ranks.ledger import Holding
 from ..ranks.session import SESSION
 from ..rules.rule import Rule
 from ..rules.simulate import Exchange
 from ..user_frames import entry
 from . import saved
-from .batches import batches_of_epoch
+from .batches import Arrays, Made, Source, has_parts, through
 from .history import History
 from .training import check_params
+from .validation import validated
 
 
 class Trainer:
@@ -103,14 +105,16 @@ class Trainer:
         Parameters
         ----------
         *data, **named : Data or array_like
-            The inputs of the step, as in a call.
+            The inputs of the step, as in a call; or :class:`synk.files.Rows`, or what
+            else has a method `parts` like theirs, in place of those that have rows.
         batch_size : int
             Rows of one step, of all ranks together: each takes its share of them.
         epochs : int
             How many more.
         validation : callable or (function, arguments...), optional
             Called after each epoch, with the parameters that are to be used afterwards;
-            returns a number, or numbers by name.
+            returns a number, or numbers by name. A synk function may have
+            :class:`synk.files.Rows` among its arguments, as the first.
         callbacks : sequence of Callback or callable
             What is done between epochs: see ``synk.callbacks``, or functions called
             with the trainer and an epoch's numbers. Training ends, for all ranks, after
@@ -135,22 +139,23 @@ class Trainer:
         as they were, unless the script has set parameters meanwhile: then all begin
         with these.
         """
-        rows = _rows(self._step, data)
+        source = _source(self._step, data)
         with _bar(progress, epochs) as bar:
             for _ in range(epochs):
                 epoch = len(self.history)
                 for callback in callbacks:
                     if isinstance(callback, Callback):
                         callback.before_epoch(self, epoch)
-                batches = batches_of_epoch(
-                    rows, batch_size, self._seed, epoch, self._shuffle
+                parts = source.parts(
+                    epoch, batch_size, seed=self._seed, shuffle=self._shuffle
                 )
-                numbers = self._train(batches, data, named)
+                others = () if isinstance(source, Arrays) else data[1:]
+                made, numbers = self._train(parts, others, named)
+                if not isinstance(source, Arrays):
+                    numbers["reading"] = made.reading
                 if validation is not None:
-                    numbers |= _validated(validation)
-                losses = numbers.pop("losses")
-                sizes = [len(batch) for batch in batches]
-                self.history.add_epoch(losses, sizes, **numbers)
+                    numbers |= validated(validation, batch_size)
+                self.history.add_epoch(made.losses, made.sizes, **numbers)
                 numbers = self.history.epochs[-1]
                 bar(numbers)
                 # All of them are asked, whoever wants to stop.
@@ -252,23 +257,26 @@ class Trainer:
 
     # -- an epoch
 
-    def _train(self, batches: list, data: tuple, named: dict) -> dict[str, Any]:
-        """Make the steps of an epoch, and return what was measured."""
+    def _train(
+        self, parts: Iterator[Part], others: tuple, named: dict
+    ) -> tuple[Made, dict[str, float]]:
+        """Make the steps of an epoch, and return what was measured besides."""
         start = perf_counter()
         if self._rule is None:
-            outputs = self._step.run(batches, *data, **named)
-            return {"losses": _first(outputs), "seconds": perf_counter() - start}
+            run = self._step.run
+            made = through(parts, lambda *some: run(*some, *others, **named))
+            return made, {"seconds": perf_counter() - start}
         # Before anything is changed: an interrupt may come at any line.
         was_whole, self._is_whole = self._is_whole, False
         workers = self._ready(was_whole)
-        outputs = self._step.run_as_workers(workers.number, batches, *data, **named)
+        as_workers, number = self._step.run_as_workers, workers.number
+        made = through(parts, lambda *some: as_workers(number, *some, *others, **named))
         reports = workers.report()
         workers.show()
         self._is_whole = True
         seconds = perf_counter() - start
         self.exchanges = in_order(reports)
-        return {
-            "losses": _first(outputs),
+        return made, {
             "seconds": seconds,
             "exchange": max(report.times.exchanging for report in reports),
             "wait": max(report.times.waiting for report in reports),
@@ -341,17 +349,12 @@ def _check_local(step: Function, rule: Rule) -> None:
         )
 
 
-def _rows(step: Function, data: Sequence) -> int:
+def _source(step: Function, data: Sequence) -> Source:
     if not step.has_rows:
         raise ValueError(f"{step!r} has no scattered input, so there are no batches")
     if not data:
         raise TypeError(f"data for {step!r} is missing: fit(X, Y, ..., batch_size=...)")
-    return len(data[0])
-
-
-def _first(outputs: Any) -> np.ndarray:
-    first = outputs[0] if isinstance(outputs, list) else outputs
-    return np.asarray(first, float)
+    return data[0] if has_parts(data) else Arrays(data)
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -369,17 +372,6 @@ def _as_params(
         found.append(vector[at : at + size].reshape(shape))
         at += size
     return found
-
-
-def _validated(validation: Callable | Sequence) -> dict[str, float]:
-    """Return what a validation has found, by name."""
-    function, *args = [validation] if callable(validation) else validation
-    found = function(*args)
-    if isinstance(found, Mapping):
-        return {f"val_{name}": float(value) for name, value in found.items()}
-    values = found if isinstance(found, list) else [found]
-    names = ["val_loss", *[f"val_{i}" for i in range(1, len(values))]]
-    return {n: float(value) for n, value in zip(names, values, strict=True)}
 
 
 @contextlib.contextmanager
