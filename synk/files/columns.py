@@ -41,7 +41,6 @@ class Column:
     """
 
     def __init__(self, sources: Sequence[Source], dtype: Any = None) -> None:
-        self._sources = sources
         first = sources[0]
         self.dtype = native(first.dtype if dtype is None else np.dtype(dtype))
         self.shape = self._shape_of_rows(first)
@@ -53,6 +52,10 @@ class Column:
                     f" {_place(first)} {first.dtype} {self.shape}"
                 )
         self._narrows = self._check_cast(first)
+        self._sources: list[Source] = [
+            source if isinstance(source, Stored) else self._checked(source, "labels")
+            for source in sources
+        ]
 
     def _shape_of_rows(self, source: Source) -> tuple[int, ...]:
         return tuple(source.shape[1:])
@@ -66,8 +69,7 @@ class Column:
         kinds = source.dtype.kind, self.dtype.kind
         if kinds[1] not in "biuf" or (kinds[0] == "f" != kinds[1]):
             raise TypeError(
-                f"{_place(source)} has {source.dtype}, which cannot be {self.dtype}"
-                " without loss"
+                f"{_place(source)}: {source.dtype} cannot be {self.dtype} without loss"
             )
         return kinds[1] in "biu" and not np.can_cast(source.dtype, self.dtype, "safe")
 
@@ -90,13 +92,18 @@ class Column:
 
     def _read(self, file: int) -> np.ndarray:
         source = self._sources[file]
-        found = source.array() if isinstance(source, Stored) else source
+        if isinstance(source, Stored):
+            return self._checked(source.array(), source.path)
+        return source
+
+    def _checked(self, found: np.ndarray, place: str) -> np.ndarray:
+        """Return an array whose numbers the dtype holds."""
         if self._narrows and found.size:
             low, high = int(found.min()), int(found.max())
             least, most = (0, 1) if self.dtype.kind == "b" else _limits(self.dtype)
             if low < least or high > most:
                 raise ValueError(
-                    f"{_place(source)} has {low} to {high}, which {self.dtype} does"
+                    f"{place}: numbers from {low} to {high}, which {self.dtype} does"
                     " not hold"
                 )
         return found
@@ -137,4 +144,4 @@ def native(dtype: np.dtype) -> np.dtype:
 
 
 def _place(source: Source) -> str:
-    return source.path if isinstance(source, Stored) else "an array"
+    return source.path if isinstance(source, Stored) else "labels"

@@ -20,8 +20,8 @@ from .stored import Stored, files_of, stored_in
 def arrays(
     paths: str | os.PathLike[str] | Sequence,
     names: Sequence[str] | None = None,
-    labels: Any = None,
     *,
+    labels: Any = None,
     dtypes: Sequence[Any] | None = None,
     window: int = 1,
 ) -> Rows:
@@ -80,8 +80,8 @@ def arrays(
 def images(
     paths: str | os.PathLike[str] | Sequence,
     names: Sequence[str] | None = None,
-    labels: Any = None,
     *,
+    labels: Any = None,
     layout: str = "bc01",
     mean: Any = None,
     std: Any = None,
@@ -95,10 +95,12 @@ def images(
 
     Parameters
     ----------
-    paths, labels, window
+    paths : path-like, or sequence of these
         As for :func:`synk.files.arrays`.
     names : sequence of str, optional
         As there: of the images, and then of what else is an input.
+    labels : array_like or path-like, optional
+        As there.
     layout : str
         The axes of the images in a file: "b" counts them, "c" is the channel, which may
         be missing, and "0" and "1" the line and the column. The step gets ``bc01``.
@@ -115,6 +117,8 @@ def images(
         False takes the centre and mirrors nothing, for validation.
     dtypes : sequence of dtype, optional
         Of the inputs; by default images are float32.
+    window : int
+        As there.
 
     Returns
     -------
@@ -206,6 +210,6 @@ def _value(value: Any) -> Any:
     """Return an array that may be given by the file that it is in."""
     if not isinstance(value, (str, os.PathLike)):
         return value
-    [path] = files_of(value)
+    [path] = files_of([value])
     [stored] = stored_in(path, None)
     return np.array(stored.array())

@@ -80,9 +80,12 @@ class Rows:
 
         Parameters
         ----------
-        epoch, seed : int
+        epoch : int
+            From 0 on.
         batch_size : int
             Rows of one step, of all ranks together; the last batch has what is left.
+        seed : int
+            Of the order, and of what is drawn.
         shuffle : bool
             Whether not to take rows as they lie.
 

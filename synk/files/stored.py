@@ -22,6 +22,8 @@ class Stored(NamedTuple):
     Attributes
     ----------
     path : str
+    stamp : tuple
+        What tells the file from itself after a change.
     name : str or None
         Of a dataset, in a file that may have several.
     shape : tuple of int
@@ -34,6 +36,7 @@ class Stored(NamedTuple):
     """
 
     path: str
+    stamp: tuple[int, int]
     name: str | None
     shape: tuple[int, ...]
     dtype: np.dtype
@@ -46,28 +49,23 @@ class Stored(NamedTuple):
         Raises
         ------
         ValueError
-            If the file has changed, and has no such array any more.
+            If the file has changed since it was found.
         """
         with damaged(self.path):
-            if self.offset is None:
-                assert self.name is not None
-                array = hdf5.read(self.path, self.name)
-            else:
-                array = self._mapped()
-        if array.shape != self.shape or array.dtype != self.dtype:
-            raise ValueError(
-                f"{self.path}: it has changed: {array.dtype} {array.shape} in place of"
-                f" {self.dtype} {self.shape}"
-            )
-        return array
+            if _stamp(self.path) != self.stamp:
+                raise ValueError("it has changed since it was found")
+            if self.offset is not None:
+                return self._mapped()
+            assert self.name is not None
+            return hdf5.read(self.path, self.name)
 
     def _mapped(self) -> np.ndarray:
         assert self.offset is not None
         end = self.offset + self.dtype.itemsize * int(np.prod(self.shape))
         with open(self.path, "rb") as file:
-            found = os.fstat(file.fileno()).st_size
-            if found < end:  # touching what is not there would kill the process
-                raise ValueError(f"the array ends at byte {end}, the file at {found}")
+            # Touching what is not there would kill the process.
+            if os.fstat(file.fileno()).st_size < end:
+                raise ValueError(f"it ends before the array does, at byte {end}")
             mapped = mmap.mmap(file.fileno(), end, access=mmap.ACCESS_READ)
         mapped.madvise(mmap.MADV_WILLNEED)  # disks begin at once
         shape = self.shape[::-1] if self.is_fortran else self.shape
@@ -115,12 +113,13 @@ def stored_in(path: str, names: Sequence[str] | None) -> list[Stored]:
         If it is damaged, or has no such arrays of numbers.
     """
     with damaged(path):
+        stamp = _stamp(path)
         if path.lower().endswith(".npy"):
             if names is not None and len(names) > 1:
                 raise ValueError(f"it has one array, and no {', '.join(names)}")
-            found = [_of_npy(path)]
+            found = [_of_npy(path, stamp)]
         else:
-            found = [Stored(path, *place) for place in hdf5.find(path, names)]
+            found = [Stored(path, stamp, *place) for place in hdf5.find(path, names)]
         for stored in found:
             if stored.dtype.kind not in "biuf" or not stored.shape:
                 raise ValueError(
@@ -129,12 +128,18 @@ def stored_in(path: str, names: Sequence[str] | None) -> list[Stored]:
     return found
 
 
-def _of_npy(path: str) -> Stored:
+def _of_npy(path: str, stamp: tuple[int, int]) -> Stored:
     array = np.load(path, mmap_mode="r")
     if not isinstance(array, np.memmap):
         raise ValueError("no array, but an archive of some")
     is_fortran = array.flags.f_contiguous and not array.flags.c_contiguous
-    return Stored(path, None, array.shape, array.dtype, array.offset, is_fortran)
+    where = array.shape, array.dtype, array.offset, is_fortran
+    return Stored(path, stamp, None, *where)
+
+
+def _stamp(path: str) -> tuple[int, int]:
+    found = os.stat(path)
+    return found.st_size, found.st_mtime_ns
 
 
 @contextlib.contextmanager

@@ -95,7 +95,7 @@ def through(parts: Iterator[Part], run: Callable[..., Any]) -> Made:
         close = getattr(parts, "close", None)
         if close is not None:
             close()
-    return Made(np.concatenate(losses), sizes, reading)
+    return Made(np.concatenate([np.empty(0), *losses]), sizes, reading)
 
 
 def batches_of_epoch(
