@@ -205,6 +205,7 @@ def test_rows_are_taken_by_number(tmp_path):
     images, labels = rows.take([29, 3, 3, 9])
     np.testing.assert_array_equal(labels, [29, 3, 3, 9])
     np.testing.assert_array_equal(images, IMAGES[[29, 3, 3, 9]])
+    assert rows.take([])[0].shape == (0, 3, H, W)
     with pytest.raises(IndexError, match="rows are from 0 to 29"):
         rows.take([30])
 

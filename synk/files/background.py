@@ -30,8 +30,9 @@ class Background:
         assert self._thread is not None
         self._thread.wait()
         thread, self._thread = self._thread, None
-        if thread.error is not None:
-            raise thread.error
+        error, thread.error = thread.error, None
+        if error is not None:
+            raise error
 
     def close(self) -> None:
         """Wait for the last job to be done, whatever it raises."""

@@ -13,7 +13,7 @@ from .stored import Stored
 Source: TypeAlias = Stored | np.ndarray
 """Rows of one file: where they lie, or the array itself."""
 
-_NOTHING = np.empty((0, 0, 0), np.float32)
+NOTHING = np.empty((0, 0, 0), np.float32)
 
 
 class Column:
@@ -48,8 +48,8 @@ class Column:
             found = self._shape_of_rows(source), source.dtype
             if found != (self.shape, first.dtype):
                 raise ValueError(
-                    f"{_place(source)}: rows are {found[1]} {found[0]}, and those of"
-                    f" {_place(first)} {first.dtype} {self.shape}"
+                    f"{place(source)}: rows are {found[1]} {found[0]}, and those of"
+                    f" {place(first)} {first.dtype} {self.shape}"
                 )
         self._narrows = self._check_cast(first)
         self._sources: list[Source] = [
@@ -69,7 +69,7 @@ class Column:
         kinds = source.dtype.kind, self.dtype.kind
         if kinds[1] not in "biuf" or (kinds[0] == "f" != kinds[1]):
             raise TypeError(
-                f"{_place(source)}: {source.dtype} cannot be {self.dtype} without loss"
+                f"{place(source)}: {source.dtype} cannot be {self.dtype} without loss"
             )
         return kinds[1] in "biu" and not np.can_cast(source.dtype, self.dtype, "safe")
 
@@ -96,14 +96,14 @@ class Column:
             return self._checked(source.array(), source.path)
         return source
 
-    def _checked(self, found: np.ndarray, place: str) -> np.ndarray:
+    def _checked(self, found: np.ndarray, where: str) -> np.ndarray:
         """Return an array whose numbers the dtype holds."""
         if self._narrows and found.size:
             low, high = int(found.min()), int(found.max())
             least, most = (0, 1) if self.dtype.kind == "b" else _limits(self.dtype)
             if low < least or high > most:
                 raise ValueError(
-                    f"{place}: numbers from {low} to {high}, which {self.dtype} does"
+                    f"{where}: numbers from {low} to {high}, which {self.dtype} does"
                     " not hold"
                 )
         return found
@@ -116,7 +116,7 @@ class Column:
         out: np.ndarray,
     ) -> None:
         """Write rows of arrays that `array` has returned; see `fill.fill`."""
-        fill(arrays, starts, rows, _NOTHING, _NOTHING, self._as_bytes(out))
+        fill(arrays, starts, rows, NOTHING, NOTHING, self._as_bytes(out))
 
     @staticmethod
     def _as_bytes(array: np.ndarray) -> np.ndarray:
@@ -143,5 +143,6 @@ def native(dtype: np.dtype) -> np.dtype:
     return dtype.newbyteorder("=")
 
 
-def _place(source: Source) -> str:
+def place(source: Source) -> str:
+    """Return what messages call a source."""
     return source.path if isinstance(source, Stored) else "labels"

@@ -103,6 +103,8 @@ def fill(
         What is subtracted, and then divided by; of no elements, if nothing is.
     out : numpy.ndarray, shape (places, channels, lines, columns)
     """
+    if not arrays:
+        return
     files = np.array(
         [
             [a.__array_interface__["data"][0], a.size]

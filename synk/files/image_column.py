@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .columns import Column, Source, native
+from .columns import NOTHING, Column, Source, native, place
 from .fill import fill
 from .order import DRAWS
 
@@ -58,8 +58,8 @@ class ImageColumn(Column):
         self._axes = [layout.index(axis) for axis in "bc01" if axis in layout]
         if len(sources[0].shape) != len(layout):
             raise ValueError(
-                f"layout {layout!r} is of {len(layout)} axes, and the images in"
-                f" {getattr(sources[0], 'path', 'the array')} have {sources[0].shape}"
+                f"layout {layout!r} is of {len(layout)} axes, and"
+                f" {place(sources[0])} has an array of {sources[0].shape}"
             )
         super().__init__(sources, dtype)
         self._whole = (1, *self.shape)[-3:]  # with an axis for the channel
@@ -70,7 +70,7 @@ class ImageColumn(Column):
         self.shape = (*self.shape[:-2], int(lines), int(columns))
         self._spare = height - int(lines), width - int(columns)
         self._mirror, self._is_random = mirror, is_random
-        self._mean = self._std = np.empty((0, 0, 0), self.dtype)
+        self._mean = self._std = NOTHING
         if mean is not None or std is not None:
             if self.dtype.kind != "f":
                 raise TypeError(f"a mean or std is for floats: dtype is {self.dtype}")
@@ -114,6 +114,8 @@ class ImageColumn(Column):
             dtype = np.dtype(np.float32)
         if dtype != found.dtype:
             found = found.astype(dtype)  # in the same order
+        if dtype.kind == "b":  # spares a compilation
+            found = found.view(np.uint8)
         images = found.transpose(self._axes)
         return images if images.ndim == 4 else images[:, None]
 
