@@ -579,6 +579,17 @@ def test_whoever_leaves_waits_for_the_thread(way, tmp_path, monkeypatch):
         np.testing.assert_array_equal(one, other)
 
 
+def interrupted(method):
+    """Return a method during which an interrupt comes."""
+    main = threading.main_thread().ident
+
+    def call(self):
+        threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT)).start()
+        return method(self)
+
+    return call
+
+
 def test_an_interrupt_while_files_are_waited_for(tmp_path, monkeypatch):
     rows = tables(tmp_path)
     expected = sequence(rows, 8)
@@ -586,15 +597,11 @@ def test_an_interrupt_while_files_are_waited_for(tmp_path, monkeypatch):
     parts = rows.parts(0, 8)
     next(parts)
     assert blocked.began.wait(60)
-    main = threading.main_thread().ident
-    timers = [
-        threading.Timer(0.2, signal.pthread_kill, (main, signal.SIGINT)),
-        threading.Timer(0.4, signal.pthread_kill, (main, signal.SIGINT)),
-    ]
-    for timer in timers:
-        timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        next(parts)  # the second one comes while the thread is waited for
+    with monkeypatch.context() as patch:
+        for name in ("wait", "close"):  # both wait for the thread
+            patch.setattr(Background, name, interrupted(getattr(Background, name)))
+        with pytest.raises(KeyboardInterrupt):
+            next(parts)
     assert threads()
     # Meanwhile the memory that it writes to is nobody else's.
     again = rows.parts(0, ROWS)
@@ -605,8 +612,6 @@ def test_an_interrupt_while_files_are_waited_for(tmp_path, monkeypatch):
     for one, other in zip(whole.inputs, expected, strict=True):
         np.testing.assert_array_equal(one, other)
     again.close()
-    for timer in timers:
-        timer.join()
 
 
 def test_the_thread_may_run_on_all_cores():
