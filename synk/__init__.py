@@ -1,6 +1,6 @@
 """synk: Theano functions, data-parallel on every core, from a serial script."""
 
-from . import callbacks, nn, ops, rules, updates
+from . import callbacks, files, nn, ops, rules, updates
 from .call.function import Function
 from .call.make import function
 from .call.tune import tune
@@ -87,6 +87,7 @@ __all__ = [
     "cross_validate",
     "data",
     "distribute",
+    "files",
     "fork",
     "function",
     "gather",

@@ -21,6 +21,7 @@ FLOORS = (
     "programs finders choice",
     "ranks",
     "variables exchange",
+    "files",
     "report",
     "call",
     "train",

@@ -74,3 +74,11 @@ class Ran:
         for end in by_rank[0].ended:
             self.calls.append(end - before)
             before = end
+
+    def include(self, other: Ran) -> None:
+        """Count what another one has counted."""
+        self.rows += other.rows
+        self.compute += other.compute
+        self.reduce += other.reduce
+        self.wait += other.wait
+        self.calls += other.calls

@@ -184,6 +184,10 @@ class RankContext:
             self._confinement.narrow()
             self.is_wide = False
 
+    def unpin_thread(self) -> None:
+        """Let the thread that calls this run on all cores, and not the rank's alone."""
+        self._confinement.unpin_thread()
+
     @contextlib.contextmanager
     def unconfined(self) -> Iterator[None]:
         """Let this process use all cores in a ``with`` block, as if not forked."""

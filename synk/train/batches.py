@@ -1,18 +1,70 @@
-"""Which rows are trained on, and the batches of an epoch."""
+"""The batches of an epoch: of arrays, or of what gives its own, as files do."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from time import perf_counter
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from ..call.function import Function
-from ..memory.partition import select
+from ..call.spent import Ran
+from ..files.part import Part
+from ..memory.partition import count, select
 
 
-def rows_of(step: Function, data: Sequence, rows: Any = None) -> np.ndarray:
-    """Return the numbers of the rows that are chosen.
+class Source(Protocol):
+    """What has parts of epochs: arrays, rows in files, or a class of the script's."""
+
+    def parts(
+        self, epoch: int, batch_size: int, *, seed: int, shuffle: bool
+    ) -> Iterator[Part]:
+        """Return an epoch's batches; see `synk.files.Rows.parts`."""
+
+
+class Arrays:
+    """Arrays whose rows are all there: an epoch has one part.
+
+    Parameters
+    ----------
+    data : sequence
+        The inputs of a step.
+    rows : optional
+        Which of their rows, as a `batch` of a call; by default all.
+
+    Attributes
+    ----------
+    rows : numpy.ndarray of int64
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        If `rows` does not fit.
+    """
+
+    def __init__(self, data: Sequence, rows: Any = None) -> None:
+        self._data = tuple(data)
+        chosen = select(rows, len(data[0]))
+        if isinstance(chosen, slice):
+            chosen = np.arange(chosen.start, chosen.stop)
+        self.rows = chosen
+
+    def parts(
+        self, epoch: int, batch_size: int, *, seed: int, shuffle: bool
+    ) -> Iterator[Part]:
+        """Return an epoch's batches, with all the rows."""
+        batches = batches_of_epoch(self.rows, batch_size, seed, epoch, shuffle)
+        return iter([Part(batches, self._data)])
+
+
+def has_parts(data: Sequence) -> bool:
+    """Tell whether the first of the inputs gives parts, with what has rows."""
+    return bool(data) and callable(getattr(data[0], "parts", None))
+
+
+def source_of(step: Function, data: Sequence, rows: Any = None) -> Source:
+    """Return where the rows of a step's inputs come from.
 
     Parameters
     ----------
@@ -20,7 +72,31 @@ def rows_of(step: Function, data: Sequence, rows: Any = None) -> np.ndarray:
     data : sequence
         Its inputs.
     rows : optional
-        As a `batch` of a call; by default all.
+        Which rows of arrays; see `Arrays`.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        If there are no rows; if `rows` does not fit.
+    """
+    if not step.has_rows:
+        raise ValueError(f"{step!r} has no scattered input, so there are no batches")
+    if not data:
+        raise TypeError(f"data for {step!r} is missing: fit(X, Y, ..., batch_size=...)")
+    if not has_parts(data):
+        return Arrays(data, rows)
+    if rows is not None:
+        raise TypeError(f"rows= chooses from arrays, and {data[0]!r} gives its own")
+    return data[0]
+
+
+def rows_of(step: Function, data: Sequence, rows: Any = None) -> np.ndarray:
+    """Return the numbers of the rows that are chosen of arrays.
+
+    Parameters
+    ----------
+    step, data, rows
+        See `source_of`.
 
     Returns
     -------
@@ -29,16 +105,74 @@ def rows_of(step: Function, data: Sequence, rows: Any = None) -> np.ndarray:
     Raises
     ------
     TypeError, ValueError, IndexError
-        If there are none to choose from; if `rows` does not fit.
+        If the data are no arrays, or `rows` does not fit.
     """
-    if not step.has_rows:
-        raise ValueError(f"{step!r} has no scattered input, so there are no batches")
-    if not data:
-        raise TypeError(f"data for {step!r} is missing: fit(X, Y, ..., batch_size=...)")
-    found = select(rows, len(data[0]))
-    if isinstance(found, slice):
-        return np.arange(found.start, found.stop)
-    return found
+    source = source_of(step, data, rows)
+    if not isinstance(source, Arrays):
+        raise TypeError(f"rows are chosen from arrays, and {data[0]!r} gives its own")
+    return source.rows
+
+
+class Made(NamedTuple):
+    """What the steps of an epoch have come to.
+
+    Attributes
+    ----------
+    losses : numpy.ndarray, shape (steps,)
+    sizes : list of int
+        Rows of each step.
+    ran : Ran
+    reading : float
+        Seconds in which rows were waited for.
+    """
+
+    losses: np.ndarray
+    sizes: list[int]
+    ran: Ran
+    reading: float
+
+
+def sizes_of(part: Part) -> list[int]:
+    """Return how many rows each batch has."""
+    return [
+        batch.size
+        if isinstance(batch, np.ndarray) and batch.dtype.kind == "i"
+        else count(select(batch, len(part.inputs[0])))
+        for batch in part.batches
+    ]
+
+
+def through(parts: Iterator[Part], step: Function, run: Callable[..., Any]) -> Made:
+    """Make the steps of an epoch, part by part.
+
+    Parameters
+    ----------
+    parts : iterator of Part
+        Closed in the end, if that can be done.
+    step : Function
+    run : callable
+        Runs the step, for the batches of a part and its inputs.
+    """
+    losses: list[np.ndarray] = []
+    sizes: list[int] = []
+    ran, reading = Ran(), 0.0
+    try:
+        while True:
+            start = perf_counter()
+            part = next(parts, None)
+            reading += perf_counter() - start
+            if part is None:
+                break
+            outputs = run(part.batches, *part.inputs)
+            first = outputs[0] if isinstance(outputs, list) else outputs
+            losses.append(np.asarray(first, float))
+            ran.include(step.ran)
+            sizes += sizes_of(part)
+    finally:
+        close = getattr(parts, "close", None)
+        if close is not None:
+            close()
+    return Made(np.concatenate([np.empty(0), *losses]), sizes, ran, reading)
 
 
 def batches_of_epoch(

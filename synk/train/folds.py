@@ -13,8 +13,8 @@ from ..callbacks import Callback
 from ..memory.partition import cuts
 from ..user_frames import entry
 from .batches import rows_of
-from .epochs import progress_bar
 from .history import History
+from .progress import progress_bar
 from .starts import from_one_start
 from .trainer import Trainer
 

@@ -21,8 +21,9 @@ class History:
     epochs : list of dict
         For each epoch numbers by name: ``"epoch"``, ``"step"`` (how many were made
         until then), ``"loss"`` (the mean of what the steps return, by rows),
-        ``"seconds"`` and what of these the ranks have spent, see below,
-        ``"staleness"``, and what validation has returned as ``"val_..."``.
+        ``"seconds"`` and what of these the ranks have spent, see below, ``"reading"``
+        (of these, waiting for rows in files), ``"staleness"``, and what validation has
+        returned as ``"val_..."``.
     losses : list of float
         For each step what it has returned first.
     step_rows : list of int
@@ -39,8 +40,7 @@ class History:
     gradients and other values, and by a rule to exchange parameters; and ``"wait"``,
     for other ranks, wherever that was. They do not overlap. An all-reduce of up to 2 kB
     counts as waiting. What is left is compiling the step, with the first one made by
-    it, and starting the ranks. A rule's functions are compiled in its first exchanges,
-    and count as these.
+    it, and starting the ranks.
 
     ``"staleness"`` is the mean number of other ranks' exchanges between two of one: how
     often the centre has moved since a rank saw it. Of exact training it is 0.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -16,17 +17,19 @@ from ..call.function import Function
 from ..callbacks import Callback
 from ..errors import StateError
 from ..exchange.group import Workers
+from ..files.part import Part
 from ..ranks.ledger import Holding
 from ..ranks.session import SESSION
 from ..rules.rule import Rule
 from ..rules.simulate import Exchange
 from ..user_frames import entry
 from . import saved
-from .batches import batches_of_epoch, rows_of
-from .epochs import progress_bar, validated
+from .batches import Arrays, Made, source_of, through
 from .history import History
+from .progress import progress_bar
 from .spent import in_order, spent
 from .training import check_params
+from .validation import validated
 
 
 class Trainer:
@@ -107,14 +110,16 @@ class Trainer:
         Parameters
         ----------
         *data, **named : Data or array_like
-            The inputs of the step, as in a call.
+            The inputs of the step, as in a call; or :class:`synk.files.Rows`, or what
+            else has a method `parts` like theirs, in place of those that have rows.
         batch_size : int
             Rows of one step, of all ranks together: each takes its share of them.
         epochs : int
             How many more.
         validation : callable or (function, arguments...), optional
             Called after each epoch, with the parameters that are to be used afterwards;
-            returns a number, or numbers by name.
+            returns a number, or numbers by name. A synk function may have
+            :class:`synk.files.Rows` among its arguments, as the first.
         callbacks : sequence of Callback or callable
             What is done between epochs: see ``synk.callbacks``, or functions called
             with the trainer and an epoch's numbers. Training ends, for all ranks, after
@@ -142,7 +147,8 @@ class Trainer:
         as they were, unless the script has set parameters meanwhile: then all begin
         with these.
         """
-        chosen = rows_of(self._step, data, rows)
+        source = source_of(self._step, data, rows)
+        others = () if isinstance(source, Arrays) else data[1:]
         are_seen = validation is not None or bool(callbacks)
         goes_on = False
         with progress_bar(progress, epochs) as bar:
@@ -151,17 +157,18 @@ class Trainer:
                 for callback in callbacks:
                     if isinstance(callback, Callback):
                         callback.before_epoch(self, epoch)
-                batches = batches_of_epoch(
-                    chosen, batch_size, self._seed, epoch, self._shuffle
+                parts = source.parts(
+                    epoch, batch_size, seed=self._seed, shuffle=self._shuffle
                 )
                 shows = are_seen or not left
-                losses, numbers = self._train(batches, data, named, goes_on, shows)
+                made, numbers = self._train(parts, others, named, goes_on, shows)
                 goes_on = not shows
-                took = self._step.ran.calls
+                if not isinstance(source, Arrays):
+                    numbers["reading"] = made.reading
                 if validation is not None:
-                    numbers |= validated(validation)
-                sizes = [len(batch) for batch in batches]
-                self.history.add_epoch(losses, sizes, took, numbers)
+                    numbers |= validated(validation, batch_size)
+                took = made.ran.calls
+                self.history.add_epoch(made.losses, made.sizes, took, numbers)
                 numbers = self.history.epochs[-1]
                 bar(numbers)
                 # All of them are asked, whoever wants to stop.
@@ -282,29 +289,35 @@ class Trainer:
     # -- an epoch
 
     def _train(
-        self, batches: list, data: tuple, named: dict, goes_on: bool, shows: bool
-    ) -> tuple[np.ndarray, dict[str, float]]:
-        """Make the steps of an epoch, and return their losses, and what it took.
+        self,
+        parts: Iterator[Part],
+        others: tuple,
+        named: dict,
+        goes_on: bool,
+        shows: bool,
+    ) -> tuple[Made, dict[str, float]]:
+        """Make the steps of an epoch, and return what came of them, and what it took.
 
         By a rule the parameters that are to be used afterwards are shown only if
         somebody is to see them. The next epoch, of the same call, just goes on then.
         """
-        start = perf_counter()
+        start, step = perf_counter(), self._step
         if self._rule is None:
-            outputs = self._step.run(batches, *data, **named)
-            return _first(outputs), spent(perf_counter() - start, self._step.ran)
+            made = through(parts, step, lambda *some: step.run(*some, *others, **named))
+            return made, spent(perf_counter() - start, made.ran)
         # Before anything is changed: an interrupt may come at any line.
         was_whole, self._is_whole = self._is_whole, False
         workers = self._workers if goes_on else self._ready(was_whole)
         assert workers is not None
-        outputs = self._step.run_as_workers(workers.number, batches, *data, **named)
+        run = partial(step.run_as_workers, workers.number)
+        made = through(parts, step, lambda *some: run(*some, *others, **named))
         reports = workers.report()
         if shows:
             workers.show()
             self._is_whole = True
         seconds = perf_counter() - start
         self.exchanges = in_order(reports)
-        return _first(outputs), spent(seconds, self._step.ran, reports, self.exchanges)
+        return made, spent(seconds, made.ran, reports, self.exchanges)
 
     def _on_ranks(self) -> Workers:
         """Return the workers, which have made some steps or none."""
@@ -376,11 +389,6 @@ def _check_local(step: Function, rule: Rule) -> None:
             f"{step!r} reduces values of all ranks, which {rule!r} is in place of: take"
             " gradients by pytensor.grad and not by synk.grad, and no all_reduce"
         )
-
-
-def _first(outputs: Any) -> np.ndarray:
-    first = outputs[0] if isinstance(outputs, list) else outputs
-    return np.asarray(first, float)
 
 
 def _as_params(

@@ -87,6 +87,13 @@ class Confinement:
         finally:
             self._pin()
 
+    def unpin_thread(self) -> None:
+        """Let this thread run on all cores: one that was started meanwhile.
+
+        It was born with ours, and is pinned to them again by the next `narrow`.
+        """
+        os.sched_setaffinity(0, self._affinity)
+
     def widen(self) -> None:
         """Let this process compute with all cores, until `narrow`."""
         self._unpin()

@@ -1,20 +1,9 @@
-"""What comes with each epoch besides its steps: a validation, a bar that is shown."""
+"""The bar that is shown while epochs go by."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-
-
-def validated(validation: Callable | Sequence) -> dict[str, float]:
-    """Return what a validation has found, by name."""
-    function, *args = [validation] if callable(validation) else validation
-    found = function(*args)
-    if isinstance(found, Mapping):
-        return {f"val_{name}": float(value) for name, value in found.items()}
-    values = found if isinstance(found, list) else [found]
-    names = ["val_loss", *[f"val_{i}" for i in range(1, len(values))]]
-    return {n: float(value) for n, value in zip(names, values, strict=True)}
+from collections.abc import Callable, Iterator, Mapping
 
 
 @contextlib.contextmanager

@@ -1,0 +1,215 @@
+"""`synk.files.arrays` and `synk.files.images`: what is in files, ready to train on."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..user_frames import entry
+from .columns import Column, Source
+from .image_column import ImageColumn
+from .rows import Rows
+from .stored import Stored, files_of, stored_in
+
+
+@entry
+def arrays(
+    paths: str | os.PathLike[str] | Sequence,
+    names: Sequence[str] | None = None,
+    *,
+    labels: Any = None,
+    dtypes: Sequence[Any] | None = None,
+    window: int = 1,
+) -> Rows:
+    """Take rows of numbers that lie in many files, some in each.
+
+    Parameters
+    ----------
+    paths : path-like, or sequence of these
+        A folder, whose files come in the order of their names, or files. Those that end
+        in ``.npy`` have one array; ``.h5``, ``.hdf5`` and ``.hkl`` (hickle) are read
+        with h5py, and nothing in them is unpickled.
+    names : sequence of str, optional
+        Of datasets in each file, one for each input of the step. A group stands for
+        all that is in it, in the order of names. By default a file has one array.
+    labels : array_like or path-like, optional
+        One more input: for all rows, in the order of the files.
+    dtypes : sequence of dtype, optional
+        Of the inputs; None stands for that of the files.
+    window : int
+        Of how many files, next to each other in an epoch's order, rows are mixed. So
+        many are in memory, twice.
+
+    Returns
+    -------
+    Rows
+
+    Raises
+    ------
+    ImportError
+        If h5py is needed and not installed.
+    FileNotFoundError
+        If there is no such file.
+    TypeError, ValueError
+        If a file is damaged, or its rows are not as those of the others.
+
+    Examples
+    --------
+    >>> import numpy as np, pathlib, synk, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for i in range(3):
+    ...         np.save(pathlib.Path(folder, f"{i}.npy"), np.full((4, 2), i))
+    ...     rows = synk.files.arrays(folder, labels=np.arange(12))
+    ...     x, y = rows.take([0, 11])
+    >>> x, y
+    (array([[0, 0],
+           [2, 2]]), array([ 0, 11]))
+    """
+    files = files_of(paths)
+    by_column = _sources(files, names)
+    kinds = _dtypes(dtypes, len(by_column) + (labels is not None))
+    columns = [Column(*pair) for pair in zip(by_column, kinds, strict=False)]
+    return _rows(columns, labels, kinds[-1], files, window)
+
+
+@entry
+def images(
+    paths: str | os.PathLike[str] | Sequence,
+    names: Sequence[str] | None = None,
+    *,
+    labels: Any = None,
+    layout: str = "bc01",
+    mean: Any = None,
+    std: Any = None,
+    crop: int | tuple[int, int] | None = None,
+    mirror: bool = False,
+    training: bool = True,
+    dtypes: Sequence[Any] | None = None,
+    window: int = 1,
+) -> Rows:
+    """Take images that lie in many files, some in each: parts of them, normalised.
+
+    Parameters
+    ----------
+    paths : path-like, or sequence of these
+        As for :func:`synk.files.arrays`.
+    names : sequence of str, optional
+        As there: of the images, and then of what else is an input.
+    labels : array_like or path-like, optional
+        As there.
+    layout : str
+        The axes of the images in a file: "b" counts them, "c" is the channel, which may
+        be missing, and "0" and "1" the line and the column. The step gets ``bc01``.
+    mean : array_like or path-like, optional
+        What is subtracted: a number, one for each channel, or an image of axes c01.
+    std : array_like or path-like, optional
+        What the difference is divided by, likewise.
+    crop : int or (int, int), optional
+        Lines and columns of the part that is taken: of each image in each epoch another
+        one, every place as likely as the others.
+    mirror : bool
+        Whether half of these are mirrored, left to right.
+    training : bool
+        False takes the centre and mirrors nothing, for validation.
+    dtypes : sequence of dtype, optional
+        Of the inputs; by default images are float32.
+    window : int
+        As there.
+
+    Returns
+    -------
+    Rows
+
+    Raises
+    ------
+    ImportError
+        If h5py is needed and not installed.
+    FileNotFoundError
+        If there is no such file.
+    TypeError, ValueError
+        If a file is damaged or its images are not as those of the others, or an
+        argument does not fit them.
+
+    Examples
+    --------
+    >>> import numpy as np, pathlib, synk, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     batch = np.arange(2 * 3 * 8 * 8, dtype="uint8").reshape(3, 8, 8, 2)
+    ...     np.save(pathlib.Path(folder, "0.npy"), batch)
+    ...     rows = synk.files.images(folder, layout="c01b", crop=5, mirror=True)
+    ...     [x] = rows.take([1, 0], epoch=7)
+    >>> rows
+    <synk.files.Rows 2 in 1 files: float32 (3, 5, 5)>
+    >>> x.shape
+    (2, 3, 5, 5)
+    """
+    files = files_of(paths)
+    by_column = _sources(files, names)
+    kinds = _dtypes(dtypes, len(by_column) + (labels is not None), "float32")
+    how = layout, _value(mean), _value(std), crop, mirror, training
+    columns: list[Column] = [ImageColumn(by_column[0], kinds[0], *how)]
+    columns += [Column(*pair) for pair in zip(by_column[1:], kinds[1:], strict=False)]
+    return _rows(columns, labels, kinds[-1], files, window)
+
+
+def _sources(files: list[str], names: Sequence[str] | None) -> list[list[Source]]:
+    """Return for each input its sources, file by file."""
+    if isinstance(names, str):
+        raise TypeError(f"names is a list: [{names!r}]")
+    found: list[list[Stored]] = []
+    for file in files:
+        found.append(stored_in(file, names))
+        if len(found[-1]) != len(found[0]):
+            raise ValueError(
+                f"{file}: it has {len(found[-1])} arrays, and {files[0]} has"
+                f" {len(found[0])}"
+            )
+    return [list(column) for column in zip(*found, strict=True)]
+
+
+def _dtypes(
+    dtypes: Sequence[Any] | None, inputs: int, of_first: str | None = None
+) -> list[Any]:
+    if dtypes is None:
+        return [of_first, *[None] * (inputs - 1)]
+    if isinstance(dtypes, str) or len(dtypes) != inputs:
+        raise ValueError(f"dtypes are of {inputs} inputs, got {dtypes!r}")
+    return list(dtypes)
+
+
+def _rows(
+    columns: list[Column], labels: Any, dtype: Any, files: list[str], window: int
+) -> Rows:
+    """Return the rows of columns and labels, when they have been counted."""
+    if operator.index(window) < 1:
+        raise ValueError(f"window must be at least 1, got {window}")
+    counts = [columns[0].rows_of(f) for f in range(len(files))]
+    for column in columns[1:]:
+        for f, count in enumerate(counts):
+            if column.rows_of(f) != count:
+                raise ValueError(
+                    f"{files[f]}: its arrays have {count} and {column.rows_of(f)} rows"
+                )
+    total = sum(counts)
+    if not total:
+        raise ValueError(f"{files[0]} and all other files have no rows")
+    if labels is not None:
+        values = np.ascontiguousarray(_value(labels))
+        if len(values) != total:
+            raise ValueError(f"there are {len(values)} labels for {total} rows")
+        ends = np.cumsum(counts)
+        columns.append(Column(np.split(values, ends[:-1]), dtype))
+    return Rows(columns, len(files), window)
+
+
+def _value(value: Any) -> Any:
+    """Return an array that may be given by the file that it is in."""
+    if not isinstance(value, (str, os.PathLike)):
+        return value
+    [path] = files_of([value])
+    [stored] = stored_in(path, None)
+    return np.array(stored.array())

@@ -1,0 +1,84 @@
+"""The order of an epoch's rows, and how it is cut: arithmetic only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+ORDER, DRAWS = 0, 1
+"""What a stream of random numbers is for, besides seed and epoch."""
+
+
+def order_of_epoch(
+    counts: Sequence[int], window: int, seed: int, epoch: int, shuffle: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the order of all rows, and where in it files are done with.
+
+    Files are shuffled, and then rows of `window` adjacent ones together: so each file
+    is read once, and not more of them are needed at a time.
+
+    Parameters
+    ----------
+    counts : sequence of int
+        Rows of each file.
+    window : int
+        How many files' rows are mixed.
+    seed, epoch : int
+        Settle the order, whatever the batches and whoever takes them.
+    shuffle : bool
+        Whether not to take rows as they lie.
+
+    Returns
+    -------
+    order : numpy.ndarray of int64
+    ends : numpy.ndarray of int64
+        Where each window ends.
+    """
+    starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+    random = np.random.default_rng([seed, epoch, ORDER])
+    files = np.arange(len(counts))
+    if shuffle:
+        files = random.permutation(len(counts))
+    windows = []
+    for low in range(0, len(files), window):
+        of_window = [
+            np.arange(starts[f], starts[f + 1]) for f in files[low : low + window]
+        ]
+        rows = np.concatenate(of_window)
+        windows.append(random.permutation(rows) if shuffle else rows)
+    return np.concatenate(windows), np.cumsum(list(map(len, windows)))
+
+
+def cut(ends: np.ndarray, batch_size: int) -> Iterator[tuple[int, int]]:
+    """Return where parts of an epoch begin and end: whole batches, of whole windows.
+
+    The rows that a window leaves over go with those of the next one; the last batch of
+    all has what is left.
+
+    >>> list(cut(np.array([5, 6, 16]), 4))
+    [(0, 4), (4, 16)]
+    """
+    low = 0
+    for end in ends.tolist():
+        high = end if end == ends[-1] else end - end % batch_size
+        if high > low:
+            yield low, high
+            low = high
+
+
+def most_rows(counts: Sequence[int], window: int, batch_size: int) -> int:
+    """Return how many rows a part may have, in whatever order files come."""
+    largest = sum(sorted(counts)[-window:])
+    return min(sum(counts), largest + batch_size - 1)
+
+
+def batches_of_part(rows: int, batch_size: int) -> list[slice]:
+    """Return the batches of so many rows, which lie in their order.
+
+    >>> batches_of_part(5, 2)
+    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
+    """
+    return [
+        slice(low, min(low + batch_size, rows)) for low in range(0, rows, batch_size)
+    ]

@@ -1,0 +1,211 @@
+"""`Rows`: rows that lie in files, and come in an order of the epoch's own.
+
+1. `Rows.parts` settles the order of an epoch (`order`), and cuts it into parts.
+2. For each part `Rows._job` finds which rows of which files go where, and opens the
+   files, which reads nothing yet (`stored`).
+3. A thread (`background`) reads them, and writes rows to shared memory (`columns`,
+   `fill`), while the script trains on the part before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..user_frames import entry
+from ..variables.data import Data, data
+from .background import Background
+from .columns import Column
+from .order import batches_of_part, cut, most_rows, order_of_epoch
+from .part import Part
+
+
+class Rows:
+    """Rows in files; made by :func:`synk.files.arrays` and :func:`synk.files.images`.
+
+    A `Trainer` is given it in place of arrays. ``len(rows)`` is how many there are, in
+    the order of the files.
+    """
+
+    def __init__(self, columns: Sequence[Column], files: int, window: int) -> None:
+        self._columns, self._window = list(columns), window
+        counts = [columns[0].rows_of(file) for file in range(files)]
+        self._counts = counts
+        self._starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        # Those with most bytes first: the thread may have to wait between two.
+        by_size = [int(np.prod(c.shape)) * c.dtype.itemsize for c in self._columns]
+        self._turns = sorted(range(len(by_size)), key=by_size.__getitem__, reverse=True)
+        self._spare: list[tuple[Data, ...]] = []
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def __repr__(self) -> str:
+        of = ", ".join(f"{column.dtype} {column.shape}" for column in self._columns)
+        return f"<synk.files.Rows {len(self)} in {len(self._counts)} files: {of}>"
+
+    @entry
+    def take(self, rows: Any, epoch: int = 0, *, seed: int = 0) -> list[np.ndarray]:
+        """Return some rows as they are in an epoch.
+
+        Parameters
+        ----------
+        rows : array_like of int
+            Their numbers, in the order of the files.
+        epoch, seed : int
+            Settle which part of an image is taken, and whether it is mirrored.
+
+        Returns
+        -------
+        list of numpy.ndarray
+            For each input.
+        """
+        numbers = np.asarray(rows, np.int64).reshape(-1)
+        if numbers.size and not 0 <= numbers.min() <= numbers.max() < len(self):
+            raise IndexError(f"rows are from 0 to {len(self) - 1}, got {rows!r}")
+        out = [np.empty((len(numbers), *c.shape), c.dtype) for c in self._columns]
+        self._job(numbers, self._draws(seed, epoch), out, {})()
+        return out
+
+    def parts(
+        self, epoch: int, batch_size: int, *, seed: int = 0, shuffle: bool = True
+    ) -> Iterator[Part]:
+        """Return the batches of an epoch, in parts that lie in memory one at a time.
+
+        While the script has one, a thread reads the next. The order of rows, and what
+        is drawn for each image, follow from `seed` and `epoch`, and not from
+        `batch_size` or the number of ranks.
+
+        Parameters
+        ----------
+        epoch : int
+            From 0 on.
+        batch_size : int
+            Rows of one step, of all ranks together; the last batch has what is left.
+        seed : int
+            Of the order, and of what is drawn.
+        shuffle : bool
+            Whether not to take rows as they lie.
+
+        Yields
+        ------
+        Part
+            Valid until the next one is asked for.
+
+        Raises
+        ------
+        ValueError
+            If a file is damaged, or has changed since it was found.
+        SharedMemoryFull
+            If there is no room for two parts.
+        """
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        return self._parts(epoch, batch_size, seed, shuffle)
+
+    def _parts(
+        self, epoch: int, batch_size: int, seed: int, shuffle: bool
+    ) -> Iterator[Part]:
+        order, ends = order_of_epoch(self._counts, self._window, seed, epoch, shuffle)
+        draws = self._draws(seed, epoch)
+        rooms = [self._room(batch_size)]
+        opened: dict[tuple[int, int], np.ndarray] = {}
+        background, turn = Background(), 0
+
+        def prepare(low: int, high: int) -> Callable[[], None]:
+            room = rooms[turn % len(rooms)]
+            for array in room:
+                array.set_length(high - low)
+            arrays = [array.data for array in room]
+            return self._job(order[low:high], draws, arrays, opened)
+
+        try:
+            bounds = list(cut(ends, batch_size))
+            # Nothing goes on yet beside it: loops are compiled here.
+            prepare(*bounds[0])()
+            for part, (low, high) in enumerate(bounds):
+                if part:
+                    background.wait()
+                if part + 1 < len(bounds):
+                    if len(rooms) == 1:
+                        rooms.append(self._room(batch_size))
+                    turn = part + 1
+                    background.start(prepare(*bounds[turn]))
+                batches = batches_of_part(high - low, batch_size)
+                yield Part(batches, rooms[part % len(rooms)])
+        finally:
+            background.close()
+            # Not if an interrupt came meanwhile: a thread may be writing there.
+            self._spare += rooms
+
+    def _draws(self, seed: int, epoch: int) -> list[np.ndarray | None]:
+        return [column.draw(len(self), seed, epoch) for column in self._columns]
+
+    def _room(self, batch_size: int) -> tuple[Data, ...]:
+        """Return shared memory for a part."""
+        most = most_rows(self._counts, self._window, batch_size)
+        while self._spare:
+            room = self._spare.pop()
+            if all(
+                array.alloc_size >= most * np.prod(column.shape)
+                for array, column in zip(room, self._columns, strict=True)
+            ):
+                return room
+        return tuple(
+            data(shape=(most, *column.shape), dtype=column.dtype)
+            for column in self._columns
+        )
+
+    def _job(
+        self,
+        rows: np.ndarray,
+        draws: Sequence[np.ndarray | None],
+        out: list[np.ndarray],
+        opened: dict[tuple[int, int], np.ndarray],
+    ) -> Callable[[], None]:
+        """Return what writes rows to `out`, after all that Python can do before.
+
+        Parameters
+        ----------
+        rows : numpy.ndarray of int64
+        draws : sequence
+            Of each column, for all rows of the epoch.
+        out : list of numpy.ndarray
+            For each column.
+        opened : dict
+            Arrays of the part before, by column and file, which are replaced by those
+            of this one.
+        """
+        places = np.argsort(rows, kind="stable")
+        rows = rows[places]
+        of_file = np.searchsorted(self._starts, rows, "right") - 1
+        files, starts = np.unique(of_file, return_index=True)
+        starts = np.append(starts, len(rows))
+        common = np.stack([rows - self._starts[of_file], places], axis=1)
+        before = dict(opened)
+        opened.clear()
+        for i, column in enumerate(self._columns):
+            for f in files.tolist():
+                if (i, f) in before:
+                    opened[i, f] = before[i, f]
+                elif column.is_mapped(f):
+                    opened[i, f] = column.array(f)
+        picks = [
+            np.ascontiguousarray(
+                np.concatenate([common, column.picks(of_column, rows)], axis=1)
+            )
+            for column, of_column in zip(self._columns, draws, strict=True)
+        ]
+
+        def job() -> None:
+            for i in self._turns:
+                column, arrays = self._columns[i], []
+                for f in files.tolist():
+                    if (i, f) not in opened:
+                        opened[i, f] = column.array(f)
+                    arrays.append(opened[i, f])
+                column.fill(arrays, starts, picks[i], out[i])
+
+        return job

@@ -1,0 +1,156 @@
+"""Arrays as they lie in files: found without reading them, and mapped into memory."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from . import hdf5
+
+SUFFIXES = (".npy", *hdf5.SUFFIXES)
+
+
+class Stored(NamedTuple):
+    """Where an array lies.
+
+    Attributes
+    ----------
+    path : str
+    stamp : tuple
+        What tells the file from itself after a change.
+    name : str or None
+        Of a dataset, in a file that may have several.
+    shape : tuple of int
+    dtype : numpy.dtype
+    offset : int or None
+        Where its elements begin in the file, one after the other; None, if they are
+        compressed or in pieces, so that h5py must read them.
+    is_fortran : bool
+        Whether their first index is the one that changes fastest.
+    """
+
+    path: str
+    stamp: tuple[int, int]
+    name: str | None
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    offset: int | None
+    is_fortran: bool = False
+
+    def array(self) -> np.ndarray:
+        """Return the array: mapped, so that what is touched of it is read, or read.
+
+        Raises
+        ------
+        ValueError
+            If the file has changed since it was found.
+        """
+        with damaged(self.path):
+            if _stamp(self.path) != self.stamp:
+                raise ValueError("it has changed since it was found")
+            if self.offset is not None:
+                return self._mapped()
+            assert self.name is not None
+            return hdf5.read(self.path, self.name)
+
+    def _mapped(self) -> np.ndarray:
+        assert self.offset is not None
+        end = self.offset + self.dtype.itemsize * int(np.prod(self.shape))
+        with open(self.path, "rb") as file:
+            # Touching what is not there would kill the process.
+            if os.fstat(file.fileno()).st_size < end:
+                raise ValueError(f"it ends before the array does, at byte {end}")
+            mapped = mmap.mmap(file.fileno(), end, access=mmap.ACCESS_READ)
+        mapped.madvise(mmap.MADV_WILLNEED)  # disks begin at once
+        shape = self.shape[::-1] if self.is_fortran else self.shape
+        array: np.ndarray = np.ndarray(shape, self.dtype, mapped, self.offset)
+        return array.T if self.is_fortran else array
+
+
+def files_of(paths: str | os.PathLike | Sequence) -> list[str]:
+    """Return the paths of a folder's files in the order of their names, or of a list.
+
+    Raises
+    ------
+    ValueError
+        If there are none, or one is of an unknown kind.
+    """
+    if isinstance(paths, (str, os.PathLike)):
+        folder = Path(paths)
+        found = [folder]
+        if folder.is_dir():
+            found = sorted(p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES)
+    else:
+        found = [Path(path) for path in paths]
+    if not found:
+        raise ValueError(f"{paths}: no files that end in {', '.join(SUFFIXES)}")
+    for path in found:
+        if path.suffix.lower() not in SUFFIXES:
+            raise ValueError(f"{path}: it does not end in {', '.join(SUFFIXES)}")
+    return list(map(str, found))
+
+
+def stored_in(path: str, names: Sequence[str] | None) -> list[Stored]:
+    """Find the arrays of a file, by its header.
+
+    Parameters
+    ----------
+    path : str
+    names : sequence of str, optional
+        Of datasets, or groups of datasets; by default the file must have one only.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ValueError
+        If it is damaged, or has no such arrays of numbers.
+    """
+    with damaged(path):
+        stamp = _stamp(path)
+        if path.lower().endswith(".npy"):
+            if names is not None and len(names) > 1:
+                raise ValueError(f"it has one array, and no {', '.join(names)}")
+            found = [_of_npy(path, stamp)]
+        else:
+            found = [Stored(path, stamp, *place) for place in hdf5.find(path, names)]
+        for stored in found:
+            if stored.dtype.kind not in "biuf" or not stored.shape:
+                raise ValueError(
+                    f"no rows of numbers, but {stored.dtype} {stored.shape}"
+                )
+    return found
+
+
+def _of_npy(path: str, stamp: tuple[int, int]) -> Stored:
+    array = np.load(path, mmap_mode="r")
+    if not isinstance(array, np.memmap):
+        raise ValueError("no array, but an archive of some")
+    is_fortran = array.flags.f_contiguous and not array.flags.c_contiguous
+    where = array.shape, array.dtype, array.offset, is_fortran
+    return Stored(path, stamp, None, *where)
+
+
+def _stamp(path: str) -> tuple[int, int]:
+    found = os.stat(path)
+    return found.st_size, found.st_mtime_ns
+
+
+@contextlib.contextmanager
+def damaged(path: str) -> Iterator[None]:
+    """Have errors name the file, in a ``with`` block that reads it."""
+    try:
+        yield
+    except (FileNotFoundError, IsADirectoryError, PermissionError, ImportError):
+        raise
+    except (OSError, ValueError, KeyError, RuntimeError, EOFError) as error:
+        if str(error).startswith(path):
+            raise
+        text = str(error) or type(error).__name__
+        raise ValueError(f"{path}: {text}") from error
