@@ -23,7 +23,7 @@ FLOORS = (
     "variables exchange",
     "report",
     "call",
-    "train",
+    "train compat",
     "synk",
     "synkhronos",
     "commands __main__",
