@@ -113,9 +113,9 @@ def whole_step(model: Any) -> Iterator[None]:
     has_moved = _differ(model.params, before[0])
     if not has_moved and _differ(velocities, before[1]) and _rate(model):
         raise TypeError(
-            f"{_name(model)}.train_iter has changed vels and no parameter: its functions"
-            " are those for 'cdd', which leave the parameters to the next call. Let"
-            " them make a whole step, as for one worker: velocities and parameters"
+            f"{_name(model)}.train_iter has changed vels and no parameter: it makes the"
+            " half step of 'cdd', which leaves the parameters to the next call. Have it"
+            " make a whole one, as for one worker: velocities and parameters"
         )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from .. import rules
 from ..exchange.group import Workers
 from ..memory.segment import Segment
+from ..ranks.context import RankContext
 from ..ranks.replication import master_adopt
 from ..ranks.session import SESSION
 from ..user_frames import entry
@@ -122,10 +123,16 @@ class ModelRule:
             *(self.print_freq, self.verbose, drawn),
         )
         with places.session():
+            context = SESSION.context
             try:
                 self._train(rule, told)
-            finally:
-                _clean_up()
+            except BaseException as error:
+                try:
+                    _clean_up(context)
+                except Exception as another:  # of a half-made model, for one
+                    error.add_note(f"[synk] and then, in cleanup: {another!r}")
+                raise
+            _clean_up(context)
         assert self.recorder is not None
         return self.recorder
 
@@ -168,7 +175,9 @@ class ModelRule:
         model, recorder = self.model, self.recorder
         assert recorder is not None
         found = SESSION.run(worker_validate, count, self._divides)
-        info = recorder.print_val_info(count, [row for _, rows in found for row in rows])
+        info = recorder.print_val_info(
+            count, [row for _, rows in found for row in rows]
+        )
         if self.record_dir is not None:
             rate = float(np.asarray(model.shared_lr.get_value()))
             recorder.save(count, rate, self.record_dir)
@@ -282,9 +291,10 @@ def check_equal(facts: Sequence[Facts]) -> None:
                 )
 
 
-def _clean_up() -> None:
-    """Have all models end what they have started, as far as there are ranks."""
-    if SESSION.state == "running":
-        SESSION.run(worker_clean_up)
-    else:
-        worker_clean_up(SESSION.context)
+def _clean_up(context: RankContext) -> None:
+    """Have all models end what they have started; rank 0's also if a rank is dead."""
+    try:
+        if SESSION.state == "running":
+            SESSION.run(worker_clean_up)
+    finally:
+        worker_clean_up(context)  # if that was done, it does nothing

@@ -309,6 +309,6 @@ def worker_adjust(context: RankContext, epoch: int, info: list | None) -> None:
 
 def worker_clean_up(context: RankContext) -> None:
     """Have the model end what it has started."""
-    if context.model is not None:
-        context.model.clean_up()
-        context.model = None
+    mine, context.model = context.model, None
+    if mine is not None:
+        mine.clean_up()
