@@ -76,6 +76,7 @@ class Recorder:
         count : int
             What `train_iter` was given.
         cost, error : float
+            Of the sub-batch.
         """
         self._trained.append((float(cost), float(error)))
 
@@ -89,6 +90,7 @@ class Recorder:
         count : int
             What `val_iter` was given.
         cost, error, error_top5 : float
+            Of the sub-batch.
         """
         self._validated.append((float(cost), float(error), float(error_top5)))
 
