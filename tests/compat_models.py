@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -24,6 +25,13 @@ RATE, MU = 0.05, 0.9
 
 def rows_of(number):
     return slice(ROWS * number, ROWS * (number + 1))
+
+
+def platform():
+    """Return where functions compute that are made without a mode."""
+    if pytensor.config.mode != "JAX":
+        return "cpu"
+    return sys.modules["jax"].default_backend()
 
 
 class Data:
@@ -96,7 +104,7 @@ class Regression:
     def cleanup(self):
         self.log.append(["cleanup"])
         told = {"log": self.log, "lr": float(self.shared_lr.get_value())}
-        told |= {"config": self.config}
+        told |= {"config": self.config, "platform": platform()}
         Path(f"worker{self.config['worker']}.json").write_text(json.dumps(told))
 
 
@@ -194,6 +202,10 @@ class NoEpochs(Regression):
     n_subb = 0
 
 
+class HalfAnEpoch(Regression):
+    n_epochs = 0.5
+
+
 class NoData(Regression):
     n_batches = 0
 
@@ -207,6 +219,13 @@ class OtherSize(Regression):
 class Odd(Regression):
     def val_iter(self, count, recorder):
         return "next"
+
+
+class GivesCosts(Regression):
+    """Would validate its first batch for ever, if that were an index."""
+
+    def val_iter(self, count, recorder):
+        return self.val_fn(X, Y) / 100
 
 
 class TwoSteps(Regression):

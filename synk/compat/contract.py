@@ -34,6 +34,8 @@ VALUES = (
     "shared_lr",
 )
 
+_MISSING = object()
+
 WHOLE_STEP = "avg"
 """What a model is told of how parameters are exchanged: its steps are whole ones."""
 
@@ -65,7 +67,7 @@ def check(model: Any) -> None:
         Names all that is missing, or what is not as it should be.
     """
     missing = [
-        *(name for name in VALUES if not _has(model, name)),
+        *(name for name in VALUES if _get(model, name) is _MISSING),
         *(f"{name}()" for name in FUNCTIONS if not callable(_get(model, name))),
     ]
     if missing:
@@ -77,7 +79,7 @@ def check(model: Any) -> None:
         )
     for name, least in (("n_subb", 1), ("n_epochs", 0), ("epoch", 0)):
         number = _get(model, name)
-        if int(number) != number or number < least:
+        if not isinstance(number, (int, np.integer)) or number < least:
             raise ValueError(
                 f"{_name(model)}.{name} must be an integer from {least} on, got"
                 f" {number!r}"
@@ -157,15 +159,7 @@ def _get(model: Any, name: str) -> Any:
     try:
         return attrgetter(name)(model)
     except AttributeError:
-        return None
-
-
-def _has(model: Any, name: str) -> bool:
-    try:
-        attrgetter(name)(model)
-    except AttributeError:
-        return False
-    return True
+        return _MISSING
 
 
 def _name(model: Any) -> str:

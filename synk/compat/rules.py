@@ -211,6 +211,9 @@ class BSP(ModelRule):
         equal parameters both are the serial step on the mean gradient, for SGD and
         momentum: so parameters are averaged here, whichever it is. For rules that are
         not linear in the gradient, as Adam, it is local SGD.
+    exch_strategy : str
+        Of Theano-MPI: the way between GPUs. Here there is one, shared memory, and no
+        rounding to 16 bits: strategies that end in 16 are refused.
 
     Notes
     -----
@@ -219,6 +222,7 @@ class BSP(ModelRule):
     """
 
     sync_type = "cdd"
+    exch_strategy = "nccl32"
     _divides = True
 
     def _rule(self, n: int) -> rules.Rule:
@@ -226,6 +230,11 @@ class BSP(ModelRule):
             raise ValueError(
                 f"sync_type must be 'cdd' or 'avg', got {self.sync_type!r}; for workers"
                 " that exchange in pairs there is GOSGD"
+            )
+        if str(self.exch_strategy).endswith("16"):
+            raise ValueError(
+                f"exch_strategy {self.exch_strategy!r} rounds to 16 bits, and here"
+                " parameters are exchanged as they are: leave it out"
             )
         return rules.ParameterAveraging()
 

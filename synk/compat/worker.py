@@ -244,13 +244,13 @@ def _validations(model: Any, count: int, recorder: Recorder) -> Iterator[bool]:
 
 
 def _index(answer: Any) -> int:
-    try:
+    if isinstance(answer, (int, np.integer)) and not isinstance(answer, bool):
         return int(answer)
-    except (TypeError, ValueError):
-        raise TypeError(
-            "val_iter must return None, the index of the next batch, or 'stop', got"
-            f" {answer!r}"
-        ) from None
+    # A cost, say: as an index it could begin the validation anew, for ever.
+    raise TypeError(
+        "val_iter must return None, the index of the next batch, or 'stop', got"
+        f" {answer!r}"
+    )
 
 
 def shared_words(segment: Segment) -> np.ndarray:
