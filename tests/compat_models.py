@@ -174,6 +174,8 @@ class Skips(Regression):
 
 
 class Draws(Regression):
+    n_epochs = 20
+
     def train_iter(self, count, recorder):
         super().train_iter(count, recorder)
         self.log.append(["draw", float(np.random.random())])
@@ -259,14 +261,14 @@ class TwoSteps(Regression):
 class Fails(Long):
     def train_iter(self, count, recorder):
         super().train_iter(count, recorder)
-        if self.config["worker"] == 1 and self.epoch == 1:
+        if self.config["worker"] == 1 and self.epoch >= 1:
             raise ArithmeticError("of one worker")
 
 
 class Dies(Long):
     def train_iter(self, count, recorder):
         super().train_iter(count, recorder)
-        if self.config["worker"] == 1 and self.epoch == 1:
+        if self.config["worker"] == 1 and self.epoch >= 1:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
