@@ -115,6 +115,7 @@ class ModelRule:
         """
         if self._asked is None:
             raise RuntimeError("there is nothing to wait for: call init(...) first")
+        self.model = self.recorder = None
         places, modelfile, modelclass = self._asked
         rule = self._rule(places.n)
         drawn = np.random.get_state(), random.getstate()
@@ -178,6 +179,7 @@ class ModelRule:
         info = recorder.print_val_info(
             count, [row for _, rows in found for row in rows]
         )
+        recorder.end_epoch(count)  # before it is written
         if self.record_dir is not None:
             rate = float(np.asarray(model.shared_lr.get_value()))
             recorder.save(count, rate, self.record_dir)
@@ -186,7 +188,6 @@ class ModelRule:
         SESSION.run(worker_adjust, epoch, info)
         if callable(show := getattr(model, "print_info", None)):
             show(recorder, self.verbose)
-        recorder.end_epoch(count)
         return any(stops for stops, _ in found)
 
     def _save(self, epoch: int) -> None:

@@ -137,8 +137,8 @@ class ModelWorker:
         """
         self.model.epoch = epoch
         n_batches = self._context.comm.exchange(int(self.model.data.n_batch_train))
-        if not any(n_batches):
-            raise ValueError("data.n_batch_train is 0 on all ranks: there is no data")
+        if not (any(n_batches) if self._divides else n_batches[0]):
+            raise ValueError("data.n_batch_train is 0: there is no data")
         self._worker: Worker = self._context.workers[number]
         with self._worker.running():
             if self._divides:
