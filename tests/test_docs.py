@@ -12,6 +12,7 @@ import pytest
 from children import in_a_child
 
 import synk
+from synk import compat
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -68,8 +69,11 @@ def run_examples(name: str) -> None:
 
 
 def public_names() -> dict[str, object]:
-    """Return what is in ``synk.__all__``, and in that of its public modules."""
-    found: dict[str, object] = {}
+    """Return what is in ``synk.__all__``, and in that of its public modules.
+
+    ``synk.compat`` is one of these, though it isn't imported with the package.
+    """
+    found = {f"compat.{name}": getattr(compat, name) for name in compat.__all__}
     for name in synk.__all__:
         thing = getattr(synk, name)
         if inspect.ismodule(thing):

@@ -1,6 +1,8 @@
 """The scripts of the page 'Moving a script over': old ones, and what became of them.
 
 Each pair of files in ``docs/moving`` is run: ``x.py`` serially, ``x_synk.py`` on ranks.
+Old scripts for several GPUs need systems that are not there: they are compiled, and
+Theano-MPI's model class is trained by ``synk.compat``.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import pytensor
 import pytest
 
 import synk
+from synk import compat
 
 DOCS = Path(__file__).parents[1] / "docs"
 SCRIPTS = DOCS / "moving"
@@ -28,6 +31,12 @@ EXACT = {
     "lenet": {"n_epochs": 2},
     "lstm": {"n_epochs": 3, "use_dropout": False},
 }
+SYSTEMS = {
+    "theano_mpi_synk": ["theano_mpi"],
+    "platoon_synk": ["platoon_controller", "platoon_worker"],
+    "mpilearn_synk": ["mpilearn"],
+}
+"""Scripts for systems of several GPUs, by what became of them."""
 DRAWS = {
     # options, how far the last loss may be from the serial one, how far it comes.
     # Serial runs with other seeds ended within 0.07, 0.2, 0.2 and 0.02 of their mean.
@@ -160,14 +169,25 @@ def test_old_scripts_do_without_synk_and_moved_ones_fork_first(name):
     old = (SCRIPTS / f"{name}.py").read_text()
     new = (SCRIPTS / f"{name}_synk.py").read_text()
     assert "synk" not in old
-    assert re.search(r"^import synk\nimport theano$", new, re.M)
+    assert_moved(new)
+
+
+def assert_moved(new):
+    assert re.search(r"^import synk\nimport theano\b", new, re.M)
     assert new.endswith('__main__":\n    synk.fork()\n    train()\n')
     assert "theano.function" not in new
 
 
 def test_every_script_is_one_of_a_pair_on_the_page():
     there = {path.stem for path in SCRIPTS.glob("*.py")}
-    assert there == {*NAMES, *(f"{name}_synk" for name in NAMES)}
+    pairs = {*NAMES, *(f"{name}_synk" for name in NAMES)}
+    assert there == {
+        *pairs,
+        *SYSTEMS,
+        *(old for olds in SYSTEMS.values() for old in olds),
+    }
+    page = (DOCS / "moving.rst").read_text()
+    assert all(f"/moving/{name}.py" in page for name in there)
 
 
 def test_the_gradient_of_contrastive_divergence_is_shown_to_be_an_average():
@@ -211,3 +231,54 @@ def test_an_index_as_input_is_right_and_computes_everything_on_every_rank():
     with synk.session(2):
         assert [float(value) for value in f(1)] == [4.0, 3.0]
     assert f.output_modes == [None, None]
+
+
+# -- systems for several GPUs
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_scripts_for_several_gpus_compile_and_moved_ones_fork_first(name):
+    assert_moved((SCRIPTS / f"{name}.py").read_text())
+    for old in SYSTEMS[name]:
+        text = (SCRIPTS / f"{old}.py").read_text()
+        assert "synk" not in text
+        compile(text, old, "exec")
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_scripts_for_several_gpus_learn_on_ranks(name):
+    with synk.session(2):
+        history = train(name, {})
+    assert history[-1, 0] < 0.5 * history[0, 0]
+    assert history[-1, 1] < 0.2
+
+
+def trained(rule, n, **options):
+    """Return the parameters and the errors of Theano-MPI's model class."""
+    rule = getattr(compat, rule)()
+    rule.verbose = False
+    rule.init(["cpu"] * n, "theano_mpi", "MLP")
+    model = importlib.import_module("theano_mpi").MLP
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in options.items():
+            patch.setattr(model, name, value)
+        record = rule.wait()
+    params = [param.get_value() for param in rule.model.params]
+    return params, [error for _, _, error, _ in record.val_info], record
+
+
+@pytest.mark.parametrize("rule", ["EASGD", "GOSGD"])
+def test_a_model_class_of_theano_mpi_learns_as_it_is(rule):
+    _, errors, record = trained(rule, 2)
+    assert errors[0] > 0.3
+    assert errors[-1] < 0.2
+    np.testing.assert_allclose([rate for _, rate in record.lr], [0.2] * 8 + [0.02] * 2)
+
+
+def test_bsp_trains_a_model_class_as_one_worker_with_batches_of_all():
+    found = trained("BSP", 2, batch_size=50)
+    expected = trained("BSP", 1, batch_size=100)
+    for mine, other in zip(found[0], expected[0], strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-9)
+    np.testing.assert_allclose(found[1], expected[1], rtol=1e-12)
+    assert expected[1][-1] < 0.15

@@ -24,7 +24,7 @@ FLOORS = (
     "files",
     "report",
     "call",
-    "train",
+    "train compat",
     "synk",
     "synkhronos",
     "commands __main__",
@@ -105,3 +105,10 @@ def test_no_import_is_for_types_alone():
 def test_files_are_short():
     lengths = {m: path.read_text().count("\n") for m, path in MODULES.items()}
     assert {m: lines for m, lines in lengths.items() if lines > 500} == {}
+
+
+def test_nothing_imports_the_driver_for_old_models_but_scripts():
+    compat = {module for module in MODULES if room_of(module) == "compat"}
+    assert compat
+    others = MODULES.keys() - compat
+    assert not [module for module in others if IMPORTS[module] & compat]

@@ -96,6 +96,8 @@ class RankContext:
         Whether rank 0 computes with all cores.
     workers : dict
         By number: what this rank does after each step as a worker of a training rule.
+    model : object
+        What it trains by its own functions; see `compat`.
     """
 
     def __init__(
@@ -119,6 +121,7 @@ class RankContext:
         self.transaction = Transaction(recorder.phase)
         self.tracer: Tracer | None = None
         self.workers: dict[int, Any] = {}
+        self.model: Any = None
 
     def open(self, limit: Limit) -> None:
         """Take the rank's device and cores, and make what it has.

@@ -44,14 +44,12 @@ def master_replicate_variables(
     blueprints = {}
     try:
         for var in new:
-            number = numbers.add(var)
+            number = _number(var)
             alias = sharing.setdefault(id(var.container), number)
-            SESSION.context.registry.variables[number] = var
             if alias == number:
                 blueprints[number] = Blueprint(var, parts=_kept_parts(var))
             else:
                 blueprints[number] = Blueprint(var, alias)
-            weakref.finalize(var, SESSION.notify, "variable", number).atexit = False
         if new and SESSION.size > 1:
             SESSION.run(worker_replicate_variables, dump_graph(blueprints, numbers))
     except BaseException:
@@ -60,6 +58,25 @@ def master_replicate_variables(
             numbers.drop(var)
         raise
     return [numbers[var] for var in variables]
+
+
+def _number(var: SharedVariable) -> int:
+    """Give a variable a number, by which ranks forget their replicas when it goes."""
+    number = SESSION.numbers.add(var)
+    SESSION.context.registry.variables[number] = var
+    weakref.finalize(var, SESSION.notify, "variable", number).atexit = False
+    return number
+
+
+def master_adopt(variables: Sequence[SharedVariable]) -> list[int]:
+    """Give variables numbers, in place of replicas: each rank has made its own.
+
+    Returns
+    -------
+    list of int
+        By which each rank is to enter its own in its registry.
+    """
+    return [_number(var) for var in dict.fromkeys(variables)]
 
 
 def _kept_parts(var: SharedVariable) -> list[np.ndarray] | None:

@@ -1,0 +1,48 @@
+"""A network on images of digits, trained by EASGD."""
+
+import numpy
+import synk
+import theano
+import theano.tensor as T
+from logistic_synk import load_data
+from mlp_synk import MLP
+
+
+def train(rule=None, learning_rate=0.2, batch_size=100, n_epochs=10):
+    (train_set_x, train_set_y), (valid_set_x, valid_set_y) = load_data()
+    rule = rule or synk.rules.EASGD(every=10, order="free")
+
+    x = T.matrix("x")
+    y = T.ivector("y")
+    network = MLP(numpy.random.RandomState(1234), x, 8 * 8, 32, 10)
+    cost = network.classes.negative_log_likelihood(y)
+    shared_lr = theano.shared(numpy.float32(learning_rate))
+    lr = T.cast(shared_lr, theano.config.floatX)
+    gparams = T.grad(cost, network.params)
+    step = synk.function(
+        [x, y],
+        cost,
+        updates=[(p, p - lr * g) for p, g in zip(network.params, gparams)],
+        local=True,
+    )
+    errors = synk.function([x, y], network.classes.errors(y))
+
+    trainer = synk.Trainer(step, network.params, rule)
+    history = trainer.fit(
+        train_set_x,
+        train_set_y,
+        batch_size=batch_size,
+        epochs=n_epochs,
+        validation=lambda: {"error": errors(valid_set_x, valid_set_y)},
+        callbacks=[
+            synk.callbacks.LearningRate(
+                shared_lr, synk.callbacks.step_decay(learning_rate, epochs=[8])
+            )
+        ],
+    )
+    return numpy.array([history["loss"], history["val_error"]]).T
+
+
+if __name__ == "__main__":
+    synk.fork()
+    train()

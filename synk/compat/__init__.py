@@ -1,0 +1,26 @@
+"""Theano-MPI's model classes, trained on synk's ranks.
+
+A class that was written for Theano-MPI's rules stays as it is: its constructor, its
+`compile_iter_fns`, `train_iter`, `val_iter` and the others of `contract`. ::
+
+    script                  every rank, the script's too
+
+    rule = EASGD()
+    rule.init(...)          remembers
+    rule.wait()      ---->  builds the model, compiles its functions
+      an epoch       ---->  train_iter, and exchanges after it
+                     ---->  val_iter
+                     ---->  adjust_hyperp
+                     ---->  cleanup
+    rule.model, rule.recorder
+
+What comes next is decided in the script's process, for all ranks at once: so none waits
+for one that has stopped. Exchanges are those of `synk.rules`.
+
+The module is not imported with the package: ``from synk.compat import BSP``.
+"""
+
+from .recorder import Recorder
+from .rules import BSP, EASGD, GOSGD
+
+__all__ = ["BSP", "EASGD", "GOSGD", "Recorder"]

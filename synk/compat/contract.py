@@ -1,0 +1,166 @@
+"""What Theano-MPI's rules call of a model class; it is checked before training."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+from pytensor.compile import SharedVariable
+
+FUNCTIONS = (
+    "compile_iter_fns",
+    "train_iter",
+    "val_iter",
+    "reset_iter",
+    "adjust_hyperp",
+    "cleanup",
+)
+VALUES = (
+    "params",
+    "data",
+    "data.n_batch_train",
+    "data.n_batch_val",
+    "epoch",
+    "n_epochs",
+    "n_subb",
+    "name",
+    "shared_lr",
+)
+
+_MISSING = object()
+
+WHOLE_STEP = "avg"
+"""What a model is told of how parameters are exchanged: its steps are whole ones."""
+
+
+def check_file(modelfile: str) -> None:
+    """Raise if there is no such module; its package is imported, itself not."""
+    if modelfile not in sys.modules and importlib.util.find_spec(modelfile) is None:
+        raise ModuleNotFoundError(
+            f"there is no module {modelfile!r}: modelfile is a name as in an import,"
+            " such as 'models.mlp'"
+        )
+
+
+def find_class(modelfile: str, modelclass: str) -> Callable[[dict], Any]:
+    """Import the module of a model class, and return the class."""
+    module = importlib.import_module(modelfile)
+    try:
+        return getattr(module, modelclass)
+    except AttributeError:
+        raise AttributeError(f"{modelfile} has no class {modelclass!r}") from None
+
+
+def check(model: Any) -> None:
+    """Raise unless a model has all that rules call.
+
+    Raises
+    ------
+    TypeError
+        Names all that is missing, or what is not as it should be.
+    """
+    missing = [
+        *(name for name in VALUES if _get(model, name) is _MISSING),
+        *(f"{name}()" for name in FUNCTIONS if not callable(_get(model, name))),
+    ]
+    if missing:
+        raise TypeError(f"{_name(model)} has no {', '.join(missing)}")
+    if not model.params or not all(isinstance(v, SharedVariable) for v in model.params):
+        raise TypeError(
+            f"{_name(model)}.params must be a list of shared variables, got"
+            f" {model.params!r}"
+        )
+    for name, least in (("n_subb", 1), ("n_epochs", 0), ("epoch", 0)):
+        number = _get(model, name)
+        if not isinstance(number, (int, np.integer)) or number < least:
+            raise ValueError(
+                f"{_name(model)}.{name} must be an integer from {least} on, got"
+                f" {number!r}"
+            )
+
+
+def compile_functions(model: Any) -> None:
+    """Have a model compile its functions, whichever signature that has.
+
+    It may take nothing, `sync_type` with or without a default, or any one argument.
+    """
+    method = model.compile_iter_fns
+    parameters = inspect.signature(method).parameters.values()
+    if any(_takes(p, "sync_type") for p in parameters):
+        method(sync_type=WHOLE_STEP)
+    elif any(_is_required(p) for p in parameters):
+        method(WHOLE_STEP)
+    else:
+        method()
+
+
+@contextlib.contextmanager
+def whole_step(model: Any) -> Iterator[None]:
+    """Raise if a step, made in a ``with`` block, leaves its second half to others.
+
+    In Theano-MPI's "cdd" a step only computed velocities, `vels`. The exchanger left
+    their sum in `vels2`, and the next step began with moving the parameters by it. Such
+    functions move nothing here, where nobody writes to `vels2`.
+    """
+    velocities = getattr(model, "vels", None) or ()
+    before = _values(model.params), _values(velocities)
+    yield
+    has_moved = _differ(model.params, before[0])
+    if not has_moved and _differ(velocities, before[1]) and _rate(model):
+        raise TypeError(
+            f"{_name(model)}.train_iter has changed vels and no parameter: it makes the"
+            " half step of 'cdd', which leaves the parameters to the next call. Have it"
+            " make a whole one, as for one worker: velocities and parameters"
+        )
+
+
+def _rate(model: Any) -> float:
+    return float(np.asarray(model.shared_lr.get_value()))
+
+
+def _values(variables: Sequence) -> list[np.ndarray | None]:
+    return [
+        np.array(var.get_value()) if isinstance(var, SharedVariable) else None
+        for var in variables
+    ]
+
+
+def _differ(variables: Sequence, before: Sequence) -> bool:
+    return any(
+        not np.array_equal(now, then, equal_nan=True)
+        for now, then in zip(_values(variables), before, strict=True)
+        if now is not None
+    )
+
+
+def _takes(parameter: inspect.Parameter, name: str) -> bool:
+    """Tell whether an argument of that name goes there."""
+    if parameter.kind is parameter.VAR_KEYWORD:
+        return True
+    return parameter.name == name and parameter.kind in (
+        parameter.POSITIONAL_OR_KEYWORD,
+        parameter.KEYWORD_ONLY,
+    )
+
+
+def _is_required(parameter: inspect.Parameter) -> bool:
+    positional = parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD
+    return parameter.default is parameter.empty and parameter.kind in positional
+
+
+def _get(model: Any, name: str) -> Any:
+    try:
+        return attrgetter(name)(model)
+    except AttributeError:
+        return _MISSING
+
+
+def _name(model: Any) -> str:
+    return f"{type(model).__module__}.{type(model).__qualname__}"

@@ -1,0 +1,310 @@
+"""Theano-MPI's rules for its model classes: BSP, EASGD and GOSGD."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import rules
+from ..exchange.group import Workers
+from ..memory.segment import Segment
+from ..ranks.context import RankContext
+from ..ranks.replication import master_adopt
+from ..ranks.session import SESSION
+from ..user_frames import entry
+from ..variables.checkpoints import save
+from . import contract
+from .devices import Places, parse
+from .recorder import Recorder
+from .worker import (
+    WORDS_NBYTES,
+    Facts,
+    ModelWorker,
+    Told,
+    shared_words,
+    worker_adjust,
+    worker_adopt,
+    worker_build,
+    worker_clean_up,
+    worker_train,
+    worker_validate,
+)
+
+
+class ModelRule:
+    """What the rules have in common: `init` remembers, `wait` trains.
+
+    Attributes
+    ----------
+    model : object
+        Rank 0's, from when `wait` has built it. When that returns its parameters are
+        those to be used: the centre's, or the workers' mean.
+    recorder : Recorder
+        Of the whole training.
+    print_freq : int
+        After how many batches of all workers there is a record of the costs.
+    record_dir : str or None
+        The folder that the records are written to after each epoch.
+    snapshot_freq : int
+        After how many epochs the model is saved; 0 for never.
+    snapshot_dir : str
+        Where: by the model's ``save(path)``, or if it has none with `synk.save`, by the
+        parameters' places in `params`.
+    verbose : bool
+        Whether records are printed; rank 0 has it as ``config["verbose"]``.
+    """
+
+    print_freq = 40
+    record_dir: str | None = "./inforec/"
+    snapshot_freq = 0
+    snapshot_dir = "./snapshots/"
+    verbose = True
+
+    _divides = False
+    """Whether each rank has a part of the data, or all of it."""
+
+    def __init__(self) -> None:
+        self.model: Any = None
+        self.recorder: Recorder | None = None
+        self._asked: tuple[Places, str, str] | None = None
+
+    @entry
+    def init(self, devices: Sequence[str], modelfile: str, modelclass: str) -> None:
+        """Say what is to be trained where; nothing is started yet.
+
+        Parameters
+        ----------
+        devices : list of str
+            One for each worker: ``"cuda0"`` and so on for GPUs, ``"cpu0"`` for cores,
+            counted among those that this process may use; ``"cpu"`` for any. All of
+            them train, the first is that of this process.
+        modelfile : str
+            The module of the class, as in an import: ``"models.mlp"``.
+        modelclass : str
+            The name of the class there.
+        """
+        places = parse(devices)
+        contract.check_file(modelfile)
+        self._asked = places, modelfile, modelclass
+
+    @entry
+    def wait(self) -> Recorder:
+        """Train for the model's `n_epochs`, or until its `val_iter` says "stop".
+
+        Returns
+        -------
+        Recorder
+
+        Raises
+        ------
+        RuntimeError
+            If there was no `init`.
+        StateError
+            If synk is forked already.
+        TypeError, ValueError
+            If the model lacks what is called of it, or its ranks differ.
+
+        Notes
+        -----
+        Ctrl-C ends all ranks, calls the models' `cleanup`, and raises
+        `KeyboardInterrupt`. The parameters of `model` are the centre's then.
+        """
+        if self._asked is None:
+            raise RuntimeError("there is nothing to wait for: call init(...) first")
+        self.model = self.recorder = None
+        places, modelfile, modelclass = self._asked
+        rule = self._rule(places.n)
+        drawn = np.random.get_state(), random.getstate()
+        told = Told(
+            *(modelfile, modelclass, self._divides),
+            *(self.print_freq, self.verbose, drawn),
+        )
+        with places.session():
+            context = SESSION.context
+            try:
+                self._train(rule, told)
+            except BaseException as error:
+                try:
+                    _clean_up(context)
+                except Exception as another:  # of a half-made model, for one
+                    error.add_note(f"[synk] and then, in cleanup: {another!r}")
+                raise
+            _clean_up(context)
+        assert self.recorder is not None
+        return self.recorder
+
+    def _rule(self, n: int) -> rules.Rule:
+        """Return how `n` workers exchange parameters."""
+        raise NotImplementedError
+
+    def _train(self, rule: rules.Rule, told: Told) -> None:
+        check_equal(SESSION.run(worker_build, told))
+        mine: ModelWorker = SESSION.context.model
+        self.model, self.recorder = mine.model, mine.recorder
+        segment = Segment(WORDS_NBYTES)
+        numbers = master_adopt(mine.params)
+        SESSION.run(worker_adopt, numbers, segment.place, mine=(numbers, segment))
+        workers = Workers(rule, mine.params)
+        try:
+            self._train_epochs(workers, shared_words(segment))
+        except BaseException:
+            workers.restore()
+            raise
+
+    def _train_epochs(self, workers: Workers, words: np.ndarray) -> None:
+        model, count = self.model, 0
+        begin = int(model.epoch)
+        for epoch in range(begin, int(model.n_epochs)):
+            if epoch > begin:
+                workers.hide()
+            words[:] = 0
+            workers.ready()
+            assert self.recorder is not None
+            self.recorder.start_epoch()
+            count, *_ = SESSION.run(worker_train, workers.number, epoch, count)
+            # From here to the next epoch the parameters are those to be used.
+            workers.show()
+            if self._end_epoch(epoch, count):
+                break
+
+    def _end_epoch(self, epoch: int, count: int) -> bool:
+        """Do what comes between two epochs; tell whether the model wants to stop."""
+        model, recorder = self.model, self.recorder
+        assert recorder is not None
+        found = SESSION.run(worker_validate, count, self._divides)
+        info = recorder.print_val_info(
+            count, [row for _, rows in found for row in rows]
+        )
+        recorder.end_epoch(count)  # before it is written
+        if self.record_dir is not None:
+            rate = float(np.asarray(model.shared_lr.get_value()))
+            recorder.save(count, rate, self.record_dir)
+        if self.snapshot_freq and (epoch + 1) % self.snapshot_freq == 0:
+            self._save(epoch)
+        SESSION.run(worker_adjust, epoch, info)
+        if callable(show := getattr(model, "print_info", None)):
+            show(recorder, self.verbose)
+        return any(stops for stops, _ in found)
+
+    def _save(self, epoch: int) -> None:
+        folder = Path(self.snapshot_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{self.model.name}_{epoch}"
+        if callable(own := getattr(self.model, "save", None)):
+            own(str(path))
+        else:
+            params = dict.fromkeys(self.model.params)
+            named = {str(i): var for i, var in enumerate(params)}
+            save(path.with_name(f"{path.name}.npz"), named)
+
+
+class BSP(ModelRule):
+    """Workers have a part of the data each, and meet after every sub-batch.
+
+    Attributes
+    ----------
+    sync_type : {"cdd", "avg"}
+        Of Theano-MPI, where "cdd" added velocities and "avg" averaged parameters. From
+        equal parameters both are the serial step on the mean gradient, for SGD and
+        momentum: so parameters are averaged here, whichever it is. For rules that are
+        not linear in the gradient, as Adam, it is local SGD.
+    exch_strategy : str
+        Of Theano-MPI: the way between GPUs. Here there is one, shared memory, and no
+        rounding to 16 bits: strategies that end in 16 are refused.
+
+    Notes
+    -----
+    Models are given their rank and the number of workers. If these have different
+    numbers of batches, the last ones are the mean of those who have some.
+    """
+
+    sync_type = "cdd"
+    exch_strategy = "nccl32"
+    _divides = True
+
+    def _rule(self, n: int) -> rules.Rule:
+        if self.sync_type not in ("cdd", "avg"):
+            raise ValueError(
+                f"sync_type must be 'cdd' or 'avg', got {self.sync_type!r}; for workers"
+                " that exchange in pairs there is GOSGD"
+            )
+        if str(self.exch_strategy).endswith("16"):
+            raise ValueError(
+                f"exch_strategy {self.exch_strategy!r} rounds to 16 bits, and here"
+                " parameters are exchanged as they are: leave it out"
+            )
+        return rules.ParameterAveraging()
+
+
+class EASGD(ModelRule):
+    """Workers train by themselves, and pull at a centre: elastic averaging.
+
+    Attributes
+    ----------
+    every : int
+        After how many of its batches a worker exchanges.
+    beta : float
+        As of `synk.rules.EASGD`: each exchange moves both sides by ``beta / n`` of
+        their difference. Theano-MPI's half is ``beta = n / 2``.
+
+    Notes
+    -----
+    Models are told that they are rank 0 of 1, as each has all of the data;
+    ``config["worker"]`` is the number of the worker. An epoch is as many batches as
+    the data has, of all workers together: who is ready takes the next. No worker is
+    a server. Validation is of the centre, in rank 0; then workers go on with their own
+    parameters.
+    """
+
+    every = 10
+    beta = 0.9
+
+    def _rule(self, n: int) -> rules.Rule:
+        return rules.EASGD(self.every, self.beta, order="free")
+
+
+class GOSGD(ModelRule):
+    """Workers train by themselves, and now and then one sends itself to another.
+
+    Attributes
+    ----------
+    p : float
+        The probability that it does, after each of its batches.
+    seed : int
+        Of the draws; each worker has a stream of its own.
+
+    Notes
+    -----
+    Data and epochs are as with `EASGD`. What is validated, and what is left at the end,
+    is the workers' mean, with the weights of gossip.
+    """
+
+    p = 0.01
+    seed = 0
+
+    def _rule(self, n: int) -> rules.Rule:
+        return rules.Gossip(self.p, self.seed)
+
+
+def check_equal(facts: Sequence[Facts]) -> None:
+    """Raise unless all ranks have the same model."""
+    for rank, of_rank in enumerate(facts):
+        for name, mine, theirs in zip(Facts._fields, facts[0], of_rank, strict=True):
+            if mine != theirs:
+                raise ValueError(
+                    f"the ranks' models differ in {name}: {mine} on rank 0, {theirs} on"
+                    f" rank {rank}"
+                )
+
+
+def _clean_up(context: RankContext) -> None:
+    """Have all models end what they have started; rank 0's also if a rank is dead."""
+    try:
+        if SESSION.state == "running":
+            SESSION.run(worker_clean_up)
+    finally:
+        worker_clean_up(context)  # if that was done, it does nothing

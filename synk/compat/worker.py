@@ -1,0 +1,314 @@
+"""One rank with a model of its own: the commands that a rule of `rules` gives it."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from pytensor.compile import SharedVariable
+
+from ..comm.locks import Locks
+from ..exchange.worker import Worker
+from ..memory.segment import Place, Segment
+from ..ranks.context import RankContext
+from . import contract
+from .recorder import Recorder
+
+_LOCK, _DRAWN = 0, 1  # words that all ranks share
+
+
+class Told(NamedTuple):
+    """What a rank needs to know to make its model.
+
+    Attributes
+    ----------
+    modelfile, modelclass : str
+    divides : bool
+        Whether each rank has a part of the data, or all of it.
+    print_freq : int
+    verbose : bool
+    drawn : tuple
+        The state of rank 0's generators, numpy's global one and Python's.
+    """
+
+    modelfile: str
+    modelclass: str
+    divides: bool
+    print_freq: int
+    verbose: bool
+    drawn: tuple[Any, Any]
+
+
+class Facts(NamedTuple):
+    """What must be equal on all ranks."""
+
+    n_epochs: int
+    epoch: int
+    n_subb: int
+    params: tuple[tuple[str, tuple[int, ...]], ...]
+
+
+class ModelWorker:
+    """A model on one rank, and how it is trained.
+
+    Parameters
+    ----------
+    context : RankContext
+    told : Told
+
+    Attributes
+    ----------
+    model : object
+    recorder : Recorder
+    worker : Worker
+        How the rank exchanges parameters; see `train`.
+    """
+
+    def __init__(self, context: RankContext, told: Told) -> None:
+        context.model = self  # what is made may have to be cleaned up
+        self._context, self._divides = context, told.divides
+        self.model: Any = None
+        self._passed, self._is_checked = 0, False
+        make = contract.find_class(told.modelfile, told.modelclass)
+        verbose = told.verbose and context.rank == 0
+        rank, size = (context.rank, context.size) if told.divides else (0, 1)
+        config = {
+            "verbose": verbose,
+            "rank": rank,
+            "size": size,
+            "mname": told.modelclass,
+            "worker": context.rank,
+            "n_workers": context.size,
+        }
+        self.model = make(config)
+        contract.check(self.model)
+        contract.compile_functions(self.model)
+        name = str(self.model.name)
+        self.recorder = Recorder(told.print_freq, name, verbose)
+
+    @property
+    def params(self) -> list[SharedVariable]:
+        """The model's parameters, each once."""
+        return list(dict.fromkeys(self.model.params))
+
+    def facts(self) -> Facts:
+        """Return what must be equal on all ranks."""
+        model = self.model
+        params = tuple(
+            (var.type.dtype, tuple(np.shape(var.get_value(borrow=True))))
+            for var in self.params
+        )
+        return Facts(int(model.n_epochs), int(model.epoch), int(model.n_subb), params)
+
+    def own_streams(self) -> None:
+        """Have this rank draw other numbers than rank 0, from generators of all."""
+        if self._context.rank:
+            seed = [*np.random.randint(1 << 31, size=4), self._context.rank]
+            np.random.seed(seed)
+            random.seed(repr(seed))
+
+    def open(self, words: np.ndarray) -> None:
+        """Take the words that the ranks share."""
+        context = self._context
+        looks, patience = context.control.looks, context.comm.patience
+        self._words = words
+        self._locks = Locks(words, context.rank, looks, patience)
+
+    # -- training
+
+    def train(self, number: int, epoch: int, count: int) -> int:
+        """Train for an epoch, in the rank's share of it.
+
+        Parameters
+        ----------
+        number : int
+            That of the worker in `RankContext.workers`.
+        epoch : int
+        count : int
+            Batches that all ranks have trained before.
+
+        Returns
+        -------
+        int
+            And now.
+        """
+        self.model.epoch = epoch
+        n_batches = self._context.comm.exchange(int(self.model.data.n_batch_train))
+        if not (any(n_batches) if self._divides else n_batches[0]):
+            raise ValueError("data.n_batch_train is 0: there is no data")
+        self._worker: Worker = self._context.workers[number]
+        with self._worker.running():
+            if self._divides:
+                count += self._train_part(n_batches, count)
+            else:
+                count += self._train_some(n_batches[0], count)
+        self.recorder.print_train_info(count, is_last=True)
+        return count
+
+    def _train_part(self, n_batches: list[int], count: int) -> int:
+        """Train all batches of this rank, in step with the others.
+
+        Who has no batch left meets the others still, and takes the mean of theirs.
+        """
+        mine = n_batches[self._context.rank]
+        done = 0
+        for i in range(max(n_batches)):
+            rows = [int(i < batches) for batches in n_batches]
+            for _ in range(self.model.n_subb):
+                if i < mine:
+                    self._step(count + done)
+                self._exchange(rows)
+            done += sum(rows)
+            self.recorder.print_train_info(count + done)
+        self.model.reset_iter("train")
+        return done
+
+    def _train_some(self, n_batches: int, count: int) -> int:
+        """Train batches until all ranks together have trained so many.
+
+        Each goes through all of the data: an epoch ends in the middle of that.
+        """
+        everyone = [1] * self._context.size
+        while (i := self._draw()) < n_batches:
+            for _ in range(self.model.n_subb):
+                self._step(count + i)
+            self._exchange(everyone)
+            self._passed += 1
+            if self._passed >= int(self.model.data.n_batch_train):
+                self.model.reset_iter("train")
+                self._passed = 0
+            self.recorder.print_train_info(count + i + 1)
+            self._context.comm.look_about()
+        return n_batches
+
+    def _step(self, count: int) -> None:
+        first = not self._is_checked
+        self._is_checked = True
+        check = contract.whole_step(self.model) if first else contextlib.nullcontext()
+        with check:
+            self.model.train_iter(count, self.recorder)
+
+    def _exchange(self, rows: list[int]) -> None:
+        worker = self._worker
+        exchanging, waiting = worker.exchanging, worker.waiting
+        worker.after_step(rows)
+        waited = worker.waiting - waiting
+        self.recorder.add_time("sync", waited)
+        self.recorder.add_time("comm", worker.exchanging - exchanging - waited)
+
+    def _draw(self) -> int:
+        """Return the number of the next batch of all ranks: whoever is ready has it."""
+        try:
+            self._locks.acquire(_LOCK)
+            drawn = int(self._words[_DRAWN])
+            self._words[_DRAWN] = drawn + 1
+        finally:
+            self._locks.release_all(_LOCK, _LOCK + 1)
+        return drawn
+
+    # -- between epochs
+
+    def validate(self, count: int) -> tuple[bool, list]:
+        """Validate; return whether to stop, and what was found."""
+        stops = False
+        for wants in _validations(self.model, count, self.recorder):
+            stops = stops or wants
+        self.model.reset_iter("val")
+        return stops, self.recorder.take_val_info()
+
+    def clean_up(self) -> None:
+        """Have the model end what it has started."""
+        model, self.model = self.model, None
+        end: Callable | None = getattr(model, "cleanup", None)
+        if callable(end):
+            end()
+
+
+def _validations(model: Any, count: int, recorder: Recorder) -> Iterator[bool]:
+    """Validate a sub-batch at a time; yield whether the model wants to stop."""
+    i = 0
+    while i < int(model.data.n_batch_val):
+        following = i + 1
+        for _ in range(model.n_subb):
+            answer = model.val_iter(count, recorder)
+            if isinstance(answer, str) and answer == "stop":
+                yield True
+                return
+            if answer is not None:
+                following = _index(answer)
+        yield False
+        i = following
+
+
+def _index(answer: Any) -> int:
+    if isinstance(answer, (int, np.integer)) and not isinstance(answer, bool):
+        return int(answer)
+    # A cost, say: as an index it could begin the validation anew, for ever.
+    raise TypeError(
+        "val_iter must return None, the index of the next batch, or 'stop', got"
+        f" {answer!r}"
+    )
+
+
+def shared_words(segment: Segment) -> np.ndarray:
+    """Return the words that the ranks share, in a segment of `WORDS_NBYTES`."""
+    return segment.array("int64", (2,))
+
+
+WORDS_NBYTES = 16
+
+
+# -- commands
+
+
+def worker_build(context: RankContext, told: Told) -> Facts:
+    """Make this rank's model, and have it compile its functions."""
+    if context.rank:
+        np.random.set_state(told.drawn[0])
+        random.setstate(told.drawn[1])
+    worker = ModelWorker(context, told)
+    if not told.divides:
+        worker.own_streams()
+    return worker.facts()
+
+
+def worker_adopt(
+    context: RankContext, numbers: list[int], shared: Segment | Place
+) -> None:
+    """Enter this rank's own parameters by the numbers of rank 0's."""
+    mine: ModelWorker = context.model
+    if context.rank:
+        context.registry.variables.update(zip(numbers, mine.params, strict=True))
+        shared = context.attachments.segment(*shared)  # type: ignore[misc]
+    mine.open(shared_words(shared))  # type: ignore[arg-type]
+
+
+def worker_train(context: RankContext, number: int, epoch: int, count: int) -> int:
+    """Train for an epoch; return how many batches all ranks have trained since ever."""
+    return context.model.train(number, epoch, count)
+
+
+def worker_validate(
+    context: RankContext, count: int, everywhere: bool
+) -> tuple[bool, list]:
+    """Validate on all ranks, or on rank 0; see `ModelWorker.validate`."""
+    if context.rank and not everywhere:
+        return False, []
+    return context.model.validate(count)
+
+
+def worker_adjust(context: RankContext, epoch: int, info: list | None) -> None:
+    """Tell the model what a validation has found, and have it adjust itself."""
+    model = context.model.model
+    model.current_info = info
+    model.adjust_hyperp(epoch)
+
+
+def worker_clean_up(context: RankContext) -> None:
+    """Have the model end what it has started."""
+    mine, context.model = context.model, None
+    if mine is not None:
+        mine.clean_up()

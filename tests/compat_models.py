@@ -1,0 +1,282 @@
+"""Model classes as Theano-MPI's rules took them: small, and for `test_compat`.
+
+What happens to a model on each rank it writes to a file at its `cleanup`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+
+ROWS = 6  # of a sub-batch
+RANDOM = np.random.default_rng(0)
+X = RANDOM.normal(size=(144, 3))
+Y = X @ [1.0, -2.0, 0.5] + 0.3
+RATE, MU = 0.05, 0.9
+
+
+def rows_of(number):
+    return slice(ROWS * number, ROWS * (number + 1))
+
+
+def platform():
+    """Return where functions compute that are made without a mode."""
+    if pytensor.config.mode != "JAX":
+        return "cpu"
+    return sys.modules["jax"].default_backend()
+
+
+class Data:
+    """Batches, which the workers of a rule divide."""
+
+    def __init__(self, rank, size, n_batches):
+        self.mine = range(rank, n_batches, size)
+        self.n_batch_train, self.n_batch_val = len(self.mine), 2
+
+
+class Regression:
+    """Linear regression by momentum; its parameters have the names of batch norm's."""
+
+    n_epochs, n_subb, n_batches, rate = 2, 1, 6, RATE
+    name = "regression"
+
+    def __init__(self, config):
+        self.config, self.epoch, self.log = config, 0, []
+        self.data = Data(config["rank"], config["size"], self.n_batches)
+        self.params = [
+            pytensor.shared(np.zeros(3), "gamma"),
+            pytensor.shared(np.float64(0.0), "beta"),
+        ]
+        self.shared_lr = pytensor.shared(np.float32(self.rate))
+        self._at = 0
+
+    def compile_iter_fns(self, sync_type="cdd"):
+        x, y = pt.matrix("x"), pt.vector("y")
+        w, b = self.params
+        cost = ((x @ w + b - y) ** 2).mean()
+        updates = []
+        for param, grad in zip(
+            self.params, pytensor.grad(cost, self.params), strict=True
+        ):
+            v = pytensor.shared(np.zeros(param.get_value().shape))
+            new = MU * v + grad
+            updates += [
+                (v, new),
+                (param, param - pt.cast(self.shared_lr, "float64") * new),
+            ]
+        self.train_fn = pytensor.function([x, y], cost, updates=updates)
+        self.val_fn = pytensor.function([x, y], cost)
+        self.log.append(["compile", sync_type])
+
+    def train_iter(self, count, recorder):
+        recorder.start()
+        batch, part = divmod(self._at, self.n_subb)
+        self._at += 1
+        number = self.data.mine[batch] * self.n_subb + part
+        recorder.end("wait")
+        recorder.start()
+        cost = self.train_fn(X[rows_of(number)], Y[rows_of(number)])
+        recorder.train_error(count, cost, cost / 2)
+        recorder.end("calc")
+        self.log.append(["train", self.epoch, number, count])
+
+    def val_iter(self, count, recorder):
+        cost = self.val_fn(X, Y)
+        recorder.val_error(count, cost, cost / 2, cost / 4)
+        self.log.append(["val", self.epoch])
+
+    def reset_iter(self, mode):
+        if mode == "train":
+            self._at = 0
+        self.log.append(["reset", mode])
+
+    def adjust_hyperp(self, epoch):
+        self.log.append(["adjust", epoch])
+
+    def cleanup(self):
+        self.log.append(["cleanup"])
+        told = {"log": self.log, "lr": float(self.shared_lr.get_value())}
+        told |= {"config": self.config, "platform": platform()}
+        Path(f"worker{self.config['worker']}.json").write_text(json.dumps(told))
+
+
+class InParts(Regression):
+    n_subb = 2
+
+
+class Still(Regression):
+    rate = 0.0
+
+
+class Long(Regression):
+    n_epochs, n_batches = 30, 12
+
+
+# -- what a class may have besides
+
+
+class WithAll(Regression):
+    def print_info(self, recorder, verbose):
+        self.log.append(["print_info", len(recorder.val_info), verbose])
+
+    def save(self, path):
+        Path(path).write_text("mine")
+
+    def adjust_hyperp(self, epoch):
+        super().adjust_hyperp(epoch)
+        self.log.append(["current_info", self.current_info])
+        self.shared_lr.set_value(np.float32(self.rate / 10))
+
+
+class NoArgument(Regression):
+    def compile_iter_fns(self):
+        super().compile_iter_fns("nothing")
+
+
+class Required(Regression):
+    def compile_iter_fns(self, sync_type):
+        super().compile_iter_fns(sync_type)
+
+
+class AnyName(Regression):
+    def compile_iter_fns(self, how, /):
+        super().compile_iter_fns(how)
+
+
+class AnyKeywords(Regression):
+    def compile_iter_fns(self, *args, **kwargs):
+        super().compile_iter_fns(*args, **kwargs)
+
+
+class Stops(Long):
+    """Wants to stop after the third epoch: whoever validates last, as it happens."""
+
+    def val_iter(self, count, recorder):
+        super().val_iter(count, recorder)
+        last = self.config["worker"] == self.config["size"] - 1
+        return "stop" if last and self.epoch == 2 else None
+
+
+class Skips(Regression):
+    """Goes from the first batch of validation to behind the last."""
+
+    def val_iter(self, count, recorder):
+        super().val_iter(count, recorder)
+        return self.data.n_batch_val
+
+
+class Draws(Regression):
+    n_epochs = 20
+
+    def train_iter(self, count, recorder):
+        super().train_iter(count, recorder)
+        self.log.append(["draw", float(np.random.random())])
+
+
+# -- what is wrong
+
+
+class NoReset(Regression):
+    reset_iter = None
+
+
+class NoRate(Regression):
+    def __init__(self, config):
+        super().__init__(config)
+        del self.shared_lr, self.data.n_batch_val
+
+
+class NoParams(Regression):
+    def __init__(self, config):
+        super().__init__(config)
+        self.params = [self.params[0].get_value()]
+
+
+class NoEpochs(Regression):
+    n_subb = 0
+
+
+class HalfAnEpoch(Regression):
+    n_epochs = 0.5
+
+
+class NoData(Regression):
+    n_batches = 0
+
+
+class OtherSize(Regression):
+    def __init__(self, config):
+        super().__init__(config)
+        self.n_epochs += config["worker"]
+
+
+class Odd(Regression):
+    def val_iter(self, count, recorder):
+        return "next"
+
+
+class GivesCosts(Regression):
+    """Would validate its first batch for ever, if that were an index."""
+
+    def val_iter(self, count, recorder):
+        return self.val_fn(X, Y) / 100
+
+
+class TwoSteps(Regression):
+    """As the helper of Theano-MPI made it: a step leaves its sum to the exchanger."""
+
+    def compile_iter_fns(self, sync_type="cdd"):
+        super().compile_iter_fns(sync_type)
+        x, y = pt.matrix("x"), pt.vector("y")
+        w, b = self.params
+        cost = ((x @ w + b - y) ** 2).mean()
+        self.vels, self.vels2 = (
+            [pytensor.shared(np.zeros(p.get_value().shape)) for p in self.params]
+            for _ in range(2)
+        )
+        grads = pytensor.grad(cost, self.params)
+        velocities = [(v, MU * v + g) for v, g in zip(self.vels, grads, strict=True)]
+        moves = [
+            (p, p - RATE * r / self.config["size"])
+            for p, r in zip(self.params, self.vels2, strict=True)
+        ]
+        descent = pytensor.function([], [], updates=moves)
+        get_vel = pytensor.function([x, y], cost, updates=velocities)
+
+        def both(x, y):
+            descent()
+            return get_vel(x, y)
+
+        self.train_fn = both
+
+
+class Fails(Long):
+    def train_iter(self, count, recorder):
+        super().train_iter(count, recorder)
+        if self.config["worker"] == 1 and self.epoch >= 1:
+            raise ArithmeticError("of one worker")
+
+
+class Dies(Long):
+    def train_iter(self, count, recorder):
+        super().train_iter(count, recorder)
+        if self.config["worker"] == 1 and self.epoch >= 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Endless(Regression):
+    n_epochs = 1_000_000
+
+    def train_iter(self, count, recorder):
+        super().train_iter(count, recorder)
+        if self.epoch == 1 and self.config["worker"] == 0:
+            print("it trains", flush=True)
+        time.sleep(0.001)
