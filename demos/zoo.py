@@ -230,9 +230,11 @@ class Training:
         rate = theano.shared(np.array(args.rate, args.floatX), "rate")
         self.model = model = build(args, rows, rate)
         self.rule = rule_of(args, synk.size())
+        # By a rule the loss is the mean of what ranks find by themselves.
+        loss = model.loss if self.rule is None else (model.loss, "avg")
         self.step = synk.function(
             model.inputs,
-            (model.loss, "avg"),
+            loss,
             updates=model.updates,
             local=self.rule is not None,
             statistics="exact" if args.sync_bn else "local",

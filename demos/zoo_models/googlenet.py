@@ -6,6 +6,7 @@ Two auxiliary classifiers halfway up have a part in the loss while it trains.
 from __future__ import annotations
 
 import resnet
+import theano.tensor as T
 from lasagne import layers as L
 
 from .layers import ConvLayer, Head, dense, logits, scaled
@@ -29,6 +30,19 @@ AUXILIARY = ("4a", "4d")
 """The modules whose outputs an auxiliary head classifies."""
 
 
+class TogetherLayer(L.ConcatLayer):
+    """Puts channels together, and says which shape that has.
+
+    PyTensor would have each number of rows, until it knows better, be the sum of those
+    of the four ways or one of them, and of four to the power of nine in the end.
+    """
+
+    def get_output_for(self, inputs, **options):
+        """Return all the channels."""
+        shape = (inputs[0].shape[0], *self.output_shape[1:])
+        return T.reshape(super().get_output_for(inputs), shape, ndim=4)
+
+
 def build(x, image_size=224, classes=1000, width=1.0):
     """Return the head and the two auxiliary ones; see `alexnet.build`."""
 
@@ -47,7 +61,7 @@ def build(x, image_size=224, classes=1000, width=1.0):
             conv(conv(layer, before5, 1), five, 5, pad=2),
             conv(pool, pooled, 1),
         ]
-        return L.ConcatLayer(ways, axis=1)
+        return TogetherLayer(ways, axis=1)
 
     def auxiliary(layer):
         layer = L.Pool2DLayer(layer, 5, stride=3, mode="average_exc_pad")
