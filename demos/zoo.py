@@ -9,12 +9,11 @@ With your own images, a folder of them for each class, or without, on made-up on
 The LSTM foretells letters of Python's reference, and the two GANs (``wgan``, ``lsgan``)
 draw digits where no images are given; ``--samples FILE`` shows what they draw.
 
-Defaults are the recipes of Theano-MPI, or of the papers; but `--batch` counts the rows
-of all ranks together, which is that of one rank there. ``--rule exact`` is plain
-data-parallel training. By any other rule ranks train by themselves, and exchange what
-is trained each so many steps. Each has its own optimiser state, dropout and statistics
-of batch normalisation then; the running averages, which answers are normalised by, are
-averaged over the ranks before they are used.
+Defaults are the recipes of Theano-MPI, or of the papers; but ``--batch`` counts the
+rows of all ranks together, and there it was those of one. ``--rule exact`` is plain
+data-parallel training. By any other rule ranks train by themselves and exchange what
+is trained each so many steps. Then each has its own optimiser state, dropout and batch
+normalisation, whose running averages are averaged over the ranks before they are used.
 """
 
 from __future__ import annotations
@@ -23,9 +22,8 @@ import argparse
 import importlib.util
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import synk  # first: with it come Theano's names, which Lasagne imports
 
@@ -99,11 +97,11 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     add("--critic-steps", type=positive, help="of a GAN: for one of the generator")
     add("--length", type=positive, default=64, help="letters in a row of text")
     add("--sync-bn", action="store_true", help="normalise by all ranks' rows")
-    add("--epochs", type=positive, help="as all that follow: default: the recipe's")
+    add("--epochs", type=positive, help="default, as of what follows: the recipe's")
     add("--batch", type=positive, help="rows of a step, on all ranks together")
     add("--rate", type=float, help="learning rate")
-    add("--falls", type=int, nargs="*", metavar="EPOCH", help="of the rate")
-    add("--momentum", type=float)
+    add("--falls", type=positive, nargs="*", metavar="EPOCH", help="of the rate")
+    add("--momentum", type=float, help="0.9, or 0 by a rule that makes up for it")
     add("--decay", type=float, help="of weights")
     add("--seed", type=int, default=0, help="of initial values, shuffles and noise")
     add("--ranks", type=positive, help="default: all usable cores")
@@ -114,23 +112,57 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     add("--resume", action="store_true", help="go on from the checkpoint")
     add("--samples", metavar="FILE", help="of a GAN: a picture of images it makes")
     args = parser.parse_args(arguments)
-    _complete(args, parser.error)
+    given = {k for k, v in vars(args).items() if v != parser.get_default(k)}
+    for refusal in _refusals(args, given):
+        parser.error(refusal)
+    _complete(args)
+    try:
+        rule_of(args, ranks=1)
+    except ValueError as refused:
+        parser.error(f"--rule {args.rule}: {refused}")
     return args
 
 
-def _complete(args: argparse.Namespace, error: Callable[[str], Any]) -> None:
-    """Take from the recipe what was not given, and refuse what has no meaning."""
+OF_IMAGES = ("images", "loaders", "hold", "image_size", "sync_bn")
+MEANT_FOR = {
+    "classes": (*OF_IMAGES, "classes", "momentum", "decay"),
+    "gan": (*OF_IMAGES, "samples"),
+    "letters": ("length",),
+}
+"""Options that only some kinds of models have, besides those of their recipes."""
+
+
+def _refusals(args: argparse.Namespace, given: set[str]) -> Iterator[str]:
+    """Yield what is wrong with the arguments: none is to be without effect."""
+    recipe, model = ZOO[args.model], args.model
+    special = {option for options in MEANT_FOR.values() for option in options}
+    special |= {option for other in ZOO.values() for option in other.options}
+    meant = {*MEANT_FOR[recipe.kind], *recipe.options}
+    for option in sorted(given & special - meant):
+        yield f"--{option.replace('_', '-')} is not for {model}"
+    size = args.image_size or recipe.image_size
+    if size < recipe.least:
+        yield f"{model} takes images of {recipe.least} pixels at least"
+    if recipe.kind == "gan" and size % 4:
+        yield f"{model} takes images of a size in fours, got {size}"
+    if recipe.kind == "gan" and not args.images and size not in (8, 28):
+        yield "--image-size: digits are of 28 pixels, or of 8"
+    if args.images and {"rows", "classes"} & given:
+        yield "--rows and --classes are for data that are not from --images"
+    if not args.images and "loaders" in given:
+        yield "--loaders is for --images"
+    if args.rule == "exact" and {"every", "order"} & given:
+        yield "--every and --order are for rules, and --rule is exact"
+    if args.rule != "exact" and args.sync_bn:
+        yield "--sync-bn is for exact training: by a rule ranks normalise their own"
+    if args.resume and not (args.checkpoint and Path(args.checkpoint).exists()):
+        yield "--resume needs the --checkpoint of an earlier run"
+
+
+def _complete(args: argparse.Namespace) -> None:
+    """Take from the recipe what was not given."""
     recipe = ZOO[args.model]
-    named = {"blocks": "blocks", "depth": "depth", "widen": "widen"}
-    named |= {"first": "first", "critic_steps": "every"}
-    args.options = {}
-    for name, option in named.items():
-        value = getattr(args, name)
-        if value is not None:
-            if option not in recipe.options:
-                error(f"--{name.replace('_', '-')} is not for {args.model}")
-            args.options[option] = value
-    for name in ("batch", "epochs", "decay", "falls", "classes"):
+    for name in ("batch", "epochs", "decay", "falls", "classes", "image_size"):
         if getattr(args, name) is None:
             setattr(args, name, getattr(recipe, name))
     if args.rate is None:
@@ -139,25 +171,8 @@ def _complete(args: argparse.Namespace, error: Callable[[str], Any]) -> None:
             args.rate *= args.batch / recipe.batch
     if args.momentum is None:
         args.momentum = 0.0 if args.rule in PLAIN else 0.9
-    args.image_size = args.image_size or recipe.size
-    if args.image_size < recipe.least:
-        error(f"{args.model} takes images of {recipe.least} pixels at least")
-    if recipe.kind == "gan" and args.image_size % 4:
-        error(f"{args.model} takes images of a size in fours, got {args.image_size}")
-    if recipe.kind == "gan" and not args.images and args.image_size not in (8, 28):
-        error("--image-size: digits are of 28 pixels, or of 8")
-    if recipe.kind == "letters" and args.images:
-        error(f"--images is not for {args.model}")
-    if args.samples and recipe.kind != "gan":
-        error(f"--samples is for GANs, and {args.model} is none")
-    if args.resume and not (args.checkpoint and Path(args.checkpoint).exists()):
-        error("--resume needs the --checkpoint of an earlier run")
-    if args.rule == "exact" and (args.every or args.order):
-        error("--every and --order are for rules, and --rule is exact")
-    try:
-        rule_of(args, 1)
-    except ValueError as refused:
-        error(f"--rule {args.rule}: {refused}")
+    chosen = {name: getattr(args, name) for name in recipe.options}
+    args.options = {k: v for k, v in chosen.items() if v is not None}
 
 
 def positive(text: str) -> int:

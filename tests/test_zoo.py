@@ -11,6 +11,7 @@ import theano
 import theano.tensor as T
 from lasagne import layers as L
 from pytensor.compile.mode import Mode
+from test_demos import QUICK, run
 
 import synk
 from synk.train.batches import batches_of_epoch
@@ -53,8 +54,10 @@ def zoo(import_from):
 
 def arguments(zoo, model: str, *options: object):
     """Return the arguments of a small run: 10 rows, in batches of 4, 4 and 2."""
-    rows = "--rows 10 --batch 4 --classes 5 --floatX float64"
+    rows = "--rows 10 --batch 4 --floatX float64"
     given = [model, *SMALL[model].split(), *rows.split(), *map(str, options)]
+    if zoo.ZOO[model].kind == "classes":
+        given += ["--classes", "5"]
     args = zoo.parse_arguments(given)
     args.mode = MODE
     return args
@@ -106,7 +109,7 @@ def test_a_network_of_full_size_has_as_many_parameters(
     zoo, model, expected, monkeypatch
 ):
     recipe = zoo.ZOO[model]
-    size = recipe.size, recipe.classes, 1.0
+    size = recipe.image_size, recipe.classes, 1.0
     assert counted(lambda: recipe.build(None, *size), monkeypatch) == expected
 
 
@@ -142,6 +145,24 @@ def test_googlenet_has_two_auxiliary_heads_that_count_for_less(zoo):
     assert all(head.logits.output_shape == (None, 5) for head in heads)
     # In the answer they have no part.
     assert len(L.get_all_params(heads[0].logits)) == 2 * (3 + 9 * 6 + 1)
+
+
+COMPILED = f"""
+import sys; sys.path.insert(0, {str(DEMOS)!r})
+import synk, theano, theano.tensor as T
+from lasagne import layers as L
+from zoo_models import googlenet
+x = T.tensor4("x")
+(head, *_) = googlenet.build(x, image_size=80, classes=5, width=0.05)
+theano.function([x], L.get_output(head.logits, deterministic=True))
+print("compiled")
+"""
+
+
+@pytest.mark.slow
+def test_googlenet_is_compiled_in_time(tmp_path):
+    # With joins alone PyTensor's shapes were sums of four to the ninth terms.
+    assert run("-c", COMPILED, folder=tmp_path, **QUICK) == "compiled\n"
 
 
 # -- layers --------------------------------------------------------------------------
@@ -243,7 +264,8 @@ def test_exact_steps_on_two_ranks_are_those_of_plain_pytensor(zoo, model, monkey
 
     # Ranks draw from streams of their own.
     monkeypatch.setattr(L.DropoutLayer, "get_output_for", all_of_them)
-    args = arguments(zoo, model, "--sync-bn", "--seed", 3)
+    sync = [] if model == "lstm" else ["--sync-bn"]
+    args = arguments(zoo, model, *sync, "--seed", 3)
     losses, values = serial(zoo, args)
     with synk.session(2):
         training = zoo.Training(args, zoo.open_data(args))

@@ -44,6 +44,14 @@ def test_noise_is_other_noise_in_each_epoch_and_the_same_in_each_run(zoo):
     np.testing.assert_array_equal(first, third)
 
 
+def test_so_many_rows_of_text_are_trained_on(zoo):
+    for n in (10, 11, 32, 100):
+        rows = zoo.open_data(zoo.parse_arguments(["lstm", "--rows", str(n)]))
+        ((table,),) = rows.training(0)
+        assert (len(table), rows.rows) == (n, n)
+        assert table.shape[1] == 65
+
+
 # -- the command line ----------------------------------------------------------------
 
 
@@ -58,7 +66,11 @@ def test_noise_is_other_noise_in_each_epoch_and_the_same_in_each_run(zoo):
         ("alexnet --depth 10", "--depth is not for alexnet"),
         ("cifar10 --critic-steps 2", "--critic-steps is not for cifar10"),
         ("lstm --images DIR", "--images is not for lstm"),
-        ("lstm --samples a.png", "--samples is for GANs, and lstm is none"),
+        ("lstm --samples a.png", "--samples is not for lstm"),
+        ("lsgan --decay 1", "--decay is not for lsgan"),
+        ("vgg16 --images DIR --rows 5", "--rows and --classes are for data that are"),
+        ("vgg16 --loaders 2", "--loaders is for --images"),
+        ("cifar10 --rule easgd --sync-bn", "--sync-bn is for exact training"),
         ("lstm --resume", "--resume needs the --checkpoint of an earlier run"),
     ],
 )

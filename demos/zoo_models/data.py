@@ -122,7 +122,8 @@ class Text(Table):
     """
 
     def __init__(self, length: int, rows: int | None) -> None:
-        letters = None if rows is None else length * (max(10, rows * 10 // 9) + 1)
+        # A tenth is held out, and the last letter of a row is the next one's first.
+        letters = None if rows is None else length * max(10, -(-rows * 10 // 9)) + 1
         text = lstm.read(length, letters)
         super().__init__(*(text.table[part] for part in text.rows.values()))
         self.letters = len(text.alphabet)

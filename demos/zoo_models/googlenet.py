@@ -31,10 +31,11 @@ AUXILIARY = ("4a", "4d")
 
 
 class TogetherLayer(L.ConcatLayer):
-    """Puts channels together, and says which shape that has.
+    """Puts channels together, and tells PyTensor the shape of the result.
 
-    PyTensor would have each number of rows, until it knows better, be the sum of those
-    of the four ways or one of them, and of four to the power of nine in the end.
+    PyTensor's own inference has, for a while, each length be the sum of those that are
+    joined: the number of rows comes from the module below, and becomes a sum of 4 ** 9
+    terms before it is found not to be needed, which took longer than anyone waits.
     """
 
     def get_output_for(self, inputs, **options):

@@ -110,7 +110,9 @@ def letters(n_letters: int, units: list[int], rate, norm: float = 5.0) -> Graphs
     return Graphs([table], bits, params, updates, [], {"bits": bits})
 
 
-def wgan(rate, clip: float = 0.01, first: int = 50, every: int = 2, **size) -> Graphs:
+def wgan(
+    rate, clip: float = 0.01, first: int = 50, critic_steps: int = 2, **size
+) -> Graphs:
     """Return the graphs of a Wasserstein GAN (M. Arjovsky et al. 2017).
 
     The critic tells by how much images differ from those of the generator, as far as
@@ -120,9 +122,9 @@ def wgan(rate, clip: float = 0.01, first: int = 50, every: int = 2, **size) -> G
     ----------
     rate : shared variable
     clip : float
-    first, every : int
-        So many steps are the critic's alone, and then the generator moves in each so
-        many-th.
+    first, critic_steps : int
+        The critic is alone for so many steps, and then the generator moves in one of
+        so many.
     **size
         ``shape`` and ``width``, see `gans.generator`.
     """
@@ -131,13 +133,13 @@ def wgan(rate, clip: float = 0.01, first: int = 50, every: int = 2, **size) -> G
         distance = of_real.mean() - of_made.mean()
         return -distance, -of_made.mean()
 
-    graphs, network = _gan(losses, rate, first, every, **size)
+    graphs, network = _gan(losses, rate, first, critic_steps, **size)
     for var in L.get_all_params(network, trainable=True, regularizable=True):
         graphs.updates[var] = T.clip(graphs.updates[var], -clip, clip)
     return graphs
 
 
-def lsgan(rate, first: int = 0, every: int = 1, **size) -> Graphs:
+def lsgan(rate, first: int = 0, critic_steps: int = 1, **size) -> Graphs:
     """Return the graphs of a least squares GAN (X. Mao et al. 2016, equation 9).
 
     The critic is to score 1 for images and 0 for those of the generator, and that is to
@@ -148,32 +150,33 @@ def lsgan(rate, first: int = 0, every: int = 1, **size) -> Graphs:
         critics = T.sqr(of_real - 1).mean() + T.sqr(of_made).mean()
         return critics, T.sqr(of_made - 1).mean()
 
-    return _gan(losses, rate, first, every, **size)[0]
+    return _gan(losses, rate, first, critic_steps, **size)[0]
 
 
-def _gan(losses, rate, first, every, shape, width=1.0) -> tuple[Graphs, L.Layer]:
+def _gan(losses, rate, first, critic_steps, shape, width=1.0) -> tuple[Graphs, L.Layer]:
     """Return the graphs of a GAN, and its critic.
 
     One step is one of the critic's and, when it is the generator's turn, one of the
     generator's against the critic as it was. The noise comes with the rows, so that the
     numbers do not depend on how many ranks there are. By a rule ranks exchange both
-    networks: generators that each train against a critic which is their mean, as those
-    of Theano-MPI, would have no common image to come to.
+    networks. Those of Theano-MPI exchanged critics alone: each rank kept a generator of
+    its own, which met a critic of the images of all.
     """
     x, z = T.tensor4("x", dtype="uint8"), T.matrix("z")
     generator, critic = gans.generator(z, shape, width), gans.critic(shape, width)
     made = L.get_output(generator, deterministic=True)
     images = L.get_output(generator)
     real = T.cast(x, theano.config.floatX) / np.array(255, theano.config.floatX)
-    scores = L.get_output(critic, images), L.get_output(critic, real)
-    of_critic, of_generator = losses(scores[1], scores[0])
+    of_made = L.get_output(critic, images)
+    of_real = L.get_output(critic, real)  # the last leaves the running averages
+    of_critic, of_generator = losses(of_real, of_made)
     theirs = L.get_all_params(critic, trainable=True)
     ours = L.get_all_params(generator, trainable=True)
     updates = lasagne.updates.rmsprop(theano.grad(of_critic, theirs), theirs, rate)
     moves = lasagne.updates.rmsprop(theano.grad(of_generator, ours), ours, rate)
     averages = resnet.running_averages([generator, critic])
     made_steps = theano.shared(np.int64(0), "made_steps")
-    turn = T.and_(T.ge(made_steps, first), T.eq((made_steps + 1) % every, 0))
+    turn = T.and_(T.ge(made_steps, first), T.eq((made_steps + 1) % critic_steps, 0))
     updates |= {var: T.switch(turn, new, var) for var, new in moves.items()}
     updates |= averages
     updates[made_steps] = made_steps + 1

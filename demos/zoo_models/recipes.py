@@ -25,8 +25,7 @@ class Recipe(NamedTuple):
     batch: int
     epochs: int
     rate: float
-    size: int = 0
-    """Of images."""
+    image_size: int = 0
     least: int = 0
     """The smallest ones that it takes."""
     classes: int = 1000
@@ -51,14 +50,18 @@ build_resnet50 = functools.partial(build_resnet, resnet.BLOCKS)
 build_resnet152 = functools.partial(build_resnet, resnet.BLOCKS_152)
 
 _OF_RESNETS: dict[str, Any] = {
-    "size": 224,
+    "image_size": 224,
     "least": 32,
     "falls": (30, 60, 80),
     "decay": 1e-4,
     "is_linear": True,
     "options": ("blocks",),
 }
-_OF_GANS: dict[str, Any] = {"size": 28, "least": 8, "options": ("first", "every")}
+_OF_GANS: dict[str, Any] = {
+    "image_size": 28,
+    "least": 8,
+    "options": ("first", "critic_steps"),
+}
 
 ZOO = {
     "alexnet": Recipe(
