@@ -116,7 +116,7 @@ def build(args: argparse.Namespace, n_letters: int) -> Graphs:
     lasagne.random.set_rng(np.random.RandomState(args.seed))
     table = T.matrix("table", dtype="uint8")
     before, after = table[:, :-1], table[:, 1:]
-    network = build_network(args, n_letters)
+    network = build_network(args.units, n_letters, args.clip)
     p = L.get_output(network, before)
     params = L.get_all_params(network, trainable=True)
 
@@ -132,12 +132,14 @@ def build(args: argparse.Namespace, n_letters: int) -> Graphs:
     return Graphs(table, updates, nats.mean() / np.log(2), following)
 
 
-def build_network(args: argparse.Namespace, n_letters: int) -> L.Layer:
+def build_network(
+    units: list[int], n_letters: int, clip: float | bool = False
+) -> L.Layer:
     layer = L.InputLayer((None, None))  # rows, letters
-    layer = L.EmbeddingLayer(layer, n_letters, args.units[0])
-    for units in args.units:
-        layer = L.LSTMLayer(layer, units, grad_clipping=args.clip)
-    layer = L.ReshapeLayer(layer, (-1, args.units[-1]))
+    layer = L.EmbeddingLayer(layer, n_letters, units[0])
+    for number in units:
+        layer = L.LSTMLayer(layer, number, grad_clipping=clip)
+    layer = L.ReshapeLayer(layer, (-1, units[-1]))
     return L.DenseLayer(layer, n_letters, nonlinearity=lasagne.nonlinearities.softmax)
 
 

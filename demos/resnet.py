@@ -1,4 +1,4 @@
-"""ResNet-50 in Lasagne's layers; `resnet50.py` trains it.
+"""ResNet-50 in Lasagne's layers; `resnet50.py` trains it, and `zoo.py` deeper ones.
 
 The network of K. He et al. 2015, "Deep residual learning for image recognition",
 table 1, as torchvision and most others build it ("v1.5"): where a block halves the
@@ -18,6 +18,9 @@ from lasagne import layers as L
 
 BLOCKS = (3, 4, 6, 3)
 """How many blocks each stage has; (3, 4, 23, 3) would be ResNet-101."""
+
+BLOCKS_152 = (3, 8, 36, 3)
+"""Those of ResNet-152."""
 
 EPSILON = 1e-5
 """Added to variances."""
@@ -63,7 +66,7 @@ class BatchNormLayer(L.Layer):
     Parameters
     ----------
     incoming : Layer
-        Outputs of shape (batch, channels, rows, columns).
+        Outputs of shape (batch, channels, rows, columns), or (batch, channels).
     gamma : float
         The scale at first.
     """
@@ -85,23 +88,26 @@ class BatchNormLayer(L.Layer):
         """Return normalised channels; if they are for training, set `updates`."""
         if deterministic:
             return self.normalised(input, self.mean, self.variance)
-        axes = (0, 2, 3)
+        axes = (0, *range(2, input.ndim))
         mean = input.mean(axes)
-        variance = T.sqr(input - along_channels(mean)).mean(axes)
+        variance = T.sqr(input - along_channels(mean, input.ndim)).mean(axes)
         self.updates = self.running_averages(input, mean, variance)
         return self.normalised(input, mean, variance)
 
     def normalised(self, input, mean, variance):
         """Return the scaled and shifted channels."""
         scale = self.gamma / T.sqrt(variance + EPSILON)
-        return (input - along_channels(mean)) * along_channels(scale) + along_channels(
-            self.beta
+        mean, scale, beta = (
+            along_channels(values, input.ndim) for values in (mean, scale, self.beta)
         )
+        return (input - mean) * scale + beta
 
     def running_averages(self, input, mean, variance):
         """Return what the averages are after a batch with these statistics."""
-        pixels = T.prod(input.shape[2:])
-        count = T.cast(input.shape[0] * pixels, input.dtype)
+        rows = input.shape[0]
+        if input.ndim > 2:
+            rows = rows * T.prod(input.shape[2:])
+        count = T.cast(rows, input.dtype)
         unbiased = variance * count / (count - 1)
         return {
             self.mean: self.mean + RATE * (mean - self.mean),
@@ -121,9 +127,9 @@ class MeanLayer(L.GlobalPoolLayer):
         return input.mean((2, 3))
 
 
-def along_channels(values):
+def along_channels(values, ndim):
     """Return a vector in a shape that broadcasts to that of images."""
-    return values.dimshuffle("x", 0, "x", "x")
+    return values.dimshuffle("x", 0, *["x"] * (ndim - 2))
 
 
 def build(x, image_size=224, classes=1000, width=64, blocks=BLOCKS):
@@ -172,7 +178,8 @@ def build(x, image_size=224, classes=1000, width=64, blocks=BLOCKS):
 def running_averages(network):
     """Return the updates of all batch normalisations, for the training function.
 
-    Of the outputs that `lasagne.layers.get_output` made last for training.
+    Of the outputs that `lasagne.layers.get_output` made last for training. `network` is
+    the last layer, or a list of several.
     """
     updates = {}
     for layer in L.get_all_layers(network):

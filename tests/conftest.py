@@ -49,6 +49,7 @@ LONG = (
     *("test_demos_lstm", "test_moving", "test_proof_property", "test_jax_engine"),
     *("test_device_collectives", "test_device_buffers", "test_bench_peers"),
     *("test_all_gather", "test_docs", "test_resnet50_runs", "test_silence"),
+    "test_zoo",
 )
 """Files that take longest: a worker that got one last would keep the other waiting."""
 
