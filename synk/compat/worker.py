@@ -193,11 +193,11 @@ class ModelWorker:
 
     def _exchange(self, rows: list[int]) -> None:
         worker = self._worker
-        exchanging, waiting = worker.exchanging, worker.waiting
+        exchanging, waiting = worker.times.seconds, worker.times.waiting
         worker.after_step(rows)
-        waited = worker.waiting - waiting
+        waited = worker.times.waiting - waiting
         self.recorder.add_time("sync", waited)
-        self.recorder.add_time("comm", worker.exchanging - exchanging - waited)
+        self.recorder.add_time("comm", worker.times.seconds - exchanging - waited)
 
     def _draw(self) -> int:
         """Return the number of the next batch of all ranks: whoever is ready has it."""
