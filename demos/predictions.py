@@ -222,6 +222,8 @@ def draw(axes, found: dict[str, list[Prediction]], workers: Sequence[int]) -> No
         seconds = [made.time_to(TARGET) for made in predictions]
         axes.plot(workers, seconds, "o-", label=name)
     label = f"predicted seconds to a loss of {TARGET}"
-    axes.set(xlabel="workers", ylabel=label, xscale="log", yscale="log")
+    axes.set(xlabel="workers", ylabel=label, xscale="log", ylim=(0, None))
+    axes.set_xticks(workers, labels=list(map(str, workers)))
+    axes.set_xticks([], minor=True)
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small")

@@ -112,14 +112,17 @@ def train(
     )
     seconds = np.cumsum(history["seconds"])
     waits = sum(epoch.get("wait", 0.0) for epoch in history.epochs) / seconds[-1]
-    together = rule is None or rule.order == "together"
-    made = [count if together else count / synk.size() for count in exchanges]
+    if rule is None:  # ranks meet in every step
+        made = [history.epochs[0]["step"]] * epochs
+    else:
+        workers = 1 if rule.order == "together" else synk.size()
+        made = [count / workers for count in exchanges]
     costs = costs_of(history, made)
     return Found(history["val_error"], list(seconds), waits, sum(exchanges), costs)
 
 
 def costs_of(history: synk.History, exchanges: Sequence[float]) -> Costs:
-    """Return what a step and an exchange have taken, the first epoch left out.
+    """Return what a step and an exchange have taken, in a usual epoch.
 
     Parameters
     ----------
@@ -127,13 +130,11 @@ def costs_of(history: synk.History, exchanges: Sequence[float]) -> Costs:
     exchanges : sequence of float
         Of each worker, by epochs.
     """
-    epochs = history.epochs[1:] or history.epochs
-    first = history.epochs[0]["step"] if len(history) > 1 else 0
-    steps = history.epochs[-1]["step"] - first
-    exchanging = sum(epoch.get("exchange", 0.0) for epoch in epochs)
-    seconds = sum(epoch["seconds"] for epoch in epochs) - exchanging
-    made = sum(exchanges[-len(epochs) :])
-    return Costs(seconds / steps, exchanging / made if made else 0.0, busy=0.0)
+    steps = history.epochs[0]["step"]
+    spent = [epoch["exchange"] + epoch["wait"] for epoch in history.epochs]
+    seconds = np.median(np.subtract(history["seconds"], spent))
+    each = np.median(np.divide(spent, np.maximum(exchanges, 1)))
+    return Costs(seconds / steps, each, busy=0.0)
 
 
 def draw(

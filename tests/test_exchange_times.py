@@ -85,7 +85,7 @@ def test_who_waits_for_a_slow_rank_is_told():
     assert first["wait"] * first["exchanges"] * 1e-3 >= 0.9 * slept
     assert first["waits"] >= STEPS
     assert second["wait"] < first["wait"]
-    assert reported >= 0.9 * slept
+    assert reported >= 0.9 * slept / 2  # the mean of both ranks
 
 
 def worker_be_slow(context):

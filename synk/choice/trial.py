@@ -29,7 +29,7 @@ SETTLE = 0.05
 """Seconds of calls that are not counted when rank 0 goes on alone or all ranks do: what
 was before leaves threads of BLAS that look out for more work for 30 ms."""
 
-HANDICAP = 1.05
+HANDICAP = 1.02
 """What rank 0 must gain alone: functions of all ranks, which come after it, take longer
 for that, since they are given what it has updated, and cores are divided anew."""
 
