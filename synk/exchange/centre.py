@@ -24,7 +24,7 @@ from ..memory.segment import Segment
 from ..rules.graphs import Arrays, Functions
 from ..rules.simulate import pieces
 
-BLOCK = 1 << 19
+BLOCK = 1 << 18
 """Bytes of a block: what an exchange reads and writes of it stays in a core's cache."""
 
 TURN = 0  # how many exchanges have begun, in order="turns"
