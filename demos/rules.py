@@ -2,7 +2,7 @@
 
 ``python demos/rules.py`` trains each from five seeds, prints the error on the rows that
 are held back, and draws it over the epochs and over time, with what the simulator
-predicts for it beside. A third panel is a prediction only: the time to a loss with 4
+predicts for it beside. The last panel is a prediction only: the time to a loss with 4
 and more workers, each a machine; ``--workers 4 64 1024 4096`` has more of them, and
 takes some minutes. ``--seeds 1 --epochs 3 --workers`` is a quick look.
 """
@@ -145,35 +145,44 @@ def draw(
     workers: Sequence[int],
     path: str,
 ) -> None:
-    """Draw the error over epochs and over seconds, a line for each rule.
+    """Draw the error over epochs and over seconds, what waits, and the time to a loss.
 
-    Dots are what was predicted; the third panel is the time to a loss.
+    Dots are what was predicted. Seconds are at the pace of a usual epoch: the first
+    ones compile.
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(15 if workers else 10, 4.2), layout="constrained")
-    panels = figure.subplots(1, 3 if workers else 2)
+    figure = Figure(figsize=(10, 8.4), layout="constrained")
+    panels = figure.subplots(2, 2).ravel()
     panels[1].sharey(panels[0])
-    for name, of_seeds in found.items():
+    for place, (name, of_seeds) in enumerate(found.items()):
         errors = 100 * np.mean([each.errors for each in of_seeds], axis=0)
-        seconds = np.mean([each.seconds for each in of_seeds], axis=0)
+        pace = np.median([np.diff(each.seconds, prepend=0) for each in of_seeds])
         epochs = np.arange(1, len(errors) + 1)
         (line,) = panels[0].plot(epochs, errors, "k-" if name == "exact" else "-")
         like = {"color": line.get_color()}
-        panels[1].plot(seconds - seconds[0], errors, label=name, **like)
+        panels[1].plot(pace * epochs, errors, label=name, **like)
+        waits = 100 * np.mean([each.waits for each in of_seeds])
+        panels[2].barh(place, waits, **like)
+        panels[2].text(waits, place, f" {of_seeds[0].exchanges:,}", va="center")
         if name in predicted:
             made = predicted[name]
             of_epochs = 100 * np.array(made.losses[: len(epochs)])
-            after = np.array(made.seconds[: len(epochs)]) - made.seconds[0]
             panels[0].plot(epochs, of_epochs, ".", **like)
-            panels[1].plot(after, of_epochs, ".", **like)
+            panels[1].plot(made.seconds[: len(epochs)], of_epochs, ".", **like)
     panels[0].set(xlabel="epoch", ylabel="error, %; dots: predicted", yscale="log")
-    panels[1].set(xlabel="seconds of training since the first epoch, which compiles")
+    panels[1].set(xlabel="seconds")
+    panels[1].legend(fontsize="small")
     for panel in panels[:2]:
         panel.grid(alpha=0.3)
+    panels[2].set_yticks(range(len(found)), labels=list(found))
+    panels[2].invert_yaxis()
+    panels[2].set(xlabel="waiting for others, % of the time; numbers: exchanges")
+    panels[2].margins(x=0.15)
     if workers:
-        predictions.draw(panels[2], times, workers)
-    panels[1].legend(fontsize="small")
+        predictions.draw(panels[3], times, workers)
+    else:
+        panels[3].set_axis_off()
     figure.savefig(path, dpi=120)
 
 

@@ -51,6 +51,9 @@ class Exchanging(Worker):
             kinds = ["give", "move", "take"]
         else:
             kinds = ["send", "fetch"] if rule.delay else ["exchange"]
+        self._courses = [self._walks.course(blocks) for blocks in centre.fragments]
+        parts = (blocks[comm.rank :: comm.size] for blocks in centre.fragments)
+        self._own_courses = [self._walks.course(blocks) for blocks in parts]
         self._walks.prepare(kinds, centre.functions.start(np.zeros(1))[0])
         self.begin()
 
@@ -144,7 +147,7 @@ class Exchanging(Worker):
     def _give_together(self, k: int) -> None:
         """Leave what this rank gives where the others read it."""
         share = shares(self.rows[:, k].tolist())[self.comm.rank]
-        self._walks.go("give", self._centre.fragments[k], self._kept, share)
+        self._walks.go("give", self._courses[k], self._kept, share)
         self.rows[:, k] = 0
         self._to_take.append((self.steps + self._rule.delay, k))
 
@@ -152,7 +155,7 @@ class Exchanging(Worker):
         """Move the centre, each rank a part of its blocks, by what all have given."""
         n, rank, centre = self.n, self.comm.rank, self._centre
         self._meet()
-        self._walks.go("move", centre.fragments[k][rank::n], self._kept, 1 / n)
+        self._walks.go("move", self._own_courses[k], self._kept, 1 / n)
         self._meet()
         # All or none: a rank that dies before has left the centre as it was.
         if rank == 0:
@@ -169,7 +172,7 @@ class Exchanging(Worker):
         # Where all meet, all only read. Otherwise one who came twice meanwhile would
         # write what is read here.
         what = "take" if self._rule.order == "together" else "fetch"
-        self._walks.go(what, self._centre.fragments[k], self._kept, 1 / self.n)
+        self._walks.go(what, self._courses[k], self._kept, 1 / self.n)
 
     def _meet(self) -> None:
         with self.times.wait():
@@ -179,10 +182,9 @@ class Exchanging(Worker):
 
     def _exchange(self, k: int) -> None:
         """Exchange a fragment, block by block, behind whoever came before."""
-        blocks = self._centre.fragments[k]
-        what = "send" if self._rule.delay else "exchange"
-        self._come(k, blocks[0])
-        self._walks.go(what, blocks, self._kept, 1 / self.n, is_locked=True)
+        what, course = "send" if self._rule.delay else "exchange", self._courses[k]
+        self._come(k, course.blocks[0])
+        self._walks.go(what, course, self._kept, 1 / self.n, is_locked=True)
         if self._rule.delay:
             self._to_take.append((self.steps + self._rule.delay, k))
 

@@ -42,7 +42,7 @@ class Parameters:
         self._ends = np.cumsum(sizes).tolist()
         self.size = self._ends[-1] if sizes else 0
         self.nbytes = sum(host.get_value(var).nbytes for var in variables)
-        self._flat: list[np.ndarray] = []
+        self._arrays: list[np.ndarray] = []
         self._moved: list[tuple[SharedVariable, np.ndarray]] = []
 
     def vector(self) -> np.ndarray:
@@ -74,9 +74,11 @@ class Parameters:
         ValueError
             If a variable has another shape than at first.
         """
-        self._flat, self._moved = [], []
+        self._arrays, self._moved = [], []
         for var, shape in zip(self._variables, self._shapes, strict=True):
-            value = host.get_value(var)
+            value = var.container.storage[0]
+            if type(value) is not np.ndarray:
+                value = host.get_value(var)
             if value.shape != shape:
                 raise ValueError(
                     f"{var} had the shape {shape} when training began, and has"
@@ -85,26 +87,26 @@ class Parameters:
             if not value.flags.carray:  # JAX's, or a transpose
                 value = np.array(value, order="C")
                 self._moved.append((var, value))
-            self._flat.append(value.reshape(-1))
+            self._arrays.append(value)
 
     def close(self) -> None:
         """Give the variables the arrays that were written in place of their own."""
         for var, value in self._moved:
             host.set_value(var, value)
-        self._flat, self._moved = [], []
+        self._arrays, self._moved = [], []
 
     def open_vector(self) -> np.ndarray:
         """Return a copy of all of it, while it is open."""
-        return np.concatenate(self._flat)
+        return np.concatenate([np.ravel(array) for array in self._arrays])
 
     def write_vector(self, vector: np.ndarray) -> None:
         """Write all of it, while it is open."""
-        for flat, end in zip(self._flat, self._ends, strict=True):
-            flat[:] = vector[end - len(flat) : end]
+        for array, end in zip(self._arrays, self._ends, strict=True):
+            array.reshape(-1)[:] = vector[end - array.size : end]
 
     def addresses(self) -> np.ndarray:
         """Return where the variables' arrays lie, while it is open."""
-        found = [flat.__array_interface__["data"][0] for flat in self._flat]
+        found = [array.__array_interface__["data"][0] for array in self._arrays]
         return np.array(found, np.int64)
 
     def parts(self, start: int, stop: int) -> Iterator[Part]:
@@ -125,7 +127,7 @@ class Parameters:
     def piece(self, block: Block) -> Iterator[np.ndarray]:
         """Give a piece of the vector in a ``with`` block, to be read and written to."""
         pieces = [
-            self._flat[part.number][part.at : part.at + part.stop - part.start]
+            self._arrays[part.number].reshape(-1)[part.at :][: part.stop - part.start]
             for part in self.parts(block.start, block.stop)
         ]
         if len(pieces) == 1:

@@ -105,7 +105,7 @@ def make_walk(functions: Functions, outputs: Mapping[str, Variable], way: Way) -
     ends = []
     for name, value in graph.values.items():
         if name == "given":
-            views.append("v_given = given[at[6], start:stop]")
+            views.append(f"v_given = given[at[{RANK}], start:stop]")
             each.append(f"v_given[i] = {value}")
         elif name not in vectors:
             ends.append(f"{name}[1 - side, number] = {value}")
@@ -133,8 +133,8 @@ def make_walk(functions: Functions, outputs: Mapping[str, Variable], way: Way) -
         "",
         "",
         f"def walk({', '.join([*arguments, *group, *list(states)[1:]])}):",
-        "    first_lock, first_valid = at[4], at[5]",
-        "    for j in range(at[0], blocks.shape[0]):",
+        f"    first_lock, first_valid = at[{FIRST_LOCK}], at[{FIRST_VALID}]",
+        f"    for j in range(at[{NEXT}], blocks.shape[0]):",
         "        number = blocks[j, 0]",
         *(_LOCKING if way.has_locks else []),
         "        side = load(words, first_valid + number)",
@@ -154,22 +154,22 @@ def make_walk(functions: Functions, outputs: Mapping[str, Variable], way: Way) -
 
 # A walk has the lock of a block before it gives back that of the last: nobody
 # overtakes. Where it is taken for it, by Python, it is the one at `at[NEXT]`.
-_LOCKING = """
-        if at[1] != j:
-            if not take(words, first_lock + number, at[2], at[3]):
-                at[0] = j
+_LOCKING = f"""
+        if at[{HELD}] != j:
+            if not take(words, first_lock + number, at[{OWNER}], at[{LOOKS}]):
+                at[{NEXT}] = j
                 return False
-            at[1] = j
+            at[{HELD}] = j
         if j > 0:
             give_back(words, first_lock + blocks[j - 1, 0])
 """.strip("\n").split("\n")
 
 _MOVING = ["        store(words, first_valid + number, 1 - side)"]
 
-_UNLOCKING = """
+_UNLOCKING = f"""
     if blocks.shape[0] > 0:
         give_back(words, first_lock + blocks[blocks.shape[0] - 1, 0])
-        at[1] = -1
+        at[{HELD}] = -1
 """.strip("\n").split("\n")
 
 

@@ -14,7 +14,19 @@ from ..rules.loops import Loops
 from ..rules.simulate import summed
 from .centre import Block, Centre
 from .parameters import Parameters
-from .walk_text import HELD, NEXT, WORDS, Walk, Way, make_walk
+from .walk_text import (
+    FIRST_LOCK,
+    FIRST_VALID,
+    HELD,
+    LOOKS,
+    NEXT,
+    OWNER,
+    RANK,
+    WORDS,
+    Walk,
+    Way,
+    make_walk,
+)
 
 _LOOKS = 100
 """How often a compiled walk looks at a lock before Python waits, and times it."""
@@ -31,10 +43,18 @@ WAYS = {
 centre is moved, and they take."""
 
 
-class Tables(NamedTuple):
-    """Blocks as a walk takes them; see `make_walk`."""
+class Course(NamedTuple):
+    """Blocks to walk through.
 
-    blocks: np.ndarray
+    Attributes
+    ----------
+    blocks : tuple of Block
+    table, segments : numpy.ndarray
+        As a compiled walk takes them; see `make_walk`.
+    """
+
+    blocks: tuple[Block, ...]
+    table: np.ndarray
     segments: np.ndarray
 
 
@@ -66,10 +86,12 @@ class Walks:
         self._functions = centre.functions
         self._loops = Loops(centre.functions)
         self._made: dict[str, Walk | None] = {}
-        self._tables: dict[tuple[Block, ...], Tables] = {}
+        self._sides = centre.sides
+        self._group: tuple[float, list[np.ndarray]] = (0.0, [])
         first, behind = centre.locks
         self._at = np.zeros(WORDS, np.int64)
-        self._at[2:] = rank + 1, _LOOKS, first, behind, rank
+        self._at[[OWNER, LOOKS, RANK]] = rank + 1, _LOOKS, rank
+        self._at[[FIRST_LOCK, FIRST_VALID]] = first, behind
 
     def prepare(self, kinds: Sequence[str], kept: Arrays) -> None:
         """Have walks compiled, which then take no time of an exchange.
@@ -82,13 +104,14 @@ class Walks:
             As in `go`, and ``"w"``.
         """
         kept = {name: value for name, value in kept.items() if name != "w"}
+        nowhere = self.course([])
         for what in kinds:
-            self.go(what, (), kept, 1.0)
+            self.go(what, nowhere, kept, 1.0)
 
     def go(
         self,
         what: str,
-        blocks: Sequence[Block],
+        course: Course,
         kept: Arrays,
         share: float,
         is_locked: bool = False,
@@ -99,7 +122,7 @@ class Walks:
         ----------
         what : str
             One of `WAYS`.
-        blocks : sequence of Block
+        course : Course
         kept : dict of str to numpy.ndarray
             What the worker keeps besides its parameters.
         share : float
@@ -111,23 +134,20 @@ class Walks:
             self._made[what] = self._make(what)
         walk = self._made[what]
         if walk is None:
-            self._go_plainly(what, blocks, kept, share, is_locked)
+            self._go_plainly(what, course.blocks, kept, share, is_locked)
             return
         centre, at = self._centre, self._at
-        blocks = tuple(blocks)
-        if blocks not in self._tables:
-            self._tables[blocks] = self._cut(blocks)
+        if self._group[0] != share:
+            self._group = share, self._functions.group(self._n, share)
         arguments = (
-            *(centre.words, at, *self._tables[blocks]),
+            *(centre.words, at, course.table, course.segments),
             *(self._parameters.addresses(), centre.given),
-            *self._functions.group(self._n, share),
-            *kept.values(),
-            *centre.sides,
+            *(*self._group[1], *kept.values(), *self._sides),
         )
         at[NEXT], at[HELD] = 0, 0 if is_locked else -1
         while not walk(*arguments):
             with self._wait():
-                self._locks.acquire(centre.lock(blocks[at[NEXT]]))
+                self._locks.acquire(centre.lock(course.blocks[at[NEXT]]))
             at[HELD] = at[NEXT]
 
     def _make(self, what: str) -> Walk | None:
@@ -153,8 +173,13 @@ class Walks:
         except (NotImplementedError, OSError):  # or there is no place for its file
             return None
 
-    def _cut(self, blocks: Sequence[Block]) -> Tables:
-        """Return blocks as walks take them, cut where one parameter ends."""
+    def course(self, blocks: Sequence[Block]) -> Course:
+        """Return how to walk through blocks, cut where one parameter ends.
+
+        Parameters
+        ----------
+        blocks : sequence of Block
+        """
         table: list[tuple[int, ...]] = []
         segments: list[tuple[int, ...]] = []
         itemsize = np.dtype(self._functions.dtype).itemsize
@@ -164,7 +189,8 @@ class Walks:
                 at = itemsize * part.at
                 segments.append((part.start, part.stop, part.number, at))
             table.append((block.number, first, len(segments)))
-        return Tables(
+        return Course(
+            tuple(blocks),
             np.array(table, np.int64).reshape(-1, 3),
             np.array(segments, np.int64).reshape(-1, 4),
         )
