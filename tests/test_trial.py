@@ -107,7 +107,7 @@ def test_what_is_close_is_looked_at_longer():
     )  # 903 with three calls each
 
 
-@pytest.mark.parametrize(("alone", "best"), [(0.97, "A"), (0.9, "alone")])
+@pytest.mark.parametrize(("alone", "best"), [(0.99, "A"), (0.95, "alone")])
 @pytest.mark.parametrize("settled", [False, True])
 def test_rank_0_alone_must_be_clearly_faster(alone, best, settled):
     together = Candidate("A", 0.0)

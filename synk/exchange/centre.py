@@ -3,7 +3,8 @@
 The parameters are one vector, cut into blocks. Each block of each of the centre's
 vectors is there twice: an exchange reads the one that is valid and writes the other,
 and then one word says that this is valid now. So a rank that is killed at any moment
-leaves every block as it was before or after, never in between.
+leaves every block as it was before or after, never in between. Where all meet, the word
+that counts a fragment's moves is that of all its blocks, so all of it moves, or none.
 
 A block has a lock. Ranks exchange one block after the other, in order, and take the
 lock of the next one before they give back that of the last: they follow one another
@@ -37,6 +38,7 @@ class Block(NamedTuple):
     number: int
     start: int
     stop: int
+    fragment: int
 
 
 class Centre:
@@ -49,6 +51,8 @@ class Centre:
     size : int
         How many parameters there are.
     ranks, fragments : int
+    moves_at_once : bool
+        Whether all blocks of a fragment move together.
     segment : Segment
         Where it lies: a new one, of `nbytes`, is all zeros.
 
@@ -68,11 +72,13 @@ class Centre:
         size: int,
         ranks: int,
         fragments: int,
+        moves_at_once: bool,
         segment: Segment,
     ) -> None:
         self.functions, self.size = functions, size
         self.fragments = _blocks(size, fragments, np.dtype(functions.dtype).itemsize)
         self.count = sum(map(len, self.fragments))
+        self._moves_at_once = moves_at_once
         self.segment = segment
         place = 0
 
@@ -145,7 +151,7 @@ class Centre:
         """Go on with what `state` has returned; while no rank exchanges."""
         self.words[:] = 0
         for name, both in (self._vectors | self._scalars).items():
-            both[0] = state[name]
+            both[:] = state[name]  # whichever is valid by the counts
         self.words[self._counts] = state["counts"]
 
     @property
@@ -162,14 +168,23 @@ class Centre:
 
     def read(self, block: Block) -> Arrays:
         """Return the centre's state of a block: views."""
-        return self._side(block, self.words[self._first_valid + block.number])
+        return self._side(block, self.valid(block))
 
     def other(self, block: Block) -> Arrays:
         """Return where a block's new state is to be written, all of it: views."""
-        return self._side(block, 1 - self.words[self._first_valid + block.number])
+        return self._side(block, 1 - self.valid(block))
+
+    def valid(self, block: Block) -> int:
+        """Return which side of a block is valid."""
+        word = int(self.words[self._first_valid + block.number])
+        return word ^ self.turned(block.fragment)
+
+    def turned(self, fragment: int) -> int:
+        """Return 1 if all sides of a fragment are the others than their words say."""
+        return int(self.words[self.moves(fragment)]) & 1 if self._moves_at_once else 0
 
     def _side(self, block: Block, side: int) -> Arrays:
-        number, start, stop = block
+        number, start, stop, _ = block
         found = {name: both[side, start:stop] for name, both in self._vectors.items()}
         for name, both in self._scalars.items():
             found[name] = both[side, number : number + 1].reshape(())
@@ -179,12 +194,6 @@ class Centre:
         """Say that what was written of a block is valid now."""
         index = self._first_valid + block.number
         write(self.words, index, 1 - self.words[index])
-
-    def make_all_valid(self, fragment: int) -> None:
-        """Say so of all blocks of a fragment at once; no interrupt comes between."""
-        blocks = self.fragments[fragment]
-        first, last = (self._first_valid + blocks[i].number for i in (0, -1))
-        self.words[first : last + 1] ^= 1
 
     def lock(self, block: Block) -> int:
         """Return which word is a block's lock."""
@@ -220,12 +229,12 @@ class Centre:
 def _blocks(size: int, fragments: int, itemsize: int) -> list[list[Block]]:
     """Return the blocks of each fragment, as equal as can be."""
     found, number = [], 0
-    for piece in pieces(size, fragments):
+    for fragment, piece in enumerate(pieces(size, fragments)):
         parts = max(1, math.ceil((piece.stop - piece.start) * itemsize / BLOCK))
         of_fragment = []
         for part in pieces(piece.stop - piece.start, parts):
             ends = piece.start + part.start, piece.start + part.stop
-            of_fragment.append(Block(number, *ends))
+            of_fragment.append(Block(number, *ends, fragment))
             number += 1
         found.append(of_fragment)
     return found

@@ -159,7 +159,6 @@ class Exchanging(Worker):
         self._meet()
         # All or none: a rank that dies before has left the centre as it was.
         if rank == 0:
-            centre.make_all_valid(k)
             move = int(centre.words[centre.moves(k)])
             write(centre.words, centre.moves(k), move + 1)
             self.note(move, Exchange(None, self.steps, k))

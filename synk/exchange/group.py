@@ -57,7 +57,8 @@ class Told(NamedTuple):
             return Mailboxes(*sizes, segment or Segment(Mailboxes.nbytes(*sizes)))
         functions = Functions(self.rule, self.dtype, self.mode)
         shape = functions, self.size, ranks, self.rule.fragments
-        return Centre(*shape, segment or Segment(Centre.nbytes(*shape)))
+        is_together = self.rule.order == "together"
+        return Centre(*shape, is_together, segment or Segment(Centre.nbytes(*shape)))
 
 
 class Workers:

@@ -21,9 +21,10 @@ from ..comm import locks, sync
 from ..rules.graphs import Functions
 from ..rules.kernels import compiled_text, is_vector, written
 
-NEXT, HELD, OWNER, LOOKS, FIRST_LOCK, FIRST_VALID, RANK, WORDS = range(8)
+NEXT, HELD, TURNED, OWNER, LOOKS, FIRST_LOCK, FIRST_VALID, RANK, WORDS = range(9)
 """Places in the array `at` of a walk. NEXT: the block it has come to, by its place in
-the walk. HELD: the last one whose lock this rank has, or -1. The others stay."""
+the walk. HELD: the last one whose lock this rank has, or -1. TURNED: see
+`Centre.turned`. The others stay."""
 
 Walk: TypeAlias = Callable[..., bool]
 """Returns whether it is at its end, or a lock was not free."""
@@ -137,7 +138,7 @@ def make_walk(functions: Functions, outputs: Mapping[str, Variable], way: Way) -
         f"    for j in range(at[{NEXT}], blocks.shape[0]):",
         "        number = blocks[j, 0]",
         *(_LOCKING if way.has_locks else []),
-        "        side = load(words, first_valid + number)",
+        f"        side = load(words, first_valid + number) ^ at[{TURNED}]",
         *[f"        {line}" for line in once],
         "        for s in range(blocks[j, 1], blocks[j, 2]):",
         "            start, stop = segments[s, 0], segments[s, 1]",
@@ -164,6 +165,7 @@ _LOCKING = f"""
             give_back(words, first_lock + blocks[j - 1, 0])
 """.strip("\n").split("\n")
 
+# One after the other nothing is turned.
 _MOVING = ["        store(words, first_valid + number, 1 - side)"]
 
 _UNLOCKING = f"""

@@ -22,6 +22,7 @@ from .walk_text import (
     NEXT,
     OWNER,
     RANK,
+    TURNED,
     WORDS,
     Walk,
     Way,
@@ -145,6 +146,7 @@ class Walks:
             *(*self._group[1], *kept.values(), *self._sides),
         )
         at[NEXT], at[HELD] = 0, 0 if is_locked else -1
+        at[TURNED] = centre.turned(course.blocks[0].fragment) if course.blocks else 0
         while not walk(*arguments):
             with self._wait():
                 self._locks.acquire(centre.lock(course.blocks[at[NEXT]]))
