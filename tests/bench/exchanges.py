@@ -137,7 +137,8 @@ def serve(ranks: int, what: str, name: str) -> None:
     with synk.session(ranks):
         arrays = synk.data(data[:rows]), synk.data(np.arange(rows) % 2)
         trainer = synk.Trainer(step, params, EASGD(10, order="free"))
-        batches = [slice(i, i + batch) for i in range(0, rows, batch)]
+        order = np.random.default_rng(1).permutation(rows)
+        batches = [order[i : i + batch] for i in range(0, rows, batch)]
 
         def by_rule() -> None:
             how = {"batch_size": batch, "epochs": EPOCHS[name], "progress": False}
