@@ -8,6 +8,7 @@ will do; what it returns says whether to stop.
 from __future__ import annotations
 
 import csv
+import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,7 @@ __all__ = [
     "CSVLog",
     "Callback",
     "Checkpoint",
+    "JSONLog",
     "LearningRate",
     "Patience",
     "Plateau",
@@ -237,7 +239,7 @@ class CSVLog(Callback):
     Parameters
     ----------
     path : str or path-like
-        Is begun anew by the first epoch. (`History.save` writes JSON.)
+        Is begun anew by the first epoch.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -251,6 +253,25 @@ class CSVLog(Callback):
             if is_new:
                 writer.writeheader()
             writer.writerow(dict(numbers))
+
+
+class JSONLog(Callback):
+    """Writes the numbers of each epoch to a file, each as a line of JSON.
+
+    Parameters
+    ----------
+    path : str or path-like
+        Is begun anew by the first epoch. What JSON has no number for, as NaN, is null.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path, self._is_new = Path(path), True
+
+    def after_epoch(self, trainer: Any, numbers: Mapping[str, float]) -> None:
+        told = {k: v if math.isfinite(v) else None for k, v in numbers.items()}
+        with self._path.open("w" if self._is_new else "a") as file:
+            file.write(json.dumps(told) + "\n")
+        self._is_new = False
 
 
 class TensorBoard(Callback):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
 
 import numpy as np
@@ -14,6 +15,7 @@ import synk
 from synk.callbacks import (
     Callback,
     CSVLog,
+    JSONLog,
     LearningRate,
     Patience,
     Plateau,
@@ -162,3 +164,16 @@ def test_tensorboard_that_is_missing_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "tensorboardX", None)
     with pytest.raises(ImportError, match="pip install tensorboardX"):
         TensorBoard(tmp_path)
+
+
+def test_a_log_of_json_has_a_line_for_each_epoch(tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.write_text("of an earlier run\n")
+    found = iter([0.5, np.nan, 0.25])
+    trainer, _ = trained(
+        lambda rate: [JSONLog(path)], validation=lambda: {"acc": next(found)}, epochs=3
+    )
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["val_acc"] for line in lines] == [0.5, None, 0.25]
+    assert [line["loss"] for line in lines] == trainer.history["loss"]
+    assert [line["epoch"] for line in lines] == [1, 2, 3]
