@@ -7,6 +7,7 @@ as one likes: see `synk.rules.predict`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import digits
 import numpy as np
@@ -125,9 +126,12 @@ def of_epochs(
     """Return what takes each row once in an epoch, as `synk.Trainer` does."""
     steps = -(-rows // batch)
 
+    @lru_cache(maxsize=2)  # in the order "free" workers may be an epoch apart
+    def order(epoch: int) -> np.ndarray:
+        return np.random.default_rng([seed, epoch]).permutation(rows)
+
     def rows_of(rank: int, k: int) -> np.ndarray:
-        order = np.random.default_rng([seed, k // steps]).permutation(rows)
-        whole = order[k % steps * batch :][:batch]
+        whole = order(k // steps)[k % steps * batch :][:batch]
         return np.array_split(whole, workers)[rank]
 
     return rows_of

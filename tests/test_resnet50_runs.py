@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 import pytest
-from PIL import Image
+from coloured import make_folder
 from test_demos import QUICK as QUICK_OPS
 from test_resnet50_images import DEMOS, ends
 
@@ -21,13 +21,7 @@ QUICK = ("--mode", "FAST_COMPILE")
 @pytest.fixture
 def folder(tmp_path):
     """Make 11 red and 11 blue images, of which 1 each is for validation."""
-    random = np.random.default_rng(0)
-    for channel, name in enumerate(["red", "blue"]):
-        (tmp_path / "images" / name).mkdir(parents=True)
-        for i in range(11):
-            pixels = random.integers(0, 100, (24, 20, 3), dtype="uint8")
-            pixels[..., channel] += 100
-            Image.fromarray(pixels).save(tmp_path / "images" / name / f"{i:02}.png")
+    make_folder(tmp_path / "images", 24, 20)
     return tmp_path
 
 

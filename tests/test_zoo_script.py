@@ -8,6 +8,7 @@ import re
 
 import numpy as np
 import pytest
+from coloured import make_folder
 from PIL import Image
 from test_demos import QUICK, run
 from test_zoo import DEMOS, arguments, zoo  # noqa: F401  a fixture
@@ -112,13 +113,7 @@ def test_each_rule_can_be_had(zoo):
 
 
 def test_it_trains_on_a_folder_of_images(tmp_path):
-    random = np.random.default_rng(0)
-    for channel, name in enumerate(["red", "blue"]):
-        (tmp_path / "images" / name).mkdir(parents=True)
-        for i in range(11):
-            pixels = random.integers(0, 100, (28, 30, 3), dtype="uint8")
-            pixels[..., channel] += 100
-            Image.fromarray(pixels).save(tmp_path / "images" / name / f"{i:02}.png")
+    make_folder(tmp_path / "images", 28, 30)
     small = "--width 0.06 --batch 10 --epochs 2 --ranks 2 --mode FAST_COMPILE"
     output = run(
         *(DEMOS / "zoo.py", "cifar10", "--rule", "easgd", "--every", 2),

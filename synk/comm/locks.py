@@ -114,15 +114,15 @@ class Locks:
 
     def acquire_when(self, index: int, may_have: Callable[[], bool]) -> None:
         """Take a lock when it is free, and `may_have` is so while it is this rank's."""
-        self.acquire(index)
-        if may_have():
-            return
-        look_about = self._patience()
-        while not may_have():
+        look_about = None
+        while True:
+            self.acquire(index)
+            if may_have():
+                return
             self.release(index)
+            look_about = look_about or self._patience()
             look_about()
             time.sleep(_NAP)
-            self.acquire(index)
 
     def _until(self, look: Callable, index: int, value: int) -> None:
         if look(self._words, index, value, self._looks):

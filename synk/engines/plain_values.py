@@ -32,8 +32,10 @@ def is_foreign(value: Any) -> bool:
 def _get_numpys(
     self: SharedVariable, borrow: bool = False, return_internal_type: bool = False
 ) -> Any:
+    if return_internal_type:
+        return _get_value(self, borrow, return_internal_type)
     value = _get_value(self, borrow=True, return_internal_type=True)
-    if return_internal_type or not is_foreign(value):
+    if not is_foreign(value):
         return _get_value(self, borrow, return_internal_type)
     return np.asarray(value) if borrow else np.array(value)
 

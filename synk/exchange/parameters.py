@@ -76,9 +76,7 @@ class Parameters:
         """
         self._arrays, self._moved = [], []
         for var, shape in zip(self._variables, self._shapes, strict=True):
-            value = var.container.storage[0]
-            if type(value) is not np.ndarray:
-                value = host.get_value(var)
+            value = host.get_value(var)
             if value.shape != shape:
                 raise ValueError(
                     f"{var} had the shape {shape} when training began, and has"
