@@ -146,7 +146,18 @@ def test_threads_for_all_cores_are_confined_until_rank_0_computes_alone():
                 context.narrow()
                 assert cores() == [CORES, own]
                 assert sorted(os.sched_getaffinity(0)) == own
-        assert cores() == [CORES, CORES]
+            context.widen()
+            with context._confinement.on_all_cores():  # a library that is loaded now
+                start("another's")
+            assert cores() == [CORES] * 3
+            assert sorted(os.sched_getaffinity(0)) == CORES
+            with context.unconfined():
+                pass
+            context.widen()
+            assert cores() == [CORES] * 3
+            context.narrow()
+            assert cores() == [CORES, own, own]
+        assert cores() == [CORES] * 3
     finally:
         done.set()
 

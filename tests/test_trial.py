@@ -52,8 +52,39 @@ def test_trying_costs_a_small_share_when_the_first_was_the_best():
     # What is spent was within the share when it was begun.
     assert clock - alone <= SHARE * clock
     assert trial.best.name == "JAX"
-    # What is much slower makes two calls: one compiles.
+    # What is much slower, here 15 times, makes two calls: one compiles.
     assert made.count("C") <= 2
+
+
+def test_one_slow_call_does_not_drop_what_is_faster():
+    """Another program may have run meanwhile."""
+    for slow_calls, best in ((0, "B"), (1, "B"), (3, "A")):
+        trial = Trial(candidates({"A": 0.0, "B": 0.0}))
+        calls = 0
+        while not trial.is_over:
+            turn = trial.turn()
+            first = turn.compiled is None
+            calls += turn.name == "B" and not first
+            is_slow = turn.name == "B" and not first and calls <= slow_calls
+            taken = 1.0 if turn.name == "A" else 1.7 if is_slow else 0.8
+            trial.note(turn, taken, has_compiled=first)
+        assert trial.best.name == best, slow_calls
+
+
+def test_rank_0_alone_gets_another_call_where_the_first_was_slow():
+    together = Candidate("A", 0.0)
+    alone = Candidate("alone", 0.0, after=together)
+    trial = Trial([together, alone])
+    together.times.append(1.0)
+    assert trial.drop_if_slow(alone, [3.9])
+    assert not trial.drop_if_slow(alone, [3.9, 1.4])
+    assert alone.dropped is None
+    assert trial.drop_if_slow(alone, [3.9, 1.9])
+    assert not trial.drop_if_slow(alone, [3.9, 1.9, 1.6])
+    assert alone.dropped == "slower"
+    alone.dropped = None
+    assert not trial.drop_if_slow(alone, [4.1])
+    assert alone.dropped == "slower"
 
 
 def test_nothing_is_tried_before_it_is_affordable():

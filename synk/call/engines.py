@@ -157,10 +157,14 @@ class Engines:
             except Exception as error:
                 if not is_of_engine(error) or not trial.drop(each, _failed(error)):
                     raise
-            if each.after is None and each.dropped is None:
-                each.times.append(taken(each) / max(rows, 1))
-            if each.after is not None and each.dropped is None:
-                trial.drop_if_slow(each, taken(each) / max(rows, 1))
+            if each.dropped is not None:
+                continue
+            first = [taken(each) / max(rows, 1)]
+            if each.after is None:
+                each.times.extend(first)
+                continue
+            while trial.drop_if_slow(each, first):
+                first.append(taken(each) / max(rows, 1))
         left = [each for each in trial.candidates if each.dropped is None]
         for _ in range(MOST // ROUNDS):
             before = None

@@ -4,7 +4,7 @@ The first call is made by the engine that compiles fastest, or that an earlier r
 the script has found to be best. The others are tried one by one, when what they cost is
 a small share of the time that calls have taken: compiling, and what their calls take
 beyond those of the best one. The two take turns, so that both meet the same noise. What
-is much slower is dropped after one call.
+is much slower is dropped after a call or two.
 
 Nothing in here compiles or runs anything, or looks at a clock.
 """
@@ -33,8 +33,9 @@ HANDICAP = 1.02
 """What rank 0 must gain alone: functions of all ranks, which come after it, take longer
 for that, since they are given what it has updated, and cores are divided anew."""
 
-SLOWER = 1.5
-"""By which factor an engine's first call may be slower for it to get another."""
+SLOWER = 4.0, 2.0, 1.5
+"""By which factors the fastest of an engine's first calls, so many of them, may be slower
+for it to get another: one call may be slow for what else the machine does."""
 
 
 @dataclass(eq=False)
@@ -219,10 +220,18 @@ class Trial:
             self.best = min(known, key=_speed, default=left[0])
         return True
 
-    def drop_if_slow(self, candidate: Candidate, each: float) -> None:
-        """Try one no more that has taken so long for each row, and compiled nothing."""
-        if each > SLOWER * min(map(_speed, self.candidates)):
+    def drop_if_slow(self, candidate: Candidate, calls: Sequence[float]) -> bool:
+        """Try one no more whose calls, not noted, take much longer for each row.
+
+        Returns
+        -------
+        bool
+            Whether it takes another call to tell.
+        """
+        slower = min(calls) / min(map(_speed, self.candidates))
+        if _is_slow(slower, len(calls)):
             candidate.dropped = "slower"
+        return candidate.dropped is None and slower > SLOWER[-1]
 
     def close(self) -> list[Candidate]:
         """Return those that are still to be told apart; none if one is fastest."""
@@ -267,9 +276,9 @@ class Trial:
         challenger, best = self._challenger, self.best
         if challenger is None or not challenger.times or best.typical is None:
             return
-        mine = min(challenger.times)
-        if mine > SLOWER * best.typical:
-            challenger.dropped = f"{mine / best.typical:.1f} times as slow"
+        slower = min(challenger.times) / best.typical
+        if _is_slow(slower, len(challenger.times)):
+            challenger.dropped = f"{slower:.1f} times as slow"
             self._end_round()
             return
         rounds = min(len(challenger.times), len(self._rounds))
@@ -292,6 +301,11 @@ class Trial:
 def are_alike(one: Candidate, other: Candidate) -> bool:
     """Tell whether both are of all ranks, or of rank 0 alone."""
     return (one.after is None) is (other.after is None)
+
+
+def _is_slow(factor: float, calls: int) -> bool:
+    """Tell whether the fastest of the first calls is slower by too large a factor."""
+    return factor > SLOWER[min(calls, len(SLOWER)) - 1]
 
 
 def _speed(candidate: Candidate) -> float:

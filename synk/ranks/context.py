@@ -92,8 +92,6 @@ class RankContext:
         What the last call has prepared for one like it; see `call.share`.
     tracer : Tracer or None
         While a trace is on.
-    is_wide : bool
-        Whether rank 0 computes with all cores.
     workers : dict
         By number: what this rank does after each step as a worker of a training rule.
     model : object
@@ -116,7 +114,6 @@ class RankContext:
         self._undo = contextlib.ExitStack()
         self.recorder = recorder
         self.activity = ""
-        self.is_wide = False
         self.repeated: Any = None
         self.transaction = Transaction(recorder.phase)
         self.tracer: Tracer | None = None
@@ -177,15 +174,13 @@ class RankContext:
 
     def widen(self) -> None:
         """Compute with all cores until the next command: the other ranks do nothing."""
-        if not self.is_wide:
-            self.is_wide = True  # before: an interrupt must not leave it unknown
+        if not self._confinement.is_wide:
             self._confinement.widen()
 
     def narrow(self) -> None:
         """Compute with the rank's own cores."""
-        if self.is_wide:
+        if self._confinement.is_wide:
             self._confinement.narrow()
-            self.is_wide = False
 
     def unpin_thread(self) -> None:
         """Let the thread that calls this run on all cores, and not the rank's alone."""

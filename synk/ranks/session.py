@@ -126,8 +126,7 @@ class Session(Lifetime):
         error: BaseException | None = None
         own: list[OwnFailure] = []
         result = None
-        if context.is_wide:
-            context.narrow()
+        context.narrow()
         try:
             self._channel.launch(work, args, notices)
             command = self.control.words[COMMAND]

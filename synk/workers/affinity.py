@@ -51,6 +51,11 @@ class Confinement:
 
     Libraries that are loaded already are capped through `pools`, and those that come
     later through the environment.
+
+    Attributes
+    ----------
+    is_wide : bool
+        Whether the process computes with all cores for now.
     """
 
     def __init__(self, cores: list[int], threads: int, pools: ThreadPools) -> None:
@@ -59,7 +64,7 @@ class Confinement:
         self._not_ours = set(_tasks()) - {threading.get_native_id()}
         self._environment = {name: os.environ.get(name) for name in THREAD_VARIABLES}
         self._numba = _NumbaThreads()
-        self._keeps_memory = False
+        self._keeps_memory = self.is_wide = False
         try:
             self.apply()
         except BaseException:
@@ -68,6 +73,7 @@ class Confinement:
 
     def apply(self) -> None:
         """Confine this process."""
+        self.is_wide = False
         self._pin()
         os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(self._threads)))
         self._pools.cap(self._threads)
@@ -78,14 +84,15 @@ class Confinement:
     def on_all_cores(self) -> Iterator[None]:
         """Have a library start as many threads as there are cores, in a ``with`` block.
 
-        They are confined afterwards, as this thread is: pinned to fewer cores they take
-        no longer, and `widen` lets them have all.
+        They are confined afterwards, as this thread is, unless the process has all
+        cores now: pinned to fewer they take no longer, and `widen` lets them have all.
         """
         os.sched_setaffinity(0, self._affinity)
         try:
             yield
         finally:
-            self._pin()
+            if not self.is_wide:
+                self._pin()
 
     def unpin_thread(self) -> None:
         """Let this thread run on all cores: one that was started meanwhile.
@@ -96,6 +103,7 @@ class Confinement:
 
     def widen(self) -> None:
         """Let this process compute with all cores, until `narrow`."""
+        self.is_wide = True  # before: an interrupt must not leave it unknown
         self._unpin()
         self._pools.lift()
         self._numba.restore()
@@ -105,6 +113,7 @@ class Confinement:
         self._pin()
         self._pools.cap(self._threads)
         self._numba.cap(self._threads)
+        self.is_wide = False
 
     def release(self) -> None:
         """Restore what was before."""
