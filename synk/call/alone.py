@@ -1,9 +1,10 @@
 """Calls that rank 0 makes alone, with all cores.
 
 Of few rows, or where much is reduced for each, ranks take longer to meet than to
-compute. Then one of them makes the call, in the master, as if it had all the rows; it
-runs the same compiled parts. The variables that it updates are as if the script had set
-them: the other ranks get the new values before they next need them.
+compute. Then one of them makes the call, in the master, as if it had all the rows. It
+runs the same compiled parts or, with JAX, which compiles fast, the graph as a whole. The
+variables that it updates are as if the script had set them: the other ranks get the new
+values before they next need them.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from typing import Any
 
 from ..comm.flat import ONE_RANK
 from ..compiler.spec import FunctionSpec
+from ..engines import Engine
 from ..programs import running
-from ..programs.programs import Subset
+from ..programs.programs import CallKind, Subset
 from ..ranks.ledger import Entry
 from ..ranks.replication import Replicas
 from ..ranks.session import SESSION
@@ -24,6 +26,15 @@ from .held import HeldVariables
 from .rows import take_share
 from .runs import Call, Plan
 from .spent import Ran, Watch
+
+
+def kind_alone(engine: Engine) -> CallKind:
+    """Return what of a function rank 0 runs alone.
+
+    What is compiled as a whole makes its updates faster. Those that it makes in place
+    could not be undone, in a trial and after an error; and to compile takes long.
+    """
+    return "uncut" if engine.ON_DEVICE else "step"
 
 
 class Alone:
@@ -105,10 +116,11 @@ class Alone:
         programs, context, total = replicas.local(), SESSION.context, bounds[-1]
         context.widen()
         with replicas.notice, self._held.in_master(self._entries) as transaction:
+            what = kind_alone(programs.engine)
             if self._last != (replicas.number, subset):
-                if not programs.has("step", subset):
+                if not programs.has(what, subset):
                     replicas.notice.begin()
-                    programs.compile("step", subset)
+                    programs.compile(what, subset)
                 self.times.is_fresh = True
                 self._last = replicas.number, subset
             mine = take_share(0, context.array, selection, [0, total], sources)
@@ -129,7 +141,7 @@ class Alone:
                 *(programs, 1, subset, *mine, constants, ONE_RANK, weights),
                 times=self.times,
                 transaction=transaction,
-                kind="step",
+                kind=what,
             )
             if then is not None:
                 then(replicas.number, results)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable
+from typing import Any
 
 from pytensor.graph.traversal import io_toposort
 
@@ -17,10 +18,12 @@ from ..choice.engines_here import MODES, default_engine, engines_for, may_be_alo
 from ..choice.records import Known
 from ..choice.trial import MOST, ROUNDS, SETTLE, Candidate, Trial, are_alike
 from ..compiler.spec import FunctionSpec
+from ..engines import engine_for
 from ..programs.programs import kind_of_call
 from ..ranks.replication import Replicas, to_distribute
 from ..ranks.session import SESSION
 from ..report.facts import EngineTimes
+from .alone import kind_alone
 
 _COMPILING = {"JAX": (0.5, 0.01), "numba": (1.0, 0.2), "C": (1.0, 0.2)}
 """Seconds that a graph is expected to take, and each of its nodes."""
@@ -32,8 +35,7 @@ _C_ERRORS = "pytensor.link.c.exceptions"
 """The module of errors of compiling C: to import it takes setuptools."""
 
 ALONE = ", rank 0 alone"
-"""What the name of an engine ends with where the other ranks do nothing; of JAX there
-is none, as what it computes with is settled when it starts."""
+"""What the name of an engine ends with where the other ranks do nothing."""
 
 AT_ONCE, A_WHILE = 4, 1.0
 """While engines are tried, a run launches so many calls together: four where two are
@@ -242,7 +244,9 @@ class Engines:
                 name = f"{each.name}{ALONE}"
                 was = known[name].dropped if name in known else each.dropped
                 if was is None or name == best:
-                    found.append(Candidate(name, 0.0, after=each))
+                    compiles = kind_alone(engine_for(_mode(each.name))) != "step"
+                    expected = compiles * self._expected(name, nodes, known)
+                    found.append(Candidate(name, expected, after=each))
         return [each for each in found if each.dropped is None]
 
     def _expected(self, name: str, nodes: int, known: dict[str, Known]) -> float:
@@ -251,7 +255,7 @@ class Engines:
             return 0.0
         if name in known:
             return known[name].compiled * _CACHED
-        least, of_node = _COMPILING[name]
+        least, of_node = _COMPILING[name.removesuffix(ALONE)]
         return least + of_node * nodes
 
     def _take(self, candidate: Candidate) -> None:
@@ -263,7 +267,7 @@ class Engines:
         """Return the function as an engine computes it."""
         name = name.removesuffix(ALONE)
         if name not in self._made:
-            mode = None if name == default_engine() else MODES[name]
+            mode = _mode(name)
             is_chosen = len(self._names) > 1
             spec = dataclasses.replace(self._spec, mode=mode, is_chosen=is_chosen)
             self._made[name] = Replicas(spec)
@@ -291,6 +295,11 @@ class Engines:
         used = {name.removesuffix(ALONE) for name in used}
         for name in self._made.keys() - used:
             del self._made[name]
+
+
+def _mode(name: str) -> Any:
+    """Return PyTensor's mode for an engine."""
+    return None if name == default_engine() else MODES[name]
 
 
 def is_of_engine(error: Exception) -> bool:

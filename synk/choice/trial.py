@@ -34,7 +34,7 @@ HANDICAP = 1.02
 for that, since they are given what it has updated, and cores are divided anew."""
 
 SLOWER = 4.0, 2.0, 1.5
-"""By which factors the fastest of an engine's first calls, so many of them, may be slower
+"""By which factors the fastest of one, two, three first calls of an engine may be slower
 for it to get another: one call may be slow for what else the machine does."""
 
 
@@ -54,7 +54,7 @@ class Candidate:
     dropped : str or None
         Why it is not tried any more.
     after : Candidate, optional
-        The same engine on all ranks, of which this is rank 0 alone. That needs no
+        The same engine on all ranks, of which this is rank 0 alone. That may need no
         compiling of its own, but a call that may take as long again.
     """
 
@@ -69,7 +69,7 @@ class Candidate:
     @property
     def cost(self) -> float:
         """The seconds that it is expected to take to try it."""
-        return self.expected if self.after is None else 2 * self.after.seconds
+        return self.expected + (0.0 if self.after is None else 2 * self.after.seconds)
 
     @property
     def has_made_calls(self) -> bool:
