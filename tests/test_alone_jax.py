@@ -15,7 +15,6 @@ import synk
 from synk.call import engines
 from synk.choice.trial import Trial
 
-pytest.importorskip("jax")
 CORES = os.sched_getaffinity(0)
 VALUES = np.arange(24.0).reshape(8, 3) % 5, np.arange(8.0)
 

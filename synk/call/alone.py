@@ -2,9 +2,9 @@
 
 Of few rows, or where much is reduced for each, ranks take longer to meet than to
 compute. Then one of them makes the call, in the master, as if it had all the rows. It
-runs the same compiled parts or, with JAX, which compiles fast, the graph as a whole. The
-variables that it updates are as if the script had set them: the other ranks get the new
-values before they next need them.
+runs the same compiled parts or, with JAX, which compiles fast, the graph as a whole.
+The variables that it updates are as if the script had set them: the other ranks get the
+new values before they next need them.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ HANDICAP = 1.02
 for that, since they are given what it has updated, and cores are divided anew."""
 
 SLOWER = 4.0, 2.0, 1.5
-"""By which factors the fastest of one, two, three first calls of an engine may be slower
-for it to get another: one call may be slow for what else the machine does."""
+"""By which factors the fastest of one, two, three first calls may be slower, for an
+engine to get another: one call may be slow for what else the machine does."""
 
 
 @dataclass(eq=False)
