@@ -87,6 +87,21 @@ def test_rank_0_alone_gets_another_call_where_the_first_was_slow():
     assert alone.dropped == "slower"
 
 
+def test_what_was_slow_for_a_while_is_timed_again():
+    """A tenth of a second in which another program runs hits three calls in a row."""
+    trial = Trial(candidates({"A": 0.0, "B": 0.0, "C": 0.0}))
+    for each, times in zip(
+        trial.candidates,
+        ([2.2, 2.3, 2.2], [4.0, 3.9, 2.0], [2.6, 2.7, 2.8]),
+        strict=True,
+    ):
+        each.times.extend(times)
+    assert [each.name for each in trial.close()] == ["A", "B"]
+    trial.candidates[1].times.extend([2.0] * 6)
+    trial.settle()
+    assert trial.best.name == "B"
+
+
 def test_nothing_is_tried_before_it_is_affordable():
     trial = Trial(candidates({"JAX": 0.0, "C": 10.0}))
     _, made = play(

@@ -16,7 +16,7 @@ from pytensor.graph.traversal import io_toposort
 from ..choice import records
 from ..choice.engines_here import MODES, default_engine, engines_for, may_be_alone
 from ..choice.records import Known
-from ..choice.trial import MOST, ROUNDS, SETTLE, Candidate, Trial, are_alike
+from ..choice.trial import ROUNDS, SETTLE, TIMED, Candidate, Trial, are_alike
 from ..compiler.spec import FunctionSpec
 from ..engines import engine_for
 from ..programs.programs import kind_of_call
@@ -168,7 +168,7 @@ class Engines:
             while trial.drop_if_slow(each, first):
                 first.append(taken(each) / max(rows, 1))
         left = [each for each in trial.candidates if each.dropped is None]
-        for _ in range(MOST // ROUNDS):
+        for _ in range(TIMED):
             before = None
             for each in left:
                 if before is None or not are_alike(each, before):

@@ -22,6 +22,10 @@ SHARE = 0.05
 ROUNDS, MOST = 3, 9
 """Calls of each of two engines that are compared; the most where they are close."""
 
+TIMED = 5
+"""How many times all that are close make `ROUNDS` calls, where they are timed at once:
+what else the machine does for a tenth of a second must not decide."""
+
 CLOSE = 1.15
 """By which factor one of two may be slower for more calls to be worth it."""
 
@@ -61,7 +65,7 @@ class Candidate:
     name: str
     expected: float
     compiled: float | None = None
-    times: deque[float] = field(default_factory=lambda: deque(maxlen=MOST))
+    times: deque[float] = field(default_factory=lambda: deque(maxlen=TIMED * ROUNDS))
     dropped: str | None = None
     after: Candidate | None = None
     seconds: float = 0.0
@@ -234,10 +238,14 @@ class Trial:
         return candidate.dropped is None and slower > SLOWER[-1]
 
     def close(self) -> list[Candidate]:
-        """Return those that are still to be told apart; none if one is fastest."""
-        least = min(map(_speed, self.candidates))
-        left = [each for each in self.candidates if each.dropped is None]
-        found = [each for each in left if _speed(each) < CLOSE * least]
+        """Return those that are still to be told apart; none if one is fastest.
+
+        By the fastest call of each, which tells most of few in a noisy time.
+        """
+        left = [each for each in self.candidates if each.dropped is None and each.times]
+        fastest = {each: min(each.times) * each.handicap for each in left}
+        least = min(fastest.values())
+        found = [each for each in left if fastest[each] < CLOSE * least]
         return found if len(found) > 1 else []
 
     def settle(self) -> None:
