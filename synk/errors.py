@@ -154,6 +154,11 @@ class WorkerDied(SynkError):
         why = self.doing, self.stack, self.out_of_memory, self.given_up
         return type(self), (*how, *why, self.history)
 
+    def of_rank(self, rank: int) -> WorkerDied:
+        """Return the same death of what is another rank to all nodes."""
+        _, (_, *others) = self.__reduce__()
+        return type(self)(rank if self.rank >= 0 else -1, *others)
+
     @property
     def who(self) -> str:
         """Whose process it was."""

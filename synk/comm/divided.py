@@ -60,7 +60,9 @@ class DividedAllReduce:
         self._reduction = Reduction(op, buffers, results, comm.rank)
         self._elsewhere: list[tuple[int, np.ndarray]] = []
 
-    def put(self, values: Iterable[tuple[int, np.ndarray]]) -> None:
+    def put(
+        self, values: Iterable[tuple[int, np.ndarray]], whole: bool = False
+    ) -> None:
         """Copy values into this rank's row, where the others will read them.
 
         What belongs to this rank's own part nobody else reads. If that is much, it is
@@ -71,6 +73,8 @@ class DividedAllReduce:
         values : iterable of (int, numpy.ndarray)
             In ascending order: where in the row values begin, and the values, of the
             row's dtype. They must not change before `run`.
+        whole : bool
+            Copy all of them: others read this rank's own part, too.
         """
         # What an interrupted reduction left here is of other values.
         self._elsewhere = []
@@ -78,7 +82,8 @@ class DividedAllReduce:
         for start, value in values:
             stop = start + value.size
             low, high = (min(max(end, start), stop) for end in self._part)
-            if (high - low) * itemsize < LARGE or not value.flags.carray:
+            is_small = (high - low) * itemsize < LARGE
+            if whole or is_small or not value.flags.carray:
                 row[start:stop].reshape(value.shape)[...] = value
                 continue
             flat = value.reshape(-1)

@@ -34,7 +34,7 @@ class FlatBuffers:
     def __init__(self, comm: SharedMemoryComm, attachments: Attachments) -> None:
         self._comm = comm
         self._attachments = attachments
-        self._buffers: dict[tuple, _FlatBuffer] = {}
+        self._buffers: dict[tuple, FlatBuffer] = {}
 
     def reduce(
         self,
@@ -113,11 +113,11 @@ class FlatBuffers:
 
     def _renew(
         self, values: Sequence[np.ndarray] | None, ops: Sequence[ReduceOp]
-    ) -> _FlatBuffer:
+    ) -> FlatBuffer:
         """Make a buffer for values of other shapes, together with all ranks."""
         comm = self._comm
         plan = FlatLayout(agree_on_kinds(comm, values, ops), ops)
-        make: type[_FlatBuffer] = _SmallBuffer if plan.is_small else _FlatBuffer
+        make: type[FlatBuffer] = _SmallBuffer if plan.is_small else FlatBuffer
         rows_in_all = 2 * comm.size if plan.is_small else comm.size + 1
         window, segment = None, None
         if comm.rank == 0:
@@ -163,7 +163,7 @@ class OneRank:
 ONE_RANK = OneRank()
 
 
-class _FlatBuffer:
+class FlatBuffer:
     """One flat buffer, as one rank sees it."""
 
     def __init__(
@@ -229,7 +229,7 @@ class _FlatBuffer:
         return self._views
 
 
-class _SmallBuffer(_FlatBuffer):
+class _SmallBuffer(FlatBuffer):
     """A buffer for few values; see `small`."""
 
     def __init__(self, *given: Any) -> None:

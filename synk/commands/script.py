@@ -17,6 +17,8 @@ from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
+from ..nodes import launcher
+
 ON_PATH = Path(__file__).parent / "on_path"
 
 
@@ -44,7 +46,28 @@ def main(argv: Sequence[str]) -> int:
     if not sys.flags.safe_path:
         sys.path[0] = os.path.dirname(os.path.realpath(path))
     _offer_names()
-    run(source, path)
+    launched = launcher.launched()
+    if launched is None:
+        run(source, path)
+        return 0
+    return _run_on_nodes(launched, source, path)
+
+
+def _run_on_nodes(launched: launcher.Launched, source: bytes, path: str) -> int:
+    """Run a script on node 0, and serve it on others."""
+    from ..nodes.cluster import Cluster
+    from ..nodes.serve import serve
+    from ..ranks.session import SESSION
+
+    cluster = Cluster(launched)
+    if cluster.node:
+        return serve(cluster)
+    SESSION.cluster = cluster
+    try:
+        run(source, path)
+    finally:
+        SESSION.close()
+        cluster.end()
     return 0
 
 

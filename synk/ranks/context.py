@@ -34,7 +34,7 @@ from ..workers.limit import Limit
 from ..workers.pools import ThreadPools
 from ..workers.recorder import Recorder, Unrecorded
 from ..workers.waiting import PATIENCE
-from .homes import Homes
+from .homes import Homes, reduce_runs
 from .registry import Registry
 
 
@@ -59,6 +59,7 @@ class RankContext:
     Parameters
     ----------
     rank, size : int
+        Among the ranks of all nodes.
     place : Place
     pools : ThreadPools
         Capped before the fork already.
@@ -69,11 +70,18 @@ class RankContext:
         the news of it.
     recorder : Recorder
         Where it notes what it does.
+    nodes : tuple, optional
+        Where there are several: how many ranks each node has, which one this is, and
+        in its master the `Cluster`.
 
     Attributes
     ----------
-    comm : SharedMemoryComm
-        To meet the other ranks, and to tell them a few values.
+    local_rank : int
+        Among the ranks of its node.
+    local : SharedMemoryComm
+        To meet those, and to tell them a few values.
+    comm : SharedMemoryComm or NodesComm
+        To meet all other ranks.
     registry : Registry
         The functions and shared variables that the rank has replicas of.
     homes : Homes
@@ -107,7 +115,12 @@ class RankContext:
         control: Control,
         watch: Callable[..., None],
         recorder: Recorder | Unrecorded,
+        nodes: tuple[list[int], int, Any] | None = None,
     ) -> None:
+        self._nodes = nodes
+        self.local_rank = rank
+        if nodes is not None:
+            self.local_rank -= sum(nodes[0][: nodes[1]])
         self.rank, self.size, self.place, self.control = rank, size, place, control
         self._pools = pools
         self._watch = watch
@@ -137,18 +150,22 @@ class RankContext:
             self.place.cores, self.place.threads, self._pools
         )
         self._undo.callback(self._confinement.release)
-        if self.rank == 0 and self.size > 1 and not self.place.device.is_gpu:
+        if self.local_rank == 0 and self.size > 1 and not self.place.device.is_gpu:
             # It may compute alone, with all cores.
             jax.start_in(self._confinement.on_all_cores)
             self._undo.callback(jax.start_in, None)
-        self.comm = SharedMemoryComm(
-            *(self.control, self.rank, self._watch, limit), self.recorder
+        self.local = SharedMemoryComm(
+            *(self.control, self.local_rank, self._watch, limit), self.recorder
         )
+        self.comm: Any = self.local
         self.registry = Registry(self.rank)
         self.attachments = Attachments()
         self.outbox = Arena(can_shrink=not self.place.device.is_gpu)
-        self.homes = Homes(self.rank, self.size)
-        self.flat_buffers = FlatBuffers(self.comm, self.attachments)
+        self.homes = Homes(self.local_rank, self.control.size)
+        self.reduce_runs = partial(reduce_runs, self.local)
+        self.flat_buffers = FlatBuffers(self.local, self.attachments)
+        if self._nodes is not None:
+            self._meet_nodes(*self._nodes)
         self.device_buffers: DeviceBuffers | None = None
         self.to_device: ToDevice | None = None
         if self.place.device.is_gpu:
@@ -167,6 +184,15 @@ class RankContext:
                 jax.look_about_with(self.device_buffers.look_about)
                 self._undo.callback(jax.look_about_with, None)
                 self._undo.callback(self.device_buffers.abort)
+
+    def _meet_nodes(self, ranks: list[int], node: int, cluster: Any) -> None:
+        """Have this rank meet those of other nodes, too."""
+        from ..nodes import comm, homes
+
+        self.comm = comm.NodesComm(self.local, ranks, node, cluster)
+        self.flat_buffers = comm.NodesBuffers(self.comm, self.attachments)
+        self.homes = homes.homes(self.comm)
+        self.reduce_runs = partial(homes.reduce_runs, self.comm)
 
     def close(self) -> None:
         """Undo what was changed in this process; an interrupt leaves nothing out."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -74,6 +74,8 @@ class Run:
     Attributes
     ----------
     all_reduce : DividedAllReduce
+    buffers, results : numpy.ndarray
+        The ranks' rows, and the rows that receive the results; of this node.
     home : int
     columns : slice
         The bytes of its rows, in the home's.
@@ -90,6 +92,8 @@ class Run:
     """
 
     all_reduce: DividedAllReduce
+    buffers: np.ndarray
+    results: np.ndarray
     home: int
     columns: slice
     members: list[tuple[int, int]]
@@ -109,10 +113,23 @@ class Run:
 
 
 class Homes:
-    """The homes that one rank knows."""
+    """The homes that one rank knows.
 
-    def __init__(self, rank: int, size: int) -> None:
-        self._rank, self._size = rank, size
+    Parameters
+    ----------
+    rank, size : int
+        Of its node.
+    sends_rows : callable, optional
+        Tells by op, dtype and bytes whether other nodes get the ranks' own rows.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        sends_rows: Callable[[ReduceOp, np.dtype, int], bool] | None = None,
+    ) -> None:
+        self._rank, self._size, self._sends_rows = rank, size, sends_rows
         # The sides of each home, the second as soon as it is needed: (ranks, bytes)
         self._rows: dict[int, list[np.ndarray]] = {}
         self._slots: dict[int, Slot] = {}
@@ -150,6 +167,14 @@ class Homes:
         # that fails, the caller has all forget the variables: see `_master_reduce`.
         self._move_in(home, rows, slots)
         return NewHome(home, segment.window(rows), slots)
+
+    def house_as(self, number: int, nbytes: int, slots: dict[int, Slot]) -> NewHome:
+        """Make a home for this node's ranks, like that of the ranks of node 0."""
+        segment = Segment(nbytes * self._size)
+        self._segments[number] = [segment]
+        rows = segment.array(np.uint8, (self._size, nbytes))
+        self._move_in(number, rows, slots)
+        return NewHome(number, segment.window(rows), slots)
 
     # -- on every rank
 
@@ -239,7 +264,11 @@ class Homes:
                     values.append((start, value))
                 else:
                     run.misfits[number] = value.shape
-            run.all_reduce.put(values)
+            whole = False
+            if self._sends_rows is not None:
+                nbytes = run.columns.stop - run.columns.start
+                whole = self._sends_rows(op, run.buffers.dtype, nbytes)
+            run.all_reduce.put(values, whole)
         return runs
 
     def _is_outside(self, number: int, value: Any) -> bool:
@@ -261,8 +290,8 @@ class Homes:
                 self._rows[home].append(self._second_side(comm, attachments, home))
         for run in runs:
             rows = self._rows[run.home][self._other_side(run.members[0][0])]
-            of_targets = rows[:targets, run.columns]
-            run.all_reduce.redirect(of_targets.view(self._dtype(run)))
+            run.results = rows[:targets, run.columns].view(self._dtype(run))
+            run.all_reduce.redirect(run.results)
 
     def _second_side(
         self, comm: SharedMemoryComm, attachments: Attachments, home: int
@@ -420,8 +449,16 @@ class Homes:
             (number, (slot.offset - first.offset) // buffers.itemsize)
             for slot, number in group
         ]
-        all_reduce = DividedAllReduce(comm, op, buffers, buffers[:targets])
-        return Run(all_reduce, first.home, columns, members)
+        results = buffers[:targets]
+        all_reduce = DividedAllReduce(comm, op, buffers, results)
+        return Run(all_reduce, buffers, results, first.home, columns, members)
+
+
+def reduce_runs(comm: SharedMemoryComm, op: ReduceOp, runs: Sequence[Run]) -> None:
+    """Reduce runs, whose values all ranks have put into their slots."""
+    for run in runs:
+        run.all_reduce.run(run.spans)
+    comm.barrier()
 
 
 def _rows(window: Window, attachments: Attachments) -> np.ndarray:

@@ -72,6 +72,8 @@ class Lifetime:
         In the master: where arguments are copied to, for ranks to read.
     records : Records
         What each rank does, and has done last.
+    cluster : Cluster or None
+        In the master of one of several nodes; see `nodes`.
     """
 
     def __init__(self) -> None:
@@ -90,6 +92,9 @@ class Lifetime:
         self._replied = 0.0  # when all ranks had replied to a command, by monotonic()
         self._forking = threading.RLock()
         self._is_starting = self._close_is_due = False
+        self.cluster: Any = None
+        self._told_nodes: tuple[list[int], int] | None = None
+        self._asked_for: tuple = ()
 
     @property
     def context(self) -> RankContext:
@@ -125,12 +130,14 @@ class Lifetime:
             preconditions.check_can_fork(self.state, self.rank, self.size)
             if self.state == "closed":
                 self._end()  # what interrupts have left of it
-            self._asked = check_asked(*asked)
+            self._asked, self._asked_for = check_asked(*asked), asked
             self._restarts_left = self._asked.restarts
             try:
                 self._is_starting = True
                 self._start()
                 self.state = "running"
+                if self.cluster is not None:
+                    self.cluster.started()
                 return self.size
             except BaseException:
                 self.state = "closed"
@@ -159,6 +166,10 @@ class Lifetime:
             self._limit = Limit(timeout)
             self._pools.cap(places[0].threads)
             if self.size > 1:
+                self._take_zygote()
+            if self.cluster is not None:
+                self._meet_nodes()
+            if self.control.size > 1:
                 self._start_ranks()
             self._channel = MasterChannel(self.control, self.watch, self._limit)
             self._notices.clear()
@@ -177,26 +188,53 @@ class Lifetime:
         if self._close_is_due:
             raise StateError("synk was closed while its ranks were started")
 
+    def keep_zygote(self) -> None:
+        """Fork a zygote now, for sessions of a process that cannot be forked then."""
+        self._zygotes.keep(1, self._note_classes)
+
+    def _take_zygote(self) -> None:
+        zygote = self._zygotes.take(self.places[0].threads, self._note_classes)
+        self.records.note_zygote(zygote.pid)
+
+    def _note_classes(self, is_forked: bool) -> None:
+        # Ranks of other nodes have none of the script's, before the fork or after.
+        note_classes(is_forked and self.cluster is None)
+
+    def _meet_nodes(self) -> None:
+        """Learn of the other nodes, which start as many ranks as were asked for."""
+        cores = {core for place in self.places for core in place.cores}
+        self.size = self.cluster.begin(tuple(self._asked_for), self.size, len(cores))
+        self.rank = self.cluster.first
+
     def _start_ranks(self) -> None:
         places, _, timeout, *_ = self._asked
-        zygote = self._zygotes.take(places[0].threads, note_classes)
-        self.records.note_zygote(zygote.pid)
+        zygote = self.zygote
+        assert zygote is not None
         # The ranks first, then everything that the master alone has: what is made
         # afterwards is in no rank's memory, and threads that it starts are in none.
         surroundings = Surroundings.of_this_process()
         where = self.control.place, self.records.place
-        told = Told(places, timeout, *where, surroundings)
+        told = Told(places, timeout, *where, surroundings, self._nodes())
         zygote.begin(told.dumps())
-        for rank in range(1, self.size):
+        for rank in range(1, self.control.size):
             zygote.fork_rank(rank)
 
     def _open_context(self) -> None:
         """Make what every rank has; runs in its own process."""
+        nodes = self._nodes() or self._told_nodes
+        local = self.rank - (sum(nodes[0][: nodes[1]]) if nodes else 0)
         self._context = RankContext(
-            *(self.rank, self.size, self.places[self.rank], self._pools),
-            *(self.control, self.watch, self.records.recorder(self.rank)),
+            *(self.rank, self.size, self.places[local], self._pools),
+            *(self.control, self.watch, self.records.recorder(local)),
+            None if nodes is None else (*nodes, self.cluster),
         )
         self._context.open(self._limit)
+
+    def _nodes(self) -> tuple[list[int], int] | None:
+        """Return how many ranks each node has, and which one this is, of several."""
+        if self.cluster is None:
+            return None
+        return [node.ranks for node in self.cluster.nodes], self.cluster.node
 
     def be_rank(self, rank: int, told: bytes, master: int) -> None:
         """Be a rank, in a process that was just forked for it.
@@ -217,13 +255,18 @@ class Lifetime:
         asked = Told(*pickle.loads(told))
         asked.surroundings.adopt()
         self.size = len(asked.places)
+        self._told_nodes = asked.nodes
+        local, self.cluster = rank, None
+        if asked.nodes is not None:
+            ranks, node = asked.nodes
+            self.size, self.rank = sum(ranks), sum(ranks[:node]) + rank
         self._asked = Asked(asked.places, False, asked.timeout, False, 0)
         self._limit = Limit(asked.timeout)
         self.control = asked.find_control(self.__dict__.get("control"))
         self.records = asked.find_records(self.__dict__.get("records"))
         self._open_context()
-        self.records.dump_stacks_of(rank)
-        serve(self.context, WorkerChannel(self.control, rank), self.watch)
+        self.records.dump_stacks_of(local)
+        serve(self.context, WorkerChannel(self.control, local), self.watch)
 
     def recover(self) -> list[SharedVariable]:
         """See `synk.recover`."""
@@ -247,6 +290,8 @@ class Lifetime:
             self._is_starting = True
             self._end()
             self._start()
+            if self.cluster is not None:
+                self.cluster.started()
             lost = carry_over(ledger, death, self.ledger)
             self.state = "running"
             return lost
@@ -312,9 +357,13 @@ class Lifetime:
             with contextlib.suppress(StateError):  # this is in a launch itself
                 self.ledger.settle()
         try:
-            self._zygotes.give_back(for_good)
+            if self.cluster is not None:
+                self.cluster.close()
         finally:
-            with_signals_held_back(self._let_go)
+            try:
+                self._zygotes.give_back(for_good)
+            finally:
+                with_signals_held_back(self._let_go)
 
     def _let_go(self) -> None:
         """Undo what was changed in this process."""

@@ -119,16 +119,51 @@ class Session(Lifetime):
         mine: tuple,
         doing: str | None,
     ) -> tuple[Any, list[Any]]:
+        error, result, replies = self.run_share(
+            context, work, args, notices, mine, doing
+        )
+        if error is None:
+            return result, replies
+        failures = [reply for reply in replies if type(reply) is Failure]
+        if isinstance(error, Aborted):
+            if failures:
+                raise as_one(failures, self.size)
+            raise SynkError("a command was aborted, and no rank says why") from error
+        own = [OwnFailure(error)] if isinstance(error, Exception) else []
+        raise as_one([*own, *failures], self.size) if own else error
+
+    def run_share(
+        self,
+        context: RankContext,
+        work: Callable,
+        args: tuple,
+        notices: tuple,
+        mine: tuple,
+        doing: str | None = None,
+    ) -> tuple[BaseException | None, Any, list[Any]]:
+        """Run a command on the ranks of this node, and from node 0 on all others.
+
+        Returns
+        -------
+        error : BaseException or None
+            What the master's own share has raised.
+        result : object
+            What it has returned.
+        replies : list
+            Those of the other ranks, in their order; see `MasterChannel.join`.
+        """
         # An interrupt came between launch and join, and the script went on: the ranks
         # are in that command still, and their replies to it must not be taken for ours.
         if self._channel.busy:
             self._join_interrupted()
         error: BaseException | None = None
-        own: list[OwnFailure] = []
         result = None
         context.narrow()
+        cluster = self.cluster
         try:
             self._channel.launch(work, args, notices)
+            if cluster is not None:
+                cluster.launch(work, args, notices, context, self.control)
             command = self.control.words[COMMAND]
             if doing is None:
                 context.recorder.begin(command, name_of(work))
@@ -138,17 +173,18 @@ class Session(Lifetime):
         except BaseException as caught:
             error = caught
             context.abort()
-            own = [OwnFailure(caught)] if isinstance(caught, Exception) else []
         context.recorder.phase[0] = JOINING
-        replies = self._join(error)
-        if error is None:
-            return result, replies
-        failures = [reply for reply in replies if type(reply) is Failure]
-        if isinstance(error, Aborted):
-            if failures:
-                raise as_one(failures, self.size)
-            raise SynkError("a command was aborted, and no rank says why") from error
-        raise as_one([*own, *failures], self.size) if own else error
+        if cluster is None or cluster.node:
+            return error, result, self._join(error)
+        try:
+            replies = self._join(error)
+        finally:  # whatever has become of the ranks of this node
+            others = cluster.replies()
+        for reply in others:
+            if isinstance(reply, WorkerDied):
+                self._break(reply)
+                raise reply
+        return error, result, replies + others
 
     def _join(self, error: BaseException | None) -> list[Any]:
         """Wait for the ranks' replies.

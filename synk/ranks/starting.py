@@ -76,6 +76,8 @@ class Told(NamedTuple):
         Where the segment of its flight records is.
     surroundings : Surroundings
         Of the master.
+    nodes : tuple or None
+        Where there are several: how many ranks each has, and which one this is.
     """
 
     places: Sequence[Place]
@@ -83,6 +85,7 @@ class Told(NamedTuple):
     control: segment.Place
     records: segment.Place
     surroundings: Surroundings
+    nodes: tuple[list[int], int] | None = None
 
     def dumps(self) -> bytes:
         """Return it as bytes; classes of the script's warnings are sent by value."""

@@ -380,17 +380,15 @@ def worker_reduce(
 
     The master learns which of its other values had to move out of the way, and where.
     """
-    homes, comm, registry = context.homes, context.comm, context.registry
+    homes, local, registry = context.homes, context.local, context.registry
     homes.attach(new_home, context.attachments)
-    targets = context.size if to_all else 1
+    targets = local.size if to_all else 1
     with in_call(context, launch) as transaction:
-        runs = homes.enter(comm, op, targets, numbers, registry.variables, moved)
-        are_aside = homes.agree(comm, registry, op, runs, weights)
+        runs = homes.enter(local, op, targets, numbers, registry.variables, moved)
+        are_aside = homes.agree(context.comm, registry, op, runs, weights)
         if are_aside:
-            homes.use_other_side(comm, context.attachments, runs, targets)
-        for run in runs:
-            run.all_reduce.run(run.spans)
-        comm.barrier()
+            homes.use_other_side(local, context.attachments, runs, targets)
+        context.reduce_runs(op, runs)
         for number, result in homes.results(runs, are_aside=are_aside, move=to_all):
-            if context.rank < targets:
+            if to_all or context.rank == 0:
                 transaction.store(host, registry.variables[number], result)

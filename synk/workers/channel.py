@@ -206,7 +206,7 @@ class WorkerChannel:
             return self._last
         self._last = None
         name, args, notices = pickle.loads(_fetch(control.message, length))
-        message = _find(*name), args, notices
+        message = find(*name), args, notices
         if length <= KEPT:
             self._last = message
         return message
@@ -254,7 +254,7 @@ def _dumps(message: object) -> bytes:
 
 
 @functools.cache
-def _find(module: str, name: str) -> Callable:
+def find(module: str, name: str) -> Callable:
     """Return the function of a command."""
     return getattr(importlib.import_module(module), name)
 

@@ -28,7 +28,7 @@ class Failure:
     ----------
     error : BaseException
     where : str
-        For a note on it: on which rank, in what.
+        For a note on it: on which rank, in what; "" if it has one.
     rank : int
 
     Attributes
@@ -60,7 +60,7 @@ class Failure:
             raise  # the user's, here and now
         except BaseException:
             error = RemoteError(self.summary)
-        noted = add_note(error, self.where)
+        noted = not self.where or add_note(error, self.where)
         text = self.text if noted else f"{self.text}{self.where}\n"
         # Not by the attribute, of which the class may have made something else.
         vars(BaseException)["__cause__"].__set__(error, RemoteTraceback(text))

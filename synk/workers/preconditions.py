@@ -32,9 +32,17 @@ def why_no_fork() -> str | None:
     """Return why ranks cannot be forked from this process, or None if they can."""
     if _cuda_is_up():
         return "this process has a CUDA context, which a forked process cannot use"
+    if _mpi_is_up():
+        return "this process speaks MPI, whose connections a fork does not copy"
     if _xla_is_up():
         return "this process runs an XLA backend, whose threads a fork does not copy"
     return None
+
+
+def _mpi_is_up() -> bool:
+    """Tell whether this process has initialized MPI, by mpi4py."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    return mpi is not None and mpi.Is_initialized()
 
 
 def _cuda_is_up() -> bool:

@@ -77,6 +77,11 @@ class ZygoteSource:
             self._start(self.current, threads, why)
         return self.current
 
+    def keep(self, threads: int, note: Callable[[bool], object]) -> None:
+        """Have a zygote for the sessions to come; see `take`."""
+        self.take(threads, note)
+        self._kept, self.current = self.current, None
+
     def _usable(self) -> Zygote | None:
         """Return the zygote that was kept, if ranks may be forked from it.
 

@@ -1,0 +1,286 @@
+"""The nodes of a session, as each master knows them: commands, replies, and shape.
+
+The master of node 0 runs the script. Its session sends every command to the other
+masters (`launch`), and gets their ranks' replies in the end (`join`); the others serve
+(`serve`). Between the two, ranks of all nodes meet (`comm`).
+"""
+
+from __future__ import annotations
+
+import pickle
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from ..errors import Aborted
+from ..workers.control import LAUNCH
+from .heads import (
+    COMMAND,
+    IDLE,
+    INLINE,
+    JOIN,
+    MEET,
+    Head,
+    Rounds,
+    Stopped,
+    head,
+    joining,
+    meeting,
+)
+from .launcher import Launched
+from .link import Link, Look, nothing
+from .translate import dumps, loads
+
+
+class Node(NamedTuple):
+    """One node of a session.
+
+    Attributes
+    ----------
+    host : str
+        The machine's name.
+    ranks : int
+        How many of its ranks.
+    cores : int
+        That they have together.
+    """
+
+    host: str
+    ranks: int
+    cores: int
+
+
+class Cluster:
+    """The nodes that were launched together.
+
+    Parameters
+    ----------
+    launched : Launched
+        Which of them this is.
+
+    Attributes
+    ----------
+    link : Link
+        From `open` on.
+    nodes : list of Node
+        Those of the present session.
+    first : int
+        The rank of this node's master.
+    in_command : bool
+        Whether other nodes run a command, and are to be joined.
+    """
+
+    def __init__(self, launched: Launched) -> None:
+        self.launched = launched
+        self.link: Any = None
+        self.nodes: list[Node] = []
+        self.in_command = False
+        self._number = 0
+        self._message = b""
+        self._replies: list[bytes] = []
+
+    @property
+    def node(self) -> int:
+        """Which node this is."""
+        return self.launched.rank
+
+    @property
+    def first(self) -> int:
+        """The rank of this node's master."""
+        return sum(node.ranks for node in self.nodes[: self.node])
+
+    @property
+    def size(self) -> int:
+        """The number of ranks of all nodes."""
+        return sum(node.ranks for node in self.nodes)
+
+    def open(self) -> None:
+        """Speak MPI from now on; waits for all nodes to do so."""
+        if self.link is None:
+            self.link = Link()
+
+    # -- a session
+
+    def begin(self, asked: tuple, ranks: int, cores: int) -> int:
+        """Start a session of all nodes together; return the number of all ranks.
+
+        Parameters
+        ----------
+        asked : tuple
+            What `synk.fork` was asked for.
+        ranks, cores : int
+            Of this node.
+
+        Raises
+        ------
+        Exception
+            What another node cannot do.
+        """
+        self.open()
+        if self.node == 0:
+            self.command(dumps(("fork", asked)))
+        mine = pickle.dumps(Node(socket.gethostname(), ranks, cores))
+        try:
+            found = self.exchange(nothing, mine)
+        except Aborted:
+            if self.node == 0:
+                self.started()
+            raise
+        self.nodes = [pickle.loads(each) for each in found]
+        return self.size
+
+    def started(self) -> None:
+        """On node 0, wait for all nodes to have started; raise what failed there."""
+        if self.node == 0:
+            for error in self.replies():
+                if isinstance(error, BaseException):
+                    raise error
+
+    def close(self) -> None:
+        """On node 0, have the other nodes end the session."""
+        if self.node or not self.nodes:
+            return
+        self.join(_NOTHING)
+        self.nodes = []
+        self.command(dumps(("close",)))
+        self.join(_NOTHING)
+
+    def end(self) -> None:
+        """On node 0, when the script has ended: let the other nodes go."""
+        if self.link is None:
+            self.open()  # they wait for it
+        self.close()
+        self.join(_NOTHING)
+        self.command(dumps(("end",)))
+        self.join(_NOTHING)
+        self.link.close()
+
+    def launch(
+        self, work: Callable, args: tuple, notices: tuple, context: Any, control: Any
+    ) -> None:
+        """From node 0, send a command to the other nodes, for their ranks."""
+        if self.node == 0:
+            name, launch = (work.__module__, work.__name__), control.words[LAUNCH]
+            message = "run", name, args, notices, launch
+            self.join(_NOTHING)  # what an interrupt has left
+            self.command(dumps(message, context.array))
+
+    def replies(self) -> list[Any]:
+        """On node 0, return the replies of all other nodes' ranks, in their order."""
+        found = self.join(_NOTHING)[1:]
+        return [reply for of_node in found for reply in loads(of_node)]
+
+    # -- commands
+
+    def command(self, message: bytes) -> None:
+        """On node 0, send a command to the others, who wait for one."""
+
+        def then(_: Sequence[Head]) -> None:
+            self.in_command = True
+            if len(message) > INLINE:
+                self.link.broadcast(message)
+            self._number += 1
+
+        self.link.go(_one(head(COMMAND, self._number, message)), nothing, then)
+
+    def await_command(self, look_about: Look) -> bytes:
+        """On another node, wait for a command; return its bytes."""
+
+        def then(heads: Sequence[Head]) -> None:
+            self.in_command = True
+            given = heads[0].data
+            if given is None:
+                room = bytearray(heads[0].length)
+                self.link.broadcast(room)
+                given = bytes(room)
+            self._message = given
+            self._number += 1
+
+        self.link.go(_one(Head(IDLE, self._number)), look_about, then)
+        return self._message
+
+    def join(self, reply: bytes, look_about: Look = nothing) -> list[bytes]:
+        """Wait for all nodes to have run the command.
+
+        An interrupt is raised when that is so. A second one ends the job.
+
+        Returns
+        -------
+        list of bytes
+            The nodes' replies; on other nodes than 0 none.
+        """
+
+        def then(heads: Sequence[Head]) -> None:
+            if all(each.kind == JOIN for each in heads):
+                self._replies = self.link.gather(reply, heads)
+                self.in_command = False
+
+        interrupt: BaseException | None = None
+        while self.in_command:
+            try:
+                self.link.finish(look_about)
+                if self.in_command:
+                    own = head(JOIN, self._number, reply)
+                    self.link.go(joining(own), look_about, then)
+            except BaseException as error:
+                if interrupt is not None:
+                    self.link.end_job()
+                interrupt = error
+        if interrupt is not None:
+            raise interrupt
+        return self._replies
+
+    # -- meetings, of masters whose ranks have come
+
+    def meet(
+        self,
+        look_about: Look,
+        data: bytes = b"",
+        word: int = 0,
+        then: Callable[[list[Head]], object] | None = None,
+    ) -> list[Head]:
+        """Meet the other nodes; return what they say.
+
+        Parameters
+        ----------
+        look_about : callable
+        data : bytes
+            What this node says.
+        word : int
+        then : callable, optional
+            Collectives that follow, given the heads.
+
+        Raises
+        ------
+        Aborted
+            If another node has given the command up.
+        """
+
+        def follow(heads: list[Head]) -> None:
+            if then is not None and all(each.kind == MEET for each in heads):
+                then(heads)
+
+        own = head(MEET, self._number, data, word)
+        try:
+            return self.link.go(meeting(own), look_about, follow)
+        except Stopped:
+            raise Aborted from None
+
+    def exchange(self, look_about: Look, data: bytes) -> list[bytes]:
+        """Return what all nodes say, in their order."""
+        found: list[bytes] = []
+
+        def then(heads: list[Head]) -> None:
+            found[:] = self.link.all_gather(data, heads)
+
+        self.meet(look_about, data, then=then)
+        return found
+
+
+def _one(own: Head) -> Rounds:
+    heads = yield own
+    return heads
+
+
+_NOTHING = b""
+"""The reply of node 0, which nobody reads."""

@@ -1,0 +1,256 @@
+"""How a rank meets those of all nodes: those of its own first, then their masters.
+
+A meeting of all ranks is one of the node's ranks, a round of the masters, and another
+meeting in which the ranks learn what has come of it.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..comm.divided import DividedAllReduce
+from ..comm.flat import FlatBuffer, FlatBuffers, agree_on_kinds
+from ..comm.flat_layout import FlatLayout, Run
+from ..comm.kernels import Reduction, warm
+from ..comm.shm import SharedMemoryComm
+from ..memory.segment import Attachments, Segment, key_of
+from ..reduce_ops import ReduceOp, shares
+from ..times.timing import REDUCE, UNCOUNTED, WAIT, Times
+from .cluster import Cluster
+from .heads import Head
+from .reduce import NodeReduction, goes_by_rank
+
+
+class NodesComm:
+    """One rank's end of the way to the ranks of all nodes.
+
+    Parameters
+    ----------
+    local : SharedMemoryComm
+        To those of its node.
+    ranks : sequence of int
+        How many each node has.
+    node : int
+        Which one this is.
+    cluster : Cluster, optional
+        In the master of the node.
+    """
+
+    def __init__(
+        self,
+        local: SharedMemoryComm,
+        ranks: Sequence[int],
+        node: int,
+        cluster: Cluster | None,
+    ) -> None:
+        self.local, self.node, self.ranks = local, node, list(ranks)
+        self.first = sum(ranks[:node])
+        self.rank, self.size = self.first + local.rank, sum(ranks)
+        self._cluster = cluster if local.rank == 0 else None
+
+    def look(self) -> Callable[[], object]:
+        """Return what a master looks for while it waits for other nodes."""
+        return self.local.patience() if self.node == 0 else self.local.look_about
+
+    def patience(self) -> Callable[[], None]:
+        """Return what raises if a wait that begins now is in vain, or too long."""
+        return self.local.patience()
+
+    def barrier(self) -> None:
+        """Return when every rank of every node has come here."""
+        self.local.barrier()
+        if self._cluster is not None:
+            self._cluster.meet(self.look())
+        self.local.barrier()
+
+    def agree(self, word: int) -> list[int]:
+        """Return the words that the ranks gave, after waiting for all of them."""
+        words = self.local.agree(word)
+        found = None
+        if self._cluster is not None:
+            mine = np.array(words, np.int64).tobytes()
+            given = b"".join(self._cluster.exchange(self.look(), mine))
+            found = np.frombuffer(given, np.int64).tolist()
+        return self.told(found)
+
+    def exchange(self, value: Any) -> list:
+        """Return the values that the ranks gave, in their order; pickled on the way."""
+        mine = self.local.exchange(value)
+        found = None
+        if self._cluster is not None:
+            given = self._cluster.exchange(self.look(), pickle.dumps(mine))
+            found = [value for of_node in given for value in pickle.loads(of_node)]
+        return self.told(found)
+
+    def told(self, value: Any) -> Any:
+        """Return on all ranks of a node what its master has."""
+        return self.local.exchange(value)[0]
+
+    def of_node(self, weights: Sequence[float]) -> list[float]:
+        """Return the weights of this node's ranks, of those of all."""
+        return list(weights[self.first : self.first + self.local.size])
+
+    def by_node(self, weights: Sequence[float]) -> list[float]:
+        """Return what each node weighs; where nobody has rows, its ranks count."""
+        if not any(weights):
+            return [float(n) for n in self.ranks]
+        found, start = [], 0
+        for n in self.ranks:
+            found.append(sum(weights[start : start + n]))
+            start += n
+        return found
+
+    def meet(
+        self, data: bytes, word: int, then: Callable[[list[Head]], object]
+    ) -> list[Head]:
+        """In the master of a node, meet those of the others."""
+        assert self._cluster is not None
+        return self._cluster.meet(self.look(), data, word, then)
+
+    @property
+    def link(self) -> Any:
+        """What connects the masters, in one of them."""
+        assert self._cluster is not None
+        return self._cluster.link
+
+
+class NodesBuffers(FlatBuffers):
+    """The flat buffers of one rank, for values that ranks of all nodes reduce.
+
+    Parameters
+    ----------
+    comm : NodesComm
+    attachments : Attachments
+    """
+
+    _comm: NodesComm  # type: ignore[assignment]
+
+    def __init__(self, comm: NodesComm, attachments: Attachments) -> None:
+        super().__init__(comm, attachments)  # type: ignore[arg-type]
+
+    def _renew(
+        self, values: Sequence[np.ndarray] | None, ops: Sequence[ReduceOp]
+    ) -> FlatBuffer:
+        """Make a buffer on each node for values of other shapes, together with all."""
+        comm = self._comm
+        plan = FlatLayout(agree_on_kinds(comm, values, ops), ops)  # type: ignore[arg-type]
+        window, segment = None, None
+        if comm.local.rank == 0:
+            for dtype, op in {(run.dtype, run.op) for run in plan.runs}:
+                warm(op, np.dtype(dtype))
+            segment = Segment((comm.local.size + 1) * plan.nbytes)
+            rows = segment.array(np.uint8, (comm.local.size + 1, plan.nbytes))
+            window = segment.window(rows)
+        window = comm.told(window)
+        if comm.local.rank:
+            rows = self._attachments.array(window)
+        given: tuple[Any, ...] = comm, plan, rows, segment, key_of(window)
+        buffer = NodesBuffer(*given)
+        buffer.serial = comm.exchange(buffer.serial)[0]
+        return buffer
+
+
+class NodesBuffer(FlatBuffer):
+    """One flat buffer of a node, as one of its ranks sees it."""
+
+    def _prepare(self, comm: Any, plan: FlatLayout, rows: np.ndarray) -> np.ndarray:
+        """Make what reduces the values, and return the memory of the results."""
+        self._own = rows[comm.local.rank]
+        self._by_rank: list[tuple[Run, np.ndarray, Reduction]] = []
+        self._within: list[tuple[Any, list]] = []
+        self._over: list[NodeReduction] = []
+        self._puts: list[tuple[int, np.ndarray]] = []
+        self._given = rows[:-1]
+        for run in plan.runs:
+            values = rows[:, run.start : run.end].view(run.dtype)
+            if goes_by_rank(run.op, values.dtype, run.end - run.start):
+                self._put_by_rank(run, values, comm)
+            else:
+                reduction = DividedAllReduce(
+                    comm.local, run.op, values[:-1], values[-1:]
+                )
+                self._within.append((reduction, run.members))
+                if comm.local.rank == 0:
+                    self._over.append(NodeReduction(comm.link, run.op, values[-1]))
+        return rows[-1]
+
+    def _put_by_rank(self, run: Run, values: np.ndarray, comm: NodesComm) -> None:
+        own = values[comm.local.rank]
+        for i, start in run.members:
+            shape = self._kinds[i][1]
+            size = int(np.prod(shape, dtype=np.int64))
+            self._puts.append((i, own[start : start + size].reshape(shape)))
+        if comm.local.rank == 0:
+            every = np.empty((comm.size, values.shape[1]), values.dtype)
+            reduction = Reduction(run.op, every, values[-1:], 0)
+            self._by_rank.append((run, every, reduction))
+
+    def reduce(
+        self,
+        comm: Any,
+        values: Sequence[np.ndarray] | None,
+        weights: Sequence[float],
+        times: Times = UNCOUNTED,
+    ) -> list[np.ndarray] | None:
+        """Combine the ranks' values; return None, on all, if any rank's do not fit."""
+        local = comm.local
+        values = None if values is None else list(map(np.asarray, values))
+        fits = self.fits(values)
+        if fits and values is not None:
+            for i, place in self._puts:
+                place[...] = values[i]
+            for reduction, members in self._within:
+                reduction.put([(start, values[i]) for i, start in members])
+        times.spent(REDUCE, self._nbytes)
+        words = local.agree(self.serial if fits else -1)
+        times.spent(WAIT)
+        fits = all(word == self.serial for word in words)
+        if fits and self._within:
+            of_node = comm.of_node(weights)
+            for reduction, _ in self._within:
+                reduction.run([(reduction.elements, of_node)])
+            times.spent(REDUCE, self._nbytes)
+            local.barrier()
+        verdict = 0
+        if local.rank == 0:
+            verdict = self._over_nodes(comm, fits, weights)
+        verdict = local.agree(verdict)[0]
+        times.spent(WAIT)
+        return self._views if verdict else None
+
+    def _over_nodes(self, comm: NodesComm, fits: bool, weights: Sequence[float]) -> int:
+        """Combine the nodes' values, in the master; return whether all fit."""
+        spans = [slice(run.start, run.end) for run, *_ in self._by_rank]
+        mine = b"".join(self._given[:, span].tobytes() for span in spans)
+        fit = []
+
+        def then(heads: list[Head]) -> None:
+            if any(each.word != self.serial for each in heads):
+                return
+            fit.append(1)
+            if self._by_rank:
+                self._reduce_ranks(comm.link.all_gather(mine, heads), weights)
+            for reduction in self._over:
+                reduction.run(comm.by_node(weights))
+
+        comm.meet(mine, self.serial if fits else -1, then)
+        return len(fit)
+
+    def _reduce_ranks(self, given: list[bytes], weights: Sequence[float]) -> None:
+        """Reduce what all ranks have given, in their order."""
+        fractions = np.array(shares(weights))
+        starts = [0] * len(given)
+        for run, every, reduction in self._by_rank:
+            nbytes, rank = run.end - run.start, 0
+            for node, data in enumerate(given):
+                ranks = len(data) // sum(r.end - r.start for r, *_ in self._by_rank)
+                piece = data[starts[node] : starts[node] + ranks * nbytes]
+                found = np.frombuffer(piece, every.dtype).reshape(ranks, -1)
+                every[rank : rank + ranks] = found
+                starts[node] += ranks * nbytes
+                rank += ranks
+            reduction.run(fractions, 0, every.shape[1])

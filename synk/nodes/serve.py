@@ -1,0 +1,96 @@
+"""What the master of a node other than 0 does: serve node 0's commands.
+
+Its ranks see no difference: they are launched and joined by their node's master, as on
+one machine. What that has of the script is what comes with commands: graphs, variables,
+arrays.
+"""
+
+from __future__ import annotations
+
+import pickle
+import signal
+from typing import Any
+
+from ..errors import Aborted, WorkerDied
+from ..ranks.session import SESSION
+from ..workers.channel import Ready, find
+from ..workers.control import LAUNCH
+from ..workers.failure import Failure
+from .cluster import Cluster
+from .link import nothing
+from .translate import dumps, loads
+
+
+def serve(cluster: Cluster) -> int:
+    """Run node 0's commands until the script has ended; return an exit status."""
+    # Ctrl-C at the launcher goes to all processes; node 0 says what comes of it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    SESSION.cluster = cluster
+    SESSION.keep_zygote()  # before MPI: what runs it may not be forkable
+    cluster.open()
+    is_over = False
+    while not is_over:
+        command = cluster.await_command(nothing)
+        kind, *what = loads(command, _put, _house)
+        reply: Any = []
+        if kind == "fork":
+            reply = _fork(what[0])
+        elif kind == "run":
+            reply = _run(*what)
+        else:
+            SESSION.close()
+            is_over = kind == "end"
+        cluster.join(_as_bytes(reply))
+    SESSION.close(for_good=True)
+    cluster.link.close()
+    return 0
+
+
+def _put(arrays: Any) -> Any:
+    return SESSION.stage.put(arrays)
+
+
+def _house(number: int, nbytes: int, slots: dict) -> Any:
+    return SESSION.context.homes.house_as(number, nbytes, slots)
+
+
+def _as_bytes(reply: Any) -> bytes:
+    """Return replies as bytes; what cannot be pickled is the first rank's failure."""
+    context = SESSION.context if SESSION.state == "running" else None
+    try:
+        return dumps(reply, context.array if context else None)
+    except Exception as error:
+        where = "" if context is None else context.where(None)
+        return dumps([Failure(error, where, SESSION.rank)])
+
+
+def _fork(asked: tuple) -> list:
+    try:
+        if SESSION.state in ("running", "broken"):
+            SESSION.close()
+        SESSION.fork(*asked)
+    except BaseException as error:
+        return [error]
+    return []
+
+
+def _run(name: tuple[str, str], args: tuple, notices: tuple, launch: int) -> list:
+    """Run a command on the ranks of this node; return what each has replied."""
+    work, context = find(*name), SESSION.context
+    SESSION.control.words[LAUNCH] = launch
+    context.activity = ""
+    if notices:
+        context.forget(notices)
+    try:
+        SESSION.watch()
+        error, result, replies = SESSION.run_share(context, work, args, notices, args)
+    except WorkerDied as death:
+        return [death.of_rank(death.rank + SESSION.rank)]
+    except BaseException as failure:
+        error, result, replies = failure, None, []
+    if error is not None:
+        what = Aborted() if isinstance(error, Aborted) else error
+        result = Failure(what, "", context.rank)  # `run_share` has noted where
+    elif type(result) is Ready:
+        result = pickle.loads(result.data)
+    return [result, *replies]
