@@ -73,12 +73,16 @@ class FlatBuffers:
             return ONE_RANK.reduce(key, values, ops, weights)
         flat = self._buffers.get(key)
         if flat is None:
-            comm.agree(-1)
+            self._refuse()
             return self._renewed(key, values, ops, weights, times)
         results = flat.reduce(comm, values, weights, times)
         if results is None:
             return self._renewed(key, values, ops, weights, times)
         return results
+
+    def _refuse(self) -> None:
+        """Meet ranks that may have a buffer where this one has none."""
+        self._comm.agree(-1)
 
     def forget(self, function: int) -> None:
         """Drop the buffers of a function that is gone."""

@@ -105,7 +105,10 @@ class NodesComm:
         return found
 
     def meet(
-        self, data: bytes, word: int, then: Callable[[list[Head]], object]
+        self,
+        data: bytes,
+        word: int,
+        then: Callable[[list[Head]], object] | None = None,
     ) -> list[Head]:
         """In the master of a node, meet those of the others."""
         assert self._cluster is not None
@@ -131,6 +134,14 @@ class NodesBuffers(FlatBuffers):
 
     def __init__(self, comm: NodesComm, attachments: Attachments) -> None:
         super().__init__(comm, attachments)  # type: ignore[arg-type]
+
+    def _refuse(self) -> None:
+        """Meet ranks that may have a buffer where this one has none."""
+        comm = self._comm
+        comm.local.agree(-1)
+        if comm.local.rank == 0:
+            comm.meet(b"", -1)
+        comm.local.agree(0)
 
     def _renew(
         self, values: Sequence[np.ndarray] | None, ops: Sequence[ReduceOp]
