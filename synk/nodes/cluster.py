@@ -29,7 +29,8 @@ from .heads import (
 )
 from .launcher import Launched
 from .link import Link, Look, nothing
-from .translate import dumps, loads
+from .rows import parted
+from .translate import Message, dumps, loads
 
 
 class Node(NamedTuple):
@@ -76,7 +77,6 @@ class Cluster:
         self.nodes: list[Node] = []
         self.in_command = False
         self._number = 0
-        self._message = b""
         self._replies: list[bytes] = []
 
     @property
@@ -161,9 +161,14 @@ class Cluster:
         """From node 0, send a command to the other nodes, for their ranks."""
         if self.node == 0:
             name, launch = (work.__module__, work.__name__), control.words[LAUNCH]
-            message = "run", name, args, notices, launch
             self.join(_NOTHING)  # what an interrupt has left
-            self.command(dumps(message, context.array))
+            apart = parted(work, args, context, [node.ranks for node in self.nodes])
+            rows: list = []
+            given: Any = args
+            if apart is not None:
+                given, rows = apart.args, apart.rows
+            message = "run", name, given, notices, launch
+            self.command(dumps(message, context.array, rows), rows)
 
     def replies(self) -> list[Any]:
         """On node 0, return the replies of all other nodes' ranks, in their order."""
@@ -172,19 +177,35 @@ class Cluster:
 
     # -- commands
 
-    def command(self, message: bytes) -> None:
-        """On node 0, send a command to the others, who wait for one."""
+    def command(self, message: bytes, rows: Sequence[Sequence[Any]] = ()) -> None:
+        """On node 0, send a command to the others, who wait for one.
+
+        Parameters
+        ----------
+        message : bytes
+        rows : sequence of sequence of numpy.ndarray
+            What is sent to each node alone; the message says how much that is.
+        """
 
         def then(_: Sequence[Head]) -> None:
             self.in_command = True
             if len(message) > INLINE:
                 self.link.broadcast(message)
+            self.link.send_rows(rows)
             self._number += 1
 
         self.link.go(_one(head(COMMAND, self._number, message)), nothing, then)
 
-    def await_command(self, look_about: Look) -> bytes:
-        """On another node, wait for a command; return its bytes."""
+    def await_command(self, look_about: Look) -> tuple[Any, list[Any]]:
+        """On another node, wait for a command.
+
+        Returns
+        -------
+        message : Message
+        rows : list of numpy.ndarray
+            What was sent to this node alone.
+        """
+        found: list[Any] = []
 
         def then(heads: Sequence[Head]) -> None:
             self.in_command = True
@@ -193,11 +214,15 @@ class Cluster:
                 room = bytearray(heads[0].length)
                 self.link.broadcast(room)
                 given = bytes(room)
-            self._message = given
+            message = Message.unpacked(given)
+            rows = message.room(self.node)
+            self.link.receive_rows(rows)
+            found[:] = message, rows
             self._number += 1
 
         self.link.go(_one(Head(IDLE, self._number)), look_about, then)
-        return self._message
+        message, rows = found
+        return message, rows
 
     def join(self, reply: bytes, look_about: Look = nothing) -> list[bytes]:
         """Wait for all nodes to have run the command.

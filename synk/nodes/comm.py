@@ -22,7 +22,7 @@ from ..reduce_ops import ReduceOp, shares
 from ..times.timing import REDUCE, UNCOUNTED, WAIT, Times
 from .cluster import Cluster
 from .heads import Head
-from .reduce import NodeReduction, goes_by_rank
+from .reduce import NodeReduction, goes_by_rank, rows_of_ranks
 
 
 class NodesComm:
@@ -244,24 +244,22 @@ class NodesBuffer(FlatBuffer):
                 return
             fit.append(1)
             if self._by_rank:
-                self._reduce_ranks(comm.link.all_gather(mine, heads), weights)
+                given = comm.link.all_gather(mine, heads)
+                self._reduce_ranks(comm, given, weights)
             for reduction in self._over:
                 reduction.run(comm.by_node(weights))
 
         comm.meet(mine, self.serial if fits else -1, then)
         return len(fit)
 
-    def _reduce_ranks(self, given: list[bytes], weights: Sequence[float]) -> None:
+    def _reduce_ranks(
+        self, comm: NodesComm, given: list[bytes], weights: Sequence[float]
+    ) -> None:
         """Reduce what all ranks have given, in their order."""
         fractions = np.array(shares(weights))
-        starts = [0] * len(given)
-        for run, every, reduction in self._by_rank:
-            nbytes, rank = run.end - run.start, 0
-            for node, data in enumerate(given):
-                ranks = len(data) // sum(r.end - r.start for r, *_ in self._by_rank)
-                piece = data[starts[node] : starts[node] + ranks * nbytes]
-                found = np.frombuffer(piece, every.dtype).reshape(ranks, -1)
-                every[rank : rank + ranks] = found
-                starts[node] += ranks * nbytes
-                rank += ranks
+        widths = [every.shape[1] for _, every, _ in self._by_rank]
+        dtypes = [every.dtype for _, every, _ in self._by_rank]
+        rows = rows_of_ranks(given, comm.ranks, widths, dtypes)
+        for (_, every, reduction), found in zip(self._by_rank, rows, strict=True):
+            every[...] = found
             reduction.run(fractions, 0, every.shape[1])

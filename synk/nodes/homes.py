@@ -16,7 +16,7 @@ from ..ranks.homes import Homes, Run
 from ..reduce_ops import ReduceOp, shares
 from .comm import NodesComm
 from .heads import Head
-from .reduce import NodeReduction, goes_by_rank
+from .reduce import NodeReduction, goes_by_rank, rows_of_ranks
 
 
 def homes(comm: NodesComm) -> Homes:
@@ -37,7 +37,8 @@ def reduce_runs(comm: NodesComm, op: ReduceOp, runs: Sequence[Run]) -> None:
 
         def then(heads: list[Head]) -> None:
             if by_rank:
-                _reduce_rows(op, by_rank, comm.link.all_gather(mine, heads))
+                given = comm.link.all_gather(mine, heads)
+                _reduce_rows(comm, op, by_rank, given)
             for run in runs:
                 if run not in by_rank:
                     _reduce_over_nodes(comm, op, run)
@@ -62,17 +63,14 @@ def _reduce_over_nodes(comm: NodesComm, op: ReduceOp, run: Run) -> None:
         begin = end
 
 
-def _reduce_rows(op: ReduceOp, runs: Sequence[Run], given: Sequence[bytes]) -> None:
+def _reduce_rows(
+    comm: NodesComm, op: ReduceOp, runs: Sequence[Run], given: Sequence[bytes]
+) -> None:
     """Reduce the rows of all ranks, in their order."""
-    starts = [0] * len(given)
-    of_one = sum(run.buffers.shape[1] * run.buffers.itemsize for run in runs)
-    for run in runs:
-        width, dtype, pieces = run.buffers.shape[1], run.buffers.dtype, []
-        for node, data in enumerate(given):
-            count = len(data) // of_one * width
-            pieces.append(np.frombuffer(data, dtype, count, starts[node]))
-            starts[node] += count * dtype.itemsize
-        every = np.concatenate(pieces).reshape(-1, width)
+    widths = [run.buffers.shape[1] for run in runs]
+    dtypes = [run.buffers.dtype for run in runs]
+    rows = rows_of_ranks(given, comm.ranks, widths, dtypes)
+    for run, every in zip(runs, rows, strict=True):
         reduction = Reduction(op, every, run.results[:1], 0)
         begin = 0
         for end, weights in run.spans:

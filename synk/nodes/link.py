@@ -166,6 +166,21 @@ class Link:
         """Send a buffer's bytes from node 0, or receive them."""
         self._complete(self._comm.Ibcast([data, self._mpi.BYTE], root=0))
 
+    def send_rows(self, to_nodes: Sequence[Sequence[np.ndarray]]) -> None:
+        """Send arrays from node 0 to each other node, its own to each."""
+        for request in [
+            self._comm.Isend([array, self._mpi.BYTE], dest=node)
+            for node, arrays in enumerate(to_nodes)
+            for array in arrays
+        ]:
+            self._complete(request)
+
+    def receive_rows(self, arrays: Sequence[np.ndarray]) -> None:
+        """Receive arrays from node 0, in their order."""
+        byte = self._mpi.BYTE
+        for request in [self._comm.Irecv([each, byte], source=0) for each in arrays]:
+            self._complete(request)
+
     def all_gather(self, mine: bytes, heads: Sequence[Head]) -> list[bytes]:
         """Return the bytes of all nodes, whose heads have said how many they are."""
         if all(each.length <= INLINE for each in heads):

@@ -32,6 +32,39 @@ def goes_by_rank(op: ReduceOp, dtype: np.dtype, nbytes: int) -> bool:
     return nbytes <= FEW or not is_direct(op, np.dtype(dtype))
 
 
+def rows_of_ranks(
+    given: Sequence[bytes],
+    ranks: Sequence[int],
+    widths: Sequence[int],
+    dtypes: Sequence[np.dtype],
+) -> list[np.ndarray]:
+    """Return the rows of all ranks, of several arrays.
+
+    Parameters
+    ----------
+    given : sequence of bytes
+        By node: of one array after the other, the rows of its ranks.
+    ranks : sequence of int
+        How many each node has.
+    widths, dtypes : sequence
+        Elements of a row, and their dtype, of each array.
+
+    Returns
+    -------
+    list of numpy.ndarray
+        Each of shape (all ranks, width).
+    """
+    found, starts = [], [0] * len(given)
+    for width, dtype in zip(widths, dtypes, strict=True):
+        pieces = []
+        for node, (data, count) in enumerate(zip(given, ranks, strict=True)):
+            values = np.frombuffer(data, dtype, count * width, starts[node])
+            pieces.append(values.reshape(count, width))
+            starts[node] += values.nbytes
+        found.append(np.concatenate(pieces))
+    return found
+
+
 class NodeReduction:
     """One node's part in all-reduces over nodes of an array of some dtype.
 

@@ -18,7 +18,7 @@ from ..workers.control import LAUNCH
 from ..workers.failure import Failure
 from .cluster import Cluster
 from .link import nothing
-from .translate import dumps, loads
+from .translate import dumps
 
 
 def serve(cluster: Cluster) -> int:
@@ -30,13 +30,16 @@ def serve(cluster: Cluster) -> int:
     cluster.open()
     is_over = False
     while not is_over:
-        command = cluster.await_command(nothing)
-        kind, *what = loads(command, _put, _house)
+        message, rows = cluster.await_command(nothing)
+        kind, *what = message.load(_put, _house, rows)
         reply: Any = []
         if kind == "fork":
             reply = _fork(what[0])
         elif kind == "run":
-            reply = _run(*what)
+            name, args, *others = what
+            # Where nodes have other rows, there are arguments for each.
+            mine = args[cluster.node] if type(args) is list else args
+            reply = _run(name, mine, *others)
         else:
             SESSION.close()
             is_over = kind == "end"

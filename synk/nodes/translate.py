@@ -11,15 +11,16 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import cloudpickle
 import numpy as np
 
 from ..memory.segment import Window
 from ..ranks.homes import NewHome
+from .rows import NodeRows
 
-_WINDOW, _HOME = "window", "home"
+_WINDOW, _HOME, _ROWS = range(3)
 
 Locate = Callable[[Window], np.ndarray]
 
@@ -35,7 +36,61 @@ def is_window(value: Any) -> bool:
     )
 
 
-def dumps(message: Any, locate: Locate | None = None) -> bytes:
+class Message(NamedTuple):
+    """A message as it travels.
+
+    Attributes
+    ----------
+    data : bytes
+        Pickled, with arrays by their numbers.
+    arrays : list of numpy.ndarray
+        Those that all nodes get.
+    rows : list of list of tuple
+        For each node, dtypes and shapes of what is sent to it alone.
+    """
+
+    data: bytes
+    arrays: list[np.ndarray]
+    rows: list[list[tuple]]
+
+    @classmethod
+    def unpacked(cls, data: bytes) -> Message:
+        """Return a message that has come."""
+        return cls(*pickle.loads(data))
+
+    def room(self, node: int) -> list[np.ndarray]:
+        """Return arrays for what is sent to a node alone."""
+        kinds = self.rows[node] if self.rows else []
+        return [np.empty(shape, dtype) for dtype, shape in kinds]
+
+    def load(
+        self,
+        put: Callable[[Sequence[np.ndarray]], Sequence] = tuple,
+        house: Callable | None = None,
+        rows: Sequence[np.ndarray] = (),
+    ) -> Any:
+        """Return what the message says.
+
+        Parameters
+        ----------
+        put : callable, optional
+            Takes all its arrays, and returns what is to stand for each: a window, or
+            by default the array itself.
+        house : callable, optional
+            Makes the home that a command names, for the ranks of this node.
+        rows : sequence of numpy.ndarray
+            What was sent to this node alone.
+        """
+        arrays = [*self.arrays, *rows]
+        places = put(arrays) if arrays else ()
+        return _Unpickler(self.data, places, len(self.arrays), house).load()
+
+
+def dumps(
+    message: Any,
+    locate: Locate | None = None,
+    rows: Sequence[Sequence[np.ndarray]] = (),
+) -> bytes:
     """Return a message as bytes, with the arrays that its windows describe.
 
     What the other end cannot import is pickled by value.
@@ -45,6 +100,8 @@ def dumps(message: Any, locate: Locate | None = None) -> bytes:
     message : object
     locate : callable, optional
         Returns the array that a window describes.
+    rows : sequence of sequence of numpy.ndarray
+        What is sent to each node alone: `NodeRows` stand for it.
     """
     try:
         data, windows = _pickled(_Plain, message)
@@ -57,27 +114,13 @@ def dumps(message: Any, locate: Locate | None = None) -> bytes:
     if windows:
         assert locate is not None
         arrays = [np.asarray(locate(window), order="C") for window in windows]
-    return pickle.dumps((data, arrays), protocol=5)
+    kinds = [[(array.dtype, array.shape) for array in some] for some in rows]
+    return pickle.dumps(tuple(Message(data, arrays, kinds)), protocol=5)
 
 
-def loads(
-    data: bytes,
-    put: Callable[[Sequence[np.ndarray]], Sequence] = tuple,
-    house: Callable | None = None,
-) -> Any:
-    """Return a message.
-
-    Parameters
-    ----------
-    data : bytes
-    put : callable
-        Takes all its arrays, and returns what is to stand for each: a window, or by
-        default the array itself.
-    house : callable, optional
-        Makes the home that a command names, for the ranks of this node.
-    """
-    message, arrays = pickle.loads(data)
-    return _Unpickler(message, put(arrays) if arrays else (), house).load()
+def loads(data: bytes) -> Any:
+    """Return what a message says, arrays in the place of windows."""
+    return Message.unpacked(data).load()
 
 
 def _pickled(make: Any, message: Any) -> tuple[bytes, list[Window]]:
@@ -97,6 +140,8 @@ class _Windows:
         """Return what stands for a window, or for a home of shared variables."""
         if type(value) is NewHome:
             return _HOME, value.number, value.window[6][1], value.slots
+        if type(value) is NodeRows:
+            return _ROWS, value.input
         if not is_window(value):
             return None
         key = repr(value)  # the dtype of records is a list
@@ -113,9 +158,11 @@ class _ByValue(_Windows, cloudpickle.Pickler):
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, data: bytes, places: Sequence, house: Callable | None) -> None:
+    def __init__(
+        self, data: bytes, places: Sequence, of_all: int, house: Callable | None
+    ) -> None:
         super().__init__(io.BytesIO(data))
-        self._places, self._house = places, house
+        self._places, self._of_all, self._house = places, of_all, house
 
     def persistent_load(self, pid: tuple) -> Any:
         """Return what takes the place of a window or a home."""
@@ -123,4 +170,4 @@ class _Unpickler(pickle.Unpickler):
         if kind == _HOME:
             assert self._house is not None
             return self._house(*what)
-        return self._places[what[0]]
+        return self._places[what[0] + (self._of_all if kind == _ROWS else 0)]
