@@ -85,12 +85,15 @@ def _run(name: tuple[str, str], args: tuple, notices: tuple, launch: int) -> lis
     if notices:
         context.forget(notices)
     try:
+        SESSION.begin_command()
         SESSION.watch()
         error, result, replies = SESSION.run_share(context, work, args, notices, args)
     except WorkerDied as death:
         return [death.of_rank(death.rank + SESSION.rank)]
     except BaseException as failure:
         error, result, replies = failure, None, []
+    finally:
+        SESSION.end_command()
     if error is not None:
         what = Aborted() if isinstance(error, Aborted) else error
         result = Failure(what, "", context.rank)  # `run_share` has noted where

@@ -124,7 +124,7 @@ class Lifetime:
     def fork(self, *asked: Any) -> int:
         """See `synk.fork`."""
         if self.is_inside():
-            raise StateError(_INSIDE)
+            raise StateError(self._inside)
         with self._forking:  # of several threads one; the others find it forked
             self._check_not_starting()
             preconditions.check_can_fork(self.state, self.rank, self.size)
@@ -271,7 +271,7 @@ class Lifetime:
     def recover(self) -> list[SharedVariable]:
         """See `synk.recover`."""
         if self.is_inside():
-            raise StateError(_INSIDE)
+            raise StateError(self._inside)
         with self._forking:
             self._check_not_starting()
             if self.state == "running":
@@ -393,13 +393,13 @@ class Lifetime:
         """Raise unless commands can be run now."""
         if self.state == "running":
             if self._in_command:
-                raise StateError(_INSIDE if self.is_inside() else _ONE_AT_A_TIME)
+                raise StateError(self._inside if self.is_inside() else _ONE_AT_A_TIME)
             return
         if self.state == "broken":
             assert self.death is not None
             raise copy.copy(self.death)
         if self.state == "worker":
-            raise StateError(f"this is rank {self.rank}: only the master calls synk")
+            raise StateError(self._inside)
         if self.state == "closed":
             raise StateError("synk is closed: call synk.fork() to start again")
         if self.state == "child":
@@ -408,6 +408,13 @@ class Lifetime:
                 " it: call synk there, or synk.fork() here"
             )
         raise StateError("synk is not forked: call synk.fork() first")
+
+    @property
+    def _inside(self) -> str:
+        """Why code that a rank runs in a command cannot call synk."""
+        if self.rank:
+            return f"this is rank {self.rank}: only the master calls synk"
+        return _INSIDE
 
     def is_inside(self) -> bool:
         """Tell whether this is code that rank 0 runs in a command, as an Op is."""

@@ -82,8 +82,7 @@ class Session(Lifetime):
         context = self.context
         replies: list[Any] = []
         try:
-            self._command_thread = threading.get_ident()
-            self._in_command = True
+            self.begin_command()
             # A rank may have died in the meantime. One that has replied just now has
             # not, or whoever waits for it finds out.
             if monotonic() > self._replied + RECENTLY:
@@ -102,13 +101,22 @@ class Session(Lifetime):
             if notices:
                 del self._notices[: len(notices)]
         finally:
-            self._in_command = False
+            self.end_command()
         for reply in replies:
             if type(reply) is Failure:
                 failures = [reply for reply in replies if type(reply) is Failure]
                 raise as_one(failures, self.size)
         self._replied = monotonic()
         return [result, *replies]
+
+    def begin_command(self) -> None:
+        """Take note that this process runs a command: what it calls cannot."""
+        self._command_thread = threading.get_ident()
+        self._in_command = True
+
+    def end_command(self) -> None:
+        """Take note that the command has come to its end."""
+        self._in_command = False
 
     def _run_everywhere(
         self,
@@ -288,6 +296,7 @@ def _in_child() -> None:
     Our own ranks are forked before the session runs, and set their state themselves.
     """
     SESSION._zygotes.forget_all()
+    SESSION.cluster = None  # whose connections are the parent's
     if SESSION.state in ("running", "broken"):
         SESSION.state, SESSION.size = "child", 1
         SESSION._in_command = SESSION._is_starting = False
