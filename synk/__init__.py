@@ -4,6 +4,7 @@ from . import callbacks, files, nn, ops, rules, updates
 from .call.function import Function
 from .call.make import function
 from .call.tune import tune
+from .cluster.node import Node
 from .compiler.own_ops.check import check_sharding
 from .compiler.own_ops.register import register_sharding
 from .compiler.own_ops.sharding import Sharding
@@ -25,7 +26,16 @@ from .errors import (
 )
 from .finders import pkg_resources_names, theano_names
 from .ops import grad
-from .ranks.forking import close, fork, is_forked, rank, recover, session, size
+from .ranks.forking import (
+    close,
+    fork,
+    is_forked,
+    nodes,
+    rank,
+    recover,
+    session,
+    size,
+)
 from .ranks.replication import distribute
 from .report.explanation import Explanation
 from .report.timeline import trace
@@ -62,6 +72,7 @@ __all__ = [
     "Function",
     "History",
     "LossScale",
+    "Node",
     "NotFinite",
     "OversubscriptionWarning",
     "RankTimeout",
@@ -98,6 +109,7 @@ __all__ = [
     "is_forked",
     "load",
     "nn",
+    "nodes",
     "ops",
     "rank",
     "recover",

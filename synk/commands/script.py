@@ -17,7 +17,7 @@ from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
-from ..nodes import launcher
+from ..cluster import launcher
 
 ON_PATH = Path(__file__).parent / "on_path"
 
@@ -55,10 +55,12 @@ def main(argv: Sequence[str]) -> int:
 
 def _run_on_nodes(launched: launcher.Launched, source: bytes, path: str) -> int:
     """Run a script on node 0, and serve it on others."""
-    from ..nodes.cluster import Cluster
-    from ..nodes.serve import serve
+    from ..cluster.cores import take_cores
+    from ..cluster.nodes import Cluster
+    from ..cluster.serve import serve
     from ..ranks.session import SESSION
 
+    take_cores(launched)
     cluster = Cluster(launched)
     if cluster.node:
         return serve(cluster)

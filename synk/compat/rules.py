@@ -142,6 +142,7 @@ class ModelRule:
         raise NotImplementedError
 
     def _train(self, rule: rules.Rule, told: Told) -> None:
+        SESSION.check_one_node("training by a rule")
         check_equal(SESSION.run(worker_build, told))
         mine: ModelWorker = SESSION.context.model
         self.model, self.recorder = mine.model, mine.recorder

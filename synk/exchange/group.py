@@ -85,6 +85,7 @@ class Workers:
 
     def __init__(self, rule: Rule, params: Sequence[SharedVariable]) -> None:
         SESSION.enter()
+        SESSION.check_one_node("training by a rule")
         n = SESSION.size
         rule.check(n)
         self.number, self._rule, self.params = next(_numbers), rule, list(params)

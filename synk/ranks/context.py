@@ -187,7 +187,7 @@ class RankContext:
 
     def _meet_nodes(self, ranks: list[int], node: int, cluster: Any) -> None:
         """Have this rank meet those of other nodes, too."""
-        from ..nodes import comm, homes
+        from ..cluster import comm, homes
 
         self.comm = comm.NodesComm(self.local, ranks, node, cluster)
         self.flat_buffers = comm.NodesBuffers(self.comm, self.attachments)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from pytensor.compile import SharedVariable
 
+from ..cluster.node import Node
 from ..user_frames import entry
+from ..workers.affinity import usable_cores
 from .session import SESSION
 
 
@@ -174,6 +177,31 @@ def rank() -> int:
 def size() -> int:
     """Return the number of ranks; 1 when not forked."""
     return SESSION.size
+
+
+def nodes() -> list[Node]:
+    """Return the machines that the ranks run on.
+
+    Returns
+    -------
+    list of Node
+        One, unless a launcher of MPI has started several processes of
+        ``python -m synk SCRIPT.py``.
+
+    Examples
+    --------
+    >>> import synk
+    >>> with synk.session(2):
+    ...     [node.ranks for node in synk.nodes()]
+    [2]
+    """
+    cluster = SESSION.cluster
+    if cluster is not None and cluster.nodes:
+        return list(cluster.nodes)
+    cores = set(usable_cores())
+    if SESSION.state in ("running", "broken"):
+        cores = {core for place in SESSION.places for core in place.cores}
+    return [Node(socket.gethostname(), SESSION.size, len(cores))]
 
 
 def is_forked() -> bool:

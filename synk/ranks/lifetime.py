@@ -202,6 +202,8 @@ class Lifetime:
 
     def _meet_nodes(self) -> None:
         """Learn of the other nodes, which start as many ranks as were asked for."""
+        if self.places[0].device.is_gpu:
+            raise StateError("ranks on GPUs are for one machine so far: devices='cpu'")
         cores = {core for place in self.places for core in place.cores}
         self.size = self.cluster.begin(tuple(self._asked_for), self.size, len(cores))
         self.rank = self.cluster.first
@@ -415,6 +417,14 @@ class Lifetime:
         if self.rank:
             return f"this is rank {self.rank}: only the master calls synk"
         return _INSIDE
+
+    def check_one_node(self, what: str) -> None:
+        """Raise StateError if there are several nodes, for what is not done on them."""
+        if self.cluster is not None and len(self.cluster.nodes) > 1:
+            raise StateError(
+                f"{what}: on one machine only so far, and this session has"
+                f" {len(self.cluster.nodes)} nodes"
+            )
 
     def is_inside(self) -> bool:
         """Tell whether this is code that rank 0 runs in a command, as an Op is."""

@@ -85,6 +85,7 @@ def trace(path: str | os.PathLike, *, limit: int = 100_000) -> Iterator[None]:
         raise FileNotFoundError(f"there is no folder {target.parent} for the trace")
     began, size, generation = perf_counter(), SESSION.size, SESSION.generation
     try:
+        SESSION.check_one_node("a trace")
         SESSION.run(worker_start_trace, limit)
         tracer = context.tracer
         assert tracer is not None

@@ -16,8 +16,8 @@ from ..ranks.session import SESSION
 from ..workers.channel import Ready, find
 from ..workers.control import LAUNCH
 from ..workers.failure import Failure
-from .cluster import Cluster
 from .link import nothing
+from .nodes import Cluster
 from .translate import dumps
 
 

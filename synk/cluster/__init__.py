@@ -10,14 +10,18 @@ masters of other nodes serve: they have their ranks run what node 0's have to ru
     What masters say to one another in each round, and what follows from it; no MPI.
 ``link``
     Rounds and collectives over MPI.
-``cluster``
+``node``, ``cores``
+    What a script is told of a node, and which cores of its host that has.
+``nodes``
     The nodes of a session: who has which ranks; commands to other nodes, and replies.
 ``serve``
     What the master of another node does.
 ``translate``
     Arrays in shared memory, which commands and replies name, as bytes to other nodes.
+``rows``
+    The rows of a call that each node gets.
 ``comm``
     How a rank meets those of other nodes.
-``reduce``
-    All-reduces over nodes.
+``reduce``, ``homes``
+    All-reduces over nodes; those of shared variables.
 """

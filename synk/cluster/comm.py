@@ -20,8 +20,8 @@ from ..comm.shm import SharedMemoryComm
 from ..memory.segment import Attachments, Segment, key_of
 from ..reduce_ops import ReduceOp, shares
 from ..times.timing import REDUCE, UNCOUNTED, WAIT, Times
-from .cluster import Cluster
 from .heads import Head
+from .nodes import Cluster
 from .reduce import NodeReduction, goes_by_rank, rows_of_ranks
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pickle
 import socket
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..errors import Aborted
 from ..workers.control import LAUNCH
@@ -29,26 +29,9 @@ from .heads import (
 )
 from .launcher import Launched
 from .link import Link, Look, nothing
+from .node import Node
 from .rows import parted
 from .translate import Message, dumps, loads
-
-
-class Node(NamedTuple):
-    """One node of a session.
-
-    Attributes
-    ----------
-    host : str
-        The machine's name.
-    ranks : int
-        How many of its ranks.
-    cores : int
-        That they have together.
-    """
-
-    host: str
-    ranks: int
-    cores: int
 
 
 class Cluster:

@@ -1,0 +1,65 @@
+"""Which cores of its host a node has.
+
+Launchers bind the processes that they start, mpirun each to one core if they are two.
+A node's master forks a rank for each of its cores: bound to one it would have one rank.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+
+from ..workers.affinity import share
+from .launcher import Launched
+
+
+def take_cores(launched: Launched) -> list[int]:
+    """Let this process have its share of its host's cores; return them.
+
+    The processes of a host share its cores evenly, unless the launcher has bound each
+    to as many.
+    """
+    bound = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, range(os.cpu_count() or 1))  # those of the cpuset are given
+    host = os.sched_getaffinity(0)
+    cores = chosen(bound, host, launched)
+    os.sched_setaffinity(0, cores)
+    if bound != host and set(cores) != bound:
+        warnings.warn(
+            f"the launcher has bound node {launched.rank} to {_cores(len(bound))} of"
+            f" {len(host)}: synk takes {len(cores)}. Tell the launcher not to bind, as"
+            " by `mpirun --bind-to none`, or to bind each process to more",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return cores
+
+
+def chosen(bound: set[int], host: set[int], launched: Launched) -> list[int]:
+    """Return a node's cores.
+
+    Parameters
+    ----------
+    bound : set of int
+        Those that the launcher has left it.
+    host : set of int
+        Those that it could have.
+    launched : Launched
+
+    Examples
+    --------
+    >>> one = Launched(1, 4, local_rank=1, local_size=2)
+    >>> chosen({0, 1, 2, 3}, {0, 1, 2, 3}, one)  # not bound
+    [2, 3]
+    >>> chosen({1}, {0, 1, 2, 3}, one)  # to a core, as mpirun does
+    [2, 3]
+    >>> chosen({0, 1}, {0, 1, 2, 3}, one)  # to a socket
+    [0, 1]
+    """
+    if bound != host and len(bound) * launched.local_size >= len(host):
+        return sorted(bound)
+    return share(sorted(host), launched.local_rank, launched.local_size)
+
+
+def _cores(count: int) -> str:
+    return f"{count} core{'s' * (count != 1)}"

@@ -1,0 +1,139 @@
+"""What goes wrong on some node: it is raised in the script, and nothing hangs."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+from launching import MPIS, masters, run, signalled
+
+BEGIN = """
+import os, sys, time, random
+import numpy as np, pytensor, pytensor.tensor as pt
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
+import synk
+
+class Bad(Op):
+    '''Returns x, and on rank k raises an error, or ends the process for k < 0.'''
+    __props__ = ()
+    def make_node(self, x, k):
+        return Apply(self, [x, k], [x.type()])
+    def perform(self, node, inputs, output_storage):
+        x, k = inputs
+        if synk.rank() == k:
+            raise KeyError(f"of rank {k}")
+        if synk.rank() == -k:
+            os.kill(os.getpid(), 9)
+        output_storage[0][0] = x + 0
+    def infer_shape(self, fgraph, node, shapes):
+        return [shapes[0]]
+
+n = synk.fork(2)
+x, k = pt.dmatrix("x"), pt.lscalar("k")
+X = np.arange(24.0).reshape(8, 3)
+w = pytensor.shared(np.zeros(3), "w")
+good = synk.function([x], x.mean())
+how = dict(mode="FAST_COMPILE")
+"""
+
+ERRORS = (
+    BEGIN
+    + """
+bad = Bad()
+usual = dict(updates=[(w, w + x.mean(0))], **how)
+places = [
+    synk.function([x], bad(x, k).sum(0).mean(), [k], **usual),
+    synk.function([x], bad(x.mean(0), k).sum(), [k], **usual),
+    synk.function([x], x.sum(), [k], updates=[(w, w + bad(x.mean(0), k))], **how),
+]
+for f in places:
+    f(X, 99)
+before, random = w.get_value(), random.Random(0)
+for _ in range(int(sys.argv[1])):
+    rank, f = random.randrange(n), random.choice(places)
+    start = time.monotonic()
+    try:
+        f(X, rank)
+    except KeyError as error:
+        notes = [note for note in error.__notes__ if "[synk] on rank" in note]
+        assert any(f"on rank {rank} of {n}" in note for note in notes), notes
+    else:
+        raise AssertionError("nothing was raised")
+    assert time.monotonic() - start < 1
+    if random.random() < 0.3:
+        assert good(X) == X.mean()
+np.testing.assert_array_equal(w.get_value(), before)
+for rank in range(n):
+    np.testing.assert_array_equal(synk.get_value(rank, w), before)
+places[0](X, 99)
+np.testing.assert_allclose(synk.get_value(n - 1, w), before + X.mean(0))
+print("done")
+"""
+)
+
+DEATH = (
+    BEGIN
+    + """
+f = synk.function([x], Bad()(x, k).sum(), [k], **how)
+f(X, 99)
+for rank in (3, 2, 1):
+    start = time.monotonic()
+    if rank == 2:  # it is the master of its node, which ends the job: see below
+        continue
+    try:
+        f(X, -rank)
+    except synk.WorkerDied as death:
+        assert death.rank == rank and death.signal == 9, death
+    else:
+        raise AssertionError("nothing was raised")
+    assert time.monotonic() - start < 2
+    synk.recover()
+    assert good(X) == X.mean() and f(X, 99) == X.sum()
+print("done")
+"""
+)
+
+ENDLESS = (
+    BEGIN
+    + """
+good(X)
+print("ready", flush=True)
+while True:
+    good(X)
+"""
+)
+
+
+@pytest.mark.parametrize("mpi", MPIS)
+def test_an_error_on_any_rank_is_raised_and_the_next_call_works(tmp_path, mpi):
+    status, out, error = run(ERRORS, tmp_path, 2, 200, mpi=mpi)
+    assert out.split()[-1:] == ["done"], out + error
+    assert status == 0
+
+
+@pytest.mark.parametrize("mpi", MPIS)
+def test_a_rank_that_dies_is_told_by_its_number(tmp_path, mpi):
+    status, out, error = run(DEATH, tmp_path, 2, mpi=mpi)
+    assert out.split()[-1:] == ["done"], out + error
+    assert status == 0
+
+
+@pytest.mark.parametrize("mpi", MPIS)
+@pytest.mark.parametrize("which", ["node 0", "node 1", "launcher"])
+def test_the_job_ends_with_a_nodes_master_and_with_its_launcher(tmp_path, which, mpi):
+    ended = []
+
+    def end(process, lines):
+        ended.append(time.monotonic())
+        if which == "launcher":
+            signalled(process, signal.SIGINT)
+            return
+        found = masters(process)
+        assert len(found) == 2
+        found[int(which[-1])].kill()
+
+    status, _, _ = run(ENDLESS, tmp_path, 2, mpi=mpi, then=end, timeout=15)
+    assert time.monotonic() - ended[0] < 15
+    assert status != 0
