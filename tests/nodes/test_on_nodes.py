@@ -42,7 +42,7 @@ outputs, updates = graph(plain, plain_big)
 g = pytensor.function([x, y], outputs, updates=updates)
 SX, SY = synk.data(X), synk.data(Y)
 half = x.astype("float16")
-h = synk.function([x], [half.max(), x.astype("int32").sum()])
+h = synk.function([x], [half.max(), x.astype("int32").sum()], mode="CVM")
 
 def same(ours, right):
     for a, b in zip(ours, right, strict=True):
