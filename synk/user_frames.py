@@ -191,7 +191,7 @@ def _path(frame: types.TracebackType) -> str:
 def _linked(frames: list[types.TracebackType]) -> types.TracebackType | None:
     linked = None
     for frame in reversed(frames):
-        linked = types.TracebackType(
-            linked, frame.tb_frame, frame.tb_lasti, frame.tb_lineno
-        )
+        # An interrupt may come at code that is in no line.
+        line = frame.tb_lineno or frame.tb_frame.f_code.co_firstlineno
+        linked = types.TracebackType(linked, frame.tb_frame, frame.tb_lasti, line)
     return linked

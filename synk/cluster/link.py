@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import SynkError
-from ..workers.waiting import with_signals_held_back
 from .heads import INLINE, NAMES, NBYTES, Head, Rounds
+from .undisturbed import undisturbed
 
 Look = Callable[[], object]
 """Raises if what is waited for is in vain."""
@@ -51,8 +51,13 @@ class Link:
     """
 
     def __init__(self) -> None:
-        import mpi4py
-
+        try:
+            import mpi4py
+        except ImportError as error:
+            raise SynkError(
+                "several processes were launched, and mpi4py is missing:"
+                " pip install 'synk[mpi]'"
+            ) from error
         mpi4py.rc.initialize = mpi4py.rc.finalize = False
         from mpi4py import MPI
 
@@ -102,7 +107,7 @@ class Link:
         heads: list[Head] = []
         own = next(rounds)
         while True:
-            with_signals_held_back(self._begin, own, then)
+            undisturbed(self._begin, own, then)
             heads = self.finish(look_about)
             try:
                 own = rounds.send(heads)
@@ -120,7 +125,7 @@ class Link:
         """Wait for the round that was begun last, and for what follows from it."""
         if self._request is not None:
             self._wait(self._request, look_about)
-            with_signals_held_back(self._end)
+            undisturbed(self._end)
         return self._heads
 
     def _end(self) -> None:

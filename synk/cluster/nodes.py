@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import pickle
 import socket
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..errors import Aborted
+from ..errors import Aborted, Expired, SynkError
 from ..workers.control import LAUNCH
 from .heads import (
     COMMAND,
@@ -81,6 +82,12 @@ class Cluster:
         """Speak MPI from now on; waits for all nodes to do so."""
         if self.link is None:
             self.link = Link()
+            if self.link.size != self.launched.size:
+                raise SynkError(
+                    f"{self.launched.size} processes were launched, and MPI knows of"
+                    f" {self.link.size}: is mpi4py's MPI the launcher's? (For Slurm"
+                    " `srun --mpi=list` shows what it can start, as pmi2 and pmix)"
+                )
 
     # -- a session
 
@@ -153,9 +160,9 @@ class Cluster:
             message = "run", name, given, notices, launch
             self.command(dumps(message, context.array, rows), rows)
 
-    def replies(self) -> list[Any]:
+    def replies(self, look_about: Look = nothing) -> list[Any]:
         """On node 0, return the replies of all other nodes' ranks, in their order."""
-        found = self.join(_NOTHING)[1:]
+        found = self.join(_NOTHING, look_about)[1:]
         return [reply for of_node in found for reply in loads(of_node)]
 
     # -- commands
@@ -210,7 +217,8 @@ class Cluster:
     def join(self, reply: bytes, look_about: Look = nothing) -> list[bytes]:
         """Wait for all nodes to have run the command.
 
-        An interrupt is raised when that is so. A second one ends the job.
+        An interrupt is raised when that is so. A second one ends the job, and so does
+        `look_about` when it raises `Expired`: no rank of another node can be ended.
 
         Returns
         -------
@@ -224,14 +232,19 @@ class Cluster:
                 self.in_command = False
 
         interrupt: BaseException | None = None
-        while self.in_command:
+        while True:
             try:
+                # An interrupt may have come when the command was on its way: then it
+                # is sent now, and whoever runs it is joined.
                 self.link.finish(look_about)
-                if self.in_command:
-                    own = head(JOIN, self._number, reply)
-                    self.link.go(joining(own), look_about, then)
+                if not self.in_command:
+                    break
+                own = head(JOIN, self._number, reply)
+                self.link.go(joining(own), look_about, then)
             except BaseException as error:
-                if interrupt is not None:
+                if interrupt is not None or isinstance(error, Expired):
+                    why = f"{error!r}: not all nodes have come, so the job ends"
+                    print(f"synk: {why}", file=sys.stderr, flush=True)
                     self.link.end_job()
                 interrupt = error
         if interrupt is not None:

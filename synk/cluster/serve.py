@@ -81,19 +81,12 @@ def _run(name: tuple[str, str], args: tuple, notices: tuple, launch: int) -> lis
     """Run a command on the ranks of this node; return what each has replied."""
     work, context = find(*name), SESSION.context
     SESSION.control.words[LAUNCH] = launch
-    context.activity = ""
-    if notices:
-        context.forget(notices)
     try:
-        SESSION.begin_command()
-        SESSION.watch()
-        error, result, replies = SESSION.run_share(context, work, args, notices, args)
+        error, result, replies = SESSION.serve_command(work, args, notices)
     except WorkerDied as death:
         return [death.of_rank(death.rank + SESSION.rank)]
     except BaseException as failure:
         error, result, replies = failure, None, []
-    finally:
-        SESSION.end_command()
     if error is not None:
         what = Aborted() if isinstance(error, Aborted) else error
         result = Failure(what, "", context.rank)  # `run_share` has noted where

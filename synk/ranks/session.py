@@ -15,6 +15,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -82,7 +83,8 @@ class Session(Lifetime):
         context = self.context
         replies: list[Any] = []
         try:
-            self.begin_command()
+            self._command_thread = threading.get_ident()
+            self._in_command = True
             # A rank may have died in the meantime. One that has replied just now has
             # not, or whoever waits for it finds out.
             if monotonic() > self._replied + RECENTLY:
@@ -101,7 +103,7 @@ class Session(Lifetime):
             if notices:
                 del self._notices[: len(notices)]
         finally:
-            self.end_command()
+            self._in_command = False  # no call: an interrupt could come before it
         for reply in replies:
             if type(reply) is Failure:
                 failures = [reply for reply in replies if type(reply) is Failure]
@@ -109,14 +111,21 @@ class Session(Lifetime):
         self._replied = monotonic()
         return [result, *replies]
 
-    def begin_command(self) -> None:
-        """Take note that this process runs a command: what it calls cannot."""
+    def serve_command(
+        self, work: Callable, args: tuple, notices: tuple
+    ) -> tuple[BaseException | None, Any, list[Any]]:
+        """Run a command of node 0's on the ranks of this node; see `run_share`."""
+        context = self.context
+        context.activity = ""
+        if notices:
+            context.forget(notices)
         self._command_thread = threading.get_ident()
         self._in_command = True
-
-    def end_command(self) -> None:
-        """Take note that the command has come to its end."""
-        self._in_command = False
+        try:
+            self.watch()
+            return self.run_share(context, work, args, notices, args)
+        finally:
+            self._in_command = False
 
     def _run_everywhere(
         self,
@@ -187,7 +196,9 @@ class Session(Lifetime):
         try:
             replies = self._join(error)
         finally:  # whatever has become of the ranks of this node
-            others = cluster.replies()
+            deadline = self._limit.deadline()
+            late = partial(self._limit.check, deadline, "other nodes did not answer")
+            others = cluster.replies(late)
         for reply in others:
             if isinstance(reply, WorkerDied):
                 self._break(reply)

@@ -95,6 +95,61 @@ print("done")
 """
 )
 
+INTERRUPTS = (
+    BEGIN
+    + """
+import signal
+
+class Stop(Exception):
+    pass
+
+def stop(*_):
+    raise Stop
+
+signal.signal(signal.SIGALRM, stop)
+v, change = pytensor.shared(np.zeros(9000), "v"), X.var(0)
+f = synk.function([x], x.mean(), updates=[(w, w + (x - x.mean(0)).var(0))], mode="CVM")
+for _ in range(3):
+    f(X)
+    synk.all_reduce([v])
+generator, stops = random.Random(0), 0
+for _ in range(int(sys.argv[1])):
+    try:
+        signal.setitimer(signal.ITIMER_REAL, generator.uniform(1e-5, 3e-3))
+        for _ in range(20):
+            f(X)
+            synk.all_reduce([v])
+    except Stop:
+        stops += 1
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    found = [synk.get_value(rank, w) for rank in range(n)]
+    times = w.get_value() / change  # as often as calls were made, on all ranks alike
+    np.testing.assert_allclose(times, round(times[0]), rtol=1e-9)
+    for each in found:
+        np.testing.assert_array_equal(each, w.get_value())
+assert stops > 0.8 * int(sys.argv[1]), stops
+print("done")
+"""
+)
+
+SLOW = (
+    BEGIN
+    + """
+class Sleeps(Op):
+    __props__ = ()
+    def make_node(self, x):
+        return Apply(self, [x], [x.type()])
+    def perform(self, node, inputs, output_storage):
+        if synk.rank() == n - 1:
+            time.sleep(60)
+        output_storage[0][0] = inputs[0] + 0
+
+good(X)
+f = synk.function([x], Sleeps()(x).sum(), **how)
+f(X, timeout=1)
+"""
+)
+
 ENDLESS = (
     BEGIN
     + """
@@ -118,6 +173,20 @@ def test_a_rank_that_dies_is_told_by_its_number(tmp_path, mpi):
     status, out, error = run(DEATH, tmp_path, 2, mpi=mpi)
     assert out.split()[-1:] == ["done"], out + error
     assert status == 0
+
+
+def test_an_interrupt_at_any_point_leaves_all_nodes_alike(tmp_path):
+    status, out, error = run(INTERRUPTS, tmp_path, 2, 150)
+    assert out.split()[-1:] == ["done"], out + error
+    assert status == 0
+
+
+def test_a_rank_that_takes_too_long_ends_the_job(tmp_path):
+    start = time.monotonic()
+    status, out, error = run(SLOW, tmp_path, 2)
+    assert "within 1 s (the timeout of this call)" in error, out + error
+    assert status != 0
+    assert time.monotonic() - start < 30
 
 
 @pytest.mark.parametrize("mpi", MPIS)
