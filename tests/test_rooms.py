@@ -15,6 +15,7 @@ FLOORS = (
     "reduce_ops times memory",
     "ops workers callbacks",
     "comm compiler updates",
+    "cluster",
     "nn rules",
     "engines",
     "theano",

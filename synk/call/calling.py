@@ -32,6 +32,7 @@ from ..ranks.session import SESSION
 from ..report.facts import EngineTimes
 from ..user_frames import entry
 from ..workers.preconditions import check_timeout
+from . import node_rows  # noqa: F401  which rows other nodes get
 from .again import Again, prepared
 from .alone import Alone
 from .engines import Engines

@@ -4,24 +4,24 @@ One MPI process on each node is that node's master. It forks the node's ranks as
 session of one machine does, and it alone speaks MPI. The script runs on node 0, and the
 masters of other nodes serve: they have their ranks run what node 0's have to run.
 
-``launcher``
-    What the launcher (mpirun, srun) has said in the environment.
+``launcher``, ``cores``
+    What the launcher (mpirun, srun) has said in the environment, and which cores of its
+    host a node has.
+``node``
+    What a script is told of a node.
 ``heads``
     What masters say to one another in each round, and what follows from it; no MPI.
-``link``
-    Rounds and collectives over MPI.
-``node``, ``cores``
-    What a script is told of a node, and which cores of its host that has.
+``link``, ``undisturbed``
+    Rounds and collectives over MPI; what no signal handler comes into.
 ``nodes``
     The nodes of a session: who has which ranks; commands to other nodes, and replies.
-``serve``
-    What the master of another node does.
 ``translate``
     Arrays in shared memory, which commands and replies name, as bytes to other nodes.
-``rows``
-    The rows of a call that each node gets.
 ``comm``
     How a rank meets those of other nodes.
-``reduce``, ``homes``
-    All-reduces over nodes; those of shared variables.
+``reduce``
+    All-reduces over nodes.
+
+What the ranks of a session have to do with it is in `ranks`: ``to_nodes``, ``serving``,
+``homes_on_nodes``; which rows a node gets in ``call.node_rows``.
 """

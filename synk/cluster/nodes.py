@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..errors import Aborted, Expired, SynkError
-from ..workers.control import LAUNCH
 from .heads import (
     COMMAND,
     IDLE,
@@ -31,7 +30,6 @@ from .heads import (
 from .launcher import Launched
 from .link import Link, Look, nothing
 from .node import Node
-from .rows import parted
 from .translate import Message, dumps, loads
 
 
@@ -145,20 +143,10 @@ class Cluster:
         self.join(_NOTHING)
         self.link.close()
 
-    def launch(
-        self, work: Callable, args: tuple, notices: tuple, context: Any, control: Any
-    ) -> None:
+    def launch(self, message: bytes, rows: Sequence[Sequence[Any]]) -> None:
         """From node 0, send a command to the other nodes, for their ranks."""
-        if self.node == 0:
-            name, launch = (work.__module__, work.__name__), control.words[LAUNCH]
-            self.join(_NOTHING)  # what an interrupt has left
-            apart = parted(work, args, context, [node.ranks for node in self.nodes])
-            rows: list = []
-            given: Any = args
-            if apart is not None:
-                given, rows = apart.args, apart.rows
-            message = "run", name, given, notices, launch
-            self.command(dumps(message, context.array, rows), rows)
+        self.join(_NOTHING)  # what an interrupt has left
+        self.command(message, rows)
 
     def replies(self, look_about: Look = nothing) -> list[Any]:
         """On node 0, return the replies of all other nodes' ranks, in their order."""

@@ -10,17 +10,41 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import cloudpickle
 import numpy as np
 
 from ..memory.segment import Window
-from ..ranks.homes import NewHome
-from .rows import NodeRows
 
-_WINDOW, _HOME, _ROWS = range(3)
+_WINDOW, _SPECIAL, _ROWS = range(3)
+
+StandIns = Mapping[type, Callable[[Any], tuple]]
+"""By type, what is told of a value that is to be made anew on other nodes."""
+
+
+class NodeRows(NamedTuple):
+    """Stands for the rows of one input that a node gets, in a command."""
+
+    input: int
+
+
+class Parted(NamedTuple):
+    """A command whose rows are sent apart.
+
+    Attributes
+    ----------
+    args : list of tuple
+        The arguments for each node, with `NodeRows` for arrays.
+    rows : list of list of numpy.ndarray
+        For each node, its rows of each input.
+    """
+
+    args: list[tuple]
+    rows: list[list[np.ndarray]]
+
 
 Locate = Callable[[Window], np.ndarray]
 
@@ -66,7 +90,7 @@ class Message(NamedTuple):
     def load(
         self,
         put: Callable[[Sequence[np.ndarray]], Sequence] = tuple,
-        house: Callable | None = None,
+        make: Callable | None = None,
         rows: Sequence[np.ndarray] = (),
     ) -> Any:
         """Return what the message says.
@@ -76,20 +100,21 @@ class Message(NamedTuple):
         put : callable, optional
             Takes all its arrays, and returns what is to stand for each: a window, or
             by default the array itself.
-        house : callable, optional
-            Makes the home that a command names, for the ranks of this node.
+        make : callable, optional
+            Makes what the other end has told of by its `StandIns`.
         rows : sequence of numpy.ndarray
             What was sent to this node alone.
         """
         arrays = [*self.arrays, *rows]
         places = put(arrays) if arrays else ()
-        return _Unpickler(self.data, places, len(self.arrays), house).load()
+        return _Unpickler(self.data, places, len(self.arrays), make).load()
 
 
 def dumps(
     message: Any,
     locate: Locate | None = None,
     rows: Sequence[Sequence[np.ndarray]] = (),
+    stand_ins: StandIns = MappingProxyType({}),
 ) -> bytes:
     """Return a message as bytes, with the arrays that its windows describe.
 
@@ -102,14 +127,16 @@ def dumps(
         Returns the array that a window describes.
     rows : sequence of sequence of numpy.ndarray
         What is sent to each node alone: `NodeRows` stand for it.
+    stand_ins : mapping
+        See `StandIns`.
     """
     try:
-        data, windows = _pickled(_Plain, message)
+        data, windows = _pickled(_Plain, message, stand_ins)
     except (pickle.PicklingError, AttributeError, TypeError):
-        data, windows = _pickled(_ByValue, message)
+        data, windows = _pickled(_ByValue, message, stand_ins)
     else:
         if b"__main__" in data:
-            data, windows = _pickled(_ByValue, message)
+            data, windows = _pickled(_ByValue, message, stand_ins)
     arrays: list[np.ndarray] = []
     if windows:
         assert locate is not None
@@ -123,10 +150,12 @@ def loads(data: bytes) -> Any:
     return Message.unpacked(data).load()
 
 
-def _pickled(make: Any, message: Any) -> tuple[bytes, list[Window]]:
+def _pickled(
+    make: Any, message: Any, stand_ins: StandIns
+) -> tuple[bytes, list[Window]]:
     file = io.BytesIO()
     pickler = make(file, protocol=5)
-    pickler.windows = {}
+    pickler.windows, pickler.stand_ins = {}, stand_ins
     pickler.dump(message)
     return file.getvalue(), list(pickler.windows.values())
 
@@ -135,11 +164,12 @@ class _Windows:
     """Puts windows aside: a part of both picklers."""
 
     windows: dict[str, Window]
+    stand_ins: StandIns
 
     def persistent_id(self, value: Any) -> tuple | None:
-        """Return what stands for a window, or for a home of shared variables."""
-        if type(value) is NewHome:
-            return _HOME, value.number, value.window[6][1], value.slots
+        """Return what stands for a window, and for what is made anew."""
+        if type(value) in self.stand_ins:
+            return _SPECIAL, *self.stand_ins[type(value)](value)
         if type(value) is NodeRows:
             return _ROWS, value.input
         if not is_window(value):
@@ -159,15 +189,15 @@ class _ByValue(_Windows, cloudpickle.Pickler):
 
 class _Unpickler(pickle.Unpickler):
     def __init__(
-        self, data: bytes, places: Sequence, of_all: int, house: Callable | None
+        self, data: bytes, places: Sequence, of_all: int, make: Callable | None
     ) -> None:
         super().__init__(io.BytesIO(data))
-        self._places, self._of_all, self._house = places, of_all, house
+        self._places, self._of_all, self._make = places, of_all, make
 
     def persistent_load(self, pid: tuple) -> Any:
-        """Return what takes the place of a window or a home."""
+        """Return what takes the place of a window, or is made anew."""
         kind, *what = pid
-        if kind == _HOME:
-            assert self._house is not None
-            return self._house(*what)
+        if kind == _SPECIAL:
+            assert self._make is not None
+            return self._make(*what)
         return self._places[what[0] + (self._of_all if kind == _ROWS else 0)]

@@ -57,7 +57,7 @@ def _run_on_nodes(launched: launcher.Launched, source: bytes, path: str) -> int:
     """Run a script on node 0, and serve it on others."""
     from ..cluster.cores import take_cores
     from ..cluster.nodes import Cluster
-    from ..cluster.serve import serve
+    from ..ranks.serving import serve
     from ..ranks.session import SESSION
 
     take_cores(launched)

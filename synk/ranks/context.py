@@ -187,12 +187,13 @@ class RankContext:
 
     def _meet_nodes(self, ranks: list[int], node: int, cluster: Any) -> None:
         """Have this rank meet those of other nodes, too."""
-        from ..cluster import comm, homes
+        from ..cluster import comm
+        from . import homes_on_nodes
 
         self.comm = comm.NodesComm(self.local, ranks, node, cluster)
         self.flat_buffers = comm.NodesBuffers(self.comm, self.attachments)
-        self.homes = homes.homes(self.comm)
-        self.reduce_runs = partial(homes.reduce_runs, self.comm)
+        self.homes = homes_on_nodes.homes(self.comm)
+        self.reduce_runs = partial(homes_on_nodes.reduce_runs, self.comm)
 
     def close(self) -> None:
         """Undo what was changed in this process; an interrupt leaves nothing out."""

@@ -20,12 +20,13 @@ from time import monotonic
 from typing import Any
 
 from ..errors import Aborted, Expired, RankTimeout, StateError, SynkError, WorkerDied
-from ..workers.control import COMMAND
+from ..workers.control import COMMAND, LAUNCH
 from ..workers.failure import Failure, OwnFailure, add_note, as_one
 from ..workers.recorder import COMPUTING, JOINING
 from . import reasons
 from .context import Notice, RankContext, name_of
 from .lifetime import CLOSED, Lifetime
+from .to_nodes import for_nodes
 
 RECENTLY = 1e-3
 """Seconds after replies in which nobody looks whether their ranks are alive."""
@@ -179,8 +180,9 @@ class Session(Lifetime):
         cluster = self.cluster
         try:
             self._channel.launch(work, args, notices)
-            if cluster is not None:
-                cluster.launch(work, args, notices, context, self.control)
+            if cluster is not None and not cluster.node:
+                launch = self.control.words[LAUNCH]
+                cluster.launch(*for_nodes(work, args, notices, launch, context))
             command = self.control.words[COMMAND]
             if doing is None:
                 context.recorder.begin(command, name_of(work))

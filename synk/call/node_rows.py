@@ -7,74 +7,50 @@ Its ranks take theirs from that as they would from the arrays.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from ..call.runs import Call, worker_run
-from ..call.share import worker_call
+from ..cluster.translate import NodeRows, Parted
 from ..memory.partition import part
 from ..programs.programs import kind_of_call
 from ..ranks.context import RankContext
+from ..ranks.to_nodes import PARTED
+from .runs import Call, worker_run
+from .share import worker_call
 
 
-class NodeRows(NamedTuple):
-    """Stands for the rows of one input that a node gets, in a command."""
-
-    input: int
-
-
-class Parted(NamedTuple):
-    """A command whose rows are sent apart.
-
-    Attributes
-    ----------
-    args : list of tuple
-        The arguments for each node, with `NodeRows` for arrays.
-    rows : list of list of numpy.ndarray
-        For each node, its rows of each input.
-    """
-
-    args: list[tuple]
-    rows: list[list[np.ndarray]]
-
-
-def parted(
-    work: Callable, args: tuple, context: RankContext, ranks: Sequence[int]
+def parted_call(
+    args: tuple, context: RankContext, ranks: Sequence[int]
 ) -> Parted | None:
-    """Return a command with the rows that each node gets; None for one without.
+    """Return a call with the rows that each node gets; see `ranks.to_nodes`."""
+    ((number, subset, rows, *others),) = args
+    selection, bounds, sources = rows
+    if not sources or _reads_all(context, number, subset, others[2]):
+        return None
+    found = _parts(context, [Call(selection, bounds, None)], sources, ranks)
+    made = []
+    for (called,), given in found:
+        of_node = called.selection, bounds, _sources(given)
+        made.append(((number, subset, of_node, *others),))
+    return Parted(made, [given for _, given in found])
 
-    Parameters
-    ----------
-    work, args
-        The command, as it goes to ranks of this node.
-    context : RankContext
-        The master's.
-    ranks : sequence of int
-        How many each node has.
-    """
-    if work is worker_call:
-        ((number, subset, rows, *others),) = args
-        selection, bounds, sources = rows
-        if not sources or _reads_all(context, number, subset, others[2]):
-            return None
-        calls = [Call(selection, bounds, None)]
-        found = _parts(context, calls, sources, ranks)
-        made = []
-        for (called,), given in found:
-            of_node = called.selection, bounds, _sources(given)
-            made.append(((number, subset, of_node, *others),))
-        return Parted(made, [given for _, given in found])
-    if work is worker_run:
-        launch, number, subset, calls, sources, constants, slices, *others = args
-        if not sources or _reads_all(context, number, subset, slices):
-            return None
-        found = _parts(context, calls, sources, ranks)
-        before, after = (launch, number, subset), (constants, slices, *others)
-        made = [(*before, some, _sources(given), *after) for some, given in found]
-        return Parted(made, [given for _, given in found])
-    return None
+
+def parted_run(
+    args: tuple, context: RankContext, ranks: Sequence[int]
+) -> Parted | None:
+    """Return many calls with the rows that each node gets; see `ranks.to_nodes`."""
+    launch, number, subset, calls, sources, constants, slices, *others = args
+    if not sources or _reads_all(context, number, subset, slices):
+        return None
+    found = _parts(context, calls, sources, ranks)
+    before, after = (launch, number, subset), (constants, slices, *others)
+    made = [(*before, some, _sources(given), *after) for some, given in found]
+    return Parted(made, [given for _, given in found])
+
+
+PARTED |= {worker_call: parted_call, worker_run: parted_run}
 
 
 def _reads_all(context: RankContext, number: int, subset: tuple, slices: int) -> bool:

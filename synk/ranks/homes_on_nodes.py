@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..cluster.comm import NodesComm
+from ..cluster.heads import Head
+from ..cluster.reduce import NodeReduction, goes_by_rank, rows_of_ranks
 from ..comm.kernels import Reduction
-from ..ranks.homes import Homes, Run
 from ..reduce_ops import ReduceOp, shares
-from .comm import NodesComm
-from .heads import Head
-from .reduce import NodeReduction, goes_by_rank, rows_of_ranks
+from .homes import Homes, Run
 
 
 def homes(comm: NodesComm) -> Homes:

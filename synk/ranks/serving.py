@@ -11,14 +11,14 @@ import pickle
 import signal
 from typing import Any
 
+from ..cluster.link import nothing
+from ..cluster.nodes import Cluster
+from ..cluster.translate import dumps
 from ..errors import Aborted, WorkerDied
-from ..ranks.session import SESSION
 from ..workers.channel import Ready, find
 from ..workers.control import LAUNCH
 from ..workers.failure import Failure
-from .link import nothing
-from .nodes import Cluster
-from .translate import dumps
+from .session import SESSION
 
 
 def serve(cluster: Cluster) -> int:
