@@ -17,6 +17,8 @@ masters of other nodes serve: they have their ranks run what node 0's have to ru
     The nodes of a session: who has which ranks; commands to other nodes, and replies.
 ``translate``
     Arrays in shared memory, which commands and replies name, as bytes to other nodes.
+``keeping``
+    Which rows of data other nodes have.
 ``comm``
     How a rank meets those of other nodes.
 ``reduce``

@@ -112,9 +112,3 @@ def joining(own: Head) -> Rounds:
         heads = yield own
         if all(each.kind == JOIN for each in heads):
             return heads
-
-
-def waiting(number: int) -> Rounds:
-    """Wait for a command, as a node that has none of its own."""
-    heads = yield Head(IDLE, number)
-    return heads

@@ -1,6 +1,6 @@
 """Rounds and collectives of the masters of nodes, over MPI.
 
-The main thread of each master alone calls MPI (``MPI_THREAD_FUNNELED``). Every call
+One thread of each master calls MPI at a time (``MPI_THREAD_SERIALIZED``). Every call
 returns at once and is asked for its end, so that a master can look about meanwhile:
 whether its own ranks are alive, and whether the user wants an end.
 
@@ -11,6 +11,7 @@ asked for waits for its end first, and takes part in what follows from it.
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -18,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import SynkError
+from ..errors import StateError, SynkError
 from .heads import INLINE, NAMES, NBYTES, Head, Rounds
 from .undisturbed import undisturbed
 
@@ -48,6 +49,8 @@ class Link:
         Which node of how many it is.
     rounds : int
         How many have been begun.
+    rows_sent : int
+        Bytes of rows that node 0 has sent to others.
     """
 
     def __init__(self) -> None:
@@ -61,19 +64,18 @@ class Link:
         mpi4py.rc.initialize = mpi4py.rc.finalize = False
         from mpi4py import MPI
 
-        MPI.Init_thread(MPI.THREAD_FUNNELED)
+        MPI.Init_thread(MPI.THREAD_SERIALIZED)
         self._mpi = MPI
         # A communicator of our own: the script's Ops may use the world.
         self._comm = comm = MPI.COMM_WORLD.Dup()
         self.node, self.size = comm.Get_rank(), comm.Get_size()
         self.library = MPI.Get_library_version().partition("\n")[0].strip("\0 ")
         self._request: Any = None
-        self._given: Head | None = None
         self._then: Callable[[list[Head]], object] | None = None
         self._mine = np.zeros(NBYTES, np.uint8)
         self._all = np.zeros((self.size, NBYTES), np.uint8)
         self._heads: list[Head] = []
-        self.rounds = 0
+        self.rounds = self.rows_sent = 0
 
     def close(self) -> None:
         """Say good-bye to the others, who do the same."""
@@ -108,7 +110,10 @@ class Link:
         own = next(rounds)
         while True:
             undisturbed(self._begin, own, then)
+            begun = self.rounds
             heads = self.finish(look_about)
+            if self.rounds != begun:  # a signal handler of the script has closed synk
+                raise StateError("synk was closed during a call")
             try:
                 own = rounds.send(heads)
             except StopIteration as end:
@@ -118,7 +123,7 @@ class Link:
         self._mine[:] = np.frombuffer(own.packed(), np.uint8)
         byte = self._mpi.BYTE
         self._request = self._comm.Iallgather([self._mine, byte], [self._all, byte])
-        self._given, self._then = own, then
+        self._then = then
         self.rounds += 1
 
     def finish(self, look_about: Look) -> list[Head]:
@@ -135,15 +140,15 @@ class Link:
         self._request, then, self._then = None, self._then, None
         numbers = {each.number for each in self._heads}
         if len(numbers) > 1:
-            self._fall_apart()
+            self.fall_apart()
         if then is not None:
             then(self._heads)
 
-    def _fall_apart(self) -> None:
+    def fall_apart(self) -> None:
         """End the job: masters are not in the same command, which must not be."""
         said = ", ".join(f"{NAMES[h.kind]} in {h.number}" for h in self._heads)
         error = SynkError(f"the nodes are not in the same command: {said}")
-        print(f"synk: {error}", flush=True)
+        print(f"synk: {error}", file=sys.stderr, flush=True)
         self.end_job()
         raise error
 
@@ -173,6 +178,7 @@ class Link:
 
     def send_rows(self, to_nodes: Sequence[Sequence[np.ndarray]]) -> None:
         """Send arrays from node 0 to each other node, its own to each."""
+        self.rows_sent += sum(each.nbytes for some in to_nodes for each in some)
         for request in [
             self._comm.Isend([array, self._mpi.BYTE], dest=node)
             for node, arrays in enumerate(to_nodes)

@@ -27,10 +27,11 @@ from .heads import (
     joining,
     meeting,
 )
+from .keeping import Keeping
 from .launcher import Launched
 from .link import Link, Look, nothing
 from .node import Node
-from .translate import Message, dumps, loads
+from .translate import ForNode, Message, dumps, loads
 
 
 class Cluster:
@@ -49,6 +50,8 @@ class Cluster:
         Those of the present session.
     first : int
         The rank of this node's master.
+    keeping : Keeping
+        On node 0: what the others have of data.
     in_command : bool
         Whether other nodes run a command, and are to be joined.
     """
@@ -57,6 +60,7 @@ class Cluster:
         self.launched = launched
         self.link: Any = None
         self.nodes: list[Node] = []
+        self.keeping = Keeping()
         self.in_command = False
         self._number = 0
         self._replies: list[bytes] = []
@@ -106,6 +110,7 @@ class Cluster:
         """
         self.open()
         if self.node == 0:
+            self.join(_NOTHING)  # what an interrupt has left
             self.command(dumps(("fork", asked)))
         mine = pickle.dumps(Node(socket.gethostname(), ranks, cores))
         try:
@@ -115,6 +120,7 @@ class Cluster:
                 self.started()
             raise
         self.nodes = [pickle.loads(each) for each in found]
+        self.keeping = Keeping()
         return self.size
 
     def started(self) -> None:
@@ -126,26 +132,27 @@ class Cluster:
 
     def close(self) -> None:
         """On node 0, have the other nodes end the session."""
-        if self.node or not self.nodes:
+        if self.node or self.link is None:
             return
         self.join(_NOTHING)
-        self.nodes = []
-        self.command(dumps(("close",)))
-        self.join(_NOTHING)
+        if self.nodes:
+            self.nodes = []
+            self.command(dumps(("close",)))
+            self.join(_NOTHING)
 
     def end(self) -> None:
         """On node 0, when the script has ended: let the other nodes go."""
         if self.link is None:
             self.open()  # they wait for it
         self.close()
-        self.join(_NOTHING)
         self.command(dumps(("end",)))
         self.join(_NOTHING)
         self.link.close()
 
-    def launch(self, message: bytes, rows: Sequence[Sequence[Any]]) -> None:
+    def launch(self, message: bytes, rows: Sequence[ForNode]) -> None:
         """From node 0, send a command to the other nodes, for their ranks."""
         self.join(_NOTHING)  # what an interrupt has left
+        self._replies = []
         self.command(message, rows)
 
     def replies(self, look_about: Look = nothing) -> list[Any]:
@@ -155,13 +162,13 @@ class Cluster:
 
     # -- commands
 
-    def command(self, message: bytes, rows: Sequence[Sequence[Any]] = ()) -> None:
+    def command(self, message: bytes, rows: Sequence[ForNode] | None = None) -> None:
         """On node 0, send a command to the others, who wait for one.
 
         Parameters
         ----------
         message : bytes
-        rows : sequence of sequence of numpy.ndarray
+        rows : sequence of ForNode, optional
             What is sent to each node alone; the message says how much that is.
         """
 
@@ -169,23 +176,32 @@ class Cluster:
             self.in_command = True
             if len(message) > INLINE:
                 self.link.broadcast(message)
-            self.link.send_rows(rows)
+            if rows is not None:
+                self.link.send_rows([of_node.arrays for of_node in rows])
+                self.keeping.sent()
             self._number += 1
 
         self.link.go(_one(head(COMMAND, self._number, message)), nothing, then)
 
-    def await_command(self, look_about: Look) -> tuple[Any, list[Any]]:
+    def await_command(self, make: Callable) -> tuple[Message, list[Any]]:
         """On another node, wait for a command.
+
+        Parameters
+        ----------
+        make : callable
+            See `Message.room`.
 
         Returns
         -------
         message : Message
         rows : list of numpy.ndarray
-            What was sent to this node alone.
+            What was sent to this node alone, and is not kept.
         """
         found: list[Any] = []
 
         def then(heads: Sequence[Head]) -> None:
+            if heads[0].kind != COMMAND:
+                self.link.fall_apart()
             self.in_command = True
             given = heads[0].data
             if given is None:
@@ -193,12 +209,12 @@ class Cluster:
                 self.link.broadcast(room)
                 given = bytes(room)
             message = Message.unpacked(given)
-            rows = message.room(self.node)
+            rows = message.room(self.node, make)
             self.link.receive_rows(rows)
-            found[:] = message, rows
+            found[:] = message, message.not_kept(self.node, rows)
             self._number += 1
 
-        self.link.go(_one(Head(IDLE, self._number)), look_about, then)
+        self.link.go(_one(Head(IDLE, self._number)), nothing, then)
         message, rows = found
         return message, rows
 

@@ -19,16 +19,39 @@ import numpy as np
 
 from ..memory.segment import Window
 
-_WINDOW, _SPECIAL, _ROWS = range(3)
+_WINDOW, _SPECIAL, _ROWS, _KEPT = range(4)
 
 StandIns = Mapping[type, Callable[[Any], tuple]]
 """By type, what is told of a value that is to be made anew on other nodes."""
 
 
 class NodeRows(NamedTuple):
-    """Stands for the rows of one input that a node gets, in a command."""
+    """Stands for the rows of one input that a node gets, in a command.
 
-    input: int
+    Attributes
+    ----------
+    place : int
+        Among what is sent to the node and not kept there.
+    kept : int or None
+        By which number the node keeps them.
+    """
+
+    place: int
+    kept: int | None = None
+
+
+class ForNode(NamedTuple):
+    """What is sent to one node alone.
+
+    Attributes
+    ----------
+    arrays : list of numpy.ndarray
+    kept : list of (int or None)
+        For each, by which number the node is to keep it.
+    """
+
+    arrays: list[np.ndarray]
+    kept: list[int | None]
 
 
 class Parted(NamedTuple):
@@ -38,12 +61,12 @@ class Parted(NamedTuple):
     ----------
     args : list of tuple
         The arguments for each node, with `NodeRows` for arrays.
-    rows : list of list of numpy.ndarray
-        For each node, its rows of each input.
+    rows : list of ForNode
+        For each node.
     """
 
     args: list[tuple]
-    rows: list[list[np.ndarray]]
+    rows: list[ForNode]
 
 
 Locate = Callable[[Window], np.ndarray]
@@ -70,7 +93,8 @@ class Message(NamedTuple):
     arrays : list of numpy.ndarray
         Those that all nodes get.
     rows : list of list of tuple
-        For each node, dtypes and shapes of what is sent to it alone.
+        For each node, of what is sent to it alone: dtypes, shapes, and by which number
+        it is to be kept, or None.
     """
 
     data: bytes
@@ -82,16 +106,32 @@ class Message(NamedTuple):
         """Return a message that has come."""
         return cls(*pickle.loads(data))
 
-    def room(self, node: int) -> list[np.ndarray]:
-        """Return arrays for what is sent to a node alone."""
+    def room(self, node: int, make: Callable) -> list[np.ndarray]:
+        """Return arrays for what is sent to a node alone.
+
+        Parameters
+        ----------
+        node : int
+        make : callable
+            Given dtype, shape and the number, makes an array that is kept.
+        """
+        return [
+            np.empty(shape, dtype) if number is None else make(dtype, shape, number)
+            for dtype, shape, number in (self.rows[node] if self.rows else ())
+        ]
+
+    def not_kept(self, node: int, arrays: list[np.ndarray]) -> list[np.ndarray]:
+        """Return those of the arrays in the `room` of a node that it does not keep."""
         kinds = self.rows[node] if self.rows else []
-        return [np.empty(shape, dtype) for dtype, shape in kinds]
+        pairs = zip(arrays, kinds, strict=True)
+        return [array for array, (*_, number) in pairs if number is None]
 
     def load(
         self,
         put: Callable[[Sequence[np.ndarray]], Sequence] = tuple,
         make: Callable | None = None,
         rows: Sequence[np.ndarray] = (),
+        kept: Mapping[int, Window] = MappingProxyType({}),
     ) -> Any:
         """Return what the message says.
 
@@ -103,17 +143,19 @@ class Message(NamedTuple):
         make : callable, optional
             Makes what the other end has told of by its `StandIns`.
         rows : sequence of numpy.ndarray
-            What was sent to this node alone.
+            What was sent to this node alone, and is not kept.
+        kept : mapping
+            Windows of what the node keeps, by number.
         """
         arrays = [*self.arrays, *rows]
         places = put(arrays) if arrays else ()
-        return _Unpickler(self.data, places, len(self.arrays), make).load()
+        return _Unpickler(self.data, places, len(self.arrays), make, kept).load()
 
 
 def dumps(
     message: Any,
     locate: Locate | None = None,
-    rows: Sequence[Sequence[np.ndarray]] = (),
+    rows: Sequence[ForNode] = (),
     stand_ins: StandIns = MappingProxyType({}),
 ) -> bytes:
     """Return a message as bytes, with the arrays that its windows describe.
@@ -125,7 +167,7 @@ def dumps(
     message : object
     locate : callable, optional
         Returns the array that a window describes.
-    rows : sequence of sequence of numpy.ndarray
+    rows : sequence of ForNode
         What is sent to each node alone: `NodeRows` stand for it.
     stand_ins : mapping
         See `StandIns`.
@@ -141,7 +183,10 @@ def dumps(
     if windows:
         assert locate is not None
         arrays = [np.asarray(locate(window), order="C") for window in windows]
-    kinds = [[(array.dtype, array.shape) for array in some] for some in rows]
+    kinds = [
+        [(a.dtype, a.shape, number) for a, number in zip(*some, strict=True)]
+        for some in rows
+    ]
     return pickle.dumps(tuple(Message(data, arrays, kinds)), protocol=5)
 
 
@@ -171,7 +216,7 @@ class _Windows:
         if type(value) in self.stand_ins:
             return _SPECIAL, *self.stand_ins[type(value)](value)
         if type(value) is NodeRows:
-            return _ROWS, value.input
+            return (_ROWS, value.place) if value.kept is None else (_KEPT, value.kept)
         if not is_window(value):
             return None
         key = repr(value)  # the dtype of records is a list
@@ -189,10 +234,16 @@ class _ByValue(_Windows, cloudpickle.Pickler):
 
 class _Unpickler(pickle.Unpickler):
     def __init__(
-        self, data: bytes, places: Sequence, of_all: int, make: Callable | None
+        self,
+        data: bytes,
+        places: Sequence,
+        of_all: int,
+        make: Callable | None,
+        kept: Mapping[int, Window],
     ) -> None:
         super().__init__(io.BytesIO(data))
-        self._places, self._of_all, self._make = places, of_all, make
+        self._places, self._of_all = places, of_all
+        self._make, self._kept = make, kept
 
     def persistent_load(self, pid: tuple) -> Any:
         """Return what takes the place of a window, or is made anew."""
@@ -200,4 +251,8 @@ class _Unpickler(pickle.Unpickler):
         if kind == _SPECIAL:
             assert self._make is not None
             return self._make(*what)
-        return self._places[what[0] + (self._of_all if kind == _ROWS else 0)]
+        # Arguments for other nodes come along; what they name is nothing here.
+        if kind == _KEPT:
+            return self._kept.get(what[0])
+        place = what[0] + (self._of_all if kind == _ROWS else 0)
+        return self._places[place] if place < len(self._places) else None

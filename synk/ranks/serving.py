@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import pickle
 import signal
+import socket
+from collections.abc import Sequence
 from typing import Any
 
-from ..cluster.link import nothing
+import numpy as np
+
 from ..cluster.nodes import Cluster
 from ..cluster.translate import dumps
-from ..errors import Aborted, WorkerDied
+from ..errors import WorkerDied
+from ..memory.segment import Segment, Window
 from ..workers.channel import Ready, find
 from ..workers.control import LAUNCH
 from ..workers.failure import Failure
@@ -28,19 +32,25 @@ def serve(cluster: Cluster) -> int:
     SESSION.cluster = cluster
     SESSION.keep_zygote()  # before MPI: what runs it may not be forkable
     cluster.open()
-    is_over = False
+    is_over, kept = False, Kept()
     while not is_over:
-        message, rows = cluster.await_command(nothing)
-        kind, *what = message.load(_put, _house, rows)
-        reply: Any = []
+        message, rows = cluster.await_command(kept.make)
+        reply: list[Any] = []
+        try:
+            kind, *what = message.load(_put, _house, rows, kept.windows)
+        except Exception as error:  # what it names is not on this machine
+            where = f"[synk] on node {cluster.node} ({socket.gethostname()})"
+            kind, reply = "", [Failure(error, where, SESSION.rank)]
         if kind == "fork":
+            kept = Kept()
             reply = _fork(what[0])
         elif kind == "run":
-            name, args, *others = what
+            name, args, *others, forgotten = what
+            kept.forget(forgotten)
             # Where nodes have other rows, there are arguments for each.
             mine = args[cluster.node] if type(args) is list else args
             reply = _run(name, mine, *others)
-        else:
+        elif kind:
             SESSION.close()
             is_over = kind == "end"
         cluster.join(_as_bytes(reply))
@@ -49,7 +59,37 @@ def serve(cluster: Cluster) -> int:
     return 0
 
 
-def _put(arrays: Any) -> Any:
+class Kept:
+    """The rows of data that this node keeps, as its ranks may get them again.
+
+    Attributes
+    ----------
+    windows : dict
+        By number; see `Keeping`.
+    """
+
+    def __init__(self) -> None:
+        self.windows: dict[int, Window] = {}
+        self._segments: dict[int, Segment] = {}
+
+    def make(self, dtype: Any, shape: tuple[int, ...], number: int) -> np.ndarray:
+        """Return an array for rows that are on their way."""
+        nbytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        self._segments[number] = segment = Segment(nbytes)
+        array = segment.array(dtype, shape)
+        self.windows[number] = segment.window(array)
+        return array
+
+    def forget(self, numbers: Sequence[int]) -> None:
+        """Give rows up."""
+        for number in numbers:
+            self.windows.pop(number, None)
+            segment = self._segments.pop(number, None)
+            if segment is not None and SESSION.state == "running":
+                SESSION.notify("segment", segment.key)
+
+
+def _put(arrays: Sequence[np.ndarray]) -> Sequence:
     return SESSION.stage.put(arrays)
 
 
@@ -82,14 +122,13 @@ def _run(name: tuple[str, str], args: tuple, notices: tuple, launch: int) -> lis
     work, context = find(*name), SESSION.context
     SESSION.control.words[LAUNCH] = launch
     try:
-        error, result, replies = SESSION.serve_command(work, args, notices)
+        result, replies, error, _ = SESSION.serve_command(work, args, notices)
     except WorkerDied as death:
         return [death.of_rank(death.rank + SESSION.rank)]
     except BaseException as failure:
         error, result, replies = failure, None, []
     if error is not None:
-        what = Aborted() if isinstance(error, Aborted) else error
-        result = Failure(what, "", context.rank)  # `run_share` has noted where
+        result = Failure(error, "", context.rank)  # `run_share` has noted where
     elif type(result) is Ready:
         result = pickle.loads(result.data)
     return [result, *replies]

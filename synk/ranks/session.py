@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import Aborted, Expired, RankTimeout, StateError, SynkError, WorkerDied
 from ..workers.control import COMMAND, LAUNCH
@@ -30,6 +30,27 @@ from .to_nodes import for_nodes
 
 RECENTLY = 1e-3
 """Seconds after replies in which nobody looks whether their ranks are alive."""
+
+
+class Outcome(NamedTuple):
+    """What has come of a command on the ranks of a node, and of those behind it.
+
+    Attributes
+    ----------
+    result : object
+        What the master's own share has returned.
+    replies : list
+        Those of the other ranks, in their order; see `MasterChannel.join`.
+    error : BaseException or None
+        What the master's own share has raised.
+    own : list of OwnFailure
+        The same, if it is no interrupt.
+    """
+
+    result: Any
+    replies: list[Any]
+    error: BaseException | None
+    own: list[OwnFailure]
 
 
 class Session(Lifetime):
@@ -112,9 +133,7 @@ class Session(Lifetime):
         self._replied = monotonic()
         return [result, *replies]
 
-    def serve_command(
-        self, work: Callable, args: tuple, notices: tuple
-    ) -> tuple[BaseException | None, Any, list[Any]]:
+    def serve_command(self, work: Callable, args: tuple, notices: tuple) -> Outcome:
         """Run a command of node 0's on the ranks of this node; see `run_share`."""
         context = self.context
         context.activity = ""
@@ -137,18 +156,16 @@ class Session(Lifetime):
         mine: tuple,
         doing: str | None,
     ) -> tuple[Any, list[Any]]:
-        error, result, replies = self.run_share(
-            context, work, args, notices, mine, doing
-        )
+        made = self.run_share(context, work, args, notices, mine, doing)
+        error = made.error
         if error is None:
-            return result, replies
-        failures = [reply for reply in replies if type(reply) is Failure]
+            return made.result, made.replies
+        failures = [reply for reply in made.replies if type(reply) is Failure]
         if isinstance(error, Aborted):
             if failures:
                 raise as_one(failures, self.size)
             raise SynkError("a command was aborted, and no rank says why") from error
-        own = [OwnFailure(error)] if isinstance(error, Exception) else []
-        raise as_one([*own, *failures], self.size) if own else error
+        raise as_one([*made.own, *failures], self.size) if made.own else error
 
     def run_share(
         self,
@@ -158,23 +175,14 @@ class Session(Lifetime):
         notices: tuple,
         mine: tuple,
         doing: str | None = None,
-    ) -> tuple[BaseException | None, Any, list[Any]]:
-        """Run a command on the ranks of this node, and from node 0 on all others.
-
-        Returns
-        -------
-        error : BaseException or None
-            What the master's own share has raised.
-        result : object
-            What it has returned.
-        replies : list
-            Those of the other ranks, in their order; see `MasterChannel.join`.
-        """
+    ) -> Outcome:
+        """Run a command on the ranks of this node, and from node 0 on all others."""
         # An interrupt came between launch and join, and the script went on: the ranks
         # are in that command still, and their replies to it must not be taken for ours.
         if self._channel.busy:
             self._join_interrupted()
         error: BaseException | None = None
+        own: list[OwnFailure] = []
         result = None
         context.narrow()
         cluster = self.cluster
@@ -182,7 +190,9 @@ class Session(Lifetime):
             self._channel.launch(work, args, notices)
             if cluster is not None and not cluster.node:
                 launch = self.control.words[LAUNCH]
-                cluster.launch(*for_nodes(work, args, notices, launch, context))
+                keeping = cluster.keeping
+                message = for_nodes(work, args, notices, launch, context, keeping)
+                cluster.launch(*message)
             command = self.control.words[COMMAND]
             if doing is None:
                 context.recorder.begin(command, name_of(work))
@@ -192,9 +202,10 @@ class Session(Lifetime):
         except BaseException as caught:
             error = caught
             context.abort()
+            own = [OwnFailure(caught)] if isinstance(caught, Exception) else []
         context.recorder.phase[0] = JOINING
         if cluster is None or cluster.node:
-            return error, result, self._join(error)
+            return Outcome(result, self._join(error), error, own)
         try:
             replies = self._join(error)
         finally:  # whatever has become of the ranks of this node
@@ -205,7 +216,7 @@ class Session(Lifetime):
             if isinstance(reply, WorkerDied):
                 self._break(reply)
                 raise reply
-        return error, result, replies + others
+        return Outcome(result, replies + others, error, own)
 
     def _join(self, error: BaseException | None) -> list[Any]:
         """Wait for the ranks' replies.

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import StateError
-from ..memory.segment import Segment
+from ..memory.segment import Segment, key_of
 from ..ranks.session import SESSION
 from ..user_frames import entry
 from .array_like import refuse_masked, why_not
@@ -343,6 +343,7 @@ class Data:
                 self, SESSION.notify, "segment", self._segment.key
             )
             self._forget.atexit = False
+            _of_segment[self._segment.key] = self
         elif needed > self._segment.nbytes:
             self._segment.grow(math.ceil(needed * factor))
         self._array = self._segment.array(self.dtype, shape)
@@ -379,6 +380,24 @@ class Data:
             assert self._segment is not None
             self._described = self._segment.window(array)
         return self._described
+
+
+_of_segment: weakref.WeakValueDictionary[tuple[int, int], Data]
+_of_segment = weakref.WeakValueDictionary()
+
+
+def state_of(window: Any) -> int | None:
+    """Return what tells values from all others, if they stay; see `Lending`.
+
+    Parameters
+    ----------
+    window : tuple
+        Of shared memory. None is returned where that is no `Data`.
+    """
+    found = _of_segment.get(key_of(window))
+    if found is None or found._described != window:
+        return None
+    return found._state
 
 
 def _as_array(
