@@ -125,7 +125,7 @@ class Session(Lifetime):
             if notices:
                 del self._notices[: len(notices)]
         finally:
-            self._in_command = False  # no call: an interrupt could come before it
+            self._in_command = False
         for reply in replies:
             if type(reply) is Failure:
                 failures = [reply for reply in replies if type(reply) is Failure]
