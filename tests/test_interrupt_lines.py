@@ -42,11 +42,13 @@ SAFE_FUNCTIONS = ("with_signals_held_back", "__del__")
 
 SAFE_LINES = (
     "self._in_command = False",
+    "self._is_asking = False",
     "self._is_starting = False",
     "finally:  # after an interrupt too",
     "try:",
 )
-"""Python does not look for signals between the end of a block and its `finally`."""
+"""Python does not look for signals between the end of a block and its `finally`, or
+between a loop and what is set next."""
 
 
 @pytest.fixture(autouse=True)
