@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -241,6 +242,8 @@ class RankContext:
         cores = ",".join(map(str, self.place.cores))
         gpu = self.place.device.gpu
         device = f"cpu {cores}" if gpu is None else f"GPU {gpu.number}, cpu {cores}"
+        if self._nodes is not None:
+            device = f"node {self._nodes[1]}, {socket.gethostname()}, {device}"
         if work is None:
             doing = "the reading of a command"
         else:

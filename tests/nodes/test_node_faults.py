@@ -58,7 +58,8 @@ for _ in range(int(sys.argv[1])):
         f(X, rank)
     except KeyError as error:
         notes = [note for note in error.__notes__ if "[synk] on rank" in note]
-        assert any(f"on rank {rank} of {n}" in note for note in notes), notes
+        where = f"on rank {rank} of {n} (node {rank // 2}, "
+        assert any(where in note for note in notes), notes
     else:
         raise AssertionError("nothing was raised")
     assert time.monotonic() - start < 1
