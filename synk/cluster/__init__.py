@@ -7,8 +7,8 @@ masters of other nodes serve: they have their ranks run what node 0's have to ru
 ``launcher``, ``cores``
     What the launcher (mpirun, srun) has said in the environment, and which cores of its
     host a node has.
-``node``
-    What a script is told of a node.
+``node``, ``look``
+    What a script is told of a node, and ``python -m synk info``.
 ``heads``
     What masters say to one another in each round, and what follows from it; no MPI.
 ``link``, ``undisturbed``

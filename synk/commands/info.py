@@ -6,7 +6,7 @@ import argparse
 import os
 import platform
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +14,8 @@ from pathlib import Path
 from pytensor import config
 from pytensor.compile.mode import get_default_mode
 
+from ..cluster import launcher
+from ..cluster.look import Seen, look
 from ..errors import SynkError
 from ..memory import huge
 from ..memory.limits import memory_limits
@@ -44,8 +46,22 @@ def main(argv: Sequence[str]) -> int:
     n = parser.parse_args(argv).n
     if n is not None and n < 1:
         parser.error(f"-n must be at least 1, got {n}")
+    launched = launcher.launched()
+    if launched is not None:  # one of several, of which the first prints
+        library, seen = look(launched)
+        if launched.rank == 0:
+            print(_as_text({"nodes": _nodes(library, seen)}))
+        return 0
     print(report(n))
     return 1 if refusal(n) else 0
+
+
+def _nodes(library: str, seen: Sequence[Seen]) -> Rows:
+    rows = [("MPI", library)]
+    for node, (host, bound, cores) in enumerate(seen):
+        takes = f"{len(cores)} rank{'s' * (len(cores) != 1)} on {ranges(cores)}"
+        rows.append((f"node {node}", f"{host}, bound to {ranges(bound)}: {takes}"))
+    return rows
 
 
 def report(n: int | None = None) -> str:
@@ -58,6 +74,10 @@ def report(n: int | None = None) -> str:
         "pytensor": _pytensor(),
         f"synk.fork({'' if n is None else n})": _fork(n),
     }
+    return _as_text(sections)
+
+
+def _as_text(sections: Mapping[str, Rows]) -> str:
     return "\n\n".join(
         "\n".join([title, *(_line(*row) for row in rows)])
         for title, rows in sections.items()

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from launching import MPIS, ROOT, run
+from launching import MPIS, ROOT, launcher, run
 
 BEGIN = """
 import os, sys, time
@@ -187,6 +187,24 @@ def test_on_one_machine_there_is_no_mpi(tmp_path):
         command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.stdout.split() == ["done"], done.stderr
+
+
+def test_info_shows_the_nodes(tmp_path):
+    words, environment = launcher("openmpi", 2)
+    done = subprocess.run(
+        [*words, sys.executable, "-m", "synk", "info"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    title, mpi, *nodes = done.stdout.strip().splitlines()
+    assert title == "nodes"
+    assert "Open MPI" in mpi
+    assert [line.split()[:2] for line in nodes] == [["node", "0"], ["node", "1"]]
+    assert all(" rank" in line and "bound to" in line for line in nodes)
 
 
 @pytest.mark.parametrize("ending", ["", "sys.exit(3)", "raise KeyError('x')"])
