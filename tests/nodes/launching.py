@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import signal
@@ -21,6 +22,10 @@ MPICH = os.environ.get("SYNK_MPICH")
 
 MPIS = ["openmpi", *(["mpich"] if MPICH else [])]
 
+OWN_MACHINE = Path(__file__).parent / "own_machine.sh"
+APART = "openmpi, apart"
+"""Each node in namespaces of its own, and TCP between them."""
+
 
 def launcher(mpi: str, nodes: int) -> tuple[list[str], dict[str, str]]:
     """Return the words that launch so many processes, and their environment."""
@@ -29,6 +34,12 @@ def launcher(mpi: str, nodes: int) -> tuple[list[str], dict[str, str]]:
         assert MPICH is not None
         environment |= {"MPI4PY_MPIABI": "mpich", "LD_LIBRARY_PATH": f"{MPICH}/lib"}
         return [f"{MPICH}/bin/mpiexec", "-n", str(nodes)], environment
+    if mpi == APART:
+        _skip_without_namespaces()
+        words, environment = launcher("openmpi", nodes)
+        # Memory is all that processes of one host would share otherwise.
+        tcp = ["--mca", "pml", "ob1", "--mca", "btl", "self,tcp"]
+        return [*words, *tcp, str(OWN_MACHINE)], environment
     here = Path(sys.executable).parent / "mpirun"
     found = str(here) if here.exists() else shutil.which("mpirun")
     if found is None:
@@ -36,6 +47,13 @@ def launcher(mpi: str, nodes: int) -> tuple[list[str], dict[str, str]]:
     pytest.importorskip("mpi4py", reason="mpi4py, of the extra synk[mpi], is missing")
     words = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
     return [found, *words, "-n", str(nodes)], environment
+
+
+@functools.cache
+def _skip_without_namespaces() -> None:
+    done = subprocess.run([OWN_MACHINE, "true"], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"no namespaces here: {done.stderr.strip()}")
 
 
 def start(script: str, folder: Path, nodes: int, *args: Any, mpi: str = "openmpi"):

@@ -6,7 +6,7 @@ import signal
 import time
 
 import pytest
-from launching import MPIS, masters, run, signalled
+from launching import APART, MPIS, masters, run, signalled
 
 BEGIN = """
 import os, sys, time, random
@@ -162,14 +162,14 @@ while True:
 )
 
 
-@pytest.mark.parametrize("mpi", MPIS)
+@pytest.mark.parametrize("mpi", [*MPIS, APART])
 def test_an_error_on_any_rank_is_raised_and_the_next_call_works(tmp_path, mpi):
     status, out, error = run(ERRORS, tmp_path, 2, 200, mpi=mpi)
     assert out.split()[-1:] == ["done"], out + error
     assert status == 0
 
 
-@pytest.mark.parametrize("mpi", MPIS)
+@pytest.mark.parametrize("mpi", [*MPIS, APART])
 def test_a_rank_that_dies_is_told_by_its_number(tmp_path, mpi):
     status, out, error = run(DEATH, tmp_path, 2, mpi=mpi)
     assert out.split()[-1:] == ["done"], out + error
