@@ -270,7 +270,8 @@ def trained(rule, n, **options):
 @pytest.mark.parametrize("rule", ["EASGD", "GOSGD"])
 def test_a_model_class_of_theano_mpi_learns_as_it_is(rule):
     _, errors, record = trained(rule, 2)
-    assert errors[0] > 0.3
+    # After the first epoch it is 0.28 to 0.55: who exchanges with whom is chance.
+    assert errors[-1] < 0.6 * errors[0]
     assert errors[-1] < 0.2
     np.testing.assert_allclose([rate for _, rate in record.lr], [0.2] * 8 + [0.02] * 2)
 
