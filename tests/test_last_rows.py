@@ -213,14 +213,14 @@ def test_ranks_are_told_no_more_than_that_it_is_the_same_call(two_ranks, monkeyp
     f = synk.function([x], x.sum(), mode=PY)
     g = synk.function([x], x.sum() * scale, [scale], mode=PY)
     a = synk.data(np.arange(6.0))
-    dumps = channel._dumps
+    dumps = channel.dumps
     gc.collect()  # of what goes, ranks are told with the next command
     for call in (lambda k: f(a), lambda k: g(a, float(k)) / k):
         for k in range(1, 5):  # from the second on it is known that it repeats
             call(k)
-        monkeypatch.setattr(channel, "_dumps", None)
+        monkeypatch.setattr(channel, "dumps", None)
         assert call(7) == 15.0
-        monkeypatch.setattr(channel, "_dumps", dumps)
+        monkeypatch.setattr(channel, "dumps", dumps)
 
 
 @pytest.mark.parametrize("name", ["is_trying", "is_alone"])

@@ -21,6 +21,7 @@ from ..programs.programs import kind_of_call
 from ..ranks.context import RankContext
 from ..ranks.to_nodes import PARTED
 from ..variables.data import state_of
+from .rows import located
 from .runs import Call, worker_run
 from .share import worker_call
 
@@ -72,14 +73,14 @@ def _parts(
 ) -> list[tuple[list[Call], list[tuple], ForNode]]:
     """Return for each node the calls and sources as it is told, and what it is sent."""
     arrays = [context.array(array) for array, *_ in sources]
-    selections = [_located(context, call.selection) for call in calls]
+    selections = [located(context.array, call.selection) for call in calls]
     found, rank = [], 0
     for node, count in enumerate(ranks):
         first, rank = rank, rank + count
+        spans = [(call.bounds[first], call.bounds[rank]) for call in calls]
         mine: list[Call] = []
         base = 0
-        for call in calls:
-            start, stop = call.bounds[first], call.bounds[rank]
+        for call, (start, stop) in zip(calls, spans, strict=True):
             # Row i of the call is row `base + i - start` of what the node gets.
             mine.append(call._replace(selection=(base - start, base - start + stop)))
             base += stop - start
@@ -89,8 +90,7 @@ def _parts(
                 slice(start - offset, stop - offset)
                 if is_batch
                 else part(selection, start, stop)
-                for call, selection in zip(calls, selections, strict=True)
-                for start, stop in [(call.bounds[first], call.bounds[rank])]
+                for selection, (start, stop) in zip(selections, spans, strict=True)
             ]
             rows = None
             if node and not is_batch and len(chosen) == 1:
@@ -120,13 +120,6 @@ def _kept(
     nbytes = array[chosen].nbytes
     what = key_of(window), state, (chosen.start, chosen.stop)
     return keeping.of(node, *what, nbytes, array.nbytes)
-
-
-def _located(context: RankContext, selection: Any) -> Any:
-    """Return a selection that may be described as it travels."""
-    if not isinstance(selection, tuple):
-        return selection
-    return slice(*selection) if len(selection) == 2 else context.array(selection)
 
 
 def _joined(pieces: Sequence[np.ndarray]) -> np.ndarray:

@@ -71,7 +71,7 @@ def take_share(
     if not sources:
         return [], []
     start, stop = bounds[rank], bounds[rank + 1]
-    selection = _located(locate, selection)
+    selection = located(locate, selection)
     mine = part(selection, start, stop)
     arrays: list[np.ndarray] = []
     selections: list[Selection] = []
@@ -100,12 +100,12 @@ def take_all(
     array, offset, is_batch, *_ = sources[i]
     chosen: Selection = slice(0, bounds[-1])
     if not is_batch:
-        chosen = part(_located(locate, selection), 0, bounds[-1])
+        chosen = part(located(locate, selection), 0, bounds[-1])
     assert not offset, "rank 0's rows were not staged"
     return locate(array)[chosen]
 
 
-def _located(locate: Callable[[Any], np.ndarray], selection: Any) -> Selection:
+def located(locate: Callable[[Any], np.ndarray], selection: Any) -> Selection:
     """Return a selection that may be described as it travels."""
     if not isinstance(selection, tuple):
         return selection

@@ -56,10 +56,6 @@ class NodesComm:
         """Return what a master looks for while it waits for other nodes."""
         return self.local.patience() if self.node == 0 else self.local.look_about
 
-    def patience(self) -> Callable[[], None]:
-        """Return what raises if a wait that begins now is in vain, or too long."""
-        return self.local.patience()
-
     def barrier(self) -> None:
         """Return when every rank of every node has come here."""
         self.local.barrier()
@@ -170,7 +166,6 @@ class NodesBuffer(FlatBuffer):
 
     def _prepare(self, comm: Any, plan: FlatLayout, rows: np.ndarray) -> np.ndarray:
         """Make what reduces the values, and return the memory of the results."""
-        self._own = rows[comm.local.rank]
         self._by_rank: list[tuple[Run, np.ndarray, Reduction]] = []
         self._within: list[tuple[Any, list]] = []
         self._over: list[NodeReduction] = []

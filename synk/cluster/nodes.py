@@ -2,7 +2,7 @@
 
 The master of node 0 runs the script. Its session sends every command to the other
 masters (`launch`), and gets their ranks' replies in the end (`join`); the others serve
-(`serve`). Between the two, ranks of all nodes meet (`comm`).
+(`ranks.serving`). Between the two, ranks of all nodes meet (`comm`).
 """
 
 from __future__ import annotations
@@ -142,8 +142,7 @@ class Cluster:
 
     def end(self) -> None:
         """On node 0, when the script has ended: let the other nodes go."""
-        if self.link is None:
-            self.open()  # they wait for it
+        self.open()  # they wait for it
         self.close()
         self.command(dumps(("end",)))
         self.join(_NOTHING)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ import cloudpickle
 import numpy as np
 
 from ..memory.segment import Window
+from ..workers import channel
 
 _WINDOW, _SPECIAL, _ROWS, _KEPT = range(4)
 
@@ -172,17 +174,16 @@ def dumps(
     stand_ins : mapping
         See `StandIns`.
     """
-    try:
-        data, windows = _pickled(_Plain, message, stand_ins)
-    except (pickle.PicklingError, AttributeError, TypeError):
-        data, windows = _pickled(_ByValue, message, stand_ins)
-    else:
-        if b"__main__" in data:
-            data, windows = _pickled(_ByValue, message, stand_ins)
+    windows: dict[str, tuple[int, Window]] = {}
+    by_name, by_value = (
+        partial(_pickled, make, windows, stand_ins) for make in (_Plain, _ByValue)
+    )
+    data = channel.dumps(message, by_name, by_value)
     arrays: list[np.ndarray] = []
     if windows:
         assert locate is not None
-        arrays = [np.asarray(locate(window), order="C") for window in windows]
+        found = (locate(window) for _, window in windows.values())
+        arrays = [np.asarray(array, order="C") for array in found]
     kinds = [
         [(a.dtype, a.shape, number) for a, number in zip(*some, strict=True)]
         for some in rows
@@ -196,19 +197,24 @@ def loads(data: bytes) -> Any:
 
 
 def _pickled(
-    make: Any, message: Any, stand_ins: StandIns
-) -> tuple[bytes, list[Window]]:
+    make: Any,
+    windows: dict[str, tuple[int, Window]],
+    stand_ins: StandIns,
+    message: object,
+) -> bytes:
+    """Pickle a message; `windows` takes those that it names, with their numbers."""
+    windows.clear()
     file = io.BytesIO()
     pickler = make(file, protocol=5)
-    pickler.windows, pickler.stand_ins = {}, stand_ins
+    pickler.windows, pickler.stand_ins = windows, stand_ins
     pickler.dump(message)
-    return file.getvalue(), list(pickler.windows.values())
+    return file.getvalue()
 
 
 class _Windows:
     """Puts windows aside: a part of both picklers."""
 
-    windows: dict[str, Window]
+    windows: dict[str, tuple[int, Window]]
     stand_ins: StandIns
 
     def persistent_id(self, value: Any) -> tuple | None:
@@ -220,8 +226,8 @@ class _Windows:
         if not is_window(value):
             return None
         key = repr(value)  # the dtype of records is a list
-        self.windows.setdefault(key, value)
-        return _WINDOW, list(self.windows).index(key)
+        number, _ = self.windows.setdefault(key, (len(self.windows), value))
+        return _WINDOW, number
 
 
 class _Plain(_Windows, pickle.Pickler):

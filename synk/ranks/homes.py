@@ -153,26 +153,22 @@ class Homes:
         if not homeless:
             return None
         offsets, nbytes = layout([value.nbytes for value in homeless.values()])
-        segment = Segment(nbytes * self._size)
         home = next(self._next)
-        self._segments[home] = [segment]
         slots = {
             number: Slot(home, offset, value.dtype.str, value.shape, value.nbytes)
             for (number, value), offset in zip(homeless.items(), offsets, strict=True)
         }
         for dtype in {value.dtype for value in homeless.values()}:
             warm(op, dtype)  # compiled here once; the ranks find it in numba's cache
-        rows = segment.array(np.uint8, (self._size, nbytes))
-        # The master lives there from now on, the ranks from the next command on. Where
-        # that fails, the caller has all forget the variables: see `_master_reduce`.
-        self._move_in(home, rows, slots)
-        return NewHome(home, segment.window(rows), slots)
+        return self.house_as(home, nbytes, slots)
 
     def house_as(self, number: int, nbytes: int, slots: dict[int, Slot]) -> NewHome:
-        """Make a home for this node's ranks, like that of the ranks of node 0."""
+        """Make a home of known slots for the ranks of this node; all have the same."""
         segment = Segment(nbytes * self._size)
         self._segments[number] = [segment]
         rows = segment.array(np.uint8, (self._size, nbytes))
+        # The master lives there from now on, the ranks from the next command on. Where
+        # that fails, the caller has all forget the variables: see `_master_reduce`.
         self._move_in(number, rows, slots)
         return NewHome(number, segment.window(rows), slots)
 

@@ -73,7 +73,7 @@ class Lifetime:
     records : Records
         What each rank does, and has done last.
     cluster : Cluster or None
-        In the master of one of several nodes; see `nodes`.
+        In the master of one of several nodes; see `synk.cluster`.
     """
 
     def __init__(self) -> None:

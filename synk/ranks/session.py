@@ -119,9 +119,8 @@ class Session(Lifetime):
             if self.size == 1:
                 result = _run_here(context, work, mine)
             else:
-                result, replies = self._run_everywhere(
-                    context, work, args, notices, mine, doing
-                )
+                made = self.run_share(context, work, args, notices, mine, doing)
+                result, replies = made.result, self._replies_of(made)
             if notices:
                 del self._notices[: len(notices)]
         finally:
@@ -147,19 +146,11 @@ class Session(Lifetime):
         finally:
             self._in_command = False
 
-    def _run_everywhere(
-        self,
-        context: RankContext,
-        work: Callable,
-        args: tuple,
-        notices: tuple,
-        mine: tuple,
-        doing: str | None,
-    ) -> tuple[Any, list[Any]]:
-        made = self.run_share(context, work, args, notices, mine, doing)
+    def _replies_of(self, made: Outcome) -> list[Any]:
+        """Return the other ranks' replies; raise what the master's share has raised."""
         error = made.error
         if error is None:
-            return made.result, made.replies
+            return made.replies
         failures = [reply for reply in made.replies if type(reply) is Failure]
         if isinstance(error, Aborted):
             if failures:

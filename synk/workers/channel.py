@@ -41,7 +41,7 @@ class Ready:
     """A reply that is pickled already, as it is given again and again."""
 
     def __init__(self, value: object) -> None:
-        self.data = _dumps(value)
+        self.data = dumps(value)
 
 
 class MasterChannel:
@@ -84,7 +84,7 @@ class MasterChannel:
             words[LENGTH] = AGAIN
         else:
             name = work.__module__, work.__name__
-            data = _dumps((name, args, notices))
+            data = dumps((name, args, notices))
             # No rank reads the message yet: all have replied to the last command, and
             # look at it again only when the command number has changed.
             words[LENGTH] = length = self._place(data)
@@ -221,7 +221,7 @@ class WorkerChannel:
             nothing was said then, and another reply can be given.
         """
         control, rank = self._control, self._rank
-        data = value.data if type(value) is Ready else _dumps(value)
+        data = value.data if type(value) is Ready else dumps(value)
         length = len(data)
         if length <= REPLY_ROOM:
             control.replies[rank][:length] = data
@@ -239,7 +239,11 @@ class WorkerChannel:
         control.joined.post()
 
 
-def _dumps(message: object) -> bytes:
+def dumps(
+    message: object,
+    by_name: Callable[[object], bytes] = pickle.dumps,
+    by_value: Callable[[object], bytes] = cloudpickle.dumps,
+) -> bytes:
     """Pickle, by value what the other end cannot import.
 
     A class of the user's script is such a thing: ranks were forked before the script
@@ -247,10 +251,10 @@ def _dumps(message: object) -> bytes:
     of what it sent, so that the copy of a class is the class itself when it returns.
     """
     try:
-        data = pickle.dumps(message)
+        data = by_name(message)
     except (pickle.PicklingError, AttributeError, TypeError):
-        return cloudpickle.dumps(message)
-    return cloudpickle.dumps(message) if b"__main__" in data else data
+        return by_value(message)
+    return by_value(message) if b"__main__" in data else data
 
 
 @functools.cache
