@@ -172,9 +172,21 @@ class Link:
         while not request.Test():
             os.sched_yield()
 
-    def broadcast(self, data: Any) -> None:
-        """Send a buffer's bytes from node 0, or receive them."""
-        self._complete(self._comm.Ibcast([data, self._mpi.BYTE], root=0))
+    def broadcast(self, data: Any, node: int = 0) -> None:
+        """Send a buffer's bytes from one node, or receive them."""
+        self._complete(self._comm.Ibcast([data, self._mpi.BYTE], root=node))
+
+    def from_one(self, mine: bytes, heads: Sequence[Head], node: int) -> bytes:
+        """Return the bytes of one node, whose head has said how many they are."""
+        given = heads[node].data
+        if given is not None:
+            return given
+        if node == self.node:
+            self.broadcast(mine, node)
+            return mine
+        room = bytearray(heads[node].length)
+        self.broadcast(room, node)
+        return bytes(room)
 
     def send_rows(self, to_nodes: Sequence[Sequence[np.ndarray]]) -> None:
         """Send arrays from node 0 to each other node, its own to each."""

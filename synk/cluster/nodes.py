@@ -202,12 +202,7 @@ class Cluster:
             if heads[0].kind != COMMAND:
                 self.link.fall_apart()
             self.in_command = True
-            given = heads[0].data
-            if given is None:
-                room = bytearray(heads[0].length)
-                self.link.broadcast(room)
-                given = bytes(room)
-            message = Message.unpacked(given)
+            message = Message.unpacked(self.link.from_one(b"", heads, 0))
             rows = message.room(self.node, make)
             self.link.receive_rows(rows)
             found[:] = message, message.not_kept(self.node, rows)

@@ -50,7 +50,8 @@ class Centre:
         The rule's.
     size : int
         How many parameters there are.
-    ranks, fragments : int
+    ranks, givers, fragments : int
+        All workers, those of this machine, and pieces of the parameters.
     moves_at_once : bool
         Whether all blocks of a fragment move together.
     segment : Segment
@@ -61,8 +62,8 @@ class Centre:
     functions : Functions
     words : numpy.ndarray of int64
         See `lock`, `TURN`, `moves`.
-    given : numpy.ndarray, shape (ranks, size)
-        What each rank has given, where all meet.
+    given : numpy.ndarray, shape (givers, size)
+        What each rank of this machine has given, where all meet.
     fragments : list of list of Block
     """
 
@@ -71,6 +72,7 @@ class Centre:
         functions: Functions,
         size: int,
         ranks: int,
+        givers: int,
         fragments: int,
         moves_at_once: bool,
         segment: Segment,
@@ -103,14 +105,16 @@ class Centre:
             name: array(start[name].dtype.str, 2, self.count)
             for name in functions.scalars
         }
-        self.given = array(kind, ranks, size)
+        self.given = array(kind, givers, size)
 
     @staticmethod
-    def nbytes(functions: Functions, size: int, ranks: int, fragments: int) -> int:
+    def nbytes(
+        functions: Functions, size: int, ranks: int, givers: int, fragments: int
+    ) -> int:
         """Return how much memory a centre takes."""
         item = np.dtype(functions.dtype).itemsize
         blocks = sum(map(len, _blocks(size, fragments, item)))
-        arrays = 2 * len(functions.of_centre) + ranks
+        arrays = 2 * len(functions.of_centre) + givers
         words = _HEAD + fragments + 2 * blocks + 2 * ranks
         scalars = 2 * 8 * blocks * len(functions.scalars)
         return 8 * words + item * size * arrays + scalars + 64 * (arrays + 1)

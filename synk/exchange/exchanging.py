@@ -9,14 +9,13 @@ import numpy as np
 from pytensor.compile import SharedVariable
 
 from ..comm.locks import write
-from ..comm.shm import SharedMemoryComm
 from ..reduce_ops import shares
 from ..rules.rule import Rule
 from ..rules.simulate import Exchange
 from ..rules.staleness import may_come
 from .centre import TURN, Block, Centre
 from .walks import Walks
-from .worker import Worker
+from .worker import Among, Worker
 
 
 class Exchanging(Worker):
@@ -26,7 +25,7 @@ class Exchanging(Worker):
     ----------
     rule : Rule
     centre : Centre
-    variables, comm, looks
+    variables, place, looks
         See `Worker`.
 
     Attributes
@@ -40,19 +39,21 @@ class Exchanging(Worker):
         rule: Rule,
         centre: Centre,
         variables: Sequence[SharedVariable],
-        comm: SharedMemoryComm,
+        place: Among,
         looks: int,
     ) -> None:
-        super().__init__(centre.words, rule, variables, comm, looks)
+        super().__init__(centre, rule, variables, place, looks)
         self._rule, self._functions, self._centre = rule, centre.functions, centre
-        how = centre, self.parameters, self.locks, comm.rank, self.n
+        local = place.local
+        summands = centre.given if self.over_nodes is None else centre.given[:1]
+        how = centre, summands, self.parameters, self.locks, local.rank, self.n
         self._walks = Walks(*how, self.times.wait)
         if rule.order == "together":
             kinds = ["give", "move", "take"]
         else:
             kinds = ["send", "fetch"] if rule.delay else ["exchange"]
         self._courses = [self._walks.course(blocks) for blocks in centre.fragments]
-        parts = (blocks[comm.rank :: comm.size] for blocks in centre.fragments)
+        parts = (blocks[local.rank :: local.size] for blocks in centre.fragments)
         self._own_courses = [self._walks.course(blocks) for blocks in parts]
         self._walks.prepare(kinds, centre.functions.start(np.zeros(1))[0])
         self.begin()
@@ -64,12 +65,14 @@ class Exchanging(Worker):
         self._kept = self._functions.start(w)[0]
         del self._kept["w"]  # which is in the variables
         self.rows = np.zeros((self.n, fragments))
-        self._fetched, self._turn = [0] * fragments, self.comm.rank
+        self._fetched, self._turn = [0] * fragments, self.rank
         self._to_take: list[tuple[int, int]] = []  # at which step, which fragment
 
     def state(self) -> dict[str, np.ndarray]:
         """Return all that the worker goes on with."""
         kept = {f"kept {name}": value for name, value in self._kept.items()}
+        if self._to_take and self._rule.order == "together":
+            kept["given"] = self._own_given  # by which the centre has not moved yet
         return {
             **super().state(),
             **kept,
@@ -87,13 +90,20 @@ class Exchanging(Worker):
         self.rows = np.array(state["rows"])
         self._fetched, self._turn = state["fetched"].tolist(), int(state["turn"])
         self._to_take = [(int(step), int(k)) for step, k in state["to take"]]
+        if "given" in state:
+            self._own_given[:] = state["given"]
+
+    @property
+    def _own_given(self) -> np.ndarray:
+        """Where this rank leaves what it gives: a view."""
+        return self._centre.given[self.local.rank]
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
         """Make steps in a ``with`` block; nobody waits for this rank after it."""
-        finished = self._centre.finished(self.comm.rank)
+        finished = self._centre.finished(self.rank)
         write(self._centre.words, finished, 0)
-        self.comm.barrier()  # so that nobody takes another for finished that begins
+        self.local.barrier()  # so that nobody takes another for finished that begins
         try:
             yield
         finally:
@@ -128,11 +138,12 @@ class Exchanging(Worker):
         if self._rule.order != "turns":
             yield
             return
-        with self.times.wait():
-            self.locks.wait_for(TURN, self._turn)
-        yield
-        if not self._passes_early:
-            self._pass_turn()
+        with self.in_turn_of_node():
+            with self.times.wait():
+                self.locks.wait_for(TURN, self._turn)
+            yield
+            if not self._passes_early:
+                self._pass_turn()
 
     @property
     def _passes_early(self) -> bool:
@@ -146,21 +157,26 @@ class Exchanging(Worker):
 
     def _give_together(self, k: int) -> None:
         """Leave what this rank gives where the others read it."""
-        share = shares(self.rows[:, k].tolist())[self.comm.rank]
+        share = shares(self.rows[:, k].tolist())[self.rank]
         self._walks.go("give", self._courses[k], self._kept, share)
         self.rows[:, k] = 0
         self._to_take.append((self.steps + self._rule.delay, k))
 
     def _move_together(self, k: int) -> None:
         """Move the centre, each rank a part of its blocks, by what all have given."""
-        n, rank, centre = self.n, self.comm.rank, self._centre
+        n, centre = self.n, self._centre
         self._meet()
+        if self.over_nodes is not None:
+            blocks = centre.fragments[k]
+            with self.times.wait():
+                self.over_nodes.add_up(centre.given, blocks[0].start, blocks[-1].stop)
         self._walks.go("move", self._own_courses[k], self._kept, 1 / n)
         self._meet()
         # All or none: a rank that dies before has left the centre as it was.
-        if rank == 0:
+        if self.local.rank == 0:
             move = int(centre.words[centre.moves(k)])
             write(centre.words, centre.moves(k), move + 1)
+        if self.rank == self.local.rank == 0:
             self.note(move, Exchange(None, self.steps, k))
         else:
             self.times.count()
@@ -175,7 +191,7 @@ class Exchanging(Worker):
 
     def _meet(self) -> None:
         with self.times.wait():
-            self.comm.barrier()
+            self.local.barrier()
 
     # -- one after the other
 
@@ -189,7 +205,7 @@ class Exchanging(Worker):
 
     def _come(self, k: int, first: Block) -> None:
         """Begin an exchange, when it is this rank's turn."""
-        centre, words, rank = self._centre, self._centre.words, self.comm.rank
+        centre, words, rank = self._centre, self._centre.words, self.rank
         with self.times.wait():
             self.locks.acquire_when(centre.lock(first), lambda: self._may_come(k))
         if self._rule.order == "turns" and self._passes_early:
@@ -209,6 +225,6 @@ class Exchanging(Worker):
         others = [
             int(words[self._centre.fetched(rank)])
             for rank in range(self.n)
-            if rank != self.comm.rank and not words[self._centre.finished(rank)]
+            if rank != self.rank and not words[self._centre.finished(rank)]
         ]
         return may_come(int(words[self._centre.moves(k)]), others, most)

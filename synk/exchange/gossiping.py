@@ -7,17 +7,17 @@ and then says in one word that it does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from pytensor.compile import SharedVariable
 
 from ..comm.locks import write
-from ..comm.shm import SharedMemoryComm
 from ..memory.segment import Segment
 from ..rules.gossip import Gossip
 from ..rules.simulate import Exchange
-from .worker import Worker
+from .worker import Among, Worker
 
 _TURN = 0
 _HEAD = 8
@@ -74,8 +74,9 @@ class Mailboxes:
     def state(self) -> dict[str, np.ndarray]:
         """Return what lies in the mailboxes, and the workers' weights."""
         mails = [self.mail(rank) for rank in range(self._ranks)]
+        some = [mail for mail, a in mails if a]
         return {
-            "mail": np.array([mail for mail, _ in mails]),
+            "mail": np.array(some).reshape(-1, self._start.size),
             "weights of mail": np.array([a for _, a in mails]),
             "weights": self.weights.copy(),
             "turn": self.words[_TURN].copy(),
@@ -85,8 +86,9 @@ class Mailboxes:
         """Have what `state` has returned lie there; while no rank sends."""
         self.words[:] = 0
         self.words[_TURN] = state["turn"]
-        self._mail[:, 0] = state["mail"]
         self._weights[:, 0] = state["weights of mail"]
+        self._mail[:, 0] = 0
+        self._mail[self._weights[:, 0] > 0, 0] = state["mail"]
         self.weights[:] = state["weights"]
 
     def average(self, vectors: Sequence[np.ndarray]) -> np.ndarray:
@@ -133,7 +135,7 @@ class Gossiping(Worker):
     ----------
     rule : Gossip
     boxes : Mailboxes
-    variables, comm, looks
+    variables, place, looks
         See `Worker`.
     """
 
@@ -142,41 +144,48 @@ class Gossiping(Worker):
         rule: Gossip,
         boxes: Mailboxes,
         variables: Sequence[SharedVariable],
-        comm: SharedMemoryComm,
+        place: Among,
         looks: int,
     ) -> None:
-        super().__init__(boxes.words, rule, variables, comm, looks)
+        super().__init__(boxes, rule, variables, place, looks)
         self._rule, self._boxes = rule, boxes
         self.begin()
 
     def begin(self) -> None:
         """Begin anew, with the parameters that all begin with."""
         self.begin_with(self._boxes.parameters)
-        self._to = self._rule.destinations(self.comm.rank, self.n)
+        self._to = self._rule.destinations(self.rank, self.n)
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Go on with what `state` has returned."""
         super().restore(state)
-        self._to = self._rule.destinations(self.comm.rank, self.n)
+        self._to = self._rule.destinations(self.rank, self.n)
         for _ in range(self.steps):
             next(self._to)
 
     def after_step(self, rows: Sequence[int]) -> None:
         """Read the mail, and send some perhaps; see `Worker.after_step`."""
         self.steps += 1
-        rank, words = self.comm.rank, self._boxes.words
-        turn = (self.steps - 1) * self.n + rank
-        if self._rule.order == "turns":
+        with self._in_turn():
+            to = next(self._to)
+            if to is not None or self._boxes.mail(self.rank)[1]:
+                with self.opened(*self._boxes.locks):
+                    self._merge(self.rank)
+                    if to is not None:
+                        self._send(self.rank, to)
+
+    @contextlib.contextmanager
+    def _in_turn(self) -> Iterator[None]:
+        """Exchange in a ``with`` block, when it is this rank's turn."""
+        if self._rule.order != "turns":
+            yield
+            return
+        turn = (self.steps - 1) * self.n + self.rank
+        with self.in_turn_of_node():
             with self.times.wait():
                 self.locks.wait_for(_TURN, turn)
-        to = next(self._to)
-        if to is not None or self._boxes.mail(rank)[1]:
-            with self.opened(*self._boxes.locks):
-                self._merge(rank)
-                if to is not None:
-                    self._send(rank, to)
-        if self._rule.order == "turns":
-            write(words, _TURN, turn + 1)
+            yield
+            write(self._boxes.words, _TURN, turn + 1)
 
     def _merge(self, rank: int) -> None:
         """Read this rank's mail."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -24,7 +24,7 @@ from .centre import Centre
 from .exchanging import Exchanging
 from .gossiping import Gossiping, Mailboxes
 from .parameters import Parameters
-from .worker import Times, Worker
+from .worker import Among, Times, Worker
 
 SHOWN = Holding("equal", "a Trainer has set it")
 TRAINING = "ranks train by themselves, by a rule"
@@ -50,13 +50,20 @@ class Told(NamedTuple):
     size: int
     mode: Any
 
-    def medium(self, ranks: int, segment: Segment | None = None) -> Medium:
-        """Return what the workers share: in a segment, or in a new one."""
+    def medium(self, ranks: int, givers: int, segment: Segment | None = None) -> Medium:
+        """Return what the workers share: in a segment, or in a new one.
+
+        Parameters
+        ----------
+        ranks, givers : int
+            All, and those of this machine.
+        segment : Segment, optional
+        """
         if isinstance(self.rule, Gossip):
             sizes = self.dtype, self.size, ranks
             return Mailboxes(*sizes, segment or Segment(Mailboxes.nbytes(*sizes)))
         functions = Functions(self.rule, self.dtype, self.mode)
-        shape = functions, self.size, ranks, self.rule.fragments
+        shape = functions, self.size, ranks, givers, self.rule.fragments
         is_together = self.rule.order == "together"
         return Centre(*shape, is_together, segment or Segment(Centre.nbytes(*shape)))
 
@@ -85,7 +92,8 @@ class Workers:
 
     def __init__(self, rule: Rule, params: Sequence[SharedVariable]) -> None:
         SESSION.enter()
-        SESSION.check_one_node("training by a rule")
+        if rule.order == "free":
+            SESSION.check_one_node(f"{rule!r}, where each comes when it is ready")
         n = SESSION.size
         rule.check(n)
         self.number, self._rule, self.params = next(_numbers), rule, list(params)
@@ -98,7 +106,7 @@ class Workers:
         self._generation = SESSION.generation
         start = Parameters(params).vector()
         told = Told(rule, dtypes[0], start.size, "CVM" if c_is_there() else "NUMBA")
-        self._medium = told.medium(n)
+        self._medium = told.medium(n, SESSION.context.local.size)
         segment = self._medium.segment
         self._medium.fill(start)
         numbers = master_replicate_variables(self.params)
@@ -124,7 +132,7 @@ class Workers:
         if start is None:
             start = Parameters(self.params).vector()
         self._medium.fill(start)
-        SESSION.run(worker_begin, self.number)
+        self._run_with({"w": start}, worker_begin)
         SESSION.ledger.note(self.params, Holding("own", TRAINING))
 
     def restore(self) -> None:
@@ -155,9 +163,7 @@ class Workers:
         Those are the centre's, or without one the workers' average. What each worker
         has of its own is kept aside.
         """
-        values = self.result()
-        staged = SESSION.stage.put([values])[0] if SESSION.size > 1 else values
-        SESSION.run(worker_show, self.number, staged, mine=(self.number, values))
+        self._run_with({"w": self.result()}, worker_show)
         SESSION.ledger.note(self.params, SHOWN)
 
     def hide(self) -> None:
@@ -193,12 +199,18 @@ class Workers:
     ) -> None:
         """Go on with what `state` has returned, and show it."""
         self._medium.restore(shared)
+        self._run_with(shared, worker_restore_shared)
         for rank, state in enumerate(by_rank):
-            mine = self.number, rank, state
-            staged = SESSION.stage.put(list(state.values()))
-            theirs = self.number, rank, dict(zip(state, staged, strict=True))
-            SESSION.run(worker_restore, *theirs, mine=mine)
+            self._run_with(state, worker_restore, rank)
         self.show()
+
+    def _run_with(self, arrays: dict[str, np.ndarray], work: Callable, *args: Any):
+        """Run a command of all workers that takes arrays by name."""
+        values = list(arrays.values())
+        staged = SESSION.stage.put(values) if SESSION.size > 1 else values
+        common = self.number, *args
+        theirs = dict(zip(arrays, staged, strict=True))
+        SESSION.run(work, *common, theirs, mine=(*common, arrays))
 
     def average(self) -> np.ndarray:
         """Return the mean of the workers' parameters, as the rule weighs them."""
@@ -216,10 +228,19 @@ def worker_open(
     shared: Medium | Place,
 ) -> None:
     """Make this rank a worker."""
-    if isinstance(shared, tuple):
-        shared = told.medium(context.size, context.attachments.segment(*shared))
     variables = [context.registry.variables[i] for i in numbers]
-    how = variables, context.comm, context.control.looks
+    over_nodes = None
+    if context.comm is not context.local:
+        shared = _of_this_node(context, told, variables, shared)
+    if isinstance(shared, tuple):
+        sizes = context.size, context.local.size
+        shared = told.medium(*sizes, context.attachments.segment(*shared))
+    if context.comm is not context.local:
+        from .over_nodes import OverNodes  # which knows of MPI
+
+        over_nodes = OverNodes(context.comm, shared)
+    place = Among(context.rank, context.size, context.local, over_nodes)
+    how = variables, place, context.control.looks
     worker: Worker
     if isinstance(shared, Mailboxes):
         assert isinstance(told.rule, Gossip)
@@ -229,9 +250,43 @@ def worker_open(
     context.workers[number] = worker
 
 
-def worker_begin(context: RankContext, number: int) -> None:
+def _of_this_node(
+    context: RankContext,
+    told: Told,
+    variables: Sequence[SharedVariable],
+    shared: Medium | Place,
+) -> Medium | Place:
+    """Return what the workers of this node share, or where it is; with all of them.
+
+    That of node 0 the script has made, and where it lies means nothing elsewhere.
+    """
+    local = context.local
+    if local.rank == 0 and isinstance(shared, tuple):
+        shared = told.medium(context.size, local.size)
+        shared.fill(Parameters(variables).vector())
+        forget = weakref.finalize(shared, SESSION.notify, "segment", shared.segment.key)
+        forget.atexit = False
+    if local.rank == 0:
+        assert not isinstance(shared, tuple)
+        local.exchange(shared.segment.place)
+        return shared
+    return local.exchange(None)[0]
+
+
+def _change_here(context: RankContext, change: Callable[[], object]) -> None:
+    """Change what the workers share where the script has not: on other nodes."""
+    if context.comm is context.local:
+        return
+    if context.local_rank == 0 and context.rank:
+        change()
+    context.local.barrier()
+
+
+def worker_begin(context: RankContext, number: int, start: dict) -> None:
     """Begin anew, with what the ranks share."""
-    context.workers[number].begin()
+    worker = context.workers[number]
+    _change_here(context, lambda: worker.medium.fill(context.array(start["w"])))
+    worker.begin()
 
 
 def worker_report(context: RankContext, number: int) -> Report:
@@ -239,9 +294,9 @@ def worker_report(context: RankContext, number: int) -> Report:
     return Report(*context.workers[number].take_report())
 
 
-def worker_show(context: RankContext, number: int, values: np.ndarray | Window) -> None:
+def worker_show(context: RankContext, number: int, values: dict) -> None:
     """Set the variables to values aside of this worker's own."""
-    context.workers[number].show(context.array(values))
+    context.workers[number].show(context.array(values["w"]))
 
 
 def worker_hide(context: RankContext, number: int) -> None:
@@ -253,6 +308,16 @@ def worker_state(context: RankContext, number: int) -> dict:
     """Return all that this worker goes on with."""
     state = context.workers[number].state()
     return state if context.rank == 0 else context.leave(state)
+
+
+def worker_restore_shared(context: RankContext, number: int, state: dict) -> None:
+    """Have a state be that of what the workers share."""
+    worker = context.workers[number]
+
+    def restore() -> None:
+        worker.medium.restore({name: context.array(v) for name, v in state.items()})
+
+    _change_here(context, restore)
 
 
 def worker_restore(context: RankContext, number: int, rank: int, state: dict) -> None:

@@ -65,6 +65,8 @@ class Walks:
     Parameters
     ----------
     centre : Centre
+    summands : numpy.ndarray, shape (n, parameters)
+        What was given, where all meet: by its sum the centre is moved.
     parameters : Parameters
         The rank's, open while it walks.
     locks : Locks
@@ -76,6 +78,7 @@ class Walks:
     def __init__(
         self,
         centre: Centre,
+        summands: np.ndarray,
         parameters: Parameters,
         locks: Locks,
         rank: int,
@@ -83,6 +86,7 @@ class Walks:
         wait: Callable[[], AbstractContextManager],
     ) -> None:
         self._centre, self._parameters, self._locks = centre, parameters, locks
+        self._summands = summands
         self._rank, self._n, self._wait = rank, n, wait
         self._functions = centre.functions
         self._loops = Loops(centre.functions)
@@ -142,7 +146,8 @@ class Walks:
             self._group = share, self._functions.group(self._n, share)
         arguments = (
             *(centre.words, at, course.table, course.segments),
-            *(self._parameters.addresses(), centre.given),
+            self._parameters.addresses(),
+            self._summands if WAYS[what].adds else centre.given,
             *(*self._group[1], *kept.values(), *self._sides),
         )
         at[NEXT], at[HELD] = 0, 0 if is_locked else -1
@@ -230,7 +235,7 @@ class Walks:
         """Compute what a walk does with one block."""
         loops, centre, n = self._loops, self._centre, self._n
         old, new = centre.read(block), centre.other(block)
-        given = centre.given[:, block.start : block.stop]
+        given = centre.given[self._rank, block.start : block.stop]
         if what == "exchange":
             loops.exchange(worker, old, new, n, share)
         elif what == "send":
@@ -238,8 +243,9 @@ class Walks:
             loops.give(worker, old, sent, n, share)
             loops.move(old, sent, new)
         elif what == "give":
-            loops.give(worker, old, given[self._rank], n, share)
+            loops.give(worker, old, given, n, share)
         elif what == "move":
-            loops.move(old, summed(list(given)), new)
+            summands = self._summands[:, block.start : block.stop]
+            loops.move(old, summed(list(summands)), new)
         else:
             loops.take(worker, old)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from pytensor.compile import SharedVariable
@@ -24,22 +24,43 @@ class Times(NamedTuple):
     waiting: float
 
 
+class Among(NamedTuple):
+    """Where a worker stands among all.
+
+    Attributes
+    ----------
+    rank, n : int
+        Which one it is, of how many.
+    local : SharedMemoryComm
+        To meet those of its machine.
+    over_nodes : OverNodes or None
+        Where there are several machines.
+    """
+
+    rank: int
+    n: int
+    local: SharedMemoryComm
+    over_nodes: Any = None
+
+
 class Worker:
     """A rank that trains by a rule; `exchanging` and `gossiping` say what that is.
 
     Parameters
     ----------
-    words : numpy.ndarray of int64
-        With the locks, in memory that all ranks share.
+    medium : Centre or Mailboxes
+        In memory that all ranks of a machine share.
     rule : Rule
     variables : list of SharedVariable
         The parameters, of one dtype.
-    comm : SharedMemoryComm
+    place : Among
     looks : int
         How often to look at a lock before sleeping.
 
     Attributes
     ----------
+    rank, n : int
+        Which worker this is, of how many.
     steps : int
         How many the rank has made.
     times : ExchangeTimes
@@ -49,14 +70,15 @@ class Worker:
 
     def __init__(
         self,
-        words: np.ndarray,
+        medium: Any,
         rule: Rule,
         variables: Sequence[SharedVariable],
-        comm: SharedMemoryComm,
+        place: Among,
         looks: int,
     ) -> None:
-        self.comm, self.n = comm, comm.size
-        self.locks = Locks(words, comm.rank, looks, comm.patience)
+        self.rank, self.n, self.local, self.over_nodes = place
+        self.medium = medium
+        self.locks = Locks(medium.words, self.local.rank, looks, self.local.patience)
         self.parameters = Parameters(variables)
         self.steps = 0
         self.times = ExchangeTimes(repr(rule), self.parameters.nbytes)
@@ -85,6 +107,15 @@ class Worker:
     def running(self) -> Iterator[None]:
         """Make steps in a ``with`` block; nobody waits for this rank after it."""
         yield
+
+    @contextlib.contextmanager
+    def in_turn_of_node(self) -> Iterator[None]:
+        """Wait in a ``with`` block until it is the turn of this rank's machine."""
+        if self.over_nodes is None:
+            yield
+            return
+        with self.over_nodes.in_turn(self.times.wait):
+            yield
 
     @contextlib.contextmanager
     def opened(self, first_lock: int, last_lock: int) -> Iterator[None]:

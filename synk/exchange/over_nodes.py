@@ -1,0 +1,134 @@
+"""How the centre of a training rule is the same on all nodes.
+
+Each node has one in its shared memory, of the same layout. Where all workers meet, what
+they have given is added up over the nodes, and every node moves its own centre by that.
+Where they take turns, those of one node come after those of the other, and it hands on
+what the centre, or the mailboxes, have come to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+import numpy as np
+
+from ..cluster.comm import NodesComm
+from ..cluster.heads import Head
+from ..cluster.reduce import NodeReduction, goes_by_rank, rows_of_ranks
+from ..comm.divided import DividedAllReduce
+from ..rules.simulate import summed
+from .centre import Centre
+from .gossiping import Mailboxes
+
+
+class OverNodes:
+    """One rank's part in keeping the nodes' centres alike.
+
+    Parameters
+    ----------
+    comm : NodesComm
+    medium : Centre or Mailboxes
+        Of this node.
+    """
+
+    def __init__(self, comm: NodesComm, medium: Centre | Mailboxes) -> None:
+        self._comm, self._medium = comm, medium
+        self._sums: dict[tuple[int, int], _Sum] = {}
+
+    def add_up(self, given: np.ndarray, start: int, stop: int) -> None:
+        """Add up what all workers of all nodes have given, in the first row of it.
+
+        Parameters
+        ----------
+        given : numpy.ndarray, shape (workers of this node, parameters)
+        start, stop : int
+            Of which parameters.
+        """
+        span = start, stop
+        if span not in self._sums:
+            self._sums[span] = _Sum(self._comm, given[:, start:stop])
+        self._sums[span].run()
+
+    @contextlib.contextmanager
+    def in_turn(self, wait: Callable[[], AbstractContextManager]) -> Iterator[None]:
+        """Do something in a ``with`` block when it is this node's turn.
+
+        All nodes come here; afterwards all have what the last one has made of it.
+
+        Parameters
+        ----------
+        wait : callable
+            Returns a context manager in which to wait for others.
+        """
+        node, nodes = self._comm.node, len(self._comm.ranks)
+        with wait():
+            for other in range(node):
+                self._hand_on(other)
+        yield
+        with wait():
+            for other in range(node, nodes):
+                self._hand_on(other)
+
+    def _hand_on(self, node: int) -> None:
+        """Have all nodes have what one has."""
+        comm, is_mine = self._comm, node == self._comm.node
+        comm.local.barrier()  # no rank of this node is at it any more
+        if comm.local.rank == 0:
+            mine = pickle.dumps(self._medium.state(), protocol=5) if is_mine else b""
+
+            def then(heads: list[Head]) -> None:
+                data = comm.link.from_one(mine, heads, node)
+                if not is_mine:
+                    self._medium.restore(pickle.loads(data))
+
+            comm.meet(mine, 0, then)
+        comm.local.barrier()
+
+
+class _Sum:
+    """Adds up vectors of all ranks of all nodes.
+
+    Parameters
+    ----------
+    comm : NodesComm
+    rows : numpy.ndarray, shape (ranks of this node, elements)
+        In the node's shared memory. The first one receives the sum.
+    """
+
+    def __init__(self, comm: NodesComm, rows: np.ndarray) -> None:
+        self._comm, self._rows = comm, rows
+        self._within: DividedAllReduce | None = None
+        self._over: NodeReduction | None = None
+        if goes_by_rank("sum", rows.dtype, rows[0].nbytes):
+            return
+        if comm.local.size > 1:
+            self._within = DividedAllReduce(comm.local, "sum", rows, rows[:1])
+        if comm.local.rank == 0:
+            self._over = NodeReduction(comm.link, "sum", rows[0])
+
+    def run(self) -> None:
+        """Add them up, together with all ranks."""
+        comm = self._comm
+        if self._within is not None:
+            self._within.run([(self._within.elements, [1.0] * comm.local.size)])
+            comm.local.barrier()
+        if comm.local.rank == 0:
+            mine = self._rows.tobytes() if self._over is None else b""
+
+            def then(heads: list[Head]) -> None:
+                if self._over is None:
+                    given = comm.link.all_gather(mine, heads)
+                    self._add_in_order(given)
+                else:
+                    self._over.run([1.0] * len(comm.ranks))
+
+            comm.meet(mine, 0, then)
+        comm.local.barrier()
+
+    def _add_in_order(self, given: list[bytes]) -> None:
+        rows = self._rows
+        (found,) = rows_of_ranks(given, self._comm.ranks, [rows.shape[1]], [rows.dtype])
+        rows[0] = summed(list(found))
