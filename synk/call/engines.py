@@ -64,6 +64,7 @@ class Engines:
         self._spec = spec
         self.present = Replicas(spec)
         self.is_trying = self.is_alone = False
+        self._can_be_alone = True
         self._fixed = self.present
         self._made: dict[str, Replicas] = {}
         self._names: list[str] = []
@@ -101,6 +102,13 @@ class Engines:
             self._settle(trial)
         elif trial.computed > 2 * self._written:  # so that this run counts for the next
             self._write(trial)
+
+    def forbid_alone(self) -> None:
+        """Have all ranks make all calls from now on."""
+        if self._can_be_alone:
+            self._can_be_alone = False
+            self._trials.clear()
+            self._scale = -1
 
     @property
     def may_fail(self) -> bool:
@@ -239,7 +247,8 @@ class Engines:
         found = [Candidate(n, self._expected(n, nodes, known)) for n in self._names]
         for each in found:
             each.dropped = known[each.name].dropped if each.name in known else None
-        if len(found) > 1 and SESSION.size > 1 and may_be_alone(spec):
+        can_be_alone = self._can_be_alone and may_be_alone(spec)
+        if len(found) > 1 and SESSION.size > 1 and can_be_alone:
             for each in found[:]:
                 name = f"{each.name}{ALONE}"
                 was = known[name].dropped if name in known else each.dropped

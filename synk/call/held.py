@@ -45,6 +45,8 @@ class HeldVariables:
         On how many rows each rank has computed in the last call that was noted.
     workers : int or None
         Of a training rule, if the ranks are meant to hold values of their own.
+    are_nodes : bool
+        Whether these values are the same on all ranks of a machine: see `train_as`.
     """
 
     def __init__(self, spec: FunctionSpec) -> None:
@@ -59,7 +61,21 @@ class HeldVariables:
         self.rows: tuple[int, ...] | None = None
         self._has_complained = False
         self.workers: int | None = None
+        self.are_nodes = False
         self._parts: tuple[SharedVariable, ...] = ()
+
+    def train_as(self, workers: int | None, are_nodes: bool = False) -> None:
+        """Have calls be steps of workers of a training rule, or of none.
+
+        Parameters
+        ----------
+        workers : int or None
+            Their number.
+        are_nodes : bool
+            Whether the ranks of a machine are one worker together.
+        """
+        self.workers, self.are_nodes = workers, are_nodes
+        self._version = -1
 
     @cached_property
     def variables(self) -> list[SharedVariable]:
@@ -252,7 +268,7 @@ class HeldVariables:
         """
         spec = self._spec
         makes_others = spec.own_updates or spec.row_updates or self._others()
-        if spec.is_local or not makes_others:
+        if spec.is_local or self.are_nodes or not makes_others:
             return False
         taken = {*self._taken, *spec.parts}
         read = {entry for var, entry in self._entries.items() if var in taken}
@@ -280,6 +296,8 @@ class HeldVariables:
     def _examine(self) -> tuple[SharedVariable, ...]:
         others = self._others()
         if not others:
+            return ()
+        if self.are_nodes:
             return ()
         if self._spec.is_local:
             if self.workers is None:
@@ -352,6 +370,8 @@ class HeldVariables:
                 holding = self._of_rows(entry.holding, since, of_rows, batch_s)
             elif i in own:
                 holding = Holding("own", _line(since, new), of_rows)
+            elif self.are_nodes and SESSION.nodes > 1:
+                holding = Holding("own", since)
             elif others:
                 holding = self._inherited(new, others, since) or holding
             made.append((entry, holding))

@@ -135,21 +135,27 @@ class Runs(Calls):
                         of_output.extend(more)
         return wanted.arrange([stacked(of_output) for of_output in made])
 
-    def run_as_workers(self, workers: int, *args: Any, **options: Any) -> Any:
+    def run_as_workers(
+        self, workers: int, are_nodes: bool, *args: Any, **options: Any
+    ) -> Any:
         """Run calls that are steps of the ranks as workers of a training rule.
 
         Parameters
         ----------
         workers : int
             Their number in `RankContext.workers`.
+        are_nodes : bool
+            Whether the ranks of a machine are one worker, and make a step together.
         *args, **options
             As for `run`.
         """
-        self._held.workers = workers
+        if are_nodes:
+            self._engines.forbid_alone()  # all ranks of a machine exchange
+        self._held.train_as(workers, are_nodes)
         try:
             return self.run(*args, **options)
         finally:
-            self._held.workers = None
+            self._held.train_as(None)
 
     def _in_turns(
         self, calls: list[Call], is_usual: bool, given: tuple
@@ -213,7 +219,8 @@ class Runs(Calls):
                 )
                 joined = perf_counter()
                 ran.add([reply.spent for reply in replies])
-                results = combine_runs(spec, subset, replies, SESSION.context, self)
+                context, of_nodes = SESSION.context, self._held.are_nodes
+                results = combine_runs(spec, subset, replies, context, self, of_nodes)
                 rows_of_last = tuple(replies[0].rows_by_call[-1])
                 self._held.note(rows_of_last, calls[-1].batch_s)
         return results, joined

@@ -15,6 +15,7 @@ from pytensor.graph.basic import Variable
 from ..memory.arena import Arena
 from ..memory.partition import Selection, count, cuts, part, select
 from ..memory.segment import Window
+from ..ranks.context import RankContext
 from ..variables.data import Data
 from .inputs import check_arguments
 
@@ -103,6 +104,15 @@ def take_all(
         chosen = part(located(locate, selection), 0, bounds[-1])
     assert not offset, "rank 0's rows were not staged"
     return locate(array)[chosen]
+
+
+def rows_of_node(context: RankContext, rows: tuple) -> tuple:
+    """Return `Rows` of which the ranks of other machines than this one have none."""
+    selection, bounds, sources = rows
+    first = context.rank - context.local_rank
+    start, stop = bounds[first], bounds[first + context.local.size]
+    mine = part(located(context.array, selection), start, stop)
+    return mine, [min(max(end, start), stop) - start for end in bounds], sources
 
 
 def located(locate: Callable[[Any], np.ndarray], selection: Any) -> Selection:

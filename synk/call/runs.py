@@ -17,7 +17,7 @@ import numpy as np
 
 from ..compiler.spec import FunctionSpec
 from ..memory.arena import Arena
-from ..memory.partition import count, cuts, select
+from ..memory.partition import count, cuts, part_lengths, select
 from ..memory.prefetch import Ahead
 from ..programs.programs import Subset, kind_of_call
 from ..ranks.context import RankContext
@@ -180,6 +180,7 @@ def worker_run(
             (call.selection, call.bounds, sources),
             call.batch_s,
             num_slices,
+            worker is not None and worker.is_node,
         )
         for call in calls
     )
@@ -198,16 +199,19 @@ def worker_run(
             through = ahead.through(shares)
         else:
             through = ((share, None) for share in shares)
-        for share, taken in through:
+        for (share, taken), call in zip(through, calls, strict=True):
             context.recorder.phase[0] = COMPUTING
             outputs = share.compute(subset, constants, taken)
-            rows_by_call.append(share.by_rank)
+            by_rank = share.by_rank
+            if programs.spec.inputs:  # of other machines, too
+                by_rank = part_lengths(call.bounds)
+            rows_by_call.append(by_rank)
             given = itertools.repeat(None) if outputs is None else outputs
             for i, output in zip(subset, given, strict=False):
                 made[i].append(output if share.is_wanted(i) else None)
             if worker is not None:
                 context.transaction.have_met()  # what fails from now on is not undone
-                worker.after_step(share.by_rank)
+                worker.after_step(by_rank)
             elif not meets:  # which keeps ranks one call apart: see `transaction`
                 context.comm.barrier()
                 context.transaction.have_met()
@@ -240,6 +244,7 @@ def combine_runs(
     replies: Sequence[RunReply],
     context: RankContext,
     what: object,
+    of_nodes: bool,
 ) -> list[list[np.ndarray]]:
     """Return for each output its values in all calls of a launch.
 
@@ -252,6 +257,8 @@ def combine_runs(
     context : RankContext
     what : object
         What was called, for messages.
+    of_nodes : bool
+        Whether the ranks of each machine have made calls of their own.
     """
     rows_by_call = replies[0].rows_by_call
     made = [replies[0].made]
@@ -270,17 +277,38 @@ def combine_runs(
     results: list[list[np.ndarray]] = []
     for i in subset:
         op = spec.wire_ops[i]
+        of_machines = of_nodes and op is None and context.comm is not context.local
+        if of_machines:
+            op = spec.output_ops[i]
         of_output = []
         for k, present in enumerate(present_by_call):
+            by_rank = rows_by_call[k]
+            if of_machines and any(by_rank):  # on each it was reduced already
+                present, by_rank = _of_machines(context, by_rank)
             if op is None:
                 own = value(present[0], i, k)
                 of_output.append(own.copy() if present[0] else own)
                 continue
             values = [value(rank, i, k) for rank in present]
-            weights = [rows_by_call[k][rank] for rank in present]
+            weights = [by_rank[rank] for rank in present]
             of_output.append(reduce_output(spec, i, op, values, weights, what))
         results.append(of_output)
     return results
+
+
+def _of_machines(
+    context: RankContext, by_rank: list[int]
+) -> tuple[list[int], list[int]]:
+    """Return who stands for machines that have rows, and by rank how many these are."""
+    first, found, rows = 0, [], [0] * len(by_rank)
+    for count_of_ranks in context.comm.ranks:
+        ranks = range(first, first + count_of_ranks)
+        first += count_of_ranks
+        present = [rank for rank in ranks if by_rank[rank]]
+        if present:
+            found.append(present[0])
+            rows[present[0]] = sum(by_rank[rank] for rank in ranks)
+    return found, rows
 
 
 def stacked(values: list) -> Any:

@@ -24,7 +24,7 @@ from ..ranks.streams import split, worker_states
 from ..times.timing import COMMON, ROWS, WAIT
 from ..workers.channel import Ready
 from ..workers.control import LAUNCH
-from .rows import take_all, take_share
+from .rows import rows_of_node, take_all, take_share
 
 
 def worker_call(
@@ -135,6 +135,8 @@ class Share:
         For each rank, which rows of sliceable shared variables it uses.
     num_slices : int
         Slices are padded one by one, and other rows here.
+    of_node : bool
+        Whether the ranks of each machine make a call of its own, on their rows.
     """
 
     def __init__(
@@ -144,6 +146,7 @@ class Share:
         rows: tuple,
         batch_s: list | None,
         num_slices: int,
+        of_node: bool = False,
     ) -> None:
         self.start = perf_counter()
         self._context, self._programs = context, programs
@@ -152,6 +155,11 @@ class Share:
         self._reducer: Reducer = context.flat_buffers
         if programs.engine.ON_DEVICE and context.device_buffers is not None:
             self._reducer = context.device_buffers
+        self._has_node_rows = True
+        if of_node and context.comm is not context.local:
+            self._reducer = context.buffers_of_node
+            rows = rows_of_node(context, rows)
+            self._has_node_rows = rows[1][-1] > 0
         if programs.engine.ON_DEVICE:
             programs.takers.use(context.to_device)
         self.sources, self.selections = take_share(context.rank, context.array, *rows)
@@ -193,7 +201,7 @@ class Share:
     @property
     def is_idle(self) -> bool:
         """Whether other ranks have rows and this one has none."""
-        return not self.rows and any(self.by_rank)
+        return not self.rows and (any(self.by_rank) or not self._has_node_rows)
 
     def compute(
         self,
@@ -249,7 +257,7 @@ class Share:
             except BaseException:
                 programs.takers.renew()  # JAX may be computing still
                 raise
-        elif programs.takes_part(subset):
+        elif self._has_node_rows and programs.takes_part(subset):
             running.idle(
                 programs,
                 subset,

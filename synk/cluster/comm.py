@@ -161,6 +161,31 @@ class NodesBuffers(FlatBuffers):
         return buffer
 
 
+class OwnNodeBuffers(FlatBuffers):
+    """The flat buffers of one rank, for values that its node's ranks alone reduce.
+
+    Parameters
+    ----------
+    comm : NodesComm
+    attachments : Attachments
+    """
+
+    def __init__(self, comm: NodesComm, attachments: Attachments) -> None:
+        super().__init__(comm.local, attachments)
+        self._of_node = comm.of_node
+
+    def reduce(
+        self,
+        key: tuple,
+        values: Sequence[np.ndarray] | None,
+        ops: Sequence[ReduceOp],
+        weights: Sequence[float],
+        times: Times = UNCOUNTED,
+    ) -> list[np.ndarray]:
+        """Combine the values of the node's ranks; the weights are those of all."""
+        return super().reduce(key, values, ops, self._of_node(weights), times)
+
+
 class NodesBuffer(FlatBuffer):
     """One flat buffer of a node, as one of its ranks sees it."""
 

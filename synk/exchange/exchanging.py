@@ -45,10 +45,12 @@ class Exchanging(Worker):
         super().__init__(centre, rule, variables, place, looks)
         self._rule, self._functions, self._centre = rule, centre.functions, centre
         local = place.local
-        summands = centre.given if self.over_nodes is None else centre.given[:1]
+        is_added_up = self.is_node or self.over_nodes is not None
+        summands = centre.given[:1] if is_added_up else centre.given
         how = centre, summands, self.parameters, self.locks, local.rank, self.n
         self._walks = Walks(*how, self.times.wait)
-        if rule.order == "together":
+        self._moves_at_once = rule.order == "together" or self.is_node
+        if self._moves_at_once:
             kinds = ["give", "move", "take"]
         else:
             kinds = ["send", "fetch"] if rule.delay else ["exchange"]
@@ -163,30 +165,42 @@ class Exchanging(Worker):
         self._to_take.append((self.steps + self._rule.delay, k))
 
     def _move_together(self, k: int) -> None:
-        """Move the centre, each rank a part of its blocks, by what all have given."""
-        n, centre = self.n, self._centre
+        """Move the centre by what all have given."""
+        centre = self._centre
         self._meet()
         if self.over_nodes is not None:
             blocks = centre.fragments[k]
+            given = centre.given[:1] if self.is_node else centre.given
             with self.times.wait():
-                self.over_nodes.add_up(centre.given, blocks[0].start, blocks[-1].stop)
+                self.over_nodes.add_up(given, blocks[0].start, blocks[-1].stop)
+        self._move(k)
+
+    def _move(self, k: int) -> None:
+        """Move the centre of this machine, each rank a part of its blocks."""
+        n, centre = self.n, self._centre
         self._walks.go("move", self._own_courses[k], self._kept, 1 / n)
         self._meet()
         # All or none: a rank that dies before has left the centre as it was.
         if self.local.rank == 0:
             move = int(centre.words[centre.moves(k)])
             write(centre.words, centre.moves(k), move + 1)
-        if self.rank == self.local.rank == 0:
-            self.note(move, Exchange(None, self.steps, k))
+            self._note_move(move, k)
         else:
             self.times.count()
         self._meet()
+
+    def _note_move(self, move: int, k: int) -> None:
+        """Take note of a move of this machine's centre."""
+        if self.rank == 0:
+            self.note(move, Exchange(None, self.steps, k))
+        else:
+            self.times.count()
 
     def _take(self, k: int) -> None:
         """Have the rank take what has come of a fragment's exchange."""
         # Where all meet, all only read. Otherwise one who came twice meanwhile would
         # write what is read here.
-        what = "take" if self._rule.order == "together" else "fetch"
+        what = "take" if self._moves_at_once else "fetch"
         self._walks.go(what, self._courses[k], self._kept, 1 / self.n)
 
     def _meet(self) -> None:

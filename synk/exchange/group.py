@@ -22,6 +22,7 @@ from ..rules.rule import Rule
 from ..rules.simulate import Exchange, weighed
 from .centre import Centre
 from .exchanging import Exchanging
+from .exchanging_node import ExchangingNode
 from .gossiping import Gossiping, Mailboxes
 from .parameters import Parameters
 from .worker import Among, Times, Worker
@@ -43,29 +44,45 @@ Medium: TypeAlias = Centre | Mailboxes
 
 
 class Told(NamedTuple):
-    """What makes a rank a worker."""
+    """What makes a rank a worker.
+
+    Attributes
+    ----------
+    rule : Rule
+    dtype : str
+    size : int
+        How many parameters there are.
+    mode : optional
+        PyTensor's, for what is not compiled as a loop.
+    workers : int
+        How many there are.
+    are_nodes : bool
+        Whether the ranks of a machine are one of them.
+    """
 
     rule: Rule
     dtype: str
     size: int
     mode: Any
+    workers: int
+    are_nodes: bool
 
-    def medium(self, ranks: int, givers: int, segment: Segment | None = None) -> Medium:
+    def medium(self, givers: int, segment: Segment | None = None) -> Medium:
         """Return what the workers share: in a segment, or in a new one.
 
         Parameters
         ----------
-        ranks, givers : int
-            All, and those of this machine.
+        givers : int
+            The ranks of this machine.
         segment : Segment, optional
         """
         if isinstance(self.rule, Gossip):
-            sizes = self.dtype, self.size, ranks
+            sizes = self.dtype, self.size, self.workers
             return Mailboxes(*sizes, segment or Segment(Mailboxes.nbytes(*sizes)))
         functions = Functions(self.rule, self.dtype, self.mode)
-        shape = functions, self.size, ranks, givers, self.rule.fragments
-        is_together = self.rule.order == "together"
-        return Centre(*shape, is_together, segment or Segment(Centre.nbytes(*shape)))
+        shape = functions, self.size, self.workers, givers, self.rule.fragments
+        at_once = self.rule.order == "together" or self.are_nodes
+        return Centre(*shape, at_once, segment or Segment(Centre.nbytes(*shape)))
 
 
 class Workers:
@@ -76,11 +93,15 @@ class Workers:
     rule : Rule
     params : list of SharedVariable
         Of one float dtype.
+    are_nodes : bool
+        Whether the ranks of a machine are one worker, and make exact steps together.
 
     Attributes
     ----------
     number : int
         By which ranks know it.
+    n : int
+        How many workers there are.
 
     Raises
     ------
@@ -90,12 +111,14 @@ class Workers:
         If parameters are no floats, or of several dtypes.
     """
 
-    def __init__(self, rule: Rule, params: Sequence[SharedVariable]) -> None:
+    def __init__(
+        self, rule: Rule, params: Sequence[SharedVariable], are_nodes: bool = False
+    ) -> None:
         SESSION.enter()
         if rule.order == "free":
             SESSION.check_one_node(f"{rule!r}, where each comes when it is ready")
-        n = SESSION.size
-        rule.check(n)
+        self.n = SESSION.nodes if are_nodes else SESSION.size
+        rule.check(self.n)
         self.number, self._rule, self.params = next(_numbers), rule, list(params)
         dtypes = sorted({var.type.dtype for var in params})  # type: ignore[attr-defined]
         if len(dtypes) != 1 or not dtypes[0].startswith("float"):
@@ -105,8 +128,9 @@ class Workers:
             )
         self._generation = SESSION.generation
         start = Parameters(params).vector()
-        told = Told(rule, dtypes[0], start.size, "CVM" if c_is_there() else "NUMBA")
-        self._medium = told.medium(n, SESSION.context.local.size)
+        mode = "CVM" if c_is_there() else "NUMBA"
+        told = Told(rule, dtypes[0], start.size, mode, self.n, are_nodes)
+        self._medium = told.medium(SESSION.context.local.size)
         segment = self._medium.segment
         self._medium.fill(start)
         numbers = master_replicate_variables(self.params)
@@ -182,8 +206,11 @@ class Workers:
         return self.centre
 
     def _vectors(self) -> list[np.ndarray]:
+        """Return the parameters of each worker."""
         found = SESSION.run(worker_vector, self.number)
-        return [found[0], *map(SESSION.context.array, found[1:])]
+        vectors = map(SESSION.context.array, found[1:])
+        of_others = [vector for vector in vectors if vector.size]
+        return [found[0], *of_others]
 
     def state(self) -> tuple[dict[str, np.ndarray], list[dict[str, np.ndarray]]]:
         """Return all that training goes on with: what is shared, and by rank."""
@@ -233,20 +260,24 @@ def worker_open(
     if context.comm is not context.local:
         shared = _of_this_node(context, told, variables, shared)
     if isinstance(shared, tuple):
-        sizes = context.size, context.local.size
-        shared = told.medium(*sizes, context.attachments.segment(*shared))
+        segment = context.attachments.segment(*shared)
+        shared = told.medium(context.local.size, segment)
     if context.comm is not context.local:
         from .over_nodes import OverNodes  # which knows of MPI
 
         over_nodes = OverNodes(context.comm, shared)
-    place = Among(context.rank, context.size, context.local, over_nodes)
+    rank = context.rank
+    if told.are_nodes:
+        rank = 0 if context.comm is context.local else context.comm.node
+    place = Among(rank, told.workers, context.local, over_nodes)
     how = variables, place, context.control.looks
     worker: Worker
     if isinstance(shared, Mailboxes):
         assert isinstance(told.rule, Gossip)
         worker = Gossiping(told.rule, shared, *how)
     else:
-        worker = Exchanging(told.rule, shared, *how)
+        kind = ExchangingNode if told.are_nodes else Exchanging
+        worker = kind(told.rule, shared, *how)
     context.workers[number] = worker
 
 
@@ -262,7 +293,7 @@ def _of_this_node(
     """
     local = context.local
     if local.rank == 0 and isinstance(shared, tuple):
-        shared = told.medium(context.size, local.size)
+        shared = told.medium(local.size)
         shared.fill(Parameters(variables).vector())
         forget = weakref.finalize(shared, SESSION.notify, "segment", shared.segment.key)
         forget.atexit = False
@@ -328,6 +359,9 @@ def worker_restore(context: RankContext, number: int, rank: int, state: dict) ->
 
 
 def worker_vector(context: RankContext, number: int) -> np.ndarray | Window:
-    """Return this worker's parameters."""
-    vector = context.workers[number].vector()
+    """Return this worker's parameters, of a machine as a worker those of its master."""
+    worker = context.workers[number]
+    vector = worker.vector()
+    if worker.is_node and context.local_rank:
+        vector = vector[:0]
     return vector if context.rank == 0 else context.leave({0: vector})[0]

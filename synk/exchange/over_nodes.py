@@ -9,8 +9,9 @@ what the centre, or the mailboxes, have come to.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
 import numpy as np
@@ -43,7 +44,7 @@ class OverNodes:
 
         Parameters
         ----------
-        given : numpy.ndarray, shape (workers of this node, parameters)
+        given : numpy.ndarray, shape (ranks of this node or 1, parameters)
         start, stop : int
             Of which parameters.
         """
@@ -51,6 +52,11 @@ class OverNodes:
         if span not in self._sums:
             self._sums[span] = _Sum(self._comm, given[:, start:stop])
         self._sums[span].run()
+
+    def by_node(self, rows: Sequence[int]) -> list[int]:
+        """Return the sums of what is told of each rank, by node."""
+        ends = itertools.accumulate(self._comm.ranks, initial=0)
+        return [sum(rows[start:end]) for start, end in itertools.pairwise(ends)]
 
     @contextlib.contextmanager
     def in_turn(self, wait: Callable[[], AbstractContextManager]) -> Iterator[None]:
@@ -89,22 +95,24 @@ class OverNodes:
 
 
 class _Sum:
-    """Adds up vectors of all ranks of all nodes.
+    """Adds up vectors of all workers of all nodes.
 
     Parameters
     ----------
     comm : NodesComm
-    rows : numpy.ndarray, shape (ranks of this node, elements)
+    rows : numpy.ndarray, shape (ranks of this node or 1, elements)
         In the node's shared memory. The first one receives the sum.
     """
 
     def __init__(self, comm: NodesComm, rows: np.ndarray) -> None:
         self._comm, self._rows = comm, rows
+        # One of each node, or as many as it has ranks.
+        self._counts = [1] * len(comm.ranks) if len(rows) == 1 else comm.ranks
         self._within: DividedAllReduce | None = None
         self._over: NodeReduction | None = None
         if goes_by_rank("sum", rows.dtype, rows[0].nbytes):
             return
-        if comm.local.size > 1:
+        if len(rows) > 1:
             self._within = DividedAllReduce(comm.local, "sum", rows, rows[:1])
         if comm.local.rank == 0:
             self._over = NodeReduction(comm.link, "sum", rows[0])
@@ -113,7 +121,7 @@ class _Sum:
         """Add them up, together with all ranks."""
         comm = self._comm
         if self._within is not None:
-            self._within.run([(self._within.elements, [1.0] * comm.local.size)])
+            self._within.run([(self._within.elements, [1.0] * len(self._rows))])
             comm.local.barrier()
         if comm.local.rank == 0:
             mine = self._rows.tobytes() if self._over is None else b""
@@ -130,5 +138,5 @@ class _Sum:
 
     def _add_in_order(self, given: list[bytes]) -> None:
         rows = self._rows
-        (found,) = rows_of_ranks(given, self._comm.ranks, [rows.shape[1]], [rows.dtype])
+        (found,) = rows_of_ranks(given, self._counts, [rows.shape[1]], [rows.dtype])
         rows[0] = summed(list(found))

@@ -61,6 +61,8 @@ class Worker:
     ----------
     rank, n : int
         Which worker this is, of how many.
+    is_node : bool
+        Whether all ranks of the machine are this worker, and have its parameters.
     steps : int
         How many the rank has made.
     times : ExchangeTimes
@@ -85,6 +87,8 @@ class Worker:
         self._reported = Times(0.0, 0.0)
         self.exchanges: list[tuple[int, Exchange]] = []
         self._own: list[np.ndarray] | None = None  # while others are shown
+
+    is_node = False
 
     def begin_with(self, w: np.ndarray) -> None:
         """Begin anew, with the parameters of a vector."""

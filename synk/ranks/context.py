@@ -89,6 +89,8 @@ class RankContext:
         Where variables that are reduced lie in shared memory.
     flat_buffers : FlatBuffers
         Where functions reduce values; on GPUs that is `device_buffers`.
+    buffers_of_node : FlatBuffers
+        Where they reduce those of this rank's machine alone.
     attachments : Attachments
         The other ranks' segments that are mapped here.
     outbox : Arena
@@ -165,6 +167,7 @@ class RankContext:
         self.homes = Homes(self.local_rank, self.control.size)
         self.reduce_runs = partial(reduce_runs, self.local)
         self.flat_buffers = FlatBuffers(self.local, self.attachments)
+        self.buffers_of_node = self.flat_buffers
         if self._nodes is not None:
             self._meet_nodes(*self._nodes)
         self.device_buffers: DeviceBuffers | None = None
@@ -193,6 +196,7 @@ class RankContext:
 
         self.comm = comm.NodesComm(self.local, ranks, node, cluster)
         self.flat_buffers = comm.NodesBuffers(self.comm, self.attachments)
+        self.buffers_of_node = comm.OwnNodeBuffers(self.comm, self.attachments)
         self.homes = homes_on_nodes.homes(self.comm)
         self.reduce_runs = partial(homes_on_nodes.reduce_runs, self.comm)
 
@@ -281,6 +285,7 @@ class RankContext:
             elif kind == "function":
                 self.registry.forget_function(key)
                 self.flat_buffers.forget(key)
+                self.buffers_of_node.forget(key)
                 if self.device_buffers is not None:
                     self.device_buffers.forget(key)
             elif kind == "workers":

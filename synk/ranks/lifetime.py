@@ -418,12 +418,17 @@ class Lifetime:
             return f"this is rank {self.rank}: only the master calls synk"
         return _INSIDE
 
+    @property
+    def nodes(self) -> int:
+        """How many nodes the ranks are on."""
+        return 1 if self.cluster is None else max(1, len(self.cluster.nodes))
+
     def check_one_node(self, what: str) -> None:
         """Raise StateError if there are several nodes, for what is not done on them."""
-        if self.cluster is not None and len(self.cluster.nodes) > 1:
+        if self.nodes > 1:
             raise StateError(
                 f"{what}: on one machine only so far, and this session has"
-                f" {len(self.cluster.nodes)} nodes"
+                f" {self.nodes} nodes"
             )
 
     def is_inside(self) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from pytensor.compile import SharedVariable
@@ -28,6 +28,7 @@ from .batches import Arrays, Made, source_of, through
 from .history import History
 from .progress import progress_bar
 from .spent import in_order, spent
+from .steps import check_local, check_of_nodes
 from .training import check_params
 from .validation import validated
 
@@ -49,11 +50,16 @@ class Trainer:
         Of the order of rows.
     shuffle : bool
         Whether rows are taken in another order in each epoch.
+    workers : {"ranks", "nodes"}
+        Who exchanges by the rule. "nodes": each machine as a whole, whose ranks make
+        exact steps together, on all of the machine's rows; the step is one as for
+        exact training. (On one machine there is one worker then.)
 
     Raises
     ------
     TypeError, ValueError
-        If an argument does not fit; if a step for a rule is not local, or reduces.
+        If an argument does not fit; if a step for ranks that train by a rule is not
+        local, or reduces; if one for nodes is local.
 
     Examples
     --------
@@ -77,13 +83,19 @@ class Trainer:
         *,
         seed: int = 0,
         shuffle: bool = True,
+        workers: Literal["ranks", "nodes"] = "ranks",
     ) -> None:
         if not isinstance(step, Function):
             raise TypeError(f"a step is what synk.function returns, got {step!r}")
+        if workers not in ("ranks", "nodes"):
+            raise ValueError(f"workers must be 'ranks' or 'nodes', got {workers!r}")
         self._step, self._params = step, check_params(params)
         self._rule, self._seed, self._shuffle = rule, seed, shuffle
-        if rule is not None:
-            _check_local(step, rule)
+        self._are_nodes = workers == "nodes"
+        if self._are_nodes:
+            check_of_nodes(step, rule)
+        elif rule is not None:
+            check_local(step, rule)
         missing = [var for var in self._params if var not in step.updated]
         if missing:
             raise ValueError(f"{step!r} does not update {missing[0]}")
@@ -231,8 +243,9 @@ class Trainer:
             for rank, state in enumerate(by_rank):
                 arrays |= {f"rank {rank} {k}": v for k, v in state.items()}
         told = {
-            "rule": repr(self._rule),
+            "rule": self._told,
             "ranks": SESSION.size,
+            "nodes": SESSION.nodes,
             "seed": self._seed,
             "held": [[held.kind, held.since, held.rows] for held in holdings],
             "history": vars(self.history),
@@ -263,8 +276,10 @@ class Trainer:
         SESSION.enter()
         path = Path(path)
         told, arrays = saved.read(path)
-        saved.fitting(path, "the rule", told["rule"], repr(self._rule))
+        saved.fitting(path, "the rule", told["rule"], self._told)
         saved.fitting(path, "the seed", told["seed"], self._seed)
+        if self._are_nodes:
+            saved.fitting(path, "the number of nodes", told["nodes"], SESSION.nodes)
         holdings = [
             Holding(kind, since, None if rows is None else tuple(rows))
             for kind, since, rows in told["held"]
@@ -276,7 +291,7 @@ class Trainer:
         else:
             saved.give_in_script(variables, arrays)
         if self._rule is not None:
-            self._workers = workers = Workers(self._rule, self._params)
+            self._workers = workers = self._new_workers()
             by_rank = [
                 saved.with_prefix(arrays, f"rank {rank} ")
                 for rank in range(SESSION.size)
@@ -309,7 +324,7 @@ class Trainer:
         was_whole, self._is_whole = self._is_whole, False
         workers = self._workers if goes_on else self._ready(was_whole)
         assert workers is not None
-        run = partial(step.run_as_workers, workers.number)
+        run = partial(step.run_as_workers, workers.number, self._are_nodes)
         made = through(parts, step, lambda *some: run(*some, *others, **named))
         reports = workers.report()
         if shows:
@@ -318,6 +333,11 @@ class Trainer:
         seconds = perf_counter() - start
         self.exchanges = in_order(reports)
         return made, spent(seconds, made.ran, reports, self.exchanges)
+
+    @property
+    def _told(self) -> str:
+        """What a file says of who exchanges, and how."""
+        return repr(self._rule) + (", workers='nodes'" if self._are_nodes else "")
 
     def _on_ranks(self) -> Workers:
         """Return the workers, which have made some steps or none."""
@@ -333,7 +353,7 @@ class Trainer:
         if workers is None or not workers.is_open:
             if workers is not None and not (is_whole or self._is_new):
                 workers.restore()  # ranks that died have left it to the centre
-            workers = self._workers = Workers(self._rule, self._params)
+            workers = self._workers = self._new_workers()
         elif self._is_new:
             workers.begin(None)
         elif not is_whole:
@@ -345,6 +365,10 @@ class Trainer:
         self._is_new = False
         workers.ready()
         return workers
+
+    def _new_workers(self) -> Workers:
+        assert self._rule is not None
+        return Workers(self._rule, self._params, self._are_nodes)
 
     # -- others like this one; see `starts`
 
@@ -375,20 +399,6 @@ def _after(
     if isinstance(callback, Callback):
         return bool(callback.after_epoch(trainer, numbers))
     return bool(callback(trainer, numbers))
-
-
-def _check_local(step: Function, rule: Rule) -> None:
-    """Raise unless ranks can make a step by themselves."""
-    if not step.is_local:
-        raise ValueError(
-            f"{step!r} is exact training, and {rule!r} is for steps that each rank"
-            " makes by itself: make it with local=True, and gradients by pytensor.grad"
-        )
-    if step.reduces:
-        raise ValueError(
-            f"{step!r} reduces values of all ranks, which {rule!r} is in place of: take"
-            " gradients by pytensor.grad and not by synk.grad, and no all_reduce"
-        )
 
 
 def _as_params(
