@@ -525,7 +525,8 @@ def test_a_history_is_kept_and_shown(tmp_path):
     assert vars(synk.History.load(tmp_path / "history.json")) == vars(history)
 
 
-RESUMED = [None, *TOGETHER, *TURNS]
+IN_BETWEEN = DiLoCo(4, fragments=2, delay=2)  # has given at the end of an epoch
+RESUMED = [None, *TOGETHER, *TURNS, IN_BETWEEN]
 
 
 @pytest.mark.parametrize("rule", RESUMED, ids=repr)
