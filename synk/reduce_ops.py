@@ -7,6 +7,7 @@ Floating-point values are accumulated in the next wider type, and rounded once.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -78,6 +79,7 @@ def identity(op: ReduceOp, dtype: np.dtype) -> Any:
     return limits.max if op == "min" else limits.min
 
 
+@cache
 def accumulator(op: ReduceOp, dtype: np.dtype) -> np.dtype:
     """Return the dtype in which values of `dtype` are combined."""
     dtype = np.dtype(dtype)

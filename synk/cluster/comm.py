@@ -105,10 +105,11 @@ class NodesComm:
         data: bytes,
         word: int,
         then: Callable[[list[Head]], object] | None = None,
+        is_short: bool = False,
     ) -> list[Head]:
-        """In the master of a node, meet those of the others."""
+        """In the master of a node, meet those of the others; see `Cluster.meet`."""
         assert self._cluster is not None
-        return self._cluster.meet(self.look(), data, word, then)
+        return self._cluster.meet(self.look(), data, word, then, is_short)
 
     @property
     def link(self) -> Any:
@@ -269,7 +270,9 @@ class NodesBuffer(FlatBuffer):
             for reduction in self._over:
                 reduction.run(comm.by_node(weights))
 
-        comm.meet(mine, self.serial if fits else -1, then)
+        # Where nothing but `mine` is sent, heads that say all are the end of it.
+        word = self.serial if fits else -1
+        comm.meet(mine, word, then, is_short=not self._over)
         return len(fit)
 
     def _reduce_ranks(

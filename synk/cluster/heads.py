@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Generator, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 IDLE, COMMAND, MEET, JOIN = range(4)
 
@@ -72,8 +72,8 @@ class Head(NamedTuple):
         return _FORMAT.pack(*self)
 
     @classmethod
-    def unpacked(cls, data: bytes) -> Head:
-        """Return what `packed` was."""
+    def unpacked(cls, data: Any) -> Head:
+        """Return what `packed` was, of bytes or an array of them."""
         return cls(*_FORMAT.unpack(data))
 
     @property

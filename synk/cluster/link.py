@@ -70,8 +70,10 @@ class Link:
         self._comm = comm = MPI.COMM_WORLD.Dup()
         self.node, self.size = comm.Get_rank(), comm.Get_size()
         self.library = MPI.Get_library_version().partition("\n")[0].strip("\0 ")
-        self._request: Any = None
+        # The round that was begun last, until its end was seen; there is one at most.
+        self._begun: list[Any] = []
         self._then: Callable[[list[Head]], object] | None = None
+        self._then_is_short = False
         self._mine = np.zeros(NBYTES, np.uint8)
         self._all = np.zeros((self.size, NBYTES), np.uint8)
         self._heads: list[Head] = []
@@ -93,6 +95,7 @@ class Link:
         rounds: Rounds,
         look_about: Look,
         then: Callable[[list[Head]], object] | None = None,
+        is_short: bool = False,
     ) -> list[Head]:
         """Go through rounds.
 
@@ -104,12 +107,15 @@ class Link:
         then : callable, optional
             Called with the heads of every round: the collectives that follow from
             them, which no interrupt must come between. All masters begin the same.
+        is_short : bool
+            Whether there are none where the heads say all, and then it does no harm to
+            call it again after an interrupt.
         """
         self.finish(look_about)
         heads: list[Head] = []
         own = next(rounds)
         while True:
-            undisturbed(self._begin, own, then)
+            self._begin(own, then, is_short)
             begun = self.rounds
             heads = self.finish(look_about)
             if self.rounds != begun:  # a signal handler of the script has closed synk
@@ -119,30 +125,37 @@ class Link:
             except StopIteration as end:
                 return list(end.value)
 
-    def _begin(self, own: Head, then: Callable | None) -> None:
+    def _begin(self, own: Head, then: Callable | None, is_short: bool) -> None:
         self._mine[:] = np.frombuffer(own.packed(), np.uint8)
         byte = self._mpi.BYTE
-        self._request = self._comm.Iallgather([self._mine, byte], [self._all, byte])
-        self._then = then
+        mine, every = [self._mine, byte], [self._all, byte]
+        self._then, self._then_is_short = then, is_short
         self.rounds += 1
+        # One call, of compiled code alone: a signal handler comes before or after it.
+        self._begun.extend(map(self._comm.Iallgather, (mine,), (every,)))
 
     def finish(self, look_about: Look) -> list[Head]:
         """Wait for the round that was begun last, and for what follows from it."""
-        if self._request is not None:
-            self._wait(self._request, look_about)
-            undisturbed(self._end)
+        if self._begun:
+            then, is_short = self._then, self._then_is_short
+            self._wait(self._begun[0], look_about)
+            heads = self._heads = list(map(Head.unpacked, self._all))
+            if any(each.number != heads[0].number for each in heads):
+                self.fall_apart()
+            says_all = all(each.length <= INLINE for each in heads)
+            if then is None or (is_short and says_all):
+                if then is not None:
+                    then(heads)  # from the beginning, after an interrupt in it
+                self._begun.clear()
+            else:
+                undisturbed(self._follow)
         return self._heads
 
-    def _end(self) -> None:
-        if self._request is None:
-            return
-        self._heads = [Head.unpacked(each.tobytes()) for each in self._all]
-        self._request, then, self._then = None, self._then, None
-        numbers = {each.number for each in self._heads}
-        if len(numbers) > 1:
-            self.fall_apart()
-        if then is not None:
-            then(self._heads)
+    def _follow(self) -> None:
+        """Begin and end the collectives that follow from a round."""
+        if self._begun and self._then is not None:
+            self._begun.clear()
+            self._then(self._heads)
 
     def fall_apart(self) -> None:
         """End the job: masters are not in the same command, which must not be."""

@@ -156,8 +156,13 @@ class Cluster:
 
     def replies(self, look_about: Look = nothing) -> list[Any]:
         """On node 0, return the replies of all other nodes' ranks, in their order."""
-        found = self.join(_NOTHING, look_about)[1:]
-        return [reply for of_node in found for reply in loads(of_node)]
+        found: list[Any] = []
+        for node, of_node in enumerate(self.join(_NOTHING, look_about)):
+            if of_node:
+                found += loads(of_node)
+            elif 0 < node < len(self.nodes):
+                found += [None] * self.nodes[node].ranks
+        return found
 
     # -- commands
 
@@ -238,7 +243,7 @@ class Cluster:
                 if not self.in_command:
                     break
                 own = head(JOIN, self._number, reply)
-                self.link.go(joining(own), look_about, then)
+                self.link.go(joining(own), look_about, then, is_short=True)
             except BaseException as error:
                 if interrupt is not None or isinstance(error, Expired):
                     why = f"{error!r}: not all nodes have come, so the job ends"
@@ -257,6 +262,7 @@ class Cluster:
         data: bytes = b"",
         word: int = 0,
         then: Callable[[list[Head]], object] | None = None,
+        is_short: bool = False,
     ) -> list[Head]:
         """Meet the other nodes; return what they say.
 
@@ -268,6 +274,8 @@ class Cluster:
         word : int
         then : callable, optional
             Collectives that follow, given the heads.
+        is_short : bool
+            Whether there are none where the heads say all; see `Link.go`.
 
         Raises
         ------
@@ -281,7 +289,7 @@ class Cluster:
 
         own = head(MEET, self._number, data, word)
         try:
-            return self.link.go(meeting(own), look_about, follow)
+            return self.link.go(meeting(own), look_about, follow, is_short)
         except Stopped:
             raise Aborted from None
 
@@ -292,7 +300,7 @@ class Cluster:
         def then(heads: list[Head]) -> None:
             found[:] = self.link.all_gather(data, heads)
 
-        self.meet(look_about, data, then=then)
+        self.meet(look_about, data, then=then, is_short=True)
         return found
 
 
@@ -302,4 +310,4 @@ def _one(own: Head) -> Rounds:
 
 
 _NOTHING = b""
-"""The reply of node 0, which nobody reads."""
+"""The reply of node 0, which nobody reads; of others, None from each rank."""

@@ -7,7 +7,7 @@ The inner loops run over one-dimensional slices: that is what LLVM vectorises.
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 from numba import extending, types
@@ -231,6 +231,7 @@ class Reduction:
             results[:, low:high] = finish(block[0], buffers.dtype)
 
 
+@cache
 def is_direct(op: ReduceOp, dtype: np.dtype) -> bool:
     """Tell whether the kernels can compute in a dtype and what is wider of its kind."""
     return (op, dtype.kind) not in _THROUGH and dtype.name not in _THROUGH

@@ -43,7 +43,7 @@ def reduce_runs(comm: NodesComm, op: ReduceOp, runs: Sequence[Run]) -> None:
                 if run not in by_rank:
                     _reduce_over_nodes(comm, op, run)
 
-        comm.meet(mine, 0, then)
+        comm.meet(mine, 0, then, is_short=len(by_rank) == len(runs))
     local.barrier()
     for run in runs:
         if 0 < local.rank < len(run.results):

@@ -98,7 +98,12 @@ def _house(number: int, nbytes: int, slots: dict) -> Any:
 
 
 def _as_bytes(reply: Any) -> bytes:
-    """Return replies as bytes; what cannot be pickled is the first rank's failure."""
+    """Return replies as bytes; what cannot be pickled is the first rank's failure.
+
+    So that they ride in a head, they are no bytes if all are None.
+    """
+    if all(each is None for each in reply):
+        return b""
     context = SESSION.context if SESSION.state == "running" else None
     try:
         return dumps(reply, context.array if context else None)
