@@ -15,13 +15,15 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from ..errors import StateError, SynkError
-from .heads import INLINE, NAMES, NBYTES, Head, Rounds
+from .heads import NAMES, NBYTES, Head, Heads, Rounds
 from .undisturbed import undisturbed
+
+Bytes: TypeAlias = "bytes | memoryview"
 
 Look = Callable[[], object]
 """Raises if what is waited for is in vain."""
@@ -71,10 +73,10 @@ class Link:
         self.node, self.size = comm.Get_rank(), comm.Get_size()
         self.library = MPI.Get_library_version().partition("\n")[0].strip("\0 ")
         self._request: Any = None
-        self._then: Callable[[list[Head]], object] | None = None
+        self._then: Callable[[Heads], object] | None = None
         self._mine = np.zeros(NBYTES, np.uint8)
         self._all = np.zeros((self.size, NBYTES), np.uint8)
-        self._heads: list[Head] = []
+        self._heads = Heads(self._all)
         self.rounds = self.rows_sent = 0
 
     def close(self) -> None:
@@ -92,8 +94,8 @@ class Link:
         self,
         rounds: Rounds,
         look_about: Look,
-        then: Callable[[list[Head]], object] | None = None,
-    ) -> list[Head]:
+        then: Callable[[Heads], object] | None = None,
+    ) -> Heads:
         """Go through rounds.
 
         Parameters
@@ -106,7 +108,6 @@ class Link:
             them, which no interrupt must come between. All masters begin the same.
         """
         self.finish(look_about)
-        heads: list[Head] = []
         own = next(rounds)
         while True:
             undisturbed(self._begin, own, then)
@@ -117,7 +118,7 @@ class Link:
             try:
                 own = rounds.send(heads)
             except StopIteration as end:
-                return list(end.value)
+                return end.value
 
     def _begin(self, own: Head, then: Callable | None) -> None:
         self._mine[:] = np.frombuffer(own.packed(), np.uint8)
@@ -126,7 +127,7 @@ class Link:
         self._then = then
         self.rounds += 1
 
-    def finish(self, look_about: Look) -> list[Head]:
+    def finish(self, look_about: Look) -> Heads:
         """Wait for the round that was begun last, and for what follows from it."""
         if self._request is not None:
             self._wait(self._request, look_about)
@@ -136,10 +137,9 @@ class Link:
     def _end(self) -> None:
         if self._request is None:
             return
-        self._heads = [Head.unpacked(each.tobytes()) for each in self._all]
+        self._heads = Heads(self._all.copy())
         self._request, then, self._then = None, self._then, None
-        numbers = {each.number for each in self._heads}
-        if len(numbers) > 1:
+        if not self._heads.are_of_one_command:
             self.fall_apart()
         if then is not None:
             then(self._heads)
@@ -192,22 +192,24 @@ class Link:
         for request in [self._comm.Irecv([each, byte], source=0) for each in arrays]:
             self._complete(request)
 
-    def all_gather(self, mine: bytes, heads: Sequence[Head]) -> list[bytes]:
+    def all_gather(self, mine: bytes, heads: Heads) -> Sequence[Bytes]:
         """Return the bytes of all nodes, whose heads have said how many they are."""
-        if all(each.length <= INLINE for each in heads):
-            return [each.inline[: each.length] for each in heads]
-        lengths = [each.length for each in heads]
+        found = heads.data
+        if found is not None:
+            return found
+        lengths = heads.lengths
         whole = bytearray(sum(lengths))
         byte = self._mpi.BYTE
         into = [whole, (lengths, None), byte]
         self._complete(self._comm.Iallgatherv([mine, len(mine), byte], into))
         return _cut(whole, lengths)
 
-    def gather(self, mine: bytes, heads: Sequence[Head]) -> list[bytes]:
+    def gather(self, mine: bytes, heads: Heads) -> Sequence[Bytes]:
         """Return the bytes of all nodes on node 0, and none on others."""
-        if all(each.length <= INLINE for each in heads):
-            return [each.inline[: each.length] for each in heads]
-        lengths = [each.length for each in heads]
+        found = heads.data
+        if found is not None:
+            return found
+        lengths = heads.lengths
         byte, into = self._mpi.BYTE, None
         whole = bytearray(sum(lengths) if self.node == 0 else 0)
         if self.node == 0:
@@ -215,44 +217,49 @@ class Link:
         self._complete(self._comm.Igatherv([mine, len(mine), byte], into, root=0))
         return _cut(whole, lengths) if self.node == 0 else []
 
-    def all_to_all(
-        self, values: np.ndarray, stops: Sequence[int], into: np.ndarray
-    ) -> None:
+    def all_to_all(self, values: np.ndarray, parts: Parts, into: np.ndarray) -> None:
         """Send part i of this node's values to node i, and receive one's own of all.
 
         Parameters
         ----------
         values : numpy.ndarray, shape (elements,)
-        stops : sequence of int
-            Where each node's part of the elements ends.
+        parts : Parts
         into : numpy.ndarray, shape (nodes, elements of this node's part)
         """
-        counts, starts = _parts(stops, values.itemsize)
-        mine = into.shape[1] * into.itemsize
+        mine = parts.nbytes[self.node]
         received = [into, ([mine] * self.size, None), self._mpi.BYTE]
-        given = [values, (counts, starts), self._mpi.BYTE]
-        self._complete(self._comm.Ialltoallv(given, received))
+        self._complete(self._comm.Ialltoallv([values, parts, self._mpi.BYTE], received))
 
-    def gather_parts(self, part: np.ndarray, stops: Sequence[int], into: np.ndarray):
+    def gather_parts(self, part: np.ndarray, parts: Parts, into: np.ndarray) -> None:
         """Have all nodes have the parts of all, side by side."""
-        counts, starts = _parts(stops, into.itemsize)
-        received = [into, (counts, starts), self._mpi.BYTE]
+        received = [into, parts, self._mpi.BYTE]
         self._complete(self._comm.Iallgatherv([part, self._mpi.BYTE], received))
 
 
-def _parts(stops: Sequence[int], itemsize: int) -> tuple[list[int], list[int]]:
-    """Return bytes and first byte of parts."""
-    starts = [0, *stops[:-1]]
-    counts = [
-        (stop - start) * itemsize for start, stop in zip(starts, stops, strict=True)
-    ]
-    return counts, [start * itemsize for start in starts]
+class Parts(NamedTuple):
+    """The nodes' parts of an array, as MPI is told of them.
+
+    Attributes
+    ----------
+    nbytes, starts : list of int
+        How many bytes each has, and where they begin.
+    """
+
+    nbytes: list[int]
+    starts: list[int]
+
+    @classmethod
+    def of(cls, stops: np.ndarray, itemsize: int) -> Parts:
+        """Return parts that end at these elements."""
+        ends = stops * itemsize
+        nbytes = np.diff(ends, prepend=0)
+        return cls(nbytes.tolist(), (ends - nbytes).tolist())
 
 
-def _cut(whole: bytearray, lengths: Sequence[int]) -> list[bytes]:
-    found, start = [], 0
+def _cut(whole: bytearray, lengths: Sequence[int]) -> list[memoryview]:
+    found, start, view = [], 0, memoryview(whole)
     for length in lengths:
-        found.append(bytes(whole[start : start + length]))
+        found.append(view[start : start + length])
         start += length
     return found
 
