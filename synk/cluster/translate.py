@@ -112,8 +112,8 @@ class Message(NamedTuple):
     @classmethod
     def unpacked(cls, data: bytes | memoryview) -> Message:
         """Return a message that has come."""
-        data, stacks, rows = pickle.loads(data)
-        return cls(data, _apart(stacks), rows)
+        pickled, stacks, rows = pickle.loads(data)
+        return cls(pickled, _apart(stacks), rows)
 
     def room(self, node: int, make: Callable) -> list[np.ndarray]:
         """Return arrays for what is sent to a node alone.

@@ -88,12 +88,12 @@ INPUTS = (
     Input("command, us", "`for_nodes` for a call whose rows all nodes keep"),
     Input("command, bytes", "its message"),
     Input("replies, us", "node 0 reads and combines value and gradient of all ranks"),
-    Input("replies of a loss, us", "the same for a value alone"),
+    Input("replies of a step, us", "of ranks that have reduced all that is asked for"),
     Input("rows of all ranks, us", "how many each has, and what it weighs"),
     Input("200 bytes by rank, us", "all ranks' values, combined in their order"),
     Input("part of 102 MB, ms", "`NodeReduction` of a node's part, without MPI"),
     Input("reply, bytes", "of one node, value and gradient", False),
-    Input("reply of a loss, bytes", "of one node", False),
+    Input("reply of a step, bytes", "of one node", False),
     Input("call on one machine, us", "of an empty function", False),
     Input("102 MB within a node, ms", "all-reduce in shared memory", False),
     Input("message by TCP, us", "on the loopback, at each end", False),
@@ -168,9 +168,16 @@ class Call(NamedTuple):
         yield Step("gather", reply)
 
 
+def with_loss(nbytes: int) -> int:
+    """Return the bytes that are reduced of a gradient and a loss, in one array."""
+    return ceil(nbytes / 64) * 64 + 8
+
+
 LIKELIHOOD = Call("likelihood and gradient, 200 bytes", 0, False, "reply")
-SMALL = Call("step that averages 200 bytes", FEW, True, "reply of a loss")
-LARGE = Call("step that averages 102 MB", GRADIENTS, False, "reply of a loss")
+SMALL = Call("step that averages 200 bytes", with_loss(FEW), True, "reply of a step")
+LARGE = Call(
+    "step that averages 102 MB", with_loss(GRADIENTS), False, "reply of a step"
+)
 CALLS = LIKELIHOOD, SMALL, LARGE
 
 
@@ -246,7 +253,7 @@ def parts(
     found["one machine"] = of("call on one machine, us")
     found["command"] += of("command, us") + of("rows of all ranks, us")
     is_likelihood = call.reply == "reply"
-    found["replies"] += of("replies, us" if is_likelihood else "replies of a loss, us")
+    found["replies"] += of("replies, us" if is_likelihood else "replies of a step, us")
     if call.by_rank:
         found["reduction"] += of("200 bytes by rank, us")
     elif call.reduced:
@@ -376,7 +383,7 @@ def main() -> None:
     if options.inputs is None:
         from scaling_inputs import measured
 
-        inputs = measured(NODES, options.ranks, GRADIENTS, FEW)
+        inputs = measured(NODES, options.ranks, GRADIENTS, with_loss(FEW))
     else:
         inputs = read(options.inputs.read_text())
     print(*report(inputs, options.ranks, options.compute), sep="\n")

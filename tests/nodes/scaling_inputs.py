@@ -53,12 +53,18 @@ def least(work: Callable[[], object]) -> float:
     return min(once, *(took / number for took in timer.repeat(9, number)))
 
 
-def likelihood(has_gradient: bool) -> synk.Function:
+def likelihood() -> synk.Function:
     """Return a function of rows, whose value and gradient are 200 bytes."""
     x, w = pt.dmatrix("x"), pytensor.shared(np.zeros(24), "w")
     value = ((x @ w) ** 2).sum()
-    outputs = [value, pytensor.grad(value, w)] if has_gradient else value
-    return synk.function([x], outputs)
+    return synk.function([x], [value, pytensor.grad(value, w)])
+
+
+def step(size: int) -> synk.Function:
+    """Return a training step, which averages so many values and a loss."""
+    x, w = pt.dmatrix("x"), pytensor.shared(np.zeros(size), "w")
+    loss = ((pt.outer(x[:, 0], w) - 1) ** 2).mean()
+    return synk.function([x], loss, updates=[(w, w - 0.1 * pytensor.grad(loss, w))])
 
 
 class Recorded:
@@ -66,14 +72,12 @@ class Recorded:
 
     Parameters
     ----------
-    has_gradient : bool
-        Whether the function has one, beside a value.
+    f : synk.Function
     ranks : int
         All ranks of all nodes, for which there are rows.
     """
 
-    def __init__(self, has_gradient: bool, ranks: int) -> None:
-        f = likelihood(has_gradient)
+    def __init__(self, f: synk.Function, ranks: int) -> None:
         self.data = synk.data(np.ones((ROWS * ranks, 24)))
         launched, combined = [], []
 
@@ -278,15 +282,14 @@ def measured(
     note("200 bytes by rank, us", 1e6, *(by_rank(n, ranks, few) for n in nodes))
     note("part of 102 MB, ms", 1e3, *(part(n, gradients) for n in nodes))
     with oversubscribed(ranks + 1):
-        whole, loss = (
-            Recorded(is_whole, ranks * max(nodes)) for is_whole in (True, False)
-        )
+        made = likelihood(), step(25)
+        whole, small = (Recorded(f, ranks * max(nodes)) for f in made)
         commands = [whole.kept(n, ranks) for n in nodes]
         note("command, us", 1e6, *map(least, commands))
         note("command, bytes", 1, *(len(command()[0]) for command in commands))
         for call, one, many in (
             (whole, "reply", "replies"),
-            (loss, "reply of a loss", "replies of a loss"),
+            (small, "reply of a step", "replies of a step"),
         ):
             given = call.reply()
             note(f"{one}, bytes", 1, len(given))

@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 import scaling
 from launching import ROOT, run
-from scaling_inputs import Recorded, heads, oversubscribed
+from scaling_inputs import Recorded, heads, likelihood, oversubscribed, step
 
 PAGE = ROOT / "docs" / "performance.rst"
-RANKS, REDUCED = 2, 8 * 25_001
+RANKS = 2
 
 CALLS = """
 import json, sys
-import numpy as np, pytensor, pytensor.tensor as pt
+import numpy as np
 import synk
 sys.path.insert(0, sys.argv[2])
-from scaling_inputs import ROWS, likelihood
+from scaling_inputs import ROWS, likelihood, step
 
 n = synk.fork(int(sys.argv[1]))
 from synk.ranks.session import SESSION
@@ -43,17 +43,11 @@ def sizes(given, into=None):
     counts = None if into is None or len(into) != 3 else list(into[1][0])
     return memoryview(given[0]).nbytes, counts
 
-def step(size):
-    # A training step that averages so many values.
-    x, w = pt.dmatrix("x"), pytensor.shared(np.zeros(size), "w")
-    loss = ((x[:, :1] * w - 1) ** 2).mean()
-    return synk.function([x], loss, updates=[(w, w - 0.1 * pytensor.grad(loss, w))])
-
 link = SESSION.cluster.link
 link._comm = counting = Counting(link._comm)
 data = synk.data(np.ones((ROWS * n, 24)))
 found = []
-for f in likelihood(True), step(25), step(25_001):
+for f in likelihood(), step(25), step(25_001):
     for _ in range(3):
         counting.log.clear()
         f(data)
@@ -73,13 +67,15 @@ COLLECTIVES = {
 
 def test_calls_send_what_the_model_says(tmp_path):
     with oversubscribed(RANKS + 1):
-        whole, loss = (Recorded(kind, 3 * RANKS) for kind in (True, False))
-        replies = [len(call.reply()) for call in (whole, loss, loss)]
+        made = likelihood(), step(25), step(25_001)
+        recorded = [Recorded(f, 3 * RANKS) for f in made]
+        replies = [len(call.reply()) for call in recorded]
         commands = {
-            nodes: [len(call.kept(nodes, RANKS)()[0]) for call in (whole, loss, loss)]
+            nodes: [len(call.kept(nodes, RANKS)()[0]) for call in recorded]
             for nodes in (2, 3)
         }
-    calls = scaling.LIKELIHOOD, scaling.SMALL, scaling.LARGE._replace(reduced=REDUCED)
+    large = scaling.LARGE._replace(reduced=scaling.with_loss(8 * 25_001))
+    calls = scaling.LIKELIHOOD, scaling.SMALL, large
     for nodes in (2, 3):
         _, out, error = run(CALLS, tmp_path, nodes, RANKS, Path(__file__).parent)
         assert out, error
@@ -93,17 +89,17 @@ def test_calls_send_what_the_model_says(tmp_path):
 
 def compare(steps: list[scaling.Step], seen: list[list], nodes: int) -> None:
     """Compare a call's steps with what node 0 has handed to MPI."""
-    assert [name for name, _ in seen] == [COLLECTIVES[step.kind] for step in steps]
-    for step, (_, (given, counts)) in zip(steps, seen, strict=True):
-        if step.kind == "gather":  # node 0 has nothing to reply to itself
+    assert [name for name, _ in seen] == [COLLECTIVES[said.kind] for said in steps]
+    for said, (_, (given, counts)) in zip(steps, seen, strict=True):
+        if said.kind == "gather":  # node 0 has nothing to reply to itself
             assert counts[0] == 0
-            assert counts[1:] == pytest.approx([step.nbytes] * (nodes - 1), rel=0.1)
-        elif step.kind == "bcast":
-            assert given == pytest.approx(step.nbytes, rel=0.1)
-        elif step.kind == "all-gather":
-            assert sum(counts) == step.nbytes
+            assert counts[1:] == pytest.approx([said.nbytes] * (nodes - 1), rel=0.1)
+        elif said.kind == "bcast":
+            assert given == pytest.approx(said.nbytes, rel=0.1)
+        elif said.kind == "all-gather":
+            assert sum(counts) == said.nbytes
         else:
-            assert given == step.nbytes, step
+            assert given == said.nbytes, said
 
 
 def test_a_thousand_heads_take_no_longer_than_they_travel():
