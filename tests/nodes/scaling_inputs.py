@@ -97,7 +97,7 @@ class Recorded:
             f(self.data)
         self.work, (told,) = launched[-1]
         self._spec, self._subset, replies, self._context, self._what = combined[-1]
-        self._replies = replies[1:]
+        self._own, *self._replies = replies
         self._told = told
 
     def command(self, nodes: int, ranks: int, keeping: Keeping) -> tuple[bytes, list]:
@@ -127,7 +127,8 @@ class Recorded:
 
     def combine(self, given: Sequence[bytes]) -> list:
         """Do what node 0 does with the replies of all nodes."""
-        replies = [reply for of_node in given for reply in loads(of_node)]
+        others = [reply for of_node in given for reply in loads(of_node)]
+        replies = [self._own, *others]
         return combine_outputs(
             self._spec, self._subset, replies, self._context, self._what
         )
