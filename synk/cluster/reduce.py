@@ -55,7 +55,8 @@ def rows_of_ranks(
         Each of shape (all ranks, width).
     """
     if len(widths) == 1:  # they lie as they are to
-        rows = np.frombuffer(b"".join(given), dtypes[0])
+        # Of a bytearray: kernels for arrays that are read only are compiled anew.
+        rows = np.frombuffer(bytearray().join(given), dtypes[0])
         return [rows.reshape(sum(ranks), widths[0])]
     found, starts = [], [0] * len(given)
     for width, dtype in zip(widths, dtypes, strict=True):

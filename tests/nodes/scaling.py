@@ -84,9 +84,9 @@ class Input(NamedTuple):
 
 
 INPUTS = (
-    Input("heads of a round, us", "`Link` and all heads of a round"),
+    Input("heads of a round, us", "Python in `Link` and in who reads all heads"),
     Input("command, us", "`for_nodes` for a call whose rows all nodes keep"),
-    Input("command, bytes", "its message"),
+    Input("command, bytes", "of its message"),
     Input("replies, us", "node 0 reads and combines value and gradient of all ranks"),
     Input("replies of a step, us", "of ranks that have reduced all that is asked for"),
     Input("rows of all ranks, us", "how many each has, and what it weighs"),
@@ -139,7 +139,7 @@ class Call(NamedTuple):
     reply: str
 
     def steps(
-        self, nodes: int, ranks: int, command: float, reply: float, rows: float = 0
+        self, nodes: int, ranks: int, command: float, reply: float
     ) -> Iterator[Step]:
         """Return what masters do, in its order.
 
@@ -150,13 +150,9 @@ class Call(NamedTuple):
             Of each node.
         command, reply : float
             Bytes of the message, and of one node's reply.
-        rows : float, optional
-            Bytes of rows that node 0 sends to each other node.
         """
         yield Step("heads", HEAD)
         yield Step("bcast", command)
-        if rows:
-            yield Step("rows", rows * (nodes - 1))
         if self.reduced:
             yield Step("heads", HEAD)
             if self.by_rank:
@@ -229,7 +225,6 @@ def parts(
     nodes: int,
     ranks: int,
     network: Network,
-    rows: float = 0,
 ) -> dict[str, float]:
     """Return the seconds of a call, by what takes them; `ranks` are those of a node."""
     place = NODES.index(nodes)
@@ -240,11 +235,11 @@ def parts(
 
     message = _message(network, inputs)
     found = dict.fromkeys(
-        ("one machine", "heads", "command", "rows", "reduction", "replies"), 0.0
+        ("one machine", "heads", "command", "reduction", "replies"), 0.0
     )
-    where = {"bcast": "command", "gather": "replies", "heads": "heads", "rows": "rows"}
+    where = {"bcast": "command", "gather": "replies", "heads": "heads"}
     for step in call.steps(
-        nodes, ranks, of("command, bytes", 1), of(f"{call.reply}, bytes", 1), rows
+        nodes, ranks, of("command, bytes", 1), of(f"{call.reply}, bytes", 1)
     ):
         place_of_step = where.get(step.kind, "reduction")
         found[place_of_step] += seconds(step, nodes, network, message)
@@ -341,6 +336,8 @@ def report(inputs: Inputs, ranks: int, compute: float) -> Iterator[str]:
     """Return all lines: what was measured, what is assumed, what follows."""
     yield from shown(inputs)
     yield ""
+    for measured in INPUTS:
+        yield f"measured: {measured.name}: {measured.what}"
     for each in NETWORKS:
         message = (
             "as measured" if each.message is None else f"{each.message * 1e6:g} us"
@@ -372,11 +369,25 @@ def chart(inputs: Inputs, ranks: int, path: str) -> None:
     figure.savefig(path)
 
 
+PAGE = Path(__file__).parents[2] / "docs" / "performance.rst"
+COMMAND = "    $ python tests/nodes/scaling.py\n"
+
+
+def write(lines: list[str]) -> None:
+    """Put the report into the page, in the place of the one that is there."""
+    before, after = PAGE.read_text().split(COMMAND)
+    _, mark, rest = after.partition("\n\n``--chart FILE``")
+    assert mark, f"{PAGE} does not go on with --chart"
+    block = "\n".join(f"    {line}".rstrip() for line in lines)
+    PAGE.write_text(before + COMMAND + block + mark + rest)
+
+
 def main() -> None:
     """Measure, or read what was measured; print tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--inputs", type=Path, metavar="FILE")
     parser.add_argument("--chart", metavar="FILE")
+    parser.add_argument("--write", action="store_true", help=f"to {PAGE.name}")
     parser.add_argument("--ranks", type=int, default=8, help="of each node")
     parser.add_argument("--compute", type=float, default=0.1, metavar="SECONDS")
     options = parser.parse_args()
@@ -386,7 +397,10 @@ def main() -> None:
         inputs = measured(NODES, options.ranks, GRADIENTS, with_loss(FEW))
     else:
         inputs = read(options.inputs.read_text())
-    print(*report(inputs, options.ranks, options.compute), sep="\n")
+    lines = list(report(inputs, options.ranks, options.compute))
+    print(*lines, sep="\n")
+    if options.write:
+        write(lines)
     if options.chart:
         chart(inputs, options.ranks, options.chart)
 
