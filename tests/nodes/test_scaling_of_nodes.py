@@ -65,6 +65,7 @@ COLLECTIVES = {
 }
 
 
+@pytest.mark.slow
 def test_calls_send_what_the_model_says(tmp_path):
     with oversubscribed(RANKS + 1):
         made = likelihood(), step(25), step(25_001)
