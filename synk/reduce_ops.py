@@ -191,11 +191,35 @@ _BLOCK = 16 * 1024
 """Elements combined at once: the wider accumulator then stays in the cache."""
 
 
+AT_ONCE = 1 << 20
+"""Elements of all values up to which they are added as rows of one array."""
+
+
 def _combine(op: ReduceOp, dtype: np.dtype, terms: list, to: np.dtype) -> np.ndarray:
+    if op in ("sum", "avg") and dtype.char in "fd":
+        shapes = {value.shape for value, _ in terms}
+        size = terms[0][0].size if len(shapes) == 1 else 0
+        if 1 < size <= AT_ONCE / len(terms):
+            return finish(_added_as_rows(op, dtype, terms), to)
     accumulator = Accumulator(op, dtype)
     for value, share in terms:
         accumulator.add(value, share)
     return accumulator.result(to)
+
+
+def _added_as_rows(op: ReduceOp, dtype: np.dtype, terms: list) -> np.ndarray:
+    """Add values as an `Accumulator` does, but for the Python of each.
+
+    numpy adds rows of two or more elements one after the other; of one it makes pairs.
+    """
+    values = [value for value, _ in terms]
+    kind = accumulator(op, dtype)
+    rows = np.empty((len(values), *values[0].shape), kind)  # of this order in memory
+    np.concatenate(values, out=rows.reshape(-1, *values[0].shape[1:]))
+    if op == "avg":
+        fractions = np.array([share for _, share in terms], kind)
+        rows *= fractions.reshape(-1, *(1,) * values[0].ndim)
+    return np.add.reduce(rows, axis=0)
 
 
 def result_dtype(op: str | None, dtype: np.dtype) -> np.dtype:

@@ -20,7 +20,8 @@ from ..comm.shm import SharedMemoryComm
 from ..memory.segment import Attachments, Segment, key_of
 from ..reduce_ops import ReduceOp, shares
 from ..times.timing import REDUCE, UNCOUNTED, WAIT, Times
-from .heads import Head
+from .heads import Heads
+from .link import Bytes
 from .nodes import Cluster
 from .reduce import NodeReduction, goes_by_rank, rows_of_ranks
 
@@ -104,9 +105,9 @@ class NodesComm:
         self,
         data: bytes,
         word: int,
-        then: Callable[[list[Head]], object] | None = None,
+        then: Callable[[Heads], object] | None = None,
         is_short: bool = False,
-    ) -> list[Head]:
+    ) -> Heads:
         """In the master of a node, meet those of the others; see `Cluster.meet`."""
         assert self._cluster is not None
         return self._cluster.meet(self.look(), data, word, then, is_short)
@@ -260,8 +261,8 @@ class NodesBuffer(FlatBuffer):
         mine = b"".join(self._given[:, span].tobytes() for span in spans)
         fit = []
 
-        def then(heads: list[Head]) -> None:
-            if any(each.word != self.serial for each in heads):
+        def then(heads: Heads) -> None:
+            if not heads.agree_on(self.serial):
                 return
             fit.append(1)
             if self._by_rank:
@@ -276,7 +277,7 @@ class NodesBuffer(FlatBuffer):
         return len(fit)
 
     def _reduce_ranks(
-        self, comm: NodesComm, given: list[bytes], weights: Sequence[float]
+        self, comm: NodesComm, given: Sequence[Bytes], weights: Sequence[float]
     ) -> None:
         """Reduce what all ranks have given, in their order."""
         fractions = np.array(shares(weights))

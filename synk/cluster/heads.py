@@ -27,6 +27,8 @@ import struct
 from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
+
 IDLE, COMMAND, MEET, JOIN = range(4)
 
 NAMES = "idle", "a command", "meeting", "joining"
@@ -40,6 +42,11 @@ INLINE = 32
 """Bytes that can ride in a head."""
 
 assert NBYTES == 64
+
+_FIELDS = np.dtype(
+    [("kind", "<i8"), ("number", "<i8"), ("word", "<i8"), ("length", "<i8")]
+    + [("inline", f"V{INLINE}")]
+)
 
 
 class Stopped(Exception):
@@ -82,13 +89,79 @@ class Head(NamedTuple):
         return self.inline[: self.length] if self.length <= INLINE else None
 
 
+class Heads(Sequence[Head]):
+    """The heads of all masters in a round, in the order of nodes.
+
+    A thousand are looked at as arrays: one by one would take longer than the round.
+
+    Parameters
+    ----------
+    data : numpy.ndarray of uint8, shape (nodes, NBYTES)
+        They as bytes; is kept.
+    """
+
+    def __init__(self, data: np.ndarray) -> None:
+        self._data = data
+        self._fields = data.view(_FIELDS)[:, 0]
+
+    @classmethod
+    def of(cls, heads: Sequence[Head]) -> Heads:
+        """Return heads that are at hand."""
+        packed = b"".join([each.packed() for each in heads])
+        return cls(np.frombuffer(packed, np.uint8).reshape(-1, NBYTES))
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            return Heads(self._data[place])
+        return Head.unpacked(self._data[place].tobytes())
+
+    def are_all(self, kind: int) -> bool:
+        """Tell whether all are of a kind."""
+        return bool((self._fields["kind"] == kind).all())
+
+    def agree_on(self, word: int) -> bool:
+        """Tell whether all have said this word."""
+        return bool((self._fields["word"] == word).all())
+
+    @property
+    def are_of_one_command(self) -> bool:
+        """Whether all masters are in the same command."""
+        numbers = self._fields["number"]
+        return bool((numbers == numbers[0]).all())
+
+    @property
+    def lengths(self) -> list[int]:
+        """The bytes that each master says."""
+        return self._fields["length"].tolist()
+
+    @property
+    def say_all(self) -> bool:
+        """Whether nothing that they say follows."""
+        return bool((self._fields["length"] <= INLINE).all())
+
+    @property
+    def data(self) -> list[bytes] | None:
+        """What each master says, if heads say all."""
+        if not self.say_all:
+            return None
+        lengths = self.lengths
+        if not any(lengths):
+            return [b""] * len(lengths)
+        inline = self._fields["inline"].tobytes()
+        starts = range(0, len(inline), INLINE)
+        return [inline[i : i + n] for i, n in zip(starts, lengths, strict=True)]
+
+
 def head(kind: int, number: int, data: bytes = b"", word: int = 0) -> Head:
     """Return a head for data, which rides in it or follows."""
     inline = data if len(data) <= INLINE else b""
     return Head(kind, number, word, len(data), inline)
 
 
-Rounds: TypeAlias = Generator[Head, Sequence[Head], Sequence[Head]]
+Rounds: TypeAlias = Generator[Head, Heads, Heads]
 """Heads to give, one after the other; receives those of all; returns the last."""
 
 
@@ -101,7 +174,7 @@ def meeting(own: Head) -> Rounds:
         If a node has given the command up.
     """
     heads = yield own
-    if any(each.kind != MEET for each in heads):
+    if not heads.are_all(MEET):
         raise Stopped
     return heads
 
@@ -110,5 +183,5 @@ def joining(own: Head) -> Rounds:
     """Wait until all nodes have joined."""
     while True:
         heads = yield own
-        if all(each.kind == JOIN for each in heads):
+        if heads.are_all(JOIN):
             return heads

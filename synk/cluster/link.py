@@ -15,13 +15,15 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from ..errors import StateError, SynkError
-from .heads import INLINE, NAMES, NBYTES, Head, Rounds
+from .heads import NAMES, NBYTES, Head, Heads, Rounds
 from .undisturbed import undisturbed
+
+Bytes: TypeAlias = "bytes | memoryview"
 
 Look = Callable[[], object]
 """Raises if what is waited for is in vain."""
@@ -72,11 +74,11 @@ class Link:
         self.library = MPI.Get_library_version().partition("\n")[0].strip("\0 ")
         # The round that was begun last, until its end was seen; there is one at most.
         self._begun: list[Any] = []
-        self._then: Callable[[list[Head]], object] | None = None
+        self._then: Callable[[Heads], object] | None = None
         self._then_is_short = False
         self._mine = np.zeros(NBYTES, np.uint8)
         self._all = np.zeros((self.size, NBYTES), np.uint8)
-        self._heads: list[Head] = []
+        self._heads = Heads(self._all)
         self.rounds = self.rows_sent = 0
 
     def close(self) -> None:
@@ -94,9 +96,9 @@ class Link:
         self,
         rounds: Rounds,
         look_about: Look,
-        then: Callable[[list[Head]], object] | None = None,
+        then: Callable[[Heads], object] | None = None,
         is_short: bool = False,
-    ) -> list[Head]:
+    ) -> Heads:
         """Go through rounds.
 
         Parameters
@@ -112,7 +114,6 @@ class Link:
             call it again after an interrupt.
         """
         self.finish(look_about)
-        heads: list[Head] = []
         own = next(rounds)
         while True:
             self._begin(own, then, is_short)
@@ -123,7 +124,7 @@ class Link:
             try:
                 own = rounds.send(heads)
             except StopIteration as end:
-                return list(end.value)
+                return end.value
 
     def _begin(self, own: Head, then: Callable | None, is_short: bool) -> None:
         self._mine[:] = np.frombuffer(own.packed(), np.uint8)
@@ -134,16 +135,15 @@ class Link:
         # One call, of compiled code alone: a signal handler comes before or after it.
         self._begun.extend(map(self._comm.Iallgather, (mine,), (every,)))
 
-    def finish(self, look_about: Look) -> list[Head]:
+    def finish(self, look_about: Look) -> Heads:
         """Wait for the round that was begun last, and for what follows from it."""
         if self._begun:
             then, is_short = self._then, self._then_is_short
             self._wait(self._begun[0], look_about)
-            heads = self._heads = list(map(Head.unpacked, self._all))
-            if any(each.number != heads[0].number for each in heads):
+            heads = self._heads = Heads(self._all.copy())
+            if not heads.are_of_one_command:
                 self.fall_apart()
-            says_all = all(each.length <= INLINE for each in heads)
-            if then is None or (is_short and says_all):
+            if then is None or (is_short and heads.say_all):
                 if then is not None:
                     then(heads)  # from the beginning, after an interrupt in it
                 self._begun.clear()
@@ -189,15 +189,15 @@ class Link:
         """Send a buffer's bytes from one node, or receive them."""
         self._complete(self._comm.Ibcast([data, self._mpi.BYTE], root=node))
 
-    def from_one(self, mine: bytes, heads: Sequence[Head], node: int) -> bytes:
+    def from_one(self, mine: bytes, heads: Heads, node: int) -> bytes:
         """Return the bytes of one node, whose head has said how many they are."""
-        given = heads[node].data
-        if given is not None:
-            return given
+        told = heads[node]
+        if told.data is not None:
+            return told.data
         if node == self.node:
             self.broadcast(mine, node)
             return mine
-        room = bytearray(heads[node].length)
+        room = bytearray(told.length)
         self.broadcast(room, node)
         return bytes(room)
 
@@ -217,22 +217,24 @@ class Link:
         for request in [self._comm.Irecv([each, byte], source=0) for each in arrays]:
             self._complete(request)
 
-    def all_gather(self, mine: bytes, heads: Sequence[Head]) -> list[bytes]:
+    def all_gather(self, mine: bytes, heads: Heads) -> Sequence[Bytes]:
         """Return the bytes of all nodes, whose heads have said how many they are."""
-        if all(each.length <= INLINE for each in heads):
-            return [each.inline[: each.length] for each in heads]
-        lengths = [each.length for each in heads]
+        found = heads.data
+        if found is not None:
+            return found
+        lengths = heads.lengths
         whole = bytearray(sum(lengths))
         byte = self._mpi.BYTE
         into = [whole, (lengths, None), byte]
         self._complete(self._comm.Iallgatherv([mine, len(mine), byte], into))
         return _cut(whole, lengths)
 
-    def gather(self, mine: bytes, heads: Sequence[Head]) -> list[bytes]:
+    def gather(self, mine: bytes, heads: Heads) -> Sequence[Bytes]:
         """Return the bytes of all nodes on node 0, and none on others."""
-        if all(each.length <= INLINE for each in heads):
-            return [each.inline[: each.length] for each in heads]
-        lengths = [each.length for each in heads]
+        found = heads.data
+        if found is not None:
+            return found
+        lengths = heads.lengths
         byte, into = self._mpi.BYTE, None
         whole = bytearray(sum(lengths) if self.node == 0 else 0)
         if self.node == 0:
@@ -240,44 +242,49 @@ class Link:
         self._complete(self._comm.Igatherv([mine, len(mine), byte], into, root=0))
         return _cut(whole, lengths) if self.node == 0 else []
 
-    def all_to_all(
-        self, values: np.ndarray, stops: Sequence[int], into: np.ndarray
-    ) -> None:
+    def all_to_all(self, values: np.ndarray, parts: Parts, into: np.ndarray) -> None:
         """Send part i of this node's values to node i, and receive one's own of all.
 
         Parameters
         ----------
         values : numpy.ndarray, shape (elements,)
-        stops : sequence of int
-            Where each node's part of the elements ends.
+        parts : Parts
         into : numpy.ndarray, shape (nodes, elements of this node's part)
         """
-        counts, starts = _parts(stops, values.itemsize)
-        mine = into.shape[1] * into.itemsize
+        mine = parts.nbytes[self.node]
         received = [into, ([mine] * self.size, None), self._mpi.BYTE]
-        given = [values, (counts, starts), self._mpi.BYTE]
-        self._complete(self._comm.Ialltoallv(given, received))
+        self._complete(self._comm.Ialltoallv([values, parts, self._mpi.BYTE], received))
 
-    def gather_parts(self, part: np.ndarray, stops: Sequence[int], into: np.ndarray):
+    def gather_parts(self, part: np.ndarray, parts: Parts, into: np.ndarray) -> None:
         """Have all nodes have the parts of all, side by side."""
-        counts, starts = _parts(stops, into.itemsize)
-        received = [into, (counts, starts), self._mpi.BYTE]
+        received = [into, parts, self._mpi.BYTE]
         self._complete(self._comm.Iallgatherv([part, self._mpi.BYTE], received))
 
 
-def _parts(stops: Sequence[int], itemsize: int) -> tuple[list[int], list[int]]:
-    """Return bytes and first byte of parts."""
-    starts = [0, *stops[:-1]]
-    counts = [
-        (stop - start) * itemsize for start, stop in zip(starts, stops, strict=True)
-    ]
-    return counts, [start * itemsize for start in starts]
+class Parts(NamedTuple):
+    """The nodes' parts of an array, as MPI is told of them.
+
+    Attributes
+    ----------
+    nbytes, starts : list of int
+        How many bytes each has, and where they begin.
+    """
+
+    nbytes: list[int]
+    starts: list[int]
+
+    @classmethod
+    def of(cls, stops: np.ndarray, itemsize: int) -> Parts:
+        """Return parts that end at these elements."""
+        ends = stops * itemsize
+        nbytes = np.diff(ends, prepend=0)
+        return cls(nbytes.tolist(), (ends - nbytes).tolist())
 
 
-def _cut(whole: bytearray, lengths: Sequence[int]) -> list[bytes]:
-    found, start = [], 0
+def _cut(whole: bytearray, lengths: Sequence[int]) -> list[memoryview]:
+    found, start, view = [], 0, memoryview(whole)
     for length in lengths:
-        found.append(bytes(whole[start : start + length]))
+        found.append(view[start : start + length])
         start += length
     return found
 

@@ -21,6 +21,7 @@ from .heads import (
     JOIN,
     MEET,
     Head,
+    Heads,
     Rounds,
     Stopped,
     head,
@@ -29,7 +30,7 @@ from .heads import (
 )
 from .keeping import Keeping
 from .launcher import Launched
-from .link import Link, Look, nothing
+from .link import Bytes, Link, Look, nothing
 from .node import Node
 from .translate import ForNode, Message, dumps, loads
 
@@ -63,7 +64,7 @@ class Cluster:
         self.keeping = Keeping()
         self.in_command = False
         self._number = 0
-        self._replies: list[bytes] = []
+        self._replies: Sequence[Bytes] = []
 
     @property
     def node(self) -> int:
@@ -176,7 +177,7 @@ class Cluster:
             What is sent to each node alone; the message says how much that is.
         """
 
-        def then(_: Sequence[Head]) -> None:
+        def then(_: Heads) -> None:
             self.in_command = True
             if len(message) > INLINE:
                 self.link.broadcast(message)
@@ -203,7 +204,7 @@ class Cluster:
         """
         found: list[Any] = []
 
-        def then(heads: Sequence[Head]) -> None:
+        def then(heads: Heads) -> None:
             if heads[0].kind != COMMAND:
                 self.link.fall_apart()
             self.in_command = True
@@ -217,7 +218,7 @@ class Cluster:
         message, rows = found
         return message, rows
 
-    def join(self, reply: bytes, look_about: Look = nothing) -> list[bytes]:
+    def join(self, reply: bytes, look_about: Look = nothing) -> Sequence[Bytes]:
         """Wait for all nodes to have run the command.
 
         An interrupt is raised when that is so. A second one ends the job, and so does
@@ -229,8 +230,8 @@ class Cluster:
             The nodes' replies; on other nodes than 0 none.
         """
 
-        def then(heads: Sequence[Head]) -> None:
-            if all(each.kind == JOIN for each in heads):
+        def then(heads: Heads) -> None:
+            if heads.are_all(JOIN):
                 self._replies = self.link.gather(reply, heads)
                 self.in_command = False
 
@@ -261,9 +262,9 @@ class Cluster:
         look_about: Look,
         data: bytes = b"",
         word: int = 0,
-        then: Callable[[list[Head]], object] | None = None,
+        then: Callable[[Heads], object] | None = None,
         is_short: bool = False,
-    ) -> list[Head]:
+    ) -> Heads:
         """Meet the other nodes; return what they say.
 
         Parameters
@@ -283,8 +284,8 @@ class Cluster:
             If another node has given the command up.
         """
 
-        def follow(heads: list[Head]) -> None:
-            if then is not None and all(each.kind == MEET for each in heads):
+        def follow(heads: Heads) -> None:
+            if then is not None and heads.are_all(MEET):
                 then(heads)
 
         own = head(MEET, self._number, data, word)
@@ -293,11 +294,11 @@ class Cluster:
         except Stopped:
             raise Aborted from None
 
-    def exchange(self, look_about: Look, data: bytes) -> list[bytes]:
+    def exchange(self, look_about: Look, data: bytes) -> Sequence[Bytes]:
         """Return what all nodes say, in their order."""
-        found: list[bytes] = []
+        found: list[Bytes] = []
 
-        def then(heads: list[Head]) -> None:
+        def then(heads: Heads) -> None:
             found[:] = self.link.all_gather(data, heads)
 
         self.meet(look_about, data, then=then, is_short=True)

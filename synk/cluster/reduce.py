@@ -21,7 +21,7 @@ import numpy as np
 from ..comm.kernels import Reduction, is_direct
 from ..memory.segment import ALIGNMENT
 from ..reduce_ops import ReduceOp, shares
-from .link import Link
+from .link import Bytes, Link, Parts
 
 FEW = 4096
 """Bytes of one rank's values up to which all ranks' are sent as they are."""
@@ -33,7 +33,7 @@ def goes_by_rank(op: ReduceOp, dtype: np.dtype, nbytes: int) -> bool:
 
 
 def rows_of_ranks(
-    given: Sequence[bytes],
+    given: Sequence[Bytes],
     ranks: Sequence[int],
     widths: Sequence[int],
     dtypes: Sequence[np.dtype],
@@ -54,6 +54,10 @@ def rows_of_ranks(
     list of numpy.ndarray
         Each of shape (all ranks, width).
     """
+    if len(widths) == 1:  # they lie as they are to
+        # Of a bytearray: kernels for arrays that are read only are compiled anew.
+        rows = np.frombuffer(bytearray().join(given), dtypes[0])
+        return [rows.reshape(sum(ranks), widths[0])]
     found, starts = [], [0] * len(given)
     for width, dtype in zip(widths, dtypes, strict=True):
         pieces = []
@@ -81,10 +85,10 @@ class NodeReduction:
         size, elements = link.size, values.size
         unit = max(1, ALIGNMENT // values.itemsize)
         lines = -(-elements // unit)
-        stops = [min(lines * (i + 1) // size * unit, elements) for i in range(size)]
-        self._stops = stops
-        start = stops[link.node - 1] if link.node else 0
-        self._rows = np.empty((size, stops[link.node] - start), values.dtype)
+        stops = np.minimum(lines * np.arange(1, size + 1) // size * unit, elements)
+        self._parts = Parts.of(stops, values.itemsize)
+        mine = self._parts.nbytes[link.node] // values.itemsize
+        self._rows = np.empty((size, mine), values.dtype)
         self._part = np.empty((1, self._rows.shape[1]), values.dtype)
         self._reduction = Reduction(op, self._rows, self._part, 0)
 
@@ -97,6 +101,6 @@ class NodeReduction:
             The rows of each node; one without any is left out, unless all are.
         """
         link = self._link
-        link.all_to_all(self._values, self._stops, self._rows)
+        link.all_to_all(self._values, self._parts, self._rows)
         self._reduction.run(np.array(shares(weights)), 0, self._rows.shape[1])
-        link.gather_parts(self._part, self._stops, self._values)
+        link.gather_parts(self._part, self._parts, self._values)

@@ -17,7 +17,8 @@ from contextlib import AbstractContextManager
 import numpy as np
 
 from ..cluster.comm import NodesComm
-from ..cluster.heads import Head
+from ..cluster.heads import Heads
+from ..cluster.link import Bytes
 from ..cluster.reduce import NodeReduction, goes_by_rank, rows_of_ranks
 from ..comm.divided import DividedAllReduce
 from ..rules.simulate import summed
@@ -85,7 +86,7 @@ class OverNodes:
         if comm.local.rank == 0:
             mine = pickle.dumps(self._medium.state(), protocol=5) if is_mine else b""
 
-            def then(heads: list[Head]) -> None:
+            def then(heads: Heads) -> None:
                 data = comm.link.from_one(mine, heads, node)
                 if not is_mine:
                     self._medium.restore(pickle.loads(data))
@@ -126,7 +127,7 @@ class _Sum:
         if comm.local.rank == 0:
             mine = self._rows.tobytes() if self._over is None else b""
 
-            def then(heads: list[Head]) -> None:
+            def then(heads: Heads) -> None:
                 if self._over is None:
                     given = comm.link.all_gather(mine, heads)
                     self._add_in_order(given)
@@ -136,7 +137,7 @@ class _Sum:
             comm.meet(mine, 0, then)
         comm.local.barrier()
 
-    def _add_in_order(self, given: list[bytes]) -> None:
+    def _add_in_order(self, given: Sequence[Bytes]) -> None:
         rows = self._rows
         (found,) = rows_of_ranks(given, self._counts, [rows.shape[1]], [rows.dtype])
         rows[0] = summed(list(found))

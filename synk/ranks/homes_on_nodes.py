@@ -12,7 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..cluster.comm import NodesComm
-from ..cluster.heads import Head
+from ..cluster.heads import Heads
+from ..cluster.link import Bytes
 from ..cluster.reduce import NodeReduction, goes_by_rank, rows_of_ranks
 from ..comm.kernels import Reduction
 from ..reduce_ops import ReduceOp, shares
@@ -35,7 +36,7 @@ def reduce_runs(comm: NodesComm, op: ReduceOp, runs: Sequence[Run]) -> None:
     if local.rank == 0:
         mine = b"".join(run.buffers.tobytes() for run in by_rank)
 
-        def then(heads: list[Head]) -> None:
+        def then(heads: Heads) -> None:
             if by_rank:
                 given = comm.link.all_gather(mine, heads)
                 _reduce_rows(comm, op, by_rank, given)
@@ -64,7 +65,7 @@ def _reduce_over_nodes(comm: NodesComm, op: ReduceOp, run: Run) -> None:
 
 
 def _reduce_rows(
-    comm: NodesComm, op: ReduceOp, runs: Sequence[Run], given: Sequence[bytes]
+    comm: NodesComm, op: ReduceOp, runs: Sequence[Run], given: Sequence[Bytes]
 ) -> None:
     """Reduce the rows of all ranks, in their order."""
     widths = [run.buffers.shape[1] for run in runs]

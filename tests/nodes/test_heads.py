@@ -18,6 +18,7 @@ from synk.cluster.heads import (
     MEET,
     NBYTES,
     Head,
+    Heads,
     Stopped,
     head,
     joining,
@@ -33,6 +34,28 @@ def test_a_head_is_64_bytes_and_comes_back():
         found = Head.unpacked(packed)
         assert found[:4] == (MEET, 7, -1, len(data))
         assert found.data == (data if len(data) <= INLINE else None)
+
+
+def test_heads_of_all_say_what_each_says():
+    said = [head(MEET, 7, b"x" * n, word=-n) for n in (0, 3, INLINE)]
+    heads = Heads.of(said)
+    assert len(heads) == 3
+    assert [(each.kind, each.word, each.data) for each in heads] == [
+        (each.kind, each.word, each.data) for each in said
+    ]
+    assert heads.data == [b"", b"xxx", b"x" * INLINE]
+    assert heads.lengths == [0, 3, INLINE]
+    assert heads.are_of_one_command
+    assert heads.are_all(MEET)
+    assert not heads.are_all(JOIN)
+    assert not heads.agree_on(0)
+    assert Heads.of(said[:1] * 2).agree_on(0)
+    assert Heads.of([Head(JOIN), Head(JOIN)]).data == [b"", b""]
+    long = head(JOIN, 8, b"y" * (INLINE + 1))
+    mixed = Heads.of([*said, long])
+    assert mixed.data is None
+    assert not mixed.are_of_one_command
+    assert not mixed.are_all(MEET)
 
 
 def master(node: int, plan: list[list[int | None]], log: list):
@@ -58,7 +81,7 @@ def master(node: int, plan: list[list[int | None]], log: list):
         except Stopped:
             pass
         heads = yield from joining(head(JOIN, number + 1, bytes([failed])))
-        log.append((number, node, made, failed, [each.data for each in heads]))
+        log.append((number, node, made, failed, heads.data))
 
 
 def drive(masters: list) -> int:
@@ -71,10 +94,10 @@ def drive(masters: list) -> int:
         kinds = {each.kind for each in said}
         # A command is begun by all, or by none; nobody meets who does not see it.
         assert kinds in ({IDLE, COMMAND}, {COMMAND}, {MEET}, {JOIN}, {MEET, JOIN})
-        following = []
+        following, given = [], Heads.of(said)
         for each in masters:
             try:
-                following.append(each.send(said))
+                following.append(each.send(given))
             except StopIteration:
                 continue
         assert len(following) in (0, len(masters)), "some have come to the end alone"

@@ -224,7 +224,7 @@ def test_what_is_not_done_on_several_nodes_says_so(tmp_path):
         + """
 w = pytensor.shared(np.zeros(5), "w")
 step = synk.function([x], updates=[(w, w + x.mean(0))], local=True)
-trainer = synk.Trainer(step, [w], rule=synk.rules.LocalSGD(2))
+trainer = synk.Trainer(step, [w], synk.rules.EASGD(2, order="free"))
 try:
     trainer.fit(np.ones((8, 5)), batch_size=4, epochs=1, progress=False)
 except synk.StateError as error:
