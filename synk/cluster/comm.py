@@ -57,6 +57,16 @@ class NodesComm:
         """Return what a master looks for while it waits for other nodes."""
         return self.local.patience() if self.node == 0 else self.local.look_about
 
+    def look_about(self) -> None:
+        """Raise if what this rank waits for, and no meeting, will not come."""
+        self.local.look_about()
+        if self._cluster is not None:
+            self._cluster.hear_alarms()
+
+    def fractions(self, weights: Sequence[float]) -> np.ndarray:
+        """Return weights of all ranks as fractions of their sum."""
+        return np.array(shares(list(weights)))
+
     def barrier(self) -> None:
         """Return when every rank of every node has come here."""
         self.local.barrier()

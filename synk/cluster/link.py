@@ -70,6 +70,8 @@ class Link:
         self._mpi = MPI
         # A communicator of our own: the script's Ops may use the world.
         self._comm = comm = MPI.COMM_WORLD.Dup()
+        self._alarms = MPI.COMM_WORLD.Dup()
+        self._given: list[Any] = []
         self.node, self.size = comm.Get_rank(), comm.Get_size()
         self.library = MPI.Get_library_version().partition("\n")[0].strip("\0 ")
         # The round that was begun last, until its end was seen; there is one at most.
@@ -84,11 +86,40 @@ class Link:
     def close(self) -> None:
         """Say good-bye to the others, who do the same."""
         self._comm.Free()
+        self._alarms.Free()
         self._mpi.Finalize()
 
     def end_job(self, status: int = 1) -> None:
         """End all processes of the job, this one too."""
         self._mpi.COMM_WORLD.Abort(status)
+
+    # -- alarms, of which a master learns without a round
+
+    def give_alarm(self, number: int) -> None:
+        """Say to all others that a command is given up; they may hear it or not."""
+        told = np.array([number], np.int64)
+        others = [node for node in range(self.size) if node != self.node]
+        what = [told, self._mpi.BYTE]
+        undisturbed(
+            lambda: self._given.extend(
+                self._alarms.Isend(what, dest=node) for node in others
+            )
+        )
+        self._given[:] = [each for each in self._given if not each.Test()]
+
+    def has_alarm(self, number: int) -> bool:
+        """Tell whether some other has given this command up."""
+        if not self._alarms.Iprobe():
+            return False
+        told, found = np.zeros(1, np.int64), []
+
+        def hear() -> None:
+            while self._alarms.Iprobe():
+                self._alarms.Recv([told, self._mpi.BYTE])
+                found.append(int(told[0]))
+
+        undisturbed(hear)
+        return number in found  # others were of commands that are over
 
     # -- rounds
 

@@ -16,8 +16,11 @@ class Node(NamedTuple):
         How many ranks it has. They are numbered node by node.
     cores : int
         How many cores these have together.
+    gpus : int
+        How many of the ranks compute on GPUs: all or none.
     """
 
     host: str
     ranks: int
     cores: int
+    gpus: int = 0

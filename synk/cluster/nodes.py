@@ -8,12 +8,11 @@ masters (`launch`), and gets their ranks' replies in the end (`join`); the other
 from __future__ import annotations
 
 import pickle
-import socket
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..errors import Aborted, Expired, SynkError
+from ..errors import Aborted, Expired, StateError, SynkError
 from .heads import (
     COMMAND,
     IDLE,
@@ -94,18 +93,20 @@ class Cluster:
 
     # -- a session
 
-    def begin(self, asked: tuple, ranks: int, cores: int) -> int:
+    def begin(self, asked: tuple, mine: Node) -> int:
         """Start a session of all nodes together; return the number of all ranks.
 
         Parameters
         ----------
         asked : tuple
             What `synk.fork` was asked for.
-        ranks, cores : int
-            Of this node.
+        mine : Node
+            This one.
 
         Raises
         ------
+        StateError
+            If some nodes have GPUs and some have none.
         Exception
             What another node cannot do.
         """
@@ -113,14 +114,20 @@ class Cluster:
         if self.node == 0:
             self.join(_NOTHING)  # what an interrupt has left
             self.command(dumps(("fork", asked)))
-        mine = pickle.dumps(Node(socket.gethostname(), ranks, cores))
         try:
-            found = self.exchange(nothing, mine)
+            found = self.exchange(nothing, pickle.dumps(mine))
         except Aborted:
             if self.node == 0:
                 self.started()
             raise
-        self.nodes = [pickle.loads(each) for each in found]
+        nodes = [pickle.loads(each) for each in found]
+        if len({node.gpus > 0 for node in nodes}) > 1:
+            without = ", ".join(node.host for node in nodes if not node.gpus)
+            raise StateError(
+                f"ranks of some nodes have GPUs, and those of {without} have none:"
+                " devices='cpu' is for all"
+            )
+        self.nodes = nodes
         self.keeping = Keeping()
         return self.size
 
@@ -254,6 +261,18 @@ class Cluster:
         if interrupt is not None:
             raise interrupt
         return self._replies
+
+    # -- alarms, for ranks that wait where no masters meet: in NCCL
+
+    def give_alarm(self) -> None:
+        """Tell the other masters at once that this node gives the command up."""
+        if self.in_command and any(node.gpus for node in self.nodes):
+            self.link.give_alarm(self._number)
+
+    def hear_alarms(self) -> None:
+        """Raise Aborted if another node has given the present command up."""
+        if self.link.has_alarm(self._number):
+            raise Aborted
 
     # -- meetings, of masters whose ranks have come
 

@@ -201,7 +201,8 @@ def nodes() -> list[Node]:
     cores = set(usable_cores())
     if SESSION.state in ("running", "broken"):
         cores = {core for place in SESSION.places for core in place.cores}
-    return [Node(socket.gethostname(), SESSION.size, len(cores))]
+    gpus = sum(place.device.is_gpu for place in SESSION.places)
+    return [Node(socket.gethostname(), SESSION.size, len(cores), gpus)]
 
 
 def is_forked() -> bool:

@@ -20,12 +20,14 @@ import atexit
 import contextlib
 import copy
 import pickle
+import socket
 import threading
 from collections.abc import Sequence
 from typing import Any
 
 from pytensor.compile import SharedVariable
 
+from ..cluster.node import Node
 from ..errors import StateError, SynkError, WorkerDied
 from ..memory.arena import Arena
 from ..workers import preconditions, privileges
@@ -202,10 +204,10 @@ class Lifetime:
 
     def _meet_nodes(self) -> None:
         """Learn of the other nodes, which start as many ranks as were asked for."""
-        if self.places[0].device.is_gpu:
-            raise StateError("ranks on GPUs are for one machine so far: devices='cpu'")
         cores = {core for place in self.places for core in place.cores}
-        self.size = self.cluster.begin(tuple(self._asked_for), self.size, len(cores))
+        gpus = sum(place.device.is_gpu for place in self.places)
+        mine = Node(socket.gethostname(), self.size, len(cores), gpus)
+        self.size = self.cluster.begin(tuple(self._asked_for), mine)
         self.rank = self.cluster.first
 
     def _start_ranks(self) -> None:

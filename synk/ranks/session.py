@@ -193,12 +193,14 @@ class Session(Lifetime):
         except BaseException as caught:
             error = caught
             context.abort()
+            if cluster is not None:
+                cluster.give_alarm()
             own = [OwnFailure(caught)] if isinstance(caught, Exception) else []
         context.recorder.phase[0] = JOINING
         if cluster is None or cluster.node:
-            return Outcome(result, self._join(error), error, own)
+            return Outcome(result, self._join_or_alarm(error), error, own)
         try:
-            replies = self._join(error)
+            replies = self._join_or_alarm(error)
         finally:  # whatever has become of the ranks of this node
             deadline = self._limit.deadline()
             late = partial(self._limit.check, deadline, "other nodes did not answer")
@@ -208,6 +210,17 @@ class Session(Lifetime):
                 self._break(reply)
                 raise reply
         return Outcome(result, replies + others, error, own)
+
+    def _join_or_alarm(self, error: BaseException | None) -> list[Any]:
+        """Wait for the ranks' replies; if one has failed, other nodes are told now."""
+        replies: list[Any] | None = None
+        try:
+            replies = self._join(error)
+            return replies
+        finally:
+            failed = replies is None or any(type(reply) is Failure for reply in replies)
+            if failed and self.cluster is not None:
+                self.cluster.give_alarm()
 
     def _join(self, error: BaseException | None) -> list[Any]:
         """Wait for the ranks' replies.

@@ -125,7 +125,7 @@ def worker_broadcast(
             flat = transport.broadcast(flat, 0)
         results.update(zip(some, group.unpack(flat), strict=True))
     if of_host:
-        left = context.leave({number: values[number] for number in of_host if values})
+        left = _left(context, {number: values[number] for number in of_host if values})
         windows = context.comm.exchange(left)[0]
         if context.rank:
             found = [_own(context.array(windows[number])) for number in of_host]
@@ -178,7 +178,7 @@ def worker_all_gather(
             whole = transport.all_gather(flat, whole)
         results.update(zip(some, rows.unpack(whole), strict=True))
     if of_host:
-        left = context.leave({number: values[number] for number in of_host})
+        left = _left(context, {number: values[number] for number in of_host})
         for number, windows in zip(
             of_host,
             zip(*(w.values() for w in context.comm.exchange(left)), strict=True),
@@ -191,6 +191,13 @@ def worker_all_gather(
 
 
 _as_rows = lru_cache(maxsize=16)(make_rows)
+
+
+def _left(context: RankContext, values: dict[int, Any]) -> dict[int, Any]:
+    """Return arrays as all ranks can get them; other machines take them whole."""
+    if context.comm is context.local:
+        return context.leave(values)
+    return {number: np.asarray(value) for number, value in values.items()}
 
 
 # -- variables of a rank
