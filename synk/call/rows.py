@@ -38,7 +38,8 @@ class Rows(NamedTuple):
     """The rows of a call: one selection and one cut into parts, for all inputs.
 
     To the ranks it travels as a plain tuple: the selection as (start, stop) or the
-    window of an index array, and every source as a plain tuple, too.
+    window of an index array, and every source as a plain tuple, too. Ranks of other
+    nodes may get (window, first), of an array of the row numbers from ``first`` on.
     """
 
     selection: Any
@@ -71,8 +72,7 @@ def take_share(
     if not sources:
         return [], []
     start, stop = bounds[rank], bounds[rank + 1]
-    selection = located(locate, selection)
-    mine = part(selection, start, stop)
+    mine = _part_of(locate, selection, start, stop)
     arrays: list[np.ndarray] = []
     selections: list[Selection] = []
     for array, offset, is_batch, *_ in sources:
@@ -100,9 +100,19 @@ def take_all(
     array, offset, is_batch, *_ = sources[i]
     chosen: Selection = slice(0, bounds[-1])
     if not is_batch:
-        chosen = part(located(locate, selection), 0, bounds[-1])
+        chosen = _part_of(locate, selection, 0, bounds[-1])
     assert not offset, "rank 0's rows were not staged"
     return locate(array)[chosen]
+
+
+def _part_of(
+    locate: Callable[[Any], np.ndarray], selection: Any, start: int, stop: int
+) -> Selection:
+    """Return some rows of a selection that may be described as it travels."""
+    first = 0
+    if isinstance(selection, tuple) and isinstance(selection[0], tuple):
+        selection, first = selection
+    return part(located(locate, selection), start - first, stop - first)
 
 
 def located(locate: Callable[[Any], np.ndarray], selection: Any) -> Selection:

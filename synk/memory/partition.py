@@ -110,6 +110,12 @@ def cuts(rows: int, parts: int) -> list[int]:
     return [i * size + min(i, more) for i in range(parts + 1)]
 
 
+def bound(rows: int, parts: int, i: int) -> int:
+    """Return bound i of those that `cuts` returns, without the others."""
+    size, more = divmod(rows, parts)
+    return i * size + min(i, more)
+
+
 def part_lengths(bounds: Sequence[int]) -> list[int]:
     """Return how many rows each part has, by the bounds that `cuts` returns."""
     return [stop - start for start, stop in itertools.pairwise(bounds)]

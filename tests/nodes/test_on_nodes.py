@@ -141,8 +141,8 @@ link, sent = SESSION.cluster.link, []
 def call(given, batch=None):
     chosen = slice(None) if batch is None else batch
     np.testing.assert_allclose(f(given, batch=batch), X[chosen].sum(0))
-    sent.append(link.rows_sent)
-    link.rows_sent = 0
+    sent.append(link.bytes_sent)
+    link.bytes_sent = 0
 
 for given, batch in (
     (data, None), (data, None),  # once
