@@ -313,7 +313,9 @@ class _InParts:
         span = span if told.span is None else told.span
         if span in self._starts:
             first = start - self._starts[span]
-            return tuple(Source(self._window, first, True, told.state))
+            # A number of rows is one of this copy: there may be another later.
+            state = None if told.state is None else (told.state, told.copy)
+            return tuple(Source(self._window, first, True, state))
         if span in self._seen:
             return tuple(Source(told.sent, start - self._seen[span], True))
         if span is not None:

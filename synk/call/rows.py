@@ -31,7 +31,7 @@ class Source(NamedTuple):
     array: Any
     offset: int
     is_batch: bool
-    state: int | None = None
+    state: Any = None
 
 
 class Rows(NamedTuple):

@@ -71,6 +71,7 @@ class World:
         self.stage, self.stages = Arena(), [Arena() for _ in RANKS]
         self.inboxes = [Inbox(stage.room) for stage in self.stages]
         self.notices: list[Notice] = []
+        self.by_key: dict[tuple, np.ndarray] = {}
 
     def run(
         self, batches: list, inputs: list, is_lost: bool = False, full: int = 0
@@ -89,8 +90,12 @@ class World:
         copies = [each for each in inputs if isinstance(each, np.ndarray)]
         copies += [batch for batch in batches if isinstance(batch, np.ndarray)]
         staged = iter(self.stage.put(copies))
+        # What follows from the rows of slices may be kept: see `Source`.
+        keeps = all(isinstance(batch, slice) for batch in batches)
         sources = [
-            tuple(Source(each.window if isinstance(each, Held) else next(staged), 0, 0))
+            tuple(Source(each.window, 0, False, each.state if keeps else None))
+            if isinstance(each, Held)
+            else tuple(Source(next(staged), 0, False))
             for each in inputs
         ]
         calls, right = [], []
@@ -126,7 +131,9 @@ class World:
                 continue
             named = inbox.windows, inbox.sent, inbox.copies
             _, _, theirs, *_ = unpickled(message.data, *named)
-            self.check(arrived(worker_run, theirs, here, inbox.copies), here, right, inputs)
+            self.check(
+                arrived(worker_run, theirs, here, inbox.copies), here, right, inputs
+            )
         self.keeping.told(words)
         return sum(a.nbytes for a in out.common) * 2 + sum(
             a.nbytes for some in out.rows for a in some
@@ -142,9 +149,14 @@ class World:
                 mine = rows[call.bounds[rank] : call.bounds[rank + 1]]
                 given = call.selection, call.bounds, call.sources or sources
                 arrays, chosen = take_share(rank, self.context.array, *given)
-                for array, some, each in zip(arrays, chosen, inputs, strict=True):
+                for i, each in enumerate(inputs):
                     whole = each.array if isinstance(each, Held) else each
-                    np.testing.assert_array_equal(array[some], whole[mine])
+                    taken, state = arrays[i][chosen[i]], given[2][i][3]
+                    np.testing.assert_array_equal(taken, whole[mine])
+                    if state is not None:  # it tells these rows from all others
+                        key = rank, state, chosen[i].start, chosen[i].stop
+                        before = self.by_key.setdefault(key, taken.copy())
+                        np.testing.assert_array_equal(taken, before)
 
 
 def batches_of(generator: random.Random, rows: int) -> list:
@@ -158,7 +170,7 @@ def batches_of(generator: random.Random, rows: int) -> list:
 
 
 @pytest.mark.parametrize("room", [0, 2000, LOTS])
-def test_all_ranks_get_their_rows_whatever_comes_in_between(room, monkeypatch):
+def test_all_ranks_get_their_rows_whatever_comes_in_between(room):
     generator, world = random.Random(room), World(room)
     values = np.random.default_rng(0)
     made = 0
@@ -168,7 +180,7 @@ def test_all_ranks_get_their_rows_whatever_comes_in_between(room, monkeypatch):
 
     held = [data(3), data(1), data(0), data(9)]
     known = [batches_of(generator, 40) for _ in range(6)]
-    for _ in range(600):
+    for _ in range(400):
         chance = generator.random()
         if chance < 0.1:
             generator.choice(held).write()
@@ -196,7 +208,7 @@ def test_all_ranks_get_their_rows_whatever_comes_in_between(room, monkeypatch):
             there = set(inbox.copies) - set(world.keeping.forgotten)
             assert numbers <= there
             assert len(there) <= 4 + len(world.notices)
-    assert made > 400
+    assert made > 250
 
 
 def test_slices_are_sent_once_and_shuffled_batches_in_one_epoch():
@@ -261,10 +273,12 @@ def test_a_node_that_finds_no_room_says_so_and_nothing_is_kept_there(monkeypatch
         patch.setattr(inboxes, "Segment", refuse)
         world.run([slice(0, 60)], [x])
     assert isinstance(world.inboxes[1].error, SharedMemoryFull)
-    assert world.keeping.room == 0 and not world.keeping.copies
+    assert world.keeping.room == 0
+    assert not world.keeping.copies
     assert world.run([slice(0, 60)], [x]) > 0
     assert world.run([slice(0, 60)], [x]) > 0
-    assert not world.keeping.forgotten and not world.inboxes[2].copies
+    assert not world.keeping.forgotten
+    assert not world.inboxes[2].copies
 
 
 def test_nodes_of_one_machine_share_the_half_of_its_memory():
