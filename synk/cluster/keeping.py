@@ -29,8 +29,6 @@ Key: TypeAlias = tuple[int, int]
 Span: TypeAlias = tuple[int, int]
 """Where the rows of a slice begin and stop."""
 
-_MOST_CHANGES = 20
-
 
 @dataclass
 class Copy:
@@ -42,8 +40,8 @@ class Copy:
         What nodes know it by.
     state : int
         Which values it has; see `Lending`.
-    changes : int
-        How often all rows were sent, and had other values then.
+    was_whole : bool
+        Whether all rows were sent, and had other values then.
     is_whole : bool
     spans : set of Span
         Otherwise: slices of which each node has its own rows.
@@ -55,7 +53,7 @@ class Copy:
 
     number: int
     state: int
-    changes: int = 0
+    was_whole: bool = False
     is_whole: bool = False
     spans: set[Span] = field(default_factory=set)
     nbytes: int = 0
@@ -157,8 +155,8 @@ class Draft:
         copy.asked += asked
         # To send all of it to all nodes takes node 0 as long as to send each batch of
         # an epoch to those that compute on it. Where that was in vain before, as
-        # someone writes to the data after each epoch, it waits for more.
-        if copy.asked < rows << min(copy.changes, _MOST_CHANGES):
+        # someone writes to the data after each epoch, the values are to stay first.
+        if copy.asked < (2 * rows if copy.was_whole else rows):
             return None
         return self._make_whole(data, copy, window, nbytes)
 
@@ -230,7 +228,7 @@ class Draft:
             found = Copy(next(keeping.numbers), state)
             if known is not None:
                 self.forgotten.append(known.number)
-                found.changes = known.changes + known.is_whole
+                found.was_whole = known.is_whole or known.was_whole
         self.copies[data] = found
         return found
 
