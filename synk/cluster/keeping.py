@@ -72,9 +72,12 @@ class Keeping:
     ----------
     copies : dict
         By `Key`.
+    command : bytes
+        That which was sent last, without its arrays.
     """
 
     def __init__(self, room: int = 0) -> None:
+        self.command = b""
         self.room = room
         self.copies: dict[Key, Copy] = {}
         self.numbers = itertools.count()
@@ -83,7 +86,7 @@ class Keeping:
 
     def sent(self, draft: Draft) -> None:
         """Take note that the nodes have got the command of a draft."""
-        self.forgotten = []
+        self.forgotten, self.command = [], draft.command
         for data in draft.gone:
             self.copies.pop(data, None)
         for data, copy in draft.copies.items():
@@ -99,7 +102,7 @@ class Keeping:
             for data in self._last:
                 if data in self.copies:
                     self.forgotten.append(self.copies.pop(data).number)
-            self.room = 0
+            self.room, self.command = 0, b""
         elif any(words):
             self.room = min(word for word in words if word)
 
@@ -113,6 +116,8 @@ class Draft:
         Copies that nodes give up, by number.
     wholes : dict
         By number: the windows of `Data` that all nodes get a copy of.
+    command : bytes
+        That which is sent.
     copies, spans, gone, used
         For `Keeping.sent`: copies with other rows or numbers than before, by `Key`;
         further slices of them; data that is no more; bytes of a node for all that.
@@ -120,12 +125,18 @@ class Draft:
 
     def __init__(self, keeping: Keeping) -> None:
         self._keeping = keeping
+        self.command = b""
         self.forgotten = list(keeping.forgotten)
         self.wholes: dict[int, Window] = {}
         self.copies: dict[Key, Copy] = {}
         self.spans: dict[Key, dict[Span, None]] = {}
         self.gone: set[Key] = set()
         self.used = 0
+
+    def is_again(self, command: bytes) -> bool:
+        """Take note of what is sent; tell whether it is that of the last time."""
+        self.command = command
+        return command == self._keeping.command
 
     def forget(self, data: Key) -> None:
         """Have nodes give up the rows of data that is no more."""

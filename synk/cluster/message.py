@@ -100,18 +100,22 @@ class Message(NamedTuple):
     Attributes
     ----------
     data : bytes
-        The command, pickled, with arrays by their numbers; see `translate`.
+        The command, pickled, with arrays by their numbers; see `translate`. Nothing, if
+        it is the last one again.
     common : list of (OfAll or numpy.ndarray)
         What all nodes get; small arrays are a part of the message.
     rows : list of OfEach
     forgotten : list of int
         Copies that nodes give up.
+    launch : int
+        The number of a launch on the ranks.
     """
 
     data: bytes
     common: Sequence[OfAll | np.ndarray] = ()
     rows: Sequence[OfEach] = ()
     forgotten: Sequence[int] = ()
+    launch: int = 0
 
     @property
     def following(self) -> list[OfAll]:

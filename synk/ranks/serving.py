@@ -10,10 +10,11 @@ from __future__ import annotations
 import pickle
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..cluster.inbox import Inbox
+from ..cluster.message import Here
 from ..cluster.nodes import Cluster
 from ..cluster.translate import dumps, unpickled
 from ..errors import WorkerDied
@@ -22,7 +23,7 @@ from ..workers.control import LAUNCH
 from ..workers.failure import Failure
 from .context import Notice
 from .session import SESSION
-from .to_nodes import arrived
+from .to_nodes import PARTED, arrived
 
 
 def serve(cluster: Cluster) -> int:
@@ -32,19 +33,14 @@ def serve(cluster: Cluster) -> int:
     SESSION.cluster = cluster
     SESSION.keep_zygote()  # before MPI: what runs it may not be forkable
     cluster.open()
-    is_over, inbox = False, _inbox()
+    is_over, inbox, last = False, _inbox(), _Last()
     while not is_over:
         message = cluster.await_command(inbox)
         reply: list[Any] = []
         try:
             if inbox.error is not None:
                 raise inbox.error
-            arrays = inbox.windows, inbox.sent, inbox.copies
-            kind, *what = unpickled(message.data, *arrays, _house)
-            if kind == "run":
-                name, args, *others = what
-                work = find(*name)
-                what = [work, arrived(work, args, cluster.here, inbox.copies), *others]
+            kind, *what = last.read(message.data, inbox, cluster.here)
         except Exception as error:  # what it names is not on this machine
             where = f"[synk] on node {cluster.node} ({socket.gethostname()})"
             kind, reply = "", [Failure(error, where, SESSION.rank)]
@@ -52,7 +48,8 @@ def serve(cluster: Cluster) -> int:
             inbox = _inbox()
             reply = _fork(what[0])
         elif kind == "run":
-            reply = _run(inbox, *what)
+            work, args, notices = what
+            reply = _run(inbox, work, args, notices, message.launch)
         elif kind:
             SESSION.close()
             is_over = kind == "end"
@@ -60,6 +57,35 @@ def serve(cluster: Cluster) -> int:
     SESSION.close(for_good=True)
     cluster.link.close()
     return 0
+
+
+class _Last:
+    """The last command, which may come again with other values in its arrays.
+
+    Then the arguments are the same objects, by which ranks know that it is the same.
+    """
+
+    def __init__(self) -> None:
+        self._data = b""
+        self._where: tuple | None = None
+        self._command: Sequence[Any] = ()
+
+    def read(self, data: bytes, inbox: Inbox, here: Here) -> Sequence[Any]:
+        """Return a command that has come, for this node's ranks."""
+        is_again, self._data = not data, data or self._data
+        where = inbox.windows, inbox.sent
+        if is_again and where == self._where and not inbox.has_changed:
+            return self._command
+        self._where = None
+        kind, *what = unpickled(self._data, *where, inbox.copies, _house)
+        if kind == "run":
+            name, args, notices = what
+            work = find(*name)
+            what = [work, arrived(work, args, here, inbox.copies), notices]
+            if work in PARTED:  # the others may change what they are given
+                self._where = where
+        self._command = kind, *what
+        return self._command
 
 
 def _inbox() -> Inbox:

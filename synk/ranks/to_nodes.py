@@ -121,7 +121,7 @@ def for_nodes(
     if work in PARTED:
         args = PARTED[work].leaving(args, parting)
     name = work.__module__, work.__name__
-    command = "run", name, args, notices, launch
+    command = "run", name, args, notices
     data, windows = pickled(command, parting.keep, {NewHome: _told})
     given: list[tuple[Window, int | None]] = [(window, None) for window in windows]
     given += [(window, number) for number, window in draft.wholes.items()]
@@ -134,7 +134,9 @@ def for_nodes(
         else:
             common.append(OfAll(array.dtype, array.shape, number))
             arrays.append(array)
-    message = Message(data, common, parting.kinds, draft.forgotten)
+    if draft.is_again(data):
+        data = b""
+    message = Message(data, common, parting.kinds, draft.forgotten, launch)
     return Outgoing(message.packed(), arrays, parting.rows, draft)
 
 

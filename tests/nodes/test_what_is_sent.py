@@ -172,6 +172,22 @@ for value in (big, data):
         np.testing.assert_array_equal(synk.get_value(rank, v), big)
         sent()
 
+# A call that is made again is told by next to nothing, with other values or not.
+few = synk.data(X[: 2 * n])
+s = synk.function([x], (x * k[0]).sum() + k[1], [k], **how)
+for i, values in enumerate(rng.normal(size=(6, 2))):
+    for _ in range(3):
+        right = X[: 2 * n].sum() * values[0] + values[1]
+        np.testing.assert_allclose(s(few, values), right)
+    if i == 3:
+        few[0] = X[0] = 3.0
+    if i > 4:
+        assert sent() < 3 * 300
+    sent()
+for _ in range(4):
+    found = f(few, Y[: 2 * n])
+    same(found, X[: 2 * n], Y[: 2 * n]), sent()
+
 # All of data that every rank reads is sent once, too.
 synk.broadcast(v, data), sent()
 synk.broadcast(v, data)
