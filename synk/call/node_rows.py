@@ -126,7 +126,7 @@ class _Leaving:
         totals = tuple(self._totals[k] for k in numbered)
 
         def of_node(here: Here) -> np.ndarray:
-            pairs = zip(numbered, map(here.rows, totals), strict=True)
+            pairs = zip(numbered, here.spans(totals), strict=True)
             return _joined([self._chosen[k][slice(*span)] for k, span in pairs])
 
         kind = OfEach(np.dtype(np.int64), (), totals)
@@ -212,8 +212,7 @@ class _Leaving:
         **kept: Any,
     ) -> Sent:
         def of_node(here: Here) -> np.ndarray:
-            spans = map(here.rows, totals)
-            pairs = zip(chosen, spans, strict=True)
+            pairs = zip(chosen, here.spans(totals), strict=True)
             return _joined([array[part(rows, *span)] for rows, span in pairs])
 
         kind = OfEach(array.dtype, array.shape[1:], totals, **kept)
@@ -226,7 +225,7 @@ def _is_slice(rows: Selection) -> bool:
 
 def _rows_of(here: Here, totals: Sequence[int]) -> int:
     """Return how many rows a node has in calls."""
-    return sum(stop - start for start, stop in map(here.rows, totals))
+    return sum(stop - start for start, stop in here.spans(totals))
 
 
 def _joined(pieces: Sequence[np.ndarray]) -> np.ndarray:

@@ -29,20 +29,23 @@ def free_memory() -> int:
     return UNKNOWN if limit is None else limit.free
 
 
-def to_keep(free: int, nodes: Sequence[Node], node: int) -> int:
-    """Return how many bytes a node may keep: half of what is free, and a part of that.
+def to_keep(free: int, kept: int, nodes: Sequence[Node], node: int) -> int:
+    """Return how many bytes more a node may keep: half of what it would have free.
 
     Parameters
     ----------
     free : int
         Bytes, on the machine that it is on.
+    kept : int
+        Bytes, by this node.
     nodes : sequence of Node
         All, of which some may be on one machine.
     node : int
         Which of them it is.
     """
     hosts = [each.host for each in nodes]
-    return max(1, free // (2 * hosts.count(hosts[node])))
+    share = (free + kept) // (2 * hosts.count(hosts[node]))
+    return max(1, share - kept)
 
 
 class Copy:
@@ -66,6 +69,11 @@ class Copy:
     def key(self) -> tuple[int, int]:
         """What ranks know its memory by."""
         return self._segment.key
+
+    @property
+    def nbytes(self) -> int:
+        """The memory that it takes."""
+        return self._segment.nbytes
 
     @property
     def window(self) -> Window:
@@ -136,7 +144,10 @@ class Inbox:
         """
         if self.error is not None:
             return -1
-        return to_keep(free_memory(), nodes, node) if self.has_changed else 0
+        if not self.has_changed:
+            return 0
+        kept = sum(copy.nbytes for copy in self.copies.values())
+        return to_keep(free_memory(), kept, nodes, node)
 
     def make_room(self, message: Message, here: Here) -> list[np.ndarray]:
         """Return arrays for the bytes that follow a message, in their order.
@@ -208,7 +219,7 @@ class Inbox:
         copy = self.copies.get(kind.number)
         if copy is None:
             copy = self.copies[kind.number] = Copy(kind.dtype, kind.shape)
-        spans = [here.rows(total) for total in kind.totals]
+        spans = here.spans(kind.totals)
         lengths = [stop - first for first, stop in spans]
         start, place = copy.rows, copy.add(sum(lengths))
         for span, length in zip(kind.spans, lengths, strict=True):

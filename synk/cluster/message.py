@@ -21,6 +21,10 @@ SMALL = 1 << 14
 """Bytes of an array up to which it is a part of the message."""
 
 
+FEW = 8
+"""Calls of which numpy takes longer than Python."""
+
+
 class Here(NamedTuple):
     """Which ranks a node has.
 
@@ -42,6 +46,14 @@ class Here(NamedTuple):
         """Return where the rows of a node begin and stop, of so many of all ranks."""
         size = self.size
         return bound(total, size, self.first), bound(total, size, self.stop)
+
+    def spans(self, totals: Sequence[int]) -> list[Span]:
+        """Return the same for each of several calls."""
+        if len(totals) < FEW:
+            return list(map(self.rows, totals))
+        rows = np.array(totals)
+        ends = [bound(rows, self.size, i) for i in (self.first, self.stop)]
+        return list(zip(*(end.tolist() for end in ends), strict=True))
 
 
 class OfAll(NamedTuple):
@@ -90,7 +102,7 @@ class OfEach(NamedTuple):
         """Return the shape of what a node gets; None if it gets nothing."""
         if self.only is not None:
             return self.shape if self.only == here.node else None
-        spans = map(here.rows, self.totals)
+        spans = here.spans(self.totals)
         return sum(stop - first for first, stop in spans), *self.shape
 
 
@@ -107,15 +119,12 @@ class Message(NamedTuple):
     rows : list of OfEach
     forgotten : list of int
         Copies that nodes give up.
-    launch : int
-        The number of a launch on the ranks.
     """
 
     data: bytes
     common: Sequence[OfAll | np.ndarray] = ()
     rows: Sequence[OfEach] = ()
     forgotten: Sequence[int] = ()
-    launch: int = 0
 
     @property
     def following(self) -> list[OfAll]:
@@ -123,13 +132,13 @@ class Message(NamedTuple):
         return [each for each in self.common if isinstance(each, OfAll)]
 
     def packed(self) -> bytes:
-        """Return it as bytes."""
-        return pickle.dumps(tuple(self), protocol=5)
+        """Return it as bytes: none, where nothing has to be said."""
+        return pickle.dumps(tuple(self), protocol=5) if any(self) else b""
 
     @classmethod
     def unpacked(cls, data: bytes) -> Message:
         """Return a message that has come."""
-        return cls(*pickle.loads(data))
+        return cls(*pickle.loads(data)) if data else cls(b"")
 
 
 class Outgoing(NamedTuple):
@@ -145,12 +154,15 @@ class Outgoing(NamedTuple):
         Whose bytes each node gets, none for node 0.
     draft : Draft or None
         What follows from it for what nodes keep.
+    launch : int
+        The number of a launch on the ranks, which the head of the round says.
     """
 
     message: bytes
     common: Sequence[np.ndarray] = ()
     rows: Sequence[Sequence[np.ndarray]] = ()
     draft: Draft | None = None
+    launch: int = 0
 
 
 def plain(command: Any) -> Outgoing:

@@ -131,7 +131,7 @@ class Cluster:
             raise
         told = [pickle.loads(each) for each in found]
         self.nodes = [node for node, _ in told]
-        room = [to_keep(free, self.nodes, i) for i, (_, free) in enumerate(told)]
+        room = [to_keep(free, 0, self.nodes, i) for i, (_, free) in enumerate(told)]
         self.keeping = Keeping(min(room[1:], default=0))
         return self.size
 
@@ -192,17 +192,24 @@ class Cluster:
                 self.keeping.sent(outgoing.draft)
             self._number += 1
 
-        self.link.go(_one(head(COMMAND, self._number, message)), nothing, then)
+        own = head(COMMAND, self._number, message, outgoing.launch)
+        self.link.go(_one(own), nothing, then)
 
-    def await_command(self, inbox: Inbox) -> Message:
+    def await_command(self, inbox: Inbox) -> tuple[Message, int]:
         """On another node, wait for a command.
 
         Parameters
         ----------
         inbox : Inbox
             Where what comes with it is put.
+
+        Returns
+        -------
+        message : Message
+        launch : int
+            See `Outgoing`.
         """
-        found: list[Message] = []
+        found: list[tuple[Message, int]] = []
 
         def then(heads: Sequence[Head]) -> None:
             if heads[0].kind != COMMAND:
@@ -216,7 +223,7 @@ class Cluster:
             message = Message.unpacked(given)
             arrays = inbox.make_room(message, self.here)
             self.link.receive_arrays(arrays, len(message.following))
-            found.append(message)
+            found.append((message, heads[0].word))
             self._number += 1
 
         self.link.go(_one(Head(IDLE, self._number)), nothing, then)
@@ -239,7 +246,8 @@ class Cluster:
         def then(heads: Sequence[Head]) -> None:
             if all(each.kind == JOIN for each in heads):
                 self._replies = self.link.gather(reply, heads)
-                self.keeping.told([each.word for each in heads])
+                if self.node == 0:
+                    self.keeping.told([each.word for each in heads])
                 self.in_command = False
 
         interrupt: BaseException | None = None

@@ -1,9 +1,10 @@
-"""Commands and replies as bytes for other nodes, with the arrays that they name.
+"""Commands and replies as bytes for other nodes, and the arrays that they name.
 
 Within a node an array travels as a window of shared memory. To another node its bytes
-go, and the master there puts them into shared memory of its own: where a command says
-"the array in this window", its ranks get it with a window of theirs. In replies, which
-only the script's master reads, an array stands in the place of its window.
+go, which follow the command (`message`), into shared memory of that node (`inbox`):
+where a command says "the array in this window", ranks there get it with a window of
+theirs. In replies, which only the script's master reads, arrays come along, and stand
+in the places of their windows.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def serve(cluster: Cluster) -> int:
     cluster.open()
     is_over, inbox, last = False, _inbox(), _Last()
     while not is_over:
-        message = cluster.await_command(inbox)
+        message, launch = cluster.await_command(inbox)
         reply: list[Any] = []
         try:
             if inbox.error is not None:
@@ -49,7 +49,7 @@ def serve(cluster: Cluster) -> int:
             reply = _fork(what[0])
         elif kind == "run":
             work, args, notices = what
-            reply = _run(inbox, work, args, notices, message.launch)
+            reply = _run(inbox, work, args, notices, launch)
         elif kind:
             SESSION.close()
             is_over = kind == "end"

@@ -59,9 +59,10 @@ class Parting:
         """
         self.kinds.append(kind)
         for here in self.heres:
-            if kind.shape_at(here) is not None:
+            shape = kind.shape_at(here)
+            if shape is not None:
                 array = np.asarray(of_node(here), order="C")
-                assert array.shape == kind.shape_at(here), (array.shape, kind)
+                assert array.shape == shape, (array.shape, shape)
                 self.rows[here.node].append(array)
         return Sent(len(self.kinds) - 1)
 
@@ -136,8 +137,8 @@ def for_nodes(
             arrays.append(array)
     if draft.is_again(data):
         data = b""
-    message = Message(data, common, parting.kinds, draft.forgotten, launch)
-    return Outgoing(message.packed(), arrays, parting.rows, draft)
+    message = Message(data, common, parting.kinds, draft.forgotten)
+    return Outgoing(message.packed(), arrays, parting.rows, draft, launch)
 
 
 def arrived(

@@ -285,7 +285,10 @@ def test_a_node_that_finds_no_room_says_so_and_nothing_is_kept_there(monkeypatch
 
 def test_nodes_of_one_machine_share_the_half_of_its_memory():
     nodes = [Node("a", 1, 1), Node("b", 1, 1), Node("a", 1, 1)]
-    assert [to_keep(1000, nodes, i) for i in range(3)] == [250, 500, 250]
+    assert [to_keep(1000, 0, nodes, i) for i in range(3)] == [250, 500, 250]
+    # What is kept counts as free: it is never more than half in all.
+    assert to_keep(750, 250, nodes, 0) == 1
+    assert to_keep(600, 400, nodes, 1) == 100
 
 
 @pytest.mark.parametrize("nodes", [2, 1000])
