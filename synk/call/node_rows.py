@@ -163,12 +163,11 @@ class _Leaving:
     ) -> int | None:
         """Have nodes keep their rows of slices; return the number of the copy."""
         parting, width = self._parting, array[:1].nbytes
-        most = max(here.stop - here.first for here in parting.heres)
         spans: dict[tuple[int, int], int] = {}
         for rows in chosen:
             if isinstance(rows, slice) and rows.start < rows.stop:
-                of_rank = -(-(rows.stop - rows.start) // parting.context.size)
-                spans[rows.start, rows.stop] = most * of_rank * width
+                most = parting.most_rows([rows.stop - rows.start])
+                spans[rows.start, rows.stop] = most * width
         data = key_of(window)
         number, new = parting.draft.slices(
             data, state, window, array.nbytes, list(spans.items())
@@ -196,11 +195,8 @@ class _Leaving:
             totals.append(total)
         if not left:
             return (None,)
-        # In few calls no row is sent twice; in many, as of several epochs, a node may
-        # get fewer bytes if it gets all rows.
-        heres = self._parting.heres
-        most = max(_rows_of(here, totals) for here in heres)
-        if len(left) > 1 and most > len(array):
+        # Calls may have the same rows, as of several epochs: then all rows may be less.
+        if self._parting.most_rows(totals) > len(array):
             return None
         return (self._send_rows(array, left, tuple(totals)),)
 
@@ -221,11 +217,6 @@ class _Leaving:
 
 def _is_slice(rows: Selection) -> bool:
     return isinstance(rows, slice)
-
-
-def _rows_of(here: Here, totals: Sequence[int]) -> int:
-    """Return how many rows a node has in calls."""
-    return sum(stop - start for start, stop in here.spans(totals))
 
 
 def _joined(pieces: Sequence[np.ndarray]) -> np.ndarray:

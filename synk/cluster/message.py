@@ -55,6 +55,10 @@ class Here(NamedTuple):
         ends = [bound(rows, self.size, i) for i in (self.first, self.stop)]
         return list(zip(*(end.tolist() for end in ends), strict=True))
 
+    def rows_of(self, totals: Sequence[int]) -> int:
+        """Return how many rows a node has in several calls."""
+        return sum(stop - first for first, stop in self.spans(totals))
+
 
 class OfAll(NamedTuple):
     """An array that all nodes get, and whose bytes follow the message.
@@ -102,8 +106,7 @@ class OfEach(NamedTuple):
         """Return the shape of what a node gets; None if it gets nothing."""
         if self.only is not None:
             return self.shape if self.only == here.node else None
-        spans = here.spans(self.totals)
-        return sum(stop - first for first, stop in spans), *self.shape
+        return here.rows_of(self.totals), *self.shape
 
 
 class Message(NamedTuple):

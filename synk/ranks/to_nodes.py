@@ -8,7 +8,7 @@ the other nodes. What makes such a command registers them itself, in a room abov
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,8 +45,15 @@ class Parting:
             self.heres.append(Here(node, first, first + ranks, context.size))
             first += ranks
         del self.heres[0]
+        # Of nodes with as many ranks the first has the most rows: see `cuts`.
+        by_ranks = {here.stop - here.first: here for here in reversed(self.heres)}
+        self._largest = list(by_ranks.values())
         self.kinds: list[OfEach] = []
         self.rows: list[list[np.ndarray]] = [[] for _ in context.comm.ranks]
+
+    def most_rows(self, totals: Sequence[int]) -> int:
+        """Return how many rows a node gets, at the most, of calls with so many."""
+        return max(here.rows_of(totals) for here in self._largest)
 
     def send(self, kind: OfEach, of_node: Callable[[Here], np.ndarray]) -> Sent:
         """Have each node get an array of its own; return what stands for it.

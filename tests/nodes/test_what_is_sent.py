@@ -60,6 +60,8 @@ f(X[:n], Y[:n]), sent()
 a, b = synk.data(X), synk.data(Y)
 for rows in (own, 0):  # kept from the second on
     call(a, b), expect(rows)
+call(a, b)
+assert sent() == 0  # nor is the call said again
 for rows in (own, 0):
     epoch(slices, a, b), expect(rows)
 for batch in slices:
