@@ -83,6 +83,7 @@ class Keeping:
         self.numbers = itertools.count()
         self.forgotten: list[int] = []
         self._last: list[Key] = []
+        self._is_full = False
 
     def sent(self, draft: Draft) -> None:
         """Take note that the nodes have got the command of a draft."""
@@ -102,8 +103,8 @@ class Keeping:
             for data in self._last:
                 if data in self.copies:
                     self.forgotten.append(self.copies.pop(data).number)
-            self.room, self.command = 0, b""
-        elif any(words):
+            self.room, self.command, self._is_full = 0, b"", True
+        elif any(words) and not self._is_full:
             self.room = min(word for word in words if word)
 
 

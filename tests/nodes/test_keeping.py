@@ -202,7 +202,7 @@ def test_all_ranks_get_their_rows_whatever_comes_in_between(room):
         is_lost = generator.random() < 0.2
         world.run(generator.choice(known), inputs, is_lost, full)
         if full:
-            world.keeping.room = room
+            world.keeping.room, world.keeping._is_full = room, False
         made += not is_lost
         # Nodes have what node 0 knows them to have, and no more of it.
         numbers = {copy.number for copy in world.keeping.copies.values() if copy.nbytes}
@@ -264,7 +264,21 @@ def test_rows_are_sent_each_time_where_there_is_no_memory_to_keep_them():
     assert not any(inbox.copies for inbox in world.inboxes)
 
 
-def test_a_node_that_finds_no_room_says_so_and_nothing_is_kept_there(monkeypatch):
+@pytest.mark.parametrize("full", [1, 2])
+def test_where_a_node_finds_no_room_all_give_that_up_and_keep_no_more(full):
+    world = World()
+    w, x, y = (Held(np.full((60, 4), value)) for value in (1.0, 2.0, 3.0))
+    assert world.run([slice(0, 60)], [w]) > 0
+    own = world.run([slice(0, 60)], [x], full=full)
+    assert world.keeping.room == 0
+    for each in (x, y, x, y):
+        assert world.run([slice(0, 60)], [each]) == own
+    assert world.run([slice(0, 60)], [w]) == 0  # as before
+    assert [len(inbox.copies) for inbox in world.inboxes[1:]] == [1, 1]
+    assert not world.keeping.forgotten
+
+
+def test_rows_that_find_no_memory_are_received_all_the_same(monkeypatch):
     world = World()
     x = Held(np.ones((60, 4)))
 
@@ -275,12 +289,8 @@ def test_a_node_that_finds_no_room_says_so_and_nothing_is_kept_there(monkeypatch
         patch.setattr(inboxes, "Segment", refuse)
         world.run([slice(0, 60)], [x])
     assert isinstance(world.inboxes[1].error, SharedMemoryFull)
-    assert world.keeping.room == 0
-    assert not world.keeping.copies
     assert world.run([slice(0, 60)], [x]) > 0
-    assert world.run([slice(0, 60)], [x]) > 0
-    assert not world.keeping.forgotten
-    assert not world.inboxes[2].copies
+    assert world.inboxes[1].error is None
 
 
 def test_nodes_of_one_machine_share_the_half_of_its_memory():
