@@ -125,9 +125,9 @@ class _Leaving:
             return calls
         totals = tuple(self._totals[k] for k in numbered)
 
-        def of_node(here: Here) -> np.ndarray:
+        def of_node(here: Here) -> list[np.ndarray]:
             pairs = zip(numbered, here.spans(totals), strict=True)
-            return _joined([self._chosen[k][slice(*span)] for k, span in pairs])
+            return [self._chosen[k][slice(*span)] for k, span in pairs]
 
         kind = OfEach(np.dtype(np.int64), (), totals)
         numbers = Numbers(self._parting.send(kind, of_node))
@@ -207,9 +207,9 @@ class _Leaving:
         totals: tuple[int, ...],
         **kept: Any,
     ) -> Sent:
-        def of_node(here: Here) -> np.ndarray:
+        def of_node(here: Here) -> list[np.ndarray]:
             pairs = zip(chosen, here.spans(totals), strict=True)
-            return _joined([array[part(rows, *span)] for rows, span in pairs])
+            return [array[part(rows, *span)] for rows, span in pairs]
 
         kind = OfEach(array.dtype, array.shape[1:], totals, **kept)
         return self._parting.send(kind, of_node)
@@ -217,13 +217,6 @@ class _Leaving:
 
 def _is_slice(rows: Selection) -> bool:
     return isinstance(rows, slice)
-
-
-def _joined(pieces: Sequence[np.ndarray]) -> np.ndarray:
-    """Return rows as one contiguous array; those of one slice are not copied."""
-    if len(pieces) == 1:
-        return np.asarray(pieces[0], order="C")
-    return np.concatenate(pieces)
 
 
 # -- on another node

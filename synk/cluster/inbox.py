@@ -6,6 +6,7 @@ segments of its own, and all else to where the node's session has such things.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 
@@ -160,28 +161,27 @@ class Inbox:
             if copy is not None:
                 self.gone.append(copy.key)
                 self.has_changed = True
-        shapes = [kind.shape_at(here) for kind in message.rows]
+        shapes = [kind.shapes_at(here) for kind in message.rows]
         try:
-            return self._places(message, shapes, here)
+            return self._places(message, shapes)
         except Exception as error:
             self.error = error
             kinds = [(kind.dtype, kind.shape) for kind in message.following]
-            for kind, shape in zip(message.rows, shapes, strict=True):
-                if shape is not None:
-                    kinds.append((kind.dtype, shape))
+            for each, some in zip(message.rows, shapes, strict=True):
+                kinds += [(each.dtype, shape) for shape in some]
             return [np.empty(shape, dtype) for dtype, shape in kinds]
 
     def _places(
-        self, message: Message, shapes: Sequence[tuple[int, ...] | None], here: Here
+        self, message: Message, shapes: Sequence[list[tuple[int, ...]]]
     ) -> list[np.ndarray]:
         passing = [
             (each.dtype, each.shape)
             for each in message.common
             if isinstance(each, np.ndarray) or each.number is None
         ]
-        for kind, shape in zip(message.rows, shapes, strict=True):
-            if kind.number is None and shape is not None:
-                passing.append((kind.dtype, shape))
+        for kind, some in zip(message.rows, shapes, strict=True):
+            if kind.number is None:
+                passing += [(kind.dtype, shape) for shape in some]
         places, windows = self._room(passing) if passing else ([], [])
         left = iter(zip(places, windows, strict=True))
         self.windows, self.sent, found = [], [], []
@@ -195,11 +195,11 @@ class Inbox:
                 place[...] = each
             else:
                 found.append(place)
-        for kind, shape in zip(message.rows, shapes, strict=True):
+        for kind, some in zip(message.rows, shapes, strict=True):
             mine: Window | None = None
             if kind.number is not None:
-                found.append(self._keep_rows(kind, here))
-            elif shape is not None:
+                found += self._keep_rows(kind, [shape[0] for shape in some])
+            elif some:
                 place, mine = next(left)
                 found.append(place)
             self.sent.append(mine)
@@ -213,16 +213,14 @@ class Inbox:
         self.copies[kind.number] = copy
         return place
 
-    def _keep_rows(self, kind: OfEach, here: Here) -> np.ndarray:
+    def _keep_rows(self, kind: OfEach, lengths: Sequence[int]) -> list[np.ndarray]:
         assert kind.number is not None
         self.has_changed = True
         copy = self.copies.get(kind.number)
         if copy is None:
             copy = self.copies[kind.number] = Copy(kind.dtype, kind.shape)
-        spans = here.spans(kind.totals)
-        lengths = [stop - first for first, stop in spans]
         start, place = copy.rows, copy.add(sum(lengths))
-        for span, length in zip(kind.spans, lengths, strict=True):
-            copy.starts[span] = start
-            start += length
-        return place
+        ends = np.cumsum([0, *lengths]).tolist()
+        for span, end in zip(kind.spans, ends, strict=False):
+            copy.starts[span] = start + end
+        return [place[i:j] for i, j in itertools.pairwise(ends)]

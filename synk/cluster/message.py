@@ -92,7 +92,8 @@ class OfEach(NamedTuple):
     number : int or None
         By which nodes keep the rows, in a copy of data.
     spans : tuple of Span
-        If they do: the slices whose rows these are, as many as totals.
+        If they do: the slices whose rows these are, as many as totals. They are sent
+        one by one, so that node 0 need not copy them.
     """
 
     dtype: np.dtype
@@ -102,11 +103,14 @@ class OfEach(NamedTuple):
     number: int | None = None
     spans: tuple[Span, ...] = ()
 
-    def shape_at(self, here: Here) -> tuple[int, ...] | None:
-        """Return the shape of what a node gets; None if it gets nothing."""
+    def shapes_at(self, here: Here) -> list[tuple[int, ...]]:
+        """Return the shapes of what a node gets: one, or those of slices, or none."""
         if self.only is not None:
-            return self.shape if self.only == here.node else None
-        return here.rows_of(self.totals), *self.shape
+            return [self.shape] if self.only == here.node else []
+        if self.spans:
+            lengths = [stop - first for first, stop in here.spans(self.totals)]
+            return [(length, *self.shape) for length in lengths]
+        return [(here.rows_of(self.totals), *self.shape)]
 
 
 class Message(NamedTuple):

@@ -55,22 +55,25 @@ class Parting:
         """Return how many rows a node gets, at the most, of calls with so many."""
         return max(here.rows_of(totals) for here in self._largest)
 
-    def send(self, kind: OfEach, of_node: Callable[[Here], np.ndarray]) -> Sent:
+    def send(self, kind: OfEach, of_node: Callable[[Here], list[np.ndarray]]) -> Sent:
         """Have each node get an array of its own; return what stands for it.
 
         Parameters
         ----------
         kind : OfEach
         of_node : callable
-            Returns what a node gets.
+            Returns what a node gets, in pieces.
         """
         self.kinds.append(kind)
         for here in self.heres:
-            shape = kind.shape_at(here)
-            if shape is not None:
-                array = np.asarray(of_node(here), order="C")
-                assert array.shape == shape, (array.shape, shape)
-                self.rows[here.node].append(array)
+            shapes = kind.shapes_at(here)
+            if shapes:
+                pieces = of_node(here)
+                if len(pieces) > len(shapes):
+                    pieces = [np.concatenate(pieces)]
+                pieces = [np.asarray(piece, order="C") for piece in pieces]
+                assert [piece.shape for piece in pieces] == shapes, (shapes, kind)
+                self.rows[here.node] += pieces
         return Sent(len(self.kinds) - 1)
 
     def to_one(self, rank: int, value: Any) -> Any:
@@ -79,7 +82,7 @@ class Parting:
             return value
         array = self.context.array(value)
         node = next((h.node for h in self.heres if h.first <= rank < h.stop), 0)
-        return self.send(OfEach(array.dtype, array.shape, only=node), lambda _: array)
+        return self.send(OfEach(array.dtype, array.shape, only=node), lambda _: [array])
 
     def keep(self, window: Window) -> int | None:
         """Return by which number nodes have a copy of all that is in a window."""

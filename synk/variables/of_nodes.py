@@ -23,8 +23,8 @@ def leaving_scatter(args: tuple, parting: Parting) -> tuple:
     for value in values:
         array = parting.context.array(value)
 
-        def of_node(here: Here, array: np.ndarray = array) -> np.ndarray:
-            return array[part(selection, *here.rows(total))]
+        def of_node(here: Here, array: np.ndarray = array) -> list[np.ndarray]:
+            return [array[part(selection, *here.rows(total))]]
 
         kind = OfEach(array.dtype, array.shape[1:], (total,))
         sent.append(parting.send(kind, of_node))
