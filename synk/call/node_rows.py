@@ -1,61 +1,94 @@
 """The rows of calls for other nodes: each gets its own ranks', and no others.
 
-A command that computes names arrays, and which of their rows the call has. For another
-node these rows are taken from the arrays, one after the other, and sent to it alone.
-Its ranks take theirs from that as they would from the arrays.
+A command that computes names arrays, and which of their rows each call has. An input
+goes to other nodes in one of these ways:
+
+* Of `Data` that nobody can write to, nodes may have a copy of all rows (`keeping`).
+  They take rows from it as node 0 does. Of row numbers each gets its own ranks'.
+* If they have not, they have, or get now, their rows of slices; and keep them.
+* Other rows are sent: those of the node's ranks, of one call after the other.
+
+What has come is where row i of a call's batch is row ``i - offset``, with an offset for
+each call: so staged rows lie for the ranks of one machine, and here as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..cluster.keeping import Keeping
-from ..cluster.keeping import Rows as Kept
-from ..cluster.translate import ForNode, NodeRows, Parted
-from ..memory.partition import part
-from ..memory.segment import key_of
+from ..cluster.inbox import Copy
+from ..cluster.message import Here, OfEach
+from ..cluster.translate import Bounds, Sent
+from ..memory.partition import Selection, count, part
+from ..memory.segment import Window, key_of
+from ..memory.unchanged import state_of
 from ..programs.programs import kind_of_call
 from ..ranks.context import RankContext
-from ..ranks.to_nodes import PARTED
-from ..variables.data import state_of
-from .rows import located
+from ..ranks.to_nodes import PARTED, Parted, Parting
+from .rows import Source, located
 from .runs import Call, worker_run
 from .share import worker_call
 
 
-def parted_call(
-    args: tuple, context: RankContext, ranks: Sequence[int], keeping: Keeping
-) -> Parted | None:
-    """Return a call with the rows that each node gets; see `ranks.to_nodes`."""
+class InParts(NamedTuple):
+    """An input of which nodes have some rows, as all are told of it.
+
+    Attributes
+    ----------
+    sent : Sent or None
+        Rows that come with this command and are not kept.
+    copy : int or None
+        By which number a node has the rows of slices that it keeps.
+    state : int or None
+        Of these; see `Source`.
+    span : tuple of int or None
+        The rows of a minibatch, in place of those that the call selects.
+    """
+
+    sent: Any
+    copy: int | None
+    state: int | None
+    span: tuple[int, int] | None
+
+
+class Numbers(NamedTuple):
+    """In place of a call's row numbers.
+
+    Attributes
+    ----------
+    sent : Sent or None
+        Those of a node's ranks, call after call; None if it has no need of them.
+    """
+
+    sent: Any
+
+
+# -- on node 0
+
+
+def leaving_call(args: tuple, parting: Parting) -> tuple:
+    """Return a call as all nodes are told of it."""
     ((number, subset, rows, *others),) = args
     selection, bounds, sources = rows
-    if not sources or _reads_all(context, number, subset, others[2]):
-        return None
-    found = _parts(context, [Call(selection, bounds, None)], sources, ranks, keeping)
-    made = []
-    for (called,), told, _ in found:
-        of_node = called.selection, bounds, told
-        made.append(((number, subset, of_node, *others),))
-    return Parted(made, [given for *_, given in found])
+    call = Call(selection, bounds, None)
+    calls = [call]
+    if sources and not _reads_all(parting.context, number, subset, others[2]):
+        calls, sources = _Leaving(parting, calls).inputs(sources)
+    told = calls[0].selection, Bounds(bounds[-1], len(bounds) - 1), sources
+    return ((number, subset, told, *others),)
 
 
-def parted_run(
-    args: tuple, context: RankContext, ranks: Sequence[int], keeping: Keeping
-) -> Parted | None:
-    """Return many calls with the rows that each node gets; see `ranks.to_nodes`."""
+def leaving_run(args: tuple, parting: Parting) -> tuple:
+    """Return many calls as all nodes are told of them."""
     launch, number, subset, calls, sources, constants, slices, *others = args
-    if not sources or _reads_all(context, number, subset, slices):
-        return None
-    found = _parts(context, calls, sources, ranks, keeping)
-    before, after = (launch, number, subset), (constants, slices, *others)
-    made = [(*before, some, told, *after) for some, told, _ in found]
-    return Parted(made, [given for *_, given in found])
-
-
-PARTED |= {worker_call: parted_call, worker_run: parted_run}
+    if sources and not _reads_all(parting.context, number, subset, slices):
+        calls, sources = _Leaving(parting, calls).inputs(sources)
+    parts = parting.context.size
+    told = [call._replace(bounds=Bounds(call.bounds[-1], parts)) for call in calls]
+    return launch, number, subset, told, sources, constants, slices, *others
 
 
 def _reads_all(context: RankContext, number: int, subset: tuple, slices: int) -> bool:
@@ -64,66 +97,218 @@ def _reads_all(context: RankContext, number: int, subset: tuple, slices: int) ->
     return bool(programs.cut(kind_of_call(slices, context.size), subset).inputs_read)
 
 
-def _parts(
-    context: RankContext,
+class _Leaving:
+    """The rows of calls on their way to other nodes."""
+
+    def __init__(self, parting: Parting, calls: Sequence[Call]) -> None:
+        self._parting, self._calls = parting, calls
+        locate = parting.context.array
+        self._chosen: list[Any] = [located(locate, call.selection) for call in calls]
+        self._totals = [call.bounds[-1] for call in calls]
+
+    def inputs(self, sources: Sequence[tuple]) -> tuple[list[Call], list]:
+        """Return calls and sources as all nodes are told of them."""
+        told = [self._input(Source(*source)) for source in sources]
+        calls = list(self._calls)
+        if any(type(each) is tuple and not each[2] for each in told):
+            calls = self._with_numbers(calls)
+        else:
+            for k, chosen in enumerate(self._chosen):
+                if not isinstance(chosen, slice):
+                    calls[k] = calls[k]._replace(selection=Numbers(None))
+        return calls, told
+
+    def _with_numbers(self, calls: list[Call]) -> list[Call]:
+        """Have each node get the row numbers of its ranks."""
+        numbered = [k for k, rows in enumerate(self._chosen) if not _is_slice(rows)]
+        if not numbered:
+            return calls
+        totals = tuple(self._totals[k] for k in numbered)
+
+        def of_node(here: Here) -> list[np.ndarray]:
+            pairs = zip(numbered, here.spans(totals), strict=True)
+            return [self._chosen[k][slice(*span)] for k, span in pairs]
+
+        kind = OfEach(np.dtype(np.int64), (), totals)
+        numbers = Numbers(self._parting.send(kind, of_node))
+        for k in numbered:
+            calls[k] = calls[k]._replace(selection=numbers)
+        return calls
+
+    def _input(self, source: Source) -> Any:
+        """Return a source as all nodes are told of it."""
+        parting, window = self._parting, source.array
+        array = parting.context.array(window)
+        chosen, span = self._chosen, None
+        if source.is_batch:  # in a single call alone
+            span = -source.offset, self._totals[0] - source.offset
+            chosen = [slice(*span)]
+        state, copy = state_of(window) if isinstance(window, tuple) else None, None
+        if state is not None:
+            by_number = sum(count(rows) for rows in chosen if not _is_slice(rows))
+            data = key_of(window)
+            size = len(array), array.nbytes
+            if parting.draft.whole(data, state, window, *size, by_number) is not None:
+                return tuple(source)
+            copy = self._keep_slices(window, state, array, chosen)
+            if parting.draft.is_whole(data):
+                return tuple(source)
+        sent = self._send(array, chosen, None if copy is None else key_of(window))
+        if sent is None:
+            return tuple(source)
+        return InParts(sent[0], copy, source.state, span)
+
+    def _keep_slices(
+        self, window: Window, state: int, array: np.ndarray, chosen: Sequence[Selection]
+    ) -> int | None:
+        """Have nodes keep their rows of slices; return the number of the copy."""
+        parting, width = self._parting, array[:1].nbytes
+        spans: dict[tuple[int, int], int] = {}
+        for rows in chosen:
+            if isinstance(rows, slice) and rows.start < rows.stop:
+                most = parting.most_rows([rows.stop - rows.start])
+                spans[rows.start, rows.stop] = most * width
+        data = key_of(window)
+        number, new = parting.draft.slices(
+            data, state, window, array.nbytes, list(spans.items())
+        )
+        if new and number is not None:
+            totals = tuple(stop - start for start, stop in new)
+            slices = [slice(*span) for span in new]
+            kept = {"number": number, "spans": tuple(new)}
+            self._send_rows(array, slices, totals, **kept)
+        return number
+
+    def _send(
+        self, array: np.ndarray, chosen: Sequence[Selection], data: Any
+    ) -> tuple[Sent | None] | None:
+        """Have nodes get rows that they do not keep; None if they are to get all."""
+        draft, left, totals = self._parting.draft, [], []
+        seen: set[tuple[int, int]] = set()
+        for rows, total in zip(chosen, self._totals, strict=True):
+            if isinstance(rows, slice):
+                span = rows.start, rows.stop
+                if span in seen or (data is not None and draft.has(data, span)):
+                    continue
+                seen.add(span)
+            left.append(rows)
+            totals.append(total)
+        if not left:
+            return (None,)
+        # Calls may have the same rows, as of several epochs: then all rows may be less.
+        if self._parting.most_rows(totals) > len(array):
+            return None
+        return (self._send_rows(array, left, tuple(totals)),)
+
+    def _send_rows(
+        self,
+        array: np.ndarray,
+        chosen: Sequence[Selection],
+        totals: tuple[int, ...],
+        **kept: Any,
+    ) -> Sent:
+        def of_node(here: Here) -> list[np.ndarray]:
+            pairs = zip(chosen, here.spans(totals), strict=True)
+            return [array[part(rows, *span)] for rows, span in pairs]
+
+        kind = OfEach(array.dtype, array.shape[1:], totals, **kept)
+        return self._parting.send(kind, of_node)
+
+
+def _is_slice(rows: Selection) -> bool:
+    return isinstance(rows, slice)
+
+
+# -- on another node
+
+
+def arriving_call(args: tuple, here: Here, copies: Mapping[int, Copy]) -> tuple:
+    """Return a call as the ranks of this node are told of it."""
+    ((number, subset, rows, *others),) = args
+    selection, bounds, sources = rows
+    call = Call(selection, bounds, None)
+    [call] = _arrived([call], sources, here, copies)
+    told = call.selection, bounds, call.sources or sources
+    return ((number, subset, told, *others),)
+
+
+def arriving_run(args: tuple, here: Here, copies: Mapping[int, Copy]) -> tuple:
+    """Return many calls as the ranks of this node are told of them."""
+    launch, number, subset, calls, sources, *others = args
+    calls = _arrived(calls, sources, here, copies)
+    return launch, number, subset, calls, sources, *others
+
+
+def _arrived(
     calls: Sequence[Call],
-    sources: Sequence[tuple],
-    ranks: Sequence[int],
-    keeping: Keeping,
-) -> list[tuple[list[Call], list[tuple], ForNode]]:
-    """Return for each node the calls and sources as it is told, and what it is sent."""
-    arrays = [context.array(array) for array, *_ in sources]
-    selections = [located(context.array, call.selection) for call in calls]
-    found, rank = [], 0
-    for node, count in enumerate(ranks):
-        first, rank = rank, rank + count
-        spans = [(call.bounds[first], call.bounds[rank]) for call in calls]
-        mine: list[Call] = []
-        base = 0
-        for call, (start, stop) in zip(calls, spans, strict=True):
-            # Row i of the call is row `base + i - start` of what the node gets.
-            mine.append(call._replace(selection=(base - start, base - start + stop)))
-            base += stop - start
-        told, given = [], ForNode([], [])
-        for (window, offset, is_batch, *_), array in zip(sources, arrays, strict=True):
-            chosen: list[Any] = [
-                slice(start - offset, stop - offset)
-                if is_batch
-                else part(selection, start, stop)
-                for selection, (start, stop) in zip(selections, spans, strict=True)
+    sources: Sequence,
+    here: Here,
+    copies: Mapping[int, Copy],
+) -> list[Call]:
+    """Return calls with the rows that this node has for each."""
+    inputs = [
+        _InParts(each, copies) if type(each) is InParts else None for each in sources
+    ]
+    found, numbers = [], 0
+    for call in calls:
+        total = call.bounds[-1]
+        start, stop = here.rows(total)
+        selection, span = call.selection, None
+        if type(selection) is not Numbers:
+            span = selection
+        elif selection.sent is None:
+            selection = 0, total
+        else:
+            selection = selection.sent, start - numbers
+            numbers += stop - start
+        own = None
+        if any(inputs):
+            own = [
+                tuple(each) if mine is None else mine.source(span, start, stop)
+                for each, mine in zip(sources, inputs, strict=True)
             ]
-            rows = None
-            if node and not is_batch and len(chosen) == 1:
-                rows = _kept(keeping, node, window, array, chosen[0])
-            number = None if rows is None else rows.number
-            if rows is not None and rows.are_there:
-                stands = NodeRows(-1, number)
-            else:
-                stands = NodeRows(given.kept.count(None), number)
-                if node:
-                    given.arrays.append(_joined([array[some] for some in chosen]))
-                    given.kept.append(number)
-            told.append((stands, 0, False, None))
-        found.append((mine, told, given))
+        found.append(call._replace(selection=selection, sources=own))
     return found
 
 
-def _kept(
-    keeping: Keeping, node: int, window: Any, array: np.ndarray, chosen: Any
-) -> Kept | None:
-    """Return how a node keeps rows; None if it does not: their values may change."""
-    if not isinstance(chosen, slice) or not isinstance(window, tuple):
-        return None
-    state = state_of(window)
-    if state is None or chosen.start == chosen.stop:
-        return None
-    nbytes = array[chosen].nbytes
-    what = key_of(window), state, (chosen.start, chosen.stop)
-    return keeping.of(node, *what, nbytes, array.nbytes)
+class _InParts:
+    """An input of which this node has some rows, from call to call."""
+
+    def __init__(self, told: InParts, copies: Mapping[int, Copy]) -> None:
+        self._told = told
+        copy = None if told.copy is None else copies.get(told.copy)
+        self._window = None if copy is None else copy.window
+        self._starts = {} if copy is None else copy.starts
+        self._seen: dict[tuple[int, int], int] = {}
+        self._next = 0
+
+    def source(self, span: tuple[int, int] | None, start: int, stop: int) -> tuple:
+        """Return where the rows of the next call lie.
+
+        Parameters
+        ----------
+        span : tuple of int or None
+            The slice that it selects, if it is one.
+        start, stop : int
+            Which rows of the batch are this node's.
+        """
+        told = self._told
+        span = span if told.span is None else told.span
+        if span in self._starts:
+            first = start - self._starts[span]
+            # A number of rows is one of this copy: there may be another later.
+            state = None if told.state is None else (told.state, told.copy)
+            return tuple(Source(self._window, first, True, state))
+        if span in self._seen:
+            return tuple(Source(told.sent, start - self._seen[span], True))
+        if span is not None:
+            self._seen[span] = self._next
+        first = start - self._next
+        self._next += stop - start
+        return tuple(Source(told.sent, first, True))
 
 
-def _joined(pieces: Sequence[np.ndarray]) -> np.ndarray:
-    """Return rows as one contiguous array; those of one slice are not copied."""
-    if len(pieces) == 1:
-        return np.asarray(pieces[0], order="C")
-    return np.concatenate(pieces)
+PARTED |= {
+    worker_call: Parted(leaving_call, arriving_call),
+    worker_run: Parted(leaving_run, arriving_run),
+}

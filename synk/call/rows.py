@@ -32,14 +32,15 @@ class Source(NamedTuple):
     array: Any
     offset: int
     is_batch: bool
-    state: int | None = None
+    state: Any = None
 
 
 class Rows(NamedTuple):
     """The rows of a call: one selection and one cut into parts, for all inputs.
 
     To the ranks it travels as a plain tuple: the selection as (start, stop) or the
-    window of an index array, and every source as a plain tuple, too.
+    window of an index array, and every source as a plain tuple, too. Ranks of other
+    nodes may get (window, first), of an array of the row numbers from ``first`` on.
     """
 
     selection: Any
@@ -72,8 +73,7 @@ def take_share(
     if not sources:
         return [], []
     start, stop = bounds[rank], bounds[rank + 1]
-    selection = located(locate, selection)
-    mine = part(selection, start, stop)
+    mine = _part_of(locate, selection, start, stop)
     arrays: list[np.ndarray] = []
     selections: list[Selection] = []
     for array, offset, is_batch, *_ in sources:
@@ -99,20 +99,33 @@ def take_all(
         Which input.
     """
     array, offset, is_batch, *_ = sources[i]
-    chosen: Selection = slice(0, bounds[-1])
+    start, stop = bounds[0], bounds[-1]
+    chosen: Selection = slice(start - offset, stop - offset)
     if not is_batch:
-        chosen = part(located(locate, selection), 0, bounds[-1])
-    assert not offset, "rank 0's rows were not staged"
+        chosen = _part_of(locate, selection, start, stop)
+    assert offset <= start, "rank 0's rows were not staged"
     return locate(array)[chosen]
 
 
 def rows_of_node(context: RankContext, rows: tuple) -> tuple:
-    """Return `Rows` of which the ranks of other machines than this one have none."""
+    """Return `Rows` of which the ranks of other machines than this one have none.
+
+    The first of them is that of this machine then, and need not be 0.
+    """
     selection, bounds, sources = rows
     first = context.rank - context.local_rank
     start, stop = bounds[first], bounds[first + context.local.size]
-    mine = part(located(context.array, selection), start, stop)
-    return mine, [min(max(end, start), stop) - start for end in bounds], sources
+    return selection, [min(max(end, start), stop) for end in bounds], sources
+
+
+def _part_of(
+    locate: Callable[[Any], np.ndarray], selection: Any, start: int, stop: int
+) -> Selection:
+    """Return some rows of a selection that may be described as it travels."""
+    first = 0
+    if isinstance(selection, tuple) and isinstance(selection[0], tuple):
+        selection, first = selection
+    return part(located(locate, selection), start - first, stop - first)
 
 
 def located(locate: Callable[[Any], np.ndarray], selection: Any) -> Selection:

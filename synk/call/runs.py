@@ -34,12 +34,14 @@ from .spent import Spent, Watch
 class Call(NamedTuple):
     """One call of a run: its rows, their cut into parts, and `batch_s`.
 
-    To ranks 1 and up a slice travels as (start, stop), an index array as a window.
+    To ranks 1 and up a slice travels as (start, stop), an index array as a window. On
+    other nodes rows may lie elsewhere in each call; it has `sources` of its own then.
     """
 
     selection: Any
     bounds: list[int]
     batch_s: list | None
+    sources: list | None = None
 
 
 class Plan:
@@ -132,7 +134,7 @@ class RunReply(NamedTuple):
         calls, stacked (the master's own as a list), or by output and call where shapes
         differ.
     rows_by_call : list of list of int
-        The rows of each rank in every call.
+        The rows of each rank in every call; from rank 0 alone.
     spent : Spent
         Where its time has gone.
     """
@@ -177,7 +179,7 @@ def worker_run(
         Share(
             context,
             programs,
-            (call.selection, call.bounds, sources),
+            (call.selection, call.bounds, call.sources or sources),
             call.batch_s,
             num_slices,
             worker is not None and worker.is_node,
@@ -221,7 +223,7 @@ def worker_run(
     spent = watch.told(context.rank)
     if context.rank == 0:
         return RunReply(made, rows_by_call, spent)
-    return RunReply(context.leave(_packed(made)), rows_by_call, spent)
+    return RunReply(context.leave(_packed(made)), [], spent)
 
 
 def _packed(made: dict[Any, list]) -> dict[Any, np.ndarray]:

@@ -159,7 +159,7 @@ class Share:
         if of_node and context.comm is not context.local:
             self._reducer = context.buffers_of_node
             rows = rows_of_node(context, rows)
-            self._has_node_rows = rows[1][-1] > 0
+            self._has_node_rows = rows[1][-1] > rows[1][0]
         if programs.engine.ON_DEVICE:
             programs.takers.use(context.to_device)
         self.sources, self.selections = take_share(context.rank, context.array, *rows)

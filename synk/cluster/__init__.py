@@ -16,7 +16,9 @@ masters of other nodes serve: they have their ranks run what node 0's have to ru
 ``nodes``
     The nodes of a session: who has which ranks; commands to other nodes, and replies.
 ``translate``
-    Arrays in shared memory, which commands and replies name, as bytes to other nodes.
+    Commands and replies as bytes, and the arrays in shared memory that they name.
+``message``, ``inbox``
+    What of a command all nodes get, and what each alone; where a node puts that.
 ``keeping``
     Which rows of data other nodes have.
 ``comm``

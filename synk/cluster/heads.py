@@ -133,6 +133,11 @@ class Heads(Sequence[Head]):
         return bool((numbers == numbers[0]).all())
 
     @property
+    def words(self) -> list[int]:
+        """What each master has given as its word."""
+        return self._fields["word"].tolist()
+
+    @property
     def lengths(self) -> list[int]:
         """The bytes that each master says."""
         return self._fields["length"].tolist()

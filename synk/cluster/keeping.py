@@ -1,95 +1,259 @@
-"""Which rows of data that stays as it is other nodes have, from calls before.
+"""Which rows of data that stays as it is other nodes have, from commands before.
 
 A likelihood is called with the same rows again and again, an epoch goes through the
 same batches. Nobody has to say so: what a script cannot have written to since it was
-sent (`Data` knows) is not sent again.
+sent (`Data` knows) is not sent again. Of a `Data` a node has a copy, either of
+
+* the rows of its own in slices that calls had: each is sent to the nodes that compute
+  on it, once; or of
+* all rows, when calls have asked by numbers, as shuffled batches do, for as many rows
+  as there are: the next epoch has others in each batch, of which a node would have few.
+
+Node 0 plans in a `Draft` what a command changes. That holds from the moment on in which
+the command is sent: an interrupt before leaves everything as it was. Numbers and slices
+are the same for all nodes, and each finds by itself which rows of a slice are its own.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from ..memory.segment import Window
+
+Key: TypeAlias = tuple[int, int]
+"""Of a `Data`: that of its segment."""
+
+Span: TypeAlias = tuple[int, int]
+"""Where the rows of a slice begin and stop."""
 
 
-class Rows(NamedTuple):
-    """Rows that a node keeps, or is to keep.
+@dataclass
+class Copy:
+    """What all other nodes have of one `Data`, as node 0 knows it.
 
     Attributes
     ----------
     number : int
-        What both ends know them by.
-    are_there : bool
-        Whether the node has them.
+        What nodes know it by.
+    state : int
+        Which values it has; see `Lending`.
+    was_whole : bool
+        Whether all rows were sent, and had other values then.
+    is_whole : bool
+    spans : set of Span
+        Otherwise: slices of which each node has its own rows.
+    nbytes : int
+        What a node needs for it, at the most.
+    asked : int
+        Rows that were asked for by their numbers, and sent.
     """
 
     number: int
-    are_there: bool
+    state: int
+    was_whole: bool = False
+    is_whole: bool = False
+    spans: set[Span] = field(default_factory=set)
+    nbytes: int = 0
+    asked: int = 0
 
 
 class Keeping:
-    """What node 0 knows of the rows that others keep."""
+    """What node 0 knows of the rows that others keep.
 
-    def __init__(self) -> None:
-        self._numbers: dict[tuple, int] = {}
-        self._bytes: dict[tuple[tuple[int, int], int], int] = defaultdict(int)
-        self._states: dict[tuple[int, int], int] = {}
-        self._new: list[tuple] = []
-        self._next = itertools.count()
-        self._forgotten: list[int] = []
+    Parameters
+    ----------
+    room : int
+        Bytes that every node may keep.
 
-    def of(
-        self,
-        node: int,
-        data: tuple[int, int],
-        state: int,
-        rows: tuple[int, int],
-        nbytes: int,
-        most: int,
-    ) -> Rows | None:
-        """Return how a node is told of rows; None if it is not to keep them.
+    Attributes
+    ----------
+    copies : dict
+        By `Key`.
+    command : bytes
+        That which was sent last, without its arrays.
+    """
+
+    def __init__(self, room: int = 0) -> None:
+        self.command = b""
+        self.room = room
+        self.copies: dict[Key, Copy] = {}
+        self.numbers = itertools.count()
+        self.forgotten: list[int] = []
+        self._last: list[Key] = []
+        self._is_full = False
+
+    def sent(self, draft: Draft) -> None:
+        """Take note that the nodes have got the command of a draft."""
+        self.forgotten, self.command = [], draft.command
+        for data in draft.gone:
+            self.copies.pop(data, None)
+        for data, copy in draft.copies.items():
+            copy.spans.update(draft.spans.get(data, ()))
+            self.copies[data] = copy
+        self._last = list(draft.copies)
+        self.room -= draft.used
+
+    def told(self, words: Sequence[int]) -> None:
+        """Take note of what nodes say at the end of a command: see `Inbox.word`."""
+        if any(word < 0 for word in words):
+            # Some have the rows of the last command and some have not.
+            for data in self._last:
+                if data in self.copies:
+                    self.forgotten.append(self.copies.pop(data).number)
+            self.room, self.command, self._is_full = 0, b"", True
+        elif any(words) and not self._is_full:
+            self.room = min(word for word in words if word)
+
+
+class Draft:
+    """What a command changes of what nodes keep.
+
+    Attributes
+    ----------
+    forgotten : list of int
+        Copies that nodes give up, by number.
+    wholes : dict
+        By number: the windows of `Data` that all nodes get a copy of.
+    command : bytes
+        That which is sent.
+    copies, spans, gone, used
+        For `Keeping.sent`: copies with other rows or numbers than before, by `Key`;
+        further slices of them; data that is no more; bytes of a node for all that.
+    """
+
+    def __init__(self, keeping: Keeping) -> None:
+        self._keeping = keeping
+        self.command = b""
+        self.forgotten = list(keeping.forgotten)
+        self.wholes: dict[int, Window] = {}
+        self.copies: dict[Key, Copy] = {}
+        self.spans: dict[Key, dict[Span, None]] = {}
+        self.gone: set[Key] = set()
+        self.used = 0
+
+    def is_again(self, command: bytes) -> bool:
+        """Take note of what is sent; tell whether it is that of the last time."""
+        self.command = command
+        return command == self._keeping.command
+
+    def forget(self, data: Key) -> None:
+        """Have nodes give up the rows of data that is no more."""
+        known = self._keeping.copies.get(data)
+        if known is not None and data not in self.gone:
+            self.gone.add(data)
+            self.forgotten.append(known.number)
+
+    def whole(
+        self, data: Key, state: int, window: Window, rows: int, nbytes: int, asked: int
+    ) -> int | None:
+        """Return by which number nodes have all rows; None if they are not to.
 
         Parameters
         ----------
-        node : int
-        data : tuple of int
-            The data, by its segment.
+        data : Key
         state : int
-            Its values: others have another one.
-        rows : tuple of int
-            Where they begin and stop.
-        nbytes : int
-            Of these rows.
-        most : int
-            Bytes that a node keeps of the data.
+        window : Window
+        rows, nbytes : int
+            Of the whole data.
+        asked : int
+            Rows that this command asks for by their numbers.
         """
-        if self._states.setdefault(data, state) != state:
-            self.forget(data)
-            self._states[data] = state
-        key = data, node, rows
-        number = self._numbers.get(key)
-        if number is not None:
-            return Rows(number, key not in self._new)
-        if self._bytes[data, node] + nbytes > most:
+        copy = self._copy(data, state)
+        if copy is None or copy.is_whole:
+            return None if copy is None else copy.number
+        copy.asked += asked
+        # To send all of it to all nodes takes node 0 as long as to send each batch of
+        # an epoch to those that compute on it. Where that was in vain before, as
+        # someone writes to the data after each epoch, the values are to stay first.
+        if copy.asked < (2 * rows if copy.was_whole else rows):
             return None
-        self._bytes[data, node] += nbytes
-        self._numbers[key] = number = next(self._next)
-        self._new.append(key)
-        return Rows(number, False)
+        return self._make_whole(data, copy, window, nbytes)
 
-    def forget(self, data: tuple[int, int]) -> None:
-        """Have nodes give up the rows of data that is gone, or has other values."""
-        self._states.pop(data, None)
-        for key in [key for key in self._numbers if key[0] == data]:
-            self._forgotten.append(self._numbers.pop(key))
-        for place in [place for place in self._bytes if place[0] == data]:
-            del self._bytes[place]
+    def slices(
+        self,
+        data: Key,
+        state: int,
+        window: Window,
+        nbytes: int,
+        spans: Sequence[tuple[Span, int]],
+    ) -> tuple[int | None, list[Span]]:
+        """Return by which number nodes have rows of slices, and of which it is new.
 
-    def forgotten(self) -> list[int]:
-        """Return what nodes are to give up."""
-        return list(self._forgotten)
+        None is returned where they keep no rows of this data. A slice that is too much
+        is left out, and is not among those that nodes have.
 
-    def sent(self) -> None:
-        """Take note that the nodes have got the command that tells them so."""
-        self._new.clear()
-        self._forgotten.clear()
+        Parameters
+        ----------
+        data : Key
+        state : int
+        window : Window
+        nbytes : int
+            Of all rows.
+        spans : sequence of (Span, int)
+            Slices, and the bytes of a node for each.
+        """
+        copy = self._copy(data, state)
+        if copy is None or copy.is_whole:
+            return None if copy is None else copy.number, []
+        further = self.spans.get(data, {})
+        new = {
+            span: of_node
+            for span, of_node in spans
+            if span not in copy.spans and span not in further
+        }
+        overlap = copy.nbytes + sum(new.values()) > nbytes  # then all rows take less
+        if overlap and self._make_whole(data, copy, window, nbytes) is not None:
+            return copy.number, []
+        further = self.spans.setdefault(data, further)
+        found: list[Span] = []
+        for span, of_node in new.items():
+            if self.used + of_node <= self._keeping.room and (
+                copy.nbytes + of_node <= nbytes
+            ):
+                self.used += of_node
+                copy.nbytes += of_node
+                further[span] = None
+                found.append(span)
+        return copy.number, found
+
+    def is_whole(self, data: Key) -> bool:
+        """Tell whether nodes have, or get, all rows of data that was asked for."""
+        return data in self.copies and self.copies[data].is_whole
+
+    def has(self, data: Key, span: Span) -> bool:
+        """Tell whether nodes have, or get, their rows of a slice."""
+        return span in self.copies[data].spans or span in self.spans[data]
+
+    def _copy(self, data: Key, state: int) -> Copy | None:
+        """Return a copy of these values; None if this command has others already."""
+        found = self.copies.get(data)
+        if found is not None:
+            return found if found.state == state else None
+        keeping = self._keeping
+        known = None if data in self.gone else keeping.copies.get(data)
+        if known is not None and known.state == state:
+            found = replace(known)
+        else:
+            found = Copy(next(keeping.numbers), state)
+            if known is not None:
+                self.forgotten.append(known.number)
+                found.was_whole = known.is_whole or known.was_whole
+        self.copies[data] = found
+        return found
+
+    def _make_whole(
+        self, data: Key, copy: Copy, window: Window, nbytes: int
+    ) -> int | None:
+        """Have nodes have all rows in place of some; None if that is too much."""
+        # Other arguments of this command may be slices of the copy that there is.
+        if data in self.spans or self.used + nbytes > self._keeping.room:
+            return None
+        self.used += nbytes
+        self.forgotten.append(copy.number)
+        copy.number = next(self._keeping.numbers)
+        copy.is_whole, copy.spans, copy.nbytes = True, set(), nbytes
+        self.wholes[copy.number] = window
+        return copy.number

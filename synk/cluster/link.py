@@ -42,6 +42,10 @@ LOOK = 20e-3
 """Seconds between two looks about."""
 
 
+MOST = 1 << 30
+"""Bytes that are sent at a time: MPI counts by 32 bits."""
+
+
 class Link:
     """The end of a node of what connects the masters.
 
@@ -51,8 +55,8 @@ class Link:
         Which node of how many it is.
     rounds : int
         How many have been begun.
-    rows_sent : int
-        Bytes of rows that node 0 has sent to others.
+    bytes_sent : int
+        What all others together have got from node 0 with commands.
     """
 
     def __init__(self) -> None:
@@ -81,7 +85,7 @@ class Link:
         self._mine = np.zeros(NBYTES, np.uint8)
         self._all = np.zeros((self.size, NBYTES), np.uint8)
         self._heads = Heads(self._all)
-        self.rounds = self.rows_sent = 0
+        self.rounds = self.bytes_sent = 0
 
     def close(self) -> None:
         """Say good-bye to the others, who do the same."""
@@ -218,7 +222,8 @@ class Link:
 
     def broadcast(self, data: Any, node: int = 0) -> None:
         """Send a buffer's bytes from one node, or receive them."""
-        self._complete(self._comm.Ibcast([data, self._mpi.BYTE], root=node))
+        for piece in _pieces(data):
+            self._complete(self._comm.Ibcast([piece, self._mpi.BYTE], root=node))
 
     def from_one(self, mine: bytes, heads: Heads, node: int) -> bytes:
         """Return the bytes of one node, whose head has said how many they are."""
@@ -232,20 +237,46 @@ class Link:
         self.broadcast(room, node)
         return bytes(room)
 
-    def send_rows(self, to_nodes: Sequence[Sequence[np.ndarray]]) -> None:
-        """Send arrays from node 0 to each other node, its own to each."""
-        self.rows_sent += sum(each.nbytes for some in to_nodes for each in some)
+    def send(self, message: bytes) -> None:
+        """Send a message from node 0 to all others."""
+        self.bytes_sent += len(message) * (self.size - 1)
+        self.broadcast(message)
+
+    def send_arrays(
+        self, common: Sequence[np.ndarray], rows: Sequence[Sequence[np.ndarray]]
+    ) -> None:
+        """Send arrays from node 0 to each other node: to all, and its own to each."""
+        nbytes = sum(each.nbytes for each in common) * (self.size - 1)
+        nbytes += sum(each.nbytes for some in rows for each in some)
+        self.bytes_sent += nbytes
+        for array in common:
+            self.broadcast(array)
+        byte = self._mpi.BYTE
         for request in [
-            self._comm.Isend([array, self._mpi.BYTE], dest=node)
-            for node, arrays in enumerate(to_nodes)
+            self._comm.Isend([piece, byte], dest=node)
+            for node, arrays in enumerate(rows)
             for array in arrays
+            for piece in _pieces(array)
         ]:
             self._complete(request)
 
-    def receive_rows(self, arrays: Sequence[np.ndarray]) -> None:
-        """Receive arrays from node 0, in their order."""
+    def receive_arrays(self, arrays: Sequence[np.ndarray], common: int) -> None:
+        """Receive arrays from node 0, in their order.
+
+        Parameters
+        ----------
+        arrays : sequence of numpy.ndarray
+        common : int
+            How many of them all nodes receive.
+        """
+        for array in arrays[:common]:
+            self.broadcast(array)
         byte = self._mpi.BYTE
-        for request in [self._comm.Irecv([each, byte], source=0) for each in arrays]:
+        for request in [
+            self._comm.Irecv([piece, byte], source=0)
+            for array in arrays[common:]
+            for piece in _pieces(array)
+        ]:
             self._complete(request)
 
     def all_gather(self, mine: bytes, heads: Heads) -> Sequence[Bytes]:
@@ -310,6 +341,17 @@ class Parts(NamedTuple):
         ends = stops * itemsize
         nbytes = np.diff(ends, prepend=0)
         return cls(nbytes.tolist(), (ends - nbytes).tolist())
+
+
+def _pieces(data: Any) -> list[Any]:
+    """Return a buffer in pieces of which MPI can count the bytes."""
+    whole = data
+    if isinstance(data, np.ndarray):
+        whole = data.reshape(-1).view(np.uint8)
+    if len(whole) <= MOST:
+        return [whole]
+    whole = memoryview(whole)
+    return [whole[i : i + MOST] for i in range(0, len(whole), MOST)]
 
 
 def _cut(whole: bytearray, lengths: Sequence[int]) -> list[memoryview]:

@@ -27,11 +27,13 @@ from .heads import (
     joining,
     meeting,
 )
+from .inbox import Inbox, free_memory, to_keep
 from .keeping import Keeping
 from .launcher import Launched
 from .link import Bytes, Link, Look, nothing
+from .message import Here, Message, Outgoing, plain
 from .node import Node
-from .translate import ForNode, Message, dumps, loads
+from .translate import loads
 
 
 class Cluster:
@@ -76,6 +78,13 @@ class Cluster:
         return sum(node.ranks for node in self.nodes[: self.node])
 
     @property
+    def here(self) -> Here:
+        """Which ranks this node has."""
+        first = self.first
+        ranks = self.nodes[self.node].ranks if self.nodes else 0
+        return Here(self.node, first, first + ranks, self.size)
+
+    @property
     def size(self) -> int:
         """The number of ranks of all nodes."""
         return sum(node.ranks for node in self.nodes)
@@ -113,14 +122,16 @@ class Cluster:
         self.open()
         if self.node == 0:
             self.join(_NOTHING)  # what an interrupt has left
-            self.command(dumps(("fork", asked)))
+            self.command(plain(("fork", asked)))
+        told = pickle.dumps((mine, free_memory()))
         try:
-            found = self.exchange(nothing, pickle.dumps(mine))
+            found = self.exchange(nothing, told)
         except Aborted:
             if self.node == 0:
                 self.started()
             raise
-        nodes = [pickle.loads(each) for each in found]
+        told_by_all = [pickle.loads(each) for each in found]
+        nodes = [node for node, _ in told_by_all]
         if len({node.gpus > 0 for node in nodes}) > 1:
             without = ", ".join(node.host for node in nodes if not node.gpus)
             raise StateError(
@@ -128,7 +139,8 @@ class Cluster:
                 " devices='cpu' is for all"
             )
         self.nodes = nodes
-        self.keeping = Keeping()
+        room = [to_keep(free, 0, nodes, i) for i, (_, free) in enumerate(told_by_all)]
+        self.keeping = Keeping(min(room[1:], default=0))
         return self.size
 
     def started(self) -> None:
@@ -145,22 +157,28 @@ class Cluster:
         self.join(_NOTHING)
         if self.nodes:
             self.nodes = []
-            self.command(dumps(("close",)))
+            self.command(plain(("close",)))
             self.join(_NOTHING)
 
     def end(self) -> None:
         """On node 0, when the script has ended: let the other nodes go."""
         self.open()  # they wait for it
         self.close()
-        self.command(dumps(("end",)))
+        self.command(plain(("end",)))
         self.join(_NOTHING)
         self.link.close()
 
-    def launch(self, message: bytes, rows: Sequence[ForNode]) -> None:
-        """From node 0, send a command to the other nodes, for their ranks."""
+    def launch(self, make: Callable[[Keeping], Outgoing]) -> None:
+        """From node 0, send a command to the other nodes, for their ranks.
+
+        Parameters
+        ----------
+        make : callable
+            Given what other nodes keep, returns the command.
+        """
         self.join(_NOTHING)  # what an interrupt has left
         self._replies = []
-        self.command(message, rows)
+        self.command(make(self.keeping))
 
     def replies(self, look_about: Look = nothing) -> list[Any]:
         """On node 0, return the replies of all other nodes' ranks, in their order."""
@@ -174,58 +192,54 @@ class Cluster:
 
     # -- commands
 
-    def command(self, message: bytes, rows: Sequence[ForNode] | None = None) -> None:
-        """On node 0, send a command to the others, who wait for one.
-
-        Parameters
-        ----------
-        message : bytes
-        rows : sequence of ForNode, optional
-            What is sent to each node alone; the message says how much that is.
-        """
+    def command(self, outgoing: Outgoing) -> None:
+        """On node 0, send a command to the others, who wait for one."""
+        message = outgoing.message
 
         def then(_: Heads) -> None:
             self.in_command = True
             if len(message) > INLINE:
-                self.link.broadcast(message)
-            if rows is not None:
-                self.link.send_rows([of_node.arrays for of_node in rows])
-                self.keeping.sent()
+                self.link.send(message)
+            self.link.send_arrays(outgoing.common, outgoing.rows)
+            if outgoing.draft is not None:
+                self.keeping.sent(outgoing.draft)
             self._number += 1
 
-        self.link.go(_one(head(COMMAND, self._number, message)), nothing, then)
+        own = head(COMMAND, self._number, message, outgoing.launch)
+        self.link.go(_one(own), nothing, then)
 
-    def await_command(self, make: Callable) -> tuple[Message, list[Any]]:
+    def await_command(self, inbox: Inbox) -> tuple[Message, int]:
         """On another node, wait for a command.
 
         Parameters
         ----------
-        make : callable
-            See `Message.room`.
+        inbox : Inbox
+            Where what comes with it is put.
 
         Returns
         -------
         message : Message
-        rows : list of numpy.ndarray
-            What was sent to this node alone, and is not kept.
+        launch : int
+            See `Outgoing`.
         """
-        found: list[Any] = []
+        found: list[tuple[Message, int]] = []
 
         def then(heads: Heads) -> None:
             if heads[0].kind != COMMAND:
                 self.link.fall_apart()
             self.in_command = True
             message = Message.unpacked(self.link.from_one(b"", heads, 0))
-            rows = message.room(self.node, make)
-            self.link.receive_rows(rows)
-            found[:] = message, message.not_kept(self.node, rows)
+            arrays = inbox.make_room(message, self.here)
+            self.link.receive_arrays(arrays, len(message.following))
+            found.append((message, heads[0].word))
             self._number += 1
 
         self.link.go(_one(Head(IDLE, self._number)), nothing, then)
-        message, rows = found
-        return message, rows
+        return found[0]
 
-    def join(self, reply: bytes, look_about: Look = nothing) -> Sequence[Bytes]:
+    def join(
+        self, reply: bytes, look_about: Look = nothing, word: int = 0
+    ) -> Sequence[Bytes]:
         """Wait for all nodes to have run the command.
 
         An interrupt is raised when that is so. A second one ends the job, and so does
@@ -240,6 +254,8 @@ class Cluster:
         def then(heads: Heads) -> None:
             if heads.are_all(JOIN):
                 self._replies = self.link.gather(reply, heads)
+                if self.node == 0:
+                    self.keeping.told(heads.words)
                 self.in_command = False
 
         interrupt: BaseException | None = None
@@ -250,7 +266,7 @@ class Cluster:
                 self.link.finish(look_about)
                 if not self.in_command:
                     break
-                own = head(JOIN, self._number, reply)
+                own = head(JOIN, self._number, reply, word)
                 self.link.go(joining(own), look_about, then, is_short=True)
             except BaseException as error:
                 if interrupt is not None or isinstance(error, Expired):

@@ -1,9 +1,10 @@
-"""Commands and replies as bytes for other nodes, with the arrays that they name.
+"""Commands and replies as bytes for other nodes, and the arrays that they name.
 
 Within a node an array travels as a window of shared memory. To another node its bytes
-go, and the master there puts them into shared memory of its own: where a command says
-"the array in this window", its ranks get it with a window of theirs. In replies, which
-only the script's master reads, an array stands in the place of its window.
+go, which follow the command (`message`), into shared memory of that node (`inbox`):
+where a command says "the array in this window", ranks there get it with a window of
+theirs. In replies, which only the script's master reads, arrays come along, and stand
+in the places of their windows.
 """
 
 from __future__ import annotations
@@ -18,60 +19,41 @@ from typing import Any, NamedTuple
 import cloudpickle
 import numpy as np
 
+from ..memory.partition import cuts
 from ..memory.segment import Window
 from ..workers import channel
 
-_WINDOW, _SPECIAL, _ROWS, _KEPT = range(4)
+_WINDOW, _SPECIAL, _SENT, _KEPT, _BOUNDS = range(5)
 
 StandIns = Mapping[type, Callable[[Any], tuple]]
 """By type, what is told of a value that is to be made anew on other nodes."""
 
+Locate = Callable[[Window], np.ndarray]
 
-class NodeRows(NamedTuple):
-    """Stands for the rows of one input that a node gets, in a command.
+
+class Sent(NamedTuple):
+    """Stands for an array that a node gets alone: in its place comes a window, or None.
 
     Attributes
     ----------
     place : int
-        Among what is sent to the node and not kept there.
-    kept : int or None
-        By which number the node keeps them.
+        Among all such arrays of the command.
     """
 
     place: int
-    kept: int | None = None
 
 
-class ForNode(NamedTuple):
-    """What is sent to one node alone.
-
-    Attributes
-    ----------
-    arrays : list of numpy.ndarray
-    kept : list of (int or None)
-        For each, by which number the node is to keep it.
-    """
-
-    arrays: list[np.ndarray]
-    kept: list[int | None]
-
-
-class Parted(NamedTuple):
-    """A command whose rows are sent apart.
+class Bounds(NamedTuple):
+    """Stands for where the parts of rows begin and end, as `cuts` returns them.
 
     Attributes
     ----------
-    args : list of tuple
-        The arguments for each node, with `NodeRows` for arrays.
-    rows : list of ForNode
-        For each node.
+    rows, parts : int
     """
 
-    args: list[tuple]
-    rows: list[ForNode]
+    rows: int
+    parts: int
 
-
-Locate = Callable[[Window], np.ndarray]
 
 FEW = 4096
 """Bytes up to which arrays travel in stacks: node 0 reads those of all ranks."""
@@ -91,118 +73,88 @@ def is_window(value: Any) -> bool:
     )
 
 
-class Message(NamedTuple):
-    """A message as it travels.
+class Pickled(NamedTuple):
+    """A command without its arrays.
 
     Attributes
     ----------
     data : bytes
-        Pickled, with arrays by their numbers.
-    arrays : list of numpy.ndarray
-        Those that all nodes get.
-    rows : list of list of tuple
-        For each node, of what is sent to it alone: dtypes, shapes, and by which number
-        it is to be kept, or None.
+    windows : list of Window
+        What the bytes name by numbers.
     """
 
     data: bytes
-    arrays: list[np.ndarray]
-    rows: list[list[tuple]]
-
-    @classmethod
-    def unpacked(cls, data: bytes | memoryview) -> Message:
-        """Return a message that has come."""
-        pickled, stacks, rows = pickle.loads(data)
-        return cls(pickled, _apart(stacks), rows)
-
-    def room(self, node: int, make: Callable) -> list[np.ndarray]:
-        """Return arrays for what is sent to a node alone.
-
-        Parameters
-        ----------
-        node : int
-        make : callable
-            Given dtype, shape and the number, makes an array that is kept.
-        """
-        return [
-            np.empty(shape, dtype) if number is None else make(dtype, shape, number)
-            for dtype, shape, number in (self.rows[node] if self.rows else ())
-        ]
-
-    def not_kept(self, node: int, arrays: list[np.ndarray]) -> list[np.ndarray]:
-        """Return those of the arrays in the `room` of a node that it does not keep."""
-        kinds = self.rows[node] if self.rows else []
-        pairs = zip(arrays, kinds, strict=True)
-        return [array for array, (*_, number) in pairs if number is None]
-
-    def load(
-        self,
-        put: Callable[[Sequence[np.ndarray]], Sequence] = tuple,
-        make: Callable | None = None,
-        rows: Sequence[np.ndarray] = (),
-        kept: Mapping[int, Window] = MappingProxyType({}),
-    ) -> Any:
-        """Return what the message says.
-
-        Parameters
-        ----------
-        put : callable, optional
-            Takes all its arrays, and returns what is to stand for each: a window, or
-            by default the array itself.
-        make : callable, optional
-            Makes what the other end has told of by its `StandIns`.
-        rows : sequence of numpy.ndarray
-            What was sent to this node alone, and is not kept.
-        kept : mapping
-            Windows of what the node keeps, by number.
-        """
-        arrays = [*self.arrays, *rows]
-        places = put(arrays) if arrays else ()
-        return _Unpickler(self.data, places, len(self.arrays), make, kept).load()
+    windows: list[Window]
 
 
-def dumps(
-    message: Any,
-    locate: Locate | None = None,
-    rows: Sequence[ForNode] = (),
+def pickled(
+    command: Any,
+    keep: Callable[[Window], int | None],
     stand_ins: StandIns = MappingProxyType({}),
-) -> bytes:
-    """Return a message as bytes, with the arrays that its windows describe.
+) -> Pickled:
+    """Return a command without its arrays.
 
     What the other end cannot import is pickled by value.
 
     Parameters
     ----------
-    message : object
-    locate : callable, optional
-        Returns the array that a window describes.
-    rows : sequence of ForNode
-        What is sent to each node alone: `NodeRows` stand for it.
+    command : object
+    keep : callable
+        Returns by which number nodes have a copy of what is in a window, or None. It
+        may be asked more than once.
     stand_ins : mapping
         See `StandIns`.
     """
     windows: dict[str, tuple[int, Window]] = {}
     by_name, by_value = (
-        partial(_pickled, make, windows, stand_ins) for make in (_Plain, _ByValue)
+        partial(_pickled, make, windows, keep, stand_ins) for make in (_Plain, _ByValue)
     )
-    data = channel.dumps(message, by_name, by_value)
-    arrays: list[np.ndarray] = []
-    if windows:
-        assert locate is not None
-        found = (locate(window) for _, window in windows.values())
-        arrays = [np.asarray(array, order="C") for array in found]
-    kinds = [
-        [(a.dtype, a.shape, number) for a, number in zip(*some, strict=True)]
-        for some in rows
-    ]
-    return pickle.dumps((data, _stacked(arrays), kinds), protocol=5)
+    data = channel.dumps(command, by_name, by_value)
+    return Pickled(data, [window for _, window in windows.values()])
+
+
+def unpickled(
+    data: bytes,
+    windows: Sequence,
+    sent: Sequence = (),
+    copies: Mapping[int, Any] = MappingProxyType({}),
+    make: Callable | None = None,
+) -> Any:
+    """Return the command that has come.
+
+    Parameters
+    ----------
+    data : bytes
+    windows, sent : sequence
+        What is to stand for the arrays of all nodes, and for those of this.
+    copies : mapping
+        By number, what has the `window` of rows that the node keeps.
+    make : callable, optional
+        Makes what the other end has told of by its `StandIns`.
+    """
+    return _Unpickler(data, windows, sent, copies, make).load()
+
+
+def dumps(reply: Any, locate: Locate | None = None) -> bytes:
+    """Return a reply as bytes, with the arrays that its windows describe.
+
+    Parameters
+    ----------
+    reply : object
+    locate : callable, optional
+        Returns the array that a window describes.
+    """
+    data, windows = pickled(reply, lambda _: None)
+    assert locate is not None or not windows
+    arrays = [np.asarray(locate(w), order="C") for w in windows] if locate else []
+    return pickle.dumps((data, _stacked(arrays)), protocol=5)
 
 
 def loads(data: bytes | memoryview) -> Any:
     """Return what a reply says, arrays in the place of windows."""
-    message = Message.unpacked(data)
+    given, stacks = pickle.loads(data)
     # Node 0 reads a thousand: what names no arrays is a plain pickle, read faster.
-    return message.load() if message.arrays else pickle.loads(message.data)
+    return unpickled(given, _apart(stacks)) if stacks else pickle.loads(given)
 
 
 def _stacked(arrays: Sequence[np.ndarray]) -> list[Stack]:
@@ -237,6 +189,7 @@ def _apart(stacks: Sequence[Stack]) -> list[np.ndarray]:
 def _pickled(
     make: Any,
     windows: dict[str, tuple[int, Window]],
+    keep: Callable[[Window], int | None],
     stand_ins: StandIns,
     message: object,
 ) -> bytes:
@@ -244,7 +197,7 @@ def _pickled(
     windows.clear()
     file = io.BytesIO()
     pickler = make(file, protocol=5)
-    pickler.windows, pickler.stand_ins = windows, stand_ins
+    pickler.windows, pickler.keep, pickler.stand_ins = windows, keep, stand_ins
     pickler.dump(message)
     return file.getvalue()
 
@@ -253,16 +206,23 @@ class _Windows:
     """Puts windows aside: a part of both picklers."""
 
     windows: dict[str, tuple[int, Window]]
+    keep: Callable[[Window], int | None]
     stand_ins: StandIns
 
     def persistent_id(self, value: Any) -> tuple | None:
         """Return what stands for a window, and for what is made anew."""
-        if type(value) in self.stand_ins:
-            return _SPECIAL, *self.stand_ins[type(value)](value)
-        if type(value) is NodeRows:
-            return (_ROWS, value.place) if value.kept is None else (_KEPT, value.kept)
+        kind = type(value)
+        if kind in self.stand_ins:
+            return _SPECIAL, *self.stand_ins[kind](value)
+        if kind is Sent:
+            return _SENT, value.place
+        if kind is Bounds:
+            return _BOUNDS, *value
         if not is_window(value):
             return None
+        number = self.keep(value)
+        if number is not None:
+            return _KEPT, number
         key = repr(value)  # the dtype of records is a list
         number, _ = self.windows.setdefault(key, (len(self.windows), value))
         return _WINDOW, number
@@ -280,14 +240,14 @@ class _Unpickler(pickle.Unpickler):
     def __init__(
         self,
         data: bytes,
-        places: Sequence,
-        of_all: int,
+        windows: Sequence,
+        sent: Sequence,
+        copies: Mapping[int, Any],
         make: Callable | None,
-        kept: Mapping[int, Window],
     ) -> None:
         super().__init__(io.BytesIO(data))
-        self._places, self._of_all = places, of_all
-        self._make, self._kept = make, kept
+        self._windows, self._sent, self._copies = windows, sent, copies
+        self._make = make
 
     def persistent_load(self, pid: tuple) -> Any:
         """Return what takes the place of a window, or is made anew."""
@@ -295,8 +255,8 @@ class _Unpickler(pickle.Unpickler):
         if kind == _SPECIAL:
             assert self._make is not None
             return self._make(*what)
-        # Arguments for other nodes come along; what they name is nothing here.
+        if kind == _BOUNDS:
+            return cuts(*what)
         if kind == _KEPT:
-            return self._kept.get(what[0])
-        place = what[0] + (self._of_all if kind == _ROWS else 0)
-        return self._places[place] if place < len(self._places) else None
+            return self._copies[what[0]].window
+        return (self._sent if kind == _SENT else self._windows)[what[0]]

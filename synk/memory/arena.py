@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TypeAlias
 
@@ -44,15 +45,29 @@ class Arena:
 
     def put(self, arrays: Sequence[np.ndarray]) -> list[Window]:
         """Copy arrays into the arena, over what was there; return their windows."""
-        kinds = [(array.dtype, array.shape) for array in arrays]
-        if kinds != self._layout[0]:  # calls in a loop mostly bring the same again
-            self._layout = kinds, *self._lay_out(arrays)
-        _, places, windows, nbytes = self._layout
+        places, windows = self.room([(array.dtype, array.shape) for array in arrays])
         for place, array in zip(places, arrays, strict=True):
             place[...] = array
+        return windows
+
+    def room(self, kinds: list) -> tuple[list[np.ndarray], list[Window]]:
+        """Make room for arrays in the arena, over what was there.
+
+        Parameters
+        ----------
+        kinds : list of (dtype, shape)
+
+        Returns
+        -------
+        places : list of numpy.ndarray
+        windows : list of Window
+        """
+        if kinds != self._layout[0]:  # calls in a loop mostly bring the same again
+            self._layout = kinds, *self._lay_out(kinds)
+        _, places, windows, nbytes = self._layout
         if self._is_large:
             self._count(nbytes)
-        return windows
+        return places, windows
 
     def put_nothing(self) -> tuple[()]:
         """Leave everything as it is, but count a message that needs nothing."""
@@ -61,16 +76,17 @@ class Arena:
         return ()
 
     def _lay_out(
-        self, arrays: Sequence[np.ndarray]
+        self, kinds: Sequence[tuple[np.dtype, tuple[int, ...]]]
     ) -> tuple[list[np.ndarray], list[Window], int]:
-        offsets, total = layout([array.nbytes for array in arrays])
+        sizes = [math.prod(shape) * dtype.itemsize for dtype, shape in kinds]
+        offsets, total = layout(sizes)
         if self._segment is None:
             self._segment = Segment(total)
         self._segment.grow(total)
         self._is_large = self._can_shrink and self._segment.reserved > SMALL
         places = [
-            self._segment.array(array.dtype, array.shape, offset)
-            for array, offset in zip(arrays, offsets, strict=True)
+            self._segment.array(dtype, shape, offset)
+            for (dtype, shape), offset in zip(kinds, offsets, strict=True)
         ]
         windows = [
             self._segment.window(place, offset)

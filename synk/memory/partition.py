@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -108,6 +108,17 @@ def cuts(rows: int, parts: int) -> list[int]:
     """
     size, more = divmod(rows, parts)
     return [i * size + min(i, more) for i in range(parts + 1)]
+
+
+def bound(rows: Any, parts: int, i: int) -> Any:
+    """Return bound i of those that `cuts` returns; of an array of rows, one for each.
+
+    >>> bound(7, 3, 2), bound(np.array([7, 1]), 3, 2)
+    (5, array([5, 1]))
+    """
+    size, more = divmod(rows, parts)
+    least = min if isinstance(rows, int) else np.minimum
+    return i * size + least(i, more)
 
 
 def part_lengths(bounds: Sequence[int]) -> list[int]:

@@ -10,19 +10,20 @@ from __future__ import annotations
 import pickle
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
+from ..cluster.inbox import Inbox
+from ..cluster.message import Here
 from ..cluster.nodes import Cluster
-from ..cluster.translate import dumps
+from ..cluster.translate import dumps, unpickled
 from ..errors import WorkerDied
-from ..memory.segment import Segment, Window
 from ..workers.channel import Ready, find
 from ..workers.control import LAUNCH
 from ..workers.failure import Failure
+from .context import Notice
 from .session import SESSION
+from .to_nodes import PARTED, arrived
 
 
 def serve(cluster: Cluster) -> int:
@@ -32,65 +33,63 @@ def serve(cluster: Cluster) -> int:
     SESSION.cluster = cluster
     SESSION.keep_zygote()  # before MPI: what runs it may not be forkable
     cluster.open()
-    is_over, kept = False, Kept()
+    is_over, inbox, last = False, _inbox(), _Last()
     while not is_over:
-        message, rows = cluster.await_command(kept.make)
+        message, launch = cluster.await_command(inbox)
         reply: list[Any] = []
         try:
-            kind, *what = message.load(_put, _house, rows, kept.windows)
+            if inbox.error is not None:
+                raise inbox.error
+            kind, *what = last.read(message.data, inbox, cluster.here)
         except Exception as error:  # what it names is not on this machine
             where = f"[synk] on node {cluster.node} ({socket.gethostname()})"
             kind, reply = "", [Failure(error, where, SESSION.rank)]
         if kind == "fork":
-            kept = Kept()
+            inbox = _inbox()
             reply = _fork(what[0])
         elif kind == "run":
-            name, args, *others, forgotten = what
-            kept.forget(forgotten)
-            # Where nodes have other rows, there are arguments for each.
-            mine = args[cluster.node] if type(args) is list else args
-            reply = _run(name, mine, *others)
+            work, args, notices = what
+            reply = _run(inbox, work, args, notices, launch)
         elif kind:
             SESSION.close()
             is_over = kind == "end"
-        cluster.join(_as_bytes(reply))
+        cluster.join(_as_bytes(reply), word=inbox.word(cluster.nodes, cluster.node))
     SESSION.close(for_good=True)
     cluster.link.close()
     return 0
 
 
-class Kept:
-    """The rows of data that this node keeps, as its ranks may get them again.
+class _Last:
+    """The last command, which may come again with other values in its arrays.
 
-    Attributes
-    ----------
-    windows : dict
-        By number; see `Keeping`.
+    Then the arguments are the same objects, by which ranks know that it is the same.
     """
 
     def __init__(self) -> None:
-        self.windows: dict[int, Window] = {}
-        self._segments: dict[int, Segment] = {}
+        self._data = b""
+        self._where: tuple | None = None
+        self._command: Sequence[Any] = ()
 
-    def make(self, dtype: Any, shape: tuple[int, ...], number: int) -> np.ndarray:
-        """Return an array for rows that are on their way."""
-        nbytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-        self._segments[number] = segment = Segment(nbytes)
-        array = segment.array(dtype, shape)
-        self.windows[number] = segment.window(array)
-        return array
+    def read(self, data: bytes, inbox: Inbox, here: Here) -> Sequence[Any]:
+        """Return a command that has come, for this node's ranks."""
+        is_again, self._data = not data, data or self._data
+        where = inbox.windows, inbox.sent
+        if is_again and where == self._where and not inbox.has_changed:
+            return self._command
+        self._where = None
+        kind, *what = unpickled(self._data, *where, inbox.copies, _house)
+        if kind == "run":
+            name, args, notices = what
+            work = find(*name)
+            what = [work, arrived(work, args, here, inbox.copies), notices]
+            if work in PARTED:  # the others may change what they are given
+                self._where = where
+        self._command = kind, *what
+        return self._command
 
-    def forget(self, numbers: Sequence[int]) -> None:
-        """Give rows up."""
-        for number in numbers:
-            self.windows.pop(number, None)
-            segment = self._segments.pop(number, None)
-            if segment is not None and SESSION.state == "running":
-                SESSION.notify("segment", segment.key)
 
-
-def _put(arrays: Sequence[np.ndarray]) -> Sequence:
-    return SESSION.stage.put(arrays)
+def _inbox() -> Inbox:
+    return Inbox(lambda kinds: SESSION.stage.room(kinds))
 
 
 def _house(number: int, nbytes: int, slots: dict) -> Any:
@@ -122,12 +121,16 @@ def _fork(asked: tuple) -> list:
     return []
 
 
-def _run(name: tuple[str, str], args: tuple, notices: tuple, launch: int) -> list:
+def _run(
+    inbox: Inbox, work: Callable, args: tuple, notices: tuple, launch: int
+) -> list:
     """Run a command on the ranks of this node; return what each has replied."""
-    work, context = find(*name), SESSION.context
+    context = SESSION.context
     SESSION.control.words[LAUNCH] = launch
+    own = tuple(Notice("segment", key) for key in inbox.gone)
     try:
-        result, replies, error, _ = SESSION.serve_command(work, args, notices)
+        result, replies, error, _ = SESSION.serve_command(work, args, notices + own)
+        del inbox.gone[: len(own)]
     except WorkerDied as death:
         return [death.of_rank(death.rank + SESSION.rank)]
     except BaseException as failure:

@@ -19,6 +19,7 @@ from functools import partial
 from time import monotonic
 from typing import Any, NamedTuple
 
+from ..cluster.keeping import Draft
 from ..errors import Aborted, Expired, RankTimeout, StateError, SynkError, WorkerDied
 from ..workers.control import COMMAND, LAUNCH
 from ..workers.failure import Failure, OwnFailure, add_note, as_one
@@ -180,10 +181,8 @@ class Session(Lifetime):
         try:
             self._channel.launch(work, args, notices)
             if cluster is not None and not cluster.node:
-                launch = self.control.words[LAUNCH]
-                keeping = cluster.keeping
-                message = for_nodes(work, args, notices, launch, context, keeping)
-                cluster.launch(*message)
+                told = work, args, notices, self.control.words[LAUNCH], context
+                cluster.launch(lambda keeping: for_nodes(*told, Draft(keeping)))
             command = self.control.words[COMMAND]
             if doing is None:
                 context.recorder.begin(command, name_of(work))

@@ -1,24 +1,118 @@
 """Commands for the ranks of other nodes, as node 0's master sends them.
 
-Their arguments are those of the command, with arrays by their bytes. Of calls each node
-has arguments and rows of its own: what makes these registers itself in `PARTED`, as it
-is in a room above.
+Their arguments are those of the command, with arrays by their bytes. Where a node needs
+no more than its own ranks' rows, the command has a pair of functions in `PARTED`: one
+that says on node 0 which rows these are, and one that puts them into the arguments on
+the other nodes. What makes such a command registers them itself, in a room above.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from ..cluster.keeping import Keeping
-from ..cluster.translate import ForNode, Parted, dumps
+import numpy as np
+
+from ..cluster.inbox import Copy
+from ..cluster.keeping import Draft
+from ..cluster.message import SMALL, Here, Message, OfAll, OfEach, Outgoing
+from ..cluster.translate import Sent, is_window, pickled
+from ..memory.segment import Window, key_of
+from ..memory.unchanged import state_of
 from .context import Notice, RankContext
 from .homes import NewHome
 
-Parting = Callable[[tuple, RankContext, Sequence[int], Keeping], Parted | None]
-"""Given the arguments of a command, how many ranks each node has, and what they keep,
-returns the arguments for each; None if all get the same."""
 
-PARTED: dict[Callable, Parting] = {}
+class Parting:
+    """What a command sends to nodes beside what all get.
+
+    Parameters
+    ----------
+    context : RankContext
+    draft : Draft
+
+    Attributes
+    ----------
+    heres : list of Here
+        The nodes but the first.
+    """
+
+    def __init__(self, context: RankContext, draft: Draft) -> None:
+        self.context, self.draft = context, draft
+        self.heres: list[Here] = []
+        first = 0
+        for node, ranks in enumerate(context.comm.ranks):
+            self.heres.append(Here(node, first, first + ranks, context.size))
+            first += ranks
+        del self.heres[0]
+        # Of nodes with as many ranks the first has the most rows: see `cuts`.
+        by_ranks = {here.stop - here.first: here for here in reversed(self.heres)}
+        self._largest = list(by_ranks.values())
+        self.kinds: list[OfEach] = []
+        self.rows: list[list[np.ndarray]] = [[] for _ in context.comm.ranks]
+
+    def most_rows(self, totals: Sequence[int]) -> int:
+        """Return how many rows a node gets, at the most, of calls with so many."""
+        return max(here.rows_of(totals) for here in self._largest)
+
+    def send(self, kind: OfEach, of_node: Callable[[Here], list[np.ndarray]]) -> Sent:
+        """Have each node get an array of its own; return what stands for it.
+
+        Parameters
+        ----------
+        kind : OfEach
+        of_node : callable
+            Returns what a node gets, in pieces.
+        """
+        self.kinds.append(kind)
+        for here in self.heres:
+            shapes = kind.shapes_at(here)
+            if shapes:
+                pieces = of_node(here)
+                if len(pieces) > len(shapes):
+                    pieces = [np.concatenate(pieces)]
+                pieces = [np.asarray(piece, order="C") for piece in pieces]
+                assert [piece.shape for piece in pieces] == shapes, (shapes, kind)
+                self.rows[here.node] += pieces
+        return Sent(len(self.kinds) - 1)
+
+    def to_one(self, rank: int, value: Any) -> Any:
+        """Have only the node of a rank get an array, if a value is one."""
+        if not is_window(value):
+            return value
+        array = self.context.array(value)
+        node = next((h.node for h in self.heres if h.first <= rank < h.stop), 0)
+        return self.send(OfEach(array.dtype, array.shape, only=node), lambda _: [array])
+
+    def keep(self, window: Window) -> int | None:
+        """Return by which number nodes have a copy of all that is in a window."""
+        state = state_of(window)
+        if state is None:
+            return None
+        data = key_of(window)
+        array = self.context.array(window)
+        rows = len(array) if array.ndim else 1
+        asked = 0 if data in self.draft.copies else rows
+        return self.draft.whole(data, state, window, rows, array.nbytes, asked)
+
+
+class Parted(NamedTuple):
+    """The two ends of a command of which each node gets the rows of its ranks.
+
+    Attributes
+    ----------
+    leaving : callable
+        On node 0, given the arguments and a `Parting`, returns arguments for all nodes.
+    arriving : callable
+        On another node, given those, `Here` and what it keeps, by number, returns the
+        arguments of its ranks.
+    """
+
+    leaving: Callable[[tuple, Parting], tuple]
+    arriving: Callable[[tuple, Here, Mapping[int, Copy]], tuple]
+
+
+PARTED: dict[Callable, Parted] = {}
 """By command."""
 
 
@@ -28,19 +122,40 @@ def for_nodes(
     notices: tuple[Notice, ...],
     launch: int,
     context: RankContext,
-    keeping: Keeping,
-) -> tuple[bytes, list[ForNode]]:
-    """Return a command as a message to all nodes, and the rows that go to each."""
+    draft: Draft,
+) -> Outgoing:
+    """Return a command as it is sent to all nodes, with the rows that go to each."""
     for kind, key in notices:
         if kind == "segment":
-            keeping.forget(key)
-    apart = None
+            draft.forget(key)
+    parting = Parting(context, draft)
     if work in PARTED:
-        apart = PARTED[work](args, context, context.comm.ranks, keeping)
-    given, rows = (args, []) if apart is None else (apart.args, apart.rows)
+        args = PARTED[work].leaving(args, parting)
     name = work.__module__, work.__name__
-    message = "run", name, given, notices, launch, keeping.forgotten()
-    return dumps(message, context.array, rows, {NewHome: _told}), rows
+    command = "run", name, args, notices
+    data, windows = pickled(command, parting.keep, {NewHome: _told})
+    given: list[tuple[Window, int | None]] = [(window, None) for window in windows]
+    given += [(window, number) for number, window in draft.wholes.items()]
+    common: list[OfAll | np.ndarray] = []
+    arrays = []
+    for window, number in given:
+        array = np.asarray(context.array(window), order="C")
+        if number is None and array.nbytes <= SMALL:
+            common.append(array)
+        else:
+            common.append(OfAll(array.dtype, array.shape, number))
+            arrays.append(array)
+    if draft.is_again(data):
+        data = b""
+    message = Message(data, common, parting.kinds, draft.forgotten)
+    return Outgoing(message.packed(), arrays, parting.rows, draft, launch)
+
+
+def arrived(
+    work: Callable, args: tuple, here: Here, copies: Mapping[int, Copy]
+) -> tuple:
+    """Return the arguments of a node's ranks, from those that all nodes got."""
+    return PARTED[work].arriving(args, here, copies) if work in PARTED else args
 
 
 def _told(home: NewHome) -> tuple:

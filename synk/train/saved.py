@@ -15,9 +15,11 @@ from ..errors import CheckpointError
 from ..ranks.ledger import Holding
 from ..ranks.replication import master_replicate_variables
 from ..ranks.session import SESSION
+from ..ranks.to_nodes import PARTED
 from ..variables.checkpoint_files import read_arrays, write_arrays
 from ..variables.checkpoints import as_bytes, as_generators
 from ..variables.lists import changing, stage_values, store
+from ..variables.of_nodes import TO_ONE
 from ..variables.of_one_rank import worker_get_values
 
 _META = "trainer"
@@ -108,6 +110,9 @@ def worker_give(
     """Copy values into this rank's variables, if it is one that is meant."""
     if rank in (None, context.rank):
         store(context, launch, numbers, map(context.array, values))
+
+
+PARTED[worker_give] = TO_ONE
 
 
 def give_in_script(

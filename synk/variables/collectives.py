@@ -25,6 +25,7 @@ from ..ranks.ledger import Holding
 from ..ranks.replication import master_replicate_variables
 from ..ranks.session import SESSION
 from ..ranks.streams import value_for_rank
+from ..ranks.to_nodes import PARTED, Parted
 from ..reduce_ops import ReduceOp, check_shapes
 from ..user_frames import entry
 from . import device_collectives as devices
@@ -43,6 +44,7 @@ from .lists import (
     stage_values,
     store,
 )
+from .of_nodes import arriving_scatter, leaving_scatter
 from .of_one_rank import worker_get_values
 
 # -- one value for all, or a part for each
@@ -149,6 +151,9 @@ def worker_scatter(
     """Copy this rank's part of the rows into its variables."""
     mine = part(selection, bounds[context.rank], bounds[context.rank + 1])
     store(context, launch, numbers, [context.array(value)[mine] for value in values])
+
+
+PARTED[worker_scatter] = Parted(leaving_scatter, arriving_scatter)
 
 
 # -- collecting the values of all ranks

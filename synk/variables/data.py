@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import StateError
-from ..memory.segment import Segment, key_of
+from ..memory.segment import Segment
+from ..memory.unchanged import WATCHED
 from ..ranks.session import SESSION
 from ..user_frames import entry
 from .array_like import refuse_masked, why_not
@@ -343,7 +344,7 @@ class Data:
                 self, SESSION.notify, "segment", self._segment.key
             )
             self._forget.atexit = False
-            _of_segment[self._segment.key] = self
+            WATCHED[self._segment.key] = self._lending
         elif needed > self._segment.nbytes:
             self._segment.grow(math.ceil(needed * factor))
         self._array = self._segment.array(self.dtype, shape)
@@ -378,26 +379,8 @@ class Data:
         if self._described is None:
             array = self._held()
             assert self._segment is not None
-            self._described = self._segment.window(array)
+            self._described = self._lending.window = self._segment.window(array)
         return self._described
-
-
-_of_segment: weakref.WeakValueDictionary[tuple[int, int], Data]
-_of_segment = weakref.WeakValueDictionary()
-
-
-def state_of(window: Any) -> int | None:
-    """Return what tells values from all others, if they stay; see `Lending`.
-
-    Parameters
-    ----------
-    window : tuple
-        Of shared memory. None is returned where that is no `Data`.
-    """
-    found = _of_segment.get(key_of(window))
-    if found is None or found._described != window:
-        return None
-    return found._state
 
 
 def _as_array(

@@ -13,15 +13,23 @@ import weakref
 
 import numpy as np
 
+from ..memory.segment import Window
 from ..workers.forks import by_the_script
 
 _states = itertools.count()
 
 
 class Lending:
-    """The arrays that a script was given of one piece of memory."""
+    """The arrays that a script was given of one piece of memory.
+
+    Attributes
+    ----------
+    window : Window or None
+        What that is told to other processes by; see `memory.unchanged`.
+    """
 
     def __init__(self) -> None:
+        self.window: Window | None = None
         self._forks = by_the_script()
         self._state = next(_states)
         self._alive: weakref.WeakValueDictionary[int, np.ndarray]

@@ -62,7 +62,7 @@ def check_value(var: SharedVariable, value: Any) -> Any:
 
 def _filter(var: SharedVariable, kind: Any, value: Any) -> Any:
     if isinstance(value, Data):
-        value = value.data
+        value = value._held()  # nobody writes to it here
     return convert(f"shared variable {var.name or ''}".rstrip(), kind, value, None)
 
 

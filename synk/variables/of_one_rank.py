@@ -14,6 +14,7 @@ from ..ranks.context import RankContext
 from ..ranks.ledger import Holding
 from ..ranks.replication import master_replicate_variables
 from ..ranks.session import SESSION
+from ..ranks.to_nodes import PARTED
 from ..user_frames import entry
 from .lists import (
     Vars,
@@ -27,6 +28,7 @@ from .lists import (
     stage_values,
     store,
 )
+from .of_nodes import TO_ONE
 
 
 @entry
@@ -75,6 +77,9 @@ def worker_set_value(
     """Copy the values, if this is the rank that is meant."""
     if context.rank == rank:
         store(context, launch, numbers, map(context.array, values))
+
+
+PARTED[worker_set_value] = TO_ONE
 
 
 @entry

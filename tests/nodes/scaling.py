@@ -29,6 +29,8 @@ from typing import NamedTuple
 NODES = 2, 4, 16, 64, 256, 1024
 HEAD = 64
 """Bytes of a head."""
+INLINE = 32
+"""Those of a message that ride in it."""
 GRADIENTS = 4 * 25_557_032
 """Bytes of the gradients of ResNet-50."""
 FEW = 200
@@ -152,7 +154,8 @@ class Call(NamedTuple):
             Bytes of the message, and of one node's reply.
         """
         yield Step("heads", HEAD)
-        yield Step("bcast", command)
+        if command > INLINE:  # one like the last is not said again
+            yield Step("bcast", command)
         if self.reduced:
             yield Step("heads", HEAD)
             if self.by_rank:

@@ -31,8 +31,9 @@ from synk.call import calling
 from synk.call.outputs import combine_outputs
 from synk.cluster.comm import NodesBuffer, NodesComm
 from synk.cluster.heads import JOIN, head
-from synk.cluster.keeping import Keeping
+from synk.cluster.keeping import Draft, Keeping
 from synk.cluster.link import Link, nothing
+from synk.cluster.message import Outgoing
 from synk.cluster.reduce import NodeReduction
 from synk.cluster.translate import dumps, loads
 from synk.comm.kernels import Reduction
@@ -100,20 +101,22 @@ class Recorded:
         self._own, *self._replies = replies
         self._told = told
 
-    def command(self, nodes: int, ranks: int, keeping: Keeping) -> tuple[bytes, list]:
+    def command(self, nodes: int, ranks: int, keeping: Keeping) -> Outgoing:
         """Return the call as it is sent to so many nodes."""
-        number, subset, (selection, _, sources), *others = self._told
+        number, subset, (*_, sources), *others = self._told
         bounds = self.bounds(nodes, ranks)
+        selection = 0, bounds[-1]
         told = number, subset, (selection, bounds, sources), *others
         comm = SimpleNamespace(ranks=[ranks] * nodes, size=ranks * nodes)
-        context = _Instead(SESSION.context, comm=comm)
-        return for_nodes(self.work, (told,), (), 1, context, keeping)
+        context = _Instead(SESSION.context, comm=comm, size=comm.size)
+        return for_nodes(self.work, (told,), (), 1, context, Draft(keeping))
 
-    def kept(self, nodes: int, ranks: int) -> Callable[[], tuple[bytes, list]]:
+    def kept(self, nodes: int, ranks: int) -> Callable[[], Outgoing]:
         """Return what makes the command once more, when nodes keep the rows."""
-        keeping = Keeping()
-        self.command(nodes, ranks, keeping)
-        keeping.sent()
+        keeping = Keeping(room=1 << 40)
+        draft = self.command(nodes, ranks, keeping).draft
+        assert draft is not None
+        keeping.sent(draft)
         return partial(self.command, nodes, ranks, keeping)
 
     @staticmethod
@@ -289,7 +292,7 @@ def measured(
         whole, small = (Recorded(f, ranks * max(nodes)) for f in made)
         commands = [whole.kept(n, ranks) for n in nodes]
         note("command, us", 1e6, *map(least, commands))
-        note("command, bytes", 1, *(len(command()[0]) for command in commands))
+        note("command, bytes", 1, *(len(command().message) for command in commands))
         for call, one, many in (
             (whole, "reply", "replies"),
             (small, "reply of a step", "replies of a step"),

@@ -115,59 +115,12 @@ def test_functions_are_those_of_the_serial_run(tmp_path, nodes, ranks, mpi):
     assert status == 0
 
 
-def test_a_node_is_sent_its_own_rows_and_those_that_stay_once(tmp_path):
-    status, out, error = run(ROWS, tmp_path, 2, 1)
-    assert out.split() == ["done"], out + error
-    assert status == 0
-
-
 @pytest.mark.parametrize("mpi", [*MPIS, APART])
 def test_collectives_of_every_op_and_dtype(tmp_path, mpi):
     status, out, error = run(COLLECTIVES, tmp_path, 2, 2, mpi=mpi)
     assert out.split() == ["done"], out + error
     assert status == 0
 
-
-ROWS = (
-    BEGIN
-    + """
-from synk.ranks.session import SESSION
-
-X = np.random.default_rng(0).normal(size=(1000, 50))
-data, half = synk.data(X), X[:500].nbytes // 2
-f = synk.function([x], x.sum(0))
-link, sent = SESSION.cluster.link, []
-
-def call(given, batch=None):
-    chosen = slice(None) if batch is None else batch
-    np.testing.assert_allclose(f(given, batch=batch), X[chosen].sum(0))
-    sent.append(link.rows_sent)
-    link.rows_sent = 0
-
-for given, batch in (
-    (data, None), (data, None),  # once
-    (data, slice(0, 500)), (data, slice(500, 1000)), (data, slice(0, 500)),
-    (data, np.arange(0, 1000, 2)), (data, np.arange(0, 1000, 2)),  # not kept
-    (X, None), (X, None),  # an array of the script's may change
-):
-    call(given, batch)
-whole = X.nbytes // 2
-assert sent[:2] == [whole, 0], sent
-assert sent[2:5] == [half, half, 0], sent
-assert sent[5:] == [half, half, whole, whole], sent
-del sent[:]
-data[3] = X[3] = 7.0  # other values are sent, and sent once
-call(data), call(data)
-view = data[:]  # who has a view may write to it at any time
-call(data)
-view[5] = X[5] = 9.0
-call(data), call(data)
-del view
-call(data), call(data)
-assert sent == [whole, 0, whole, whole, whole, whole, 0], sent
-print("done")
-"""
-)
 
 ALONE = """
 import sys, synk

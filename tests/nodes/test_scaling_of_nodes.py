@@ -72,7 +72,7 @@ def test_calls_send_what_the_model_says(tmp_path):
         recorded = [Recorded(f, 3 * RANKS) for f in made]
         replies = [len(call.reply()) for call in recorded]
         commands = {
-            nodes: [len(call.kept(nodes, RANKS)()[0]) for call in recorded]
+            nodes: [len(call.kept(nodes, RANKS)().message) for call in recorded]
             for nodes in (2, 3)
         }
     large = scaling.LARGE._replace(reduced=scaling.with_loss(8 * 25_001))

@@ -1,0 +1,292 @@
+"""What is sent to other nodes: to each the rows of its ranks, and what stays once."""
+
+from __future__ import annotations
+
+import pytest
+from launching import APART, MPIS, run
+
+BEGIN = """
+import os, signal, sys, warnings
+import numpy as np, pytensor, pytensor.tensor as pt
+import synk
+from synk.ranks.session import SESSION
+
+n = synk.fork(1)
+nodes = len(synk.nodes())
+link = SESSION.cluster.link
+rng = np.random.default_rng(0)
+x, y, k = pt.dmatrix("x"), pt.dvector("y"), pt.dvector("k")
+X, Y = rng.normal(size=(1200, 50)), rng.normal(size=1200)
+size = X.nbytes + Y.nbytes
+how = dict(mode="FAST_COMPILE")
+f = synk.function([x, y], [x.sum(0), (x.T * y).sum(1), x[:, 0] * y], **how)
+
+def sent():
+    '''Return the bytes that each other node has got since it was asked for last.'''
+    found, link.bytes_sent = link.bytes_sent / (nodes - 1), 0
+    return found
+
+def expect(rows, numbers=0, commands=1):
+    '''Check how many rows and row numbers were sent, and little besides.'''
+    found, right = sent(), rows * size / 1200 + 8 * numbers
+    assert right <= found <= 1.05 * right + 1000 * commands, (found, right)
+
+def same(made, A, B):
+    right = A.sum(0), (A.T * B).sum(1), A[:, 0] * B
+    for mine, value in zip(made, right, strict=True):
+        np.testing.assert_allclose(mine, value, rtol=1e-9, atol=1e-9)
+
+def call(a, b, batch=None):
+    chosen = slice(None) if batch is None else batch
+    same(f(a, b, batch=batch), X[chosen], Y[chosen])
+
+def epoch(batches, a, b):
+    made = f.run(batches, a, b)
+    for i, batch in enumerate(batches):
+        same([values[i] for values in made], X[batch], Y[batch])
+
+def shuffled():
+    order = rng.permutation(1200)
+    return [order[i : i + 120] for i in range(0, 1200, 120)]
+
+slices = [slice(i, i + 120) for i in range(0, 1200, 120)]
+own = 1200 / n  # rows of a node
+"""
+
+ROWS = (
+    BEGIN
+    + """
+f(X[:n], Y[:n]), sent()
+a, b = synk.data(X), synk.data(Y)
+for rows in (own, 0):  # kept from the second on
+    call(a, b), expect(rows)
+call(a, b)
+assert sent() == 0  # nor is the call said again
+for rows in (own, 0):
+    epoch(slices, a, b), expect(rows)
+for batch in slices:
+    call(a, b, batch)
+expect(0, 0, 10)
+for _ in range(2):  # arrays of the script may change
+    call(X, Y), expect(own)
+    epoch(slices, X, Y), expect(own)
+epoch(shuffled() + slices, X, b), expect(2 * own, own)
+del a, b
+
+a, b = synk.data(X), synk.data(Y)
+epoch(shuffled(), a, b), expect(1200, own)  # with the numbers of rows
+for _ in range(2):
+    epoch(shuffled(), a, b), expect(0, own)
+for batch in shuffled():
+    call(a, b, batch)
+expect(0, own, 10)
+epoch(slices, a, b), call(a, b), expect(0, 0, 2)
+
+a, b = synk.data(X), synk.data(Y)
+for batch in shuffled():
+    call(a, b, batch)
+expect(1200 + 0.9 * own, 0.1 * own, 10)
+for batch in shuffled():
+    call(a, b, batch)
+expect(0, own, 10)
+
+# Each kind of write is seen; what is written to once is sent once.
+def write_slice():
+    a[3] = X[3] = rng.normal()
+
+def write_view():
+    a.data[5:9] = X[5:9] = rng.normal()
+
+def write_array():
+    np.asarray(a)[-1] = X[-1] = rng.normal()
+
+def write_out():
+    np.add(X, 1, out=X), np.add(a[:], 1, out=a[:])
+
+def write_value():
+    global X
+    X = X[::-1].copy()
+    a.set_value(X)
+
+def write_length():
+    a.set_length(1000), a.set_length(1200)
+    X[1000:] = 0
+
+def write_shape():
+    global X
+    a.set_shape((1200, 40)), a.set_shape((1200, 50))
+    X = X.copy()
+    X[:, 40:] = 0
+
+def write_anew():
+    a.free_memory(), a.set_value(X)
+
+writes = [value for key, value in sorted(globals().items()) if key.startswith("write_")]
+assert len(writes) == 8
+for write in writes:
+    call(a, b), sent()
+    write()
+    call(a, b), call(a, b, slice(3, 700)), call(a, b, slices[-1])
+    assert sent() > X.nbytes / n
+    call(a, b), call(a, b, slice(3, 700)), expect(0, 0, 2)
+    write()
+    batches = shuffled()
+    epoch(batches, a, b), sent()
+    epoch(batches, a, b), epoch(batches, a, b), sent()
+    epoch(batches, a, b), expect(0, own)
+view = a[:]  # who has a view may write to it at any time
+for _ in range(2):
+    view[5] = X[5] = rng.normal()
+    call(a, b), expect(own * 50 / 51)
+del view
+call(a, b), expect(own * 50 / 51)
+call(a, b), expect(0)
+child = os.fork()  # and so may a child, whose writing nobody sees
+if not child:
+    a[7] = 7.0
+    os._exit(0)
+os.waitpid(child, 0)
+X[7] = 7.0
+call(a, b), call(a, b), expect(2 * own, 0, 2)
+print("done")
+"""
+)
+
+OTHERS = (
+    BEGIN
+    + """
+v = pytensor.shared(np.zeros((2, 50)), "v")
+big = np.arange(1200.0 * 50).reshape(1200, 50)
+data = synk.data(big)
+synk.broadcast(v, big), sent()
+for value in (big, data):
+    for batch in (None, slice(100, 700), rng.permutation(1200)):
+        chosen = big[slice(None) if batch is None else batch]
+        synk.scatter(v, value, batch=batch)
+        found = sent()
+        assert found <= 1.05 * chosen.nbytes / n + 1500, (found, chosen.nbytes)
+        np.testing.assert_array_equal(synk.gather(v, nd_up=0), chosen)
+        sent()
+    for rank in range(n):
+        synk.set_value(rank, v, value)
+        found = sent() * (nodes - 1)
+        assert found <= (1.05 * big.nbytes if rank else 0) + 1500 * nodes, (found, rank)
+        np.testing.assert_array_equal(synk.get_value(rank, v), big)
+        sent()
+
+# A call that is made again is told by next to nothing, with other values or not.
+few = synk.data(X[: 2 * n])
+s = synk.function([x], (x * k[0]).sum() + k[1], [k], **how)
+for i, values in enumerate(rng.normal(size=(6, 2))):
+    for _ in range(3):
+        right = X[: 2 * n].sum() * values[0] + values[1]
+        np.testing.assert_allclose(s(few, values), right)
+    if i == 3:
+        few[0] = X[0] = 3.0
+    if i > 4:
+        assert sent() < 3 * 300
+    sent()
+for _ in range(4):
+    found = f(few, Y[: 2 * n])
+    same(found, X[: 2 * n], Y[: 2 * n]), sent()
+
+# All of data that every rank reads is sent once, too.
+synk.broadcast(v, data), sent()
+synk.broadcast(v, data)
+assert sent() < 1500
+table, at = synk.data(big), pt.dmatrix("at")
+g = synk.function([y], (y.sum() * at[3]).sum(), [at], **how)
+for value in (table, table, big):
+    np.testing.assert_allclose(g(Y, value), Y.sum() * big[3].sum())
+    found = sent()
+    assert found < big.nbytes * 1.05 + 20_000, found
+assert found > big.nbytes
+np.testing.assert_allclose(g(Y, table), Y.sum() * big[3].sum())
+assert sent() < 10_000
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    h = synk.function([y], pt.sort(y)[:5], **how)  # every rank reads all rows
+b = synk.data(Y)
+for batch in (None, slice(9, 700), rng.permutation(1200)[:500], slice(9, 700)):
+    chosen = Y[slice(None) if batch is None else batch]
+    np.testing.assert_array_equal(h(b, batch=batch), np.sort(chosen)[:5])
+    last = sent()
+assert last < 1500
+made = h.run([slice(0, 40), np.arange(900, 70, -1)], b)
+np.testing.assert_array_equal(made, [np.sort(Y[:40])[:5], np.sort(Y[71:901])[:5]])
+m = synk.data(Y[::-1], minibatch=True)
+for _ in range(2):
+    np.testing.assert_allclose(
+        f(synk.data(X), m)[1], (X.T * Y[::-1]).sum(1), rtol=1e-9, atol=1e-9
+    )
+X[0, 0] = -np.inf  # and where there is no memory to keep it
+SESSION.cluster.keeping.room = 0
+a = synk.data(X)
+for _ in range(2):
+    sent(), epoch(slices, a, Y), expect(own)
+print("done")
+"""
+)
+
+INTERRUPTS = (
+    BEGIN
+    + """
+class Stop(Exception):
+    pass
+
+def stop(*_):
+    raise Stop
+
+signal.signal(signal.SIGALRM, stop)
+v = pytensor.shared(np.zeros((2, 50)), "v")
+a, b, stops = synk.data(X), synk.data(Y), 0
+call(a, b), epoch(slices, a, b), epoch(shuffled(), a, b), synk.scatter(v, X)
+for i in range(int(sys.argv[1])):
+    if i % 3 == 0:
+        j = rng.integers(1200)
+        a[j] = X[j] = rng.normal()
+    if i % 7 == 0:
+        a, b = synk.data(X), synk.data(Y)
+    todo = [
+        lambda: f(a, b), lambda: f.run(slices, a, b), lambda: f.run(shuffled(), a, b),
+        lambda: f(a, b, batch=shuffled()[0]), lambda: synk.scatter(v, a),
+    ]
+    try:
+        signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-5, 10e-3))
+        for each in rng.permutation(5):
+            todo[each]()
+    except Stop:
+        stops += 1
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    call(a, b), call(a, b, slices[i % 10])
+    epoch(slices[i % 5 :] + shuffled()[:3], a, b)
+    synk.scatter(v, a)
+    np.testing.assert_array_equal(synk.gather(v, nd_up=0), X)
+epoch(shuffled() * 2, a, b), sent()
+epoch(shuffled(), a, b), expect(0, own)
+assert stops > 0.5 * int(sys.argv[1]), stops
+print("done")
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("mpi", "nodes", "script"),
+    [
+        pytest.param("openmpi", 3, ROWS, id="rows"),
+        pytest.param(APART, 2, OTHERS, id="other commands, apart"),
+        *[pytest.param(mpi, 2, ROWS, id=f"rows, {mpi}") for mpi in MPIS[1:]],
+    ],
+)
+def test_a_node_is_sent_its_own_rows_and_those_that_stay_once(
+    tmp_path, mpi, nodes, script
+):
+    status, out, error = run(script, tmp_path, nodes, mpi=mpi)
+    assert out.split() == ["done"], out + error
+    assert status == 0
+
+
+def test_an_interrupt_at_any_point_leaves_what_nodes_keep_right(tmp_path):
+    status, out, error = run(INTERRUPTS, tmp_path, 2, 60)
+    assert out.split() == ["done"], out + error
+    assert status == 0
