@@ -15,12 +15,14 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from ..errors import StateError, SynkError
 from .heads import INLINE, NAMES, NBYTES, Head, Rounds
+from .meter import Meter
 from .undisturbed import undisturbed
 
 Look = Callable[[], object]
@@ -51,6 +53,8 @@ class Link:
         How many have been begun.
     rows_sent : int
         Bytes of rows that node 0 has sent to others.
+    meter : Meter
+        What else this end has done.
     """
 
     def __init__(self) -> None:
@@ -76,6 +80,7 @@ class Link:
         self._all = np.zeros((self.size, NBYTES), np.uint8)
         self._heads: list[Head] = []
         self.rounds = self.rows_sent = 0
+        self.meter = Meter()
 
     def close(self) -> None:
         """Say good-bye to the others, who do the same."""
@@ -122,6 +127,7 @@ class Link:
     def _begin(self, own: Head, then: Callable | None) -> None:
         self._mine[:] = np.frombuffer(own.packed(), np.uint8)
         byte = self._mpi.BYTE
+        self.meter.round_begins()
         self._request = self._comm.Iallgather([self._mine, byte], [self._all, byte])
         self._then = then
         self.rounds += 1
@@ -138,6 +144,7 @@ class Link:
             return
         self._heads = [Head.unpacked(each.tobytes()) for each in self._all]
         self._request, then, self._then = None, self._then, None
+        self.meter.round_ends(self._heads[self.node].kind)
         numbers = {each.number for each in self._heads}
         if len(numbers) > 1:
             self.fall_apart()
@@ -167,40 +174,64 @@ class Link:
 
     # -- what follows from a round; no interrupt comes in between
 
-    def _complete(self, request: Any) -> None:
-        """Wait for a collective that all have begun; to sleep would make it slow."""
+    def _complete(self, request: Any, what: str = "", nbytes: int = 0) -> None:
+        """Wait for a collective that all have begun; to sleep would make it slow.
+
+        Parameters
+        ----------
+        request : MPI.Request
+        what : str, optional
+            What it is called in a trace.
+        nbytes : int
+            That this node sends in it, or receives.
+        """
+        start = perf_counter()
         while not request.Test():
             os.sched_yield()
+        if what:
+            self.meter.keep(what, start, bytes=nbytes)
 
     def broadcast(self, data: Any) -> None:
         """Send a buffer's bytes from node 0, or receive them."""
-        self._complete(self._comm.Ibcast([data, self._mpi.BYTE], root=0))
+        request = self._comm.Ibcast([data, self._mpi.BYTE], root=0)
+        self._complete(request, "command", len(data))
 
     def send_rows(self, to_nodes: Sequence[Sequence[np.ndarray]]) -> None:
         """Send arrays from node 0 to each other node, its own to each."""
         self.rows_sent += sum(each.nbytes for some in to_nodes for each in some)
-        for request in [
-            self._comm.Isend([array, self._mpi.BYTE], dest=node)
+        for request, nbytes in [
+            (self._comm.Isend([array, self._mpi.BYTE], dest=node), array.nbytes)
             for node, arrays in enumerate(to_nodes)
             for array in arrays
         ]:
-            self._complete(request)
+            self._complete(request, "rows", nbytes)
 
     def receive_rows(self, arrays: Sequence[np.ndarray]) -> None:
         """Receive arrays from node 0, in their order."""
         byte = self._mpi.BYTE
-        for request in [self._comm.Irecv([each, byte], source=0) for each in arrays]:
-            self._complete(request)
+        requests = [self._comm.Irecv([each, byte], source=0) for each in arrays]
+        for request, each in zip(requests, arrays, strict=True):
+            self._complete(request, "rows", each.nbytes)
+
+    def send(self, array: np.ndarray, node: int) -> None:
+        """Send an array to one node, which receives it."""
+        self._complete(self._comm.Isend([array, self._mpi.BYTE], dest=node))
+
+    def receive(self, array: np.ndarray, node: int) -> None:
+        """Receive an array from one node."""
+        self._complete(self._comm.Irecv([array, self._mpi.BYTE], source=node))
 
     def all_gather(self, mine: bytes, heads: Sequence[Head]) -> list[bytes]:
         """Return the bytes of all nodes, whose heads have said how many they are."""
+        self.meter.values_sent += len(mine) * (self.size - 1)
         if all(each.length <= INLINE for each in heads):
             return [each.inline[: each.length] for each in heads]
         lengths = [each.length for each in heads]
         whole = bytearray(sum(lengths))
         byte = self._mpi.BYTE
         into = [whole, (lengths, None), byte]
-        self._complete(self._comm.Iallgatherv([mine, len(mine), byte], into))
+        request = self._comm.Iallgatherv([mine, len(mine), byte], into)
+        self._complete(request, "all-gather", len(mine))
         return _cut(whole, lengths)
 
     def gather(self, mine: bytes, heads: Sequence[Head]) -> list[bytes]:
@@ -212,7 +243,8 @@ class Link:
         whole = bytearray(sum(lengths) if self.node == 0 else 0)
         if self.node == 0:
             into = [whole, (lengths, None), byte]
-        self._complete(self._comm.Igatherv([mine, len(mine), byte], into, root=0))
+        request = self._comm.Igatherv([mine, len(mine), byte], into, root=0)
+        self._complete(request, "replies", len(mine))
         return _cut(whole, lengths) if self.node == 0 else []
 
     def all_to_all(
@@ -231,13 +263,18 @@ class Link:
         mine = into.shape[1] * into.itemsize
         received = [into, ([mine] * self.size, None), self._mpi.BYTE]
         given = [values, (counts, starts), self._mpi.BYTE]
-        self._complete(self._comm.Ialltoallv(given, received))
+        sent = values.nbytes - mine
+        self.meter.values_sent += sent
+        self._complete(self._comm.Ialltoallv(given, received), "all-to-all", sent)
 
     def gather_parts(self, part: np.ndarray, stops: Sequence[int], into: np.ndarray):
         """Have all nodes have the parts of all, side by side."""
         counts, starts = _parts(stops, into.itemsize)
         received = [into, (counts, starts), self._mpi.BYTE]
-        self._complete(self._comm.Iallgatherv([part, self._mpi.BYTE], received))
+        sent = part.nbytes * (self.size - 1)
+        self.meter.values_sent += sent
+        request = self._comm.Iallgatherv([part, self._mpi.BYTE], received)
+        self._complete(request, "all-gather", sent)
 
 
 def _parts(stops: Sequence[int], itemsize: int) -> tuple[list[int], list[int]]:
