@@ -20,7 +20,7 @@ from ..comm.kernels import Reduction, warm
 from ..comm.shm import SharedMemoryComm
 from ..memory.segment import Attachments, Segment, key_of
 from ..reduce_ops import ReduceOp, shares
-from ..times.timing import REDUCE, UNCOUNTED, WAIT, Times
+from ..times.timing import NODES, REDUCE, UNCOUNTED, WAIT, Times
 from .clocks import Sample, compare
 from .heads import Head
 from .meter import Meter
@@ -243,7 +243,10 @@ class NodesBuffer(FlatBuffer):
         if local.rank == 0:
             verdict = self._over_nodes(comm, fits, weights, times)
         verdict = local.agree(verdict)[0]
-        times.waited((verdict - 1) * 1e-9, self._nbytes)
+        if local.rank == 0:
+            times.spent(WAIT)
+        else:
+            times.waited((verdict - 1) * 1e-9, self._nbytes)
         return self._views if verdict else None
 
     def _over_nodes(
@@ -266,11 +269,13 @@ class NodesBuffer(FlatBuffer):
             if any(each.word != self.serial for each in heads):
                 return
             met.append(perf_counter())
+            times.spent(WAIT)
             if self._by_rank:
                 given = comm.link.all_gather(mine, heads)
                 self._reduce_ranks(comm, given, weights)
             for reduction in self._over:
                 reduction.run(comm.by_node(weights))
+            times.spent(NODES, self._nbytes)
 
         comm.meet(mine, self.serial if fits else -1, then)
         if not met:

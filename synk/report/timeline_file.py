@@ -161,8 +161,8 @@ def _told_of_nodes(traced: Traced) -> dict[str, Any]:
         told[f"node {i}"] = of_node = {"host": node.host, "ranks": node.ranks}
         if traced.clocks:
             clock = traced.clocks[i]
-            of_node["seconds its clock was ahead, at begin and end"] = clock.ahead
-            of_node["seconds of error in that, at most"] = clock.error
+            of_node["seconds ahead of node 0, at begin and end"] = clock.ahead
+            of_node["seconds of error, at most"] = clock.error
     return told
 
 
