@@ -101,17 +101,16 @@ def trace(path: str | os.PathLike, *, limit: int = 100_000) -> Iterator[None]:
         clocks = SESSION.run(worker_start_trace, limit)[0]
         tracer = context.tracer
         assert tracer is not None
-    except BaseException:
-        _stop(context)
-        raise
-    try:
-        yield
+        try:
+            yield
+        finally:
+            kept, trouble = _collect(tracer, generation)
+            compared = between(clocks, kept[0].clocks) if trouble is None else []
+            traced = Traced(kept, nodes, compared, began, limit, trouble)
+            with replacing(target) as temporary:
+                temporary.write_text(json.dumps(document(traced)))
     finally:
-        kept, trouble = _collect(context, tracer, generation)
-        compared = between(clocks, kept[0].clocks) if trouble is None else []
-        traced = Traced(kept, nodes, compared, began, limit, trouble)
-        with replacing(target) as temporary:
-            temporary.write_text(json.dumps(document(traced)))
+        _stop(context)  # here at least, whatever has come in between
 
 
 def worker_start_trace(context: RankContext, limit: int) -> list[Sample]:
@@ -157,9 +156,7 @@ def _meter(context: RankContext) -> Meter | None:
     return None if context.comm is context.local else context.comm.meter
 
 
-def _collect(
-    context: RankContext, tracer: Tracer, generation: int
-) -> tuple[list[Kept], str | None]:
+def _collect(tracer: Tracer, generation: int) -> tuple[list[Kept], str | None]:
     """Return the events of all ranks, or of rank 0 and what is in the way."""
     try:
         if SESSION.generation == generation:
@@ -167,5 +164,4 @@ def _collect(
         trouble = "synk was forked anew within the block"
     except SynkError as error:
         trouble = str(error)
-        _stop(context)
     return [Kept(*_told(tracer))], trouble

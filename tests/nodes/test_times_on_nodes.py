@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -223,10 +224,9 @@ def test_what_masters_do_with_others_is_a_row_of_its_own(seen):
         common = {"heads", "command", "all-to-all", "reduce", "all-gather", "replies"}
         assert {f"nodes: {name}" for name in common} <= names
         assert ("nodes: idle" in names) is (master == 5)
-        (idle, *_) = trace.named("nodes: idle", 5)
         found = [e for e in trace.events if e["tid"] == master]
         found.sort(key=lambda event: event["ts"])
-        for one, after in zip(found, found[1:], strict=False):
+        for one, after in itertools.pairwise(found):
             assert one["ts"] + one["dur"] <= after["ts"] + 1e-3  # rounded
     sent = [event["args"]["bytes"] for event in trace.named("nodes: all-to-all", 4)]
     # Half of the gradient and the loss, in whole cache lines.
@@ -244,7 +244,9 @@ def test_explanations_tell_the_time_between_nodes_apart(seen):
         assert row["nodes"] > 0
         assert row["reduce"] > 0
         phases = ("rows", "compute", "wait", "reduce", "nodes")
-        assert sum(row[phase] for phase in phases) <= told["calls"]["milliseconds"] * 1.1
+        assert (
+            sum(row[phase] for phase in phases) <= told["calls"]["milliseconds"] * 1.1
+        )
     for i, node in enumerate(nodes):
         exchanged = node["exchanged"]
         assert exchanged["times"] == 1
@@ -269,3 +271,79 @@ def test_explanations_tell_the_time_between_nodes_apart(seen):
     html = (folder / "explained.html").read_text()
     assert "rank 2 (node 1)" in html
     assert "between nodes" in html
+
+
+FAULTS = (
+    BEGIN
+    + """
+class Fails(OnRanks):
+    def do(self, rank):
+        if rank == self.rank:
+            raise KeyError(rank)
+
+class Dies(OnRanks):
+    def do(self, rank):
+        if rank == self.rank:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+class Stop(Exception):
+    pass
+
+def stop(*_):
+    raise Stop
+
+def traced():
+    document = json.loads(Path("trace.json").read_text())
+    rows = {event["tid"] for event in document["traceEvents"] if event["ph"] == "X"}
+    return rows, document["otherData"].get("incomplete", "")
+
+def is_whole():
+    with synk.trace("trace.json"):
+        assert np.isclose(good(X), X.mean())
+    return traced() == ({0, 1, 2, 3, 4, 5}, "")
+
+good = synk.function([x], x.mean(), **how)
+good(X)
+for rank in range(n):
+    try:
+        with synk.trace("trace.json"):
+            good(X)
+            on_ranks(Fails(rank))(X)
+    except KeyError:
+        assert traced() == ({0, 1, 2, 3, 4, 5}, ""), traced()
+    else:
+        raise AssertionError("nothing was raised")
+signal.signal(signal.SIGALRM, stop)
+generator, stops = random.Random(0), 0
+for _ in range(int(sys.argv[1])):
+    try:
+        signal.setitimer(signal.ITIMER_REAL, generator.uniform(1e-5, 8e-3))
+        for _ in range(20):
+            with synk.trace("trace.json"):
+                good(X)
+    except Stop:
+        stops += 1
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    assert np.isclose(good(X), X.mean())
+assert stops > 0.8 * int(sys.argv[1]), stops
+assert is_whole()
+try:
+    with synk.trace("trace.json"):
+        on_ranks(Dies(3))(X)
+except synk.WorkerDied:
+    rows, incomplete = traced()
+    assert rows <= {0} and "rank 3" in incomplete, traced()
+else:
+    raise AssertionError("nothing was raised")
+synk.recover()
+assert is_whole()
+assert [path.name for path in Path().glob("*trace*")] == ["trace.json"]
+print("done")
+"""
+)
+
+
+def test_what_goes_wrong_in_a_trace_leaves_the_nodes_together(tmp_path):
+    status, out, error = run(FAULTS, tmp_path, 2, 60)
+    assert out.split()[-1:] == ["done"], out + error
+    assert status == 0
