@@ -174,44 +174,53 @@ class Link:
 
     # -- what follows from a round; no interrupt comes in between
 
-    def _complete(self, request: Any, what: str = "", nbytes: int = 0) -> None:
-        """Wait for a collective that all have begun; to sleep would make it slow.
+    def _complete(self, request: Any) -> None:
+        """Wait for a collective that all have begun; to sleep would make it slow."""
+        while not request.Test():
+            os.sched_yield()
+
+    def _run(self, what: str, nbytes: int, begin: Callable, *args: Any) -> None:
+        """Begin a collective and wait for its end.
 
         Parameters
         ----------
-        request : MPI.Request
-        what : str, optional
+        what : str
             What it is called in a trace.
         nbytes : int
             That this node sends in it, or receives.
+        begin : callable
+            Given the arguments, returns a request.
         """
         start = perf_counter()
-        while not request.Test():
-            os.sched_yield()
-        if what:
-            self.meter.keep(what, start, bytes=nbytes)
+        self._complete(begin(*args))
+        self.meter.keep(what, start, bytes=nbytes)
 
     def broadcast(self, data: Any) -> None:
         """Send a buffer's bytes from node 0, or receive them."""
-        request = self._comm.Ibcast([data, self._mpi.BYTE], root=0)
-        self._complete(request, "command", len(data))
+        self._run("command", len(data), self._comm.Ibcast, [data, self._mpi.BYTE], 0)
 
     def send_rows(self, to_nodes: Sequence[Sequence[np.ndarray]]) -> None:
         """Send arrays from node 0 to each other node, its own to each."""
-        self.rows_sent += sum(each.nbytes for some in to_nodes for each in some)
-        for request, nbytes in [
-            (self._comm.Isend([array, self._mpi.BYTE], dest=node), array.nbytes)
+        start = perf_counter()
+        nbytes = sum(each.nbytes for some in to_nodes for each in some)
+        for request in [
+            self._comm.Isend([array, self._mpi.BYTE], dest=node)
             for node, arrays in enumerate(to_nodes)
             for array in arrays
         ]:
-            self._complete(request, "rows", nbytes)
+            self._complete(request)
+        self.rows_sent += nbytes
+        if nbytes:
+            self.meter.keep("rows", start, bytes=nbytes)
 
     def receive_rows(self, arrays: Sequence[np.ndarray]) -> None:
         """Receive arrays from node 0, in their order."""
-        byte = self._mpi.BYTE
-        requests = [self._comm.Irecv([each, byte], source=0) for each in arrays]
-        for request, each in zip(requests, arrays, strict=True):
-            self._complete(request, "rows", each.nbytes)
+        byte, start = self._mpi.BYTE, perf_counter()
+        for request in [self._comm.Irecv([each, byte], source=0) for each in arrays]:
+            self._complete(request)
+        if arrays:
+            nbytes = sum(each.nbytes for each in arrays)
+            self.meter.keep("rows", start, bytes=nbytes)
 
     def send(self, array: np.ndarray, node: int) -> None:
         """Send an array to one node, which receives it."""
@@ -230,8 +239,8 @@ class Link:
         whole = bytearray(sum(lengths))
         byte = self._mpi.BYTE
         into = [whole, (lengths, None), byte]
-        request = self._comm.Iallgatherv([mine, len(mine), byte], into)
-        self._complete(request, "all-gather", len(mine))
+        given = [mine, len(mine), byte]
+        self._run("all-gather", len(mine), self._comm.Iallgatherv, given, into)
         return _cut(whole, lengths)
 
     def gather(self, mine: bytes, heads: Sequence[Head]) -> list[bytes]:
@@ -243,8 +252,8 @@ class Link:
         whole = bytearray(sum(lengths) if self.node == 0 else 0)
         if self.node == 0:
             into = [whole, (lengths, None), byte]
-        request = self._comm.Igatherv([mine, len(mine), byte], into, root=0)
-        self._complete(request, "replies", len(mine))
+        given = [mine, len(mine), byte]
+        self._run("replies", len(mine), self._comm.Igatherv, given, into, 0)
         return _cut(whole, lengths) if self.node == 0 else []
 
     def all_to_all(
@@ -265,7 +274,7 @@ class Link:
         given = [values, (counts, starts), self._mpi.BYTE]
         sent = values.nbytes - mine
         self.meter.values_sent += sent
-        self._complete(self._comm.Ialltoallv(given, received), "all-to-all", sent)
+        self._run("all-to-all", sent, self._comm.Ialltoallv, given, received)
 
     def gather_parts(self, part: np.ndarray, stops: Sequence[int], into: np.ndarray):
         """Have all nodes have the parts of all, side by side."""
@@ -273,8 +282,8 @@ class Link:
         received = [into, (counts, starts), self._mpi.BYTE]
         sent = part.nbytes * (self.size - 1)
         self.meter.values_sent += sent
-        request = self._comm.Iallgatherv([part, self._mpi.BYTE], received)
-        self._complete(request, "all-gather", sent)
+        given = [part, self._mpi.BYTE]
+        self._run("all-gather", sent, self._comm.Iallgatherv, given, received)
 
 
 def _parts(stops: Sequence[int], itemsize: int) -> tuple[list[int], list[int]]:
