@@ -40,14 +40,14 @@ def trace(path: str | os.PathLike, *, limit: int = 100_000) -> Iterator[None]:
     rank 0 is the "Function call" or "Function run" as the script sees it. Other
     commands, such as compilations and collectives, have events of their own names.
 
-    On several machines each is a process in the file, named by its node and host. A
-    "wait" ends with "nodes" there: what the nodes exchange when all ranks have come. It
-    is in a further row of each node, with all that its master does with the others:
-    "nodes: heads" (to learn where all are), "idle" (without a command), "command",
-    "rows", "all-to-all", "reduce", "all-gather", "replies". The machines' clocks are
-    compared when the trace begins and when it ends, and all times given by that of the
-    first; ``otherData`` says how far they were apart, and the most by which that can be
-    wrong. In between, clocks are taken to go evenly.
+    On several machines each is a process in the file, named by its node and host. In
+    a reduction there is "nodes" as well: what the nodes exchange when all have met. A
+    further row of each node has all that its master does with the others: "nodes:
+    heads" (a round in which they meet), "nodes: idle" (waiting for a command), and
+    "command", "rows", "all-to-all", "reduce", "all-gather" and "replies". The machines'
+    clocks are compared when the trace begins and when it ends, and all times are by
+    that of the first. ``otherData`` says how far the others were ahead of it, and the
+    most by which that can be wrong; in between, clocks are taken to go evenly.
 
     The file is written when the block is left, also by an exception, and appears as a
     whole or not at all.
