@@ -86,7 +86,7 @@ def label_with_rows(bar: Bar, shown: list[Bar]) -> str:
     of_ranks = sum(other.rows for other in shown if "serial" not in other.parts)
     if "serial" in bar.parts and of_ranks and abs(bar.rows - of_ranks) >= 0.5:
         return f"{bar.label},\n{number(bar.rows)} rows"
-    return bar.label
+    return bar.label.replace(" (", "\n(")  # the node below the rank: bars are narrow
 
 
 def _of_rank(times: RankTimes, several_nodes: bool) -> Bar:
