@@ -288,6 +288,7 @@ class NodesBuffer(FlatBuffer):
         self, comm: NodesComm, given: list[bytes], weights: Sequence[float]
     ) -> None:
         """Reduce what all ranks have given, in their order."""
+        start = perf_counter()
         fractions = np.array(shares(weights))
         widths = [every.shape[1] for _, every, _ in self._by_rank]
         dtypes = [every.dtype for _, every, _ in self._by_rank]
@@ -295,3 +296,4 @@ class NodesBuffer(FlatBuffer):
         for (_, every, reduction), found in zip(self._by_rank, rows, strict=True):
             every[...] = found
             reduction.run(fractions, 0, every.shape[1])
+        comm.link.meter.keep("reduce", start, bytes=sum(map(len, given)))

@@ -223,7 +223,7 @@ def _calls(
 def _nodes() -> list[facts.NodeFacts]:
     """Return the nodes of the session, if there are several."""
     found = synk_nodes()
-    if len(found) == 1:
+    if len(found) == 1 or SESSION.state != "running":
         return []
     return [facts.NodeFacts(node.host, node.ranks) for node in found]
 
