@@ -20,7 +20,8 @@ import synk
 from synk.ranks.session import SESSION
 from synk.report.conclusions import losses, time_alone
 from synk.report.facts import RankTimes
-from synk.times.timing import COMPUTE, PHASES, ROWS, WAIT, Times
+from synk.times.timing import COMPUTE, NODES, PHASES, ROWS, WAIT, Times
+from synk.times.tracing import Tracer
 
 
 class Slow(Op):
@@ -424,9 +425,10 @@ def test_the_parts_of_a_calls_time_add_up(serial, seed):
     n = int(rng.integers(2, 6))
     ranks = []
     for rank in range(n):
-        rows, own, common, reduce = rng.uniform(0, 10, 4)
-        ranks.append(RankTimes(rank, 1, rows, own + common, common, 0.0, reduce))
-    call = 45.0  # longer than any rank is busy
+        rows, own, common, reduce, nodes = rng.uniform(0, 10, 5)
+        times = rows, own + common, common, 0.0, reduce, nodes
+        ranks.append(RankTimes(rank, 1, *times))
+    call = 55.0  # longer than any rank is busy
     lost = vars(losses(ranks, call, serial)).copy()
     alone, parts = time_alone(ranks), lost.pop("parts")
     assert call == pytest.approx(alone / n + sum(lost.values()))
@@ -466,6 +468,35 @@ def test_what_is_spent_is_the_time_between_two_ends(monkeypatch):
     assert dict(zip(PHASES, times.seconds, strict=True)) == expected
     assert (times.counted, times.rows, times.launches) == (1, 7, 1)
     assert times.launched == 19.5
+
+
+@pytest.mark.parametrize(
+    ("exchanged", "waited", "nodes"),
+    [(3.0, 5.0, 3.0), (9.0, 0.0, 8.0), (-1e-9, 8.0, 0)],
+)
+def test_of_a_wait_the_last_part_is_the_exchange_of_the_nodes(
+    monkeypatch, exchanged, waited, nodes
+):
+    monkeypatch.setattr("synk.times.timing.perf_counter", lambda: 10.0)
+    times, tracer = Times("f"), Tracer(9)
+    times.begin(2.0, 7, tracer)
+    times.waited(exchanged, 48)
+    assert (times.seconds[WAIT], times.seconds[NODES]) == (waited, nodes)
+    spans = {event.name: (event.start, event.end) for event in tracer.events}
+    expected = {"wait": (2.0, 10.0 - nodes), "nodes": (10.0 - nodes, 10.0)}
+    assert spans == {name: expected[name] for name in list(expected)[: 1 + bool(nodes)]}
+
+
+def test_an_exchange_in_a_call_that_is_not_counted_is_forgotten():
+    times = Times("f")
+    times.begin(1.0, 7, None)
+    times.exchanged(0.5, 100)
+    times.end(COMPUTE)
+    times.is_fresh = True
+    times.set_aside()
+    times.exchanged(0.25, 60)
+    times.end(COMPUTE)
+    assert times.between == [1, 0.5, 100]
 
 
 def test_counting_costs_less_than_two_microseconds_a_call():

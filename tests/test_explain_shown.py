@@ -13,9 +13,19 @@ import pytest
 from reference import PY
 
 import synk
-from synk.report.bars import Bar, bars, phases
+from synk.report.bars import Bar, bars, label_with_rows, phases
 from synk.report.explanation import Explanation
-from synk.report.facts import Calls, Facts, Inputs, Output, RankTimes, Serial, SpeedUp
+from synk.report.facts import (
+    Calls,
+    Exchanged,
+    Facts,
+    Inputs,
+    NodeFacts,
+    Output,
+    RankTimes,
+    Serial,
+    SpeedUp,
+)
 from synk.report.words import milliseconds, number
 
 LOSS = Output(
@@ -114,6 +124,44 @@ def test_names_are_escaped():
     assert "script" not in {element.tag for element in root.iter()}
     assert name in next(row[1] for row in table(root, "What it does"))
     assert next(root.iter("b")).text == f"{name}: 3 ranks"
+
+
+def test_ranks_of_several_nodes_are_shown_with_their_node():
+    times = [
+        RankTimes(rank, 1, 0.1, 2.0, 0.5, 3.0 - rank, 0.7, 1.25 + rank // 2, rank // 2)
+        for rank in range(4)
+    ]
+    nodes = [
+        NodeFacts("first", 2, Exchanged(2, 480_000, 0.5, 1.25)),
+        NodeFacts("a" * 60, 2, Exchanged(0, 0, 0.0, 0.0)),
+    ]
+    made = facts(ranks=4, calls=Calls(7, 1, True, 4, 72, 8, 10.0, times), nodes=nodes)
+    explanation = Explanation(made)
+    lines = str(explanation).splitlines()
+    assert lines[0] == "train: 4 ranks on 2 nodes"
+    assert max(map(len, lines)) <= 100
+    (title,) = (i for i, line in enumerate(lines) if "taking rows" in line)
+    found = [line.split() for line in lines[title : title + 7]]
+    assert found[0][-1] == "nodes"
+    assert found[1] == ["node", "0", "(first)"]
+    assert found[4][:2] == ["node", "1"]
+    for rank, line in enumerate([*found[2:4], *found[5:7]]):
+        assert line[:2] == ["rank", str(rank)]
+        assert line[-4:] == ["700", "us", f"{1.25 + rank // 2}", "ms"]
+    said = " ".join(str(explanation).split())
+    assert (
+        "exchanged node 0 (first): 2 times in a call; 500 us until all nodes had met,"
+        " then 480 kB sent in 1.25 ms"
+    ) in said
+    assert "): nothing" in said
+    titles, *rows = table(parsed(explanation), "Mean times in a call")
+    assert titles == ["", "", "rows", *TITLES, "between nodes", "all"]
+    assert [row[0] for row in rows[:4]] == [
+        f"rank {rank} (node {rank // 2})" for rank in range(4)
+    ]
+    assert [row[8] for row in rows[:4]] == ["1.25 ms"] * 2 + ["2.25 ms"] * 2
+    labels = [label_with_rows(bar, bars(made)) for bar in bars(made)]
+    assert labels[2] == "rank 2\n(node 1)"
 
 
 def test_html_sets_no_colour_of_text_or_background():

@@ -86,18 +86,18 @@ def test_waiting_for_an_exchange_is_no_exchange():
 
 
 def test_the_time_of_a_run_is_a_mean_of_its_ranks():
-    """Phases: rows, compute, common, wait, reduce."""
+    """Phases: rows, compute, common, wait, reduce, nodes; each node has its clock."""
     ran = Ran()
     ran.add(
         [
-            Spent([1.0, 2.0, 0.5, 0.25, 0.125], 10.0, [12.0, 14.0]),
-            Spent([3.0, 1.0, 0.5, 0.75, 0.375], 10.5, [13.0]),
+            Spent([1.0, 2.0, 0.5, 0.25, 0.125, 0.5], 10.0, [12.0, 14.0]),
+            Spent([3.0, 1.0, 0.5, 0.75, 0.375, 1.5], 1000.5, [1003.0]),
         ]
     )
-    assert (ran.rows, ran.compute, ran.reduce) == (2.0, 2.0, 0.25)
-    assert ran.wait == (0.25 + 0.75 + 14.0 - 13.0) / 2
+    assert (ran.rows, ran.compute, ran.reduce) == (2.0, 2.0, 1.25)
+    assert ran.wait == (0.25 + 0.75 + 4.0 - 2.5) / 2
     assert ran.calls == [2.0, 2.0]
-    ran.add([Spent([0.0, 1.0, 0.0, 0.0, 0.0], 20.0, [21.0])])
+    ran.add([Spent([0.0, 1.0, 0.0, 0.0, 0.0, 0.0], 20.0, [21.0])])
     assert ran.compute == 3.0
     assert ran.calls == [2.0, 2.0, 1.0]
 

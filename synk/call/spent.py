@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import NamedTuple
 
-from ..times.timing import COMMON, COMPUTE, REDUCE, ROWS, WAIT, Times
+from ..times.timing import COMMON, COMPUTE, NODES, REDUCE, ROWS, WAIT, Times
 
 
 class Spent(NamedTuple):
@@ -64,12 +64,14 @@ class Ran:
 
     def add(self, by_rank: Sequence[Spent]) -> None:
         """Count a launch, of which all ranks have told that made it."""
-        last = max(spent.ended[-1] for spent in by_rank)
-        for phases, _, ended in by_rank:
+        # How long it took: ranks of other nodes have other clocks.
+        longest = max(spent.ended[-1] - spent.began for spent in by_rank)
+        for phases, began, ended in by_rank:
+            rest = longest - (ended[-1] - began)
             self.rows += phases[ROWS] / len(by_rank)
             self.compute += (phases[COMPUTE] + phases[COMMON]) / len(by_rank)
-            self.reduce += phases[REDUCE] / len(by_rank)
-            self.wait += (phases[WAIT] + last - ended[-1]) / len(by_rank)
+            self.reduce += (phases[REDUCE] + phases[NODES]) / len(by_rank)
+            self.wait += (phases[WAIT] + rest) / len(by_rank)
         before = by_rank[0].began
         for end in by_rank[0].ended:
             self.calls.append(end - before)

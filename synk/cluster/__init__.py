@@ -13,6 +13,9 @@ masters of other nodes serve: they have their ranks run what node 0's have to ru
     What masters say to one another in each round, and what follows from it; no MPI.
 ``link``, ``undisturbed``
     Rounds and collectives over MPI; what no signal handler comes into.
+``meter``, ``clocks``
+    What a master has done between nodes, for explanations and traces; how the clocks
+    of nodes are compared.
 ``nodes``
     The nodes of a session: who has which ranks; commands to other nodes, and replies.
 ``translate``

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,11 @@ from ..comm.kernels import Reduction, warm
 from ..comm.shm import SharedMemoryComm
 from ..memory.segment import Attachments, Segment, key_of
 from ..reduce_ops import ReduceOp, shares
-from ..times.timing import REDUCE, UNCOUNTED, WAIT, Times
+from ..times.timing import NODES, REDUCE, UNCOUNTED, WAIT, Times
+from .clocks import Sample, compare
 from .heads import Heads
 from .link import Bytes
+from .meter import Meter
 from .nodes import Cluster
 from .reduce import NodeReduction, goes_by_rank, rows_of_ranks
 
@@ -127,6 +130,21 @@ class NodesComm:
         """What connects the masters, in one of them."""
         assert self._cluster is not None
         return self._cluster.link
+
+    @property
+    def meter(self) -> Meter | None:
+        """What the master of a node has done between nodes; other ranks have none."""
+        return None if self._cluster is None else self.link.meter
+
+    def compare_clocks(self) -> list[Sample]:
+        """In the masters of all nodes, compare their clocks; node 0's has the result.
+
+        Other ranks do nothing, and wait for nobody.
+        """
+        found: list[Sample] = []
+        if self._cluster is not None:
+            self.meet(b"", 0, lambda _: found.extend(compare(self.link)))
+        return found
 
 
 class NodesBuffers(FlatBuffers):
@@ -260,36 +278,56 @@ class NodesBuffer(FlatBuffer):
             local.barrier()
         verdict = 0
         if local.rank == 0:
-            verdict = self._over_nodes(comm, fits, weights)
+            verdict = self._over_nodes(comm, fits, weights, times)
         verdict = local.agree(verdict)[0]
-        times.spent(WAIT)
+        if local.rank == 0:
+            times.spent(WAIT)
+        else:
+            times.waited((verdict - 1) * 1e-9, self._nbytes)
         return self._views if verdict else None
 
-    def _over_nodes(self, comm: NodesComm, fits: bool, weights: Sequence[float]) -> int:
-        """Combine the nodes' values, in the master; return whether all fit."""
+    def _over_nodes(
+        self, comm: NodesComm, fits: bool, weights: Sequence[float], times: Times
+    ) -> int:
+        """Combine the nodes' values, in the master.
+
+        Returns
+        -------
+        int
+            0 if some values do not fit, and else 1 and the nanoseconds that it took
+            when all had met.
+        """
+        start, sent = perf_counter(), comm.link.meter.values_sent
         spans = [slice(run.start, run.end) for run, *_ in self._by_rank]
         mine = b"".join(self._given[:, span].tobytes() for span in spans)
-        fit = []
+        met: list[float] = []
 
         def then(heads: Heads) -> None:
             if not heads.agree_on(self.serial):
                 return
-            fit.append(1)
+            met.append(perf_counter())
+            times.spent(WAIT)
             if self._by_rank:
                 given = comm.link.all_gather(mine, heads)
                 self._reduce_ranks(comm, given, weights)
             for reduction in self._over:
                 reduction.run(comm.by_node(weights))
+            times.spent(NODES, self._nbytes)
 
         # Where nothing but `mine` is sent, heads that say all are the end of it.
         word = self.serial if fits else -1
         comm.meet(mine, word, then, is_short=not self._over)
-        return len(fit)
+        if not met:
+            return 0
+        took = perf_counter() - met[0]
+        times.exchanged(met[0] - start, comm.link.meter.values_sent - sent)
+        return 1 + round(took * 1e9)
 
     def _reduce_ranks(
         self, comm: NodesComm, given: Sequence[Bytes], weights: Sequence[float]
     ) -> None:
         """Reduce what all ranks have given, in their order."""
+        start = perf_counter()
         fractions = np.array(shares(weights))
         widths = [every.shape[1] for _, every, _ in self._by_rank]
         dtypes = [every.dtype for _, every, _ in self._by_rank]
@@ -297,3 +335,4 @@ class NodesBuffer(FlatBuffer):
         for (_, every, reduction), found in zip(self._by_rank, rows, strict=True):
             every[...] = found
             reduction.run(fractions, 0, every.shape[1])
+        comm.link.meter.keep("reduce", start, bytes=sum(map(len, given)))

@@ -15,12 +15,14 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from time import perf_counter
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from ..errors import StateError, SynkError
 from .heads import NAMES, NBYTES, Head, Heads, Rounds
+from .meter import Meter
 from .undisturbed import undisturbed
 
 Bytes: TypeAlias = "bytes | memoryview"
@@ -57,6 +59,8 @@ class Link:
         How many have been begun.
     bytes_sent : int
         What all others together have got from node 0 with commands.
+    meter : Meter
+        What else this end has done.
     """
 
     def __init__(self) -> None:
@@ -86,6 +90,7 @@ class Link:
         self._all = np.zeros((self.size, NBYTES), np.uint8)
         self._heads = Heads(self._all)
         self.rounds = self.bytes_sent = 0
+        self.meter = Meter()
 
     def close(self) -> None:
         """Say good-bye to the others, who do the same."""
@@ -166,6 +171,7 @@ class Link:
         byte = self._mpi.BYTE
         mine, every = [self._mine, byte], [self._all, byte]
         self._then, self._then_is_short = then, is_short
+        self.meter.round_begins()
         self.rounds += 1
         # One call, of compiled code alone: a signal handler comes before or after it.
         self._begun.extend(map(self._comm.Iallgather, (mine,), (every,)))
@@ -176,6 +182,7 @@ class Link:
             then, is_short = self._then, self._then_is_short
             self._wait(self._begun[0], look_about)
             heads = self._heads = Heads(self._all.copy())
+            self.meter.round_ends(heads[self.node].kind)
             if not heads.are_of_one_command:
                 self.fall_apart()
             if then is None or (is_short and heads.say_all):
@@ -220,21 +227,40 @@ class Link:
         while not request.Test():
             os.sched_yield()
 
-    def broadcast(self, data: Any, node: int = 0) -> None:
+    def _run(self, what: str, nbytes: int, begin: Callable, *args: Any) -> None:
+        """Begin a collective and wait for its end.
+
+        Parameters
+        ----------
+        what : str
+            What it is called in a trace.
+        nbytes : int
+            That this node sends in it, or receives.
+        begin : callable
+            Given the arguments, returns a request.
+        """
+        start = perf_counter()
+        self._complete(begin(*args))
+        self.meter.keep(what, start, bytes=nbytes)
+
+    def broadcast(self, data: Any, node: int = 0, what: str = "command") -> None:
         """Send a buffer's bytes from one node, or receive them."""
         for piece in _pieces(data):
-            self._complete(self._comm.Ibcast([piece, self._mpi.BYTE], root=node))
+            given = [piece, self._mpi.BYTE]
+            self._run(what, len(piece), self._comm.Ibcast, given, node)
 
-    def from_one(self, mine: bytes, heads: Heads, node: int) -> bytes:
+    def from_one(
+        self, mine: bytes, heads: Heads, node: int, what: str = "command"
+    ) -> bytes:
         """Return the bytes of one node, whose head has said how many they are."""
         told = heads[node]
         if told.data is not None:
             return told.data
         if node == self.node:
-            self.broadcast(mine, node)
+            self.broadcast(mine, node, what)
             return mine
         room = bytearray(told.length)
-        self.broadcast(room, node)
+        self.broadcast(room, node, what)
         return bytes(room)
 
     def send(self, message: bytes) -> None:
@@ -246,12 +272,12 @@ class Link:
         self, common: Sequence[np.ndarray], rows: Sequence[Sequence[np.ndarray]]
     ) -> None:
         """Send arrays from node 0 to each other node: to all, and its own to each."""
-        nbytes = sum(each.nbytes for each in common) * (self.size - 1)
-        nbytes += sum(each.nbytes for some in rows for each in some)
-        self.bytes_sent += nbytes
+        of_all = sum(each.nbytes for each in common) * (self.size - 1)
+        nbytes = sum(each.nbytes for some in rows for each in some)
+        self.bytes_sent += of_all + nbytes
         for array in common:
             self.broadcast(array)
-        byte = self._mpi.BYTE
+        byte, start = self._mpi.BYTE, perf_counter()
         for request in [
             self._comm.Isend([piece, byte], dest=node)
             for node, arrays in enumerate(rows)
@@ -259,6 +285,8 @@ class Link:
             for piece in _pieces(array)
         ]:
             self._complete(request)
+        if nbytes:
+            self.meter.keep("rows", start, bytes=nbytes)
 
     def receive_arrays(self, arrays: Sequence[np.ndarray], common: int) -> None:
         """Receive arrays from node 0, in their order.
@@ -271,16 +299,27 @@ class Link:
         """
         for array in arrays[:common]:
             self.broadcast(array)
-        byte = self._mpi.BYTE
+        byte, start = self._mpi.BYTE, perf_counter()
         for request in [
             self._comm.Irecv([piece, byte], source=0)
             for array in arrays[common:]
             for piece in _pieces(array)
         ]:
             self._complete(request)
+        if nbytes := sum(each.nbytes for each in arrays[common:]):
+            self.meter.keep("rows", start, bytes=nbytes)
+
+    def send_to(self, array: np.ndarray, node: int) -> None:
+        """Send an array to one node, which receives it."""
+        self._complete(self._comm.Isend([array, self._mpi.BYTE], dest=node))
+
+    def receive_from(self, array: np.ndarray, node: int) -> None:
+        """Receive an array from one node."""
+        self._complete(self._comm.Irecv([array, self._mpi.BYTE], source=node))
 
     def all_gather(self, mine: bytes, heads: Heads) -> Sequence[Bytes]:
         """Return the bytes of all nodes, whose heads have said how many they are."""
+        self.meter.values_sent += len(mine) * (self.size - 1)
         found = heads.data
         if found is not None:
             return found
@@ -288,7 +327,8 @@ class Link:
         whole = bytearray(sum(lengths))
         byte = self._mpi.BYTE
         into = [whole, (lengths, None), byte]
-        self._complete(self._comm.Iallgatherv([mine, len(mine), byte], into))
+        given = [mine, len(mine), byte]
+        self._run("all-gather", len(mine), self._comm.Iallgatherv, given, into)
         return _cut(whole, lengths)
 
     def gather(self, mine: bytes, heads: Heads) -> Sequence[Bytes]:
@@ -301,7 +341,8 @@ class Link:
         whole = bytearray(sum(lengths) if self.node == 0 else 0)
         if self.node == 0:
             into = [whole, (lengths, None), byte]
-        self._complete(self._comm.Igatherv([mine, len(mine), byte], into, root=0))
+        given = [mine, len(mine), byte]
+        self._run("replies", len(mine), self._comm.Igatherv, given, into, 0)
         return _cut(whole, lengths) if self.node == 0 else []
 
     def all_to_all(self, values: np.ndarray, parts: Parts, into: np.ndarray) -> None:
@@ -315,12 +356,18 @@ class Link:
         """
         mine = parts.nbytes[self.node]
         received = [into, ([mine] * self.size, None), self._mpi.BYTE]
-        self._complete(self._comm.Ialltoallv([values, parts, self._mpi.BYTE], received))
+        given = [values, parts, self._mpi.BYTE]
+        sent = values.nbytes - mine
+        self.meter.values_sent += sent
+        self._run("all-to-all", sent, self._comm.Ialltoallv, given, received)
 
     def gather_parts(self, part: np.ndarray, parts: Parts, into: np.ndarray) -> None:
         """Have all nodes have the parts of all, side by side."""
         received = [into, parts, self._mpi.BYTE]
-        self._complete(self._comm.Iallgatherv([part, self._mpi.BYTE], received))
+        sent = part.nbytes * (self.size - 1)
+        self.meter.values_sent += sent
+        given = [part, self._mpi.BYTE]
+        self._run("all-gather", sent, self._comm.Iallgatherv, given, received)
 
 
 class Parts(NamedTuple):

@@ -120,6 +120,7 @@ class Cluster:
             What another node cannot do.
         """
         self.open()
+        self.link.meter.tracer = None  # of a trace that the last session has not ended
         if self.node == 0:
             self.join(_NOTHING)  # what an interrupt has left
             self.command(plain(("fork", asked)))

@@ -15,6 +15,7 @@ the order of ranks, as one machine does.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import perf_counter
 
 import numpy as np
 
@@ -102,5 +103,7 @@ class NodeReduction:
         """
         link = self._link
         link.all_to_all(self._values, self._parts, self._rows)
+        start = perf_counter()
         self._reduction.run(np.array(shares(weights)), 0, self._rows.shape[1])
+        link.meter.keep("reduce", start, bytes=self._rows.nbytes)
         link.gather_parts(self._part, self._parts, self._values)

@@ -87,7 +87,7 @@ class OverNodes:
             mine = pickle.dumps(self._medium.state(), protocol=5) if is_mine else b""
 
             def then(heads: Heads) -> None:
-                data = comm.link.from_one(mine, heads, node)
+                data = comm.link.from_one(mine, heads, node, "centre")
                 if not is_mine:
                     self._medium.restore(pickle.loads(data))
 

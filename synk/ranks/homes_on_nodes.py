@@ -8,6 +8,7 @@ the other nodes'; the other ranks copy it from there.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import perf_counter
 
 import numpy as np
 
@@ -68,6 +69,7 @@ def _reduce_rows(
     comm: NodesComm, op: ReduceOp, runs: Sequence[Run], given: Sequence[Bytes]
 ) -> None:
     """Reduce the rows of all ranks, in their order."""
+    start = perf_counter()
     widths = [run.buffers.shape[1] for run in runs]
     dtypes = [run.buffers.dtype for run in runs]
     rows = rows_of_ranks(given, comm.ranks, widths, dtypes)
@@ -77,3 +79,4 @@ def _reduce_rows(
         for end, weights in run.spans:
             reduction.run(np.array(shares(weights)), begin, end)
             begin = end
+    comm.link.meter.keep("reduce", start, bytes=sum(map(len, given)))

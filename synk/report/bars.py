@@ -27,6 +27,7 @@ PHASES = (
     Phase("common", "compute on every rank", "#009e73"),
     Phase("wait", "wait", "#999999"),
     Phase("reduce", "reduce", "#e69f00"),
+    Phase("nodes", "between nodes", "#d55e00"),
     Phase("serial", "serial run", "#cc79a7"),
 )
 """In the order in which they are stacked."""
@@ -57,7 +58,9 @@ class Bar:
 def bars(facts: Facts) -> list[Bar]:
     """Return a bar for each rank whose times are known, and for the serial run."""
     calls, serial = facts.calls, facts.serial
-    found = [] if calls is None else [_of_rank(times) for times in calls.ranks]
+    several = len(facts.nodes) > 1
+    ranks = [] if calls is None else calls.ranks
+    found = [_of_rank(times, several) for times in ranks]
     if serial is not None:
         found.append(Bar("serial run", serial.rows, {"serial": serial.milliseconds}))
     return found
@@ -83,10 +86,10 @@ def label_with_rows(bar: Bar, shown: list[Bar]) -> str:
     of_ranks = sum(other.rows for other in shown if "serial" not in other.parts)
     if "serial" in bar.parts and of_ranks and abs(bar.rows - of_ranks) >= 0.5:
         return f"{bar.label},\n{number(bar.rows)} rows"
-    return bar.label
+    return bar.label.replace(" (", "\n(")  # the node below the rank: bars are narrow
 
 
-def _of_rank(times: RankTimes) -> Bar:
+def _of_rank(times: RankTimes, several_nodes: bool) -> Bar:
     parts = {
         "rows": times.rows,
         "compute": times.compute - times.common,
@@ -94,4 +97,7 @@ def _of_rank(times: RankTimes) -> Bar:
         "wait": times.wait,
         "reduce": times.reduce,
     }
-    return Bar(f"rank {times.rank}", times.share, parts)
+    if not several_nodes:
+        return Bar(f"rank {times.rank}", times.share, parts)
+    parts["nodes"] = times.nodes
+    return Bar(f"rank {times.rank} (node {times.node})", times.share, parts)

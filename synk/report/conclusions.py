@@ -42,19 +42,20 @@ def time_alone(ranks: list[RankTimes]) -> float:
 def losses(ranks: list[RankTimes], call: float, serial: float | None) -> Lost:
     """Divide the time of a call into that of one n-th of the work, and what is lost.
 
-    ``call = alone / n + launch + uneven + reduce + repeated``, where ``alone`` is the
-    time that one rank would need. If the serial run is faster than that, ``parts`` is
-    what its n-th is below this one's.
+    ``call = alone / n + launch + uneven + reduce + nodes + repeated``, where ``alone``
+    is the time that one rank would need, and ``nodes`` what exchanges of several nodes
+    take. If the serial run is faster, ``parts`` is what its n-th is below this one's.
     """
     n = len(ranks)
     common = [row.common for row in ranks]
-    busy = [_work(row) + row.common + row.reduce for row in ranks]
+    busy = [_work(row) + row.common + row.reduce + row.nodes for row in ranks]
     alone = time_alone(ranks)
     return Lost(
         launch=max(0.0, call - max(busy)),
         uneven=max(busy) - sum(busy) / n,
         reduce=sum(row.reduce for row in ranks) / n,
         repeated=max(0.0, sum(common) - max(common)) / n,
+        nodes=sum(row.nodes for row in ranks) / n,
         parts=0.0 if serial is None else max(0.0, alone - serial) / n,
     )
 
@@ -84,6 +85,8 @@ def _main_loss(lost: Lost, calls: Calls) -> str:
         return f"waiting for rank {slowest}, which has the most to do {took}"
     if main == "reduce":
         return f"reducing {nbytes(calls.reduced_bytes)} {took}"
+    if main == "nodes":
+        return f"exchanging {nbytes(calls.reduced_bytes)} between nodes {took}"
     if main == "repeated":
         return f"what every rank computes, as no rows enter it {took}"
     return (

@@ -6,17 +6,20 @@ them is in `conclusions`, and how they are shown in `explanation`.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from pytensor.graph.basic import Variable
 from pytensor.tensor.type import DenseTensorType
 
+from ..cluster.node import Node
 from ..compiler.spec import FunctionSpec
 from ..programs.programs import Programs
 from ..ranks.context import RankContext
+from ..ranks.forking import nodes as synk_nodes
 from ..ranks.session import SESSION
 from ..times.exchanges import ExchangeTimes
-from ..times.timing import PHASES, WAIT, Timed, Times
+from ..times.timing import NODES, PHASES, WAIT, Timed, Times
 from . import facts
 from .conclusions import conclude
 from .explanation import Explanation
@@ -54,10 +57,14 @@ def explain(
     """
     stages = stage_facts(spec, programs)
     calls = serial = None
+    nodes = _nodes()
     if timed is not None:
         serial = facts.Serial(timed.seconds * 1e3, timed.rows, timed.cores)
     if programs.times.counted + programs.times.left_out:
-        calls = _calls(programs, in_session, stages)
+        told = _times(programs, in_session)
+        calls = _calls(programs, in_session, stages, told)
+        if calls.all_ranks_known:
+            nodes = _exchanged(nodes, told)
     conclusions = conclude(calls, serial)
     exchanges = _exchanges(programs, in_session)
     if exchanges is not None:  # a step is a rank's own: one rank would make others
@@ -89,6 +96,7 @@ def explain(
             in_blocks=_in_blocks(programs),
             bytes_kept=programs.kept_terms.nbytes,
             exchanges=exchanges,
+            nodes=nodes,
         ),
         graph,
     )
@@ -171,23 +179,33 @@ def worker_times(context: RankContext, number: int) -> list:
 
 
 def _told(times: Times) -> list:
-    return [times.counted, times.rows, times.seconds]
+    return [times.counted, times.rows, times.seconds, times.between]
+
+
+def _is_known(in_session: bool) -> bool:
+    """Tell whether all ranks have times of a function."""
+    return SESSION.state == "running" and in_session
+
+
+def _times(programs: Programs, in_session: bool) -> list:
+    """Return the times of all ranks, or of rank 0 if others have none."""
+    if _is_known(in_session) and SESSION.size > 1:
+        return SESSION.run(worker_times, programs.number)
+    return [_told(programs.times)]
 
 
 def _calls(
-    programs: Programs, in_session: bool, stages: list[facts.StageFacts]
+    programs: Programs, in_session: bool, stages: list[facts.StageFacts], told: list
 ) -> facts.Calls:
     times = programs.times
-    told = [_told(times)]
-    all_known = SESSION.state == "running" and in_session
-    if all_known and SESSION.size > 1:
-        told = SESSION.run(worker_times, programs.number)
+    all_known = _is_known(in_session)
     if not times.counted or not times.launches:
         return facts.Calls(times.launches, times.left_out, all_known)
     span = sum(times.seconds) / times.counted
+    owners = _owners(synk_nodes())
     ranks = [
-        _of_rank(rank, counted, rows, seconds, span)
-        for rank, (counted, rows, seconds) in enumerate(told)
+        _of_rank(rank, owners[rank], counted, rows, seconds, span)
+        for rank, (counted, rows, seconds, _) in enumerate(told)
     ]
     in_all = sum(row.share for row in ranks) if all_known else None
     return facts.Calls(
@@ -200,6 +218,33 @@ def _calls(
         milliseconds=times.launched / times.launches * 1e3,
         ranks=ranks,
     )
+
+
+def _nodes() -> list[facts.NodeFacts]:
+    """Return the nodes of the session, if there are several."""
+    found = synk_nodes()
+    if len(found) == 1 or SESSION.state != "running":
+        return []
+    return [facts.NodeFacts(node.host, node.ranks) for node in found]
+
+
+def _owners(nodes: list[Node]) -> list[int]:
+    """Return for each rank which node it is of."""
+    return [i for i, node in enumerate(nodes) for _ in range(node.ranks)]
+
+
+def _exchanged(nodes: list[facts.NodeFacts], told: list) -> list[facts.NodeFacts]:
+    """Return the nodes with what their masters tell of counted calls."""
+    found, first = [], 0
+    for node in nodes:
+        counted, _, seconds, (exchanges, meeting, nbytes) = told[first]
+        if counted:
+            each = meeting / counted * 1e3, seconds[NODES] / counted * 1e3
+            made = facts.Exchanged(exchanges / counted, round(nbytes / counted), *each)
+            node = dataclasses.replace(node, exchanged=made)
+        found.append(node)
+        first += node.ranks
+    return found
 
 
 def worker_exchanges(context: RankContext, number: int) -> list | None:
@@ -234,14 +279,15 @@ def _exchanges(programs: Programs, in_session: bool) -> facts.Exchanges | None:
 
 
 def _of_rank(
-    rank: int, counted: int, rows: int, seconds: list[float], span: float
+    rank: int, node: int, counted: int, rows: int, seconds: list[float], span: float
 ) -> facts.RankTimes:
     """Return a rank's means; `span` is the mean time of rank 0's phases in a call."""
     mean = [value / counted if counted else 0.0 for value in seconds]
     mean[WAIT] += max(0.0, span - sum(mean))  # for the launch, and in the end
     phases = {phase: mean[i] * 1e3 for i, phase in enumerate(PHASES)}
     phases["compute"] += phases["common"]
-    return facts.RankTimes(rank, rows / counted if counted else 0.0, **phases)
+    share = rows / counted if counted else 0.0
+    return facts.RankTimes(rank, share, **phases, node=node)
 
 
 def _reduced_bytes(stages: list[facts.StageFacts]) -> int | None:

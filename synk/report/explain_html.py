@@ -23,6 +23,7 @@ _WIDTH, _HEIGHT = 240, 12
 def as_html(facts: Facts) -> str:
     """Return a ``div`` with everything that the text says."""
     entries = [*words.plan(facts), words.calls_made(facts.calls)]
+    entries += [*words.between_nodes(facts.nodes)]
     entries += [*words.missing_ranks(facts.calls), *words.exchanges(facts.exchanges)]
     entries += words.speed(facts)
     shown = bars(facts)

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator
 
 from . import words
-from .facts import Calls, Facts
+from .facts import Facts, RankTimes
 
 WIDTH = 100
 _INDENT = 14
@@ -18,8 +18,9 @@ def as_text(facts: Facts) -> str:
     for entry in words.plan(facts):
         lines += _wrapped(entry)
     lines += _wrapped(words.calls_made(facts.calls))
-    lines += _times(facts.calls)
+    lines += _times(facts)
     for entry in (
+        *words.between_nodes(facts.nodes),
         *words.missing_ranks(facts.calls),
         *words.exchanges(facts.exchanges),
         *words.speed(facts),
@@ -40,13 +41,25 @@ def _wrapped(entry: words.Entry) -> list[str]:
     ) or [f"  {entry.label}"]
 
 
-def _times(calls: Calls | None) -> Iterator[str]:
+def _times(facts: Facts) -> Iterator[str]:
+    """Yield the table of times; of several nodes the ranks stand below their node."""
+    calls, nodes = facts.calls, facts.nodes
     if calls is None or calls.milliseconds is None:
         return
-    titles = ("rows", "taking rows", "compute", "wait", "reduce")
+    titles = ["rows", "taking rows", "compute", "wait", "reduce"]
+    titles += ["nodes"] * bool(nodes)
     yield " " * _INDENT + "".join(f"{title:>13}" for title in titles)
+    node = None
     for row in calls.ranks:
-        times = (row.rows, row.compute, row.wait, row.reduce)
-        cells = "".join(f"{words.milliseconds(time):>13}" for time in times)
-        label = f"rank {row.rank}"
-        yield f"  {label:{_INDENT - 2}}{words.number(row.share):>13}{cells}"
+        if nodes and row.node != node:
+            node = row.node
+            yield f"  {words.node_name(node, nodes[node])}"
+        yield _of_rank(row, bool(nodes))
+
+
+def _of_rank(row: RankTimes, several_nodes: bool) -> str:
+    times = [row.rows, row.compute, row.wait, row.reduce]
+    times += [row.nodes] * several_nodes
+    cells = "".join(f"{words.milliseconds(time):>13}" for time in times)
+    label = f"rank {row.rank}"
+    return f"  {label:{_INDENT - 2}}{words.number(row.share):>13}{cells}"

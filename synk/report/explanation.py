@@ -30,7 +30,8 @@ class Explanation:
 
     * A rank's time in a call is divided into taking *rows*, computing (*compute*),
       copying values to buffers and reducing them (*reduce*), and waiting for other
-      ranks (*wait*). An all-reduce of up to 2 kB counts as waiting.
+      ranks (*wait*). An all-reduce of up to 2 kB counts as waiting. What several
+      machines exchange when all have met is *nodes*.
     * The call that follows a compilation is left out. JAX compiles for every shape, at
       the first call that brings it, and such calls are not told from others: that they
       are few can be seen from the number of shapes.
@@ -43,8 +44,8 @@ class Explanation:
       with ``check="serial"`` or of ``as_theano``.
     * What keeps a call from taking one n-th of the serial time is divided into
       launching and joining the ranks, ranks that wait as another has more to do,
-      reducing, what every rank repeats, and parts that together take longer than the
-      serial run.
+      reducing, exchanges of several machines, what every rank repeats, and parts that
+      together take longer than the serial run.
 
     Examples
     --------

@@ -177,8 +177,12 @@ class RankTimes:
     rank : int
     share : float
         Rows, on average.
-    rows, compute, common, wait, reduce : float
+    rows, compute, common, wait, reduce, nodes : float
         Milliseconds by phase. `compute` includes `common`, which every rank computes.
+        In `nodes` the masters of several nodes exchange values and combine them; until
+        these have met, it is `wait`.
+    node : int
+        Which one the rank is of.
     """
 
     rank: int
@@ -188,6 +192,45 @@ class RankTimes:
     common: float
     wait: float
     reduce: float
+    nodes: float = 0.0
+    node: int = 0
+
+
+@dataclass(frozen=True)
+class Exchanged:
+    """What the master of a node exchanges with those of others in a call, on average.
+
+    Attributes
+    ----------
+    times : float
+        How often.
+    bytes : int
+        Of values that it sends.
+    meeting, milliseconds : float
+        Until all masters have met, and what it takes from then on.
+    """
+
+    times: float
+    bytes: int
+    meeting: float
+    milliseconds: float
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """One of several nodes.
+
+    Attributes
+    ----------
+    host : str
+    ranks : int
+    exchanged : Exchanged or None
+        None if no call has been counted.
+    """
+
+    host: str
+    ranks: int
+    exchanged: Exchanged | None = None
 
 
 @dataclass(frozen=True)
@@ -245,6 +288,7 @@ class Lost:
     reduce: float
     repeated: float
     parts: float
+    nodes: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -365,3 +409,5 @@ class Facts:
     bytes_kept: int = 0
     """Of terms of the data alone, on rank 0."""
     exchanges: Exchanges | None = None
+    nodes: list[NodeFacts] = field(default_factory=list)
+    """Of several; of one machine there are none."""

@@ -1,8 +1,9 @@
 """`synk.trace`: a timeline of what every rank does, for Perfetto or chrome://tracing.
 
 While a trace is on, every rank keeps a list of events. At the end the master collects
-the lists and writes them in the Trace Event Format of Chromium's tracing: the session
-is a process, each rank a thread of it. All times come from one clock; see `timing`.
+the lists and writes them; what the file says is in `timeline_file`. The ranks of a
+machine have one clock, see `timing`. Those of several nodes are compared when the trace
+begins and when it ends, see `cluster.clocks`.
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
+from ..cluster.clocks import Sample, between
+from ..cluster.meter import Meter
 from ..errors import StateError, SynkError
 from ..ranks.context import RankContext
+from ..ranks.forking import nodes as synk_nodes
 from ..ranks.session import SESSION
-from ..times.tracing import Event, Tracer
+from ..times.tracing import Tracer
 from ..variables.checkpoint_files import replacing
+from .timeline_file import Kept, Traced, document
 
 
 @contextlib.contextmanager
@@ -35,6 +39,15 @@ def trace(path: str | os.PathLike, *, limit: int = 100_000) -> Iterator[None]:
     "wait" for a lock or for all to meet, if that is longer than 20 us. Around them on
     rank 0 is the "Function call" or "Function run" as the script sees it. Other
     commands, such as compilations and collectives, have events of their own names.
+
+    On several machines each is a process in the file, named by its node and host. In
+    a reduction there is "nodes" as well: what the nodes exchange when all have met. A
+    further row of each node has all that its master does with the others: "nodes:
+    heads" (a round in which they meet), "nodes: idle" (waiting for a command), and
+    "command", "rows", "all-to-all", "reduce", "all-gather" and "replies". The machines'
+    clocks are compared when the trace begins and when it ends, and all times are by
+    that of the first. ``otherData`` says how far the others were ahead of it, and the
+    most by which that can be wrong; in between, clocks are taken to go evenly.
 
     The file is written when the block is left, also by an exception, and appears as a
     whole or not at all.
@@ -83,40 +96,67 @@ def trace(path: str | os.PathLike, *, limit: int = 100_000) -> Iterator[None]:
         raise IsADirectoryError(f"{target} is a folder: a trace is a file")
     if not target.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {target.parent} for the trace")
-    began, size, generation = perf_counter(), SESSION.size, SESSION.generation
+    began, nodes, generation = perf_counter(), synk_nodes(), SESSION.generation
     try:
-        SESSION.check_one_node("a trace")
-        SESSION.run(worker_start_trace, limit)
+        clocks = SESSION.run(worker_start_trace, limit)[0]
         tracer = context.tracer
         assert tracer is not None
-    except BaseException:
-        context.tracer = None
-        raise
-    try:
-        yield
+        try:
+            yield
+        finally:
+            kept, trouble = _collect(tracer, generation)
+            compared = between(clocks, kept[0].clocks) if trouble is None else []
+            traced = Traced(kept, nodes, compared, began, limit, trouble)
+            with replacing(target) as temporary:
+                temporary.write_text(json.dumps(document(traced)))
     finally:
-        kept, trouble = _collect(context, tracer, generation)
-        document = _document(kept, began, size, limit, trouble)
-        with replacing(target) as temporary:
-            temporary.write_text(json.dumps(document))
+        _stop(context)  # here at least, whatever has come in between
 
 
-def worker_start_trace(context: RankContext, limit: int) -> None:
-    """Begin to keep events."""
+def worker_start_trace(context: RankContext, limit: int) -> list[Sample]:
+    """Begin to keep events; return on rank 0 how the clocks of nodes compare."""
+    clocks = _compare_clocks(context)
+    meter = _meter(context)
+    if meter is not None:
+        meter.tracer = Tracer(limit)
     context.tracer = Tracer(limit)
+    return clocks
 
 
-def worker_stop_trace(context: RankContext) -> tuple[list[tuple], int]:
-    """Return the events as plain tuples, and how many there was no room for."""
-    tracer, context.tracer = context.tracer, None
-    return (
-        ([], 0) if tracer is None else (list(map(tuple, tracer.events)), tracer.dropped)
-    )
+def worker_stop_trace(context: RankContext) -> Kept:
+    """Keep events no longer; return those that were."""
+    tracer, of_node = _stop(context)
+    own = ([], 0) if tracer is None else _told(tracer)
+    between_nodes = None if of_node is None else _told(of_node)
+    return Kept(*own, between_nodes, _compare_clocks(context))
 
 
-def _collect(
-    context: RankContext, tracer: Tracer, generation: int
-) -> tuple[list[tuple[list[tuple], int]], str | None]:
+def _stop(context: RankContext) -> tuple[Tracer | None, Tracer | None]:
+    """End this rank's tracers, and return them."""
+    tracer, context.tracer, of_node = context.tracer, None, None
+    meter = _meter(context)
+    if meter is not None:
+        of_node, meter.tracer = meter.tracer, None
+    return tracer, of_node
+
+
+def _told(tracer: Tracer) -> tuple[list[tuple], int]:
+    """Return events as plain tuples, and how many there was no room for."""
+    return list(map(tuple, tracer.events)), tracer.dropped
+
+
+def _compare_clocks(context: RankContext) -> list[Sample]:
+    """Compare the clocks of nodes, in their masters; one node has one clock."""
+    alone = context.comm is context.local
+    return [] if alone else context.comm.compare_clocks()
+
+
+def _meter(context: RankContext) -> Meter | None:
+    """Return what the master of one of several nodes counts."""
+    return None if context.comm is context.local else context.comm.meter
+
+
+def _collect(tracer: Tracer, generation: int) -> tuple[list[Kept], str | None]:
     """Return the events of all ranks, or of rank 0 and what is in the way."""
     try:
         if SESSION.generation == generation:
@@ -124,60 +164,4 @@ def _collect(
         trouble = "synk was forked anew within the block"
     except SynkError as error:
         trouble = str(error)
-        context.tracer = None
-    return [(list(map(tuple, tracer.events)), tracer.dropped)], trouble
-
-
-def _document(
-    kept: list[tuple[list[tuple], int]],
-    began: float,
-    size: int,
-    limit: int,
-    trouble: str | None,
-) -> dict[str, Any]:
-    names: list[dict] = [_name("process_name", 0, f"synk, {size} ranks")]
-    events: list[dict] = []
-    for rank, (of_rank, _) in enumerate(kept):
-        names.append(
-            _name("thread_name", rank, f"rank {rank}{'' if rank else ' (master)'}")
-        )
-        names.append({**_name("thread_sort_index", rank), "args": {"sort_index": rank}})
-        # What encloses others first, as the format wants events of one start.
-        order = sorted((Event(*event) for event in of_rank), key=_enclosing_first)
-        events += [_complete(event, rank, began) for event in order]
-    other: dict[str, Any] = {
-        "ranks": size,
-        "limit per rank": limit,
-        "dropped": {f"rank {rank}": dropped for rank, (_, dropped) in enumerate(kept)},
-    }
-    if trouble is not None:
-        other["incomplete"] = f"rank 0 only: {trouble}"
-    return {
-        "traceEvents": names + events,
-        "displayTimeUnit": "ms",
-        "otherData": other,
-    }
-
-
-def _enclosing_first(event: Event) -> tuple[float, float]:
-    return event.start, -event.end
-
-
-def _name(what: str, rank: int, name: str = "") -> dict[str, Any]:
-    event = {"ph": "M", "name": what, "pid": os.getpid(), "tid": rank}
-    return {**event, "args": {"name": name}}
-
-
-def _complete(event: Event, rank: int, began: float) -> dict[str, Any]:
-    # In whole nanoseconds, so that what lies within an event does so after rounding.
-    start, end = (round((time - began) * 1e9) for time in (event.start, event.end))
-    return {
-        "ph": "X",
-        "name": event.name,
-        "cat": event.category,
-        "pid": os.getpid(),
-        "tid": rank,
-        "ts": start / 1000,
-        "dur": (end - start) / 1000,
-        "args": event.args,
-    }
+    return [Kept(*_told(tracer))], trouble

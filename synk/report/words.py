@@ -13,6 +13,7 @@ from .facts import (
     Held,
     InBlocks,
     Made,
+    NodeFacts,
     Output,
     Padding,
     Reduced,
@@ -41,6 +42,8 @@ def head(facts: Facts) -> str:
     """Return the function's name, and how many ranks there are."""
     ranks = facts.ranks
     where = "not forked" if ranks is None else f"{ranks} rank{'s' * (ranks != 1)}"
+    if facts.nodes:
+        where += f" on {len(facts.nodes)} nodes"
     return f"{short(facts.name)}: {where}"
 
 
@@ -130,6 +133,28 @@ def exchanges(made: Exchanges | None) -> Iterator[Entry]:
             text += f", {each} each, {wait} of it waiting ({waits})"
             text += f"; staleness {row.staleness:.1f}, at most {row.most_stale}"
         yield Entry("", text)
+
+
+def between_nodes(nodes: list[NodeFacts]) -> Iterator[Entry]:
+    """Say what each of several nodes exchanges with the others in a call."""
+    label = "exchanged"
+    for i, node in enumerate(nodes):
+        found = node.exchanged
+        if found is None:
+            continue
+        text = "nothing"
+        if found.times:
+            many = f"{number(found.times)} time{'s' * (found.times != 1)}"
+            met, took = map(milliseconds, (found.meeting, found.milliseconds))
+            text = f"{many} in a call; {met} until all nodes had met,"
+            text += f" then {nbytes(found.bytes)} sent in {took}"
+        yield Entry(label, f"{node_name(i, node)}: {text}")
+        label = ""
+
+
+def node_name(number: int, node: NodeFacts) -> str:
+    """Return how a node is called."""
+    return f"node {number} ({short(node.host)})"
 
 
 def missing_ranks(calls: Calls | None) -> Iterator[Entry]:

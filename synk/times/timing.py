@@ -2,7 +2,8 @@
 
 A rank's time in a call is divided into phases that follow each other without a gap:
 whoever ends one says which it was, and the next has begun. That takes one look at the
-clock, and some 0.1 us. The clock is CLOCK_MONOTONIC, the same for all processes.
+clock, and some 0.1 us. The clock is CLOCK_MONOTONIC, the same for all processes of a
+machine; that of another machine has begun at another time.
 
 A call that follows a compilation is not counted, on any rank: code is compiled, loaded
 and touched for the first time in it. JAX compiles for every shape of the arguments.
@@ -15,11 +16,12 @@ from typing import Any, NamedTuple
 
 from .tracing import Event, Tracer
 
-ROWS, COMPUTE, COMMON, WAIT, REDUCE = range(5)
+ROWS, COMPUTE, COMMON, WAIT, REDUCE, NODES = range(6)
 """Taking rows; computing on them; computing what no row enters, which every rank does;
-waiting for other ranks; copying to buffers and reducing."""
+waiting for other ranks; copying to buffers and reducing; and, after the masters of
+several nodes have met, what these exchange and reduce."""
 
-PHASES = ("rows", "compute", "common", "wait", "reduce")
+PHASES = ("rows", "compute", "common", "wait", "reduce", "nodes")
 
 
 class Timed(NamedTuple):
@@ -50,6 +52,9 @@ class Times:
         In the master: calls of counted launches; a run has many.
     launched : float
         In the master: seconds of counted launches, from the user's call to its return.
+    between : list of float
+        In the master of one of several nodes, of counted calls: exchanges with other
+        nodes, seconds until all masters had met for them, and bytes that it has sent.
     """
 
     __slots__ = (
@@ -57,6 +62,7 @@ class Times:
         "_began",
         "_last",
         "_skipped",
+        "between",
         "counted",
         "is_fresh",
         "label",
@@ -74,12 +80,13 @@ class Times:
         self.label = label
         self.row_bytes = 0
         self.seconds = [0.0] * len(PHASES)
+        self.between = [0.0, 0.0, 0.0]
         self.counted = self.left_out = self.rows = self.launches = 0
         self.launched = 0.0
         self.share = 0
         self.tracer: Tracer | None = None
         self.is_fresh = False
-        self._before: list[float] | None = None
+        self._before: tuple[list[float], list[float]] | None = None
         self._began = self._last = 0.0
         # When calls that do not count began and ended, since the last launch ended.
         self._skipped: list[tuple[float, float]] = []
@@ -91,14 +98,14 @@ class Times:
 
     def so_far(self) -> list[float]:
         """Return the seconds by phase, without those of a call that has failed."""
-        return [*(self.seconds if self._before is None else self._before)]
+        return [*(self.seconds if self._before is None else self._before[0])]
 
     def set_aside(self) -> None:
         """Keep the counts from before a call that is not to be counted."""
         if self._before is None:
-            self._before = [*self.seconds]
+            self._before = [*self.seconds], [*self.between]
         else:  # the last one failed
-            self.seconds[:] = self._before
+            self.seconds[:], self.between[:] = self._before
 
     def spent(self, phase: int, detail: Any = None) -> None:
         """Count the time since the last phase ended."""
@@ -107,6 +114,35 @@ class Times:
         if self.tracer is not None:
             self._trace(PHASES[phase], self._last, now, detail)
         self._last = now
+
+    def waited(self, exchanged: float, nbytes: int) -> None:
+        """Count the time since the last phase ended as waiting, but for its last part.
+
+        In that the masters of nodes have exchanged values, for so many seconds; a rank
+        may have come later than it began.
+        """
+        now = perf_counter()
+        middle = max(self._last, now - max(exchanged, 0.0))
+        self.seconds[WAIT] += middle - self._last
+        self.seconds[NODES] += now - middle
+        if self.tracer is not None:
+            self._trace("wait", self._last, middle)
+            if middle < now:
+                self._trace("nodes", middle, now, nbytes)
+        self._last = now
+
+    def exchanged(self, meeting: float, nbytes: int) -> None:
+        """Count an exchange of the masters of nodes, in one of them.
+
+        Parameters
+        ----------
+        meeting : float
+            Seconds until all had met.
+        nbytes : int
+            What this one has sent.
+        """
+        for i, value in enumerate((1, meeting, nbytes)):
+            self.between[i] += value
 
     def move(self, seconds: float, phase: int, to: int) -> None:
         """Count to another phase what has been counted to one."""
@@ -123,7 +159,7 @@ class Times:
         self._last = now
         if self.is_fresh:
             assert self._before is not None
-            self.seconds[:] = self._before
+            self.seconds[:], self.between[:] = self._before
             self._before, self.is_fresh = None, False
             self._skipped.append((self._began, now))
             self.left_out += 1
