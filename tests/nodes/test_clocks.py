@@ -28,11 +28,11 @@ class Wire:
         self._others, self._random = others, np.random.default_rng(seed)
         monkeypatch.setattr(clocks, "perf_counter", lambda: self.now)
 
-    def send(self, array, node):
+    def send_to(self, array, node):
         self._passes()
         self._said = self._others[node - 1](self.now)
 
-    def receive(self, array, node):
+    def receive_from(self, array, node):
         self._passes()
         array[0] = self._said
 
