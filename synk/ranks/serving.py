@@ -27,8 +27,10 @@ from .session import SESSION
 
 def serve(cluster: Cluster) -> int:
     """Run node 0's commands until the script has ended; return an exit status."""
-    # Ctrl-C at the launcher goes to all processes; node 0 says what comes of it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Launchers and schedulers send them to all processes: Ctrl-C, and the signals that
+    # say that a job's time is nearly over. Node 0 says what comes of it.
+    for number in (signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
     SESSION.cluster = cluster
     SESSION.keep_zygote()  # before MPI: what runs it may not be forkable
     cluster.open()
