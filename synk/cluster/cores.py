@@ -3,7 +3,7 @@
 Launchers bind the processes that they start, mpirun each to one core if they are two,
 srun each to one if nobody has asked for more. A node's master forks a rank for each of
 its cores: bound to one it would have one rank. So it takes more, but none that may be
-another job's: where a scheduler gives a job a part of a host, what it is bound to stays.
+another job's: where a job has a part of a host alone, what it is bound to stays.
 """
 
 from __future__ import annotations

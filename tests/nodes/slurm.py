@@ -24,14 +24,23 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-PROGRAMS = "munged", "slurmctld", "slurmd", "srun", "sbatch", "scancel", "sinfo"
+PROGRAMS = (
+    "munged",
+    "slurmctld",
+    "slurmd",
+    "srun",
+    "sbatch",
+    "scancel",
+    "sinfo",
+    "setpriv",
+)
 OWN_MACHINE = Path(__file__).parent / "own_machine.sh"
 NODES = 2
 
 CONF = """
 ClusterName=synk
 SlurmctldHost={host}(127.0.0.1)
-SlurmctldPort={ports[0]}
+SlurmctldPort={port}
 AuthType=auth/munge
 AuthInfo=socket={folder}/munge.socket
 CredType=cred/munge
@@ -57,6 +66,8 @@ SchedulerParameters=sched_min_interval=100000
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 
+MUNGE = "key", "pid", "log", "seed"
+
 KILL_WAIT = 3
 """Seconds between SIGTERM and SIGKILL; elsewhere they are 30."""
 
@@ -77,29 +88,18 @@ def cluster() -> Iterator[dict[str, str]]:
     """Set up a Slurm; yield the environment in which its programs find it."""
     # Not pytest's folder: names of sockets must be short.
     folder = Path(tempfile.mkdtemp(prefix="slurm-"))
-    host = socket.gethostname().partition(".")[0]
-    lines = [CONF.format(host=host, ports=_free(1), folder=folder, kill_wait=KILL_WAIT)]
-    names = [f"node{i}" for i in range(NODES)]
-    for name, port in zip(names, _free(NODES), strict=True):
-        (folder / name).mkdir()
-        where = f"NodeHostname={host} NodeAddr=127.0.0.1 Port={port}"
-        lines.append(f"NodeName={name} {where} CPUs={os.cpu_count()}\n")
-    (folder / "state").mkdir()
-    (folder / "slurm.conf").write_text("".join(lines))
-    key = folder / "munge.key"
-    key.write_bytes(os.urandom(128))
-    key.chmod(0o600)
     environment = dict(os.environ, SLURM_CONF=str(folder / "slurm.conf"))
-    for name in list(environment):  # of a job that this may run in
+    for name in os.environ:  # of a job that this may run in
         if name.startswith(("SLURM_", "PMI")) and name != "SLURM_CONF":
             del environment[name]
     with contextlib.ExitStack() as ends:
         ends.callback(shutil.rmtree, folder, ignore_errors=True)
+        names = _configure(folder)
+        output = ends.enter_context((folder / "output.log").open("a"))
 
         def start(*words: object, patience: float = SECONDS) -> None:
-            output = (folder / "output.log").open("a")
             process = subprocess.Popen(
-                [str(_which(str(words[0])) or words[0]), *map(str, words[1:])],
+                ["setpriv", "--pdeathsig", "KILL", *map(str, words)],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -108,18 +108,15 @@ def cluster() -> Iterator[dict[str, str]]:
             )
             ends.callback(_end, process, patience)
 
-        files = ("key-file", key), *(
-            (f"{what}-file", folder / f"munge.{what}") for what in ("pid", "log", "seed")
-        )
-        options = [f"--{name}={path}" for name, path in files]
         socket_path = folder / "munge.socket"
-        # Folders in /tmp are not as munged wants them, that of the key least of all.
-        start("munged", "--foreground", "--force", f"--socket={socket_path}", *options)
+        options = [f"--{what}-file={folder}/munge.{what}" for what in MUNGE]
+        options += [f"--socket={socket_path}", "--foreground"]
+        options += ["--force"]  # folders in /tmp are not as munged wants them
+        start(_which("munged"), *options)
         _wait_for(socket_path.exists, folder)
-        start("slurmctld", "-D", "-c")
-        apart = _which("unshare") and not subprocess.run(
-            [OWN_MACHINE, "true"], capture_output=True, check=False
-        ).returncode
+        start(_which("slurmctld"), "-D", "-c")
+        probe = [OWN_MACHINE, "true"]
+        apart = subprocess.run(probe, capture_output=True, check=False).returncode == 0
         for name in names:
             slurmd = _which("slurmd"), "-D", "-N", name
             if apart:  # to kill this ends all that is in it
@@ -128,6 +125,24 @@ def cluster() -> Iterator[dict[str, str]]:
                 start(*slurmd)
         _wait_for(lambda: _idle(environment) == NODES, folder)
         yield environment
+
+
+def _configure(folder: Path) -> list[str]:
+    """Write what the daemons read; return the nodes' names."""
+    host = socket.gethostname().partition(".")[0]
+    first, *ports = _free(1 + NODES)
+    lines = [CONF.format(host=host, port=first, folder=folder, kill_wait=KILL_WAIT)]
+    names = [f"node{i}" for i in range(NODES)]
+    for name, port in zip(names, ports, strict=True):
+        (folder / name).mkdir()
+        where = f"NodeHostname={host} NodeAddr=127.0.0.1 Port={port}"
+        lines.append(f"NodeName={name} {where} CPUs={os.cpu_count()}\n")
+    (folder / "state").mkdir()
+    (folder / "slurm.conf").write_text("".join(lines))
+    key = folder / "munge.key"
+    key.write_bytes(os.urandom(128))
+    key.chmod(0o600)
+    return names
 
 
 def _which(name: str) -> str | None:

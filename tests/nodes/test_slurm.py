@@ -19,7 +19,7 @@ import psutil
 import pytest
 import slurm
 from launching import MPICH, ROOT
-from test_node_faults import BEGIN, DEATH, ERRORS
+from test_node_faults import DEATH, ERRORS, STOPPED
 from test_on_nodes import FUNCTIONS
 
 pytestmark = [
@@ -139,24 +139,6 @@ def test_cores_are_those_that_were_asked_for(options, ranks, mpi):
     assert taken == [str(ranks)] * 2, done.stdout + done.stderr
 
 
-ENDLESS = (
-    BEGIN
-    + """
-import signal
-
-def stop(number, _):
-    print("stopped by", signal.Signals(number).name, flush=True)
-    sys.exit(7)
-
-signal.signal(signal.SIGUSR1, stop)
-good(X)
-print("ready", flush=True)
-while True:
-    good(X)
-"""
-)
-
-
 PAGE = (ROOT / "docs/slurm.rst").read_text()
 
 
@@ -172,9 +154,20 @@ def test_the_pages_batch_file_and_script_stop_and_go_on(mpi, tmp_path):
     script, checkpoint = _block("import signal"), tmp_path / "train.npz"
     script = script.replace("train(X, Y)\n", "train(X, Y), Path('begun').touch()\n")
 
-    def submitted(steps: int) -> list[str]:
+    def submit(steps: int) -> str:
         (tmp_path / "train.py").write_text(script.replace("100_000", str(steps)))
-        return ["sbatch", "--wait", "--nodes=2", "--cpus-per-task=2", "batch.sh"]
+        options = ["--parsable", "--nodes=2", "--cpus-per-task=2"]
+        return _run(["sbatch", *options, "batch.sh"], mpi, cwd=tmp_path).stdout.strip()
+
+    def wait_for(is_so: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 60
+        while not is_so():
+            assert time.monotonic() < deadline, output()
+            time.sleep(0.1)
+
+    def wait_for_the_end_of(job: str) -> None:
+        show = ["scontrol", "show", "job", job]
+        wait_for(lambda: "JobState=COMPLETED" in _run(show, mpi).stdout)
 
     def steps() -> int:
         with np.load(checkpoint) as saved:
@@ -183,23 +176,14 @@ def test_the_pages_batch_file_and_script_stop_and_go_on(mpi, tmp_path):
     def output() -> str:
         return "".join(path.read_text() for path in tmp_path.glob("slurm-*.out"))
 
-    # Without end, but for the signal.
-    process = subprocess.Popen(submitted(10**9), env=mpi, cwd=tmp_path)
-    try:
-        deadline = time.monotonic() + 60
-        while not (tmp_path / "begun").exists():
-            assert time.monotonic() < deadline, output()
-            time.sleep(0.1)
-        _run(["scancel", "--signal=USR1", "--name=batch.sh"], mpi)
-        assert process.wait(60) == 0, output()
-    finally:
-        process.kill()
-        process.wait()
-    assert output().splitlines()[-1].startswith("again "), output()
+    job = submit(10**9)
+    wait_for((tmp_path / "begun").exists)
+    _run(["scancel", "--signal=USR1", job], mpi)
+    wait_for_the_end_of(job)
+    assert output().splitlines()[-1] == f"again {job}"
     before = steps()
     assert before > 0
-    done = _run(submitted(before + 10), mpi, cwd=tmp_path)
-    assert done.returncode == 0, output()
+    wait_for_the_end_of(submit(before + 10))
     assert steps() == before + 10
 
 
@@ -254,19 +238,19 @@ def _master(script: str, node: int) -> psutil.Process:
 
 @pytest.mark.parametrize("node", [0, 1])
 def test_the_job_ends_with_a_nodes_master(node, mpi, tmp_path):
-    command = srun(ENDLESS, tmp_path)
+    command = srun(STOPPED, tmp_path)
     status, _ = _ends(command, mpi, lambda: _master(command[-1], node).kill())
     assert status != 0
 
 
 def test_the_job_ends_when_it_is_cancelled(mpi, tmp_path):
-    command = srun(ENDLESS, tmp_path, options=["--job-name=endless"])
+    command = srun(STOPPED, tmp_path, options=["--job-name=endless"])
     status, _ = _ends(command, mpi, lambda: _run(["scancel", "--name=endless"], mpi))
     assert status != 0
 
 
 def test_a_signal_before_the_end_is_the_scripts(mpi, tmp_path):
-    command = srun(ENDLESS, tmp_path, options=["--job-name=endless"])
+    command = srun(STOPPED, tmp_path, options=["--job-name=endless"])
     signal = ["scancel", "--signal=USR1", "--name=endless"]
     status, out = _ends(command, mpi, lambda: _run(signal, mpi))
     assert out == "stopped by SIGUSR1\n"
