@@ -11,7 +11,12 @@ import pytest
 from synk.cluster.cores import chosen, take_cores
 from synk.cluster.launcher import Launched, launched
 
-OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"}
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_RANK": "3",
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "1",
+}
 MPICH = {
     "PMI_RANK": "1",
     "PMI_SIZE": "4",
@@ -70,12 +75,12 @@ HOST, ALONE = set(range(8)), Launched(1, 2, 0, 1)
 @pytest.mark.parametrize(
     ("bound", "said", "right"),
     [
-        ({2, 3}, dict(asked=2, of_job=8), [2, 3]),  # a step of several on the host
-        ({2}, dict(asked=0, of_job=8), range(8)),  # nobody has asked for one core
-        ({2}, dict(asked=2, of_job=8), range(8)),  # nor for less than was asked for
-        ({2}, dict(asked=0, of_job=2), [2]),  # the others may be another job's
-        ({2, 3}, dict(asked=2, of_job=2), [2, 3]),
-        (HOST, dict(asked=2, of_job=2), range(8)),  # nothing is bound here
+        ({2, 3}, {"asked": 2, "of_job": 8}, [2, 3]),  # a step of several on the host
+        ({2}, {"asked": 0, "of_job": 8}, range(8)),  # nobody has asked for one core
+        ({2}, {"asked": 2, "of_job": 8}, range(8)),  # nor for less than was asked for
+        ({2}, {"asked": 0, "of_job": 2}, [2]),  # the others may be another job's
+        ({2, 3}, {"asked": 2, "of_job": 2}, [2, 3]),
+        (HOST, {"asked": 2, "of_job": 2}, range(8)),  # nothing is bound here
     ],
 )
 def test_no_other_jobs_cores_are_taken(bound, said, right):
@@ -85,11 +90,11 @@ def test_no_other_jobs_cores_are_taken(bound, said, right):
 @pytest.mark.parametrize(
     ("bound", "said", "warned"),
     [
-        (1, dict(), "bound node 1 to 1 core of 2: synk takes 2"),
-        (1, dict(asked=1), None),
-        (1, dict(asked=1, of_job=1), None),
-        (1, dict(of_job=1), None),
-        (2, dict(), None),
+        (1, {}, "bound node 1 to 1 core of 2: synk takes 2"),
+        (1, {"asked": 1}, None),
+        (1, {"asked": 1, "of_job": 1}, None),
+        (1, {"of_job": 1}, None),
+        (2, {}, None),
     ],
 )
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) != 2, reason="made for two cores")
