@@ -55,6 +55,10 @@ def serve(cluster: Cluster) -> int:
         elif kind:
             SESSION.close()
             is_over = kind == "end"
+        if is_over:
+            # Node 0 may be gone before us, with the script's status; srun ends others
+            # then, if told to, and would return 143 for one that dies of that.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
         cluster.join(_as_bytes(reply))
     SESSION.close(for_good=True)
     cluster.link.close()

@@ -74,7 +74,7 @@ def _run(command: list[str], environment: dict[str, str], **options):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=180,
         check=False,
         **options,
     )
@@ -156,11 +156,12 @@ def test_the_pages_batch_file_and_script_stop_and_go_on(mpi, tmp_path):
 
     def submit(steps: int) -> str:
         (tmp_path / "train.py").write_text(script.replace("100_000", str(steps)))
-        options = ["--parsable", "--nodes=2", "--cpus-per-task=2"]
-        return _run(["sbatch", *options, "batch.sh"], mpi, cwd=tmp_path).stdout.strip()
+        words = ["sbatch", "--parsable", "--nodes=2", "--cpus-per-task=2"]
+        done = _run([*words, "batch.sh", "train.py"], mpi, cwd=tmp_path)
+        return done.stdout.strip()
 
     def wait_for(is_so: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not is_so():
             assert time.monotonic() < deadline, output()
             time.sleep(0.1)
