@@ -28,7 +28,8 @@ def take_cores(launched: Launched) -> list[int]:
     os.sched_setaffinity(0, cores)
     has = min(launched.of_job or len(host), len(host))  # the job, here
     is_less = len(bound) < has // launched.local_size
-    if bound != host and (set(cores) != bound or (is_less and not launched.asked)):
+    is_meant = set(cores) == bound and (_is_asked(bound, launched) or not is_less)
+    if bound != host and not is_meant:
         warnings.warn(
             f"the launcher has bound node {launched.rank} to {_cores(len(bound))} of"
             f" {has}: synk takes {len(cores)}. Tell the launcher not to bind, as by"
@@ -67,11 +68,19 @@ def chosen(bound: set[int], host: set[int], launched: Launched) -> list[int]:
     """
     if bound != host:
         is_share = len(bound) * launched.local_size >= len(host)
-        is_asked = 0 < launched.asked <= len(bound)
         has_part = 0 < launched.of_job < len(host)
-        if is_share or is_asked or has_part:
+        if is_share or has_part or _is_asked(bound, launched):
             return sorted(bound)
     return share(sorted(host), launched.local_rank, launched.local_size)
+
+
+def _is_asked(bound: set[int], launched: Launched) -> bool:
+    """Tell whether it is bound to as many as were asked for.
+
+    A step of Slurm has in its environment what was asked for the job, in some versions,
+    and is bound to one core all the same.
+    """
+    return 0 < launched.asked <= len(bound)
 
 
 def _cores(count: int) -> str:
