@@ -59,4 +59,4 @@ def test_demos_print_what_they_print_on_one_machine(
 
 def _lines(output: str) -> list[str]:
     """Return the lines, without times and speeds."""
-    return re.sub(r"\d+(\.\d+)? (rows/)?s\b", "", output).splitlines()
+    return re.sub(r"[\d.,]+ (rows/)?s\b", "", output).splitlines()
