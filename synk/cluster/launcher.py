@@ -33,25 +33,38 @@ class Launched(NamedTuple):
         Of all processes.
     local_rank, local_size : int
         Of those on this host.
+    asked : int
+        How many cores were asked for each process, of a launcher that binds them to
+        these; 0 if it was not said.
+    of_job : int
+        How many cores of this host are the job's, if a scheduler has said so, else 0.
     """
 
     rank: int
     size: int
     local_rank: int
     local_size: int
+    asked: int = 0
+    of_job: int = 0
 
 
 def launched(environment: Mapping[str, str] = os.environ) -> Launched | None:
     """Return which process this is, or None if it was not launched as one of several.
 
-    >>> launched({"PMI_RANK": "1", "PMI_SIZE": "2"})
-    Launched(rank=1, size=2, local_rank=0, local_size=1)
+    >>> launched({"PMI_RANK": "1", "PMI_SIZE": "2"})[:4]
+    (1, 2, 0, 1)
     >>> launched({"PMI_RANK": "0", "PMI_SIZE": "1"})
     """
     found = _first(_RANKS, environment)
     if found is None or found[1] < 2:
         return None
-    return Launched(*found, *(_first(_LOCAL, environment) or _of_slurm(environment)))
+    local, asked = _first(_LOCAL, environment), 0
+    if local is None:  # started by srun, not by an mpirun in a job of Slurm
+        local = _of_slurm(environment)
+        asked = int(environment.get("SLURM_CPUS_PER_TASK", "0"))
+    # By the job's hosts, of which this may be any: the least is taken.
+    of_job = min(_counts(environment.get("SLURM_JOB_CPUS_PER_NODE", "0")))
+    return Launched(*found, *local, asked, of_job)
 
 
 def _first(
@@ -64,12 +77,21 @@ def _first(
 
 
 def _of_slurm(environment: Mapping[str, str]) -> tuple[int, int]:
-    """Return rank and size on this host, which Slurm says in its own way: "2(x3),1"."""
+    """Return rank and size on this host, by what Slurm says."""
     rank = int(environment.get("SLURM_LOCALID", "0"))
-    of_nodes = environment.get("SLURM_STEP_TASKS_PER_NODE", "1")
-    counts: list[int] = []
-    for part in of_nodes.split(","):
-        count, _, times = part.partition("(x")
-        counts += [int(count)] * int(times.rstrip(")") or "1")
+    counts = _counts(environment.get("SLURM_STEP_TASKS_PER_NODE", "1"))
     node = int(environment.get("SLURM_NODEID", "0"))
     return rank, max(counts[node] if node < len(counts) else 1, rank + 1)
+
+
+def _counts(said: str) -> list[int]:
+    """Return numbers by host, which Slurm says in its own way.
+
+    >>> _counts("2(x3),1")
+    [2, 2, 2, 1]
+    """
+    counts: list[int] = []
+    for part in said.split(","):
+        count, _, times = part.partition("(x")
+        counts += [int(count)] * int(times.rstrip(")") or "1")
+    return counts

@@ -28,8 +28,10 @@ from .to_nodes import PARTED, arrived
 
 def serve(cluster: Cluster) -> int:
     """Run node 0's commands until the script has ended; return an exit status."""
-    # Ctrl-C at the launcher goes to all processes; node 0 says what comes of it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Launchers and schedulers send them to all processes: Ctrl-C, and the signals that
+    # say that a job's time is nearly over. Node 0 says what comes of it.
+    for number in (signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
     SESSION.cluster = cluster
     SESSION.keep_zygote()  # before MPI: what runs it may not be forkable
     cluster.open()
@@ -53,6 +55,10 @@ def serve(cluster: Cluster) -> int:
         elif kind:
             SESSION.close()
             is_over = kind == "end"
+        if is_over:
+            # Node 0 may be gone before us, with the script's status; srun ends others
+            # then, if told to, and would return 143 for one that dies of that.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
         cluster.join(_as_bytes(reply), word=inbox.word(cluster.nodes, cluster.node))
     SESSION.close(for_good=True)
     cluster.link.close()

@@ -103,6 +103,8 @@ def forget_handlers() -> None:
     """Undo what the script has made of signals: none of its handlers must run here.
 
     Those for SIGCHLD would reap the ranks before the zygote sees how they ended.
+    Schedulers send SIGUSR1 and SIGUSR2 to all processes of a job whose time is nearly
+    over, for the script to save what it has: ranks must not die of them.
     """
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
@@ -110,6 +112,9 @@ def forget_handlers() -> None:
             signal.signal(number, signal.SIG_DFL)
     for number in (signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        if signal.getsignal(number) is signal.SIG_DFL:  # not faulthandler's
+            signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 

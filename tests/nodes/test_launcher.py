@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import os
+import warnings
 
 import pytest
 
-from synk.cluster.cores import chosen
+from synk.cluster.cores import chosen, take_cores
 from synk.cluster.launcher import Launched, launched
 
-OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"}
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_RANK": "3",
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "1",
+}
 MPICH = {
     "PMI_RANK": "1",
     "PMI_SIZE": "4",
@@ -25,6 +32,9 @@ SLURM = {
 }
 
 
+CPUS = {"SLURM_CPUS_PER_TASK": "8", "SLURM_JOB_CPUS_PER_NODE": "8(x2),6"}
+
+
 @pytest.mark.parametrize(
     ("environment", "right"),
     [
@@ -33,7 +43,9 @@ SLURM = {
         (MPICH, Launched(1, 4, 1, 2)),
         (SLURM, Launched(4, 5, 0, 1)),
         (SLURM | {"SLURM_NODEID": "1", "SLURM_LOCALID": "1"}, Launched(4, 5, 1, 2)),
-        (OPEN_MPI | SLURM, Launched(3, 4, 0, 1)),  # mpirun in a Slurm job
+        (SLURM | CPUS, Launched(4, 5, 0, 1, asked=8, of_job=6)),
+        (OPEN_MPI | SLURM | CPUS, Launched(3, 4, 0, 1, of_job=6)),  # mpirun in a job
+        (MPICH | SLURM | CPUS, Launched(1, 4, 1, 2, of_job=6)),
         ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}, None),
     ],
 )
@@ -55,3 +67,44 @@ def test_a_binding_to_as_many_stays():
     assert chosen({1}, {0, 1}, Launched(1, 2, 1, 2)) == [1]
     # One node on the host, and the launcher has bound it: it has all.
     assert chosen({1}, {0, 1}, Launched(1, 2, 0, 1)) == [0, 1]
+
+
+HOST, ALONE = set(range(8)), Launched(1, 2, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("bound", "said", "right"),
+    [
+        ({2, 3}, {"asked": 2, "of_job": 8}, [2, 3]),  # a step of several on the host
+        ({2}, {"asked": 0, "of_job": 8}, range(8)),  # nobody has asked for one core
+        ({2}, {"asked": 2, "of_job": 8}, range(8)),  # nor for less than was asked for
+        ({2}, {"asked": 0, "of_job": 2}, [2]),  # the others may be another job's
+        ({2, 3}, {"asked": 2, "of_job": 2}, [2, 3]),
+        (HOST, {"asked": 2, "of_job": 2}, range(8)),  # nothing is bound here
+    ],
+)
+def test_no_other_jobs_cores_are_taken(bound, said, right):
+    assert chosen(bound, HOST, ALONE._replace(**said)) == list(right)
+
+
+@pytest.mark.parametrize(
+    ("bound", "said", "warned"),
+    [
+        (1, {}, "bound node 1 to 1 core of 2: synk takes 2"),
+        (1, {"asked": 1}, None),
+        (1, {"asked": 1, "of_job": 1}, None),
+        (1, {"of_job": 1}, None),
+        (2, {}, None),
+    ],
+)
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) != 2, reason="made for two cores")
+def test_it_is_said_when_more_or_fewer_cores_were_meant(bound, said, warned):
+    before = os.sched_getaffinity(0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            os.sched_setaffinity(0, sorted(before)[:bound])
+            take_cores(ALONE._replace(**said))
+        finally:
+            os.sched_setaffinity(0, before)
+    assert [warned in str(each.message) for each in caught] == [True] * bool(warned)

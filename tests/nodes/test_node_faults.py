@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 
+import psutil
 import pytest
 from launching import APART, MPIS, masters, run, signalled
 
@@ -207,3 +208,32 @@ def test_the_job_ends_with_a_nodes_master_and_with_its_launcher(tmp_path, which,
     status, _, _ = run(ENDLESS, tmp_path, 2, mpi=mpi, then=end, timeout=15)
     assert time.monotonic() - ended[0] < 15
     assert status != 0
+
+
+STOPPED = (
+    BEGIN
+    + """
+import signal
+
+def stop(number, _):
+    print("stopped by", signal.Signals(number).name)
+    sys.exit(7)
+
+signal.signal(signal.SIGUSR1, stop)
+good(X)
+print("ready", flush=True)
+while True:
+    good(X)
+"""
+)
+
+
+def test_a_signal_to_all_processes_is_the_scripts(tmp_path):
+    def send(process, lines):
+        for each in psutil.Process(process.pid).children(recursive=True):
+            if "python" in each.name():
+                each.send_signal(signal.SIGUSR1)
+
+    status, out, error = run(STOPPED, tmp_path, 2, then=send)
+    assert out.splitlines()[-1] == "stopped by SIGUSR1", error
+    assert status == 7
