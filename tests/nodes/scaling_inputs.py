@@ -34,6 +34,7 @@ from synk.cluster.heads import JOIN, head
 from synk.cluster.keeping import Draft, Keeping
 from synk.cluster.link import Link, nothing
 from synk.cluster.message import Outgoing
+from synk.cluster.meter import Meter
 from synk.cluster.reduce import NodeReduction
 from synk.cluster.translate import dumps, loads
 from synk.comm.kernels import Reduction
@@ -165,6 +166,7 @@ def heads(nodes: int) -> float:
 
     over = SimpleNamespace(Test=lambda: True)
     link._then, link._then_is_short = None, False
+    link.node, link.meter = 0, Meter()
 
     def end() -> None:
         link._begun = [over]

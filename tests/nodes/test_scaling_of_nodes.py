@@ -40,7 +40,7 @@ class Counting:
 
 def sizes(given, into=None):
     # Of the array that is given; what each node receives of all, where that is said.
-    counts = None if into is None or len(into) != 3 else list(into[1][0])
+    counts = list(into[1][0]) if isinstance(into, list) and len(into) == 3 else None
     return memoryview(given[0]).nbytes, counts
 
 link = SESSION.cluster.link
