@@ -9,6 +9,7 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.features import Feature
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.utils import rewrite_graph
+from pytensor.tensor.rewriting.shape import ShapeFeature
 
 from ...user_frames import hand_on_line, made_in
 
@@ -19,6 +20,8 @@ def stabilised(graph: Sequence[Variable]) -> list[Variable]:
     What stands in the place of something says that it was made in the same line.
     """
     copied: Any = FunctionGraph(outputs=list(graph), clone=True, copy_inputs=False)
+    # Without it, PyTensor 2.38 goes on for ever with zeros that are divided by rows.
+    copied.attach_feature(ShapeFeature())
     copied.attach_feature(_Lines())
     rewrite_graph(
         copied,

@@ -1,0 +1,169 @@
+"""The log-density of a PyMC model and its gradient, computed by the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytensor
+from pytensor.compile import SharedVariable
+from pytensor.graph.basic import Variable
+
+from ..errors import SplitError, StateError
+from .dimensions import Dimension, Dimensions
+from .names import CHECK
+from .parts import Part, Point
+from .substitution import NotByRows
+from .terms import Terms
+
+
+IN_ONE_PROCESS = (
+    "ranks compute for the process that has forked them: sample with"
+    " pm.sample(cores=1), and all cores work on each chain"
+)
+
+LEAST = 50_000
+"""Elements that a call computes along a second dimension, for it to have a launch."""
+
+
+class Density:
+    """A function of the ravelled point.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    variables : sequence of Variable
+        Values of free random variables, which the gradient is by.
+    start : mapping of str to array
+        A point of the model; its shapes count, and the values of other free variables.
+    mode : optional
+        As for `synk.function`.
+    least : int
+        Elements that a call computes along a second dimension of the data, for ranks to
+        share that as well, by a launch of its own.
+    at_least : float, optional
+        Elements along the first dimension, for ranks to share anything.
+
+    Attributes
+    ----------
+    others : dict of str to SharedVariable
+        Free variables that the gradient is not by.
+    refused : dict of str to str
+        Terms that ranks do not share, and why.
+    is_small : bool
+        Whether there is less than `at_least`.
+    most_rows : int or None
+        The length of the dimension that the terms have most to do with.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        variables: Sequence[Variable],
+        start: Mapping[str, Any],
+        mode: Any = None,
+        least: int = LEAST,
+        at_least: float | None = None,
+    ) -> None:
+        self._model, self._mode, self._least = model, mode, least
+        terms = Terms(model)
+        shapes = {var: np.shape(start[var.name]) for var in terms.free}  # type: ignore[index]
+        self.point = Point(
+            {var: shapes[var] for var in variables}, pytensor.config.floatX
+        )
+        self.others: dict[str, SharedVariable] = {}
+        stands: dict[Variable, Variable] = {}
+        for var in terms.free:
+            if var not in self.point.shapes:
+                value = np.asarray(start[var.name])  # type: ignore[index]
+                shared = pytensor.shared(value, f"{var.name}_shared__")
+                self.others[str(var.name)] = stands[var] = shared
+        self._stands = stands
+        self._dimensions = Dimensions(terms.sums, shapes)
+        self.refused: dict[str, str] = {}
+        of_terms = self._dimensions.of_terms()
+        self.most_rows = of_terms[0].length if of_terms else None
+        self.is_small = bool(of_terms) and of_terms[0].work < (at_least or 0)
+        self.parts = [] if self.is_small else self._make(terms, of_terms)
+        for part in self.parts:
+            part.take(self._dimensions.sources)
+
+    def _make(self, terms: Terms, of_terms: list[Dimension]) -> list[Part]:
+        small = [each for each in of_terms[1:] if each.work < self._least]
+        of_terms = [each for each in of_terms if each not in small]
+        every = [i for each in of_terms for i in each.terms]
+        rest = [i for i in range(len(terms.sums)) if i not in every]
+        parts: list[Part] = []
+        for dimension in of_terms:
+            part = self._part(dimension, [*rest, *dimension.terms], terms.names)
+            if part is not None:
+                parts.append(part)
+                rest = []
+        return parts
+
+    def _part(
+        self, dimension: Dimension, terms: list[int], names: list[str]
+    ) -> Part | None:
+        for scatters in (True, False):
+            try:
+                return Part(
+                    *(self._dimensions, dimension.axis, sorted(terms), self.point),
+                    *(self._stands, CHECK, self._model.check_bounds, self._mode),
+                    name=f"logp_dlogp_{self._model.name or 'model'}",
+                    scatters=scatters,
+                )
+            except (NotByRows, SplitError) as error:
+                why = str(error)
+        for i in dimension.terms:
+            self.refused[names[i]] = why
+        return None
+
+    @property
+    def rows(self) -> int:
+        """How many rows ranks share, of all dimensions."""
+        return sum(part.rows for part in self.parts)
+
+    @property
+    def predicted_speed_up(self) -> float | None:
+        """How many times as fast ranks are as one, by the times of their calls."""
+        told = self.parts[0].function.explain().to_dict()
+        speed_up = told["speed_up"]
+        return speed_up and speed_up["predicted"]
+
+    @property
+    def start(self) -> np.ndarray:
+        """The model's initial point, as a vector."""
+        start = self._model.initial_point(0)
+        parts = [np.ravel(start[var.name]) for var in self.point.shapes]
+        return np.concatenate([[], *parts]).astype(self.point.dtype)
+
+    def unravelled(self, values: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the parts of a vector by the names of the variables."""
+        return {
+            str(var.name): np.reshape(values[place], self.point.shapes[var])
+            for var, place in self.point.places.items()
+        }
+
+    def __reduce__(self) -> Any:
+        """Refuse to be sent to another process, where there are no ranks."""
+        raise StateError(IN_ONE_PROCESS)
+
+    def __call__(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the log-density at a point, and its gradient.
+
+        Parameters
+        ----------
+        values : numpy.ndarray
+            The values of the variables, side by side.
+        """
+        sources = self._dimensions.sources
+        if sources.are_changed:
+            sources.read()
+            for part in self.parts:
+                part.take(sources)
+        gradient = np.zeros(self.point.size, self.point.dtype)
+        total: Any = 0.0
+        for part in self.parts:
+            total = total + part.add(values, gradient)
+        return np.asarray(total), gradient

@@ -1,0 +1,47 @@
+"""`synk.pymc.logp_dlogp`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pymc
+
+from ..errors import SplitError
+from .density import Density
+
+
+def make(model: Any, variables: Sequence[Any] | None, mode: Any) -> Density:
+    """Return the density of a model; see `synk.pymc.logp_dlogp`."""
+    model = pymc.modelcontext(model)
+    values = values_of(model, variables)
+    made = Density(model, values, model.initial_point(0), mode)
+    if not made.parts:
+        raise SplitError(nothing_shared(made))
+    return made
+
+
+def values_of(model: Any, variables: Sequence[Any] | None) -> list[Any]:
+    """Return the value variables that a gradient is by.
+
+    Raises
+    ------
+    TypeError
+        For one that is discrete.
+    """
+    if variables is None:
+        return list(model.continuous_value_vars)
+    values = [model.rvs_to_values.get(var, var) for var in variables]
+    for var in values:
+        if not np.issubdtype(var.type.dtype, np.floating):
+            raise TypeError(f"{var.name} is discrete: there is no gradient by it")
+    return values
+
+
+def nothing_shared(density: Density) -> str:
+    """Say why ranks share no term of a density."""
+    if not density.refused:
+        return "no term of this model has data along a dimension: nothing to share"
+    name, why = next(iter(density.refused.items()))
+    return f"the term of {name!r} is not computed by rows: {why}"
