@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import io_toposort
 from pytensor.raise_op import CheckAndRaise
@@ -68,6 +69,10 @@ class Axes:
     def all_of_input(self, node: Apply, i: int) -> list[Axis]:
         """Return the dimensions of an input's axes."""
         return [self.of_input(node, i, a) for a in range(_ndim(node.inputs[i]))]
+
+    def join(self, one: Axis, other: Axis) -> None:
+        """Have two dimensions be one."""
+        self._join(one, other)
 
     def _key(self, node: Apply, var: Variable, axis: int) -> Axis:
         if isinstance(var, Constant):
@@ -234,12 +239,17 @@ def _spread(node: Apply) -> Iterator[Pair]:
 
 
 def _joined(node: Apply) -> Iterator[Pair]:
-    (along, *arrays), (out,) = node.inputs, node.outputs
-    if not isinstance(along, Constant):
-        return
+    """Which axis arrays are joined along is Join's, or its first input before 3.1."""
+    (out,), arrays = node.outputs, node.inputs
+    along: Any = getattr(node.op, "axis", None)
+    if along is None:
+        first, *arrays = node.inputs
+        if not isinstance(first, Constant):
+            return
+        along = int(first.data)
     for var in arrays:
         for axis in range(_ndim(out)):
-            if axis != int(along.data) % _ndim(out):
+            if axis != along % _ndim(out):
                 yield (var, axis), (out, axis)
 
 
@@ -264,6 +274,22 @@ def _kept_lengths(
         if one is None or one != other:
             break
         yield len(old) - back, len(new) - back
+
+
+def _within(node: Apply) -> Iterator[Pair]:
+    """What the graph within an Op joins."""
+    op: Any = node.op
+    inside = Axes(op.inner_outputs)
+    found: dict[Axis, tuple[Variable, int]] = {}
+    inner = [*op.inner_inputs, *op.inner_outputs]
+    for var, outer in zip(inner, (*node.inputs, *node.outputs), strict=True):
+        if isinstance(var, Constant):
+            continue
+        for axis in range(_ndim(var)):
+            dimension = inside.of(var, axis)
+            if dimension in found:
+                yield found[dimension], (outer, axis)
+            found.setdefault(dimension, (outer, axis))
 
 
 def _by_shape(node: Apply) -> Iterator[Pair]:
@@ -291,6 +317,7 @@ def _by_shape(node: Apply) -> Iterator[Pair]:
 
 
 _RULES: tuple[tuple[Any, Callable[[Apply], Iterator[Pair]]], ...] = (
+    (OpFromGraph, _within),
     (Elemwise, _elementwise),
     (DimShuffle, _shuffled),
     (CAReduce, _kept),

@@ -105,13 +105,14 @@ class Density:
     def _part(
         self, dimension: Dimension, terms: list[int], names: list[str]
     ) -> Part | None:
-        for scatters in (True, False):
+        for scatters, exchanges in ((True, False), (False, False), (False, True)):
             try:
                 return Part(
                     *(self._dimensions, dimension.axis, sorted(terms), self.point),
                     *(self._stands, CHECK, self._model.check_bounds, self._mode),
                     name=f"logp_dlogp_{self._model.name or 'model'}",
                     scatters=scatters,
+                    exchanges=exchanges,
                 )
             except (NotByRows, SplitError) as error:
                 why = str(error)

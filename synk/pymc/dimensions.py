@@ -13,6 +13,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.type import DenseTensorType
 
 from .axes import Axes, Axis
+from .numbers import are_numbers, candidates, is_view
 from .sources import Sources
 from .terms import Given
 
@@ -57,6 +58,30 @@ class Dimensions:
         self.sources = Sources([v for v in dict.fromkeys(used) if _is_array(v)])
         self._of_data: set[Axis] = set()
         self.lengths = self._measure()
+        self.numbers: dict[tuple[Apply, int], tuple[int, int]] = {}
+        self._join_numbered()
+
+    def _join_numbered(self) -> None:
+        """Join the dimensions of what is indexed by row numbers, and of these.
+
+        Notes which inputs have such: what they index, by axis, and their own axis.
+        """
+        uses = set(self.given.uses)
+        for node in self.given.nodes:
+            for i, axis, own in candidates(node):
+                key, var = (node, i), node.inputs[i]
+                if key not in uses:
+                    key, var = _source(node, i)
+                if key not in uses or isinstance(node.inputs[0], Constant):
+                    continue
+                one = self.axes.of(node.inputs[0], axis)
+                values = np.asarray(self.sources.values[var])
+                if are_numbers(values, self.lengths.get(one, -1)):
+                    self.axes.join(one, self.axes.of_input(node, i, own))
+                    self.numbers[node, i] = axis, own
+        if self.numbers:
+            self._of_data = set()
+            self.lengths = self._measure()
 
     def _measure(self) -> dict[Axis, int]:
         """Return how long each dimension is of which data or free variables have one.
@@ -100,7 +125,8 @@ class Dimensions:
                     del counted[axis]
             if not counted:
                 continue
-            axis, most = max(counted.items(), key=lambda pair: pair[1])
+            axis = max(counted, key=lambda a: counted[a] * (1 - 1 / self.lengths[a]))
+            most = counted[axis]
             known = found.setdefault(axis, Dimension(axis, self.lengths[axis]))
             known.terms.append(i)
             known.work += most
@@ -140,6 +166,15 @@ class Dimensions:
         """Return which axes of an input of a node are of a dimension."""
         axes = self._axes_of_input(node, i)
         return [a for a, axis in enumerate(axes) if axis == dimension]
+
+
+def _source(node: Apply, i: int) -> tuple[tuple[Apply, int], Variable]:
+    """Return where an input, a view of data, has that from."""
+    var = node.inputs[i]
+    while var.owner is not None and is_view(var.owner.op):
+        node, i = var.owner, 0
+        var = node.inputs[0]
+    return (node, i), var
 
 
 def _is_array(var: Variable) -> bool:

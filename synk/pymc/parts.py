@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,12 +12,13 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 
 from ..call.make import function
+from ..errors import SplitWarning
 from ..variables.data import Data, data
 from .axes import Axis
 from .checks import written_out
 from .dimensions import Dimensions
 from .sources import Sources
-from .substitution import RowInput, Substituted, by_rows
+from .substitution import NotByRows, RowInput, Substituted, by_rows
 
 
 class Point:
@@ -80,6 +82,13 @@ class Part:
         As for `synk.function`.
     scatters : bool
         Whether free variables along the dimension go by rows.
+    exchanges : bool
+        Whether ranks may need rows of others.
+
+    Attributes
+    ----------
+    exchanged : list of str
+        For what they do.
 
     Raises
     ------
@@ -99,28 +108,36 @@ class Part:
         mode: Any,
         name: str,
         scatters: bool = True,
+        exchanges: bool = False,
     ) -> None:
-        along = [
-            var
-            for var in point.shapes
-            if scatters and len(dimensions.along(var, dimension)) == 1
-        ]
+        along = [v for v in point.shapes if dimensions.along(v, dimension)]
+        if scatters and any(len(dimensions.along(v, dimension)) > 1 for v in along):
+            raise NotByRows("a free variable has all rows beside all rows")
         self._point = point
         rest, self._entries = point.without(along)
         vector = pt.vector("point", dtype=point.dtype, shape=(rest.size,))
         whole = rest.parts(vector)
-        stands = {**others, **whole, **{var: var for var in along}}
+        # Of types that fix no length, as they meet rows.
+        aside = {} if scatters else {var: _open(var) for var in along}
+        self._aside = list(aside)
+        stands = {**others, **whole, **(aside or {var: var for var in along})}
         made = by_rows(dimensions, dimension, terms, stands, scatters)
-        outputs = _with_gradients(made, list(whole.values()))
+        if not made.data:
+            raise NotByRows("data are alike in all rows")
+        outputs = _with_gradients(made, list(whole.values()), list(aside.values()))
         self.outputs = written_out(outputs, made.row_axis, check, bounds)
-        self.function = function(
-            [given.variable for given in (*made.data, *made.free)],
-            self.outputs,
-            [vector],
-            mode=mode,
-            name=name,
-            strict=True,
-        )
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always", SplitWarning)
+            self.function = function(
+                [given.variable for given in (*made.data, *made.free)],
+                self.outputs,
+                [vector, *aside.values()],
+                mode=mode,
+                name=name,
+                strict=not exchanges,
+                on_unused_input="ignore",
+            )
+        self.exchanged = [str(each.message) for each in told]
         self._made, self._dimensions = made, dimensions
         self._data: list[Data] = []
 
@@ -149,16 +166,29 @@ class Part:
         for given in self._made.free:
             flat = values[self._point.places[given.source]]
             free.append(_rows_of(flat.reshape(self._point.shapes[given.source]), given))
-        return [*self._data, *free, values[self._entries]]
+        aside = [
+            values[self._point.places[var]].reshape(self._point.shapes[var])
+            for var in self._aside
+        ]
+        return [*self._data, *free, values[self._entries], *aside]
 
     def add(self, values: np.ndarray, gradient: np.ndarray) -> np.ndarray:
         """Return the log-density at a point, and add its gradient to an array."""
         logp, of_rest, *of_rows = self.function(*self.arguments(values))
         gradient[self._entries] += of_rest
-        for given, rows in zip(self._made.free, of_rows, strict=True):
+        n = len(self._made.free)
+        for given, rows in zip(self._made.free, of_rows[:n], strict=True):
             back = np.moveaxis(rows, 0, given.axis)
             gradient[self._point.places[given.source]] += back.ravel()
+        for var, of_var in zip(self._aside, of_rows[n:], strict=True):
+            gradient[self._point.places[var]] += of_var.ravel()
         return logp
+
+
+def _open(var: Variable) -> Variable:
+    """Return a variable that may be of any length, in the place of another."""
+    kind: Any = var.type
+    return pt.tensor(var.name, dtype=kind.dtype, shape=(None,) * kind.ndim)
 
 
 def _rows_of(array: np.ndarray, given: RowInput) -> np.ndarray:
@@ -166,14 +196,16 @@ def _rows_of(array: np.ndarray, given: RowInput) -> np.ndarray:
     return np.ascontiguousarray(np.moveaxis(array, given.axis, 0), dtype)
 
 
-def _with_gradients(made: Substituted, whole: list[Variable]) -> list[Variable]:
-    """Return the sum of terms, its gradient by what is whole, and by that of each row."""
+def _with_gradients(
+    made: Substituted, whole: list[Variable], aside: list[Variable]
+) -> list[Variable]:
+    """Return the sum of terms, its gradient by what is whole, and by the others."""
     total: Any = made.sums[0]
     for each in made.sums[1:]:
         total = total + each
     of_rows = [given.variable for given in made.free]
     gradients: list[Any] = pytensor.grad(
-        total, [*whole, *of_rows], disconnected_inputs="ignore"
+        total, [*whole, *of_rows, *aside], disconnected_inputs="ignore"
     )
     n = len(whole)
     flat = [gradient.ravel() for gradient in gradients[:n]]

@@ -44,11 +44,14 @@ def rebuilt(
 def remade(node: Apply, inputs: list[Variable]) -> list[Variable]:
     """Return what a node's Op makes of other inputs, which may be of other types."""
     op: Any = node.op
-    if isinstance(op, OpFromGraph) and [var.type for var in inputs] != [
-        var.type for var in node.inputs
-    ]:
+    if [var.type for var in inputs] == [var.type for var in node.inputs]:
+        return with_inputs(node, inputs).outputs
+    if isinstance(op, OpFromGraph):
         if type(op) is OpFromGraph:
             return inlined(Apply(op, inputs, list(node.outputs)))
         made = op(*inputs)  # of PyTensor 3.3: it builds its graph for these types
         return made if isinstance(made, list) else [made]
-    return with_inputs(node, inputs).outputs
+    outputs = op.make_node(*inputs).outputs
+    for new, old in zip(outputs, node.outputs, strict=True):
+        new.name = old.name
+    return outputs

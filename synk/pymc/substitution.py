@@ -15,7 +15,7 @@ import pytensor
 import pytensor.tensor as pt
 from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Apply, Constant, Variable
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.tensor.basic import Alloc
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.shape import Reshape, SpecifyShape
@@ -126,11 +126,16 @@ class _Substitution:
         self._add_inputs(nodes)
         rebuilt(nodes, self._made, self._inputs_of, self._visit)
         row_axis: dict[Variable, int] = {}
+        of_rows = {given.variable for given in self._inputs.values()}
+        for node in io_toposort([], [v for v in self._made.values() if v.owner]):
+            if not of_rows.isdisjoint(node.inputs):
+                of_rows.update(node.outputs)
         for node in nodes:
             for var in node.outputs:
-                for axis in self._along(var):
-                    self._check(var, self._made[var], axis)
-                    row_axis[self._made[var]] = axis
+                if self._made[var] in of_rows:  # others are of all rows, on all ranks
+                    for axis in self._along(var):
+                        self._check(var, self._made[var], axis)
+                        row_axis[self._made[var]] = axis
         made = [self._made[var] if var in self._made else var for var in sums]
         free = set(map(id, self._free))
         data = [given for given in self._inputs.values() if id(given) not in free]
@@ -153,7 +158,7 @@ class _Substitution:
             return
         for node in nodes:
             for i, var in enumerate(node.inputs):
-                if (node, i) in self._uses:
+                if (node, i) in self._uses and not self._is_numbered(node, i):
                     axes = self._of.along_input(node, i, self._dimension)
                     if axes and not self._is_uniform(var, axes[0]):
                         self._row_input(var, axes)
@@ -187,6 +192,8 @@ class _Substitution:
 
     def _input(self, node: Apply, i: int) -> Variable:
         var = node.inputs[i]
+        if self._is_numbered(node, i):
+            return self._numbers(node, i)
         if (node, i) not in self._uses:
             return self._made[var]
         if not isinstance(var.type, DenseTensorType):
@@ -203,6 +210,20 @@ class _Substitution:
             value = self._of.sources.values[var]
             self._held[var] = pytensor.shared(value, var.name, shape=var.type.shape)
         return self._held[var]
+
+    def _is_numbered(self, node: Apply, i: int) -> bool:
+        """Tell whether an input is the numbers of the rows."""
+        if self._dimension is None or (node, i) not in self._of.numbers:
+            return False
+        return self._of.numbers[node, i][0] in self._along(node.inputs[0])
+
+    def _numbers(self, node: Apply, i: int) -> Variable:
+        """Return the numbers of a rank's rows, from 0 on, by which they index these."""
+        axis, own = self._of.numbers[node, i]
+        indexed: Any = self._input(node, 0)
+        order: list[Any] = ["x"] * node.inputs[i].type.ndim  # type: ignore[attr-defined]
+        order[own] = 0
+        return pt.arange(indexed.shape[axis]).dimshuffle(order)
 
     def _uniform(self, node: Apply, var: Variable, axes: list[int]) -> Variable:
         if len(axes) > 1:

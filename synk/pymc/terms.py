@@ -13,8 +13,11 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import io_toposort
-from pytensor.scalar import Cast
-from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.basic import Join
+from pytensor.tensor.math import Sum
+
+from .numbers import is_view
+from .picks import lifted
 
 
 class Terms:
@@ -39,9 +42,24 @@ class Terms:
         self.names = [var.name for var in variables]
         self.free: list[Variable] = list(model.value_vars)
         sums = [pt.as_tensor_variable(factor).sum() for factor in factors]
-        self.sums = rewrite_graph(
-            sums, include=("canonicalize", "stabilize"), clone=False
-        )
+        sums = rewrite_graph(sums, include=("canonicalize", "stabilize"), clone=False)
+        self.sums = [_by_parts(total) for total in lifted(sums, self.free)]
+
+
+def _by_parts(total: Variable) -> Variable:
+    """Return the sum of a vector that is joined from parts as the sum of their sums.
+
+    So PyMC has the density of a random walk: that of its beginning, and of each step.
+    """
+    if total.owner is None or not isinstance(total.owner.op, Sum):
+        return total
+    (vector,) = total.owner.inputs
+    if vector.owner is None or not isinstance(vector.owner.op, Join):
+        return total
+    if total.type.ndim:  # type: ignore[attr-defined]
+        return total
+    parts: list[Any] = [v for v in vector.owner.inputs if v.type.ndim]
+    return pt.add(*(_by_parts(part.sum()) for part in parts))
 
 
 class Given:
@@ -86,8 +104,6 @@ class Given:
 
 
 def _is_view(node: Apply) -> bool:
-    op = node.op
-    is_cast = isinstance(op, Elemwise) and isinstance(op.scalar_op, Cast)
-    if not (is_cast or isinstance(op, DimShuffle)):
+    if not is_view(node.op):
         return False
     return not isinstance(node.inputs[0], Constant)
