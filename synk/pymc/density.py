@@ -126,6 +126,11 @@ class Density:
         return sum(part.rows for part in self.parts)
 
     @property
+    def exchanged(self) -> list[str]:
+        """For what ranks need rows of others."""
+        return [why for part in self.parts for why in part.exchanged]
+
+    @property
     def predicted_speed_up(self) -> float | None:
         """How many times as fast ranks are as one, by the times of their calls."""
         told = self.parts[0].function.explain().to_dict()
@@ -158,6 +163,7 @@ class Density:
         values : numpy.ndarray
             The values of the variables, side by side.
         """
+        values = np.asarray(values, self.point.dtype)
         sources = self._dimensions.sources
         if sources.are_changed:
             sources.read()

@@ -113,6 +113,9 @@ class Part:
         along = [v for v in point.shapes if dimensions.along(v, dimension)]
         if scatters and any(len(dimensions.along(v, dimension)) > 1 for v in along):
             raise NotByRows("a free variable has all rows beside all rows")
+        if not scatters:  # it may meet rows by an Op that joins no dimensions
+            n = dimensions.lengths[dimension]
+            along = [v for v, shape in point.shapes.items() if v in along or n in shape]
         self._point = point
         rest, self._entries = point.without(along)
         vector = pt.vector("point", dtype=point.dtype, shape=(rest.size,))
