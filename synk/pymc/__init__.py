@@ -17,9 +17,9 @@ def logp_dlogp(
 ) -> Any:
     """Make a function of a model's log-density and its gradient, computed by the ranks.
 
-    It is for samplers other than PyMC's; for those see :func:`synk.pymc.parallel`. Ranks
-    have the rows of the model's data, and priors are computed with them. Of ``pm.Data``
-    that is set anew, values and number of rows, the next call takes the new values.
+    It is for samplers other than PyMC's; for those see :func:`synk.pymc.parallel`.
+    Ranks have the rows of the model's data, and priors are computed with them. Where
+    ``pm.Data`` gets other values, or another number of rows, the next call takes these.
 
     Parameters
     ----------
@@ -35,11 +35,13 @@ def logp_dlogp(
     callable
         Of a point, a vector of the values of the free variables, transformed, in the
         order of ``model.continuous_value_vars``. It returns the log-density, and its
-        gradient as a vector, and is to be called while forked, by one thread at a time.
-        ``function.start`` is the model's initial point as such a vector,
-        ``function.unravelled(point)`` a dict of values by name, ``function.refused`` has
-        the terms that ranks do not share, with the reason, and ``function.rows`` how
-        many rows there are.
+        gradient as a vector, and is to be called while forked; of threads, one waits
+        for the other.
+        ``function.start`` is the model's initial point as such a vector, and
+        ``function.unravelled(point)`` a dict of values by name. ``function.rows`` is
+        how many rows there are, ``function.refused`` has the terms that are computed
+        serially, with the reason, and ``function.exchanged`` tells for what ranks need
+        rows of others.
 
     Raises
     ------
@@ -80,8 +82,8 @@ def parallel(
     model : pymc.Model, optional
         By default that of the ``with`` block around it.
     serial : bool, optional
-        Whether PyMC computes the log-density as it does outside of the block. By default
-        that is so where ranks would be slower, for few rows.
+        Whether PyMC computes the log-density as it does outside of the block. By
+        default that is so where ranks would be slower, for few rows.
     mode : str or Mode, optional
         As for :func:`synk.function`.
     quiet : bool

@@ -125,7 +125,7 @@ def _aligned(var: Variable, out: Variable, ndim: int, core: int = 0) -> Iterator
 
 
 def _same(node: Apply) -> Iterator[Pair]:
-    """What comes out has the shape of the first input."""
+    """Yield those of a result that has the shape of the first input."""
     for axis in range(_ndim(node.outputs[0])):
         yield (node.inputs[0], axis), (node.outputs[0], axis)
 
@@ -277,7 +277,7 @@ def _kept_lengths(
 
 
 def _within(node: Apply) -> Iterator[Pair]:
-    """What the graph within an Op joins."""
+    """Yield those that the graph within an Op joins."""
     op: Any = node.op
     inside = Axes(op.inner_outputs)
     found: dict[Axis, tuple[Variable, int]] = {}

@@ -78,7 +78,7 @@ def _all_of(conditions: list[Any]) -> Any:
 def _of_rows(
     condition: Variable, axis: int | None, logp: Any, rows: Mapping[Variable, int]
 ) -> Any:
-    """Return a condition as one for each row where it is of all rows, as it is elsewhere.
+    """Return a condition as one for each row where it is of all rows.
 
     Parameters
     ----------

@@ -21,7 +21,7 @@ import pymc
 from ..ranks import forking
 from ..user_frames import callers_level
 from .density import Density
-from .make import nothing_shared, values_of
+from .make import nothing_shared, serial_terms, values_of
 from .names import ForSteps, asked_by, sampled_on
 
 SHORT = 150e-6
@@ -153,7 +153,9 @@ class Parallel:
         if self._serial:
             self._say(None, by_choice=True)
             return by_pymc()
-        shapes = tuple((v.name, np.shape(start[v.name])) for v in self._model.value_vars)
+        shapes = tuple(
+            (v.name, np.shape(start[v.name])) for v in self._model.value_vars
+        )
         key = tuple(variables), shapes, str(mode)
         if key not in self._made:
             self._made[key] = self._density(variables, start, mode)
@@ -166,7 +168,8 @@ class Parallel:
         density(point)  # compiles
         seconds = _typical(density, point)
         self.speed_up = density.predicted_speed_up
-        if self._serial is None and seconds * self.ranks < LONG:
+        is_doubtful = bool(density.exchanged or density.refused)
+        if self._serial is None and (is_doubtful or seconds * self.ranks < LONG):
             plain = by_pymc()
             of_plain = _typical(plain._pytensor_function, point)
             self.speed_up = of_plain / seconds
@@ -188,7 +191,7 @@ class Parallel:
             density = Density(self._model, variables, start, mode, at_least=least)
         if density.parts:
             if density.refused:
-                self._tell(f"computed serially, beside the rest: {_listed(density)}")
+                self._tell(serial_terms(density))
             return density, ""
         self.rows = density.most_rows
         if density.is_small:
@@ -213,7 +216,7 @@ class Parallel:
             print(f"synk: {rows}serial: {why}{slower}")
 
     def _noted(self, plain: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what stands for the model's `logp`; it tells who computes by itself."""
+        """Return what stands for the model's `logp`, and tells who computes."""
 
         def logp(*args: Any, **kwargs: Any) -> Any:
             """Return PyMC's graph of the log-density."""
@@ -246,7 +249,3 @@ def _typical(function: Callable[[Any], Any], point: np.ndarray) -> float:
         function(point)
         taken.append(perf_counter() - start)
     return min(taken)
-
-
-def _listed(density: Density) -> str:
-    return "; ".join(f"{name} ({why})" for name, why in density.refused.items())

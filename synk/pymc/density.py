@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,10 +14,9 @@ from pytensor.graph.basic import Variable
 from ..errors import SplitError, StateError
 from .dimensions import Dimension, Dimensions
 from .names import CHECK
-from .parts import Part, Point
+from .parts import Part, Point, SerialPart
 from .substitution import NotByRows
 from .terms import Terms
-
 
 IN_ONE_PROCESS = (
     "ranks compute for the process that has forked them: sample with"
@@ -67,6 +67,7 @@ class Density:
         at_least: float | None = None,
     ) -> None:
         self._model, self._mode, self._least = model, mode, least
+        self._lock = threading.Lock()
         terms = Terms(model)
         shapes = {var: np.shape(start[var.name]) for var in terms.free}  # type: ignore[index]
         self.point = Point(
@@ -86,20 +87,28 @@ class Density:
         self.most_rows = of_terms[0].length if of_terms else None
         self.is_small = bool(of_terms) and of_terms[0].work < (at_least or 0)
         self.parts = [] if self.is_small else self._make(terms, of_terms)
-        for part in self.parts:
+        self._all: list[Part | SerialPart] = [*self.parts]
+        if self.parts and self.refused:
+            left = [i for i, name in enumerate(terms.names) if name in self.refused]
+            asked = self._stands, CHECK, model.check_bounds, mode
+            self._all.append(SerialPart(self._dimensions, left, self.point, *asked))
+        for part in self._all:
             part.take(self._dimensions.sources)
 
     def _make(self, terms: Terms, of_terms: list[Dimension]) -> list[Part]:
-        small = [each for each in of_terms[1:] if each.work < self._least]
-        of_terms = [each for each in of_terms if each not in small]
         every = [i for each in of_terms for i in each.terms]
         rest = [i for i in range(len(terms.sums)) if i not in every]
         parts: list[Part] = []
-        for dimension in of_terms:
-            part = self._part(dimension, [*rest, *dimension.terms], terms.names)
+        for k, dimension in enumerate(of_terms):
+            if not parts:
+                small = [each for each in of_terms[k + 1 :] if each.work < self._least]
+                with_first = [*rest, *(i for each in small for i in each.terms)]
+            elif dimension.work < self._least:
+                continue  # its terms are with the first
+            others = [] if parts else with_first
+            part = self._part(dimension, [*others, *dimension.terms], terms.names)
             if part is not None:
                 parts.append(part)
-                rest = []
         return parts
 
     def _part(
@@ -164,13 +173,17 @@ class Density:
             The values of the variables, side by side.
         """
         values = np.asarray(values, self.point.dtype)
+        with self._lock:  # chains of other samplers are threads
+            return self._computed(values)
+
+    def _computed(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         sources = self._dimensions.sources
         if sources.are_changed:
             sources.read()
-            for part in self.parts:
+            for part in self._all:
                 part.take(sources)
         gradient = np.zeros(self.point.size, self.point.dtype)
         total: Any = 0.0
-        for part in self.parts:
+        for part in self._all:
             total = total + part.add(values, gradient)
         return np.asarray(total), gradient

@@ -1,4 +1,4 @@
-"""Which dimension's entries the ranks share between them, for each term of a density."""
+"""Which dimension's entries ranks share between them, for each term of a density."""
 
 from __future__ import annotations
 

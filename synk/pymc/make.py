@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pymc
 
 from ..errors import SplitError
+from ..user_frames import callers_level
 from .density import Density
 
 
@@ -19,6 +21,8 @@ def make(model: Any, variables: Sequence[Any] | None, mode: Any) -> Density:
     made = Density(model, values, model.initial_point(0), mode)
     if not made.parts:
         raise SplitError(nothing_shared(made))
+    if made.refused:
+        warnings.warn(f"synk.pymc: {serial_terms(made)}", stacklevel=callers_level())
     return made
 
 
@@ -37,6 +41,12 @@ def values_of(model: Any, variables: Sequence[Any] | None) -> list[Any]:
         if not np.issubdtype(var.type.dtype, np.floating):
             raise TypeError(f"{var.name} is discrete: there is no gradient by it")
     return values
+
+
+def serial_terms(density: Density) -> str:
+    """Say which terms are computed serially, beside the others."""
+    terms = "; ".join(f"{name!r}, as {why}" for name, why in density.refused.items())
+    return f"terms that are computed serially: {terms}"
 
 
 def nothing_shared(density: Density) -> str:

@@ -1,4 +1,4 @@
-"""A log-density and its gradient by ranks: a function for each dimension of the data."""
+"""A log-density and its gradient by ranks, a function for each dimension of data."""
 
 from __future__ import annotations
 
@@ -32,9 +32,7 @@ class Point:
         The vector's.
     """
 
-    def __init__(
-        self, shapes: Mapping[Variable, tuple[int, ...]], dtype: str
-    ) -> None:
+    def __init__(self, shapes: Mapping[Variable, tuple[int, ...]], dtype: str) -> None:
         self.dtype = dtype
         self.shapes = dict(shapes)
         self.places: dict[Variable, slice] = {}
@@ -155,7 +153,8 @@ class Part:
         if not self._data:
             variables = [given.variable for given in self._made.data]
             self._data = [
-                data(array, var=var) for array, var in zip(arrays, variables, strict=True)
+                data(array, var=var)
+                for array, var in zip(arrays, variables, strict=True)
             ]
         else:
             for held, array in zip(self._data, arrays, strict=True):
@@ -188,6 +187,46 @@ class Part:
         return logp
 
 
+class SerialPart:
+    """Terms of a density that the master computes by itself.
+
+    Parameters
+    ----------
+    dimensions, terms, point, others, check, bounds, mode
+        As for `Part`.
+    """
+
+    def __init__(
+        self,
+        dimensions: Dimensions,
+        terms: Sequence[int],
+        point: Point,
+        others: Mapping[Variable, Variable],
+        check: type,
+        bounds: bool,
+        mode: Any,
+    ) -> None:
+        vector = pt.vector("point", dtype=point.dtype, shape=(point.size,))
+        whole = point.parts(vector)
+        self._made = by_rows(dimensions, None, terms, {**others, **whole})
+        outputs = _with_gradients(self._made, list(whole.values()), [])
+        outputs = written_out(outputs, {}, check, bounds)
+        self._function = pytensor.function(
+            [vector], outputs, mode=mode, on_unused_input="ignore"
+        )
+
+    def take(self, sources: Sources) -> None:
+        """Compute with the data as they are now."""
+        for var, holder in self._made.held.items():
+            holder.set_value(sources.values[var])
+
+    def add(self, values: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+        """Return the log-density at a point, and add its gradient to an array."""
+        logp, of_point = self._function(values)
+        gradient += of_point
+        return logp
+
+
 def _open(var: Variable) -> Variable:
     """Return a variable that may be of any length, in the place of another."""
     kind: Any = var.type
@@ -207,7 +246,7 @@ def _with_gradients(
     for each in made.sums[1:]:
         total = total + each
     of_rows = [given.variable for given in made.free]
-    gradients: list[Any] = pytensor.grad(
+    gradients: Any = pytensor.grad(
         total, [*whole, *of_rows, *aside], disconnected_inputs="ignore"
     )
     n = len(whole)

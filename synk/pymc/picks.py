@@ -1,9 +1,9 @@
 """Some rows of what is computed from data: computed from some rows of the data.
 
 Of a linear predictor ``X @ slopes`` PyMC takes the rows that were observed, and those
-with missing values, each for a density of its own: ``X[seen] @ slopes`` is the same, and
-ranks can share the rows of ``X[seen]``. What has fewer rows than are picked, as effects
-of groups, stays as it is.
+with missing values, each for a density of its own: ``X[seen] @ slopes`` is the same,
+and ranks can share the rows of ``X[seen]``. What has fewer rows than are picked, as
+effects of groups, stays as it is.
 """
 
 from __future__ import annotations
@@ -142,8 +142,8 @@ class _Picking:
             inputs = [
                 v if v.type.shape[axis] == 1 else self.of(v, axis) for v in node.inputs
             ]
-        elif isinstance(op, DimShuffle) and op.new_order[axis] != "x":
-            inputs = [self.of(node.inputs[0], op.new_order[axis])]
+        elif isinstance(op, DimShuffle) and (place := op.new_order[axis]) != "x":
+            inputs = [self.of(node.inputs[0], int(place))]
         elif isinstance(op, Dot):
             a, b = node.inputs
             if axis == 0 and a.type.ndim == 2:
@@ -162,7 +162,7 @@ class _Picking:
         return remade(node, inputs)[0]
 
     def _of_taken(self, node: Apply, axis: int) -> Variable:
-        """What an index has picked, as effects of groups by row: pick from the index."""
+        """Pick from an index in place of what it has picked, as effects by row."""
         entries = entries_of_index(node, 1)
         arrays = [e for e in entries if isinstance(e, Variable)]
         is_simple = len(arrays) == 1 and getattr(arrays[0].type, "ndim", 0) == 1
@@ -176,7 +176,9 @@ class _Picking:
 
     def _of_data(self, var: Any, axis: int) -> Variable:
         is_slice = isinstance(self._entry, slice)
-        if isinstance(var, Constant) and (is_slice or isinstance(self._entry, Constant)):
+        if isinstance(var, Constant) and (
+            is_slice or isinstance(self._entry, Constant)
+        ):
             entry = self._entry if is_slice else self._entry.data
             return pt.constant(np.asarray(var.data)[(slice(None),) * axis + (entry,)])
         return self._index(var, axis)

@@ -136,7 +136,7 @@ class _Substitution:
                     for axis in self._along(var):
                         self._check(var, self._made[var], axis)
                         row_axis[self._made[var]] = axis
-        made = [self._made[var] if var in self._made else var for var in sums]
+        made = [self._made.get(var, var) for var in sums]
         free = set(map(id, self._free))
         data = [given for given in self._inputs.values() if id(given) not in free]
         return Substituted(made, data, self._free, self._held, row_axis)
@@ -238,7 +238,8 @@ class _Substitution:
             return one
         shape = list(one.shape)
         shape[axis] = self._n
-        return pt.alloc(one, *shape)
+        made: Any = pt.alloc(one, *shape)
+        return made
 
     def _visit(self, node: Apply, inputs: list[Variable]) -> list[Variable] | None:
         op: Any = node.op
@@ -258,12 +259,11 @@ class _Substitution:
         lengths = list(inputs[1:])
         for axis in rows:
             lengths[axis] = self._n
-        return [pt.alloc(inputs[0], *lengths)]
+        made: Any = pt.alloc(inputs[0], *lengths)
+        return [made]
 
-    def _reshaped(
-        self, node: Apply, inputs: list[Variable], rows: list[int]
-    ) -> Variable:
-        """Reshape rows: their axis stays, or the one that it merges into is left open."""
+    def _reshaped(self, node: Apply, inputs: list[Variable], rows: list[int]) -> Any:
+        """Reshape rows: their axis stays, or the one it merges into is left open."""
         (out,) = node.outputs
         shape: list[Any] = []
         for axis, fixed in enumerate(out.type.shape):
@@ -294,7 +294,8 @@ def _put_back(given: RowInput) -> Variable:
     """Return an input with its rows along the axis where the source has them."""
     if not given.axis:
         return given.variable
-    return pt.moveaxis(given.variable, 0, given.axis)
+    rows: Any = given.variable
+    return pt.moveaxis(rows, 0, given.axis)
 
 
 def _shown(var: Variable) -> str:

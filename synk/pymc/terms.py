@@ -42,8 +42,10 @@ class Terms:
         self.names = [var.name for var in variables]
         self.free: list[Variable] = list(model.value_vars)
         sums = [pt.as_tensor_variable(factor).sum() for factor in factors]
-        sums = rewrite_graph(sums, include=("canonicalize", "stabilize"), clone=False)
-        self.sums = [_by_parts(total) for total in lifted(sums, self.free)]
+        rewritten: Any = rewrite_graph(
+            sums, include=("canonicalize", "stabilize"), clone=False
+        )
+        self.sums = [_by_parts(total) for total in lifted(rewritten, self.free)]
 
 
 def _by_parts(total: Variable) -> Variable:

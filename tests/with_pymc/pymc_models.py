@@ -1,6 +1,6 @@
 """Models as PyMC's users write them, of few rows.
 
-Each function builds one in its ``with`` block, of N rows; what has groups has G of them.
+Each function builds one in its ``with`` block, of N rows, and G groups.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ def by_group():
 
 
 def slopes_by_group_correlated():
-    chol, _, _ = pm.LKJCholeskyCov("chol", n=2, eta=2.0, sd_dist=pm.Exponential.dist(1.0))
+    chol, _, _ = pm.LKJCholeskyCov(
+        "chol", n=2, eta=2.0, sd_dist=pm.Exponential.dist(1.0)
+    )
     raw = pm.Normal("raw", shape=(2, G))
     effects = pt.dot(chol, raw).T
     mu = effects[GROUP, 0] + effects[GROUP, 1] * X[:, 0]
@@ -130,14 +132,18 @@ def mixture():
 def mixture_of_counts():
     weights = pm.Dirichlet("weights", np.ones(2))
     parts = [
-        pm.NegativeBinomial.dist(mu=pt.exp(X @ _slopes()), alpha=pm.HalfNormal("alpha")),
+        pm.NegativeBinomial.dist(
+            mu=pt.exp(X @ _slopes()), alpha=pm.HalfNormal("alpha")
+        ),
         pm.Poisson.dist(pm.Exponential("rate", 1.0)),
     ]
     pm.Mixture("y", weights, parts, observed=pm.Data("seen", COUNTS))
 
 
 def multivariate():
-    chol, _, _ = pm.LKJCholeskyCov("chol", n=3, eta=1.0, sd_dist=pm.Exponential.dist(1.0))
+    chol, _, _ = pm.LKJCholeskyCov(
+        "chol", n=3, eta=1.0, sd_dist=pm.Exponential.dist(1.0)
+    )
     pm.MvNormal("y", pm.Normal("mu", shape=3), chol=chol, observed=X)
 
 
@@ -171,8 +177,13 @@ def by_row_and_column():
 def autoregression():
     """What was seen before is data as well."""
     rho = pm.Uniform("rho", -1, 1)
-    pm.AR("y", [pm.Normal("level"), rho], sigma=pm.HalfNormal("s"), constant=True,
-          observed=Y)
+    pm.AR(
+        "y",
+        [pm.Normal("level"), rho],
+        sigma=pm.HalfNormal("s"),
+        constant=True,
+        observed=Y,
+    )
 
 
 def weibull_survival():

@@ -110,8 +110,28 @@ def test_what_has_all_rows_beside_all_rows_is_refused_by_name():
         cov = pm.gp.cov.ExpQuad(1, pm.HalfNormal("length"))
         process = pm.gp.Marginal(cov_func=cov)
         process.marginal_likelihood("y", X=models.X[:, :1], y=models.Y, sigma=0.5)
-    with pytest.raises(SplitError, match="'y' is not computed by rows: .* all rows"):
+    with pytest.raises(SplitError, match=r"'y' is not computed by rows: .* all rows"):
         synk.pymc.logp_dlogp(model, mode=MODE)
+
+
+def test_a_term_that_cannot_be_shared_is_computed_serially_beside_the_others():
+    with pm.Model() as model:
+        slopes = pm.Normal("slopes", shape=3)
+        seen = pm.Data("seen", models.Y)
+        pm.Normal("y", models.X @ slopes, 1, observed=models.Y)
+        chol = pt.linalg.cholesky(pt.exp(-((seen[:, None] - seen) ** 2)) + pt.eye(53))
+        pm.MvNormal("all", pt.full((53,), slopes[0]), chol=chol, observed=seen)
+        inside = pm.gp.cov.ExpQuad(1, pt.exp(slopes[1]))(models.X[:, :1])
+        cov = inside + pt.eye(53)
+        pm.MvNormal("more", pt.zeros(53), cov=cov, observed=models.X[:, 1])
+    with pytest.warns(UserWarning, match="computed serially: 'more', as data has all"):
+        made = synk.pymc.logp_dlogp(model, mode=MODE)
+    serial = plain(model)
+    with synk.session(2):
+        assert_equal(made, serial, points(made.start, 5), rtol=1e-11)
+        with model:
+            pm.set_data({"seen": models.Y[::-1].copy()})
+        assert_equal(made, serial, points(made.start, 5), rtol=1e-11)
 
 
 def test_a_model_without_data_is_refused():
