@@ -1,7 +1,7 @@
 """Sample a PyMC logistic regression of a million rows, with one chain on all cores.
 
-Run it with ``python demos/pymc_logistic.py``; it needs ``pip install 'synk[pymc]'``. The
-model is PyMC's and knows nothing of ranks. In the block of `synk.pymc.parallel` its
+Run it with ``python demos/pymc_logistic.py``; it needs ``pip install 'synk[pymc]'``.
+The model is PyMC's and knows nothing of ranks. In the block of `synk.pymc.parallel` its
 log-density is computed by all of them::
 
     with synk.pymc.parallel(model):
@@ -101,9 +101,7 @@ def main() -> None:
         idata = sample(args, f"{synk.size()} ranks")
     draws = idata.posterior["slopes"].values[0]
     away = np.abs(draws.mean(axis=0) - truth) / draws.std(axis=0)
-    print(
-        f"the true coefficients are {away.max():.1f} standard deviations away at most"
-    )
+    print(f"the true coefficients are {away.max():.1f} deviations away at most")
     if args.compare:
         serial = expected.posterior["slopes"].values[0]
         apart = np.abs(draws.mean(axis=0) - serial.mean(axis=0)) / serial.std(axis=0)

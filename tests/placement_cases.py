@@ -77,7 +77,6 @@ def statistics():
     yield "balanced loss", _balanced()
     yield "label smoothing", _smoothed()
     yield "contrastive", _contrastive()
-    yield "added by group", pt.inc_subtensor((W / SCALE)[LABELS], Y * SCALE)
     yield "histogram", pt.inc_subtensor(pt.zeros(3)[LABELS], 1.0)
     yield "norm of all", pt.sqrt((X**2).sum())
     yield "clipped by the norm", X * pt.minimum(1, 2 / pt.sqrt((X**2).sum()))

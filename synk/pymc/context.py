@@ -33,6 +33,9 @@ LONG = 5e-3
 OF_ELEMENT = 2e-9
 """Seconds that it takes about to compute an element of a density and its gradient."""
 
+CLEAR = 1.5
+"""As many times as fast ranks are to be before other engines are tried, to know."""
+
 TURNS = 5
 """How often each of two is timed."""
 
@@ -172,6 +175,9 @@ class Parallel:
         if self._serial is None and (is_doubtful or seconds * self.ranks < LONG):
             plain = by_pymc()
             of_plain = _typical(plain._pytensor_function, point)
+            if of_plain < CLEAR * seconds:  # by the engine that compiles soonest
+                density.settle(point)
+                seconds = _typical(density, point)
             self.speed_up = of_plain / seconds
             if of_plain <= seconds:
                 self._made[key] = None, "one rank is faster"

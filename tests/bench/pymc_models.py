@@ -1,8 +1,8 @@
-"""Log-densities of PyMC models and their gradients: ``python tests/bench/pymc_models.py``.
+"""Log-densities of PyMC models, with gradients: ``python tests/bench/pymc_models.py``.
 
-Each model is computed by synk on all ranks, by plain PyMC in each of PyTensor's modes, and
-by what numpyro, nutpie and blackjax call: the graph as PyMC's JAX functions have it,
-compiled by JAX, and by numba (nutpie's default). All have all cores, and a process
+Each model is computed by synk on all ranks, by plain PyMC in each of PyTensor's modes,
+and by what numpyro, nutpie and blackjax call: the graph as PyMC's JAX functions have
+it, compiled by JAX, and by numba (nutpie's default). All have all cores, and a process
 each; they compute at the same points, in turns, and medians are shown, in ms. The
 values are compared with those of the first.
 

@@ -16,7 +16,7 @@ from comparing import MODE, assert_equal, density, plain, points  # noqa: E402
 import synk  # noqa: E402
 from synk.errors import SplitError, StateError  # noqa: E402
 
-QUICK = (models.poisson, models.by_group, models.latent_per_row, models.categorical)
+QUICK = (models.poisson, models.by_group, models.categorical)
 
 
 def cases():

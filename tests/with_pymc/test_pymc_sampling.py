@@ -38,9 +38,9 @@ def test_the_same_seed_gives_the_same_trees_and_draws():
     # Of a model that is no funnel: there a last bit grows to another tree in a while.
     model = models.made(models.logistic)
     with model:
-        expected = sample(150, 150)
+        expected = sample(60, 90)
     with synk.session(2), synk.pymc.parallel(model, serial=False) as how:
-        found = sample(150, 150)
+        found = sample(60, 90)
     assert not how.is_serial
     assert (how.rows, how.ranks) == (models.N, 2)
     steps = [idata.sample_stats["n_steps"].values for idata in (expected, found)]
@@ -104,7 +104,7 @@ def test_few_rows_are_sampled_serially_without_a_function_of_synks(model, capsys
 def test_ranks_that_are_slower_when_measured_are_left_out(model, capsys, monkeypatch):
     monkeypatch.setattr(context, "SHORT", 0.0)
     monkeypatch.setattr(context, "LONG", np.inf)
-    times = iter([2.0, 1.0])
+    times = iter([2.0, 1.0, 2.0])  # ranks, PyMC, ranks by the fastest engine
     monkeypatch.setattr(context, "_typical", lambda *_: next(times))
     with synk.session(2), synk.pymc.parallel(model) as how:
         made = model.logp_dlogp_function(ravel_inputs=True, mode=MODE)
@@ -139,6 +139,7 @@ def test_what_computes_the_density_by_itself_is_told(model):
             pm.find_MAP(progressbar=False, maxeval=2)
 
 
+@pytest.mark.slow
 def test_a_step_for_some_variables_gets_the_others_values():
     with pm.Model() as model:
         k = pm.Poisson("k", 2.0)
@@ -150,6 +151,7 @@ def test_a_step_for_some_variables_gets_the_others_values():
         synk.pymc.parallel(model, serial=False),
         warnings.catch_warnings(record=True) as told,
     ):
+        warnings.simplefilter("always")
         given = {"cores": 1, "chains": 2, "random_seed": 3} | QUIET
         kwargs = {"mode": MODE}
         found = pm.sample(draws=20, tune=20, compile_kwargs=kwargs, **given)

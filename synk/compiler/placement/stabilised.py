@@ -9,7 +9,6 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.features import Feature
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.utils import rewrite_graph
-from pytensor.tensor.rewriting.shape import ShapeFeature
 
 from ...user_frames import hand_on_line, made_in
 
@@ -20,14 +19,13 @@ def stabilised(graph: Sequence[Variable]) -> list[Variable]:
     What stands in the place of something says that it was made in the same line.
     """
     copied: Any = FunctionGraph(outputs=list(graph), clone=True, copy_inputs=False)
-    # Without it, PyTensor 2.38 goes on for ever with zeros that are divided by rows.
-    copied.attach_feature(ShapeFeature())
     copied.attach_feature(_Lines())
     rewrite_graph(
         copied,
         include=("canonicalize", "stabilize"),
-        # A word of the user's that is a view is no view to the compiler.
-        exclude=("remove_collective", "local_view_op"),
+        # A word of the user's that is a view is no view to the compiler. And of zeros
+        # divided by rows PyTensor 2.38 makes zeros as long as themselves, for ever.
+        exclude=("remove_collective", "local_view_op", "local_zero_div"),
     )
     return list(copied.outputs)
 
