@@ -56,7 +56,8 @@ class Parallel:
     ----------
     rows, ranks : int or None
     speed_up : float or None
-        Of a call, by ranks; measured, or predicted from the ranks' times.
+        Of a call, by ranks: measured beside PyMC by itself or, where that is long,
+        predicted from the ranks' times beside one of them.
     is_serial : bool or None
         Whether PyMC computes the log-density as ever; None before it was asked for.
     """
@@ -66,7 +67,7 @@ class Parallel:
         self._serial, self._mode, self._quiet = serial, mode, quiet
         self._made: dict[Any, tuple[Density | None, str]] = {}
         self._told: set[str] = set()
-        self._ours = False
+        self._ours = self._was_measured = False
         self.rows: int | None = None
         self.ranks: int | None = None
         self.speed_up: float | None = None
@@ -170,7 +171,7 @@ class Parallel:
         point = density.start
         density(point)  # compiles
         seconds = _typical(density, point)
-        self.speed_up = density.predicted_speed_up
+        self.speed_up, self._was_measured = density.predicted_speed_up, False
         is_doubtful = bool(density.exchanged or density.refused)
         if self._serial is None and (is_doubtful or seconds * self.ranks < LONG):
             plain = by_pymc()
@@ -178,7 +179,7 @@ class Parallel:
             if of_plain < CLEAR * seconds:  # by the engine that compiles soonest
                 density.settle(point)
                 seconds = _typical(density, point)
-            self.speed_up = of_plain / seconds
+            self.speed_up, self._was_measured = of_plain / seconds, True
             if of_plain <= seconds:
                 self._made[key] = None, "one rank is faster"
                 self._say(density, why="one rank is faster")
@@ -216,7 +217,9 @@ class Parallel:
         rows = "" if self.rows is None else f"{self.rows:,} rows, "
         gain = "" if self.speed_up is None else f", {self.speed_up:.2f} times as fast"
         if not self.is_serial:
-            print(f"synk: {rows}{self.ranks} ranks{gain} as one")
+            beside = "PyMC by itself" if self._was_measured else "one rank (predicted)"
+            gain = gain and f"{gain} as {beside}"
+            print(f"synk: {rows}{self.ranks} ranks{gain}")
         elif not by_choice:
             slower = f" ({self.ranks} ranks would be{gain[1:]})" if gain else ""
             print(f"synk: {rows}serial: {why}{slower}")
