@@ -16,13 +16,13 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-import pymc
+import pytensor
 
 from ..ranks import forking
 from ..user_frames import callers_level
 from .density import Density
 from .make import nothing_shared, serial_terms, values_of
-from .names import ForSteps, asked_by, sampled_on
+from .names import ForSteps, asked_by, present, sampled_on
 
 SHORT = 150e-6
 """Seconds: what a call of this length takes one core, ranks take no less time for."""
@@ -63,7 +63,7 @@ class Parallel:
     """
 
     def __init__(self, model: Any, serial: bool | None, mode: Any, quiet: bool) -> None:
-        self._model = pymc.modelcontext(model)
+        self._model = present(model)
         self._serial, self._mode, self._quiet = serial, mode, quiet
         self._made: dict[Any, tuple[Density | None, str]] = {}
         self._told: set[str] = set()
@@ -140,6 +140,9 @@ class Parallel:
             return "a tempered log-density is computed serially"
         if not ravel_inputs:
             return "with ravel_inputs=False the log-density is computed serially"
+        dtype = kwargs.get("dtype")
+        if dtype not in (None, pytensor.config.floatX):
+            return f"in {dtype} the log-density is computed serially"
         unknown = kwargs.keys() - {"mode", "dtype", "casting", "compute_grads"}
         if unknown or not kwargs.get("compute_grads", True):
             names = ", ".join(sorted(unknown or {"compute_grads"}))

@@ -13,7 +13,7 @@ from pytensor.graph.basic import Variable
 
 from ..errors import SplitError, StateError
 from .dimensions import Dimension, Dimensions
-from .names import CHECK
+from .names import check
 from .parts import Part, Point, SerialPart
 from .substitution import NotByRows
 from .terms import Terms
@@ -47,6 +47,8 @@ class Density:
 
     Attributes
     ----------
+    start : numpy.ndarray
+        That point, as a vector.
     others : dict of str to SharedVariable
         Free variables that the gradient is not by.
     refused : dict of str to str
@@ -73,6 +75,8 @@ class Density:
         self.point = Point(
             {var: shapes[var] for var in variables}, pytensor.config.floatX
         )
+        parts = [np.ravel(start[var.name]) for var in variables]  # type: ignore[index]
+        self.start = np.concatenate([[], *parts]).astype(self.point.dtype)
         self.others: dict[str, SharedVariable] = {}
         stands: dict[Variable, Variable] = {}
         for var in terms.free:
@@ -90,7 +94,7 @@ class Density:
         self._all: list[Part | SerialPart] = [*self.parts]
         if self.parts and self.refused:
             left = [i for i, name in enumerate(terms.names) if name in self.refused]
-            asked = self._stands, CHECK, model.check_bounds, mode
+            asked = self._stands, check(), model.check_bounds, mode
             self._all.append(SerialPart(self._dimensions, left, self.point, *asked))
         for part in self._all:
             part.take(self._dimensions.sources)
@@ -118,7 +122,7 @@ class Density:
             try:
                 return Part(
                     *(self._dimensions, dimension.axis, sorted(terms), self.point),
-                    *(self._stands, CHECK, self._model.check_bounds, self._mode),
+                    *(self._stands, check(), self._model.check_bounds, self._mode),
                     name=f"logp_dlogp_{self._model.name or 'model'}",
                     scatters=scatters,
                     exchanges=exchanges,
@@ -150,13 +154,6 @@ class Density:
         """Find the fastest engine for each part now, by calls at a point."""
         for part in self.parts:
             part.function.time_engines(tuple(part.arguments(values)), None, None, {})
-
-    @property
-    def start(self) -> np.ndarray:
-        """The model's initial point, as a vector."""
-        start = self._model.initial_point(0)
-        parts = [np.ravel(start[var.name]) for var in self.point.shapes]
-        return np.concatenate([[], *parts]).astype(self.point.dtype)
 
     def unravelled(self, values: np.ndarray) -> dict[str, np.ndarray]:
         """Return the parts of a vector by the names of the variables."""

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pymc
 
 from ..errors import SplitError
 from ..user_frames import callers_level
 from .density import Density
+from .names import present
 
 
 def make(model: Any, variables: Sequence[Any] | None, mode: Any) -> Density:
     """Return the density of a model; see `synk.pymc.logp_dlogp`."""
-    model = pymc.modelcontext(model)
+    model = present(model)
     values = values_of(model, variables)
     made = Density(model, values, model.initial_point(0), mode)
     if not made.parts:

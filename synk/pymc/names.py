@@ -1,6 +1,7 @@
 """What synk uses of PyMC that is no public protocol of its, in one place.
 
-It holds for PyMC 5.28 to 6.4. ``tests/pymc/test_names.py`` tells when it moves.
+It holds for PyMC 5.28 to 6.4, and ``tests/with_pymc/test_pymc_names.py`` tells when it
+moves. PyMC is imported where it is needed, and not with this file.
 """
 
 from __future__ import annotations
@@ -9,11 +10,23 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from pymc.blocking import RaveledVars
-from pymc.logprob.utils import CheckParameterValue
 
-CHECK = CheckParameterValue
-"""The Op around a density that checks its parameters; ``can_be_replaced_by_ninf``."""
+def check() -> type:
+    """Return the Op around a density that checks its parameters.
+
+    It has ``can_be_replaced_by_ninf``.
+    """
+    from pymc.logprob.utils import CheckParameterValue
+
+    return CheckParameterValue
+
+
+def present(model: Any) -> Any:
+    """Return a model, by default that of the ``with`` block."""
+    from pymc import modelcontext
+
+    return modelcontext(model)
+
 
 SAMPLE = "pymc.sampling.mcmc", "sample"
 """The module and the function whose variables `cores` and `chains` are looked at."""
@@ -89,7 +102,7 @@ class ForSteps:
         """Return the log-density and its gradient at a point."""
         if extra_vars is not None and self._extra_vars_shared:
             self.set_extra_values(extra_vars)
-        if isinstance(grad_vars, RaveledVars):
+        if hasattr(grad_vars, "point_map_info"):  # a vector with the variables' shapes
             return self._pytensor_function(grad_vars.data)
         if isinstance(grad_vars, (list, tuple)):
             (grad_vars,) = grad_vars
