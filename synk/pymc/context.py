@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytensor
 
+from ..errors import SplitError
 from ..ranks import forking
 from ..user_frames import callers_level
 from .density import Density
@@ -198,7 +199,11 @@ class Parallel:
             return None, "there is one rank"
         with self._without_notes():
             least = None if self._serial is False else SHORT / OF_ELEMENT
-            density = Density(self._model, variables, start, mode, at_least=least)
+            try:
+                density = Density(self._model, variables, start, mode, at_least=least)
+            except SplitError as error:
+                self._tell(str(error))
+                return None, "no term is shared"
         if density.parts:
             if density.refused:
                 self._tell(serial_terms(density))

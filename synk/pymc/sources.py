@@ -10,6 +10,9 @@ import pytensor
 from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.type import RandomType
+
+from ..errors import SplitError
 
 
 class Sources:
@@ -20,6 +23,11 @@ class Sources:
     Parameters
     ----------
     variables : sequence of Variable
+
+    Raises
+    ------
+    SplitError
+        If they are drawn at random.
     """
 
     def __init__(self, variables: Sequence[Variable]) -> None:
@@ -34,6 +42,10 @@ class Sources:
             for var in dict.fromkeys(ancestors(list(variables)))
             if isinstance(var, SharedVariable)
         ]
+        if any(isinstance(var.type, RandomType) for var in self.shared):
+            raise SplitError(
+                "the model's data are drawn at random in each call, as by pm.Minibatch"
+            )
         self._function = None
         if self._computed:
             self._function = pytensor.function(

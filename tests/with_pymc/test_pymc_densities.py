@@ -134,6 +134,19 @@ def test_a_term_that_cannot_be_shared_is_computed_serially_beside_the_others():
         assert_equal(made, serial, points(made.start, 5), rtol=1e-11)
 
 
+def test_data_that_are_drawn_in_each_call_are_refused():
+    with pm.Model() as model:
+        seen = pm.Minibatch(models.Y, batch_size=10)
+        pm.Normal("y", pm.Normal("mu"), observed=seen, total_size=models.N)
+    with pytest.raises(SplitError, match="drawn at random in each call"):
+        synk.pymc.logp_dlogp(model)
+    with synk.session(2), synk.pymc.parallel(model, serial=False, quiet=True) as how:
+        with pytest.warns(UserWarning, match="drawn at random"):
+            made = model.logp_dlogp_function(ravel_inputs=True, mode=MODE)
+        assert how.is_serial
+    assert type(made).__module__ == "pymc.model.core"
+
+
 def test_a_model_without_data_is_refused():
     with pm.Model() as model:
         pm.Normal("mu", shape=3)
