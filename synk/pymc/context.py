@@ -67,6 +67,7 @@ class Parallel:
         self._model = present(model)
         self._serial, self._mode, self._quiet = serial, mode, quiet
         self._made: dict[Any, tuple[Density | None, str]] = {}
+        self._settled: Density | None = None
         self._told: set[str] = set()
         self._ours = self._was_measured = False
         self.rows: int | None = None
@@ -161,10 +162,9 @@ class Parallel:
         if self._serial:
             self._say(None, by_choice=True)
             return by_pymc()
-        shapes = tuple(
-            (v.name, np.shape(start[v.name])) for v in self._model.value_vars
-        )
-        key = tuple(variables), shapes, str(mode)
+        shapes = [np.shape(start[v.name]) for v in self._model.value_vars]
+        shapes += [np.shape(v.get_value(borrow=True)) for v in self._model.data_vars]
+        key = tuple(variables), tuple(shapes), str(mode)
         if key not in self._made:
             self._made[key] = self._density(variables, start, mode)
         density, why = self._made[key]
@@ -172,6 +172,9 @@ class Parallel:
             self._say(None, why=why)
             return by_pymc()
         self.rows, self.ranks = density.rows, forking.size()
+        if density is self._settled:
+            self._say(density)
+            return density
         point = density.start
         density(point)  # compiles
         seconds = _typical(density, point)
@@ -188,6 +191,7 @@ class Parallel:
                 self._made[key] = None, "one rank is faster"
                 self._say(density, why="one rank is faster")
                 return plain
+        self._settled = density
         self._say(density)
         return density
 
