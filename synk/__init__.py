@@ -1,6 +1,6 @@
 """synk: Theano functions, data-parallel on every core, from a serial script."""
 
-from . import callbacks, files, nn, ops, rules, updates
+from . import callbacks, files, nn, ops, pymc, rules, updates
 from .call.function import Function
 from .call.make import function
 from .call.tune import tune
@@ -111,6 +111,7 @@ __all__ = [
     "nn",
     "nodes",
     "ops",
+    "pymc",
     "rank",
     "recover",
     "reduce",

@@ -15,7 +15,7 @@ import pytensor.tensor as pt
 import pytest
 from children import in_a_child
 from meetings import levels
-from placement_cases import INPUTS, SCALE, W, X, Y, posterior
+from placement_cases import INPUTS, LABELS, SCALE, W, X, Y, posterior
 from proof_corpus import INPUTS as CORPUS_INPUTS
 from proof_corpus import values_of
 from proof_refused import refused
@@ -354,6 +354,26 @@ def test_large_exponentials_do_not_overflow(ranks):
     f = synk.function([X, Y], outputs, mode=FAST, on_unused_input="ignore")
     for got, right in zip(f(*values), expected, strict=True):
         np.testing.assert_allclose(got, right, 1e-9)
+
+
+@one_and_three_ranks
+def test_rows_are_added_by_group_to_what_all_ranks_have_without_an_exchange(ranks):
+    # PyTensor makes it of the gradient of a prior and that of effects of groups.
+    added = pt.inc_subtensor((W / SCALE)[LABELS], pt.exp(Y))
+    inputs, values = [Y, LABELS], cases.values(7)[1:]
+    f = synk.function(inputs, [added, added.sum() ** 2], mode=PY, strict=True)
+    expected = serial(inputs, [added, added.sum() ** 2], values, PY)
+    for got, right in zip(f(*values), expected, strict=True):
+        np.testing.assert_allclose(got, right, 1e-12)
+
+
+@one_and_three_ranks
+def test_zeros_that_are_divided_by_rows_come_to_an_end(ranks):
+    # PyTensor 2.38 makes of them zeros as long as they are, and of these others.
+    graph = pt.log(pt.exp(Y).sum()) ** 2 + (pt.constant([0.0]) / (Y**2 + 1)).sum()
+    f = synk.function([Y], graph, mode=PY)
+    y = cases.values(7)[1]
+    np.testing.assert_allclose(f(y), np.log(np.exp(y).sum()) ** 2, 1e-12)
 
 
 def test_the_users_graph_stays_as_it_is():

@@ -25,7 +25,7 @@ FLOORS = (
     "files",
     "report",
     "call",
-    "train compat",
+    "train compat pymc",
     "synk",
     "synkhronos",
     "commands __main__",

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytensor.tensor as pt
 from pytensor.compile.builders import OpFromGraph
-from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.tensor.basic import Alloc
 from pytensor.tensor.special import LogSoftmax, Softmax
+from pytensor.tensor.subtensor import AdvancedIncSubtensor
 
 from ..inlining import inlined
+from ..rules.index_arrays import before_3_1
+
+_ADDS: tuple[Any, ...] = AdvancedIncSubtensor, *before_3_1("AdvancedIncSubtensor1")
 
 
 def lowered(node: Apply) -> list[Variable] | None:
     """Return the outputs of a node as a graph of simpler Ops; None if it has none."""
-    op = node.op
+    op: Any = node.op
     if isinstance(op, OpFromGraph):
         return inlined(node)
     if isinstance(op, (Softmax, LogSoftmax)):
@@ -24,4 +30,17 @@ def lowered(node: Apply) -> list[Variable] | None:
         total = odds.sum(axis=op.axis, keepdims=True)
         is_log = isinstance(op, LogSoftmax)
         return [shifted - pt.log(total) if is_log else odds / total]
+    if isinstance(op, _ADDS) and not (
+        op.set_instead_of_inc or _is_zero(node.inputs[0])
+    ):
+        # As PyTensor makes one of a prior's gradient and that of rows by group.
+        base: Any = node.inputs[0]
+        zeros = pt.alloc(np.zeros((), base.dtype), *base.shape)
+        return [base + op.make_node(zeros, *node.inputs[1:]).outputs[0]]
     return None
+
+
+def _is_zero(var: Variable) -> bool:
+    if var.owner is not None and isinstance(var.owner.op, Alloc):
+        var = var.owner.inputs[0]
+    return isinstance(var, Constant) and not np.any(var.data)

@@ -1,0 +1,111 @@
+"""PyMC models on ranks: one chain on all cores.
+
+PyMC is not imported before one of these is called.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+__all__ = ["logp_dlogp", "parallel"]
+
+
+def logp_dlogp(
+    model: Any = None, variables: Sequence[Any] | None = None, *, mode: Any = None
+) -> Any:
+    """Make a function of a model's log-density and its gradient, computed by the ranks.
+
+    It is for samplers other than PyMC's; for those see :func:`synk.pymc.parallel`.
+    Ranks have the rows of the model's data, and priors are computed with them. Where
+    ``pm.Data`` gets other values, or another number of rows, the next call takes these.
+
+    Parameters
+    ----------
+    model : pymc.Model, optional
+        By default that of the ``with`` block.
+    variables : list, optional
+        Free random variables that the gradient is by; all continuous ones by default.
+    mode : str or Mode, optional
+        As for :func:`synk.function`.
+
+    Returns
+    -------
+    callable
+        Of a point, a vector of the values of the free variables, transformed, in the
+        order of ``model.continuous_value_vars``. It returns the log-density, and its
+        gradient as a vector, and is to be called while forked; of threads, one waits
+        for the other.
+        ``function.start`` is the model's initial point as such a vector, and
+        ``function.unravelled(point)`` a dict of values by name. ``function.rows`` is
+        how many rows there are, ``function.refused`` has the terms that are computed
+        serially, with the reason, and ``function.exchanged`` tells for what ranks need
+        rows of others.
+
+    Raises
+    ------
+    SplitError
+        If there is no term that ranks can share.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm, synk  # doctest: +SKIP
+    >>> with pm.Model() as model:  # doctest: +SKIP
+    ...     mu = pm.Normal("mu")
+    ...     pm.Normal("y", mu, observed=np.arange(10.0))
+    >>> f = synk.pymc.logp_dlogp(model)  # doctest: +SKIP
+    >>> with synk.session(2):  # doctest: +SKIP
+    ...     logp, gradient = f(f.start)
+    """
+    from .make import make
+
+    return make(model, variables, mode)
+
+
+@contextlib.contextmanager
+def parallel(
+    model: Any = None,
+    *,
+    serial: bool | None = None,
+    mode: Any = None,
+    quiet: bool = False,
+) -> Iterator[Any]:
+    """Have PyMC sample a model with its log-density computed by all ranks.
+
+    In the block ``pm.sample(cores=1)`` samples as ever, with NUTS or another step that
+    takes gradients: chains are computed one after the other, each on all ranks. Nothing
+    of the model is changed. Where there is no session, there is one in the block.
+
+    Parameters
+    ----------
+    model : pymc.Model, optional
+        By default that of the ``with`` block around it.
+    serial : bool, optional
+        Whether PyMC computes the log-density as it does outside of the block. By
+        default that is so where ranks would be slower, for few rows.
+    mode : str or Mode, optional
+        As for :func:`synk.function`.
+    quiet : bool
+        Do not print a line with the rows, the ranks and what they gain.
+
+    Yields
+    ------
+    object
+        With what was found in its attributes `rows`, `ranks`, `speed_up` (None before
+        the first call of ``pm.sample``) and `is_serial`.
+
+    Raises
+    ------
+    ValueError
+        By ``pm.sample``, for more than one core.
+
+    Examples
+    --------
+    >>> with synk.pymc.parallel(model):  # doctest: +SKIP
+    ...     idata = pm.sample(cores=1)
+    """
+    from .context import Parallel
+
+    with Parallel(model, serial, mode, quiet).entered() as made:
+        yield made

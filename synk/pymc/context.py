@@ -1,0 +1,272 @@
+"""`synk.pymc.parallel`: a model's methods, while its log-density is computed by ranks.
+
+1. `Parallel.entered` puts two methods before those of the model, on the instance, and
+   takes them away on every way out.
+2. ``pm.sample`` asks for `logp_dlogp_function`, with which it finds its initial points
+   and makes its steps. `_choose` says who computes it: ranks, or PyMC as ever.
+3. Whatever else asks the model for a log-density gets PyMC's own, and a warning.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import pytensor
+
+from ..errors import SplitError
+from ..ranks import forking
+from ..user_frames import callers_level
+from .density import Density
+from .make import nothing_shared, serial_terms, values_of
+from .names import ForSteps, asked_by, present, sampled_on
+
+SHORT = 150e-6
+"""Seconds: what a call of this length takes one core, ranks take no less time for."""
+
+LONG = 5e-3
+"""Seconds: of calls of this length it need not be measured whether ranks gain."""
+
+OF_ELEMENT = 2e-9
+"""Seconds that it takes about to compute an element of a density and its gradient."""
+
+CLEAR = 1.5
+"""As many times as fast ranks are to be before other engines are tried, to know."""
+
+TURNS = 5
+"""How often each of two is timed."""
+
+
+class Parallel:
+    """How a model is sampled in a block.
+
+    Parameters
+    ----------
+    model : pymc.Model or None
+    serial : bool or None
+        None to find out.
+    mode : optional
+        As for `synk.function`.
+    quiet : bool
+
+    Attributes
+    ----------
+    rows, ranks : int or None
+    speed_up : float or None
+        Of a call, by ranks: measured beside PyMC by itself or, where that is long,
+        predicted from the ranks' times beside one of them.
+    is_serial : bool or None
+        Whether PyMC computes the log-density as ever; None before it was asked for.
+    """
+
+    def __init__(self, model: Any, serial: bool | None, mode: Any, quiet: bool) -> None:
+        self._model = present(model)
+        self._serial, self._mode, self._quiet = serial, mode, quiet
+        self._made: dict[Any, tuple[Density | None, str]] = {}
+        self._settled: Density | None = None
+        self._told: set[str] = set()
+        self._ours = self._was_measured = False
+        self.rows: int | None = None
+        self.ranks: int | None = None
+        self.speed_up: float | None = None
+        self.is_serial: bool | None = None
+
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[Parallel]:
+        """Have the model's methods be ours in a block."""
+        model = self._model
+        if "logp_dlogp_function" in vars(model):
+            raise ValueError("this model is in a block of synk.pymc.parallel already")
+        plain = {n: getattr(model, n) for n in ("logp_dlogp_function", "logp")}
+        with contextlib.ExitStack() as stack:
+            if not forking.is_forked():
+                stack.enter_context(forking.session())
+            stack.enter_context(model)
+            try:
+                model.logp_dlogp_function = self._method(plain["logp_dlogp_function"])
+                model.logp = self._noted(plain["logp"])
+                yield self
+            finally:
+                for name in plain:
+                    vars(model).pop(name, None)
+
+    def _method(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what stands for the model's `logp_dlogp_function`."""
+
+        def logp_dlogp_function(
+            grad_vars: Any = None,
+            tempered: bool = False,
+            initial_point: Any = None,
+            ravel_inputs: bool | None = None,
+            **kwargs: Any,
+        ) -> Any:
+            """Compile the log-density and its gradient for ranks."""
+            given = {"initial_point": initial_point, "ravel_inputs": ravel_inputs}
+
+            def by_pymc() -> Any:
+                with self._without_notes():
+                    return plain(grad_vars, tempered, **given, **kwargs)
+
+            cores = sampled_on()
+            if cores is not None and min(cores) > 1:
+                raise ValueError(
+                    f"pm.sample({cores[1]} chains on {cores[0]} cores) in a block of"
+                    " synk.pymc.parallel: pass cores=1, as each chain has all cores"
+                )
+            reason = self._why_plain(tempered, ravel_inputs, kwargs)
+            if reason:
+                self._tell(reason)
+                self.is_serial = True
+                return by_pymc()
+            variables = values_of(self._model, grad_vars)
+            start = initial_point or self._model.initial_point(0)
+            mode = kwargs.get("mode", self._mode)
+            density = self._choose(variables, start, mode, by_pymc)
+            if not isinstance(density, Density):
+                return density
+            made = ForSteps(density, density.others, density.point.dtype)
+            made.set_extra_values(start)
+            return made
+
+        return logp_dlogp_function
+
+    def _why_plain(
+        self, tempered: bool, ravel_inputs: bool | None, kwargs: Mapping[str, Any]
+    ) -> str:
+        """Return why PyMC is to compute it, whatever the rows; "" for no reason."""
+        if tempered:
+            return "a tempered log-density is computed serially"
+        if not ravel_inputs:
+            return "with ravel_inputs=False the log-density is computed serially"
+        dtype = kwargs.get("dtype")
+        if dtype not in (None, pytensor.config.floatX):
+            return f"in {dtype} the log-density is computed serially"
+        unknown = kwargs.keys() - {"mode", "dtype", "casting", "compute_grads"}
+        if unknown or not kwargs.get("compute_grads", True):
+            names = ", ".join(sorted(unknown or {"compute_grads"}))
+            return f"for {names} the log-density is computed serially"
+        return ""
+
+    def _choose(
+        self,
+        variables: list[Any],
+        start: Mapping[str, Any],
+        mode: Any,
+        by_pymc: Callable[[], Any],
+    ) -> Any:
+        """Return what computes the log-density: a `Density`, or what PyMC makes."""
+        if self._serial:
+            self._say(None, by_choice=True)
+            return by_pymc()
+        shapes = [np.shape(start[v.name]) for v in self._model.value_vars]
+        shapes += [np.shape(v.get_value(borrow=True)) for v in self._model.data_vars]
+        key = tuple(variables), tuple(shapes), str(mode)
+        if key not in self._made:
+            self._made[key] = self._density(variables, start, mode)
+        density, why = self._made[key]
+        if density is None:
+            self._say(None, why=why)
+            return by_pymc()
+        self.rows, self.ranks = density.rows, forking.size()
+        if density is self._settled:
+            self._say(density)
+            return density
+        point = density.start
+        density(point)  # compiles
+        seconds = _typical(density, point)
+        self.speed_up, self._was_measured = density.predicted_speed_up, False
+        is_doubtful = bool(density.exchanged or density.refused)
+        if self._serial is None and (is_doubtful or seconds * self.ranks < LONG):
+            plain = by_pymc()
+            of_plain = _typical(plain._pytensor_function, point)
+            if of_plain < CLEAR * seconds:  # by the engine that compiles soonest
+                density.settle(point)
+                seconds = _typical(density, point)
+            self.speed_up, self._was_measured = of_plain / seconds, True
+            if of_plain <= seconds:
+                self._made[key] = None, "one rank is faster"
+                self._say(density, why="one rank is faster")
+                return plain
+        self._settled = density
+        self._say(density)
+        return density
+
+    def _density(
+        self, variables: list[Any], start: Mapping[str, Any], mode: Any
+    ) -> tuple[Density | None, str]:
+        """Return a density, or None and why not."""
+        if self._serial is None and forking.size() == 1:
+            return None, "there is one rank"
+        with self._without_notes():
+            least = None if self._serial is False else SHORT / OF_ELEMENT
+            try:
+                density = Density(self._model, variables, start, mode, at_least=least)
+            except SplitError as error:
+                self._tell(str(error))
+                return None, "no term is shared"
+        if density.parts:
+            if density.refused:
+                self._tell(serial_terms(density))
+            return density, ""
+        self.rows = density.most_rows
+        if density.is_small:
+            return None, "one rank is faster for so little"
+        self._tell(nothing_shared(density))
+        return None, "no term is shared"
+
+    def _say(
+        self, density: Density | None, why: str = "", by_choice: bool = False
+    ) -> None:
+        """Print what there is to know before sampling starts."""
+        self.is_serial = density is None or bool(why)
+        self.ranks = forking.size()
+        if self._quiet:
+            return
+        rows = "" if self.rows is None else f"{self.rows:,} rows, "
+        gain = "" if self.speed_up is None else f", {self.speed_up:.2f} times as fast"
+        if not self.is_serial:
+            beside = "PyMC by itself" if self._was_measured else "one rank (predicted)"
+            gain = gain and f"{gain} as {beside}"
+            print(f"synk: {rows}{self.ranks} ranks{gain}")
+        elif not by_choice:
+            slower = f" ({self.ranks} ranks would be{gain[1:]})" if gain else ""
+            print(f"synk: {rows}serial: {why}{slower}")
+
+    def _noted(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what stands for the model's `logp`, and tells who computes."""
+
+        def logp(*args: Any, **kwargs: Any) -> Any:
+            """Return PyMC's graph of the log-density."""
+            if not self._ours and (who := asked_by()):
+                self._tell(f"{who} computes the log-density by itself, serially")
+            return plain(*args, **kwargs)
+
+        return logp
+
+    @contextlib.contextmanager
+    def _without_notes(self) -> Iterator[None]:
+        was, self._ours = self._ours, True
+        try:
+            yield
+        finally:
+            self._ours = was
+
+    def _tell(self, text: str) -> None:
+        """Warn, once."""
+        if text not in self._told:
+            self._told.add(text)
+            warnings.warn(f"synk.pymc: {text}", stacklevel=callers_level())
+
+
+def _typical(function: Callable[[Any], Any], point: np.ndarray) -> float:
+    """Return how many seconds a call takes, the least of some."""
+    taken = []
+    for _ in range(TURNS):
+        start = perf_counter()
+        function(point)
+        taken.append(perf_counter() - start)
+    return min(taken)

@@ -1,0 +1,191 @@
+"""The log-density of a PyMC model and its gradient, computed by the ranks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytensor
+from pytensor.compile import SharedVariable
+from pytensor.graph.basic import Variable
+
+from ..errors import SplitError, StateError
+from .dimensions import Dimension, Dimensions
+from .names import check
+from .parts import Part, Point, SerialPart
+from .substitution import NotByRows
+from .terms import Terms
+
+IN_ONE_PROCESS = (
+    "ranks compute for the process that has forked them: sample with"
+    " pm.sample(cores=1), and all cores work on each chain"
+)
+
+LEAST = 50_000
+"""Elements that a call computes along a second dimension, for it to have a launch."""
+
+
+class Density:
+    """A function of the ravelled point.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    variables : sequence of Variable
+        Values of free random variables, which the gradient is by.
+    start : mapping of str to array
+        A point of the model; its shapes count, and the values of other free variables.
+    mode : optional
+        As for `synk.function`.
+    least : int
+        Elements that a call computes along a second dimension of the data, for ranks to
+        share that as well, by a launch of its own.
+    at_least : float, optional
+        Elements along the first dimension, for ranks to share anything.
+
+    Attributes
+    ----------
+    start : numpy.ndarray
+        That point, as a vector.
+    others : dict of str to SharedVariable
+        Free variables that the gradient is not by.
+    refused : dict of str to str
+        Terms that ranks do not share, and why.
+    is_small : bool
+        Whether there is less than `at_least`.
+    most_rows : int or None
+        The length of the dimension that the terms have most to do with.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        variables: Sequence[Variable],
+        start: Mapping[str, Any],
+        mode: Any = None,
+        least: int = LEAST,
+        at_least: float | None = None,
+    ) -> None:
+        self._model, self._mode, self._least = model, mode, least
+        self._lock = threading.Lock()
+        terms = Terms(model)
+        shapes = {var: np.shape(start[var.name]) for var in terms.free}  # type: ignore[index]
+        self.point = Point(
+            {var: shapes[var] for var in variables}, pytensor.config.floatX
+        )
+        parts = [np.ravel(start[var.name]) for var in variables]  # type: ignore[index]
+        self.start = np.concatenate([[], *parts]).astype(self.point.dtype)
+        self.others: dict[str, SharedVariable] = {}
+        stands: dict[Variable, Variable] = {}
+        for var in terms.free:
+            if var not in self.point.shapes:
+                value = np.asarray(start[var.name])  # type: ignore[index]
+                shared = pytensor.shared(value, f"{var.name}_shared__")
+                self.others[str(var.name)] = stands[var] = shared
+        self._stands = stands
+        self._dimensions = Dimensions(terms.sums, shapes)
+        self.refused: dict[str, str] = {}
+        of_terms = self._dimensions.of_terms()
+        self.most_rows = of_terms[0].length if of_terms else None
+        self.is_small = bool(of_terms) and of_terms[0].work < (at_least or 0)
+        self.parts = [] if self.is_small else self._make(terms, of_terms)
+        self._all: list[Part | SerialPart] = [*self.parts]
+        if self.parts and self.refused:
+            left = [i for i, name in enumerate(terms.names) if name in self.refused]
+            asked = self._stands, check(), model.check_bounds, mode
+            self._all.append(SerialPart(self._dimensions, left, self.point, *asked))
+        for part in self._all:
+            part.take(self._dimensions.sources)
+
+    def _make(self, terms: Terms, of_terms: list[Dimension]) -> list[Part]:
+        every = [i for each in of_terms for i in each.terms]
+        rest = [i for i in range(len(terms.sums)) if i not in every]
+        parts: list[Part] = []
+        for k, dimension in enumerate(of_terms):
+            if not parts:
+                small = [each for each in of_terms[k + 1 :] if each.work < self._least]
+                with_first = [*rest, *(i for each in small for i in each.terms)]
+            elif dimension.work < self._least:
+                continue  # its terms are with the first
+            others = [] if parts else with_first
+            part = self._part(dimension, [*others, *dimension.terms], terms.names)
+            if part is not None:
+                parts.append(part)
+        return parts
+
+    def _part(
+        self, dimension: Dimension, terms: list[int], names: list[str]
+    ) -> Part | None:
+        for scatters, exchanges in ((True, False), (False, False), (False, True)):
+            try:
+                return Part(
+                    *(self._dimensions, dimension.axis, sorted(terms), self.point),
+                    *(self._stands, check(), self._model.check_bounds, self._mode),
+                    name=f"logp_dlogp_{self._model.name or 'model'}",
+                    scatters=scatters,
+                    exchanges=exchanges,
+                )
+            except (NotByRows, SplitError) as error:
+                why = str(error)
+        for i in dimension.terms:
+            self.refused[names[i]] = why
+        return None
+
+    @property
+    def rows(self) -> int:
+        """How many rows ranks share, of all dimensions."""
+        return sum(part.rows for part in self.parts)
+
+    @property
+    def exchanged(self) -> list[str]:
+        """For what ranks need rows of others."""
+        return [why for part in self.parts for why in part.exchanged]
+
+    @property
+    def predicted_speed_up(self) -> float | None:
+        """How many times as fast ranks are as one, by the times of their calls."""
+        told = self.parts[0].function.explain().to_dict()
+        speed_up = told["speed_up"]
+        return speed_up and speed_up["predicted"]
+
+    def settle(self, values: np.ndarray) -> None:
+        """Find the fastest engine for each part now, by calls at a point."""
+        for part in self.parts:
+            part.function.time_engines(tuple(part.arguments(values)), None, None, {})
+
+    def unravelled(self, values: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the parts of a vector by the names of the variables."""
+        return {
+            str(var.name): np.reshape(values[place], self.point.shapes[var])
+            for var, place in self.point.places.items()
+        }
+
+    def __reduce__(self) -> Any:
+        """Refuse to be sent to another process, where there are no ranks."""
+        raise StateError(IN_ONE_PROCESS)
+
+    def __call__(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the log-density at a point, and its gradient.
+
+        Parameters
+        ----------
+        values : numpy.ndarray
+            The values of the variables, side by side.
+        """
+        values = np.asarray(values, self.point.dtype)
+        with self._lock:  # chains of other samplers are threads
+            return self._computed(values)
+
+    def _computed(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        sources = self._dimensions.sources
+        if sources.are_changed:
+            sources.read()
+            for part in self._all:
+                part.take(sources)
+        gradient = np.zeros(self.point.size, self.point.dtype)
+        total: Any = 0.0
+        for part in self._all:
+            total = total + part.add(values, gradient)
+        return np.asarray(total), gradient

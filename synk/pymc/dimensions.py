@@ -1,0 +1,181 @@
+"""Which dimension's entries ranks share between them, for each term of a density."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.type import DenseTensorType
+
+from .axes import Axes, Axis
+from .numbers import are_numbers, candidates, is_view
+from .sources import Sources
+from .terms import Given
+
+
+@dataclass
+class Dimension:
+    """A dimension of the data, and the terms of a density that it has most to do with.
+
+    Attributes
+    ----------
+    axis : Axis
+    length : int
+    terms : list of int
+    work : int
+        Elements that a call computes along it.
+    """
+
+    axis: Axis
+    length: int
+    terms: list[int] = field(default_factory=list)
+    work: int = 0
+
+
+class Dimensions:
+    """The dimensions of a graph, their lengths, and the work along them.
+
+    Parameters
+    ----------
+    sums : sequence of Variable
+        The terms.
+    free : mapping of Variable to tuple of int
+        The variables that a density is of, and their shapes.
+    """
+
+    def __init__(
+        self, sums: Sequence[Variable], free: Mapping[Variable, tuple[int, ...]]
+    ) -> None:
+        self.sums, self._free = list(sums), dict(free)
+        self.given = Given(self.sums, list(free))
+        self.axes = Axes(self.sums)
+        used = [node.inputs[i] for node, i in self.given.uses]
+        self.sources = Sources([v for v in dict.fromkeys(used) if _is_array(v)])
+        self._of_data: set[Axis] = set()
+        self.lengths = self._measure()
+        self.numbers: dict[tuple[Apply, int], tuple[int, int]] = {}
+        self._join_numbered()
+
+    def _join_numbered(self) -> None:
+        """Join the dimensions of what is indexed by row numbers, and of these.
+
+        Notes which inputs have such: what they index, by axis, and their own axis.
+        """
+        uses = set(self.given.uses)
+        for node in self.given.nodes:
+            for i, axis, own in candidates(node):
+                key, var = (node, i), node.inputs[i]
+                if key not in uses:
+                    key, var = _source(node, i)
+                if key not in uses or isinstance(node.inputs[0], Constant):
+                    continue
+                one = self.axes.of(node.inputs[0], axis)
+                values = np.asarray(self.sources.values[var])
+                if are_numbers(values, self.lengths.get(one, -1)):
+                    self.axes.join(one, self.axes.of_input(node, i, own))
+                    self.numbers[node, i] = axis, own
+        if self.numbers:
+            self._of_data = set()
+            self.lengths = self._measure()
+
+    def _measure(self) -> dict[Axis, int]:
+        """Return how long each dimension is of which data or free variables have one.
+
+        Raises
+        ------
+        ValueError
+            If one has two lengths: an error of the model's.
+        """
+        lengths: dict[Axis, int] = {}
+        for node, i in self.given.uses:
+            var = node.inputs[i]
+            if not _is_array(var):
+                continue
+            shape = np.shape(self.sources.values[var])
+            for axis, length in zip(
+                self.axes.all_of_input(node, i), shape, strict=True
+            ):
+                self._of_data.add(axis)
+                lengths[axis] = max(length, lengths.get(axis, 1))
+        for var, shape in self._free.items():
+            for a, length in enumerate(shape):
+                axis = self.axes.of(var, a)
+                lengths[axis] = max(length, lengths.get(axis, 1))
+        return lengths
+
+    def of_terms(self) -> list[Dimension]:
+        """Return the dimensions that terms have most to do with, the largest first.
+
+        Terms without data along a dimension are in none.
+        """
+        work = {node: self._work(node) for node in self.given.nodes}
+        found: dict[Axis, Dimension] = {}
+        for i, total in enumerate(self.sums):
+            counted: Counter[Axis] = Counter()
+            for var in ancestors([total]):
+                if var.owner in work and var is var.owner.outputs[0]:
+                    counted.update(work[var.owner])
+            for axis in list(counted):
+                if axis not in self._of_data or self.lengths.get(axis, 1) < 2:
+                    del counted[axis]
+            if not counted:
+                continue
+            axis = max(counted, key=lambda a: counted[a] * (1 - 1 / self.lengths[a]))
+            most = counted[axis]
+            known = found.setdefault(axis, Dimension(axis, self.lengths[axis]))
+            known.terms.append(i)
+            known.work += most
+        return sorted(found.values(), key=lambda each: -each.work)
+
+    def _work(self, node: Apply) -> dict[Axis, int]:
+        """Return along which dimensions a node computes, and how many elements."""
+        arrays = [self._axes_of_input(node, i) for i in range(len(node.inputs))]
+        arrays += [self._axes_of(var) for var in node.outputs]
+        counted: dict[Axis, int] = {}
+        for var, axes in zip([*node.inputs, *node.outputs], arrays, strict=True):
+            if not axes:
+                continue
+            shape: Any = var.type.shape  # type: ignore[attr-defined]
+            size = 1
+            for axis, fixed in zip(axes, shape, strict=True):
+                size *= self.lengths.get(axis, fixed or 1) if fixed != 1 else 1
+            for axis in axes:
+                counted[axis] = max(size, counted.get(axis, 0))
+        return counted
+
+    def _axes_of_input(self, node: Apply, i: int) -> list[Axis]:
+        if isinstance(node.inputs[i], Constant):
+            return self.axes.all_of_input(node, i) if _is_array(node.inputs[i]) else []
+        return self._axes_of(node.inputs[i])
+
+    def _axes_of(self, var: Variable) -> list[Axis]:
+        if not _is_array(var):
+            return []
+        return [self.axes.of(var, a) for a in range(var.type.ndim)]  # type: ignore[attr-defined]
+
+    def along(self, var: Variable, dimension: Axis) -> list[int]:
+        """Return which axes of a variable, no constant, are of a dimension."""
+        return [a for a, axis in enumerate(self._axes_of(var)) if axis == dimension]
+
+    def along_input(self, node: Apply, i: int, dimension: Axis) -> list[int]:
+        """Return which axes of an input of a node are of a dimension."""
+        axes = self._axes_of_input(node, i)
+        return [a for a, axis in enumerate(axes) if axis == dimension]
+
+
+def _source(node: Apply, i: int) -> tuple[tuple[Apply, int], Variable]:
+    """Return where an input, a view of data, has that from."""
+    var = node.inputs[i]
+    while var.owner is not None and is_view(var.owner.op):
+        node, i = var.owner, 0
+        var = node.inputs[0]
+    return (node, i), var
+
+
+def _is_array(var: Variable) -> bool:
+    return isinstance(var.type, DenseTensorType)

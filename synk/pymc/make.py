@@ -1,0 +1,57 @@
+"""`synk.pymc.logp_dlogp`."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import SplitError
+from ..user_frames import callers_level
+from .density import Density
+from .names import present
+
+
+def make(model: Any, variables: Sequence[Any] | None, mode: Any) -> Density:
+    """Return the density of a model; see `synk.pymc.logp_dlogp`."""
+    model = present(model)
+    values = values_of(model, variables)
+    made = Density(model, values, model.initial_point(0), mode)
+    if not made.parts:
+        raise SplitError(nothing_shared(made))
+    if made.refused:
+        warnings.warn(f"synk.pymc: {serial_terms(made)}", stacklevel=callers_level())
+    return made
+
+
+def values_of(model: Any, variables: Sequence[Any] | None) -> list[Any]:
+    """Return the value variables that a gradient is by.
+
+    Raises
+    ------
+    TypeError
+        For one that is discrete.
+    """
+    if variables is None:
+        return list(model.continuous_value_vars)
+    values = [model.rvs_to_values.get(var, var) for var in variables]
+    for var in values:
+        if not np.issubdtype(var.type.dtype, np.floating):
+            raise TypeError(f"{var.name} is discrete: there is no gradient by it")
+    return values
+
+
+def serial_terms(density: Density) -> str:
+    """Say which terms are computed serially, beside the others."""
+    terms = "; ".join(f"{name!r}, as {why}" for name, why in density.refused.items())
+    return f"terms that are computed serially: {terms}"
+
+
+def nothing_shared(density: Density) -> str:
+    """Say why ranks share no term of a density."""
+    if not density.refused:
+        return "no term of this model has data along a dimension: nothing to share"
+    name, why = next(iter(density.refused.items()))
+    return f"the term of {name!r} is not computed by rows: {why}"

@@ -1,0 +1,109 @@
+"""What synk uses of PyMC that is no public protocol of its, in one place.
+
+It holds for PyMC 5.28 to 6.4, and ``tests/with_pymc/test_pymc_names.py`` tells when it
+moves. PyMC is imported where it is needed, and not with this file.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+
+def check() -> type:
+    """Return the Op around a density that checks its parameters.
+
+    It has ``can_be_replaced_by_ninf``.
+    """
+    from pymc.logprob.utils import CheckParameterValue
+
+    return CheckParameterValue
+
+
+def present(model: Any) -> Any:
+    """Return a model, by default that of the ``with`` block."""
+    from pymc import modelcontext
+
+    return modelcontext(model)
+
+
+SAMPLE = "pymc.sampling.mcmc", "sample"
+"""The module and the function whose variables `cores` and `chains` are looked at."""
+
+
+def sampled_on() -> tuple[int, int] | None:
+    """Return `cores` and `chains` of the call of ``pm.sample`` that this is part of."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_globals.get("__name__"), frame.f_code.co_name
+        if name == SAMPLE:
+            cores, chains = (frame.f_locals.get(n) for n in ("cores", "chains"))
+            if isinstance(cores, int) and isinstance(chains, int):
+                return cores, chains
+        frame = frame.f_back
+    return None
+
+
+LOOKS = "assign_step_methods"
+"""It makes the graph of a log-density to see what has a gradient, and computes none."""
+
+
+def asked_by() -> str:
+    """Return the module of PyMC that wants a log-density, such as "pymc.smc".
+
+    It is "" for one that only looks at its graph.
+    """
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        if frame.f_code.co_name == LOOKS:
+            return ""
+        is_pymc = name.startswith("pymc.")
+        if is_pymc and not name.startswith(("pymc.model", "pymc.util")):
+            return name
+        frame = frame.f_back
+    return "the script"
+
+
+class ForSteps:
+    """What PyMC's steps take for the result of ``Model.logp_dlogp_function``.
+
+    Parameters
+    ----------
+    density : callable
+        Of the ravelled point; returns the log-density and its gradient.
+    others : dict of str to SharedVariable
+        Variables that the gradient is not by.
+    dtype : str
+    """
+
+    _raveled_inputs = True
+
+    def __init__(
+        self, density: Callable[[Any], Any], others: dict[str, Any], dtype: str
+    ) -> None:
+        self._pytensor_function = density
+        self._extra_vars_shared = others
+        self.dtype = dtype
+        self.trust_input = True
+        self.profile = None
+
+    def set_extra_values(self, extra_vars: dict[str, Any]) -> None:
+        """Set the variables that the gradient is not by."""
+        for name, shared in self._extra_vars_shared.items():
+            shared.set_value(extra_vars[name])
+
+    def get_extra_values(self) -> dict[str, Any]:
+        """Return the variables that the gradient is not by."""
+        return {name: v.get_value() for name, v in self._extra_vars_shared.items()}
+
+    def __call__(self, grad_vars: Any, *, extra_vars: Any = None) -> Any:
+        """Return the log-density and its gradient at a point."""
+        if extra_vars is not None and self._extra_vars_shared:
+            self.set_extra_values(extra_vars)
+        if hasattr(grad_vars, "point_map_info"):  # a vector with the variables' shapes
+            return self._pytensor_function(grad_vars.data)
+        if isinstance(grad_vars, (list, tuple)):
+            (grad_vars,) = grad_vars
+        return self._pytensor_function(grad_vars)

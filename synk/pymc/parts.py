@@ -1,0 +1,255 @@
+"""A log-density and its gradient by ranks, a function for each dimension of data."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pytensor.graph.basic import Variable
+
+from ..call.make import function
+from ..errors import SplitWarning
+from ..variables.data import Data, data
+from .axes import Axis
+from .checks import written_out
+from .dimensions import Dimensions
+from .sources import Sources
+from .substitution import NotByRows, RowInput, Substituted, by_rows
+
+
+class Point:
+    """Free variables, side by side in a vector.
+
+    Parameters
+    ----------
+    shapes : mapping of Variable to tuple of int
+        In the order of the vector.
+    dtype : str
+        The vector's.
+    """
+
+    def __init__(self, shapes: Mapping[Variable, tuple[int, ...]], dtype: str) -> None:
+        self.dtype = dtype
+        self.shapes = dict(shapes)
+        self.places: dict[Variable, slice] = {}
+        end = 0
+        for var, shape in self.shapes.items():
+            start, end = end, end + int(np.prod(shape, dtype=int))
+            self.places[var] = slice(start, end)
+        self.size = end
+
+    def parts(self, vector: Variable) -> dict[Variable, Variable]:
+        """Return the variables as parts of a vector."""
+        found = {}
+        for var, place in self.places.items():
+            part: Any = vector[place].reshape(self.shapes[var])  # type: ignore[index]
+            found[var] = part.astype(var.type.dtype)  # type: ignore[attr-defined]
+            found[var].name = var.name
+        return found
+
+    def without(self, variables: Sequence[Variable]) -> tuple[Point, Any]:
+        """Return the point of the other variables, and which entries those are."""
+        shapes = {v: s for v, s in self.shapes.items() if v not in variables}
+        if len(shapes) == len(self.shapes):
+            return self, slice(None)
+        entries = [np.arange(self.size)[self.places[var]] for var in shapes]
+        return Point(shapes, self.dtype), np.concatenate([[], *entries]).astype(int)
+
+
+class Part:
+    """Terms of a density by rows along one dimension, on all ranks.
+
+    Parameters
+    ----------
+    dimensions : Dimensions
+    dimension : Axis
+    terms : sequence of int
+    point : Point
+        What the gradient is by.
+    others : mapping of Variable to Variable
+        The other free variables, and what takes their place.
+    check : type
+        PyMC's Op that checks parameters.
+    bounds : bool
+        Whether parameters are checked.
+    mode, name
+        As for `synk.function`.
+    scatters : bool
+        Whether free variables along the dimension go by rows.
+    exchanges : bool
+        Whether ranks may need rows of others.
+
+    Attributes
+    ----------
+    exchanged : list of str
+        For what they do.
+
+    Raises
+    ------
+    NotByRows, SplitError
+        If ranks cannot share this.
+    """
+
+    def __init__(
+        self,
+        dimensions: Dimensions,
+        dimension: Axis,
+        terms: Sequence[int],
+        point: Point,
+        others: Mapping[Variable, Variable],
+        check: type,
+        bounds: bool,
+        mode: Any,
+        name: str,
+        scatters: bool = True,
+        exchanges: bool = False,
+    ) -> None:
+        along = [v for v in point.shapes if dimensions.along(v, dimension)]
+        if scatters and any(len(dimensions.along(v, dimension)) > 1 for v in along):
+            raise NotByRows("a free variable has all rows beside all rows")
+        if not scatters:  # it may meet rows by an Op that joins no dimensions
+            n = dimensions.lengths[dimension]
+            along = [v for v, shape in point.shapes.items() if v in along or n in shape]
+        self._point = point
+        rest, self._entries = point.without(along)
+        vector = pt.vector("point", dtype=point.dtype, shape=(rest.size,))
+        whole = rest.parts(vector)
+        # Of types that fix no length, as they meet rows.
+        aside = {} if scatters else {var: _open(var) for var in along}
+        self._aside = list(aside)
+        stands = {**others, **whole, **(aside or {var: var for var in along})}
+        made = by_rows(dimensions, dimension, terms, stands, scatters)
+        if not made.data:
+            raise NotByRows("data are alike in all rows")
+        outputs = _with_gradients(made, list(whole.values()), list(aside.values()))
+        self.outputs = written_out(outputs, made.row_axis, check, bounds)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always", SplitWarning)
+            self.function = function(
+                [given.variable for given in (*made.data, *made.free)],
+                self.outputs,
+                [vector, *aside.values()],
+                mode=mode,
+                name=name,
+                strict=not exchanges,
+                on_unused_input="ignore",
+            )
+        self.exchanged = [str(each.message) for each in told]
+        self._made, self._dimensions = made, dimensions
+        self._data: list[Data] = []
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return len(self._data[0])
+
+    def take(self, sources: Sources) -> None:
+        """Have the ranks compute with the data as they are now."""
+        arrays = [_rows_of(sources.values[g.source], g) for g in self._made.data]
+        if not self._data:
+            variables = [given.variable for given in self._made.data]
+            self._data = [
+                data(array, var=var)
+                for array, var in zip(arrays, variables, strict=True)
+            ]
+        else:
+            for held, array in zip(self._data, arrays, strict=True):
+                held.set_value(array)
+        for var, holder in self._made.held.items():
+            holder.set_value(sources.values[var])
+
+    def arguments(self, values: np.ndarray) -> list[Any]:
+        """Return what the function takes at a point."""
+        free = []
+        for given in self._made.free:
+            flat = values[self._point.places[given.source]]
+            free.append(_rows_of(flat.reshape(self._point.shapes[given.source]), given))
+        aside = [
+            values[self._point.places[var]].reshape(self._point.shapes[var])
+            for var in self._aside
+        ]
+        return [*self._data, *free, values[self._entries], *aside]
+
+    def add(self, values: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+        """Return the log-density at a point, and add its gradient to an array."""
+        logp, of_rest, *of_rows = self.function(*self.arguments(values))
+        gradient[self._entries] += of_rest
+        n = len(self._made.free)
+        for given, rows in zip(self._made.free, of_rows[:n], strict=True):
+            back = np.moveaxis(rows, 0, given.axis)
+            gradient[self._point.places[given.source]] += back.ravel()
+        for var, of_var in zip(self._aside, of_rows[n:], strict=True):
+            gradient[self._point.places[var]] += of_var.ravel()
+        return logp
+
+
+class SerialPart:
+    """Terms of a density that the master computes by itself.
+
+    Parameters
+    ----------
+    dimensions, terms, point, others, check, bounds, mode
+        As for `Part`.
+    """
+
+    def __init__(
+        self,
+        dimensions: Dimensions,
+        terms: Sequence[int],
+        point: Point,
+        others: Mapping[Variable, Variable],
+        check: type,
+        bounds: bool,
+        mode: Any,
+    ) -> None:
+        vector = pt.vector("point", dtype=point.dtype, shape=(point.size,))
+        whole = point.parts(vector)
+        self._made = by_rows(dimensions, None, terms, {**others, **whole})
+        outputs = _with_gradients(self._made, list(whole.values()), [])
+        outputs = written_out(outputs, {}, check, bounds)
+        self._function = pytensor.function(
+            [vector], outputs, mode=mode, on_unused_input="ignore"
+        )
+
+    def take(self, sources: Sources) -> None:
+        """Compute with the data as they are now."""
+        for var, holder in self._made.held.items():
+            holder.set_value(sources.values[var])
+
+    def add(self, values: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+        """Return the log-density at a point, and add its gradient to an array."""
+        logp, of_point = self._function(values)
+        gradient += of_point
+        return logp
+
+
+def _open(var: Variable) -> Variable:
+    """Return a variable that may be of any length, in the place of another."""
+    kind: Any = var.type
+    return pt.tensor(var.name, dtype=kind.dtype, shape=(None,) * kind.ndim)
+
+
+def _rows_of(array: np.ndarray, given: RowInput) -> np.ndarray:
+    dtype = given.variable.type.dtype  # type: ignore[attr-defined]
+    return np.ascontiguousarray(np.moveaxis(array, given.axis, 0), dtype)
+
+
+def _with_gradients(
+    made: Substituted, whole: list[Variable], aside: list[Variable]
+) -> list[Variable]:
+    """Return the sum of terms, its gradient by what is whole, and by the others."""
+    total: Any = made.sums[0]
+    for each in made.sums[1:]:
+        total = total + each
+    of_rows = [given.variable for given in made.free]
+    gradients: Any = pytensor.grad(
+        total, [*whole, *of_rows, *aside], disconnected_inputs="ignore"
+    )
+    n = len(whole)
+    flat = [gradient.ravel() for gradient in gradients[:n]]
+    vector = pt.concatenate(flat) if flat else pt.zeros((0,), dtype=total.dtype)
+    return [total, vector, *gradients[n:]]

@@ -1,0 +1,304 @@
+"""Terms of a density as graphs of rows: data along a dimension becomes inputs.
+
+What PyMC has written down of the dimension's length, as the shape that a density is
+given, becomes the number of rows that there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pytensor.compile import SharedVariable
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.traversal import ancestors, io_toposort
+from pytensor.tensor.basic import Alloc
+from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.shape import Reshape, SpecifyShape
+from pytensor.tensor.type import DenseTensorType
+
+from .axes import Axis
+from .dimensions import Dimensions
+from .rebuilding import rebuilt
+
+
+class NotByRows(Exception):
+    """What a term computes is not known to go by rows; says why."""
+
+
+@dataclass
+class RowInput:
+    """An input that gets rows: of data, or of a free variable.
+
+    Attributes
+    ----------
+    variable : Variable
+        The input; its rows are along axis 0.
+    source : Variable
+    axis : int
+        The source's, along which the rows are.
+    """
+
+    variable: Variable
+    source: Variable
+    axis: int
+
+
+@dataclass
+class Substituted:
+    """Terms by rows.
+
+    Attributes
+    ----------
+    sums : list of Variable
+    data, free : list of RowInput
+    held : dict of Variable to SharedVariable
+        What follows from data that may change, and has no rows, with what holds it.
+    row_axis : dict of Variable to int
+        Of what is computed, which axis has the rows.
+    """
+
+    sums: list[Variable]
+    data: list[RowInput]
+    free: list[RowInput]
+    held: dict[Variable, SharedVariable]
+    row_axis: dict[Variable, int] = field(default_factory=dict)
+
+
+def by_rows(
+    dimensions: Dimensions,
+    dimension: Axis | None,
+    terms: Sequence[int],
+    whole: Mapping[Variable, Variable],
+    scatters: bool = True,
+) -> Substituted:
+    """Return terms as graphs of rows along a dimension, or as they are along none.
+
+    Parameters
+    ----------
+    dimensions : Dimensions
+    dimension : Axis or None
+    terms : sequence of int
+    whole : mapping of Variable to Variable
+        What takes the place of the free variables, where that is no input.
+    scatters : bool
+        Whether free variables along the dimension become inputs.
+
+    Raises
+    ------
+    NotByRows
+        If a term has no such form.
+    """
+    return _Substitution(dimensions, dimension, whole, scatters).of(terms)
+
+
+class _Substitution:
+    def __init__(
+        self,
+        dimensions: Dimensions,
+        dimension: Axis | None,
+        whole: Mapping[Variable, Variable],
+        scatters: bool,
+    ) -> None:
+        self._of = dimensions
+        self._dimension = dimension
+        self._made: dict[Variable, Variable] = {}
+        self._inputs: dict[tuple[Variable, int], RowInput] = {}
+        self._held: dict[Variable, SharedVariable] = {}
+        self._free: list[RowInput] = []
+        for var, stands in whole.items():
+            axes = self._along(var)
+            if axes and scatters:
+                given = self._row_input(var, axes)
+                self._free.append(given)
+                stands = _put_back(given)
+            self._made[var] = stands
+        self._uses = set(self._of.given.uses)
+
+    def of(self, terms: Sequence[int]) -> Substituted:
+        sums = [self._of.sums[i] for i in terms]
+        above = set(ancestors(sums))
+        nodes = [n for n in self._of.given.nodes if not above.isdisjoint(n.outputs)]
+        self._add_inputs(nodes)
+        rebuilt(nodes, self._made, self._inputs_of, self._visit)
+        row_axis: dict[Variable, int] = {}
+        of_rows = {given.variable for given in self._inputs.values()}
+        for node in io_toposort([], [v for v in self._made.values() if v.owner]):
+            if not of_rows.isdisjoint(node.inputs):
+                of_rows.update(node.outputs)
+        for node in nodes:
+            for var in node.outputs:
+                if self._made[var] in of_rows:  # others are of all rows, on all ranks
+                    for axis in self._along(var):
+                        self._check(var, self._made[var], axis)
+                        row_axis[self._made[var]] = axis
+        made = [self._made.get(var, var) for var in sums]
+        free = set(map(id, self._free))
+        data = [given for given in self._inputs.values() if id(given) not in free]
+        return Substituted(made, data, self._free, self._held, row_axis)
+
+    def _along(self, var: Variable) -> list[int]:
+        if self._dimension is None:
+            return []
+        return self._of.along(var, self._dimension)
+
+    @property
+    def _n(self) -> Variable:
+        """The number of rows."""
+        first = next(iter(self._inputs.values()))
+        return pt.shape(first.variable)[0]
+
+    def _add_inputs(self, nodes: Sequence[Apply]) -> None:
+        """Make the inputs of data, before any of them is asked for the rows' number."""
+        if self._dimension is None:
+            return
+        for node in nodes:
+            for i, var in enumerate(node.inputs):
+                if (node, i) in self._uses and not self._is_numbered(node, i):
+                    axes = self._of.along_input(node, i, self._dimension)
+                    if axes and not self._is_uniform(var, axes[0]):
+                        self._row_input(var, axes)
+
+    def _row_input(self, var: Variable, axes: list[int]) -> RowInput:
+        if len(axes) > 1:
+            raise NotByRows(f"{_shown(var)} has all rows beside all rows")
+        (axis,) = axes
+        if (var, axis) not in self._inputs:
+            shape = list(var.type.shape)  # type: ignore[attr-defined]
+            rest = [length for a, length in enumerate(shape) if a != axis]
+            dtype = var.type.dtype  # type: ignore[attr-defined]
+            name = var.name or f"rows_{len(self._inputs)}"
+            made = pt.tensor(name, dtype=dtype, shape=(None, *rest))
+            self._inputs[var, axis] = RowInput(made, var, axis)
+        return self._inputs[var, axis]
+
+    def _is_uniform(self, var: Variable, axis: int) -> bool:
+        """Tell whether data are the same in all rows, and will be."""
+        if not isinstance(var, Constant):
+            return False
+        values = np.asarray(var.data)
+        first = values.take([0], axis)
+        is_nan = values.dtype.kind in "fc"
+        return np.array_equal(
+            values, np.broadcast_to(first, values.shape), equal_nan=is_nan
+        )
+
+    def _inputs_of(self, node: Apply) -> list[Variable]:
+        return [self._input(node, i) for i in range(len(node.inputs))]
+
+    def _input(self, node: Apply, i: int) -> Variable:
+        var = node.inputs[i]
+        if self._is_numbered(node, i):
+            return self._numbers(node, i)
+        if (node, i) not in self._uses:
+            return self._made[var]
+        if not isinstance(var.type, DenseTensorType):
+            return var
+        if self._dimension is not None:
+            axes = self._of.along_input(node, i, self._dimension)
+            if axes and self._is_uniform(var, axes[0]):
+                return self._uniform(node, var, axes)
+            if axes:
+                return _put_back(self._inputs[var, axes[0]])
+        if isinstance(var, (Constant, SharedVariable)):
+            return var
+        if var not in self._held:
+            value = self._of.sources.values[var]
+            self._held[var] = pytensor.shared(value, var.name, shape=var.type.shape)
+        return self._held[var]
+
+    def _is_numbered(self, node: Apply, i: int) -> bool:
+        """Tell whether an input is the numbers of the rows."""
+        if self._dimension is None or (node, i) not in self._of.numbers:
+            return False
+        return self._of.numbers[node, i][0] in self._along(node.inputs[0])
+
+    def _numbers(self, node: Apply, i: int) -> Variable:
+        """Return the numbers of a rank's rows, from 0 on, by which they index these."""
+        axis, own = self._of.numbers[node, i]
+        indexed: Any = self._input(node, 0)
+        order: list[Any] = ["x"] * node.inputs[i].type.ndim  # type: ignore[attr-defined]
+        order[own] = 0
+        return pt.arange(indexed.shape[axis]).dimshuffle(order)
+
+    def _uniform(self, node: Apply, var: Variable, axes: list[int]) -> Variable:
+        if len(axes) > 1:
+            raise NotByRows(f"{_shown(var)} has all rows beside all rows")
+        (axis,) = axes
+        one = pt.constant(np.asarray(var.data).take([0], axis))  # type: ignore[attr-defined]
+        if isinstance(node.op, Elemwise) and any(
+            other is not var and self._along(other)
+            for other in node.inputs
+            if not isinstance(other, Constant)
+        ):
+            return one
+        shape = list(one.shape)
+        shape[axis] = self._n
+        made: Any = pt.alloc(one, *shape)
+        return made
+
+    def _visit(self, node: Apply, inputs: list[Variable]) -> list[Variable] | None:
+        op: Any = node.op
+        if self._dimension is None or not isinstance(
+            op, (Alloc, SpecifyShape, Reshape)
+        ):
+            return None
+        (out,) = node.outputs
+        rows = self._along(out)
+        had = self._of.along_input(node, 0, self._dimension)
+        if isinstance(op, SpecifyShape):
+            return [inputs[0]] if rows else None
+        if not (rows or had):
+            return None
+        if isinstance(op, Reshape):
+            return [self._reshaped(node, inputs, rows)]
+        lengths = list(inputs[1:])
+        for axis in rows:
+            lengths[axis] = self._n
+        made: Any = pt.alloc(inputs[0], *lengths)
+        return [made]
+
+    def _reshaped(self, node: Apply, inputs: list[Variable], rows: list[int]) -> Any:
+        """Reshape rows: their axis stays, or the one it merges into is left open."""
+        (out,) = node.outputs
+        shape: list[Any] = []
+        for axis, fixed in enumerate(out.type.shape):
+            shape.append(self._n if axis in rows else fixed)
+        if not rows and None not in shape:
+            n = self._of.lengths[self._dimension]  # type: ignore[index]
+            merged = [a for a, fixed in enumerate(shape) if fixed % n == 0]
+            if len(merged) != 1:
+                raise NotByRows(f"{_shown(out)} takes the rows apart")
+            shape[merged[0]] = -1
+        if shape.count(None) > 1:
+            raise NotByRows(f"{_shown(out)} has a shape that is not known")
+        return pt.reshape(
+            inputs[0],
+            [-1 if length is None else length for length in shape],
+            ndim=len(shape),
+        )
+
+    def _check(self, old: Variable, new: Variable, axis: int) -> None:
+        """Raise where a length is still that of all rows."""
+        if new.type.shape[axis] is not None:  # type: ignore[attr-defined]
+            raise NotByRows(f"{_shown(old)} fixes the number of rows")
+        if len(self._along(old)) > 1:
+            raise NotByRows(f"{_shown(old)} has all rows beside all rows")
+
+
+def _put_back(given: RowInput) -> Variable:
+    """Return an input with its rows along the axis where the source has them."""
+    if not given.axis:
+        return given.variable
+    rows: Any = given.variable
+    return pt.moveaxis(rows, 0, given.axis)
+
+
+def _shown(var: Variable) -> str:
+    if var.name:
+        return repr(var.name)
+    return "data" if var.owner is None else str(var.owner.op).split("{")[0]

@@ -1,0 +1,111 @@
+"""A model's log-density as a sum of terms, as PyMC writes them.
+
+PyTensor's rewrites run first, with the data in place: what follows from data alone is
+computed then, once, and is data as well. So is what PyTensor makes safe from overflow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytensor.tensor as pt
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.rewriting.utils import rewrite_graph
+from pytensor.graph.traversal import io_toposort
+from pytensor.tensor.basic import Join
+from pytensor.tensor.math import Sum
+
+from .numbers import is_view
+from .picks import lifted
+
+
+class Terms:
+    """The terms of a log-density.
+
+    Parameters
+    ----------
+    model : pymc.Model
+
+    Attributes
+    ----------
+    names : list of str
+    sums : list of Variable
+        Of each term, the sum of its values.
+    free : list of Variable
+        What the density is of: the values of the free random variables.
+    """
+
+    def __init__(self, model: Any) -> None:
+        variables = [*model.free_RVs, *model.observed_RVs, *model.potentials]
+        factors = model.logp(sum=False)
+        self.names = [var.name for var in variables]
+        self.free: list[Variable] = list(model.value_vars)
+        sums = [pt.as_tensor_variable(factor).sum() for factor in factors]
+        rewritten: Any = rewrite_graph(
+            sums, include=("canonicalize", "stabilize"), clone=False
+        )
+        self.sums = [_by_parts(total) for total in lifted(rewritten, self.free)]
+
+
+def _by_parts(total: Variable) -> Variable:
+    """Return the sum of a vector that is joined from parts as the sum of their sums.
+
+    So PyMC has the density of a random walk: that of its beginning, and of each step.
+    """
+    if total.owner is None or not isinstance(total.owner.op, Sum):
+        return total
+    (vector,) = total.owner.inputs
+    if vector.owner is None or not isinstance(vector.owner.op, Join):
+        return total
+    if total.type.ndim:  # type: ignore[attr-defined]
+        return total
+    parts: list[Any] = [v for v in vector.owner.inputs if v.type.ndim]
+    return pt.add(*(_by_parts(part.sum()) for part in parts))
+
+
+class Given:
+    """What of a graph follows from data alone, and where the rest takes it.
+
+    Parameters
+    ----------
+    graph : sequence of Variable
+    free : sequence of Variable
+        All other leaves are data.
+
+    Attributes
+    ----------
+    nodes : list of Apply
+        Those that are to be computed in each call, in order.
+    uses : list of (Apply, int)
+        Which inputs of these are data, or follow from data.
+    """
+
+    def __init__(self, graph: Sequence[Variable], free: Sequence[Variable]) -> None:
+        nodes = io_toposort([], list(graph))
+        found: set[Variable] = set(free)
+        kept: set[Apply] = set()
+        for node in nodes:
+            if not found.isdisjoint(node.inputs):
+                found.update(node.outputs)
+                kept.add(node)
+        needed = {var for node in kept for var in node.inputs} | set(graph)
+        for node in reversed(nodes):
+            # Another view of data is made in a call, and takes no memory of its own.
+            if node not in kept and _is_view(node) and node.outputs[0] in needed:
+                kept.add(node)
+                needed.update(node.inputs)
+        self.nodes = [node for node in nodes if node in kept]
+        made = {var for node in self.nodes for var in node.outputs} | set(free)
+        self.uses = [
+            (node, i)
+            for node in self.nodes
+            for i, var in enumerate(node.inputs)
+            if var not in made
+        ]
+
+
+def _is_view(node: Apply) -> bool:
+    if not is_view(node.op):
+        return False
+    return not isinstance(node.inputs[0], Constant)

@@ -1,0 +1,67 @@
+"""What synk uses of PyMC that is no public protocol is still there."""
+
+from __future__ import annotations
+
+import inspect
+
+import numpy as np
+import pytest
+
+pm = pytest.importorskip("pymc", reason="these tests are of synk with PyMC")
+
+import pymc_models as models  # noqa: E402
+import pytensor.tensor as pt  # noqa: E402
+from pymc.logprob.utils import CheckParameterValue  # noqa: E402
+from pymc.model.core import ValueGradFunction  # noqa: E402
+from pymc.sampling import mcmc  # noqa: E402
+
+from synk.pymc.names import LOOKS, SAMPLE, ForSteps  # noqa: E402
+
+
+def test_a_check_has_a_density_and_a_condition():
+    model = models.made(models.student_t)
+    factor = model.logp(sum=False)[-1]
+    node = factor.owner
+    while not isinstance(node.op, CheckParameterValue):
+        node = node.inputs[0].owner
+    assert node.op.can_be_replaced_by_ninf
+    assert len(node.inputs) == 2
+    assert node.inputs[1].type.ndim == 0
+
+
+def test_what_steps_read_is_what_pymcs_function_has():
+    model = models.made(models.poisson)
+    made = model.logp_dlogp_function(ravel_inputs=True, mode="FAST_COMPILE")
+    ours = ForSteps(lambda point: (0.0, point), {}, "float64")
+    assert isinstance(made, ValueGradFunction)
+    for name in (
+        "_pytensor_function",
+        "_raveled_inputs",
+        "_extra_vars_shared",
+        "dtype",
+    ):
+        assert hasattr(made, name)
+        assert hasattr(ours, name)
+    logp, gradient = made._pytensor_function(np.zeros(3))
+    assert (np.ndim(logp), gradient.shape) == (0, (3,))
+
+
+def test_the_method_that_is_replaced_takes_what_ours_takes():
+    taken = list(inspect.signature(pm.Model.logp_dlogp_function).parameters)
+    assert taken[1:5] == ["grad_vars", "tempered", "initial_point", "ravel_inputs"]
+
+
+def test_the_function_that_samples_names_its_cores_and_chains():
+    module, name = SAMPLE
+    function = getattr(mcmc, name)
+    assert module == mcmc.__name__
+    assert {"cores", "chains"} <= set(function.__code__.co_varnames)
+    assert hasattr(mcmc, LOOKS)
+
+
+def test_models_let_their_methods_be_put_before():
+    model = models.made(models.poisson)
+    model.logp = lambda **_: pt.constant(1.0)
+    assert model.logp().data == 1.0
+    del model.logp
+    assert len(model.logp(sum=False)) == 2

@@ -1,0 +1,169 @@
+"""`synk.pymc.parallel`: PyMC samples as ever, with its log-density by ranks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+
+import synk
+
+pm = pytest.importorskip("pymc", reason="these tests are of synk with PyMC")
+
+import pymc_models as models  # noqa: E402
+import pytensor  # noqa: E402
+
+from synk.pymc import context  # noqa: E402
+
+QUIET = {"progressbar": False, "compute_convergence_checks": False}
+MODE = "FAST_COMPILE"
+
+
+def sample(draws=60, tune=60, **kwargs):
+    given = {"cores": 1, "chains": 2, "random_seed": 3} | QUIET | kwargs
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="pymc.*")
+        return pm.sample(draws=draws, tune=tune, compile_kwargs={"mode": MODE}, **given)
+
+
+@pytest.fixture
+def model():
+    return models.made(models.by_group)
+
+
+def test_the_same_seed_gives_the_same_trees_and_draws():
+    # Of a model that is no funnel: there a last bit grows to another tree in a while.
+    model = models.made(models.logistic)
+    with model:
+        expected = sample(60, 90)
+    with synk.session(2), synk.pymc.parallel(model, serial=False) as how:
+        found = sample(60, 90)
+    assert not how.is_serial
+    assert (how.rows, how.ranks) == (models.N, 2)
+    steps = [idata.sample_stats["n_steps"].values for idata in (expected, found)]
+    np.testing.assert_array_equal(*steps)
+    for name in ("a", "slopes"):
+        draws = [idata.posterior[name].values for idata in (expected, found)]
+        np.testing.assert_allclose(*draws, atol=1e-6)
+    assert set(_groups(found)) == set(_groups(expected))
+
+
+def _groups(idata):
+    groups = idata.groups
+    return groups() if callable(groups) else groups
+
+
+def test_the_model_is_as_it_was_after_the_block_and_ranks_are_gone(model):
+    before = dict(vars(model))
+    with synk.pymc.parallel(model, quiet=True) as how:
+        assert synk.is_forked()
+        assert pm.modelcontext(None) is model
+        assert how.is_serial is None
+    with pytest.raises(KeyError, match="mine"), synk.pymc.parallel(model):
+        raise KeyError("mine")
+    assert vars(model) == before
+    assert not synk.is_forked()
+
+
+def test_blocks_of_one_model_are_not_nested(model):
+    with (
+        synk.session(1),
+        synk.pymc.parallel(model),
+        pytest.raises(ValueError, match="already"),
+        synk.pymc.parallel(model),
+    ):
+        pass
+    assert "logp" not in vars(model)
+
+
+def test_several_cores_are_refused_before_anything_is_compiled(model):
+    with (
+        synk.session(2),
+        synk.pymc.parallel(model, serial=False),
+        pytest.raises(ValueError, match="pass cores=1"),
+    ):
+        sample(cores=2)
+
+
+def test_few_rows_are_sampled_serially_without_a_function_of_synks(model, capsys):
+    with model:
+        expected = sample(5, 5)
+    with synk.session(2), synk.pymc.parallel(model) as how:
+        made = model.logp_dlogp_function(ravel_inputs=True, mode=MODE)
+        found = sample(5, 5)
+    assert type(made).__module__ == "pymc.model.core"
+    assert how.is_serial
+    assert f"{models.N} rows, serial: one rank is faster" in capsys.readouterr().out
+    slopes = [idata.posterior["slopes"].values for idata in (expected, found)]
+    np.testing.assert_array_equal(*slopes)
+
+
+def test_ranks_that_are_slower_when_measured_are_left_out(model, capsys, monkeypatch):
+    monkeypatch.setattr(context, "SHORT", 0.0)
+    monkeypatch.setattr(context, "LONG", np.inf)
+    times = iter([2.0, 1.0, 2.0])  # ranks, PyMC, ranks by the fastest engine
+    monkeypatch.setattr(context, "_typical", lambda *_: next(times))
+    with synk.session(2), synk.pymc.parallel(model) as how:
+        made = model.logp_dlogp_function(ravel_inputs=True, mode=MODE)
+    assert type(made).__module__ == "pymc.model.core"
+    assert (how.is_serial, how.speed_up) == (True, 0.5)
+    told = "serial: one rank is faster (2 ranks would be 0.50 times as fast)"
+    assert told in capsys.readouterr().out
+
+
+def test_ranks_that_are_faster_are_told_with_what_they_gain(model, capsys, monkeypatch):
+    monkeypatch.setattr(context, "SHORT", 0.0)
+    monkeypatch.setattr(context, "LONG", np.inf)
+    times = iter([1.0, 1.9])
+    monkeypatch.setattr(context, "_typical", lambda *_: next(times))
+    with synk.session(2), synk.pymc.parallel(model):
+        made = model.logp_dlogp_function(ravel_inputs=True, mode=MODE)
+        again = model.logp_dlogp_function(ravel_inputs=True, mode=MODE)  # no timing
+    assert type(made).__module__ == type(again).__module__ == "synk.pymc.names"
+    line = f"synk: {models.N} rows, 2 ranks, 1.90 times as fast as PyMC by itself\n"
+    assert capsys.readouterr().out == 2 * line
+
+
+def test_what_computes_the_density_by_itself_is_told(model):
+    with synk.session(2), synk.pymc.parallel(model):
+        with pytest.warns(
+            UserWarning, match=r"pymc.step_methods.metropolis .* serially"
+        ):
+            pm.Metropolis([model["slopes"]], compile_kwargs={"mode": MODE})
+        with (
+            pytensor.config.change_flags(mode=MODE),
+            pytest.warns(UserWarning, match=r"pymc\.\w+.* by itself, serially"),
+        ):
+            pm.find_MAP(progressbar=False, maxeval=2)
+
+
+@pytest.mark.slow
+def test_a_step_for_some_variables_gets_the_others_values():
+    with pm.Model() as model:
+        k = pm.Poisson("k", 2.0)
+        pm.Normal("y", models.X @ pm.Normal("b", shape=3) + k, 1.0, observed=models.Y)
+    with model:
+        expected = sample(20, 20)
+    with (
+        synk.session(2),
+        synk.pymc.parallel(model, serial=False),
+        warnings.catch_warnings(record=True) as told,
+    ):
+        warnings.simplefilter("always")
+        given = {"cores": 1, "chains": 2, "random_seed": 3} | QUIET
+        kwargs = {"mode": MODE}
+        found = pm.sample(draws=20, tune=20, compile_kwargs=kwargs, **given)
+    assert "metropolis computes" in " ".join(str(each.message) for each in told)
+    for name in ("k", "b"):
+        draws = [idata.posterior[name].values for idata in (expected, found)]
+        np.testing.assert_allclose(*draws, atol=1e-6)
+
+
+def test_synk_itself_imports_no_pymc():
+    code = "import sys, synk; synk.pymc.parallel; print('pymc' in sys.modules)"
+    command = [sys.executable, "-c", code]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert found.stdout == "False\n", found.stderr
