@@ -136,7 +136,7 @@ class Runs(Calls):
         return wanted.arrange([stacked(of_output) for of_output in made])
 
     def run_as_workers(
-        self, workers: int, are_nodes: bool, *args: Any, **options: Any
+        self, workers: int, *args: Any, are_nodes: bool = False, **options: Any
     ) -> Any:
         """Run calls that are steps of the ranks as workers of a training rule.
 
@@ -144,10 +144,10 @@ class Runs(Calls):
         ----------
         workers : int
             Their number in `RankContext.workers`.
-        are_nodes : bool
-            Whether the ranks of a machine are one worker, and make a step together.
         *args, **options
             As for `run`.
+        are_nodes : bool
+            Whether the ranks of a machine are one worker, and make a step together.
         """
         if are_nodes:
             self._engines.forbid_alone()  # all ranks of a machine exchange

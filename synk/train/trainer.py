@@ -324,7 +324,8 @@ class Trainer:
         was_whole, self._is_whole = self._is_whole, False
         workers = self._workers if goes_on else self._ready(was_whole)
         assert workers is not None
-        run = partial(step.run_as_workers, workers.number, self._are_nodes)
+        are_nodes = self._are_nodes
+        run = partial(step.run_as_workers, workers.number, are_nodes=are_nodes)
         made = through(parts, step, lambda *some: run(*some, *others, **named))
         reports = workers.report()
         if shows:
