@@ -189,6 +189,8 @@ class Link:
                 if then is not None:
                     then(heads)  # from the beginning, after an interrupt in it
                 self._begun.clear()
+            elif self.node:
+                self._follow()  # no script runs here, nor its handlers
             else:
                 undisturbed(self._follow)
         return self._heads

@@ -195,7 +195,8 @@ class Cluster:
 
     def command(self, outgoing: Outgoing) -> None:
         """On node 0, send a command to the others, who wait for one."""
-        message = outgoing.message
+        message, number = outgoing.message, self._number + 1
+        is_short = not outgoing.common and not any(outgoing.rows)
 
         def then(_: Heads) -> None:
             self.in_command = True
@@ -204,10 +205,10 @@ class Cluster:
             self.link.send_arrays(outgoing.common, outgoing.rows)
             if outgoing.draft is not None:
                 self.keeping.sent(outgoing.draft)
-            self._number += 1
+            self._number = number
 
         own = head(COMMAND, self._number, message, outgoing.launch)
-        self.link.go(_one(own), nothing, then)
+        self.link.go(_one(own), nothing, then, is_short)
 
     def await_command(self, inbox: Inbox) -> tuple[Message, int]:
         """On another node, wait for a command.
