@@ -193,7 +193,8 @@ def by_rank(nodes: int, ranks: int, nbytes: int) -> float:
     every = np.empty((nodes * ranks, nbytes // 8))
     out = np.empty((1, nbytes // 8))
     buffer = SimpleNamespace(_by_rank=[(None, every, Reduction("avg", every, out, 0))])
-    comm = SimpleNamespace(ranks=[ranks] * nodes)
+    link = SimpleNamespace(meter=Meter())
+    comm = SimpleNamespace(ranks=[ranks] * nodes, link=link)
     given, weights = [values.tobytes()] * nodes, [ROWS] * (nodes * ranks)
     took = least(lambda: NodesBuffer._reduce_ranks(buffer, comm, given, weights))
     np.testing.assert_allclose(out, 1.0)
@@ -204,7 +205,8 @@ def part(nodes: int, nbytes: int) -> float:
     """Return the seconds in which a master reduces its part of values."""
     values = np.ones(nbytes // 4, np.float32)
     nothing = lambda *_: None  # noqa: E731
-    link = SimpleNamespace(size=nodes, node=0, all_to_all=nothing, gather_parts=nothing)
+    link = SimpleNamespace(size=nodes, node=0, meter=Meter())
+    link.all_to_all = link.gather_parts = nothing
     reduction = NodeReduction(link, "avg", values)
     reduction._rows[...] = 1.0
     return least(lambda: reduction.run([1.0] * nodes))
