@@ -17,7 +17,7 @@ import numpy as np
 
 from ..compiler.spec import FunctionSpec
 from ..memory.arena import Arena
-from ..memory.partition import count, cuts, part_lengths, select
+from ..memory.partition import count, cuts, part_lengths, select, spans
 from ..memory.prefetch import Ahead
 from ..programs.programs import Subset, kind_of_call
 from ..ranks.context import RankContext
@@ -172,6 +172,7 @@ def worker_run(
     cut = programs.cut(kind_of_call(num_slices, context.size), subset)
     meets = cut.meets or not programs.spec.updates or context.size == 1
     worker = None if workers is None else context.workers[workers]
+    of_node = worker is not None and worker.is_node
     made: dict[int, list] = {i: [] for i in subset}
     rows_by_call = []
     watch = Watch(programs.times)
@@ -182,7 +183,7 @@ def worker_run(
             (call.selection, call.bounds, call.sources or sources),
             call.batch_s,
             num_slices,
-            worker is not None and worker.is_node,
+            of_node,
         )
         for call in calls
     )
@@ -205,7 +206,7 @@ def worker_run(
             context.recorder.phase[0] = COMPUTING
             outputs = share.compute(subset, constants, taken)
             by_rank = share.by_rank
-            if programs.spec.inputs:  # of other machines, too
+            if of_node:  # of other machines, too
                 by_rank = part_lengths(call.bounds)
             rows_by_call.append(by_rank)
             given = itertools.repeat(None) if outputs is None else outputs
@@ -302,14 +303,12 @@ def _of_machines(
     context: RankContext, by_rank: list[int]
 ) -> tuple[list[int], list[int]]:
     """Return who stands for machines that have rows, and by rank how many these are."""
-    first, found, rows = 0, [], [0] * len(by_rank)
-    for count_of_ranks in context.comm.ranks:
-        ranks = range(first, first + count_of_ranks)
-        first += count_of_ranks
-        present = [rank for rank in ranks if by_rank[rank]]
-        if present:
-            found.append(present[0])
-            rows[present[0]] = sum(by_rank[rank] for rank in ranks)
+    found, rows = [], [0] * len(by_rank)
+    for start, stop in spans(context.comm.ranks):
+        first = next((rank for rank in range(start, stop) if by_rank[rank]), None)
+        if first is not None:
+            found.append(first)
+            rows[first] = sum(by_rank[start:stop])
     return found, rows
 
 

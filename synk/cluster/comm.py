@@ -18,6 +18,7 @@ from ..comm.flat import FlatBuffer, FlatBuffers, agree_on_kinds
 from ..comm.flat_layout import FlatLayout, Run
 from ..comm.kernels import Reduction, warm
 from ..comm.shm import SharedMemoryComm
+from ..memory.partition import spans
 from ..memory.segment import Attachments, Segment, key_of
 from ..reduce_ops import ReduceOp, shares
 from ..times.timing import NODES, REDUCE, UNCOUNTED, WAIT, Times
@@ -108,11 +109,7 @@ class NodesComm:
         """Return what each node weighs; where nobody has rows, its ranks count."""
         if not any(weights):
             return [float(n) for n in self.ranks]
-        found, start = [], 0
-        for n in self.ranks:
-            found.append(sum(weights[start : start + n]))
-            start += n
-        return found
+        return [sum(weights[start:stop]) for start, stop in spans(self.ranks)]
 
     def meet(
         self,
@@ -298,8 +295,8 @@ class NodesBuffer(FlatBuffer):
             when all had met.
         """
         start, sent = perf_counter(), comm.link.meter.values_sent
-        spans = [slice(run.start, run.end) for run, *_ in self._by_rank]
-        mine = b"".join(self._given[:, span].tobytes() for span in spans)
+        columns = [slice(run.start, run.end) for run, *_ in self._by_rank]
+        mine = b"".join(self._given[:, some].tobytes() for some in columns)
         met: list[float] = []
 
         def then(heads: Heads) -> None:

@@ -79,8 +79,8 @@ class Head(NamedTuple):
         return _FORMAT.pack(*self)
 
     @classmethod
-    def unpacked(cls, data: Any) -> Head:
-        """Return what `packed` was, of bytes or an array of them."""
+    def unpacked(cls, data: bytes) -> Head:
+        """Return what `packed` was."""
         return cls(*_FORMAT.unpack(data))
 
     @property

@@ -80,7 +80,7 @@ class Centre:
         self.functions, self.size = functions, size
         self.fragments = _blocks(size, fragments, np.dtype(functions.dtype).itemsize)
         self.count = sum(map(len, self.fragments))
-        self._moves_at_once = moves_at_once
+        self.moves_at_once = moves_at_once
         self.segment = segment
         place = 0
 
@@ -185,7 +185,7 @@ class Centre:
 
     def turned(self, fragment: int) -> int:
         """Return 1 if all sides of a fragment are the others than their words say."""
-        return int(self.words[self.moves(fragment)]) & 1 if self._moves_at_once else 0
+        return int(self.words[self.moves(fragment)]) & 1 if self.moves_at_once else 0
 
     def _side(self, block: Block, side: int) -> Arrays:
         number, start, stop, _ = block

@@ -45,12 +45,12 @@ class Exchanging(Worker):
         super().__init__(centre, rule, variables, place, looks)
         self._rule, self._functions, self._centre = rule, centre.functions, centre
         local = place.local
-        is_added_up = self.is_node or self.over_nodes is not None
-        summands = centre.given[:1] if is_added_up else centre.given
+        # Of a machine as one worker all ranks give the same: the first one's counts.
+        self._given = centre.given[:1] if self.is_node else centre.given
+        summands = self._given if self.over_nodes is None else self._given[:1]
         how = centre, summands, self.parameters, self.locks, local.rank, self.n
         self._walks = Walks(*how, self.times.wait)
-        self._moves_at_once = rule.order == "together" or self.is_node
-        if self._moves_at_once:
+        if centre.moves_at_once:
             kinds = ["give", "move", "take"]
         else:
             kinds = ["send", "fetch"] if rule.delay else ["exchange"]
@@ -166,13 +166,11 @@ class Exchanging(Worker):
 
     def _move_together(self, k: int) -> None:
         """Move the centre by what all have given."""
-        centre = self._centre
         self._meet()
         if self.over_nodes is not None:
-            blocks = centre.fragments[k]
-            given = centre.given[:1] if self.is_node else centre.given
+            blocks = self._centre.fragments[k]
             with self.times.wait():
-                self.over_nodes.add_up(given, blocks[0].start, blocks[-1].stop)
+                self.over_nodes.add_up(self._given, blocks[0].start, blocks[-1].stop)
         self._move(k)
 
     def _move(self, k: int) -> None:
@@ -200,7 +198,7 @@ class Exchanging(Worker):
         """Have the rank take what has come of a fragment's exchange."""
         # Where all meet, all only read. Otherwise one who came twice meanwhile would
         # write what is read here.
-        what = "take" if self._moves_at_once else "fetch"
+        what = "take" if self._centre.moves_at_once else "fetch"
         self._walks.go(what, self._courses[k], self._kept, 1 / self.n)
 
     def _meet(self) -> None:

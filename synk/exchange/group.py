@@ -100,8 +100,6 @@ class Workers:
     ----------
     number : int
         By which ranks know it.
-    n : int
-        How many workers there are.
 
     Raises
     ------
@@ -117,8 +115,8 @@ class Workers:
         SESSION.enter()
         if rule.order == "free":
             SESSION.check_one_node(f"{rule!r}, where each comes when it is ready")
-        self.n = SESSION.nodes if are_nodes else SESSION.size
-        rule.check(self.n)
+        n = SESSION.nodes if are_nodes else SESSION.size
+        rule.check(n)
         self.number, self._rule, self.params = next(_numbers), rule, list(params)
         dtypes = sorted({var.type.dtype for var in params})  # type: ignore[attr-defined]
         if len(dtypes) != 1 or not dtypes[0].startswith("float"):
@@ -129,7 +127,7 @@ class Workers:
         self._generation = SESSION.generation
         start = Parameters(params).vector()
         mode = "CVM" if c_is_there() else "NUMBA"
-        told = Told(rule, dtypes[0], start.size, mode, self.n, are_nodes)
+        told = Told(rule, dtypes[0], start.size, mode, n, are_nodes)
         self._medium = told.medium(SESSION.context.local.size)
         segment = self._medium.segment
         self._medium.fill(start)
@@ -226,7 +224,8 @@ class Workers:
     ) -> None:
         """Go on with what `state` has returned, and show it."""
         self._medium.restore(shared)
-        self._run_with(shared, worker_restore_shared)
+        if SESSION.nodes > 1:
+            self._run_with(shared, worker_restore_shared)
         for rank, state in enumerate(by_rank):
             self._run_with(state, worker_restore, rank)
         self.show()

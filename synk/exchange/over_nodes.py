@@ -9,7 +9,6 @@ what the centre, or the mailboxes, have come to.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -21,6 +20,7 @@ from ..cluster.heads import Heads
 from ..cluster.link import Bytes
 from ..cluster.reduce import NodeReduction, goes_by_rank, rows_of_ranks
 from ..comm.divided import DividedAllReduce
+from ..memory.partition import spans
 from ..rules.simulate import summed
 from .centre import Centre
 from .gossiping import Mailboxes
@@ -56,8 +56,7 @@ class OverNodes:
 
     def by_node(self, rows: Sequence[int]) -> list[int]:
         """Return the sums of what is told of each rank, by node."""
-        ends = itertools.accumulate(self._comm.ranks, initial=0)
-        return [sum(rows[start:end]) for start, end in itertools.pairwise(ends)]
+        return [sum(rows[start:stop]) for start, stop in spans(self._comm.ranks)]
 
     @contextlib.contextmanager
     def in_turn(self, wait: Callable[[], AbstractContextManager]) -> Iterator[None]:

@@ -70,6 +70,8 @@ class Worker:
         Since they were taken last: each with the number of its move of the centre.
     """
 
+    is_node = False
+
     def __init__(
         self,
         medium: Any,
@@ -87,8 +89,6 @@ class Worker:
         self._reported = Times(0.0, 0.0)
         self.exchanges: list[tuple[int, Exchange]] = []
         self._own: list[np.ndarray] | None = None  # while others are shown
-
-    is_node = False
 
     def begin_with(self, w: np.ndarray) -> None:
         """Begin anew, with the parameters of a vector."""

@@ -126,6 +126,15 @@ def part_lengths(bounds: Sequence[int]) -> list[int]:
     return [stop - start for start, stop in itertools.pairwise(bounds)]
 
 
+def spans(counts: Sequence[int]) -> list[tuple[int, int]]:
+    """Return where each of some groups begins and stops, by how many each has.
+
+    >>> spans([2, 3])
+    [(0, 2), (2, 5)]
+    """
+    return list(itertools.pairwise(itertools.accumulate(counts, initial=0)))
+
+
 def part(selection: Selection, start: int, stop: int) -> Selection:
     """Return the rows from `start` to `stop` of a selection.
 

@@ -192,8 +192,6 @@ class Session(Lifetime):
         except BaseException as caught:
             error = caught
             context.abort()
-            if cluster is not None:
-                cluster.give_alarm()
             own = [OwnFailure(caught)] if isinstance(caught, Exception) else []
         context.recorder.phase[0] = JOINING
         if cluster is None or cluster.node:
@@ -211,15 +209,28 @@ class Session(Lifetime):
         return Outcome(result, replies + others, error, own)
 
     def _join_or_alarm(self, error: BaseException | None) -> list[Any]:
-        """Wait for the ranks' replies; if one has failed, other nodes are told now."""
+        """Wait for the ranks' replies; if one has failed, other nodes are told at once.
+
+        Parameters
+        ----------
+        error : BaseException or None
+            As for `_join`.
+        """
+        cluster = self.cluster
+        if cluster is None:
+            return self._join(error)
         replies: list[Any] | None = None
         try:
+            if error is not None:
+                cluster.give_alarm()
             replies = self._join(error)
             return replies
         finally:
-            failed = replies is None or any(type(reply) is Failure for reply in replies)
-            if failed and self.cluster is not None:
-                self.cluster.give_alarm()
+            # If it was the master's own share, they have been told.
+            if error is None and (
+                replies is None or any(type(reply) is Failure for reply in replies)
+            ):
+                cluster.give_alarm()
 
     def _join(self, error: BaseException | None) -> list[Any]:
         """Wait for the ranks' replies.

@@ -17,6 +17,7 @@ from ..cluster.inbox import Copy
 from ..cluster.keeping import Draft
 from ..cluster.message import SMALL, Here, Message, OfAll, OfEach, Outgoing
 from ..cluster.translate import Sent, is_window, pickled
+from ..memory.partition import spans
 from ..memory.segment import Window, key_of
 from ..memory.unchanged import state_of
 from .context import Notice, RankContext
@@ -39,12 +40,10 @@ class Parting:
 
     def __init__(self, context: RankContext, draft: Draft) -> None:
         self.context, self.draft = context, draft
-        self.heres: list[Here] = []
-        first = 0
-        for node, ranks in enumerate(context.comm.ranks):
-            self.heres.append(Here(node, first, first + ranks, context.size))
-            first += ranks
-        del self.heres[0]
+        self.heres = [
+            Here(node, *span, context.size)
+            for node, span in enumerate(spans(context.comm.ranks))
+        ][1:]
         # Of nodes with as many ranks the first has the most rows: see `cuts`.
         by_ranks = {here.stop - here.first: here for here in reversed(self.heres)}
         self._largest = list(by_ranks.values())
