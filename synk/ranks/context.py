@@ -35,7 +35,7 @@ from ..workers.limit import Limit
 from ..workers.pools import ThreadPools
 from ..workers.recorder import Recorder, Unrecorded
 from ..workers.waiting import PATIENCE
-from .homes import Homes, reduce_runs
+from .homes import Homes
 from .registry import Registry
 
 
@@ -165,7 +165,6 @@ class RankContext:
         self.attachments = Attachments()
         self.outbox = Arena(can_shrink=not self.place.device.is_gpu)
         self.homes = Homes(self.local_rank, self.control.size)
-        self.reduce_runs = partial(reduce_runs, self.local)
         self.flat_buffers = FlatBuffers(self.local, self.attachments)
         self.buffers_of_node = self.flat_buffers
         if self._nodes is not None:
@@ -192,13 +191,12 @@ class RankContext:
     def _meet_nodes(self, ranks: list[int], node: int, cluster: Any) -> None:
         """Have this rank meet those of other nodes, too."""
         from ..cluster import comm
-        from . import homes_on_nodes
+        from .homes_on_nodes import NodesHomes
 
         self.comm = comm.NodesComm(self.local, ranks, node, cluster)
         self.flat_buffers = comm.NodesBuffers(self.comm, self.attachments)
         self.buffers_of_node = comm.OwnNodeBuffers(self.comm, self.attachments)
-        self.homes = homes_on_nodes.homes(self.comm)
-        self.reduce_runs = partial(homes_on_nodes.reduce_runs, self.comm)
+        self.homes = NodesHomes(self.comm)
 
     def close(self) -> None:
         """Undo what was changed in this process; an interrupt leaves nothing out."""

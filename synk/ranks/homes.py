@@ -18,9 +18,11 @@ there from then on, until the next such reduction.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -42,7 +44,8 @@ from ..memory.segment import (
 from ..reduce_ops import ReduceOp, check_shapes
 from .registry import Registry
 
-_DETAILS, _DWELLS = 1, 2
+DETAILS, DWELLS = 1, 2
+"""Bits of what a rank says: some values do not fit; some live in their slots."""
 
 
 class Slot(NamedTuple):
@@ -386,16 +389,26 @@ class Homes:
         """
         numbers = [number for run in runs for number, _ in run.members]
         misfits: dict[int, tuple[int, ...]] = {}
-        for run in runs:
-            misfits.update(run.misfits)
-        dwells = any(run.dwellers for run in runs)
-        words = comm.agree(_DETAILS * bool(misfits) + _DWELLS * dwells)
-        if any(word & _DETAILS for word in words):
-            self._check_shapes(op, numbers, comm.exchange(misfits), registry)
         alike = (1,) * comm.size
         for run in runs:
+            misfits.update(run.misfits)
             run.divide([weights.get(number, alike) for number, _ in run.members])
-        return any(word & _DWELLS for word in words)
+        dwells = any(run.dwellers for run in runs)
+        own = DETAILS * bool(misfits) + DWELLS * dwells
+        said = self._meet(comm, op, runs, own)
+        if said & DETAILS:
+            self._check_shapes(op, numbers, comm.exchange(misfits), registry)
+        return bool(said & DWELLS)
+
+    def _meet(self, comm: Any, op: ReduceOp, runs: Sequence[Run], word: int) -> int:
+        """Wait for all ranks; return the bits that are in the word of any of them."""
+        return any_of(comm.agree(word))
+
+    def reduce(self, comm: Any, op: ReduceOp, runs: Sequence[Run]) -> None:
+        """Reduce runs, whose values all ranks have put into their slots."""
+        for run in runs:
+            run.all_reduce.run(run.spans)
+        comm.barrier()
 
     def _check_shapes(
         self,
@@ -450,11 +463,9 @@ class Homes:
         return Run(all_reduce, buffers, results, first.home, columns, members)
 
 
-def reduce_runs(comm: SharedMemoryComm, op: ReduceOp, runs: Sequence[Run]) -> None:
-    """Reduce runs, whose values all ranks have put into their slots."""
-    for run in runs:
-        run.all_reduce.run(run.spans)
-    comm.barrier()
+def any_of(words: Iterable[int]) -> int:
+    """Return the bits that are in any of the words."""
+    return functools.reduce(operator.or_, words)
 
 
 def _rows(window: Window, attachments: Attachments) -> np.ndarray:

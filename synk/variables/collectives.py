@@ -393,7 +393,7 @@ def worker_reduce(
         are_aside = homes.agree(context.comm, registry, op, runs, weights)
         if are_aside:
             homes.use_other_side(local, context.attachments, runs, targets)
-        context.reduce_runs(op, runs)
+        homes.reduce(context.comm, op, runs)
         for number, result in homes.results(runs, are_aside=are_aside, move=to_all):
             if to_all or context.rank == 0:
                 transaction.store(host, registry.variables[number], result)

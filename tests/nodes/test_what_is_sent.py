@@ -228,6 +228,54 @@ print("done")
 """
 )
 
+ROUNDS = (
+    BEGIN
+    + """
+def rounds(function, *args):
+    # How many rounds a call takes, and what it returns.
+    before, value = link.rounds, function(*args)
+    return link.rounds - before, value
+
+few, many = pytensor.shared(np.arange(3.0), "few"), pytensor.shared(X, "many")
+half = pytensor.shared(np.ones(7, "float16"), "half")
+total = np.arange(3.0)
+for _ in range(3):  # few values go along when the ranks agree that they fit
+    synk.all_reduce(few, "sum"), synk.all_reduce(many, "avg")
+    synk.reduce([few, half], "max")
+    total = total * n
+    got = rounds(synk.all_reduce, few, "avg")[0]
+    assert got == 3, got
+    np.testing.assert_array_equal(few.get_value(), total)
+    np.testing.assert_array_equal(synk.get_value(n - 1, few), total)
+    got, values = rounds(synk.reduce, [few, half], "max")
+    assert got == 3, got
+    np.testing.assert_array_equal(values[0], total)
+    got = rounds(synk.all_reduce, many, "avg")[0]
+    assert got == 4, got
+    np.testing.assert_allclose(many.get_value(), X)
+synk.set_value(n - 1, few, np.ones(4))
+try:
+    synk.all_reduce(few)
+except synk.ShapeMismatch as error:
+    assert f"rank {n - 1}" in str(error), error
+else:
+    raise AssertionError("the shapes differ")
+synk.set_value(n - 1, few, np.ones(3))
+synk.all_reduce(few, "sum")
+np.testing.assert_array_equal(few.get_value(), total * (n - 1) + 1)
+e = synk.function([], [], **how)
+s = synk.function([x], [x.sum()], **how)
+g = synk.function([x], [(x.T * x[:, 0]).sum(1)], **how)
+for _ in range(3):
+    found = rounds(e)[0], rounds(s, X)[0], rounds(g, X)[0]
+assert found == (2, 2, 2), found  # outputs ride in replies
+t = synk.function([x], [x.sum()], updates=[(few, few + x.sum(0)[:3])], **how)
+t(X), t(X)
+assert rounds(t, X)[0] == 3
+print("done")
+"""
+)
+
 INTERRUPTS = (
     BEGIN
     + """
@@ -282,6 +330,13 @@ def test_a_node_is_sent_its_own_rows_and_those_that_stay_once(
     tmp_path, mpi, nodes, script
 ):
     status, out, error = run(script, tmp_path, nodes, mpi=mpi)
+    assert out.split() == ["done"], out + error
+    assert status == 0
+
+
+@pytest.mark.parametrize("nodes", [2, 3])
+def test_rounds_of_a_call_are_as_few_as_can_be(tmp_path, nodes):
+    status, out, error = run(ROUNDS, tmp_path, nodes)
     assert out.split() == ["done"], out + error
     assert status == 0
 
