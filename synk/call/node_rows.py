@@ -28,6 +28,7 @@ from ..memory.unchanged import state_of
 from ..programs.programs import kind_of_call
 from ..ranks.context import RankContext
 from ..ranks.to_nodes import PARTED, Parted, Parting
+from .node_outputs import combined_here
 from .rows import Source, located
 from .runs import Call, worker_run
 from .share import worker_call
@@ -309,6 +310,6 @@ class _InParts:
 
 
 PARTED |= {
-    worker_call: Parted(leaving_call, arriving_call),
+    worker_call: Parted(leaving_call, arriving_call, combined_here),
     worker_run: Parted(leaving_run, arriving_run),
 }

@@ -61,6 +61,10 @@ class Wanted:
         return results[0] if self._returns == "one" else None
 
 
+IN_FIRST = None
+"""Stands for an output that is in that of the first rank of its node: both together."""
+
+
 class Reply(NamedTuple):
     """What one rank's share of a call has come to; on its way a plain tuple.
 
@@ -68,7 +72,8 @@ class Reply(NamedTuple):
     ----------
     outputs : list of numpy.ndarray, or dict of int to Window
         The master's own in the order of the subset; other ranks' by their position in
-        the function, and only those that the master needs.
+        the function, and only those that the master needs. Where a node has combined
+        an output, `IN_FIRST` on its ranks but the first.
     rows : int
         How many rows are behind them.
     """
@@ -109,16 +114,19 @@ def combine_outputs(
     if not subset:
         return []
     present = [Reply(*reply) for reply in replies if reply is not None]
-    weights = [reply.rows for reply in present]
     results = []
     for position, i in enumerate(subset):
         op = spec.wire_ops[i]
-        values = [
-            reply.outputs[position]
-            if isinstance(reply.outputs, list)
-            else context.array(reply.outputs[i])
-            for reply in (present if op is not None else present[:1])
-        ]
+        values: list[np.ndarray] = []
+        weights: list[int] = []
+        for reply in present if op is not None else present[:1]:
+            outputs = reply.outputs
+            value = outputs[position if isinstance(outputs, list) else i]
+            if value is IN_FIRST:
+                weights[-1] += reply.rows
+            else:
+                values.append(context.array(value))
+                weights.append(reply.rows)
         if op is not None:
             results.append(reduce_output(spec, i, op, values, weights, what))
         else:

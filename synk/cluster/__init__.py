@@ -30,5 +30,6 @@ masters of other nodes serve: they have their ranks run what node 0's have to ru
     All-reduces over nodes.
 
 What the ranks of a session have to do with it is in `ranks`: ``to_nodes``, ``serving``,
-``homes_on_nodes``; which rows a node gets in ``call.node_rows``.
+``homes_on_nodes``; which rows a node gets in ``call.node_rows``, and what it returns in
+``call.node_outputs``.
 """

@@ -143,6 +143,10 @@ def _run(
         error, result, replies = failure, None, []
     if error is not None:
         result = Failure(error, "", context.rank)  # `run_share` has noted where
-    elif type(result) is Ready:
+        return [result, *replies]
+    if type(result) is Ready:
         result = pickle.loads(result.data)
-    return [result, *replies]
+    every = [result, *replies]
+    if work in PARTED and not any(type(reply) is Failure for reply in every):
+        return PARTED[work].returning(context, args, every)
+    return every

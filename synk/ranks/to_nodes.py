@@ -95,6 +95,11 @@ class Parting:
         return self.draft.whole(data, state, window, rows, array.nbytes, asked)
 
 
+def as_they_are(context: RankContext, args: tuple, replies: list) -> list:
+    """Return replies of ranks as they are."""
+    return replies
+
+
 class Parted(NamedTuple):
     """The two ends of a command of which each node gets the rows of its ranks.
 
@@ -105,10 +110,14 @@ class Parted(NamedTuple):
     arriving : callable
         On another node, given those, `Here` and what it keeps, by number, returns the
         arguments of its ranks.
+    returning : callable
+        There, given its `RankContext`, these arguments, and its ranks' replies, returns
+        the replies that are sent.
     """
 
     leaving: Callable[[tuple, Parting], tuple]
     arriving: Callable[[tuple, Here, Mapping[int, Copy]], tuple]
+    returning: Callable[[RankContext, tuple, list], list] = as_they_are
 
 
 PARTED: dict[Callable, Parted] = {}

@@ -228,6 +228,55 @@ print("done")
 """
 )
 
+REPLIES = """
+import numpy as np, pytensor, pytensor.tensor as pt
+import synk
+from synk.ranks.session import SESSION
+
+n = synk.fork(2)
+link, inner, got = SESSION.cluster.link, SESSION.cluster.link.gather, []
+
+def gather(mine, heads):
+    got.append(sum(heads.lengths))
+    return inner(mine, heads)
+
+link.gather = gather
+x, k = pt.dmatrix("x"), pt.dscalar("k")
+X = np.random.default_rng(0).normal(size=(50, 700))
+outputs = [(x * k).mean(0), x.max(0), x[:, :3].sum(0), x.prod(0), x.astype("float16").sum(0)]
+f = synk.function([x], outputs, [k], mode="FAST_COMPILE")
+rows = synk.function([x], x * 2, mode="FAST_COMPILE")
+w = pytensor.shared(np.arange(700.0), "w")
+common = synk.function([], (w * k, "avg"), [k], mode="FAST_COMPILE")
+
+for size in (50, 5, 3, 2, 1):  # also of fewer rows than ranks
+    part = X[:size]
+    right = part.mean(0) * 2, part.max(0), part[:, :3].sum(0), part.prod(0)
+    right = *right, part.astype("float16").sum(0)
+    for _ in range(2):
+        got.clear()
+        found = f(part, 2.0)
+        for mine, value in zip(found[:-1], right[:-1], strict=True):
+            np.testing.assert_allclose(mine, value, rtol=1e-12, atol=1e-13)
+        np.testing.assert_allclose(found[-1], right[-1], rtol=1e-2, atol=1e-2)
+        if size == 50:  # but for few and float16, what one rank has
+            of_one, of_all = 3 * 700 * 8, n * (700 * 2 + 3 * 8)
+            assert sum(got) < (len(synk.nodes()) - 1) * of_one + of_all + 3000, got
+    np.testing.assert_array_equal(rows(part), part * 2)
+np.testing.assert_allclose(common(3.0), np.arange(700.0) * 3)
+synk.set_value(n - 1, w, np.ones(700))
+right = (np.arange(700.0) * (n - 1) + 1) / n
+np.testing.assert_allclose(common(1.0), right)
+synk.set_value(n - 1, w, np.ones(2))
+try:
+    common(1.0)
+except synk.ShapeMismatch as error:
+    assert "(2,)" in str(error), error
+else:
+    raise AssertionError("the shapes differ")
+print("done")
+"""
+
 ROUNDS = (
     BEGIN
     + """
@@ -337,6 +386,13 @@ def test_a_node_is_sent_its_own_rows_and_those_that_stay_once(
 @pytest.mark.parametrize("nodes", [2, 3])
 def test_rounds_of_a_call_are_as_few_as_can_be(tmp_path, nodes):
     status, out, error = run(ROUNDS, tmp_path, nodes)
+    assert out.split() == ["done"], out + error
+    assert status == 0
+
+
+@pytest.mark.parametrize("nodes", [2, 3])
+def test_of_outputs_a_node_returns_what_its_ranks_give_together(tmp_path, nodes):
+    status, out, error = run(REPLIES, tmp_path, nodes)
     assert out.split() == ["done"], out + error
     assert status == 0
 
