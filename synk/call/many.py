@@ -113,6 +113,8 @@ class Runs(Calls):
         wanted = self._all.of(output_subset)
         subset = wanted.subset
         plan = Plan(spec, values, constants, batch_s, SESSION.size, SESSION.stage)
+        if plan.is_partial:
+            self._engines.forbid_alone()
         made: list[list] = [[] for _ in subset]
         self.ran = ran = Ran()
         alone: Any = {"batch_s": batch_s, "num_slices": num_slices}
@@ -156,6 +158,16 @@ class Runs(Calls):
             return self.run(*args, **options)
         finally:
             self._held.train_as(None)
+
+    def takes_own_rows(
+        self, num_slices: int = 1, output_subset: Sequence[int] | None = None
+    ) -> bool:
+        """Tell whether ranks read no rows of scattered inputs but their own."""
+        if self._check_ranks():
+            return False  # another function makes such calls, of other inputs
+        kind = kind_of_call(num_slices, SESSION.size)
+        subset = self._all.of(output_subset).subset
+        return not self._engines.present.local().cut(kind, subset).inputs_read
 
     def _in_turns(
         self, calls: list[Call], is_usual: bool, given: tuple

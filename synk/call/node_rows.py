@@ -24,7 +24,7 @@ from ..cluster.message import Here, OfEach
 from ..cluster.translate import Bounds, Sent
 from ..memory.partition import Selection, count, part
 from ..memory.segment import Window, key_of
-from ..memory.unchanged import state_of
+from ..memory.unchanged import check_whole, state_of
 from ..programs.programs import kind_of_call
 from ..ranks.context import RankContext
 from ..ranks.to_nodes import PARTED, Parted, Parting
@@ -157,6 +157,8 @@ class _Leaving:
         sent = self._send(array, chosen, None if copy is None else key_of(window))
         if sent is None:
             return tuple(source)
+        if sent[0] is not None and isinstance(window, tuple):
+            check_whole(window)
         return InParts(sent[0], copy, source.state, span)
 
     def _keep_slices(
@@ -174,6 +176,7 @@ class _Leaving:
             data, state, window, array.nbytes, list(spans.items())
         )
         if new and number is not None:
+            check_whole(window)
             totals = tuple(stop - start for start, stop in new)
             slices = [slice(*span) for span in new]
             kept = {"number": number, "spans": tuple(new)}

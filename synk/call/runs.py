@@ -87,6 +87,10 @@ class Plan:
         self.constants = constants
         self.sources = [tuple(source) for source in whole.sources]
         self._batch_s = check_shared_rows(batch_s, spec.sliceable, size)
+        self.is_partial = any(
+            isinstance(value, Data) and value._lending.is_partial
+            for value in values[:n]
+        )
 
     def call(self, batch: Any) -> Call:
         """Check one batch: of the scattered inputs or, without any, of shared rows."""

@@ -17,7 +17,7 @@ are the same for all nodes, and each finds by itself which rows of a slice are i
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -218,6 +218,28 @@ class Draft:
                 further[span] = None
                 found.append(span)
         return copy.number, found
+
+    def has_got(self, data: Key, state: int, spans: Mapping[Span, int]) -> int:
+        """Take note that nodes have rows of slices, which they got by themselves.
+
+        Parameters
+        ----------
+        data : Key
+        state : int
+        spans : mapping of Span to int
+            Slices, and the bytes of a node for each.
+
+        Returns
+        -------
+        int
+            By which number they are to know them.
+        """
+        copy = self._copy(data, state)
+        assert copy is not None
+        self.spans[data] = dict.fromkeys(spans)
+        copy.nbytes = sum(spans.values())
+        self.used += copy.nbytes
+        return copy.number
 
     def is_whole(self, data: Key) -> bool:
         """Tell whether nodes have, or get, all rows of data that was asked for."""

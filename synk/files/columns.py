@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -56,6 +57,15 @@ class Column:
             source if isinstance(source, Stored) else self._checked(source, "labels")
             for source in sources
         ]
+
+    def _located(self, locate: Callable[[Stored], Stored]) -> Column:
+        """Return one like this, whose files lie where `locate` says."""
+        found = copy.copy(self)
+        found._sources = [
+            locate(source) if isinstance(source, Stored) else source
+            for source in self._sources
+        ]
+        return found
 
     def _shape_of_rows(self, source: Source) -> tuple[int, ...]:
         return tuple(source.shape[1:])

@@ -22,6 +22,12 @@ from .order import batches_of_part, cut, most_rows, order_of_epoch
 from .part import Part
 
 
+def check_batch_size(batch_size: int) -> None:
+    """Raise ValueError unless batches of so many rows can be made."""
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+
+
 class Rows:
     """Rows in files; made by :func:`synk.files.arrays` and :func:`synk.files.images`.
 
@@ -38,6 +44,8 @@ class Rows:
         by_size = [int(np.prod(c.shape)) * c.dtype.itemsize for c in self._columns]
         self._turns = sorted(range(len(by_size)), key=by_size.__getitem__, reverse=True)
         self._spare: list[tuple[Data, ...]] = []
+        # In which session machines know it, and as what; see `on_nodes`.
+        self._known: tuple[int, int | None] | None = None
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -101,14 +109,13 @@ class Rows:
         SharedMemoryFull
             If there is no room for two parts.
         """
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        check_batch_size(batch_size)
         return self._parts(epoch, batch_size, seed, shuffle)
 
     def _parts(
         self, epoch: int, batch_size: int, seed: int, shuffle: bool
     ) -> Iterator[Part]:
-        order, ends = order_of_epoch(self._counts, self._window, seed, epoch, shuffle)
+        order, ends = self._order(epoch, seed, shuffle)
         draws = self._draws(seed, epoch)
         rooms = [self._room(batch_size)]
         opened: dict[tuple[int, int], np.ndarray] = {}
@@ -140,7 +147,16 @@ class Rows:
             # Not if an interrupt came meanwhile: a thread may be writing there.
             self._spare += rooms
 
+    # -- for who goes through an epoch
+
+    def _order(
+        self, epoch: int, seed: int, shuffle: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the order of an epoch's rows; see `order_of_epoch`."""
+        return order_of_epoch(self._counts, self._window, seed, epoch, shuffle)
+
     def _draws(self, seed: int, epoch: int) -> list[np.ndarray | None]:
+        """Return what is drawn for all rows of an epoch, of each column."""
         return [column.draw(len(self), seed, epoch) for column in self._columns]
 
     def _room(self, batch_size: int) -> tuple[Data, ...]:
@@ -162,8 +178,9 @@ class Rows:
         self,
         rows: np.ndarray,
         draws: Sequence[np.ndarray | None],
-        out: list[np.ndarray],
+        out: Sequence[np.ndarray],
         opened: dict[tuple[int, int], np.ndarray],
+        into: np.ndarray | None = None,
     ) -> Callable[[], None]:
         """Return what writes rows to `out`, after all that Python can do before.
 
@@ -172,14 +189,17 @@ class Rows:
         rows : numpy.ndarray of int64
         draws : sequence
             Of each column, for all rows of the epoch.
-        out : list of numpy.ndarray
+        out : sequence of numpy.ndarray
             For each column.
         opened : dict
             Arrays of the part before, by column and file, which are replaced by those
             of this one.
+        into : numpy.ndarray of int64, optional
+            The place of each row in `out`; by default they come in their order.
         """
-        places = np.argsort(rows, kind="stable")
-        rows = rows[places]
+        in_order = np.argsort(rows, kind="stable")
+        rows = rows[in_order]
+        places = in_order if into is None else into[in_order]
         of_file = np.searchsorted(self._starts, rows, "right") - 1
         files, starts = np.unique(of_file, return_index=True)
         starts = np.append(starts, len(rows))

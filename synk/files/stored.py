@@ -43,6 +43,27 @@ class Stored(NamedTuple):
     offset: int | None
     is_fortran: bool = False
 
+    @property
+    def absolute(self) -> Stored:
+        """The same, for processes in other folders."""
+        return self._replace(path=os.path.abspath(self.path))
+
+    def on_this_machine(self) -> Stored:
+        """Return where the array lies for this process, which may be on another one.
+
+        Raises
+        ------
+        FileNotFoundError, PermissionError
+            If there is no such file.
+        ValueError
+            If it has not this array.
+        """
+        names = None if self.name is None else [self.name]
+        (found,) = stored_in(self.path, names)
+        if (found.shape, found.dtype) != (self.shape, self.dtype):
+            raise ValueError(f"{self.path}: it has {found.dtype} {found.shape}")
+        return found
+
     def array(self) -> np.ndarray:
         """Return the array: mapped, so that what is touched of it is read, or read.
 

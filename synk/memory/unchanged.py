@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from typing import Protocol
 
+from ..errors import SynkError
 from .segment import Window, key_of
 
 
@@ -17,6 +18,9 @@ class Watched(Protocol):
 
     window: Window | None
     """What it is told to other processes by."""
+
+    is_partial: bool
+    """Whether it has rows of this machine's ranks only."""
 
     @property
     def state(self) -> int | None:
@@ -34,3 +38,16 @@ def state_of(window: Window) -> int | None:
     if found is None or found.window != window:
         return None
     return found.state
+
+
+def check_whole(window: Window) -> None:
+    """Raise before rows are read that are not there.
+
+    Raises
+    ------
+    SynkError
+        If the memory has rows of this machine's ranks only.
+    """
+    found = WATCHED.get(key_of(window))
+    if found is not None and found.is_partial:
+        raise SynkError("rows are asked for that were read from files elsewhere only")

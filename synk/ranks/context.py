@@ -134,6 +134,7 @@ class RankContext:
         self.transaction = Transaction(recorder.phase)
         self.tracer: Tracer | None = None
         self.workers: dict[int, Any] = {}
+        self.readers: dict[int, Any] = {}  # in masters of nodes
         self.model: Any = None
 
     def open(self, limit: Limit) -> None:
@@ -288,6 +289,8 @@ class RankContext:
                     self.device_buffers.forget(key)
             elif kind == "workers":
                 self.workers.pop(key, None)
+            elif kind == "reader":
+                self.readers.pop(key, None)
             else:
                 self.registry.forget_variable(key)
                 self.homes.forget(key)

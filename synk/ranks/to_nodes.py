@@ -19,7 +19,7 @@ from ..cluster.message import SMALL, Here, Message, OfAll, OfEach, Outgoing
 from ..cluster.translate import Sent, is_window, pickled
 from ..memory.partition import spans
 from ..memory.segment import Window, key_of
-from ..memory.unchanged import state_of
+from ..memory.unchanged import check_whole, state_of
 from .context import Notice, RankContext
 from .homes import NewHome
 
@@ -147,6 +147,7 @@ def for_nodes(
     common: list[OfAll | np.ndarray] = []
     arrays = []
     for window, number in given:
+        check_whole(window)
         array = np.asarray(context.array(window), order="C")
         if number is None and array.nbytes <= SMALL:
             common.append(array)

@@ -10,6 +10,8 @@ import numpy as np
 
 from ..call.function import Function
 from ..call.spent import Ran
+from ..files import Rows, on_nodes
+from ..files.on_nodes import Epoch
 from ..files.part import Part
 from ..memory.partition import count, select
 
@@ -111,6 +113,29 @@ def rows_of(step: Function, data: Sequence, rows: Any = None) -> np.ndarray:
     if not isinstance(source, Arrays):
         raise TypeError(f"rows are chosen from arrays, and {data[0]!r} gives its own")
     return source.rows
+
+
+def parts_of(
+    source: Source,
+    step: Function,
+    epoch: Epoch,
+    num_slices: int = 1,
+    output_subset: Any = None,
+    **_: Any,
+) -> Iterator[Part]:
+    """Return the parts of an epoch, for runs of a step with such options.
+
+    On several machines each reads its own rows of files where a step does with them.
+    """
+    if (
+        isinstance(source, Rows)
+        and on_nodes.are_several()
+        and step.takes_own_rows(num_slices, output_subset)
+        and on_nodes.can_read(source)
+    ):
+        return on_nodes.parts(source, epoch)
+    number, seed, shuffle, batch_size = epoch
+    return source.parts(number, batch_size, seed=seed, shuffle=shuffle)
 
 
 class Made(NamedTuple):

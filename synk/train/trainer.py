@@ -24,7 +24,7 @@ from ..rules.rule import Rule
 from ..rules.simulate import Exchange
 from ..user_frames import entry
 from . import saved
-from .batches import Arrays, Made, source_of, through
+from .batches import Arrays, Epoch, Made, parts_of, source_of, through
 from .history import History
 from .progress import progress_bar
 from .spent import in_order, spent
@@ -169,9 +169,8 @@ class Trainer:
                 for callback in callbacks:
                     if isinstance(callback, Callback):
                         callback.before_epoch(self, epoch)
-                parts = source.parts(
-                    epoch, batch_size, seed=self._seed, shuffle=self._shuffle
-                )
+                what = Epoch(epoch, self._seed, self._shuffle, batch_size)
+                parts = parts_of(source, self._step, what, **named)
                 shows = are_seen or not left
                 made, numbers = self._train(parts, others, named, goes_on, shows)
                 goes_on = not shows

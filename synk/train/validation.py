@@ -7,7 +7,7 @@ from typing import Any
 
 from ..call.function import Function
 from ..reduce_ops import REDUCE_OPS, combine
-from .batches import Source, has_parts, sizes_of
+from .batches import Epoch, Source, has_parts, parts_of, sizes_of
 
 
 def validated(validation: Callable | Sequence, batch_size: int) -> dict[str, float]:
@@ -64,7 +64,7 @@ def over_parts(
         )
     values: list[list] = [[] for _ in ops]
     sizes: list[int] = []
-    for part in source.parts(0, batch_size, seed=0, shuffle=False):
+    for part in parts_of(source, function, Epoch(0, 0, False, batch_size)):
         found = function.run(part.batches, *part.inputs, *others)
         of_outputs = found if isinstance(found, list) else [found]
         for all_values, more in zip(values, of_outputs, strict=True):

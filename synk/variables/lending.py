@@ -26,10 +26,13 @@ class Lending:
     ----------
     window : Window or None
         What that is told to other processes by; see `memory.unchanged`.
+    is_partial : bool
+        Whether it has the rows of this machine's ranks only: see `files.on_nodes`.
     """
 
     def __init__(self) -> None:
         self.window: Window | None = None
+        self.is_partial = False
         self._forks = by_the_script()
         self._state = next(_states)
         self._alive: weakref.WeakValueDictionary[int, np.ndarray]

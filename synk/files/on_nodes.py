@@ -1,0 +1,301 @@
+"""Rows in files on several machines: each reads those of its own ranks.
+
+1. `worker_open` has the master of each machine find the files there, once in a session.
+2. `parts` goes through an epoch as `Rows.parts` does. For each part `worker_begin` has
+   all masters begin to read, each in a thread: on node 0 into `Data`, on others into a
+   `Copy` of it. The order of rows follows from the epoch, so that none is sent.
+3. `worker_end` has all of them wait for their threads. From then on the other nodes
+   have the rows that calls on this `Data` would send them (see `cluster.keeping`).
+
+Of such `Data` node 0 has the rows of its own ranks and no others: it is for calls in
+which ranks read their own, and whoever is to send others' is refused.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import warnings
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..cluster.inbox import Copy
+from ..cluster.message import Here
+from ..memory.segment import key_of
+from ..memory.unchanged import state_of
+from ..ranks.context import RankContext
+from ..ranks.session import SESSION
+from ..ranks.to_nodes import PARTED, Parted, Parting
+from ..variables.data import Data
+from .background import Background
+from .columns import Column
+from .order import batches_of_part, cut
+from .part import Part
+from .rows import Rows, check_batch_size
+from .stored import Stored
+
+_numbers = itertools.count()
+
+
+class Epoch(NamedTuple):
+    """What an epoch's rows follow from; see `Rows.parts`."""
+
+    epoch: int
+    seed: int
+    shuffle: bool
+    batch_size: int
+
+
+class Reader:
+    """What reads rows in the master of one machine.
+
+    Parameters
+    ----------
+    rows : Rows
+    here : Here
+    """
+
+    def __init__(self, rows: Rows, here: Here) -> None:
+        self._rows, self._here = rows, here
+        self._background = Background()
+        self._opened: dict[tuple[int, int], np.ndarray] = {}
+        self._epoch: Epoch | None = None
+        self._order = np.empty(0, np.int64)
+        self._draws: list[np.ndarray | None] = []
+        self.copies: list[Copy] = []
+
+    def begin(
+        self, epoch: Epoch, low: int, high: int, out: Sequence[np.ndarray] | None
+    ) -> None:
+        """Begin to read this machine's rows of a part.
+
+        Parameters
+        ----------
+        epoch : Epoch
+        low, high : int
+            Where in the epoch's order the part begins and ends.
+        out : sequence of numpy.ndarray, optional
+            Where all rows of the part have a place. By default new `copies` are made,
+            of this machine's rows only.
+        """
+        self.close()
+        if epoch != self._epoch:
+            self._order, _ = self._rows._order(epoch.epoch, epoch.seed, epoch.shuffle)
+            self._draws = self._rows._draws(epoch.seed, epoch.epoch)
+            self._epoch, self._opened = epoch, {}
+        batches = batches_of_part(high - low, epoch.batch_size)
+        own = self._here.spans([batch.stop - batch.start for batch in batches])
+        places = np.concatenate(
+            [
+                np.arange(batch.start + first, batch.start + stop)
+                for batch, (first, stop) in zip(batches, own, strict=True)
+            ]
+        )
+        into = places
+        if out is None:
+            out = self._new_copies(batches, own)
+            into = np.arange(len(places))
+        numbers = self._order[low + places]
+        job = self._rows._job(numbers, self._draws, out, self._opened, into)
+        self._background.start(job)
+
+    def _new_copies(
+        self, batches: Sequence[slice], own: Sequence[tuple[int, int]]
+    ) -> list[np.ndarray]:
+        lengths = [stop - first for first, stop in own]
+        starts = itertools.accumulate(lengths, initial=0)
+        spans = [(batch.start, batch.stop) for batch in batches]
+        where = dict(zip(spans, starts, strict=False))
+        self.copies, arrays = [], []
+        for column in self._rows._columns:
+            copy = Copy(column.dtype, column.shape)
+            arrays.append(copy.add(sum(lengths)))
+            copy.starts.update(where)
+            self.copies.append(copy)
+        return arrays
+
+    def wait(self) -> None:
+        """Wait for the rows, and raise what reading them has raised."""
+        self._background.wait()
+
+    def close(self) -> None:
+        """Wait for what was begun, if it was left."""
+        self._background.close()
+        self._background = Background()
+
+
+# -- commands
+
+
+def worker_open(
+    context: RankContext, number: int, columns: list[Column], files: int, window: int
+) -> str | None:
+    """Find files on this machine; return why it cannot read them."""
+    if context.local_rank:
+        return None
+    try:
+        here = [each._located(Stored.on_this_machine) for each in columns]
+    except (OSError, ValueError, ImportError) as error:
+        return f"{socket.gethostname()}: {error}"
+    rows = Rows(here, files, window)
+    comm = context.comm
+    ranks = Here(comm.node, comm.first, comm.first + context.local.size, comm.size)
+    context.readers[number] = Reader(rows, ranks)
+    return None
+
+
+def worker_begin(
+    context: RankContext,
+    number: int,
+    epoch: Epoch,
+    low: int,
+    high: int,
+    out: Sequence[np.ndarray] | None,
+) -> None:
+    """Begin to read this machine's rows of a part; see `Reader.begin`."""
+    if context.local_rank == 0:
+        context.readers[number].begin(epoch, low, high, out)
+
+
+def worker_end(context: RankContext, number: int, told: object) -> None:
+    """Wait for this machine's rows."""
+    if context.local_rank == 0 and context.rank:
+        context.readers[number].wait()
+
+
+def _leaving_end(args: tuple, parting: Parting) -> tuple:
+    """On node 0, take note of what others are going to have."""
+    number, (windows, batches) = args
+    copies = []
+    for window in windows:
+        width = parting.context.array(window)[:1].nbytes
+        spans = {
+            (batch.start, batch.stop): parting.most_rows([batch.stop - batch.start])
+            * width
+            for batch in batches
+        }
+        state = state_of(window)
+        assert state is not None
+        copies.append(parting.draft.has_got(key_of(window), state, spans))
+    return number, copies
+
+
+def _arriving_end(args: tuple, here: Here, copies: Any) -> tuple:
+    """On another node, keep what was read as what was sent is kept."""
+    number, numbers = args
+    reader: Reader = SESSION.context.readers[number]
+    copies.update(zip(numbers, reader.copies, strict=True))
+    reader.copies = []
+    return args
+
+
+PARTED[worker_end] = Parted(_leaving_end, _arriving_end)
+
+
+# -- in the script's process
+
+
+def are_several() -> bool:
+    """Tell whether the session has several machines."""
+    return SESSION.cluster is not None and len(SESSION.cluster.nodes) > 1
+
+
+def can_read(rows: Rows) -> bool:
+    """Tell whether all machines can read the files.
+
+    Where one cannot, that is warned of once in a session.
+    """
+    known = rows._known
+    if known is None or known[0] != SESSION.generation:
+        number = next(_numbers)
+        columns = [each._located(lambda file: file.absolute) for each in rows._columns]
+        told = number, columns, len(rows._counts), rows._window
+        why = [each for each in SESSION.run(worker_open, *told) if each is not None]
+        known = rows._known = SESSION.generation, None if why else number
+        weakref.finalize(rows, SESSION.notify, "reader", number).atexit = False
+        if why:
+            warnings.warn(
+                f"the first machine reads {rows!r} for all: another cannot, {why[0]}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+    return known[1] is not None
+
+
+def parts(rows: Rows, epoch: Epoch) -> Iterator[Part]:
+    """Return an epoch's batches as `Rows.parts` does, where all machines `can_read`.
+
+    Their inputs are for calls in which ranks read their own rows.
+    """
+    check_batch_size(epoch.batch_size)
+    assert rows._known is not None
+    _, number = rows._known
+    assert number is not None
+    return _Parts(rows, number, epoch).through()
+
+
+class _Parts:
+    """The parts of an epoch that all machines read."""
+
+    def __init__(self, rows: Rows, number: int, epoch: Epoch) -> None:
+        self._rows, self._number, self._epoch = rows, number, epoch
+        self._reader: Reader = SESSION.context.readers[number]
+        self._rooms: list[tuple[Data, ...]] = []
+
+    def through(self) -> Iterator[Part]:
+        """Return them one by one; while the script has one, the next is read."""
+        rows, epoch = self._rows, self._epoch
+        order, ends = rows._order(epoch.epoch, epoch.seed, epoch.shuffle)
+        bounds = list(cut(ends, epoch.batch_size))
+        try:
+            self._begin(0, *bounds[0])
+            for part, (low, high) in enumerate(bounds):
+                room = self._rooms[part % 2]
+                batches = batches_of_part(high - low, epoch.batch_size)
+                self._end(order[low:high], room, batches)
+                if part + 1 < len(bounds):
+                    self._begin(part + 1, *bounds[part + 1])
+                yield Part(batches, room)
+        finally:
+            self._reader.close()
+            for room in self._rooms:
+                _note(room, is_partial=False)
+            # Not if an interrupt came meanwhile: a thread may be writing there.
+            rows._spare += self._rooms
+
+    def _begin(self, part: int, low: int, high: int) -> None:
+        """Have all machines begin to read a part."""
+        if part < 2:
+            self._rooms.append(self._rows._room(self._epoch.batch_size))
+        room = self._rooms[part % 2]
+        for array in room:
+            array.set_length(high - low)
+        told = self._number, self._epoch, low, high
+        mine = *told, [array.data for array in room]
+        SESSION.run(worker_begin, *told, None, mine=mine)
+
+    def _end(
+        self, order: np.ndarray, room: tuple[Data, ...], batches: list[slice]
+    ) -> None:
+        """Wait for all machines to have read a part, of rows in this order."""
+        self._reader.wait()
+        windows = [array._window() for array in room]
+        if any(state_of(window) is None for window in windows):
+            # A child of the script may write there: then all is sent with each call.
+            epoch = self._epoch
+            draws = self._rows._draws(epoch.seed, epoch.epoch)
+            self._rows._job(order, draws, [array.data for array in room], {})()
+            _note(room, is_partial=False)
+            return
+        _note(room, is_partial=True)
+        told = windows, batches
+        SESSION.run(worker_end, self._number, told, mine=(self._number, None))
+
+
+def _note(room: tuple[Data, ...], is_partial: bool) -> None:
+    """Take note of whether node 0 has its own ranks' rows only."""
+    for array in room:
+        array._lending.is_partial = is_partial
