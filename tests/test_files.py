@@ -651,20 +651,55 @@ def test_what_is_stopped_early_leaves_no_thread(tmp_path):
 
 def test_a_job_that_never_began_is_not_waited_for(monkeypatch):
     """An interrupt may come between the lines that make a thread and start it."""
-    done = []
     background = Background()
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", raise_interrupt)
         with pytest.raises(KeyboardInterrupt):
-            background.start(lambda: done.append(1))
+            background.start(list)
     background.close()
-    background._thread.start()
-    background._thread.join()
-    assert done == []
 
 
 def raise_interrupt(thread):
     raise KeyboardInterrupt
+
+
+def test_interrupts_at_any_point_leave_no_lock_taken(monkeypatch):
+    """Locks of `threading` that are taken in Python would stay taken."""
+
+    class Stop(Exception):
+        pass
+
+    def stop(number, frame):
+        raise Stop
+
+    begun, ended, stops = [], [], 0
+
+    def job():
+        begun.append(1)
+        ended.append(1)
+
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+    before = signal.signal(signal.SIGALRM, stop)
+    draw = np.random.default_rng(0)
+    try:
+        for _ in range(4000):
+            background = Background()
+            try:
+                signal.setitimer(signal.ITIMER_REAL, draw.uniform(1e-6, 300e-6))
+                background.start(job)
+                background.wait()
+            except Stop:
+                stops += 1
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except Stop:
+                stops += 1
+            background.close()
+            assert len(begun) == len(ended)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert 0 < stops
+    assert not threads()
 
 
 def test_two_epochs_at_a_time_do_not_disturb_each_other(tmp_path):

@@ -11,8 +11,8 @@ masters of other nodes serve: they have their ranks run what node 0's have to ru
     What a script is told of a node, and ``python -m synk info``.
 ``heads``
     What masters say to one another in each round, and what follows from it; no MPI.
-``link``, ``undisturbed``
-    Rounds and collectives over MPI; what no signal handler comes into.
+``link``
+    Rounds and collectives over MPI.
 ``meter``, ``clocks``
     What a master has done between nodes, for explanations and traces; how the clocks
     of nodes are compared.

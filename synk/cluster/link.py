@@ -23,7 +23,7 @@ import numpy as np
 from ..errors import StateError, SynkError
 from .heads import NAMES, NBYTES, Head, Heads, Rounds
 from .meter import Meter
-from .undisturbed import undisturbed
+from ..workers.undisturbed import undisturbed
 
 Bytes: TypeAlias = "bytes | memoryview"
 

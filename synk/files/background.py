@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from ..errors import StateError
 from ..ranks.session import SESSION
+from ..workers.undisturbed import undisturbed
 
 
 class Background:
@@ -23,7 +24,8 @@ class Background:
         """Begin with a job, when the last one is done."""
         assert self._thread is None
         self._thread = _Job(job)
-        self._thread.start()
+        # An interrupt within would leave locks of `threading` taken, for ever.
+        undisturbed(self._thread.start)
 
     def wait(self) -> None:
         """Wait for the job to be done, and raise what it has raised."""
@@ -36,8 +38,10 @@ class Background:
 
     def close(self) -> None:
         """Wait for the last job to be done, whatever it raises."""
-        if self._thread is not None and not self._thread.is_given_up():
-            self._thread.wait()
+        thread = self._thread
+        # An interrupt may have come right before it was started: then it is not.
+        if thread is not None and thread.ident is not None:
+            thread.wait()
 
 
 class _Job(threading.Thread):
@@ -45,28 +49,22 @@ class _Job(threading.Thread):
         super().__init__(name="synk-files")
         self._job: Callable[[], object] | None = job
         self.error: BaseException | None = None
-        self._is_done = threading.Event()
-        self._to_begin = threading.Lock()
-
-    def is_given_up(self) -> bool:
-        """Tell whether the job has not begun: then it will not.
-
-        An interrupt may have come right before the thread was started.
-        """
-        return self._to_begin.acquire(blocking=False)
+        # Not an Event: an interrupt in its `wait` may leave its lock taken, and then
+        # nobody can set it, nor wait for it again.
+        self._is_done, self._to_be_done = False, threading.Lock()
+        self._to_be_done.acquire()
 
     def wait(self) -> None:
         """Wait for the job to be done, and then for the thread to end."""
-        # Not by `join` alone: after an interrupt in it, Python 3.11 and 3.12 take a
-        # thread for ended that still runs, and the next `join` returns at once.
-        self._is_done.wait()
-        self.join()
+        while not self._is_done:
+            self._to_be_done.acquire(timeout=1)  # an interrupt may have kept it taken
+        # After an interrupt in it, Python 3.11 and 3.12 take a thread for ended that
+        # still runs, and the next `join` returns at once.
+        undisturbed(self.join)
 
     def run(self) -> None:
         """Do the job; called in the thread."""
         assert self._job is not None
-        if not self._to_begin.acquire(blocking=False):
-            return
         try:
             # It was born with the cores of rank 0, which has work for them.
             with contextlib.suppress(StateError):  # no ranks
@@ -76,4 +74,5 @@ class _Job(threading.Thread):
             self.error = error
         finally:
             self._job = None  # and the views of shared memory that it has
-            self._is_done.set()
+            self._is_done = True
+            self._to_be_done.release()

@@ -29,6 +29,7 @@ from ..memory.unchanged import state_of
 from ..ranks.context import RankContext
 from ..ranks.session import SESSION
 from ..ranks.to_nodes import PARTED, Parted, Parting
+from ..user_frames import callers_level
 from ..variables.data import Data
 from .background import Background
 from .columns import Column
@@ -220,7 +221,7 @@ def can_read(rows: Rows) -> bool:
             warnings.warn(
                 f"the first machine reads {rows!r} for all: another cannot, {why[0]}",
                 RuntimeWarning,
-                stacklevel=2,
+                stacklevel=callers_level(),
             )
     return known[1] is not None
 
