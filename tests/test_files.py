@@ -698,7 +698,7 @@ def test_interrupts_at_any_point_leave_no_lock_taken(monkeypatch):
             assert len(begun) == len(ended)
     finally:
         signal.signal(signal.SIGALRM, before)
-    assert 0 < stops
+    assert stops > 0
     assert not threads()
 
 

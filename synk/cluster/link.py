@@ -21,9 +21,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from ..errors import StateError, SynkError
+from ..threads.undisturbed import undisturbed
 from .heads import NAMES, NBYTES, Head, Heads, Rounds
 from .meter import Meter
-from ..workers.undisturbed import undisturbed
 
 Bytes: TypeAlias = "bytes | memoryview"
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from ..errors import StateError
 from ..ranks.session import SESSION
-from ..workers.undisturbed import undisturbed
+from ..threads.undisturbed import undisturbed
 
 
 class Background:

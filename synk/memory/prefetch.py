@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from time import perf_counter
 from typing import Protocol, TypeVar
 
 import numpy as np
 
+from ..threads.helper import Helper
 from .partition import Selection
 from .rows import RowTaker, arrived, take_rows
 
@@ -36,7 +36,7 @@ class Ahead:
     """
 
     def __init__(self, takers: Sequence[Sequence[RowTaker]]) -> None:
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="synk-rows")
+        self._helper = Helper("synk-rows")
         self._takers = takers
 
     def __enter__(self) -> Ahead:
@@ -45,24 +45,25 @@ class Ahead:
 
     def __exit__(self, *_: object) -> None:
         """Wait for the thread to end."""
-        self._pool.shutdown(cancel_futures=True)
+        self._helper.close()
 
     def through(self, items: Iterable[Item]) -> Iterator[tuple[Item, list[np.ndarray]]]:
         """Return every item with its rows; these are valid until the next one."""
-        turn = 0
-        waiting = None
+        turn, waiting = 0, None
         for item in items:
-            rows = self._pool.submit(
+            before = None
+            if waiting is not None:
+                before = self._arrived(waiting)
+            self._helper.begin(
                 take_rows, self._takers[turn], item.sources, item.selections
             )
             turn = 1 - turn
-            if waiting is not None:
-                yield _completed(*waiting)
-            waiting = item, rows
+            if before is not None:
+                yield before
+            waiting = item
         if waiting is not None:
-            yield _completed(*waiting)
+            yield self._arrived(waiting)
 
-
-def _completed(item: Item, rows: Future) -> tuple[Item, list[np.ndarray]]:
-    item.start = perf_counter()
-    return item, arrived(rows.result())
+    def _arrived(self, item: Item) -> tuple[Item, list[np.ndarray]]:
+        item.start = perf_counter()
+        return item, arrived(self._helper.wait())

@@ -1,4 +1,4 @@
-"""Rows in files on several nodes: each reads its own ranks', and the numbers are right."""
+"""Rows in files on several nodes: each reads its own ranks'; the numbers are right."""
 
 from __future__ import annotations
 
@@ -80,7 +80,8 @@ for window in (1, 3):
 parts = list((part.batches, [each[:].copy() for each in part.inputs])
              for part in rows.parts(1, BATCH, seed=5))
 found = [inputs[0][batch] for part, inputs in parts for batch in part]
-np.testing.assert_array_equal(np.concatenate(found), X[np.concatenate(batches(1, 5, 3))])
+right = X[np.concatenate(batches(1, 5, 3))]
+np.testing.assert_array_equal(np.concatenate(found), right)
 
 # Outputs for validation, and images of which something is drawn.
 pixels = rng.integers(0, 255, size=(60, 3, 8, 9)).astype(np.uint8)
@@ -109,7 +110,8 @@ for epoch, each in enumerate(drawn):
     np.testing.assert_allclose(weighed, (each.astype(float) ** 2).mean(), rtol=1e-5)
 first = images.take(np.arange(60), 0, seed=0)[0]
 seen = history.epochs[0]
-np.testing.assert_allclose(seen["val_loss"], (first.astype(float) ** 2).mean(), rtol=1e-5)
+right = (first.astype(float) ** 2).mean()
+np.testing.assert_allclose(seen["val_loss"], right, rtol=1e-5)
 np.testing.assert_allclose(seen["val_1"], first.max())
 print("done")
 """

@@ -1,0 +1,93 @@
+"""A thread that does jobs: in order, and whatever point an interrupt comes at."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from synk.threads.helper import Helper
+
+NAME = "synk-test"
+
+
+def threads():
+    return [thread for thread in threading.enumerate() if thread.name == NAME]
+
+
+def test_jobs_are_done_one_after_the_other_in_one_thread():
+    helper, seen = Helper(NAME), []
+    assert not threads()
+    for k in range(5):
+        helper.begin(lambda k: seen.append(threading.get_ident()) or k * k, k)
+        assert helper.wait() == k * k
+    assert len(set(seen)) == 1
+    assert seen[0] != threading.get_ident()
+    helper.begin(lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        helper.wait()
+    helper.begin(str, 3)
+    assert helper.wait() == "3"
+    helper.close()
+    assert not threads()
+
+
+def test_close_waits_for_the_job_that_has_begun():
+    helper, goes_on, seen = Helper(NAME), threading.Event(), []
+    begun = threading.Event()
+
+    def job():
+        begun.set()
+        assert goes_on.wait(30)
+        seen.append(1)
+
+    helper.begin(job)
+    assert begun.wait(30)
+    threading.Timer(0.05, goes_on.set).start()
+    helper.close()
+    assert seen == [1]
+    Helper(NAME).close()  # that has begun nothing
+    assert not threads()
+
+
+def test_an_interrupt_at_any_point_leaves_no_lock_taken(monkeypatch):
+    class Stop(Exception):
+        pass
+
+    def stop(number, frame):
+        raise Stop
+
+    begun, ended, stops = [], [], 0
+
+    def job(k):
+        begun.append(k)
+        ended.append(k)
+        return k
+
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+    before = signal.signal(signal.SIGALRM, stop)
+    draw = np.random.default_rng(0)
+    try:
+        for _ in range(3000):
+            helper = Helper(NAME)
+            try:
+                signal.setitimer(signal.ITIMER_REAL, draw.uniform(1e-6, 400e-6))
+                for k in range(4):
+                    helper.begin(job, k)
+                    assert helper.wait() == k
+            except Stop:
+                stops += 1
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except Stop:
+                stops += 1
+            helper.close()
+            assert begun == ended
+            begun.clear(), ended.clear()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert stops > 100
+    assert not threads()
