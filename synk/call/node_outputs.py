@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..cluster.reduce import goes_by_rank
+from ..cluster.by_rank import goes_by_rank
 from ..ranks.context import RankContext
 from ..reduce_ops import combine
 from .outputs import IN_FIRST

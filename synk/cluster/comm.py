@@ -22,12 +22,13 @@ from ..memory.partition import spans
 from ..memory.segment import Attachments, Segment, key_of
 from ..reduce_ops import ReduceOp, shares
 from ..times.timing import NODES, REDUCE, UNCOUNTED, WAIT, Times
+from .by_rank import goes_by_rank, rows_of_ranks
 from .clocks import Sample, compare
 from .heads import Heads
 from .link import Bytes
 from .meter import Meter
 from .nodes import Cluster
-from .reduce import NodeReduction, goes_by_rank, rows_of_ranks
+from .reduce import NodeReduction
 
 
 class NodesComm:

@@ -322,30 +322,26 @@ class Link:
     def all_gather(self, mine: bytes, heads: Heads) -> Sequence[Bytes]:
         """Return the bytes of all nodes, whose heads have said how many they are."""
         self.meter.values_sent += len(mine) * (self.size - 1)
-        found = heads.data
-        if found is not None:
-            return found
-        lengths = heads.lengths
-        whole = bytearray(sum(lengths))
-        byte = self._mpi.BYTE
-        into = [whole, (lengths, None), byte]
-        given = [mine, len(mine), byte]
-        self._run("all-gather", len(mine), self._comm.Iallgatherv, given, into)
-        return _cut(whole, lengths)
+        return self._gathered("all-gather", mine, heads, self._comm.Iallgatherv)
 
     def gather(self, mine: bytes, heads: Heads) -> Sequence[Bytes]:
         """Return the bytes of all nodes on node 0, and none on others."""
+        return self._gathered("replies", mine, heads, self._comm.Igatherv, 0)
+
+    def _gathered(
+        self, what: str, mine: bytes, heads: Heads, begin: Callable, *at: int
+    ) -> Sequence[Bytes]:
+        """Return the bytes of all nodes, on all or `at` one."""
         found = heads.data
         if found is not None:
             return found
-        lengths = heads.lengths
-        byte, into = self._mpi.BYTE, None
-        whole = bytearray(sum(lengths) if self.node == 0 else 0)
-        if self.node == 0:
+        lengths, byte, into = heads.lengths, self._mpi.BYTE, None
+        receives = not at or self.node in at
+        whole = bytearray(sum(lengths) if receives else 0)
+        if receives:
             into = [whole, (lengths, None), byte]
-        given = [mine, len(mine), byte]
-        self._run("replies", len(mine), self._comm.Igatherv, given, into, 0)
-        return _cut(whole, lengths) if self.node == 0 else []
+        self._run(what, len(mine), begin, [mine, len(mine), byte], into, *at)
+        return _cut(whole, lengths) if receives else []
 
     def all_to_all(self, values: np.ndarray, parts: Parts, into: np.ndarray) -> None:
         """Send part i of this node's values to node i, and receive one's own of all.

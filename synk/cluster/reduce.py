@@ -7,9 +7,8 @@ bits are the library's. Each node reduces a part of the values instead::
     node 1   | part 0 | part 1 |      reduces it in the order of nodes, and
     results  | part 0 | part 1 |      all-gather: has all nodes have it.
 
-Those are as many bytes as a ring sends, in two steps. Values that are few, or of types
-that would be rounded twice, are sent as the ranks have them: every node reduces them in
-the order of ranks, as one machine does.
+Those are as many bytes as a ring sends, in two steps. Not all values are reduced so:
+see `by_rank`.
 """
 
 from __future__ import annotations
@@ -19,55 +18,10 @@ from time import perf_counter
 
 import numpy as np
 
-from ..comm.kernels import Reduction, is_direct
+from ..comm.kernels import Reduction
 from ..memory.segment import ALIGNMENT
 from ..reduce_ops import ReduceOp, shares
-from .link import Bytes, Link, Parts
-
-FEW = 4096
-"""Bytes of one rank's values up to which all ranks' are sent as they are."""
-
-
-def goes_by_rank(op: ReduceOp, dtype: np.dtype, nbytes: int) -> bool:
-    """Tell whether ranks' values are sent as they are, and not what a node makes."""
-    return nbytes <= FEW or not is_direct(op, np.dtype(dtype))
-
-
-def rows_of_ranks(
-    given: Sequence[Bytes],
-    ranks: Sequence[int],
-    widths: Sequence[int],
-    dtypes: Sequence[np.dtype],
-) -> list[np.ndarray]:
-    """Return the rows of all ranks, of several arrays.
-
-    Parameters
-    ----------
-    given : sequence of bytes
-        By node: of one array after the other, the rows of its ranks.
-    ranks : sequence of int
-        How many each node has.
-    widths, dtypes : sequence
-        Elements of a row, and their dtype, of each array.
-
-    Returns
-    -------
-    list of numpy.ndarray
-        Each of shape (all ranks, width).
-    """
-    if len(widths) == 1:  # they lie as they are to
-        # Of a bytearray: kernels for arrays that are read only are compiled anew.
-        rows = np.frombuffer(bytearray().join(given), dtypes[0])
-        return [rows.reshape(sum(ranks), widths[0])]
-    found, starts = [], [0] * len(given)
-    for width, dtype in zip(widths, dtypes, strict=True):
-        pieces = []
-        for node, (data, count) in enumerate(zip(given, ranks, strict=True)):
-            values = np.frombuffer(data, dtype, count * width, starts[node])
-            pieces.append(values.reshape(count, width))
-            starts[node] += values.nbytes
-        found.append(np.concatenate(pieces))
-    return found
+from .link import Link, Parts
 
 
 class NodeReduction:

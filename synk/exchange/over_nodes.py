@@ -15,10 +15,11 @@ from contextlib import AbstractContextManager
 
 import numpy as np
 
+from ..cluster.by_rank import goes_by_rank, rows_of_ranks
 from ..cluster.comm import NodesComm
 from ..cluster.heads import Heads
 from ..cluster.link import Bytes
-from ..cluster.reduce import NodeReduction, goes_by_rank, rows_of_ranks
+from ..cluster.reduce import NodeReduction
 from ..comm.divided import DividedAllReduce
 from ..memory.partition import spans
 from ..rules.simulate import summed

@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from ..cluster.by_rank import FEW, goes_by_rank, rows_of_ranks
 from ..cluster.comm import NodesComm
 from ..cluster.heads import Heads
 from ..cluster.link import Bytes
-from ..cluster.reduce import FEW, NodeReduction, goes_by_rank, rows_of_ranks
+from ..cluster.reduce import NodeReduction
 from ..comm.kernels import Reduction
 from ..reduce_ops import ReduceOp, shares
 from .homes import DETAILS, Homes, Run, any_of

@@ -16,12 +16,12 @@ import pytest
 from synk.call.rows import Source, take_share
 from synk.call.runs import Call, worker_run
 from synk.cluster import inbox as inboxes
-from synk.cluster.inbox import Inbox, to_keep
+from synk.cluster.inbox import Copy, Inbox, to_keep
 from synk.cluster.keeping import Draft, Keeping
 from synk.cluster.message import Here, Message
 from synk.cluster.node import Node
 from synk.cluster.translate import unpickled
-from synk.errors import SharedMemoryFull
+from synk.errors import SharedMemoryFull, SynkError
 from synk.memory.arena import Arena
 from synk.memory.partition import cuts
 from synk.memory.segment import Attachments, Segment
@@ -46,6 +46,7 @@ class Held:
         self.array[...] = array
         self.window = self.segment.window(self.array)
         self.state: int | None = next(self.states)
+        self.is_partial = False
         WATCHED[self.segment.key] = self
 
     def write(self) -> None:
@@ -315,3 +316,30 @@ def test_the_message_is_as_long_for_any_number_of_nodes(nodes):
     assert {sum(a.nbytes for a in some) for some in out.rows[1:]} == {
         8000 * 16 // nodes
     }
+
+
+def test_rows_that_node_0_has_not_are_never_sent():
+    """As of files: other nodes have read them, or whoever wants them is refused."""
+    half = slice(0, 20)
+    for room in (0, LOTS):
+        world, held = World(room), Held(np.arange(80.0).reshape(40, 2))
+        held.is_partial = True
+        for batches in ([half], [np.arange(3)], [slice(0, 40)] * 9):
+            with pytest.raises(SynkError, match="read from files"):
+                world.run(batches, [held])
+        draft = Draft(world.keeping)
+        number = draft.has_got(held.segment.key, held.state, {(0, 20): 7 * 16})
+        world.keeping.sent(draft)
+        for here, inbox in zip(HERES[1:], world.inboxes[1:], strict=True):
+            copy = inbox.copies[number] = Copy(np.dtype("f8"), (2,))
+            start, stop = here.rows(20)
+            copy.add(stop - start)[...] = held.array[start:stop]
+            copy.starts[0, 20] = 0
+        assert world.run([half], [held]) == 0
+        assert world.run([half] * 3, [held]) == 0
+        for batches in ([slice(0, 21)], [half, np.arange(3)]):
+            with pytest.raises(SynkError, match="read from files"):
+                world.run(batches, [held])
+        held.state = next(Held.states)
+        with pytest.raises(SynkError, match="read from files"):
+            world.run([half], [held])
