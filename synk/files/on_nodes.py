@@ -138,7 +138,9 @@ def worker_open(
     if context.local_rank:
         return None
     try:
-        here = [each._located(Stored.on_this_machine) for each in columns]
+        here = columns
+        if context.rank:  # where the script runs they have been found before
+            here = [each._located(Stored.on_this_machine) for each in columns]
     except (OSError, ValueError, ImportError) as error:
         return f"{socket.gethostname()}: {error}"
     rows = Rows(here, files, window)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -115,38 +116,68 @@ def serve(kind: str, rows: int, way: str) -> None:
         print(json.dumps(statistics.median(taken)), file=out, flush=True)
 
 
-def measure(kind: str, rows: int, ways: list[str]) -> None:
-    """Print a line with the times of a model's log-density."""
-    servers: dict[str, subprocess.Popen] = {}
-    found: dict[str, list[float]] = {}
-    for way in ways:
+class Server:
+    """A process that computes a model in one way, when it is asked to.
+
+    Parameters
+    ----------
+    kind, way : str
+    rows : int
+    **environment : str
+    """
+
+    def __init__(self, kind: str, rows: int, way: str, **environment: str) -> None:
         command = [sys.executable, __file__, "--serve", way, "--rows", str(rows)]
-        server = subprocess.Popen(
+        self._process = subprocess.Popen(
             [*command, "--only", kind],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
+            env=os.environ | environment,
         )
-        assert server.stdout is not None
-        line = server.stdout.readline()
-        if not line:
+
+    def said(self) -> Any:
+        """Return what it says next; None if it has ended.
+
+        That is first the value and the sum of the gradient, and then the median of the
+        seconds that a call took in a turn.
+        """
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        return json.loads(line) if line else None
+
+    def ask(self) -> None:
+        """Have it take its turn."""
+        assert self._process.stdin is not None
+        print(file=self._process.stdin, flush=True)
+
+    def end(self) -> None:
+        """Let it go."""
+        self._process.communicate(timeout=60)
+
+
+def measure(kind: str, rows: int, ways: list[str]) -> None:
+    """Print a line with the times of a model's log-density."""
+    servers: dict[str, Server] = {}
+    found: dict[str, list[float]] = {}
+    for way in ways:
+        server = Server(kind, rows, way)
+        said = server.said()
+        if said is None:
             print(f"{kind}: {way} is not here, or failed", file=sys.stderr)
-            server.wait()
+            server.end()
             continue
-        servers[way], found[way] = server, json.loads(line)
+        servers[way], found[way] = server, said
     times: dict[str, list[float]] = {way: [] for way in servers}
     for i in range(ROUNDS):
         order = list(servers)[i % len(servers) :] + list(servers)[: i % len(servers)]
         for way in order:
-            server = servers[way]
-            assert server.stdin is not None
-            assert server.stdout is not None
-            print(file=server.stdin, flush=True)
-            times[way].append(json.loads(server.stdout.readline()))
+            servers[way].ask()
+            times[way].append(servers[way].said())
     first = next(iter(found.values()))
     for way, server in servers.items():
-        server.communicate(timeout=60)
+        server.end()
         apart = max(
             abs(a - b) / max(1.0, abs(b))
             for a, b in zip(found[way], first, strict=True)
