@@ -14,7 +14,7 @@ import argparse
 import os
 import statistics
 
-from pymc_models import KINDS, ROUNDS, Server
+from pymc_models import KINDS, ROUNDS, server_of
 
 THREADS = "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
 ONE_THREAD = dict.fromkeys(THREADS, "1")
@@ -23,8 +23,8 @@ ONE_THREAD = dict.fromkeys(THREADS, "1")
 def measure(kind: str, rows: int, mode: str) -> None:
     """Print a line with the times of a step of all chains."""
     chains = len(os.sched_getaffinity(0))
-    beside = [Server(kind, rows, mode, **ONE_THREAD) for _ in range(chains)]
-    by_ranks = Server(kind, rows, "synk")
+    beside = [server_of(kind, rows, mode, **ONE_THREAD) for _ in range(chains)]
+    by_ranks = server_of(kind, rows, "synk")
     if None in [server.said() for server in (*beside, by_ranks)]:
         raise SystemExit("a process has failed")
     times: tuple[list[float], list[float]] = [], []

@@ -121,15 +121,13 @@ class Server:
 
     Parameters
     ----------
-    kind, way : str
-    rows : int
+    command : list of str
     **environment : str
     """
 
-    def __init__(self, kind: str, rows: int, way: str, **environment: str) -> None:
-        command = [sys.executable, __file__, "--serve", way, "--rows", str(rows)]
+    def __init__(self, command: list[str], **environment: str) -> None:
         self._process = subprocess.Popen(
-            [*command, "--only", kind],
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -157,12 +155,19 @@ class Server:
         self._process.communicate(timeout=60)
 
 
-def measure(kind: str, rows: int, ways: list[str]) -> None:
+def server_of(kind: str, rows: int, way: str, **environment: str) -> Server:
+    """Return a process that computes a model in one of our ways."""
+    command = [sys.executable, __file__, "--serve", way, "--rows", str(rows)]
+    return Server([*command, "--only", kind], **environment)
+
+
+def measure(kind: str, rows: int, ways: list[str], beside: dict[str, str]) -> None:
     """Print a line with the times of a model's log-density."""
     servers: dict[str, Server] = {}
     found: dict[str, list[float]] = {}
-    for way in ways:
-        server = Server(kind, rows, way)
+    for way in [*ways, *beside]:
+        words = beside[way].split() if way in beside else None
+        server = Server(words) if words else server_of(kind, rows, way)
         said = server.said()
         if said is None:
             print(f"{kind}: {way} is not here, or failed", file=sys.stderr)
@@ -193,6 +198,10 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--only", choices=KINDS, help="one model")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
+    what = "another program: see `Server.said` for what it says"
+    parser.add_argument(
+        "--beside", metavar="NAME=COMMAND", action="append", default=[], help=what
+    )
     parser.add_argument("--serve", choices=WAYS, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.serve:
@@ -201,7 +210,8 @@ def main() -> None:
         return
     print(f"{'':20}{'':8}{'ms':>10}")
     for kind in [args.only] if args.only else KINDS:
-        measure(kind, args.rows, args.ways)
+        beside = dict(each.split("=", 1) for each in args.beside)
+        measure(kind, args.rows, args.ways, beside)
 
 
 if __name__ == "__main__":
