@@ -10,6 +10,7 @@ import signal
 import sys
 import tempfile
 import time
+import weakref
 from pathlib import Path
 
 import hypothesis
@@ -21,6 +22,7 @@ from reference import PY
 import synk
 from synk.call import engines
 from synk.choice import engines_here, records
+from synk.ranks import replication
 
 hypothesis.settings.register_profile("long")  # which files look for: more examples
 
@@ -196,9 +198,16 @@ def world():
 
 @pytest.fixture(autouse=True, scope="module")
 def earlier_modules():
-    """Spare collections of garbage what earlier files left, late a second for each."""
+    """Spare collections of garbage what earlier files left, late a second for each.
+
+    And spare `synk.distribute` functions that these files have left: it would compile
+    all of them, hundreds, those without a mode with numba.
+    """
     gc.collect()
     gc.freeze()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(replication, "_functions", weakref.WeakSet())
+        yield
 
 
 @pytest.fixture(params=WORLD_SIZES, ids=lambda n: f"{n}ranks")
