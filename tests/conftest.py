@@ -40,7 +40,7 @@ for _number, _handler in (
 
 FORKING = (
     *("test_interrupt_lines", "test_leaks", "test_interrupt", "test_faults"),
-    *("test_session", "test_session_callers", "test_barrier"),
+    *("test_session", "test_session_callers", "test_barrier", "test_recover"),
     *("test_fault_table", "test_fault_scripts"),
 )
 """Files that fork most. They come first: forking takes a large process far longer."""
