@@ -57,17 +57,21 @@ LONG = (
 
 
 @functools.cache
-def _names_jax(path: Path) -> bool:
-    """Tell whether a file's tests may import JAX: 140 MB, in all later sessions too."""
+def _imports_much(path: Path) -> bool:
+    """Tell whether a file's tests may import JAX, 140 MB, or scikit-learn, 100 MB.
+
+    All later sessions have it too: one of two ranks takes 0.04 s of CPU in a process of
+    150 MB, and 0.12 s in one of 600 MB. Scripts that `import_from` finds load digits.
+    """
     text = path.read_text()
-    return "jax" in text or "in_a_child" in text
+    return any(word in text for word in ("jax", "in_a_child", "sklearn", "import_from"))
 
 
 def _order(item) -> tuple[bool, bool, int]:
     """Return what items are sorted by: in the end, the short files of doctests."""
     name, order = item.path.stem, (*FORKING, *LONG)
     place = order.index(name) if name in order else len(order)
-    late = name not in FORKING and _names_jax(item.path)
+    late = name not in FORKING and _imports_much(item.path)
     return not name.startswith("test_"), late, place
 
 
@@ -107,7 +111,7 @@ def pytest_collect_file():
 
 
 def pytest_collection_modifyitems(items):
-    """Have the files that fork most come first, and those late that import JAX.
+    """Have the files that fork most come first, and those late that import much.
 
     Of each kind, the longest come first.
     """
