@@ -10,6 +10,7 @@ import signal
 import sys
 import tempfile
 import time
+import weakref
 from pathlib import Path
 
 import hypothesis
@@ -21,6 +22,7 @@ from reference import PY
 import synk
 from synk.call import engines
 from synk.choice import engines_here, records
+from synk.ranks import replication
 
 hypothesis.settings.register_profile("long")  # which files look for: more examples
 
@@ -38,7 +40,7 @@ for _number, _handler in (
 
 FORKING = (
     *("test_interrupt_lines", "test_leaks", "test_interrupt", "test_faults"),
-    *("test_session", "test_session_callers", "test_barrier"),
+    *("test_session", "test_session_callers", "test_barrier", "test_recover"),
     *("test_fault_table", "test_fault_scripts"),
 )
 """Files that fork most. They come first: forking takes a large process far longer."""
@@ -55,17 +57,21 @@ LONG = (
 
 
 @functools.cache
-def _names_jax(path: Path) -> bool:
-    """Tell whether a file's tests may import JAX: 140 MB, in all later sessions too."""
+def _imports_much(path: Path) -> bool:
+    """Tell whether a file's tests may import JAX, 140 MB, or scikit-learn, 100 MB.
+
+    All later sessions have it too: one of two ranks takes 0.04 s of CPU in a process of
+    150 MB, and 0.12 s in one of 600 MB. Scripts that `import_from` finds load digits.
+    """
     text = path.read_text()
-    return "jax" in text or "in_a_child" in text
+    return any(word in text for word in ("jax", "in_a_child", "sklearn", "import_from"))
 
 
 def _order(item) -> tuple[bool, bool, int]:
     """Return what items are sorted by: in the end, the short files of doctests."""
     name, order = item.path.stem, (*FORKING, *LONG)
     place = order.index(name) if name in order else len(order)
-    late = name not in FORKING and _names_jax(item.path)
+    late = name not in FORKING and _imports_much(item.path)
     return not name.startswith("test_"), late, place
 
 
@@ -105,7 +111,7 @@ def pytest_collect_file():
 
 
 def pytest_collection_modifyitems(items):
-    """Have the files that fork most come first, and those late that import JAX.
+    """Have the files that fork most come first, and those late that import much.
 
     Of each kind, the longest come first.
     """
@@ -196,9 +202,16 @@ def world():
 
 @pytest.fixture(autouse=True, scope="module")
 def earlier_modules():
-    """Spare collections of garbage what earlier files left, late a second for each."""
+    """Spare collections of garbage what earlier files left, late a second for each.
+
+    And spare `synk.distribute` functions that these files have left: it would compile
+    all of them, hundreds, those without a mode with numba.
+    """
     gc.collect()
     gc.freeze()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(replication, "_functions", weakref.WeakSet())
+        yield
 
 
 @pytest.fixture(params=WORLD_SIZES, ids=lambda n: f"{n}ranks")

@@ -82,12 +82,13 @@ class InterruptedAt:
         self.seen: set[tuple[str, int]] = set()
 
     def __enter__(self):
-        self._before = sys.gettrace()
+        self._before, self._caller = sys.gettrace(), sys._getframe(1)
         sys.settrace(self._enter_function)
         return self
 
     def __exit__(self, *_):
         sys.settrace(self._before)
+        self._caller = None  # or what the caller has made would live on, in a cycle
 
     def _enter_function(self, frame, event, arg):
         path = frame.f_code.co_filename
@@ -96,7 +97,9 @@ class InterruptedAt:
         if self.files and not path.endswith(self.files):
             return None
         # In a rank, not those of the zygote, which was forked with signals held back.
-        while frame is not None and frame.f_code.co_name != "run_to_end":
+        # Nor those of pytest: fifty, for each call of a function.
+        ends = None, self._caller
+        while frame not in ends and frame.f_code.co_name != "run_to_end":
             if frame.f_code.co_name in SAFE_FUNCTIONS:
                 return None
             frame = frame.f_back

@@ -62,7 +62,9 @@ def assert_equal(name, got, right):
     np.testing.assert_allclose(got, right, 1e-10, 1e-10 * size, err_msg=name)
 
 
-def compare(named, inputs, rows_of, all_rows, ranks, repeats=False, mode=PY):
+def compare(
+    named, inputs, rows_of, all_rows, ranks, repeats=False, mode=PY, slices=(1, 3)
+):
     """Compare graphs with the serial run: as outputs, and as updates on every rank.
 
     Unless some are computed from all rows by every rank, nothing may be warned of.
@@ -75,7 +77,7 @@ def compare(named, inputs, rows_of, all_rows, ranks, repeats=False, mode=PY):
     for n in ranks:
         with synk.session(n):
             for rows, right in zip(all_rows, expected, strict=True):
-                for many in (1, 3):
+                for many in slices:
                     results = f(*rows_of(rows), num_slices=many)
                     what = f"of {n} ranks, in {many} slices"
                     check(named, what, results, right)
@@ -136,7 +138,10 @@ def test_these_are_more_than_eighty_graphs():
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_plain_graphs_give_the_serial_numbers(kind):
     repeats = kind in (gathered, cases.gradients)
-    compare(named(kind), INPUTS, cases.values, [7, 4], [1, 2, 3, 5], repeats)
+    # Three ranks have different numbers of rows, and of five one may have none. One is
+    # as plain as can be, and two come with JAX.
+    ranks = [1, 2, 3, 5] if TIMES > 1 else [3, 5]
+    compare(named(kind), INPUTS, cases.values, [7, 4], ranks, repeats)
 
 
 @pytest.mark.slow
@@ -148,7 +153,9 @@ def test_plain_graphs_give_the_serial_numbers_in_jax_mode(kind):
         for name, graph in named(kind)
         if "selected" not in name and "found" not in name  # as many as values tell
     ]
-    compare(graphs, INPUTS, cases.values, [5], [2], repeats=True, mode="JAX")
+    # Of slices ranks have other numbers of rows, and XLA compiles all anew for each.
+    slices = (1, 3) if kind is cases.statistics else (1,)
+    compare(graphs, INPUTS, cases.values, [5], [2], True, "JAX", slices)
 
 
 def test_fitted_to_rows_of_two_ranks_they_are_those_of_scikit_learn(two_ranks):

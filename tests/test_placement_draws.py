@@ -64,13 +64,15 @@ def compare(case, rows, num_slices=1, mode=PY):
                 same(got, one.get_value())
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 5])
+@pytest.mark.usefixtures("graphs_in_python")
+@pytest.mark.parametrize("n", [1, 3])
 def test_outputs_and_updates_are_those_of_the_serial_run(n):
     with synk.session(n):
         for case in cases.CASES:
             compare(case, rows=7)
 
 
+@pytest.mark.usefixtures("graphs_in_python")
 @pytest.mark.parametrize(("n", "mode"), [(1, PY), (3, FAST)])
 def test_they_are_drawn_once_in_a_call_with_slices(n, mode):
     with synk.session(n):
@@ -78,6 +80,7 @@ def test_they_are_drawn_once_in_a_call_with_slices(n, mode):
             compare(case, rows=11, num_slices=3, mode=mode)
 
 
+@pytest.mark.usefixtures("graphs_in_python")
 def test_ranks_without_rows_draw_them_too():
     with synk.session(5):
         for case in cases.CASES:
@@ -93,6 +96,7 @@ def test_ranks_do_not_meet_to_draw(case, meetings):
     assert sum(bool(stage.reduced) for stage in stages) == meetings
 
 
+@one_and_three_ranks
 def test_streams_of_random_streams_are_the_serial_ones(ranks):
     """As classical scripts make them: a variable for each draw, updated by itself."""
 
@@ -118,6 +122,7 @@ def test_they_are_in_the_default_mode(two_ranks):
     compare(cases.noise_on_parameters, rows=5, mode=None)
 
 
+@one_and_three_ranks
 def test_a_run_of_many_calls_draws_what_calls_draw(ranks):
     batches = [slice(0, 4), slice(2, 7), slice(0, 1), slice(1, 7)]
     values = cases.values(7)

@@ -368,7 +368,7 @@ MODES = {"plain": MODE, "in place": IN_PLACE, "in turns": None, "default": None}
 # stays written.
 CASES = [("plain", 1), *itertools.product(MODES, (2, 3))]
 if not LONG:
-    CASES = [("plain", 1), ("plain", 2), ("plain", 3), ("in turns", 2)]
+    CASES = [("plain", 1), ("plain", 3), ("in turns", 2)]
 
 
 @pytest.mark.parametrize(("mode", "size"), CASES)

@@ -13,6 +13,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from pytensor.compile.mode import Mode
 
 import synk
 from synk.memory.partition import cuts
@@ -31,7 +32,7 @@ from synk.rules import (
 )
 from synk.train.batches import batches_of_epoch
 
-FAST = "FAST_COMPILE"
+FAST = Mode("py", "fast_compile")  # nothing is compiled to C
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(37, 3))
 Y = X @ [1.0, -2.0, 0.5] + 0.1 * RANDOM.normal(size=37)
@@ -154,7 +155,8 @@ def test_local_sgd_of_one_step_is_exact_training(ranks):
 
 @pytest.mark.parametrize("rule", [*TOGETHER, *TURNS], ids=repr)
 def test_ranks_are_the_simulator_bit_by_bit(rule):
-    for ranks in (2, 3):
+    # Who gossips has nobody to choose from among two.
+    for ranks in (2, 3) if rule in (TOGETHER[0], TURNS[0], TURNS[-1]) else (3,):
         with synk.session(ranks):
             step, params = local()
             trainer = synk.Trainer(step, params, rule)
@@ -257,7 +259,9 @@ def test_validation_sees_the_centre_and_disturbs_no_worker():
         ends = []
         for validates in (False, True):
             step, params = local()
-            error = synk.function([x, y], ((x @ params[0] + params[1] - y) ** 2).mean())
+            error = synk.function(
+                [x, y], ((x @ params[0] + params[1] - y) ** 2).mean(), mode=FAST
+            )
             trainer = synk.Trainer(step, params, rule)
             history = trainer.fit(
                 X,

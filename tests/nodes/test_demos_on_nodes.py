@@ -32,7 +32,7 @@ ENDINGS = {
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("nodes", "names"),
-    [(2, ["shared_variables", "functions", "mnist"]), (3, ["data", "mnist"])],
+    [(2, ["shared_variables", "functions"]), (3, ["data", "mnist"])],
 )
 def test_demos_print_what_they_print_on_one_machine(
     nodes, names, tmp_path, monkeypatch

@@ -16,6 +16,8 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 import synk
 
+pytensor.config.mode, pytensor.config.cxx = "FAST_COMPILE", ""
+
 class Bad(Op):
     '''Returns x, and on rank k raises an error, or ends the process for k < 0.'''
     __props__ = ()
@@ -36,18 +38,17 @@ x, k = pt.dmatrix("x"), pt.lscalar("k")
 X = np.arange(24.0).reshape(8, 3)
 w = pytensor.shared(np.zeros(3), "w")
 good = synk.function([x], x.mean())
-how = dict(mode="FAST_COMPILE")
 """
 
 ERRORS = (
     BEGIN
     + """
 bad = Bad()
-usual = dict(updates=[(w, w + x.mean(0))], **how)
+usual = dict(updates=[(w, w + x.mean(0))])
 places = [
     synk.function([x], bad(x, k).sum(0).mean(), [k], **usual),
     synk.function([x], bad(x.mean(0), k).sum(), [k], **usual),
-    synk.function([x], x.sum(), [k], updates=[(w, w + bad(x.mean(0), k))], **how),
+    synk.function([x], x.sum(), [k], updates=[(w, w + bad(x.mean(0), k))]),
 ]
 for f in places:
     f(X, 99)
@@ -78,7 +79,7 @@ print("done")
 DEATH = (
     BEGIN
     + """
-f = synk.function([x], Bad()(x, k).sum(), [k], **how)
+f = synk.function([x], Bad()(x, k).sum(), [k])
 f(X, 99)
 for rank in (3, 2, 1):
     start = time.monotonic()
@@ -110,7 +111,7 @@ def stop(*_):
 
 signal.signal(signal.SIGALRM, stop)
 v, change = pytensor.shared(np.zeros(9000), "v"), X.var(0)
-f = synk.function([x], x.mean(), updates=[(w, w + (x - x.mean(0)).var(0))], mode="CVM")
+f = synk.function([x], x.mean(), updates=[(w, w + (x - x.mean(0)).var(0))])
 for _ in range(3):
     f(X)
     synk.all_reduce([v])
@@ -147,7 +148,7 @@ class Sleeps(Op):
         output_storage[0][0] = inputs[0] + 0
 
 good(X)
-f = synk.function([x], Sleeps()(x).sum(), **how)
+f = synk.function([x], Sleeps()(x).sum())
 f(X, timeout=1)
 """
 )

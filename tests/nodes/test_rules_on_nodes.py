@@ -12,10 +12,12 @@ from launching import MPIS, ROOT, run
 BEGIN = """
 import sys
 import numpy as np, pytensor, pytensor.tensor as pt
+from pytensor.compile.mode import Mode
 import synk
 from synk.memory.partition import cuts
 from synk.rules import EASGD, DiLoCo, Downpour, Gossip, LocalSGD, simulate
 
+PY = Mode("py", None)  # compiles at once
 n = synk.fork(int(sys.argv[1]))
 SIZE, ROWS, BATCH = int(sys.argv[2]), 161, 24  # of the last batch some are left
 random = np.random.default_rng(0)
@@ -28,7 +30,7 @@ def made(local):
     loss = ((x @ w - y) ** 2).mean()
     gradient = pytensor.grad(loss, w)
     updates = synk.updates.momentum([gradient], [w], learning_rate=0.01 / SIZE)
-    made = synk.function([x, y], loss, updates=updates, local=local, mode="CVM")
+    made = synk.function([x, y], loss, updates=updates, local=local, mode=PY)
     return made, w, loss
 
 def fit(trainer, epochs, *data):
@@ -170,7 +172,7 @@ w = pytensor.shared(np.zeros(SIZE), "w")
 loss = ((x @ w - y) ** 2).mean()
 updates = synk.updates.sgd([pytensor.grad(loss, w)], [w], learning_rate=0.01 / SIZE)
 outputs = loss + 1e-30 * Fails()(y).sum()
-step = synk.function([x, y], (outputs, "avg"), updates=updates, local=True, mode="CVM")
+step = synk.function([x, y], (outputs, "avg"), updates=updates, local=True, mode=PY)
 for rule in (EASGD(2), Gossip(0.5, order="turns")):
     trainer = synk.Trainer(step, [w], rule)
     w.set_value(np.zeros(SIZE))
