@@ -77,6 +77,60 @@ def test_one_bad_row_makes_it_minus_infinity_wherever_it_is(bad):
                 np.testing.assert_allclose(gradient, right, rtol=1e-12)
 
 
+def assert_as_pymc(made, serial, point) -> None:
+    """Compare, infinities and NaN too; the gradient where the density is finite."""
+    with np.errstate(all="ignore"):
+        (logp, gradient), (expected, right) = made(point), serial(np.array(point))
+    np.testing.assert_allclose(logp, expected, rtol=1e-12)
+    if np.isfinite(expected):
+        np.testing.assert_allclose(gradient, right, rtol=1e-12, atol=1e-300)
+
+
+def one(row: int) -> np.ndarray:
+    """Return eleven zeros, or with a one in a row."""
+    return np.where(np.arange(11) == row, 1.0, 0.0)
+
+
+def test_a_bad_row_makes_it_minus_infinity_beside_a_row_that_is_nan():
+    with pm.Model() as model:
+        a, bad, nan = pm.Flat("a"), pm.Data("bad", one(0)), pm.Data("nan", one(0))
+        pm.Normal("y", pt.log(1 - a * nan), 1 - a * bad, observed=np.arange(11.0))
+    made, serial = density(model), plain(model)
+    (part,) = made.parts
+    with synk.session(3):
+        for rows in ((5, -1), (0, 10), (10, 0), (5, 5), (-1, 10), (-1, -1)):
+            with model:
+                pm.set_data({"bad": one(rows[0]), "nan": one(rows[1])})
+            assert_as_pymc(made, serial, [0.5])
+            assert_as_pymc(made, serial, [2.0])
+            expected = -np.inf if rows[0] >= 0 else np.nan if rows[1] >= 0 else None
+            if expected is not None:
+                np.testing.assert_equal(float(made([2.0])[0]), expected)
+            # A function of whole conditions is made when there is a NaN, not before.
+            assert (part._exact is None) == (rows == (5, -1))
+
+
+@pytest.mark.parametrize("kind", ["zeros", "components"])
+def test_a_bad_row_of_a_mixtures_component_counts_for_all_rows(kind):
+    with pm.Model() as model:
+        scale = 1.5 - pm.Flat("a") * pm.Data("bad", one(3))
+        if kind == "zeros":  # the bad row's count may come from the other component
+            seen = np.where(one(3), 0, np.arange(11))
+            pm.ZeroInflatedPoisson("y", 0.5, scale, observed=seen)
+        else:
+            parts = [pm.Normal.dist(0, scale), pm.Normal.dist(1, 2)]
+            pm.Mixture("y", [0.5, 0.5], parts, observed=np.arange(11.0))
+    made, serial = density(model), plain(model)
+    with synk.session(2):
+        for row in (3, 10):
+            with model:
+                pm.set_data({"bad": one(row)})
+            for a in (1.0, 2.0):
+                assert_as_pymc(made, serial, [a])
+        found = float(made([2.0])[0])
+    assert found == -np.inf if kind == "zeros" else np.isfinite(found)
+
+
 def test_a_model_without_bounds_checks_none():
     with pm.Model(check_bounds=False) as model:
         pm.Normal("y", 0, pm.Flat("sigma") * np.ones(5), observed=np.arange(5.0))
