@@ -1,8 +1,8 @@
 """Checks of parameters, row by row.
 
 PyMC's densities hold where a condition does, of parameters of all rows: otherwise the
-whole is an error, or, in sampling, minus infinity. To know of all rows takes a reduction
-before the density. So each row looks at its own parameters:
+whole is an error, or, in sampling, minus infinity. To know of all rows takes a
+reduction before the density. So each row looks at its own parameters:
 
 1. What is summed as it is, such as a plain likelihood, is minus infinity for the bad
    rows. So is the sum then, as in PyMC, or NaN where another row is.
@@ -154,7 +154,8 @@ def _of_rows(
     if node is None or axis is None:
         return _tensor(condition)
     op: Any = node.op
-    if isinstance(op, (ScalarFromTensor, TensorFromScalar, MakeVector)) or _is(op, AND, Mul):
+    passes_on = isinstance(op, (ScalarFromTensor, TensorFromScalar, MakeVector))
+    if passes_on or _is(op, AND, Mul):
         parts = [_of_rows(var, axis, logp, rows) for var in node.inputs]
         return _all_of(parts)
     if isinstance(op, DimShuffle) and node.inputs[0].type.ndim == 0:
