@@ -15,8 +15,10 @@ pm = pytest.importorskip("pymc", reason="these tests are of synk with PyMC")
 
 import pymc_models as models  # noqa: E402
 import pytensor  # noqa: E402
+from pymc.sampling import mcmc  # noqa: E402
 
 from synk.pymc import context  # noqa: E402
+from synk.pymc.names import TAKES_NUTPIE  # noqa: E402
 
 QUIET = {"progressbar": False, "compute_convergence_checks": False}
 MODE = "FAST_COMPILE"
@@ -86,6 +88,38 @@ def test_several_cores_are_refused_before_anything_is_compiled(model):
         pytest.raises(ValueError, match="pass cores=1"),
     ):
         sample(cores=2)
+
+
+@pytest.mark.parametrize("sampler", ["nutpie", "numpyro", "blackjax"])
+def test_other_samplers_are_refused_before_they_are_looked_for(model, sampler):
+    with (
+        synk.session(2),
+        synk.pymc.parallel(model, serial=False),
+        pytest.raises(ValueError, match=rf"nuts_sampler='{sampler}'\) in a block"),
+    ):
+        sample(nuts_sampler=sampler)
+
+
+def test_the_sampler_is_pymcs_where_nutpie_is_installed(model, monkeypatch):
+    """PyMC 6.4 takes nutpie then, for the modes of numba and JAX."""
+    monkeypatch.setattr(mcmc, TAKES_NUTPIE, True, raising=False)
+    monkeypatch.setattr(mcmc, "_sample_external_nuts", None)  # an error to call
+    monkeypatch.setattr(mcmc, "_nutpie_meets_min_version", lambda: True, raising=False)
+    asked = []
+
+    def stop(self, *_):
+        asked.append(self)
+        raise KeyError("this is as far as it goes")
+
+    monkeypatch.setattr(context.Parallel, "_choose", stop)
+    with (
+        synk.session(2),
+        synk.pymc.parallel(model, serial=False) as how,
+        pytest.raises(KeyError, match="as far as it goes"),
+    ):
+        pm.sample(cores=1, chains=1, compile_kwargs={"mode": "NUMBA"}, **QUIET)
+    assert asked == [how]
+    assert getattr(mcmc, TAKES_NUTPIE) is True
 
 
 def test_few_rows_are_sampled_serially_without_a_function_of_synks(model, capsys):
