@@ -12,7 +12,7 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 
 from ..call.make import function
-from ..errors import SplitWarning
+from ..errors import SplitError, SplitWarning
 from ..variables.data import Data, data
 from .axes import Axis
 from .checks import written_out
@@ -135,6 +135,8 @@ class Part:
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always", SplitWarning)
             self.function = self._compiled(self.outputs, name, strict=not exchanges)
+        if self.function.why_refused:  # with exchanges it is an error of a call
+            raise SplitError(self.function.why_refused)
         self.exchanged = [str(each.message) for each in told]
         self._made, self._dimensions = made, dimensions
         self._data: list[Data] = []

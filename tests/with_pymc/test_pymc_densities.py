@@ -168,6 +168,64 @@ def test_what_has_all_rows_beside_all_rows_is_refused_by_name():
         synk.pymc.logp_dlogp(model, mode=MODE)
 
 
+def test_an_observed_walk_goes_by_rows():
+    """Its steps are rows: one less than there are values."""
+    with pm.Model() as model:
+        given = {"mu": pm.Normal("drift"), "sigma": pm.HalfNormal("s")}
+        given["init_dist"] = pm.Normal.dist(0, 10)
+        seen = pm.Data("seen", np.cumsum(models.Y))
+        pm.GaussianRandomWalk("y", **given, observed=seen)
+    assert_by_rows(model, models.N - 1)
+
+
+def test_an_observed_autoregression_goes_by_rows():
+    """Each value is beside the two before it."""
+    with pm.Model() as model:
+        rho = pm.Normal("rho", 0, 0.3, shape=2)
+        first = pm.Normal.dist(0, 5, shape=2)
+        sigma = pm.HalfNormal("s")
+        pm.AR("y", rho, sigma=sigma, init_dist=first, observed=models.Y)
+    assert_by_rows(model, models.N - 2)
+
+
+def assert_by_rows(model: pm.Model, rows: int) -> None:
+    made, serial = density(model), plain(model)
+    assert not made.refused
+    assert not made.exchanged
+    assert made.rows == rows
+    for ranks in (1, 2, 3):
+        with synk.session(ranks):
+            assert_equal(made, serial, points(made.start, 4))
+
+
+def latent_autoregression():
+    first = pm.Normal.dist(0, 1)
+    rho = [pm.Normal("rho", 0, 0.3)]
+    state = pm.AR("state", rho, sigma=0.5, init_dist=first, shape=models.N)
+    pm.Normal("y", state, 1.0, observed=models.Y)
+
+
+def latent_process():
+    process = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, pm.HalfNormal("length")))
+    pm.Normal("y", process.prior("f", X=models.X[:, :1]), 0.5, observed=models.Y)
+
+
+@pytest.mark.parametrize(
+    ("build", "names"),
+    [(latent_autoregression, "'state', 'y'"), (latent_process, "'f_rotated_', 'y'")],
+)
+def test_what_ranks_cannot_share_is_serial_with_a_word_that_names_it(build, names):
+    model = models.made(build)
+    word = f"the terms of {names} are not computed by rows: "
+    with pytest.raises(SplitError, match=word):
+        synk.pymc.logp_dlogp(model, mode=MODE)
+    with synk.session(2), synk.pymc.parallel(model, serial=False, quiet=True) as how:
+        with pytest.warns(UserWarning, match=word):
+            made = model.logp_dlogp_function(ravel_inputs=True, mode=MODE)
+        assert how.is_serial
+    assert type(made).__module__ == "pymc.model.core"
+
+
 def test_a_term_that_cannot_be_shared_is_computed_serially_beside_the_others():
     with pm.Model() as model:
         slopes = pm.Normal("slopes", shape=3)
