@@ -21,13 +21,13 @@ MODELS = (models.logistic, models.student_t, models.negative_binomial, models.by
 DRAWS = 1000
 
 APART = 4.5
-"""Standard errors: of 40 numbers that are compared, one is beyond by chance in 3,000."""
+"""Standard errors: of 40 numbers one is beyond by chance once in 3,000 times."""
 
 ESS_RATIO = 3.0
 """The bound for two ESS of one sampler.
 
-The integrated autocorrelation time has the relative variance 2 (2 M + 1) / n, where M is
-the lag up to which one sums (Sokal 1997, eq. 3.19). With M = 10 and n = 2000 that is a
+The integrated autocorrelation time has the relative variance 2 (2 M + 1) / n, where M
+is the lag up to which one sums (Sokal 1997). With M = 10 and n = 2000 that is a
 deviation of 15 %, 21 % for a ratio of two, and exp(5 x 0.21) = 2.9.
 """
 
