@@ -136,7 +136,7 @@ def parallel(
     Raises
     ------
     ValueError
-        By ``pm.sample``, for more than one core.
+        By ``pm.sample``, for more than one core, or another `nuts_sampler`.
 
     Examples
     --------

@@ -127,6 +127,7 @@ class Part:
             raise NotByRows("data are alike in all rows")
         outputs = _with_gradients(made, list(whole.values()), list(aside.values()))
         self.outputs, checks_rows = written_out(outputs, made.row_axis, check, bounds)
+        # With whole conditions, and the function of them, which is made when needed.
         self._whole = written_out(outputs, {}, check, bounds)[0] if checks_rows else []
         self._exact: Any = None
         self._taken = [g.variable for g in (*made.data, *made.free)]
