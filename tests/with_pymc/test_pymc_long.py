@@ -45,7 +45,7 @@ def sample(seed: int):
             nuts_sampler="pymc",
             progressbar=False,
             compute_convergence_checks=False,
-            compile_kwargs={"mode": "FAST_COMPILE"},
+            compile_kwargs={"mode": "CVM"},
         ).posterior
 
 
