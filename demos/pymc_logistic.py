@@ -66,6 +66,7 @@ def sample(args: argparse.Namespace, what: str) -> Any:
         chains=1,
         cores=1,
         random_seed=args.seed,
+        nuts_sampler="pymc",  # both runs, though nutpie be installed
         progressbar=False,
         compute_convergence_checks=False,
     )

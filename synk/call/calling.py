@@ -280,6 +280,14 @@ class Calls:
                 self._held.note(rows_of(replies), batch_s)
         return results, joined
 
+    @property
+    def why_refused(self) -> str | None:
+        """Why more than one rank cannot compute this, as a call says; None if they can.
+
+        A call's arguments may bring other reasons.
+        """
+        return self._spec.refused
+
     def time_engines(
         self, args: tuple, batch: Any, batch_s: Any, kwargs: dict
     ) -> list[EngineTimes]:

@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-__all__ = ["logp_dlogp", "parallel"]
+__all__ = ["logp_dlogp", "nutpie_model", "parallel"]
 
 
 def logp_dlogp(
@@ -63,6 +63,44 @@ def logp_dlogp(
     return make(model, variables, mode)
 
 
+def nutpie_model(model: Any = None, *, mode: Any = None) -> Any:
+    """Make what ``nutpie.sample`` takes, with the log-density computed by the ranks.
+
+    It stands in the place of ``nutpie.compile_pymc_model``. nutpie's chains are
+    threads, of which one computes at a time, on all ranks: sample while forked, with
+    ``cores=1``. What is recorded are the free variables and deterministics, by their
+    names, `dims` and `coords`, as by PyMC.
+
+    Parameters
+    ----------
+    model : pymc.Model, optional
+        By default that of the ``with`` block.
+    mode : str or Mode, optional
+        As for :func:`synk.function`.
+
+    Returns
+    -------
+    nutpie.CompiledModel
+        It begins chains at PyMC's initial point, jittered.
+
+    Raises
+    ------
+    SplitError
+        If there is no term that ranks can share.
+    TypeError
+        If the model has discrete variables.
+
+    Examples
+    --------
+    >>> with synk.session():  # doctest: +SKIP
+    ...     compiled = synk.pymc.nutpie_model(model)
+    ...     idata = nutpie.sample(compiled, cores=1)
+    """
+    from .nutpie import nutpie_model as made
+
+    return made(model, mode)
+
+
 @contextlib.contextmanager
 def parallel(
     model: Any = None,
@@ -98,7 +136,7 @@ def parallel(
     Raises
     ------
     ValueError
-        By ``pm.sample``, for more than one core.
+        By ``pm.sample``, for more than one core, or another `nuts_sampler`.
 
     Examples
     --------

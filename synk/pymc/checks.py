@@ -1,8 +1,15 @@
 """Checks of parameters, row by row.
 
 PyMC's densities hold where a condition does, of parameters of all rows: otherwise the
-whole is an error, or, in sampling, minus infinity. Of rows each looks at its own
-parameters, and the sum is minus infinity if one of them is.
+whole is an error, or, in sampling, minus infinity. To know of all rows takes a
+reduction before the density. So each row looks at its own parameters:
+
+1. What is summed as it is, such as a plain likelihood, is minus infinity for the bad
+   rows. So is the sum then, as in PyMC, or NaN where another row is.
+2. What something else is made of, such as a component of a mixture, is minus infinity
+   for all rows in PyMC, where one is bad. Bad rows of such make the sum NaN.
+
+Where the sum is NaN, and only there, `Part` asks for the density with whole conditions.
 """
 
 from __future__ import annotations
@@ -14,10 +21,11 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import io_toposort
-from pytensor.scalar import AND, Mul
+from pytensor.scalar import AND, Add, Cast, Mul
 from pytensor.tensor.basic import MakeVector, ScalarFromTensor, TensorFromScalar
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
-from pytensor.tensor.math import All
+from pytensor.tensor.math import All, Sum
+from pytensor.tensor.shape import SpecifyShape
 from pytensor.tensor.type import DenseTensorType
 
 from .rebuilding import rebuilt
@@ -28,24 +36,40 @@ def written_out(
     row_axis: Mapping[Variable, int],
     check: type,
     bounds: bool,
-) -> list[Variable]:
-    """Return graphs with the checks put in, as far as PyMC does so in sampling.
+) -> tuple[list[Variable], bool]:
+    """Put the checks into graphs, as far as PyMC does so in sampling.
 
     Parameters
     ----------
     graph : sequence of Variable
+        The first is the log-density.
     row_axis : mapping of Variable to int
         Which axis of a variable has the rows.
     check : type
         PyMC's Op that checks parameters.
     bounds : bool
         Whether the model wants parameters to be checked.
+
+    Returns
+    -------
+    list of Variable
+        The graphs with conditions put in; with those of rows for each row.
+    bool
+        Whether there are such. Then the density may be NaN where it is another number.
     """
     made: dict[Variable, Variable] = {}
     rows = dict(row_axis)
+    summed = _summed(graph[0], check)
+    bad: list[Any] = []
+    are_by_rows = False
 
     def visit(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
+        nonlocal are_by_rows
         op: Any = node.op
+        if bad and isinstance(op, Sum) and node.outputs[0] in summed:
+            if inputs[0] not in rows:
+                return None
+            return [_with_bad_rows(op, inputs[0], rows[inputs[0]])]
         if not isinstance(op, check):
             return None
         if not bounds:
@@ -54,8 +78,25 @@ def written_out(
             return None
         axis = rows.get(node.outputs[0], rows.get(node.inputs[0]))
         holds = [_of_rows(condition, axis, inputs[0], rows) for condition in inputs[1:]]
-        logp: Any = pt.switch(_all_of(holds), inputs[0], -np.inf)
+        of_rows = [each for each in holds if each.type.ndim]
+        are_by_rows = are_by_rows or bool(of_rows)
+        if of_rows and node.outputs[0] not in summed:
+            bad.append(pt.switch(_all_of(of_rows).dimshuffle([axis]), 0.0, np.nan))
+            holds = [each for each in holds if not each.type.ndim]
+        logp: Any = inputs[0]
+        if holds:
+            logp = pt.switch(_all_of(holds), logp, -np.inf)
         return [logp.astype(node.outputs[0].type.dtype)]
+
+    def _with_bad_rows(op: Any, values: Any, axis: int) -> Variable:
+        """Sum values, of which those of bad rows become NaN: in one loop with them."""
+        order: list[Any] = ["x"] * values.type.ndim
+        order[axis] = 0
+        for each in bad:
+            values = values + each.dimshuffle(order).astype(values.type.dtype)
+        bad.clear()
+        made: Variable = op(values)
+        return made
 
     def inputs_of(node: Apply) -> list[Variable]:
         inputs = [made.get(var, var) for var in node.inputs]
@@ -65,7 +106,27 @@ def written_out(
         return inputs
 
     rebuilt(io_toposort([], list(graph)), made, inputs_of, visit)
-    return [made.get(var, var) for var in graph]
+    total: Any = made.get(graph[0], graph[0])
+    if bad:
+        total = pt.add(total, *(each.sum() for each in bad)).astype(total.type.dtype)
+    return [total, *(made.get(var, var) for var in graph[1:])], are_by_rows
+
+
+def _summed(total: Variable, check: type) -> set[Variable]:
+    """Return what makes a sum minus infinity, or NaN, if an entry of it is that."""
+    found: set[Variable] = set()
+    left = [total]
+    while left:
+        var = left.pop()
+        if var in found or var.owner is None:
+            continue
+        found.add(var)
+        op: Any = var.owner.op
+        if isinstance(op, (Sum, DimShuffle)) or _is(op, Add, Cast):
+            left += var.owner.inputs
+        elif isinstance(op, (check, SpecifyShape)):
+            left.append(var.owner.inputs[0])
+    return found
 
 
 def _all_of(conditions: list[Any]) -> Any:
@@ -93,7 +154,8 @@ def _of_rows(
     if node is None or axis is None:
         return _tensor(condition)
     op: Any = node.op
-    if isinstance(op, (ScalarFromTensor, TensorFromScalar, MakeVector)) or _is_and(op):
+    passes_on = isinstance(op, (ScalarFromTensor, TensorFromScalar, MakeVector))
+    if passes_on or _is(op, AND, Mul):
         parts = [_of_rows(var, axis, logp, rows) for var in node.inputs]
         return _all_of(parts)
     if isinstance(op, DimShuffle) and node.inputs[0].type.ndim == 0:
@@ -111,8 +173,8 @@ def _of_rows(
     return _tensor(condition)
 
 
-def _is_and(op: Any) -> bool:
-    return isinstance(op, Elemwise) and isinstance(op.scalar_op, (AND, Mul))
+def _is(op: Any, *scalar_ops: type) -> bool:
+    return isinstance(op, Elemwise) and isinstance(op.scalar_op, scalar_ops)
 
 
 def _tensor(condition: Variable) -> Any:

@@ -1,7 +1,8 @@
 """`synk.pymc.parallel`: a model's methods, while its log-density is computed by ranks.
 
 1. `Parallel.entered` puts two methods before those of the model, on the instance, and
-   takes them away on every way out.
+   takes them away on every way out. Meanwhile PyMC samples by its own NUTS, though
+   nutpie be installed.
 2. ``pm.sample`` asks for `logp_dlogp_function`, with which it finds its initial points
    and makes its steps. `_choose` says who computes it: ranks, or PyMC as ever.
 3. Whatever else asks the model for a log-density gets PyMC's own, and a warning.
@@ -23,7 +24,14 @@ from ..ranks import forking
 from ..user_frames import callers_level
 from .density import Density
 from .make import nothing_shared, serial_terms, values_of
-from .names import ForSteps, asked_by, present, sampled_on
+from .names import (
+    ForSteps,
+    asked_by,
+    by_pymcs_nuts,
+    other_sampler,
+    present,
+    sampled_on,
+)
 
 SHORT = 150e-6
 """Seconds: what a call of this length takes one core, ranks take no less time for."""
@@ -86,6 +94,8 @@ class Parallel:
             if not forking.is_forked():
                 stack.enter_context(forking.session())
             stack.enter_context(model)
+            if not self._serial:
+                stack.enter_context(by_pymcs_nuts())
             try:
                 model.logp_dlogp_function = self._method(plain["logp_dlogp_function"])
                 model.logp = self._noted(plain["logp"])
@@ -241,6 +251,12 @@ class Parallel:
 
         def logp(*args: Any, **kwargs: Any) -> Any:
             """Return PyMC's graph of the log-density."""
+            if not self._serial and (named := other_sampler()):
+                raise ValueError(
+                    f"pm.sample(nuts_sampler={named!r}) in a block of"
+                    " synk.pymc.parallel: ranks compute for PyMC's own NUTS; leave"
+                    " nuts_sampler out, or see synk.pymc.nutpie_model"
+                )
             if not self._ours and (who := asked_by()):
                 self._tell(f"{who} computes the log-density by itself, serially")
             return plain(*args, **kwargs)

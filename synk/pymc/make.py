@@ -53,5 +53,7 @@ def nothing_shared(density: Density) -> str:
     """Say why ranks share no term of a density."""
     if not density.refused:
         return "no term of this model has data along a dimension: nothing to share"
-    name, why = next(iter(density.refused.items()))
-    return f"the term of {name!r} is not computed by rows: {why}"
+    names, why = list(map(repr, density.refused)), next(iter(density.refused.values()))
+    if len(names) == 1:
+        return f"the term of {names[0]} is not computed by rows: {why}"
+    return f"the terms of {', '.join(names)} are not computed by rows: {why}"

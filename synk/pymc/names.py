@@ -6,8 +6,9 @@ moves. PyMC is imported where it is needed, and not with this file.
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 
@@ -29,20 +30,52 @@ def present(model: Any) -> Any:
 
 
 SAMPLE = "pymc.sampling.mcmc", "sample"
-"""The module and the function whose variables `cores` and `chains` are looked at."""
+"""The module and the function of whose variables some are looked at."""
 
 
-def sampled_on() -> tuple[int, int] | None:
-    """Return `cores` and `chains` of the call of ``pm.sample`` that this is part of."""
+def _locals_of_sample() -> dict[str, Any]:
+    """Return the variables of the call of ``pm.sample`` that this is part of."""
     frame: Any = sys._getframe(1)
     while frame is not None:
         name = frame.f_globals.get("__name__"), frame.f_code.co_name
         if name == SAMPLE:
-            cores, chains = (frame.f_locals.get(n) for n in ("cores", "chains"))
-            if isinstance(cores, int) and isinstance(chains, int):
-                return cores, chains
+            return dict(frame.f_locals)
         frame = frame.f_back
+    return {}
+
+
+def sampled_on() -> tuple[int, int] | None:
+    """Return `cores` and `chains` of the call of ``pm.sample`` that this is part of."""
+    found = _locals_of_sample()
+    cores, chains = found.get("cores"), found.get("chains")
+    if isinstance(cores, int) and isinstance(chains, int):
+        return cores, chains
     return None
+
+
+def other_sampler() -> str:
+    """Return the `nuts_sampler` of that call, "" for PyMC's own or none."""
+    named = _locals_of_sample().get("nuts_sampler")
+    return named if isinstance(named, str) and named != "pymc" else ""
+
+
+TAKES_NUTPIE = "NUTPIE_INSTALLED"
+"""Whether PyMC, from 6.4 on, samples by nutpie where no `nuts_sampler` is named."""
+
+
+@contextlib.contextmanager
+def by_pymcs_nuts() -> Iterator[None]:
+    """Have ``pm.sample`` take PyMC's own NUTS where no sampler is named."""
+    from pymc.sampling import mcmc
+
+    was = getattr(mcmc, TAKES_NUTPIE, False)
+    try:
+        if was:
+            setattr(mcmc, TAKES_NUTPIE, False)
+        yield
+    finally:
+        if was:
+            setattr(mcmc, TAKES_NUTPIE, was)
 
 
 LOOKS = "assign_step_methods"

@@ -12,7 +12,7 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 
 from ..call.make import function
-from ..errors import SplitWarning
+from ..errors import SplitError, SplitWarning
 from ..variables.data import Data, data
 from .axes import Axis
 from .checks import written_out
@@ -126,21 +126,41 @@ class Part:
         if not made.data:
             raise NotByRows("data are alike in all rows")
         outputs = _with_gradients(made, list(whole.values()), list(aside.values()))
-        self.outputs = written_out(outputs, made.row_axis, check, bounds)
+        self.outputs, checks_rows = written_out(outputs, made.row_axis, check, bounds)
+        # With whole conditions, and the function of them, which is made when needed.
+        self._whole = written_out(outputs, {}, check, bounds)[0] if checks_rows else []
+        self._exact: Any = None
+        self._taken = [g.variable for g in (*made.data, *made.free)]
+        self._taken_whole = [vector, *aside.values()]
+        self._mode, self._name = mode, name
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always", SplitWarning)
-            self.function = function(
-                [given.variable for given in (*made.data, *made.free)],
-                self.outputs,
-                [vector, *aside.values()],
-                mode=mode,
-                name=name,
-                strict=not exchanges,
-                on_unused_input="ignore",
-            )
+            self.function = self._compiled(self.outputs, name, strict=not exchanges)
+        if self.function.why_refused:  # with exchanges it is an error of a call
+            raise SplitError(self.function.why_refused)
         self.exchanged = [str(each.message) for each in told]
         self._made, self._dimensions = made, dimensions
         self._data: list[Data] = []
+
+    def _compiled(self, outputs: list[Variable], name: str, strict: bool) -> Any:
+        return function(
+            self._taken,
+            outputs,
+            self._taken_whole,
+            mode=self._mode,
+            name=name,
+            strict=strict,
+            on_unused_input="ignore",
+        )
+
+    def _by_whole_conditions(self, *arguments: Any) -> Any:
+        """Compute what `function` does, with conditions reduced before the density."""
+        if self._exact is None:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", SplitWarning)
+                name = f"{self._name}_of_whole_conditions"
+                self._exact = self._compiled(self._whole, name, strict=False)
+        return self._exact(*arguments)
 
     @property
     def rows(self) -> int:
@@ -176,7 +196,10 @@ class Part:
 
     def add(self, values: np.ndarray, gradient: np.ndarray) -> np.ndarray:
         """Return the log-density at a point, and add its gradient to an array."""
-        logp, of_rest, *of_rows = self.function(*self.arguments(values))
+        arguments = self.arguments(values)
+        logp, of_rest, *of_rows = self.function(*arguments)
+        if self._whole and logp != logp:  # NaN: see checks.py
+            logp, of_rest, *of_rows = self._by_whole_conditions(*arguments)
         gradient[self._entries] += of_rest
         n = len(self._made.free)
         for given, rows in zip(self._made.free, of_rows[:n], strict=True):
@@ -210,7 +233,7 @@ class SerialPart:
         whole = point.parts(vector)
         self._made = by_rows(dimensions, None, terms, {**others, **whole})
         outputs = _with_gradients(self._made, list(whole.values()), [])
-        outputs = written_out(outputs, {}, check, bounds)
+        outputs, _ = written_out(outputs, {}, check, bounds)
         self._function = pytensor.function(
             [vector], outputs, mode=mode, on_unused_input="ignore"
         )

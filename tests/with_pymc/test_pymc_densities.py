@@ -77,6 +77,60 @@ def test_one_bad_row_makes_it_minus_infinity_wherever_it_is(bad):
                 np.testing.assert_allclose(gradient, right, rtol=1e-12)
 
 
+def assert_as_pymc(made, serial, point) -> None:
+    """Compare, infinities and NaN too; the gradient where the density is finite."""
+    with np.errstate(all="ignore"):
+        (logp, gradient), (expected, right) = made(point), serial(np.array(point))
+    np.testing.assert_allclose(logp, expected, rtol=1e-12)
+    if np.isfinite(expected):
+        np.testing.assert_allclose(gradient, right, rtol=1e-12, atol=1e-300)
+
+
+def one(row: int) -> np.ndarray:
+    """Return eleven zeros, or with a one in a row."""
+    return np.where(np.arange(11) == row, 1.0, 0.0)
+
+
+def test_a_bad_row_makes_it_minus_infinity_beside_a_row_that_is_nan():
+    with pm.Model() as model:
+        a, bad, nan = pm.Flat("a"), pm.Data("bad", one(0)), pm.Data("nan", one(0))
+        pm.Normal("y", pt.log(1 - a * nan), 1 - a * bad, observed=np.arange(11.0))
+    made, serial = density(model), plain(model)
+    (part,) = made.parts
+    with synk.session(3):
+        for rows in ((5, -1), (0, 10), (10, 0), (5, 5), (-1, 10), (-1, -1)):
+            with model:
+                pm.set_data({"bad": one(rows[0]), "nan": one(rows[1])})
+            assert_as_pymc(made, serial, [0.5])
+            assert_as_pymc(made, serial, [2.0])
+            expected = -np.inf if rows[0] >= 0 else np.nan if rows[1] >= 0 else None
+            if expected is not None:
+                np.testing.assert_equal(float(made([2.0])[0]), expected)
+            # A function of whole conditions is made when there is a NaN, not before.
+            assert (part._exact is None) == (rows == (5, -1))
+
+
+@pytest.mark.parametrize("kind", ["zeros", "components"])
+def test_a_bad_row_of_a_mixtures_component_counts_for_all_rows(kind):
+    with pm.Model() as model:
+        scale = 1.5 - pm.Flat("a") * pm.Data("bad", one(3))
+        if kind == "zeros":  # the bad row's count may come from the other component
+            seen = np.where(one(3), 0, np.arange(11))
+            pm.ZeroInflatedPoisson("y", 0.5, scale, observed=seen)
+        else:
+            parts = [pm.Normal.dist(0, scale), pm.Normal.dist(1, 2)]
+            pm.Mixture("y", [0.5, 0.5], parts, observed=np.arange(11.0))
+    made, serial = density(model), plain(model)
+    with synk.session(2):
+        for row in (3, 10):
+            with model:
+                pm.set_data({"bad": one(row)})
+            for a in (1.0, 2.0):
+                assert_as_pymc(made, serial, [a])
+        found = float(made([2.0])[0])
+    assert found == -np.inf if kind == "zeros" else np.isfinite(found)
+
+
 def test_a_model_without_bounds_checks_none():
     with pm.Model(check_bounds=False) as model:
         pm.Normal("y", 0, pm.Flat("sigma") * np.ones(5), observed=np.arange(5.0))
@@ -112,6 +166,64 @@ def test_what_has_all_rows_beside_all_rows_is_refused_by_name():
         process.marginal_likelihood("y", X=models.X[:, :1], y=models.Y, sigma=0.5)
     with pytest.raises(SplitError, match=r"'y' is not computed by rows: .* all rows"):
         synk.pymc.logp_dlogp(model, mode=MODE)
+
+
+def test_an_observed_walk_goes_by_rows():
+    """Its steps are rows: one less than there are values."""
+    with pm.Model() as model:
+        given = {"mu": pm.Normal("drift"), "sigma": pm.HalfNormal("s")}
+        given["init_dist"] = pm.Normal.dist(0, 10)
+        seen = pm.Data("seen", np.cumsum(models.Y))
+        pm.GaussianRandomWalk("y", **given, observed=seen)
+    assert_by_rows(model, models.N - 1)
+
+
+def test_an_observed_autoregression_goes_by_rows():
+    """Each value is beside the two before it."""
+    with pm.Model() as model:
+        rho = pm.Normal("rho", 0, 0.3, shape=2)
+        first = pm.Normal.dist(0, 5, shape=2)
+        sigma = pm.HalfNormal("s")
+        pm.AR("y", rho, sigma=sigma, init_dist=first, observed=models.Y)
+    assert_by_rows(model, models.N - 2)
+
+
+def assert_by_rows(model: pm.Model, rows: int) -> None:
+    made, serial = density(model), plain(model)
+    assert not made.refused
+    assert not made.exchanged
+    assert made.rows == rows
+    for ranks in (1, 2, 3):
+        with synk.session(ranks):
+            assert_equal(made, serial, points(made.start, 4))
+
+
+def latent_autoregression():
+    first = pm.Normal.dist(0, 1)
+    rho = [pm.Normal("rho", 0, 0.3)]
+    state = pm.AR("state", rho, sigma=0.5, init_dist=first, shape=models.N)
+    pm.Normal("y", state, 1.0, observed=models.Y)
+
+
+def latent_process():
+    process = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, pm.HalfNormal("length")))
+    pm.Normal("y", process.prior("f", X=models.X[:, :1]), 0.5, observed=models.Y)
+
+
+@pytest.mark.parametrize(
+    ("build", "names"),
+    [(latent_autoregression, "'state', 'y'"), (latent_process, "'f_rotated_', 'y'")],
+)
+def test_what_ranks_cannot_share_is_serial_with_a_word_that_names_it(build, names):
+    model = models.made(build)
+    word = f"the terms of {names} are not computed by rows: "
+    with pytest.raises(SplitError, match=word):
+        synk.pymc.logp_dlogp(model, mode=MODE)
+    with synk.session(2), synk.pymc.parallel(model, serial=False, quiet=True) as how:
+        with pytest.warns(UserWarning, match=word):
+            made = model.logp_dlogp_function(ravel_inputs=True, mode=MODE)
+        assert how.is_serial
+    assert type(made).__module__ == "pymc.model.core"
 
 
 def test_a_term_that_cannot_be_shared_is_computed_serially_beside_the_others():

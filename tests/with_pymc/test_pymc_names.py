@@ -15,7 +15,13 @@ from pymc.logprob.utils import CheckParameterValue  # noqa: E402
 from pymc.model.core import ValueGradFunction  # noqa: E402
 from pymc.sampling import mcmc  # noqa: E402
 
-from synk.pymc.names import LOOKS, SAMPLE, ForSteps  # noqa: E402
+from synk.pymc.names import (  # noqa: E402
+    LOOKS,
+    SAMPLE,
+    TAKES_NUTPIE,
+    ForSteps,
+    by_pymcs_nuts,
+)
 
 
 def test_a_check_has_a_density_and_a_condition():
@@ -55,8 +61,22 @@ def test_the_function_that_samples_names_its_cores_and_chains():
     module, name = SAMPLE
     function = getattr(mcmc, name)
     assert module == mcmc.__name__
-    assert {"cores", "chains"} <= set(function.__code__.co_varnames)
+    names = {"cores", "chains", "nuts_sampler"}
+    assert names <= set(function.__code__.co_varnames)
     assert hasattr(mcmc, LOOKS)
+
+
+def test_pymc_takes_nutpie_by_itself_where_it_is_said_to_be_installed():
+    """From 6.4 on, by a name of its module; before, only where it is asked for."""
+    default = inspect.signature(mcmc.sample).parameters["nuts_sampler"].default
+    if default == "pymc":
+        assert not hasattr(mcmc, TAKES_NUTPIE)
+        return
+    assert TAKES_NUTPIE in mcmc.sample.__code__.co_names
+    was = getattr(mcmc, TAKES_NUTPIE)
+    with by_pymcs_nuts(), by_pymcs_nuts():
+        assert getattr(mcmc, TAKES_NUTPIE) is False
+    assert getattr(mcmc, TAKES_NUTPIE) is was
 
 
 def test_models_let_their_methods_be_put_before():

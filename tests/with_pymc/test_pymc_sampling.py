@@ -8,6 +8,7 @@ import warnings
 
 import numpy as np
 import pytest
+from children import in_a_child
 
 import synk
 
@@ -15,8 +16,10 @@ pm = pytest.importorskip("pymc", reason="these tests are of synk with PyMC")
 
 import pymc_models as models  # noqa: E402
 import pytensor  # noqa: E402
+from pymc.sampling import mcmc  # noqa: E402
 
 from synk.pymc import context  # noqa: E402
+from synk.pymc.names import TAKES_NUTPIE  # noqa: E402
 
 QUIET = {"progressbar": False, "compute_convergence_checks": False}
 MODE = "FAST_COMPILE"
@@ -88,6 +91,38 @@ def test_several_cores_are_refused_before_anything_is_compiled(model):
         sample(cores=2)
 
 
+@pytest.mark.parametrize("sampler", ["nutpie", "numpyro", "blackjax"])
+def test_other_samplers_are_refused_before_they_are_looked_for(model, sampler):
+    with (
+        synk.session(2),
+        synk.pymc.parallel(model, serial=False),
+        pytest.raises(ValueError, match=rf"nuts_sampler='{sampler}'\) in a block"),
+    ):
+        sample(nuts_sampler=sampler)
+
+
+def test_the_sampler_is_pymcs_where_nutpie_is_installed(model, monkeypatch):
+    """PyMC 6.4 takes nutpie then, for the modes of numba and JAX."""
+    monkeypatch.setattr(mcmc, TAKES_NUTPIE, True, raising=False)
+    monkeypatch.setattr(mcmc, "_sample_external_nuts", None)  # an error to call
+    monkeypatch.setattr(mcmc, "_nutpie_meets_min_version", lambda: True, raising=False)
+    asked = []
+
+    def stop(self, *_):
+        asked.append(self)
+        raise KeyError("this is as far as it goes")
+
+    monkeypatch.setattr(context.Parallel, "_choose", stop)
+    with (
+        synk.session(2),
+        synk.pymc.parallel(model, serial=False) as how,
+        pytest.raises(KeyError, match="as far as it goes"),
+    ):
+        pm.sample(cores=1, chains=1, compile_kwargs={"mode": "NUMBA"}, **QUIET)
+    assert asked == [how]
+    assert getattr(mcmc, TAKES_NUTPIE) is True
+
+
 def test_few_rows_are_sampled_serially_without_a_function_of_synks(model, capsys):
     with model:
         expected = sample(5, 5)
@@ -138,6 +173,68 @@ def test_what_computes_the_density_by_itself_is_told(model):
             pytest.warns(UserWarning, match=r"pymc\.\w+.* by itself, serially"),
         ):
             pm.find_MAP(progressbar=False, maxeval=2)
+        with (
+            pytensor.config.change_flags(mode=MODE),
+            pytest.warns(UserWarning, match=r"pymc\.variational.* by itself, serially"),
+        ):
+            pm.fit(2, progressbar=False)
+        with pytest.warns(UserWarning, match="a tempered log-density is computed seri"):
+            model.logp_dlogp_function(tempered=True, ravel_inputs=True, mode=MODE)
+
+
+def test_tempered_sampling_is_pymcs_and_told(model):
+    given = {"draws": 30, "chains": 1, "cores": 1, "random_seed": 2}
+    given |= {"progressbar": False, "compute_convergence_checks": False}
+    with pytensor.config.change_flags(mode=MODE), synk.session(2):
+        with model:
+            expected = pm.sample_smc(**given)
+        with (
+            synk.pymc.parallel(model, serial=False),
+            pytest.warns(UserWarning, match=r"pymc\.smc.* by itself, serially"),
+        ):
+            found = pm.sample_smc(**given)
+    draws = [idata.posterior["slopes"].values for idata in (expected, found)]
+    np.testing.assert_array_equal(*draws)
+
+
+def test_what_is_made_of_draws_is_pymcs_in_the_block_and_out_of_it(model):
+    with pytensor.config.change_flags(mode=MODE), synk.session(2):
+        with synk.pymc.parallel(model, serial=False, quiet=True):
+            idata = sample(4, 4, chains=1)
+            within = _made_of(idata)
+        with model:
+            without = _made_of(idata)
+    for one, other in zip(within, without, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def _made_of(idata) -> list[np.ndarray]:
+    """Return draws of the prior and the predictive, and each row's log-likelihood."""
+    given = {"progressbar": False, "extend_inferencedata": False}
+    prior = pm.sample_prior_predictive(draws=3, random_seed=1)
+    seen = pm.sample_posterior_predictive(idata, random_seed=1, **given)
+    each = pm.compute_log_likelihood(idata, **given)
+    values = each["y"].values if "y" in each else each["log_likelihood"]["y"].values
+    return [
+        prior.prior_predictive["y"].values,
+        seen.posterior_predictive["y"].values,
+        values,
+    ]
+
+
+@in_a_child
+def test_a_script_that_has_used_jax_has_ranks(model):
+    """They come from a new Python: a process with an XLA backend cannot be forked."""
+    import jax.numpy as jnp
+
+    assert jnp.ones(3).sum() == 3.0
+    expected = model.logp_dlogp_function(ravel_inputs=True, mode=MODE)
+    point = np.zeros(sum(np.size(v) for v in model.initial_point(0).values()))
+    with synk.session(2), synk.pymc.parallel(model, serial=False, quiet=True) as how:
+        made = model.logp_dlogp_function(ravel_inputs=True, mode=MODE)
+        found = made._pytensor_function(point)
+        assert how.ranks == 2
+    np.testing.assert_allclose(found[0], expected._pytensor_function(point)[0])
 
 
 @pytest.mark.slow
