@@ -44,7 +44,8 @@ def build(kind: str, rows: int, columns: int = 20, groups: int = 500) -> Any:
             pm.Poisson("y", pm.math.exp(predictor), observed=rng.poisson(np.exp(eta)))
         elif kind == "Student-t":
             nu, sigma = pm.Gamma("nu", 2, 0.1), pm.HalfNormal("sigma")
-            pm.StudentT("y", nu, predictor, sigma, observed=eta + rng.normal(size=rows))
+            seen = eta + rng.normal(size=rows)
+            pm.StudentT("y", nu=nu, mu=predictor, sigma=sigma, observed=seen)
         elif kind == "negative binomial":
             alpha, mu = pm.Exponential("alpha", 1.0), pm.math.exp(predictor)
             seen = rng.poisson(np.exp(eta))
