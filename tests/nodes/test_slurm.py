@@ -167,8 +167,12 @@ def test_the_pages_batch_file_and_script_stop_and_go_on(mpi, tmp_path):
             time.sleep(0.1)
 
     def wait_for_the_end_of(job: str) -> None:
-        show = ["scontrol", "show", "job", job]
-        wait_for(lambda: "JobState=COMPLETED" in _run(show, mpi).stdout)
+        def has_ended() -> bool:
+            told = _run(["scontrol", "show", "job", job], mpi).stdout
+            assert "JobState=FAILED" not in told, output()
+            return "JobState=COMPLETED" in told
+
+        wait_for(has_ended)
 
     def steps() -> int:
         with np.load(checkpoint) as saved:
