@@ -113,7 +113,7 @@ class Runs(Calls):
         wanted = self._all.of(output_subset)
         subset = wanted.subset
         plan = Plan(spec, values, constants, batch_s, SESSION.size, SESSION.stage)
-        if plan.is_partial:
+        if plan.is_partial:  # rank 0 has not the rows of other machines
             self._engines.forbid_alone()
         made: list[list] = [[] for _ in subset]
         self.ran = ran = Ran()

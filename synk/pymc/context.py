@@ -32,6 +32,7 @@ from .names import (
     present,
     sampled_on,
 )
+from .tiny import rows_if_tiny
 
 SHORT = 150e-6
 """Seconds: what a call of this length takes one core, ranks take no less time for."""
@@ -41,6 +42,9 @@ LONG = 5e-3
 
 OF_ELEMENT = 2e-9
 """Seconds that it takes about to compute an element of a density and its gradient."""
+
+USES = 30
+"""As many elements a call may compute for each number that it is given."""
 
 CLEAR = 1.5
 """As many times as fast ranks are to be before other engines are tried, to know."""
@@ -91,8 +95,9 @@ class Parallel:
             raise ValueError("this model is in a block of synk.pymc.parallel already")
         plain = {n: getattr(model, n) for n in ("logp_dlogp_function", "logp")}
         with contextlib.ExitStack() as stack:
-            if not forking.is_forked():
-                stack.enter_context(forking.session())
+            self._stack = stack
+            if self._serial is False or self._rows_if_tiny() is None:
+                self._fork()
             stack.enter_context(model)
             if not self._serial:
                 stack.enter_context(by_pymcs_nuts())
@@ -103,6 +108,14 @@ class Parallel:
             finally:
                 for name in plain:
                     vars(model).pop(name, None)
+
+    def _rows_if_tiny(self) -> int | None:
+        return rows_if_tiny(self._model, SHORT / OF_ELEMENT / USES)
+
+    def _fork(self) -> None:
+        """Have ranks until the block ends, if there are none yet."""
+        if not forking.is_forked():
+            self._stack.enter_context(forking.session())
 
     def _method(self, plain: Callable[..., Any]) -> Callable[..., Any]:
         """Return what stands for the model's `logp_dlogp_function`."""
@@ -172,6 +185,12 @@ class Parallel:
         if self._serial:
             self._say(None, by_choice=True)
             return by_pymc()
+        if self._serial is None:
+            self.rows = self._rows_if_tiny()
+            if self.rows is not None:
+                self._say(None, why="one rank is faster for so little")
+                return by_pymc()
+        self._fork()  # it may not have been so before
         shapes = [np.shape(start[v.name]) for v in self._model.value_vars]
         shapes += [np.shape(v.get_value(borrow=True)) for v in self._model.data_vars]
         key = tuple(variables), tuple(shapes), str(mode)

@@ -61,7 +61,7 @@ def _groups(idata):
 
 def test_the_model_is_as_it_was_after_the_block_and_ranks_are_gone(model):
     before = dict(vars(model))
-    with synk.pymc.parallel(model, quiet=True) as how:
+    with synk.pymc.parallel(model, serial=False, quiet=True) as how:
         assert synk.is_forked()
         assert pm.modelcontext(None) is model
         assert how.is_serial is None
@@ -69,6 +69,36 @@ def test_the_model_is_as_it_was_after_the_block_and_ranks_are_gone(model):
         raise KeyError("mine")
     assert vars(model) == before
     assert not synk.is_forked()
+
+
+def test_for_few_numbers_there_are_no_ranks(capsys):
+    asked = {"ravel_inputs": True, "mode": MODE}
+    with pm.Model() as model:
+        x = pm.Data("x", np.linspace(0, 1, 60))
+        slope = pm.Normal("slope")
+        pm.Normal("y", slope * x, observed=np.linspace(1, 3, 60), shape=x.shape)
+    plain = model.logp_dlogp_function(**asked)
+    with synk.pymc.parallel(model) as how:
+        made = model.logp_dlogp_function(**asked)
+        assert not synk.is_forked()
+        assert type(made) is type(plain)
+        assert (how.rows, how.is_serial) == (60, True)
+    assert (
+        "60 rows, serial: one rank is faster for so little" in capsys.readouterr().out
+    )
+    with pm.Model() as large:  # no data, and many numbers
+        pm.Normal("z", shape=100_000)
+    with pm.Model() as unknown:
+        pm.Normal("z", shape=pm.Data("d", np.zeros(3)).shape[0])
+    for each in large, unknown:
+        with synk.pymc.parallel(each, quiet=True):
+            assert synk.is_forked()
+    with synk.pymc.parallel(model, quiet=True) as how:
+        with model:  # more than it had when the block began
+            pm.Normal("more", slope, observed=np.linspace(0, 1, 5000))
+        model.logp_dlogp_function(**asked)
+        assert synk.is_forked()
+        assert how.rows == 5000
 
 
 def test_blocks_of_one_model_are_not_nested(model):
