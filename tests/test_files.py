@@ -12,6 +12,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from random_alarms import alarms
 
 import synk
 from synk.files.background import Background
@@ -665,39 +666,22 @@ def raise_interrupt(thread):
 
 def test_interrupts_at_any_point_leave_no_lock_taken(monkeypatch):
     """Locks of `threading` that are taken in Python would stay taken."""
-
-    class Stop(Exception):
-        pass
-
-    def stop(number, frame):
-        raise Stop
-
     begun, ended, stops = [], [], 0
 
     def job():
         begun.append(1)
         ended.append(1)
 
-    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
-    before = signal.signal(signal.SIGALRM, stop)
-    draw = np.random.default_rng(0)
-    try:
+    def use(background):
+        background.start(job)
+        background.wait()
+
+    with alarms(monkeypatch) as interrupted:
         for _ in range(4000):
             background = Background()
-            try:
-                signal.setitimer(signal.ITIMER_REAL, draw.uniform(1e-6, 300e-6))
-                background.start(job)
-                background.wait()
-            except Stop:
-                stops += 1
-            try:
-                signal.setitimer(signal.ITIMER_REAL, 0)
-            except Stop:
-                stops += 1
+            stops += interrupted(300e-6, lambda: use(background))  # noqa: B023
             background.close()
             assert len(begun) == len(ended)
-    finally:
-        signal.signal(signal.SIGALRM, before)
     assert stops > 0
     assert not threads()
 

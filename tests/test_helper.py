@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import signal
-import sys
 import threading
 
-import numpy as np
 import pytest
+from random_alarms import alarms
 
 from synk.threads.helper import Helper
 
@@ -54,12 +52,6 @@ def test_close_waits_for_the_job_that_has_begun():
 
 
 def test_an_interrupt_at_any_point_leaves_no_lock_taken(monkeypatch):
-    class Stop(Exception):
-        pass
-
-    def stop(number, frame):
-        raise Stop
-
     begun, ended, stops = [], [], 0
 
     def job(k):
@@ -67,27 +59,17 @@ def test_an_interrupt_at_any_point_leaves_no_lock_taken(monkeypatch):
         ended.append(k)
         return k
 
-    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
-    before = signal.signal(signal.SIGALRM, stop)
-    draw = np.random.default_rng(0)
-    try:
+    def use(helper):
+        for k in range(4):
+            helper.begin(job, k)
+            assert helper.wait() == k
+
+    with alarms(monkeypatch) as interrupted:
         for _ in range(3000):
             helper = Helper(NAME)
-            try:
-                signal.setitimer(signal.ITIMER_REAL, draw.uniform(1e-6, 400e-6))
-                for k in range(4):
-                    helper.begin(job, k)
-                    assert helper.wait() == k
-            except Stop:
-                stops += 1
-            try:
-                signal.setitimer(signal.ITIMER_REAL, 0)
-            except Stop:
-                stops += 1
+            stops += interrupted(400e-6, lambda: use(helper))  # noqa: B023
             helper.close()
             assert begun == ended
             begun.clear(), ended.clear()
-    finally:
-        signal.signal(signal.SIGALRM, before)
     assert stops > 100
     assert not threads()

@@ -57,6 +57,15 @@ class Reader:
     ----------
     rows : Rows
     here : Here
+
+    Attributes
+    ----------
+    ends : numpy.ndarray of int64
+        Of the present epoch; see `order_of_epoch`.
+    part : tuple or None
+        What was begun to be read last: the epoch, and where the part begins and ends.
+    copies : list of Copy
+        What was begun to be read last, where it is no part of node 0's `Data`.
     """
 
     def __init__(self, rows: Rows, here: Here) -> None:
@@ -64,9 +73,18 @@ class Reader:
         self._background = Background()
         self._opened: dict[tuple[int, int], np.ndarray] = {}
         self._epoch: Epoch | None = None
-        self._order = np.empty(0, np.int64)
+        self._order = self.ends = np.empty(0, np.int64)
         self._draws: list[np.ndarray | None] = []
+        self.part: tuple | None = None
         self.copies: list[Copy] = []
+
+    def go_to(self, epoch: Epoch) -> None:
+        """Know the order of an epoch's rows, and what is drawn for them."""
+        if epoch != self._epoch:
+            of_rows = epoch.epoch, epoch.seed, epoch.shuffle
+            self._order, self.ends = self._rows._order(*of_rows)
+            self._draws = self._rows._draws(epoch.seed, epoch.epoch)
+            self._epoch, self._opened = epoch, {}
 
     def begin(
         self, epoch: Epoch, low: int, high: int, out: Sequence[np.ndarray] | None
@@ -83,10 +101,8 @@ class Reader:
             of this machine's rows only.
         """
         self.close()
-        if epoch != self._epoch:
-            self._order, _ = self._rows._order(epoch.epoch, epoch.seed, epoch.shuffle)
-            self._draws = self._rows._draws(epoch.seed, epoch.epoch)
-            self._epoch, self._opened = epoch, {}
+        self.go_to(epoch)
+        self.part = epoch, low, high
         batches = batches_of_part(high - low, epoch.batch_size)
         own = self._here.spans([batch.stop - batch.start for batch in batches])
         places = np.concatenate(
@@ -117,6 +133,10 @@ class Reader:
             copy.starts.update(where)
             self.copies.append(copy)
         return arrays
+
+    def read_all(self, low: int, high: int, out: Sequence[np.ndarray]) -> None:
+        """Read all rows of a part of the present epoch, those of others too."""
+        self._rows._job(self._order[low:high], self._draws, out, {})()
 
     def wait(self) -> None:
         """Wait for the rows, and raise what reading them has raised."""
@@ -251,14 +271,14 @@ class _Parts:
     def through(self) -> Iterator[Part]:
         """Return them one by one; while the script has one, the next is read."""
         rows, epoch = self._rows, self._epoch
-        order, ends = rows._order(epoch.epoch, epoch.seed, epoch.shuffle)
-        bounds = list(cut(ends, epoch.batch_size))
+        self._reader.go_to(epoch)
+        bounds = list(cut(self._reader.ends, epoch.batch_size))
         try:
             self._begin(0, *bounds[0])
             for part, (low, high) in enumerate(bounds):
                 room = self._rooms[part % 2]
                 batches = batches_of_part(high - low, epoch.batch_size)
-                self._end(order[low:high], room, batches)
+                self._end(low, high, room, batches)
                 if part + 1 < len(bounds):
                     self._begin(part + 1, *bounds[part + 1])
                 yield Part(batches, room)
@@ -281,16 +301,15 @@ class _Parts:
         SESSION.run(worker_begin, *told, None, mine=mine)
 
     def _end(
-        self, order: np.ndarray, room: tuple[Data, ...], batches: list[slice]
+        self, low: int, high: int, room: tuple[Data, ...], batches: list[slice]
     ) -> None:
-        """Wait for all machines to have read a part, of rows in this order."""
+        """Wait for all machines to have read a part."""
+        assert self._reader.part == (self._epoch, low, high), "not this part was read"
         self._reader.wait()
         windows = [array._window() for array in room]
         if any(state_of(window) is None for window in windows):
             # A child of the script may write there: then all is sent with each call.
-            epoch = self._epoch
-            draws = self._rows._draws(epoch.seed, epoch.epoch)
-            self._rows._job(order, draws, [array.data for array in room], {})()
+            self._reader.read_all(low, high, [array.data for array in room])
             _note(room, is_partial=False)
             return
         _note(room, is_partial=True)

@@ -1,0 +1,45 @@
+"""Interrupts of a function at random points."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+
+import numpy as np
+
+
+class Stop(Exception):
+    """What the handler of the alarm raises."""
+
+
+@contextlib.contextmanager
+def alarms(monkeypatch):
+    """Return what calls a function with an alarm on the way, within some seconds.
+
+    That returns whether the alarm was heard, in the function or right after it.
+    """
+
+    def stop(number, frame):
+        raise Stop
+
+    def interrupted(within, function):
+        was = False
+        try:
+            signal.setitimer(signal.ITIMER_REAL, draw.uniform(1e-6, within))
+            function()
+        except Stop:
+            was = True
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        except Stop:
+            was = True
+        return was
+
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+    draw = np.random.default_rng(0)
+    before = signal.signal(signal.SIGALRM, stop)
+    try:
+        yield interrupted
+    finally:
+        signal.signal(signal.SIGALRM, before)
