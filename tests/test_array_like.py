@@ -334,3 +334,23 @@ def test_looking_for_masks_says_where_one_is():
     refuse_masked("x", [[1.0, 2], (3.0, np.float64(4)), np.ones(2)])
     with pytest.raises(TypeError, match=r"pass value\[i\]\[i\]\.filled"):
         refuse_masked("x", [[1.0], [MASKED]])
+
+
+def test_what_a_handler_of_signals_raises_is_no_misfit(two_ranks):
+    class Stop(Exception):
+        pass
+
+    class Late:
+        def __array__(self, dtype=None, copy=None):
+            raise Stop  # as a handler may at any line
+
+    x = pt.dmatrix("x")
+    f = synk.function([x], x.sum(), mode=PY)
+    made = synk.data(ROWS)
+    for call in (
+        lambda: f(Late()),
+        lambda: synk.data(Late()),
+        lambda: made.set_value(Late()),
+    ):
+        with pytest.raises(Stop):
+            call()

@@ -329,7 +329,7 @@ print("done")
 INTERRUPTS = (
     BEGIN
     + """
-class Stop(Exception):
+class Stop(BaseException):
     pass
 
 def stop(*_):
