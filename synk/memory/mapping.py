@@ -19,10 +19,16 @@ class Mapping(mmap.mmap):
     before_unmapping : callable or None
         Called when nobody has the mapping any more, while its memory is still there.
         (A weak reference would be told after that.)
+    start : int
+        Its address, where `pages_read` is kept.
+    pages_read : bytearray or None
+        For each page whether this process has read it; None if it has all. See `pages`.
     """
 
     asked_by: Any = None
     before_unmapping: Callable[[], object] | None = None
+    start: int
+    pages_read: bytearray | None = None
 
     def __del__(self) -> None:
         if self.before_unmapping is not None:

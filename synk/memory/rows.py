@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .gather import gather
+from .pages import bring
 from .partition import Selection, count
 
 
@@ -33,6 +34,7 @@ class RowTaker:
         if isinstance(selection, slice):
             view = array[selection]
             if view.flags.carray:
+                bring(view)
                 return view
             # Numba would compile anew for a strided or a read-only array.
             room = self._room(shape, array.dtype)
@@ -43,6 +45,8 @@ class RowTaker:
 
     def take_whole(self, array: Any) -> Any:
         """Return a whole array, as it is."""
+        if array.flags.c_contiguous:
+            bring(array)
         return array
 
     def _room(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

@@ -29,6 +29,7 @@ import numpy as np
 from ..errors import SharedMemoryFull, StateError, SynkError
 from . import huge, limits, memfd
 from .mapping import Mapping
+from .pages import are_elsewhere
 from .ulimits import TOO_MANY_FILES, explain, in_words
 
 ALIGNMENT = 64
@@ -101,6 +102,7 @@ class Segment:
             else:
                 with _open(pid, fd) as file:
                     self._map = huge.mapped(file.fileno(), nbytes)
+        are_elsewhere(self._map)
         self.nbytes = self.reserved = nbytes
         return self
 
@@ -125,6 +127,8 @@ class Segment:
             if nbytes > self.nbytes:
                 os.ftruncate(self._fd, huge.file_size(nbytes))
                 mapped = huge.mapped(self._fd, nbytes)
+                if self.reserved:
+                    are_elsewhere(mapped)
             else:
                 mapped = self._map
             huge.fill(self._fd, mapped, self.reserved, nbytes)
