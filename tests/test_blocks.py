@@ -9,8 +9,8 @@ import pytest
 from reference import PY
 
 import synk
-from synk.programs import blocks
-from synk.programs.blocks import TRIALS, Trial
+from synk.programs import block_trial, blocks
+from synk.programs.block_trial import TRIALS, Trial
 
 ROWS, COLUMNS = 101, 3
 
@@ -21,7 +21,7 @@ def tried_on_few_rows(monkeypatch):
     monkeypatch.setattr(blocks, "is_to_repeat", lambda spec: False)
     monkeypatch.setattr(blocks, "FROM", 1)
     monkeypatch.setattr(blocks, "BYTES", 5 * 8 * COLUMNS)
-    monkeypatch.setattr(blocks, "GAIN", np.inf)
+    monkeypatch.setattr(block_trial, "GAIN", np.inf)
 
 
 X, Y = pt.matrix("X"), pt.vector("Y")
@@ -86,7 +86,7 @@ def test_the_numbers_are_the_serial_ones(ranks, monkeypatch):
             # On one rank a graph of several stages is run as it is.
             whole = ranks == 1 and "prior" in name
             in_blocks = name in IN_BLOCKS and not whole
-            assert any(k is not None and k > 1 for k in chosen) == in_blocks, name
+            assert ("blocks" in chosen) == in_blocks, name
             if "kept" in name:
                 assert f._engines.present.local().kept_terms.nbytes
 
@@ -104,7 +104,7 @@ def test_a_step_of_several_stages(two_ranks):
     for _ in range(2 * TRIALS + 3):
         np.testing.assert_allclose(step(x, y), plain(x, y), rtol=1e-12)
         np.testing.assert_allclose(w.get_value(), v.get_value(), rtol=1e-12)
-    assert [trial.chosen for trial in trials_of(step)] == [trials_of(step)[0].blocks]
+    assert [trial.chosen for trial in trials_of(step)] == ["blocks"]
 
 
 def test_what_is_drawn_is_drawn_once(two_ranks):
@@ -131,17 +131,36 @@ def two_ranks():
 
 
 @pytest.mark.parametrize(
-    ("whole", "cut", "chosen"), [(9, 5, 8), (9, 8.9, 1), (5, 9, 1)]
+    ("whole", "cut", "chosen"), [(9, 5, "blocks"), (9, 8.9, "whole"), (5, 9, "whole")]
 )
 def test_the_faster_way_is_taken(monkeypatch, whole, cut, chosen):
-    monkeypatch.setattr(blocks, "GAIN", 0.95)
+    monkeypatch.setattr(block_trial, "GAIN", 0.95)
     trial = Trial(8)
     tried = []
     while trial.chosen is None:
         tried.append(trial.next())
-        trial.took(tried[-1], {1: whole, 8: cut}[tried[-1]])
-    assert tried == [1, 8] * TRIALS
+        trial.took(tried[-1], {"whole": whole, "blocks": cut}[tried[-1]])
+    assert tried == ["whole", "blocks"] * TRIALS
     assert trial.chosen == trial.next() == chosen
+
+
+@pytest.mark.parametrize(("whole", "loop", "chosen"), [(4, 3, "loop"), (2, 3, "whole")])
+def test_a_loop_is_compiled_after_calls_of_as_much_time(
+    monkeypatch, whole, loop, chosen
+):
+    monkeypatch.setattr(block_trial, "GAIN", 0.95)
+    taken = {"whole": whole * 1e-3, "blocks": 5e-3, "loop": loop * 1e-3}
+    trial, ways = Trial(8, can_loop=True), []
+    for _ in range(2000):
+        ways.append(trial.next())
+        compiling = 1.0 if ways.count("loop") == 1 and ways[-1] == "loop" else 0.0
+        trial.took(ways[-1], taken[ways[-1]] + compiling)
+    begun = ways.index("loop")
+    assert begun == {4: 256, 2: 512}[whole]  # powers of 2, which ranks have alike
+    assert set(ways[2 * TRIALS : begun]) == {"whole"}
+    assert ways.count("loop") >= TRIALS
+    assert set(ways[begun + TRIALS :]) == {chosen}
+    assert not trial.can_loop
 
 
 def test_explain_shows_them_and_a_mode_turns_them_off(monkeypatch):

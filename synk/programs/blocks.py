@@ -2,41 +2,39 @@
 
 What a compiled graph computes on the way, such as ``X @ w`` and functions of it, is
 then read while it is in the cache. Whether that wins is seen on real calls: some are
-run in one go and some in blocks, in turns, and then the faster way is taken. A rank
-chooses for itself, as its values are the same to rounding either way, and no other rank
-waits within a part. The blocks are added up in their order.
+run in one go and some in blocks, in turns, and then the faster way is taken. Where
+numba compiles the graph it may compile the loop over blocks as well, which is tried
+once calls have taken as long as that takes. A rank chooses for itself, as its values
+are the same to rounding in any way, and no other rank waits within a part. The blocks
+are added up in their order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from time import perf_counter
 from typing import Any, Protocol
 
+import numpy as np
 from pytensor.graph.basic import Variable
 from pytensor.tensor.random.type import RandomType
 
 from ..compiler.kept import Kept
 from ..compiler.spec import FunctionSpec
 from ..compiler.stages import Cut, Part, Stage
+from ..engines.numba_blocks import ERRORS, loop_over_blocks
 from ..memory.partition import cuts, part_lengths
 from ..ops import is_reduced
-from ..reduce_ops import Accumulator, ReduceOp, shares
+from ..reduce_ops import Accumulator, ReduceOp, finish, shares
 from ..times.timing import Times
+from .block_trial import Trial
 
 BYTES = 1 << 20
 """Of rows in a block: about what a core's second-level cache holds."""
 
 FROM = 4 * BYTES
 """Bytes of rows from which on it is tried."""
-
-TRIALS = 4
-"""Calls of each kind that are timed."""
-
-GAIN = 0.95
-"""What blocks must take, at most, of the time in one go."""
 
 
 class Call(Protocol):
@@ -46,6 +44,7 @@ class Call(Protocol):
     values: dict[Variable, Any]
     cut: Cut
     times: Times
+    programs: Any
 
     def run_part(self, piece: Part) -> None:
         """Run a part and keep what it computes."""
@@ -53,37 +52,8 @@ class Call(Protocol):
     def outputs_of(self, piece: Part, padded: bool) -> list[Any]:
         """Run a part on the rows taken."""
 
-
-@dataclass
-class Trial:
-    """The times of a part, of so many rows, by the number of blocks.
-
-    Attributes
-    ----------
-    blocks : int
-        How many are tried.
-    seconds : dict of int to list of float
-    chosen : int or None
-        The number of blocks; None while it is tried.
-    """
-
-    blocks: int
-    seconds: dict[int, list[float]] = field(default_factory=dict)
-    chosen: int | None = None
-
-    def next(self) -> int:
-        """Return in how many blocks the next call is run."""
-        if self.chosen is not None:
-            return self.chosen
-        times = {k: self.seconds.setdefault(k, []) for k in (1, self.blocks)}
-        return min(times, key=lambda k: len(times[k]))
-
-    def took(self, blocks: int, seconds: float) -> None:
-        """Take note of a call's time, and choose when there are enough."""
-        self.seconds[blocks].append(seconds)
-        if all(len(times) == TRIALS for times in self.seconds.values()):
-            whole, cut = min(self.seconds[1]), min(self.seconds[self.blocks])
-            self.chosen = self.blocks if cut < GAIN * whole else 1
+    def arguments(self, piece: Part) -> list[Any]:
+        """Return what the code of a part takes: rows, constants, what it receives."""
 
 
 def are_many(rows: Sequence[Any]) -> bool:
@@ -115,6 +85,7 @@ class Blocks:
             self._sums = {}
         self.can_be = bool(self._sums)
         self._can: dict[int, bool] = {}
+        self._loops: dict[int, Callable | None] = {}
         self.trials: dict[tuple[int, int], Trial] = {}
         """By the identity of a part, and the binary digits of a number of rows."""
 
@@ -143,15 +114,22 @@ class Blocks:
         rows = len(call.rows[0])
         key = id(part), rows.bit_length()
         if key not in self.trials:
-            self.trials[key] = Trial(min(rows, nbytes // BYTES))
+            blocks = min(rows, nbytes // BYTES)
+            self.trials[key] = Trial(blocks, self._loop(call, part, kept) is not None)
         trial = self.trials[key]
-        blocks, start = trial.next(), perf_counter()
-        if blocks == 1:
+        way, start = trial.next(), perf_counter()
+        if way == "loop":
+            try:
+                call.values.update(self._looped(call, part, trial.blocks, kept))
+            except ERRORS:  # whatever it is, PyTensor tells it better
+                trial.failed(way)
+                way = "blocks"
+        if way == "whole":
             call.run_part(part)
-        else:
-            call.values.update(self._added_up(call, part, blocks, kept))
-        if trial.chosen is None and not call.times.is_fresh:
-            trial.took(blocks, perf_counter() - start)
+        elif way == "blocks":
+            call.values.update(self._added_up(call, part, trial.blocks, kept))
+        if not call.times.is_fresh:
+            trial.took(way, perf_counter() - start)
         return True
 
     def _is_of_sums(self, part: Part, cut: Cut, kept: Kept | None) -> bool:
@@ -166,6 +144,37 @@ class Blocks:
             and of_rows <= self._sums.keys()
             and all(map(is_reduced, whole))
         )
+
+    def _op(self, var: Variable, cut: Cut) -> ReduceOp | None:
+        """Return how a value is combined over blocks; None if no row enters it."""
+        return self._sums[var] if var in cut.on_rows else None
+
+    def _loop(self, call: Call, part: Part, kept: Kept | None) -> Callable | None:
+        """Return what runs a part in a compiled loop, if there can be one."""
+        if id(part) not in self._loops:
+            of_rows = [] if kept is None else kept.rows
+            are_rows = [True] * len(call.rows)
+            are_rows += [False] * (len(call.arguments(part)) - len(are_rows))
+            for i, var in enumerate(reversed(part.receives)):
+                are_rows[-1 - i] = var in of_rows
+            ops = [self._op(var, call.cut) for var in part.wants]
+            dtypes = [var.type.dtype for var in part.wants]  # type: ignore[attr-defined]
+            program = call.programs.program(part)
+            loop = loop_over_blocks(program, are_rows, ops, dtypes)
+            self._loops[id(part)] = loop
+        return self._loops[id(part)]
+
+    def _looped(
+        self, call: Call, part: Part, blocks: int, kept: Kept | None
+    ) -> dict[Variable, Any]:
+        loop = self._loop(call, part, kept)
+        assert loop is not None
+        size = -(-len(call.rows[0]) // blocks)
+        results = loop(size, *call.arguments(part))
+        return {
+            var: finish(result, np.dtype(var.type.dtype))  # type: ignore[attr-defined]
+            for var, result in zip(part.wants, results, strict=True)
+        }
 
     def _added_up(
         self, call: Call, part: Part, blocks: int, kept: Kept | None

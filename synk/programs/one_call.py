@@ -80,19 +80,22 @@ class Call:
 
     def outputs_of(self, piece: Part, padded: bool) -> list[np.ndarray]:
         """Run a part on the rows taken."""
-        n = len(self.spec.inputs)
-        received = [self.values[var] for var in piece.receives]
-        program = self.programs.program(piece, padded)
+        program, given = self.programs.program(piece, padded), self.arguments(piece)
         if padded:
-            given = [*self.rows[:n], *self._constants, *self.rows[n:], *self._told()]
-            return program(self.padded_size, given, received)
-        return program(
+            n = len(given) - len(piece.receives)
+            return program(self.padded_size, given[:n], given[n:])
+        return program(*given)
+
+    def arguments(self, piece: Part) -> list[np.ndarray]:
+        """Return what the code of a part takes: rows, constants, what it receives."""
+        n = len(self.spec.inputs)
+        return [
             *self.rows[:n],
             *self._constants,
             *self.rows[n:],
             *self._told(),
-            *received,
-        )
+            *[self.values[var] for var in piece.receives],
+        ]
 
     def _told(self) -> list[np.ndarray]:
         """Return what parts take that the arguments do not tell."""

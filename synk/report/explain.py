@@ -151,10 +151,11 @@ def _updates(spec: FunctionSpec) -> list[facts.Update]:
 def _in_blocks(programs: Programs) -> list[facts.InBlocks]:
     return [
         facts.InBlocks(
-            blocks=trial.chosen,
+            blocks=1 if trial.chosen == "whole" else trial.blocks,
             tried=trial.blocks,
-            milliseconds=min(trial.seconds[trial.blocks]) * 1e3,
-            milliseconds_whole=min(trial.seconds[1]) * 1e3,
+            milliseconds=trial.least("blocks", "loop") * 1e3,
+            milliseconds_whole=trial.least("whole") * 1e3,
+            is_compiled=trial.chosen == "loop",
         )
         for trial in programs.blocks.trials.values()
         if trial.chosen is not None

@@ -312,12 +312,15 @@ class InBlocks:
         How many were tried.
     milliseconds, milliseconds_whole : float
         The least that it took in so many blocks as were tried, and in one go.
+    is_compiled : bool
+        Whether machine code goes from block to block, or Python.
     """
 
     blocks: int
     tried: int
     milliseconds: float
     milliseconds_whole: float
+    is_compiled: bool
 
 
 @dataclass(frozen=True)

@@ -359,4 +359,5 @@ def _in_blocks(part: InBlocks) -> str:
     times = f"{part.milliseconds:.3g} ms, in one go {part.milliseconds_whole:.3g} ms"
     if part.blocks == 1:
         return f"none of the rows: {part.tried} of them took {times}"
-    return f"of the rows, {part.blocks} on rank 0: {times}"
+    how = ", in a compiled loop" if part.is_compiled else ""
+    return f"of the rows, {part.blocks} on rank 0{how}: {times}"

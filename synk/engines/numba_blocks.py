@@ -1,0 +1,144 @@
+"""Numba mode: blocks of rows in one compiled loop, whose outputs are added up.
+
+To call a function of numba's from Python takes some 20 us and more with each argument:
+as long as it computes on a thousand rows. So the loop is compiled as well. It calls the
+code that PyTensor had numba make for the graph, which is there already.
+
+That code is ``function.vm.jit_fn`` from PyTensor 2.38 to 3.3, a dispatcher of numba's
+that takes the arguments, then the values of the shared variables that the graph reads;
+``tests/test_numba_blocks.py`` tells when that changes.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numba.core.dispatcher import Dispatcher
+from numba.core.errors import NumbaError
+
+from ..reduce_ops import OutputOp, accumulator
+
+ERRORS = (
+    ArithmeticError,
+    AssertionError,
+    LookupError,
+    NumbaError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What a loop raises that does not compile, or an Op in it; no handler of signals."""
+
+
+def loop_over_blocks(
+    program: Callable[..., list[np.ndarray]],
+    are_rows: Sequence[bool],
+    ops: Sequence[OutputOp],
+    dtypes: Sequence[str],
+) -> Callable[..., list[np.ndarray]] | None:
+    """Return what runs a compiled function for blocks of rows.
+
+    Parameters
+    ----------
+    program : callable
+        From `host.compile_graph`.
+    are_rows : sequence of bool
+        For each argument, whether it is cut into blocks along its first dimension. Of
+        the first one of them is taken how many rows there are.
+    ops : sequence of {"sum", "avg", None}
+        How each output is combined over blocks; None if it is the same in each.
+    dtypes : sequence of str
+        Of the outputs.
+
+    Returns
+    -------
+    callable or None
+        Takes how many rows a block has, and the arguments; of the outputs, those that
+        are combined have the dtype of `reduce_ops.accumulator`. None if the function is
+        not numba's, or an output is combined in another way.
+    """
+    function = inspect.unwrap(program)
+    step = getattr(getattr(function, "vm", None), "jit_fn", None)
+    if not isinstance(step, Dispatcher) or not all(map(_is_added, ops, dtypes)):
+        return None
+    n = len(are_rows)
+    shared: list[Any] = function.input_storage[n:]  # type: ignore[attr-defined]
+    cut = [*are_rows, *[False] * len(shared)]
+    added = _compiled(step, cut, ops, dtypes)
+
+    def run(size: int, *args: np.ndarray) -> list[np.ndarray]:
+        found = added(size, *args, *[cell.storage[0] for cell in shared])
+        return list(map(np.asarray, found))
+
+    return run
+
+
+def _is_added(op: OutputOp, dtype: str) -> bool:
+    if op == "sum":
+        return dtype in ("float32", "float64", "int64", "int32")
+    return op is None or (op == "avg" and dtype in ("float32", "float64"))
+
+
+def _compiled(
+    step: Dispatcher,
+    cut: Sequence[bool],
+    ops: Sequence[OutputOp],
+    dtypes: Sequence[str],
+) -> Callable:
+    """Return the loop for a function's arguments; its first call compiles it."""
+    taken = ", ".join(
+        f"x{i}[start:stop]" if cuts else f"x{i}" for i, cuts in enumerate(cut)
+    )
+    made = "".join(f"y{i}, " for i in range(len(ops)))
+    begin, add, results = [], [], []
+    names: dict[str, Any] = {"step": step, "begun": _begun, **_ADDING}
+    for i, (op, dtype) in enumerate(zip(ops, dtypes, strict=True)):
+        results.append(f"y{i}" if op is None else f"total{i}")
+        if op is not None:
+            names[f"zero{i}"] = accumulator(op, np.dtype(dtype)).type(0)
+            begin.append(f"total{i} = begun(y{i}, zero{i})")
+            add.append(f"add_{op}(total{i}, y{i}, (stop - start) / rows)")
+    lines = [
+        f"def loop(size, {', '.join(f'x{i}' for i in range(len(cut)))}):",
+        f"    rows = len(x{cut.index(True)})",
+        "    start, stop = 0, min(size, rows)",
+        f"    {made}= step({taken})",
+        *[f"    {line}" for line in [*begin, *add]],
+        "    for start in range(size, rows, size):",
+        "        stop = min(start + size, rows)",
+        f"        {made}= step({taken})",
+        *[f"        {line}" for line in add],
+        f"    return ({', '.join(results)},)",
+    ]
+    exec("\n".join(lines), names)
+    return njit(names["loop"])
+
+
+@njit
+def _begun(value, zero):
+    """Return zeros to add values to, as many as one of them has and of their shape."""
+    return np.full(value.shape, zero)
+
+
+@njit
+def _add_sum(total, value, share):
+    """Add an array; what shapes there are is known when it is compiled."""
+    if total.shape != value.shape:
+        raise ValueError("blocks of rows give outputs of different shapes")
+    for i in np.ndindex(total.shape):
+        total[i] += value[i]
+
+
+@njit
+def _add_avg(total, value, share):
+    if total.shape != value.shape:
+        raise ValueError("blocks of rows give outputs of different shapes")
+    for i in np.ndindex(total.shape):
+        total[i] += value[i] * share
+
+
+_ADDING = {"add_sum": _add_sum, "add_avg": _add_avg}
