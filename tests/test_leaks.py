@@ -189,15 +189,19 @@ def test_fifty_sessions_leave_nothing_behind(tmp_path):
         pids = []
         for _ in range(5):
             pids += session(3)
-        before, resident = look(), processes.memory(os.getpid())
-        for _ in range(50):
+        before, resident = look(), [processes.memory(os.getpid())]
+        for i in range(50):
             pids += session(3)
-        after, more = look(), processes.memory(os.getpid()) - resident
+            if i % 10 == 9:
+                resident.append(processes.memory(os.getpid()))
+        after, more = look(), sorted(np.diff(resident))
         print("before", before)
         print("after", after)
         print("same", before == after)
         print("alive", sum(map(processes.is_alive, pids)), "of", len(pids))
-        print("grew little", more < 3 << 20, more)
+        # The heap grows once in a while, by a huge page and more (by 3.2 MB in ten
+        # sessions, and by 8 kB in the next): what leaks grows in all of the tens.
+        print("grew little", more[2] < 300 << 10, more)
         """,
         tmp_path,
         seconds=120,

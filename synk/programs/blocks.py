@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 from pytensor.graph.basic import Variable
 from pytensor.tensor.random.type import RandomType
+from pytensor.tensor.type import DenseTensorType
 
 from ..compiler.kept import Kept
 from ..compiler.spec import FunctionSpec
@@ -152,16 +153,20 @@ class Blocks:
     def _loop(self, call: Call, part: Part, kept: Kept | None) -> Callable | None:
         """Return what runs a part in a compiled loop, if there can be one."""
         if id(part) not in self._loops:
+            self._loops[id(part)] = None
+            kinds: list[Any] = [var.type for var in part.wants]
+            if not all(isinstance(kind, DenseTensorType) for kind in kinds):
+                return None
             of_rows = [] if kept is None else kept.rows
             are_rows = [True] * len(call.rows)
             are_rows += [False] * (len(call.arguments(part)) - len(are_rows))
             for i, var in enumerate(reversed(part.receives)):
                 are_rows[-1 - i] = var in of_rows
             ops = [self._op(var, call.cut) for var in part.wants]
-            dtypes = [var.type.dtype for var in part.wants]  # type: ignore[attr-defined]
             program = call.programs.program(part)
-            loop = loop_over_blocks(program, are_rows, ops, dtypes)
-            self._loops[id(part)] = loop
+            self._loops[id(part)] = loop_over_blocks(
+                program, are_rows, ops, [kind.dtype for kind in kinds]
+            )
         return self._loops[id(part)]
 
     def _looped(
