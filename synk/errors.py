@@ -4,6 +4,18 @@ from __future__ import annotations
 
 import signal as _signal
 
+ORDINARY = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What code that is called raises of itself. A handler of signals may raise something
+else at any line, as a script's own timeout: that is to reach the script as it is."""
+
 
 class SynkError(RuntimeError):
     """Base class of every exception that synk defines."""

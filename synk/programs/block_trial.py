@@ -17,7 +17,7 @@ GAIN = 0.95
 
 COMPILING = 1.0
 """Seconds that a loop takes to be compiled, about. It is tried when calls have taken as
-long: so it never costs more than was computed before."""
+long: so it costs about what was computed before, at most."""
 
 
 @dataclass

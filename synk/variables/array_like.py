@@ -16,20 +16,10 @@ from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.tensor.type import DenseTensorType
 
+from ..errors import ORDINARY
+
 _SHAPES = {0: "scalar", 1: "vector", 2: "matrix"}
 _NUMBERS = "biufc"
-
-# What conversions to arrays raise. A handler of signals may raise something else at any
-# line: that must not be taken for a value that does not fit.
-MISFIT = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
 
 
 def refuse_masked(what: object, value: Any, name: str = "value") -> None:
@@ -79,7 +69,7 @@ def convert(
     if not isinstance(kind, DenseTensorType):
         try:
             return kind.filter(value, strict=False, allow_downcast=downcast)
-        except MISFIT as error:
+        except ORDINARY as error:
             raise TypeError(f"{what} ({kind}): {_one_line(error)}") from None
     dtype = kind.numpy_dtype
     refuse_masked(what, value, name)
@@ -89,7 +79,7 @@ def convert(
             given = value.to_numpy()  # a column or a table of pandas
         try:
             return kind.filter(given, strict=False, allow_downcast=downcast)
-        except MISFIT as error:
+        except ORDINARY as error:
             problem = _shape(given, kind, name) or _misfit(value, given, dtype, name)
             problem = problem or _one_line(error)
     raise TypeError(f"{what} ({_describe(kind)}) got {problem}") from None
@@ -166,7 +156,7 @@ def _misfit(value: Any, given: Any, dtype: np.dtype, name: str) -> str | None:
     """Say of what values an array, a table or a list is that are not `dtype`'s."""
     try:
         array = np.asarray(given)
-    except MISFIT:
+    except ORDINARY:
         return _ragged(given)
     if array.dtype.kind == "O":
         return _of_objects(value, array, dtype, name)
@@ -251,7 +241,7 @@ def _shape(given: Any, kind: Any, name: str) -> str | None:
     """Say of an array of numbers that its shape does not fit."""
     try:
         array = np.asarray(given)
-    except MISFIT:
+    except ORDINARY:
         return None
     shape = array.shape
     if array.dtype.kind not in _NUMBERS:

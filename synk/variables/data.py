@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import StateError
+from ..errors import ORDINARY, StateError
 from ..memory.segment import Segment
 from ..memory.unchanged import WATCHED
 from ..ranks.session import SESSION
 from ..user_frames import entry
-from .array_like import MISFIT, refuse_masked, why_not
+from .array_like import refuse_masked, why_not
 from .lending import Lending
 
 
@@ -398,7 +398,7 @@ def _as_array(
         raise TypeError(f"{what} got {why_not(value, dtype)}")
     try:
         array = np.asarray(value)
-    except MISFIT as error:
+    except ORDINARY as error:
         raise TypeError(f"{what} got {why_not(value, dtype) or error}") from None
     if array.dtype.hasobject and not (forced and array.ndim):
         got = why_not(value, dtype) or f"{array.dtype} values: pass numbers"
