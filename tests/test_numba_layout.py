@@ -17,7 +17,8 @@ from pytensor.link.numba.dispatch import basic
 from pytensor.tensor.elemwise import DimShuffle
 
 import synk
-from synk.engines.numba_layout import IS_NEEDED, order_of, with_layouts_kept
+from synk.engines.numba_code import with_own_code
+from synk.engines.numba_layout import IS_NEEDED, order_of
 
 PYTENSORS = "A" if IS_NEEDED else "F"
 """The layout of a transpose of PyTensor's, as numba has it."""
@@ -63,7 +64,7 @@ def layout_of(x, made, value, keeps=True) -> str:
     def compiled():
         return pytensor.function([x], Layout()(made), mode=NUMBA, trust_input=True)
 
-    f = with_layouts_kept(NUMBA, compiled) if keeps else compiled()
+    f = with_own_code(NUMBA, compiled) if keeps else compiled()
     return chr(f(value))
 
 
@@ -117,7 +118,7 @@ def test_what_reads_a_view_reads_its_values(order):
     made = [view.reshape((-1,)), view[::-1]]
     if view.ndim == 2:
         made += [view.dot(view.T), pt.set_subtensor(view[:1], 2.0)]
-    kept = with_layouts_kept(
+    kept = with_own_code(
         NUMBA, pytensor.function, [x], made, mode=NUMBA, trust_input=True
     )
     plain = pytensor.function([x], made, mode=Mode("py", None))
@@ -158,7 +159,7 @@ def test_a_product_copies_no_rows_which_numba_would_warn_of(monkeypatch):
     def plain():
         return pytensor.function([x, r], graph, mode=NUMBA, trust_input=True)
 
-    assert copies(lambda: with_layouts_kept(NUMBA, plain), monkeypatch) == []
+    assert copies(lambda: with_own_code(NUMBA, plain), monkeypatch) == []
     if IS_NEEDED:  # otherwise both are PyTensor's
         assert copies(plain, monkeypatch)
 
@@ -184,7 +185,7 @@ def test_plain_functions_have_the_code_and_the_keys_that_they_have_without_synk(
         return pytensor.function([x], graph, mode=NUMBA)
 
     before = keys_of(plain)
-    mine = keys_of(lambda: with_layouts_kept(NUMBA, plain))
+    mine = keys_of(lambda: with_own_code(NUMBA, plain))
     assert before
     assert keys_of(plain) == before  # synk has registered its own meanwhile
     assert bool(before - mine) is IS_NEEDED, "the transpose has the key of PyTensor's"
@@ -199,5 +200,5 @@ def test_an_interrupt_leaves_nothing_behind():
 
     x = pt.matrix("x", dtype="float64")
     with pytest.raises(KeyboardInterrupt):
-        with_layouts_kept(NUMBA, interrupted)
+        with_own_code(NUMBA, interrupted)
     assert layout_of(x, x.T, np.ones((3, 2)), keeps=False) == PYTENSORS

@@ -14,7 +14,7 @@ from pytensor.compile import Function, SharedVariable
 from pytensor.graph.basic import Variable
 
 from .c_settings import compile_in_c
-from .numba_layout import with_layouts_kept
+from .numba_code import with_own_code
 from .plain_functions import as_ours, untold
 from .plain_values import is_foreign
 from .quiet import ignoring
@@ -75,9 +75,9 @@ def make_function(
     # Deprecated, and needed for variables that bring an update along: which updates are
     # made is settled in `compiler.spec`.
     with ignoring(mode, DeprecationWarning):
-        with_layouts: Any = with_layouts_kept
+        with_own: Any = with_own_code
         return as_ours(
-            with_layouts,
+            with_own,
             mode,
             compile_in_c,
             mode,

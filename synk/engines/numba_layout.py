@@ -10,57 +10,27 @@ PyTensors have it:
 * the dimensions in order, others of length 1 put in or left out: that of the input;
 * the dimensions in reverse, likewise: C becomes Fortran and the other way round.
 
-This is for what synk compiles, loops and graphs within graphs included. A
-``pytensor.function`` beside it compiles as without synk: the same code by the same key
-of PyTensor's cache on disk. Code made here has keys of its own (`_VERSION`).
-
-PyTensor registers implementations with ``register_funcify_default_op_cache_key``, which
-is not in its documentation; numba has intrinsics for extensions, but the layout of
-``numba.types.Array`` is documented by its code. ``tests/test_numba_layout.py`` tells
-when any of that changes. All of it goes when synk no longer takes PyTensor 3.3.1.
+The layout of ``numba.types.Array``, and intrinsics, are public in numba by the former's
+code and the latter's documentation; ``tests/test_numba_layout.py`` tells when that
+changes. All of it goes when synk no longer takes PyTensor 3.3.1.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from contextvars import ContextVar, copy_context
 from functools import cache
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import pytensor
 from pytensor.graph.basic import Apply
 from pytensor.tensor.elemwise import DimShuffle
 
-from .quiet import is_numba
-
 _VERSION = 7_300_001
-"""In the cache key of what is compiled here; PyTensor's own versions are small. It is
-to change with this file."""
+"""In the key of PyTensor's cache on disk. It is to change with this file."""
 
 IS_NEEDED = tuple(map(int, re.findall(r"\d+", pytensor.__version__)[:3])) < (3, 3, 2)
 """Whether this PyTensor does not declare layouts itself."""
-
-_keeps: ContextVar[bool] = ContextVar("keeps_layout", default=False)
-
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
-
-
-def with_layouts_kept(
-    mode: Any, compile_it: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs
-) -> _R:
-    """Call `compile_it`, such that what it compiles keeps layouts.
-
-    Layouts are numba's: in other modes it is just called. That they are to be kept is
-    said in a copy of the context, which ends with the call: an interrupt finds nothing
-    that it could leave behind.
-    """
-    if IS_NEEDED and is_numba(mode):
-        _register()
-    context = copy_context()
-    context.run(_keeps.set, True)
-    return context.run(compile_it, *args, **kwargs)
 
 
 def order_of(op: DimShuffle) -> str | None:
@@ -78,28 +48,28 @@ def order_of(op: DimShuffle) -> str | None:
     return "reversed" if kept == sorted(kept, reverse=True) else None
 
 
-@cache
-def _register() -> None:
-    """Wrap what PyTensor has for `DimShuffle`."""
+def with_layout(node: Apply, view: Callable) -> tuple[Callable, int] | None:
+    """Return the code of a `DimShuffle`, and its version, if it is not PyTensor's.
+
+    Parameters
+    ----------
+    node : Apply
+    view : callable
+        PyTensor's.
+    """
     from pytensor.link.numba.dispatch import basic
 
-    original = basic.numba_funcify_default_op_cache_key.dispatch(DimShuffle)
+    order = order_of(node.op)  # type: ignore[arg-type]
+    if order is None or node.inputs[0].type.ndim == 0:  # type: ignore[attr-defined]
+        return None
     kept, reversed_ = _declarations()
+    declare = kept if order == "kept" else reversed_
 
-    @basic.register_funcify_default_op_cache_key(DimShuffle)
-    def dimshuffle(op: DimShuffle, node: Apply, **kwargs: Any) -> Any:
-        made = original(op, node=node, **kwargs)
-        order = order_of(op) if _keeps.get() else None
-        if order is None or node.inputs[0].type.ndim == 0:
-            return made
-        view: Callable = made[0] if isinstance(made, tuple) else made
-        declare = kept if order == "kept" else reversed_
+    @basic.numba_njit
+    def with_declaration(x):
+        return declare(view(x), x)
 
-        @basic.numba_njit
-        def with_layout(x):
-            return declare(view(x), x)
-
-        return with_layout, _VERSION
+    return with_declaration, _VERSION
 
 
 @cache

@@ -11,7 +11,7 @@ from pytensor.compile import In as _In
 from pytensor.compile import Out, SharedVariable
 from pytensor.graph.replace import clone_replace
 
-from ..engines.numba_layout import with_layouts_kept
+from ..engines.numba_code import with_own_code
 from ..engines.quiet import ignoring
 from .pytensor_versions import ADVICE, DEBUGMODE, NANGUARDMODE, first_of
 
@@ -169,7 +169,7 @@ def function(
         outputs = [outputs[key] for key in names]
     mode = get_mode(mode)
     with ignoring(mode, *ADVICE):
-        compiled = with_layouts_kept(
+        compiled = with_own_code(
             mode,
             pytensor.function,
             list(inputs),
