@@ -311,3 +311,51 @@ def test_stable_forms_of_logarithms_stay(two_ranks):
     )
     data = synk.data(np.full(4, 1000.0))
     assert warm(f, data, 999.0) == pytest.approx(4 * np.logaddexp(1000.0, 999.0))
+
+
+@pytest.mark.parametrize("change", ["item", "lent", "set_value"])
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_call_with_kept_terms_is_prepared_and_sees_a_change(size, change):
+    with synk.session(size):
+        f = likelihood()
+        x, y = some_data()
+        warm(f, x, y, W)
+        assert kept_of(f)
+        assert f._again is not None  # the next call only asks what has changed
+        assert f._again.is_of((x, y, W), None)
+        for value in (7.0, 2.0):
+            if change == "item":
+                y[ROWS - 1] = value
+            elif change == "lent":
+                np.asarray(y)[ROWS - 1] = value
+            else:
+                y.set_value([*np.array(y)[:-1], value])
+            assert not f._again.is_of((x, y, W), None)
+            for _ in range(5):
+                check(f, x, y)
+            assert f._again is not None
+
+
+def test_what_writes_later_than_the_call_is_seen(two_ranks):
+    f = likelihood()
+    x, y = some_data()
+    warm(f, x, y, W)
+    array = np.asarray(y)  # as long as it lives, nothing is kept
+    for value in (3.0, 4.0, 5.0):
+        array[0] = value
+        check(f, x, y)
+    del array
+    for _ in range(4):
+        check(f, x, y)
+    assert kept_of(f)
+
+
+def test_a_call_of_many_rows_is_prepared_where_nothing_is_to_keep(two_ranks):
+    x, w = pt.matrix("x"), pt.vector("w")
+    f = synk.function([x], (x @ w).sum(), bcast_inputs=[w], mode=PY)
+    data, _ = some_data()
+    warm(f, data, W)
+    assert not kept_of(f)
+    assert f._again is not None
+    data[0] = 5.0  # is read where it lies
+    np.testing.assert_allclose(f(data, W), (np.array(data) @ W).sum(), rtol=1e-12)

@@ -288,3 +288,19 @@ def test_values_of_a_prepared_call_are_not_held(two_ranks):
     a.free_memory()
     gc.collect()
     assert sys.getrefcount(theta) == sys.getrefcount(array) == 2
+
+
+def test_a_rank_takes_adjacent_rows_once_and_reads_what_is_written_there(two_ranks):
+    f = synk.function([x], x.sum(), mode=PY)
+    a = synk.data(np.arange(6.0))
+    for k in range(6):
+        a[5] = 10.0 * k  # of rank 1
+        assert f(a) == 10.0 + 10.0 * k
+    a.set_value(np.arange(4.0))
+    for _ in range(3):
+        assert f(a) == 6.0
+    rows = np.array([1, 3])  # gathered anew in each call
+    for k in range(5):
+        a[3] = float(k)
+        assert f(a, batch=rows) == 1.0 + k
+        assert f(a, batch=slice(0, 4, 3)) == float(k)

@@ -28,7 +28,6 @@ from .held import HeldVariables
 from .inputs import check_arguments
 from .last_rows import LastRows
 from .outputs import Wanted, combine_outputs
-from .repeats import are_few
 from .rows import Rows
 from .share import worker_call
 
@@ -40,15 +39,16 @@ def prepared(
     held: HeldVariables,
     wanted: Wanted,
     rows: Rows,
+    states: Sequence[int | None] | None,
     last_rows: LastRows,
     *call: Any,
 ) -> Again | None:
     """Return a call that was just made, to be made again; None if it cannot.
 
-    The arguments are those of `Again`.
+    The arguments are those of `Again`, and `Repeats.states`.
     """
-    if not (last_rows.are_again and are_few(rows.total)):
-        return None  # of many `repeats` wants to know
+    if states is None or not last_rows.are_again:
+        return None
     if 0 < rows.total < SESSION.size:
         return None  # some rank is idle
     if spec.sliceable or spec.parts or spec.streams:
@@ -58,8 +58,12 @@ def prepared(
     programs = replicas.local()
     if programs.is_padded or programs.engine.ON_DEVICE:
         return None
-    if programs.cut(kind_of_call(1, SESSION.size), wanted.subset).inputs_read:
+    keeps = any(state is not None for state in states)
+    kind = kind_of_call(1, SESSION.size, keeps)
+    if programs.cut(kind, wanted.subset).inputs_read:
         return None
+    told = zip(rows.sources, states, strict=True)
+    rows = rows._replace(sources=[each._replace(state=state) for each, state in told])
     return Again(engines, replicas, held, wanted, rows, last_rows, *call)
 
 
@@ -100,7 +104,11 @@ class Again:
         self._programs = replicas.local()
         data = args[: len(rows.sources)]
         # Nothing that holds memory of the data, as in `last_rows`.
-        self._known = [(value._described, value.minibatch) for value in data]
+        self._known = [
+            (value._described, value.minibatch, source.state)
+            for value, source in zip(data, rows.sources, strict=True)
+        ]
+        self._keeps = any(source.state is not None for source in rows.sources)
         self._args, self._batch = len(args), batch
         staged, _ = last_rows.stage(rows, data, [], SESSION.stage)
         self._what = replicas.number, wanted.subset, staged
@@ -116,11 +124,13 @@ class Again:
         """Tell whether a call with these arguments is this one."""
         if len(args) != self._args:
             return False
-        for value, (described, is_batch) in zip(args, self._known, strict=False):
+        for value, known in zip(args, self._known, strict=False):
+            described, is_batch, state = known
             if (
                 type(value) is not Data
                 or value._described is not described
                 or value.minibatch is not is_batch
+                or (state is not None and value._state != state)
             ):
                 return False
         return batch is self._batch or (
@@ -136,6 +146,7 @@ class Again:
             and engines.present is self._replicas
             and not (engines.is_trying or engines.is_alone)
             and not self._programs.times.is_fresh
+            and not (self._keeps and self._programs.kept_terms.are_too_large)
         )
 
     def call(self, what: object, args: Sequence[Data], start: float) -> Any:

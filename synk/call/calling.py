@@ -41,7 +41,7 @@ from .held import HeldVariables
 from .inputs import bind, check_arguments, check_num_slices, check_shared_rows
 from .last_rows import LastRows
 from .outputs import Wanted, combine_outputs, rows_of
-from .repeats import Repeats, are_few
+from .repeats import Repeats
 from .rows import Rows, gather_rows
 from .serial import SerialRun
 from .share import worker_call
@@ -210,7 +210,7 @@ class Calls:
         if check == "serial":
             self._serial.compare(subset, results, expected)
         if is_usual and is_bare and not is_alone:
-            found = rows, self._last_rows, args, batch
+            found = rows, self._repeats.states, self._last_rows, args, batch
             self._again = prepared(spec, engines, replicas, self._held, wanted, *found)
         return returned
 
@@ -257,9 +257,8 @@ class Calls:
         """
         kind = kind_of_call(num_slices, SESSION.size)
         with replicas.notice:
-            if not are_few(rows.bounds[-1]):
-                known = replicas.local()
-                kind, rows = self._repeats.of(known, kind, subset, values, rows)
+            known = replicas.local()
+            kind, rows = self._repeats.of(known, kind, subset, values, rows)
             programs = replicas.prepare(kind, subset)
             if 0 < rows.total < SESSION.size:
                 replicas.prepare("idle", subset)

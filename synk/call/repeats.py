@@ -31,9 +31,17 @@ def are_few(rows: int) -> bool:
 
 
 class Repeats:
-    """The last rows that a function was called with, and how often."""
+    """The last rows that a function was called with, and how often.
+
+    Attributes
+    ----------
+    states : list or None
+        What ranks were told of the last call's sources, None for each of which nothing
+        is kept, if as many calls of the same rows as come will tell them the same.
+    """
 
     def __init__(self) -> None:
+        self.states: list[int | None] | None = None
         self._last: tuple = ()
         self._wasted = 0.0
         self._worth = WORTH
@@ -64,7 +72,9 @@ class Repeats:
             The scattered inputs, and others.
         rows : Rows
         """
-        if (programs.number, kind, subset) in self._nothing:
+        self.states = None
+        if are_few(rows.total) or (programs.number, kind, subset) in self._nothing:
+            self.states = [None] * len(rows.sources)
             return kind, rows
         if not any(isinstance(value, Data) for value in values):
             return kind, rows
@@ -93,6 +103,7 @@ class Repeats:
         sources = list(rows.sources)
         for i, state in zip(kept.inputs, states, strict=True):
             sources[i] = sources[i]._replace(state=state)
+        self.states = [source.state for source in sources]
         return keeping, rows._replace(sources=sources)
 
 
