@@ -9,10 +9,10 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from numba_keys import keys_of
 from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
-from pytensor.link.numba.cache import CACHED_SRC_FUNCTIONS
 from pytensor.link.numba.dispatch import basic
 from pytensor.tensor.elemwise import DimShuffle
 
@@ -165,15 +165,6 @@ def test_a_product_copies_no_rows_which_numba_would_warn_of(monkeypatch):
 
 
 # -- beside PyTensor ------------------------------------------------------------------
-
-
-def keys_of(compile_it) -> set[str]:
-    """Return the keys of PyTensor's cache on disk under which code was compiled."""
-    before = dict(CACHED_SRC_FUNCTIONS)
-    made = compile_it()  # the functions are known as long as this lives
-    keys = {key for f, key in CACHED_SRC_FUNCTIONS.items() if f not in before}
-    del made
-    return keys
 
 
 def test_plain_functions_have_the_code_and_the_keys_that_they_have_without_synk():

@@ -6,8 +6,8 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from numba_keys import keys_of
 from pytensor.compile.mode import Mode
-from pytensor.link.numba.cache import CACHED_SRC_FUNCTIONS
 
 from synk.engines import numba_products
 from synk.engines.numba_code import with_own_code
@@ -109,21 +109,21 @@ def test_sizes_that_do_not_fit_are_an_error(kind):
         f(np.ones((4, 3)), np.ones((2,) if kind == "vector" else (2, 1)))
 
 
+def test_sizes_of_a_row_and_a_matrix_that_do_not_fit_are_an_error():
+    w, x = variable("row"), variable("matrix")
+    f = compiled([w, x], pt.dot(w, x))
+    with pytest.raises(ValueError, match="incompatible array sizes"):
+        f(np.ones((1, 2)), np.ones((4, 3)))
+
+
 def test_a_plain_function_has_the_keys_that_it_has_without_synk():
     x, w = pt.matrix("x", dtype="float64"), pt.vector("w", dtype="float64")
 
     def plain():
         return pytensor.function([x, w], pt.dot(x, w), mode=NUMBA)
 
-    def keys(compile_it):
-        before = dict(CACHED_SRC_FUNCTIONS)
-        made = compile_it()
-        found = {key for f, key in CACHED_SRC_FUNCTIONS.items() if f not in before}
-        del made
-        return found
-
-    before = keys(plain)
-    mine = keys(lambda: with_own_code(NUMBA, plain))
+    before = keys_of(plain)
+    mine = keys_of(lambda: with_own_code(NUMBA, plain))
     assert before
-    assert keys(plain) == before
+    assert keys_of(plain) == before
     assert mine - before, "the product has the key of PyTensor's"

@@ -10,9 +10,9 @@ PyTensors have it:
 * the dimensions in order, others of length 1 put in or left out: that of the input;
 * the dimensions in reverse, likewise: C becomes Fortran and the other way round.
 
-The layout of ``numba.types.Array``, and intrinsics, are public in numba by the former's
-code and the latter's documentation; ``tests/test_numba_layout.py`` tells when that
-changes. All of it goes when synk no longer takes PyTensor 3.3.1.
+Numba has intrinsics for extensions, but the layout of ``numba.types.Array`` is
+documented by its code; ``tests/test_numba_layout.py`` tells when that changes. All of
+it goes when synk no longer takes PyTensor 3.3.1.
 """
 
 from __future__ import annotations

@@ -79,11 +79,9 @@ def _products() -> tuple[Callable, Callable]:
 
     @basic.numba_njit
     def of_row(w, x, out=None):
-        if x.shape[0] != w.shape[1]:
-            raise ValueError("incompatible array sizes for np.dot(a, b)")
         if out is None:
             out = np.empty((1, x.shape[1]))
-        into(x.T, w.ravel(), out.reshape(x.shape[1]))
+        by_column(x.T, w.ravel(), out.reshape(x.shape[1]))
         return out
 
     for made in (by_column, of_row):  # PyTensor from 3.0.6 on asks, for `Blockwise`
