@@ -216,6 +216,39 @@ def test_rounding_errors_are_those_of_what_was_summed():
         assert most / 20 < steep.allowed(0, unit) < 1.01 * most
 
 
+def cubes_that_cancel():
+    """Return a sum of cubes of a whole column around its mean: 0, but for rounding."""
+    rows = pt.matrix("rows")
+    normalised = (rows - rows.mean(axis=0)) / pt.sqrt(rows.var(axis=0) + 1e-4)
+    return rows, (normalised**3).sum()
+
+
+@pytest.mark.parametrize("n", [5, 13])
+def test_what_cancels_passes_where_all_that_goes_into_it_is_whole(two_ranks, n):
+    rows, total = cubes_that_cancel()
+    f = synk.function([rows], total, mode=PY)
+    f(np.arange(2.0 * n).reshape(n, 2), check="serial")
+
+
+def test_errors_of_steps_are_those_of_what_cancels_and_no_more():
+    rows, total = cubes_that_cancel()
+    values = np.arange(10.0).reshape(5, 2)
+    run = SerialRun(synk.function([rows], total, mode=PY)._spec, "f")
+    with synk.session(1):
+        rounding = run.expect("serial", [values], None, (0,)).rounding
+    eps = 2.0**-52
+    assert rounding.allowed(0, eps) == 0
+    terms = np.sum(np.abs((values - 4.5) / np.sqrt(8.0001)) ** 3)
+    assert eps < rounding.allowed_by_steps(0, eps) < 10 * MARGIN * eps * terms
+
+
+def test_a_mistake_is_reported_where_all_that_goes_into_it_is_whole(two_ranks):
+    rows, total = cubes_that_cancel()
+    f = synk.function([rows], (total + 1e-12 * rows.sum(), "avg"), mode=PY)
+    with pytest.raises(synk.SerialMismatch, match="output 0"):
+        f(np.arange(10.0).reshape(5, 2), check="serial")
+
+
 def test_whole_numbers_integers_and_what_is_not_finite_are_not_rounded_anew():
     exact = [np.array([0.0, 1, -7, 1e5]), np.arange(3), np.array([True]), np.float32(2)]
     result = [sum(a.sum() for a in exact)]

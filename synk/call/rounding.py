@@ -7,7 +7,8 @@ A result in which large terms cancel has few digits that mean anything, and the 
 in a minimum has none. Where the tolerance is exceeded, the computation is repeated with
 other last digits in what goes into it. It rounds differently then at every step, and
 how far its results differ shows how large the errors are (Vignes, "A stochastic
-arithmetic for reliable scientific computation", 1993).
+arithmetic for reliable scientific computation", 1993). Whole numbers go into it as they
+are, and errors begin where they are divided: so digits are changed at every step, too.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ class Rounding:
         What it has returned for them.
     finer : callable, optional
         Computes the same with products of float32, where `compute` has others.
+    steps : callable, optional
+        Computes the same with other digits at every step; see `RoundedSteps`.
     """
 
     def __init__(
@@ -62,9 +65,10 @@ class Rounding:
         arguments: Sequence,
         results: Sequence,
         finer: Callable[..., list] | None = None,
+        steps: Callable[[Sequence, float, np.random.Generator], list] | None = None,
     ) -> None:
         self._compute, self._arguments = compute, arguments
-        self._results, self._finer = results, finer
+        self._results, self._finer, self._steps = results, finer, steps
         self._trials: dict[float, list[list]] = {}
         self._finer_trials: list[tuple[list, list]] = []
 
@@ -81,6 +85,26 @@ class Rounding:
             self._trials[unit] = [self._compute(*args) for args in self._shaken(unit)]
         of_result = (trial[i] for trial in self._trials[unit])
         return MARGIN * max(change(trial, self._results[i]) for trial in of_result)
+
+    def allowed_by_steps(self, i: int, unit: float) -> float:
+        """Return the same, where the digits of every step differ.
+
+        Parameters
+        ----------
+        i : int
+        unit : float
+            The relative size of rounding errors where it is computed.
+        """
+        assert self._steps is not None
+        random = np.random.default_rng(0)
+        try:
+            plain = self._steps(self._arguments, 0.0, random)[i]
+            trials = [
+                self._steps(self._arguments, unit, random)[i] for _ in range(TRIALS)
+            ]
+        except NotImplementedError:
+            return 0.0  # an Op that is there for an engine only
+        return MARGIN * max(change(trial, plain) for trial in trials)
 
     def allowed_by_products(self, i: int, unit: float) -> float:
         """Return the same for result `i` where products are those of a coarser type.

@@ -39,6 +39,7 @@ from ..times.timing import Timed
 from ..user_frames import where_made
 from ..variables.of_one_rank import get_value
 from .inputs import check_arguments
+from .rounded_steps import RoundedSteps
 from .rounding import TOLERANCES, Rounding, coarsest, difference
 from .rows import gather_rows, take_share
 
@@ -162,7 +163,8 @@ class SerialRun:
             self.timed = Timed(seconds, rows, len(os.sched_getaffinity(0)))
         self._warm.add(kind)
 
-    def _compile(self, subset: Subset, precision: str | None) -> Callable:
+    def _graph(self, subset: Subset) -> tuple[list[Variable], list[Variable]]:
+        """Return its inputs, with floats of variables last, and what it computes."""
         spec = self._spec
         wanted = [
             *(spec.plain_outputs[i] for i in subset),
@@ -172,9 +174,13 @@ class SerialRun:
         floats: dict[Variable, Variable] = {
             var: var.type(name=var.name) for var in self._floats
         }
+        inputs = [*spec.inputs, *spec.bcast_inputs, *floats.values()]
+        return inputs, clone_replace(wanted, floats)
+
+    def _compile(self, subset: Subset, precision: str | None) -> Callable:
+        spec = self._spec
         return engine_for(spec.mode).compile_graph(
-            [*spec.inputs, *spec.bcast_inputs, *floats.values()],
-            clone_replace(wanted, floats),
+            *self._graph(subset),
             [],
             spec.mode,
             spec.name,
@@ -210,7 +216,13 @@ class SerialRun:
         # The call may write to the memory of variables.
         arguments[n:] = [np.array(value) for value in arguments[n:]]
         compute = self._compiled[subset]
-        rounding = Rounding(compute, arguments, results, partial(self._finer, subset))
+        rounding = Rounding(
+            compute,
+            arguments,
+            results,
+            partial(self._finer, subset),
+            RoundedSteps(*self._graph(subset)),
+        )
         return Expected(results, rounding)
 
     def _check(self, check: str, subset: Subset) -> None:
@@ -307,7 +319,10 @@ class SerialRun:
                 return difference(value, serial[place], 0)
 
             def allowed() -> float:
-                found = rounding.allowed(place, float(np.finfo(dtype).eps))
+                eps = float(np.finfo(dtype).eps)
+                found = max(
+                    rounding.allowed(place, eps), rounding.allowed_by_steps(place, eps)
+                )
                 unit = EPSILONS.get(spec.precision or "float32")
                 if unit is not None and has_product(var):
                     found += rounding.allowed_by_products(place, unit)
