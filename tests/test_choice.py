@@ -179,6 +179,19 @@ def test_what_is_found_is_known_to_the_next_run(two_ranks, two_engines):
     assert len(again.explain().to_dict()["engines"]) == 2
 
 
+def test_what_is_left_is_taken_though_it_was_worse(two_ranks, two_engines, monkeypatch):
+    f, *_ = counter()
+    for _ in range(2 * MOST + 4):
+        f(*VALUES)
+    (worse,) = [e["name"] for e in f.explain().to_dict()["engines"] if e["dropped"]]
+    # As with SYNK_ENGINE=B, or when the other one has been uninstalled.
+    monkeypatch.setattr(engines, "engines_for", lambda spec: [worse])
+    again, _, calls = counter()
+    np.testing.assert_allclose(again(*VALUES), serial(1)[0][0], rtol=1e-10)
+    assert calls.get_value() == 1
+    assert len(synk.tune(again, *VALUES)) == 1
+
+
 def test_a_damaged_file_is_none(auto):
     key = records.key_of(records.spelled([x.sum()]), 2, 1, 3)
     assert records.read(key) is None

@@ -241,7 +241,10 @@ class Engines:
         return Trial(candidates, record.computed, record.spent), key
 
     def _candidates(self, known: dict[str, Known], best: str = "") -> list[Candidate]:
-        """Return what may make calls, but for what is known to be worse."""
+        """Return what may make calls, but for what is known to be worse than others.
+
+        If that is all there is, as what was better is not here now, it is tried anew.
+        """
         spec = self._spec
         nodes = len(io_toposort([], [*spec.outputs, *(new for _, new in spec.updates)]))
         found = [Candidate(n, self._expected(n, nodes, known)) for n in self._names]
@@ -256,7 +259,8 @@ class Engines:
                     compiles = kind_alone(engine_for(_mode(each.name))) != "step"
                     expected = compiles * self._expected(name, nodes, known)
                     found.append(Candidate(name, expected, after=each))
-        return [each for each in found if each.dropped is None]
+        left = [each for each in found if each.dropped is None]
+        return left or [Candidate(each.name, each.expected) for each in found]
 
     def _expected(self, name: str, nodes: int, known: dict[str, Known]) -> float:
         """Return the seconds that it may take to compile for an engine."""
