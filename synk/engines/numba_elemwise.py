@@ -1,0 +1,115 @@
+"""Numba mode: elementwise functions of float64 that LLVM makes vectors of.
+
+A loop over elements becomes one over vectors only if all that it calls is within it:
+functions of `numba_math`, and those that PyTensor has around them. LLVM takes small
+functions into their callers by itself, and others where they are marked
+``alwaysinline``. numba marks one (``forceinline``), but not the functions of ``*args``
+by which PyTensor caches each Op, which are larger than LLVM's threshold once they have
+a function of ours within. So ours are `intrinsic`: what is run in the place of a call
+marks the caller.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytensor.scalar as ps
+import pytensor.scalar.math as psm
+from pytensor.graph.basic import Apply
+
+_VERSION = 1
+"""To be raised with every change of this file or of `numba_math`."""
+
+
+def function(
+    node: Apply, _theirs: Callable, key: str | None
+) -> tuple[Callable, str | None] | None:
+    """Return the function of a scalar Op, and its key, if it is not PyTensor's.
+
+    Parameters
+    ----------
+    node : Apply
+        Of a scalar Op.
+    key : str or None
+        Of PyTensor's function, in its cache on disk.
+    """
+    name = KINDS.get(type(node.op))
+    if name is None or not _is_float64(node):
+        return None
+    return _functions()[name], _own_key(key)
+
+
+def composite(
+    node: Apply, theirs: Any, key: str | None
+) -> tuple[Callable, str | None] | None:
+    """Return the function of several scalar Ops, where one of them is ours."""
+    if not any(
+        type(each.op) in KINDS and _is_float64(each)
+        for each in node.op.fgraph.apply_nodes
+    ):
+        return None
+    from pytensor.link.numba.dispatch import basic
+
+    inner = basic.numba_njit(theirs.py_func, forceinline=True)
+    return _within_caller(inner), _own_key(key)
+
+
+KINDS: dict[type, str] = {
+    ps.Exp: "exp",
+    ps.Expm1: "expm1",
+    ps.Log: "log",
+    ps.Log1p: "log1p",
+    ps.Tanh: "tanh",
+    psm.Log1mexp: "log1mexp",
+    psm.Sigmoid: "sigmoid",
+    psm.Softplus: "softplus",
+}
+
+
+def _is_float64(node: Apply) -> bool:
+    variables: list[Any] = [*node.inputs, *node.outputs]
+    return all(var.type.dtype == "float64" for var in variables)
+
+
+def _own_key(key: str | None) -> str | None:
+    return key and hashlib.sha256(f"{key}, synk {_VERSION}".encode()).hexdigest()
+
+
+@cache
+def _functions() -> dict[str, Callable]:
+    """Return functions by name, such that they come to lie within their callers."""
+    from . import numba_math
+
+    return {name: _within_caller(getattr(numba_math, name)) for name in KINDS.values()}
+
+
+def _within_caller(inner: Any) -> Callable:
+    """Return what numba replaces by a call of a function, and by a mark of the caller.
+
+    Both the function, which was compiled with ``forceinline``, and its caller come to
+    lie within what calls them.
+    """
+    from numba.extending import intrinsic
+
+    def within(typingctx, *kinds):
+        kind = typingctx.resolve_value_type(inner)
+        signature = kind.get_call_type(typingctx, kinds, {})
+
+        def code(context, builder, _signature, args):
+            builder.function.attributes.add("alwaysinline")
+            return context.get_function(kind, signature)(builder, args)
+
+        return signature, code
+
+    # numba reads the names of arguments here.
+    arguments = inspect.signature(inner.py_func).parameters.values()
+    context = inspect.Parameter("typingctx", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    within.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [context, *arguments]
+    )
+    within.__name__ = inner.__name__
+    return intrinsic(within)
