@@ -182,3 +182,23 @@ def test_explain_shows_them_and_a_mode_turns_them_off(monkeypatch):
         monkeypatch.undo()
         monkeypatch.setattr(blocks, "FROM", 1)
         assert not trials_of(made())
+
+
+def test_an_engine_is_judged_by_its_calls_when_the_way_is_chosen(two_engines):
+    x, y, w = values()
+    f = synk.function([X, Y], [LOSS], bcast_inputs=[W], name="f")
+    with synk.session(2):
+        synk.tune(f, x, y, w)
+        (best,) = [each for each in f._engines.facts() if each.is_best]
+        assert best.nanoseconds_per_row > 0
+        assert all(trial.chosen is not None for trial in trials_of(f))
+    # Another graph, of which nothing is known from `f`
+    g = synk.function([X, Y], [2 * LOSS], bcast_inputs=[W], name="g")
+    with synk.session(2):
+        for _ in range(2 * TRIALS):
+            g(x, y, w)
+            assert all(each.nanoseconds_per_row is None for each in g._engines.facts())
+        g(x, y, w)
+        assert all(trial.chosen is not None for trial in trials_of(g))
+        (first, _) = g._engines.facts()
+        assert first.nanoseconds_per_row > 0

@@ -220,3 +220,54 @@ def test_one_that_compiles_again_and_again_is_slow():
         seconds = 0.5 if again or turn.compiled is None else 0.01
         trial.note(turn, seconds, has_compiled=again or turn.compiled is None)
     assert trial.best.name == "B"
+
+
+def test_what_may_yet_get_faster_is_not_judged_before():
+    """Such calls are of an engine that tries ways of going through the rows."""
+    trial = Trial(candidates({"JAX": 0.4, "numba": 1.0}))
+    best, other = trial.candidates
+    trial.note(best, 1.0, has_compiled=True)
+    for _ in range(100):
+        trial.note(best, 1.0)
+    calls = 0
+    while other.dropped is None and best.dropped is None:
+        turn = trial.turn()
+        calls += turn is other
+        is_steady = turn is best or calls > 30
+        taken = 1.0 if turn is best else 0.5 if is_steady else 1.9
+        trial.note(turn, taken, has_compiled=calls == 1, is_steady=is_steady)
+        assert calls < 100
+    assert trial.best is other
+    assert len(other.unsteady) == 29  # the first one has compiled
+    # What it has cost is counted: compiling, and what these calls took beyond the best.
+    assert trial.spent == pytest.approx(1.9 + 29 * 0.9)
+
+
+def test_what_is_slower_by_far_is_dropped_though_it_may_get_faster():
+    trial = Trial(candidates({"JAX": 0.4, "numba": 1.0}))
+    best, other = trial.candidates
+    trial.note(best, 1.0, has_compiled=True)
+    for _ in range(100):
+        trial.note(best, 1.0)
+    calls = 0
+    while other.dropped is None:
+        turn = trial.turn()
+        calls += turn is other
+        taken = 1.0 if turn is best else 5.0
+        trial.note(turn, taken, has_compiled=calls == 1, is_steady=turn is best)
+        assert calls < 100
+    assert calls == ROUNDS + 1
+    assert trial.best is best
+    assert trial.turn() is best
+
+
+def test_nothing_is_tried_while_the_first_may_yet_get_faster():
+    trial = Trial(candidates({"JAX": 0.4, "numba": 1.0}))
+    best, other = trial.candidates
+    trial.note(best, 1.0, has_compiled=True)
+    for _ in range(1000):
+        assert trial.turn() is best
+        trial.note(best, 1.0, is_steady=False)
+    for _ in range(2):
+        trial.note(best, 0.5)
+    assert trial.turn() is other

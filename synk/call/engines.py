@@ -97,7 +97,8 @@ class Engines:
         trial, turn = self._trial, self._turn
         assert trial is not None
         assert turn is not None
-        trial.note(turn, seconds, rows, calls, has_compiled)
+        is_steady = not self.present.local().blocks.is_trying
+        trial.note(turn, seconds, rows, calls, has_compiled, is_steady)
         if trial.is_over:
             self._settle(trial)
         elif trial.computed > 2 * self._written:  # so that this run counts for the next
@@ -167,6 +168,10 @@ class Engines:
             except Exception as error:
                 if not is_of_engine(error) or not trial.drop(each, _failed(error)):
                     raise
+            blocks = self._replicas(each.name).local().blocks
+            while each.dropped is None and blocks.is_trying:
+                each.unsteady.append(taken(each) / max(rows, 1))
+                trial.drop_if_far(each)
             if each.dropped is not None:
                 continue
             first = [taken(each) / max(rows, 1)]

@@ -55,6 +55,8 @@ class Candidate:
         Seconds that its first call has taken, which compiles.
     times : deque of float
         Seconds of its last calls, for each row.
+    unsteady : list of float
+        The same of calls before these, when it may still have become faster.
     dropped : str or None
         Why it is not tried any more.
     after : Candidate, optional
@@ -66,6 +68,7 @@ class Candidate:
     expected: float
     compiled: float | None = None
     times: deque[float] = field(default_factory=lambda: deque(maxlen=TIMED * ROUNDS))
+    unsteady: list[float] = field(default_factory=list)
     dropped: str | None = None
     after: Candidate | None = None
     seconds: float = 0.0
@@ -78,12 +81,12 @@ class Candidate:
     @property
     def has_made_calls(self) -> bool:
         """Whether it can make calls: it has."""
-        return self.compiled is not None or bool(self.times)
+        return self.compiled is not None or bool(self.times or self.unsteady)
 
     @property
     def has_failed(self) -> bool:
         """Whether it could make no call."""
-        return self.dropped is not None and not self.times
+        return self.dropped is not None and not (self.times or self.unsteady)
 
     @property
     def handicap(self) -> float:
@@ -164,6 +167,7 @@ class Trial:
         rows: int = 0,
         calls: int = 1,
         has_compiled: bool = False,
+        is_steady: bool = True,
     ) -> None:
         """Take note of calls that an engine has made.
 
@@ -177,6 +181,9 @@ class Trial:
         has_compiled : bool
             Whether something was compiled in them. An engine that compiles again and
             again is as slow as that makes it.
+        is_steady : bool
+            Whether more such calls are expected to take as long. Those that are not
+            tell only of engines that are much slower.
         """
         before, self._last = self._last, candidate
         if candidate is not before:
@@ -196,6 +203,11 @@ class Trial:
             self._spend(candidate, max(0.0, seconds * (1 - usual / each)))
         if self._settling > 0:
             self._settling -= seconds
+            return
+        if not is_steady:
+            candidate.unsteady.append(each)
+            if candidate is self._challenger:
+                self.drop_if_far(candidate)
             return
         self._in_a_row += 1
         candidate.times.append(each)
@@ -236,6 +248,16 @@ class Trial:
         if _is_slow(slower, len(calls)):
             candidate.dropped = "slower"
         return candidate.dropped is None and slower > SLOWER[-1]
+
+    def drop_if_far(self, candidate: Candidate) -> None:
+        """Try one no more that is slower by far, though it may yet get faster."""
+        calls = candidate.unsteady
+        least = min(map(_speed, self.candidates))
+        if len(calls) < ROUNDS or min(calls) < SLOWER[0] * least:
+            return
+        candidate.dropped = "slower"
+        if candidate is self._challenger:
+            self._end_round()
 
     def close(self) -> list[Candidate]:
         """Return those that are still to be told apart; none if one is fastest.

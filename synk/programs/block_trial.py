@@ -44,6 +44,11 @@ class Trial:
     chosen: Way | None = None
     calls: int = 0
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the way is chosen, and no other is to come."""
+        return self.chosen is not None and not self.can_loop
+
     def next(self) -> Way:
         """Return how the next call is run."""
         if self.chosen is not None:

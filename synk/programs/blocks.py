@@ -78,6 +78,9 @@ class Blocks:
     ----------
     can_be : bool
         Whether any part can go in blocks.
+    last : Trial or None
+        Of the last call's parts that could go in blocks; one that is not over, if there
+        is one.
     """
 
     def __init__(self, spec: FunctionSpec) -> None:
@@ -89,6 +92,12 @@ class Blocks:
         self._loops: dict[int, Callable | None] = {}
         self.trials: dict[tuple[int, int], Trial] = {}
         """By the identity of a part, and the binary digits of a number of rows."""
+        self.last: Trial | None = None
+
+    @property
+    def is_trying(self) -> bool:
+        """Whether the next such call may take less than the last one."""
+        return self.last is not None and not self.last.is_over
 
     def run(self, call: Call, stage: Stage, kept: Kept | None) -> bool:
         """Run a stage's part and keep what it computes, if it can go in blocks.
@@ -118,6 +127,8 @@ class Blocks:
             blocks = min(rows, nbytes // BYTES)
             self.trials[key] = Trial(blocks, self._loop(call, part, kept) is not None)
         trial = self.trials[key]
+        if not self.is_trying:
+            self.last = trial
         way, start = trial.next(), perf_counter()
         if way == "loop":
             try:

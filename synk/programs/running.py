@@ -88,6 +88,7 @@ def run(
         part = call.cut.stages[0].kept
         run = partial(call.outputs_of, part, padded=False)
         call.values.update(programs.kept_terms.of(part, kept, call.rows, run))
+    programs.blocks.last = None
     blocks = _blocks(programs, kind, subset, call)
     is_padded = bool(padded_size)
     for level, stage in enumerate(call.cut.stages):
