@@ -163,6 +163,20 @@ def test_a_loop_is_compiled_after_calls_of_as_much_time(
     assert not trial.can_loop
 
 
+def test_a_loop_is_tried_at_once_where_engines_are_compared():
+    x, y, w = values()
+    of_first_call = []
+    for is_compared in (False, True):
+        f = synk.function([X, Y], [LOSS], bcast_inputs=[W], mode="NUMBA")
+        f._engines.present._spec.is_compared = is_compared
+        with synk.session(2):
+            f(x, y, w)
+            (trial,) = trials_of(f)
+            of_first_call.append(("loop" in trial.seconds, trial.can_loop))
+            np.testing.assert_allclose(f(x, y, w), np.mean((y - x @ w) ** 2))
+    assert of_first_call == [(False, True), (True, False)]
+
+
 def test_explain_shows_them_and_a_mode_turns_them_off(monkeypatch):
     x, y, w = values()
 

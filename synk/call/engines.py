@@ -286,8 +286,12 @@ class Engines:
         name = name.removesuffix(ALONE)
         if name not in self._made:
             mode = _mode(name)
-            is_chosen = len(self._names) > 1
-            spec = dataclasses.replace(self._spec, mode=mode, is_chosen=is_chosen)
+            spec = dataclasses.replace(
+                self._spec,
+                mode=mode,
+                is_chosen=len(self._names) > 1,
+                is_compared=bool(self._made),
+            )
             self._made[name] = Replicas(spec)
         return self._made[name]
 

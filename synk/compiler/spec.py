@@ -44,6 +44,9 @@ class FunctionSpec:
     mode: Any = None
     is_chosen: bool = False
     """Whether the script has not named the mode: bits may differ from call to call."""
+    is_compared: bool = False
+    """Whether calls are to show what the mode can do, beside another one that is known:
+    what makes them faster is compiled at once."""
     name: str | None = None
     made: str = ""
     """Where the script has made it, as messages have it behind the name."""

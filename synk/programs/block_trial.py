@@ -54,10 +54,16 @@ class Trial:
         if self.chosen is not None:
             if not self.can_loop or self.calls < self._loops_from():
                 return self.chosen
-            # Others are timed anew beside it: the machine may be busier than it was.
-            self.seconds = {way: [] for way in ("loop", *self.seconds)}
-            self.chosen, self.can_loop = None, False
+            self.join_loop()
         return min(self.seconds, key=lambda way: len(self.seconds[way]))
+
+    def join_loop(self) -> None:
+        """Try a compiled loop as well.
+
+        Others are timed anew beside it: the machine may be busier than it was.
+        """
+        self.seconds = {way: [] for way in ("loop", *self.seconds)}
+        self.chosen, self.can_loop = None, False
 
     def _loops_from(self) -> int:
         """Return the number of calls after which a loop is tried.

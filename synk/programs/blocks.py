@@ -4,9 +4,9 @@ What a compiled graph computes on the way, such as ``X @ w`` and functions of it
 then read while it is in the cache. Whether that wins is seen on real calls: some are
 run in one go and some in blocks, in turns, and then the faster way is taken. Where
 numba compiles the graph it may compile the loop over blocks as well, which is tried
-once calls have taken as long as that takes. A rank chooses for itself, as its values
-are the same to rounding in any way, and no other rank waits within a part. The blocks
-are added up in their order.
+once calls have taken as long as that takes, or at once where engines are compared. A
+rank chooses for itself, as its values are the same to rounding in any way, and no other
+rank waits within a part. The blocks are added up in their order.
 """
 
 from __future__ import annotations
@@ -88,6 +88,7 @@ class Blocks:
         if spec.sliceable or spec.call_variables or is_to_repeat(spec):
             self._sums = {}
         self.can_be = bool(self._sums)
+        self._is_compared = spec.is_compared
         self._can: dict[int, bool] = {}
         self._loops: dict[int, Callable | None] = {}
         self.trials: dict[tuple[int, int], Trial] = {}
@@ -125,7 +126,10 @@ class Blocks:
         key = id(part), rows.bit_length()
         if key not in self.trials:
             blocks = min(rows, nbytes // BYTES)
-            self.trials[key] = Trial(blocks, self._loop(call, part, kept) is not None)
+            trial = Trial(blocks, self._loop(call, part, kept) is not None)
+            if self._is_compared and trial.can_loop:
+                trial.join_loop()
+            self.trials[key] = trial
         trial = self.trials[key]
         if not self.is_trying:
             self.last = trial
