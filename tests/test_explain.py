@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import time
 import warnings
 
@@ -409,6 +411,18 @@ def test_the_serial_time_alone_tells_that_ranks_cannot_pay(monkeypatch):
     for _ in range(2):
         slow.as_theano(np.ones(3))
     assert "One rank" not in shown(slow.explain())
+
+
+def test_a_script_that_has_forked_nothing_yet_is_told_of_its_functions():
+    code = """if True:
+        import pytensor.tensor as pt, synk
+        x = pt.vector("x")
+        assert "not forked" in str(synk.function([x], x.sum()).explain())
+        (node,) = synk.nodes()
+        assert (node.ranks, node.gpus) == (1, 0)
+        assert node.cores > 0
+    """
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
 def test_one_rank_is_not_compared_with_itself():
