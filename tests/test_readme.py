@@ -99,6 +99,14 @@ COMMAND = (
 )
 
 
+# In the place of Python: makes environments of stubs.
+PYTHON = f"""#!/bin/sh
+test "$1" = -c && exec '{sys.executable}' "$@"
+mkdir -p "$3/bin" && cp stub "$3/bin/pip" && cp stub "$3/bin/python"
+"""
+BESIDE = "pip install -q . hypothesis psutil pytest pytest-timeout pytest-xdist "
+
+
 @pytest.fixture
 def ci(tmp_path, monkeypatch):
     """Return a function that runs `.ci/run` in a checkout with a README of ours."""
@@ -118,9 +126,11 @@ def ci(tmp_path, monkeypatch):
 
     def run(readme: str, failing: str = "nothing fails", newer: str = "exit 1"):
         monkeypatch.setenv("FAILING", failing)
-        for version in ("3.12", "3.13"):
-            (pythons / f"python{version}").write_text(f"#!/bin/sh\n{newer}\n")
-            (pythons / f"python{version}").chmod(0o755)
+        newer = f"#!/bin/sh\n{newer}\n"
+        programs = {"python3": PYTHON, "python3.12": newer, "python3.13": newer}
+        for name, text in programs.items():
+            (pythons / name).write_text(text)
+            (pythons / name).chmod(0o755)
         (checkout / "README.rst").write_text(readme)
         done = subprocess.run(
             [checkout / ".ci/run"], capture_output=True, text=True, timeout=60
@@ -137,23 +147,34 @@ def ci(tmp_path, monkeypatch):
 def test_ci_runs_the_readmes_command_then_lint_types_and_docs(ci):
     done, called = ci(f"Run it\n\n    {COMMAND}\n\nand no more.\n")
     assert done.returncode == 0, done.stderr
-    mpich = [
-        "pip install -q --no-deps --prefix .mpich mpich",
-        "python -m pytest -q -n0 -k mpich tests/nodes",
+    ways = [  # each beside the others
+        [
+            "python two  words -m pytest",
+            "pip install -q -e .[lint,docs]",
+            "python -m ruff check",
+            "python -m ruff format --check",
+            "python -m mypy",
+            "python -m sphinx -q -W --keep-going -n -b html docs docs/_build/html",
+        ],
+        [
+            "pip install -q --no-deps --prefix .mpich mpich",
+            "python -m pytest -q -n0 -k mpich tests/nodes",
+        ],
+        [f"{BESIDE}pymc==5.28.*", "python -m pip list", *oldest(called)],
     ]
-    assert [call for call in called if call in mpich] == mpich
-    assert [call for call in called if call not in mpich] == [  # beside them
-        "python two  words -m pytest",
-        "pip install -q -e .[lint,docs]",
-        "python -m ruff check",
-        "python -m ruff format --check",
-        "python -m mypy",
-        "python -m sphinx -q -W --keep-going -n -b html docs docs/_build/html",
-    ]
+    for way in ways:
+        assert [call for call in called if call in way] == way
+    assert len(called) == sum(map(len, ways))
     lines = done.stdout.splitlines()
     assert f"== {COMMAND}" in lines
     assert lines[-1] == "===== 7 passed in 0.01s ====="
-    assert len(re.findall(r"^== .+: \d+ s, exit 0$", done.stdout, re.M)) == 7
+    assert len(re.findall(r"^== .+: \d+ s, exit 0$", done.stdout, re.M)) == 9
+
+
+def oldest(called: list[str]) -> list[str]:
+    """Return the call that tests with the oldest PyMC, if there is one."""
+    start = "python -m pytest -q -m not slow -W ignore -k "
+    return [call for call in called if call.startswith(start)]
 
 
 @pytest.mark.parametrize(
@@ -161,6 +182,7 @@ def test_ci_runs_the_readmes_command_then_lint_types_and_docs(ci):
     [
         ("words -m pytest", COMMAND),
         ("-k mpich", "MPICH"),
+        ("-k numba", "oldest PyMC"),
         ("install -q -e", "install lint and docs"),
         ("ruff check", "ruff check"),
         ("ruff format", "ruff format"),
@@ -172,24 +194,30 @@ def test_ci_runs_the_readmes_command_then_lint_types_and_docs(ci):
 def test_ci_fails_when_any_phase_fails_and_runs_the_others_too(ci, words, title):
     done, called = ci(f"    {COMMAND}\n", failing=words)
     assert done.returncode == 1
-    assert len(called) == 8
+    assert len(called) == 11
     assert re.findall(r"^FAILED: (.+)$", done.stdout, re.M) == [title]
 
 
-# In the place of a newer Python: makes an environment of stubs.
-NEWER = """test "$1" = -c && exit
-mkdir -p "$3/bin" && cp stub "$3/bin/pip" && cp stub "$3/bin/python"
-"""
+@pytest.mark.parametrize("failing", ["hypothesis", "pymc=="])
+def test_ci_fails_where_other_versions_are_not_installed(ci, failing):
+    done, called = ci(f"    {COMMAND}\n", failing)
+    assert done.returncode == 1
+    assert oldest(called) == []
+    assert re.findall(r"^FAILED: (.+)$", done.stdout, re.M) == [
+        "install other versions",
+        "oldest PyMC",
+    ]
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="there are newer ones for 3.11")
 @pytest.mark.parametrize("failing", ["nothing fails", "-m not slow", "hypothesis"])
 def test_ci_has_the_newest_pytensor_where_there_is_a_newer_python(ci, failing):
-    done, called = ci(f"    {COMMAND}\n", failing, NEWER)
+    newer = PYTHON.removeprefix("#!/bin/sh\n")
+    done, called = ci(f"    {COMMAND}\n", failing, newer)
     title = re.escape("newest PyTensor")
-    status = 0 if failing == "nothing fails" else 3
+    status = {"nothing fails": 0, "hypothesis": 127}.get(failing, 3)
     assert re.search(rf"^== {title}: \d+ s, exit {status}$", done.stdout, re.M)
-    tested = any(call.startswith("python -m pytest -q -m not slow") for call in called)
+    tested = any(call.endswith("tests/with_pymc") for call in called)
     assert tested == (failing != "hypothesis")  # which is installed with it
     assert len([call for call in called if "ruff" in call or "sphinx" in call]) == 3
     assert done.returncode == bool(status)
