@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import os
+import sys
 
 import numpy as np
 import pytensor
@@ -170,14 +172,75 @@ def test_outputs_are_those_of_all_rows(alone, two_ranks):
     np.testing.assert_allclose(f(*data)[1], VALUES[0].sum(axis=1) * 2)
 
 
+def test_calls_of_data_are_prepared_and_see_what_changes(alone, two_ranks):
+    w, b = pytensor.shared(np.zeros(3), "w"), pt.dvector("b")
+    f = synk.function([x, y], (x @ w - y).sum() + b.sum(), [b], updates=[(w, w + 1)])
+    one, two = synk.data(VALUES[0]), synk.data(VALUES[1])
+    right_w = np.zeros(3)
+
+    def check(first=one, second=two, added=(0.5,), batch=None, prepared=True):
+        nonlocal right_w
+        assert (f._again is not None and f._again.is_of((first, second, 0), batch)) == (
+            prepared
+        )
+        rows = slice(batch) if isinstance(batch, int) else batch or slice(None)
+        right = np.array(first)[rows] @ right_w - np.array(second)[rows]
+        found = f(first, second, np.array(added), batch=batch)
+        np.testing.assert_allclose(found, right.sum() + sum(added), rtol=1e-12)
+        assert made_alone(f)
+        right_w = right_w + 1
+        np.testing.assert_array_equal(w.get_value(), right_w)
+
+    check(prepared=False)
+    check()
+    one[2], two[5] = 7.0, -3.0
+    check()
+    check(added=[1.0, 2.0, 3.0])
+    right_w = np.array([1.0, -2.0, 3.0])
+    w.set_value(right_w)
+    check()
+    assert synk.get_value(1, w).tolist() == right_w.tolist()
+    check()
+    check(batch=5, prepared=False)
+    check(batch=5)
+    check(batch=slice(3, 7), prepared=False)
+    check(batch=slice(3, 7))
+    other = synk.data(VALUES[1] * 2)
+    check(second=other, batch=slice(3, 7), prepared=False)
+    for data, values in ((one, VALUES[0][:6]), (other, VALUES[1][:6])):
+        data.set_value(values)
+    check(second=other, prepared=False)
+    check(second=other)
+    other.set_value(VALUES[1][:5])
+    with pytest.raises(ValueError, match="different lengths"):
+        f(one, other, np.ones(1))
+    for args in ((one, other), (one, other, np.ones((1, 1)))):
+        with pytest.raises((TypeError, ValueError)):
+            f(*args)
+    np.testing.assert_array_equal(w.get_value(), right_w)
+
+
+def test_a_prepared_call_holds_no_memory(alone, two_ranks):
+    f = synk.function([y], y.sum())
+    data = synk.data(VALUES[1])
+    for _ in range(3):
+        assert f(data) == 28
+    assert f._again is not None
+    array = data._held()
+    data.free_memory()
+    gc.collect()
+    assert sys.getrefcount(array) == 2
+
+
 def test_outputs_belong_to_the_caller(alone, two_ranks):
     w = pytensor.shared(np.ones(3), "w")
     f = synk.function([x], [x, w, w + 1], updates=[(w, w + 1)])
     data = synk.data(VALUES[0])
-    for value in f(data):
-        value[...] = -1
-    assert made_alone(f)
-    np.testing.assert_array_equal(w.get_value(), [2, 2, 2])
+    for k in range(3):
+        for value in f(data):
+            value[...] = -1
+        assert made_alone(f)
+        np.testing.assert_array_equal(w.get_value(), np.full(3, 2 + k))
     np.testing.assert_array_equal(data[:], VALUES[0])
 
 
@@ -186,6 +249,7 @@ def test_a_function_without_inputs(alone, two_ranks):
     f = synk.function([], total * 2, updates=[(total, total + 1)])
     assert [float(f()) for _ in range(3)] == [2, 4, 6]
     assert made_alone(f)
+    assert f._again is not None
     assert [synk.get_value(rank, total) for rank in range(2)] == [4, 4]
 
 
@@ -205,40 +269,47 @@ def test_it_has_all_cores_and_gives_them_back(alone):
     assert len(own) <= len(before)
 
 
+@pytest.mark.parametrize("is_prepared", [False, True])
 @pytest.mark.parametrize("error", [IndexError, KeyboardInterrupt])
-def test_what_fails_changes_nothing(alone, two_ranks, error):
+def test_what_fails_changes_nothing(alone, two_ranks, error, is_prepared):
     total, other = pytensor.shared(0.0, "total"), pytensor.shared(1.0, "other")
     updates = [(total, total + y.sum()), (other, other * Add()(total + y.sum()))]
     f = synk.function([y], updates=updates)
-    f(VALUES[1])
+    values = synk.data(VALUES[1]) if is_prepared else VALUES[1]
+    f(values)
+    assert (f._again is not None) == is_prepared
     before = total.get_value(), other.get_value()
     Add.raises = error
     with pytest.raises(error):
-        f(VALUES[1])
+        f(values)
     assert made_alone(f)
+    assert f._again is None
     for rank in range(2):
         assert (synk.get_value(rank, total), synk.get_value(rank, other)) == before
     Add.raises = None
-    f(VALUES[1])
+    f(values)
     assert total.get_value() == 56
 
 
-def test_an_interrupt_at_any_line_makes_it_or_leaves_it(alone, two_ranks):
+@pytest.mark.parametrize("is_prepared", [False, True])
+def test_an_interrupt_at_any_line_makes_it_or_leaves_it(alone, two_ranks, is_prepared):
     step, w, calls, loss = trained()
-    step(*VALUES)
+    values = list(map(synk.data, VALUES)) if is_prepared else VALUES
+    step(*values)
 
     def interrupted_at(k: int) -> bool:
         """Interrupt calls at a line; the first is rank 0's, the other of all ranks."""
         w.set_value(np.zeros(3))
         calls.set_value(0)
+        assert (step._again is not None) == is_prepared
         with InterruptedAt(k) as trace, contextlib.suppress(KeyboardInterrupt):
-            step(*VALUES)
+            step(*values)
             loss(*VALUES)
         made = int(calls.get_value())
         losses, right = serial(made + 1)
         np.testing.assert_allclose(w.get_value(), serial(made)[1], rtol=1e-12)
         np.testing.assert_allclose(loss(*VALUES), losses[made], rtol=1e-12)
-        np.testing.assert_allclose(step(*VALUES), losses[made], rtol=1e-12)
+        np.testing.assert_allclose(step(*values), losses[made], rtol=1e-12)
         for rank in range(2):
             found = synk.get_value(rank, w)
             np.testing.assert_allclose(found, right, rtol=1e-12, err_msg=str(trace))

@@ -223,15 +223,41 @@ def test_ranks_are_told_no_more_than_that_it_is_the_same_call(two_ranks, monkeyp
         monkeypatch.setattr(channel, "dumps", dumps)
 
 
-@pytest.mark.parametrize("name", ["is_trying", "is_alone"])
-def test_nothing_is_prepared_while_engines_are_tried(two_ranks, monkeypatch, name):
+def test_nothing_is_prepared_while_engines_are_compared(two_ranks, monkeypatch):
     f = synk.function([x], x.sum(), mode=PY)
     a = synk.data(np.arange(6.0))
     for _ in range(3):
         f(a)
     assert f._again.is_known
-    monkeypatch.setattr(f._engines, name, True)
+    monkeypatch.setattr(f._engines, "is_alone", True)
     assert not f._again.is_known
+    monkeypatch.undo()
+    assert f._again.is_known
+    monkeypatch.setattr(type(f._engines), "is_waiting", False)
+    assert not f._again.is_known
+    f._again = None
+    f(a)
+    assert not is_prepared(f)
+
+
+def test_prepared_calls_count_for_engines_that_wait(two_engines, two_ranks):
+    f = synk.function([x], x.sum())
+    a = synk.data(np.arange(6.0))
+    f(a)
+    (tried, _), *_ = f._engines._trials.values()
+    untried = tried.candidates[1]
+    untried.expected = 1e9
+    for _ in range(5):
+        f(a)
+    assert is_prepared(f)
+    before, times = tried.computed, len(tried.best.times)
+    assert f(a) == 15.0
+    assert tried.computed > before
+    assert len(tried.best.times) == times + 1
+    untried.expected = tried._due = 0.0
+    assert f(a) == 15.0
+    assert untried.has_made_calls
+    assert not is_prepared(f)
 
 
 def test_a_prepared_call_that_fails_is_undone_and_prepared_anew(two_ranks):

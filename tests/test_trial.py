@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from synk.choice.trial import ROUNDS, SHARE, Candidate, Trial
+from synk.choice.trial import ROUNDS, SHARE, SHARE_OF_SHORT, SHORT, Candidate, Trial
 
 
 def play(trial: Trial, seconds: dict[str, float], compiling: dict[str, float], until):
@@ -111,6 +111,48 @@ def test_nothing_is_tried_before_it_is_affordable():
     assert not trial.is_over
     play(trial, {"JAX": 0.1, "C": 0.01}, {"JAX": 0, "C": 10}, until=20)
     assert trial.best.name == "C"
+
+
+@pytest.mark.parametrize("of_overhead", [0.9, 1.1])
+def test_more_may_be_spent_where_calls_are_little_but_overhead(of_overhead):
+    overhead = 1e-4
+    seconds = {"JAX": SHORT * overhead * of_overhead, "C": 2e-5, "numba": 1e-5}
+    trial = Trial(
+        [
+            Candidate("JAX", 0.0, overhead=overhead),
+            *candidates({"C": 2.0, "numba": 2.0}),
+        ]
+    )
+    compiling = {"JAX": 0.0, "C": 2.0, "numba": 2.0}
+    share = SHARE_OF_SHORT if of_overhead < 1 else SHARE
+    _, made = play(trial, seconds, compiling, until=2.0 / share - 0.1)
+    assert set(made) == {"JAX"}
+    play(trial, seconds, compiling, until=2.2)
+    assert trial.best.name == "C"
+    # It is none of C's: numba is tried as ever.
+    _, made = play(trial, seconds, compiling, until=1.0)
+    assert set(made) == {"C"}
+
+
+def test_it_waits_until_another_is_affordable():
+    trial = Trial(candidates({"JAX": 0.0, "C": 1.0, "numba": 3.0}))
+    seconds, compiling = {"JAX": 0.1, "C": 0.2, "numba": 0.01}, {"JAX": 0.0, "C": 1.0}
+    assert not trial.is_waiting
+    waited = 0
+    while trial.candidates[1].compiled is None:
+        was_waiting, turn = trial.is_waiting, trial.turn()
+        assert not was_waiting or turn is trial.best
+        waited += was_waiting
+        first = turn.compiled is None
+        taken = seconds[turn.name] + first * compiling[turn.name]
+        trial.note(turn, taken, rows=10, has_compiled=first)
+    assert 190 <= waited <= 200  # of 20 seconds
+    assert trial.is_comparing
+    assert not trial.is_waiting
+    trial.drop(trial.candidates[1], "failed")
+    assert not trial.is_waiting
+    trial.turn()
+    assert trial.is_waiting
 
 
 def test_what_earlier_runs_computed_counts():

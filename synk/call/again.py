@@ -26,6 +26,7 @@ from ..variables.data import Data
 from .engines import Engines
 from .held import HeldVariables
 from .inputs import check_arguments
+from .known_arguments import KnownArguments
 from .last_rows import LastRows
 from .outputs import Wanted, combine_outputs
 from .rows import Rows
@@ -53,8 +54,8 @@ def prepared(
         return None  # some rank is idle
     if spec.sliceable or spec.parts or spec.streams:
         return None  # which tell ranks more
-    if engines.is_alone:
-        return None  # but for this once
+    if engines.is_alone or not engines.is_waiting:
+        return None  # but for this once, or maybe
     programs = replicas.local()
     if programs.is_padded or programs.engine.ON_DEVICE:
         return None
@@ -102,14 +103,9 @@ class Again:
         self._engines, self._replicas = engines, replicas
         self._generation = SESSION.generation
         self._programs = replicas.local()
-        data = args[: len(rows.sources)]
-        # Nothing that holds memory of the data, as in `last_rows`.
-        self._known = [
-            (value._described, value.minibatch, source.state)
-            for value, source in zip(data, rows.sources, strict=True)
-        ]
+        self._arguments = KnownArguments(rows, args, batch)
+        data, self._rows = args[: len(rows.sources)], rows.total
         self._keeps = any(source.state is not None for source in rows.sources)
-        self._args, self._batch = len(args), batch
         staged, _ = last_rows.stage(rows, data, [], SESSION.stage)
         self._what = replicas.number, wanted.subset, staged
         self._windows: list[Window] = []
@@ -122,20 +118,7 @@ class Again:
 
     def is_of(self, args: tuple, batch: Any) -> bool:
         """Tell whether a call with these arguments is this one."""
-        if len(args) != self._args:
-            return False
-        for value, known in zip(args, self._known, strict=False):
-            described, is_batch, state = known
-            if (
-                type(value) is not Data
-                or value._described is not described
-                or value.minibatch is not is_batch
-                or (state is not None and value._state != state)
-            ):
-                return False
-        return batch is self._batch or (
-            type(batch) is type(self._batch) and batch == self._batch
-        )
+        return self._arguments.are(args, batch)
 
     @property
     def is_known(self) -> bool:
@@ -144,7 +127,8 @@ class Again:
         return (
             self._generation == SESSION.generation
             and engines.present is self._replicas
-            and not (engines.is_trying or engines.is_alone)
+            and engines.is_waiting
+            and not engines.is_alone
             and not self._programs.times.is_fresh
             and not (self._keeps and self._programs.kept_terms.are_too_large)
         )
@@ -160,7 +144,8 @@ class Again:
         start : float
             When the script called.
         """
-        programs, context, n = self._programs, SESSION.context, len(self._known)
+        programs, context = self._programs, SESSION.context
+        n = self._arguments.inputs
         spec = programs.spec
         given = [value._held() for value in args[:n]]
         constants = check_arguments(spec.bcast_inputs, args[n:], spec.options)
@@ -177,7 +162,10 @@ class Again:
             wanted = self._wanted
             results = combine_outputs(spec, wanted.subset, replies, context, what)
             self._held.note(self._rows_of_ranks)
-        programs.times.returned(start, joined)
+        has_compiled = programs.times.returned(start, joined)
+        if self._engines.is_trying:
+            seconds = perf_counter() - start
+            self._engines.note(seconds, self._rows, has_compiled=has_compiled)
         return wanted.arrange(results)
 
     def _put(self, constants: list[np.ndarray]) -> None:

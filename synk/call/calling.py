@@ -34,6 +34,7 @@ from ..user_frames import entry
 from ..workers.preconditions import check_timeout
 from . import node_rows  # noqa: F401  which rows other nodes get
 from .again import Again, prepared
+from .again_alone import AgainAlone, prepared_alone
 from .alone import Alone
 from .engines import Engines
 from .finite import FiniteCheck
@@ -70,7 +71,7 @@ class Calls:
         self._engines = Engines(spec)
         self._repeats = Repeats()
         self._last_rows = LastRows()
-        self._again: Again | None = None
+        self._again: Again | AgainAlone | None = None
         self._held = HeldVariables(spec)
         self._alone = Alone(spec, self._held)
         self._serial = SerialRun(spec, repr(self))
@@ -209,7 +210,10 @@ class Calls:
             engines.note(seconds, rows.total, has_compiled=has_compiled)
         if check == "serial":
             self._serial.compare(subset, results, expected)
-        if is_usual and is_bare and not is_alone:
+        if is_usual and is_bare and is_alone:
+            of = engines, replicas, self._alone, wanted
+            self._again = prepared_alone(spec, *of, rows, args, batch)
+        elif is_usual and is_bare:
             found = rows, self._repeats.states, self._last_rows, args, batch
             self._again = prepared(spec, engines, replicas, self._held, wanted, *found)
         return returned

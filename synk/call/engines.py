@@ -28,6 +28,9 @@ from .alone import kind_alone
 _COMPILING = {"JAX": (0.5, 0.01), "numba": (1.0, 0.2), "C": (1.0, 0.2)}
 """Seconds that a graph is expected to take, and each of its nodes."""
 
+_OVERHEAD = {"JAX": 1e-4}
+"""Seconds that a call takes at least; those of other engines take microseconds."""
+
 _CACHED = 0.25
 """Which part of it the next run of a script takes, from the engine's own cache."""
 
@@ -103,6 +106,12 @@ class Engines:
             self._settle(trial)
         elif trial.computed > 2 * self._written:  # so that this run counts for the next
             self._write(trial)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether `present` makes the next call, too, whatever this one takes."""
+        trial = self._trial
+        return trial is None or (trial.is_waiting and self._turn is trial.best)
 
     def forbid_alone(self) -> None:
         """Have all ranks make all calls from now on."""
@@ -252,7 +261,7 @@ class Engines:
         """
         spec = self._spec
         nodes = len(io_toposort([], [*spec.outputs, *(new for _, new in spec.updates)]))
-        found = [Candidate(n, self._expected(n, nodes, known)) for n in self._names]
+        found = [_candidate(n, self._expected(n, nodes, known)) for n in self._names]
         for each in found:
             each.dropped = known[each.name].dropped if each.name in known else None
         can_be_alone = self._can_be_alone and may_be_alone(spec)
@@ -263,9 +272,9 @@ class Engines:
                 if was is None or name == best:
                     compiles = kind_alone(engine_for(_mode(each.name))) != "step"
                     expected = compiles * self._expected(name, nodes, known)
-                    found.append(Candidate(name, expected, after=each))
+                    found.append(_candidate(name, expected, after=each))
         left = [each for each in found if each.dropped is None]
-        return left or [Candidate(each.name, each.expected) for each in found]
+        return left or [_candidate(each.name, each.expected) for each in found]
 
     def _expected(self, name: str, nodes: int, known: dict[str, Known]) -> float:
         """Return the seconds that it may take to compile for an engine."""
@@ -317,6 +326,11 @@ class Engines:
         used = {name.removesuffix(ALONE) for name in used}
         for name in self._made.keys() - used:
             del self._made[name]
+
+
+def _candidate(name: str, expected: float, after: Candidate | None = None) -> Candidate:
+    overhead = _OVERHEAD.get(name.removesuffix(ALONE), 0.0)
+    return Candidate(name, expected, overhead=overhead, after=after)
 
 
 def _mode(name: str) -> Any:

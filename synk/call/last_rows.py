@@ -16,10 +16,8 @@ from pytensor.graph.basic import Variable
 from ..memory.arena import Arena
 from ..memory.partition import Selection
 from ..variables.data import Data
+from .known_arguments import COMPARED
 from .rows import Rows, Source, gather_rows, stage
-
-_COMPARED = (type(None), int, slice)
-"""Batches that can be compared in no time."""
 
 
 class LastRows:
@@ -49,14 +47,14 @@ class LastRows:
     ) -> Rows:
         """Return what `gather_rows` returns."""
         self.are_again = not variables
-        if type(batch) in _COMPARED and (batch, size) == self._asked:
+        if type(batch) in COMPARED and (batch, size) == self._asked:
             sources = self._same_sources(values)
             if sources:
                 self.are_again = True
                 return Rows(*self._cut, sources)
         self._known, self._staged = [], None
         rows = gather_rows(variables, values, batch, size, options)
-        if type(batch) in _COMPARED and all(_is_described(value) for value in values):
+        if type(batch) in COMPARED and all(_is_described(value) for value in values):
             self._asked, self._cut = (batch, size), (rows.selection, rows.bounds)
             self._known = [(value._described, value.minibatch) for value in values]
         return rows

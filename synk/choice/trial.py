@@ -19,6 +19,10 @@ from statistics import median
 SHARE = 0.05
 """Of the time that calls have taken, what trying other engines may have cost."""
 
+SHORT, SHARE_OF_SHORT = 4.0, 0.5
+"""The share where calls take less than so many times what any call of the best engine
+takes, however little it computes: one without that is then faster by as much."""
+
 ROUNDS, MOST = 3, 9
 """Calls of each of two engines that are compared; the most where they are close."""
 
@@ -59,6 +63,8 @@ class Candidate:
         The same of calls before these, when it may still have become faster.
     dropped : str or None
         Why it is not tried any more.
+    overhead : float
+        Seconds that its calls take at least, however little they compute.
     after : Candidate, optional
         The same engine on all ranks, of which this is rank 0 alone. That may need no
         compiling of its own, but a call that may take as long again.
@@ -70,6 +76,7 @@ class Candidate:
     times: deque[float] = field(default_factory=lambda: deque(maxlen=TIMED * ROUNDS))
     unsteady: list[float] = field(default_factory=list)
     dropped: str | None = None
+    overhead: float = 0.0
     after: Candidate | None = None
     seconds: float = 0.0
 
@@ -134,6 +141,7 @@ class Trial:
         self._rounds: list[float] = []
         self._last: Candidate | None = None
         self._in_a_row, self._settling = 0, 0.0
+        self._due = 0.0  # what must have been computed for the next one to be tried
 
     @property
     def is_over(self) -> bool:
@@ -142,7 +150,7 @@ class Trial:
 
     def turn(self) -> Candidate:
         """Return the engine that is to make the next call."""
-        if self._challenger is None:
+        if self._challenger is None and not self.is_waiting:
             self._challenger = self._affordable()
         challenger = self._challenger
         if challenger is None or self.best.compiled is None:
@@ -159,6 +167,11 @@ class Trial:
     def is_comparing(self) -> bool:
         """Whether two engines take turns."""
         return self._challenger is not None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the best makes the next call, as no other can be afforded yet."""
+        return self._challenger is None and self.computed < self._due
 
     def note(
         self,
@@ -217,6 +230,7 @@ class Trial:
 
     def _spend(self, candidate: Candidate, seconds: float) -> None:
         """Count what it has cost to try one."""
+        self._due = 0.0
         if candidate.after is None:
             self.spent += seconds
         else:
@@ -228,6 +242,7 @@ class Trial:
         if not left:
             return False
         candidate.dropped = why
+        self._due = 0.0
         if candidate is self._challenger:
             self._end_round()
         if candidate is self.best:
@@ -293,13 +308,22 @@ class Trial:
         """Return what may be tried now."""
         if self.best.typical is None:
             return None
+        self._due = float("inf")
         for candidate in sorted(self._untried(), key=lambda each: each.cost):
             if candidate.after is not None and not candidate.after.times:
                 continue
             spent = self.spent if candidate.after is None else self.spent_alone
-            if candidate.cost <= SHARE * self.computed - spent:
+            due = (candidate.cost + spent) / self._share(candidate)
+            if due <= self.computed:
                 return candidate
+            self._due = min(self._due, due)
         return None
+
+    def _share(self, candidate: Candidate) -> float:
+        """Return the share of what was computed that it may cost to try one."""
+        best = self.best
+        is_short = best.seconds < SHORT * best.overhead
+        return SHARE_OF_SHORT if is_short and not candidate.overhead else SHARE
 
     def _decide(self) -> None:
         """Drop the slower one of two, as soon as that is clear."""
@@ -325,7 +349,7 @@ class Trial:
         self._end_round()
 
     def _end_round(self) -> None:
-        self._challenger, self._rounds = None, []
+        self._challenger, self._rounds, self._due = None, [], 0.0
 
 
 def are_alike(one: Candidate, other: Candidate) -> bool:
