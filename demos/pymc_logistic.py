@@ -78,21 +78,21 @@ def sample(args: argparse.Namespace, what: str) -> Any:
 
 def plot(draws: np.ndarray, truth: np.ndarray, path: str) -> None:
     """Draw each coefficient's draws beside the true one."""
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("agg")
-    import matplotlib.pyplot as plt
-
-    _, ax = plt.subplots()
+    figure = Figure(layout="constrained")
+    ax = figure.subplots()
     places = np.arange(len(truth))
     ax.errorbar(places, draws.mean(axis=0), 2 * draws.std(axis=0), fmt="o", ms=3)
     ax.plot(places, truth, "x", color="black")
     ax.set(xlabel="coefficient", title="mean of the draws, 2 standard deviations; true")
-    ax.figure.savefig(path)
+    figure.savefig(path)
 
 
 def main() -> None:
     args = parse_arguments()
+    if args.plot:
+        import matplotlib.figure  # noqa: F401  # if it is missing, an error at once
     features, outcomes, truth = simulate(args.rows, args.columns, args.seed)
     model = build(features, outcomes)
     if args.compare:
