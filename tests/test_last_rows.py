@@ -247,6 +247,7 @@ def test_prepared_calls_count_for_engines_that_wait(two_engines, two_ranks):
     (tried, _), *_ = f._engines._trials.values()
     untried = tried.candidates[1]
     untried.expected = 1e9
+    tried.computed = 1.0  # from then on it is asked again at twice as much
     for _ in range(5):
         f(a)
     assert is_prepared(f)

@@ -230,7 +230,6 @@ class Trial:
 
     def _spend(self, candidate: Candidate, seconds: float) -> None:
         """Count what it has cost to try one."""
-        self._due = 0.0
         if candidate.after is None:
             self.spent += seconds
         else:
@@ -242,7 +241,6 @@ class Trial:
         if not left:
             return False
         candidate.dropped = why
-        self._due = 0.0
         if candidate is self._challenger:
             self._end_round()
         if candidate is self.best:
@@ -308,7 +306,8 @@ class Trial:
         """Return what may be tried now."""
         if self.best.typical is None:
             return None
-        self._due = float("inf")
+        # What that rests on, as how long calls take, may change: it is asked again.
+        self._due = 2 * self.computed
         for candidate in sorted(self._untried(), key=lambda each: each.cost):
             if candidate.after is not None and not candidate.after.times:
                 continue
