@@ -124,9 +124,10 @@ def ci(tmp_path, monkeypatch):
     pythons.mkdir()
     monkeypatch.setenv("PATH", str(pythons), prepend=os.pathsep)
 
-    def run(readme: str, failing: str = "nothing fails", newer: str = "exit 1"):
+    def run(
+        readme: str, failing: str = "nothing fails", newer: str = "#!/bin/sh\nexit 1\n"
+    ):
         monkeypatch.setenv("FAILING", failing)
-        newer = f"#!/bin/sh\n{newer}\n"
         programs = {"python3": PYTHON, "python3.12": newer, "python3.13": newer}
         for name, text in programs.items():
             (pythons / name).write_text(text)
@@ -212,8 +213,7 @@ def test_ci_fails_where_other_versions_are_not_installed(ci, failing):
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="there are newer ones for 3.11")
 @pytest.mark.parametrize("failing", ["nothing fails", "-m not slow", "hypothesis"])
 def test_ci_has_the_newest_pytensor_where_there_is_a_newer_python(ci, failing):
-    newer = PYTHON.removeprefix("#!/bin/sh\n")
-    done, called = ci(f"    {COMMAND}\n", failing, newer)
+    done, called = ci(f"    {COMMAND}\n", failing, PYTHON)
     title = re.escape("newest PyTensor")
     status = {"nothing fails": 0, "hypothesis": 127}.get(failing, 3)
     assert re.search(rf"^== {title}: \d+ s, exit {status}$", done.stdout, re.M)

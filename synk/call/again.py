@@ -26,9 +26,9 @@ from ..variables.data import Data
 from .engines import Engines
 from .held import HeldVariables
 from .inputs import check_arguments
-from .known_arguments import KnownArguments
 from .last_rows import LastRows
 from .outputs import Wanted, combine_outputs
+from .prepared_call import PreparedCall
 from .rows import Rows
 from .share import worker_call
 
@@ -68,24 +68,16 @@ def prepared(
     return Again(engines, replicas, held, wanted, rows, last_rows, *call)
 
 
-class Again:
-    """A call of one function on the ranks of one session, to be made again.
+class Again(PreparedCall):
+    """A call on all ranks, to be made again.
 
     Parameters
     ----------
-    engines : Engines
-    replicas : Replicas
-        Of the engine that has made it.
+    engines, replicas, wanted, rows, args, batch
+        See `PreparedCall`.
     held : HeldVariables
-    wanted : Wanted
-        All outputs.
-    rows : Rows
-        The rows, of `Data` alone.
     last_rows : LastRows
-        Which has described them to the ranks.
-    args : sequence
-        Data, then the values of the broadcast inputs.
-    batch : int, slice or None
+        Which has described the rows to the ranks.
     """
 
     def __init__(
@@ -99,36 +91,26 @@ class Again:
         args: Sequence[Any],
         batch: Any,
     ) -> None:
-        self._wanted, self._held = wanted, held
-        self._engines, self._replicas = engines, replicas
-        self._generation = SESSION.generation
-        self._programs = replicas.local()
-        self._arguments = KnownArguments(rows, args, batch)
-        data, self._rows = args[: len(rows.sources)], rows.total
+        super().__init__(engines, replicas, wanted, rows, args, batch)
+        self._held = held
         self._keeps = any(source.state is not None for source in rows.sources)
+        data = args[: len(rows.sources)]
         staged, _ = last_rows.stage(rows, data, [], SESSION.stage)
         self._what = replicas.number, wanted.subset, staged
         self._windows: list[Window] = []
         self._theirs: tuple = ((*self._what, [], None, 1, []),)
-        unsaid = rows._replace(sources=[(None, *source[1:]) for source in rows.sources])
+        unsaid = self._rows._replace(sources=list(map(tuple, self._rows.sources)))
         self._mine: tuple = (*self._what[:2], tuple(unsaid), [], None, 1, [])
         self._launch = held.launch(())
         assert held.rows is not None
         self._rows_of_ranks = held.rows
 
-    def is_of(self, args: tuple, batch: Any) -> bool:
-        """Tell whether a call with these arguments is this one."""
-        return self._arguments.are(args, batch)
-
     @property
     def is_known(self) -> bool:
-        """Whether what was found holds still, but for the script's shared variables."""
-        engines = self._engines
+        """See `PreparedCall`."""
         return (
-            self._generation == SESSION.generation
-            and engines.present is self._replicas
-            and engines.is_waiting
-            and not engines.is_alone
+            super().is_known
+            and not self._engines.is_alone
             and not self._programs.times.is_fresh
             and not (self._keeps and self._programs.kept_terms.are_too_large)
         )
@@ -144,8 +126,7 @@ class Again:
         start : float
             When the script called.
         """
-        programs, context = self._programs, SESSION.context
-        n = self._arguments.inputs
+        programs, context, n = self._programs, SESSION.context, len(self._known)
         spec = programs.spec
         given = [value._held() for value in args[:n]]
         constants = check_arguments(spec.bcast_inputs, args[n:], spec.options)
@@ -163,9 +144,7 @@ class Again:
             results = combine_outputs(spec, wanted.subset, replies, context, what)
             self._held.note(self._rows_of_ranks)
         has_compiled = programs.times.returned(start, joined)
-        if self._engines.is_trying:
-            seconds = perf_counter() - start
-            self._engines.note(seconds, self._rows, has_compiled=has_compiled)
+        self._engines.note_call(start, self._rows.total, has_compiled)
         return wanted.arrange(results)
 
     def _put(self, constants: list[np.ndarray]) -> None:

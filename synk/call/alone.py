@@ -13,15 +13,11 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
-import numpy as np
-
 from ..comm.flat import ONE_RANK
 from ..compiler.spec import FunctionSpec
 from ..engines import Engine
-from ..memory.partition import Selection
 from ..programs import running
-from ..programs.programs import CallKind, Programs, Subset
-from ..programs.transaction import Transaction
+from ..programs.programs import CallKind, Subset
 from ..ranks.ledger import Entry
 from ..ranks.replication import Replicas
 from ..ranks.session import SESSION
@@ -128,59 +124,28 @@ class Alone:
                 self.times.is_fresh = True
                 self._last = replicas.number, subset
             mine = take_share(0, context.array, selection, [0, total], sources)
-            results = self._compute(
-                programs, subset, *mine, constants, total, transaction
+            shapes = (
+                [array.shape[1:] for array in mine[0]],
+                [a.shape for a in constants],
+            )
+            kind = "alone", subset, *map(tuple, shapes)
+            if programs.engine.PER_SHAPE and programs.shapes_met.are_new(
+                kind, [total], is_padded=False
+            ):
+                self.times.is_fresh = True
+            self.times.begin(perf_counter(), total, None)
+            if self.times.is_fresh:
+                self.times.set_aside()
+            weights = [total if self._spec.inputs else 1]
+            results = running.run(
+                *(programs, 1, subset, *mine, constants, ONE_RANK, weights),
+                times=self.times,
+                transaction=transaction,
+                kind=what,
             )
             if then is not None:
                 then(replicas.number, results)
         return results, perf_counter()
-
-    def call_again(
-        self,
-        programs: Programs,
-        subset: Subset,
-        sources: list[np.ndarray],
-        selections: list[Selection],
-        constants: list[np.ndarray],
-        rows: int,
-    ) -> tuple[list, float]:
-        """Make a call like the last one, of code that is compiled; see `call`."""
-        SESSION.context.widen()
-        with self._held.in_master(self._entries) as transaction:
-            results = self._compute(
-                programs, subset, sources, selections, constants, rows, transaction
-            )
-        return results, perf_counter()
-
-    def _compute(
-        self,
-        programs: Programs,
-        subset: Subset,
-        sources: list[np.ndarray],
-        selections: list[Selection],
-        constants: list[np.ndarray],
-        rows: int,
-        transaction: Transaction,
-    ) -> list:
-        """Compute outputs and make updates."""
-        if programs.engine.PER_SHAPE:
-            shapes = (
-                [array.shape[1:] for array in sources],
-                [a.shape for a in constants],
-            )
-            kind = "alone", subset, *map(tuple, shapes)
-            if programs.shapes_met.are_new(kind, [rows], is_padded=False):
-                self.times.is_fresh = True
-        self.times.begin(perf_counter(), rows, None)
-        if self.times.is_fresh:
-            self.times.set_aside()
-        weights = [rows if self._spec.inputs else 1]
-        return running.run(
-            *(programs, 1, subset, sources, selections, constants, ONE_RANK, weights),
-            times=self.times,
-            transaction=transaction,
-            kind=kind_alone(programs.engine),
-        )
 
     def run(
         self,

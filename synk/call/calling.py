@@ -205,9 +205,8 @@ class Calls:
         returned = wanted.arrange(results)
         times = self._alone.times if is_alone else replicas.local().times
         has_compiled = times.returned(start, joined)
-        if is_usual and engines.is_trying and is_alone is engines.is_alone:
-            seconds = perf_counter() - start
-            engines.note(seconds, rows.total, has_compiled=has_compiled)
+        if is_usual and is_alone is engines.is_alone:
+            engines.note_call(start, rows.total, has_compiled)
         if check == "serial":
             self._serial.compare(subset, results, expected)
         if is_usual and is_bare and is_alone:

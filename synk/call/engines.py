@@ -107,6 +107,20 @@ class Engines:
         elif trial.computed > 2 * self._written:  # so that this run counts for the next
             self._write(trial)
 
+    def note_call(self, start: float, rows: int, has_compiled: bool) -> None:
+        """Take note of a call that `present` has made, if engines are tried.
+
+        Parameters
+        ----------
+        start : float
+            When it began.
+        rows, has_compiled
+            See `Trial.note`.
+        """
+        if self.is_trying:
+            seconds = time.perf_counter() - start
+            self.note(seconds, rows, has_compiled=has_compiled)
+
     @property
     def is_waiting(self) -> bool:
         """Whether `present` makes the next call, too, whatever this one takes."""
