@@ -30,6 +30,11 @@ def alarms(monkeypatch):
             function()
         except Stop:
             was = True
+        except UnboundLocalError as error:
+            # PyTensor's, whose handler of errors names a node that there is not yet.
+            if not isinstance(error.__context__, Stop):
+                raise
+            was = True
         try:
             signal.setitimer(signal.ITIMER_REAL, 0)
         except Stop:

@@ -192,7 +192,7 @@ for _ in range(2):
     synk.fork(int(sys.argv[1]))
 
 # Interrupts at any point.
-class Stop(Exception):
+class Stop(BaseException):  # PyTensor may lose an Exception that comes as it begins
     pass
 
 def stop(*_):

@@ -52,7 +52,7 @@ places = [
 ]
 for f in places:
     f(X, 99)
-before, random = w.get_value(), random.Random(0)
+before, random, times = w.get_value(), random.Random(0), []
 for _ in range(int(sys.argv[1])):
     rank, f = random.randrange(n), random.choice(places)
     start = time.monotonic()
@@ -64,9 +64,12 @@ for _ in range(int(sys.argv[1])):
         assert any(where in note for note in notes), notes
     else:
         raise AssertionError("nothing was raised")
-    assert time.monotonic() - start < 1
+    times.append(time.monotonic() - start)
     if random.random() < 0.3:
         assert good(X) == X.mean()
+# 3 ms on a quiet core, and 0.14 s at most of 24,000 errors beside six busy processes; a
+# shared machine may stand still for longer, but not twice.
+assert np.median(times) < 0.1 and sorted(times)[-2] < 1, sorted(times)[-9:]
 np.testing.assert_array_equal(w.get_value(), before)
 for rank in range(n):
     np.testing.assert_array_equal(synk.get_value(rank, w), before)
@@ -103,7 +106,7 @@ INTERRUPTS = (
     + """
 import signal
 
-class Stop(Exception):
+class Stop(BaseException):  # PyTensor may lose an Exception that comes as it begins
     pass
 
 def stop(*_):

@@ -288,7 +288,7 @@ class Dies(OnRanks):
         if rank == self.rank:
             os.kill(os.getpid(), signal.SIGKILL)
 
-class Stop(Exception):
+class Stop(BaseException):  # PyTensor may lose an Exception that comes as it begins
     pass
 
 def stop(*_):
