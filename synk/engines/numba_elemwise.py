@@ -1,12 +1,12 @@
 """Numba mode: elementwise functions of float64 that LLVM makes vectors of.
 
 A loop over elements becomes one over vectors only if all that it calls is within it:
-functions of `numba_math`, and those that PyTensor has around them. LLVM takes small
-functions into their callers by itself, and others where they are marked
-``alwaysinline``. numba marks one (``forceinline``), but not the functions of ``*args``
-by which PyTensor caches each Op, which are larger than LLVM's threshold once they have
-a function of ours within. So ours are `intrinsic`: what is run in the place of a call
-marks the caller.
+functions of `numba_math` and `numba_gamma`, and those that PyTensor has around them.
+LLVM takes small functions into their callers by itself, and others where they are
+marked ``alwaysinline``. numba marks one (``forceinline``), but not the functions of
+``*args`` by which PyTensor caches each Op, which are larger than LLVM's threshold once
+they have a function of ours within. So ours are `intrinsic`: what is run in the place
+of a call marks the caller.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import pytensor.scalar as ps
 import pytensor.scalar.math as psm
 from pytensor.graph.basic import Apply
 
-_VERSION = 1
-"""To be raised with every change of this file or of `numba_math`."""
+_VERSION = 3
+"""To be raised with every change of this file, `numba_math` or `numba_gamma`."""
 
 
 def function(
@@ -35,12 +35,13 @@ def function(
     node : Apply
         Of a scalar Op.
     key : str or None
-        Of PyTensor's function, in its cache on disk.
+        Of PyTensor's function, in its cache on disk; there is none of `psi` in
+        PyTensor 3.0, which then compiles all that has it within anew each time.
     """
     name = KINDS.get(type(node.op))
     if name is None or not _is_float64(node):
         return None
-    return _functions()[name], _own_key(key)
+    return _functions()[name], _own_key(key or name)
 
 
 def composite(
@@ -64,7 +65,9 @@ KINDS: dict[type, str] = {
     ps.Log: "log",
     ps.Log1p: "log1p",
     ps.Tanh: "tanh",
+    psm.GammaLn: "gammaln",
     psm.Log1mexp: "log1mexp",
+    psm.Psi: "psi",
     psm.Sigmoid: "sigmoid",
     psm.Softplus: "softplus",
 }
@@ -82,9 +85,10 @@ def _own_key(key: str | None) -> str | None:
 @cache
 def _functions() -> dict[str, Callable]:
     """Return functions by name, such that they come to lie within their callers."""
-    from . import numba_math
+    from . import numba_gamma, numba_math
 
-    return {name: _within_caller(getattr(numba_math, name)) for name in KINDS.values()}
+    found = vars(numba_math) | vars(numba_gamma)
+    return {name: _within_caller(found[name]) for name in KINDS.values()}
 
 
 def _within_caller(inner: Any) -> Callable:

@@ -19,6 +19,7 @@ Microsystems, 1993).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numba
@@ -30,7 +31,7 @@ from numba.extending import intrinsic
 FASTMATH = {"contract"}
 """What LLVM may do to these functions."""
 
-_OPTIONS: dict[str, Any] = {
+OPTIONS: dict[str, Any] = {
     "fastmath": FASTMATH,
     "error_model": "numpy",
     "forceinline": True,
@@ -96,13 +97,31 @@ def _exponent(typingctx, bits):
     return types.int64(types.int64), codegen
 
 
-@numba.njit(**_OPTIONS)
+def polynomial(coefficients: Iterable[float]) -> Callable[[float], float]:
+    """Return a polynomial for compiled functions; the constant comes first."""
+    *lower, highest = [ir.Constant(ir.DoubleType(), float(c)) for c in coefficients]
+
+    @intrinsic
+    def value(typingctx, x):
+        def codegen(context, builder, signature, args):
+            result = highest
+            for coefficient in reversed(lower):
+                result = builder.fmul(result, args[0], flags=["contract"])
+                result = builder.fadd(result, coefficient, flags=["contract"])
+            return result
+
+        return types.float64(types.float64), codegen
+
+    return value
+
+
+@numba.njit(**OPTIONS)
 def _power(k):
     """Return 2**k, -1022 <= k <= 1023."""
     return _float((k + 1023) << 52)
 
 
-@numba.njit(**_OPTIONS)
+@numba.njit(**OPTIONS)
 def _exp_parts(x):
     """Return k and e**r - 1 of x = k ln 2 + r; |x| < 1400."""
     shifted = x * _LOG2_E + (_ROUND + 2048)
@@ -119,7 +138,7 @@ def _exp_parts(x):
     return (_bits(shifted) & 0xFFF) - 2048, r + (rest + missing)
 
 
-@numba.njit(**_OPTIONS)
+@numba.njit(**OPTIONS)
 def _times_power(x, k):
     """Return 2**k x, -1100 <= k <= 1100.
 
@@ -130,14 +149,14 @@ def _times_power(x, k):
     return x * _power(half) * _power(k - half)
 
 
-@numba.njit(**_OPTIONS)
+@numba.njit(**OPTIONS)
 def exp(x):
     """Return e**x."""
     k, less = _exp_parts(min(max(x, -746.0), 710.0))
     return x if x != x else _times_power(1.0 + less, k)
 
 
-@numba.njit(**_OPTIONS)
+@numba.njit(**OPTIONS)
 def expm1(x):
     """Return e**x - 1."""
     k, less = _exp_parts(min(max(x, -40.0), 710.0))
@@ -145,7 +164,7 @@ def expm1(x):
     return x if x != x or x == 0.0 else result
 
 
-@numba.njit(**_OPTIONS)
+@numba.njit(**OPTIONS)
 def _log_parts(bits):
     """Return k and f of x = 2**k (1 + f), sqrt(1/2) <= 1 + f < sqrt(2)."""
     shifted = bits + (_ONE - _ROOT_HALF)
@@ -155,7 +174,7 @@ def _log_parts(bits):
     return _float(k + 0x4338000000000000) - _ROUND, f
 
 
-@numba.njit(**_OPTIONS)
+@numba.njit(**OPTIONS)
 def _log_of_parts(k, f, missing):
     """Return k ln 2 + log(1 + f) + missing, where `missing` is small."""
     s = f / (2.0 + f)
@@ -168,7 +187,7 @@ def _log_of_parts(k, f, missing):
     return k * _LN2_HIGH - ((half - rest) - f)
 
 
-@numba.njit(**_OPTIONS)
+@numba.njit(**OPTIONS)
 def log(x):
     """Return the natural logarithm of x."""
     is_small = x < 2.2250738585072014e-308
@@ -180,7 +199,7 @@ def log(x):
     return x if x != x else result
 
 
-@numba.njit(**_OPTIONS)
+@numba.njit(**OPTIONS)
 def log1p(x):
     """Return log(1 + x)."""
     u = 1.0 + x
@@ -194,27 +213,27 @@ def log1p(x):
     return x if x != x else result
 
 
-@numba.njit(**_OPTIONS)
+@numba.njit(**OPTIONS)
 def log1mexp(x):
     """Return log(1 - e**x), x <= 0, after M. Maechler's note on it (2012)."""
     near, far = log(-expm1(x)), log1p(-exp(x))
     return near if x > -0.6931471805599453 else far
 
 
-@numba.njit(**_OPTIONS)
+@numba.njit(**OPTIONS)
 def sigmoid(x):
     """Return 1 / (1 + e**-x)."""
     e = exp(-abs(x))
     return (e if x < 0.0 else 1.0) / (1.0 + e)
 
 
-@numba.njit(**_OPTIONS)
+@numba.njit(**OPTIONS)
 def softplus(x):
     """Return log(1 + e**x)."""
     return max(x, 0.0) + log1p(exp(-abs(x)))
 
 
-@numba.njit(**_OPTIONS)
+@numba.njit(**OPTIONS)
 def tanh(x):
     """Return the hyperbolic tangent of x."""
     more = expm1(min(2.0 * abs(x), 40.0))
