@@ -16,6 +16,7 @@ import synk
 from synk.call import engines
 from synk.choice import engines_here, records
 from synk.choice.engines_here import engines_for
+from synk.choice.likely import is_for_numba
 from synk.choice.trial import MOST, SHARE, Candidate, Trial
 
 x, y = pt.dmatrix("x"), pt.dvector("y")
@@ -55,12 +56,52 @@ NOT_BY_JAX = {
 
 @pytest.mark.parametrize("what", JAX_ALIKE)
 def test_jax_gets_graphs_that_cannot_fail_otherwise(auto, what):
-    assert engines_for(spec_of(JAX_ALIKE[what])) == ["JAX", "C", "numba"]
+    found = engines_for(spec_of(JAX_ALIKE[what]))
+    assert found[0] == "JAX"
+    assert sorted(found) == ["C", "JAX", "numba"]
 
 
 @pytest.mark.parametrize("what", NOT_BY_JAX)
 def test_jax_gets_none_that_raise_errors_elsewhere(auto, what):
     assert "JAX" not in engines_for(spec_of(NOT_BY_JAX[what]))
+
+
+@pytest.mark.parametrize(
+    ("graph", "is_likely"),
+    [
+        (JAX_ALIKE["likelihood"], True),
+        (pytensor.grad(JAX_ALIKE["likelihood"], x), True),
+        (pt.exp(x)[k].sum(), True),
+        (pt.cast(x, "float32").sum(), False),
+        (pt.tanh(x @ np.ones((3, 3))).sum(), False),
+        (pt.special.softmax(x, axis=1).sum(), False),
+        (pt.sort(y).sum(), False),
+    ],
+)
+def test_numba_is_likely_for_likelihoods(auto, graph, is_likely):
+    """It comes before C then, and trying it may cost more."""
+    assert is_for_numba([graph]) is is_likely
+    names = engines_for(spec_of(graph))
+    assert (names.index("numba") < names.index("C")) is is_likely
+    made = engines.Engines(spec_of(graph))
+    made._names = names
+    likely = [each.name for each in made._candidates({}) if each.is_likely]
+    assert likely == ["numba"] * is_likely
+
+
+def test_the_next_engine_is_tried_at_once_where_many_calls_are_foreseen(
+    two_ranks, two_engines, monkeypatch
+):
+    tries = {}
+    monkeypatch.setitem(engines._COMPILING, "B", (100.0, 0.0))
+    for calls in (0, 10**9):
+        f, *_ = counter()
+        f.foresee(calls)
+        rows = np.ones((6, 3)), np.ones(6)
+        for _ in range(12):
+            f(*rows)
+        tries[calls] = [each.first_call is not None for each in f._engines.facts()]
+    assert tries == {0: [True, False], 10**9: [True, True]}
 
 
 def test_what_the_script_has_said_stands(auto, monkeypatch):

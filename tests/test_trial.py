@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from synk.choice.trial import ROUNDS, SHARE, SHARE_OF_SHORT, SHORT, Candidate, Trial
+from synk.choice.trial import ROUNDS, SHARE, SHARE_OF_LIKELY, SHORT, Candidate, Trial
 
 
 def play(trial: Trial, seconds: dict[str, float], compiling: dict[str, float], until):
@@ -124,7 +124,7 @@ def test_more_may_be_spent_where_calls_are_little_but_overhead(of_overhead):
         ]
     )
     compiling = {"JAX": 0.0, "C": 2.0, "numba": 2.0}
-    share = SHARE_OF_SHORT if of_overhead < 1 else SHARE
+    share = SHARE_OF_LIKELY if of_overhead < 1 else SHARE
     _, made = play(trial, seconds, compiling, until=2.0 / share - 0.1)
     assert set(made) == {"JAX"}
     play(trial, seconds, compiling, until=2.2)
@@ -132,6 +132,29 @@ def test_more_may_be_spent_where_calls_are_little_but_overhead(of_overhead):
     # It is none of C's: numba is tried as ever.
     _, made = play(trial, seconds, compiling, until=1.0)
     assert set(made) == {"C"}
+
+
+def test_more_may_be_spent_on_what_is_likely_to_be_faster():
+    trial = Trial(candidates({"JAX": 0.0, "C": 2.0, "numba": 4.0}))
+    trial.candidates[2].is_likely = True
+    seconds = {"JAX": 0.1, "C": 0.09, "numba": 0.01}
+    compiling = {"JAX": 0.0, "C": 2.0, "numba": 4.0}
+    _, made = play(trial, seconds, compiling, until=4.0 / SHARE_OF_LIKELY - 0.1)
+    assert set(made) == {"JAX"}
+    play(trial, seconds, compiling, until=5.0)
+    assert trial.best.name == "numba"
+    _, made = play(trial, seconds, compiling, until=1.0)
+    assert set(made) == {"numba"}  # C is tried as ever
+
+
+@pytest.mark.parametrize("calls", [19, 21])
+def test_calls_that_are_to_come_count(calls):
+    cost = 0.1 * 20 * SHARE
+    trial = Trial(candidates({"JAX": 0.0, "C": cost}))
+    trial.foreseen = calls
+    seconds, compiling = {"JAX": 0.1, "C": 0.001}, {"JAX": 0.0, "C": cost}
+    _, made = play(trial, seconds, compiling, until=1.0)
+    assert set(made) == ({"JAX"} if calls < 20 else {"JAX", "C"})
 
 
 def test_it_waits_until_another_is_affordable():

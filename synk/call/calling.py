@@ -290,6 +290,10 @@ class Calls:
         """
         return self._spec.refused
 
+    def foresee(self, calls: int) -> None:
+        """Have it known that so many calls are to come: engines are tried sooner."""
+        self._engines.foresee(calls)
+
     def time_engines(
         self, args: tuple, batch: Any, batch_s: Any, kwargs: dict
     ) -> list[EngineTimes]:

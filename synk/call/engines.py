@@ -15,6 +15,7 @@ from pytensor.graph.traversal import io_toposort
 
 from ..choice import records
 from ..choice.engines_here import MODES, default_engine, engines_for, may_be_alone
+from ..choice.likely import is_for_numba
 from ..choice.records import Known
 from ..choice.trial import ROUNDS, SETTLE, TIMED, Candidate, Trial, are_alike
 from ..compiler.spec import FunctionSpec
@@ -25,7 +26,7 @@ from ..ranks.session import SESSION
 from ..report.facts import EngineTimes
 from .alone import kind_alone
 
-_COMPILING = {"JAX": (0.5, 0.01), "numba": (1.0, 0.2), "C": (1.0, 0.2)}
+_COMPILING = {"JAX": (0.5, 0.01), "numba": (1.0, 0.1), "C": (1.0, 0.2)}
 """Seconds that a graph is expected to take, and each of its nodes."""
 
 _OVERHEAD = {"JAX": 1e-4}
@@ -77,6 +78,7 @@ class Engines:
         self._turn: Candidate | None = None
         self._scale = self._generation = -1
         self._written = 1.0
+        self._foreseen = 0
         to_distribute(self)
 
     def turn(self, rows: int, is_usual: bool = True) -> Replicas:
@@ -133,6 +135,12 @@ class Engines:
             self._can_be_alone = False
             self._trials.clear()
             self._scale = -1
+
+    def foresee(self, calls: int) -> None:
+        """Have it known that so many calls are to come, though few were made."""
+        self._foreseen = calls
+        for trial, _ in self._trials.values():
+            trial.foreseen = calls
 
     @property
     def may_fail(self) -> bool:
@@ -264,9 +272,12 @@ class Engines:
         known = {} if record is None else record.engines
         candidates = self._candidates(known, "" if record is None else record.best)
         if record is None or record.best not in [each.name for each in candidates]:
-            return Trial(candidates), key
-        candidates.sort(key=lambda each: each.name != record.best)
-        return Trial(candidates, record.computed, record.spent), key
+            trial = Trial(candidates)
+        else:
+            candidates.sort(key=lambda each: each.name != record.best)
+            trial = Trial(candidates, record.computed, record.spent)
+        trial.foreseen = self._foreseen
+        return trial, key
 
     def _candidates(self, known: dict[str, Known], best: str = "") -> list[Candidate]:
         """Return what may make calls, but for what is known to be worse than others.
@@ -274,9 +285,11 @@ class Engines:
         If that is all there is, as what was better is not here now, it is tried anew.
         """
         spec = self._spec
-        nodes = len(io_toposort([], [*spec.outputs, *(new for _, new in spec.updates)]))
+        graph = [*spec.outputs, *(new for _, new in spec.updates)]
+        nodes = len(io_toposort([], graph))
         found = [_candidate(n, self._expected(n, nodes, known)) for n in self._names]
         for each in found:
+            each.is_likely = each.name == "numba" and is_for_numba(graph)
             each.dropped = known[each.name].dropped if each.name in known else None
         can_be_alone = self._can_be_alone and may_be_alone(spec)
         if len(found) > 1 and SESSION.size > 1 and can_be_alone:

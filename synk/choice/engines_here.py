@@ -43,12 +43,13 @@ from ..engines.jax_bounds import INDEXING, index_entries
 from ..errors import SynkError
 from ..nn.base import KernelOp
 from ..ops import COLLECTIVES, Local, is_collective
+from .likely import is_for_numba
 
 VARIABLE = "SYNK_ENGINE"
 """An environment variable: "auto", "default" (PyTensor's mode), or an engine's name."""
 
 MODES = {"JAX": "JAX", "C": "CVM", "numba": "NUMBA"}
-"""PyTensor's modes, by the engine; in the order in which they are to begin."""
+"""PyTensor's modes, by the engine."""
 
 _ALIKE = (
     *(Alloc, Argmax, DimShuffle, Dot, Join, KernelOp, LogSoftmax, MakeVector),
@@ -59,6 +60,9 @@ _ALIKE = (
 
 def engines_for(spec: FunctionSpec) -> list[str]:
     """Return the engines that a function may be computed by, or none to choose from.
+
+    They are in the order in which they are to begin: JAX compiles in a second or two,
+    numba and C in some, and numba is before C where it is likely to be faster.
 
     Raises
     ------
@@ -76,7 +80,8 @@ def engines_for(spec: FunctionSpec) -> list[str]:
     graph = [*spec.outputs, *(new for _, new in spec.updates)]
     if any(isinstance(var.type, RandomType) for var in graph_inputs(graph)):
         return []
-    return [name for name in MODES if _IS_HERE[name](graph)]
+    found = [name for name in MODES if _IS_HERE[name](graph)]
+    return sorted(found, key="C".__eq__) if is_for_numba(graph) else found
 
 
 def may_be_alone(spec: FunctionSpec) -> bool:

@@ -19,9 +19,12 @@ from statistics import median
 SHARE = 0.05
 """Of the time that calls have taken, what trying other engines may have cost."""
 
-SHORT, SHARE_OF_SHORT = 4.0, 0.5
-"""The share where calls take less than so many times what any call of the best engine
-takes, however little it computes: one without that is then faster by as much."""
+SHARE_OF_LIKELY = 0.5
+"""The share for one that is likely to be faster by a factor."""
+
+SHORT = 4.0
+"""Where calls take less than so many times what any call of the best engine takes,
+however little it computes, one without that is likely to be faster."""
 
 ROUNDS, MOST = 3, 9
 """Calls of each of two engines that are compared; the most where they are close."""
@@ -65,6 +68,8 @@ class Candidate:
         Why it is not tried any more.
     overhead : float
         Seconds that its calls take at least, however little they compute.
+    is_likely : bool
+        Whether it is likely to be the fastest, by what the graph has in it.
     after : Candidate, optional
         The same engine on all ranks, of which this is rank 0 alone. That may need no
         compiling of its own, but a call that may take as long again.
@@ -77,6 +82,7 @@ class Candidate:
     unsteady: list[float] = field(default_factory=list)
     dropped: str | None = None
     overhead: float = 0.0
+    is_likely: bool = False
     after: Candidate | None = None
     seconds: float = 0.0
 
@@ -122,6 +128,8 @@ class Trial:
         The fastest that is known.
     computed, spent : float
         Seconds of all calls but those that compile, and what it has cost to try.
+    foreseen : int
+        Calls that are known to come.
     spent_alone : float
         The same of rank 0 alone. That is some calls: what it has cost to compile for
         others, which may be more than was expected, does not put it off.
@@ -137,6 +145,7 @@ class Trial:
         self.best = self.candidates[0]
         self.computed, self.spent = computed, spent
         self.spent_alone = 0.0
+        self.foreseen = 0
         self._challenger: Candidate | None = None
         self._rounds: list[float] = []
         self._last: Candidate | None = None
@@ -171,7 +180,7 @@ class Trial:
     @property
     def is_waiting(self) -> bool:
         """Whether the best makes the next call, as no other can be afforded yet."""
-        return self._challenger is None and self.computed < self._due
+        return self._challenger is None and self._computing < self._due
 
     def note(
         self,
@@ -302,27 +311,35 @@ class Trial:
             and (candidate.after is None or not candidate.after.has_failed)
         ]
 
+    @property
+    def _computing(self) -> float:
+        """Seconds that calls have taken, or are to take in all as far as is known."""
+        return max(self.computed, self.foreseen * self.best.seconds)
+
     def _affordable(self) -> Candidate | None:
         """Return what may be tried now."""
         if self.best.typical is None:
             return None
+        next_one = min(self._untried(), key=self._due_for, default=None)
+        if next_one is not None and self._due_for(next_one) <= self._computing:
+            return next_one
         # What that rests on, as how long calls take, may change: it is asked again.
-        self._due = 2 * self.computed
-        for candidate in sorted(self._untried(), key=lambda each: each.cost):
-            if candidate.after is not None and not candidate.after.times:
-                continue
-            spent = self.spent if candidate.after is None else self.spent_alone
-            due = (candidate.cost + spent) / self._share(candidate)
-            if due <= self.computed:
-                return candidate
-            self._due = min(self._due, due)
+        soon = 2 * self._computing
+        self._due = soon if next_one is None else min(soon, self._due_for(next_one))
         return None
+
+    def _due_for(self, candidate: Candidate) -> float:
+        """Return what must have been computed for one to be tried."""
+        if candidate.after is not None and not candidate.after.times:
+            return float("inf")
+        spent = self.spent if candidate.after is None else self.spent_alone
+        return (candidate.cost + spent) / self._share(candidate)
 
     def _share(self, candidate: Candidate) -> float:
         """Return the share of what was computed that it may cost to try one."""
         best = self.best
-        is_short = best.seconds < SHORT * best.overhead
-        return SHARE_OF_SHORT if is_short and not candidate.overhead else SHARE
+        is_short = best.seconds < SHORT * best.overhead and not candidate.overhead
+        return SHARE_OF_LIKELY if is_short or candidate.is_likely else SHARE
 
     def _decide(self) -> None:
         """Drop the slower one of two, as soon as that is clear."""

@@ -30,7 +30,7 @@ from .names import (
     by_pymcs_nuts,
     other_sampler,
     present,
-    sampled_on,
+    sampling,
 )
 from .tiny import rows_if_tiny
 
@@ -48,6 +48,10 @@ USES = 30
 
 CLEAR = 1.5
 """As many times as fast ranks are to be before other engines are tried, to know."""
+
+STEPS = 10
+"""Steps of NUTS in an iteration, each of which calls the density: seven are usual, and
+many more while it finds its step size."""
 
 TURNS = 5
 """How often each of two is timed."""
@@ -134,11 +138,12 @@ class Parallel:
                 with self._without_notes():
                     return plain(grad_vars, tempered, **given, **kwargs)
 
-            cores = sampled_on()
-            if cores is not None and min(cores) > 1:
+            asked = sampling()
+            if asked is not None and min(asked.cores, asked.chains) > 1:
+                how = f"{asked.chains} chains on {asked.cores} cores"
                 raise ValueError(
-                    f"pm.sample({cores[1]} chains on {cores[0]} cores) in a block of"
-                    " synk.pymc.parallel: pass cores=1, as each chain has all cores"
+                    f"pm.sample({how}) in a block of synk.pymc.parallel: pass cores=1,"
+                    " as each chain has all cores"
                 )
             reason = self._why_plain(tempered, ravel_inputs, kwargs)
             if reason:
@@ -151,6 +156,8 @@ class Parallel:
             density = self._choose(variables, start, mode, by_pymc)
             if not isinstance(density, Density):
                 return density
+            if asked is not None:
+                density.foresee(asked.chains * asked.iterations * STEPS)
             made = ForSteps(density, density.others, density.point.dtype)
             made.set_extra_values(start)
             return made

@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from numbers import Integral
+from typing import Any, NamedTuple
 
 
 def check() -> type:
@@ -32,6 +33,9 @@ def present(model: Any) -> Any:
 SAMPLE = "pymc.sampling.mcmc", "sample"
 """The module and the function of whose variables some are looked at."""
 
+USUAL = 1000
+"""PyMC's number of draws, and of those that it tunes by, where none was given."""
+
 
 def _locals_of_sample() -> dict[str, Any]:
     """Return the variables of the call of ``pm.sample`` that this is part of."""
@@ -44,13 +48,25 @@ def _locals_of_sample() -> dict[str, Any]:
     return {}
 
 
-def sampled_on() -> tuple[int, int] | None:
-    """Return `cores` and `chains` of the call of ``pm.sample`` that this is part of."""
+class Sampling(NamedTuple):
+    """A call of ``pm.sample``; `iterations` are those of a chain, `tune` included."""
+
+    cores: int
+    chains: int
+    iterations: int
+
+
+def sampling() -> Sampling | None:
+    """Return what this is part of."""
     found = _locals_of_sample()
     cores, chains = found.get("cores"), found.get("chains")
-    if isinstance(cores, int) and isinstance(chains, int):
-        return cores, chains
-    return None
+    if not isinstance(cores, Integral) or not isinstance(chains, Integral):
+        return None
+    draws, tune = found.get("draws"), found.get("tune")
+    iterations = [
+        each if isinstance(each, Integral) else USUAL for each in (draws, tune)
+    ]
+    return Sampling(int(cores), int(chains), sum(map(int, iterations)))
 
 
 def other_sampler() -> str:

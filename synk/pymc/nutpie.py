@@ -18,6 +18,9 @@ from .density import Density
 from .make import make
 from .names import present
 
+CALLS = 10_000
+"""Calls of a density at least, for a chain."""
+
 JITTER = 1.0
 """How far PyMC and nutpie begin from the initial point at most, in each coordinate."""
 
@@ -31,6 +34,7 @@ def nutpie_model(model: Any, mode: Any) -> Any:
         names = ", ".join(var.name for var in model.discrete_value_vars)
         raise TypeError(f"nutpie has no steps for discrete variables: {names}")
     density = make(model, None, mode)
+    density.foresee(CALLS)
     recorded = _Recorded(model, density)
     first = recorded(density.start)
     coords, dims = _labels(model, first)

@@ -57,11 +57,11 @@ def test_the_method_that_is_replaced_takes_what_ours_takes():
     assert taken[1:5] == ["grad_vars", "tempered", "initial_point", "ravel_inputs"]
 
 
-def test_the_function_that_samples_names_its_cores_and_chains():
+def test_the_function_that_samples_names_what_is_looked_at():
     module, name = SAMPLE
     function = getattr(mcmc, name)
     assert module == mcmc.__name__
-    names = {"cores", "chains", "nuts_sampler"}
+    names = {"cores", "chains", "draws", "tune", "nuts_sampler"}
     assert names <= set(function.__code__.co_varnames)
     assert hasattr(mcmc, LOOKS)
 

@@ -19,6 +19,7 @@ import pytensor  # noqa: E402
 from pymc.sampling import mcmc  # noqa: E402
 
 from synk.pymc import context  # noqa: E402
+from synk.pymc.density import Density  # noqa: E402
 from synk.pymc.names import TAKES_NUTPIE  # noqa: E402
 
 QUIET = {"progressbar": False, "compute_convergence_checks": False}
@@ -119,6 +120,23 @@ def test_several_cores_are_refused_before_anything_is_compiled(model):
         pytest.raises(ValueError, match="pass cores=1"),
     ):
         sample(cores=2)
+
+
+@pytest.mark.parametrize(("given", "tune"), [({"tune": 7}, 7), ({}, 1000)])
+def test_engines_know_how_many_calls_are_to_come(model, monkeypatch, given, tune):
+    class Known(Exception):
+        pass
+
+    def foresee(density, calls):
+        foreseen.append(calls)
+        raise Known  # a thousand iterations take their time
+
+    foreseen = []
+    monkeypatch.setattr(Density, "foresee", foresee)
+    parallel = synk.pymc.parallel(model, serial=False)
+    with synk.session(2), parallel, pytest.raises(Known):
+        pm.sample(5, chains=3, cores=1, **given, **QUIET)
+    assert foreseen == [3 * (5 + tune) * context.STEPS]
 
 
 @pytest.mark.parametrize("sampler", ["nutpie", "numpyro", "blackjax"])
