@@ -66,10 +66,10 @@ def logp_dlogp(
 def nutpie_model(model: Any = None, *, mode: Any = None) -> Any:
     """Make what ``nutpie.sample`` takes, with the log-density computed by the ranks.
 
-    It stands in the place of ``nutpie.compile_pymc_model``. nutpie's chains are
-    threads, of which one computes at a time, on all ranks: sample while forked, with
-    ``cores=1``. What is recorded are the free variables and deterministics, by their
-    names, `dims` and `coords`, as by PyMC.
+    It stands in the place of ``nutpie.compile_pymc_model``: the same seed gives the
+    same chains, and the same is recorded of them. nutpie's chains are threads, of which
+    one computes at a time, on all ranks: sample while forked, with ``cores=1``. In a
+    block of :func:`parallel` nutpie does so by itself.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def nutpie_model(model: Any = None, *, mode: Any = None) -> Any:
     Returns
     -------
     nutpie.CompiledModel
-        It begins chains at PyMC's initial point, jittered.
+        A model for ``nutpie.sample``.
 
     Raises
     ------
@@ -112,8 +112,9 @@ def parallel(
     """Have PyMC sample a model with its log-density computed by all ranks.
 
     In the block ``pm.sample(cores=1)`` samples as ever, with NUTS or another step that
-    takes gradients: chains are computed one after the other, each on all ranks. Nothing
-    of the model is changed. Where there is no session, there is one in the block.
+    takes gradients, or by nutpie where PyMC takes it: chains are computed one after the
+    other, each on all ranks. Nothing of the model is changed. Where there is no
+    session, there is one in the block.
 
     Parameters
     ----------
@@ -136,7 +137,8 @@ def parallel(
     Raises
     ------
     ValueError
-        By ``pm.sample``, for more than one core, or another `nuts_sampler`.
+        By ``pm.sample``, for more than one core with PyMC's own NUTS, or for numpyro or
+        blackjax.
 
     Examples
     --------

@@ -1,16 +1,19 @@
 """`synk.pymc.parallel`: a model's methods, while its log-density is computed by ranks.
 
 1. `Parallel.entered` puts two methods before those of the model, on the instance, and
-   takes them away on every way out. Meanwhile PyMC samples by its own NUTS, though
-   nutpie be installed.
+   takes them away on every way out; so it does with the function by which nutpie
+   compiles a model.
 2. ``pm.sample`` asks for `logp_dlogp_function`, with which it finds its initial points
-   and makes its steps. `_choose` says who computes it: ranks, or PyMC as ever.
+   and makes its steps, or has nutpie compile the model. `_choose` says who computes
+   the log-density: ranks, or PyMC as ever.
 3. Whatever else asks the model for a log-density gets PyMC's own, and a warning.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter
@@ -21,17 +24,20 @@ import pytensor
 
 from ..errors import SplitError
 from ..ranks import forking
+from ..ranks.session import SESSION
 from ..user_frames import callers_level
 from .density import Density
 from .make import nothing_shared, serial_terms, values_of
 from .names import (
+    USUAL,
     ForSteps,
     asked_by,
-    by_pymcs_nuts,
+    nutpie_compiles,
     other_sampler,
     present,
     sampling,
 )
+from .nutpie import compiled
 from .tiny import rows_if_tiny
 
 SHORT = 150e-6
@@ -98,13 +104,13 @@ class Parallel:
         if "logp_dlogp_function" in vars(model):
             raise ValueError("this model is in a block of synk.pymc.parallel already")
         plain = {n: getattr(model, n) for n in ("logp_dlogp_function", "logp")}
+        self._plain = plain["logp_dlogp_function"]
         with contextlib.ExitStack() as stack:
             self._stack = stack
             if self._serial is False or self._rows_if_tiny() is None:
                 self._fork()
             stack.enter_context(model)
-            if not self._serial:
-                stack.enter_context(by_pymcs_nuts())
+            stack.enter_context(nutpie_compiles(self._for_nutpie))
             try:
                 model.logp_dlogp_function = self._method(plain["logp_dlogp_function"])
                 model.logp = self._noted(plain["logp"])
@@ -134,6 +140,7 @@ class Parallel:
             """Compile the log-density and its gradient for ranks."""
             given = {"initial_point": initial_point, "ravel_inputs": ravel_inputs}
 
+            @functools.cache
             def by_pymc() -> Any:
                 with self._without_notes():
                     return plain(grad_vars, tempered, **given, **kwargs)
@@ -154,8 +161,8 @@ class Parallel:
             start = initial_point or self._model.initial_point(0)
             mode = kwargs.get("mode", self._mode)
             density = self._choose(variables, start, mode, by_pymc)
-            if not isinstance(density, Density):
-                return density
+            if density is None:
+                return by_pymc()
             if asked is not None:
                 density.foresee(asked.chains * asked.iterations * STEPS)
             made = ForSteps(density, density.others, density.point.dtype)
@@ -163,6 +170,36 @@ class Parallel:
             return made
 
         return logp_dlogp_function
+
+    def _for_nutpie(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what stands for ``nutpie.compile_pymc_model``."""
+
+        def compile_pymc_model(model: Any, **kwargs: Any) -> Any:
+            """Compile a model for nutpie, with its log-density by ranks."""
+            if model is not self._model or model.discrete_value_vars:
+                return plain(model, **kwargs)
+            variables, start = values_of(model, None), model.initial_point(0)
+
+            @functools.cache
+            def by_pymc() -> Any:
+                given = {"initial_point": start, "ravel_inputs": True}
+                with self._without_notes():
+                    return self._plain(variables, **given)
+
+            asked = sampling()
+            together = 1 if asked is None else min(asked.cores, asked.chains)
+            density = self._choose(variables, start, self._mode, by_pymc, together)
+            if density is None:
+                if forking.is_forked():  # nutpie's threads get the cores of this one
+                    SESSION.context.widen()
+                with self._without_notes():
+                    return plain(model, **kwargs)
+            iterations = 2 * USUAL if asked is None else asked.chains * asked.iterations
+            density.foresee(iterations * STEPS)
+            taken = inspect.signature(compiled).parameters.keys() & kwargs.keys()
+            return compiled(model, density, **{name: kwargs[name] for name in taken})
+
+        return compile_pymc_model
 
     def _why_plain(
         self, tempered: bool, ravel_inputs: bool | None, kwargs: Mapping[str, Any]
@@ -187,16 +224,27 @@ class Parallel:
         start: Mapping[str, Any],
         mode: Any,
         by_pymc: Callable[[], Any],
-    ) -> Any:
-        """Return what computes the log-density: a `Density`, or what PyMC makes."""
+        together: int = 1,
+    ) -> Density | None:
+        """Return what computes the log-density by ranks, or None if PyMC is to do it.
+
+        Parameters
+        ----------
+        variables, start, mode
+            As for `Density`.
+        by_pymc : callable
+            Makes PyMC's own function, to be timed where that is needed.
+        together : int
+            Chains that are computed side by side where each has one core.
+        """
         if self._serial:
             self._say(None, by_choice=True)
-            return by_pymc()
+            return None
         if self._serial is None:
             self.rows = self._rows_if_tiny()
             if self.rows is not None:
                 self._say(None, why="one rank is faster for so little")
-                return by_pymc()
+                return None
         self._fork()  # it may not have been so before
         shapes = [np.shape(start[v.name]) for v in self._model.value_vars]
         shapes += [np.shape(v.get_value(borrow=True)) for v in self._model.data_vars]
@@ -206,7 +254,7 @@ class Parallel:
         density, why = self._made[key]
         if density is None:
             self._say(None, why=why)
-            return by_pymc()
+            return None
         self.rows, self.ranks = density.rows, forking.size()
         if density is self._settled:
             self._say(density)
@@ -215,10 +263,9 @@ class Parallel:
         density(point)  # compiles
         seconds = _typical(density, point)
         self.speed_up, self._was_measured = density.predicted_speed_up, False
-        is_doubtful = bool(density.exchanged or density.refused)
+        is_doubtful = bool(density.exchanged or density.refused) or together > 1
         if self._serial is None and (is_doubtful or seconds * self.ranks < LONG):
-            plain = by_pymc()
-            of_plain = _typical(plain._pytensor_function, point)
+            of_plain = _typical(by_pymc()._pytensor_function, point) / together
             if of_plain < CLEAR * seconds:  # by the engine that compiles soonest
                 density.settle(point)
                 seconds = _typical(density, point)
@@ -226,7 +273,7 @@ class Parallel:
             if of_plain <= seconds:
                 self._made[key] = None, "one rank is faster"
                 self._say(density, why="one rank is faster")
-                return plain
+                return None
         self._settled = density
         self._say(density)
         return density

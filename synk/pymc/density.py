@@ -167,6 +167,14 @@ class Density:
             for var, place in self.point.places.items()
         }
 
+    def ravelled(self, parts: Mapping[str, Any]) -> np.ndarray:
+        """Return the vector of which these are the parts."""
+        values = np.empty(self.point.size, self.point.dtype)
+        for var, place in self.point.places.items():
+            shape = self.point.shapes[var]
+            values[place] = np.broadcast_to(parts[str(var.name)], shape).ravel()
+        return values
+
     def __reduce__(self) -> Any:
         """Refuse to be sent to another process, where there are no ranks."""
         raise StateError(IN_ONE_PROCESS)

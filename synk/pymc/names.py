@@ -7,6 +7,7 @@ moves. PyMC is imported where it is needed, and not with this file.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import sys
 from collections.abc import Callable, Iterator
 from numbers import Integral
@@ -70,28 +71,41 @@ def sampling() -> Sampling | None:
 
 
 def other_sampler() -> str:
-    """Return the `nuts_sampler` of that call, "" for PyMC's own or none."""
+    """Return the `nuts_sampler` of that call, "" for PyMC's own, nutpie or none."""
     named = _locals_of_sample().get("nuts_sampler")
-    return named if isinstance(named, str) and named != "pymc" else ""
+    ours = "pymc", "nutpie"
+    return named if isinstance(named, str) and named not in ours else ""
 
 
-TAKES_NUTPIE = "NUTPIE_INSTALLED"
-"""Whether PyMC, from 6.4 on, samples by nutpie where no `nuts_sampler` is named."""
+def make_initial_point_fn() -> Callable[..., Any]:
+    """Return PyMC's function that makes functions of a seed: where chains begin."""
+    from pymc.initial_point import make_initial_point_fn
+
+    return make_initial_point_fn
 
 
 @contextlib.contextmanager
-def by_pymcs_nuts() -> Iterator[None]:
-    """Have ``pm.sample`` take PyMC's own NUTS where no sampler is named."""
-    from pymc.sampling import mcmc
+def nutpie_compiles(by: Callable[[Callable[..., Any]], Any]) -> Iterator[None]:
+    """Have nutpie compile models by another function in a block.
 
-    was = getattr(mcmc, TAKES_NUTPIE, False)
+    ``pm.sample`` takes it by its name in nutpie's module, and takes nutpie from PyMC
+    6.4 on where that is installed.
+
+    Parameters
+    ----------
+    by : callable
+        Makes it of nutpie's own.
+    """
+    if importlib.util.find_spec("nutpie") is None:
+        yield
+        return
+    nutpie: Any = importlib.import_module("nutpie")
+    plain = nutpie.compile_pymc_model
     try:
-        if was:
-            setattr(mcmc, TAKES_NUTPIE, False)
+        nutpie.compile_pymc_model = by(plain)
         yield
     finally:
-        if was:
-            setattr(mcmc, TAKES_NUTPIE, was)
+        nutpie.compile_pymc_model = plain
 
 
 LOOKS = "assign_step_methods"

@@ -1,41 +1,74 @@
-"""`synk.pymc.nutpie_model`: nutpie samples with a log-density by ranks.
+"""nutpie samples a model with its log-density by ranks.
 
-nutpie's chains are threads, each of which calls the log-density. `Density` has a lock,
-so that one is computed at a time, on all ranks; what is recorded of a draw is computed
-in the master, under a lock of its own, as PyTensor's functions are not to be called by
-several threads.
+What `compiled` makes stands in the place of what ``nutpie.compile_pymc_model`` makes:
+chains begin at the same points, and the same is recorded of draws. nutpie's chains are
+threads, each of which calls the log-density. `Density` has a lock, so that one is
+computed at a time, on all ranks; what is recorded of a draw is computed in the master,
+under a lock of its own, as PyTensor's functions are not to be called by several
+threads.
 """
 
 from __future__ import annotations
 
+import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from .density import Density
 from .make import make
-from .names import present
+from .names import make_initial_point_fn, present
 
 CALLS = 10_000
 """Calls of a density at least, for a chain."""
 
-JITTER = 1.0
-"""How far PyMC and nutpie begin from the initial point at most, in each coordinate."""
-
 
 def nutpie_model(model: Any, mode: Any) -> Any:
     """Return what ``nutpie.sample`` takes; see `synk.pymc.nutpie_model`."""
-    from nutpie.compiled_pyfunc import from_pyfunc
-
     model = present(model)
     if model.discrete_value_vars:
         names = ", ".join(var.name for var in model.discrete_value_vars)
         raise TypeError(f"nutpie has no steps for discrete variables: {names}")
     density = make(model, None, mode)
     density.foresee(CALLS)
-    recorded = _Recorded(model, density)
+    return compiled(model, density)
+
+
+def compiled(
+    model: Any,
+    density: Density,
+    var_names: Iterable[str] | None = None,
+    initial_points: Mapping[Any, Any] | None = None,
+    jitter_rvs: Any = None,
+    default_initialization_strategy: str = "support_point",
+) -> Any:
+    """Return what ``nutpie.sample`` takes.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    density : Density
+        By all free variables.
+    var_names, initial_points, jitter_rvs, default_initialization_strategy
+        As for ``nutpie.compile_pymc_model``.
+    """
+    from nutpie.compiled_pyfunc import from_pyfunc
+
+    if jitter_rvs is None and default_initialization_strategy == "support_point":
+        jitter_rvs = set(model.free_RVs)
+    initial_point = make_initial_point_fn()(
+        model=model,
+        overrides=initial_points,
+        default_strategy=default_initialization_strategy,
+        jitter_rvs=jitter_rvs,
+        return_transformed=True,
+    )
+    recorded = _Recorded(model, density, var_names)
+    told = {"reparameterized_names": recorded.transformed}
+    if told.keys() - inspect.signature(from_pyfunc).parameters.keys():
+        told = {}  # before 0.16.10 nutpie has them among the others
     first = recorded(density.start)
     coords, dims = _labels(model, first)
     return from_pyfunc(
@@ -47,7 +80,8 @@ def nutpie_model(model: Any, mode: Any) -> Any:
         list(first),
         coords=coords,
         dims=dims,
-        make_initial_point_fn=lambda seed: _jittered(density.start, seed),
+        make_initial_point_fn=lambda seed: density.ravelled(initial_point(seed)),
+        **told,
     )
 
 
@@ -62,44 +96,58 @@ def _called(density: Density) -> Callable[..., Any]:
 
 
 class _Recorded:
-    """What is recorded of a draw: variables untransformed, and deterministics."""
+    """What is recorded of a draw: the variables, untransformed too, and deterministics.
 
-    def __init__(self, model: Any, density: Density) -> None:
-        variables = model.unobserved_RVs
-        self._names = [var.name for var in variables]
+    Attributes
+    ----------
+    transformed : list of str
+        Names of the values that are other than their variables.
+    """
+
+    def __init__(
+        self, model: Any, density: Density, var_names: Iterable[str] | None
+    ) -> None:
+        transforms = model.rvs_to_transforms
+        of_values = {model.rvs_to_values[var].name: var for var in model.free_RVs}
+        self.transformed = [n for n, var in of_values.items() if transforms[var]]
+        kept = None if var_names is None else set(var_names)
+        others = [
+            var
+            for var in model.unobserved_value_vars
+            if var.name not in of_values and (kept is None or var.name in kept)
+        ]
+        self._names = [var.name for var in others]
         self._unravelled = density.unravelled
         self._computed = model.compile_fn(
-            model.replace_rvs_by_values(variables),
-            inputs=model.continuous_value_vars,
-            on_unused_input="ignore",
+            others, inputs=model.continuous_value_vars, on_unused_input="ignore"
         )
         self._lock = threading.Lock()
 
     def __call__(self, point: np.ndarray, **_: Any) -> dict[str, np.ndarray]:
+        values = self._unravelled(point)
         with self._lock:
-            values = self._computed(self._unravelled(point))
-        return {name: np.array(v) for name, v in zip(self._names, values, strict=True)}
+            others = self._computed(values)
+        named = values | dict(zip(self._names, others, strict=True))
+        return {name: np.array(value) for name, value in named.items()}
 
 
 def _labels(
-    model: Any, values: dict[str, np.ndarray]
+    model: Any, values: Mapping[str, np.ndarray]
 ) -> tuple[dict[str, Any], dict[str, tuple[str, ...]]]:
-    """Return the coordinates of the dimensions that recorded values have, and these."""
+    """Return the coordinates of dimensions, and the dimensions of recorded values."""
     import pandas as pd  # nutpie needs it, and takes labels so
 
-    dims = {
-        name: tuple(map(str, model.named_vars_to_dims[name]))
-        for name in values
-        if name in model.named_vars_to_dims
+    dims = {name: tuple(map(str, d)) for name, d in model.named_vars_to_dims.items()}
+    for var, value in model.rvs_to_values.items():
+        is_recorded = var.name in dims and {var.name, value.name} <= values.keys()
+        if is_recorded and values[var.name].shape == values[value.name].shape:
+            dims[value.name] = dims[var.name]
+    coords = {
+        str(dim): pd.Index(range(_length(model, dim)) if labels is None else labels)
+        for dim, labels in model.coords.items()
     }
-    coords: dict[str, Any] = {}
-    for name, names in dims.items():
-        for dim, length in zip(names, values[name].shape, strict=True):
-            labels = model.coords.get(dim)
-            coords[dim] = pd.Index(range(length) if labels is None else labels)
-    return coords, dims
+    return coords, {name: dims[name] for name in dims if name in values}
 
 
-def _jittered(start: np.ndarray, seed: int) -> np.ndarray:
-    rng = np.random.default_rng(seed)
-    return start + rng.uniform(-JITTER, JITTER, len(start))
+def _length(model: Any, dim: Any) -> int:
+    return int(model.dim_lengths[dim].eval())

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import inspect
+import sys
+import types
 
 import numpy as np
 import pytest
@@ -18,9 +21,9 @@ from pymc.sampling import mcmc  # noqa: E402
 from synk.pymc.names import (  # noqa: E402
     LOOKS,
     SAMPLE,
-    TAKES_NUTPIE,
     ForSteps,
-    by_pymcs_nuts,
+    make_initial_point_fn,
+    nutpie_compiles,
 )
 
 
@@ -66,17 +69,37 @@ def test_the_function_that_samples_names_what_is_looked_at():
     assert hasattr(mcmc, LOOKS)
 
 
-def test_pymc_takes_nutpie_by_itself_where_it_is_said_to_be_installed():
-    """From 6.4 on, by a name of its module; before, only where it is asked for."""
-    default = inspect.signature(mcmc.sample).parameters["nuts_sampler"].default
-    if default == "pymc":
-        assert not hasattr(mcmc, TAKES_NUTPIE)
-        return
-    assert TAKES_NUTPIE in mcmc.sample.__code__.co_names
-    was = getattr(mcmc, TAKES_NUTPIE)
-    with by_pymcs_nuts(), by_pymcs_nuts():
-        assert getattr(mcmc, TAKES_NUTPIE) is False
-    assert getattr(mcmc, TAKES_NUTPIE) is was
+def test_nutpie_compiles_by_a_name_of_its_module_which_pymc_looks_up(monkeypatch):
+    nutpie = types.ModuleType("nutpie")
+    nutpie.__spec__ = importlib.machinery.ModuleSpec("nutpie", None)
+    nutpie.compile_pymc_model = plain = object()
+    monkeypatch.setitem(sys.modules, "nutpie", nutpie)
+    with nutpie_compiles(lambda own: [own]):
+        assert nutpie.compile_pymc_model == [plain]
+    with pytest.raises(KeyError), nutpie_compiles(lambda own: [own]):
+        raise KeyError
+    assert nutpie.compile_pymc_model is plain
+    code = next(
+        getattr(mcmc, name).__code__
+        for name in ("_sample_external_nuts", "sample")
+        if "compile_pymc_model" in getattr(mcmc, name).__code__.co_names
+    )
+    assert "nutpie" in {*code.co_names, *code.co_varnames}
+
+
+def test_points_to_begin_at_are_made_by_a_seed():
+    with pm.Model() as model:
+        pm.HalfNormal("s")
+    made = make_initial_point_fn()(
+        model=model,
+        overrides=None,
+        default_strategy="support_point",
+        jitter_rvs=set(model.free_RVs),
+        return_transformed=True,
+    )
+    one, again, other = (made(seed)["s_log__"] for seed in (1, 1, 2))
+    assert one == again
+    assert one != other
 
 
 def test_models_let_their_methods_be_put_before():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+
 import numpy as np
 import pytest
 
@@ -12,7 +15,11 @@ nutpie = pytest.importorskip("nutpie", reason="nutpie is not installed")
 
 import arviz as az  # noqa: E402
 
+from synk.pymc import context  # noqa: E402
+from synk.pymc.parts import Part  # noqa: E402
+
 MODE = "FAST_COMPILE"
+IS_NEW = hasattr(pm.sampling.mcmc, "NUTPIE_INSTALLED")
 COLUMNS, SIGMA = list("abc"), 0.5
 RNG = np.random.default_rng(8)
 X = RNG.normal(size=(101, 3))
@@ -78,3 +85,92 @@ def test_discrete_variables_are_refused():
         pm.Normal("y", X @ pm.Normal("b", shape=3) + k, 1.0, observed=Y)
     with pytest.raises(TypeError, match="no steps for discrete variables: k"):
         synk.pymc.nutpie_model(model, mode=MODE)
+
+
+def logistic(rows: int):
+    x = RNG.normal(size=(rows, 2))
+    with pm.Model(coords={"column": ["u", "v"]}) as model:
+        scale = pm.Gamma("scale", 3, 3, initval=0.5)
+        slopes = pm.Normal("slopes", dims="column")
+        pm.Deterministic("twice", 2 * slopes, dims="column")
+        seen = RNG.random(rows) < 0.4
+        pm.Bernoulli("y", logit_p=x @ slopes + scale, observed=seen)
+    return model
+
+
+def sample(model, **kwargs):
+    given = {"draws": 60, "tune": 100, "chains": 2, "random_seed": 5}
+    given |= {"progressbar": False, "compute_convergence_checks": False}
+    return pm.sample(model=model, **(given | kwargs))
+
+
+@pytest.mark.parametrize("asked", [{"nuts_sampler": "nutpie"}, {"cores": 2}])
+def test_chains_of_a_block_are_those_of_nutpie(asked, monkeypatch):
+    """PyMC takes nutpie by itself from 6.4 on; its chains are threads, on any cores."""
+    if not (IS_NEW or asked.get("nuts_sampler")):
+        pytest.skip("this PyMC takes nutpie where it is asked for")
+    model, before = logistic(501), nutpie.compile_pymc_model
+    given = asked | ({"initvals": {"scale": 0.7}} if IS_NEW else {})
+    calls, add = itertools.count(), Part.add
+    monkeypatch.setattr(Part, "add", lambda *args: (next(calls), add(*args))[1])
+    expected = sample(model, **given)
+    with synk.session(2), synk.pymc.parallel(model, serial=False) as how:
+        found = sample(model, **given)
+    assert nutpie.compile_pymc_model is before
+    assert not how.is_serial
+    assert next(calls) > 2 * 160
+    assert _groups(found) == _groups(expected)
+    for group in ("posterior", "sample_stats"):
+        assert found[group].sizes == expected[group].sizes
+        assert set(found[group].data_vars) == set(expected[group].data_vars)
+    steps = [idata.sample_stats["n_steps"].values for idata in (expected, found)]
+    np.testing.assert_array_equal(*steps)
+    for name, values in expected.posterior.data_vars.items():
+        assert found.posterior[name].dims == values.dims
+        np.testing.assert_allclose(found.posterior[name], values, atol=1e-6)
+
+
+def _groups(idata):
+    groups = idata.groups
+    return sorted(groups() if callable(groups) else groups)
+
+
+def test_some_variables_are_recorded(compiled):
+    model = logistic(101)
+    with synk.session(2), synk.pymc.parallel(model, serial=False):
+        idata = sample(model, nuts_sampler="nutpie", var_names=["twice"])
+    assert set(idata.posterior.data_vars) >= {"twice"}
+    assert "scale" not in idata.posterior
+
+
+def test_few_rows_are_nutpies_own(capsys):
+    model = logistic(101)
+    expected = sample(model, nuts_sampler="nutpie")
+    with synk.pymc.parallel(model) as how:
+        found = sample(model, nuts_sampler="nutpie")
+    assert how.is_serial
+    assert "101 rows, serial: one rank is faster" in capsys.readouterr().out
+    np.testing.assert_array_equal(found.posterior["twice"], expected.posterior["twice"])
+
+
+def test_chains_side_by_side_by_themselves_have_all_cores(monkeypatch):
+    """Ranks that are slower than they are left out, and their cores are nutpie's."""
+    cores = os.sched_getaffinity(0)
+    seen = []
+
+    def compile_pymc_model(model, **_):
+        seen.append(os.sched_getaffinity(0))
+        raise KeyError("this is as far as it goes")
+
+    monkeypatch.setattr(nutpie, "compile_pymc_model", compile_pymc_model)
+    monkeypatch.setattr(context, "SHORT", 0.0)
+    times = iter([0.9, 1.6, 0.9])  # ranks, PyMC, ranks by the fastest engine
+    monkeypatch.setattr(context, "_typical", lambda *_: next(times))
+    model = logistic(101)
+    block = synk.pymc.parallel(model)
+    stops = pytest.raises(KeyError, match="as far as it goes")
+    with synk.session(2), block as how, stops:
+        sample(model, nuts_sampler="nutpie", cores=2)
+    assert how.is_serial
+    assert how.speed_up == pytest.approx(0.8 / 0.9)
+    assert seen == [cores]

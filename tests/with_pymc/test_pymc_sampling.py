@@ -16,18 +16,17 @@ pm = pytest.importorskip("pymc", reason="these tests are of synk with PyMC")
 
 import pymc_models as models  # noqa: E402
 import pytensor  # noqa: E402
-from pymc.sampling import mcmc  # noqa: E402
 
 from synk.pymc import context  # noqa: E402
 from synk.pymc.density import Density  # noqa: E402
-from synk.pymc.names import TAKES_NUTPIE  # noqa: E402
 
 QUIET = {"progressbar": False, "compute_convergence_checks": False}
 MODE = "FAST_COMPILE"
 
 
 def sample(draws=60, tune=60, **kwargs):
-    given = {"cores": 1, "chains": 2, "random_seed": 3} | QUIET | kwargs
+    given = {"cores": 1, "chains": 2, "random_seed": 3, "nuts_sampler": "pymc"}
+    given |= QUIET | kwargs
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module="pymc.*")
         return pm.sample(draws=draws, tune=tune, compile_kwargs={"mode": MODE}, **given)
@@ -135,11 +134,11 @@ def test_engines_know_how_many_calls_are_to_come(model, monkeypatch, given, tune
     monkeypatch.setattr(Density, "foresee", foresee)
     parallel = synk.pymc.parallel(model, serial=False)
     with synk.session(2), parallel, pytest.raises(Known):
-        pm.sample(5, chains=3, cores=1, **given, **QUIET)
+        pm.sample(5, chains=3, cores=1, nuts_sampler="pymc", **given, **QUIET)
     assert foreseen == [3 * (5 + tune) * context.STEPS]
 
 
-@pytest.mark.parametrize("sampler", ["nutpie", "numpyro", "blackjax"])
+@pytest.mark.parametrize("sampler", ["numpyro", "blackjax"])
 def test_other_samplers_are_refused_before_they_are_looked_for(model, sampler):
     with (
         synk.session(2),
@@ -147,28 +146,6 @@ def test_other_samplers_are_refused_before_they_are_looked_for(model, sampler):
         pytest.raises(ValueError, match=rf"nuts_sampler='{sampler}'\) in a block"),
     ):
         sample(nuts_sampler=sampler)
-
-
-def test_the_sampler_is_pymcs_where_nutpie_is_installed(model, monkeypatch):
-    """PyMC 6.4 takes nutpie then, for the modes of numba and JAX."""
-    monkeypatch.setattr(mcmc, TAKES_NUTPIE, True, raising=False)
-    monkeypatch.setattr(mcmc, "_sample_external_nuts", None)  # an error to call
-    monkeypatch.setattr(mcmc, "_nutpie_meets_min_version", lambda: True, raising=False)
-    asked = []
-
-    def stop(self, *_):
-        asked.append(self)
-        raise KeyError("this is as far as it goes")
-
-    monkeypatch.setattr(context.Parallel, "_choose", stop)
-    with (
-        synk.session(2),
-        synk.pymc.parallel(model, serial=False) as how,
-        pytest.raises(KeyError, match="as far as it goes"),
-    ):
-        pm.sample(cores=1, chains=1, compile_kwargs={"mode": "NUMBA"}, **QUIET)
-    assert asked == [how]
-    assert getattr(mcmc, TAKES_NUTPIE) is True
 
 
 def test_few_rows_are_sampled_serially_without_a_function_of_synks(model, capsys):
