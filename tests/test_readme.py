@@ -104,7 +104,7 @@ PYTHON = f"""#!/bin/sh
 test "$1" = -c && exec '{sys.executable}' "$@"
 mkdir -p "$3/bin" && cp stub "$3/bin/pip" && cp stub "$3/bin/python"
 """
-BESIDE = "pip install -q . hypothesis psutil pytest pytest-timeout pytest-xdist "
+BESIDE = "pip install -q . hypothesis mpmath psutil pytest pytest-timeout pytest-xdist "
 
 
 @pytest.fixture
