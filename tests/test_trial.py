@@ -157,6 +157,18 @@ def test_calls_that_are_to_come_count(calls):
     assert set(made) == ({"JAX"} if calls < 20 else {"JAX", "C"})
 
 
+def test_one_slow_call_does_not_count_for_all_that_are_to_come():
+    trial = Trial(candidates({"JAX": 0.0, "C": 10.0}))
+    trial.foreseen = 1000  # of 100 ms: 100 s, of which 5 % are not enough
+    trial.note(trial.best, 1.0, rows=1, has_compiled=True)
+    for seconds in (0.1, 3.0, 0.1):
+        assert trial.turn() is trial.best
+        trial.note(trial.best, seconds, rows=1)
+    assert trial.turn() is trial.best
+    trial.foreseen = 2100
+    assert trial.turn().name == "C"
+
+
 def test_it_waits_until_another_is_affordable():
     trial = Trial(candidates({"JAX": 0.0, "C": 1.0, "numba": 3.0}))
     seconds, compiling = {"JAX": 0.1, "C": 0.2, "numba": 0.01}, {"JAX": 0.0, "C": 1.0}

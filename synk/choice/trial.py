@@ -73,6 +73,8 @@ class Candidate:
     after : Candidate, optional
         The same engine on all ranks, of which this is rank 0 alone. That may need no
         compiling of its own, but a call that may take as long again.
+    seconds, least : float
+        Seconds of its last call, and of its fastest one.
     """
 
     name: str
@@ -85,6 +87,7 @@ class Candidate:
     is_likely: bool = False
     after: Candidate | None = None
     seconds: float = 0.0
+    least: float = float("inf")
 
     @property
     def cost(self) -> float:
@@ -219,6 +222,7 @@ class Trial:
             return
         self.computed += seconds
         candidate.seconds = seconds / calls
+        candidate.least = min(candidate.least, candidate.seconds)
         each = seconds / max(rows, calls)
         usual = self.best.typical
         if candidate is self._challenger and usual is not None and each:
@@ -313,8 +317,12 @@ class Trial:
 
     @property
     def _computing(self) -> float:
-        """Seconds that calls have taken, or are to take in all as far as is known."""
-        return max(self.computed, self.foreseen * self.best.seconds)
+        """Seconds that calls have taken, or are to take in all as far as is known.
+
+        By the fastest call: one may have been slow for what else the machine does.
+        """
+        to_come = self.foreseen * self.best.least if self.foreseen else 0.0
+        return max(self.computed, to_come)
 
     def _affordable(self) -> Candidate | None:
         """Return what may be tried now."""
