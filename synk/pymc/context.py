@@ -188,7 +188,8 @@ class Parallel:
 
             asked = sampling()
             together = 1 if asked is None else min(asked.cores, asked.chains)
-            density = self._choose(variables, start, self._mode, by_pymc, together)
+            mode = self._mode if asked is None or asked.mode is None else asked.mode
+            density = self._choose(variables, start, mode, by_pymc, together)
             if density is None:
                 if forking.is_forked():  # nutpie's threads get the cores of this one
                     SESSION.context.widen()

@@ -50,11 +50,15 @@ def _locals_of_sample() -> dict[str, Any]:
 
 
 class Sampling(NamedTuple):
-    """A call of ``pm.sample``; `iterations` are those of a chain, `tune` included."""
+    """A call of ``pm.sample``; `iterations` are those of a chain, `tune` included.
+
+    `mode` is that of its `compile_kwargs`, of which nutpie gets a linker alone.
+    """
 
     cores: int
     chains: int
     iterations: int
+    mode: Any
 
 
 def sampling() -> Sampling | None:
@@ -67,7 +71,8 @@ def sampling() -> Sampling | None:
     iterations = [
         each if isinstance(each, Integral) else USUAL for each in (draws, tune)
     ]
-    return Sampling(int(cores), int(chains), sum(map(int, iterations)))
+    mode = (found.get("compile_kwargs") or {}).get("mode")
+    return Sampling(int(cores), int(chains), sum(map(int, iterations)), mode)
 
 
 def other_sampler() -> str:

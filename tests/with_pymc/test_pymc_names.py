@@ -64,7 +64,7 @@ def test_the_function_that_samples_names_what_is_looked_at():
     module, name = SAMPLE
     function = getattr(mcmc, name)
     assert module == mcmc.__name__
-    names = {"cores", "chains", "draws", "tune", "nuts_sampler"}
+    names = {"cores", "chains", "draws", "tune", "nuts_sampler", "compile_kwargs"}
     assert names <= set(function.__code__.co_varnames)
     assert hasattr(mcmc, LOOKS)
 

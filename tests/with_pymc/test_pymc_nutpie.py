@@ -153,6 +153,22 @@ def test_few_rows_are_nutpies_own(capsys):
     np.testing.assert_array_equal(found.posterior["twice"], expected.posterior["twice"])
 
 
+def test_a_mode_that_is_named_computes(monkeypatch):
+    modes = []
+
+    def density(model, variables, start, mode, **_):
+        modes.append(mode)
+        raise KeyError("this is as far as it goes")
+
+    monkeypatch.setattr(context, "Density", density)
+    block = synk.pymc.parallel(logistic(101), serial=False, mode="FAST_COMPILE")
+    with synk.session(2), block as how:
+        for asked in ({}, {"compile_kwargs": {"mode": "NUMBA"}}):
+            with pytest.raises(KeyError):
+                sample(how._model, nuts_sampler="nutpie", **asked)
+    assert modes == ["FAST_COMPILE", "NUMBA"]
+
+
 def test_chains_side_by_side_by_themselves_have_all_cores(monkeypatch):
     """Ranks that are slower than they are left out, and their cores are nutpie's."""
     cores = os.sched_getaffinity(0)
