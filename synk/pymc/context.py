@@ -29,15 +29,15 @@ from ..user_frames import callers_level
 from .density import Density
 from .make import nothing_shared, serial_terms, values_of
 from .names import (
-    USUAL,
     ForSteps,
+    Sampling,
     asked_by,
     nutpie_compiles,
     other_sampler,
     present,
     sampling,
 )
-from .nutpie import compiled
+from .nutpie import CALLS, compiled
 from .tiny import rows_if_tiny
 
 SHORT = 150e-6
@@ -112,7 +112,7 @@ class Parallel:
             stack.enter_context(model)
             stack.enter_context(nutpie_compiles(self._for_nutpie))
             try:
-                model.logp_dlogp_function = self._method(plain["logp_dlogp_function"])
+                model.logp_dlogp_function = self._logp_dlogp()
                 model.logp = self._noted(plain["logp"])
                 yield self
             finally:
@@ -127,7 +127,7 @@ class Parallel:
         if not forking.is_forked():
             self._stack.enter_context(forking.session())
 
-    def _method(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+    def _logp_dlogp(self) -> Callable[..., Any]:
         """Return what stands for the model's `logp_dlogp_function`."""
 
         def logp_dlogp_function(
@@ -143,7 +143,7 @@ class Parallel:
             @functools.cache
             def by_pymc() -> Any:
                 with self._without_notes():
-                    return plain(grad_vars, tempered, **given, **kwargs)
+                    return self._plain(grad_vars, tempered, **given, **kwargs)
 
             asked = sampling()
             if asked is not None and min(asked.cores, asked.chains) > 1:
@@ -164,7 +164,7 @@ class Parallel:
             if density is None:
                 return by_pymc()
             if asked is not None:
-                density.foresee(asked.chains * asked.iterations * STEPS)
+                density.foresee(_calls(asked))
             made = ForSteps(density, density.others, density.point.dtype)
             made.set_extra_values(start)
             return made
@@ -195,8 +195,7 @@ class Parallel:
                     SESSION.context.widen()
                 with self._without_notes():
                     return plain(model, **kwargs)
-            iterations = 2 * USUAL if asked is None else asked.chains * asked.iterations
-            density.foresee(iterations * STEPS)
+            density.foresee(CALLS if asked is None else _calls(asked))
             taken = inspect.signature(compiled).parameters.keys() & kwargs.keys()
             return compiled(model, density, **{name: kwargs[name] for name in taken})
 
@@ -350,6 +349,11 @@ class Parallel:
         if text not in self._told:
             self._told.add(text)
             warnings.warn(f"synk.pymc: {text}", stacklevel=callers_level())
+
+
+def _calls(asked: Sampling) -> int:
+    """Return about how many calls of the density are to come."""
+    return asked.chains * asked.iterations * STEPS
 
 
 def _typical(function: Callable[[Any], Any], point: np.ndarray) -> float:

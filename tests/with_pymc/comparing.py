@@ -23,6 +23,12 @@ def plain(model: pm.Model):
     return lambda point: made([point], extra_vars={})
 
 
+def groups_of(idata) -> list[str]:
+    """Return the groups of what was sampled, of any ArviZ."""
+    groups = idata.groups
+    return sorted(groups() if callable(groups) else groups)
+
+
 def points(start: np.ndarray, many: int = 20) -> list[np.ndarray]:
     rng = np.random.default_rng(5)
     return [start, *(start + 0.4 * rng.normal(size=(many - 1, len(start))))]

@@ -14,6 +14,7 @@ pm = pytest.importorskip("pymc", reason="these tests are of synk with PyMC")
 nutpie = pytest.importorskip("nutpie", reason="nutpie is not installed")
 
 import arviz as az  # noqa: E402
+from comparing import groups_of  # noqa: E402
 
 from synk.pymc import context  # noqa: E402
 from synk.pymc.parts import Part  # noqa: E402
@@ -119,7 +120,7 @@ def test_chains_of_a_block_are_those_of_nutpie(asked, monkeypatch):
     assert nutpie.compile_pymc_model is before
     assert not how.is_serial
     assert next(calls) > 2 * 160
-    assert _groups(found) == _groups(expected)
+    assert groups_of(found) == groups_of(expected)
     for group in ("posterior", "sample_stats"):
         assert found[group].sizes == expected[group].sizes
         assert set(found[group].data_vars) == set(expected[group].data_vars)
@@ -128,11 +129,6 @@ def test_chains_of_a_block_are_those_of_nutpie(asked, monkeypatch):
     for name, values in expected.posterior.data_vars.items():
         assert found.posterior[name].dims == values.dims
         np.testing.assert_allclose(found.posterior[name], values, atol=1e-6)
-
-
-def _groups(idata):
-    groups = idata.groups
-    return sorted(groups() if callable(groups) else groups)
 
 
 def test_some_variables_are_recorded(compiled):

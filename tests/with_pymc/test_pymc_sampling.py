@@ -16,6 +16,7 @@ pm = pytest.importorskip("pymc", reason="these tests are of synk with PyMC")
 
 import pymc_models as models  # noqa: E402
 import pytensor  # noqa: E402
+from comparing import groups_of  # noqa: E402
 
 from synk.pymc import context  # noqa: E402
 from synk.pymc.density import Density  # noqa: E402
@@ -51,12 +52,7 @@ def test_the_same_seed_gives_the_same_trees_and_draws():
     for name in ("a", "slopes"):
         draws = [idata.posterior[name].values for idata in (expected, found)]
         np.testing.assert_allclose(*draws, atol=1e-6)
-    assert set(_groups(found)) == set(_groups(expected))
-
-
-def _groups(idata):
-    groups = idata.groups
-    return groups() if callable(groups) else groups
+    assert groups_of(found) == groups_of(expected)
 
 
 def test_the_model_is_as_it_was_after_the_block_and_ranks_are_gone(model):
