@@ -30,6 +30,7 @@ from pytensor.tensor.random.type import RandomType
 
 from . import host
 from .jax_bounds import Bounds
+from .jax_code import keep_code
 from .jax_factors import mode_for
 from .jax_products import lowered_in
 from .plain_functions import untold
@@ -106,6 +107,8 @@ def _start() -> None:
             import jax
 
             jax.devices()
+            keep_code()
+    keep_code()
 
 
 def get_value(variable: SharedVariable) -> Any:

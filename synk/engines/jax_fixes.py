@@ -12,7 +12,6 @@ says what to write instead.
 from __future__ import annotations
 
 import operator
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -36,7 +35,7 @@ from pytensor.tensor.subtensor import (
     indices_from_subtensor,
 )
 
-from . import jax_elemwise, jax_vectors
+from . import jax_elemwise, jax_known, jax_vectors
 from .jax_dtypes import of_its_dtype
 
 INSTEAD = (
@@ -84,9 +83,7 @@ def register() -> None:
     jax_funcify.register(Dot)(jax_vectors.by_rows(jax_funcify.dispatch(Dot)))
     for cls in (CAReduce, Elemwise):
         jax_funcify.register(cls)(of_its_dtype(jax_funcify.dispatch(cls)))
-    for cls, funcify in list(jax_funcify.registry.items()):
-        if issubclass(cls, Op) and not issubclass(cls, NOT_SIZES):
-            jax_funcify.register(cls)(sizes_at_compile_time(funcify))
+    jax_known.register()
     jax_funcify.register(RandomVariable)(random(jax_funcify.dispatch(RandomVariable)))
     jax_sample_fn.register(ptr.BinomialRV)(binomial)
 
@@ -310,44 +307,6 @@ def _is_all(place: Any, length: int) -> bool:
 def refuse_nonzero(op: Nonzero, **kwargs: Any) -> Callable:
     """``nonzero`` in general, of which PyTensor says that it is not there."""
     raise NotImplementedError(MASK)
-
-
-def sizes_at_compile_time(funcify: Callable) -> Callable:
-    """Arithmetic with sizes that JAX knows: ``zeros(maximum(x.shape[0], 1))``.
-
-    PyTensor computes sizes by functions of ``jax.numpy``. What these return is unknown
-    until the compiled code runs, even if they are given ints: "Shapes must be 1D
-    sequences of concrete values".
-    """
-    import jax
-
-    def convert(op: Any, node: Any = None, **kwargs: Any) -> Callable:
-        with warnings.catch_warnings():
-            # Such as that of broadcasting, which JAX checks by itself.
-            warnings.filterwarnings("ignore", "Skipping Assert")
-            function = funcify(op, node=node, **kwargs)
-        if node is None or not all(map(_may_be_size, [*node.inputs, *node.outputs])):
-            return function
-
-        def call(*values: Any) -> Any:
-            if any(isinstance(value, jax.core.Tracer) for value in values):
-                return function(*values)
-            with jax.ensure_compile_time_eval():
-                return function(*values)
-
-        return call
-
-    return convert
-
-
-NOT_SIZES = (ARange, RandomVariable, Scan)
-"""What computes no sizes: ranges may be long, and better not be constants."""
-
-
-def _may_be_size(var: Any) -> bool:
-    kind = np.dtype(getattr(var.type, "dtype", "O")).kind
-    ndim = getattr(var.type, "ndim", 0)
-    return (kind in "iub" and ndim <= 2) or (kind == "f" and ndim == 0)
 
 
 def random(funcify: Callable) -> Callable:
