@@ -289,7 +289,9 @@ def test_the_report_has_first_calls_choices_and_memory():
     family = dataclasses.replace(
         engines.mlp(TINY), columns={"relu 8": "8 rows, relu"}, first=("relu 8",)
     )
-    table = Table(family, {label: {"relu 8": [0.1]}})
+    other = "synk, C, 2 ranks"
+    table = Table(family, {label: {"relu 8": [0.1]}, other: {"relu 8": [0.2]}})
+    table.cold[other], table.warm[other] = {"relu 8": [5.0]}, {"relu 8": [1.0]}
     table.cold[label] = {"relu 8": [3.0, *[0.3] * 10, *[0.1] * 40]}
     table.warm[label] = {"relu 8": [0.5, *[0.1] * 95]}
     table.memory[label] = Memory(123_400_000, 456_000_000)
@@ -303,7 +305,7 @@ def test_the_report_has_first_calls_choices_and_memory():
         assert [
             "8 rows, relu",
             "6.00 s / 500 ms",
-            "49.0% of 10 s / 4.0% of 10 s",
+            "1.96 in 10 s / 2.09 in 10 s",  # 51 of 26 calls, and 96 of 46
         ] in cells
         assert [label, "123 MB / 456 MB"] in cells
 

@@ -75,10 +75,10 @@ def until_fast(times: list[float], steady: float) -> float | None:
     return None
 
 
-def lost(times: list[float], steady: float) -> float:
-    """Return the share of the time that calls at the full speed would not have taken.
+def calls_in(limit: float, first: float, steady: float) -> float:
+    """Return how many calls fit into `limit` seconds, of which the first one is longer.
 
-    >>> lost([0.6, 0.2, 0.2], 0.1)
-    0.7
+    >>> calls_in(60, 10, 0.5)
+    101.0
     """
-    return 1 - len(times) * steady / sum(times)
+    return 1 + max(0.0, limit - first) / steady

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from . import firsts
 from .rounds import Table
-from .units import of_bytes, seconds
+from .units import of_bytes, seconds, three
 
 Grid = list[list[str]]
 """Headings, and rows with their label first."""
@@ -17,7 +17,8 @@ def grids(table: Table) -> Iterator[tuple[str, Grid]]:
     named = {
         "first call, building included: with nothing compiled on disk / again": _first,
         f"synk as it comes: time until a call takes {firsts.FAST:g} times the median,"
-        " and share of the time that is lost to it, from the first call on": _choosing,
+        " and how many calls it has made by the end, as a multiple of those of whatever"
+        " else makes most in that time from the first call on": _choosing,
         "memory: the most that the largest process had in a call, shared pages included"
         " / of all processes together": _memory,
     }
@@ -36,15 +37,36 @@ def _first(table: Table) -> Grid:
 
 
 def _choosing(table: Table) -> Grid:
-    rows = [["..", "until it is fast", "lost"]]
+    rows = [["..", "until it is fast", "calls"]]
     for entry in table.family.entries:
         if entry.tune:
             for column in table.cold.get(entry.label, {}):
-                cells = (
-                    _both(table, entry.label, column, told) for told in (_until, _lost)
+                until = _both(table, entry.label, column, _until)
+                calls = (
+                    _calls(table, times, entry.label, column)
+                    for times in (table.cold, table.warm)
                 )
-                rows.append([table.family.columns[column], *cells])
+                rows.append([table.family.columns[column], until, " / ".join(calls)])
     return rows
+
+
+def _calls(table: Table, of_all: dict, label: str, column: str) -> str:
+    """Compare the calls of one that chooses with those of all that do not."""
+    times = of_all[label][column]
+    limit = sum(times)
+    most = max(
+        (
+            firsts.calls_in(limit, of_all[other][column][0], steady)
+            for other in of_all
+            if other != label
+            and column in of_all[other]
+            and (steady := table.median(other, column)) is not None
+        ),
+        default=None,
+    )
+    if most is None:
+        return "-"
+    return f"{three(len(times) / most)} in {limit:.0f} s"
 
 
 def _both(
@@ -65,10 +87,6 @@ def _seconds_of_first(times: list[float], steady: float) -> str:
 def _until(times: list[float], steady: float) -> str:
     found = firsts.until_fast(times, steady)
     return f"not in {sum(times):.0f} s" if found is None else seconds(found)
-
-
-def _lost(times: list[float], steady: float) -> str:
-    return f"{firsts.lost(times, steady):.1%} of {sum(times):.0f} s"
 
 
 def _memory(table: Table) -> Grid:
