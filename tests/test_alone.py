@@ -183,7 +183,8 @@ def test_calls_of_data_are_prepared_and_see_what_changes(alone, two_ranks):
         assert (f._again is not None and f._again.is_of((first, second, 0), batch)) == (
             prepared
         )
-        rows = slice(batch) if isinstance(batch, int) else batch or slice(None)
+        rows = slice(None) if batch is None else batch
+        rows = slice(rows) if isinstance(rows, int) else rows
         right = np.array(first)[rows] @ right_w - np.array(second)[rows]
         found = f(first, second, np.array(added), batch=batch)
         np.testing.assert_allclose(found, right.sum() + sum(added), rtol=1e-12)
@@ -205,6 +206,24 @@ def test_calls_of_data_are_prepared_and_see_what_changes(alone, two_ranks):
     check(batch=5)
     check(batch=slice(3, 7), prepared=False)
     check(batch=slice(3, 7))
+    for rows in (slice(0, 4), slice(4, 8), slice(-5, -1), slice(2, 6, 1)):
+        check(batch=rows)  # as many
+    check(batch=4)
+    check(batch=slice(0, 8, 2))
+    for rows in (slice(0, 3), slice(7, 9), slice(0, 5, 2)):
+        check(batch=rows, prepared=False)  # another number of them
+    chosen = np.array([7, 0, 0, 3])
+    check(batch=chosen, prepared=False)
+    chosen[1] = 5
+    check(batch=chosen)
+    check(batch=np.arange(8) % 2 == 0)
+    check(batch=-np.ones(4, np.int64))
+    check(batch=slice(3, 7))
+    for rows in (np.array([1, 2, 3, 8]), np.zeros((2, 2), int), slice("a", "b")):
+        with pytest.raises((IndexError, ValueError, TypeError)):
+            f(one, two, np.zeros(1), batch=rows)
+        np.testing.assert_array_equal(w.get_value(), right_w)
+        check(batch=slice(3, 7), prepared=False)
     other = synk.data(VALUES[1] * 2)
     check(second=other, batch=slice(3, 7), prepared=False)
     for data, values in ((one, VALUES[0][:6]), (other, VALUES[1][:6])):

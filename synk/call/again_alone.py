@@ -1,7 +1,8 @@
 """A call that rank 0 has made alone, to be made again as in `again`.
 
 What ranks would have to be told is nothing here, and so what is left is to look whether
-all is as it was, to find the values, and to compute.
+all is as it was, to find the values, and to compute. That may be for other rows of the
+same data, as many: the next step of training.
 """
 
 from __future__ import annotations
@@ -9,7 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from ..compiler.spec import FunctionSpec
+from ..memory.partition import count, select
 from ..ranks.replication import Replicas
 from ..variables.data import Data
 from .alone import Alone
@@ -37,7 +41,8 @@ def prepared_alone(
     if spec.sliceable or spec.parts:
         return None
     data = args[: len(rows.sources)]
-    if type(batch) not in COMPARED or any(type(value) is not Data for value in data):
+    known = *COMPARED, np.ndarray
+    if type(batch) not in known or any(type(value) is not Data for value in data):
         return None
     return AgainAlone(alone, engines, replicas, wanted, rows, args, batch)
 
@@ -48,13 +53,37 @@ class AgainAlone(PreparedCall):
     Parameters
     ----------
     alone : Alone
-    *call
+    engines, replicas, wanted, rows, args, batch
         See `PreparedCall`.
     """
 
-    def __init__(self, alone: Alone, *call: Any) -> None:
-        super().__init__(*call)
+    def __init__(
+        self,
+        alone: Alone,
+        engines: Engines,
+        replicas: Replicas,
+        wanted: Wanted,
+        rows: Rows,
+        args: Sequence[Any],
+        batch: Any,
+    ) -> None:
+        super().__init__(engines, replicas, wanted, rows, args, batch)
         self._alone = alone
+        # Of how many rows others may be chosen; a minibatch has those that it has.
+        lengths = [0 if each.is_batch else len(each.array) for each in rows.sources]
+        self._length = min(lengths, default=0)
+
+    def _is_for(self, batch: Any) -> bool:
+        is_array = type(batch) is np.ndarray  # and may hold other numbers by now
+        if not is_array and super()._is_for(batch):
+            return True
+        if not (self._length and (is_array or type(batch) in COMPARED)):
+            return False
+        selection = select(batch, self._length)
+        if count(selection) != self._rows.total:
+            return False
+        self._rows, self._batch = self._rows._replace(selection=selection), batch
+        return True
 
     @property
     def is_known(self) -> bool:

@@ -67,6 +67,9 @@ class PreparedCall:
                 or (state is not None and value._state != state)
             ):
                 return False
+        return self._is_for(batch)
+
+    def _is_for(self, batch: Any) -> bool:
         return batch is self._batch or (
             type(batch) is type(self._batch) and batch == self._batch
         )
