@@ -22,6 +22,7 @@ from reference import PY
 import synk
 from synk.call import engines
 from synk.choice import engines_here, records
+from synk.comm import flat_layout
 from synk.ranks import replication
 
 hypothesis.settings.register_profile("long")  # which files look for: more examples
@@ -178,6 +179,12 @@ def leftovers() -> list[str]:
         if f"synk-{os.getpid()}-" in path.name
     ]
     return children + names
+
+
+@pytest.fixture
+def divided(monkeypatch):
+    """Have all-reduces of more than 2 kB divided, in sessions that begin after this."""
+    monkeypatch.setattr(flat_layout, "small_for", lambda size: 1 << 11)
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,7 @@ SHAPES = [(700,), (3, 5), (0, 4), (129, 7), (1,), (2, 64, 3)]
 def size(request, monkeypatch):
     """A session of ranks that copy nothing of what they reduce themselves."""
     monkeypatch.setattr(divided, "LARGE", 1)
-    monkeypatch.setattr(flat_layout, "SMALL", 0)
+    monkeypatch.setattr(flat_layout, "small_for", lambda size: 0)
     with synk.session(request.param):
         yield request.param
 

@@ -26,6 +26,8 @@ from synk.report.facts import RankTimes
 from synk.times.timing import COMPUTE, NODES, PHASES, ROWS, WAIT, Times
 from synk.times.tracing import Tracer
 
+pytestmark = pytest.mark.usefixtures("divided")  # where it takes time of its own
+
 
 class Slow(Op):
     """The identity, which takes as many milliseconds as the rows' values sum up to."""

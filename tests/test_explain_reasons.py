@@ -22,6 +22,8 @@ from synk.ops import COLLECTIVES
 
 two_and_three_ranks = pytest.mark.parametrize("ranks", [2, 3], indirect=True)
 
+pytestmark = pytest.mark.usefixtures("divided")  # where it takes time of its own
+
 
 @pytest.fixture(autouse=True)
 def in_python():

@@ -8,6 +8,7 @@ import pytest
 from reference import PY
 
 import synk
+from synk.comm import flat_layout
 from synk.comm.sync import number_after
 from synk.ranks.session import SESSION
 
@@ -88,11 +89,36 @@ def test_values_that_no_longer_fit(ranks):
         (synk.ops.all_reduce(pt.cast(x, "float32").max(axis=0), "max"), None),
     ]
     f = synk.function([x], outputs, mode=PY)
-    for width in (3, 5, 2, 300):  # the last is not few
+    for width in (3, 5, 2, 5000):  # the last is not few
         values = np.arange(4.0 * width).reshape(4, width)
         total, largest = f(values)
         np.testing.assert_array_equal(total, values.sum(axis=0))
         np.testing.assert_array_equal(largest, values[-1])
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_to_divide_gives_the_same_bits(n, monkeypatch):
+    x = pt.dmatrix("x")
+    single = pt.cast(x, "float32")
+    outputs = [
+        *(synk.ops.all_reduce(x.sum(axis=0), op) for op in ("avg", "sum", "prod")),
+        *(synk.ops.all_reduce(single.sum(axis=0), op) for op in ("avg", "sum", "prod")),
+        synk.ops.all_reduce(pt.cast(100 * x, "int32").sum(axis=0), "sum"),
+    ]
+    functions = [synk.function([x], [(each, None)], mode=PY) for each in outputs]
+    values = np.random.default_rng(0).normal(size=(11, 900))  # 7.2 kB
+    found = []
+    for limit in (1 << 30, 0):
+        monkeypatch.setattr(flat_layout, "small_for", lambda size, limit=limit: limit)
+        with synk.session(n):
+            found.append([f(values[:, :k]) for f in functions for k in (900, 1, 40)])
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_few_values_are_fewer_where_there_are_more_ranks():
+    few = list(map(flat_layout.small_for, (1, 2, 3, 5, 16, 17, 1000)))
+    assert few == [32768, 32768, 16384, 8192, 2184, 2048, 2048]
 
 
 SERIAL = {"avg": np.mean, "sum": np.sum, "prod": np.prod, "min": min, "max": max}

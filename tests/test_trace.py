@@ -18,6 +18,8 @@ from world_sizes import one_and_three_ranks
 import synk
 from synk.ranks.session import SESSION
 
+pytestmark = pytest.mark.usefixtures("divided")  # where it takes time of its own
+
 PHASES = {"rows", "compute", "wait", "reduce"}
 
 

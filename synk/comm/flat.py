@@ -121,11 +121,12 @@ class FlatBuffers:
         """Make a buffer for values of other shapes, together with all ranks."""
         comm = self._comm
         plan = FlatLayout(agree_on_kinds(comm, values, ops), ops)
-        make: type[FlatBuffer] = _SmallBuffer if plan.is_small else FlatBuffer
-        rows_in_all = 2 * comm.size if plan.is_small else comm.size + 1
+        is_small = plan.is_small(comm.size)
+        make: type[FlatBuffer] = _SmallBuffer if is_small else FlatBuffer
+        rows_in_all = 2 * comm.size if is_small else comm.size + 1
         window, segment = None, None
         if comm.rank == 0:
-            if plan.is_small:
+            if is_small:
                 for dtype in {run.dtype for run in plan.runs}:
                     small.warm(np.dtype(dtype))
             else:

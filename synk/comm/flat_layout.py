@@ -11,8 +11,15 @@ from ..memory.segment import layout
 from ..reduce_ops import ReduceOp
 from .kernels import is_direct
 
-SMALL = 2048
-"""Bytes of values up to which to divide the work takes longer; see `small`."""
+
+def small_for(size: int) -> int:
+    """Return the bytes of values up to which `size` ranks gain nothing by dividing.
+
+    See `small`. To divide takes 6 us more, in which a rank reads some 64 KiB of others'
+    values (``python tests/bench/small_reductions.py``); half of that is to be sure.
+    """
+    return max(1 << 11, (1 << 15) // max(1, size - 1))
+
 
 Kind = tuple[str, tuple[int, ...]]
 """Dtype and shape of a value."""
@@ -75,10 +82,9 @@ class FlatLayout:
             start = (offset - last.start) // np.dtype(dtype).itemsize
             last.members.append((i, start))
 
-    @property
-    def is_small(self) -> bool:
-        """Whether the values are few, and ranks can combine them as they are."""
-        return 0 < self.nbytes <= SMALL and all(
+    def is_small(self, size: int) -> bool:
+        """Tell whether the values are few for so many ranks, to combine as they are."""
+        return 0 < self.nbytes <= small_for(size) and all(
             run.dtype != "|b1" and is_direct(run.op, np.dtype(run.dtype))
             for run in self.runs
         )
