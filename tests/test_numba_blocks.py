@@ -11,7 +11,7 @@ import pytest
 from pytensor.raise_op import Assert
 
 import synk
-from synk.engines import host
+from synk.engines import host, numba_blocks
 from synk.engines.numba_blocks import loop_over_blocks
 from synk.programs import block_trial, blocks
 
@@ -79,6 +79,29 @@ def test_what_cannot_be_looped_is_not(output, op, mode):
     function = made([output], mode)
     are_rows = [True, True, False]
     assert loop_over_blocks(function, are_rows, [op], [output.dtype]) is None
+
+
+def test_its_code_is_found_by_the_next_run(monkeypatch):
+    output, args = (Y * (X @ W)).sum() - 12345.5, values()  # of this test alone
+
+    def loop():
+        function = made([output])
+        function(*args)
+        found = loop_over_blocks(function, [True, True, False], ["sum"], ["float64"])
+        is_on_disk = found.is_on_disk
+        (result,) = found(50, *args)
+        hits = sum(found._compiled.stats.cache_hits.values())
+        assert hits == is_on_disk, "PyTensor keeps its code elsewhere"
+        return result, is_on_disk
+
+    with pytensor.config.change_flags(numba__cache=False):
+        assert not loop()[1]
+    first, _ = loop()
+    again, is_on_disk = loop()
+    assert is_on_disk
+    assert again == first
+    monkeypatch.setattr(numba_blocks, "_VERSION", "of this test")
+    assert loop()[0] == first
 
 
 @pytest.fixture

@@ -4,14 +4,15 @@ What a compiled graph computes on the way, such as ``X @ w`` and functions of it
 then read while it is in the cache. Whether that wins is seen on real calls: some are
 run in one go and some in blocks, in turns, and then the faster way is taken. Where
 numba compiles the graph it may compile the loop over blocks as well, which is tried
-once calls have taken as long as that takes, or at once where engines are compared. A
+once calls have taken as long as that takes, or at once where engines are compared, or
+where an earlier run has left its code on disk. A
 rank chooses for itself, as its values are the same to rounding in any way, and no other
 rank waits within a part. The blocks are added up in their order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from time import perf_counter
 from typing import Any, Protocol
@@ -24,7 +25,7 @@ from pytensor.tensor.type import DenseTensorType
 from ..compiler.kept import Kept
 from ..compiler.spec import FunctionSpec
 from ..compiler.stages import Cut, Part, Stage
-from ..engines.numba_blocks import ERRORS, loop_over_blocks
+from ..engines.numba_blocks import ERRORS, Loop, loop_over_blocks
 from ..memory.partition import cuts, part_lengths
 from ..ops import is_reduced
 from ..reduce_ops import Accumulator, ReduceOp, finish, shares
@@ -90,7 +91,7 @@ class Blocks:
         self.can_be = bool(self._sums)
         self._is_compared = spec.is_compared
         self._can: dict[int, bool] = {}
-        self._loops: dict[int, Callable | None] = {}
+        self._loops: dict[int, Loop | None] = {}
         self.trials: dict[tuple[int, int], Trial] = {}
         """By the identity of a part, and the binary digits of a number of rows."""
         self.last: Trial | None = None
@@ -126,8 +127,9 @@ class Blocks:
         key = id(part), rows.bit_length()
         if key not in self.trials:
             blocks = min(rows, nbytes // BYTES)
-            trial = Trial(blocks, self._loop(call, part, kept) is not None)
-            if self._is_compared and trial.can_loop:
+            loop = self._loop(call, part, kept)
+            trial = Trial(blocks, loop is not None)
+            if loop is not None and (self._is_compared or loop.is_on_disk):
                 trial.join_loop()
             self.trials[key] = trial
         trial = self.trials[key]
@@ -165,7 +167,7 @@ class Blocks:
         """Return how a value is combined over blocks; None if no row enters it."""
         return self._sums[var] if var in cut.on_rows else None
 
-    def _loop(self, call: Call, part: Part, kept: Kept | None) -> Callable | None:
+    def _loop(self, call: Call, part: Part, kept: Kept | None) -> Loop | None:
         """Return what runs a part in a compiled loop, if there can be one."""
         if id(part) not in self._loops:
             self._loops[id(part)] = None
