@@ -47,7 +47,7 @@ def keep_code() -> None:
     folder = folder_for(threads=len(os.sched_getaffinity(0)))
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-        for path in folder.iterdir():
+        for path in folder.glob("*-cache"):
             # Of a process that was ended before it could write: JAX would warn of it,
             # each time, and never write it anew.
             if not path.stat().st_size:
