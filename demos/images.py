@@ -8,6 +8,7 @@ training which is resumed sees what it would have seen.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -243,7 +244,8 @@ class Loader:
         pending: deque[Future] = deque()
         try:
             for job in jobs:
-                pending.append(self._pool.submit(function, job))
+                with _interrupts_wait():
+                    pending.append(self._pool.submit(function, job))
                 if len(pending) == self._ahead:
                     yield pending.popleft().result()
             while pending:
@@ -265,11 +267,24 @@ def usable_cores() -> set[int]:
     return _cores
 
 
+@contextlib.contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Have Ctrl-C wait, in a ``with`` block, in which processes may be started.
+
+    It reaches all processes of a terminal; the one that trains ends the others. They
+    have it blocked from their start on, as the server has that forks them.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _start(cores: set[int]) -> None:
     """Prepare a process that decodes."""
     os.sched_setaffinity(0, cores)
-    # Ctrl-C reaches all processes of a terminal; the one that trains ends these.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # if the server was there before
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

@@ -516,6 +516,9 @@ def test_every_training_rule_learns_the_digits(tmp_path):
     table = re.findall(r"^(\w.*?)  +([\d.]+) \+- 0.00 +(\d+) ", printed, re.M)
     errors = {name: float(error) for name, error, _ in table}
     assert len(errors) == 8
+    # In "free" order it has the course of the machine: of ten runs, idle or loaded, it
+    # ended at 5.6 to 14.2 %. Who has learnt nothing is at 90.
+    assert errors.pop("Downpour, every 2") < 30
     assert max(errors.values()) < 12, errors
     assert [int(n) for name, _, n in table if name == "DiLoCo, every 50"] == [3]
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")

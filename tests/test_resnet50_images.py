@@ -272,3 +272,27 @@ def test_nothing_outlives_an_interrupted_or_killed_program(folder, tmp_path, num
     assert ("KeyboardInterrupt" in error) == (number == signal.SIGINT)
     assert error.count("Traceback") <= 1
     assert ends(program.pid)
+
+
+MASK = """
+import functools, signal, sys
+sys.path.insert(0, {demos!r})
+import images
+
+if __name__ == "__main__":
+    look = functools.partial(signal.pthread_sigmask, signal.SIG_BLOCK)
+    before = look([])
+    loader = images.Loader(1)
+    (of_process,) = loader.map(look, [[]])
+    loader.close()
+    assert look([]) == before, "the program is to be interrupted"
+    print(*of_process)
+"""
+
+
+def test_processes_have_ctrl_c_blocked_before_they_run_anything(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(MASK.format(demos=str(DEMOS)))
+    command = [sys.executable, script]
+    printed = subprocess.check_output(command, timeout=100, text=True)
+    assert printed == f"{int(signal.SIGINT)}\n"
