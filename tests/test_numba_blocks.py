@@ -112,6 +112,8 @@ def tried_soon(monkeypatch):
     monkeypatch.setattr(blocks, "BYTES", 5 * 28)
     monkeypatch.setattr(block_trial, "GAIN", np.inf)
     monkeypatch.setattr(block_trial, "COMPILING", 1e-5)
+    # Whatever earlier tests have left.
+    monkeypatch.setattr(numba_blocks.Loop, "is_on_disk", False)
     with synk.session(2):
         yield
 
@@ -143,6 +145,17 @@ def test_a_function_takes_the_loop(tried_soon):
     assert ", in a compiled loop: " in str(f.explain())
     for mine, theirs in zip(f(*data, args[2]), plain(*args), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-12)
+
+
+def test_one_that_is_on_disk_is_tried_at_once(tried_soon, monkeypatch):
+    monkeypatch.setattr(block_trial, "COMPILING", 1e5)
+    f = synk.function([X, Y], (Y * X.sum(1)).sum(), mode="NUMBA")
+    g = synk.function([X, Y], (Y * X.sum(1)).sum(), mode="NUMBA")
+    f(*values()[:2])
+    assert "loop" not in trial_of(f).seconds
+    monkeypatch.setattr(numba_blocks.Loop, "is_on_disk", True)
+    g(*values()[:2])
+    assert "loop" in trial_of(g).seconds
 
 
 def test_what_an_op_raises_in_the_loop_is_as_without_it(tried_soon):

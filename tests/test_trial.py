@@ -97,6 +97,7 @@ def test_what_was_slow_for_a_while_is_timed_again():
     ):
         each.times.extend(times)
     assert [each.name for each in trial.close()] == ["A", "B"]
+    assert [each.name for each in trial.close(within=1.5)] == ["A", "B", "C"]
     trial.candidates[1].times.extend([2.0] * 6)
     trial.settle()
     assert trial.best.name == "B"

@@ -17,7 +17,16 @@ from ..choice import records
 from ..choice.engines_here import MODES, default_engine, engines_for, may_be_alone
 from ..choice.likely import is_for_numba
 from ..choice.records import Known
-from ..choice.trial import ROUNDS, SETTLE, TIMED, Candidate, Trial, are_alike
+from ..choice.trial import (
+    CLOSE,
+    ROUNDS,
+    SETTLE,
+    SLOWER,
+    TIMED,
+    Candidate,
+    Trial,
+    are_alike,
+)
 from ..compiler.spec import FunctionSpec
 from ..engines import engine_for
 from ..programs.programs import kind_of_call
@@ -212,7 +221,7 @@ class Engines:
             while trial.drop_if_slow(each, first):
                 first.append(taken(each) / max(rows, 1))
         left = [each for each in trial.candidates if each.dropped is None]
-        for _ in range(TIMED):
+        for k in range(TIMED):
             before = None
             for each in left:
                 if before is None or not are_alike(each, before):
@@ -220,7 +229,7 @@ class Engines:
                     taken(each)
                 each.times.extend(taken(each) / max(rows, 1) for _ in range(ROUNDS))
                 before = each
-            left = trial.close()
+            left = trial.close(CLOSE if k else SLOWER[-1])  # all calls of a moment
         trial.settle()
         self._trials[self._scale] = trial, self._trials[self._scale][1]
         self._settle(trial)

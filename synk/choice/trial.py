@@ -285,15 +285,16 @@ class Trial:
         if candidate is self._challenger:
             self._end_round()
 
-    def close(self) -> list[Candidate]:
+    def close(self, within: float = CLOSE) -> list[Candidate]:
         """Return those that are still to be told apart; none if one is fastest.
 
-        By the fastest call of each, which tells most of few in a noisy time.
+        By the fastest call of each, which tells most of few in a noisy time: it may be
+        slower than the least by the factor `within`.
         """
         left = [each for each in self.candidates if each.dropped is None and each.times]
         fastest = {each: min(each.times) * each.handicap for each in left}
         least = min(fastest.values())
-        found = [each for each in left if fastest[each] < CLOSE * least]
+        found = [each for each in left if fastest[each] < within * least]
         return found if len(found) > 1 else []
 
     def settle(self) -> None:
