@@ -9,6 +9,7 @@ import pytest
 from reference import PY
 
 import synk
+from synk.engines import numba_blocks
 from synk.programs import block_trial, blocks
 from synk.programs.block_trial import TRIALS, Trial
 
@@ -22,6 +23,8 @@ def tried_on_few_rows(monkeypatch):
     monkeypatch.setattr(blocks, "FROM", 1)
     monkeypatch.setattr(blocks, "BYTES", 5 * 8 * COLUMNS)
     monkeypatch.setattr(block_trial, "GAIN", np.inf)
+    # Whatever earlier tests have left.
+    monkeypatch.setattr(numba_blocks.Loop, "is_on_disk", False)
 
 
 X, Y = pt.matrix("X"), pt.vector("Y")

@@ -53,22 +53,14 @@ class AgainAlone(PreparedCall):
     Parameters
     ----------
     alone : Alone
-    engines, replicas, wanted, rows, args, batch
+    *call
         See `PreparedCall`.
     """
 
-    def __init__(
-        self,
-        alone: Alone,
-        engines: Engines,
-        replicas: Replicas,
-        wanted: Wanted,
-        rows: Rows,
-        args: Sequence[Any],
-        batch: Any,
-    ) -> None:
-        super().__init__(engines, replicas, wanted, rows, args, batch)
+    def __init__(self, alone: Alone, *call: Any) -> None:
+        super().__init__(*call)
         self._alone = alone
+        *_, rows, _, _ = call
         # Of how many rows others may be chosen; a minibatch has those that it has.
         lengths = [0 if each.is_batch else len(each.array) for each in rows.sources]
         self._length = min(lengths, default=0)

@@ -7,9 +7,9 @@ XLA makes code for the processor, and for as many threads as it has: what was co
 with one runs on one. JAX looks at neither when it reads the cache (0.10.2), so the
 folder's name tells both.
 
-Before 0.10.2 it prints errors of code for the same processor as it reads it: "Target
+JAX 0.9.2 and 0.10.1 print errors as they read code of the same processor: "Target
 machine feature +prefer-no-gather is not supported on the host machine" (JAX's issue
-38445). There the cache is left to the script.
+38445). Before 0.10.2 the cache is left to the script.
 """
 
 from __future__ import annotations

@@ -16,7 +16,6 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Callable, Sequence
-from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +55,7 @@ class Loop:
         if self._key is None:
             return False
         folder = Path(self._compiled.stats.cache_path)
-        return any(folder.glob(f"*{escape(self._key)}*.nbi"))
+        return any(folder.glob(f"*{self._key}*.nbi"))
 
     def __call__(self, size: int, *args: np.ndarray) -> list[np.ndarray]:
         """Run it, with how many rows a block has, and the arguments.

@@ -5,9 +5,9 @@ then read while it is in the cache. Whether that wins is seen on real calls: som
 run in one go and some in blocks, in turns, and then the faster way is taken. Where
 numba compiles the graph it may compile the loop over blocks as well, which is tried
 once calls have taken as long as that takes, or at once where engines are compared, or
-where an earlier run has left its code on disk. A
-rank chooses for itself, as its values are the same to rounding in any way, and no other
-rank waits within a part. The blocks are added up in their order.
+where an earlier run has left its code on disk. A rank chooses for itself, as its values
+are the same to rounding in any way, and no other rank waits within a part. The blocks
+are added up in their order.
 """
 
 from __future__ import annotations
