@@ -143,6 +143,31 @@ def test_all_pixels_equal_to_the_maximum_get_its_gradient():
     np.testing.assert_array_equal(got, x)
 
 
+@pytest.mark.parametrize("window", [(2, 2), (3, 3), (7, 6)])
+@pytest.mark.parametrize("stride", [(1, 1), (2, 3), (7, 9)])
+def test_gradients_of_ties_and_of_what_is_no_number(window, stride):
+    random = np.random.default_rng(3)
+    x = random.integers(0, 3, size=(2, 15, 17)).astype("float64")
+    x[0, 4, 5], x[1, 0, 0], x[1, 9:] = np.nan, np.inf, -np.inf
+    places = [
+        starts(n, w, s, 0, True)
+        for n, w, s in zip(x.shape[1:], window, stride, strict=True)
+    ]
+    g = random.normal(size=(2, *map(len, places)))
+    expected = np.zeros_like(x)
+    for image, (i, top), (j, left) in product((0, 1), *map(enumerate, places)):
+        at = image, slice(top, top + window[0]), slice(left, left + window[1])
+        expected[at] += np.where(x[at] == x[at].max(), g[image, i, j], 0)
+    got = evaluate(
+        lambda x, g: pytensor.grad(
+            None, x, known_grads={synk.nn.pool_2d(x, window, True, stride): g}
+        ),
+        x,
+        g,
+    )
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("window", [(2, 2), (3, 3), (6, 6)])
 def test_the_gradient_of_every_window_arrives(window):
     # XLA may round pixels otherwise in the gradient than in the maximum: those that

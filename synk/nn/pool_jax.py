@@ -1,10 +1,8 @@
 """Pooling in JAX: XLA's windowed reduction; its adjoints as sums over places.
 
-Which pixels are a window's maximum cannot be told by comparing them with it afterwards:
-XLA may compute them anew for that, with other roundings, and then none is equal to it.
-On the CPU a second reduction tells it, of pixels and bits at the same time. Elsewhere,
-where that is slow, a barrier has all who read the pixels read the same ones; on the CPU
-XLA drops barriers before it decides what to compute anew.
+Maxima go by another way on the CPU, see `pool_jax_cpu`. Elsewhere, where that is slow,
+pixels are compared with the maximum, and a barrier has all who read the pixels read the
+same ones; the CPU's XLA drops barriers before it decides what to compute anew.
 """
 
 from __future__ import annotations
@@ -12,15 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
 
+from . import pool_jax_cpu
+from .pool_jax_cpu import padded, padded_image, unpadded
 from .pool_op import PoolOp
 
-_UNROLLED = 64
-"""Larger windows are looped over when they run, and not when they compile; there are no
-integers with a bit for each of their pixels."""
+_UNROLLED = pool_jax_cpu.PLACES
+"""Larger windows are looped over when they run, and not when they compile."""
 
 
 def pool(op: PoolOp, x: Any) -> Any:
@@ -29,11 +29,9 @@ def pool(op: PoolOp, x: Any) -> Any:
 
     if 0 in op.pooled(x.shape):
         return _zeros((*x.shape[: -op.ndim], *op.pooled(x.shape)), x.dtype)
-    windows = _windows(op, x.shape)
     if op.mode == "max":
-        x = lax.optimization_barrier(x)
-        return lax.reduce_window(x, -np.inf, lax.max, **windows)
-    return _averaged(op, x, lax.reduce_window(x, 0.0, lax.add, **windows))
+        return _by_platform(op, pool_jax_cpu.pool, _maximum, x)
+    return _averaged(op, x, lax.reduce_window(x, 0.0, lax.add, **_windows(op, x.shape)))
 
 
 def grad(op: PoolOp, x: Any, y: Any, g: Any) -> Any:
@@ -45,103 +43,70 @@ def grad(op: PoolOp, x: Any, y: Any, g: Any) -> Any:
     if op.mode != "max":
         shape = jax.ShapeDtypeStruct(x.shape, g.dtype)
         return jax.linear_transpose(lambda x: pool(op, x), shape)(g)[0]
-    return _by_platform(op, _spread, x, y, g)
+    return _by_platform(op, pool_jax_cpu.grad, _spread, x, y, g)
 
 
 def pick(op: PoolOp, x: Any, y: Any, v: Any) -> Any:
     """Return the sum of v over those pixels of each window where x equals y."""
     if 0 in y.shape:
         return _zeros(y.shape, y.dtype)
-    return _by_platform(op, _pick, x, y, v)
+    return _by_platform(op, pool_jax_cpu.pick, _pick, x, y, v)
 
 
-Maxima = Callable[[Any], Any]
-"""For a place in the windows, tells for each window whether its maximum is there."""
-
-
-def _by_platform(op: PoolOp, adjoint: Callable, x: Any, y: Any, v: Any) -> Any:
-    """Return what an adjoint makes of maxima, found in the way of the platform."""
-    from jax import lax
-
-    def by(find: Callable[..., Maxima], x: Any, y: Any, v: Any) -> Any:
-        return adjoint(op, x, y.shape, v, find(op, x, y))
-
-    if np.prod(op.window) > _UNROLLED:
-        return by(_by_value, x, y, v)
-    ways = {"cpu": partial(by, _by_bits), "default": partial(by, _by_value)}
-    return lax.platform_dependent(x, y, v, **ways)
-
-
-def _by_value(op: PoolOp, x: Any, y: Any) -> Maxima:
-    from jax import lax
-
-    padded = _padded(op, x, lax.optimization_barrier(x), -np.inf)
-    return lambda at: _place(op, padded, at, y.shape) == y
-
-
-def _by_bits(op: PoolOp, x: Any, y: Any) -> Maxima:
-    import jax.numpy as jnp
-    from jax import lax
-
-    # Each pixel has a bit that no other pixel has in any window that it is in: the one
-    # of its place in a tiling of the image by windows.
-    dtype = "uint32" if np.prod(op.window) <= 32 else "uint64"
-    image = x.shape[-op.ndim :]
-    place = jnp.zeros(image, dtype)
-    for axis, size in enumerate(op.window):
-        place = place * size + lax.broadcasted_iota(dtype, image, axis) % size
-    bit = jnp.left_shift(jnp.ones((), dtype), place)
-
-    def larger(a: Any, b: Any) -> Any:
-        (x, mine), (y, other) = a, b
-        none = jnp.zeros((), dtype)
-        bits = jnp.where(x >= y, mine, none) | jnp.where(y >= x, other, none)
-        return jnp.maximum(x, y), bits
-
-    nothing = (jnp.array(-np.inf, x.dtype), jnp.zeros((), dtype))
-    pixels = (x, jnp.broadcast_to(bit, x.shape))
-    _, found = lax.reduce_window(pixels, nothing, larger, **_windows(op, x.shape))
-    bit = _padded(op, bit, bit, 0)
-    return lambda at: (found & _place(op, bit, at, found.shape[-op.ndim :])) != 0
-
-
-def _spread(
-    op: PoolOp, x: Any, pooled: tuple[int, ...], g: Any, is_maximum: Maxima
+def _by_platform(
+    op: PoolOp, on_cpu: Callable, elsewhere: Callable, *arrays: Any
 ) -> Any:
-    """Return g spread over maxima."""
+    """Return what the function for the platform makes of arrays."""
+    from jax import lax
+
+    if prod(op.window) > _UNROLLED:
+        return elsewhere(op, *arrays)
+    ways = {"cpu": partial(on_cpu, op), "default": partial(elsewhere, op)}
+    return lax.platform_dependent(*arrays, **ways)
+
+
+def _maximum(op: PoolOp, x: Any) -> Any:
+    from jax import lax
+
+    x = lax.optimization_barrier(x)
+    return lax.reduce_window(x, -np.inf, lax.max, **_windows(op, x.shape))
+
+
+def _spread(op: PoolOp, x: Any, y: Any, g: Any) -> Any:
+    """Return g spread over the pixels that are a window's maximum."""
     import jax
 
-    margins = op.margins(x.shape)
-    padded = [
-        low + size + high
-        for (low, high), size in zip(margins, x.shape[-op.ndim :], strict=True)
-    ]
+    is_maximum = _maxima(op, x, y)
+    image = padded_image(op, x.shape)
 
     def add(total: Any, at: Any) -> Any:
         shape = jax.ShapeDtypeStruct(total.shape, total.dtype)
-        adjoint = jax.linear_transpose(lambda x: _place(op, x, at, pooled), shape)
+        adjoint = jax.linear_transpose(lambda x: _place(op, x, at, y.shape), shape)
         return total + adjoint(jax.numpy.where(is_maximum(at), g, 0))[0]
 
-    total = _over_places(op, add, _zeros((*x.shape[: -op.ndim], *padded), g.dtype))
-    inner = (
-        slice(low, low + size)
-        for (low, _), size in zip(margins, x.shape[-op.ndim :], strict=True)
-    )
-    return total[(..., *inner)]
+    total = _over_places(op, add, _zeros((*x.shape[: -op.ndim], *image), g.dtype))
+    return unpadded(op, total, x.shape)
 
 
-def _pick(
-    op: PoolOp, x: Any, pooled: tuple[int, ...], v: Any, is_maximum: Maxima
-) -> Any:
-    """Return the sum of v over maxima."""
+def _pick(op: PoolOp, x: Any, y: Any, v: Any) -> Any:
+    """Return the sum of v over the pixels that are a window's maximum."""
     import jax.numpy as jnp
 
-    v = _padded(op, x, v, 0.0)
+    is_maximum = _maxima(op, x, y)
+    v = padded(op, v, 0.0)
 
     def add(total: Any, at: Any) -> Any:
-        return total + jnp.where(is_maximum(at), _place(op, v, at, pooled), 0)
+        return total + jnp.where(is_maximum(at), _place(op, v, at, y.shape), 0)
 
-    return _over_places(op, add, _zeros(pooled, v.dtype))
+    return _over_places(op, add, _zeros(y.shape, v.dtype))
+
+
+def _maxima(op: PoolOp, x: Any, y: Any) -> Callable[[Any], Any]:
+    """Return what tells for each window whether its maximum is at a place."""
+    from jax import lax
+
+    pixels = padded(op, lax.optimization_barrier(x), -np.inf)
+    return lambda at: _place(op, pixels, at, y.shape) == y
 
 
 def _windows(op: PoolOp, shape: tuple[int, ...]) -> dict[str, Any]:
@@ -166,28 +131,21 @@ def _averaged(op: PoolOp, x: Any, y: Any) -> Any:
     return y / op.counts(x.shape).astype(y.dtype)
 
 
-def _padded(op: PoolOp, x: Any, array: Any, fill: float) -> Any:
-    import jax.numpy as jnp
-
-    leading = ((0, 0),) * (x.ndim - op.ndim)
-    return jnp.pad(array, (*leading, *op.margins(x.shape)), constant_values=fill)
-
-
-def _place(op: PoolOp, padded: Any, at: Any, pooled: tuple[int, ...]) -> Any:
+def _place(op: PoolOp, images: Any, at: Any, pooled: tuple[int, ...]) -> Any:
     """Return for each window the pixel at a place in it."""
     from jax import lax
 
-    leading = padded.ndim - op.ndim
+    leading = images.ndim - op.ndim
     spans = [(n - 1) * s + 1 for n, s in zip(pooled[leading:], op.stride, strict=True)]
-    sizes = (*padded.shape[:leading], *spans)
-    part = lax.dynamic_slice(padded, (*(0,) * leading, *at), sizes)
+    sizes = (*images.shape[:leading], *spans)
+    part = lax.dynamic_slice(images, (*(0,) * leading, *at), sizes)
     return lax.slice(part, (0,) * part.ndim, sizes, (*(1,) * leading, *op.stride))
 
 
 def _over_places(op: PoolOp, add: Any, total: Any) -> Any:
     from jax import lax
 
-    if np.prod(op.window) <= _UNROLLED:
+    if prod(op.window) <= _UNROLLED:
         for at in product(*map(range, op.window)):
             total = add(total, at)
         return total
@@ -199,4 +157,4 @@ def _over_places(op: PoolOp, add: Any, total: Any) -> Any:
             i = i // size
         return add(total, at[::-1])
 
-    return lax.fori_loop(0, int(np.prod(op.window)), body, total)
+    return lax.fori_loop(0, prod(op.window), body, total)

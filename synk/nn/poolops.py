@@ -60,7 +60,7 @@ class Pool(PoolOp):
         return pool_numpy.pool(self, *arrays)
 
     def jax_kernel(self, *arrays: Any) -> Any:
-        """Compute by XLA's windowed reduction."""
+        """Compute by XLA."""
         return pool_jax.pool(self, *arrays)
 
     def gradients(
