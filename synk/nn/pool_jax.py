@@ -1,7 +1,7 @@
 """Pooling in JAX: XLA's windowed reduction; its adjoints as sums over places.
 
-Maxima go by another way on the CPU, see `pool_jax_cpu`. Elsewhere, where that is slow,
-pixels are compared with the maximum, and a barrier has all who read the pixels read the
+That is slow on the CPU, which has a way of its own: `pool_jax_cpu`. Elsewhere pixels
+are compared with a window's maximum, and a barrier has all who read the pixels read the
 same ones; the CPU's XLA drops barriers before it decides what to compute anew.
 """
 
@@ -25,25 +25,17 @@ _UNROLLED = pool_jax_cpu.PLACES
 
 def pool(op: PoolOp, x: Any) -> Any:
     """Return the maximum, sum or average of each window."""
-    from jax import lax
-
     if 0 in op.pooled(x.shape):
         return _zeros((*x.shape[: -op.ndim], *op.pooled(x.shape)), x.dtype)
-    if op.mode == "max":
-        return _by_platform(op, pool_jax_cpu.pool, _maximum, x)
-    return _averaged(op, x, lax.reduce_window(x, 0.0, lax.add, **_windows(op, x.shape)))
+    return _averaged(op, x, _by_platform(op, pool_jax_cpu.pool, _reduced, x))
 
 
 def grad(op: PoolOp, x: Any, y: Any, g: Any) -> Any:
     """Return g, the gradient by y, spread over the pixels that y depends on."""
-    import jax
-
     if 0 in g.shape:
         return _zeros(x.shape, x.dtype)
-    if op.mode != "max":
-        shape = jax.ShapeDtypeStruct(x.shape, g.dtype)
-        return jax.linear_transpose(lambda x: pool(op, x), shape)(g)[0]
-    return _by_platform(op, pool_jax_cpu.grad, _spread, x, y, g)
+    elsewhere = _spread if op.mode == "max" else _spread_evenly
+    return _by_platform(op, pool_jax_cpu.grad, elsewhere, x, y, _averaged(op, x, g))
 
 
 def pick(op: PoolOp, x: Any, y: Any, v: Any) -> Any:
@@ -65,11 +57,23 @@ def _by_platform(
     return lax.platform_dependent(*arrays, **ways)
 
 
-def _maximum(op: PoolOp, x: Any) -> Any:
+def _reduced(op: PoolOp, x: Any) -> Any:
+    """Return the maximum of each window, or the sum."""
     from jax import lax
 
-    x = lax.optimization_barrier(x)
-    return lax.reduce_window(x, -np.inf, lax.max, **_windows(op, x.shape))
+    windows = _windows(op, x.shape)
+    if op.mode == "max":
+        x = lax.optimization_barrier(x)
+        return lax.reduce_window(x, -np.inf, lax.max, **windows)
+    return lax.reduce_window(x, 0.0, lax.add, **windows)
+
+
+def _spread_evenly(op: PoolOp, x: Any, y: Any, g: Any) -> Any:
+    """Return g spread over all pixels of a window."""
+    import jax
+
+    shape = jax.ShapeDtypeStruct(x.shape, g.dtype)
+    return jax.linear_transpose(lambda x: _reduced(op, x), shape)(g)[0]
 
 
 def _spread(op: PoolOp, x: Any, y: Any, g: Any) -> Any:
@@ -126,6 +130,7 @@ def _zeros(shape: tuple[int, ...], dtype: Any) -> Any:
 
 
 def _averaged(op: PoolOp, x: Any, y: Any) -> Any:
+    """Return sums, or what is as many, over the number of pixels if that is asked."""
     if not op.mode.startswith("average"):
         return y
     return y / op.counts(x.shape).astype(y.dtype)

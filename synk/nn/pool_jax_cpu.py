@@ -1,8 +1,9 @@
-"""Maxima of windows in JAX on the CPU: an axis at a time, by loops that vectorize.
+"""Pooling in JAX on the CPU: an axis at a time, by loops that vectorize.
 
-XLA reduces windows there a pixel at a time, and with the pixels' places in five times
-that. A reduction along an axis other than the last takes whole rows; so the windows'
-pixels are laid out along an axis of their own, for each of the image's axes in turn.
+XLA reduces windows there a pixel at a time; with the pixels' places, which the gradient
+of maxima takes, in five times that. A reduction along an axis other than the last takes
+whole rows; so the windows' pixels are laid out along an axis of their own, for each of
+the image's axes in turn.
 
 Which pixels are a window's maximum is told by that same reduction, as a bit for each
 place in the window. To compare pixels with the maximum afterwards would not do: XLA may
@@ -14,6 +15,7 @@ reduction gives is not computed anew.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import reduce
 from itertools import product
 from math import prod
@@ -43,15 +45,21 @@ class Maxima(NamedTuple):
 
 
 def pool(op: PoolOp, x: Any) -> Any:
-    """Return the maximum of each window."""
+    """Return the maximum of each window, or the sum."""
     import jax.numpy as jnp
 
+    if op.mode != "max":
+        return _reduced(op, jnp.add, x, 0.0)
     if all(s >= w for s, w in zip(op.stride, op.window, strict=True)):
         # As fast as without places, and XLA computes it once for the gradient as well.
         return maxima(op, x).values
-    values = padded(op, x, -np.inf)
+    return _reduced(op, jnp.maximum, x, -np.inf)
+
+
+def _reduced(op: PoolOp, combine: Callable, x: Any, fill: float) -> Any:
+    values = padded(op, x, fill)
     for axis in range(op.ndim):
-        values = reduce(jnp.maximum, _parts(op, values, axis, x.shape))
+        values = reduce(combine, _parts(op, values, axis, x.shape))
     return values
 
 
@@ -88,7 +96,7 @@ def maxima(op: PoolOp, x: Any) -> Maxima:
 
 
 def grad(op: PoolOp, x: Any, y: Any, g: Any) -> Any:
-    """Return g, the gradient by the maxima y, spread over the pixels that are.
+    """Return g, the gradient by the maxima or sums y, spread over their pixels.
 
     Along an axis, pixel ``stride * q + r`` is in window ``q - t`` at place ``r + stride
     * t``, for each t that has it there. So the result is a sum over t of windows'
@@ -97,8 +105,7 @@ def grad(op: PoolOp, x: Any, y: Any, g: Any) -> Any:
     import jax.numpy as jnp
     from jax import lax
 
-    places = maxima(op, x).places
-    one, nothing = places.dtype.type(1), g.dtype.type(0)
+    places = maxima(op, x).places if op.mode == "max" else None
     strides = op.stride
     leading = x.ndim - op.ndim
     image = zip(padded_image(op, x.shape), strides, strict=True)
@@ -114,7 +121,7 @@ def grad(op: PoolOp, x: Any, y: Any, g: Any) -> Any:
         along = [leading + 2 * axis + 1 for axis in range(op.ndim)]
         return jnp.broadcast_to(jnp.expand_dims(shifted, along), shape)
 
-    def are_maxima(shifts: tuple[int, ...]) -> Any:
+    def chosen(shifts: tuple[int, ...]) -> Any:
         number: Any = np.int32(0)
         inside: Any = np.True_
         for axis, weight in enumerate(_weights(op)):
@@ -124,13 +131,15 @@ def grad(op: PoolOp, x: Any, y: Any, g: Any) -> Any:
                 place = place + r
             number = number + weight * place
             inside = inside & (place < op.window[axis])
-        bits = one << number.astype(places.dtype)
+        if places is None:
+            return inside
+        bits = places.dtype.type(1) << number.astype(places.dtype)
         return inside & (repeated(places, shifts) & bits != 0)
 
-    total = nothing
+    total = nothing = g.dtype.type(0)
     axes = zip(op.window, strides, strict=True)
     for shifts in product(*(range(-(-window // stride)) for window, stride in axes)):
-        total += jnp.where(are_maxima(shifts), repeated(g, shifts), nothing)
+        total += jnp.where(chosen(shifts), repeated(g, shifts), nothing)
     sizes = [n * stride for n, stride in zip(blocks, strides, strict=True)]
     return unpadded(op, total.reshape(*x.shape[:leading], *sizes), x.shape)
 
