@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from . import pool_jax_cpu
-from .pool_jax_cpu import padded, padded_image, unpadded
 from .pool_op import PoolOp
 
 _UNROLLED = pool_jax_cpu.PLACES
@@ -81,7 +80,8 @@ def _spread(op: PoolOp, x: Any, y: Any, g: Any) -> Any:
     import jax
 
     is_maximum = _maxima(op, x, y)
-    image = padded_image(op, x.shape)
+    sizes = zip(op.margins(x.shape), x.shape[-op.ndim :], strict=True)
+    image = [low + size + high for (low, high), size in sizes]
 
     def add(total: Any, at: Any) -> Any:
         shape = jax.ShapeDtypeStruct(total.shape, total.dtype)
@@ -89,7 +89,8 @@ def _spread(op: PoolOp, x: Any, y: Any, g: Any) -> Any:
         return total + adjoint(jax.numpy.where(is_maximum(at), g, 0))[0]
 
     total = _over_places(op, add, _zeros((*x.shape[: -op.ndim], *image), g.dtype))
-    return unpadded(op, total, x.shape)
+    sizes = zip(op.margins(x.shape), x.shape[-op.ndim :], strict=True)
+    return total[(..., *(slice(low, low + size) for (low, _), size in sizes))]
 
 
 def _pick(op: PoolOp, x: Any, y: Any, v: Any) -> Any:
@@ -97,7 +98,7 @@ def _pick(op: PoolOp, x: Any, y: Any, v: Any) -> Any:
     import jax.numpy as jnp
 
     is_maximum = _maxima(op, x, y)
-    v = padded(op, v, 0.0)
+    v = _padded(op, v, 0.0)
 
     def add(total: Any, at: Any) -> Any:
         return total + jnp.where(is_maximum(at), _place(op, v, at, y.shape), 0)
@@ -109,7 +110,7 @@ def _maxima(op: PoolOp, x: Any, y: Any) -> Callable[[Any], Any]:
     """Return what tells for each window whether its maximum is at a place."""
     from jax import lax
 
-    pixels = padded(op, lax.optimization_barrier(x), -np.inf)
+    pixels = _padded(op, lax.optimization_barrier(x), -np.inf)
     return lambda at: _place(op, pixels, at, y.shape) == y
 
 
@@ -134,6 +135,14 @@ def _averaged(op: PoolOp, x: Any, y: Any) -> Any:
     if not op.mode.startswith("average"):
         return y
     return y / op.counts(x.shape).astype(y.dtype)
+
+
+def _padded(op: PoolOp, x: Any, fill: float) -> Any:
+    """Return images with the margins over which windows reach."""
+    import jax.numpy as jnp
+
+    leading = ((0, 0),) * (x.ndim - op.ndim)
+    return jnp.pad(x, (*leading, *op.margins(x.shape)), constant_values=fill)
 
 
 def _place(op: PoolOp, images: Any, at: Any, pooled: tuple[int, ...]) -> Any:
