@@ -247,6 +247,19 @@ def test_rank_0_alone_must_be_clearly_faster(alone, best, settled):
     assert trial.best.name == best
 
 
+def test_rank_0_alone_compiles_in_less_than_the_first_call_of_all_ranks():
+    # Of which a part was loading the engine, however long it may take to compile.
+    together = Candidate("A", 4.0)
+    trial = Trial([together, Candidate("alone", 4.0, after=together)])
+    first, each = 1.0, 0.001
+    clock, made = play(
+        trial, {"A": each, "alone": each}, {"A": first, "alone": 0.5}, until=20
+    )
+    assert "alone" in made
+    at = made.index("alone") * each
+    assert (first / 2) / SHARE < at < (first / 2 + 3 * each) / SHARE + 1
+
+
 def test_what_goes_before_does_not_count_when_rank_0_goes_on_alone():
     together = Candidate("A", 0.0)
     trial = Trial([together, Candidate("alone", 0.0, after=together)])

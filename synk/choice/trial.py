@@ -40,6 +40,10 @@ SETTLE = 0.05
 """Seconds of calls that are not counted when rank 0 goes on alone or all ranks do: what
 was before leaves threads of BLAS that look out for more work for 30 ms."""
 
+AGAIN = 0.5
+"""The part of what all ranks' first call took that rank 0 alone takes to compile, at
+most: what the engine has to load, it has loaded."""
+
 HANDICAP = 1.02
 """What rank 0 must gain alone: functions of all ranks, which come after it, take longer
 for that, since they are given what it has updated, and cores are divided anew."""
@@ -92,7 +96,12 @@ class Candidate:
     @property
     def cost(self) -> float:
         """The seconds that it is expected to take to try it."""
-        return self.expected + (0.0 if self.after is None else 2 * self.after.seconds)
+        if self.after is None:
+            return self.expected
+        compiling = self.expected
+        if self.after.compiled is not None:
+            compiling = min(compiling, AGAIN * self.after.compiled)
+        return compiling + 2 * self.after.seconds
 
     @property
     def has_made_calls(self) -> bool:
