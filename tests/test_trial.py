@@ -252,9 +252,8 @@ def test_rank_0_alone_compiles_in_less_than_the_first_call_of_all_ranks():
     together = Candidate("A", 4.0)
     trial = Trial([together, Candidate("alone", 4.0, after=together)])
     first, each = 1.0, 0.001
-    clock, made = play(
-        trial, {"A": each, "alone": each}, {"A": first, "alone": 0.5}, until=20
-    )
+    compiling = {"A": first, "alone": first / 2}
+    _, made = play(trial, {"A": each, "alone": each}, compiling, until=20)
     assert "alone" in made
     at = made.index("alone") * each
     assert (first / 2) / SHARE < at < (first / 2 + 3 * each) / SHARE + 1
