@@ -26,7 +26,7 @@ def pool(op: PoolOp, x: Any) -> Any:
     """Return the maximum, sum or average of each window."""
     if 0 in op.pooled(x.shape):
         return _zeros((*x.shape[: -op.ndim], *op.pooled(x.shape)), x.dtype)
-    return _averaged(op, x, _by_platform(op, pool_jax_cpu.pool, _reduced, x))
+    return op.averaged(_by_platform(op, pool_jax_cpu.pool, _reduced, x), x.shape)
 
 
 def grad(op: PoolOp, x: Any, y: Any, g: Any) -> Any:
@@ -34,7 +34,8 @@ def grad(op: PoolOp, x: Any, y: Any, g: Any) -> Any:
     if 0 in g.shape:
         return _zeros(x.shape, x.dtype)
     elsewhere = _spread if op.mode == "max" else _spread_evenly
-    return _by_platform(op, pool_jax_cpu.grad, elsewhere, x, y, _averaged(op, x, g))
+    g = op.averaged(g, x.shape)
+    return _by_platform(op, pool_jax_cpu.grad, elsewhere, x, y, g)
 
 
 def pick(op: PoolOp, x: Any, y: Any, v: Any) -> Any:
@@ -80,8 +81,7 @@ def _spread(op: PoolOp, x: Any, y: Any, g: Any) -> Any:
     import jax
 
     is_maximum = _maxima(op, x, y)
-    sizes = zip(op.margins(x.shape), x.shape[-op.ndim :], strict=True)
-    image = [low + size + high for (low, high), size in sizes]
+    image = op.with_margins(x.shape)
 
     def add(total: Any, at: Any) -> Any:
         shape = jax.ShapeDtypeStruct(total.shape, total.dtype)
@@ -89,8 +89,7 @@ def _spread(op: PoolOp, x: Any, y: Any, g: Any) -> Any:
         return total + adjoint(jax.numpy.where(is_maximum(at), g, 0))[0]
 
     total = _over_places(op, add, _zeros((*x.shape[: -op.ndim], *image), g.dtype))
-    sizes = zip(op.margins(x.shape), x.shape[-op.ndim :], strict=True)
-    return total[(..., *(slice(low, low + size) for (low, _), size in sizes))]
+    return total[(..., *op.inner(x.shape))]
 
 
 def _pick(op: PoolOp, x: Any, y: Any, v: Any) -> Any:
@@ -128,13 +127,6 @@ def _zeros(shape: tuple[int, ...], dtype: Any) -> Any:
     import jax.numpy as jnp
 
     return jnp.zeros(shape, dtype)
-
-
-def _averaged(op: PoolOp, x: Any, y: Any) -> Any:
-    """Return sums, or what is as many, over the number of pixels if that is asked."""
-    if not op.mode.startswith("average"):
-        return y
-    return y / op.counts(x.shape).astype(y.dtype)
 
 
 def _padded(op: PoolOp, x: Any, fill: float) -> Any:

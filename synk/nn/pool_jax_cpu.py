@@ -97,8 +97,6 @@ class _Windows:
         self.moved = self.leading > 0 and shape[self.leading - 1] >= _CHANNELS
         if self.moved:
             self.leading -= 1
-        self.image = shape[-op.ndim :]
-        self.margins = op.margins(shape)
         self.counts = op.pooled(shape)
 
     def channels_last(self, x: Any) -> Any:
@@ -161,11 +159,8 @@ class _Windows:
         from jax import lax
 
         window, stride = self.op.window, self.op.stride
-        sizes = [
-            low + size + high
-            for (low, high), size in zip(self.margins, self.image, strict=True)
-        ]
-        blocks = [-(-size // s) for size, s in zip(sizes, stride, strict=True)]
+        image = zip(self.op.with_margins(self.shape), stride, strict=True)
+        blocks = [-(-size // s) for size, s in image]
         pixels = [n for pair in zip(blocks, stride, strict=True) for n in pair]
         shape = (*g.shape[: self.leading], *pixels, g.shape[-1])
 
@@ -198,9 +193,7 @@ class _Windows:
             total += jnp.where(chosen(shifts), repeated(g, shifts), nothing)
         sizes = [n * s for n, s in zip(blocks, stride, strict=True)]
         total = total.reshape(*g.shape[: self.leading], *sizes, g.shape[-1])
-        image = zip(self.margins, self.image, strict=True)
-        inner = (slice(low, low + size) for (low, _), size in image)
-        return total[(*[slice(None)] * self.leading, *inner)]
+        return total[(..., *self.op.inner(self.shape), slice(None))]
 
     def picked(self, places: Any, v: Any) -> Any:
         """Return the sum of v over those pixels of each window that are at places."""
@@ -220,7 +213,7 @@ class _Windows:
         """Return images with the margins over which windows reach."""
         import jax.numpy as jnp
 
-        ends = [(0, 0)] * self.leading + [*self.margins, (0, 0)]
+        ends = [(0, 0)] * self.leading + [*self.op.margins(self.shape), (0, 0)]
         return jnp.pad(x, ends, constant_values=fill)
 
     def _parts(self, x: Any, axis: int) -> list[Any]:

@@ -24,21 +24,18 @@ def pool(op: PoolOp, x: np.ndarray) -> np.ndarray:
             np.maximum(y, padded[where], out=y)
         else:
             y += padded[where]
-    return _averaged(op, x, y)
+    return op.averaged(y, x.shape)
 
 
 def grad(op: PoolOp, x: np.ndarray, y: np.ndarray, g: np.ndarray) -> np.ndarray:
     """Return g, the gradient by y, spread over the pixels that y depends on."""
     margins = op.margins(x.shape)
     padded = pad(x, margins, -np.inf) if op.mode == "max" else x
-    g = _averaged(op, x, g)
+    g = op.averaged(g, x.shape)
     total = pad(np.zeros(x.shape, x.dtype), margins)
     for where in _places(op, g.shape) if g.size else ():
         total[where] += np.where(padded[where] == y, g, 0) if op.mode == "max" else g
-    inner: Any = [
-        slice(low, low + size)
-        for (low, _), size in zip(margins, x.shape[-op.ndim :], strict=True)
-    ]
+    inner: Any = op.inner(x.shape)
     return total[(..., *inner)]
 
 
@@ -50,12 +47,6 @@ def pick(op: PoolOp, x: np.ndarray, y: np.ndarray, v: np.ndarray) -> np.ndarray:
     for where in _places(op, y.shape) if y.size else ():
         total += np.where(x[where] == y, v[where], 0)
     return total
-
-
-def _averaged(op: PoolOp, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    if not op.mode.startswith("average"):
-        return y
-    return y / op.counts(x.shape).astype(y.dtype)
 
 
 def _places(op: PoolOp, pooled: tuple[int, ...]) -> Iterator[Any]:

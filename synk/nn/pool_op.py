@@ -84,6 +84,25 @@ class PoolOp(KernelOp):
             )
         )
 
+    def with_margins(self, shape: Sequence[int]) -> list[int]:
+        """Return the lengths of an image's axes with its margins."""
+        sizes = zip(self.margins(shape), shape[-self.ndim :], strict=True)
+        return [low + size + high for (low, high), size in sizes]
+
+    def inner(self, shape: Sequence[int]) -> tuple[slice, ...]:
+        """Return where the image lies that has the margins around it."""
+        sizes = zip(self.margins(shape), shape[-self.ndim :], strict=True)
+        return tuple(slice(low, low + size) for (low, _), size in sizes)
+
+    def averaged(self, y: Any, shape: Sequence[int]) -> Any:
+        """Return sums, or what is as many, over the number of pixels if it is asked.
+
+        Of images of a shape; arrays of numpy or JAX.
+        """
+        if not self.mode.startswith("average"):
+            return y
+        return y / self.counts(shape).astype(y.dtype)
+
     def counts(self, shape: Sequence[int]) -> np.ndarray:
         """Return by how many pixels each window's sum is divided; shape of a result."""
         total = np.ones((1,) * self.ndim)

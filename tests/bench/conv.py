@@ -8,16 +8,15 @@ are, and flipped, as Theano's are unless told otherwise.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+from beside_jax import line
 
 from synk import nn
-from synk.commands.bench_rows import interleave
 
 TURNS = 101
 
@@ -89,17 +88,8 @@ def main() -> None:
         g = random.normal(size=outputs_shape(case)).astype("float32")
         for found, expected in zip(synks(x, w, g), jaxs(x, w, g), strict=True):
             np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-2)
-        ours, theirs = interleave(
-            [partial(finished, function, x, w, g) for function in (synks, jaxs)], TURNS
-        )
         what = case.what + (", flipped" if flip else "")
-        ratio = ours / theirs
-        print(f"{what:28}{ours * 1e3:7.2f} ms{theirs * 1e3:7.2f} ms{ratio:7.2f}")
-
-
-def finished(function: Callable, *args: Any) -> None:
-    """Call a function and wait for its outputs."""
-    jax.block_until_ready(function(*args))
+        print(line(f"{what:28}", synks, jaxs, (x, w, g), TURNS))
 
 
 if __name__ == "__main__":

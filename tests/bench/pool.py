@@ -7,7 +7,6 @@ windows and strides, single precision, on the cores of one process.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -15,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+from beside_jax import line
 
 from synk import nn
-from synk.commands.bench_rows import interleave
 
 TURNS = 31
 
@@ -74,21 +73,13 @@ def main() -> None:
         x = random.normal(size=case.images).astype("float32")
         g = _gradient(x, case)
         np.testing.assert_array_equal(synks(x, g)[0], jaxs(x, g)[0])
-        ours, theirs = interleave(
-            [partial(_finished, function, x, g) for function in (synks, jaxs)], TURNS
-        )
         what = f"{case.images}, {case.window} every {case.stride}"
-        ratio = ours / theirs
-        print(f"{what:34}{ours * 1e3:7.2f} ms{theirs * 1e3:7.2f} ms{ratio:7.2f}")
+        print(line(f"{what:34}", synks, jaxs, (x, g), TURNS))
 
 
 def _gradient(x: np.ndarray, case: Case) -> np.ndarray:
     sizes = ((n - case.window) // case.stride + 1 for n in x.shape[2:])
     return np.ones((*x.shape[:2], *sizes), "float32")
-
-
-def _finished(function: Callable, *args: Any) -> None:
-    jax.block_until_ready(function(*args))
 
 
 if __name__ == "__main__":
