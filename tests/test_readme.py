@@ -161,7 +161,12 @@ def test_ci_runs_the_readmes_command_then_lint_types_and_docs(ci):
             "pip install -q --no-deps --prefix .mpich mpich",
             "python -m pytest -q -n0 -k mpich tests/nodes",
         ],
-        [f"{BESIDE}pymc==5.28.*", "python -m pip list", *oldest(called)],
+        [
+            f"{BESIDE}pymc==5.28.*",
+            "python -c import pymc",
+            "python -m pip list",
+            *oldest(called),
+        ],
     ]
     for way in ways:
         assert [call for call in called if call in way] == way
@@ -195,11 +200,11 @@ def oldest(called: list[str]) -> list[str]:
 def test_ci_fails_when_any_phase_fails_and_runs_the_others_too(ci, words, title):
     done, called = ci(f"    {COMMAND}\n", failing=words)
     assert done.returncode == 1
-    assert len(called) == 11
+    assert len(called) == 12
     assert re.findall(r"^FAILED: (.+)$", done.stdout, re.M) == [title]
 
 
-@pytest.mark.parametrize("failing", ["hypothesis", "pymc=="])
+@pytest.mark.parametrize("failing", ["hypothesis", "pymc==", "import pymc"])
 def test_ci_fails_where_other_versions_are_not_installed(ci, failing):
     done, called = ci(f"    {COMMAND}\n", failing)
     assert done.returncode == 1
