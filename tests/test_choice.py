@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
@@ -17,7 +19,7 @@ from synk.call import engines
 from synk.choice import engines_here, records
 from synk.choice.engines_here import engines_for
 from synk.choice.likely import is_for_numba
-from synk.choice.trial import MOST, SHARE, Candidate, Trial
+from synk.choice.trial import MOST, RUNS, SHARE, Candidate, Trial
 
 x, y = pt.dmatrix("x"), pt.dvector("y")
 k = pt.lvector("k")
@@ -233,6 +235,24 @@ def test_what_is_left_is_taken_though_it_was_worse(two_ranks, two_engines, monke
     assert len(synk.tune(again, *VALUES)) == 1
 
 
+def test_a_narrow_loss_is_looked_into_again_by_the_next_runs(two_ranks, two_engines):
+    """A noisy minute must not decide for good, and it must come to an end."""
+    f, *_ = counter()
+    (best,) = [row.name for row in synk.tune(f, *VALUES) if row.is_best]
+    (path,) = records._path("").parent.glob("*.json")
+    record = records.read(path.stem)
+    (other,) = {"A", "B"} - {best}
+    for lost, tried in ((1, {"A", "B"}), (RUNS, {best})):
+        known = record.engines | {other: record.engines[other]._replace(lost=lost)}
+        found = record._replace(engines=known)
+        path.write_text(json.dumps(found._asdict()))
+        again, *_ = counter()
+        again(*VALUES)
+        rows = again.explain().to_dict()["engines"]
+        assert {row["name"] for row in rows} == tried
+        assert [row["name"] for row in rows if row["is_best"]] == [best]
+
+
 def test_a_damaged_file_is_none(auto):
     key = records.key_of(records.spelled([x.sum()]), 2, 1, 3)
     assert records.read(key) is None
@@ -240,7 +260,7 @@ def test_a_damaged_file_is_none(auto):
     trial.candidates[0].compiled = 0.5
     records.write(key, trial)
     found = records.read(key)
-    assert found == ("C", {"C": (0.5, None)}, 3.0, 1.0)
+    assert found == ("C", {"C": (0.5, None, 0)}, 3.0, 1.0)
     path = records._path(key)
     for text in ("", "{", "[]", '{"best": "C"}', path.read_text().replace("0.5", "[]")):
         path.write_text(text)

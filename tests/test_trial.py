@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import random
+import time
 
 import pytest
 
-from synk.choice.trial import ROUNDS, SHARE, SHARE_OF_LIKELY, SHORT, Candidate, Trial
+from synk.choice.comparison import compare
+from synk.choice.trial import (
+    GAIN,
+    NEAR,
+    ROUNDS,
+    RUNS,
+    SHARE,
+    SHARE_OF_LIKELY,
+    SHORT,
+    Candidate,
+    Trial,
+)
 
 
 def play(trial: Trial, seconds: dict[str, float], compiling: dict[str, float], until):
@@ -257,6 +269,91 @@ def test_rank_0_alone_compiles_in_less_than_the_first_call_of_all_ranks():
     assert "alone" in made
     at = made.index("alone") * each
     assert (first / 2) / SHARE < at < (first / 2 + 3 * each) / SHARE + 1
+
+
+@pytest.mark.parametrize("meeting", [GAIN / 2, 2 * GAIN])
+def test_rank_0_alone_is_tried_soon_where_ranks_spend_much_on_meeting(meeting):
+    together = Candidate("A", 0.0, meeting=meeting)
+    trial = Trial([together, Candidate("alone", 4.0, after=together)])
+    first, each = 1.0, 0.001
+    compiling = {"A": first, "alone": first / 2}
+    share = SHARE_OF_LIKELY if meeting > GAIN else SHARE
+    _, made = play(trial, {"A": each, "alone": each}, compiling, until=20)
+    at = made.index("alone") * each
+    assert (first / 2) / share < at < 2 * (first / 2 + 3 * each) / share
+
+
+def test_rank_0_alone_is_not_likely_where_others_are_far_faster():
+    """Without its meetings an engine would still be slower than another."""
+    slow, fast = Candidate("A", 0.0, meeting=0.3), Candidate("B", 0.0)
+    alone = Candidate("alone", 1.0, after=slow)
+    trial = Trial([slow, fast, alone])
+    seconds = {"A": 1.4, "B": 0.9, "alone": 1.0}
+    _, made = play(trial, seconds, dict.fromkeys(seconds, 1.0), until=15)
+    assert trial.best is fast
+    assert "alone" not in made
+
+
+@pytest.mark.parametrize("times", [1 + (NEAR - 1) / 2, 2 * NEAR - 1])
+def test_what_lost_by_little_may_be_tried_by_another_run(times):
+    seconds, lost = {"A": 1.0, "B": times}, 0
+    for run in range(RUNS):
+        trial = Trial(candidates({"A": 0.0, "B": 0.0}))
+        _, slower = trial.candidates
+        slower.lost = lost
+        play(trial, seconds, {"A": 0.0, "B": 0.0}, until=100)
+        assert trial.best.name == "A"
+        lost = slower.lost
+        assert lost == (run + 1 if times < NEAR else RUNS)
+        if lost == RUNS:
+            break
+
+
+def timed_at_once(taken: dict[str, list[float]]) -> tuple[Trial, dict[str, int]]:
+    """Compare engines by calls that take so long, round by round; the last stays."""
+    trial = Trial(candidates(dict.fromkeys(taken, 0.0)))
+    made = dict.fromkeys(taken, 0)
+
+    def call(each: Candidate) -> float:
+        made[each.name] += 1
+        time.sleep(0.01)  # what gives one time
+        turn = max(0, made[each.name] - 3) // (ROUNDS + 1)
+        return taken[each.name][min(turn, len(taken[each.name]) - 1)]
+
+    compare(trial, 10, call, lambda each: True, lambda error: None)
+    return trial, made
+
+
+def test_engines_that_are_timed_at_once_have_more_turns_while_it_is_in_doubt():
+    for slower in (1.005, 1.1):  # as good, and clearly worse
+        trial, made = timed_at_once({"A": [1.0], "B": [slower]})
+        assert trial.best.name == "A"
+        sure = made["A"]
+    # Noise that lasts for three turns of five would decide for A.
+    trial, made = timed_at_once({"A": [1.0], "B": [1.06, 1.06, 0.93, 0.93, 1.07, 0.93]})
+    assert trial.best.name == "B"
+    assert made["A"] > sure
+    assert [each.lost for each in trial.candidates] == [RUNS, 0]
+
+
+def test_an_error_of_the_call_ends_a_comparison_and_one_of_an_engine_does_not():
+    for why, left in (("failed: no such Op", "B"), (None, None)):
+        trial = Trial(candidates({"A": 0.0, "B": 0.0}))
+
+        def call(each: Candidate) -> float:
+            if each.name == "A":
+                raise KeyError("x")
+            return 0.1
+
+        def compared(trial=trial, call=call, why=why) -> None:
+            compare(trial, 10, call, lambda each: True, lambda error: why)
+
+        if left is None:
+            with pytest.raises(KeyError):
+                compared()
+        else:
+            compared()
+            assert trial.best.name == left
 
 
 def test_what_goes_before_does_not_count_when_rank_0_goes_on_alone():

@@ -14,19 +14,11 @@ from typing import Any
 from pytensor.graph.traversal import io_toposort
 
 from ..choice import records
+from ..choice.comparison import compare
 from ..choice.engines_here import MODES, default_engine, engines_for, may_be_alone
 from ..choice.likely import is_for_numba
 from ..choice.records import Known
-from ..choice.trial import (
-    CLOSE,
-    ROUNDS,
-    SETTLE,
-    SLOWER,
-    TIMED,
-    Candidate,
-    Trial,
-    are_alike,
-)
+from ..choice.trial import Candidate, Trial
 from ..compiler.spec import FunctionSpec
 from ..engines import engine_for
 from ..programs.programs import kind_of_call
@@ -111,7 +103,10 @@ class Engines:
         trial, turn = self._trial, self._turn
         assert trial is not None
         assert turn is not None
-        is_steady = not self.present.local().blocks.is_trying
+        programs = self.present.local()
+        is_steady = not programs.blocks.is_trying
+        if turn.after is None:
+            turn.meeting = programs.times.meeting(SESSION.size)
         trial.note(turn, seconds, rows, calls, has_compiled, is_steady)
         if trial.is_over:
             self._settle(trial)
@@ -202,35 +197,13 @@ class Engines:
         def taken(each: Candidate) -> float:
             return seconds(self._replicas(each.name), each.after is not None)
 
-        for each in trial.candidates:
-            try:
-                each.compiled = taken(each)
-            except Exception as error:
-                if not is_of_engine(error) or not trial.drop(each, _failed(error)):
-                    raise
-            blocks = self._replicas(each.name).local().blocks
-            while each.dropped is None and blocks.is_trying:
-                each.unsteady.append(taken(each) / max(rows, 1))
-                trial.drop_if_far(each)
-            if each.dropped is not None:
-                continue
-            first = [taken(each) / max(rows, 1)]
-            if each.after is None:
-                each.times.extend(first)
-                continue
-            while trial.drop_if_slow(each, first):
-                first.append(taken(each) / max(rows, 1))
-        left = [each for each in trial.candidates if each.dropped is None]
-        for k in range(TIMED):
-            before = None
-            for each in left:
-                if before is None or not are_alike(each, before):
-                    time.sleep(SETTLE)  # of what was before, threads look for work
-                    taken(each)
-                each.times.extend(taken(each) / max(rows, 1) for _ in range(ROUNDS))
-                before = each
-            left = trial.close(CLOSE if k else SLOWER[-1])  # all calls of a moment
-        trial.settle()
+        def is_steady(each: Candidate) -> bool:
+            return not self._replicas(each.name).local().blocks.is_trying
+
+        def failed(error: Exception) -> str | None:
+            return _failed(error) if is_of_engine(error) else None
+
+        compare(trial, rows, taken, is_steady, failed)
         self._trials[self._scale] = trial, self._trials[self._scale][1]
         self._settle(trial)
 
@@ -299,16 +272,18 @@ class Engines:
         found = [_candidate(n, self._expected(n, nodes, known)) for n in self._names]
         for each in found:
             each.is_likely = each.name == "numba" and is_for_numba(graph)
-            each.dropped = known[each.name].dropped if each.name in known else None
+            _recall(each, known)
         can_be_alone = self._can_be_alone and may_be_alone(spec)
         if len(found) > 1 and SESSION.size > 1 and can_be_alone:
             for each in found[:]:
                 name = f"{each.name}{ALONE}"
-                was = known[name].dropped if name in known else each.dropped
-                if was is None or name == best:
-                    compiles = kind_alone(engine_for(_mode(each.name))) != "step"
-                    expected = compiles * self._expected(name, nodes, known)
-                    found.append(_candidate(name, expected, after=each))
+                compiles = kind_alone(engine_for(_mode(each.name))) != "step"
+                expected = compiles * self._expected(name, nodes, known)
+                alone = _candidate(name, expected, after=each)
+                _recall(alone, known)
+                # It is tried after the same on all ranks; if these are left out, never.
+                if name == best or (each.dropped is None and alone.dropped is None):
+                    found.append(alone)
         left = [each for each in found if each.dropped is None]
         return left or [_candidate(each.name, each.expected) for each in found]
 
@@ -367,6 +342,13 @@ class Engines:
 def _candidate(name: str, expected: float, after: Candidate | None = None) -> Candidate:
     overhead = _OVERHEAD.get(name.removesuffix(ALONE), 0.0)
     return Candidate(name, expected, overhead=overhead, after=after)
+
+
+def _recall(candidate: Candidate, known: dict[str, Known]) -> None:
+    """Drop one that earlier runs have found to be slower, or unable to compute this."""
+    if (of_it := known.get(candidate.name)) is not None:
+        candidate.lost = of_it.lost
+        candidate.dropped = of_it.dropped if of_it.is_out else None
 
 
 def _mode(name: str) -> Any:

@@ -26,10 +26,10 @@ from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.op import HasInnerGraph
 from pytensor.graph.traversal import io_toposort
 
-from .trial import Trial
+from .trial import RUNS, Trial
 
 _FOLDER = "synk-engines"
-_FORMAT = 2
+_FORMAT = 3
 _FEW = 10
 """Numbers of a constant that are told from others."""
 _DECIDING = ("pytensor", "numba", "jax", "numpy", "scipy")
@@ -37,10 +37,26 @@ _DECIDING = ("pytensor", "numba", "jax", "numpy", "scipy")
 
 
 class Known(NamedTuple):
-    """What is known of an engine: seconds of its first call, and why it is not used."""
+    """What is known of an engine.
+
+    Attributes
+    ----------
+    compiled : float
+        Seconds of its first call.
+    dropped : str or None
+        Why it is not used.
+    lost : int
+        See `Candidate`.
+    """
 
     compiled: float
     dropped: str | None
+    lost: int
+
+    @property
+    def is_out(self) -> bool:
+        """Whether it is not to be tried once more."""
+        return self.dropped is not None and not 0 < self.lost < RUNS
 
 
 class Record(NamedTuple):
@@ -105,8 +121,10 @@ def read(key: str) -> Record | None:
     try:
         found = json.loads(_path(key).read_text())
         engines = {
-            str(name): Known(float(compiled), None if why is None else str(why))
-            for name, (compiled, why) in found["engines"].items()
+            str(name): Known(
+                float(compiled), None if why is None else str(why), int(lost)
+            )
+            for name, (compiled, why, lost) in found["engines"].items()
         }
         spent = float(found["computed"]), float(found["spent"])
         return Record(str(found["best"]), engines, *spent)
@@ -119,7 +137,7 @@ def write(key: str, trial: Trial) -> None:
     found = {
         "best": trial.best.name,
         "engines": {
-            each.name: (each.compiled or each.expected, each.dropped)
+            each.name: (each.compiled or each.expected, each.dropped, each.lost)
             for each in trial.candidates
             if each.compiled is not None or each.dropped is not None
         },

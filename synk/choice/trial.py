@@ -22,6 +22,10 @@ SHARE = 0.05
 SHARE_OF_LIKELY = 0.5
 """The share for one that is likely to be faster by a factor."""
 
+GAIN = 0.05
+"""By which part rank 0 alone may be faster than what is best, for that to be likely:
+all ranks spend it on their meetings."""
+
 SHORT = 4.0
 """Where calls take less than so many times what any call of the best engine takes,
 however little it computes, one without that is likely to be faster."""
@@ -29,12 +33,20 @@ however little it computes, one without that is likely to be faster."""
 ROUNDS, MOST = 3, 9
 """Calls of each of two engines that are compared; the most where they are close."""
 
-TIMED = 5
-"""How many times all that are close make `ROUNDS` calls, where they are timed at once:
-what else the machine does for a tenth of a second must not decide."""
+KEPT = 15
+"""Calls of each that are known, the last ones."""
 
 CLOSE = 1.15
 """By which factor one of two may be slower for more calls to be worth it."""
+
+NEAR, RUNS = 1.08, 2
+"""By which factor one that lost may have been slower for a later run of the script to
+try it once more, and in how many runs it may lose so: a noisy minute must not decide
+for good. What lost by more, or in a longer comparison, is left out from then on."""
+
+EVEN, SURE = 1.02, 0.8
+"""Two that are timed at once are as good as each other if one is slower by this factor
+at most; and one is better for sure if it was in so many of the pairs."""
 
 SETTLE = 0.05
 """Seconds of calls that are not counted when rank 0 goes on alone or all ranks do: what
@@ -70,10 +82,16 @@ class Candidate:
         The same of calls before these, when it may still have become faster.
     dropped : str or None
         Why it is not tried any more.
+    lost : int
+        In how many runs of the script it was slower, by less than `NEAR`; `RUNS` if it
+        was by more.
     overhead : float
         Seconds that its calls take at least, however little they compute.
     is_likely : bool
         Whether it is likely to be the fastest, by what the graph has in it.
+    meeting : float
+        Which part of its calls all ranks spend on what one alone would not: waiting,
+        reducing, and what each of them computes that one would compute once.
     after : Candidate, optional
         The same engine on all ranks, of which this is rank 0 alone. That may need no
         compiling of its own, but a call that may take as long again.
@@ -84,11 +102,13 @@ class Candidate:
     name: str
     expected: float
     compiled: float | None = None
-    times: deque[float] = field(default_factory=lambda: deque(maxlen=TIMED * ROUNDS))
+    times: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
     unsteady: list[float] = field(default_factory=list)
     dropped: str | None = None
+    lost: int = 0
     overhead: float = 0.0
     is_likely: bool = False
+    meeting: float = 0.0
     after: Candidate | None = None
     seconds: float = 0.0
     least: float = float("inf")
@@ -306,13 +326,29 @@ class Trial:
         found = [each for each in left if fastest[each] < within * least]
         return found if len(found) > 1 else []
 
+    def is_in_doubt(self) -> bool:
+        """Tell whether one that was slower, as often as not, may yet be the fastest.
+
+        All have been timed as often, in turns: pairs of times are of one moment.
+        """
+        left = [each for each in self.candidates if each.dropped is None]
+        best = min(left, key=_speed)
+        for each in left:
+            if each is not best and EVEN < _speed(each) / _speed(best) < CLOSE:
+                theirs = reversed(best.times), reversed(each.times)
+                pairs = list(zip(*theirs, strict=False))
+                won = sum(a * best.handicap < b * each.handicap for a, b in pairs)
+                if won < SURE * len(pairs):
+                    return True
+        return False
+
     def settle(self) -> None:
-        """End it: the fastest is the best, and the others are dropped."""
+        """End it: the fastest is the best, and the others are dropped for good."""
         left = [each for each in self.candidates if each.dropped is None]
         self.best = min(left, key=_speed)
         for each in left:
             if each is not self.best:
-                each.dropped = "slower"
+                each.dropped, each.lost = "slower", RUNS
         self._end_round()
 
     def _untried(self) -> list[Candidate]:
@@ -357,7 +393,15 @@ class Trial:
         """Return the share of what was computed that it may cost to try one."""
         best = self.best
         is_short = best.seconds < SHORT * best.overhead and not candidate.overhead
-        return SHARE_OF_LIKELY if is_short or candidate.is_likely else SHARE
+        is_likely = is_short or candidate.is_likely or self._gains(candidate)
+        return SHARE_OF_LIKELY if is_likely else SHARE
+
+    def _gains(self, candidate: Candidate) -> bool:
+        """Tell whether rank 0 alone gains, as it meets no others."""
+        together, usual = candidate.after, self.best.typical
+        if together is None or together.typical is None or usual is None:
+            return False
+        return together.typical * (1 - together.meeting) < usual * (1 - GAIN)
 
     def _decide(self) -> None:
         """Drop the slower one of two, as soon as that is clear."""
@@ -379,7 +423,8 @@ class Trial:
         loser = challenger
         if mine < theirs:
             self.best, loser = challenger, best
-        loser.dropped = "slower"
+        is_near = max(mine, theirs) < NEAR * min(mine, theirs)
+        loser.dropped, loser.lost = "slower", loser.lost + 1 if is_near else RUNS
         self._end_round()
 
     def _end_round(self) -> None:

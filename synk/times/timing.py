@@ -191,6 +191,18 @@ class Times:
             args["bytes"] = detail
         self.tracer.keep(Event(name, "call", start, end, args))
 
+    def meeting(self, size: int) -> float:
+        """Return which part of calls goes to what one rank alone would not have.
+
+        Seen from the master: waiting, reducing, and what each of `size` ranks computes
+        and one would compute by as many times the cores.
+        """
+        if not self.launched:
+            return 0.0
+        seconds = self.seconds
+        meeting = seconds[WAIT] + seconds[REDUCE] + seconds[COMMON] * (1 - 1 / size)
+        return meeting / self.launched
+
     def returned(
         self,
         start: float,
