@@ -7,9 +7,11 @@ import time
 
 import pytest
 
+from synk.choice import comparison
 from synk.choice.comparison import compare
 from synk.choice.trial import (
     GAIN,
+    MOST,
     NEAR,
     ROUNDS,
     RUNS,
@@ -70,7 +72,7 @@ def test_trying_costs_a_small_share_when_the_first_was_the_best():
 
 def test_one_slow_call_does_not_drop_what_is_faster():
     """Another program may have run meanwhile."""
-    for slow_calls, best in ((0, "B"), (1, "B"), (3, "A")):
+    for slow_calls, best in ((0, "B"), (1, "B"), (3, "B"), (MOST, "A")):
         trial = Trial(candidates({"A": 0.0, "B": 0.0}))
         calls = 0
         while not trial.is_over:
@@ -89,10 +91,9 @@ def test_rank_0_alone_gets_another_call_where_the_first_was_slow():
     trial = Trial([together, alone])
     together.times.append(1.0)
     assert trial.drop_if_slow(alone, [3.9])
-    assert not trial.drop_if_slow(alone, [3.9, 1.4])
+    assert not trial.drop_if_slow(alone, [3.9, 2.9])
     assert alone.dropped is None
-    assert trial.drop_if_slow(alone, [3.9, 1.9])
-    assert not trial.drop_if_slow(alone, [3.9, 1.9, 1.6])
+    assert not trial.drop_if_slow(alone, [3.9, 3.1])
     assert alone.dropped == "slower"
     alone.dropped = None
     assert not trial.drop_if_slow(alone, [4.1])
@@ -228,6 +229,74 @@ def test_two_take_turns_in_noise_that_lasts():
     assert right >= 40
 
 
+class Machine:
+    """A machine whose calls take up to twice as long for a while, now and then."""
+
+    def __init__(self, seed: int, share: float, lasting: float) -> None:
+        self._random, self._share, self._lasting = random.Random(seed), share, lasting
+        self.now = self._until = 0.0
+        self._factor = 1.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def takes(self, seconds: float) -> float:
+        """Return what something takes that is to take so long, and let that pass."""
+        while self.now >= self._until:
+            is_slow = self._random.random() < self._share
+            self._factor = self._random.uniform(1.3, 2) if is_slow else 1.0
+            self._until += self._random.expovariate(1 / self._lasting)
+        taken = seconds * self._factor * self._random.uniform(1, 1.04)
+        self.now += taken
+        return taken
+
+
+ENGINES = {"JAX": 0.0195, "C": 0.0198, "numba": 0.0262}
+ALONE = {"JAX": 0.0172, "C": 0.0193, "numba": 0.0330}
+
+
+def of_two_ranks() -> tuple[list[Candidate], dict[Candidate, float]]:
+    """Return what may compute a training step, and what each call takes by it."""
+    all_ranks = [Candidate(name, 0.5) for name in ENGINES]
+    alone = [Candidate(f"{each.name} alone", 0.2, after=each) for each in all_ranks]
+    found = [*all_ranks, *alone]
+    return found, dict(zip(found, [*ENGINES.values(), *ALONE.values()], strict=True))
+
+
+@pytest.mark.parametrize(("share", "lasting"), [(0.2, 0.5), (0.3, 2.0), (0.3, 0.1)])
+@pytest.mark.parametrize("at_once", [False, True])
+def test_the_fastest_of_six_is_found_while_the_machine_does_other_things(
+    at_once, share, lasting, monkeypatch
+):
+    # Of 300: 271 to 289 in passing, 286 to 299 at once. By medians, and decided as soon
+    # as one was 1.15 times as slow, 161 to 273, and 243 to 266.
+    runs, right = 60, 0
+    for seed in range(runs):
+        machine = Machine(seed, share, lasting)
+        found, seconds = of_two_ranks()
+        trial = Trial(found)
+        met = set()
+
+        def taken(each, machine=machine, seconds=seconds, met=met) -> float:
+            compiling = 0.0 if each in met else each.expected
+            met.add(each)
+            return machine.takes(compiling + seconds[each])
+
+        if at_once:
+            monkeypatch.setattr(comparison, "time", machine)
+            compare(trial, 10, taken, lambda each: True, lambda error: None)
+        while not trial.is_over:
+            turn = trial.turn()
+            has_compiled = turn not in met
+            trial.note(turn, taken(turn), 10, has_compiled=has_compiled)
+            assert machine.now < 600
+        right += trial.best.name == "JAX alone"
+    assert right >= 0.85 * runs
+
+
 def test_what_is_close_is_looked_at_longer():
     def right(generator) -> bool:
         trial = Trial(candidates({"A": 0.0, "B": 0.0}))
@@ -289,7 +358,7 @@ def test_rank_0_alone_is_not_likely_where_others_are_far_faster():
     alone = Candidate("alone", 1.0, after=slow)
     trial = Trial([slow, fast, alone])
     seconds = {"A": 1.4, "B": 0.9, "alone": 1.0}
-    _, made = play(trial, seconds, dict.fromkeys(seconds, 1.0), until=15)
+    _, made = play(trial, seconds, dict.fromkeys(seconds, 1.0), until=30)
     assert trial.best is fast
     assert "alone" not in made
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from statistics import median
 
-from .trial import CLOSE, ROUNDS, SETTLE, SLOWER, Candidate, Trial, are_alike
+from .trial import CLOSE, FAR, ROUNDS, SETTLE, Candidate, Trial, are_alike
 
 TIMED, DOUBTFUL = 5, 15
 """How many turns each has, and the most while it is in doubt which is fastest."""
@@ -58,6 +58,8 @@ def compare(
                 raise
         _first_calls(trial, each, rows, taken, is_steady)
     left = [each for each in trial.candidates if each.dropped is None]
+    for each in left:
+        each.times.clear()  # they were made at different times
     for k in range(DOUBTFUL):
         if not left or (k >= TIMED and not trial.is_in_doubt()):
             break
@@ -70,7 +72,8 @@ def compare(
                 _typical(each, taken) / max(rows, 1) for _ in range(ROUNDS)
             )
             before = each
-        left = trial.close(CLOSE if k else SLOWER[-1])  # all calls of a moment
+        if k:  # one turn may have been in a bad moment
+            left = trial.close(CLOSE if k > 1 else FAR)
     trial.settle()
 
 

@@ -12,7 +12,7 @@ Nothing in here compiles or runs anything, or looks at a clock.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -31,13 +31,13 @@ SHORT = 4.0
 however little it computes, one without that is likely to be faster."""
 
 ROUNDS, MOST = 3, 9
-"""Calls of each of two engines that are compared; the most where they are close."""
+"""Calls of each of two engines that are compared, if one is slower by `FAR`; of others."""
 
 KEPT = 15
 """Calls of each that are known, the last ones."""
 
 CLOSE = 1.15
-"""By which factor one of two may be slower for more calls to be worth it."""
+"""By which factor one that is timed with others may be slower for more turns."""
 
 NEAR, RUNS = 1.08, 2
 """By which factor one that lost may have been slower for a later run of the script to
@@ -60,9 +60,13 @@ HANDICAP = 1.02
 """What rank 0 must gain alone: functions of all ranks, which come after it, take longer
 for that, since they are given what it has updated, and cores are divided anew."""
 
-SLOWER = 4.0, 2.0, 1.5
-"""By which factors the fastest of one, two, three first calls may be slower, for an
-engine to get another: one call may be slow for what else the machine does."""
+SLOWER = 4.0, 3.0
+"""By which factors the faster of one, two first calls may be slower, for an engine to
+get another: what else the machine does may make all calls of a second take twice as
+long, and those that they are compared with were made before."""
+
+FAR = 2.0
+"""By which factor one of two is slower for sure that was so in calls next to others."""
 
 
 @dataclass(eq=False)
@@ -416,9 +420,10 @@ class Trial:
         rounds = min(len(challenger.times), len(self._rounds))
         if rounds < ROUNDS:
             return
-        mine = median(challenger.times) * challenger.handicap
-        theirs = median(self._rounds) * best.handicap
-        if rounds < MOST and max(mine, theirs) < CLOSE * min(mine, theirs):
+        mine = _undisturbed(challenger.times) * challenger.handicap
+        theirs = _undisturbed(self._rounds) * best.handicap
+        # Not in between: who looks again and again decides by what is rare.
+        if rounds < MOST and max(mine, theirs) < FAR * min(mine, theirs):
             return
         loser = challenger
         if mine < theirs:
@@ -442,5 +447,15 @@ def _is_slow(factor: float, calls: int) -> bool:
 
 
 def _speed(candidate: Candidate) -> float:
-    typical = candidate.typical
-    return float("inf") if typical is None else typical * candidate.handicap
+    """Return what a row takes by one that may be the best, the less the better."""
+    if not candidate.times:
+        return float("inf")
+    return _undisturbed(candidate.times) * candidate.handicap
+
+
+def _undisturbed(times: Collection[float]) -> float:
+    """Return the time that a quarter of the calls do not take.
+
+    What else the machine does makes calls slower, and none faster.
+    """
+    return sorted(times)[round((len(times) - 1) / 4)]
