@@ -11,7 +11,7 @@ import synk
 SOURCE = Path(synk.__file__).parent
 
 FLOORS = (
-    "errors compiled user_frames also_named threads",
+    "errors compiled garbage user_frames also_named threads",
     "reduce_ops times memory",
     "ops workers callbacks",
     "comm compiler updates",

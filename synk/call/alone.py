@@ -10,12 +10,14 @@ new values before they next need them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import perf_counter
 from typing import Any
 
 from ..comm.flat import ONE_RANK
 from ..compiler.spec import FunctionSpec
 from ..engines import Engine
+from ..garbage import without_collection
 from ..programs import running
 from ..programs.programs import CallKind, Subset
 from ..ranks.ledger import Entry
@@ -137,12 +139,18 @@ class Alone:
             if self.times.is_fresh:
                 self.times.set_aside()
             weights = [total if self._spec.inputs else 1]
-            results = running.run(
+            run = partial(
+                running.run,
                 *(programs, 1, subset, *mine, constants, ONE_RANK, weights),
                 times=self.times,
                 transaction=transaction,
                 kind=what,
             )
+            if self.times.is_fresh and programs.engine.PER_SHAPE:
+                with without_collection():
+                    results = run()
+            else:
+                results = run()
             if then is not None:
                 then(replicas.number, results)
         return results, perf_counter()

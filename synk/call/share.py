@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..engines import compiles_in_calls
+from ..garbage import without_collection
 from ..memory.partition import Selection, count, part_lengths, select
 from ..programs import running
 from ..programs.one_call import Reducer
@@ -242,6 +243,25 @@ class Share:
             self._note_sizes()
             if programs.notice is not None and compiles_in_calls(programs.spec.mode):
                 programs.notice.begin()
+        if times.is_fresh and programs.engine.PER_SHAPE:  # traces; numba leaves garbage
+            with without_collection():
+                outputs = self._computed(subset, constants, taken)
+        else:
+            outputs = self._computed(subset, constants, taken)
+        transaction.end_call()
+        if programs.notice is not None:
+            programs.notice.end()
+        return outputs
+
+    def _computed(
+        self,
+        subset: Subset,
+        constants: list[np.ndarray],
+        taken: list[np.ndarray] | None,
+    ) -> list[np.ndarray] | None:
+        """Compute, and count the times; see `compute`."""
+        context, programs = self._context, self._programs
+        times, transaction = programs.times, context.transaction
         outputs = None
         if self._streams:
             split(self._streams, context.rank)
@@ -281,9 +301,6 @@ class Share:
             )
         else:
             times.end(COMMON)
-        transaction.end_call()
-        if programs.notice is not None:
-            programs.notice.end()
         return outputs
 
     def _is_new(self, subset: Subset, constants: list) -> bool:

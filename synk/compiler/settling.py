@@ -6,9 +6,7 @@ every output how the ranks' values combine. What the user has named is left alon
 
 from __future__ import annotations
 
-import contextlib
-import gc
-from collections.abc import Container, Iterator
+from collections.abc import Container
 from typing import Any
 
 from pytensor.compile import SharedVariable
@@ -17,6 +15,7 @@ from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.type import DenseTensorType
 
+from ..garbage import without_collection
 from ..ops import AllReduce, is_collective
 from ..reduce_ops import OutputOp, ReduceOp, check_dtype
 from .as_written import AsWritten, has_words
@@ -61,7 +60,7 @@ def settle(spec: FunctionSpec, strict: bool, local: bool, own_statistics: bool) 
     spec.plain_outputs, spec.plain_updates = list(spec.outputs), list(spec.updates)
     spec.is_local, spec.is_strict = local, strict
     left = spec.left_outputs, spec.left_updates = _left(spec, local)
-    with _without_collection(), remembered(spec.counted):
+    with without_collection(), remembered(spec.counted):
         values = rows_of(spec.counted, spec.others)
         written: list[Apply] = []
         nodes: list[Apply] = []
@@ -95,21 +94,6 @@ def _made_whole(
         for i, ((shared, plain), (_, new)) in enumerate(pairs)
         if i not in left and plain in of_rows and new not in of_rows
     ]
-
-
-@contextlib.contextmanager
-def _without_collection() -> Iterator[None]:
-    """Have Python look for no garbage in a block: much is made in it, and little dies.
-
-    To look took a sixth of the time of placing ResNet-50's training step.
-    """
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _left(spec: FunctionSpec, local: bool) -> tuple[list[int], list[int]]:

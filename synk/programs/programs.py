@@ -33,6 +33,7 @@ from ..compiler.spec import FunctionSpec
 from ..compiler.stages import Cut, Part, Stage, cut, uncut
 from ..engines import Engine, engine_for
 from ..engines.precision import check_engine
+from ..garbage import without_collection
 from ..memory.partition import Selection
 from ..memory.takers import Takers
 from ..times.compile_notice import Notice
@@ -154,12 +155,13 @@ class Programs:
 
     def compile(self, kind: CallKind, subset: Subset) -> None:
         """Compile what one kind of call needs, where that has not been done."""
-        for stage in self.cut(kind, subset).stages:
-            for piece in parts_of(kind, stage):
-                has_rows = stage.phase == COMPUTE and piece is not stage.common
-                self._prepare(piece, self.is_padded and has_rows)
-        for i in self.cut(kind, subset).written:
-            self.writer(kind, subset, i)
+        with without_collection():
+            for stage in self.cut(kind, subset).stages:
+                for piece in parts_of(kind, stage):
+                    has_rows = stage.phase == COMPUTE and piece is not stage.common
+                    self._prepare(piece, self.is_padded and has_rows)
+            for i in self.cut(kind, subset).written:
+                self.writer(kind, subset, i)
         self.times.is_fresh = True
 
     def _prepare(self, piece: Part, padded: bool) -> None:

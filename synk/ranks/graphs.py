@@ -7,11 +7,9 @@ again and again. Both are sent once.
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import io
 import pickle
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import cloudpickle
@@ -19,6 +17,7 @@ from pytensor.compile import SharedVariable
 from pytensor.graph.op import HasInnerGraph, Op
 from pytensor.graph.utils import Scratchpad
 
+from ..garbage import without_collection
 from .forked_classes import class_of, number_of
 from .registry import Numbers
 
@@ -88,24 +87,12 @@ def _itself(op: Op) -> Op:
 def dump_graph(graph: Any, numbers: Numbers) -> bytes:
     """Pickle anything that contains graphs; their shared variables have numbers."""
     file = io.BytesIO()
-    with _without_collection():
+    with without_collection():
         _GraphPickler(file, numbers).dump(graph)
     return file.getvalue()
 
 
 def load_graph(data: bytes, variables: Mapping[int, SharedVariable]) -> Any:
     """Undo `dump_graph` with a rank's own variables."""
-    with _without_collection():
+    with without_collection():
         return _GraphUnpickler(io.BytesIO(data), variables).load()
-
-
-@contextlib.contextmanager
-def _without_collection() -> Iterator[None]:
-    """Make many objects at once, none of which is garbage: loading takes a fifth."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
