@@ -7,6 +7,7 @@ import gc
 import numpy as np
 import pytensor.tensor as pt
 import pytest
+from children import in_a_child
 
 import synk
 from synk.garbage import without_collection
@@ -29,6 +30,7 @@ def test_it_is_as_it_was_after_the_block(was_on):
         gc.enable()
 
 
+@in_a_child
 def test_nothing_is_collected_while_jax_compiles_and_loads():
     x = pt.matrix("x")
     is_on, begun = [], []
