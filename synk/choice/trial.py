@@ -31,7 +31,7 @@ SHORT = 4.0
 however little it computes, one without that is likely to be faster."""
 
 ROUNDS, MOST = 3, 9
-"""Calls of each of two that are compared: where one is slower by `FAR`, or otherwise."""
+"""Calls of each of two that are compared: if one is slower by `FAR`, and otherwise."""
 
 KEPT = 15
 """Calls of each that are known, the last ones."""
