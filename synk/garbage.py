@@ -12,8 +12,8 @@ def without_collection() -> Iterator[None]:
     """Have Python's collector wait in a block in which much is made and little dies.
 
     It looks at all objects again and again as they become more. That took a sixth of
-    the time of placing ResNet-50's training step, a fifth of loading a graph, and a
-    quarter of a first call by JAX: imports, rewriting, tracing.
+    the time of placing ResNet-50's training step, and a fifth of loading a graph or of
+    a first call by JAX: imports, rewriting, tracing.
     """
     was_on = gc.isenabled()
     gc.disable()

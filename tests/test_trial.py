@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
-import time
 
 import pytest
 
 from synk.choice import comparison
-from synk.choice.comparison import compare
+from synk.choice.comparison import ENOUGH, compare
 from synk.choice.trial import (
     GAIN,
     MOST,
@@ -271,8 +271,6 @@ def of_two_ranks() -> tuple[list[Candidate], dict[Candidate, float]]:
 def test_the_fastest_of_six_is_found_while_the_machine_does_other_things(
     at_once, share, lasting, monkeypatch
 ):
-    # Of 300: 271 to 289 in passing, 286 to 299 at once. By medians, and decided as soon
-    # as one was 1.15 times as slow, 161 to 273, and 243 to 266.
     runs, right = 60, 0
     for seed in range(runs):
         machine = Machine(seed, share, lasting)
@@ -378,14 +376,16 @@ def test_what_lost_by_little_may_be_tried_by_another_run(times):
             break
 
 
-def timed_at_once(taken: dict[str, list[float]]) -> tuple[Trial, dict[str, int]]:
+def timed_at_once(
+    machine: Machine, taken: dict[str, list[float]]
+) -> tuple[Trial, dict[str, int]]:
     """Compare engines by calls that take so long, round by round; the last stays."""
     trial = Trial(candidates(dict.fromkeys(taken, 0.0)))
     made = dict.fromkeys(taken, 0)
 
     def call(each: Candidate) -> float:
         made[each.name] += 1
-        time.sleep(0.01)  # what gives one time
+        machine.sleep(ENOUGH)  # a call gives a time
         turn = max(0, made[each.name] - 3) // (ROUNDS + 1)
         return taken[each.name][min(turn, len(taken[each.name]) - 1)]
 
@@ -393,36 +393,39 @@ def timed_at_once(taken: dict[str, list[float]]) -> tuple[Trial, dict[str, int]]
     return trial, made
 
 
-def test_engines_that_are_timed_at_once_have_more_turns_while_it_is_in_doubt():
+def test_engines_that_are_timed_at_once_have_more_turns_while_it_is_in_doubt(
+    monkeypatch,
+):
+    machine = Machine(seed=0, share=0.0, lasting=1.0)
+    monkeypatch.setattr(comparison, "time", machine)
     for slower in (1.005, 1.1):  # as good, and clearly worse
-        trial, made = timed_at_once({"A": [1.0], "B": [slower]})
+        trial, made = timed_at_once(machine, {"A": [1.0], "B": [slower]})
         assert trial.best.name == "A"
         sure = made["A"]
     # Noise that lasts for three turns of five would decide for A.
-    trial, made = timed_at_once({"A": [1.0], "B": [1.06, 1.06, 0.93, 0.93, 1.07, 0.93]})
+    trial, made = timed_at_once(
+        machine, {"A": [1.0], "B": [1.06, 1.06, 0.93, 0.93, 1.07, 0.93]}
+    )
     assert trial.best.name == "B"
     assert made["A"] > sure
     assert [each.lost for each in trial.candidates] == [RUNS, 0]
 
 
-def test_an_error_of_the_call_ends_a_comparison_and_one_of_an_engine_does_not():
-    for why, left in (("failed: no such Op", "B"), (None, None)):
-        trial = Trial(candidates({"A": 0.0, "B": 0.0}))
+@pytest.mark.parametrize("why", ["failed: no such Op", None])
+def test_an_error_of_the_call_ends_a_comparison_and_one_of_an_engine_does_not(why):
+    trial = Trial(candidates({"A": 0.0, "B": 0.0}))
 
-        def call(each: Candidate) -> float:
-            if each.name == "A":
-                raise KeyError("x")
-            return 0.1
+    def call(each: Candidate) -> float:
+        if each.name == "A":
+            raise KeyError("x")
+        return 0.1
 
-        def compared(trial=trial, call=call, why=why) -> None:
-            compare(trial, 10, call, lambda each: True, lambda error: why)
-
-        if left is None:
-            with pytest.raises(KeyError):
-                compared()
-        else:
-            compared()
-            assert trial.best.name == left
+    ends = contextlib.nullcontext() if why else pytest.raises(KeyError)
+    with ends:
+        compare(trial, 10, call, lambda each: True, lambda error: why)
+    if why:
+        assert trial.best.name == "B"
+        assert trial.candidates[0].dropped == why
 
 
 def test_what_goes_before_does_not_count_when_rank_0_goes_on_alone():

@@ -243,7 +243,7 @@ class Share:
             self._note_sizes()
             if programs.notice is not None and compiles_in_calls(programs.spec.mode):
                 programs.notice.begin()
-        if times.is_fresh and programs.engine.PER_SHAPE:  # traces; numba leaves garbage
+        if times.is_fresh and programs.engine.PER_SHAPE:  # numba leaves garbage
             with without_collection():
                 outputs = self._computed(subset, constants, taken)
         else:

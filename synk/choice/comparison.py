@@ -48,6 +48,10 @@ def compare(
     Exception
         What `taken` raises, but for errors of an engine where another is left.
     """
+
+    def of_row(each: Candidate) -> float:
+        return taken(each) / max(rows, 1)
+
     for each in trial.candidates:
         each.times = deque()  # all of them count
         try:
@@ -56,7 +60,7 @@ def compare(
             why = failed(error)
             if why is None or not trial.drop(each, why):
                 raise
-        _first_calls(trial, each, rows, taken, is_steady)
+        _first_calls(trial, each, of_row, is_steady)
     left = [each for each in trial.candidates if each.dropped is None]
     for each in left:
         each.times.clear()  # they were made at different times
@@ -67,10 +71,8 @@ def compare(
         for each in left:
             if before is None or not are_alike(each, before):
                 time.sleep(SETTLE)  # of what was before, threads look for work
-            _typical(each, taken)
-            each.times.extend(
-                _typical(each, taken) / max(rows, 1) for _ in range(ROUNDS)
-            )
+            _typical(each, of_row)
+            each.times.extend(_typical(each, of_row) for _ in range(ROUNDS))
             before = each
         if k:  # one turn may have been in a bad moment
             left = trial.close(CLOSE if k > 1 else FAR)
@@ -80,27 +82,34 @@ def compare(
 def _first_calls(
     trial: Trial,
     each: Candidate,
-    rows: int,
-    taken: Callable[[Candidate], float],
+    of_row: Callable[[Candidate], float],
     is_steady: Callable[[Candidate], bool],
 ) -> None:
-    """Drop one that is slower by far, after a call or two."""
+    """Drop one that is slower by far, after a call or two.
+
+    Parameters
+    ----------
+    trial, each
+    of_row : callable
+        Makes a call, and returns the seconds that it took for each row.
+    is_steady : callable
+    """
     while each.dropped is None and not is_steady(each):
-        each.unsteady.append(taken(each) / max(rows, 1))
+        each.unsteady.append(of_row(each))
         trial.drop_if_far(each)
     if each.dropped is not None:
         return
-    first = [taken(each) / max(rows, 1)]
+    first = [of_row(each)]
     if each.after is None:
         each.times.extend(first)
         return
     while trial.drop_if_slow(each, first):
-        first.append(taken(each) / max(rows, 1))
+        first.append(of_row(each))
 
 
-def _typical(each: Candidate, taken: Callable[[Candidate], float]) -> float:
-    """Return the seconds of a call, the middle of those that take `ENOUGH`."""
-    end, calls = time.perf_counter() + ENOUGH, [taken(each)]
+def _typical(each: Candidate, of_row: Callable[[Candidate], float]) -> float:
+    """Return the seconds of a call for each row, the middle of calls of `ENOUGH`."""
+    end, calls = time.perf_counter() + ENOUGH, [of_row(each)]
     while time.perf_counter() < end:
-        calls.append(taken(each))
+        calls.append(of_row(each))
     return median(calls)
