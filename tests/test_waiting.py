@@ -98,6 +98,52 @@ def test_a_post_without_the_word_only_wakes():
     assert looks == [0]  # all were consumed before the first whole tick
 
 
+class Watched:
+    """Words that count the looks at them; the word comes after some ticks."""
+
+    def __init__(self) -> None:
+        self.looks = self.ticks = 0
+
+    def __getitem__(self, _: int) -> int:
+        self.looks += 1
+        return int(self.ticks == 5)
+
+    def tick(self) -> None:
+        self.ticks += 1
+
+
+def test_who_waits_long_watches_no_more():
+    """Each tick took 0.3 ms of a core otherwise, which rank 0 may be computing with."""
+    _, semaphore = new_wait()
+    words = Watched()
+    waiting.wait(words, 0, 1, semaphore, 1000, words.tick)
+    assert words.looks == 1001 + 5
+    words.ticks = words.looks = 0
+    for _ in range(2):  # somebody says that the word is to come
+        semaphore.post()
+    waiting.wait(words, 0, 1, semaphore, 1000, words.tick)
+    assert words.looks == 3 * 1001 + 5
+
+
+def test_ticks_grow_where_there_is_time():
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> bool:
+        slept.append(seconds)
+        return False
+
+    def look_about() -> None:
+        words[0] = int(len(slept) == 6)
+
+    words = [0]
+    semaphore = types.SimpleNamespace(sleep=sleep, take=lambda: None)
+    waiting.wait(words, 0, 1, semaphore, 0, look_about, longest=0.3)
+    assert slept == [waiting.TICK * n for n in (1, 2, 4, 8)] + [0.3, 0.3]
+    words, slept[:] = [0], []
+    waiting.wait(words, 0, 1, semaphore, 0, look_about)
+    assert slept == [waiting.TICK] * 6
+
+
 def test_a_sleeper_is_woken_by_another_thread_that_can_run():
     words, semaphore = new_wait()
 

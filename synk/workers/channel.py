@@ -25,7 +25,7 @@ from .control import (
     Control,
 )
 from .limit import Limit
-from .waiting import PATIENCE, wait
+from .waiting import IDLE_TICK, PATIENCE, wait
 
 AGAIN = 0
 """In place of a length: the message is that of the last command."""
@@ -190,7 +190,8 @@ class WorkerChannel:
         control = self._control
         # A post too many, left over from `post_again`, costs one more look.
         words, launched = control.words, control.launched[self._rank]
-        wait(words, COMMAND, self.done + 1, launched, control.spins, look_about)
+        number, spins = self.done + 1, control.spins
+        wait(words, COMMAND, number, launched, spins, look_about, IDLE_TICK)
         self.done = control.words[COMMAND]
         self._large = None
 

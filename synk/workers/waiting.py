@@ -17,6 +17,10 @@ from .semaphore import Semaphore
 TICK = 0.02
 """Seconds asleep between two looks at whether the others are alive."""
 
+IDLE_TICK = 0.32
+"""Seconds that the ticks of a rank without a command grow to: each takes some 0.15 ms
+of a core, and rank 0 may be computing with all of them."""
+
 PATIENCE = 1.0
 """Seconds to wait for the news that explains an error: that a rank has died."""
 
@@ -34,6 +38,7 @@ def wait(
     semaphore: Semaphore,
     spins: int,
     look_about: Callable[[], object],
+    longest: float = 0,
 ) -> None:
     """Return when a word has come to a number; until then `look_about` every `TICK`.
 
@@ -50,11 +55,16 @@ def wait(
     semaphore : Semaphore
         Posted after the word is written.
     spins : int
-        Looks at the word before each sleep.
+        Further looks at the word before a sleep: at first, and after a post. There are
+        none after a tick in which nothing came: who has long to wait is not to take the
+        time of a core from those who compute.
     look_about : callable
+    longest : float
+        Seconds up to which a tick is twice as long as the one before.
     """
+    looks, tick = spins + 1, TICK
     while True:
-        for _ in range(spins + 1):
+        for _ in range(looks):
             # What was written before the word is seen after it: x86-64 keeps stores and
             # loads in order. Other processors may not.
             if words[index] >= number:
@@ -63,8 +73,11 @@ def wait(
                 # `post_again` may be; each makes a later sleep end too early.)
                 semaphore.take()
                 return
-        if not semaphore.sleep(TICK):
+        if semaphore.sleep(tick):
+            looks = spins + 1
+        else:
             look_about()
+            looks, tick = 1, max(tick, min(2 * tick, longest))
 
 
 def with_signals_held_back(function: Callable[..., object], *args: Any) -> None:
