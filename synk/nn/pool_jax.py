@@ -49,10 +49,13 @@ def _by_platform(
     op: PoolOp, on_cpu: Callable, elsewhere: Callable, *arrays: Any
 ) -> Any:
     """Return what the function for the platform makes of arrays."""
+    import jax
     from jax import lax
 
     if prod(op.window) > _UNROLLED:
         return elsewhere(op, *arrays)
+    if jax.default_backend() == "cpu":  # the other way need not be traced
+        return on_cpu(op, *arrays)
     ways = {"cpu": partial(on_cpu, op), "default": partial(elsewhere, op)}
     return lax.platform_dependent(*arrays, **ways)
 
