@@ -55,7 +55,7 @@ class Bounds:
 
     def check(self, flags: np.ndarray) -> None:
         """Raise IndexError for the first node that has an index out of range."""
-        if not all(flags.tolist()):  # a few, and numpy's takes three times as long
+        if not all(flags.tolist()):  # a few: numpy's takes ten times as long
             node = self._nodes[int(np.argmin(flags))]
             source = node.inputs[0]
             raise IndexError(

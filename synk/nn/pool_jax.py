@@ -50,14 +50,13 @@ def _by_platform(
 ) -> Any:
     """Return what the function for the platform makes of arrays."""
     import jax
-    from jax import lax
 
     if prod(op.window) > _UNROLLED:
         return elsewhere(op, *arrays)
     if jax.default_backend() == "cpu":  # the other way need not be traced
         return on_cpu(op, *arrays)
     ways = {"cpu": partial(on_cpu, op), "default": partial(elsewhere, op)}
-    return lax.platform_dependent(*arrays, **ways)
+    return jax.lax.platform_dependent(*arrays, **ways)
 
 
 def _reduced(op: PoolOp, x: Any) -> Any:

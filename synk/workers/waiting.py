@@ -40,7 +40,7 @@ def wait(
     look_about: Callable[[], object],
     longest: float = 0,
 ) -> None:
-    """Return when a word has come to a number; until then `look_about` every `TICK`.
+    """Return when a word has come to a number; until then `look_about` at each tick.
 
     `look_about` ends the wait by raising, and so does a signal handler: at once, or at
     the end of the tick where another thread of the process took the signal. There must
@@ -60,7 +60,8 @@ def wait(
         time of a core from those who compute.
     look_about : callable
     longest : float
-        Seconds up to which a tick is twice as long as the one before.
+        Seconds up to which each tick is twice as long as the one before. The first one
+        lasts `TICK`, and by default all do.
     """
     looks, tick = spins + 1, TICK
     while True:

@@ -47,9 +47,10 @@ def main() -> None:
                 rank.start()
             for rank in ranks:
                 rank.join(LIMIT)
-                if rank.exitcode != 0:
-                    [rank.kill() for rank in ranks]
-                    raise SystemExit("a rank has failed, or takes too long")
+            if any(rank.exitcode != 0 for rank in ranks):
+                for rank in ranks:
+                    rank.kill()
+                raise SystemExit("a rank has failed, or takes too long")
 
 
 def run(rank: int, title: str, states: int, memory: mmap.mmap) -> None:
