@@ -11,7 +11,8 @@ import synk
 SOURCE = Path(synk.__file__).parent
 
 FLOORS = (
-    "errors compiled garbage user_frames also_named threads",
+    "errors signals",
+    "compiled garbage user_frames also_named threads",
     "reduce_ops times memory",
     "ops workers callbacks",
     "comm compiler updates",

@@ -20,6 +20,7 @@ from ..engines import Engine
 from ..garbage import without_collection
 from ..programs import running
 from ..programs.programs import CallKind, Subset
+from ..programs.transaction import Transaction
 from ..ranks.ledger import Entry
 from ..ranks.replication import Replicas
 from ..ranks.session import SESSION
@@ -115,45 +116,62 @@ class Alone:
         made : float
             When that was done.
         """
-        programs, context, total = replicas.local(), SESSION.context, bounds[-1]
-        context.widen()
-        with replicas.notice, self._held.in_master(self._entries) as transaction:
-            what = kind_alone(programs.engine)
-            if self._last != (replicas.number, subset):
-                if not programs.has(what, subset):
-                    replicas.notice.begin()
-                    programs.compile(what, subset)
-                self.times.is_fresh = True
-                self._last = replicas.number, subset
-            mine = take_share(0, context.array, selection, [0, total], sources)
-            shapes = (
-                [array.shape[1:] for array in mine[0]],
-                [a.shape for a in constants],
-            )
-            kind = "alone", subset, *map(tuple, shapes)
-            if programs.engine.PER_SHAPE and programs.shapes_met.are_new(
-                kind, [total], is_padded=False
-            ):
-                self.times.is_fresh = True
-            self.times.begin(perf_counter(), total, None)
-            if self.times.is_fresh:
-                self.times.set_aside()
-            weights = [total if self._spec.inputs else 1]
-            run = partial(
-                running.run,
-                *(programs, 1, subset, *mine, constants, ONE_RANK, weights),
-                times=self.times,
-                transaction=transaction,
-                kind=what,
-            )
-            if self.times.is_fresh and programs.engine.PER_SHAPE:
-                with without_collection():
-                    results = run()
-            else:
-                results = run()
-            if then is not None:
-                then(replicas.number, results)
+        SESSION.context.widen()
+        rows = selection, bounds[-1], sources
+        run = partial(self._run, replicas, *rows, constants, subset, then)
+        with replicas.notice:
+            results = self._held.in_master(run, (), self._entries)
         return results, perf_counter()
+
+    def _run(
+        self,
+        replicas: Replicas,
+        selection: Any,
+        total: int,
+        sources: list,
+        constants: list,
+        subset: Subset,
+        then: Callable[[int, list], object] | None,
+        transaction: Transaction,
+    ) -> list:
+        """Compute, and make the updates."""
+        programs = replicas.local()
+        what = kind_alone(programs.engine)
+        if self._last != (replicas.number, subset):
+            if not programs.has(what, subset):
+                replicas.notice.begin()
+                programs.compile(what, subset)
+            self.times.is_fresh = True
+            self._last = replicas.number, subset
+        mine = take_share(0, SESSION.context.array, selection, [0, total], sources)
+        shapes = (
+            [array.shape[1:] for array in mine[0]],
+            [a.shape for a in constants],
+        )
+        kind = "alone", subset, *map(tuple, shapes)
+        if programs.engine.PER_SHAPE and programs.shapes_met.are_new(
+            kind, [total], is_padded=False
+        ):
+            self.times.is_fresh = True
+        self.times.begin(perf_counter(), total, None)
+        if self.times.is_fresh:
+            self.times.set_aside()
+        run = partial(
+            running.run,
+            *(programs, 1, subset, *mine, constants, ONE_RANK),
+            [total if self._spec.inputs else 1],
+            times=self.times,
+            transaction=transaction,
+            kind=what,
+        )
+        if self.times.is_fresh and programs.engine.PER_SHAPE:
+            with without_collection():
+                results = run()
+        else:
+            results = run()
+        if then is not None:
+            then(replicas.number, results)
+        return results
 
     def run(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from pytensor.compile import SharedVariable
@@ -78,8 +79,9 @@ class Function(Runs):
     def as_theano(self, *args: Any, **kwargs: Any) -> Any:
         """Run on rank 0 alone, on all rows: the plain function, for comparison.
 
-        Its updates are made in the script's variables; the other ranks get the new
-        values when they need them, as of those that the script sets.
+        Its updates are made in the script's variables, all of them or, if it fails,
+        none; the other ranks get the new values when they need them, as of those that
+        the script sets.
 
         Parameters
         ----------
@@ -94,9 +96,9 @@ class Function(Runs):
             SESSION.check_running()
         values = bind(self, self._inputs, args, kwargs)
         programs = self._engines.present.local()
-        with self._held.in_master() as transaction:
-            results = self._serial.run_programs(programs, values, transaction)
-            return self._all.arrange(results)
+        run = partial(self._serial.run_programs, programs, values)
+        results = self._held.in_master(run, self._serial.overwritten(programs))
+        return self._all.arrange(results)
 
     @entry
     def explain(

@@ -8,9 +8,9 @@ variables that it updates.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
+from typing import TypeVar
 
 import numpy as np
 from pytensor.compile import SharedVariable
@@ -30,6 +30,8 @@ from ..ranks.session import SESSION
 from ..ranks.undoing import Launch
 from ..report.facts import Held
 from ..user_frames import made_in
+
+Result = TypeVar("Result")
 
 
 class HeldVariables:
@@ -186,14 +188,20 @@ class HeldVariables:
             entry.see()
         see_converted(self.entries)
 
-    @contextlib.contextmanager
-    def in_master(self, known: list[Entry] | None = None) -> Iterator[Transaction]:
-        """Run the plain function in the master, in a ``with`` block.
-
-        What fails in it is undone.
+    def in_master(
+        self,
+        run: Callable[[Transaction], Result],
+        overwritten: Iterable[SharedVariable] = (),
+        known: list[Entry] | None = None,
+    ) -> Result:
+        """Run the function in the master alone; what fails in it is undone.
 
         Parameters
         ----------
+        run : callable
+            Runs it, and stores what it updates by the transaction.
+        overwritten : iterable of SharedVariable
+            What its compiled code updates itself, maybe in place.
         known : list of Entry, optional
             Of the variables, if they are known to be equal on all ranks.
 
@@ -207,29 +215,31 @@ class HeldVariables:
             unset = self._unset_in_master()
         else:
             unset = [entry for entry in known if not entry.is_set]
-        transaction.begin(0)
-        transaction.begin_call()
 
         def undo() -> None:
             transaction.undo_to(0, 0)
             for entry in unset:  # an engine may have converted it
                 entry.see()
 
+        transaction.begin(0)
+        transaction.begin_call(overwritten)
+        # Not a context manager: an interrupt may come as Python enters `__exit__`.
         try:
-            yield transaction
-        except BaseException:
-            insist(undo)
-            raise
-        updated = {id(var.container.storage) for var, _ in self._spec.updates}
-
-        def note() -> None:
+            result = run(transaction)
             for entry in unset:
-                if id(entry.storage) in updated:  # by whatever variable of it
+                if id(entry.storage) in self._updated:
                     entry.unsee()
                 else:
                     entry.see()
+        except BaseException:
+            insist(undo)
+            raise
+        return result
 
-        insist(note)
+    @cached_property
+    def _updated(self) -> set[int]:
+        """The ids of storages that are updated, by whatever variable of them."""
+        return {id(var.container.storage) for var, _ in self._spec.updates}
 
     def _unset_in_master(self) -> list[Entry]:
         """Return what of the variables the ranks know; raise if the master does not."""

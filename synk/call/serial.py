@@ -118,7 +118,10 @@ class SerialRun:
     def run_programs(
         self, programs: Programs, values: Sequence[Any], transaction: Transaction
     ) -> list:
-        """Run what rank 0 has compiled on all rows; this makes the updates there."""
+        """Run what rank 0 has compiled on all rows; this makes the updates there.
+
+        See `overwritten` of those that the transaction does not make.
+        """
         spec = self._spec
         values = check_arguments(
             [*spec.inputs, *spec.bcast_inputs], values, spec.options
@@ -126,7 +129,6 @@ class SerialRun:
         n = len(spec.inputs)
         arrays = [*values[:n], *(host.get_value(var) for var in spec.sliceable)]
         rows = [slice(0, len(array)) for array in arrays]
-        every = tuple(range(len(spec.outputs)))
         start = perf_counter()
         with self._notice:
             if "programs" not in self._warm:
@@ -134,25 +136,33 @@ class SerialRun:
             outputs = running.run(
                 programs,
                 1,
-                every,
+                self._every,
                 arrays,
                 rows,
                 values[n:],
                 ONE_RANK,
                 [len(arrays[0]) if arrays else 1],
                 transaction=transaction,
+                kind="uncut",
             )
         passed = perf_counter() - start
         self.note("programs", passed, len(arrays[0]) if arrays else 0)
         return outputs
 
+    def overwritten(self, programs: Programs) -> list[SharedVariable]:
+        """Return the variables that compiled code updates in `run_programs`."""
+        return programs.overwritten("uncut", self._every)
+
+    @property
+    def _every(self) -> Subset:
+        return tuple(range(len(self._spec.outputs)))
+
     def measure(self, values: Sequence[Any], batch: Any) -> None:
         """Find out how long a serial run takes: the median of three."""
         self._refuse_sliceable("measure=True")
-        subset = tuple(range(len(self._spec.outputs)))
         times = []
         for _ in range(4):  # one to load code
-            self.run(values, batch, subset)
+            self.run(values, batch, self._every)
             if self.timed is not None:
                 times.append(self.timed)
         self.timed = sorted(times[-3:])[1]

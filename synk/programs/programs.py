@@ -153,6 +153,12 @@ class Programs:
         parts = [part for stage in stages for part in parts_of(kind, stage)]
         return all((id(part), False) in self._compiled for part in parts)
 
+    def overwritten(self, kind: CallKind, subset: Subset) -> list[SharedVariable]:
+        """Return the variables that the compiled code of a kind of call updates."""
+        stages = self.cut(kind, subset).stages
+        parts = [part for stage in stages for part in parts_of(kind, stage)]
+        return [shared for part in parts for shared, _ in part.updates]
+
     def compile(self, kind: CallKind, subset: Subset) -> None:
         """Compile what one kind of call needs, where that has not been done."""
         with without_collection():

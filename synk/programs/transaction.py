@@ -5,6 +5,9 @@ Compiled code changes none but random streams: a call stores its new values when
 come to its end, and keeps the former ones. Where the master finds that a rank has
 failed, all put back what they have changed: see `ranks.undoing`.
 
+On one rank compiled code may change others, too, in place. `Function.as_theano` copies
+those before; a call does not.
+
 In a run of many calls, ranks are at most one call apart: they meet in each. So the
 changes of the present call are kept, and those of the last one until ranks have met.
 """
@@ -12,6 +15,7 @@ changes of the present call are kept, and those of the last one until ranks have
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -52,21 +56,22 @@ class Transaction:
 
     def begin_call(
         self,
-        streams: Iterable[SharedVariable] = (),
+        overwritten: Iterable[SharedVariable] = (),
         selected: Mapping[SharedVariable, Selection] = MappingProxyType({}),
     ) -> None:
         """Begin a call of the launch.
 
         Parameters
         ----------
-        streams : iterable of SharedVariable
-            The random streams that it leads on, in place.
+        overwritten : iterable of SharedVariable
+            Those that its compiled code updates itself, maybe in place: the random
+            streams that it leads on.
         selected : mapping of SharedVariable to Selection, optional
             Which rows it uses of sliceable variables.
         """
         self._selected = selected
         changes: Changes = []
-        for var in streams:
+        for var in overwritten:
             storage = var.container.storage
             changes.append((storage, storage[0], _restoring(storage[0])))
         launch, made, _, last = self._progress
@@ -167,11 +172,15 @@ def _undo(changes: Changes) -> None:
         storage[0] = value
 
 
-def _restoring(generator: np.random.Generator) -> Callable[[], None]:
-    """Return what gives a generator the state that it has now."""
-    state = generator.bit_generator.state
+def _restoring(value: Any) -> Callable[[], None] | None:
+    """Return what gives an object the value that it has now, if it can have another."""
+    if isinstance(value, np.random.Generator):
+        generator, state = value.bit_generator, value.bit_generator.state
 
-    def restore() -> None:
-        generator.bit_generator.state = state
+        def restore() -> None:
+            generator.state = state
 
-    return restore
+        return restore
+    if isinstance(value, np.ndarray) and value.flags.writeable:
+        return partial(np.copyto, value, value.copy())
+    return None

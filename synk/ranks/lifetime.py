@@ -30,6 +30,7 @@ from pytensor.compile import SharedVariable
 from ..cluster.node import Node
 from ..errors import StateError, SynkError, WorkerDied
 from ..memory.arena import Arena
+from ..signals import with_signals_held_back
 from ..workers import preconditions, privileges
 from ..workers.channel import MasterChannel, WorkerChannel
 from ..workers.control import Control
@@ -41,7 +42,6 @@ from ..workers.pools import ThreadPools
 from ..workers.recorder import SCRIPT
 from ..workers.records import Records
 from ..workers.system_limits import LIMITS, explained
-from ..workers.waiting import with_signals_held_back
 from ..workers.zygote import Zygote
 from ..workers.zygote_source import ZygoteSource
 from . import reasons

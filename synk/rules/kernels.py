@@ -26,6 +26,8 @@ from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import io_toposort
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 
+from ..compiled import compile_kernel
+
 _WORDS = {
     "Abs": "abs({})",
     "Add": "({})",
@@ -192,8 +194,6 @@ def compiled_text(lines: Sequence[str], function: str) -> Callable:
     function : str
         The function's name there.
     """
-    import numba
-
     text = "\n".join(['"""Of a training rule; made by synk."""', "", *lines, ""])
     digest = hashlib.sha256(text.encode()).hexdigest()[:20]
     path = Path(pytensor.config.compiledir, "synk_rules", f"rule_{digest}.py")
@@ -210,4 +210,4 @@ def compiled_text(lines: Sequence[str], function: str) -> Callable:
     sys.modules[spec.name] = module  # numba looks there for what it has kept
     spec.loader.exec_module(module)
     found = getattr(module, function)
-    return numba.njit(cache=True, nogil=True, error_model="numpy")(found)
+    return compile_kernel(found)

@@ -19,10 +19,10 @@ from collections.abc import Callable, Mapping, Sequence
 from io import FileIO
 
 from ..errors import StateError, SynkError, WorkerDied
+from ..signals import with_signals_held_back
 from . import zygote_loop
 from .forks import forking_quietly, open_pipe, pidfd_of, run_to_end
 from .system_limits import explained
-from .waiting import with_signals_held_back
 from .zygote_loop import REPORT, REQUEST, Serve
 
 _START_DEADLINE = 60.0
