@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import sys
 
 import numpy as np
 import pytensor
@@ -30,6 +32,13 @@ def spec_of(outputs, **options):
 
 
 # -- what may be chosen
+
+
+@pytest.fixture(autouse=True)
+def jax_is_of_pytensor():
+    """Have JAX, where another test has imported it, as PyTensor sets it, in 64 bits."""
+    if "jax" in sys.modules:
+        importlib.import_module("pytensor.link.jax.dispatch")
 
 
 JAX_ALIKE = {
