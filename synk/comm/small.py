@@ -17,9 +17,8 @@ from functools import partial
 from itertools import groupby
 
 import numpy as np
-from numba import carray
 
-from ..compiled import address_as, compile_kernel
+from ..compiled import array_at, compile_kernel
 from ..reduce_ops import accumulator
 from ..workers.control import BARRIER, WORD
 from ..workers.recorder import MEETING
@@ -187,7 +186,7 @@ def _combine_all(block, wide, values):
     size, runs = block[_SIZE], block[_RUNS]
     number = _words_of(block)[block[_PLACES + OWN]]
     slots = _slots_of(block, values, number)
-    shares = carray(address_as(block[_SHARES], np.float64), size)
+    shares = array_at(block[_SHARES], np.float64, size)
     ops = block[_PLACES + FIRST + size :]
     begin = 0
     for k in range(runs):
@@ -202,7 +201,7 @@ def _combine_all(block, wide, values):
 
 @compile_kernel
 def _words_of(block):
-    return carray(address_as(block[_WORDS], np.int64), block[_LENGTH])
+    return array_at(block[_WORDS], np.int64, block[_LENGTH])
 
 
 @compile_kernel
@@ -214,7 +213,7 @@ def _places_of(block):
 def _slots_of(block, values, number):
     """Return the slots of all ranks in the set of a meeting."""
     length = block[_SET] + block[_SIZE] * block[_STRIDE]
-    slots = carray(address_as(block[_SLOTS], values.dtype), length)
+    slots = array_at(block[_SLOTS], values.dtype, length)
     return slots[number % 2 * block[_SET] :]
 
 

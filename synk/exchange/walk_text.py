@@ -87,7 +87,7 @@ def make_walk(functions: Functions, outputs: Mapping[str, Variable], way: Way) -
         if name == "ww":
             kind = f"types.{functions.dtype}"
             views.append("start_of_w = addresses[segments[s, 2]] + segments[s, 3]")
-            views.append(f"v_ww = carray(address_as(start_of_w, {kind}), stop - start)")
+            views.append(f"v_ww = array_at(start_of_w, {kind}, stop - start)")
         elif name in sides:
             views.append(f"v_{name} = {name}[side, start:stop]")
         else:
@@ -124,11 +124,11 @@ def make_walk(functions: Functions, outputs: Mapping[str, Variable], way: Way) -
     arguments = ["words", "at", "blocks", "segments", "addresses", "given"]
     lines = [
         "import numpy as np",
-        "from numba import carray, types",
+        "from numba import types",
         "",
         "from synk.comm.locks import give_back, take",
         "from synk.comm.sync import load, store",
-        "from synk.compiled import address_as",
+        "from synk.compiled import array_at",
         "",
         f"# What it is compiled with: {_digest()}",
         "",

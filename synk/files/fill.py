@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numba import carray
 
-from ..compiled import address_as, compile_kernel
+from ..compiled import array_at, compile_kernel
 
 _INDEX, _PLACE, _TOP, _LEFT, _FLIPPED = range(5)
 
@@ -61,7 +60,7 @@ def _fill_line(source, strides, row, c, y, mean, std, out):
 def _fill(files, starts, rows, kind, mean, std, out):
     for f in range(len(files)):
         address, extent, strides = files[f, 0], files[f, 1], files[f, 2:]
-        source = carray(address_as(address, kind.dtype), extent)
+        source = array_at(address, kind.dtype, extent)
         of_file = rows[starts[f] : starts[f + 1]]
         if strides[0] >= strides[3]:
             for row in of_file:
