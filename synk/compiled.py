@@ -9,6 +9,7 @@ usual one is used; `tests/test_compiled.py` tells when it must be looked at agai
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numba
@@ -24,21 +25,11 @@ class _Cache(FunctionCache):
     """Numba's cache of a function, from which it is loaded without further ado."""
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return what was compiled for a signature; None if it was not.
-
-        An interrupt of it would leave numba and LLVM in disorder, for good: the process
-        would come to its end by freeing memory twice.
-        """
-        found: list[Any] = []
-        with_signals_held_back(self._load, sig, target_context, found)
-        return found[0]
-
-    def _load(self, sig: Any, target_context: Any, found: list[Any]) -> None:
+        """Return what was compiled for a signature; None if it was not."""
         rtsys.initialize(target_context)  # the code calls it
         with self._guard_against_spurious_io_errors():
-            found.append(self._load_overload(sig, target_context))
-        if found == [None]:  # it will be compiled
-            target_context.refresh()
+            return self._load_overload(sig, target_context)
+        return None
 
 
 _is_known = hasattr(FunctionCache, "_load_overload")
@@ -51,7 +42,19 @@ def compile_kernel(function: Callable) -> Callable:
         made._cache = (_Cache if _is_known else FunctionCache)(function)
     except RuntimeError:  # neither the package nor the home directory can be written
         pass
+    made.compile = partial(_without_interrupts, made.compile)
     return made
+
+
+def _without_interrupts(compile_for: Callable[[Any], Any], sig: Any) -> Any:
+    """Load or compile a kernel; an interrupt of that waits until it is done.
+
+    It would leave numba and LLVM in disorder, for good: nothing more could be compiled,
+    or the process would free memory twice.
+    """
+    made: list[Any] = []
+    with_signals_held_back(lambda: made.append(compile_for(sig)))
+    return made[0]
 
 
 def pointer(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
