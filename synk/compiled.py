@@ -2,8 +2,8 @@
 
 Numba takes 0.25 s and 30 MB in each process to look through all that it could compile,
 even where it only loads what lies in its cache. Loading needs none of that; so it is
-left out there, which takes a method of numba's own, as in 0.61 to 0.67. With others the
-usual one is used; `tests/test_compiled.py` tells when it must be looked at again.
+left out there, which takes methods of numba's own, as in 0.65. Where there are none the
+usual way is gone; `tests/test_compiled.py` tells when it must be looked at again.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ class Alone:
         rows = selection, bounds[-1], sources
         run = partial(self._run, replicas, *rows, constants, subset, then)
         with replicas.notice:
-            results = self._held.in_master(run, (), self._entries)
+            results = self._held.in_master(run, known=self._entries)
         return results, perf_counter()
 
     def _run(
