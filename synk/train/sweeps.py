@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from pytensor.compile import SharedVariable
 
 from ..call.function import Function
-from ..callbacks import assign
+from ..callbacks.rates import assign
 from ..user_frames import entry
 from .starts import from_one_start
 from .trainer import Trainer

@@ -24,11 +24,14 @@ from ..rules.rule import Rule
 from ..rules.simulate import Exchange
 from ..user_frames import entry
 from . import saved
+from .asked import Asked, states_of, states_told
 from .batches import Arrays, Epoch, Made, parts_of, source_of, through
 from .history import History
 from .progress import progress_bar
+from .set_since import SetSince
 from .spent import in_order, spent
 from .steps import check_local, check_of_nodes
+from .told import as_json, from_json
 from .training import check_params
 from .validation import validated
 
@@ -104,6 +107,12 @@ class Trainer:
         self._is_whole = True  # or an epoch has failed or was interrupted
         self.history = History()
         self.exchanges: list[Exchange] = []
+        self._begin_callbacks()
+
+    def _begin_callbacks(self) -> None:
+        """Have no callbacks yet, and nothing that they have set."""
+        self._asked, self._set = Asked(), SetSince(self._step)
+        self._of_file: list[dict[str, Any]] | None = None  # until the next fit
 
     @entry
     def fit(
@@ -135,7 +144,8 @@ class Trainer:
         callbacks : sequence of Callback or callable
             What is done between epochs: see ``synk.callbacks``, or functions called
             with the trainer and an epoch's numbers. Training ends, for all ranks, after
-            an epoch for which one of them returns True.
+            an epoch for which one of them returns True. What they keep from epoch to
+            epoch is in the files of `save`.
         progress : bool
             Whether to show a progress bar of epochs, if tqdm is installed.
         rows : int, slice, array of int, or array of bool, optional
@@ -163,12 +173,15 @@ class Trainer:
         others = () if isinstance(source, Arrays) else data[1:]
         are_seen = validation is not None or bool(callbacks)
         goes_on = False
-        with progress_bar(progress, epochs) as bar:
+        self._asked, states = Asked(callbacks), self._of_file
+        self._of_file = None
+        self._set.begin()
+        if states is not None and self._asked.go_on(self, states):
+            return self.history
+        with progress_bar(progress, epochs) as bar, self._asked.running():
             for left in reversed(range(epochs)):
                 epoch = len(self.history)
-                for callback in callbacks:
-                    if isinstance(callback, Callback):
-                        callback.before_epoch(self, epoch)
+                self._asked.before_epoch(self, epoch)
                 what = Epoch(epoch, self._seed, self._shuffle, batch_size)
                 parts = parts_of(source, self._step, what, **named)
                 shows = are_seen or not left
@@ -182,9 +195,7 @@ class Trainer:
                 self.history.add_epoch(made.losses, made.sizes, took, numbers)
                 numbers = self.history.epochs[-1]
                 bar(numbers)
-                # All of them are asked, whoever wants to stop.
-                asked = [_after(callback, self, numbers) for callback in callbacks]
-                if any(asked):
+                if self._asked.after_epoch(self, numbers):
                     break
         return self.history
 
@@ -219,8 +230,11 @@ class Trainer:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write all that training goes on with to a file.
 
-        That is the parameters and what else the step updates, the history, and by a
-        rule the centre and what each worker keeps, wherever it is in a round.
+        That is the parameters and what else the step updates, the history, what the
+        callbacks of the last `fit` keep, and by a rule the centre and what each worker
+        keeps, wherever it is in a round. Of variables that the step only reads, such as
+        a learning rate, it is those of up to 1 MB that were set since the first `fit`
+        began, as by a callback.
 
         Parameters
         ----------
@@ -231,6 +245,8 @@ class Trainer:
         ------
         StateError
             If not forked.
+        TypeError
+            If a callback keeps what a file cannot hold.
         """
         SESSION.enter()
         variables = self._step.updated
@@ -241,13 +257,16 @@ class Trainer:
             arrays |= {f"shared {k}": v for k, v in shared.items()}
             for rank, state in enumerate(by_rank):
                 arrays |= {f"rank {rank} {k}": v for k, v in state.items()}
+        states = self._asked.states() if self._of_file is None else self._of_file
         told = {
             "rule": self._told,
             "ranks": SESSION.size,
             "nodes": SESSION.nodes,
             "seed": self._seed,
             "held": [[held.kind, held.since, held.rows] for held in holdings],
-            "history": vars(self.history),
+            "history": as_json(vars(self.history), arrays, "history", "history"),
+            "set": self._set.told(arrays),
+            "callbacks": states_told(states, arrays),
         }
         saved.write(Path(path), told, arrays)
 
@@ -258,7 +277,11 @@ class Trainer:
         What follows has the very bits of training that went on, but in the order
         "free", and where an engine is chosen anew. A file of exact training is for any
         number of ranks: on another one the numbers are the same to rounding, and random
-        streams follow from rank 0's.
+        streams follow from rank 0's. Callbacks go on with the next `fit`: those of its
+        list that are of the same class, and look at the same number, as in the list
+        that was saved. A file that a callback has saved asks first, about the epoch
+        that it ends with, those which came after that one. If a callback loads a file,
+        all callbacks, and what they have set, stay as they are.
 
         Parameters
         ----------
@@ -284,6 +307,8 @@ class Trainer:
             for kind, since, rows in told["held"]
         ]
         variables, ranks = self._step.updated, told["ranks"]
+        states = states_of(told.get("callbacks", ()), arrays)
+        others = self._set.values_of(path, told.get("set", ()), arrays)
         saved.check_can_be_on(path, ranks, self._rule, variables, holdings)
         if ranks == SESSION.size:
             saved.give_values(variables, arrays, holdings, "Trainer.load")
@@ -297,8 +322,13 @@ class Trainer:
             ]
             workers.restore_state(saved.with_prefix(arrays, "shared "), by_rank)
             self._is_whole, self._is_new = True, False
+        if (
+            not self._asked.are_running
+        ):  # else they go on as they are, and what they set
+            self._set.give(others)
+            self._of_file = states
         self.history = History()
-        vars(self.history).update(told["history"])
+        vars(self.history).update(from_json(told["history"], arrays))
 
     # -- an epoch
 
@@ -382,6 +412,7 @@ class Trainer:
         made.history, made.exchanges = History(), []
         made._is_whole, made._workers = True, self._workers if self._is_new else None
         made._is_new = True
+        made._begin_callbacks()
         if former is not None:
             made._take_over(former)
         return made
@@ -390,15 +421,6 @@ class Trainer:
         """Have another one's workers, which begin anew, unless its own train."""
         if self._is_new:
             self._workers = former._workers
-
-
-def _after(
-    callback: Callable | Callback, trainer: Trainer, numbers: dict[str, float]
-) -> bool:
-    """Tell whether a callback wants training to end."""
-    if isinstance(callback, Callback):
-        return bool(callback.after_epoch(trainer, numbers))
-    return bool(callback(trainer, numbers))
 
 
 def _as_params(

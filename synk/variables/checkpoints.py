@@ -251,7 +251,7 @@ def _streams(variables: list[SharedVariable]) -> dict[SharedVariable, Sequence]:
     return dict(zip(variables, zip(*by_rank, strict=True), strict=True))
 
 
-def as_bytes(var: SharedVariable, generators: Sequence) -> np.ndarray:
+def as_bytes(var: Any, generators: Sequence) -> np.ndarray:
     """Return the states of generators, by rank, as JSON in an array."""
     for generator in generators:
         kind = type(generator.bit_generator)

@@ -1,0 +1,335 @@
+"""Training that goes on from a file, with callbacks that keep something."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+
+import synk
+from synk.callbacks import (
+    Callback,
+    Checkpoint,
+    CSVLog,
+    JSONLog,
+    LearningRate,
+    Patience,
+    Plateau,
+    Target,
+)
+
+RANDOM = np.random.default_rng(4)
+X = RANDOM.normal(size=(12, 3))
+Y = X @ [1.0, -2.0, 0.5] + RANDOM.normal(size=12)
+# The best is the fifth; from the ninth on nothing is better.
+VALUES = [5.0, 4.0, 4.5, 3.0, 1.0, 2.0, 2.5, 1.5, 1.2, 3.0, 0.9, 2.0, 2, 2, 2, 2]
+FITS = {"batch_size": 5, "progress": False}
+
+
+class Averaged(Callback):
+    """Means of the parameters, as stochastic weight averaging keeps them."""
+
+    def __init__(self, w) -> None:
+        self.w, self.mean, self.seen = w, np.zeros(3), [("none", 0)]
+        self.random = np.random.default_rng(3)
+
+    def after_epoch(self, trainer, numbers):
+        n = numbers["epoch"]
+        self.mean = self.mean + (self.w.get_value() - self.mean) / n
+        self.mean += self.random.normal(size=3)
+        self.seen.append(("epoch", np.float32(n) / 3))
+
+    def state_dict(self):
+        return {"mean": self.mean, "seen": self.seen, 3: self.random}
+
+    def load_state_dict(self, state):
+        self.mean, self.seen, self.random = state["mean"], state["seen"], state[3]
+
+
+class Halved:
+    """No subclass: any object that can be called, with the two methods."""
+
+    def __init__(self, variable) -> None:
+        self.variable, self.calls = variable, 0
+
+    def __call__(self, trainer, numbers):
+        self.calls += 1
+        if self.calls % 3 == 0:
+            self.variable.set_value(self.variable.get_value() / 2)
+
+    def state_dict(self):
+        return {"calls": self.calls}
+
+    def load_state_dict(self, state):
+        self.calls = state["calls"]
+
+
+class Run:
+    """A script: it makes everything anew, and trains."""
+
+    def __init__(self, folder, rule=None, values=VALUES) -> None:
+        x, y = pt.matrix("x"), pt.vector("y")
+        self.w = pytensor.shared(np.zeros(3), "w")
+        names = ("rate", "other rate", "decay", "factor")
+        self.read = [
+            pytensor.shared(v, n)
+            for v, n in zip((0.1, 1.0, 0.5, 1.0), names, strict=True)
+        ]
+        rate, other, decay, factor = self.read
+        loss = ((x @ self.w - y) ** 2).mean() + decay * (self.w**2).sum()
+        gradient = pytensor.grad(loss, self.w)
+        moved = self.w - rate * other * factor * gradient
+        options = {"mode": "FAST_COMPILE", "local": rule is not None}
+        step = synk.function([x, y], loss, updates={self.w: moved}, **options)
+        self.trainer = synk.Trainer(step, [self.w], rule, seed=1)
+        self.folder, self.values = folder, values
+        self.own = Averaged(self.w)
+        self.halved = Halved(factor)
+
+        def decays(trainer, numbers):
+            decay.set_value(decay.get_value() * 0.9)
+
+        warm = LearningRate(other, lambda epoch: 1 / (1 + epoch))
+        self.callbacks = [
+            Patience("val_loss", epochs=5),
+            Checkpoint(folder / "last.npz"),
+            # What comes after one that saves has not heard of the epoch yet.
+            Plateau(rate, factor=0.5, epochs=2),
+            Checkpoint(folder / "best.npz", best="val_loss"),
+            Patience("loss", epochs=12, smooth=True),
+            Target("val_loss", -1),
+            *(warm, decays, self.own, self.halved),
+            CSVLog(folder / "log.csv"),
+            JSONLog(folder / "log.jsonl"),
+        ]
+
+    def fit(self, epochs):
+        validation = lambda: self.values[len(self.trainer.history)]  # noqa: E731
+        self.trainer.fit(
+            *(X, Y),
+            epochs=epochs,
+            callbacks=self.callbacks,
+            validation=validation,
+            **FITS,
+        )
+
+    def end(self):
+        """Return all that is to be the same, to the bit."""
+        history = self.trainer.history
+        with (self.folder / "log.csv").open() as file:
+            lines = [{n: r[n] for n in ("epoch", "loss")} for r in csv.DictReader(file)]
+        text = (self.folder / "log.jsonl").read_text().splitlines()
+        with np.load(self.folder / "best.npz") as best:
+            told = json.loads(best["trainer"].tobytes())
+            of_best = [best[n].tobytes() for n in best if n.startswith("variable")]
+        return {
+            "w": self.w.get_value().tobytes(),
+            "read": [float(var.get_value()) for var in self.read],
+            "own": (self.own.mean.tobytes(), self.own.seen, self.own.random.random()),
+            "calls": self.halved.calls,
+            "losses": history.losses,
+            "epochs": [(e["epoch"], e["step"], e["loss"]) for e in history.epochs],
+            "log": lines,
+            "json": [json.loads(line)["epoch"] for line in text],
+            "best": (len(told["history"]["epochs"]), of_best),
+        }
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    """For a number of ranks and a rule, how the run ends that never stopped."""
+    found = {}
+
+    def end(n, rule=None):
+        if (n, repr(rule)) not in found:
+            with synk.session(n):
+                run = Run(tmp_path_factory.mktemp("run"), rule)
+                run.fit(16)
+                found[n, repr(rule)] = run.end()
+        return found[n, repr(rule)]
+
+    return end
+
+
+def folder_of(tmp_path, name):
+    path = tmp_path / name
+    path.mkdir()
+    return path
+
+
+@pytest.mark.parametrize(
+    ("n", "rule"), [(1, None), (2, None), (3, None), (2, synk.rules.EASGD(2))], ids=repr
+)
+def test_eight_and_eight_epochs_are_sixteen(uninterrupted, tmp_path, n, rule):
+    expected = uninterrupted(n, rule)
+    # Patience of five epochs: the tenth is one too many after the fifth.
+    assert len(expected["epochs"]) == 10
+    with synk.session(n):
+        first = Run(tmp_path, rule)
+        first.fit(8)
+        first.trainer.save(tmp_path / "by script.safetensors")
+        first.fit(1)  # the file does not have this one, and the log does
+    with synk.session(n):
+        second = Run(tmp_path, rule)
+        second.trainer.load(tmp_path / "by script.safetensors")
+        second.trainer.save(tmp_path / "again.npz")
+        third = Run(tmp_path, rule)
+        third.trainer.load(tmp_path / "again.npz")
+        third.fit(8)
+        assert third.end() == expected
+
+
+@pytest.mark.parametrize("after", [1, 5, 7, 9])
+def test_a_run_that_dies_goes_on_from_what_a_callback_saved(
+    uninterrupted, tmp_path, after
+):
+    expected = uninterrupted(2)
+    with synk.session(2):
+        first = Run(tmp_path)
+        first.fit(after - 1)
+
+        def dies(trainer, numbers):
+            raise MemoryError
+
+        first.callbacks.insert(2, dies)  # right behind the first one that saves
+        with pytest.raises(MemoryError):
+            first.fit(1)
+    with synk.session(2):
+        second = Run(tmp_path)
+        second.trainer.load(tmp_path / "last.npz")
+        second.fit(16 - after)
+        assert second.end() == expected
+
+
+def test_a_run_that_its_callbacks_ended_is_at_its_end(uninterrupted, tmp_path):
+    with synk.session(2):
+        Run(tmp_path).fit(16)
+    with synk.session(2):
+        again = Run(tmp_path)
+        again.trainer.load(tmp_path / "last.npz")
+        again.fit(16)
+        assert again.end() == uninterrupted(2)
+        # Without that callback it trains on: it was not asked.
+        again.callbacks = []
+        again.fit(2)
+        assert len(again.trainer.history) == 12
+
+
+def test_callbacks_are_known_by_what_they_look_at(tmp_path):
+    def three(run):
+        rate, other, *_ = run.read
+        return [
+            Plateau(rate, epochs=2, factor=0.5),
+            Plateau(other, epochs=3, factor=0.1),
+            Plateau(rate, "loss", epochs=1),
+        ]
+
+    with synk.session(1):
+        first = Run(tmp_path)
+        first.callbacks = three(first)
+        first.fit(4)
+        first.trainer.save(tmp_path / "saved.npz")
+        expected = [of.state_dict() for of in first.callbacks]
+        second = Run(tmp_path)
+        second.callbacks = three(second)[::-1]
+        second.trainer.load(tmp_path / "saved.npz")
+        second.fit(0)
+        assert [of.state_dict() for of in second.callbacks[::-1]] == expected
+        third = Run(tmp_path)
+        third.callbacks = [Patience("loss"), Plateau(third.read[0], "val_acc")]
+        third.trainer.load(tmp_path / "saved.npz")
+        with pytest.warns(UserWarning, match=r"Plateau\(val_acc, .* begins anew.*loss"):
+            third.fit(0)
+
+
+def test_what_the_script_sets_before_it_goes_on_holds(tmp_path):
+    """A variable that nobody changed while training is the script's."""
+    with synk.session(2):
+        first = Run(tmp_path)
+        first.callbacks = [Plateau(first.read[0], epochs=1)]
+        first.read[1].set_value(0.5)  # before the first fit
+        first.fit(4)
+        first.trainer.save(tmp_path / "saved.npz")
+        second = Run(tmp_path)
+        second.read[1].set_value(0.25)
+        second.trainer.load(tmp_path / "saved.npz")
+        assert [float(var.get_value()) for var in second.read[:2]] == [0.1 * 0.1, 0.25]
+
+
+def test_a_callback_that_loads_leaves_the_others_as_they_are(tmp_path):
+    """To go back to the best parameters does not undo the rate that was lowered."""
+    with synk.session(2):
+        run = Run(tmp_path)
+        rate = run.read[0]
+
+        def goes_back(trainer, numbers):
+            if len(trainer.history) == 7:
+                trainer.load(tmp_path / "best.npz")
+
+        plateau = Plateau(rate, factor=0.5, epochs=2)
+        best = Checkpoint(tmp_path / "best.npz", best="val_loss")
+        run.callbacks = [best, plateau, goes_back]
+        run.fit(7)
+        assert len(run.trainer.history) == 5
+        assert float(rate.get_value()) == 0.05
+        run.fit(1)
+        assert plateau.state_dict()["waited"] == 1
+        assert float(rate.get_value()) == 0.05
+
+
+def test_files_of_before_callbacks_had_states_are_read(tmp_path):
+    with synk.session(2):
+        first = Run(tmp_path)
+        first.fit(3)
+        first.trainer.save(tmp_path / "new.npz")
+        with np.load(tmp_path / "new.npz") as file:
+            arrays = dict(file)
+        told = json.loads(arrays["trainer"].tobytes())
+        del told["callbacks"], told["set"]
+        old = {"rule", "ranks", "nodes", "seed", "held", "history", "arrays"}
+        assert told.keys() == old
+        arrays["trainer"] = np.frombuffer(json.dumps(told).encode(), np.uint8)
+        np.savez(tmp_path / "old.npz", **arrays)
+        second = Run(tmp_path)
+        second.trainer.load(tmp_path / "old.npz")
+        assert second.trainer.history.losses == first.trainer.history.losses
+        second.fit(1)
+        assert len(second.trainer.history) == 4
+
+
+def test_what_a_file_cannot_hold_is_named(tmp_path):
+    class Bad(Callback):
+        def state_dict(self):
+            return {"models": [1, object()]}
+
+    with synk.session(1):
+        run = Run(tmp_path)
+        run.callbacks = [Bad()]
+        run.fit(1)
+        with pytest.raises(TypeError, match=r"Bad\['models'\]\[1\] cannot be written"):
+            run.trainer.save(tmp_path / "saved.npz")
+
+
+def test_tensorboard_shows_each_step_once(tmp_path):
+    pytest.importorskip("tensorboardX")
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    from synk.callbacks import TensorBoard
+
+    with synk.session(1):
+        first = Run(tmp_path)
+        first.callbacks = [TensorBoard(tmp_path / "events")]
+        first.fit(2)
+        first.trainer.save(tmp_path / "saved.npz")
+        first.fit(1)
+        second = Run(tmp_path)
+        second.callbacks = [TensorBoard(tmp_path / "events")]
+        second.trainer.load(tmp_path / "saved.npz")
+        second.fit(2)
+    shown = EventAccumulator(str(tmp_path / "events")).Reload().Scalars("loss")
+    assert [event.step for event in shown] == [3, 6, 9, 12]
