@@ -6,10 +6,13 @@ have Lasagne 0.1. It prints the name of each check that holds.
 
 from __future__ import annotations
 
+import importlib
+
 import synk  # isort: skip  it has the names of Theano's
 
 import lasagne
 import numpy as np
+import pytest
 import theano
 import theano.tensor as T
 from lasagne import layers as L
@@ -112,12 +115,20 @@ def the_order_of_parameters():
     assert layer.get_params(unwrap_shared=True)[:3] == [x, y, z]
 
 
+def layers_for_gpus():
+    """Which scripts import within ``except ImportError``."""
+    for module in "dnn", "corrmm", "cuda_convnet":
+        with pytest.raises(ImportError, match=r"GPU|pylearn2"):
+            importlib.import_module(f"lasagne.layers.{module}")
+
+
 if __name__ == "__main__":
     assert hasattr(L, "BatchNormLayer"), lasagne.__version__
     for check in (
         batch_normalisation,
         gated_recurrent_units,
         the_order_of_parameters,
+        layers_for_gpus,
     ):
         check()
         print(check.__name__, flush=True)

@@ -5,6 +5,8 @@ Objectives, update rules, looks at graphs; see ``test_lasagne_newer.py``.
 
 from __future__ import annotations
 
+import importlib
+
 import numpy as np
 import pytest
 import theano
@@ -121,8 +123,8 @@ def test_update_rules_with_largest_moments(rule):
     np.testing.assert_allclose(p.get_value(), value, rtol=1e-9)
 
 
-def test_modules_for_gpus_are_missing_as_in_a_theano_without_one():
-    for name in "theano.sandbox.cuda.dnn", "theano.gpuarray.dnn":
-        with pytest.raises(ImportError):
-            __import__(name)
+@pytest.mark.parametrize("name", ["dnn", "corrmm", "cuda_convnet"])
+def test_layers_for_gpus_are_missing_as_in_a_theano_without_one(name):
+    with pytest.raises(ImportError, match=r"GPU|dnn not available|pylearn2"):
+        importlib.import_module(f"lasagne.layers.{name}")
     assert theano.config.device == "cpu"

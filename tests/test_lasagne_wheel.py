@@ -19,6 +19,7 @@ CHECKS = (
     "batch_normalisation",
     "gated_recurrent_units",
     "the_order_of_parameters",
+    "layers_for_gpus",
 )
 
 

@@ -10,6 +10,7 @@ import sys
 from importlib.machinery import PathFinder
 
 import pytest
+import theano
 
 from synk.finders import theano_names
 
@@ -24,12 +25,15 @@ MODULES = [
     "theano.configdefaults",
     "theano.configparser",
     "theano.gof",
-    "theano.gpuarray",
     "theano.gof.graph",
+    "theano.gpuarray",
+    "theano.gpuarray.dnn",
+    "theano.gpuarray.type",
     "theano.gradient",
     "theano.ifelse",
     "theano.printing",
     "theano.sandbox.cuda",
+    "theano.sandbox.cuda.dnn",
     "theano.sandbox.gpuarray",
     "theano.sandbox.rng_mrg",
     "theano.scalar",
@@ -86,8 +90,6 @@ def test_functions_stay_where_a_module_has_their_name():
 
 
 def test_all_submodules_can_be_walked():
-    import theano
-
     walked = list(pkgutil.walk_packages(theano.__path__, "theano."))
     assert {name for name in MODULES if name != "theano"} <= {m.name for m in walked}
     for found in walked:
@@ -135,16 +137,58 @@ def test_gpu_backends_are_there_and_not_activated(name):
     with pytest.warns(UserWarning, match=r"use\('cuda0'\).*JAX") as warned:
         package.use("cuda0", preallocate=0.5)
     assert warned[0].filename == __file__
-    with pytest.raises(AttributeError, match=f"{name}.dnn"):
-        _ = package.dnn
-    for module in "dnn", "basic_ops", "type":
-        with pytest.raises(ImportError, match="JAX"):
-            importlib.import_module(f"{name}.{module}")
+
+
+# What Theano 1.0.5 (gpuarray) and 0.9 (cuda) do on a machine without CUDA and pygpu.
+@pytest.mark.parametrize(
+    ("name", "error", "reason"),
+    [
+        ("theano.gpuarray", ValueError, "PyGPU not available"),
+        ("theano.sandbox.gpuarray", ValueError, "PyGPU not available"),
+        ("theano.sandbox.cuda", RuntimeError, "CUDA not available"),
+    ],
+)
+def test_names_of_gpu_backends_are_imported_and_raise_in_use(name, error, reason):
+    package = importlib.import_module(name)
+    dnn = package.dnn
+    assert dnn is importlib.import_module(f"{name}.dnn")
+    answers = [dnn.dnn_available]
+    if "gpuarray" in name:
+        answers.append(dnn.dnn_present)
+        assert dnn.version(raises=False) == -1
+    for answer in answers:
+        assert answer() is answer(None) is False
+        assert answer.msg == reason
+    with pytest.raises(RuntimeError, match="can't determine the cudnn version"):
+        dnn.version()
+    blas = importlib.import_module(f"{name}.blas")
+    basic_ops = importlib.import_module(f"{name}.basic_ops")
+    types = importlib.import_module(f"{name}.type")
+    kind = getattr(types, next(n for n in dir(types) if n.endswith("rrayType")))
+    x = theano.tensor.ftensor4()
+    assert not isinstance(x.type, kind)
+    for use in (
+        lambda: dnn.dnn_conv(x, x, border_mode="valid"),
+        lambda: dnn.dnn_pool(x, (2, 2)),
+        lambda: dnn.GpuDnnPool(mode="max")(x),
+        lambda: blas.GpuCorrMM(subsample=(2, 2))(x, x),
+        lambda: basic_ops.gpu_contiguous(x),
+        lambda: basic_ops.host_from_gpu(x),
+        lambda: kind("float32", (False,)),
+    ):
+        with pytest.raises(error, match=r'theano\..*mode="JAX"'):
+            use()
+    assert not hasattr(dnn, "nonsense")
+    assert not hasattr(package, "CudaNdarray")
+    for missing in "cuda_ndarray", "nonsense":
+        with pytest.raises(ModuleNotFoundError, match=f"no {name}.{missing}"):
+            importlib.import_module(f"{name}.{missing}")
+    with pytest.raises(ImportError, match="nonsense"):
+        exec(f"from {name}.dnn import nonsense")
+    assert pickle.loads(pickle.dumps(blas.GpuCorrMM)) is blas.GpuCorrMM
 
 
 def test_unknown_names_say_where_to_look():
-    import theano
-
     with pytest.raises(AttributeError, match=r"pytensor\.tensor.*Theano's names"):
         _ = theano.tensor.nonsense
     with pytest.raises(ModuleNotFoundError, match=r"theano\.nonsense"):

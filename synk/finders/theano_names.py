@@ -31,7 +31,7 @@ GPU_PACKAGES = {
     "theano.sandbox.cuda": "Theano's first GPU backend",
     "theano.sandbox.gpuarray": "Theano's GPU backend (pygpu)",
 }
-"""Packages that are there and not activated: they have no modules to import."""
+"""Packages that are there and not activated: what their modules have raises in use."""
 
 
 class _Alias(Loader):
@@ -106,13 +106,6 @@ class _Submodules(MetaPathFinder):
         package = sys.modules.get(top)
         if package is None or package is not sys.modules.get(NAMES[top]):
             return None
-        for name, what in GPU_PACKAGES.items():
-            if fullname.startswith(name + "."):
-                raise ImportError(
-                    f"no {fullname}, which was part of {what}: graphs run on GPUs"
-                    ' through mode="JAX"',
-                    name=fullname,
-                )
         found = _alias_spec(fullname)
         if found is None:
             raise ModuleNotFoundError(_say_missing(fullname), name=fullname)
@@ -122,6 +115,12 @@ class _Submodules(MetaPathFinder):
 def _say_missing(fullname: str) -> str:
     if not fullname.startswith("theano."):
         return f"No module named {fullname!r} in what synk has of Synkhronos"
+    for name, what in GPU_PACKAGES.items():
+        if fullname.startswith(name + "."):
+            return (
+                f"no {fullname} without {what}, which is not activated here: graphs "
+                'run on GPUs through mode="JAX"'
+            )
     from ..theano.forwarding import hint
 
     return hint(fullname)

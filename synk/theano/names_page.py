@@ -77,7 +77,10 @@ What is different from Theano 1.0:
 * Random streams give NumPy's numbers, not those of Theano for the same seed.
 * ``theano.gpuarray`` and ``theano.sandbox.cuda`` say that they are not activated, as in
   a Theano without a GPU: ``pygpu_activated`` and ``cuda_enabled`` are False. ``use``
-  warns, and the script goes on. Graphs run on GPUs in JAX mode: :doc:`gpu`.
+  warns, and the script goes on. ``dnn.dnn_available()`` is False, and what else their
+  modules have (``dnn_conv``, ``gpu_contiguous``, ``GpuArrayType``) raises when it is
+  used. So Lasagne's ``layers.dnn``, ``layers.corrmm`` and ``layers.cuda_convnet`` are
+  ImportErrors, as they were. Graphs run on GPUs in JAX mode: :doc:`gpu`.
 
 The tables have {total} public names of Theano 1.0 in these modules: {summary}.
 *Same* is the very object of PyTensor, *mapped* is PyTensor's under another

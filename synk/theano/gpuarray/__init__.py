@@ -1,7 +1,7 @@
 """`theano.gpuarray`: there, and not activated, as in a Theano without pygpu.
 
-Scripts ask `pygpu_activated`, or call `use` at their start. Its modules
-(``theano.gpuarray.dnn``) cannot be imported.
+Scripts ask `pygpu_activated` or ``dnn.dnn_present()``, or call `use` at their start.
+The names of its modules can be imported, and raise when they are used.
 """
 
 from __future__ import annotations
@@ -9,15 +9,29 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from ..forwarding import forward
+from .. import names_gpu, not_activated
+from . import dnn, type
+from .contexts import UNDEFINED, ContextNotDefined, get_context
 
-__all__ = ["pygpu", "pygpu_activated", "use"]
+__all__ = [
+    "ContextNotDefined",
+    "as_gpuarray_variable",
+    "dnn",
+    "get_context",
+    "init_dev",
+    "pygpu",
+    "pygpu_activated",
+    "type",
+    "use",
+]
 
 pygpu = None
 """The package of Theano's GPU arrays, which is not used."""
 
 pygpu_activated = False
 """Whether graphs run on a GPU through this package: never."""
+
+theano_gpu_is_already_active = False
 
 
 def use(device: str, *_: Any, **__: Any) -> None:
@@ -44,4 +58,12 @@ def use(device: str, *_: Any, **__: Any) -> None:
         )
 
 
-__getattr__, __dir__ = forward(__name__)
+init_dev = use
+
+_modules = not_activated.make_modules(
+    __name__, names_gpu.GPUARRAY, ContextNotDefined, UNDEFINED
+)
+as_gpuarray_variable = _modules["basic_ops"].as_gpuarray_variable
+globals().update(not_activated.names_in(type, names_gpu.GPUARRAY["type"]))
+
+__getattr__, __dir__ = not_activated.give(__name__, "", ContextNotDefined, UNDEFINED)

@@ -1,8 +1,17 @@
 """`theano.sandbox.gpuarray`: older place of `theano.gpuarray`, not activated either."""
 
-from ...forwarding import forward
-from ...gpuarray import pygpu, pygpu_activated, use
+import sys
 
-__all__ = ["pygpu", "pygpu_activated", "use"]
+from ... import gpuarray, names_gpu
 
-__getattr__, __dir__ = forward(__name__)
+# Its modules are those of `theano.gpuarray`, so that classes are the same ones.
+for _name in names_gpu.GPUARRAY:
+    sys.modules[f"{__name__}.{_name}"] = getattr(gpuarray, _name)
+
+
+def __getattr__(name: str) -> object:
+    return getattr(gpuarray, name)
+
+
+def __dir__() -> list[str]:
+    return dir(gpuarray)
