@@ -131,8 +131,13 @@ def combine_outputs(
             results.append(reduce_output(spec, i, op, values, weights, what))
         else:
             own = replies[0] is not None
-            results.append(values[0] if own else values[0].copy())
+            results.append(values[0] if own else own_copy(values[0]))
     return results
+
+
+def own_copy(value: Any) -> Any:
+    """Return a value of another rank to keep: an array lies in that rank's memory."""
+    return value.copy() if isinstance(value, np.ndarray) else value
 
 
 def reduce_output(

@@ -25,7 +25,7 @@ from ..ranks.streams import worker_states
 from ..variables.data import Data
 from ..workers.recorder import COMPUTING
 from .inputs import check_shared_rows
-from .outputs import reduce_output
+from .outputs import own_copy, reduce_output
 from .rows import Source, describe_selection, gather_rows, windows_of
 from .share import Share
 from .spent import Spent, Watch
@@ -235,8 +235,7 @@ def _packed(made: dict[Any, list]) -> dict[Any, np.ndarray]:
     """Stack the values of each output, where they are all there and of one shape."""
     packed = {}
     for i, values in made.items():
-        shapes = {None if value is None else value.shape for value in values}
-        if len(shapes) == 1 and None not in shapes:
+        if _are_alike(values):
             packed[i] = np.stack(values)
         else:
             for k, value in enumerate(values):
@@ -294,7 +293,7 @@ def combine_runs(
                 present, by_rank = _of_machines(context, by_rank)
             if op is None:
                 own = value(present[0], i, k)
-                of_output.append(own.copy() if present[0] else own)
+                of_output.append(own_copy(own) if present[0] else own)
                 continue
             values = [value(rank, i, k) for rank in present]
             weights = [by_rank[rank] for rank in present]
@@ -317,7 +316,16 @@ def _of_machines(
 
 
 def stacked(values: list) -> Any:
-    """Return the values of all calls as one array, or as they are if shapes differ."""
-    if len({np.shape(value) for value in values}) == 1:
-        return np.stack(values)
-    return values
+    """Return the values of all calls as one array, or as they are if shapes differ.
+
+    And as they are if they are no arrays, but sparse matrices, for example.
+    """
+    return np.stack(values) if _are_alike(values) else values
+
+
+def _are_alike(values: Sequence) -> bool:
+    """Tell whether values are arrays, all of one shape."""
+    shapes = {
+        value.shape if hasattr(value, "__array__") else None for value in values
+    }
+    return len(shapes) == 1 and None not in shapes

@@ -121,6 +121,8 @@ class _Prepared:
         windows = context.leave(left)
         if is_first:  # and may be the last
             return windows, share.rows
+        if any(type(window) is not tuple for window in windows.values()):
+            return windows, share.rows  # values themselves, which nobody compares
         if windows != self._left:
             self._left, self._reply = windows, Ready((windows, share.rows))
         return self._reply

@@ -162,8 +162,24 @@ class Segment:
         self.reserved = kept
 
     def array(self, dtype, shape: tuple[int, ...], offset: int = 0) -> np.ndarray:
-        """Return an array that lies in the segment from byte `offset` on."""
-        return np.ndarray(shape, dtype, self._map, offset)
+        """Return an array that lies in the segment from byte `offset` on.
+
+        Every array of a segment is made here. One of objects would be of addresses that
+        mean something in one process alone: to write to it, numpy lets go of the object
+        that it takes to be there, and the process dies.
+
+        Raises
+        ------
+        TypeError
+            If the dtype is of objects.
+        """
+        array = np.ndarray(shape, dtype, self._map, offset)
+        if array.dtype.hasobject:
+            raise TypeError(
+                f"an array of {array.dtype} has Python objects of one process, and"
+                " cannot lie in memory that processes share"
+            )
+        return array
 
     def memory(self) -> memoryview:
         """Return the bytes of the segment."""
@@ -218,6 +234,11 @@ def layout(sizes: list[int]) -> tuple[list[int], int]:
         offsets.append(end)
         end += math.ceil(size / ALIGNMENT) * ALIGNMENT
     return offsets, end
+
+
+def can_lie_here(value: object) -> bool:
+    """Tell whether a value is an array that may lie in a segment: none of objects."""
+    return isinstance(value, np.ndarray) and not value.dtype.hasobject
 
 
 def describe(dtype: np.dtype) -> str | list:

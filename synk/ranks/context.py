@@ -24,7 +24,7 @@ from ..comm.shm import SharedMemoryComm
 from ..engines import jax
 from ..memory.arena import Arena
 from ..memory.cuda import CudaCopier
-from ..memory.segment import Attachments, Window
+from ..memory.segment import Attachments, Window, can_lie_here
 from ..memory.to_device import ToDevice
 from ..programs.transaction import Transaction
 from ..times.tracing import Tracer
@@ -265,13 +265,26 @@ class RankContext:
             self._watch(PATIENCE)  # a rank's segment is gone if the rank is
             raise
 
-    def leave(self, arrays: dict[Any, np.ndarray]) -> dict[Any, Window]:
-        """Put arrays where other ranks can read them until the next command."""
+    def leave(self, values: dict[Any, Any]) -> dict[Any, Any]:
+        """Put arrays where other ranks can read them until the next command.
+
+        Returns
+        -------
+        dict
+            Their windows. What is no array of numbers, such as a sparse matrix or a
+            generator, is there itself, to be pickled with the reply; see `array`.
+        """
+        arrays = {}
+        for key, value in values.items():
+            # numpy would make an array of a list, which is the value of a typed list.
+            array = value if isinstance(value, list) else np.asarray(value)
+            if can_lie_here(array):
+                arrays[key] = array
         if not arrays:
             self.outbox.put_nothing()
-            return {}
-        values = [np.asarray(array) for array in arrays.values()]
-        return dict(zip(arrays, self.outbox.put(values), strict=True))
+            return values
+        windows = dict(zip(arrays, self.outbox.put([*arrays.values()]), strict=True))
+        return windows if len(windows) == len(values) else {**values, **windows}
 
     # -- what the script has given up
 

@@ -13,6 +13,7 @@ from pytensor.compile import SharedVariable
 from ..compiler.spec import FunctionSpec
 from ..engines import compiles_in_calls, described, host
 from ..engines.quiet import ignoring, is_numba
+from ..memory.segment import can_lie_here
 from ..programs.ahead import make_machine_code
 from ..programs.programs import CallKind, Programs, Subset
 from ..times.compile_notice import Notice
@@ -115,7 +116,7 @@ def master_bring(variables: Sequence[SharedVariable]) -> None:
 
 def _is_large(value: Any) -> bool:
     """Tell whether a value is not just sent along with a command."""
-    return isinstance(value, np.ndarray) and value.nbytes > 1024
+    return can_lie_here(value) and value.nbytes > 1024
 
 
 def worker_bring(context: RankContext, numbers: list[int], values: list) -> None:

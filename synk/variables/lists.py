@@ -13,6 +13,7 @@ from pytensor.tensor.type import DenseTensorType
 
 from ..engines import host
 from ..memory.partition import Selection, count, cuts, part_lengths, select
+from ..memory.segment import can_lie_here
 from ..programs.transaction import Transaction
 from ..ranks.context import RankContext
 from ..ranks.ledger import Holding
@@ -99,7 +100,7 @@ def stage_values(given: Sequence, checked: Sequence) -> list:
     staged: dict[int, np.ndarray] = {
         i: value
         for i, value in enumerate(checked)
-        if isinstance(value, np.ndarray) and not isinstance(given[i], Data)
+        if can_lie_here(value) and not isinstance(given[i], Data)
     }
     places = SESSION.stage.put(list(staged.values()))
     windows = dict(zip(staged, places, strict=True))
