@@ -25,7 +25,7 @@ def test_sparse_outputs_of_any_number_of_rows(ranks):
     rows = synk.function([x], ps.csr_from_dense(2 * x), mode=PY)
     whole = synk.function([x], [ps.csr_from_dense(x.T @ x), x.sum()], mode=PY)
     for n in (7, 1, 0, 0, 7, 0):
-        assert total(X[:n]) == pytest.approx(X[:n].sum())  # it writes to the same memory
+        assert total(X[:n]) == pytest.approx(X[:n].sum())
         made = rows(X[:n])
         assert scipy.sparse.issparse(made)
         np.testing.assert_array_equal(made.toarray(), 2 * X[:n])
@@ -51,7 +51,7 @@ def test_a_sparse_output_of_another_rank(two_ranks):
         made, total = f(batch_s=[[], [0, 2]])
         np.testing.assert_array_equal(made.toarray(), X[[0, 2]])
         assert total == pytest.approx(X[[0, 2]].sum())
-    made, totals = f.run([[[], [0, 2]], [[], [1]]])
+    made, _ = f.run([[[], [0, 2]], [[], [1]]])
     np.testing.assert_array_equal(made[0].toarray(), X[[0, 2]])
     np.testing.assert_array_equal(made[1].toarray(), X[[1]])
 

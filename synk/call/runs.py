@@ -325,7 +325,5 @@ def stacked(values: list) -> Any:
 
 def _are_alike(values: Sequence) -> bool:
     """Tell whether values are arrays, all of one shape."""
-    shapes = {
-        value.shape if hasattr(value, "__array__") else None for value in values
-    }
+    shapes = {value.shape if hasattr(value, "__array__") else None for value in values}
     return len(shapes) == 1 and None not in shapes

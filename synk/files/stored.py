@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..memory import descriptors
 from . import hdf5
 
 SUFFIXES = (".npy", *hdf5.SUFFIXES)
@@ -87,7 +88,8 @@ class Stored(NamedTuple):
             # Touching what is not there would kill the process.
             if os.fstat(file.fileno()).st_size < end:
                 raise ValueError(f"it ends before the array does, at byte {end}")
-            mapped = mmap.mmap(file.fileno(), end, access=mmap.ACCESS_READ)
+            fd, read = file.fileno(), mmap.ACCESS_READ
+            mapped = descriptors.mapped(lambda: mmap.mmap(fd, end, access=read), fd)
         mapped.madvise(mmap.MADV_WILLNEED)  # disks begin at once
         shape = self.shape[::-1] if self.is_fortran else self.shape
         array: np.ndarray = np.ndarray(shape, self.dtype, mapped, self.offset)

@@ -15,7 +15,7 @@ from time import perf_counter
 
 import numpy as np
 
-from . import memfd
+from . import descriptors, memfd
 from .mapping import Mapping, address
 
 _SETTING = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
@@ -81,7 +81,7 @@ def mapped(fd: int, nbytes: int) -> Mapping:
     nbytes : int
         The mapping may be longer by less than a huge page.
     """
-    made = Mapping(fd, nbytes)
+    made = _mapped(fd, nbytes)
     if not SIZE or nbytes < SIZE or nbytes + SIZE > os.fstat(fd).st_size:
         return made
     missed = []  # kept meanwhile: they fill the gaps that do not do
@@ -91,10 +91,14 @@ def mapped(fd: int, nbytes: int) -> Mapping:
             break
         missed.append(made)
         # The kernel puts a mapping right below another: a longer one begins lower.
-        made = Mapping(fd, nbytes + (start - nbytes) % SIZE)
+        made = _mapped(fd, nbytes + (start - nbytes) % SIZE)
     for mapping in missed:
         mapping.close()
     return made
+
+
+def _mapped(fd: int, nbytes: int) -> Mapping:
+    return descriptors.mapped(lambda: Mapping(fd, nbytes), fd)
 
 
 def fill(fd: int, mapping: Mapping, start: int, stop: int) -> bool:

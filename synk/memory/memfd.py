@@ -5,8 +5,9 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections.abc import Iterator
 from io import FileIO
+
+from .descriptors import opened
 
 _CLOEXEC = 0x1
 _NOEXEC_SEAL = 0x8
@@ -16,10 +17,6 @@ the memory; kernels before 6.3 do not know it, later ones may insist on it."""
 
 def create(name: str) -> FileIO:
     """Return new, empty memory as a file, which programs that are run do not get.
-
-    It is an object that owns the descriptor from the first moment on: an interrupt can
-    come after any call that Python code makes, and whatever it leaves open is closed
-    with the object. `map` goes from the one call to the other in C.
 
     Parameters
     ----------
@@ -31,11 +28,11 @@ def create(name: str) -> FileIO:
     OSError
     """
     try:
-        (file,) = _opened(name, _CLOEXEC | _NOEXEC_SEAL)
+        file = opened(_memfd_create, name, _CLOEXEC | _NOEXEC_SEAL, mode="r+")
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        (file,) = _opened(name, _CLOEXEC)
+        file = opened(_memfd_create, name, _CLOEXEC, mode="r+")
     try:
         # The kernel lets everybody read and write, as nobody else can come to have a
         # descriptor. We do not: of two locks one may fail.
@@ -44,10 +41,6 @@ def create(name: str) -> FileIO:
         file.close()
         raise
     return file
-
-
-def _opened(name: str, flags: int) -> Iterator[FileIO]:
-    return map(FileIO, map(_memfd_create, (name,), (flags,)), ("r+",))
 
 
 def _by_libc(name: str, flags: int) -> int:

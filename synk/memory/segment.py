@@ -28,6 +28,7 @@ import numpy as np
 
 from ..errors import SharedMemoryFull, StateError, SynkError
 from . import huge, limits, memfd
+from .descriptors import opened
 from .mapping import Mapping
 from .pages import are_elsewhere
 from .ulimits import TOO_MANY_FILES, explain, in_words
@@ -257,7 +258,8 @@ class Forbidden(StateError, PermissionError):
 def _open(pid: int, fd: int) -> FileIO:
     """Open what a descriptor of another process is for."""
     try:
-        return FileIO(f"/proc/{pid}/fd/{fd}", "r+")
+        path, flags = f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC
+        return opened(os.open, path, flags, mode="r+")
     except PermissionError as error:
         raise Forbidden(
             f"process {os.getpid()} (uid {os.geteuid()}) may not open memory of process"

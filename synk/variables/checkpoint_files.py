@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import CheckpointError
+from ..memory.descriptors import opened
 
 
 class Format(NamedTuple):
@@ -87,20 +88,16 @@ def _new_file(named: Path) -> tuple[Path, io.FileIO]:
     the process is killed. Its permissions are those that the user's umask gives.
     """
     try:
-        file = _opened(named.parent, os.O_TMPFILE | os.O_RDWR)
+        file = _opened(named.parent, os.O_TMPFILE)
     except OSError:
-        return named, _opened(named, os.O_CREAT | os.O_EXCL | os.O_RDWR)
+        return named, _opened(named, os.O_CREAT | os.O_EXCL)
     return Path(f"/proc/self/fd/{file.fileno()}"), file
 
 
 def _opened(path: Path, flags: int) -> io.FileIO:
-    """Open a file as an object, which closes it when nobody has it any more.
-
-    An interrupt can come after any call that Python code makes: also between `os.open`
-    and the noting of its descriptor, which would stay open. `map` goes on in C.
-    """
-    (file,) = map(io.FileIO, map(os.open, (path,), (flags,), (0o666,)))
-    return file
+    """Open a file as an object, which closes it when nobody has it any more."""
+    flags |= os.O_RDWR | os.O_CLOEXEC
+    return opened(os.open, path, flags, 0o666, mode="r+")
 
 
 def _keep_permissions(old: Path, descriptor: int) -> None:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from io import FileIO
 from typing import NoReturn
 
+from ..memory.descriptors import above_streams, opened, opened_for_life
+
 _PR_SET_PDEATHSIG = 1
 
 
@@ -128,18 +130,17 @@ def open_pipe() -> tuple[FileIO, FileIO]:
     """
     ends = itertools.chain.from_iterable(itertools.starmap(os.pipe, [()]))
     reads, writes = map(FileIO, ends, "rw")
-    return reads, writes
+    return above_streams(reads), above_streams(writes)
 
 
 def pidfd_of(pid: int) -> FileIO:
     """Return a pidfd of a process, owned as the ends of `open_pipe` are."""
-    (pidfd,) = map(FileIO, map(_pidfd_opener(), (pid,)))
-    return pidfd
+    return opened(_pidfd_opener(), pid)
 
 
 def open_pidfd(pid: int) -> int:
     """Return a descriptor that can be read from when a process has ended."""
-    return _pidfd_opener()(pid)
+    return opened_for_life(_pidfd_opener(), pid)
 
 
 def _pidfd_opener() -> Callable[[int], int]:

@@ -11,6 +11,7 @@ from time import monotonic_ns
 from typing import Any, Protocol
 
 from ..errors import Aborted
+from ..memory.descriptors import opened_for_life
 from .channel import WorkerChannel
 from .control import Control
 from .failure import Failure
@@ -98,4 +99,5 @@ def _settle() -> None:
     """Give a freshly forked process no terminal."""
     if threading.current_thread() is not threading.main_thread():
         raise AssertionError("a rank must run in the main thread")
-    sys.stdin = open(os.devnull)  # noqa: SIM115  for the life of the process
+    nothing = opened_for_life(os.open, os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    sys.stdin = open(nothing)  # noqa: SIM115  for the life of the process

@@ -15,6 +15,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ..memory.descriptors import opened_for_life
 from ..memory.segment import Place, Segment
 from .recorder import (
     COMMAND,
@@ -125,7 +126,7 @@ class Records:
         self = cls.__new__(cls)
         pid, fd, *more = place
         # Kept for the life of this process, a rank.
-        self._fd = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+        self._fd = _open_again(pid, fd)
         segment = Segment.attach(os.getpid(), self._fd, *more)
         owner = owner_of(bytes(segment.memory()))
         assert owner is not None, "no flight records"
@@ -184,7 +185,7 @@ class Records:
         """
         # Opened once more, for a position in the file that no other rank moves. It is
         # kept for the life of the process.
-        own = os.open(f"/proc/self/fd/{self._fd}", os.O_RDWR | os.O_CLOEXEC)
+        own = _open_again("self", self._fd)
         part = self._part(rank)
         part[STACKS_AT:] = bytes(STACKS_ROOM)  # those of a former rank
         os.lseek(own, HEADER_ROOM + rank * RANK_ROOM + STACKS_AT, os.SEEK_SET)
@@ -192,6 +193,12 @@ class Records:
         faulthandler.register(DUMP_SIGNAL, own)
         # Last, as it is this number that says whom the signal may be sent to.
         part[:NAMES_AT].cast("q")[PID_WORD] = os.getpid()
+
+
+def _open_again(pid: int | str, fd: int) -> int:
+    """Open what a descriptor of a process is for, at a position of its own."""
+    flags = os.O_RDWR | os.O_CLOEXEC
+    return opened_for_life(os.open, f"/proc/{pid}/fd/{fd}", flags)
 
 
 def owner_of(data: bytes) -> Owner | None:
