@@ -274,10 +274,11 @@ class RankContext:
             Their windows. What is no array of numbers, such as a sparse matrix or a
             generator, is there itself, to be pickled with the reply; see `array`.
         """
-        arrays = {}
+        arrays: dict[Any, np.ndarray] = {}
         for key, value in values.items():
-            # numpy would make an array of a list, which is the value of a typed list.
-            array = value if isinstance(value, list) else np.asarray(value)
+            if isinstance(value, list):  # of a typed list, which numpy would stack
+                continue
+            array = np.asarray(value)
             if can_lie_here(array):
                 arrays[key] = array
         if not arrays:
