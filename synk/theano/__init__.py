@@ -113,9 +113,9 @@ def sparse_grad(var):
     var : TensorVariable
         The result of ``x[rows]``.
     """
-    from pytensor.sparse import sparse_grad as theirs
+    from . import sparse
 
-    return theirs(var)
+    return sparse.sparse_grad(var)
 
 
 __getattr__, __dir__ = forward(__name__)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from . import names_network, names_tensor, names_theano
+from . import names_network, names_sparse, names_tensor, names_theano
 from .names_section import Section
 
 
@@ -24,6 +24,7 @@ def sections() -> list[Section]:
     return [
         *names_theano.SECTIONS,
         *names_tensor.SECTIONS,
+        *names_sparse.SECTIONS,
         *names_network.SECTIONS,
     ]
 

@@ -42,7 +42,7 @@ SECTIONS = [
         "Tensors: shapes",
         "theano.tensor",
         same="shape specify_shape reshape shape_padleft shape_padright shape_padaxis "
-        "squeeze transpose swapaxes roll tile repeat zeros_like ones_like "
+        "squeeze transpose swapaxes roll repeat zeros_like ones_like "
         "zeros ones fill alloc eye identity_like concatenate join "
         "stacklists horizontal_stack vertical_stack get_vector_length "
         "arange mgrid ogrid second",
@@ -51,6 +51,7 @@ SECTIONS = [
             "split": "takes n_splits by place, too",
             "stack": "takes the tensors themselves, too",
             "flatten": "takes outdim",
+            "tile": "takes ndim",
         },
         written={
             "patternbroadcast": "addbroadcast and unbroadcast by a pattern",

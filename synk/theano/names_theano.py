@@ -20,7 +20,7 @@ SECTIONS = [
             "Lop": "pullback",
             "Rop": "pushforward",
             "shared": "takes broadcastable",
-            "sparse_grad": "sparse.sparse_grad",
+            "sparse_grad": "a dense gradient where PyTensor has no other",
             "Variable": "may be made of a type alone",
             "change_flags": "config.change_flags",
             "OrderedUpdates": "a dict where PyTensor has it no more",

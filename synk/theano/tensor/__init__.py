@@ -67,6 +67,7 @@ from .written import (
     rint,
     split,
     stack,
+    tile,
     topk,
     topk_and_argtopk,
     unbroadcast,

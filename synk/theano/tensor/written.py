@@ -7,6 +7,7 @@ from typing import Any
 
 import pytensor.tensor as pt
 from pytensor.compile.builders import OpFromGraph
+from pytensor.raise_op import Assert
 
 __all__ = [
     "Rebroadcast",
@@ -20,6 +21,7 @@ __all__ = [
     "solve_upper_triangular",
     "split",
     "stack",
+    "tile",
     "topk",
     "topk_and_argtopk",
     "unbroadcast",
@@ -132,6 +134,41 @@ def flatten(x: Any, ndim: int | None = None, outdim: int | None = None) -> Any:
             raise ValueError("outdim and ndim are one argument; give one of them")
         ndim = outdim
     return pt.flatten(pt.as_tensor_variable(x), 1 if ndim is None else ndim)
+
+
+def tile(x: Any, reps: Any, ndim: int | None = None) -> Any:
+    """Repeat `x` along its axes.
+
+    Parameters
+    ----------
+    x : tensor
+        What to repeat.
+    reps : int, vector of int, or list of int and integer scalars
+        How often along each of the last axes.
+    ndim : int, optional
+        The number of axes of the result, which are added in front. Needed if `reps` is
+        a vector whose length is not known.
+    """
+    x = pt.as_tensor_variable(x)
+    if ndim is None:
+        return pt.tile(x, reps)
+    if ndim < x.ndim:
+        raise ValueError(f"tile: ndim is {ndim}, and x has {x.ndim} axes already")
+    if isinstance(reps, list | tuple):
+        if len(reps) > ndim:
+            raise ValueError(f"tile: {len(reps)} entries of reps for ndim={ndim}")
+        reps = [*[1] * (ndim - len(reps)), *reps]
+    else:
+        reps = _in_front(pt.atleast_1d(reps), ndim)
+    return pt.tile(x, reps)
+
+
+def _in_front(reps: Any, ndim: int) -> list:
+    """Return `ndim` entries: those of a vector of any length, and ones before them."""
+    fits = Assert(f"tile: reps has more than ndim={ndim} entries")
+    reps = fits(reps, reps.shape[0] <= ndim)
+    padded = pt.concatenate([pt.ones(ndim, dtype=reps.dtype), reps])[-ndim:]
+    return [padded[i] for i in range(ndim)]
 
 
 def rint(a: Any) -> Any:

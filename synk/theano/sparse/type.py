@@ -1,0 +1,5 @@
+"""`theano.sparse.type`: the type of sparse matrices."""
+
+from ..forwarding import forward
+
+__getattr__, __dir__ = forward(__name__, "synk.theano.sparse", "pytensor.sparse.type")
