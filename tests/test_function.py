@@ -241,3 +241,18 @@ def test_the_shared_variables_of_a_function_are_those_that_a_call_reads_or_updat
         mode=PY,
     )
     assert set(f.get_shared()) == {read, given, rows, updated, counted}
+
+
+def test_inputs_have_any_names():
+    names = ["self", "long", "p(k, n)", "check", "{x}"]
+    inputs = [pt.TensorType("float64", (None,))(name) for name in names]
+    f = synk.function(inputs, sum(inputs).sum(), mode=PY)
+    values = {name: [float(i), 1.0, 2.0] for i, name in enumerate(names)}
+    with synk.session(2):
+        assert f(*values.values()) == 25
+        check = values.pop("check")
+        with pytest.raises(TypeError, match=r"for check; as check= is an option"):
+            f(**values, check=check)
+        del inputs[3], names[3]
+        g = synk.function(inputs, sum(inputs).sum(), mode=PY)
+        assert g(**values) == 19

@@ -104,3 +104,24 @@ def test_a_rule_with_other_ops_is_computed_by_pytensor():
     loops.exchange(mine, centre, out, 1, 1.0)
     np.testing.assert_array_equal(mine["w"], new["w"])
     np.testing.assert_array_equal(out["c"], moved["c"])
+
+
+class Named(Curved):
+    """A state of it has a name that NumPy has for a dtype, too."""
+
+    def start(self, w):
+        worker, centre = super().start(w)
+        return worker | {"half": np.ones_like(w)}, centre
+
+    def give(self, worker, centre, group):
+        d = worker["half"] * (worker["w"] - centre["c"])
+        return {"w": worker["w"] - d}, d
+
+
+def test_what_a_rule_keeps_has_any_name():
+    functions = Functions(Named(), "float64", "FAST_COMPILE")
+    worker, centre = states(functions, 0, "float64")
+    new, moved = functions.exchange(worker, centre, 1, 1.0)
+    given = worker["half"] * (worker["w"] - centre["c"])
+    np.testing.assert_allclose(new["w"], worker["w"] - given)
+    np.testing.assert_allclose(moved["c"], centre["c"] + given)

@@ -80,6 +80,7 @@ class Calls:
     @entry
     def __call__(
         self,
+        /,
         *args: Any,
         batch: Any = None,
         batch_s: Any = None,

@@ -43,11 +43,17 @@ def bind(what: object, inputs: Sequence[Variable], args: tuple, kwargs: dict) ->
         str(var) for var, value in zip(inputs, values, strict=True) if value is _MISSING
     ]
     if missing:
-        raise TypeError(f"{what!r} misses a value for {', '.join(missing)}")
+        options = [f"{name}=" for name in missing if name in _OPTIONS]
+        hint = f"; as {options[0]} is an option of calls, pass it by position"
+        raise TypeError(
+            f"{what!r} misses a value for {', '.join(missing)}{hint if options else ''}"
+        )
     return values
 
 
 _MISSING = object()
+_OPTIONS = ("batch", "batch_s", "num_slices", "output_subset", "check", "progress")
+"""What a call takes by these names is no input."""
 
 
 def build(

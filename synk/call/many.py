@@ -28,6 +28,7 @@ class Runs(Calls):
     @entry
     def run(
         self,
+        /,
         batches: Iterable,
         *args: Any,
         progress: bool | Callable[[int], object] = False,

@@ -253,7 +253,7 @@ class SerialPart:
 def _open(var: Variable) -> Variable:
     """Return a variable that may be of any length, in the place of another."""
     kind: Any = var.type
-    return pt.tensor(var.name, dtype=kind.dtype, shape=(None,) * kind.ndim)
+    return kind.clone(shape=(None,) * kind.ndim)(var.name)  # pt.tensor refuses some
 
 
 def _rows_of(array: np.ndarray, given: RowInput) -> np.ndarray:

@@ -19,7 +19,7 @@ from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.tensor.basic import Alloc
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.shape import Reshape, SpecifyShape
-from pytensor.tensor.type import DenseTensorType
+from pytensor.tensor.type import DenseTensorType, TensorType
 
 from .axes import Axis
 from .dimensions import Dimensions
@@ -172,7 +172,8 @@ class _Substitution:
             rest = [length for a, length in enumerate(shape) if a != axis]
             dtype = var.type.dtype  # type: ignore[attr-defined]
             name = var.name or f"rows_{len(self._inputs)}"
-            made = pt.tensor(name, dtype=dtype, shape=(None, *rest))
+            # Not by `pt.tensor`, which takes names such as "long" for dtypes.
+            made = TensorType(dtype, (None, *rest))(name)
             self._inputs[var, axis] = RowInput(made, var, axis)
         return self._inputs[var, axis]
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
+from pytensor.tensor.type import TensorType
 
 from .rule import Group, Rule
 
@@ -201,4 +202,5 @@ def _named(names: list[str], values: list[np.ndarray]) -> Arrays:
 
 
 def _variable(name: str, value: np.ndarray) -> Any:
-    return pt.tensor(name, dtype=value.dtype, shape=(None,) * np.ndim(value))
+    # Not by `pt.tensor`, which takes names such as "half" for dtypes.
+    return TensorType(value.dtype, (None,) * np.ndim(value))(name)
