@@ -71,6 +71,7 @@ class Density:
         self._model, self._mode, self._least = model, mode, least
         self._lock = threading.Lock()
         terms = Terms(model)
+        variables = [terms.stands[var] for var in variables]
         shapes = {var: np.shape(start[var.name]) for var in terms.free}  # type: ignore[index]
         self.point = Point(
             {var: shapes[var] for var in variables}, pytensor.config.floatX

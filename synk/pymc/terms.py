@@ -16,6 +16,7 @@ from pytensor.graph.traversal import io_toposort
 from pytensor.tensor.basic import Join
 from pytensor.tensor.math import Sum
 
+from .labelled import as_tensor, rewrites, without_labels
 from .numbers import is_view
 from .picks import lifted
 
@@ -34,17 +35,20 @@ class Terms:
         Of each term, the sum of its values.
     free : list of Variable
         What the density is of: the values of the free random variables.
+    stands : dict of Variable to Variable
+        The model's own variables of these values, with those of `free`.
     """
 
     def __init__(self, model: Any) -> None:
         variables = [*model.free_RVs, *model.observed_RVs, *model.potentials]
         factors = model.logp(sum=False)
         self.names = [var.name for var in variables]
-        self.free: list[Variable] = list(model.value_vars)
-        sums = [pt.as_tensor_variable(factor).sum() for factor in factors]
+        sums = [as_tensor(factor).sum() for factor in factors]
         rewritten: Any = rewrite_graph(
-            sums, include=("canonicalize", "stabilize"), clone=False
+            sums, include=(*rewrites(sums), "canonicalize", "stabilize"), clone=False
         )
+        rewritten, self.free = without_labels(rewritten, list(model.value_vars))
+        self.stands = dict(zip(model.value_vars, self.free, strict=True))
         self.sums = [_by_parts(total) for total in lifted(rewritten, self.free)]
 
 
