@@ -32,7 +32,7 @@ def is_labelled(var: Any) -> bool:
 
 
 def rewrites(graph: Sequence[Variable]) -> tuple[str, ...]:
-    """Return the names of the rewrites that lower a graph: none if it has no xtensor."""
+    """Return the names of the rewrites that lower a graph; none without xtensors."""
     return (LOWERING,) if any(map(is_labelled, ancestors(list(graph)))) else ()
 
 
