@@ -102,8 +102,8 @@ class Cluster:
 
     # -- a session
 
-    def begin(self, asked: tuple, mine: Node) -> int:
-        """Start a session of all nodes together; return the number of all ranks.
+    def begin(self, asked: tuple, mine: Node, seeds: tuple) -> tuple[int, tuple]:
+        """Start a session of all nodes together.
 
         Parameters
         ----------
@@ -111,6 +111,15 @@ class Cluster:
             What `synk.fork` was asked for.
         mine : Node
             This one.
+        seeds : tuple
+            Of the script, on node 0; those of other nodes do not count.
+
+        Returns
+        -------
+        size : int
+            The number of all ranks.
+        seeds : tuple
+            Node 0's.
 
         Raises
         ------
@@ -124,7 +133,7 @@ class Cluster:
         if self.node == 0:
             self.join(_NOTHING)  # what an interrupt has left
             self.command(plain(("fork", asked)))
-        told = pickle.dumps((mine, free_memory()))
+        told = pickle.dumps((mine, free_memory(), seeds))
         try:
             found = self.exchange(nothing, told)
         except Aborted:
@@ -132,7 +141,7 @@ class Cluster:
                 self.started()
             raise
         told_by_all = [pickle.loads(each) for each in found]
-        nodes = [node for node, _ in told_by_all]
+        nodes = [node for node, *_ in told_by_all]
         if len({node.gpus > 0 for node in nodes}) > 1:
             without = ", ".join(node.host for node in nodes if not node.gpus)
             raise StateError(
@@ -140,9 +149,10 @@ class Cluster:
                 " devices='cpu' is for all"
             )
         self.nodes = nodes
-        room = [to_keep(free, 0, nodes, i) for i, (_, free) in enumerate(told_by_all)]
+        free = [of_node[1] for of_node in told_by_all]
+        room = [to_keep(each, 0, nodes, i) for i, each in enumerate(free)]
         self.keeping = Keeping(min(room[1:], default=0))
-        return self.size
+        return self.size, told_by_all[0][2]
 
     def started(self) -> None:
         """On node 0, wait for all nodes to have started; raise what failed there."""

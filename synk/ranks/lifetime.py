@@ -50,6 +50,7 @@ from .context import Notice, Place, RankContext
 from .forked_classes import note_classes
 from .ledger import Ledger
 from .registry import Numbers
+from .script_seeds import ScriptSeeds
 from .starting import Asked, Told, check_asked
 from .surroundings import Surroundings
 
@@ -85,7 +86,7 @@ class Lifetime:
         self.generation = 0
         self.death: WorkerDied | None = None
         self._zygotes = ZygoteSource(self.be_rank, "synk.ranks.new_interpreter")
-        self._restarts_left = 0
+        self._restarts_left = self._comebacks = 0
         self._context: RankContext | None = None
         self._pools = ThreadPools()
         self._notices: list[Notice] = []
@@ -133,7 +134,7 @@ class Lifetime:
             if self.state == "closed":
                 self._end()  # what interrupts have left of it
             self._asked, self._asked_for = check_asked(*asked), asked
-            self._restarts_left = self._asked.restarts
+            self._restarts_left, self._comebacks = self._asked.restarts, 0
             try:
                 self._is_starting = True
                 self._start()
@@ -166,6 +167,7 @@ class Lifetime:
             self.control = Control(self.size, spin)
             self.records, self._kills = Records(self.size), Kills()
             self._limit = Limit(timeout)
+            self._seeds = ScriptSeeds.of_this_process(self._comebacks)
             self._pools.cap(places[0].threads)
             if self.size > 1:
                 self._take_zygote()
@@ -207,8 +209,11 @@ class Lifetime:
         cores = {core for place in self.places for core in place.cores}
         gpus = sum(place.device.is_gpu for place in self.places)
         mine = Node(socket.gethostname(), self.size, len(cores), gpus)
-        self.size = self.cluster.begin(tuple(self._asked_for), mine)
-        self.rank = self.cluster.first
+        asked = tuple(self._asked_for)
+        self.size, seeds = self.cluster.begin(asked, mine, tuple(self._seeds))
+        self.rank, self._seeds = self.cluster.first, ScriptSeeds(*seeds)
+        if self.rank:  # the master of another node than the script's
+            self._seeds.adopt(self.rank)
 
     def _start_ranks(self) -> None:
         places, _, timeout, *_ = self._asked
@@ -218,7 +223,7 @@ class Lifetime:
         # afterwards is in no rank's memory, and threads that it starts are in none.
         surroundings = Surroundings.of_this_process()
         where = self.control.place, self.records.place
-        told = Told(places, timeout, *where, surroundings, self._nodes())
+        told = Told(places, timeout, *where, surroundings, self._seeds, self._nodes())
         zygote.begin(told.dumps())
         for rank in range(1, self.control.size):
             zygote.fork_rank(rank)
@@ -264,6 +269,7 @@ class Lifetime:
         if asked.nodes is not None:
             ranks, node = asked.nodes
             self.size, self.rank = sum(ranks), sum(ranks[:node]) + rank
+        asked.seeds.adopt(self.rank)
         self._asked = Asked(asked.places, False, asked.timeout, False, 0)
         self._limit = Limit(asked.timeout)
         self.control = asked.find_control(self.__dict__.get("control"))
@@ -292,6 +298,7 @@ class Lifetime:
         assert death is not None
         try:
             self._is_starting = True
+            self._comebacks += 1
             self._end()
             self._start()
             if self.cluster is not None:

@@ -13,6 +13,7 @@ from ..workers.control import Control
 from ..workers.devices import Request, cores_by_rank, plan
 from ..workers.records import Records
 from .context import Place
+from .script_seeds import ScriptSeeds
 from .surroundings import Surroundings
 
 
@@ -76,6 +77,8 @@ class Told(NamedTuple):
         Where the segment of its flight records is.
     surroundings : Surroundings
         Of the master.
+    seeds : ScriptSeeds
+        Of the script.
     nodes : tuple or None
         Where there are several: how many ranks each has, and which one this is.
     """
@@ -85,6 +88,7 @@ class Told(NamedTuple):
     control: segment.Place
     records: segment.Place
     surroundings: Surroundings
+    seeds: ScriptSeeds
     nodes: tuple[list[int], int] | None = None
 
     def dumps(self) -> bytes:
