@@ -44,7 +44,7 @@ class ScriptSeeds(NamedTuple):
         """Seed the generators of this process, which is not rank 0."""
         seeds = np.random.SeedSequence(self.numpy, spawn_key=(rank, self.comeback))
         # A script may have put another one in the place of MT19937.
-        kind = type(np.random.get_bit_generator())
+        kind = type(np.random.get_bit_generator())  # type: ignore[attr-defined]
         state = dict(kind(seeds).state)
         np.random.set_state({**state, "has_gauss": 0, "gauss": 0.0})
         random.seed(_digest((self.python, rank, self.comeback)))
