@@ -16,6 +16,7 @@ from processes import ROWS, TOTAL, run_script, summing
 from threadpoolctl import threadpool_info
 
 import synk
+from synk.memory import cgroups
 from synk.ranks.session import SESSION
 from synk.workers import affinity, allocator
 
@@ -285,29 +286,55 @@ def test_the_quota_of_a_control_group_limits_the_cores(tmp_path, monkeypatch):
     assert affinity.usable_cores() == [2, 4, 7, 9]
 
 
+QUOTA, PERIOD = "cpu.cfs_quota_us", "cpu.cfs_period_us"
+
+
 @pytest.mark.parametrize(
-    ("files", "quota"),
+    ("groups", "files", "quota"),
     [
-        ({"cpu.max": "150000 100000\n"}, 1.5),
-        ({"cpu.max": "max 100000\n"}, None),
-        ({"cpu/cpu.cfs_quota_us": "50000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 0.5),
-        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
-        ({}, None),
+        ("0::/", {"cpu.max": "150000 100000\n"}, 1.5),
+        ("0::/", {"cpu.max": "max 100000\n"}, None),
+        ("0::/", {"cpu.max": "\n"}, None),
+        ("0::/a/b", {"a/b/cpu.max": "150000 100000\n"}, 1.5),
+        ("0::/a/b", {"a/cpu.max": "50000 100000", "a/b/cpu.max": "max 100000"}, 0.5),
+        ("0::/a/b", {"a/cpu.max": "50000 100000", "a/b/cpu.max": "200000 100000"}, 0.5),
+        ("0::/a/b", {"a/cpu.max": "300000 100000", "a/b/cpu.max": "200000 100000"}, 2),
+        ("0::/docker/1/b", {"cpu.max": "50000 100000"}, 0.5),
+        ("0::/../b", {"cpu.max": "50000 100000"}, 0.5),
+        ("0::/a", {"unified/a/cpu.max": "50000 100000"}, 0.5),
+        ("4:cpu:/", {f"cpu/{QUOTA}": "50000\n", f"cpu/{PERIOD}": "100000\n"}, 0.5),
+        ("4:cpu:/", {f"cpu/{QUOTA}": "-1\n", f"cpu/{PERIOD}": "100000\n"}, None),
+        ("4:cpu:/", {f"cpu/{QUOTA}": "", f"cpu/{PERIOD}": "100000\n"}, None),
+        ("4:cpu:/", {f"cpu/{QUOTA}": "50000", f"cpu/{PERIOD}": ""}, None),
+        ("4:cpu:/", {f"cpu/{QUOTA}": "50000"}, None),
+        (
+            "4:cpu,cpuacct:/a/b\n0::/",
+            {
+                f"cpu/a/{QUOTA}": "250000",
+                f"cpu/a/{PERIOD}": "100000",
+                f"cpu/a/b/{QUOTA}": "-1",
+                f"cpu/a/b/{PERIOD}": "100000",
+            },
+            2.5,
+        ),
+        (
+            "4:cpu,cpuacct:/a",
+            {f"cpu,cpuacct/a/{QUOTA}": "50000", f"cpu,cpuacct/a/{PERIOD}": "100000"},
+            0.5,
+        ),
+        ("", {}, None),
     ],
 )
 def test_quotas_are_read_from_control_groups_of_both_versions(
-    files, quota, tmp_path, monkeypatch
+    groups, files, quota, tmp_path, monkeypatch
 ):
-    for name, text in files.items():
+    files = {f"cgroup/{name}": text for name, text in files.items()}
+    for name, text in {**files, "proc/self/cgroup": groups}.items():
         path = tmp_path / name
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    real = affinity.Path
-
-    def elsewhere(path):
-        return real(str(path).replace("/sys/fs/cgroup", str(tmp_path)))
-
-    monkeypatch.setattr(affinity, "Path", elsewhere)
+    monkeypatch.setattr(cgroups, "CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(cgroups, "PROC", tmp_path / "proc")
     assert affinity._cgroup_quota() == quota
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from synk.memory import limits
+from synk.memory import cgroups
 from synk.memory.limits import Limit, memory_limits, tightest
 
 MEMINFO = """MemTotal:       16000 kB
@@ -17,8 +17,8 @@ HugePages_Total:    0
 @pytest.fixture
 def system(tmp_path, monkeypatch):
     """Make a system of few files; returns what writes one."""
-    monkeypatch.setattr(limits, "PROC", tmp_path / "proc")
-    monkeypatch.setattr(limits, "CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(cgroups, "PROC", tmp_path / "proc")
+    monkeypatch.setattr(cgroups, "CGROUPS", tmp_path / "cgroup")
 
     def write(path, text):
         file = tmp_path / path

@@ -37,6 +37,7 @@ from processes import (
 
 import synk
 from synk.errors import WorkerDied
+from synk.memory import cgroups
 from synk.ranks import reasons
 from synk.ranks.session import SESSION
 from synk.user_frames import is_ours
@@ -148,8 +149,8 @@ def test_every_session_and_what_comes_back_has_records_of_its_own():
 @pytest.fixture
 def counters(tmp_path, monkeypatch):
     """Return a function that writes a file of counts, as the kernel would."""
-    monkeypatch.setattr(oom, "CGROUPS", tmp_path / "cgroup")
-    monkeypatch.setattr(oom, "PROC", tmp_path / "proc")
+    monkeypatch.setattr(cgroups, "CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(cgroups, "PROC", tmp_path / "proc")
 
     def write(path: str, text: str) -> None:
         place = tmp_path / path

@@ -7,6 +7,7 @@ forked before that.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -61,37 +62,48 @@ def launched(environment: Mapping[str, str] = os.environ) -> Launched | None:
     local, asked = _first(_LOCAL, environment), 0
     if local is None:  # started by srun, not by an mpirun in a job of Slurm
         local = _of_slurm(environment)
-        asked = int(environment.get("SLURM_CPUS_PER_TASK", "0"))
+        asked = _number(environment, "SLURM_CPUS_PER_TASK") or 0
     # By the job's hosts, of which this may be any: the least is taken.
-    of_job = min(_counts(environment.get("SLURM_JOB_CPUS_PER_NODE", "0")))
+    of_job = min(_counts(environment.get("SLURM_JOB_CPUS_PER_NODE", "")), default=0)
     return Launched(*found, *local, asked, of_job)
 
 
 def _first(
     pairs: tuple[tuple[str, str], ...], environment: Mapping[str, str]
 ) -> tuple[int, int] | None:
-    for rank, size in pairs:
-        if rank in environment and size in environment:
-            return int(environment[rank]), int(environment[size])
+    for names in pairs:
+        rank, size = (_number(environment, name) for name in names)
+        if rank is not None and size is not None:
+            return rank, size
     return None
+
+
+def _number(environment: Mapping[str, str], name: str) -> int | None:
+    """Return the number in a variable; None if there is none, as in an empty one."""
+    text = environment.get(name, "").strip()
+    return int(text) if text.isdecimal() else None
 
 
 def _of_slurm(environment: Mapping[str, str]) -> tuple[int, int]:
     """Return rank and size on this host, by what Slurm says."""
-    rank = int(environment.get("SLURM_LOCALID", "0"))
-    counts = _counts(environment.get("SLURM_STEP_TASKS_PER_NODE", "1"))
-    node = int(environment.get("SLURM_NODEID", "0"))
+    rank = _number(environment, "SLURM_LOCALID") or 0
+    counts = _counts(environment.get("SLURM_STEP_TASKS_PER_NODE", ""))
+    node = _number(environment, "SLURM_NODEID") or 0
     return rank, max(counts[node] if node < len(counts) else 1, rank + 1)
 
 
 def _counts(said: str) -> list[int]:
-    """Return numbers by host, which Slurm says in its own way.
+    """Return numbers by host, which Slurm says in its own way; none if it says nothing.
 
     >>> _counts("2(x3),1")
     [2, 2, 2, 1]
+    >>> _counts("")
+    []
     """
     counts: list[int] = []
     for part in said.split(","):
-        count, _, times = part.partition("(x")
-        counts += [int(count)] * int(times.rstrip(")") or "1")
+        found = re.fullmatch(r"\s*(\d+)(?:\(x(\d+)\))?\s*", part)
+        if found is None:
+            return []
+        counts += [int(found[1])] * int(found[2] or "1")
     return counts

@@ -57,7 +57,7 @@ def set_kernels(name: str) -> None:
 def kernels() -> str:
     """Return what computes the Ops outside JAX mode: one of the choices."""
     if not _chosen:
-        set_kernels(os.environ.get("SYNK_NN", "c"))
+        set_kernels(os.environ.get("SYNK_NN") or "c")
     return _chosen[0]
 
 

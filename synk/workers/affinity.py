@@ -12,6 +12,7 @@ from pathlib import Path
 import numba
 from numba.np.ufunc import parallel
 
+from ..memory import cgroups
 from . import allocator
 from .pools import ThreadPools
 
@@ -191,16 +192,20 @@ def _numba_runs() -> bool:
 
 
 def _cgroup_quota() -> float | None:
-    """Return the CPU quota in cores, from cgroup v2 or v1, or None for no limit."""
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-    except (OSError, ValueError):
-        try:
-            folder = Path("/sys/fs/cgroup/cpu")
-            quota = (folder / "cpu.cfs_quota_us").read_text().strip()
-            period = (folder / "cpu.cfs_period_us").read_text().strip()
-        except OSError:
-            return None
-    if quota == "max" or int(quota) <= 0:
+    """Return the CPU quota in cores, the least of all control groups; None for none."""
+    quotas = [_quota_of(*group) for group in cgroups.groups("cpu")]
+    return min((quota for quota in quotas if quota is not None), default=None)
+
+
+def _quota_of(version: int, folder: Path) -> float | None:
+    """Return the CPU quota of one control group, if it has one."""
+    if version == 2:
+        numbers = cgroups.read(folder / "cpu.max").split()
+    else:
+        files = "cpu.cfs_quota_us", "cpu.cfs_period_us"
+        numbers = [cgroups.read(folder / name).strip() for name in files]
+    # "max" and -1 say that there is none, and an empty file nothing.
+    if len(numbers) != 2 or not all(map(str.isdigit, numbers)):
         return None
-    return int(quota) / int(period)
+    quota, period = map(int, numbers)
+    return quota / period if quota and period else None

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-CGROUPS = Path("/sys/fs/cgroup")
-PROC = Path("/proc")
+from ..memory import cgroups
 
 
 class Kills:
@@ -31,38 +30,22 @@ class Kills:
 
 def _of_cgroup() -> int | None:
     """Return the count of our control group, of version 2 or 1."""
-    for line in _read(PROC / "self/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if not controllers:
-            folder, name = CGROUPS, "memory.events"
-        elif "memory" in controllers.split(","):
-            folder, name = CGROUPS / "memory", "memory.oom_control"
-        else:
-            continue
-        # In a container the path may be the host's, and the root the container's own.
-        for place in (folder / path.lstrip("/"), folder):
-            count = _count(place / name)
-            if count is not None:
-                return count
+    for version, folder in cgroups.groups("memory"):
+        name = "memory.events" if version == 2 else "memory.oom_control"
+        count = _count(folder / name)
+        if count is not None:
+            return count
     return None
 
 
 def _of_machine() -> int | None:
-    return _count(PROC / "vmstat")
+    return _count(cgroups.PROC / "vmstat")
 
 
 def _count(path: Path) -> int | None:
     """Return the number behind ``oom_kill`` in a file of names and numbers."""
-    for line in _read(path).splitlines():
+    for line in cgroups.read(path).splitlines():
         name, _, number = line.partition(" ")
         if name == "oom_kill":
             return int(number)
     return None
-
-
-def _read(path: Path) -> str:
-    """Return a file's text, or "" where the system has no such file."""
-    try:
-        return path.read_text()
-    except OSError:
-        return ""

@@ -53,6 +53,18 @@ def test_rank_and_size_are_those_of_the_launcher(environment, right):
     assert launched(environment) == right
 
 
+EVERYTHING = OPEN_MPI | MPICH | SLURM | CPUS
+
+
+@pytest.mark.parametrize("said", ["", " ", "many", "-1", "2(x"])
+@pytest.mark.parametrize("name", sorted(EVERYTHING))
+def test_a_variable_that_has_no_number_says_nothing(name, said):
+    for environment in (OPEN_MPI, MPICH, SLURM | CPUS, EVERYTHING):
+        if name in environment:
+            without = {k: v for k, v in environment.items() if k != name}
+            assert launched(environment | {name: said}) == launched(without)
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_nodes_of_a_host_share_its_cores(size):
     host = set(range(10))
