@@ -44,7 +44,7 @@ class RowLengths:
         return Listed(tuple(known)) if isinstance(node.op, Shape) else known[0]
 
     def written(self, node: Apply) -> Variable:
-        """Return a shape of which `shape` tells, made of the shapes that it follows from.
+        """Return a shape of which `shape` tells, of the shapes that it follows from.
 
         The variable itself may have no shape on a rank: ``x - cumsum(e)``, with rows
         of x and all of e, is computed there of the rank's rows of both.
