@@ -17,13 +17,15 @@ def remade(node: Apply, inputs: Sequence[Variable]) -> list[Variable]:
     return with_inputs(node, inputs).outputs
 
 
-def inlined(node: Apply) -> list[Variable]:
+def inlined(node: Apply, inputs: Sequence[Variable] | None = None) -> list[Variable]:
     """Return what computes the outputs of a node whose Op has a graph of its own.
 
-    It says that it was made in the user's line that the node was made in.
+    It is of other inputs, where such are given. It says that it was made in the user's
+    line that the node was made in.
     """
     op: Any = node.op
-    inside = dict(zip(op.inner_inputs, node.inputs, strict=True))
+    given = node.inputs if inputs is None else inputs
+    inside = dict(zip(op.inner_inputs, given, strict=True))
     for inner in io_toposort(list(inside), op.inner_outputs):
         made = remade(inner, [inside.get(var, var) for var in inner.inputs])
         inside.update(zip(inner.outputs, made, strict=True))

@@ -12,6 +12,7 @@ from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Variable
 
 from ..errors import SplitError, StateError
+from .arranging import arranged
 from .dimensions import Dimension, Dimensions
 from .names import check
 from .parts import Part, Point, SerialPart
@@ -83,27 +84,54 @@ class Density:
         for var in terms.free:
             if var not in self.point.shapes:
                 value = np.asarray(start[var.name])  # type: ignore[index]
-                ones: Any = [1 if length == 1 else None for length in value.shape]
-                shared = pytensor.shared(value, f"{var.name}_shared__", shape=ones)
+                shared = pytensor.shared(value, f"{var.name}_shared__")
                 self.others[str(var.name)] = stands[var] = shared
         self._stands = stands
-        self._dimensions = Dimensions(terms.sums, shapes)
-        self.refused: dict[str, str] = {}
-        of_terms = self._dimensions.of_terms()
-        self.most_rows = of_terms[0].length if of_terms else None
-        self.is_small = bool(of_terms) and of_terms[0].work < (at_least or 0)
-        self.parts = [] if self.is_small else self._make(terms, of_terms)
+        self._at_least = at_least or 0
+        self._take_apart(terms.names, terms.sums, shapes)
+        if self.refused:
+            self._arrange(terms, shapes)
         self._all: list[Part | SerialPart] = [*self.parts]
-        if self.parts and self.refused:
-            left = [i for i, name in enumerate(terms.names) if name in self.refused]
+        if self.parts and self._left:
             asked = self._stands, check(), model.check_bounds, mode
-            self._all.append(SerialPart(self._dimensions, left, self.point, *asked))
+            made = SerialPart(self._dimensions, sorted(self._left), self.point, *asked)
+            self._all.append(made)
         for part in self._all:
             part.take(self._dimensions.sources)
 
-    def _make(self, terms: Terms, of_terms: list[Dimension]) -> list[Part]:
+    def _take_apart(
+        self, names: list[str], sums: list[Variable], shapes: Mapping[Variable, Any]
+    ) -> None:
+        """Find the terms that ranks share, and make the functions."""
+        self._dimensions = Dimensions(sums, shapes)
+        self.refused: dict[str, str] = {}
+        self._left: set[int] = set()
+        of_terms = self._dimensions.of_terms()
+        self.most_rows = of_terms[0].length if of_terms else None
+        self.is_small = bool(of_terms) and of_terms[0].work < self._at_least
+        self.parts = [] if self.is_small else self._make(names, of_terms)
+
+    def _arrange(self, terms: Terms, shapes: Mapping[Variable, Any]) -> None:
+        """Look at refused terms again, arranged anew, and keep that if it helps."""
+        found = dict(vars(self))
+        names: list[str] = []
+        sums: list[Variable] = []
+        try:
+            for name, total in zip(terms.names, terms.sums, strict=True):
+                is_left = name in self.refused
+                each = arranged(total, shapes, check()) if is_left else [total]
+                names += [name] * len(each)
+                sums += each
+            self._take_apart(names, sums, shapes)
+        except Exception:  # the terms as they were are at hand
+            vars(self).update(found)
+            return
+        if len(self.refused) >= len(found["refused"]):
+            vars(self).update(found)
+
+    def _make(self, names: list[str], of_terms: list[Dimension]) -> list[Part]:
         every = [i for each in of_terms for i in each.terms]
-        rest = [i for i in range(len(terms.sums)) if i not in every]
+        rest = [i for i in range(len(names)) if i not in every]
         parts: list[Part] = []
         for k, dimension in enumerate(of_terms):
             if not parts:
@@ -112,7 +140,7 @@ class Density:
             elif dimension.work < self._least:
                 continue  # its terms are with the first
             others = [] if parts else with_first
-            part = self._part(dimension, [*others, *dimension.terms], terms.names)
+            part = self._part(dimension, [*others, *dimension.terms], names)
             if part is not None:
                 parts.append(part)
         return parts
@@ -133,6 +161,7 @@ class Density:
                 why = str(error)
         for i in dimension.terms:
             self.refused[names[i]] = why
+        self._left.update(dimension.terms)
         return None
 
     @property

@@ -48,7 +48,7 @@ def remade(node: Apply, inputs: list[Variable]) -> list[Variable]:
         return with_inputs(node, inputs).outputs
     if isinstance(op, OpFromGraph):
         if type(op) is OpFromGraph:
-            return inlined(Apply(op, inputs, list(node.outputs)))
+            return inlined(node, inputs)
         made = op(*inputs)  # of PyTensor 3.3: it builds its graph for these types
         return made if isinstance(made, list) else [made]
     outputs = op.make_node(*inputs).outputs

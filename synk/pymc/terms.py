@@ -14,11 +14,14 @@ from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import io_toposort
 from pytensor.tensor.basic import Join
+from pytensor.tensor.einsum import Einsum
 from pytensor.tensor.math import Sum
 
+from ..compiler.inlining import inlined
 from .labelled import as_tensor, rewrites, without_labels
 from .numbers import is_view
 from .picks import lifted
+from .rebuilding import rebuilt
 
 
 class Terms:
@@ -45,11 +48,27 @@ class Terms:
         self.names = [var.name for var in variables]
         sums = [as_tensor(factor).sum() for factor in factors]
         rewritten: Any = rewrite_graph(
-            sums, include=(*rewrites(sums), "canonicalize", "stabilize"), clone=False
+            _inlined(sums),
+            include=(*rewrites(sums), "canonicalize", "stabilize"),
+            clone=False,
         )
         rewritten, self.free = without_labels(rewritten, list(model.value_vars))
         self.stands = dict(zip(model.value_vars, self.free, strict=True))
         self.sums = [_by_parts(total) for total in lifted(rewritten, self.free)]
+
+
+def _inlined(sums: list[Variable]) -> list[Variable]:
+    """Put what computes an Einsum in the place of it: products of matrices."""
+    made: dict[Variable, Variable] = {}
+    rebuilt(
+        io_toposort([], sums),
+        made,
+        lambda node: [made.get(var, var) for var in node.inputs],
+        lambda node, inputs: (
+            inlined(node, inputs) if isinstance(node.op, Einsum) else None
+        ),
+    )
+    return [made.get(total, total) for total in sums]
 
 
 def _by_parts(total: Variable) -> Variable:

@@ -1,0 +1,335 @@
+"""Entries of what is computed from data: computed from entries of the data.
+
+What is reshaped, repeated or joined has the entries of something else in another
+arrangement: ``pt.repeat(f(x), 4)`` is ``f(x)[[0, 0, 0, 0, 1, 1, ...]]``. With the index
+taken to the data, as ``f(x[[0, 0, 0, 0, 1, 1, ...]])``, ranks can share the entries.
+Where an index meets a free variable it stays there, as that of a group does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.tensor.basic import Alloc, Join
+from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
+from pytensor.tensor.math import All, Dot
+from pytensor.tensor.subtensor import Subtensor
+
+from ..compiler.axes import apart
+from ..compiler.domain import Refused
+from ..compiler.rules.indexing import entries_of_index
+from .numbers import TAKING
+from .rebuilding import remade
+
+Index = Mapping[int, Any]
+"""Of some axes, arrays of one shape that say which entries are taken: data."""
+
+
+class Computed:
+    """Tells what is computed in each call, from free variables.
+
+    Parameters
+    ----------
+    free : sequence of Variable
+    """
+
+    def __init__(self, free: Sequence[Variable]) -> None:
+        self._known: dict[Variable, bool] = dict.fromkeys(free, True)
+
+    def __contains__(self, var: Variable) -> bool:
+        left = [var]
+        while left:
+            each = left[-1]
+            inputs = [] if each.owner is None else each.owner.inputs
+            unknown = [v for v in inputs if v not in self._known]
+            if each not in self._known and unknown:
+                left += unknown
+                continue
+            left.pop()
+            if each not in self._known:
+                self._known[each] = any(self._known[v] for v in inputs)
+        return self._known[var]
+
+
+class Lifting:
+    """Takes entries as far up a graph as it goes.
+
+    Parameters
+    ----------
+    computed : Computed
+    shape : tuple of int or None
+        Of the arrays of an index, as far as it is known.
+    part : (Apply, int), optional
+        A node that joins parts, and which part the entries are.
+    check : type, optional
+        The Op that checks parameters, around a density.
+    """
+
+    def __init__(
+        self,
+        computed: Computed,
+        shape: Sequence[int | None],
+        part: tuple[Apply, int] | None = None,
+        check: type | None = None,
+    ) -> None:
+        self._computed, self._part = computed, part
+        self._check: tuple[type, ...] = (check,) if check else ()
+        self._n = len(shape)
+        self._known: dict[Any, Any] = {}
+
+    def of(self, var: Variable, index: Index) -> Any:
+        """Return entries of a variable: their axes first, then those of no index."""
+        if not index:
+            return pt.shape_padleft(var, self._n)
+        key = var, tuple((axis, id(each)) for axis, each in sorted(index.items()))
+        if key not in self._known:
+            self._known[key] = self._of(var, dict(index)), index
+        return self._known[key][0]
+
+    def _of(self, var: Any, index: dict[int, Any]) -> Any:
+        if var not in self._computed or var.owner is None:
+            return _indexed(var, index)
+        node, op = var.owner, var.owner.op
+        for kind, rule in (
+            (Elemwise, self._elementwise),
+            (self._check, self._checked),
+            (DimShuffle, self._shuffled),
+            (Dot, self._product),
+            (CAReduce, self._reduced),
+            (Alloc, self._spread),
+            (Join, self._joined),
+            (Subtensor, self._sliced),
+            (TAKING, self._taken),
+        ):
+            if isinstance(op, kind):
+                found = rule(node, index)
+                return _indexed(var, index) if found is None else found
+        return _indexed(var, index)
+
+    def _broadcast(self, var: Any, index: Index, ndim: int) -> Any:
+        """Return entries of an operand, which is broadcast to a number of axes."""
+        missing = ndim - var.type.ndim
+        own = {a - missing: each for a, each in index.items() if a >= missing}
+        long = {a: e for a, e in own.items() if var.type.shape[a] != 1}
+        found = self.of(var, long)
+        axes: list[Any] = list(range(self._n))
+        place = self._n
+        for axis in range(-missing, var.type.ndim):
+            if axis < 0:
+                axes += [] if axis + missing in index else ["x"]
+            elif axis not in long:
+                axes += [] if axis in own else [place]
+                place += 1
+        return found.dimshuffle(axes)
+
+    def _elementwise(self, node: Apply, index: Index) -> Any:
+        ndim = node.outputs[0].type.ndim  # type: ignore[attr-defined]
+        inputs = [self._broadcast(var, index, ndim) for var in node.inputs]
+        return remade(node, inputs)[0]
+
+    def _checked(self, node: Apply, index: Index) -> Any:
+        """Take a density's entries, under the conditions of these."""
+        first, *conditions = node.inputs
+        taken = self.of(first, index)
+        return remade(
+            node, [taken, *(self._condition(c, first, index) for c in conditions)]
+        )[0]
+
+    def _condition(self, condition: Any, density: Any, index: Index) -> Any:
+        node = condition.owner
+        if node is None or condition not in self._computed:
+            return condition
+        if isinstance(node.op, All) and condition.type.ndim == 0:
+            (array,) = node.inputs
+            ndim, kinds = density.type.ndim, (array.type.shape, density.type.shape)
+            same = array.type.ndim == ndim and None not in kinds[0]
+            if same and all(a in (1, b) for a, b in zip(*kinds, strict=True)):
+                return pt.all(self._broadcast(array, index, ndim))
+            return condition
+        if array_free(node.op):
+            return remade(
+                node, [self._condition(v, density, index) for v in node.inputs]
+            )[0]
+        return condition
+
+    def _shuffled(self, node: Apply, index: Index) -> Any:
+        (var,), order = node.inputs, list(node.op.new_order)  # type: ignore[attr-defined]
+        inner = {order[a]: each for a, each in index.items() if order[a] != "x"}
+        found = self.of(var, inner)
+        kept = [a for a in range(var.type.ndim) if a not in inner]  # type: ignore[attr-defined]
+        places = {a: self._n + i for i, a in enumerate(kept)}
+        rest = [
+            "x" if source == "x" else places[source]
+            for axis, source in enumerate(order)
+            if axis not in index
+        ]
+        return found.dimshuffle([*range(self._n), *rest])
+
+    def _product(self, node: Apply, index: dict[int, Any]) -> Any:
+        a, b = node.inputs
+        of_a = index.pop(0, None) if a.type.ndim == 2 else None  # type: ignore[attr-defined]
+        of_b = next(iter(index.values()), None)
+        if of_a is not None and of_b is not None:
+            return (self.of(a, {0: of_a}) * self.of(b, {1: of_b})).sum(axis=-1)
+        if of_a is not None:
+            return _dot(self.of(a, {0: of_a}), b)
+        found = self.of(b, {1: of_b})
+        return _dot(found, a.T if a.type.ndim == 2 else a)  # type: ignore[attr-defined]
+
+    def _reduced(self, node: Apply, index: Index) -> Any:
+        (var,), op = node.inputs, node.op
+        ndim = var.type.ndim  # type: ignore[attr-defined]
+        axes = range(ndim) if op.axis is None else [a % ndim for a in op.axis]  # type: ignore[attr-defined]
+        kept = [a for a in range(ndim) if a not in axes]
+        inner = {kept[a]: each for a, each in index.items()}
+        rest = [a for a in range(ndim) if a not in inner]
+        found = self.of(var, inner)
+        places = tuple(self._n + rest.index(a) for a in axes)
+        return op.clone(axis=places)(found)  # type: ignore[attr-defined]
+
+    def _spread(self, node: Apply, index: Index) -> Any:
+        """Take entries of what is broadcast to a shape."""
+        var, *lengths = node.inputs
+        found = self._broadcast(var, index, len(lengths))
+        first: Any = next(iter(index.values()))
+        rest = [each for axis, each in enumerate(lengths) if axis not in index]
+        shape = [first.shape[axis] for axis in range(self._n)]
+        if not rest and all(length != 1 for length in found.type.shape):
+            return found
+        return pt.alloc(found, *shape, *rest)
+
+    def _joined(self, node: Apply, index: Index) -> Any:
+        along, parts = apart(node, node.inputs)
+        if not isinstance(along, int):
+            return None
+        along %= node.outputs[0].type.ndim  # type: ignore[attr-defined]
+        if along not in index:
+            kept = [a for a in range(node.outputs[0].type.ndim) if a not in index]  # type: ignore[attr-defined]
+            taken = [self.of(part, index) for part in parts]
+            return pt.join(self._n + kept.index(along), *taken)
+        if len(index) > 1:
+            return None
+        lengths = [part.type.shape[along] for part in parts]
+        if self._part is not None and self._is_part(node, lengths):
+            return pt.moveaxis(parts[self._part[1]], along, 0)
+        if None in lengths or not isinstance(index[along], np.ndarray):
+            return None
+        return self._of_parts(parts, lengths, along, index[along])
+
+    def _is_part(self, node: Apply, lengths: list[int | None]) -> bool:
+        """Tell whether a node joins parts as that does of which one is taken."""
+        assert self._part is not None
+        known = self._part[0]
+        if node is known:
+            return True
+        others = apart(known, known.inputs)[1]
+        ndim = known.outputs[0].type.ndim  # type: ignore[attr-defined]
+        axis: Any = apart(known, known.inputs)[0]
+        theirs = [part.type.shape[axis % ndim] for part in others]
+        return None not in lengths and lengths == theirs
+
+    def _of_parts(
+        self, parts: Sequence[Any], lengths: Any, along: int, taken: np.ndarray
+    ) -> Any:
+        """Return entries of some parts: of each its own, where the index is in it."""
+        ends = np.cumsum(lengths)
+        which = np.searchsorted(ends, taken, side="right")
+        found: Any = None
+        for k, part in enumerate(parts):
+            if not (which == k).any():
+                continue
+            first = ends[k] - lengths[k]
+            inside = np.clip(taken - first, 0, lengths[k] - 1)
+            entries = self.of(part, {along: inside})
+            if found is None:
+                found = entries
+                continue
+            mask = pt.constant(which == k)
+            rest = entries.type.ndim - self._n
+            found = pt.switch(pt.shape_padright(mask, rest), entries, found)
+        return found
+
+    def _sliced(self, node: Apply, index: Index) -> Any:
+        """Take entries of a slice from what that was cut out of."""
+        var: Any = node.inputs[0]
+        entries = entries_of_index(node, 1)
+        entries += [slice(None)] * (var.type.ndim - len(entries))
+        kept = [a for a, entry in enumerate(entries) if isinstance(entry, slice)]
+        inner: dict[int, Any] = {}
+        for axis, each in index.items():
+            entry, length = entries[kept[axis]], var.type.shape[kept[axis]]
+            bounds = [_number(p) for p in (entry.start, entry.stop, entry.step)]
+            if entry != slice(None) and (length is None or "?" in bounds):
+                return None
+            if entry != slice(None):
+                numbers = np.arange(length)[slice(*bounds)]
+                each = (
+                    numbers[each]
+                    if isinstance(each, np.ndarray)
+                    else pt.constant(numbers)[each]
+                )
+            inner[kept[axis]] = each
+        rest = [entry for a, entry in enumerate(entries) if a not in inner]
+        found = self.of(var, inner)
+        if all(entry == slice(None) for entry in rest):
+            return found
+        return found[(*[slice(None)] * self._n, *rest)]
+
+    def _taken(self, node: Apply, index: Index) -> Any:
+        """Take entries of an index, in place of those of what it has taken."""
+        try:
+            entries = entries_of_index(node, 1)
+        except Refused:
+            return None
+        var: Any = node.inputs[0]
+        entries += [slice(None)] * (var.type.ndim - len(entries))
+        arrays = [a for a, entry in enumerate(entries) if isinstance(entry, Variable)]
+        kinds = [entries[a].type for a in arrays]
+        if any(kind.ndim != 1 or kind.dtype == "bool" for kind in kinds):
+            return None
+        if arrays != list(range(arrays[0], arrays[-1] + 1)) or len(index) > 1:
+            return None
+        if arrays[0] not in index or any(
+            isinstance(entry, slice) and entry != slice(None) for entry in entries
+        ):
+            return None
+        (each,) = index.values()
+        return self.of(var, {a: _indexed(entries[a], {0: each}) for a in arrays})
+
+
+def array_free(op: Any) -> bool:
+    """Tell whether an Op puts conditions together, none of which is an array."""
+    return isinstance(op, Elemwise) or type(op).__name__ in (
+        *("ScalarFromTensor", "TensorFromScalar"),
+    )
+
+
+def _number(part: Any) -> Any:
+    if part is None or isinstance(part, int):
+        return part
+    return int(part.data) if isinstance(part, Constant) else "?"
+
+
+def _dot(entries: Any, matrix: Any) -> Any:
+    """Return the products of rows that lie along some axes with a matrix or vector."""
+    if entries.type.ndim <= 2:
+        return pt.dot(entries, matrix)
+    if matrix.type.ndim == 1:  # no product of matrices: that is of two axes, merged
+        return (entries * matrix).sum(axis=-1)
+    return pt.matmul(entries, matrix)
+
+
+def _indexed(var: Any, index: Index) -> Any:
+    """Return entries of an array, their axes first."""
+    axes = sorted(index)
+    arrays = [index[axis] for axis in axes]
+    if isinstance(var, Constant) and all(isinstance(a, np.ndarray) for a in arrays):
+        moved = np.moveaxis(np.asarray(var.data), axes, range(len(axes)))
+        return pt.constant(moved[tuple(arrays)])
+    rest = [axis for axis in range(var.type.ndim) if axis not in index]
+    first = var if axes == list(range(len(axes))) else var.dimshuffle([*axes, *rest])
+    return first[tuple(map(pt.as_tensor_variable, arrays))]
