@@ -375,6 +375,23 @@ def test_rows_are_added_by_group_to_what_all_ranks_have_without_an_exchange(rank
 
 
 @one_and_three_ranks
+def test_rows_beside_a_state_of_all_rows_are_as_many_as_a_rank_has(ranks):
+    # Where exponentials are stabilised, PyTensor asks for lengths, and compares them.
+    steps, scale = pt.dvector("steps"), pt.dscalar("scale")
+    z = (Y - pt.cumsum(steps)) / pt.exp(scale)
+    total = (-0.5 * z**2 - scale).sum()
+    outputs = pytensor.grad(total, [scale, steps])
+    with pytest.warns(synk.SplitWarning, match="Cumsum.* needs all rows at once"):
+        f = synk.function([Y], outputs, [steps, scale], mode=PY)
+    for rows in (7, 2, 1):
+        y = np.random.default_rng(rows).normal(size=rows)
+        values = y, np.linspace(-1, 1, rows), 0.3
+        expected = serial([Y, steps, scale], outputs, values)
+        for got, right in zip(f(*values), expected, strict=True):
+            np.testing.assert_allclose(got, right, 1e-12)
+
+
+@one_and_three_ranks
 def test_zeros_that_are_divided_by_rows_come_to_an_end(ranks):
     # PyTensor 2.38 makes of them zeros as long as they are, and of these others.
     graph = pt.log(pt.exp(Y).sum()) ** 2 + (pt.constant([0.0]) / (Y**2 + 1)).sum()

@@ -84,7 +84,8 @@ class Density:
         for var in terms.free:
             if var not in self.point.shapes:
                 value = np.asarray(start[var.name])  # type: ignore[index]
-                shared = pytensor.shared(value, f"{var.name}_shared__")
+                ones: Any = [1 if length == 1 else None for length in value.shape]
+                shared = pytensor.shared(value, f"{var.name}_shared__", shape=ones)
                 self.others[str(var.name)] = stands[var] = shared
         self._stands = stands
         self._at_least = at_least or 0

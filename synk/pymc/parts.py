@@ -108,24 +108,28 @@ class Part:
         scatters: bool = True,
         exchanges: bool = False,
     ) -> None:
+        n = dimensions.lengths[dimension]
         along = [v for v in point.shapes if dimensions.along(v, dimension)]
         if scatters and any(len(dimensions.along(v, dimension)) > 1 for v in along):
             raise NotByRows("a free variable has all rows beside all rows")
         if not scatters:  # it may meet rows by an Op that joins no dimensions
-            n = dimensions.lengths[dimension]
             along = [v for v, shape in point.shapes.items() if v in along or n in shape]
-        self._point = point
+        self._point, self._others = point, others
         rest, self._entries = point.without(along)
         vector = pt.vector("point", dtype=point.dtype, shape=(rest.size,))
         whole = rest.parts(vector)
-        # Of types that fix no length, as they meet rows.
-        aside = {} if scatters else {var: _open(var) for var in along}
+        # Of types that do not fix the rows' number, as they meet rows.
+        aside = {} if scatters else {v: _open(v, point.shapes[v], n) for v in along}
         self._aside = list(aside)
         stands = {**others, **whole, **(aside or {var: var for var in along})}
         made = by_rows(dimensions, dimension, terms, stands, scatters)
         if not made.data:
             raise NotByRows("data are alike in all rows")
-        outputs = _with_gradients(made, list(whole.values()), list(aside.values()))
+        self._by = [given for given in made.free if given.source in point.shapes]
+        of_rows = [given.variable for given in self._by]
+        outputs = _with_gradients(
+            made, list(whole.values()), [*of_rows, *aside.values()]
+        )
         self.outputs, checks_rows = written_out(outputs, made.row_axis, check, bounds)
         # With whole conditions, and the function of them, which is made when needed.
         self._whole = written_out(outputs, {}, check, bounds)[0] if checks_rows else []
@@ -184,15 +188,19 @@ class Part:
 
     def arguments(self, values: np.ndarray) -> list[Any]:
         """Return what the function takes at a point."""
-        free = []
-        for given in self._made.free:
-            flat = values[self._point.places[given.source]]
-            free.append(_rows_of(flat.reshape(self._point.shapes[given.source]), given))
-        aside = [
-            values[self._point.places[var]].reshape(self._point.shapes[var])
-            for var in self._aside
+        free = [
+            _rows_of(self._value(given.source, values), given)
+            for given in self._made.free
         ]
+        aside = [self._value(var, values) for var in self._aside]
         return [*self._data, *free, values[self._entries], *aside]
+
+    def _value(self, var: Variable, values: np.ndarray) -> np.ndarray:
+        """Return a free variable at a point; one that is in none, as it was set."""
+        if var in self._point.shapes:
+            return values[self._point.places[var]].reshape(self._point.shapes[var])
+        holder: Any = self._others[var]
+        return holder.get_value(borrow=True)
 
     def add(self, values: np.ndarray, gradient: np.ndarray) -> np.ndarray:
         """Return the log-density at a point, and add its gradient to an array."""
@@ -201,8 +209,8 @@ class Part:
         if self._whole and logp != logp:  # NaN: see checks.py
             logp, of_rest, *of_rows = self._by_whole_conditions(*arguments)
         gradient[self._entries] += of_rest
-        n = len(self._made.free)
-        for given, rows in zip(self._made.free, of_rows[:n], strict=True):
+        n = len(self._by)
+        for given, rows in zip(self._by, of_rows[:n], strict=True):
             back = np.moveaxis(rows, 0, given.axis)
             gradient[self._point.places[given.source]] += back.ravel()
         for var, of_var in zip(self._aside, of_rows[n:], strict=True):
@@ -232,7 +240,7 @@ class SerialPart:
         vector = pt.vector("point", dtype=point.dtype, shape=(point.size,))
         whole = point.parts(vector)
         self._made = by_rows(dimensions, None, terms, {**others, **whole})
-        outputs = _with_gradients(self._made, list(whole.values()), [])
+        outputs = _with_gradients(self._made, list(whole.values()))
         outputs, _ = written_out(outputs, {}, check, bounds)
         self._function = pytensor.function(
             [vector], outputs, mode=mode, on_unused_input="ignore"
@@ -250,10 +258,14 @@ class SerialPart:
         return logp
 
 
-def _open(var: Variable) -> Variable:
-    """Return a variable that may be of any length, in the place of another."""
+def _open(var: Variable, shape: Sequence[int], n: int) -> Variable:
+    """Return a variable in the place of another, that fixes no length that is n.
+
+    Other lengths stay fixed: along an axis of length 1 it is broadcast.
+    """
     kind: Any = var.type
-    return kind.clone(shape=(None,) * kind.ndim)(var.name)  # pt.tensor refuses some
+    lengths = [None if length == n else length for length in shape]
+    return kind.clone(shape=tuple(lengths))(var.name)  # pt.tensor refuses some
 
 
 def _rows_of(array: np.ndarray, given: RowInput) -> np.ndarray:
@@ -262,15 +274,14 @@ def _rows_of(array: np.ndarray, given: RowInput) -> np.ndarray:
 
 
 def _with_gradients(
-    made: Substituted, whole: list[Variable], aside: list[Variable]
+    made: Substituted, whole: list[Variable], others: Sequence[Variable] = ()
 ) -> list[Variable]:
     """Return the sum of terms, its gradient by what is whole, and by the others."""
     total: Any = made.sums[0]
     for each in made.sums[1:]:
         total = total + each
-    of_rows = [given.variable for given in made.free]
     gradients: Any = pytensor.grad(
-        total, [*whole, *of_rows, *aside], disconnected_inputs="ignore"
+        total, [*whole, *others], disconnected_inputs="ignore"
     )
     n = len(whole)
     flat = [gradient.ravel() for gradient in gradients[:n]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pymc as pm
 
@@ -16,11 +18,11 @@ def density(model: pm.Model, **kwargs) -> Density:
     return Density(model, model.continuous_value_vars, model.initial_point(0), **kwargs)
 
 
-def plain(model: pm.Model):
-    """Return PyMC's function of the ravelled point."""
+def plain(model: pm.Model, others: Mapping[str, np.ndarray] | None = None):
+    """Return PyMC's function of the ravelled point; `others` are discrete values."""
     with model:
         made = model.logp_dlogp_function(ravel_inputs=True, mode=MODE)
-    return lambda point: made([point], extra_vars={})
+    return lambda point: made([point], extra_vars=dict(others or {}))
 
 
 def groups_of(idata) -> list[str]:

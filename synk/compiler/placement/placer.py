@@ -106,7 +106,7 @@ class Placer:
         of the inputs: they are the same before a reduction, and need not wait for it.
         """
         if isinstance(node.op, (Shape, Shape_i)):
-            return self._whole.shape_of_inputs(node) is not None
+            return self._whole.lengths.shape(node) is not None
         return is_users(node)
 
     def _visit(self, node: Apply) -> None:
@@ -151,7 +151,12 @@ class Placer:
 
     def _shape(self, node: Apply) -> list[Variable]:
         """Take a shape as it is, if it is the same before anything was reduced."""
-        value = self._whole.shape_of_inputs(node) or self._early(node)
+        value = self._whole.lengths.shape(node)
+        if value is not None:
+            written = self._whole.lengths.written(node)
+            if written is not node.outputs[0]:
+                return [self._whole.known_as(written, value)]
+        value = value or self._early(node)
         if value is None:
             return self._best(node)
         self._whole.take(node, value)

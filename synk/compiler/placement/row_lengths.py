@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Variable
 from pytensor.tensor.shape import Shape, Shape_i
 
 from ..domain import Listed, Replicated, Sharded, Value, is_replicated
-from ..lengths import Symbol, size
+from ..lengths import Length, Symbol, size
 from ..origins import origins
 
 
@@ -35,12 +37,23 @@ class RowLengths:
         if not isinstance(node.op, (Shape, Shape_i)):
             return None
         (of,) = node.inputs
-        axes = range(of.type.ndim) if isinstance(node.op, Shape) else [node.op.i]
-        entries = [self._length(of, axis) for axis in axes]
+        entries = [self._length(of, axis) for axis in _axes(node)]
         known = [entry for entry in entries if entry is not None]
         if len(known) < len(entries) or all(map(is_replicated, known)):
             return None
         return Listed(tuple(known)) if isinstance(node.op, Shape) else known[0]
+
+    def written(self, node: Apply) -> Variable:
+        """Return a shape of which `shape` tells, of the shapes that it follows from.
+
+        The variable itself may have no shape on a rank: ``x - cumsum(e)``, with rows
+        of x and all of e, is computed there of the rank's rows of both.
+        """
+        (of,) = node.inputs
+        if of.owner is None:
+            return node.outputs[0]
+        made = [_graph(size(of, axis)) for axis in _axes(node)]
+        return pt.stack(made) if isinstance(node.op, Shape) else made[0]
 
     def _length(self, var: Variable, axis: int) -> Value | None:
         """Return what the length of an axis is, if it follows from those of inputs."""
@@ -68,3 +81,19 @@ class RowLengths:
             known = found is not None and self._row_lengths.isdisjoint(found)
             self._without_rows[symbol] = known
         return self._without_rows[symbol]
+
+
+def _axes(node: Apply) -> Sequence[int]:
+    of = node.inputs[0]
+    return range(of.type.ndim) if isinstance(node.op, Shape) else [node.op.i]
+
+
+def _graph(length: Length) -> Variable:
+    """Return a length as a graph of the shapes that it is a product of."""
+    found: Any = pt.constant(length.number, dtype="int64")
+    for (root, axis), many in length.symbols:
+        for _ in range(many):
+            factor: Any = pt.shape(root)[axis]
+            is_one = length.number == 1 and found.owner is None
+            found = factor if is_one else found * factor
+    return found

@@ -73,7 +73,7 @@ class Whole(Nodes):
         self.inserted: list[Variable] = []
         self._wholes: dict[Variable, Variable] = {}
         self._everywhere: dict[Variable, Variable] = {}
-        self.shape_of_inputs = RowLengths(known).shape
+        self.lengths = RowLengths(known)
 
     @property
     def n(self) -> Variable:

@@ -12,11 +12,13 @@ from pytensor.tensor.type_other import NoneTypeT
 from .. import table
 from ..domain import (
     IN_ORDER,
+    Count,
     Layout,
     Position,
     Refused,
     Replicated,
     Sharded,
+    Trail,
     Value,
     describe,
     is_replicated,
@@ -148,14 +150,22 @@ def _inferred(lengths: Iterable[Value]) -> int | None:
 def specify_shape(node: Apply, values: list[Value]) -> Value:
     """The first input; its rows must not be fixed in number."""
     value, *lengths = values
-    if isinstance(value, Sharded):
-        fixed = node.inputs[1 + value.axis]
-        if not isinstance(fixed.type, NoneTypeT):
-            given = lengths[value.axis]
-            is_n = isinstance(given, Replicated) and given.exact and value.length == "n"
-            if not is_n and value_of(fixed) != size(node.inputs[0], value.axis):
-                raise Refused("fixes the number of rows")
+    for axis, (var, given) in enumerate(zip(node.inputs[1:], lengths, strict=True)):
+        if isinstance(var.type, NoneTypeT) or _is_as_long(value, axis, given):
+            continue
+        if value_of(var) != size(node.inputs[0], axis):
+            raise Refused("fixes the number of rows")
     return value
+
+
+def _is_as_long(value: Value, axis: int, length: Value) -> bool:
+    """Tell whether a length is of the same rows as the axis of a value."""
+    if isinstance(value, (Sharded, Position)) and value.axis == axis:
+        is_n = isinstance(length, Replicated) and length.exact
+        return is_n and value.length == "n"
+    if isinstance(value, Trail) and not axis:
+        return isinstance(length, Count) and length.offset == value.offset
+    return is_replicated(length)
 
 
 table.known(SpecifyShape, lengths_from=1, makes_sizes=True)

@@ -36,7 +36,7 @@ from ..domain import (
     total,
     unlisted,
 )
-from ..lengths import ONE
+from ..lengths import ONE, value_of
 from ..walk import infer
 from .base import is_short
 from .reductions import fold
@@ -70,6 +70,7 @@ def over_rows(node: Apply, values: list[Value]) -> list[Value]:
     draws = any(isinstance(var.type, RandomType) for var in node.inputs)
     if draws or op.info.as_while or op.info.n_mit_sot or op.info.n_untraced_sit_sot:
         raise Refused("goes along the rows, from one to the next")
+    check_stacked(node, values)
     inner = op.inner_inputs
     known: dict[Variable, Value] = {}
     layout = _sequences(op, values, known)
@@ -90,6 +91,24 @@ def over_rows(node: Apply, values: list[Value]) -> list[Value]:
     stacked = op.inner_nitsot_outs(op.inner_outputs)
     found = infer(stacked, known)
     return [*lasts, *(_for_each(found[var], layout) for var in stacked)]
+
+
+def check_stacked(node: Apply, values: list[Value]) -> None:
+    """Raise unless results are stacked for as many rows as there are steps.
+
+    A scan is given both numbers. The gradient's takes that of its results from the
+    length of a value that comes in from below. Beside steps for all rows, a rank's own
+    number would make buffers too short, and compiled code writes past their end.
+    """
+    steps, op = values[0], node.op
+    for var, value in zip(
+        op.outer_nitsot(node.inputs), op.outer_nitsot(values), strict=True
+    ):
+        if is_replicated(value) and is_replicated(steps):
+            continue
+        of_rows = [isinstance(v, Replicated) and v.exact for v in (value, steps)]
+        if not all(of_rows) and value_of(var) != value_of(node.inputs[0]):
+            raise Refused("makes more or fewer steps than it stacks results of")
 
 
 def _sequences(

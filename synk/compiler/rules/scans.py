@@ -28,7 +28,7 @@ from ..padded.padder import Made, Padder
 from ..padded.states import plain
 from ..walk import infer
 from .inner import seen_outside
-from .rowscans import over_rows
+from .rowscans import check_stacked, over_rows
 
 
 @dataclass
@@ -147,6 +147,7 @@ def scan(node: Apply, values: list[Value]) -> list[Value]:
         return [values[0]] * len(node.outputs)
     if not isinstance(values[0], Replicated) or values[0].power:
         return over_rows(node, values)
+    check_stacked(node, values)
     outputs = op.inner_outputs
 
     def infer_step(known: dict[Variable, Value]) -> dict[Variable, Value]:
@@ -220,8 +221,13 @@ def _rebuilt(
 
 @table.length(Scan)
 def scan_length(node: Apply, var: Variable, axis: int) -> Length | None:
-    """Traced states lie in the buffers that they were given."""
+    """Traced states lie in the buffers that they were given.
+
+    A scan that may stop early gives as many steps as it has made.
+    """
     op = node.op
+    if op.info.as_while and not axis:
+        return None
     buffers = [*op.outer_mitmot(node.inputs), *op.outer_mitsot(node.inputs)]
     buffers += op.outer_sitsot(node.inputs)
     place = node.outputs.index(var)
