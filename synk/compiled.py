@@ -8,17 +8,30 @@ usual way is gone; `tests/test_compiled.py` tells when it must be looked at agai
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+
+from . import forbidden
+from .signals import with_signals_held_back
+
+if "numba" not in sys.modules and forbidden.is_forbidden(os.sched_getaffinity, 0):
+    # Numba asks for the cores as it is imported, and would fail. It knows of systems
+    # that do not have the call.
+    ask = os.sched_getaffinity
+    del os.sched_getaffinity
+    try:
+        import numba
+    finally:
+        os.sched_getaffinity = ask
 
 import numba
 from numba.core import cgutils, types
 from numba.core.caching import FunctionCache
 from numba.core.runtime import rtsys
 from numba.extending import intrinsic
-
-from .signals import with_signals_held_back
 
 
 class _Cache(FunctionCache):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import itertools
 import os
 import resource
@@ -28,11 +29,19 @@ def threads_of_pools() -> dict[str, int]:
     return {pool["filepath"]: pool["num_threads"] for pool in threadpool_info()}
 
 
+def in_c(name: str) -> str | None:
+    """Return a variable of the environment as a library in C sees it."""
+    getenv = ctypes.CDLL(None).getenv
+    getenv.restype = ctypes.c_char_p
+    value = getenv(name.encode())
+    return None if value is None else value.decode()
+
+
 def worker_confinement(context):
     return (
         sorted(os.sched_getaffinity(0)),
         threads_of_pools(),
-        {name: os.environ.get(name) for name in affinity.THREAD_VARIABLES},
+        {name: in_c(name) for name in affinity.THREAD_VARIABLES},
         numba.get_num_threads() if context.rank else None,
     )
 
@@ -93,12 +102,15 @@ def test_close_restores_cores_threads_and_environment(end, monkeypatch):
             synk.fork(3)
     else:
         synk.fork(3)
-        assert os.environ["OMP_NUM_THREADS"] == "1"
+        assert in_c("OMP_NUM_THREADS") == in_c("MKL_NUM_THREADS") == "1"
+        assert os.environ["OMP_NUM_THREADS"] == "7"
         if end == "death":
             os.kill(SESSION.zygote.pids[1], 9)
         synk.close()
     after = sorted(os.sched_getaffinity(0)), threads_of_pools(), dict(os.environ)
     assert after == before
+    assert in_c("OMP_NUM_THREADS") == "7"
+    assert in_c("MKL_NUM_THREADS") is None
 
 
 def test_threads_started_in_a_session_are_not_left_pinned():

@@ -12,6 +12,7 @@ SOURCE = Path(synk.__file__).parent
 
 FLOORS = (
     "errors signals",
+    "forbidden",
     "compiled garbage user_frames also_named threads",
     "reduce_ops times memory",
     "ops workers callbacks",

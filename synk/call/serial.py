@@ -8,7 +8,6 @@ the parallel run beyond PyTensor, and changes nothing.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from time import perf_counter
@@ -38,6 +37,7 @@ from ..times.compile_notice import Notice
 from ..times.timing import Timed
 from ..user_frames import where_made
 from ..variables.of_one_rank import get_value
+from ..workers.affinity import allowed_cores
 from .inputs import check_arguments
 from .rounded_steps import RoundedSteps
 from .rounding import TOLERANCES, Rounding, coarsest, difference
@@ -170,7 +170,7 @@ class SerialRun:
     def note(self, kind: Any, seconds: float, rows: int) -> None:
         """Take note of the time of a run, unless it is the first of its kind."""
         if kind in self._warm:
-            self.timed = Timed(seconds, rows, len(os.sched_getaffinity(0)))
+            self.timed = Timed(seconds, rows, len(allowed_cores()))
         self._warm.add(kind)
 
     def _graph(self, subset: Subset) -> tuple[list[Variable], list[Variable]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import warnings
 
-from ..workers.affinity import share
+from ..workers.affinity import allowed_cores, share, why_not_pinned
 from .launcher import Launched
 
 
@@ -21,7 +21,11 @@ def take_cores(launched: Launched) -> list[int]:
     The processes of a host share its cores evenly, unless the launcher has bound each
     to as many, or to those that were asked for it.
     """
-    bound = os.sched_getaffinity(0)
+    bound = allowed_cores()
+    if (why_not := why_not_pinned()) is not None:
+        text = f"node {launched.rank} keeps the cores that it was started on: {why_not}"
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
+        return chosen(bound, bound, launched)
     os.sched_setaffinity(0, range(os.cpu_count() or 1))  # those of the cpuset are given
     host = os.sched_getaffinity(0)
     cores = chosen(bound, host, launched)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import socket
 import warnings
 from typing import NamedTuple
 
+from ..workers.affinity import allowed_cores
 from .cores import take_cores
 from .launcher import Launched
 from .link import nothing
@@ -33,7 +33,7 @@ class Seen(NamedTuple):
 
 def look(launched: Launched) -> tuple[str, list[Seen]]:
     """Return the MPI library and the nodes; all of them must call this, once."""
-    bound = sorted(os.sched_getaffinity(0))
+    bound = sorted(allowed_cores())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what is returned says it
         cores = take_cores(launched)

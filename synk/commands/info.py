@@ -120,7 +120,7 @@ def _cores() -> Rows:
     usable = affinity.usable_cores()
     return [
         ("machine", f"{os.cpu_count()} ({_processor()})"),
-        ("affinity", ranges(sorted(os.sched_getaffinity(0)))),
+        ("affinity", ranges(sorted(affinity.allowed_cores()))),
         ("cgroup quota", "none" if quota is None else f"{quota:g} cores"),
         ("usable", f"{len(usable)}: {ranges(usable)}"),
     ]
@@ -236,6 +236,8 @@ def _fork(n: int | None) -> Rows:
         rows.append((f"rank {rank}", f"{gpu}{what} {ranges(share)}, {threads}"))
     if size > _MAX_RANKS:
         rows[_MAX_RANKS:-1] = [("...", f"{size - _MAX_RANKS} more, likewise")]
+    if (why_not := affinity.why_not_pinned()) is not None:
+        rows.append(("note", f"ranks are not pinned: {why_not}"))
     if size > len(cores):
         rows.append(("note", "more ranks than cores: correct, but slow"))
     return rows

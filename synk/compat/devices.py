@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ..ranks.forking import session
-from ..workers.affinity import usable_cores
+from ..workers.affinity import allowed_cores, usable_cores, why_not_pinned
 
 _NAME = re.compile(r"(cpu|cuda|gpu)(\d*)")
 
@@ -37,12 +37,16 @@ class Places(NamedTuple):
             with session(self.n, devices=self.devices) as size:
                 yield size
             return
-        before, usable = os.sched_getaffinity(0), usable_cores()
+        before, usable = allowed_cores(), usable_cores()
         if max(self.cores) >= len(usable):
             raise ValueError(
                 f"there is no device cpu{max(self.cores)}: this process may use"
                 f" {len(usable)} cores, from cpu0 on"
             )
+        if why_not_pinned() is not None:  # which the session warns of
+            with session(self.n, devices=self.devices) as size:
+                yield size
+            return
         try:
             os.sched_setaffinity(0, {usable[number] for number in self.cores})
             with session(self.n, devices=self.devices) as size:

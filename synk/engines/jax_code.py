@@ -23,6 +23,8 @@ from typing import Any
 
 import pytensor
 
+from ..workers.affinity import allowed_cores
+
 _FOLDER = "synk-xla"
 _LEAST = 0.1
 """Seconds that it takes to compile what is kept; JAX keeps nothing under 1.0."""
@@ -44,7 +46,7 @@ def keep_code() -> None:
         return
     if jax.__version_info__ < _READS_ITS_OWN:
         return
-    folder = folder_for(threads=len(os.sched_getaffinity(0)))
+    folder = folder_for(threads=len(allowed_cores()))
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
         for path in folder.glob("*-cache"):

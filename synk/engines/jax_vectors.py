@@ -16,12 +16,13 @@ Matrices on the right stay with PyTensor: there is nothing to gain.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
 from pytensor.graph.basic import Apply, Variable
 from pytensor.tensor.elemwise import DimShuffle
+
+from ..workers.affinity import allowed_cores
 
 # Where one form overtakes the other, on AMD EPYC (AVX-512), JAX 0.10.2.
 _BLOCK = 2**16
@@ -131,4 +132,4 @@ def _is_copied_quickly(transposed: Any) -> bool:
 
 
 def _cores() -> int:
-    return len(os.sched_getaffinity(0))
+    return len(allowed_cores())

@@ -15,6 +15,7 @@ from time import perf_counter
 
 import numpy as np
 
+from ..errors import SynkError
 from . import descriptors, memfd
 from .mapping import Mapping, address
 
@@ -58,9 +59,12 @@ def are_given() -> bool:
     """Tell whether the kernel makes a huge page for this process now."""
     if not SIZE:
         return False
-    with memfd.create("synk-huge-page") as file:
-        os.ftruncate(file.fileno(), file_size(SIZE))
-        return fill(file.fileno(), mapped(file.fileno(), SIZE), 0, SIZE)
+    try:
+        with memfd.create("synk-huge-page") as file:
+            os.ftruncate(file.fileno(), file_size(SIZE))
+            return fill(file.fileno(), mapped(file.fileno(), SIZE), 0, SIZE)
+    except (OSError, SynkError):  # there is no memory, or a call is forbidden
+        return False
 
 
 def file_size(nbytes: int) -> int:

@@ -7,6 +7,7 @@ import errno
 import os
 from io import FileIO
 
+from ..forbidden import in_words
 from .descriptors import opened
 
 _CLOEXEC = 0x1
@@ -25,14 +26,17 @@ def create(name: str) -> FileIO:
 
     Raises
     ------
+    SynkError
+        If a sandbox forbids it.
     OSError
     """
-    try:
-        file = opened(_memfd_create, name, _CLOEXEC | _NOEXEC_SEAL, mode="r+")
-    except OSError as error:
-        if error.errno != errno.EINVAL:
-            raise
-        file = opened(_memfd_create, name, _CLOEXEC, mode="r+")
+    with in_words("memfd_create"):
+        try:
+            file = opened(_memfd_create, name, _CLOEXEC | _NOEXEC_SEAL, mode="r+")
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            file = opened(_memfd_create, name, _CLOEXEC, mode="r+")
     try:
         # The kernel lets everybody read and write, as nobody else can come to have a
         # descriptor. We do not: of two locks one may fail.

@@ -26,6 +26,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from .. import forbidden
 from ..errors import SharedMemoryFull, StateError, SynkError
 from . import huge, limits, memfd
 from .descriptors import opened
@@ -142,6 +143,8 @@ class Segment:
             self.give_back(self.reserved)
             if not isinstance(error, OSError):
                 raise
+            if error.errno in forbidden.ERRORS:
+                raise SynkError(forbidden.sentence("fallocate", error)) from error
             what = f"no room for {nbytes - self.reserved:,} bytes of shared memory"
             kind = SynkError if error.errno in TOO_MANY_FILES else SharedMemoryFull
             raise kind(f"{what}: {explain(error) or error}") from error

@@ -28,7 +28,7 @@ from ..memory.segment import Attachments, Window, can_lie_here
 from ..memory.to_device import ToDevice
 from ..programs.transaction import Transaction
 from ..times.tracing import Tracer
-from ..workers import affinity
+from ..workers import affinity, children
 from ..workers.control import Control
 from ..workers.devices import Device, Environment
 from ..workers.limit import Limit
@@ -151,9 +151,12 @@ class RankContext:
         environment = Environment(self.place.device)
         self._undo.callback(environment.release)
         self._confinement = affinity.Confinement(
-            self.place.cores, self.place.threads, self._pools
+            *(self.place.cores, self.place.threads, self._pools),
+            is_script=self.local_rank == 0,
         )
         self._undo.callback(self._confinement.release)
+        if self.local_rank == 0:
+            self._undo.callback(children.begin(environment, self._confinement))
         if self.local_rank == 0 and self.size > 1 and not self.place.device.is_gpu:
             # It may compute alone, with all cores.
             jax.start_in(self._confinement.on_all_cores)

@@ -51,6 +51,7 @@ def check_asked(
     cores = affinity.usable_cores()
     plans = plan(devices, preconditions.check_size(n), cores)
     preconditions.warn_of_few_cores(plans, cores)
+    preconditions.warn_if_not_pinned()
     threads = preconditions.check_threads(threads)
     timeout = preconditions.check_timeout(timeout)
     if on_death not in ("report", "restore"):

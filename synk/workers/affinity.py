@@ -6,12 +6,13 @@ import contextlib
 import math
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numba
 from numba.np.ufunc import parallel
 
+from .. import forbidden
 from ..memory import cgroups
 from . import allocator
 from .pools import ThreadPools
@@ -25,9 +26,36 @@ THREAD_VARIABLES = (
 fails to compile anything if that changes while its threads run."""
 
 
+def allowed_cores() -> set[int]:
+    """Return the cores that this thread may run on.
+
+    All of the machine's where it is forbidden to ask; see `why_not_pinned`.
+    """
+    try:
+        return os.sched_getaffinity(0)
+    except OSError as error:
+        if error.errno not in forbidden.ERRORS:
+            raise
+        return set(range(os.cpu_count() or 1))
+
+
+def why_not_pinned() -> str | None:
+    """Return why threads cannot be pinned to cores here, or None if they can."""
+    call = "sched_getaffinity"
+    try:
+        cores = os.sched_getaffinity(0)
+        call = "sched_setaffinity"
+        os.sched_setaffinity(0, cores)
+    except OSError as error:
+        if error.errno not in forbidden.ERRORS:
+            raise
+        return forbidden.sentence(call, error)
+    return None
+
+
 def usable_cores() -> list[int]:
     """Return the cores this process may use, after affinity and cgroup quota."""
-    cores = sorted(os.sched_getaffinity(0))
+    cores = sorted(allowed_cores())
     quota = _cgroup_quota()
     return cores if quota is None else cores[: max(1, math.ceil(quota))]
 
@@ -51,7 +79,16 @@ class Confinement:
     It also has the process keep the memory of temporary arrays; see `allocator`.
 
     Libraries that are loaded already are capped through `pools`, and those that come
-    later through the environment.
+    later through the environment. Where pinning is forbidden, threads stay where they
+    are, and the rest is done.
+
+    Parameters
+    ----------
+    cores : list of int
+    threads : int
+    pools : ThreadPools
+    is_script : bool
+        Whether this is the script's process, whose ``os.environ`` stays as it is.
 
     Attributes
     ----------
@@ -59,13 +96,20 @@ class Confinement:
         Whether the process computes with all cores for now.
     """
 
-    def __init__(self, cores: list[int], threads: int, pools: ThreadPools) -> None:
+    def __init__(
+        self,
+        cores: list[int],
+        threads: int,
+        pools: ThreadPools,
+        is_script: bool = False,
+    ) -> None:
         self._cores, self._threads, self._pools = cores, threads, pools
-        self._affinity = os.sched_getaffinity(0)
+        self._pins = why_not_pinned() is None
+        self._affinity = allowed_cores()
         self._not_ours = set(_tasks()) - {threading.get_native_id()}
-        self._environment = {name: os.environ.get(name) for name in THREAD_VARIABLES}
+        self._variables = _Variables(threads, is_script)
         self._numba = _NumbaThreads()
-        self._keeps_memory = self.is_wide = False
+        self._keeps_memory = self.is_wide = self._is_applied = False
         try:
             self.apply()
         except BaseException:
@@ -74,9 +118,9 @@ class Confinement:
 
     def apply(self) -> None:
         """Confine this process."""
-        self.is_wide = False
+        self.is_wide, self._is_applied = False, True
         self._pin()
-        os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(self._threads)))
+        self._variables.set()
         self._pools.cap(self._threads)
         self._numba.cap(self._threads)
         self._keeps_memory = allocator.keep_memory()
@@ -88,7 +132,7 @@ class Confinement:
         They are confined afterwards, as this thread is, unless the process has all
         cores now: pinned to fewer they take no longer, and `widen` lets them have all.
         """
-        os.sched_setaffinity(0, self._affinity)
+        self.unpin_thread()
         try:
             yield
         finally:
@@ -100,7 +144,28 @@ class Confinement:
 
         It was born with ours, and is pinned to them again by the next `narrow`.
         """
-        os.sched_setaffinity(0, self._affinity)
+        if self._pins:
+            _pin_thread(0, self._affinity)
+
+    def lift(self) -> Callable[[], None]:
+        """Let this thread go, and the environment; return what confines them again.
+
+        See `children`.
+        """
+        is_pinned = self._pins and allowed_cores() == set(self._cores)
+        if is_pinned:
+            self.unpin_thread()
+        were_set = self._variables.lift()
+
+        def confine_again() -> None:
+            if not self._is_applied:  # another thread has closed the session
+                return
+            if is_pinned:
+                _pin_thread(0, self._cores)
+            if were_set:
+                self._variables.set()
+
+        return confine_again
 
     def widen(self) -> None:
         """Let this process compute with all cores, until `narrow`."""
@@ -118,35 +183,81 @@ class Confinement:
 
     def release(self) -> None:
         """Restore what was before."""
+        self._is_applied = False
         self._unpin()
         self._pools.restore()
-        for name, value in self._environment.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        self._variables.lift()
         self._numba.restore()
         if self._keeps_memory:
             allocator.give_back()
 
     def _unpin(self) -> None:
         """Unpin all threads: those started meanwhile were born with our cores."""
-        self._move(_tasks(), set(self._cores), self._affinity)
+        if self._pins:
+            _move(_tasks(), set(self._cores), self._affinity)
 
     def _pin(self) -> None:
         """Pin this thread, and all that were started since the process was confined."""
-        os.sched_setaffinity(0, self._cores)
-        ours = set(_tasks()) - self._not_ours
-        self._move(ours, self._affinity, set(self._cores))
+        if self._pins:
+            _pin_thread(0, self._cores)
+            ours = set(_tasks()) - self._not_ours
+            _move(ours, self._affinity, set(self._cores))
 
-    @staticmethod
-    def _move(tasks: Iterable[int], from_cores: set[int], to_cores: set[int]) -> None:
-        for task in tasks:
-            try:
-                if os.sched_getaffinity(task) == from_cores:
-                    os.sched_setaffinity(task, to_cores)
-            except ProcessLookupError:
-                continue  # the thread has ended
+
+def _move(tasks: Iterable[int], from_cores: set[int], to_cores: set[int]) -> None:
+    for task in tasks:
+        try:
+            if os.sched_getaffinity(task) == from_cores:
+                _pin_thread(task, to_cores)
+        except ProcessLookupError:
+            continue  # the thread has ended
+        except OSError as error:
+            if error.errno not in forbidden.ERRORS:
+                raise
+
+
+def _pin_thread(task: int, cores: Iterable[int]) -> None:
+    """Pin a thread; 0 is this one. A sandbox may have begun since that was allowed."""
+    try:
+        os.sched_setaffinity(task, cores)
+    except OSError as error:
+        if error.errno not in forbidden.ERRORS:
+            raise
+
+
+class _Variables:
+    """The variables by which libraries that are loaded later know of the threads.
+
+    In the script's process they are set for C alone: what the script reads, or gives
+    its own processes as a copy of ``os.environ``, is its own environment.
+    """
+
+    def __init__(self, threads: int, is_script: bool) -> None:
+        self._value, self._is_script = str(threads), is_script
+        self._before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
+        self._are_set = False
+
+    def set(self) -> None:
+        """Tell libraries of the threads."""
+        self._are_set = True
+        for name in THREAD_VARIABLES:
+            if self._is_script:
+                os.putenv(name, self._value)
+            else:
+                os.environ[name] = self._value
+
+    def lift(self) -> bool:
+        """Restore what was before, or what the script has set since; tell if any."""
+        were_set, self._are_set = self._are_set, False
+        before = os.environ if self._is_script else self._before
+        for name in THREAD_VARIABLES if were_set else ():
+            value = before.get(name)
+            if value is None:
+                os.environ.pop(name, None)
+                os.unsetenv(name)
+            else:
+                os.environ[name] = value
+        return were_set
 
 
 def _tasks() -> list[int]:

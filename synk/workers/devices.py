@@ -10,7 +10,7 @@ import operator
 import os
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from pytensor import config
@@ -148,23 +148,39 @@ class Environment:
     """
 
     def __init__(self, device: Device) -> None:
-        settings = device.environment()
+        self._settings = settings = device.environment()
         self._before = {name: os.environ.get(name) for name in settings}
         os.environ.update(settings)
-        self._mode = config.mode
+        self._mode, self._is_released = config.mode, False
         if (
             device.is_gpu and config.mode == "Mode"
         ):  # PyTensor's default: compiled for CPUs
             config.mode = "JAX"
         self._told = _tell_jax(settings)
 
-    def release(self) -> None:
-        """Restore what was before."""
-        for name, value in self._before.items():
+    def lift(self) -> Callable[[], None]:
+        """Restore the variables; return what sets them again. See `children`."""
+        ours = {k: v for k, v in self._settings.items() if os.environ.get(k) == v}
+        self._restore(ours)
+
+        def set_again() -> None:
+            if not self._is_released:
+                os.environ.update(ours)
+
+        return set_again
+
+    def _restore(self, names: Iterable[str]) -> None:
+        for name in names:
+            value = self._before[name]
             if value is None:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+    def release(self) -> None:
+        """Restore what was before."""
+        self._is_released = True
+        self._restore(self._before)
         config.mode = self._mode
         for option in self._told:
             sys.modules["jax"].config.update(option, None)

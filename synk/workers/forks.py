@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from io import FileIO
 from typing import NoReturn
 
+from ..forbidden import in_words
 from ..memory.descriptors import above_streams, opened, opened_for_life
 
 _PR_SET_PDEATHSIG = 1
@@ -135,12 +136,14 @@ def open_pipe() -> tuple[FileIO, FileIO]:
 
 def pidfd_of(pid: int) -> FileIO:
     """Return a pidfd of a process, owned as the ends of `open_pipe` are."""
-    return opened(_pidfd_opener(), pid)
+    with in_words("pidfd_open"):
+        return opened(_pidfd_opener(), pid)
 
 
 def open_pidfd(pid: int) -> int:
     """Return a descriptor that can be read from when a process has ended."""
-    return opened_for_life(_pidfd_opener(), pid)
+    with in_words("pidfd_open"):
+        return opened_for_life(_pidfd_opener(), pid)
 
 
 def _pidfd_opener() -> Callable[[int], int]:

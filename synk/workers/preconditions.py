@@ -11,11 +11,13 @@ from collections.abc import Sequence
 
 from ..errors import OversubscriptionWarning, StateError
 from ..user_frames import callers_level
+from . import affinity
 from .devices import Device
+from .forks import pidfd_of
 
 
 def check_can_fork(state: str, rank: int, size: int) -> None:
-    """Raise StateError unless this process can be forked now."""
+    """Raise an error of synk's unless this process can be forked now."""
     if state == "worker":
         raise StateError(f"this is rank {rank}, a worker: it cannot fork ranks")
     if state in ("running", "broken"):
@@ -26,6 +28,7 @@ def check_can_fork(state: str, rank: int, size: int) -> None:
         raise StateError(
             f"synk needs Linux (pidfd, futexes, /proc); got {sys.platform}"
         )
+    pidfd_of(os.getpid()).close()  # which a sandbox may forbid
 
 
 def why_no_fork() -> str | None:
@@ -87,6 +90,14 @@ def warn_of_few_cores(devices: Sequence[Device], cores: Sequence[int]) -> None:
             f" with synk.fork({usable})"
         )
     warnings.warn(text, OversubscriptionWarning, stacklevel=callers_level())
+
+
+def warn_if_not_pinned() -> None:
+    """Warn where a sandbox forbids that ranks are pinned to cores."""
+    why = affinity.why_not_pinned()
+    if why is not None:
+        text = f"ranks are not pinned to cores, and may be slower: {why}"
+        warnings.warn(text, RuntimeWarning, stacklevel=callers_level())
 
 
 def check_size(n: int | None) -> int | None:
