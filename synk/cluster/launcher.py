@@ -68,6 +68,48 @@ def launched(environment: Mapping[str, str] = os.environ) -> Launched | None:
     return Launched(*found, *local, asked, of_job)
 
 
+class Copies(NamedTuple):
+    """How often a launcher has started this very program, and which one this is.
+
+    Attributes
+    ----------
+    launcher : str
+        Its command.
+    rank : int
+    size : int or None
+        None if it does not say that.
+    """
+
+    launcher: str
+    rank: int
+    size: int | None
+
+
+_LAUNCHERS = (
+    ("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("mpiexec", "PMI_RANK", "PMI_SIZE"),
+    ("mpirun", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
+    ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+    ("mpirun", "PMIX_RANK", ""),
+)
+"""The same as `_RANKS`, and what says less: what is set by whom."""
+
+
+def copies(environment: Mapping[str, str] = os.environ) -> Copies | None:
+    """Return which copy of a program this is, or None if there is one alone.
+
+    >>> copies({"PMIX_RANK": "1"})
+    Copies(launcher='mpirun', rank=1, size=None)
+    >>> copies({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"})
+    """
+    for launcher, rank_name, size_name in _LAUNCHERS:
+        rank = _number(environment, rank_name)
+        size = _number(environment, size_name)
+        if rank is not None and (size or rank + 1) > 1:
+            return Copies(launcher, rank, size)
+    return None
+
+
 def _first(
     pairs: tuple[tuple[str, str], ...], environment: Mapping[str, str]
 ) -> tuple[int, int] | None:

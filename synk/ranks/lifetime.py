@@ -51,7 +51,7 @@ from .forked_classes import note_classes
 from .ledger import Ledger
 from .registry import Numbers
 from .script_seeds import ScriptSeeds
-from .starting import Asked, Told, check_asked
+from .starting import Asked, Told, check_asked, warn_of_copies
 from .surroundings import Surroundings
 
 
@@ -134,6 +134,8 @@ class Lifetime:
             if self.state == "closed":
                 self._end()  # what interrupts have left of it
             self._asked, self._asked_for = check_asked(*asked), asked
+            if self.cluster is None:
+                warn_of_copies()
             self._restarts_left, self._comebacks = self._asked.restarts, 0
             try:
                 self._is_starting = True

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import cloudpickle
 
+from ..cluster.launcher import copies
 from ..memory import segment
+from ..user_frames import callers_level
 from ..workers import affinity, preconditions
 from ..workers.control import Control
 from ..workers.devices import Request, cores_by_rank, plan
@@ -63,6 +67,26 @@ def check_asked(
     ]
     spin = len(places) <= len(cores)
     return Asked(places, spin, timeout, on_death == "restore", restarts)
+
+
+def warn_of_copies() -> None:
+    """Warn in the second of the processes in which a launcher runs the script itself.
+
+    It knows nothing of synk there: each copy forks ranks of its own, and does all.
+    """
+    found = copies()
+    if found is None or found.rank != 1:
+        return
+    script = sys.argv[0] if sys.argv[0].endswith(".py") else "SCRIPT.py"
+    often = "several times" if found.size is None else f"{found.size} times"
+    count = "..." if found.size is None else found.size
+    warnings.warn(
+        f"{found.launcher} runs this script {often}: each run forks ranks of its own,"
+        f" and does all of the work. Write `{found.launcher} -n {count} python -m synk"
+        f" {script}` to have it run once, with ranks in all of these processes",
+        RuntimeWarning,
+        stacklevel=callers_level(),
+    )
 
 
 class Told(NamedTuple):
