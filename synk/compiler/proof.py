@@ -207,10 +207,17 @@ def say(text: str, strict: bool) -> None:
 
 def refusal(finding: Finding) -> str:
     """Say of an output that several ranks cannot compute it, and what to do."""
-    return (
-        f"{finding.label} is not what the serial run computes on more than one rank:"
-        f" {_why(finding)}. If that is meant, name the op: (variable, op)."
-    )
+    return f"{finding.label} {_IS_NOT} {_why(finding)}. {_NAME_IT}"
+
+
+_IS_NOT = "is not what the serial run computes on more than one rank:"
+_NAME_IT = "If that is meant, name the op: (variable, op)."
+
+
+def why_refused(text: str) -> str:
+    """Return of a refusal why it is one: for who has not written the outputs."""
+    why = text.partition(f" {_IS_NOT} ")[2] or text
+    return why.replace(f". {_NAME_IT}", "")
 
 
 def why_not(finding: Finding) -> str:

@@ -26,11 +26,12 @@ from ..errors import SplitError
 from ..ranks import forking
 from ..ranks.session import SESSION
 from ..user_frames import callers_level
-from .density import Density
+from .density import Density, Plain
 from .make import nothing_shared, serial_terms, values_of
 from .names import (
     ForSteps,
     Sampling,
+    as_plain,
     asked_by,
     nutpie_compiles,
     other_sampler,
@@ -38,6 +39,7 @@ from .names import (
     sampling,
 )
 from .nutpie import CALLS, compiled
+from .sharing import LOST, words
 from .tiny import rows_if_tiny
 
 SHORT = 150e-6
@@ -119,6 +121,11 @@ class Parallel:
                 for name in plain:
                     vars(model).pop(name, None)
 
+    @property
+    def _raises(self) -> bool:
+        """Whether what fails is an error, and not computed serially."""
+        return self._serial is False
+
     def _rows_if_tiny(self) -> int | None:
         return rows_if_tiny(self._model, SHORT / OF_ELEMENT / USES)
 
@@ -145,6 +152,9 @@ class Parallel:
                 with self._without_notes():
                     return self._plain(grad_vars, tempered, **given, **kwargs)
 
+            def of_point() -> Plain:
+                return as_plain(by_pymc(), density.others if density else {})
+
             asked = sampling()
             if asked is not None and min(asked.cores, asked.chains) > 1:
                 how = f"{asked.chains} chains on {asked.cores} cores"
@@ -159,8 +169,9 @@ class Parallel:
                 return by_pymc()
             variables = values_of(self._model, grad_vars)
             start = initial_point or self._model.initial_point(0)
+            density: Density | None = None
             mode = kwargs.get("mode", self._mode)
-            density = self._choose(variables, start, mode, by_pymc)
+            density = self._choose(variables, start, mode, of_point)
             if density is None:
                 return by_pymc()
             if asked is not None:
@@ -186,10 +197,13 @@ class Parallel:
                 with self._without_notes():
                     return self._plain(variables, **given)
 
+            def of_point() -> Plain:
+                return as_plain(by_pymc(), {})
+
             asked = sampling()
             together = 1 if asked is None else min(asked.cores, asked.chains)
             mode = self._mode if asked is None or asked.mode is None else asked.mode
-            density = self._choose(variables, start, mode, by_pymc, together)
+            density = self._choose(variables, start, mode, of_point, together)
             if density is None:
                 if forking.is_forked():  # nutpie's threads get the cores of this one
                     SESSION.context.widen()
@@ -223,7 +237,7 @@ class Parallel:
         variables: list[Any],
         start: Mapping[str, Any],
         mode: Any,
-        by_pymc: Callable[[], Any],
+        plain: Callable[[], Plain],
         together: int = 1,
     ) -> Density | None:
         """Return what computes the log-density by ranks, or None if PyMC is to do it.
@@ -232,8 +246,8 @@ class Parallel:
         ----------
         variables, start, mode
             As for `Density`.
-        by_pymc : callable
-            Makes PyMC's own function, to be timed where that is needed.
+        plain : callable
+            Makes PyMC's own function, to be timed, and to compute where ranks fail.
         together : int
             Chains that are computed side by side where each has one core.
         """
@@ -260,12 +274,14 @@ class Parallel:
             self._say(density)
             return density
         point = density.start
-        density(point)  # compiles
+        if not self._raises:
+            density.or_else(plain, self._tell)
+        density(point)
         seconds = _typical(density, point)
         self.speed_up, self._was_measured = density.predicted_speed_up, False
         is_doubtful = bool(density.exchanged or density.refused) or together > 1
         if self._serial is None and (is_doubtful or seconds * self.ranks < LONG):
-            of_plain = _typical(by_pymc()._pytensor_function, point) / together
+            of_plain = _typical(plain(), point) / together
             if of_plain < CLEAR * seconds:  # by the engine that compiles soonest
                 density.settle(point)
                 seconds = _typical(density, point)
@@ -284,13 +300,25 @@ class Parallel:
         """Return a density, or None and why not."""
         if self._serial is None and forking.size() == 1:
             return None, "there is one rank"
-        with self._without_notes():
-            least = None if self._serial is False else SHORT / OF_ELEMENT
-            try:
-                density = Density(self._model, variables, start, mode, at_least=least)
-            except SplitError as error:
-                self._tell(str(error))
-                return None, "no term is shared"
+        least = None if self._raises else SHORT / OF_ELEMENT
+        try:
+            with self._without_notes():
+                density = Density(
+                    *(self._model, variables, start, mode),
+                    at_least=least,
+                    begins=True,
+                    raises=self._raises,
+                )
+        except LOST:
+            raise
+        except SplitError as error:
+            self._tell(str(error))
+            return None, "no term is shared"
+        except Exception as error:
+            if self._raises:
+                raise
+            self._tell(f"the log-density is computed serially, as {words(error)}")
+            return None, "there is an error"
         if density.parts:
             if density.refused:
                 self._tell(serial_terms(density))

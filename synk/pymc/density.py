@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytensor
 from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Variable
 
-from ..errors import SplitError, StateError
+from ..errors import StateError
 from .arranging import arranged
+from .axes import Axis
 from .dimensions import Dimension, Dimensions
 from .names import check
 from .parts import Part, Point, SerialPart
-from .substitution import NotByRows
+from .sharing import LOST, Sharing, begin, words
 from .terms import Terms
+from .words import hidden_in
 
 IN_ONE_PROCESS = (
     "ranks compute for the process that has forked them: sample with"
     " pm.sample(cores=1), and all cores work on each chain"
 )
+
+Plain: TypeAlias = Callable[[np.ndarray], Any]
+"""A function of the ravelled point that one process computes."""
 
 LEAST = 50_000
 """Elements that a call computes along a second dimension, for it to have a launch."""
@@ -45,6 +50,11 @@ class Density:
         share that as well, by a launch of its own.
     at_least : float, optional
         Elements along the first dimension, for ranks to share anything.
+    begins : bool
+        Whether the first call is made, by ranks that are there: what fails in it, or
+        while it is compiled, is computed serially then.
+    raises : bool
+        Whether errors are raised by which a term cannot be computed by ranks.
 
     Attributes
     ----------
@@ -54,6 +64,11 @@ class Density:
         Free variables that the gradient is not by.
     refused : dict of str to str
         Terms that ranks do not share, and why.
+    faults : dict of str to str
+        Of these the ones for which it is so, with the lines that made them; others
+        are along the same rows.
+    hidden : list of str
+        Ops that are not known, in which data may lie.
     is_small : bool
         Whether there is less than `at_least`.
     most_rows : int or None
@@ -68,9 +83,14 @@ class Density:
         mode: Any = None,
         least: int = LEAST,
         at_least: float | None = None,
+        begins: bool = False,
+        raises: bool = True,
     ) -> None:
         self._model, self._mode, self._least = model, mode, least
         self._lock = threading.Lock()
+        self._instead: Callable[[], Plain] | None = None
+        self._tell: Callable[[str], None] = print
+        self._plain: Plain | None = None
         terms = Terms(model)
         variables = [terms.stands[var] for var in variables]
         shapes = {var: np.shape(start[var.name]) for var in terms.free}  # type: ignore[index]
@@ -88,7 +108,10 @@ class Density:
                 shared = pytensor.shared(value, f"{var.name}_shared__", shape=ones)
                 self.others[str(var.name)] = stands[var] = shared
         self._stands = stands
-        self._at_least = at_least or 0
+        self._at_least, self._begins, self._raises = at_least or 0, begins, raises
+        self._lines = dict(zip(terms.names, terms.lines, strict=True))
+        self._priors = set(terms.names[: len(terms.free)])
+        self.hidden = hidden_in(terms.sums)
         self._take_apart(terms.names, terms.sums, shapes)
         if self.refused:
             self._arrange(terms, shapes)
@@ -99,18 +122,27 @@ class Density:
             self._all.append(made)
         for part in self._all:
             part.take(self._dimensions.sources)
+            if begins and isinstance(part, SerialPart):
+                part.add(self.start, self.start.copy())
 
     def _take_apart(
         self, names: list[str], sums: list[Variable], shapes: Mapping[Variable, Any]
     ) -> None:
         """Find the terms that ranks share, and make the functions."""
         self._dimensions = Dimensions(sums, shapes)
-        self.refused: dict[str, str] = {}
-        self._left: set[int] = set()
+        priors = [i for i, name in enumerate(names) if name in self._priors]
+        lines = [self._lines[name] for name in names]
+        sharing = Sharing(self._part, names, lines, priors, self._raises)
+        self._sharing = sharing
         of_terms = self._dimensions.of_terms()
         self.most_rows = of_terms[0].length if of_terms else None
         self.is_small = bool(of_terms) and of_terms[0].work < self._at_least
         self.parts = [] if self.is_small else self._make(names, of_terms)
+        self._left = set(sharing.refused)
+        self.refused = {names[i]: why for i, why in sharing.refused.items()}
+        self.faults = {
+            f"{names[i]!r}{lines[i]}": why for i, why in sharing.faults.items()
+        }
 
     def _arrange(self, terms: Terms, shapes: Mapping[Variable, Any]) -> None:
         """Look at refused terms again, arranged anew, and keep that if it helps."""
@@ -124,6 +156,8 @@ class Density:
                 names += [name] * len(each)
                 sums += each
             self._take_apart(names, sums, shapes)
+        except LOST:
+            raise
         except Exception:  # the terms as they were are at hand
             vars(self).update(found)
             return
@@ -141,29 +175,24 @@ class Density:
             elif dimension.work < self._least:
                 continue  # its terms are with the first
             others = [] if parts else with_first
-            part = self._part(dimension, [*others, *dimension.terms], names)
+            part = self._sharing.part(dimension.axis, dimension.terms, others)
             if part is not None:
                 parts.append(part)
         return parts
 
     def _part(
-        self, dimension: Dimension, terms: list[int], names: list[str]
-    ) -> Part | None:
-        for scatters, exchanges in ((True, False), (False, False), (False, True)):
-            try:
-                return Part(
-                    *(self._dimensions, dimension.axis, sorted(terms), self.point),
-                    *(self._stands, check(), self._model.check_bounds, self._mode),
-                    name=f"logp_dlogp_{self._model.name or 'model'}",
-                    scatters=scatters,
-                    exchanges=exchanges,
-                )
-            except (NotByRows, SplitError) as error:
-                why = str(error)
-        for i in dimension.terms:
-            self.refused[names[i]] = why
-        self._left.update(dimension.terms)
-        return None
+        self, dimension: Axis, terms: list[int], scatters: bool, exchanges: bool
+    ) -> Part:
+        made = Part(
+            *(self._dimensions, dimension, terms, self.point),
+            *(self._stands, check(), self._model.check_bounds, self._mode),
+            name=f"logp_dlogp_{self._model.name or 'model'}",
+            scatters=scatters,
+            exchanges=exchanges,
+        )
+        if self._begins:
+            begin(made, self._dimensions.sources, self.start)
+        return made
 
     @property
     def rows(self) -> int:
@@ -221,7 +250,34 @@ class Density:
         """
         values = np.asarray(values, self.point.dtype)
         with self._lock:  # chains of other samplers are threads
-            return self._computed(values)
+            if self._plain is not None:
+                return self._plain(values)
+            try:
+                return self._computed(values)
+            except LOST:
+                raise
+            except Exception as error:
+                if self._instead is None:
+                    raise
+                failed = error
+            plain = self._instead()
+            found = plain(values)  # which raises, too, if it is the model's fault
+            why = words(failed)
+            self._tell(f"the log-density is computed serially from here on, as {why}")
+            self._plain = plain
+            return found
+
+    def or_else(self, plain: Callable[[], Plain], tell: Callable[[str], None]) -> None:
+        """Have another function compute from the call on in which there is an error.
+
+        Parameters
+        ----------
+        plain : callable
+            Makes it.
+        tell : callable
+            Is told of it.
+        """
+        self._instead, self._tell = plain, tell
 
     def _computed(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         sources = self._dimensions.sources

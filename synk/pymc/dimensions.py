@@ -10,12 +10,19 @@ from typing import Any
 import numpy as np
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor.elemwise import CAReduce, Elemwise
 from pytensor.tensor.type import DenseTensorType
 
 from .axes import Axes, Axis
 from .numbers import are_numbers, candidates, is_view
 from .sources import Sources
 from .terms import Given
+
+FEW = 3
+"""Entries of a dimension that are no rows where there are others."""
+
+MUCH = 4
+"""As many times as much to do with another dimension: that has the rows then."""
 
 
 @dataclass
@@ -125,12 +132,41 @@ class Dimensions:
                     del counted[axis]
             if not counted:
                 continue
-            axis = max(counted, key=lambda a: counted[a] * (1 - 1 / self.lengths[a]))
+            axis = self._rows_of(total, counted)
             most = counted[axis]
             known = found.setdefault(axis, Dimension(axis, self.lengths[axis]))
             known.terms.append(i)
             known.work += most
         return sorted(found.values(), key=lambda each: -each.work)
+
+    def _rows_of(self, total: Variable, counted: Mapping[Axis, int]) -> Axis:
+        """Return the dimension whose entries are the rows of a term.
+
+        Of what a likelihood has a value for each, its rows, unless another has much
+        more to do with it; and never one of few entries, as of coordinates, beside one
+        of more: it would be too short for the ranks.
+        """
+        axes = list(counted)
+        long = [a for a in axes if self.lengths[a] > FEW]
+        axes = long or axes
+        most = max(counted[a] for a in axes)
+        own = self._summed_over(total)
+        rows = [a for a in axes if a in own and counted[a] * MUCH >= most]
+        return max(rows or axes, key=lambda a: counted[a] * (1 - 1 / self.lengths[a]))
+
+    def _summed_over(self, total: Variable) -> set[Axis]:
+        """Return the dimensions of what a term is the sum of."""
+        found: set[Axis] = set()
+        left = [total]
+        while left:
+            var = left.pop()
+            if not _is_array(var) or var.owner is None:
+                continue
+            if var.type.ndim:  # type: ignore[attr-defined]
+                found.update(self._axes_of(var))
+            elif isinstance(var.owner.op, (CAReduce, Elemwise)):
+                left += var.owner.inputs
+        return found
 
     def _work(self, node: Apply) -> dict[Axis, int]:
         """Return along which dimensions a node computes, and how many elements."""

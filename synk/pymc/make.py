@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,15 +45,32 @@ def values_of(model: Any, variables: Sequence[Any] | None) -> list[Any]:
 
 def serial_terms(density: Density) -> str:
     """Say which terms are computed serially, beside the others."""
-    terms = "; ".join(f"{name!r}, as {why}" for name, why in density.refused.items())
-    return f"terms that are computed serially: {terms}"
+    return f"terms that are computed serially: {_told(density.faults)}"
 
 
 def nothing_shared(density: Density) -> str:
     """Say why ranks share no term of a density."""
-    if not density.refused:
-        return "no term of this model has data along a dimension: nothing to share"
-    names, why = list(map(repr, density.refused)), next(iter(density.refused.values()))
-    if len(names) == 1:
-        return f"the term of {names[0]} is not computed by rows: {why}"
-    return f"the terms of {', '.join(names)} are not computed by rows: {why}"
+    faults = density.faults
+    if not faults:
+        text = "no term of this model has data along a dimension: nothing to share"
+        return f"{text}{_hidden(density.hidden)}"
+    if len(set(faults.values())) > 1:
+        return f"no term is computed by rows: {_told(faults)}"
+    names, why = ", ".join(faults), next(iter(faults.values()))
+    if len(faults) == 1:
+        return f"the term of {names} is not computed by rows: {why}"
+    return f"the terms of {names} are not computed by rows: {why}"
+
+
+def _hidden(ops: Sequence[str]) -> str:
+    """Say that data may lie in Ops, which they should be given as inputs."""
+    if not ops:
+        return ""
+    return (
+        f"; what {ops[0]} computes with may lie in the Op, where it is not seen: give"
+        " the Op its data as inputs, with an entry for each row"
+    )
+
+
+def _told(faults: Mapping[str, str]) -> str:
+    return "; ".join(f"{name}, as {why}" for name, why in faults.items())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from numbers import Integral
 from typing import Any, NamedTuple
 
@@ -175,3 +175,21 @@ class ForSteps:
         if isinstance(grad_vars, (list, tuple)):
             (grad_vars,) = grad_vars
         return self._pytensor_function(grad_vars)
+
+
+def as_plain(made: Any, others: Mapping[str, Any]) -> Callable[[Any], Any]:
+    """Return what PyMC's ``logp_dlogp_function`` made as a function of the vector.
+
+    Parameters
+    ----------
+    made : object
+    others : mapping of str to SharedVariable
+        Variables that the gradient is not by.
+    """
+
+    def plain(values: Any) -> Any:
+        if others:
+            made.set_extra_values({n: v.get_value() for n, v in others.items()})
+        return made._pytensor_function(values)
+
+    return plain

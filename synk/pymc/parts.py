@@ -18,7 +18,8 @@ from .axes import Axis
 from .checks import written_out
 from .dimensions import Dimensions
 from .sources import Sources
-from .substitution import NotByRows, RowInput, Substituted, by_rows
+from .substitution import NoRows, NotByRows, RowInput, Substituted, by_rows
+from .words import shown
 
 
 class Point:
@@ -110,8 +111,9 @@ class Part:
     ) -> None:
         n = dimensions.lengths[dimension]
         along = [v for v in point.shapes if dimensions.along(v, dimension)]
-        if scatters and any(len(dimensions.along(v, dimension)) > 1 for v in along):
-            raise NotByRows("a free variable has all rows beside all rows")
+        twice = [v for v in along if len(dimensions.along(v, dimension)) > 1]
+        if scatters and twice:
+            raise NotByRows(f"{shown(twice[0])} has all rows beside all rows")
         if not scatters:  # it may meet rows by an Op that joins no dimensions
             along = [v for v, shape in point.shapes.items() if v in along or n in shape]
         self._point, self._others = point, others
@@ -124,7 +126,7 @@ class Part:
         stands = {**others, **whole, **(aside or {var: var for var in along})}
         made = by_rows(dimensions, dimension, terms, stands, scatters)
         if not made.data:
-            raise NotByRows("data are alike in all rows")
+            raise NoRows("data are alike in all rows")
         self._by = [given for given in made.free if given.source in point.shapes]
         of_rows = [given.variable for given in self._by]
         outputs = _with_gradients(

@@ -24,10 +24,15 @@ from pytensor.tensor.type import DenseTensorType, TensorType
 from .axes import Axis
 from .dimensions import Dimensions
 from .rebuilding import rebuilt
+from .words import shown
 
 
 class NotByRows(Exception):
     """What a term computes is not known to go by rows; says why."""
+
+
+class NoRows(NotByRows):
+    """A term has no data with rows, so there is nothing to share."""
 
 
 @dataclass
@@ -165,7 +170,7 @@ class _Substitution:
 
     def _row_input(self, var: Variable, axes: list[int]) -> RowInput:
         if len(axes) > 1:
-            raise NotByRows(f"{_shown(var)} has all rows beside all rows")
+            raise NotByRows(f"{shown(var)} has all rows beside all rows")
         (axis,) = axes
         if (var, axis) not in self._inputs:
             shape = list(var.type.shape)  # type: ignore[attr-defined]
@@ -228,7 +233,7 @@ class _Substitution:
 
     def _uniform(self, node: Apply, var: Variable, axes: list[int]) -> Variable:
         if len(axes) > 1:
-            raise NotByRows(f"{_shown(var)} has all rows beside all rows")
+            raise NotByRows(f"{shown(var)} has all rows beside all rows")
         (axis,) = axes
         one = pt.constant(np.asarray(var.data).take([0], axis))  # type: ignore[attr-defined]
         if isinstance(node.op, Elemwise) and any(
@@ -273,22 +278,33 @@ class _Substitution:
             n = self._of.lengths[self._dimension]  # type: ignore[index]
             merged = [a for a, fixed in enumerate(shape) if fixed % n == 0]
             if len(merged) != 1:
-                raise NotByRows(f"{_shown(out)} takes the rows apart")
+                raise NotByRows(f"{shown(out)} takes the rows apart")
             shape[merged[0]] = -1
         if shape.count(None) > 1:
-            raise NotByRows(f"{_shown(out)} has a shape that is not known")
+            raise NotByRows(f"{shown(out)} has a shape that is not known")
         return pt.reshape(
             inputs[0],
             [-1 if length is None else length for length in shape],
             ndim=len(shape),
         )
 
+    def _whole(self, var: Variable) -> str:
+        """Say which operand of what was computed has all rows, and is no input."""
+        given = {one.variable for one in self._inputs.values()}
+        for operand in [] if var.owner is None else var.owner.inputs:
+            made = self._made.get(operand)
+            if made is None or made.owner is None or not self._along(operand):
+                continue
+            if given.isdisjoint(ancestors([made])):
+                return f": {shown(operand)} is computed for all of them at once"
+        return ""
+
     def _check(self, old: Variable, new: Variable, axis: int) -> None:
         """Raise where a length is still that of all rows."""
         if new.type.shape[axis] is not None:  # type: ignore[attr-defined]
-            raise NotByRows(f"{_shown(old)} fixes the number of rows")
+            raise NotByRows(f"{shown(old)} fixes the number of rows{self._whole(old)}")
         if len(self._along(old)) > 1:
-            raise NotByRows(f"{_shown(old)} has all rows beside all rows")
+            raise NotByRows(f"{shown(old)} has all rows beside all rows")
 
 
 def _put_back(given: RowInput) -> Variable:
@@ -297,9 +313,3 @@ def _put_back(given: RowInput) -> Variable:
         return given.variable
     rows: Any = given.variable
     return pt.moveaxis(rows, 0, given.axis)
-
-
-def _shown(var: Variable) -> str:
-    if var.name:
-        return repr(var.name)
-    return "data" if var.owner is None else str(var.owner.op).split("{")[0]

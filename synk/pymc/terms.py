@@ -18,6 +18,7 @@ from pytensor.tensor.einsum import Einsum
 from pytensor.tensor.math import Sum
 
 from ..compiler.inlining import inlined
+from ..user_frames import where_made
 from .labelled import as_tensor, rewrites, without_labels
 from .numbers import is_view
 from .picks import lifted
@@ -33,7 +34,8 @@ class Terms:
 
     Attributes
     ----------
-    names : list of str
+    names, lines : list of str
+        Of each term, and where the script has made it, as messages have it.
     sums : list of Variable
         Of each term, the sum of its values.
     free : list of Variable
@@ -45,7 +47,8 @@ class Terms:
     def __init__(self, model: Any) -> None:
         variables = [*model.free_RVs, *model.observed_RVs, *model.potentials]
         factors = model.logp(sum=False)
-        self.names = [var.name for var in variables]
+        self.names = [str(var.name) for var in variables]
+        self.lines = [where_made(var) for var in variables]
         sums = [as_tensor(factor).sum() for factor in factors]
         rewritten: Any = rewrite_graph(
             _inlined(sums),

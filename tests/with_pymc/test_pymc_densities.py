@@ -164,7 +164,10 @@ def test_what_has_all_rows_beside_all_rows_is_refused_by_name():
         cov = pm.gp.cov.ExpQuad(1, pm.HalfNormal("length"))
         process = pm.gp.Marginal(cov_func=cov)
         process.marginal_likelihood("y", X=models.X[:, :1], y=models.Y, sigma=0.5)
-    with pytest.raises(SplitError, match=r"'y' is not computed by rows: .* all rows"):
+    with pytest.raises(
+        SplitError,
+        match=r"'y' \(made in .* is not computed by rows: data of shape \(53, 53\)",
+    ):
         synk.pymc.logp_dlogp(model, mode=MODE)
 
 
@@ -210,13 +213,9 @@ def latent_process():
     pm.Normal("y", process.prior("f", X=models.X[:, :1]), 0.5, observed=models.Y)
 
 
-@pytest.mark.parametrize(
-    ("build", "names"),
-    [(latent_autoregression, "'state', 'y'"), (latent_process, "'f_rotated_', 'y'")],
-)
-def test_what_ranks_cannot_share_is_serial_with_a_word_that_names_it(build, names):
-    model = models.made(build)
-    word = f"the terms of {names} are not computed by rows: "
+def test_what_ranks_cannot_share_is_serial_with_a_word_that_names_it():
+    model = models.made(latent_process)
+    word = r"the term of 'y' \(made in test_pymc_densities.py:\d+: .* by rows: "
     with pytest.raises(SplitError, match=word):
         synk.pymc.logp_dlogp(model, mode=MODE)
     with synk.session(2), synk.pymc.parallel(model, serial=False, quiet=True) as how:
@@ -224,6 +223,19 @@ def test_what_ranks_cannot_share_is_serial_with_a_word_that_names_it(build, name
             made = model.logp_dlogp_function(ravel_inputs=True, mode=MODE)
         assert how.is_serial
     assert type(made).__module__ == "pymc.model.core"
+
+
+def test_a_prior_that_cannot_be_shared_is_serial_and_its_likelihood_by_rows():
+    model = models.made(latent_autoregression)
+    with pytest.warns(UserWarning, match="computed serially: 'state', as ") as told:
+        made = synk.pymc.logp_dlogp(model, mode=MODE)
+    assert "name the op" not in str(told[0].message)
+    assert list(made.refused) == ["state"]
+    assert made.rows == models.N
+    serial = plain(model)
+    for ranks in (2, 3):
+        with synk.session(ranks):
+            assert_equal(made, serial, points(made.start, 4), rtol=1e-11)
 
 
 def test_a_term_that_cannot_be_shared_is_computed_serially_beside_the_others():
@@ -236,7 +248,7 @@ def test_a_term_that_cannot_be_shared_is_computed_serially_beside_the_others():
         inside = pm.gp.cov.ExpQuad(1, pt.exp(slopes[1]))(models.X[:, :1])
         cov = inside + pt.eye(53)
         pm.MvNormal("more", pt.zeros(53), cov=cov, observed=models.X[:, 1])
-    with pytest.warns(UserWarning, match="computed serially: 'more', as data has all"):
+    with pytest.warns(UserWarning, match=r"computed serially: 'more' .*data of shape"):
         made = synk.pymc.logp_dlogp(model, mode=MODE)
     serial = plain(model)
     with synk.session(2):
