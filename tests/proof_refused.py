@@ -126,7 +126,7 @@ def refused():
     yield "maximum of unsigned", _bytes(4).max() * np.uint32(2**32 - 3), "Mul"
     less = _bytes(4).sum(dtype="uint32") * np.uint32(2**32 - 3)
     yield "less unsigned", less.astype("float64"), "Cast"
-    yield "unsigned times length", (BYTES * ROWS).astype("uint64") / ROWS, "Cast"
+    yield "unsigned times length", (BYTES * ROWS).astype("uint64") / ROWS, "Mul"
     yield "less than no length", (-ROWS).astype("uint64") / ROWS, "Cast"
     yield "less unsigned length", -ROWS.astype("uint64") / ROWS, "Neg"
     yield "mean above a bound", X.mean() > 0, "Gt"

@@ -40,12 +40,14 @@ The equations, and not the way in which a value was computed, are what a rule ha
 preserve; it raises `Refused` where it cannot show that it does. Whatever lengths and
 shapes a serial run may have, the rules hold as long as no rank raises an error: two
 values that are combined elementwise have the same length, on each rank and as a whole.
-Integers are taken for exact and floats for real numbers: overflow and rounding are not
-the proof's business, save where integers wrap around in ordinary use.
+Floats are taken for real numbers: overflow and rounding are not the proof's business.
+Integers wrap around, and what holds of numbers only is not claimed of them; see
+`rules.wrapping`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -66,13 +68,13 @@ class Replicated:
     power : int or None
     exact : bool
         With power 1: it is n itself, and not some multiple.
-    number : float, optional
-        What every element is, where the graph says so.
+    number : float or int, optional
+        What every element is, where the graph says so; of integers the exact one.
     """
 
     power: Power = 0
     exact: bool = False
-    number: float | None = None
+    number: float | int | None = None
 
 
 REPLICATED = Replicated()
@@ -457,14 +459,16 @@ def product(values: Sequence[Value]) -> Value:
         return Partial("sum", power)
     if partials[0].op == "prod" or not all(map(is_replicated, replicated)):
         raise Refused(f"multiplies {describe(partials[0])}")
-    sign = 1.0
+    is_negative = False
     for same in replicated:
-        if same.number is None:
+        number = same.number
+        if not number or not math.isfinite(number):  # infinity times 0 is NaN
             raise Refused(
-                f"multiplies {describe(partials[0])} by something that may be negative"
+                f"multiplies {describe(partials[0])} by something that may be negative,"
+                " or no number"
             )
-        sign *= same.number
-    return partials[0] if sign > 0 else negated(partials[0])
+        is_negative ^= number < 0
+    return negated(partials[0]) if is_negative else partials[0]
 
 
 def inverse(value: Value) -> Value:

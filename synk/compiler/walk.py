@@ -10,10 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import io_toposort
-from pytensor.tensor.elemwise import CAReduce, DimShuffle
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.type import DenseTensorType, TensorType
 
@@ -32,6 +30,7 @@ from .lengths import remembered
 from .rules.base import any_function, is_short, literal, name, op_name
 from .rules.some_rows import check_some_rows
 from .rules.streams import by_streams, is_stream
+from .rules.wrapping import wrapped
 from .table import ask, entry_of
 
 NodeRule = Callable[[Apply, list[Value]], list[Value]]
@@ -98,13 +97,9 @@ def infer_nodes(
 
 def apply_rule(node: Apply, values: list[Value]) -> list[Value]:
     """Return what the outputs of a node are, by what its inputs are."""
-    kinds = set(map(type, values))
-    found = _apply(node, values, kinds)
-    sums = set()
-    if Partial in kinds:
-        pairs = zip(node.inputs, values, strict=True)
-        sums = {var.type.dtype for var, of in pairs if _is_sum(of) and _may_wrap(var)}
-    return [_check(*pair, sums) for pair in zip(node.outputs, found, strict=True)]
+    found = _apply(node, values, set(map(type, values)))
+    pairs = zip(node.outputs, found, strict=True)
+    return [_check(var, value, node, values) for var, value in pairs]
 
 
 def _apply(node: Apply, values: list[Value], kinds: set[type]) -> list[Value]:
@@ -147,51 +142,20 @@ def _is_of_replicated(node: Apply, values: list[Value]) -> bool:
     )
 
 
-def _is_sum(value: Value) -> bool:
-    return isinstance(value, Partial) and value.op in ("sum", "prod")
-
-
-def _may_wrap(var: Variable) -> bool:
-    """Tell whether a sum is of unsigned integers, and not simply of shorter ones."""
-    dtype, node = np.dtype(var.type.dtype), var.owner
-    if dtype.kind != "u":
-        return False
-    while node is not None and isinstance(node.op, DimShuffle):
-        node = node.inputs[0].owner
-    if node is None or not isinstance(node.op, CAReduce):
-        return True
-    return node.inputs[0].type.numpy_dtype.itemsize >= dtype.itemsize
-
-
-def _check(var: Variable, value: Value, unsigned_sums: set[str]) -> Value:
-    """Give up where a type fixes the number of rows, or cannot hold a sum of them.
-
-    Unsigned integers wrap around below zero: ``-3`` is 2**64 - 3. Ranks' sums of such
-    are right again when they are added in the same dtype, and in no other. And what is
-    a multiple of the number of rows is none any more; that number itself does not wrap.
-    """
-    if value is REPLICATED:
+def _check(var: Variable, value: Value, node: Apply, values: list[Value]) -> Value:
+    """Give up where a type fixes the number of rows, or cannot hold a sum of them."""
+    if value is REPLICATED or isinstance(value, Unknown):
         return value
-    why = ""
-    if isinstance(value, Sharded):
-        if var.type.shape[value.axis] is not None:
-            why = "fixes the number of rows"
-    elif _is_sum(value):
+    why = None
+    if isinstance(value, Sharded) and var.type.shape[value.axis] is not None:
+        why = "fixes the number of rows"
+    elif isinstance(value, Partial) and value.op in ("sum", "prod"):
         if not isinstance(var.type, DenseTensorType):
             why = f"has {describe(value)} as an index"
         elif is_short(var):
             why = f"has {describe(value)} in short integers, which wrap around"
-        if unsigned_sums and unsigned_sums != {var.type.dtype}:
-            why = "takes sums of unsigned integers, which may have wrapped around"
-    if getattr(var.type, "dtype", "")[:1] == "u" and _is_multiple(value):
-        why = f"has {describe(value)} in unsigned integers, which wrap around"
+    why = why or wrapped(var, value, node, values)
     return _unknown(var, why) if why else value
-
-
-def _is_multiple(value: Value) -> bool:
-    """Tell whether a value has a power of the number of rows, and is not that."""
-    exact = isinstance(value, Replicated) and value.exact
-    return bool(getattr(value, "power", 0)) and not exact
 
 
 def _unknown(var: Variable, why: str) -> Unknown:

@@ -15,7 +15,7 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import io_toposort
 from pytensor.tensor import subtensor as pts
 
-from ..compiler.rules.index_arrays import before_3_1
+from ..compiler.rules.base import before_3_1
 from ..compiler.rules.indexing import entries_of_index
 from ..user_frames import where_made
 

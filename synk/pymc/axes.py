@@ -32,7 +32,7 @@ from pytensor.tensor.subtensor import (
 from pytensor.tensor.type import DenseTensorType, lscalar
 
 from ..compiler.domain import Refused
-from ..compiler.rules.index_arrays import before_3_1
+from ..compiler.rules.base import before_3_1
 from ..compiler.rules.indexing import entries_of_index
 
 Use = tuple[Apply, int]

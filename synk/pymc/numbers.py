@@ -16,7 +16,7 @@ from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.subtensor import AdvancedSubtensor
 
 from ..compiler.domain import Refused
-from ..compiler.rules.index_arrays import before_3_1
+from ..compiler.rules.base import before_3_1
 from ..compiler.rules.indexing import entries_of_index
 
 TAKING = (AdvancedSubtensor, *before_3_1("AdvancedSubtensor1"))

@@ -61,7 +61,7 @@ def squared_difference(whole: Nodes, node: Apply) -> tuple[Any, Any] | None:
     The rows wait for fewer meetings than what is subtracted from all of them.
     """
     difference = _squared(node.inputs[0])
-    if difference is None or not _is(difference, ps.Sub):
+    if difference is None or not (_is(difference, ps.Sub) and _is_float(difference)):
         return None
     rows, middle = difference.owner.inputs
     axes = _axes(node)
@@ -106,7 +106,7 @@ class _Terms:
     def of(self, var: Variable) -> list[Term]:
         """Return the terms of a value."""
         found = None
-        if self._whole.level(var):
+        if self._whole.level(var) and _is_float(var):
             if _is(var, ps.Add):
                 found = self._added(var.owner.inputs, itertools.repeat(1))
             elif _is(var, ps.Sub):
@@ -179,6 +179,11 @@ def is_sum(node: Apply) -> bool:
 def _axes(node: Apply) -> list[int]:
     axes = node.op.axis
     return list(range(node.inputs[0].type.ndim) if axes is None else axes)
+
+
+def _is_float(var: Variable) -> bool:
+    """Tell whether terms may be summed in another order; integers wrap in theirs."""
+    return var.type.numpy_dtype.kind == "f"
 
 
 def _is(var: Variable, kind: type) -> bool:

@@ -13,7 +13,7 @@ from pytensor.tensor.special import LogSoftmax, Softmax
 from pytensor.tensor.subtensor import AdvancedIncSubtensor
 
 from ..inlining import inlined
-from ..rules.index_arrays import before_3_1
+from ..rules.base import before_3_1
 
 _ADDS: tuple[Any, ...] = AdvancedIncSubtensor, *before_3_1("AdvancedIncSubtensor1")
 

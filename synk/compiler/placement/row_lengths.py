@@ -69,7 +69,7 @@ class RowLengths:
                     return None
                 rows += many
         if not length.symbols:
-            return Replicated(0 if length.number else None, number=float(length.number))
+            return Replicated(0 if length.number else None, number=length.number)
         if rows > 1:
             return None
         return Replicated(rows, exact=rows == length.number == len(length.symbols))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.op import Op
+from pytensor.tensor import subtensor as pts
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.type import DenseTensorType
@@ -43,10 +44,11 @@ def literal(var: Variable) -> Value:
     if isinstance(var, Constant) and isinstance(var.type, DenseTensorType):
         data = np.asarray(var.data)
         if data.size and data.dtype.kind in "biuf" and (data == data.flat[0]).all():
-            number = float(data.flat[0])
+            number = data.flat[0].item()
             return Replicated(0 if number else None, number=number)
     elif isinstance(var, Constant) and isinstance(var.data, (int, float, np.number)):
-        return Replicated(0 if var.data else None, number=float(var.data))
+        number = np.asarray(var.data).item()
+        return Replicated(0 if number else None, number=number)
     return Replicated()
 
 
@@ -72,6 +74,11 @@ def is_short(var: Variable) -> bool:
     """Tell whether a variable holds integers that wrap around in ordinary use."""
     dtype = var.type.numpy_dtype
     return dtype.kind in "iu" and dtype.itemsize < 4
+
+
+def before_3_1(name: str) -> list[type]:
+    """Return an Op of older versions of PyTensor, which had one for a single index."""
+    return [getattr(pts, name)] if hasattr(pts, name) else []
 
 
 def name(var: Variable) -> str:

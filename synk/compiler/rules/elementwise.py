@@ -40,6 +40,7 @@ from ..domain import (
 from ..lengths import Length, known_entries, size, value_of
 from ..lengths import product as product_of
 from .base import any_function, check_spread, is_short
+from .wrapping import check_extreme, is_minimum, keeps_order
 
 ScalarRule = Callable[[Apply, list[Value]], Value]
 
@@ -64,7 +65,14 @@ def elemwise(node: Apply, values: list[Value]) -> Value:
         if isinstance(value, (Sharded, Position)):
             axis = value.axis - node.outputs[0].type.ndim
             check_spread(node.inputs, values, axis)
-    return scalar_rule(node, values)
+    return _ruled(scalar_rule, node, values)
+
+
+def _ruled(rule: ScalarRule, node: Apply, values: list[Value]) -> Value:
+    found = rule(node, values)
+    if rule in _COMPUTING and not is_minimum(node):
+        check_extreme(node, found)
+    return found
 
 
 table.known(Elemwise, makes_sizes=True)
@@ -89,7 +97,7 @@ def _number(node: Apply, values: list[Value]) -> Value | None:
     op = getattr(node.op, "scalar_op", node.op)
     with np.errstate(all="ignore"), suppress(ArithmeticError, NotImplementedError):
         found = op.impl(*(d.type(n) for d, n in zip(given, numbers, strict=True)))
-        number = float(np.asarray(found).astype(out))
+        number = np.asarray(found).astype(out).item()
         return Replicated(0 if number else None, number=number)
     return None
 
@@ -109,7 +117,7 @@ def _entrywise(node: Apply, values: list[Value], scalar_rule: ScalarRule) -> Val
         if unknown:
             entries.append(unknown[0])
         else:
-            entries.append(_count(node, row) or scalar_rule(node, row))
+            entries.append(_count(node, row) or _ruled(scalar_rule, node, row))
     if n is None:
         raise Refused("combines a shape with a vector of unknown length")
     return Listed(tuple(entries))
@@ -217,12 +225,7 @@ def _refuse_short(node: Apply, values: list[Value]) -> None:
 
 def _mul(node: Apply, values: list[Value]) -> Value:
     _refuse_short(node, values)
-    found = product(values)
-    is_extreme = isinstance(found, Partial) and found.op in ("max", "min")
-    if is_extreme and _is_unsigned(node):
-        # By a large number, as 2**32 - 3 for -3, the product wraps around.
-        raise Refused(f"multiplies {describe(found)} in unsigned integers")
-    return found
+    return product(values)
 
 
 def _true_div(node: Apply, values: list[Value]) -> Value:
@@ -282,6 +285,8 @@ def _cast(node: Apply, values: list[Value]) -> Value:
     wide = integers and target.itemsize >= min(source.itemsize, 4)
     if isinstance(value, Position):
         return value if wide else independent(values)
+    if isinstance(value, Partial) and value.op in ("max", "min"):
+        return value if keeps_order(source, target) else independent(values)
     if source == target or (target.kind in "fc" and source.kind in "biufc"):
         return value  # exact, or to rounding
     if wide and (
@@ -289,8 +294,6 @@ def _cast(node: Apply, values: list[Value]) -> Value:
     ):
         if target.kind == "u" != source.kind and not _is_exact(value):
             return independent([value])  # 2**64 - n, of -n, is no multiple of n
-        return value
-    if source.kind == "b" and value in (Partial("max"), Partial("min")):
         return value
     return independent(values)
 
@@ -302,8 +305,13 @@ def _is_exact(value: Value) -> bool:
 def _cast_number(value: Value, target: np.dtype) -> Value:
     if not isinstance(value, Replicated) or value.number is None:
         return value
+    source = np.asarray(value.number)
+    if target.kind in "iu" and source.dtype.kind == "f":
+        limits = np.iinfo(target)
+        if not limits.min < source < limits.max:
+            return Replicated()  # what comes out of range differs by machine
     with np.errstate(all="ignore"):
-        number = float(np.asarray(value.number).astype(target).real)
+        number = source.astype(target).real.item()
     return Replicated(0 if number else None, number=number)
 
 
@@ -359,9 +367,9 @@ def _abs(node: Apply, values: list[Value]) -> Value:
     value = unlisted(values[0])
     if isinstance(value, Replicated):
         return Replicated(value.power)
-    return (
-        value if isinstance(value, Sharded) or _is_prod(value) else independent(values)
-    )
+    is_float = node.outputs[0].type.numpy_dtype.kind == "f"  # integers wrap below zero
+    is_kept = isinstance(value, Sharded) or (_is_prod(value) and is_float)
+    return value if is_kept else independent(values)
 
 
 def _sqr(node: Apply, values: list[Value]) -> Value:
@@ -416,6 +424,8 @@ _SCALAR: dict[type, ScalarRule] = {
     ps.Imag: _real_or_conj,
     ps.Conj: _linear,
 }
+_COMPUTING = (_add, _sub, _neg, _mul)
+"""What may give more than the dtype holds."""
 
 
 # -- lengths

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Variable
-from pytensor.tensor import subtensor as pts
 from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor
 
 from .. import table
@@ -30,14 +29,9 @@ from ..domain import (
 from ..lengths import Length, selected_by, size
 from ..padded.padder import Made, Padder
 from ..padded.states import is_padded, plain
-from .base import check_spread
+from .base import before_3_1, check_spread
 from .indexing import Index, put, put_at, reversed_rows
 from .some_rows import is_selected_by, selecting_mask
-
-
-def before_3_1(name: str) -> list[type]:
-    """Return an Op of older versions of PyTensor, which had one for a single index."""
-    return [getattr(pts, name)] if hasattr(pts, name) else []
 
 
 @table.placement(AdvancedSubtensor, *before_3_1("AdvancedSubtensor1"))

@@ -97,6 +97,9 @@ def _fold_op(node: Apply) -> ReduceOp | None:
         return _BOOL_FOLDS.get(kind) if source.kind == "b" else None
     op = _FOLDS.get(kind)
     truncates = target.kind in "iu" and (source.kind in "fc" or target.itemsize < 4)
+    summed = np.dtype(getattr(node.op, "acc_dtype", None) or target)
+    if summed.kind in "iu" and summed.itemsize < target.itemsize:
+        truncates = True  # it may have wrapped before it is converted
     return None if op in ("sum", "prod") and truncates else op
 
 

@@ -55,7 +55,7 @@ def _fixed(node: Apply, axis: int) -> Value | None:
     found = size(node.inputs[0], axis)
     if found.symbols:
         return None
-    return Replicated(0 if found.number else None, number=float(found.number))
+    return Replicated(0 if found.number else None, number=found.number)
 
 
 @table.placement(Shape, takes_unknown=True, takes_some_rows=True)
