@@ -20,12 +20,18 @@ def remade(node: Apply, inputs: Sequence[Variable]) -> list[Variable]:
 def inlined(node: Apply, inputs: Sequence[Variable] | None = None) -> list[Variable]:
     """Return what computes the outputs of a node whose Op has a graph of its own.
 
-    It is of other inputs, where such are given. It says that it was made in the user's
-    line that the node was made in.
+    It says that it was made in the user's line that the node was made in.
+
+    Parameters
+    ----------
+    node : Apply
+    inputs : sequence of Variable, optional
+        In place of the node's. They may be of other lengths than its graph was made
+        for: what is computed from them has lengths of its own.
     """
     op: Any = node.op
-    given = node.inputs if inputs is None else inputs
-    inside = dict(zip(op.inner_inputs, given, strict=True))
+    inputs = node.inputs if inputs is None else inputs
+    inside = dict(zip(op.inner_inputs, inputs, strict=True))
     for inner in io_toposort(list(inside), op.inner_outputs):
         made = remade(inner, [inside.get(var, var) for var in inner.inputs])
         inside.update(zip(inner.outputs, made, strict=True))

@@ -55,6 +55,7 @@ class Gathered(Whole):
         super().__init__(rows, known, call)
         self._has_words = has_words
         self._full: dict[Variable, Variable] = {}
+        self._users: dict[Variable, Variable] = {}
         self._written = AsWritten(known, call)
         self.drawn: dict[Apply, list[Variable]] = {}
 
@@ -113,6 +114,7 @@ class Gathered(Whole):
             if row not in self._full:
                 with contextlib.suppress(Refused):
                     self._full[row] = self.gathered(row)
+        self._fill_in(var)
         for node in io_toposort(list(self._full), [var]):
             if all(made in self._full for made in node.outputs):
                 continue
@@ -128,6 +130,24 @@ class Gathered(Whole):
         if not is_replicated(self.value(found)):
             raise Refused("depends on what is not known of all rows")
         return found
+
+    def stand_for(self, placed: Sequence[Variable], users: Sequence[Variable]) -> None:
+        """Note what operands were placed for, of a node whose Op's graph is placed.
+
+        That graph computes with the placed ones, which are of a rank's rows and lead to
+        what is this rank's own. From all rows the user's are computed.
+        """
+        for new, old in zip(placed, users, strict=True):
+            if new is not old:
+                self._users[new] = old
+
+    def _fill_in(self, var: Variable) -> None:
+        """Have what placed operands in a graph stand for computed from all rows."""
+        known = [*self._full, *self._users]
+        nodes = io_toposort(known, [var])
+        met = {given for node in nodes for given in node.inputs} | {var}
+        for new in met & self._users.keys() - self._full.keys():
+            self._full[new] = self.of_all_rows(self._users[new])
 
     def all_rows(self, var: Variable) -> Variable:
         """Return the rows of all ranks, where the user has said that they are needed.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,25 +19,34 @@ from ..rules.base import before_3_1
 _ADDS: tuple[Any, ...] = AdvancedIncSubtensor, *before_3_1("AdvancedIncSubtensor1")
 
 
-def lowered(node: Apply) -> list[Variable] | None:
-    """Return the outputs of a node as a graph of simpler Ops; None if it has none."""
+def lowered(
+    node: Apply, inputs: Sequence[Variable] | None = None
+) -> list[Variable] | None:
+    """Return the outputs of a node as a graph of simpler Ops; None if it has none.
+
+    Parameters
+    ----------
+    node : Apply
+    inputs : sequence of Variable, optional
+        In place of the node's, be they of other types: an Op with a graph of its own
+        would have them converted, to a length that all rows have and a rank's have not.
+    """
     op: Any = node.op
+    inputs = node.inputs if inputs is None else inputs
     if isinstance(op, OpFromGraph):
-        return inlined(node)
+        return inlined(node, inputs)
     if isinstance(op, (Softmax, LogSoftmax)):
-        x: Any = node.inputs[0]
+        x: Any = inputs[0]
         shifted = x - x.max(axis=op.axis, keepdims=True)
         odds = pt.exp(shifted)
         total = odds.sum(axis=op.axis, keepdims=True)
         is_log = isinstance(op, LogSoftmax)
         return [shifted - pt.log(total) if is_log else odds / total]
-    if isinstance(op, _ADDS) and not (
-        op.set_instead_of_inc or _is_zero(node.inputs[0])
-    ):
+    if isinstance(op, _ADDS) and not (op.set_instead_of_inc or _is_zero(inputs[0])):
         # As PyTensor makes one of a prior's gradient and that of rows by group.
-        base: Any = node.inputs[0]
+        base: Any = inputs[0]
         zeros = pt.alloc(np.zeros((), base.dtype), *base.shape)
-        return [base + op.make_node(zeros, *node.inputs[1:]).outputs[0]]
+        return [base + op.make_node(zeros, *inputs[1:]).outputs[0]]
     return None
 
 

@@ -25,6 +25,7 @@ from ...user_frames import hand_on_line
 from ..by_class import entry_for
 from ..domain import Refused, Replicated, Sharded, Unknown, Value
 from ..rules.streams import is_stream
+from ..table import told
 from ..walk import apply_rule, takes_streams
 from .forms import changed, forms
 from .gathered import Gathered
@@ -189,7 +190,7 @@ class Placer:
                 if is_stream(var):
                     inputs[i] = self._streams.own(var)
         first = self._whole.again(node, inputs)
-        if not draws and self._are_known(first.outputs):
+        if not draws and self._is_known(first, inputs):
             return first.outputs
         for given in itertools.chain([inputs], forms(self._whole, node, inputs)):
             made = self._understood(node, given)
@@ -199,7 +200,7 @@ class Placer:
                 self._streams.note(node, first.outputs, is_common=False)
                 return first.outputs
         return (
-            self._lowered(node, first)
+            self._lowered(node, inputs)
             or self._gathered(node, inputs)
             or self._from_all_rows(node)
             or first.outputs
@@ -210,25 +211,28 @@ class Placer:
     ) -> list[Variable] | None:
         """Return what a node makes of placed operands; None if that is unknown."""
         for given, is_common in self._streams.ways(node, inputs):
-            made = self._whole.again(node, given).outputs
-            if self._are_known(made):
-                self._streams.note(node, made, is_common)
-                return made
+            made = self._whole.again(node, given)
+            if self._is_known(made, given):
+                self._streams.note(node, made.outputs, is_common)
+                return made.outputs
         return None
 
-    def _lowered(self, node: Apply, first: Apply) -> list[Variable] | None:
+    def _lowered(
+        self, node: Apply, inputs: Sequence[Variable]
+    ) -> list[Variable] | None:
         """Place what an Op is made of, in its place; None if that does not help."""
-        graph = lowered(first)
+        graph = told(lowered, node, inputs)
         if graph is None:
             return None
-        streams = self._streams.within(node, first)
-        inside = Placer(self._whole, self._own, streams, first.inputs)
+        streams = self._streams.within(node, inputs)
+        self._whole.stand_for(inputs, node.inputs)
+        inside = Placer(self._whole, self._own, streams, inputs)
         made = inside.place(graph)
         if not self._are_known(made):
             return None
         self._streams.follow(node, graph, streams)
         self.repeated += inside.repeated
-        parts = inside.users().keys() - set(first.inputs)
+        parts = inside.users().keys() - set(inputs)
         self._within.update(dict.fromkeys(parts, node.outputs[0]))
         return made
 
@@ -249,6 +253,17 @@ class Placer:
                 self.repeated.append((node, made))
                 return made
         return None
+
+    def _is_known(self, made: Apply, inputs: Sequence[Variable]) -> bool:
+        """Tell whether the rules know what a node computes, and each rank can.
+
+        An Op of a type of its own has operands converted, to the length of all rows:
+        that fails on a rank, even where nothing but the length is taken of them.
+        """
+        converted = [
+            new for new, given in zip(made.inputs, inputs, strict=True) if new != given
+        ]
+        return self._are_known(made.outputs) and self._are_known(converted)
 
     def _are_known(self, made: Iterable[Variable]) -> bool:
         return not any(type(self._whole.value(var)) is Unknown for var in made)

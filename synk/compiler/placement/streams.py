@@ -165,17 +165,17 @@ class Streams:
 
     # -- graphs within a node
 
-    def within(self, node: Apply, first: Apply) -> Streams:
+    def within(self, node: Apply, inputs: Sequence[Variable]) -> Streams:
         """Return the streams of the graph that a node of the user's graph is made of.
 
         Parameters
         ----------
         node : Apply
-        first : Apply
-            The same of placed operands, with the ranks' own streams.
+        inputs : sequence of Variable
+            Its operands, placed, with the ranks' own streams.
         """
         found = Streams(self._whole)
-        for new, old in zip(first.inputs, node.inputs, strict=True):
+        for new, old in zip(inputs, node.inputs, strict=True):
             if is_stream(old):
                 found._pairs[new] = new, self.common(old)
         found._roots, found._lasts = self._roots, self._lasts
