@@ -28,7 +28,7 @@ import numpy as np
 
 from .. import forbidden
 from ..errors import SharedMemoryFull, StateError, SynkError
-from . import huge, limits, memfd
+from . import huge, limits, memfd, proc
 from .descriptors import opened
 from .mapping import Mapping
 from .pages import are_elsewhere
@@ -45,8 +45,8 @@ _serials = itertools.count()
 
 
 Place: TypeAlias = tuple[int, int, int, int]
-"""Where a segment is: its owner's process id and file descriptor, a serial number and
-its bytes. Descriptors are used again; (process id, serial) never is."""
+"""Where a segment is: its owner's number in ``/proc`` and file descriptor, a serial
+number and its bytes. Descriptors are used again; (process id, serial) never is."""
 
 Window: TypeAlias = tuple[int, int, int, int, int, "str | list", tuple[int, ...]]
 """An array inside a segment, as it travels between processes: the segment's place, the
@@ -78,7 +78,7 @@ class Segment:
     """What owns the descriptor, in the owner and in its children."""
 
     def __init__(self, nbytes: int) -> None:
-        self._pid, self._serial = os.getpid(), next(_serials)
+        self._pid, self._serial = proc.number(), next(_serials)
         with in_words():
             self._file = memfd.create(f"synk-{self._pid}-{self._serial}")
             self._fd = self._file.fileno()
@@ -99,7 +99,7 @@ class Segment:
         self = cls.__new__(cls)
         self._pid, self._serial, self._fd = pid, serial, -1
         with in_words():
-            if pid == os.getpid():
+            if pid == proc.number():
                 self._map = huge.mapped(fd, nbytes)
             else:
                 with _open(pid, fd) as file:

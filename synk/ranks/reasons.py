@@ -8,6 +8,7 @@ import signal
 import time
 
 from ..errors import WorkerDied
+from ..memory import proc
 from ..user_frames import is_ours, shows_all_frames
 from ..workers import loop
 from ..workers.oom import Kills
@@ -64,6 +65,8 @@ def _asks(pid: int) -> bool:
 
 def _why_none(pid: int) -> str:
     """Say why a process has written no stack."""
+    if not proc.knows_us():  # by such numbers
+        return f"  no stack came within {STACKS_DEADLINE:g} s\n"
     try:
         with open(f"/proc/{pid}/stat") as stat:
             state = stat.read().rpartition(")")[2].split()[0]

@@ -13,7 +13,7 @@ import numba
 from numba.np.ufunc import parallel
 
 from .. import forbidden
-from ..memory import cgroups
+from ..memory import cgroups, proc
 from . import allocator
 from .pools import ThreadPools
 
@@ -106,7 +106,7 @@ class Confinement:
         self._cores, self._threads, self._pools = cores, threads, pools
         self._pins = why_not_pinned() is None
         self._affinity = allowed_cores()
-        self._not_ours = set(_tasks()) - {threading.get_native_id()}
+        self._not_ours = set(proc.threads()) - {threading.get_native_id()}
         self._variables = _Variables(threads, is_script)
         self._numba = _NumbaThreads()
         self._keeps_memory = self.is_wide = self._is_applied = False
@@ -194,13 +194,13 @@ class Confinement:
     def _unpin(self) -> None:
         """Unpin all threads: those started meanwhile were born with our cores."""
         if self._pins:
-            _move(_tasks(), set(self._cores), self._affinity)
+            _move(proc.threads(), set(self._cores), self._affinity)
 
     def _pin(self) -> None:
         """Pin this thread, and all that were started since the process was confined."""
         if self._pins:
             _pin_thread(0, self._cores)
-            ours = set(_tasks()) - self._not_ours
+            ours = set(proc.threads()) - self._not_ours
             _move(ours, self._affinity, set(self._cores))
 
 
@@ -258,11 +258,6 @@ class _Variables:
             else:
                 os.environ[name] = value
         return were_set
-
-
-def _tasks() -> list[int]:
-    """Return the threads of this process."""
-    return list(map(int, os.listdir("/proc/self/task")))
 
 
 class _NumbaThreads:

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Sequence
 
 from ..errors import OversubscriptionWarning, StateError
+from ..memory import proc
 from ..user_frames import callers_level
 from . import affinity
 from .devices import Device
@@ -28,6 +29,7 @@ def check_can_fork(state: str, rank: int, size: int) -> None:
         raise StateError(
             f"synk needs Linux (pidfd, futexes, /proc); got {sys.platform}"
         )
+    proc.number()  # which it may not have there
     pidfd_of(os.getpid()).close()  # which a sandbox may forbid
 
 

@@ -15,6 +15,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ..memory import proc
 from ..memory.descriptors import opened_for_life
 from ..memory.segment import Place, Segment
 from .recorder import (
@@ -92,7 +93,8 @@ class Owner(NamedTuple):
     zygote : int
         The process id of what forks the ranks; 0 if there is none.
     namespace : int
-        Which processes these numbers count; see pid_namespaces(7).
+        Which processes these numbers count; see pid_namespaces(7). 0 where ``/proc``
+        counts others.
     is_closed : int
         Whether the master has closed the session: others may have the records open
         still, as a zygote that is kept for the next one.
@@ -127,7 +129,7 @@ class Records:
         pid, fd, *more = place
         # Kept for the life of this process, a rank.
         self._fd = _open_again(pid, fd)
-        segment = Segment.attach(os.getpid(), self._fd, *more)
+        segment = Segment.attach(proc.number(), self._fd, *more)
         owner = owner_of(bytes(segment.memory()))
         assert owner is not None, "no flight records"
         self._use(segment, owner.size)
@@ -140,9 +142,10 @@ class Records:
 
     def note_zygote(self, pid: int) -> None:
         """Write down who is the master, and which process forks the ranks."""
-        owner = Owner(
-            self._size, os.getpid(), start_time(os.getpid()), pid, pid_namespace()
-        )
+        me = os.getpid()
+        # Whoever looks for sessions looks in /proc, which may know other numbers.
+        namespace = pid_namespace() if proc.knows_us() else 0
+        owner = Owner(self._size, me, start_time(me), pid, namespace)
         _HEADER.pack_into(self._memory, 0, _MAGIC, *owner)
 
     def close(self) -> None:
