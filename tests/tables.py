@@ -21,8 +21,8 @@ def series(values, **options):
     return pandas.Series(values, **options)
 
 
-def nullable(*values):
-    """Return an array of integers, of which some (None) may be missing."""
+def nullable(*values, dtype="Int64"):
+    """Return an array of a dtype of pandas', in which some (None) may be missing."""
     import pandas
 
-    return pandas.array(values, dtype="Int64")
+    return pandas.array(list(values), dtype=dtype)

@@ -99,6 +99,24 @@ OF_PACKAGES = {
         lambda: frame(a=nullable(1, None), b=[1.0, 2.0]),
         r"a DataFrame with missing values: pass x\.fillna\(value\)",
     ),
+    "missing floats": (
+        lambda: frame(a=nullable(1.0, None, dtype="Float64")),
+        r"a DataFrame with missing values: pass x\.fillna\(value\)",
+    ),
+    "missing in a series": (
+        lambda: series(nullable(1.0, None, dtype="Float32")),
+        r"a Series with missing values: pass x\.fillna\(value\)",
+    ),
+    "missing in an array": (
+        lambda: nullable(1.0, None, dtype="Float64"),
+        r"a Float.*Array with missing values: pass x\.fillna\(value\)",
+    ),
+    "nullable bools and floats": (
+        lambda: frame(
+            a=nullable(True, dtype="boolean"), b=nullable(1.0, dtype="Float64")
+        ),
+        r"a DataFrame with columns of several dtypes: pass x\.to_numpy\('float32'\)",
+    ),
     "series of texts": (
         lambda: series(["u", "v"]),
         "a Series of dtype .*: pass numbers",
@@ -220,6 +238,42 @@ def test_what_holds_numbers_is_taken_as_before(two_ranks):
             synk.broadcast(w, value)
         assert_same(synk.get_value(1, w), ROWS.astype("float32"))
         assert_same(synk.data(value, x)[:], ROWS.astype("float32"))
+
+
+@pytest.mark.parametrize("kind", ["Float32", "Int16", "UInt8", "boolean"])
+def test_nullable_columns_of_which_nothing_is_missing_are_numbers(kind, two_ranks):
+    values = ROWS > 2 if kind == "boolean" else ROWS.astype(kind.lower())
+    x = pt.matrix("x", dtype="float32")
+    f = synk.function([x], x * 1, mode=PY)
+    table = frame(values).astype(kind)
+    w = pytensor.shared(ROWS.astype("float32"), name="w")
+    assert_same(f(table), values.astype("float32"))
+    assert_same(synk.data(table, x)[:], values.astype("float32"))
+    assert_same(synk.data(table)[:], values)
+    synk.broadcast(w, table)
+    assert_same(synk.get_value(1, w), values.astype("float32"))
+    v = pt.vector("v", dtype="float32")
+    g = synk.function([v], v * 1, mode=PY)
+    for column in (table[0], table[0].array):
+        assert_same(g(column), values[:, 0].astype("float32"))
+        assert_same(synk.data(column)[:], values[:, 0])
+
+
+def test_tables_of_several_numeric_dtypes_are_of_the_common_one(two_ranks):
+    table = frame(
+        a=nullable(1.5, 2.5, dtype="Float64"),
+        b=nullable(3, 4),
+        c=np.array([5, 6], "int32"),
+        d=[np.nan, 8.0],  # of numpy's dtype: a number
+    )
+    right = np.array([[1.5, 3, 5, np.nan], [2.5, 4, 6, 8]])
+    x = pt.matrix("x", dtype="float64")
+    assert_same(synk.function([x], x * 1, mode=PY)(table), right)
+    assert_same(synk.data(table)[:], right)
+    single = pt.fmatrix("x")
+    f = synk.function([single], single * 1, mode=PY)
+    with pytest.raises(TypeError, match=r"float64 values: pass x\.astype\('float32'\)"):
+        f(table)
 
 
 def test_a_scalar_says_how_it_is_rounded():

@@ -17,6 +17,7 @@ from pytensor.graph.basic import Variable
 from pytensor.tensor.type import DenseTensorType
 
 from ..errors import ORDINARY
+from . import tables
 
 _SHAPES = {0: "scalar", 1: "vector", 2: "matrix"}
 _NUMBERS = "biufc"
@@ -74,9 +75,7 @@ def convert(
     dtype = kind.numpy_dtype
     refuse_masked(what, value, name)
     if (problem := _no_array(value, name)) is None:
-        given = value
-        if hasattr(value, "to_numpy"):
-            given = value.to_numpy()  # a column or a table of pandas
+        given = tables.as_array(value)
         try:
             return kind.filter(given, strict=False, allow_downcast=downcast)
         except ORDINARY as error:
@@ -93,7 +92,7 @@ def why_not(value: Any, dtype: np.dtype, name: str = "value") -> str | None:
     problem = _no_array(value, name)
     if problem is not None or dtype.kind not in _NUMBERS:
         return problem
-    given = value.to_numpy() if hasattr(value, "to_numpy") else value
+    given = tables.as_array(value)
     return _misfit(value, given, dtype, name)
 
 
@@ -122,6 +121,8 @@ def _no_array(value: Any, name: str) -> str | None:
         return "None: pass an array"
     if isinstance(value, (str, bytes)):
         return f"text: pass numbers, as float({name})"
+    if tables.has_missing(value):
+        return _of_missing(value, name)
     if isinstance(value, SharedVariable):
         return f"the shared variable {value}: pass {name}.get_value()"
     if isinstance(value, Variable):
@@ -230,8 +231,13 @@ def _of_pandas(value: Any, dtype: np.dtype, name: str) -> str:
     if others:
         return f"a {kind} of dtype {others['']}: pass numbers"
     if bool(np.any(np.asarray(value.isna()))):
-        return f"a {kind} with missing values: pass {name}.fillna(value), or drop them"
+        return _of_missing(value, name)
     return f"a {kind} with columns of several dtypes: pass {name}.to_numpy('{dtype}')"
+
+
+def _of_missing(value: Any, name: str) -> str:
+    kind = type(value).__name__
+    return f"a {kind} with missing values: pass {name}.fillna(value), or drop them"
 
 
 # -- what has another shape

@@ -15,6 +15,7 @@ from ..memory.segment import Segment
 from ..memory.unchanged import WATCHED
 from ..ranks.session import SESSION
 from ..user_frames import entry
+from . import tables
 from .array_like import refuse_masked, why_not
 from .lending import Lending
 
@@ -394,10 +395,11 @@ def _as_array(
         return value.data
     if type(value) is not np.ndarray:
         refuse_masked(what, value)
-    if isinstance(value, Mapping):  # numpy would take the keys of some
+    # Of some mappings numpy would take the keys, and make NaN of what is missing.
+    if isinstance(value, Mapping) or tables.has_missing(value):
         raise TypeError(f"{what} got {why_not(value, dtype)}")
     try:
-        array = np.asarray(value)
+        array = np.asarray(tables.as_array(value))
     except ORDINARY as error:
         raise TypeError(f"{what} got {why_not(value, dtype) or error}") from None
     if array.dtype.hasobject and not (forced and array.ndim):
