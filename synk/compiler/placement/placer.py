@@ -151,23 +151,23 @@ class Placer:
         return self._whole.again(node, [given]).outputs
 
     def _shape(self, node: Apply) -> list[Variable]:
-        """Take a shape as it is, if it is the same before anything was reduced."""
-        value = self._whole.lengths.shape(node)
-        if value is not None:
-            written = self._whole.lengths.written(node)
-            if written is not node.outputs[0]:
-                return [self._whole.known_as(written, value)]
-        value = value or self._early(node)
+        """Take a shape as it follows from those of the inputs, before any reduction."""
+        value = self._whole.lengths.shape(node) or self._of_own_rows(node)
         if value is None:
             return self._best(node)
-        self._whole.take(node, value)
-        return node.outputs
+        (var,) = node.inputs
+        if var.owner is None or self._placed.get(var) is var:
+            self._whole.take(node, value)
+            return node.outputs
+        written = self._whole.lengths.written(node)
+        if written is None:
+            return self._best(node)
+        found = self._whole.of(written)
+        is_known = self._whole.value(found) == value
+        return [found if is_known else self._whole.known_as(found, value)]
 
-    def _early(self, node: Apply) -> Value | None:
-        """Return what a shape is that needs no reduction; None if it may need one.
-
-        It is taken of what the user has written, before anything was reduced.
-        """
+    def _of_own_rows(self, node: Apply) -> Value | None:
+        """Return what the shape of a rank's own rows is; None of anything else."""
         placed = self._placed.get(node.inputs[0], node.inputs[0])
         value = self._whole.value(placed)
         if placed in self._whole.as_long or not isinstance(value, Sharded):

@@ -12,6 +12,7 @@ from pytensor.tensor.shape import Shape, Shape_i
 from ..domain import Listed, Replicated, Sharded, Value, is_replicated
 from ..lengths import Length, Symbol, size
 from ..origins import origins
+from ..sizes import sizes_from_inputs
 
 
 class RowLengths:
@@ -43,16 +44,25 @@ class RowLengths:
             return None
         return Listed(tuple(known)) if isinstance(node.op, Shape) else known[0]
 
-    def written(self, node: Apply) -> Variable:
-        """Return a shape of which `shape` tells, of the shapes that it follows from.
+    def written(self, node: Apply) -> Variable | None:
+        """Return a shape as computed from those that it follows from, and no value.
 
         The variable itself may have no shape on a rank: ``x - cumsum(e)``, with rows
-        of x and all of e, is computed there of the rank's rows of both.
+        of x and all of e, is computed there of the rank's rows of both. And what a mean
+        of all rows makes as long as it is has another length there.
+
+        Returns
+        -------
+        Variable, or None
+            None if values decide upon it, as in ``x[x > x.mean()]``.
         """
-        (of,) = node.inputs
-        if of.owner is None:
-            return node.outputs[0]
-        made = [_graph(size(of, axis)) for axis in _axes(node)]
+        (of,), (shape,) = node.inputs, node.outputs
+        lengths = [size(of, axis) for axis in _axes(node)]
+        if not all(map(_is_of_inputs, lengths)):
+            found = sizes_from_inputs([shape]).get(shape)
+            if found is not None or self.shape(node) is None:
+                return found
+        made = list(map(_graph, lengths))
         return pt.stack(made) if isinstance(node.op, Shape) else made[0]
 
     def _length(self, var: Variable, axis: int) -> Value | None:
@@ -86,6 +96,14 @@ class RowLengths:
 def _axes(node: Apply) -> Sequence[int]:
     of = node.inputs[0]
     return range(of.type.ndim) if isinstance(node.op, Shape) else [node.op.i]
+
+
+def _is_of_inputs(length: Length) -> bool:
+    """Tell whether a length is a product of lengths of inputs."""
+    return all(
+        root.owner is None and isinstance(axis, int)
+        for root, axis in length.symbols_only()
+    )
 
 
 def _graph(length: Length) -> Variable:
