@@ -17,6 +17,7 @@ A call like the one before goes through 5 and 6 alone: see `again`.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from time import perf_counter
@@ -38,6 +39,7 @@ from .again_alone import AgainAlone, prepared_alone
 from .alone import Alone
 from .engines import Engines
 from .finite import FiniteCheck
+from .groups import Groups
 from .held import HeldVariables
 from .inputs import bind, check_arguments, check_num_slices, check_shared_rows
 from .last_rows import LastRows
@@ -65,6 +67,8 @@ class Calls:
         self._of = of  # which becomes this one where `parts` were scattered
         self._spec = spec = make(parts=parts)
         self._with_parts: dict[tuple[SharedVariable, ...], Self] = {}
+        self._careful: Self | None = None
+        self._groups = Groups(spec)
         self._number = next(_numbers)
         self._inputs = [*spec.inputs, *spec.bcast_inputs]
         self._all = Wanted(spec.returns, range(len(spec.outputs)))
@@ -153,6 +157,7 @@ class Calls:
         is_bare = batch_s is output_subset is check is timeout is None and not kwargs
         if again is not None and is_bare and num_slices == 1:
             is_same = again.is_of(args, batch) and not self._check_ranks()
+            is_same = is_same and not self._may_split_groups(args, num_slices)
             if is_same and again.is_known:
                 returned = again.call(self, args, start)
                 self._again = again
@@ -166,6 +171,11 @@ class Calls:
             return self._sharded(parts, batch_s)(*args, **how | kwargs)
         spec = self._spec
         values = bind(self, self._inputs, args, kwargs)
+        if self._may_split_groups(values, num_slices):
+            options: Any = {"num_slices": num_slices, "output_subset": output_subset}
+            options |= {"batch": batch, "batch_s": batch_s}
+            options |= {"check": check, "timeout": timeout}
+            return self._with_groups()(*values, **options)
         n = len(spec.inputs)
         rows = self._last_rows.gather(
             spec.inputs, values[:n], batch, SESSION.size, spec.options
@@ -306,6 +316,8 @@ class Calls:
             )
         spec = self._spec
         values = bind(self, self._inputs, args, kwargs)
+        if self._may_split_groups(values, 1):
+            return self._with_groups().time_engines(tuple(values), batch, batch_s, {})
         n = len(spec.inputs)
         rows = gather_rows(spec.inputs, values[:n], batch, SESSION.size, spec.options)
         constants = check_arguments(spec.bcast_inputs, values[n:], spec.options)
@@ -355,6 +367,19 @@ class Calls:
         if self._alone.was_last and self._alone.is_possible:
             return ()  # the ranks need not be given yet what was made alone
         return self._held.check()
+
+    def _may_split_groups(self, values: Sequence[Any], num_slices: int) -> bool:
+        """Tell whether a cut through the rows may be one through a reshape's groups."""
+        if SESSION.size == 1 and num_slices == 1:
+            return False
+        return not self._groups.are_filled(values)
+
+    def _with_groups(self) -> Self:
+        """Return this function as it is if rows do not fill groups by themselves."""
+        if self._careful is None:
+            make = functools.partial(self._make, careful=True)
+            self._careful = type(self)(make, self._spec.parts, self._of)
+        return self._careful
 
     def _sharded(self, parts: tuple[SharedVariable, ...], batch_s: Any) -> Self:
         """Return this function as it is if some variables lie in parts on the ranks."""

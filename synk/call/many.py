@@ -107,6 +107,13 @@ class Runs(Calls):
             return made_so
         spec = self._spec
         values = bind(self, self._inputs, args, kwargs)
+        if self._may_split_groups(values, num_slices):
+            options: Any = {"num_slices": num_slices, "output_subset": output_subset}
+            options |= {"progress": progress, "timeout": timeout, "batch_s": batch_s}
+            careful = self._with_groups()
+            results = careful.run(batches, *values, **options)
+            self.ran = careful.ran
+            return results
         constants = check_arguments(
             spec.bcast_inputs, values[len(spec.inputs) :], spec.options
         )

@@ -21,6 +21,7 @@ from pytensor.tensor.type import DenseTensorType
 
 from ..reduce_ops import OPS, REDUCE_OPS, OutputOp, check_dtype, check_op
 from ..user_frames import callers_level
+from .groups import noted
 from .settling import UNNAMED, check_tensor, settle
 from .spec import FunctionSpec
 
@@ -45,12 +46,13 @@ def make_spec(
     statistics: str = "exact",
     made: str = "",
     parts: Sequence[SharedVariable] = (),
+    careful: bool = False,
 ) -> FunctionSpec:
     """Check the arguments of `synk.function`; see there.
 
     `made` is where the script has made the function, for messages; see
     `user_frames.callers_place`. Of `parts` each rank has as many rows as of the inputs,
-    and computes with these.
+    and computes with these. See `groups` for what is `careful`.
 
     Raises
     ------
@@ -78,7 +80,9 @@ def make_spec(
     spec.made = made
     spec.parts = list(parts)
     _check_roots(spec, options.get("on_unused_input"))
-    settle(spec, strict, local, own_statistics=statistics == "local")
+    with noted(spec.all_inputs, careful) as filled:
+        settle(spec, strict, local, own_statistics=statistics == "local")
+    spec.filled = [] if local else filled
     return spec
 
 

@@ -13,6 +13,7 @@ from pytensor.graph.traversal import ancestors, io_toposort
 from ..ops import is_collective
 from ..reduce_ops import OutputOp, ReduceOp
 from .domain import Value
+from .groups import Filled
 from .own_ops.registry import said_in
 from .placement.call_variables import CallVariables
 from .placement.needs import Need
@@ -92,6 +93,8 @@ class FunctionSpec:
     """Why each collective was placed; those that the user has written are not here."""
     repeated: list[Apply] = field(default_factory=list)
     """What every rank computes from all rows."""
+    filled: list[Filled] = field(default_factory=list)
+    """What is asked of the arguments of each call; see `groups`."""
     streams: list[CommonStream] = field(default_factory=list)
     """The random streams that all ranks have alike."""
     own_ops: list[tuple[Any, Any]] = field(default_factory=list)
@@ -138,6 +141,7 @@ class FunctionSpec:
             "left_outputs": [],
             "left_updates": [],
             "repeated": [],
+            "filled": [],
         }
         if self.pad:
             graph = [*self.outputs, *(new for _, new in self.updates)]

@@ -47,6 +47,7 @@ def conv(node: Apply, values: list[Value]) -> Value:
 def conv_inputs(node: Apply, values: list[Value]) -> Value:
     """Linear in filters and outputs, for each image."""
     _, w, y = node.inputs
+    _check_as_many([values[0], values[2]])
     return _product([w, y], values[1:], [False, True], True)
 
 
@@ -132,14 +133,12 @@ def pool(node: Apply, values: list[Value]) -> Value:
 def pool_gradient(node: Apply, values: list[Value]) -> Value:
     """Linear in the last input; the others choose pixels, or say the shape."""
     *images, last = map(unlisted, values)
+    _check_as_many([*images, last])
     if isinstance(last, Sharded):
         _leading(last, node.inputs[0].type.ndim - node.op.ndim)
     if node.op.mode != "max":
         return last if isinstance(last, (Sharded, Replicated)) else independent([last])
-    choice = independent(images)
-    if isinstance(choice, Sharded) is not isinstance(last, Sharded):
-        raise Refused("meets images with something of fixed length")
-    return product([choice, last])
+    return product([independent(images), last])
 
 
 @table.placement(SizedPool)
@@ -164,8 +163,7 @@ def patches(node: Apply, values: list[Value]) -> Value:
 def patches_sum(node: Apply, values: list[Value]) -> Value:
     """Linear in the patches, for each image."""
     images, parts = map(unlisted, values)
-    if _has(images) is not _has(parts):
-        raise Refused("meets images with something of fixed length")
+    _check_as_many([images, parts])
     if isinstance(images, Sharded) and isinstance(parts, Sharded):
         align([images, replace(_longer(parts), length=images.length)])
         return replace(_leading(images, 1), power=_leading(parts, 1).power)
@@ -183,8 +181,13 @@ def margins(node: Apply, values: list[Value]) -> Value:
     return _leading(value, 2) if isinstance(value, Sharded) else value
 
 
-def _has(value: Value) -> bool:
-    return isinstance(value, Sharded)
+def _check_as_many(images: Sequence[Value]) -> None:
+    """Raise unless all are images of a rank's own, or all of as many as there are.
+
+    An Op that takes images for their shape alone takes their number as well.
+    """
+    if len({isinstance(unlisted(value), Sharded) for value in images}) > 1:
+        raise Refused("meets images with something of fixed length")
 
 
 def _many(value: Value) -> str:

@@ -24,6 +24,7 @@ from ..domain import (
     is_replicated,
     unlisted,
 )
+from ..groups import are_filled
 from ..lengths import ONE, Length, entries_of, product, size, value_of
 from .shapes import entries, row_axis, row_length
 
@@ -84,16 +85,18 @@ def _check_divides(node: Apply, rows: Sharded, axis: int) -> None:
     """Raise if the elements of a number of rows may not fill the axis of length -1.
 
     Two columns need an even number of rows that have one element each, which all rows
-    may have, and a rank's not. Elements whose number is not known here may fill it.
+    may have, and a rank's not. Where it is not known here how many a row has, calls are
+    asked.
     """
     new = reshaped(node)
-    if rows.length != "n" or new[axis].number >= 0:
+    if new[axis].number >= 0:
         return
     source = node.inputs[0]
     others = [i for i in range(source.type.ndim) if i != rows.axis]
     of_row = product(size(source, i) for i in others)
     needed = product([*new[:axis], *new[axis + 1 :]])
-    if not of_row.symbols_only() - needed.symbols_only():
+    are_known = not (of_row.symbols_only() - needed.symbols_only())
+    if (rows.length == "n" and are_known) or not are_filled(node, axis):
         raise Refused("needs a number of rows that ranks may not have")
 
 
