@@ -12,13 +12,16 @@ from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
-from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.basic import Apply, Constant, Variable, clone
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors, io_toposort
+from pytensor.raise_op import Assert
 from pytensor.tensor.basic import Join
+from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.extra_ops import Repeat
 from pytensor.tensor.math import Sum
 from pytensor.tensor.shape import Reshape, Shape, Shape_i
+from pytensor.tensor.signal.conv import Convolve1d
 
 from ..compiler.axes import apart
 from .lifting import Computed, Lifting
@@ -41,7 +44,13 @@ def arranged(
         What the density is of, with the shapes.
     check : type
         The Op that checks parameters.
+
+    Returns
+    -------
+    list of Variable
+        The term itself, if there is nothing to be arranged.
     """
+    (copied,) = clone([], [total], copy_inputs=False, copy_orphans=False)[1]
     made: dict[Variable, Variable] = {}
     computed = Computed(list(free))
 
@@ -52,19 +61,23 @@ def arranged(
             found = _of_reshape(node, inputs[0], computed, free)
         elif isinstance(node.op, Repeat):
             found = _of_repeat(node, inputs, computed, free)
+        elif _is_convolution(node.op):
+            found = _of_convolution(node, inputs, computed, free)
         else:
             return None
         return None if found is None else [found]
 
-    nodes = io_toposort([], [total])
+    nodes = io_toposort([], [copied])
     rebuilt(nodes, made, lambda node: [made.get(v, v) for v in node.inputs], visit)
-    left: list[Variable] = [made.get(total, total)]
+    left: list[Variable] = [made.get(copied, copied)]
     done: list[Variable] = []
     while left:
         each = left.pop()
         parts = _parts(each, computed, check) if len(left) + len(done) < MOST else []
         left += parts
         done += [] if parts else [each]
+    if done == [copied]:
+        return [total]
     return [_folded(each) for each in reversed(done)]
 
 
@@ -157,6 +170,45 @@ def _of_repeat(
             return None
     entries = Lifting(computed, (None,)).of(var, {axis: index})
     return pt.moveaxis(entries, 0, axis)
+
+
+def _is_convolution(op: Any) -> bool:
+    return isinstance(op.core_op if isinstance(op, Blockwise) else op, Convolve1d)
+
+
+def _of_convolution(
+    node: Apply,
+    inputs: Sequence[Any],
+    computed: Computed,
+    free: Mapping[Variable, Sequence[int]],
+) -> Any:
+    """Return a convolution as products with what the kernel lies over, for each entry.
+
+    These windows are data where the array is: an entry of an adstock then is of a row.
+    """
+    array, kernel, mode = inputs
+    width = kernel.type.shape[-1]
+    if not isinstance(mode, Constant) or np.any(mode.data) or width is None:
+        return None
+    length: Any = array.type.shape[-1]
+    if length is not None and length < width:
+        return None
+    last = np.arange(width)[::-1]
+    if length is not None:
+        index: Any = np.arange(length - width + 1)[:, None] + last
+    else:
+        length = _long_enough(array.shape[-1], pt.ge(array.shape[-1], width))
+        index = pt.arange(length - width + 1)[:, None] + last
+        index = _of_data(index, computed, free)
+        if index is None:
+            return None
+    batch = range(array.type.ndim - 1)
+    windows = Lifting(computed, (None, width)).of(array, {array.type.ndim - 1: index})
+    windows = windows.dimshuffle([0, *(2 + axis for axis in batch), 1])
+    return pt.moveaxis((windows * kernel).sum(axis=-1), 0, -1)
+
+
+_long_enough = Assert("an array that is convolved is shorter than the kernel")
 
 
 def _of_data(

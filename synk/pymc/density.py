@@ -113,7 +113,7 @@ class Density:
         self._priors = set(terms.names[: len(terms.free)])
         self.hidden = hidden_in(terms.sums)
         self._take_apart(terms.names, terms.sums, shapes)
-        if self.refused:
+        if self._left or self._exchanging:
             self._arrange(terms, shapes)
         self._all: list[Part | SerialPart] = [*self.parts]
         if self.parts and self._left:
@@ -134,6 +134,7 @@ class Density:
         lines = [self._lines[name] for name in names]
         sharing = Sharing(self._part, names, lines, priors, self._raises)
         self._sharing = sharing
+        self._exchanging: set[int] = set()
         of_terms = self._dimensions.of_terms()
         self.most_rows = of_terms[0].length if of_terms else None
         self.is_small = bool(of_terms) and of_terms[0].work < self._at_least
@@ -145,23 +146,29 @@ class Density:
         }
 
     def _arrange(self, terms: Terms, shapes: Mapping[Variable, Any]) -> None:
-        """Look at refused terms again, arranged anew, and keep that if it helps."""
+        """Look again at terms that are refused, or need all rows, arranged anew.
+
+        That is kept if fewer are refused then, or as many and fewer need all rows.
+        """
         found = dict(vars(self))
         names: list[str] = []
         sums: list[Variable] = []
         try:
-            for name, total in zip(terms.names, terms.sums, strict=True):
-                is_left = name in self.refused
-                each = arranged(total, shapes, check()) if is_left else [total]
-                names += [name] * len(each)
+            for i, total in enumerate(terms.sums):
+                is_looked_at = i in self._left | self._exchanging
+                each = arranged(total, shapes, check()) if is_looked_at else [total]
+                names += [terms.names[i]] * len(each)
                 sums += each
+            if sums == terms.sums:
+                return
             self._take_apart(names, sums, shapes)
         except LOST:
             raise
         except Exception:  # the terms as they were are at hand
             vars(self).update(found)
             return
-        if len(self.refused) >= len(found["refused"]):
+        before = len(found["refused"]), len(found["_exchanging"])
+        if (len(self.refused), len(self._exchanging)) >= before:
             vars(self).update(found)
 
     def _make(self, names: list[str], of_terms: list[Dimension]) -> list[Part]:
@@ -178,6 +185,7 @@ class Density:
             part = self._sharing.part(dimension.axis, dimension.terms, others)
             if part is not None:
                 parts.append(part)
+                self._exchanging.update(dimension.terms if part.exchanged else ())
         return parts
 
     def _part(

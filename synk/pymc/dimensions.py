@@ -137,7 +137,22 @@ class Dimensions:
             known = found.setdefault(axis, Dimension(axis, self.lengths[axis]))
             known.terms.append(i)
             known.work += most
-        return sorted(found.values(), key=lambda each: -each.work)
+        shared = [each for each in found.values() if self._has_data(each)]
+        return sorted(shared, key=lambda each: -each.work)
+
+    def _has_data(self, dimension: Dimension) -> bool:
+        """Tell whether data of some of a dimension's terms lie along it.
+
+        Those of other terms may do so: of groups which these terms are priors of.
+        """
+        above = set(ancestors([self.sums[i] for i in dimension.terms]))
+        return any(
+            not above.isdisjoint(node.outputs)
+            and dimension.axis in self.axes.all_of_input(node, i)
+            and np.size(self.sources.values[node.inputs[i]]) > 1
+            for node, i in self.given.uses
+            if _is_array(node.inputs[i])
+        )
 
     def _rows_of(self, total: Variable, counted: Mapping[Axis, int]) -> Axis:
         """Return the dimension whose entries are the rows of a term.
