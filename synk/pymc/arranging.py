@@ -16,7 +16,7 @@ from pytensor.graph.basic import Apply, Constant, Variable, clone
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.raise_op import Assert
-from pytensor.tensor.basic import Join
+from pytensor.tensor.basic import ARange, Join
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.extra_ops import Repeat
 from pytensor.tensor.math import Sum
@@ -53,6 +53,9 @@ def arranged(
     (copied,) = clone([], [total], copy_inputs=False, copy_orphans=False)[1]
     made: dict[Variable, Variable] = {}
     computed = Computed(list(free))
+    numbered = _numbered(copied, computed)
+    if numbered:  # as many as an array has rows: then that of the data
+        copied = _folded(copied, "ShapeOpt")
 
     def visit(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
         if node.outputs[0] not in computed:
@@ -76,16 +79,23 @@ def arranged(
         parts = _parts(each, computed, check) if len(left) + len(done) < MOST else []
         left += parts
         done += [] if parts else [each]
-    if done == [copied]:
+    if done == [copied] and not numbered:
         return [total]
     return [_folded(each) for each in reversed(done)]
 
 
-def _folded(total: Variable) -> Variable:
-    found: Any = rewrite_graph(
-        total, include=("canonicalize", "stabilize"), clone=False
-    )
+def _folded(total: Variable, *others: str) -> Variable:
+    include = (*others, "canonicalize", "stabilize")
+    found: Any = rewrite_graph(total, include=include, clone=False)
     return found
+
+
+def _numbered(total: Variable, computed: Computed) -> bool:
+    """Tell whether numbers of rows are counted by what is computed of these."""
+    return any(
+        isinstance(node.op, ARange) and node.outputs[0] in computed
+        for node in io_toposort([], [total])
+    )
 
 
 # -- entries in another arrangement

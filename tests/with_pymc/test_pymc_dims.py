@@ -12,7 +12,9 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # PyTensor calls its xtensors experimental
     pmd = pytest.importorskip("pymc.dims")
     import pytensor.xtensor as ptx
+    import pytensor.xtensor.signal  # noqa: F401
 
+import pytensor.tensor as pt  # noqa: E402
 from comparing import MODE, assert_equal, density, plain, points  # noqa: E402
 
 import synk  # noqa: E402
@@ -33,9 +35,19 @@ def saturated(x, slope):
     return (1 - ptx.math.exp(-slope * x)) / (1 + ptx.math.exp(-slope * x))
 
 
+def carried_over(x, kept, weeks=4):
+    """Geometric adstock: what was spent in a week works on in the next ones."""
+    lags = ptx.as_xtensor(pt.arange(weeks, dtype="float64"), dims=("lag",))
+    before = ptx.as_xtensor(pt.zeros(weeks - 1), dims=("date",))
+    padded = ptx.concat([before, x], dim="date")
+    weights = kept**lags / (kept**lags).sum("lag")
+    return ptx.signal.convolve1d(padded, weights, dims=("date", "lag"), mode="valid")
+
+
 def one_market():
     spent = pmd.Data("spent", SPENT[:, 0], dims=("date", "channel"))
     slope = pmd.Gamma("slope", alpha=3, beta=1, dims="channel")
+    spent = carried_over(spent, pmd.Beta("kept", alpha=1, beta=3, dims="channel"))
     media = pmd.HalfNormal("gain", dims="channel") * saturated(spent, slope)
     season = pmd.Data("seasons", SOLD[:, :2], dims=("date", "season"))
     mu = media.sum("channel") + ptx.dot(season, pmd.Normal("g", dims="season"))
@@ -45,6 +57,8 @@ def one_market():
 
 def panel():
     spent = pmd.Data("spent", SPENT, dims=("date", "geo", "channel"))
+    kept = pmd.Beta("kept", alpha=1, beta=3, dims=("geo", "channel"))
+    spent = carried_over(saturated(spent, 2.0), kept)
     spread = pmd.HalfNormal("spread", dims="channel")
     gain = pmd.Normal("gain", 0, spread, dims=("geo", "channel"))
     level = pmd.ZeroSumNormal("level", core_dims="geo", dims="geo")
@@ -61,7 +75,14 @@ def groups_and_a_latent_of_each_row():
     pmd.Exponential("y", ptx.math.exp(level + 0.1 * noise), observed=seen)
 
 
-MODELS = one_market, panel, groups_and_a_latent_of_each_row
+def categories():
+    spent = pmd.Data("spent", SPENT[:, 0], dims=("date", "channel"))
+    logits = ptx.dot(spent, pmd.Normal("b", dims=("channel", "geo")), dim="channel")
+    chosen = pmd.as_xtensor(RNG.integers(0, 4, DATES), dims=("date",))
+    pmd.Categorical("y", logit_p=logits, core_dims="geo", observed=chosen)
+
+
+MODELS = one_market, panel, groups_and_a_latent_of_each_row, categories
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +121,7 @@ def test_steps_of_pymc_get_the_density_of_a_model_of_dims(made):
     with synk.session(2), synk.pymc.parallel(model, serial=False, quiet=True) as how:
         found = model.logp_dlogp_function(ravel_inputs=True, mode=MODE)
         assert how.is_serial is False
-        for point in points(np.zeros(9), 3):
+        for point in points(np.zeros(12), 3):
             (logp, gradient), (expected, right) = found(point), serial(point)
             np.testing.assert_allclose(logp, expected, rtol=1e-12)
             np.testing.assert_allclose(gradient, right, rtol=1e-10)
