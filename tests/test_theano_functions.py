@@ -1,5 +1,8 @@
 """`theano.function`, `shared`, `scan`, gradients, options: with Theano's arguments."""
 
+import os
+import subprocess
+import sys
 from collections import OrderedDict
 
 import numpy as np
@@ -9,7 +12,8 @@ import theano
 import theano.tensor as T
 from theano.ifelse import ifelse
 
-from synk.theano.configuration import Config, read_flags
+from synk.theano.configuration import Config
+from synk.theano.configuration_files import read_files, read_flags, theanorc_files
 
 pytestmark = pytest.mark.usefixtures("graphs_in_python")
 
@@ -196,7 +200,7 @@ def test_theano_flags_are_read():
         assert pytensor.config.floatX == "float32"
         assert config.lib.cnmem == 0.8
         assert config.nvcc.fastmath is True
-        with pytest.warns(UserWarning, match="THEANO_FLAGS: 'nonsense=1'"):
+        with pytest.warns(UserWarning, match="THEANO_FLAGS: .*nonsense=1"):
             read_flags(config, "nonsense=1")
         with pytest.warns(UserWarning, match="optimizer stays"):
             read_flags(config, "optimizer=fast_compile")
@@ -204,6 +208,79 @@ def test_theano_flags_are_read():
             read_flags(config, "nvcc.fastmath=perhaps")
     finally:
         pytensor.config.floatX = before
+
+
+def in_a_script(code, **environment):
+    """Return what a script prints; options are read when `theano` is imported."""
+    left = {"THEANORC", "THEANO_FLAGS", "PYTENSOR_FLAGS"}
+    kept = {name: value for name, value in os.environ.items() if name not in left}
+    command = [sys.executable, "-c", "import synk, theano\n" + code]
+    done = subprocess.run(
+        command,
+        env={**kept, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    return done.stdout.split(), done.stderr
+
+
+PRINT_OPTIONS = """
+c = theano.config
+print(c.floatX, theano.tensor.matrix().dtype, c.scan.allow_gc, c.lib.cnmem, c.device)
+"""
+
+
+def test_theanorc_is_read_and_flags_come_before(tmp_path):
+    file, later = tmp_path / ".theanorc", tmp_path / "later"
+    file.write_text(
+        "[global]\nFLOATX = float32\ndevice = gpu\n[lib]\ncnmem = 0.8\n"
+        "[scan]\nallow_gc = True\n[nvcc]\nfastmath = True\n[mine]\na = %(USER)s\n"
+    )
+    later.write_text("[scan]\nallow_gc = False\n[global]\nfloatX = float16\n")
+    home = {"HOME": str(tmp_path)}
+    printed, said = in_a_script(PRINT_OPTIONS, **home)
+    assert printed == ["float32", "float32", "True", "0.8", "cpu"]
+    assert said.count("UserWarning") == 1
+    for option in "device=gpu", "nvcc.fastmath=True", "lib.cnmem=0.8", "mine.a=":
+        assert option in said
+    assert "allow_gc" not in said
+    printed, _ = in_a_script(PRINT_OPTIONS, THEANO_FLAGS="floatX=float64", **home)
+    assert printed[:3] == ["float64", "float64", "True"]
+    files = f"{file}{os.pathsep}{tmp_path / 'none'}{os.pathsep}{later}"
+    printed, _ = in_a_script(PRINT_OPTIONS, HOME="/", THEANORC=files)
+    assert printed[:4] == ["float16", "float16", "False", "0.8"]
+
+
+def test_a_theanorc_that_cannot_be_read_is_said(tmp_path):
+    (tmp_path / ".theanorc").write_text("floatX = float32\n")
+    config = Config()
+    with pytest.warns(UserWarning, match="is not read: File contains no section"):
+        read_files(config, theanorc_files({"THEANORC": str(tmp_path / ".theanorc")}))
+
+
+def test_options_are_changed_for_a_while():
+    before = theano.config.floatX, theano.config.compute_test_value
+    with theano.config.change_flags(compute_test_value="raise", floatX="float16"):
+        assert theano.config.compute_test_value == "raise"
+        assert T.scalar().dtype == "float16"
+
+    @theano.change_flags({"scan.debug": True}, floatX="float32")
+    def inside(again):
+        assert theano.config.scan.debug
+        assert T.scalar().dtype == "float32"
+        return again and inside(False)
+
+    inside(True)
+    assert (theano.config.floatX, theano.config.compute_test_value) == before
+    assert not theano.config.scan.debug
+    refused = theano.change_flags(compute_test_value="warn", floatX="float8")
+    with pytest.raises(ValueError, match="float8"), refused:
+        pass
+    assert (theano.config.floatX, theano.config.compute_test_value) == before
+    with pytest.raises(AttributeError, match="nonsense"):
+        theano.change_flags(nonsense=1)
 
 
 def test_asarray_knows_floatx():

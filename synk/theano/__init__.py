@@ -13,7 +13,9 @@ from . import (
     printing,
     scalar,
     scan_module,
+    stable,
     tensor,
+    truth,
     updates,
 )
 from .compile import (
@@ -31,7 +33,7 @@ from .compile import (
     predefined_optimizers,
     shared,
 )
-from .configuration import config
+from .configuration import change_flags, config
 from .forwarding import forward
 from .functions import clone
 from .gof import Apply, Constant, Op, Type, Variable, generic
@@ -96,8 +98,8 @@ __all__ = [
 ]
 
 default_updates.register()
-
-change_flags = config.change_flags
+stable.register()
+truth.register()
 
 
 def dot(l: object, r: object) -> object:  # noqa: E741  (Theano's names)

@@ -1,48 +1,18 @@
-"""`theano.config`: PyTensor's options, those that Theano alone had, THEANO_FLAGS."""
+"""`theano.config`: PyTensor's options, and those that Theano alone had."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
-from typing import Any
+from typing import Any, Self
 
 import pytensor
 
-_ONLY_THEANO: dict[str, Any] = {
-    "device": "cpu",
-    "force_device": False,
-    "init_gpu_device": "",
-    "print_active_device": True,
-    "assert_no_cpu_op": "ignore",
-    "nocleanup": False,
-    "enable_initial_driver_test": True,
-    "gpuarray.preallocate": -1.0,
-    "gpuarray.sched": "default",
-    "gpuarray.single_stream": True,
-    "dnn.enabled": "False",
-    "dnn.conv.algo_fwd": "small",
-    "dnn.conv.algo_bwd_data": "none",
-    "dnn.conv.algo_bwd_filter": "none",
-    "lib.cnmem": 0.0,
-    "nvcc.fastmath": False,
-    "nvcc.flags": "",
-    "compute_test_value": "off",
-    "experimental.unpickle_gpu_on_cpu": False,
-    "cuda.root": "",
-    "reoptimize_unpickled_function": False,
-    "experimental.local_alloc_elemwise": False,
-    "warn.ignore_bug_before": "none",
-    "warn.argmax_pushdown_bug": False,
-    "warn.inc_set_subtensor1": False,
-    "warn.reduce_join": False,
-    "warn.round": False,
-    "warn.signal_conv2d_interface": False,
-    "warn.subtensor_merge_bug": False,
-    "warn.sum_div_dimshuffle_bug": False,
-    "warn.sum_sum_bug": False,
-    "warn.vm_gc_bug": False,
-}
-"""Options that mean nothing here: they can be read and set."""
+from .configuration_files import read_files, read_flags, theanorc_files
+from .theano_options import ONLY_THEANO
+
+__all__ = ["Config", "change_flags", "config", "read_flags"]
 
 
 class _Group:
@@ -67,7 +37,7 @@ class Config:
     """
 
     def __init__(self) -> None:
-        object.__setattr__(self, "_own", dict(_ONLY_THEANO))
+        object.__setattr__(self, "_own", dict(ONLY_THEANO))
 
     def _get(self, name: str) -> Any:
         if not name.startswith("_"):
@@ -112,9 +82,51 @@ class Config:
     def __str__(self) -> str:
         return "\n".join(f"{name} = {self._get(name)!r}" for name in self._known())
 
-    def change_flags(self, *args: Any, **kwargs: Any) -> Any:
+    def change_flags(self, args: Any = (), **kwargs: Any) -> change_flags:
         """Return a context manager and decorator that sets options for a while."""
-        return pytensor.config.change_flags(*args, **kwargs)
+        return change_flags(args, **kwargs)
+
+
+class change_flags(contextlib.ContextDecorator):
+    """Set options for a while: in a ``with`` block, or as a decorator.
+
+    Parameters
+    ----------
+    args : dict or list of pairs, optional
+        Options whose names are no names of arguments: ``{"scan.debug": True}``.
+    **kwargs
+        Options by name, with two underscores for a dot.
+
+    Raises
+    ------
+    AttributeError
+        If there is no such option.
+    """
+
+    def __init__(self, args: Any = (), **kwargs: Any) -> None:
+        self._new = {
+            name.replace("__", "."): value
+            for name, value in {**dict(args), **kwargs}.items()
+        }
+        self._old: list[dict[str, Any]] = []
+        for name in self._new:
+            config._get(name)
+
+    def __enter__(self) -> Self:
+        old: dict[str, Any] = {}
+        self._old.append(old)
+        try:
+            for name, value in self._new.items():
+                old[name] = config._get(name)
+                setattr(config, name, value)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name, value in self._old.pop().items():
+            setattr(config, name, value)
 
 
 def _set(name: str, there: str, value: Any) -> None:
@@ -150,7 +162,7 @@ def _is_option(name: str) -> bool:
 
 def _pytensor_name(name: str) -> str | None:
     """Return PyTensor's name of an option: ``scan.allow_gc`` is ``scan__allow_gc``."""
-    if name.startswith("_") or name in _ONLY_THEANO:
+    if name.startswith("_") or name in ONLY_THEANO:
         return None
     name = name.replace(".", "__")
     return name if hasattr(type(pytensor.config), name) or _is_set(name) else None
@@ -160,43 +172,7 @@ def _is_set(name: str) -> bool:
     return hasattr(pytensor.config, name) and _is_option(name)
 
 
-def read_flags(config: Config, flags: str) -> None:
-    """Set options from the text of THEANO_FLAGS: ``floatX=float32,device=cpu``.
-
-    What is set in PYTENSOR_FLAGS as well is left as it is there. Options that have
-    gone are passed over with a warning that names them.
-    """
-    theirs = {
-        part.partition("=")[0].strip()
-        for part in os.environ.get("PYTENSOR_FLAGS", "").split(",")
-    }
-    for part in filter(None, (part.strip() for part in flags.split(","))):
-        name, equals, text = part.partition("=")
-        name = name.strip()
-        if name.replace(".", "__") in theirs or name in theirs:
-            continue
-        try:
-            if not equals:
-                raise ValueError("no value")
-            setattr(config, name, _typed(text.strip(), config._get(name)))
-        except (AttributeError, TypeError, ValueError) as error:
-            warnings.warn(
-                f"THEANO_FLAGS: {part!r} has no effect: {error}", stacklevel=2
-            )
-
-
-def _typed(text: str, present: Any) -> Any:
-    """Return `text` as a value of the type that an option has now."""
-    if isinstance(present, bool):
-        if text.lower() in ("true", "1", "yes", "on"):
-            return True
-        if text.lower() in ("false", "0", "no", "off"):
-            return False
-        raise ValueError(f"{text!r} is neither True nor False")
-    if isinstance(present, int | float):
-        return type(present)(float(text))
-    return text
-
-
 config = Config()
-read_flags(config, os.environ.get("THEANO_FLAGS", ""))
+_flags = os.environ.get("THEANO_FLAGS", "")
+read_files(config, theanorc_files(os.environ), _flags)
+read_flags(config, _flags)

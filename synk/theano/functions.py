@@ -7,103 +7,25 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytensor
-from pytensor.compile import In as _In
 from pytensor.compile import Out, SharedVariable
 from pytensor.graph.replace import clone_replace
 
 from ..engines.numba_code import with_own_code
 from ..engines.quiet import ignoring
+from .compiled import Filled, as_theanos
+from .inputs import In, Param, slots_for
 from .pytensor_versions import ADVICE, DEBUGMODE, NANGUARDMODE, first_of
 
-__all__ = ["In", "Out", "Param", "SharedVariable", "clone", "function", "shared"]
-
-
-class In(_In):
-    """An input of `function` with options; PyTensor's, and it may have a default.
-
-    Parameters
-    ----------
-    variable : Variable
-        The input.
-    name : str, optional
-        What calls name it by; the variable's name unless given.
-    value : object, optional
-        Its value where a call gives none.
-    **options
-        As in PyTensor.
-    """
-
-    def __init__(
-        self, variable: Any, name: str | None = None, value: Any = None, **options: Any
-    ) -> None:
-        super().__init__(variable, name=name, **options)
-        self.default = value
-
-
-def Param(
-    variable: Any,
-    default: Any = None,
-    name: str | None = None,
-    mutable: bool = False,
-    strict: bool = False,
-    allow_downcast: bool | None = None,
-    implicit: bool | None = None,
-    borrow: bool | None = None,
-) -> In:
-    """Return an input of `function` with options: `In` under its oldest name.
-
-    Parameters
-    ----------
-    variable : Variable
-        The input.
-    default : object, optional
-        Its value where a call gives none.
-    name, mutable, strict, allow_downcast, implicit, borrow
-        As in `In`.
-    """
-    return In(
-        variable,
-        name=name,
-        value=default,
-        mutable=mutable,
-        strict=strict,
-        allow_downcast=allow_downcast,
-        implicit=implicit,
-        borrow=borrow,
-    )
-
-
-class Filled:
-    """A compiled function with inputs that have defaults, or outputs with names.
-
-    PyTensor has given up both.
-    """
-
-    def __init__(self, compiled: Any, inputs: list, names: list[str] | None) -> None:
-        self._compiled = compiled
-        self._inputs = inputs
-        self._names = names
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function; return its outputs, by name if they have names."""
-        values = list(args)
-        for given in self._inputs[len(args) :]:
-            name = given.name
-            if name in kwargs:
-                values.append(kwargs.pop(name))
-            elif getattr(given, "default", None) is not None:
-                values.append(given.default)
-            else:
-                raise TypeError(f"the input {name or given} has no value")
-        results = self._compiled(*values, **kwargs)
-        if self._names is None:
-            return results
-        return dict(zip(self._names, results, strict=True))
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(self._compiled, name)
+__all__ = [
+    "In",
+    "Out",
+    "Param",
+    "SharedVariable",
+    "clone",
+    "function",
+    "pfunc",
+    "shared",
+]
 
 
 def get_mode(mode: Any) -> Any:
@@ -167,16 +89,24 @@ def function(
             raise TypeError("outputs given as a dict need strings as keys")
         names = sorted(outputs)
         outputs = [outputs[key] for key in names]
+    slots = slots_for(inputs)
+    # Replaced before the user's givens are, so that these may be computed from them.
+    states = [(slot.variable, slot.state) for slot in slots if slot.state is not None]
+    updates = _pairs(updates) + [
+        (slot.state, slot.given.update)
+        for slot in slots
+        if slot.state is not None and slot.given.update is not None
+    ]
     mode = get_mode(mode)
     with ignoring(mode, *ADVICE):
         compiled = with_own_code(
             mode,
             pytensor.function,
-            list(inputs),
+            [slot.for_pytensor() for slot in slots if slot.state is None],
             outputs,
             mode=mode,
             updates=updates,
-            givens=givens,
+            givens=states + _pairs(givens),
             no_default_updates=no_default_updates,
             accept_inplace=accept_inplace,
             name=name,
@@ -185,9 +115,22 @@ def function(
             profile=profile or None,  # debugprint cannot do with False
             on_unused_input=on_unused_input,
         )
-    if names is None and all(getattr(i, "default", None) is None for i in inputs):
+    compiled = as_theanos(compiled)
+    if names is None and all(slot.required and slot.state is None for slot in slots):
         return compiled
-    return Filled(compiled, list(inputs), names)
+    return Filled(compiled, slots, names)
+
+
+def _pairs(given: Any) -> list[tuple[Any, Any]]:
+    """Return updates or givens as a list of pairs."""
+    if given is None:
+        return []
+    return list(given.items() if isinstance(given, Mapping) else given)
+
+
+def pfunc(params: Any, *args: Any, **kwargs: Any) -> Any:
+    """Compile a graph: `function`, whose inputs are called `params`."""
+    return function(params, *args, **kwargs)
 
 
 def shared(

@@ -86,6 +86,13 @@ SECTIONS = [
         },
     ),
     Section(
+        "Networks: blocks",
+        "theano.tensor.nnet.blocksparse",
+        written={
+            "sparse_block_dot sparse_block_gemv sparse_block_outer": "by indexing",
+        },
+    ),
+    Section(
         "Networks: neighbours",
         "theano.tensor.nnet.neighbours",
         written={"images2neibs neibs2images": _NN},

@@ -58,8 +58,14 @@ To train on every core, the last function is made by :func:`synk.function`; noth
 changes.
 
 A Theano that is installed comes first. ``SYNK_THEANO=0`` in the environment leaves
-``import theano`` alone. ``THEANO_FLAGS`` is read where PyTensor has the option;
-``device`` stays ``cpu``, and :func:`synk.fork` says which devices are used.
+``import theano`` alone.
+
+Options are read from ``~/.theanorc``, or the files that ``THEANORC`` lists, and from
+``THEANO_FLAGS``, which come before. Those that PyTensor has are set there:
+``floatX = float32`` in such a file holds for ``pytensor.config.floatX`` as well, from
+``import theano`` on. ``PYTENSOR_FLAGS`` come before all. What has no effect any more is
+named in one warning for each file; ``device`` stays ``cpu``, and :func:`synk.fork` says
+which devices are used.
 
 ``theano.tensor`` and ``synk.theano.tensor`` are one module, and so on for all others.
 What PyTensor has and Theano never had can be used through ``theano.tensor`` as well.
@@ -73,8 +79,18 @@ synk answers then, to Lasagne alone.
 
 What is different from Theano 1.0:
 
-* Variables are PyTensor's: their methods and operators are as PyTensor has them.
+* Variables are PyTensor's: their methods and operators are as PyTensor has them. But
+  ``bool(variable)`` is True, for ``if not input:``, and an error for comparisons, as in
+  Theano, in modules that have names of Theano's and in what they call. All other code
+  gets PyTensor's error.
+* Calls may give a shared variable's values by ``f[w] = value``; those of inputs with a
+  value of their own, ``theano.In(s, value=10., update=s + i)``, stay from call to call.
+  :func:`synk.function` takes shared variables and ``updates`` for the same.
 * Random streams give NumPy's numbers, not those of Theano for the same seed.
+* ``import theano`` adds the rewrites to the mode FAST_COMPILE that keep logarithms
+  finite, as of a softmax at logits of 1000, since Theano's had them. That holds for
+  PyTensor's functions of the same process, too.
+* ``T.cast(x, "uint8")`` of floats beyond the range wraps around with all engines.
 * ``theano.gpuarray`` and ``theano.sandbox.cuda`` say that they are not activated, as in
   a Theano without a GPU: ``pygpu_activated`` and ``cuda_enabled`` are False. ``use``
   warns, and the script goes on. ``dnn.dnn_available()`` is False, and what else their

@@ -41,8 +41,8 @@ SECTIONS = [
     Section(
         "Tensors: shapes",
         "theano.tensor",
-        same="shape specify_shape reshape shape_padleft shape_padright shape_padaxis "
-        "squeeze transpose swapaxes roll repeat zeros_like ones_like "
+        same="shape specify_shape shape_padleft shape_padright shape_padaxis "
+        "squeeze transpose swapaxes roll zeros_like ones_like "
         "zeros ones fill alloc eye identity_like concatenate join "
         "stacklists horizontal_stack vertical_stack get_vector_length "
         "arange mgrid ogrid second",
@@ -52,6 +52,8 @@ SECTIONS = [
             "stack": "takes the tensors themselves, too",
             "flatten": "takes outdim",
             "tile": "takes ndim",
+            "repeat": "takes x",
+            "reshape": "takes ndim by place, too",
         },
         written={
             "patternbroadcast": "addbroadcast and unbroadcast by a pattern",
@@ -63,18 +65,24 @@ SECTIONS = [
     Section(
         "Tensors: reductions",
         "theano.tensor",
-        same="max argmax max_and_argmax min argmin sum prod mean var std all any ptp "
+        same="max argmax max_and_argmax min argmin sum prod var std all any ptp "
         "cumsum cumprod bincount diff unique largest smallest",
+        mapped={"mean": "takes op, which means nothing"},
         absent={"MaxAndArgmax": "use max_and_argmax"},
         at="pytensor.tensor pytensor.tensor.extra_ops",
     ),
     Section(
         "Tensors: indexing",
         "theano.tensor",
-        same="set_subtensor inc_subtensor take choose nonzero nonzero_values "
-        "flatnonzero compress searchsorted sort argsort diag diagonal tril triu tri "
+        same="set_subtensor inc_subtensor take nonzero nonzero_values "
+        "flatnonzero compress searchsorted sort argsort diagonal tril triu tri "
         "fill_diagonal fill_diagonal_offset permute_row_elements inverse_permutation "
-        "unravel_index ravel_multi_index to_one_hot extract_diag",
+        "ravel_multi_index to_one_hot extract_diag",
+        mapped={
+            "choose": "takes out",
+            "diag": "takes x",
+            "unravel_index": "takes ndim",
+        },
         written={
             "topk": "the largest elements along an axis, by sorting",
             "argtopk": "their indices",
@@ -85,16 +93,22 @@ SECTIONS = [
     Section(
         "Tensors: elementwise",
         "theano.tensor",
-        same="cast real imag lt gt le ge eq neq isnan isinf isclose allclose switch "
+        same="real imag lt gt le ge eq neq isnan isinf isclose allclose switch "
         "where clip and_ or_ xor invert bitwise_and bitwise_or bitwise_xor bitwise_not "
         "angle exp expm1 exp2 log log2 log10 log1p maximum minimum neg "
         "ceil floor round iround trunc sqr sqrt cos sin tan cosh sinh tanh arccos "
         "arcsin arctan arctan2 arccosh arcsinh arctanh erf erfc erfinv erfcinv erfcx "
         "gamma gammaln psi tri_gamma chi2sf gammainc gammaincc gammau gammal "
-        "j0 j1 jv i0 i1 iv deg2rad rad2deg conj complex complex_from_polar "
+        "j0 j1 jv i0 i1 iv deg2rad rad2deg complex complex_from_polar "
         "pow power sgn int_div floor_div true_div mod add sub mul "
         "ceil_intdiv bartlett cpu_contiguous",
-        mapped={"abs_": "abs", "inv": "reciprocal", "rint": "round, halves to even"},
+        written={"cast": "floats too large for a narrow integer wrap around"},
+        mapped={
+            "conj": "takes z",
+            "abs_": "abs",
+            "inv": "reciprocal",
+            "rint": "round, halves to even",
+        },
         absent={
             "logical_and logical_or": "use ``and_`` and ``or_`` of booleans",
         },
@@ -103,12 +117,14 @@ SECTIONS = [
     Section(
         "Tensors: linear algebra, gradients, the rest",
         "theano.tensor",
-        same="dot outer tensordot "
-        "get_scalar_constant_value grad jacobian hessian trace transfer",
+        same="outer tensordot grad jacobian hessian transfer",
         mapped={
             "Lop": "pullback",
             "Rop": "pushforward",
             "consider_constant": "zero_grad",
+            "dot": "takes a and b",
+            "get_scalar_constant_value": "takes orig_v",
+            "trace": "takes X",
             "verify_grad": "rng may be left out",
         },
         written={
@@ -126,9 +142,10 @@ SECTIONS = [
         "Extra Ops",
         "theano.tensor.extra_ops",
         same="bartlett bincount compress cpu_contiguous cumprod cumsum diff "
-        "fill_diagonal fill_diagonal_offset ravel_multi_index repeat searchsorted "
-        "squeeze to_one_hot unique unravel_index CpuContiguous CumOp FillDiagonal "
+        "fill_diagonal fill_diagonal_offset ravel_multi_index searchsorted "
+        "squeeze to_one_hot unique CpuContiguous CumOp FillDiagonal "
         "FillDiagonalOffset RavelMultiIndex Repeat SearchsortedOp Unique UnravelIndex",
+        mapped={"repeat": "takes x", "unravel_index": "takes ndim"},
         absent={
             "CumsumOp CumprodOp": "use cumsum and cumprod",
             "DiffOp": "use diff",
@@ -138,12 +155,26 @@ SECTIONS = [
         at="pytensor.tensor.extra_ops",
     ),
     Section(
+        "Rewrites and assertions",
+        "theano.tensor.opt",
+        same="Assert register_canonicalize register_specialize register_stabilize "
+        "register_useless",
+        mapped={"assert_": "assert_op"},
+        at="pytensor.raise_op pytensor.tensor.rewriting.basic",
+    ),
+    Section(
         "Linear algebra of NumPy",
         "theano.tensor.nlinalg",
         same="MatrixInverse MatrixPinv Det Eig Eigh SVD TensorInv TensorSolve "
-        "det diag eig eigh extract_diag lstsq matrix_dot matrix_inverse matrix_power "
-        "norm pinv qr svd tensorinv tensorsolve trace",
-        mapped={"alloc_diag": "diag"},
+        "det eig extract_diag lstsq matrix_dot matrix_inverse matrix_power "
+        "norm pinv svd tensorinv tensorsolve ",
+        mapped={
+            "alloc_diag": "diag",
+            "diag": "takes x",
+            "eigh": "takes the triangle second",
+            "qr": '"reduced" unless asked',
+            "trace": "takes X",
+        },
         absent={
             "QRFull QRIncomplete": "use qr",
         },
@@ -195,7 +226,7 @@ SECTIONS = [
         "Random streams of MRG31k3p: methods",
         "theano.sandbox.rng_mrg.MRG_RandomStreams",
         written={
-            "binomial choice multinomial multinomial_wo_replacement normal seed "
+            "binomial choice multinomial multinomial_wo_replacement normal rstate seed "
             "truncated_normal uniform updates": "",
         },
         absent={

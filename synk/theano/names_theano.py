@@ -15,18 +15,18 @@ SECTIONS = [
             "dprint": "printing.debugprint",
             "foldl foldr map reduce scan scan_checkpoints": "returns updates as well",
             "function": "Theano's modes; outputs may be a dict",
-            "In": "may have a default",
+            "In": "may have a value, and an update of it",
             "generic": "link.c.type.generic",
             "Lop": "pullback",
             "Rop": "pushforward",
             "shared": "takes broadcastable",
             "sparse_grad": "a dense gradient where PyTensor has no other",
             "Variable": "may be made of a type alone",
-            "change_flags": "config.change_flags",
             "OrderedUpdates": "a dict where PyTensor has it no more",
         },
         written={
             "config": "PyTensor's options and those of Theano's that are gone",
+            "change_flags": "sets options for a while",
             "Param": "In, with its old arguments",
             "gpuarray": "not activated: graphs run on GPUs in JAX mode",
         },
@@ -44,16 +44,13 @@ SECTIONS = [
         same="allow_gc cast_policy compiledir cxx exception_verbosity floatX linker "
         "mode on_unused_input openmp optimizer optimizer_excluding "
         "optimizer_including profile warn_float64 on_opt_error",
-        mapped={"change_flags": "the same, as a method"},
         written={
+            "change_flags": "the same as theano.change_flags",
             "device": "cpu; synk.fork says which devices are used",
             "force_device init_gpu_device print_active_device "
             "assert_no_cpu_op nocleanup compute_test_value "
-            "reoptimize_unpickled_function": "read and set only",
-        },
-        absent={
-            "numpy": "numpy.seterr sets how NumPy treats errors",
-            "int_division": "// and / are Python's",
+            "reoptimize_unpickled_function int_division": "read and set only",
+            "numpy": "read and set only; numpy.seterr sets how NumPy treats errors",
         },
         at="pytensor.config",
     ),
@@ -67,7 +64,9 @@ SECTIONS = [
         "DeepCopyOp FromFunctionOp deep_copy_op optdb",
         mapped={
             "function": "as theano.function",
-            "In": "may have a default",
+            "In": "may have a value, and an update of it",
+            "MonitorMode": "functions may take three arguments",
+            "pfunc": "function, which calls its inputs params",
             "shared": "takes broadcastable",
         },
         written={"Param": "In, with its old arguments"},
@@ -89,6 +88,24 @@ SECTIONS = [
         "theano.compile.nanguardmode",
         same="NanGuardMode",
         at="pytensor.compile.nanguardmode pytensor.compile.debug.nanguardmode",
+    ),
+    Section(
+        "Compilation: watching",
+        "theano.compile.monitormode",
+        mapped={"MonitorMode": "functions may take three arguments"},
+        written={"detect_nan": "prints a node that has computed NaN"},
+    ),
+    Section(
+        "Files of objects",
+        "theano.misc.pkl_utils",
+        same="StripPickler",
+        written={"dump load": "zip files, whose arrays numpy.load reads"},
+        at="pytensor.misc.pkl_utils",
+    ),
+    Section(
+        "Errors in graphs",
+        "theano.raise_op",
+        mapped={"Raise": "CheckAndRaise that always does"},
     ),
     Section(
         "Loops",

@@ -6,7 +6,8 @@ line here stops being true.
 * 3.0 calls ``Lop`` and ``Rop`` `pullback` and `pushforward`.
 * 3.0 warns of ``default_update``, of random variables that hide their generator, and of
   ``scan`` that returns updates: all of that is how Theano's scripts work.
-* 3.0 moved ``debugmode`` and ``nanguardmode``, and dropped ``OrderedUpdates``.
+* 3.0 moved ``debugmode``, ``nanguardmode`` and ``monitormode``, and dropped
+  ``OrderedUpdates``.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ DEBUGMODE = ("pytensor.compile.debugmode", "pytensor.compile.debug.debugmode")
 NANGUARDMODE = (
     "pytensor.compile.nanguardmode",
     "pytensor.compile.debug.nanguardmode",
+)
+MONITORMODE = (
+    "pytensor.compile.monitormode",
+    "pytensor.compile.debug.monitormode",
 )
 
 

@@ -21,12 +21,22 @@ from pytensor.compile import (
 from pytensor.compile.builders import OpFromGraph
 
 from ..forwarding import forward
-from ..functions import In, Out, Param, function, shared
+from ..functions import In, Out, Param, shared
+
+# The modules that share a name with a function come before the function.
+from . import function as _function_module
+from . import monitormode
+from . import pfunc as _pfunc_module
+from .monitormode import MonitorMode
+
+function = _function_module.function
+pfunc = _pfunc_module.pfunc
 
 __all__ = [
     "FunctionMaker",
     "In",
     "Mode",
+    "MonitorMode",
     "OpFromGraph",
     "Out",
     "Param",
@@ -37,6 +47,8 @@ __all__ = [
     "ViewOp",
     "as_op",
     "function",
+    "monitormode",
+    "pfunc",
     "predefined_linkers",
     "predefined_modes",
     "predefined_optimizers",

@@ -2,4 +2,4 @@
 
 from ..forwarding import forward
 
-__getattr__, __dir__ = forward(__name__, "pytensor.compile.io")
+__getattr__, __dir__ = forward(__name__, "synk.theano.functions", "pytensor.compile.io")

@@ -2,4 +2,10 @@
 
 from ..forwarding import forward
 
-__getattr__, __dir__ = forward(__name__, "pytensor.compile.ops", "pytensor.raise_op")
+__getattr__, __dir__ = forward(
+    __name__,
+    "pytensor.compile.ops",
+    "pytensor.raise_op",
+    "pytensor.tensor.shape",
+    "synk.theano.tensor.written",
+)

@@ -46,6 +46,20 @@ from . import sort as _sort_module
 from . import var as _var_module
 from .batched import batched_dot, batched_tensordot
 from .plain import TensorVariable
+from .renamed import (
+    cast,
+    choose,
+    conj,
+    diag,
+    dot,
+    get_scalar_constant_value,
+    is_flat,
+    mean,
+    repeat,
+    reshape,
+    trace,
+    unravel_index,
+)
 from .shared_randomstreams import RandomStreams
 from .types import (
     col,
@@ -85,6 +99,7 @@ __getattr__, __dir__ = forward(
     "pytensor.tensor",
     "pytensor.tensor.extra_ops",
     "pytensor.tensor.basic",
+    "pytensor.tensor.math",
     "pytensor.tensor.type",
     "pytensor.tensor.subtensor",
     "pytensor.tensor.elemwise",

@@ -2,4 +2,6 @@
 
 from ..forwarding import forward
 
-__getattr__, __dir__ = forward(__name__, "pytensor.tensor.elemwise")
+__getattr__, __dir__ = forward(
+    __name__, "pytensor.tensor.elemwise", "pytensor.tensor.math", "pytensor.tensor"
+)

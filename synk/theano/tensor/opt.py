@@ -1,5 +1,14 @@
-"""`theano.tensor.opt`: PyTensor's."""
+"""`theano.tensor.opt`: PyTensor's rewrites, and assertions."""
+
+from pytensor.raise_op import assert_op as assert_
 
 from ..forwarding import forward
 
-__getattr__, __dir__ = forward(__name__, "pytensor.raise_op", "pytensor.tensor.shape")
+__all__ = ["assert_"]
+
+__getattr__, __dir__ = forward(
+    __name__,
+    "pytensor.raise_op",
+    "pytensor.tensor.shape",
+    "pytensor.tensor.rewriting.basic",
+)

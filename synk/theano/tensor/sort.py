@@ -1,5 +1,7 @@
-"""`theano.tensor.sort`: PyTensor's."""
+"""`theano.tensor.sort`: PyTensor's, and the largest elements."""
 
 from ..forwarding import forward
 
-__getattr__, __dir__ = forward(__name__, "pytensor.tensor.sort")
+__getattr__, __dir__ = forward(
+    __name__, "pytensor.tensor.sort", "synk.theano.tensor.written"
+)

@@ -7,6 +7,7 @@ seed. `synk.function` gives each rank a stream of its own.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytensor.tensor as pt
 import pytensor.tensor.random as ptr
 
 from ..pytensor_versions import draw
+from .generators import generator_variable
 
 __all__ = ["RandomStreams", "Streams"]
 
@@ -47,6 +49,22 @@ class Streams:
         for (shared, _), child in zip(self.state_updates, children, strict=True):
             shared.set_value(np.random.default_rng(child), borrow=True)
 
+    @property
+    def rstate(self) -> np.random.SeedSequence:
+        """Where the seeds of streams to come are from; it can be set to another's."""
+        return copy.deepcopy(self._seeds)
+
+    @rstate.setter
+    def rstate(self, state: np.random.SeedSequence) -> None:
+        self._seeds = copy.deepcopy(state)
+
+    def __getitem__(self, item: Any) -> Any:
+        """Return the generator of a stream: ``srng[u.rng]``."""
+        return item.get_value(borrow=True)
+
+    def __setitem__(self, item: Any, value: Any) -> None:
+        item.set_value(value, borrow=True)
+
     def updates(self) -> list[tuple[Any, Any]]:
         """Return the updates of all streams; `function` makes them by itself."""
         return list(self.state_updates)
@@ -62,7 +80,7 @@ class Streams:
             Its arguments.
         """
         (child,) = self._seeds.spawn(1)
-        rng = pytensor.shared(np.random.default_rng(child), borrow=True)
+        rng = generator_variable(child)
         sample, update = draw(op, rng, *args, **kwargs)
         self.state_updates.append((rng, update))
         sample.rng, sample.update = rng, (rng, update)

@@ -4,7 +4,7 @@ Convolution, batch normalisation and neighbours are those of `synk.nn`.
 """
 
 from ...forwarding import forward
-from . import abstract_conv, bn, conv, neighbours, nnet, sigm
+from . import abstract_conv, blocksparse, bn, conv, neighbours, nnet, sigm
 from .abstract_conv import (
     bilinear_upsampling,
     conv2d,

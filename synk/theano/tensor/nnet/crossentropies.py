@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytensor.tensor as pt
+from pytensor.tensor.special import Softmax
 
 from .nnet import logsoftmax, softmax
 
@@ -70,7 +71,12 @@ def crossentropy_categorical_1hot(coding_dist: Any, true_one_of_n: Any) -> Any:
             f"{coding_dist.type} and {true_one_of_n.type}"
         )
     rows = pt.arange(coding_dist.shape[0])
-    return -pt.log(coding_dist)[rows, true_one_of_n]
+    if coding_dist.owner is not None and isinstance(coding_dist.owner.op, Softmax):
+        # PyTensor knows the logarithm of a softmax, and its gradient, in this form
+        # only: they are finite where a probability is too small for a number.
+        return -pt.log(coding_dist)[rows, true_one_of_n]
+    # Of the other columns no logarithm is taken: the gradient of one of 0 is 0 / 0.
+    return -pt.log(coding_dist[rows, true_one_of_n])
 
 
 def _columns(columns: Any) -> Any:
@@ -104,21 +110,22 @@ def crossentropy_softmax_argmax_1hot_with_bias(
     b : vector
         Added to each row.
     y_idx : vector of int
-        The true columns.
+        The true columns. The largest columns are returned in its dtype.
     """
     logits = pt.as_tensor_variable(x) + b
     y_idx = _columns(y_idx)
     rows = pt.arange(logits.shape[0])
     loss = -logsoftmax(logits)[rows, y_idx]
-    return loss, softmax(logits), pt.argmax(logits, axis=-1)
+    where = pt.argmax(logits, axis=-1)
+    return loss, softmax(logits), pt.cast(where, y_idx.dtype)
 
 
 def crossentropy_softmax_max_and_argmax_1hot_with_bias(
     x: Any, b: Any, y_idx: Any, **_: Any
 ) -> tuple[Any, Any, Any, Any]:
     """Return cross-entropy, softmax, its maximum and where that is, of ``x + b``."""
-    loss, p, where = crossentropy_softmax_argmax_1hot_with_bias(x, b, y_idx)
-    return loss, p, p.max(axis=-1), where
+    loss, p, _ = crossentropy_softmax_argmax_1hot_with_bias(x, b, y_idx)
+    return loss, p, *pt.max_and_argmax(p, axis=-1)
 
 
 def crossentropy_softmax_max_and_argmax_1hot(

@@ -1,5 +1,5 @@
 """`theano.scalar`: PyTensor's."""
 
-from .forwarding import forward
+from ..forwarding import forward
 
 __getattr__, __dir__ = forward(__name__, "pytensor.scalar")

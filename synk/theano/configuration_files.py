@@ -1,0 +1,170 @@
+"""Where Theano's options were set: ``~/.theanorc`` and THEANO_FLAGS.
+
+What PyTensor has is set there. An option of PYTENSOR_FLAGS is left as it is, and one of
+THEANO_FLAGS comes before that of a file. What has no effect is said once for each
+source, in one warning.
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pytensor
+
+from .theano_options import ONLY_THEANO
+
+if TYPE_CHECKING:
+    from .configuration import Config
+
+__all__ = ["flags_of", "read_files", "read_flags", "theanorc_files"]
+
+
+def flags_of(text: str) -> Iterator[tuple[str, str | None]]:
+    """Go through ``name=value,name=value``; of what has no value, it is None."""
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, value = part.partition("=")
+        yield name.strip(), value.strip() if equals else None
+
+
+def theanorc_files(environment: Mapping[str, str]) -> list[str]:
+    """Return the files that Theano read, the last of which has the last word.
+
+    Parameters
+    ----------
+    environment : mapping of str to str
+        Its THEANORC, if it has one, lists files in place of ``~/.theanorc``.
+    """
+    listed = environment.get("THEANORC")
+    paths = ["~/.theanorc"] if listed is None else listed.split(os.pathsep)
+    if listed is None and sys.platform == "win32":
+        paths.append("~/.theanorc.txt")
+    return [os.path.expanduser(path) for path in paths if path]
+
+
+def _known_to_files() -> dict[str, str]:
+    """Return what files may say in ``%(USER)s`` and the like."""
+    known = {name: os.environ.get(name, "") for name in ("TMPDIR", "TEMP", "TMP")}
+    home = os.path.basename(os.path.expanduser("~"))
+    known |= {"USER": os.environ.get("USER", home), "PID": str(os.getpid())}
+    known["LSCRATCH"] = os.environ.get("LSCRATCH", "")
+    known["TMPDIR"] = known["TMPDIR"] or tempfile.gettempdir()
+    return {name.replace("%", "%%"): v.replace("%", "%%") for name, v in known.items()}
+
+
+def _options_of(path: str) -> Iterator[tuple[str, str]]:
+    """Go through the options of a file: ``floatX``, ``nvcc.fastmath``."""
+    given = _known_to_files()
+    parser = configparser.ConfigParser(given)
+    parser.read(path)
+    for section in parser.sections():
+        for option in parser.options(section):
+            raw = parser.get(section, option, raw=True)
+            if given.get(option.upper()) == raw:
+                continue
+            try:
+                value = parser.get(section, option)
+            except configparser.InterpolationError:
+                value = raw
+            yield option if section == "global" else f"{section}.{option}", value
+
+
+def read_files(config: Config, paths: list[str], flags: str = "") -> None:
+    """Set options from files in the form of ``~/.theanorc``.
+
+    Parameters
+    ----------
+    config : Config
+        The options.
+    paths : list of str
+        The files; one that is not there is passed over.
+    flags : str
+        THEANO_FLAGS: what they name is left to them.
+
+    Warns
+    -----
+    UserWarning
+        Once for each file, of options that have no effect, or if it cannot be read.
+    """
+    left = {name for name, _ in flags_of(flags)} | _of_pytensor_flags()
+    left = {name.replace("__", ".").lower() for name in left}
+    # PyTensor's are not asked for their values: to find one out may take a compiler.
+    names = *ONLY_THEANO, *(name.replace("__", ".") for name in dir(pytensor.config))
+    spelled = {name.lower(): name for name in names}
+    for path in paths:
+        try:
+            options = dict(_options_of(path))
+        except (configparser.Error, OSError, UnicodeDecodeError) as error:
+            warnings.warn(f"{path} is not read: {error}", stacklevel=3)
+            continue
+        vain = [
+            said
+            for name, text in options.items()
+            if name.lower() not in left
+            if (said := _apply(config, spelled.get(name.lower(), name), text))
+        ]
+        if vain:
+            warnings.warn(f"{path}: without effect: {'; '.join(vain)}", stacklevel=3)
+
+
+def read_flags(config: Config, flags: str) -> None:
+    """Set options from the text of THEANO_FLAGS: ``floatX=float32,device=cpu``.
+
+    What is set in PYTENSOR_FLAGS as well is left as it is there. Options that have
+    gone are passed over with a warning that names them.
+    """
+    theirs = _of_pytensor_flags()
+    for name, text in flags_of(flags):
+        if name.replace(".", "__") in theirs or name in theirs:
+            continue
+        said = _apply(config, name, text, is_quiet=True)
+        if said:
+            warnings.warn(f"THEANO_FLAGS: without effect: {said}", stacklevel=2)
+
+
+def _of_pytensor_flags() -> set[str]:
+    return {name for name, _ in flags_of(os.environ.get("PYTENSOR_FLAGS", ""))}
+
+
+def _apply(
+    config: Config, name: str, text: str | None, is_quiet: bool = False
+) -> str | None:
+    """Set an option; return what to say if that has no effect.
+
+    With `is_quiet` nothing is said of options that mean nothing.
+    """
+    shown = name if text is None else f"{name}={text}"
+    try:
+        if text is None:
+            raise ValueError("no value")
+        present = config._get(name)
+        value = typed(text, present)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            if value != present:
+                setattr(config, name, value)
+    except (AttributeError, TypeError, ValueError) as error:
+        return f"{shown} ({error})"
+    if said:
+        return f"{shown} ({said[0].message})"
+    if name in ONLY_THEANO and value != present and not is_quiet:
+        return f"{shown} (which means nothing any more)"
+    return None
+
+
+def typed(text: str, present: Any) -> Any:
+    """Return `text` as a value of the type that an option has now."""
+    if isinstance(present, bool):
+        if text.lower() in ("true", "1", "yes", "on"):
+            return True
+        if text.lower() in ("false", "0", "no", "off"):
+            return False
+        raise ValueError(f"{text!r} is neither True nor False")
+    if isinstance(present, int | float):
+        return type(present)(float(text))
+    return text
