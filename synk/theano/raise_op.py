@@ -27,7 +27,8 @@ class Raise(CheckAndRaise):
 
     def make_node(self, *inputs: Any) -> Any:
         """Apply the Op to a variable."""
-        return super().make_node(inputs[0], False)
+        never: Any = False
+        return super().make_node(inputs[0], never)
 
 
 __getattr__, __dir__ = forward(__name__, "pytensor.raise_op")
