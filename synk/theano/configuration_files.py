@@ -13,14 +13,11 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytensor
 
 from .theano_options import ONLY_THEANO
-
-if TYPE_CHECKING:
-    from .configuration import Config
 
 __all__ = ["flags_of", "read_files", "read_flags", "theanorc_files"]
 
@@ -74,13 +71,13 @@ def _options_of(path: str) -> Iterator[tuple[str, str]]:
             yield option if section == "global" else f"{section}.{option}", value
 
 
-def read_files(config: Config, paths: list[str], flags: str = "") -> None:
+def read_files(config: Any, paths: list[str], flags: str = "") -> None:
     """Set options from files in the form of ``~/.theanorc``.
 
     Parameters
     ----------
     config : Config
-        The options.
+        The options, as of `theano.config`.
     paths : list of str
         The files; one that is not there is passed over.
     flags : str
@@ -112,7 +109,7 @@ def read_files(config: Config, paths: list[str], flags: str = "") -> None:
             warnings.warn(f"{path}: without effect: {'; '.join(vain)}", stacklevel=3)
 
 
-def read_flags(config: Config, flags: str) -> None:
+def read_flags(config: Any, flags: str) -> None:
     """Set options from the text of THEANO_FLAGS: ``floatX=float32,device=cpu``.
 
     What is set in PYTENSOR_FLAGS as well is left as it is there. Options that have
@@ -132,7 +129,7 @@ def _of_pytensor_flags() -> set[str]:
 
 
 def _apply(
-    config: Config, name: str, text: str | None, is_quiet: bool = False
+    config: Any, name: str, text: str | None, is_quiet: bool = False
 ) -> str | None:
     """Set an option; return what to say if that has no effect.
 
