@@ -20,6 +20,7 @@ from pytensor.graph.utils import Scratchpad
 from ..garbage import without_collection
 from .forked_classes import class_of, number_of
 from .registry import Numbers
+from .sent_ops import OF_NODES, reduced
 
 
 class _GraphPickler(cloudpickle.Pickler):
@@ -42,14 +43,23 @@ class _GraphPickler(cloudpickle.Pickler):
                 return class_of, (number,)
         if type(obj) is Scratchpad:
             return Scratchpad, (), self._shortened(obj.__dict__)
-        if isinstance(obj, Op) and not isinstance(obj, HasInnerGraph):
-            first = self._ops.setdefault(obj, obj)
-            if first is not obj and type(first) is type(obj):
-                return _itself, (first,)
+        if isinstance(obj, Op):
+            if not isinstance(obj, HasInnerGraph):
+                first = self._ops.setdefault(obj, obj)
+                if first is not obj and type(first) is type(obj):
+                    return _itself, (first,)
+            way = reduced(obj)
+            if way is not None:
+                return way
         return super().reducer_override(obj)
 
     def _shortened(self, tag: dict[str, Any]) -> dict[str, Any]:
-        """Return the content of a tag, with every line of a script as one object."""
+        """Return the content of a tag, with every line of a script as one object.
+
+        What compilers have hung on a node is left out.
+        """
+        if not tag.keys().isdisjoint(OF_NODES):
+            tag = {name: tag[name] for name in tag if name not in OF_NODES}
         trace = tag.get("trace")
         if not isinstance(trace, list):
             return tag
