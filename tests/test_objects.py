@@ -43,6 +43,16 @@ def test_sparse_outputs_of_many_calls(ranks):
             assert total == pytest.approx(X[batch].sum())
 
 
+def test_a_sparse_output_that_is_not_finite(two_ranks):
+    f = synk.function([x], ps.csr_from_dense(pt.log(x)), mode=PY)
+    rows = np.ones((5, 2))
+    rows[:, 1] = 2
+    assert f(rows, check="finite").nnz == 5
+    rows[3] = -1
+    with np.errstate(invalid="ignore"), pytest.raises(synk.NotFinite, match="row 3"):
+        f(rows, check="finite")
+
+
 def test_a_sparse_output_of_another_rank(two_ranks):
     rows = pytensor.shared(X, "rows")
     outputs = [(ps.csr_from_dense(rows), None), (rows.sum(), "sum")]

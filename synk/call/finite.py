@@ -122,6 +122,8 @@ def _is_finite(value: Any) -> bool:
     dtype = getattr(value, "dtype", None)
     if dtype is None or np.dtype(dtype).kind not in "fc":
         return True
+    if hasattr(value, "nnz"):  # a sparse matrix: what is not stored is 0
+        value = value.data
     return bool(np.isfinite(np.asarray(value)).all())
 
 

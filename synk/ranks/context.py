@@ -156,7 +156,8 @@ class RankContext:
         )
         self._undo.callback(self._confinement.release)
         if self.local_rank == 0:
-            self._undo.callback(children.begin(environment, self._confinement))
+            self._undo.callback(children.end)
+            children.begin(environment, self._confinement)
         if self.local_rank == 0 and self.size > 1 and not self.place.device.is_gpu:
             # It may compute alone, with all cores.
             jax.start_in(self._confinement.on_all_cores)

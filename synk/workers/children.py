@@ -64,14 +64,16 @@ class _Places:
             original = getattr(module, name, None)
             if original is not None:
                 stand_in = _starting(original)
-                setattr(module, name, stand_in)
+                # First noted, then done: an interrupt may come between the two.
                 self._taken.append((module, name, original, stand_in))
+                setattr(module, name, stand_in)
 
     def give_back(self) -> None:
         while self._taken:
-            module, name, original, stand_in = self._taken.pop()
+            module, name, original, stand_in = self._taken[-1]
             if getattr(module, name) is stand_in:  # and nobody has wrapped it since
                 setattr(module, name, original)
+            del self._taken[-1]
 
 
 _confined: list[Confined] = []
@@ -88,8 +90,8 @@ class _OfThread(threading.local):
 _forking = _OfThread()
 
 
-def begin(*confined: Confined) -> Undo:
-    """Have processes that are started from here on be born free; return what ends it.
+def begin(*confined: Confined) -> None:
+    """Have processes that are started be born free, from here on to `end`.
 
     Parameters
     ----------
@@ -98,10 +100,10 @@ def begin(*confined: Confined) -> Undo:
     """
     _confined[:] = confined
     _places.take()
-    return _end
 
 
-def _end() -> None:
+def end() -> None:
+    """End what `begin` has begun; fine if there is nothing, or if it was cut short."""
     _confined.clear()
     _places.give_back()
 
