@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import gc
 import importlib
 import linecache
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection
@@ -317,6 +319,8 @@ FORKING = (
     "control.py",
     "shm.py",
     "affinity.py",
+    "children.py",
+    "script_seeds.py",
     "loop.py",
 )
 
@@ -346,10 +350,14 @@ def test_fork_can_be_interrupted_at_any_line():
 def world_around() -> tuple:
     """Return what a session changes in the master, and must put back."""
     gc.collect()
+    getenv = ctypes.CDLL(None).getenv  # as libraries see it
+    getenv.restype = ctypes.c_char_p
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     return (
         os.sched_getaffinity(0),
         dict(os.environ),
+        getenv(b"OMP_NUM_THREADS"),
+        (os.system, os.execv, subprocess._fork_exec),
         children,
         # Not of segments, which a traceback may keep.
         sorted(link for link in links(os.getpid()) if "memfd" not in link),

@@ -248,7 +248,7 @@ class _Variables:
 
     def lift(self) -> bool:
         """Restore what was before, or what the script has set since; tell if any."""
-        were_set, self._are_set = self._are_set, False
+        were_set = self._are_set
         before = os.environ if self._is_script else self._before
         for name in THREAD_VARIABLES if were_set else ():
             value = before.get(name)
@@ -257,6 +257,7 @@ class _Variables:
                 os.unsetenv(name)
             else:
                 os.environ[name] = value
+        self._are_set = False  # last: what an interrupt leaves, the next one does
         return were_set
 
 
