@@ -392,6 +392,18 @@ def test_rows_beside_a_state_of_all_rows_are_as_many_as_a_rank_has(ranks):
 
 
 @one_and_three_ranks
+def test_numbers_that_are_put_side_by_side_need_not_be_a_shape(ranks):
+    v, a = pt.dvector("v"), pt.dscalar("a")
+    to_zero = pt.concatenate([v, pt.stack([-v.sum()])])
+    outputs = [(to_zero**2).sum() * Y.sum(), pt.stack([a, -a]) * v + Y.mean()]
+    f = synk.function([Y], outputs, [v, a], mode=PY, strict=True)
+    values = cases.values(7)[1], np.array([0.5, 2.0]), 0.3
+    expected = serial([Y, v, a], outputs, values)
+    for got, right in zip(f(*values), expected, strict=True):
+        np.testing.assert_allclose(got, right, 1e-12)
+
+
+@one_and_three_ranks
 def test_zeros_that_are_divided_by_rows_come_to_an_end(ranks):
     # PyTensor 2.38 makes of them zeros as long as they are, and of these others.
     graph = pt.log(pt.exp(Y).sum()) ** 2 + (pt.constant([0.0]) / (Y**2 + 1)).sum()

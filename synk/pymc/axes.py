@@ -32,6 +32,7 @@ from pytensor.tensor.subtensor import (
 from pytensor.tensor.type import DenseTensorType, lscalar
 
 from ..compiler.domain import Refused
+from ..compiler.op_shapes import inferred
 from ..compiler.rules.base import before_3_1
 from ..compiler.rules.indexing import entries_of_index
 
@@ -294,9 +295,6 @@ def _within(node: Apply) -> Iterator[Pair]:
 
 def _by_shape(node: Apply) -> Iterator[Pair]:
     """Other Ops say of which input's axis the length of a result's axis is."""
-    infer: Callable | None = getattr(node.op, "infer_shape", None)
-    if infer is None:
-        return
     symbols: dict[Variable, tuple[Variable, int]] = {}
     shapes: list[Any] = []
     for var in node.inputs:
@@ -307,10 +305,10 @@ def _by_shape(node: Apply) -> Iterator[Pair]:
         symbols.update((s, (var, axis)) for axis, s in enumerate(lengths))
         shapes.append(tuple(lengths))
     try:
-        found = infer(None, node, shapes)
+        found = inferred(node, shapes)
     except Exception:  # that of an Op that asks more of its graph than this
         return
-    for out, shape in zip(node.outputs, found, strict=False):
+    for out, shape in zip(node.outputs, found or (), strict=False):
         for axis, length in enumerate(shape or ()):
             if isinstance(length, Variable) and length in symbols:
                 yield symbols[length], (out, axis)

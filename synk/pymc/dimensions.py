@@ -14,7 +14,7 @@ from pytensor.tensor.elemwise import CAReduce, Elemwise
 from pytensor.tensor.type import DenseTensorType
 
 from .axes import Axes, Axis
-from .numbers import are_numbers, candidates, is_view
+from .numbers import are_alike, are_numbers, candidates, is_view
 from .sources import Sources
 from .terms import Given
 
@@ -104,9 +104,8 @@ class Dimensions:
             if not _is_array(var):
                 continue
             shape = np.shape(self.sources.values[var])
-            for axis, length in zip(
-                self.axes.all_of_input(node, i), shape, strict=True
-            ):
+            axes = self.axes.all_of_input(node, i)
+            for axis, length in zip(axes, shape, strict=True):
                 self._of_data.add(axis)
                 lengths[axis] = max(length, lengths.get(axis, 1))
         for var, shape in self._free.items():
@@ -118,7 +117,8 @@ class Dimensions:
     def of_terms(self) -> list[Dimension]:
         """Return the dimensions that terms have most to do with, the largest first.
 
-        Terms without data along a dimension are in none.
+        Terms without data along a dimension are in none, and nor are those along one of
+        which no data of theirs tell entries apart: as of a prior of many groups.
         """
         work = {node: self._work(node) for node in self.given.nodes}
         found: dict[Axis, Dimension] = {}
@@ -141,17 +141,16 @@ class Dimensions:
         return sorted(shared, key=lambda each: -each.work)
 
     def _has_data(self, dimension: Dimension) -> bool:
-        """Tell whether data of some of a dimension's terms lie along it.
+        """Tell whether data of some of a dimension's terms lie along it, not all alike.
 
         Those of other terms may do so: of groups which these terms are priors of.
         """
         above = set(ancestors([self.sums[i] for i in dimension.terms]))
         return any(
-            not above.isdisjoint(node.outputs)
-            and dimension.axis in self.axes.all_of_input(node, i)
-            and np.size(self.sources.values[node.inputs[i]]) > 1
+            not are_alike(node.inputs[i], axis)
             for node, i in self.given.uses
-            if _is_array(node.inputs[i])
+            if not above.isdisjoint(node.outputs)
+            for axis in self.along_input(node, i, dimension.axis)
         )
 
     def _rows_of(self, total: Variable, counted: Mapping[Axis, int]) -> Axis:
@@ -217,6 +216,20 @@ class Dimensions:
         """Return which axes of an input of a node are of a dimension."""
         axes = self._axes_of_input(node, i)
         return [a for a, axis in enumerate(axes) if axis == dimension]
+
+    def makers(self, dimension: Axis) -> list[Variable]:
+        """Return the free variables of which something gets an axis of a dimension.
+
+        None has that axis itself: so of all values but one those are made that add up
+        to 0, or to 1.
+        """
+        found: dict[Variable, None] = {}
+        for node in self.given.nodes:
+            if any(self.along(var, dimension) for var in node.outputs) and not any(
+                self.along_input(node, i, dimension) for i in range(len(node.inputs))
+            ):
+                found.update(dict.fromkeys(ancestors(node.inputs)))
+        return [var for var in self._free if var in found]
 
 
 def _source(node: Apply, i: int) -> tuple[tuple[Apply, int], Variable]:

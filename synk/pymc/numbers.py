@@ -66,3 +66,15 @@ def is_view(op: Any) -> bool:
 def are_numbers(values: np.ndarray, length: int) -> bool:
     """Tell whether values are 0, 1, 2, ... up to a length."""
     return values.size == length and np.array_equal(values.ravel(), np.arange(length))
+
+
+def are_alike(var: Variable, axis: int) -> bool:
+    """Tell whether data are the same all along an axis, and will be."""
+    if not isinstance(var, Constant):
+        return False
+    values = np.asarray(var.data)
+    first = values.take([0], axis)
+    is_nan = values.dtype.kind in "fc"
+    return np.array_equal(
+        values, np.broadcast_to(first, values.shape), equal_nan=is_nan
+    )

@@ -116,15 +116,18 @@ class Part:
             raise NotByRows(f"{shown(twice[0])} has all rows beside all rows")
         if not scatters:  # it may meet rows by an Op that joins no dimensions
             along = [v for v, shape in point.shapes.items() if v in along or n in shape]
+        makers = dimensions.makers(dimension) if exchanges else []
+        along += [v for v in makers if v in point.shapes and v not in along]
         self._point, self._others = point, others
         rest, self._entries = point.without(along)
         vector = pt.vector("point", dtype=point.dtype, shape=(rest.size,))
         whole = rest.parts(vector)
         # Of types that do not fix the rows' number, as they meet rows.
         aside = {} if scatters else {v: _open(v, point.shapes[v], n) for v in along}
+        aside |= {v: _open(v, point.shapes[v]) for v in along if v in makers}
         self._aside = list(aside)
         stands = {**others, **whole, **(aside or {var: var for var in along})}
-        made = by_rows(dimensions, dimension, terms, stands, scatters)
+        made = by_rows(dimensions, dimension, terms, stands, scatters, exchanges)
         if not made.data:
             raise NoRows("data are alike in all rows")
         self._by = [given for given in made.free if given.source in point.shapes]
@@ -260,13 +263,14 @@ class SerialPart:
         return logp
 
 
-def _open(var: Variable, shape: Sequence[int], n: int) -> Variable:
+def _open(var: Variable, shape: Sequence[int], n: int | None = None) -> Variable:
     """Return a variable in the place of another, that fixes no length that is n.
 
-    Other lengths stay fixed: along an axis of length 1 it is broadcast.
+    Without n it fixes none. An axis of length 1 stays such, as it is broadcast.
     """
     kind: Any = var.type
-    lengths = [None if length == n else length for length in shape]
+    is_open = [length > 1 if n is None else length == n for length in shape]
+    lengths = [None if o else k for o, k in zip(is_open, shape, strict=True)]
     return kind.clone(shape=tuple(lengths))(var.name)  # pt.tensor refuses some
 
 

@@ -23,6 +23,7 @@ from pytensor.tensor.type import DenseTensorType, TensorType
 
 from .axes import Axis
 from .dimensions import Dimensions
+from .numbers import are_alike
 from .rebuilding import rebuilt
 from .words import shown
 
@@ -80,6 +81,7 @@ def by_rows(
     terms: Sequence[int],
     whole: Mapping[Variable, Variable],
     scatters: bool = True,
+    exchanges: bool = False,
 ) -> Substituted:
     """Return terms as graphs of rows along a dimension, or as they are along none.
 
@@ -92,13 +94,16 @@ def by_rows(
         What takes the place of the free variables, where that is no input.
     scatters : bool
         Whether free variables along the dimension become inputs.
+    exchanges : bool
+        Whether ranks may need rows of others. Then each rank has all of data that have
+        all rows beside all rows, as a matrix of neighbours.
 
     Raises
     ------
     NotByRows
         If a term has no such form.
     """
-    return _Substitution(dimensions, dimension, whole, scatters).of(terms)
+    return _Substitution(dimensions, dimension, whole, scatters, exchanges).of(terms)
 
 
 class _Substitution:
@@ -108,8 +113,9 @@ class _Substitution:
         dimension: Axis | None,
         whole: Mapping[Variable, Variable],
         scatters: bool,
+        exchanges: bool,
     ) -> None:
-        self._of = dimensions
+        self._of, self._exchanges = dimensions, exchanges
         self._dimension = dimension
         self._made: dict[Variable, Variable] = {}
         self._inputs: dict[tuple[Variable, int], RowInput] = {}
@@ -165,8 +171,14 @@ class _Substitution:
             for i, var in enumerate(node.inputs):
                 if (node, i) in self._uses and not self._is_numbered(node, i):
                     axes = self._of.along_input(node, i, self._dimension)
-                    if axes and not self._is_uniform(var, axes[0]):
+                    if self._is_whole(axes):
+                        continue
+                    if axes and not are_alike(var, axes[0]):
                         self._row_input(var, axes)
+
+    def _is_whole(self, axes: list[int]) -> bool:
+        """Tell whether data with rows along some axes are to be on every rank."""
+        return len(axes) > 1 and self._exchanges
 
     def _row_input(self, var: Variable, axes: list[int]) -> RowInput:
         if len(axes) > 1:
@@ -182,17 +194,6 @@ class _Substitution:
             self._inputs[var, axis] = RowInput(made, var, axis)
         return self._inputs[var, axis]
 
-    def _is_uniform(self, var: Variable, axis: int) -> bool:
-        """Tell whether data are the same in all rows, and will be."""
-        if not isinstance(var, Constant):
-            return False
-        values = np.asarray(var.data)
-        first = values.take([0], axis)
-        is_nan = values.dtype.kind in "fc"
-        return np.array_equal(
-            values, np.broadcast_to(first, values.shape), equal_nan=is_nan
-        )
-
     def _inputs_of(self, node: Apply) -> list[Variable]:
         return [self._input(node, i) for i in range(len(node.inputs))]
 
@@ -206,15 +207,23 @@ class _Substitution:
             return var
         if self._dimension is not None:
             axes = self._of.along_input(node, i, self._dimension)
-            if axes and self._is_uniform(var, axes[0]):
+            if self._is_whole(axes):  # a type that does not fix how many rows there are
+                fixed = var.type.shape
+                shape = [None if a in axes else k for a, k in enumerate(fixed)]
+                return self._holder(var, shape)
+            if axes and are_alike(var, axes[0]):
                 return self._uniform(node, var, axes)
             if axes:
                 return _put_back(self._inputs[var, axes[0]])
         if isinstance(var, (Constant, SharedVariable)):
             return var
+        return self._holder(var, var.type.shape)
+
+    def _holder(self, var: Variable, shape: Sequence[int | None]) -> Variable:
+        """Return what holds data for every rank."""
         if var not in self._held:
             value = self._of.sources.values[var]
-            self._held[var] = pytensor.shared(value, var.name, shape=var.type.shape)
+            self._held[var] = pytensor.shared(value, var.name, shape=tuple(shape))
         return self._held[var]
 
     def _is_numbered(self, node: Apply, i: int) -> bool:

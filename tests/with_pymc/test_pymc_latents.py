@@ -119,9 +119,62 @@ def classes_added_up():
     pm.Normal("y", pt.cumsum(of_row, axis=0) * X * pm.Normal("m"), _s(), observed=X)
 
 
+def first_order_autoregression():
+    first = pm.Normal.dist(0, 1)
+    rho = [pm.Normal("rho", 0, 0.3)]
+    state = pm.AR("state", rho, sigma=_s("sa"), init_dist=first, shape=N)
+    pm.Normal("y", state, _s(), observed=Y)
+
+
+def walks_by_group():
+    start = pm.Normal.dist(0, 1)
+    state = pm.GaussianRandomWalk("w", sigma=_s("sw"), init_dist=start, shape=(3, N))
+    pm.Normal("y", state, _s(), observed=X.T)
+
+
+def effects_that_add_up_to_zero(n=N):
+    pm.Normal("y", pm.ZeroSumNormal("z", _s("sz"), shape=n), _s(), observed=Y[:n])
+
+
+def effects_that_add_up_to_zero_along_both_axes():
+    z = pm.ZeroSumNormal("z", _s("sz"), n_zerosum_axes=2, shape=(N, 3))
+    pm.Normal("y", z, _s(), observed=X)
+
+
+def shares_of_all_rows():
+    shares = pm.Dirichlet("shares", np.ones(N) * pm.HalfNormal("alpha"))
+    pm.Poisson("y", shares * pm.HalfNormal("all", 20), observed=COUNTS)
+
+
+def _neighbours() -> np.ndarray:
+    beside = np.eye(N, k=1)
+    return beside + beside.T
+
+
+def areas_beside_each_other():
+    given = {"alpha": pm.Beta("alpha", 1, 1), "tau": pm.Gamma("tau", 2, 1)}
+    of_row = pm.CAR("f", mu=np.zeros(N), W=_neighbours(), **given)
+    rate = pt.exp(of_row * _s() + X @ pm.Normal("b", shape=3))
+    pm.Poisson("y", rate, observed=COUNTS)
+
+
+def covariances_by_row():
+    roots = RNG.normal(size=(N, 3, 3))
+    cov = roots @ roots.transpose(0, 2, 1) + np.eye(3)
+    mu = pm.Normal("mu", shape=3)
+    pm.MvNormal("y", mu=mu, cov=cov + _s() * np.eye(3), observed=X)
+
+
+def diagonal_factors_by_row():
+    chol = np.stack([np.eye(3) * (1 + i) for i in range(N)])
+    pm.MvNormal("y", mu=pm.Normal("mu", shape=3), chol=chol * _s(), observed=X)
+
+
 QUICK = (local_level, column_added_up)
 MORE = (
-    classes,
+    *(classes, first_order_autoregression, walks_by_group, shares_of_all_rows),
+    *(effects_that_add_up_to_zero, effects_that_add_up_to_zero_along_both_axes),
+    *(areas_beside_each_other, covariances_by_row, diagonal_factors_by_row),
     *(local_trend, walk, panel_of_walks, panel_with_time_last, autoregression),
     *(repeated_by_counts, picked_by_a_sparse_matrix, column, row_added_up),
     *(column_of_two_added_up, occupancy, counts_of_counts, classes_added_up),
@@ -168,7 +221,8 @@ def test_latent_values_along_the_rows_have_the_numbers_of_pymc(build):
 
 @pytest.mark.slow
 def test_a_rank_may_have_no_row_of_a_walk():
-    compare(lambda: local_level(2), lambda: walk(3), lambda: classes(2))
+    few = lambda: effects_that_add_up_to_zero(2)  # noqa: E731
+    compare(lambda: local_level(2), lambda: walk(3), lambda: classes(2), few)
 
 
 def test_discrete_values_are_taken_as_they_are_at_each_call():

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,6 +28,7 @@ from ..domain import (
     unlisted,
 )
 from ..lengths import Length, size, value_of
+from ..op_shapes import inferred
 from ..padded.padder import Made, Padder
 from ..padded.states import is_padded, plain
 from ..rules.base import any_function, name
@@ -206,24 +206,14 @@ def own_length(node: Apply, var: Variable, axis: int) -> Length | None:
 
 def _inferred(node: Apply, place: int, axis: int) -> Length | None:
     """Return what the Op says of it, if that is a product of other lengths."""
-    if not hasattr(node.op, "infer_shape"):
-        return None
-    shape = _shapes(node.op.infer_shape, node)[place]
+    shapes = inferred(node, [_shape(var) for var in node.inputs])
+    shape = None if shapes is None else shapes[place]
     if shape is None:
         return None
     length = value_of(pt.as_tensor_variable(shape[axis]))
     # What is no product would be a symbol of the expression that was just made.
     is_product = all(isinstance(which, int) for _, which in length.symbols_only())
     return length if is_product else None
-
-
-def _shapes(infer_shape: Callable, node: Apply) -> Sequence:
-    """Return the shapes of a node's results, as variables."""
-    given = node, [_shape(var) for var in node.inputs]
-    parameters = inspect.signature(infer_shape).parameters.values()
-    wanted = [one for one in parameters if one.default is one.empty]
-    # The first is the graph that the node is in; not from PyTensor 3.3 on.
-    return infer_shape(None, *given) if len(wanted) == 3 else infer_shape(*given)
 
 
 def _shape(var: Any) -> tuple | None:

@@ -60,7 +60,10 @@ def elemwise(node: Apply, values: list[Value]) -> Value:
         return number
     kinds = {type(value) for value in values}
     if Listed in kinds and kinds <= {Listed, Replicated}:
-        return _entrywise(node, values, scalar_rule)
+        if node.outputs[0].type.shape[0] is not None:
+            return _entrywise(node, values, scalar_rule)
+        # Not a shape, but coefficients that were put side by side.
+        values = [unlisted(value) for value in values]
     for value in values:
         if isinstance(value, (Sharded, Position)):
             axis = value.axis - node.outputs[0].type.ndim
@@ -105,7 +108,7 @@ def _number(node: Apply, values: list[Value]) -> Value | None:
 def _entrywise(node: Apply, values: list[Value], scalar_rule: ScalarRule) -> Value:
     n = node.outputs[0].type.shape[0]
     entries: list[Value] = []
-    for i in range(n or 0):
+    for i in range(n):
         row = []
         for value in values:
             if isinstance(value, Listed):
@@ -118,8 +121,6 @@ def _entrywise(node: Apply, values: list[Value], scalar_rule: ScalarRule) -> Val
             entries.append(unknown[0])
         else:
             entries.append(_count(node, row) or _ruled(scalar_rule, node, row))
-    if n is None:
-        raise Refused("combines a shape with a vector of unknown length")
     return Listed(tuple(entries))
 
 
