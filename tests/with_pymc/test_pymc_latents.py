@@ -141,6 +141,10 @@ def effects_that_add_up_to_zero_along_both_axes():
     pm.Normal("y", z, _s(), observed=X)
 
 
+def effects_that_add_up_to_zero_in_each_row():
+    pm.Normal("y", pm.ZeroSumNormal("z", _s("sz"), shape=(N, 3)), _s(), observed=X)
+
+
 def shares_of_all_rows():
     shares = pm.Dirichlet("shares", np.ones(N) * pm.HalfNormal("alpha"))
     pm.Poisson("y", shares * pm.HalfNormal("all", 20), observed=COUNTS)
@@ -174,6 +178,7 @@ QUICK = (local_level, column_added_up)
 MORE = (
     *(classes, first_order_autoregression, walks_by_group, shares_of_all_rows),
     *(effects_that_add_up_to_zero, effects_that_add_up_to_zero_along_both_axes),
+    effects_that_add_up_to_zero_in_each_row,
     *(areas_beside_each_other, covariances_by_row, diagonal_factors_by_row),
     *(local_trend, walk, panel_of_walks, panel_with_time_last, autoregression),
     *(repeated_by_counts, picked_by_a_sparse_matrix, column, row_added_up),
@@ -221,7 +226,7 @@ def test_latent_values_along_the_rows_have_the_numbers_of_pymc(build):
 
 @pytest.mark.slow
 def test_a_rank_may_have_no_row_of_a_walk():
-    few = lambda: effects_that_add_up_to_zero(2)  # noqa: E731
+    few = lambda: effects_that_add_up_to_zero(3)  # noqa: E731
     compare(lambda: local_level(2), lambda: walk(3), lambda: classes(2), few)
 
 

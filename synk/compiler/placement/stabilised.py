@@ -5,12 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pytensor.graph.basic import Apply, Variable
+import pytensor.tensor as pt
+from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.features import Feature
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.utils import rewrite_graph
+from pytensor.tensor.basic import Alloc
 
 from ...user_frames import hand_on_line, made_in
+
+
+_LATER = (
+    # A word of the user's that is a view is no view to the compiler.
+    *("remove_collective", "local_view_op"),
+    # Of zeros divided by rows PyTensor 2.38 makes others as long as they are, for ever.
+    "local_zero_div",
+    # Of a length of 1 that is no constant yet it asserts that what is filled has that.
+    "local_merge_alloc",
+)
 
 
 def stabilised(graph: Sequence[Variable]) -> list[Variable]:
@@ -23,11 +35,21 @@ def stabilised(graph: Sequence[Variable]) -> list[Variable]:
     rewrite_graph(
         copied,
         include=("canonicalize", "stabilize"),
-        # A word of the user's that is a view is no view to the compiler. And of zeros
-        # divided by rows PyTensor 2.38 makes zeros as long as themselves, for ever.
-        exclude=("remove_collective", "local_view_op", "local_zero_div"),
+        exclude=_LATER,
     )
+    _fix_lengths(copied)
     return list(copied.outputs)
+
+
+def _fix_lengths(graph: Any) -> None:
+    """Have lengths of filled arrays that types tell be constants, for what follows."""
+    for node in graph.toposort():
+        if isinstance(node.op, Alloc):
+            for i, fixed in enumerate(node.outputs[0].type.shape, 1):
+                length = node.inputs[i]
+                if fixed is not None and not isinstance(length, Constant):
+                    known = pt.constant(fixed, dtype=length.type.dtype)
+                    graph.change_node_input(node, i, known)
 
 
 class _Lines(Feature):

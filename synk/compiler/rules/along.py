@@ -60,9 +60,11 @@ if hasattr(special, "SoftmaxGrad"):  # before PyTensor 3
         if isinstance(cotangent, Sharded) and isinstance(output, Sharded):
             _along(axes_of(node), output)
             return product([cotangent, output])
+        # Both have the shape of the output: one has an entry for each of all rows.
         if is_replicated(cotangent) and isinstance(output, Sharded):
-            # Both have the shape of the output, so the cotangent has no rows.
             raise Refused("takes a gradient that has no rows")
+        if isinstance(cotangent, Sharded) and is_replicated(output):
+            raise Refused("takes a gradient of rows beside all rows")
         return independent([cotangent, output])
 
 
