@@ -313,7 +313,8 @@ class _Substitution:
         if new.type.shape[axis] is not None:  # type: ignore[attr-defined]
             raise NotByRows(f"{shown(old)} fixes the number of rows{self._whole(old)}")
         if len(self._along(old)) > 1:
-            raise NotByRows(f"{shown(old)} has all rows beside all rows")
+            what = f"{shown(old)} of shape {old.type.shape}"  # type: ignore[attr-defined]
+            raise NotByRows(f"{what} has all rows beside all rows")
 
 
 def _put_back(given: RowInput) -> Variable:

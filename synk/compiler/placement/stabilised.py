@@ -14,7 +14,6 @@ from pytensor.tensor.basic import Alloc
 
 from ...user_frames import hand_on_line, made_in
 
-
 _LATER = (
     # A word of the user's that is a view is no view to the compiler.
     *("remove_collective", "local_view_op"),
