@@ -41,8 +41,16 @@ CLOSED_FORMS = {
 
 @pytest.mark.parametrize("name", CLOSED_FORMS)
 def test_a_function_has_its_closed_form(name):
-    result = value(getattr(T.nnet, name)(X))
+    result = value(getattr(T.nnet, name)(T.constant(X)))
     np.testing.assert_allclose(result, CLOSED_FORMS[name], rtol=1e-12, atol=1e-15)
+
+
+def test_relu_of_arrays_is_an_array():
+    # 0.5 * (x + abs(x)) in Theano: tests of Lasagne compare with NumPy by it.
+    assert isinstance(T.nnet.relu(X), np.ndarray)
+    np.testing.assert_array_equal(T.nnet.relu(X), np.maximum(X, 0))
+    assert T.nnet.relu(-2.0) == 0
+    assert isinstance(T.nnet.relu(X, 0.1), theano.Variable)
 
 
 def test_slopes():

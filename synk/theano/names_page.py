@@ -77,6 +77,8 @@ batch normalisation have the numbers of the serial run on ranks. Version 0.1 ask
 ``pkg_resources`` for its own version, which current versions of setuptools do not have:
 synk answers then, to Lasagne alone.
 
+Keras 2.3.1 and 2.2.5 train and predict on it: :doc:`keras`.
+
 What is different from Theano 1.0:
 
 * Variables are PyTensor's: their methods and operators are as PyTensor has them. But

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytensor.tensor as pt
 from pytensor.tensor.special import log_softmax as _log_softmax
 from pytensor.tensor.special import softmax as _softmax
@@ -111,11 +112,14 @@ def _floating(x: Any) -> str:
 def relu(x: Any, alpha: Any = 0) -> Any:
     """Return max(x, 0), or with `alpha` the slope below 0: max(x, alpha x).
 
-    Written, as Theano did, by x and abs(x): the gradient at 0 is half that above.
+    Written, as Theano did, by x and abs(x): the gradient at 0 is half that above. So
+    without `alpha` the result of NumPy's arrays and numbers is one of NumPy's.
     """
-    x = pt.as_tensor_variable(x)
-    if isinstance(alpha, int | float) and alpha == 0:
-        return 0.5 * (x + pt.abs(x))
+    plain = isinstance(alpha, int | float) and alpha == 0
+    if not plain or not isinstance(x, np.ndarray | np.generic | int | float):
+        x = pt.as_tensor_variable(x)
+    if plain:
+        return 0.5 * (x + abs(x))
     alpha = pt.as_tensor_variable(alpha)
     return 0.5 * (1 + alpha) * x + 0.5 * (1 - alpha) * pt.abs(x)
 
