@@ -21,6 +21,8 @@ from reference import PY
 
 import synk
 from synk import nn
+from synk.compiler.rules import reshape
+from synk.nn import rows
 
 LONG = settings.get_current_profile_name() == "long"
 SEEDS = range(300 if LONG else 12)
@@ -42,9 +44,9 @@ def test_lengths_are_of_the_same_rows_as_what_they_meet(size, scans_in_python):
     with synk.session(size), np.errstate(all="ignore"):
         for seed in SEEDS:
             f, terms = of_seed(seed)
-            for i, rows in enumerate(ROWS):
-                for j, got in enumerate(f(*inputs_of(rows))):
-                    expected, where = terms[j].values[i], (seed, rows, terms[j].var)
+            for i, n in enumerate(ROWS):
+                for j, got in enumerate(f(*inputs_of(n))):
+                    expected, where = terms[j].values[i], (seed, n, terms[j].var)
                     scale = 1e-9 * np.abs(expected).max(initial=1)
                     np.testing.assert_allclose(got, expected, 1e-9, scale, str(where))
 
@@ -89,6 +91,24 @@ def test_gradients_of_images_that_are_needed_at_once():
     assert_serial([images], graph, [values], [values[:4]])
 
 
+BLIND = {
+    "of images": (rows, "_check_as_many", lambda images: None),
+    "of a given shape": (reshape, "_is_as_long", lambda value, axis, length: True),
+}
+
+
+@pytest.mark.parametrize("what", BLIND)
+def test_a_rule_that_does_not_look_at_a_length_is_found_out(monkeypatch, what):
+    monkeypatch.setattr(*BLIND[what])
+    images = pt.tensor4("images")
+    h = nn.pool_2d(images, (2, 2), mode="sum")
+    graph = [
+        pt.grad((pt.cumsum(h, axis=0) ** 2).sum(), images),
+        pt.specify_shape(pt.cumsum(h, axis=0), [images.shape[0], None, None, None]),
+    ]
+    assert_serial([images], graph, [np.random.default_rng(1).normal(size=(5, 2, 4, 4))])
+
+
 def groups():
     """Return rows, and reshapes of theirs that merge or split them."""
     x, w = pt.matrix("x"), pytensor.shared(np.random.default_rng(1).normal(size=(3, 2)))
@@ -115,12 +135,12 @@ def test_rows_that_fill_groups_stay_where_they_are():
     x, w = pt.matrix("x"), pytensor.shared(np.ones((3, 4)), "w")
     f = synk.function([x], pt.tanh(x @ w).reshape((-1, 2, 2)), mode=PY)
     assert f.output_modes == ["gather"]
-    rows = np.random.default_rng(0).normal(size=(8, 3))
+    given = np.random.default_rng(0).normal(size=(8, 3))
     with synk.session(3):
         for columns in (4, 2, 4, 3):  # of two and three, rows make a group together
             w.set_value(np.ones((3, columns)))
-            expected = np.tanh(rows @ np.ones((3, columns))).reshape(-1, 2, 2)
-            np.testing.assert_allclose(f(rows), expected)
+            expected = np.tanh(given @ np.ones((3, columns))).reshape(-1, 2, 2)
+            np.testing.assert_allclose(f(given), expected)
 
 
 def test_groups_in_slices_and_in_runs():
@@ -129,13 +149,13 @@ def test_groups_in_slices_and_in_runs():
         synk.function([x], graph, mode=PY),
         pytensor.function([x], graph, mode=PY),
     )
-    rows = np.random.default_rng(0).normal(size=(20, 3))
+    given = np.random.default_rng(0).normal(size=(20, 3))
     with synk.session(2):
-        for got, other in zip(f(rows, num_slices=3), plain(rows), strict=True):
+        for got, other in zip(f(given, num_slices=3), plain(given), strict=True):
             np.testing.assert_allclose(got, other)
-        both = f.run([slice(0, 10), slice(10, 20)], rows)
+        both = f.run([slice(0, 10), slice(10, 20)], given)
         for i in range(2):
-            expected = plain(rows[10 * i : 10 * i + 10])
+            expected = plain(given[10 * i : 10 * i + 10])
             for got, other in zip(both, expected, strict=True):
                 np.testing.assert_allclose(got[i], other)
 
@@ -146,8 +166,8 @@ def test_groups_in_calls_that_jax_pads():
     x, graph = groups()
     f = synk.function([x], graph, mode="JAX", pad=True)
     plain = pytensor.function([x], graph, mode=PY)
-    rows = np.random.default_rng(0).normal(size=(12, 3))
+    given = np.random.default_rng(0).normal(size=(12, 3))
     with synk.session(2), warnings.catch_warnings(action="ignore"):
         for n in (12, 10, 8):
-            for got, expected in zip(f(rows[:n]), plain(rows[:n]), strict=True):
+            for got, expected in zip(f(given[:n]), plain(given[:n]), strict=True):
                 np.testing.assert_allclose(got, expected, 1e-9, 1e-12)

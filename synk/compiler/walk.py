@@ -18,7 +18,9 @@ from pytensor.tensor.type import DenseTensorType, TensorType
 from ..user_frames import made_in
 from .domain import (
     REPLICATED,
+    Count,
     Partial,
+    Position,
     Refused,
     Replicated,
     Sharded,
@@ -31,7 +33,7 @@ from .rules.base import any_function, is_short, literal, name, op_name
 from .rules.some_rows import check_some_rows
 from .rules.streams import by_streams, is_stream
 from .rules.wrapping import wrapped
-from .table import ask, entry_of
+from .table import Entry, ask, entry_of
 
 NodeRule = Callable[[Apply, list[Value]], list[Value]]
 
@@ -120,9 +122,33 @@ def _apply(node: Apply, values: list[Value], kinds: set[type]) -> list[Value]:
         if _is_of_replicated(node, values):
             return [Replicated()] * len(node.outputs)
         found = _unknown(node.outputs[0], str(refused))
-    if isinstance(found, list):
-        return found
-    return [found] * len(node.outputs)
+    if not isinstance(found, list):
+        found = [found] * len(node.outputs)
+    if _mixes_rows(entry, values, found):
+        why = (
+            "takes rows of the rank's own, or their number, beside what all ranks have"
+        )
+        return [_unknown(var, why) for var in node.outputs]
+    return found
+
+
+def _mixes_rows(entry: Entry, values: list[Value], found: list[Value]) -> bool:
+    """Tell whether a rule has left out of sight that an input is of a rank's own rows.
+
+    What is the same on every rank follows from what is. A rule that says so of more
+    must have looked at values, as those of arithmetic do, or at shapes alone: their
+    Ops are those that may take what is unknown. Any other has mixed an array of all
+    rows with a rank's own number of them, whatever Op it is of.
+    """
+    if entry.takes_unknown or not any(map(_is_of_own_rows, values)):
+        return False
+    return all(isinstance(value, Replicated) and not value.power for value in found)
+
+
+def _is_of_own_rows(value: Value) -> bool:
+    if isinstance(value, Replicated):
+        return value.exact
+    return isinstance(value, (Sharded, Position, Count))
 
 
 def takes_streams(node: Apply) -> bool:
