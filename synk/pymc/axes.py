@@ -21,6 +21,7 @@ from pytensor.raise_op import CheckAndRaise
 from pytensor.tensor.basic import Alloc, Join
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
+from pytensor.tensor.extra_ops import CumOp
 from pytensor.tensor.math import Dot
 from pytensor.tensor.shape import Reshape, SpecifyShape
 from pytensor.tensor.subtensor import (
@@ -129,6 +130,11 @@ def _same(node: Apply) -> Iterator[Pair]:
     """Yield those of a result that has the shape of the first input."""
     for axis in range(_ndim(node.outputs[0])):
         yield (node.inputs[0], axis), (node.outputs[0], axis)
+
+
+def _cumulated(node: Apply) -> Iterator[Pair]:
+    if _ndim(node.inputs[0]) == _ndim(node.outputs[0]):  # else it is flattened
+        yield from _same(node)
 
 
 def _shuffled(node: Apply) -> Iterator[Pair]:
@@ -323,6 +329,7 @@ _RULES: tuple[tuple[Any, Callable[[Apply], Iterator[Pair]]], ...] = (
     (Blockwise, _by_signature),
     ((CheckAndRaise, SpecifyShape), _same),
     (Alloc, _spread),
+    (CumOp, _cumulated),
     ((Subtensor, AdvancedSubtensor, *before_3_1("AdvancedSubtensor1")), _taken),
     (
         (IncSubtensor, AdvancedIncSubtensor, *before_3_1("AdvancedIncSubtensor1")),

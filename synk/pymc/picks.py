@@ -16,6 +16,7 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import io_toposort
 from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
+from pytensor.tensor.extra_ops import CumOp
 from pytensor.tensor.math import Dot
 from pytensor.tensor.subtensor import Subtensor
 
@@ -37,6 +38,7 @@ def lifted(graph: Sequence[Variable], free: Sequence[Variable]) -> list[Variable
     nodes = io_toposort([], list(graph))
     computed: set[Variable] = set(free)
     made: dict[Variable, Variable] = {}
+    at_once = _needed_at_once(nodes)
 
     def inputs_of(node: Apply) -> list[Variable]:
         for var in node.inputs:
@@ -53,7 +55,7 @@ def lifted(graph: Sequence[Variable], free: Sequence[Variable]) -> list[Variable
         if not isinstance(node.op, (*TAKING, Subtensor)):
             return None
         picks = _the_one(node, inputs)
-        if picks is None:
+        if picks is None or (node in at_once and _reverses(picks[1])):
             return None
         picking = _Picking(*picks, computed)
         found = picking.of(inputs[0], picking.axis)
@@ -64,6 +66,28 @@ def lifted(graph: Sequence[Variable], free: Sequence[Variable]) -> list[Variable
 
     rebuilt(nodes, made, inputs_of, visit)
     return [made.get(var, var) for var in graph]
+
+
+def _needed_at_once(nodes: Sequence[Apply]) -> set[Apply]:
+    """Return what goes element by element into sums up to each row.
+
+    Every rank needs all of these rows. Where they come from the last to the first, as
+    in a partial likelihood, ranks are to compute each its own before they exchange
+    them: of data in the other order every rank would compute all.
+    """
+    found: set[Apply] = set()
+    for node in reversed(nodes):
+        if node in found or isinstance(node.op, CumOp):
+            for var in node.inputs:
+                is_passed_on = isinstance(node.op, (CumOp, Elemwise, DimShuffle))
+                if var.owner is not None and is_passed_on:
+                    found.add(var.owner)
+    return found
+
+
+def _reverses(entry: Any) -> bool:
+    """Tell whether an index is all entries, from the last to the first."""
+    return isinstance(entry, slice) and entry == slice(None, None, -1)
 
 
 def _the_one(node: Apply, inputs: list[Variable]) -> tuple[int, Any] | None:

@@ -68,7 +68,22 @@ def rolled():
     likelihood(predicted + 0.3 * pt.roll(predicted, 1))
 
 
-MODELS = {rows: N, products: N, groups: G, strata: 24, rolled: N - 1}
+def partial_likelihood():
+    """Cox's: of those who are at risk when a row's event happens, which come after."""
+    risk = X @ pm.Normal("slopes", shape=3) + pm.Normal("frailty", shape=K)[GROUP]
+    at_risk = pt.cumsum(pt.exp(risk)[::-1])[::-1]
+    happened = Y > 0
+    pm.Potential("y", (happened * (risk - pt.log(at_risk))).sum())
+
+
+MODELS = {
+    rows: N,
+    products: N,
+    groups: G,
+    strata: 24,
+    rolled: N - 1,
+    partial_likelihood: N,
+}
 
 
 @pytest.fixture(scope="module")
@@ -77,15 +92,18 @@ def made():
     for build, n in MODELS.items():
         with pm.Model() as model:
             build()
-        found.append((density(model), plain(model), n))
+        found.append((build, density(model), plain(model), n))
     return found
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_what_is_arranged_anew_goes_by_rows(made, ranks):
     with synk.session(ranks):
-        for by_ranks, serial, n in made:
+        for build, by_ranks, serial, n in made:
             assert not by_ranks.refused
-            assert not by_ranks.exchanged
+            if build is partial_likelihood:  # the sums up to each row are of all rows
+                assert "Cumsum" in by_ranks.exchanged[0]
+            else:
+                assert not by_ranks.exchanged
             assert by_ranks.rows == n
             assert_equal(by_ranks, serial, points(by_ranks.start, 3), rtol=1e-11)
