@@ -85,3 +85,55 @@ def test_seed_starts_all_over(kind):
     s.seed(5)
     np.testing.assert_array_equal(f(), first)
     assert len(s.updates()) == 2
+
+
+@BOTH
+def test_a_streams_generator_can_be_seeded_and_set_back(kind):
+    """As in Theano's tutorial: seeding one stream, and sharing it between functions."""
+    streams = kind(seed=234)
+    u = streams.uniform((2, 2))
+    f = theano.function([], u, mode=MODE)
+    g = theano.function([], u + u - 2 * u, mode=MODE)
+    drawn = []
+    for get in (
+        lambda: u.rng.get_value(borrow=True),
+        u.rng.get_value,
+        lambda: streams[u.rng],
+    ):
+        f()
+        numbers = get()
+        numbers.seed(89234)
+        u.rng.set_value(numbers, borrow=True)
+        drawn.append(f())
+    np.testing.assert_array_equal(drawn[0], drawn[1])
+    np.testing.assert_array_equal(drawn[0], drawn[2])
+    before = u.rng.get_value().get_state()
+    first, numbers = f(), u.rng.get_value(borrow=True)
+    g()
+    numbers.set_state(before)
+    streams[u.rng] = numbers
+    np.testing.assert_array_equal(f(), first)
+    u.rng.get_value().seed(1)  # of a copy
+    assert not np.array_equal(f(), first)
+
+
+@BOTH
+def test_streams_can_be_copied(kind):
+    """By ``rstate`` those to come, by ``state_updates`` those that are there."""
+
+    def made(seed):
+        streams = kind(seed)
+        return streams, theano.function([], streams.normal((3,)), mode=MODE)
+
+    (one, f), (two, g) = made(1), made(2)
+    f()
+    for (mine, _), (theirs, _) in zip(
+        one.state_updates, two.state_updates, strict=True
+    ):
+        theirs.set_value(mine.get_value())
+    np.testing.assert_array_equal(g(), f())
+    two.rstate = one.rstate
+    a, b = (
+        theano.function([], streams.uniform((3,)), mode=MODE) for streams in (one, two)
+    )
+    np.testing.assert_array_equal(a(), b())

@@ -155,3 +155,100 @@ def test_solvers_of_slinalg():
         (slinalg.solve_symmetric, a + a.T),
     ):
         np.testing.assert_allclose(matrix @ value(solver(matrix, b)), b)
+
+
+def test_arguments_have_theanos_names_and_order():
+    v, m = np.array([3.0, 1.0, 2.0]), np.arange(6.0).reshape(2, 3)
+    np.testing.assert_array_equal(value(T.repeat(x=v, repeats=2)), np.repeat(v, 2))
+    np.testing.assert_array_equal(value(T.dot(a=m, b=v)), m @ v)
+    np.testing.assert_array_equal(value(T.diag(x=v)), np.diag(v))
+    assert value(T.nlinalg.trace(X=m[:, :2])) == 4
+    kept = T.mean(m, 1, None, False, True)
+    np.testing.assert_array_equal(value(kept), m.mean(1, keepdims=True))
+    assert value(T.mean(input=v, op=True)) == 2
+    dims = T.as_tensor_variable(np.array([2, 3]))
+    places = T.unravel_index(np.array([4]), dims, "C", 2)
+    assert [value(place).tolist() for place in places] == [[1], [1]]
+    np.testing.assert_array_equal(value(T.reshape(m, dims[::-1], 2)), m.reshape(3, 2))
+    assert T.get_scalar_constant_value(orig_v=T.constant(3)) == 3
+    with pytest.raises(TypeError, match="are one argument"):
+        T.dot(a=m, l=m, b=v)
+
+
+def test_triangles_and_reduced_decompositions():
+    tall = np.random.default_rng(0).normal(size=(4, 3))
+    q, r = T.nlinalg.qr(T.constant(tall))
+    assert (value(q).shape, value(r).shape) == ((4, 3), (3, 3))
+    np.testing.assert_allclose(value(T.dot(q, r)), tall)
+    square = tall.T @ tall
+    upper = np.triu(square) + 9 * np.tril(np.ones((3, 3)), -1)
+    for of, triangle in (upper, "U"), (upper.T, "L"):
+        found = value(T.nlinalg.eigh(T.constant(of), triangle)[0])
+        np.testing.assert_allclose(found, np.linalg.eigvalsh(square))
+
+
+def test_patches_of_a_shape_that_is_known_in_calls():
+    images = np.arange(2 * 6 * 4.0).reshape(2, 1, 6, 4)
+    x, shape = T.dtensor4("x"), theano.shared(np.array([2, 2]))
+    cut = T.nnet.neighbours.images2neibs
+    f = theano.function([x], cut(x, shape), mode=MODE)
+    given = theano.function([x], cut(x, T.constant(np.array([3, 2]))), mode=MODE)
+    rows = images.reshape(2, 3, 2, 2, 2).transpose(0, 1, 3, 2, 4).reshape(12, 4)
+    np.testing.assert_array_equal(f(images), rows)
+    slope = theano.function([x], T.grad((cut(x, shape) ** 2).sum(), x), mode=MODE)
+    np.testing.assert_array_equal(slope(images), 2 * images)
+    shape.set_value(np.array([3, 2]))
+    np.testing.assert_array_equal(f(images), given(images))
+    shape.set_value(np.array([4, 2]))
+    with pytest.raises(AssertionError, match="do not fill"):
+        f(images)
+    with pytest.raises(ValueError, match="known before a call"):
+        cut(x, shape, mode="half")
+
+
+def test_products_of_some_blocks():
+    rng = np.random.default_rng(0)
+    w, b = rng.normal(size=(4, 5, 2, 3)), rng.normal(size=(5, 3))
+    h, rows = rng.normal(size=(2, 2, 2)), np.array([[0, 2], [3, 1]])
+    columns = np.array([[1, 4], [0, 2]])
+    expected = b[columns] + np.einsum(
+        "nik,nijkl->njl", h, w[rows[:, :, None], columns[:, None, :]]
+    )
+    dot = T.nnet.blocksparse.sparse_block_dot
+    np.testing.assert_allclose(value(dot(w, h, rows, b, columns)), expected)
+    one = dot(w, h[0], rows[0], b, columns[0])
+    np.testing.assert_allclose(value(one), expected[0])
+    outer = T.nnet.blocksparse.sparse_block_outer(w, h, expected, rows, columns, 0.5)
+    total = w.copy()
+    for n, i, j in np.ndindex(2, 2, 2):
+        total[rows[n, i], columns[n, j]] += 0.5 * np.outer(h[n, i], expected[n, j])
+    np.testing.assert_allclose(value(outer), total)
+
+
+def test_errors_and_assertions_in_graphs():
+    v = T.dvector("v")
+    raising = theano.raise_op.Raise("not here", ValueError)(v)
+    with pytest.raises(ValueError, match="not here"):
+        theano.function([v], raising * 2, mode=MODE)([1.0])
+    checked = T.opt.assert_(v, v.sum() > 0)
+    f = theano.function([v], checked, mode=MODE)
+    np.testing.assert_array_equal(f([1.0]), [1])
+    with pytest.raises(AssertionError):
+        f([-1.0])
+
+
+def test_objects_lie_in_zip_files_with_their_arrays_by_name(tmp_path):
+    from theano.misc.pkl_utils import dump, load
+
+    w, also = theano.shared(np.arange(3.0), "w"), theano.shared(np.zeros(2), "w")
+    with (tmp_path / "model.zip").open("wb") as file:
+        dump((w, also, np.array(2), w), file)
+    arrays = np.load(tmp_path / "model.zip")
+    assert sorted(arrays.files) == ["array_0", "pkl", "w", "w_2"]
+    np.testing.assert_array_equal(arrays["w"], [0, 1, 2])
+    with (tmp_path / "model.zip").open("rb") as file:
+        first, second, array, again = load(file)
+    assert first is again
+    np.testing.assert_array_equal(first.get_value(), [0, 1, 2])
+    np.testing.assert_array_equal(second.get_value(), [0, 0])
+    assert (first.name, int(array)) == ("w", 2)
