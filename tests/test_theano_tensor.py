@@ -230,7 +230,7 @@ def test_errors_and_assertions_in_graphs():
     raising = theano.raise_op.Raise("not here", ValueError)(v)
     with pytest.raises(ValueError, match="not here"):
         theano.function([v], raising * 2, mode=MODE)([1.0])
-    checked = T.opt.assert_(v, v.sum() > 0)
+    checked = T.opt.assert_(v, v.sum() > 0)  # noqa: PT009
     f = theano.function([v], checked, mode=MODE)
     np.testing.assert_array_equal(f([1.0]), [1])
     with pytest.raises(AssertionError):

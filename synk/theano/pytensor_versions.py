@@ -28,6 +28,10 @@ pushforward: Callable = getattr(pytensor.gradient, "pushforward", None) or (
     pytensor.gradient.Rop
 )
 
+KNOWS_CHOSEN_COLUMNS = hasattr(pytensor.gradient, "pullback")
+"""Whether the gradient of ``log(softmax(x))[rows, columns]`` is rewritten to be finite
+where a probability is 0; 2.38 knows it of sums along rows only."""
+
 DEBUGMODE = ("pytensor.compile.debugmode", "pytensor.compile.debug.debugmode")
 NANGUARDMODE = (
     "pytensor.compile.nanguardmode",

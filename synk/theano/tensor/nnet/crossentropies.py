@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytensor.tensor as pt
-from pytensor.tensor.special import Softmax
+from pytensor.tensor.special import Softmax, log_softmax
 
+from ...pytensor_versions import KNOWS_CHOSEN_COLUMNS
 from .nnet import logsoftmax, softmax
 
 __all__ = [
@@ -74,7 +75,12 @@ def crossentropy_categorical_1hot(coding_dist: Any, true_one_of_n: Any) -> Any:
     if coding_dist.owner is not None and isinstance(coding_dist.owner.op, Softmax):
         # PyTensor knows the logarithm of a softmax, and its gradient, in this form
         # only: they are finite where a probability is too small for a number.
-        return -pt.log(coding_dist)[rows, true_one_of_n]
+        if KNOWS_CHOSEN_COLUMNS:
+            return -pt.log(coding_dist)[rows, true_one_of_n]
+        # Not computed from the probabilities: a gradient by these is refused.
+        (logits,) = coding_dist.owner.inputs
+        axis = coding_dist.owner.op.axis
+        return -log_softmax(logits, axis=axis)[rows, true_one_of_n]
     # Of the other columns no logarithm is taken: the gradient of one of 0 is 0 / 0.
     return -pt.log(coding_dist[rows, true_one_of_n])
 
