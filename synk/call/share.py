@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ..compiler.spec import FunctionSpec
 from ..engines import compiles_in_calls
 from ..garbage import without_collection
 from ..memory.partition import Selection, count, part_lengths, select
@@ -177,6 +178,8 @@ class Share:
             self.sources.append(value)
             self._selected[var] = select(chosen, len(value))
         self.selections += self._selected.values()
+        if programs.spec.are_paired and context.size > 1:
+            _check_paired(programs.spec, context.rank, self.selections)
         self._kept = _key(rows[2], self.selections)
         self._waited = 0.0
         self.by_rank = self._rows_per_rank(rows[1])
@@ -332,6 +335,23 @@ class Share:
         # The first rank that has rows stands in for rank 0 where that is idle.
         stands_in = not any(self.by_rank[: self._context.rank])
         return stands_in or self._programs.spec.wire_ops[i] is not None
+
+
+def _check_paired(
+    spec: FunctionSpec, rank: int, selections: Sequence[Selection]
+) -> None:
+    """Raise unless a rank has equally many rows of all that the function pairs."""
+    names = [str(var) for var in (*spec.inputs, *spec.sliceable)]
+    rows = list(map(count, selections))
+    if len(set(rows)) > 1:
+        found = ", ".join(
+            f"{many} of {name}" for name, many in zip(names, rows, strict=True)
+        )
+        raise ValueError(
+            f"{spec.label} pairs the rows of its sliceable shared variables, and rank"
+            f" {rank} has {found}; scatter them alike, or choose as many of each by"
+            " batch_s"
+        )
 
 
 def _key(sources: Sequence, selections: Sequence[Selection]) -> tuple | None:

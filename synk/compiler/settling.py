@@ -6,7 +6,9 @@ every output how the ranks' values combine. What the user has named is left alon
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Container
+from dataclasses import replace
 from typing import Any
 
 from pytensor.compile import SharedVariable
@@ -15,6 +17,7 @@ from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.type import DenseTensorType
 
+from ..errors import SplitError
 from ..garbage import without_collection
 from ..ops import AllReduce, is_collective
 from ..reduce_ops import OutputOp, ReduceOp, check_dtype
@@ -56,7 +59,57 @@ def settle(spec: FunctionSpec, strict: bool, local: bool, own_statistics: bool) 
         Place nothing: every rank runs the graph as it is, on its own rows.
     own_statistics : bool
         Place nothing for statistics that meet rows again: these are a rank's own.
+
+    Notes
+    -----
+    Sliceable variables may have other rows than those that ranks are weighed by. Where
+    the function takes their number, and cannot be computed unless it is the same, as
+    with ``p[arange(y.shape[0]), y]``, calls check that it is.
     """
+    asked = strict, local, own_statistics
+    paired = _copied(spec) if not local and _counts_others(spec) else None
+    error = None
+    try:
+        _settle(spec, *asked)
+    except SplitError as raised:
+        error = raised
+    if paired is not None and (error or spec.refused):
+        paired.are_paired = True
+        with contextlib.suppress(SplitError):
+            _settle(paired, *asked)
+            if not paired.refused:
+                vars(spec).update(vars(paired))
+                return
+    if error is not None:
+        raise error
+
+
+def _counts_others(spec: FunctionSpec) -> bool:
+    """Tell whether a function takes lengths of rows that ranks are not weighed by."""
+    others = spec.others
+    if not others:
+        return False
+    graph = [*spec.outputs, *(new for _, new in spec.updates)]
+    shapes = [
+        node.inputs[0]
+        for node in io_toposort([], graph)
+        if isinstance(node.op, (Shape, Shape_i))
+    ]
+    return not set(others).isdisjoint(ancestors(shapes))
+
+
+def _copied(spec: FunctionSpec) -> FunctionSpec:
+    """Return a specification that is settled by itself."""
+    given: dict[str, Any] = {
+        key: list(of) for key, of in vars(spec).items() if isinstance(of, list)
+    }
+    return replace(spec, **given)
+
+
+def _settle(
+    spec: FunctionSpec, strict: bool, local: bool, own_statistics: bool
+) -> None:
+    """Place, and find ops, by what is known of the rows."""
     spec.plain_outputs, spec.plain_updates = list(spec.outputs), list(spec.updates)
     spec.is_local, spec.is_strict = local, strict
     left = spec.left_outputs, spec.left_updates = _left(spec, local)

@@ -65,6 +65,9 @@ class FunctionSpec:
     parts: list[SharedVariable] = field(default_factory=list)
     """The first of the sliceable variables, if they were scattered: of these each rank
     has as many rows as of the inputs."""
+    are_paired: bool = False
+    """Whether the sliceable variables have as many rows on a rank as it weighs: what
+    the function computes rests on it, and each call checks it."""
     made_whole: list[SharedVariable] = field(default_factory=list)
     """What is updated by values of all rows, where those of a rank's were written."""
     call_variables: list[Variable] = field(default_factory=list)
@@ -111,12 +114,13 @@ class FunctionSpec:
     @property
     def counted(self) -> list[Variable]:
         """What has as many rows on a rank as the rank weighs."""
-        return [*self.inputs, *self.stand_ins[: len(self.parts)]]
+        paired = len(self.stand_ins) if self.are_paired else len(self.parts)
+        return [*self.inputs, *self.stand_ins[:paired]]
 
     @property
     def others(self) -> list[Variable]:
         """Further stand-ins, with rows of other numbers."""
-        return self.stand_ins[len(self.parts) :]
+        return [] if self.are_paired else self.stand_ins[len(self.parts) :]
 
     @property
     def row_inputs(self) -> list[Variable]:
