@@ -126,6 +126,12 @@ def test_updates_givens_and_named_outputs_see_the_state():
     assert f(output_subset=["s"]) == {"s": 4}
 
 
+def test_functions_with_states_are_printed():
+    text = theano.printing.debugprint([accumulator(), T.exp(x)], file="str")
+    assert "Add" in text
+    assert "Exp" in text
+
+
 def test_copies_have_states_of_their_own():
     f = accumulator()
     f(1)

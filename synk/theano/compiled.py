@@ -16,7 +16,7 @@ from pytensor.compile import Function, SharedVariable
 
 from .inputs import Slot
 
-__all__ = ["Compiled", "Filled", "as_theanos"]
+__all__ = ["Compiled", "Filled", "as_theanos", "plain"]
 
 _AMBIGUOUS = object()
 _NOT_GIVEN = object()
@@ -144,6 +144,13 @@ def as_theanos(function: Function) -> Any:
     if type(function) is Function:
         function.__class__ = Compiled  # type: ignore[assignment]
     return function
+
+
+def plain(made: Any) -> Any:
+    """Return the function of PyTensor's in one that is more; all else as it is."""
+    if isinstance(made, list | tuple):
+        return [plain(one) for one in made]
+    return made._compiled if isinstance(made, Filled) else made
 
 
 class Filled:

@@ -146,8 +146,8 @@ SECTIONS = [
     Section(
         "Printing",
         "theano.printing",
-        same="Print min_informative_str pp pprint pydotprint",
-        mapped={"debugprint": "takes ids"},
+        same="Print min_informative_str pp pprint",
+        mapped={"debugprint": "takes ids", "pydotprint": "takes all functions"},
         absent={"pydotprint_variables": "use pydotprint"},
         at="pytensor.printing",
     ),

@@ -9,9 +9,9 @@ from pytensor.printing import (
     Print,
     pp,
     pprint,
-    pydotprint,
 )
 
+from .compiled import plain
 from .forwarding import forward
 
 __all__ = [
@@ -48,7 +48,7 @@ def debugprint(
         As in PyTensor.
     """
     return _pt.debugprint(
-        obj,
+        plain(obj),
         depth=depth,
         print_type=print_type,
         file=file,
@@ -58,6 +58,11 @@ def debugprint(
         print_storage=print_storage,
         **kwargs,
     )
+
+
+def pydotprint(fct: Any, *args: Any, **kwargs: Any) -> Any:
+    """Draw a graph; see PyTensor's."""
+    return _pt.pydotprint(plain(fct), *args, **kwargs)
 
 
 __getattr__, __dir__ = forward(__name__, "pytensor.printing")
