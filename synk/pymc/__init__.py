@@ -111,10 +111,11 @@ def parallel(
 ) -> Iterator[Any]:
     """Have PyMC sample a model with its log-density computed by all ranks.
 
-    In the block ``pm.sample(cores=1)`` samples as ever, with NUTS or another step that
-    takes gradients, or by nutpie where PyMC takes it: chains are computed one after the
-    other, each on all ranks. Nothing of the model is changed. Where there is no
-    session, there is one in the block.
+    In the block ``pm.sample`` samples as ever, with NUTS or another step that takes
+    gradients, or by nutpie where PyMC takes it: chains are computed one after the
+    other, each on all ranks. ``pm.find_MAP``, ``pm.fit`` and others that take the
+    gradient get it so, too. Nothing of the model is changed. Where there is no session,
+    there is one in the block.
 
     Parameters
     ----------
@@ -122,7 +123,8 @@ def parallel(
         By default that of the ``with`` block around it.
     serial : bool, optional
         Whether PyMC computes the log-density as it does outside of the block. By
-        default that is so where ranks would be slower, for few rows.
+        default that is so where ranks would be slower, for few rows, and for terms that
+        ranks fail to compute; with False such errors are raised.
     mode : str or Mode, optional
         As for :func:`synk.function`.
     quiet : bool
@@ -137,13 +139,12 @@ def parallel(
     Raises
     ------
     ValueError
-        By ``pm.sample``, for more than one core with PyMC's own NUTS, or for numpyro or
-        blackjax.
+        By ``pm.sample``, for numpyro or blackjax.
 
     Examples
     --------
     >>> with synk.pymc.parallel(model):  # doctest: +SKIP
-    ...     idata = pm.sample(cores=1)
+    ...     idata = pm.sample()
     """
     from .context import Parallel
 

@@ -1,12 +1,12 @@
 """`synk.pymc.parallel`: a model's methods, while its log-density is computed by ranks.
 
-1. `Parallel.entered` puts two methods before those of the model, on the instance, and
-   takes them away on every way out; so it does with the function by which nutpie
-   compiles a model.
+1. `Parallel.entered` puts methods before those of models, and functions before two of
+   PyMC's and nutpie's, and takes them away on every way out.
 2. ``pm.sample`` asks for `logp_dlogp_function`, with which it finds its initial points
    and makes its steps, or has nutpie compile the model. `_choose` says who computes
    the log-density: ranks, or PyMC as ever.
-3. Whatever else asks the model for a log-density gets PyMC's own, and a warning.
+3. Methods that make graphs of a log-density get an Op that ranks compute.
+4. Whatever else asks the model for a log-density gets PyMC's own, and a warning.
 """
 
 from __future__ import annotations
@@ -15,31 +15,40 @@ import contextlib
 import functools
 import inspect
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 import pytensor
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.type import RandomType
 
 from ..errors import SplitError
 from ..ranks import forking
 from ..ranks.session import SESSION
 from ..user_frames import callers_level
 from .density import Density, Plain
+from .in_graphs import LogpOfRanks, plain_of
 from .make import nothing_shared, serial_terms, values_of
 from .names import (
+    TAKE_OPS,
     ForSteps,
     Sampling,
     as_plain,
     asked_by,
+    chains_by,
+    models_logp,
     nutpie_compiles,
     other_sampler,
+    paths_in_turn,
     present,
     sampling,
+    wants_jax,
 )
 from .nutpie import CALLS, compiled
 from .sharing import LOST, words
+from .sources import DRAWN
 from .tiny import rows_if_tiny
 
 SHORT = 150e-6
@@ -91,9 +100,10 @@ class Parallel:
         self._model = present(model)
         self._serial, self._mode, self._quiet = serial, mode, quiet
         self._made: dict[Any, tuple[Density | None, str]] = {}
-        self._settled: Density | None = None
+        self._settled: list[Density] = []
+        self._ops: dict[Any, LogpOfRanks] = {}
         self._told: set[str] = set()
-        self._ours = self._was_measured = False
+        self._ours = self._was_measured = self._has_paths = False
         self.rows: int | None = None
         self.ranks: int | None = None
         self.speed_up: float | None = None
@@ -105,21 +115,20 @@ class Parallel:
         model = self._model
         if "logp_dlogp_function" in vars(model):
             raise ValueError("this model is in a block of synk.pymc.parallel already")
-        plain = {n: getattr(model, n) for n in ("logp_dlogp_function", "logp")}
-        self._plain = plain["logp_dlogp_function"]
+        self._plain = model.logp_dlogp_function
         with contextlib.ExitStack() as stack:
             self._stack = stack
             if self._serial is False or self._rows_if_tiny() is None:
                 self._fork()
             stack.enter_context(model)
             stack.enter_context(nutpie_compiles(self._for_nutpie))
+            stack.enter_context(models_logp(self._logp))
+            stack.enter_context(chains_by(self._chains))
             try:
                 model.logp_dlogp_function = self._logp_dlogp()
-                model.logp = self._noted(plain["logp"])
                 yield self
             finally:
-                for name in plain:
-                    vars(model).pop(name, None)
+                vars(model).pop("logp_dlogp_function", None)
 
     @property
     def _raises(self) -> bool:
@@ -156,12 +165,7 @@ class Parallel:
                 return as_plain(by_pymc(), density.others if density else {})
 
             asked = sampling()
-            if asked is not None and min(asked.cores, asked.chains) > 1:
-                how = f"{asked.chains} chains on {asked.cores} cores"
-                raise ValueError(
-                    f"pm.sample({how}) in a block of synk.pymc.parallel: pass cores=1,"
-                    " as each chain has all cores"
-                )
+            together = 1 if asked is None else min(asked.cores, asked.chains)
             reason = self._why_plain(tempered, ravel_inputs, kwargs)
             if reason:
                 self._tell(reason)
@@ -171,7 +175,8 @@ class Parallel:
             start = initial_point or self._model.initial_point(0)
             density: Density | None = None
             mode = kwargs.get("mode", self._mode)
-            density = self._choose(variables, start, mode, of_point)
+            self.is_serial = None
+            density = self._choose(variables, start, mode, of_point, together)
             if density is None:
                 return by_pymc()
             if asked is not None:
@@ -239,6 +244,7 @@ class Parallel:
         mode: Any,
         plain: Callable[[], Plain],
         together: int = 1,
+        **what: Any,
     ) -> Density | None:
         """Return what computes the log-density by ranks, or None if PyMC is to do it.
 
@@ -250,6 +256,8 @@ class Parallel:
             Makes PyMC's own function, to be timed, and to compute where ranks fail.
         together : int
             Chains that are computed side by side where each has one core.
+        **what
+            Which terms of which model, and how, as for `Density`; by default all.
         """
         if self._serial:
             self._say(None, by_choice=True)
@@ -260,17 +268,19 @@ class Parallel:
                 self._say(None, why="one rank is faster for so little")
                 return None
         self._fork()  # it may not have been so before
-        shapes = [np.shape(start[v.name]) for v in self._model.value_vars]
-        shapes += [np.shape(v.get_value(borrow=True)) for v in self._model.data_vars]
-        key = tuple(variables), tuple(shapes), str(mode)
+        model = what.pop("model", self._model)
+        shapes = [np.shape(start[v.name]) for v in model.value_vars]
+        shapes += [np.shape(v.get_value(borrow=True)) for v in model.data_vars]
+        terms = tuple(what.get("terms_of") or ()), what.get("jacobian")
+        key = tuple(variables), tuple(shapes), str(mode), terms
         if key not in self._made:
-            self._made[key] = self._density(variables, start, mode)
+            self._made[key] = self._density(model, variables, start, mode, **what)
         density, why = self._made[key]
         if density is None:
             self._say(None, why=why)
             return None
         self.rows, self.ranks = density.rows, forking.size()
-        if density is self._settled:
+        if any(density is each for each in self._settled):
             self._say(density)
             return density
         point = density.start
@@ -290,12 +300,17 @@ class Parallel:
                 self._made[key] = None, "one rank is faster"
                 self._say(density, why="one rank is faster")
                 return None
-        self._settled = density
+        self._settled.append(density)
         self._say(density)
         return density
 
     def _density(
-        self, variables: list[Any], start: Mapping[str, Any], mode: Any
+        self,
+        model: Any,
+        variables: list[Any],
+        start: Mapping[str, Any],
+        mode: Any,
+        **what: Any,
     ) -> tuple[Density | None, str]:
         """Return a density, or None and why not."""
         if self._serial is None and forking.size() == 1:
@@ -304,10 +319,11 @@ class Parallel:
         try:
             with self._without_notes():
                 density = Density(
-                    *(self._model, variables, start, mode),
+                    *(model, variables, start, mode),
                     at_least=least,
                     begins=True,
                     raises=self._raises,
+                    **what,
                 )
         except LOST:
             raise
@@ -347,28 +363,100 @@ class Parallel:
             slower = f" ({self.ranks} ranks would be{gain[1:]})" if gain else ""
             print(f"synk: {rows}serial: {why}{slower}")
 
-    def _noted(self, plain: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what stands for the model's `logp`, and tells who computes."""
+    def _logp(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what stands for models' `logp`: an Op by ranks for who can take one.
 
-        def logp(*args: Any, **kwargs: Any) -> Any:
-            """Return PyMC's graph of the log-density."""
-            if not self._serial and (named := other_sampler()):
+        Of others who compute it is told.
+        """
+
+        def logp(
+            model: Any, vars: Any = None, jacobian: bool = True, sum: bool = True
+        ) -> Any:
+            """Return the graph of the log-density."""
+            is_ours = model is self._model
+            if is_ours and not self._serial and (named := other_sampler()):
                 raise ValueError(
                     f"pm.sample(nuts_sampler={named!r}) in a block of"
                     " synk.pymc.parallel: ranks compute for PyMC's own NUTS; leave"
                     " nuts_sampler out, or see synk.pymc.nutpie_model"
                 )
-            if not self._ours and (who := asked_by()):
-                self._tell(f"{who} computes the log-density by itself, serially")
-            return plain(*args, **kwargs)
+            with self._without_notes() as was_silent:
+                graph = plain(model, vars=vars, jacobian=jacobian, sum=sum)
+            who = "" if was_silent else asked_by()
+            takes_op = who.startswith(TAKE_OPS)
+            if takes_op and sum and (is_ours or self._is_copy(model)):
+                return self._as_op(who, model, graph, vars, jacobian)
+            if is_ours and who and not takes_op:
+                self._tell(_by_itself(who))
+            return graph
 
         return logp
 
+    def _is_copy(self, model: Any) -> bool:
+        """Tell whether a model is this one with other data, such as frozen ones."""
+        names, ours = ({v.name for v in m.value_vars} for m in (model, self._model))
+        return names == ours
+
+    def _as_op(self, who: str, model: Any, graph: Any, of: Any, jacobian: bool) -> Any:
+        """Return a log-density as an Op that ranks compute, or its graph."""
+        terms = None if of is None else list(of) if isinstance(of, Sequence) else [of]
+        if self._serial or (terms and not set(terms).difference(model.free_RVs)):
+            return graph  # priors are not shared
+        if model.discrete_value_vars or wants_jax():
+            self._tell(_by_itself(who))
+            return graph
+        if self._serial is None:
+            self.rows = rows_if_tiny(model, SHORT / OF_ELEMENT / USES)
+            if self.rows is not None:
+                self._say(None, why="one rank is faster for so little")
+                return graph
+        if any(isinstance(var.type, RandomType) for var in ancestors([graph])):
+            self._tell(f"{DRAWN}: {_by_itself(who)}")
+            return graph
+        values = list(model.value_vars)
+        key = tuple(values), tuple(terms or ()), jacobian
+        if key not in self._ops:
+
+            @functools.cache
+            def of_point() -> Plain:
+                with self._without_notes():
+                    return plain_of(model, values, graph, self._mode)
+
+            def made() -> Plain:
+                asked = values, model.initial_point(0), self._mode, of_point
+                what = {"model": model, "terms_of": terms, "jacobian": jacobian}
+                return self._choose(*asked, **what) or of_point()
+
+            self._ops[key] = LogpOfRanks(values, graph, made, of_point)
+        if "pathfinder" in who and not self._has_paths:
+            self._has_paths = True
+            self._stack.enter_context(paths_in_turn())
+        found: Any = self._ops[key](*values)
+        found[0].name = graph.name
+        return found[0]
+
+    def _chains(
+        self,
+        side_by_side: Callable[[], Any],
+        in_turn: Callable[[], Any],
+        chains: int,
+    ) -> Any:
+        """Run chains for which the script has asked for several cores."""
+        if self.is_serial is False:
+            if not self._quiet:
+                print(f"synk: {chains} chains one after the other, each on all cores")
+            return in_turn()
+        if not forking.is_forked():
+            return side_by_side()
+        with SESSION.context.unconfined():  # each chain has a core
+            return side_by_side()
+
     @contextlib.contextmanager
-    def _without_notes(self) -> Iterator[None]:
+    def _without_notes(self) -> Iterator[bool]:
+        """Ask for a log-density ourselves in a block; gives whether that is so."""
         was, self._ours = self._ours, True
         try:
-            yield
+            yield was
         finally:
             self._ours = was
 
@@ -377,6 +465,10 @@ class Parallel:
         if text not in self._told:
             self._told.add(text)
             warnings.warn(f"synk.pymc: {text}", stacklevel=callers_level())
+
+
+def _by_itself(who: str) -> str:
+    return f"{who} computes the log-density by itself, serially"
 
 
 def _calls(asked: Sampling) -> int:

@@ -55,6 +55,8 @@ class Density:
         while it is compiled, is computed serially then.
     raises : bool
         Whether errors are raised by which a term cannot be computed by ranks.
+    terms_of, jacobian
+        As for `Terms`.
 
     Attributes
     ----------
@@ -85,13 +87,15 @@ class Density:
         at_least: float | None = None,
         begins: bool = False,
         raises: bool = True,
+        terms_of: Sequence[Variable] | None = None,
+        jacobian: bool = True,
     ) -> None:
         self._model, self._mode, self._least = model, mode, least
         self._lock = threading.Lock()
         self._instead: Callable[[], Plain] | None = None
         self._tell: Callable[[str], None] = print
         self._plain: Plain | None = None
-        terms = Terms(model)
+        terms = Terms(model, terms_of, jacobian)
         variables = [terms.stands[var] for var in variables]
         shapes = {var: np.shape(start[var.name]) for var in terms.free}  # type: ignore[index]
         self.point = Point(
@@ -110,7 +114,7 @@ class Density:
         self._stands = stands
         self._at_least, self._begins, self._raises = at_least or 0, begins, raises
         self._lines = dict(zip(terms.names, terms.lines, strict=True))
-        self._priors = set(terms.names[: len(terms.free)])
+        self._priors = terms.priors
         self.hidden = hidden_in(terms.sums)
         self._take_apart(terms.names, terms.sums, shapes)
         if self._left or self._exchanging:

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from numbers import Integral
 from typing import Any, NamedTuple
+
+import pytensor
+from pytensor.link.jax.linker import JAXLinker
 
 
 def check() -> type:
@@ -118,7 +122,7 @@ LOOKS = "assign_step_methods"
 
 
 def asked_by() -> str:
-    """Return the module of PyMC that wants a log-density, such as "pymc.smc".
+    """Return the module of PyMC's that wants a log-density, such as "pymc.smc".
 
     It is "" for one that only looks at its graph.
     """
@@ -127,11 +131,121 @@ def asked_by() -> str:
         name = frame.f_globals.get("__name__", "")
         if frame.f_code.co_name == LOOKS:
             return ""
-        is_pymc = name.startswith("pymc.")
+        is_pymc = name.startswith(("pymc.", "pymc_extras."))
         if is_pymc and not name.startswith(("pymc.model", "pymc.util")):
             return name
         frame = frame.f_back
     return "the script"
+
+
+TAKE_OPS = (
+    "pymc.tuning.starting",
+    "pymc.variational",
+    "pymc_extras.inference.laplace_approx",
+    "pymc_extras.inference.pathfinder",
+)
+"""They put other variables in a log-density, take its gradient, and compile that."""
+
+_BACKENDS = ("backend", "gradient_backend", "inference_backend")
+
+
+def wants_jax() -> bool:
+    """Tell whether PyMC compiles what it asks for by JAX, where an Op is unknown."""
+    if _is_jax(pytensor.config.mode):
+        return True
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        if name.startswith(("pymc.", "pymc_extras.")):
+            given = frame.f_locals
+            modes = [given.get(key) for key in _BACKENDS]
+            modes.append((given.get("compile_kwargs") or {}).get("mode"))
+            if any(map(_is_jax, modes)):
+                return True
+            if "jaxified" in frame.f_code.co_name:
+                return True
+        frame = frame.f_back
+    return False
+
+
+def _is_jax(mode: Any) -> bool:
+    """Tell whether a mode, a linker or the name of a backend is JAX's."""
+    if isinstance(mode, str):
+        return mode.lower() in ("jax", "blackjax")
+    return isinstance(getattr(mode, "linker", mode), JAXLinker)
+
+
+@contextlib.contextmanager
+def models_logp(by: Callable[[Callable[..., Any]], Any]) -> Iterator[None]:
+    """Have models' method ``logp`` be another one in a block.
+
+    It is that of the class, as some methods of inference copy a model first.
+
+    Parameters
+    ----------
+    by : callable
+        Makes it of PyMC's own.
+    """
+    from pymc import Model
+
+    plain = Model.logp
+    try:
+        Model.logp = by(plain)
+        yield
+    finally:
+        Model.logp = plain
+
+
+PATHS = "pymc_extras.inference.pathfinder.multipath"
+
+
+@contextlib.contextmanager
+def paths_in_turn() -> Iterator[None]:
+    """Have Pathfinder make its paths in this process in a block, one after the other.
+
+    By itself it has a process for each, from pymc-extras 0.15 on.
+    """
+    module: Any = sys.modules.get(PATHS)
+    plain = getattr(module, "make_generator", None)
+    if plain is None or "parallel" not in inspect.signature(plain).parameters:
+        yield
+        return
+
+    def in_turn(**given: Any) -> Any:
+        return plain(**{**given, "parallel": False})
+
+    try:
+        module.make_generator = in_turn
+        yield
+    finally:
+        module.make_generator = plain
+
+
+@contextlib.contextmanager
+def chains_by(by: Callable[..., Any]) -> Iterator[None]:
+    """Have ``pm.sample`` with several cores run its chains by another function.
+
+    Parameters
+    ----------
+    by : callable
+        Called with PyMC's two functions, of chains side by side and of chains one after
+        the other, and the arguments for these.
+    """
+    import pymc.sampling.mcmc as mcmc
+
+    plain = mcmc._mp_sample
+
+    def chains(*, mp_ctx: Any = None, blas_cores: Any = None, **given: Any) -> Any:
+        def side_by_side() -> Any:
+            return plain(mp_ctx=mp_ctx, blas_cores=blas_cores, **given)
+
+        return by(side_by_side, lambda: mcmc._sample_many(**given), given["chains"])
+
+    try:
+        mcmc._mp_sample = chains
+        yield
+    finally:
+        mcmc._mp_sample = plain
 
 
 class ForSteps:

@@ -14,6 +14,8 @@ from pytensor.tensor.random.type import RandomType
 
 from ..errors import SplitError
 
+DRAWN = "the model's data are drawn at random in each call, as by pm.Minibatch"
+
 
 class Sources:
     """The values of some variables that follow from data alone.
@@ -43,9 +45,7 @@ class Sources:
             if isinstance(var, SharedVariable)
         ]
         if any(isinstance(var.type, RandomType) for var in self.shared):
-            raise SplitError(
-                "the model's data are drawn at random in each call, as by pm.Minibatch"
-            )
+            raise SplitError(DRAWN)
         self._function = None
         if self._computed:
             self._function = pytensor.function(

@@ -31,6 +31,10 @@ class Terms:
     Parameters
     ----------
     model : pymc.Model
+    variables : sequence of Variable, optional
+        Those whose terms there are to be; by default all of the model.
+    jacobian : bool
+        Whether the terms of transformed variables have the Jacobians.
 
     Attributes
     ----------
@@ -38,15 +42,24 @@ class Terms:
         Of each term, and where the script has made it, as messages have it.
     sums : list of Variable
         Of each term, the sum of its values.
+    priors : set of str
+        The names of those that are of free random variables.
     free : list of Variable
         What the density is of: the values of the free random variables.
     stands : dict of Variable to Variable
         The model's own variables of these values, with those of `free`.
     """
 
-    def __init__(self, model: Any) -> None:
-        variables = [*model.free_RVs, *model.observed_RVs, *model.potentials]
-        factors = model.logp(sum=False)
+    def __init__(
+        self,
+        model: Any,
+        variables: Sequence[Variable] | None = None,
+        jacobian: bool = True,
+    ) -> None:
+        if variables is None:
+            variables = [*model.free_RVs, *model.observed_RVs, *model.potentials]
+        factors = model.logp(vars=list(variables), jacobian=jacobian, sum=False)
+        self.priors = {str(var.name) for var in variables if var in model.free_RVs}
         self.names = [str(var.name) for var in variables]
         self.lines = [where_made(var) for var in variables]
         sums = [as_tensor(factor).sum() for factor in factors]

@@ -108,13 +108,30 @@ def test_blocks_of_one_model_are_not_nested(model):
     assert "logp" not in vars(model)
 
 
-def test_several_cores_are_refused_before_anything_is_compiled(model):
-    with (
-        synk.session(2),
-        synk.pymc.parallel(model, serial=False),
-        pytest.raises(ValueError, match="pass cores=1"),
-    ):
-        sample(cores=2)
+def test_chains_for_several_cores_are_computed_in_turn_and_it_is_told(capsys):
+    """What everybody writes first: the draws are those of PyMC on as many cores."""
+    model = models.made(models.logistic)
+    with model:
+        expected = sample(30, 40, cores=2)
+    with synk.session(2), synk.pymc.parallel(model, serial=False) as how:
+        found = sample(30, 40, cores=2)
+    assert not how.is_serial
+    draws = [idata.posterior["slopes"].values for idata in (expected, found)]
+    np.testing.assert_allclose(*draws, atol=1e-6)
+    told = capsys.readouterr().out
+    assert "synk: 2 chains one after the other, each on all cores" in told
+
+
+def test_chains_that_pymc_computes_are_side_by_side(model, capsys):
+    """For few rows: each chain has a process, and the cores that there are."""
+    with model:
+        expected = sample(10, 10, cores=2)
+    with synk.session(2), synk.pymc.parallel(model) as how:
+        found = sample(10, 10, cores=2)
+    assert how.is_serial
+    draws = [idata.posterior["slopes"].values for idata in (expected, found)]
+    np.testing.assert_array_equal(*draws)
+    assert "one after the other" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("given", "tune"), [({"tune": 7}, 7), ({}, 1000)])
@@ -189,16 +206,6 @@ def test_what_computes_the_density_by_itself_is_told(model):
             UserWarning, match=r"pymc.step_methods.metropolis .* serially"
         ):
             pm.Metropolis([model["slopes"]], compile_kwargs={"mode": MODE})
-        with (
-            pytensor.config.change_flags(mode=MODE),
-            pytest.warns(UserWarning, match=r"pymc\.\w+.* by itself, serially"),
-        ):
-            pm.find_MAP(progressbar=False, maxeval=2)
-        with (
-            pytensor.config.change_flags(mode=MODE),
-            pytest.warns(UserWarning, match=r"pymc\.variational.* by itself, serially"),
-        ):
-            pm.fit(2, progressbar=False)
         with pytest.warns(UserWarning, match="a tempered log-density is computed seri"):
             model.logp_dlogp_function(tempered=True, ravel_inputs=True, mode=MODE)
 

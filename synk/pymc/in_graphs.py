@@ -1,0 +1,172 @@
+"""A log-density by ranks as an Op, for methods that make graphs of the log-density.
+
+``find_MAP``, ``pm.fit`` and others ask a model for the graph of its log-density, put
+other variables in it, take its gradient and compile that. In a block they get one Op in
+the place of the graph. Its gradient is an output of the Op, so that ranks compute both
+in one call. A gradient of the gradient, as for a Hessian, is that of PyMC's own graph.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pytensor.compile import SharedVariable
+from pytensor.gradient import DisconnectedType
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.op import Op
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
+
+from .density import Plain
+
+disconnected_type = DisconnectedType()
+
+
+class LogpOfRanks(Op):
+    """The log-density at the values of free variables, and its gradient by each.
+
+    Parameters
+    ----------
+    values : sequence of Variable
+        The model's variables of these values.
+    graph : Variable
+        PyMC's, of these.
+    make : callable
+        Makes the function of the ravelled point, when it is first needed.
+    plain : callable
+        Makes one for processes that this one starts, whose ranks these are not.
+    """
+
+    def __init__(
+        self,
+        values: Sequence[Variable],
+        graph: Variable,
+        make: Callable[[], Plain],
+        plain: Callable[[], Plain],
+    ) -> None:
+        self._values, self._graph = list(values), graph
+        self._make, self._make_plain, self._process = make, plain, os.getpid()
+        self._function: Plain | None = None
+        self._shared = [v for v in ancestors([graph]) if isinstance(v, SharedVariable)]
+        self._last: tuple[bytes, list[Any], Any] | None = None
+        self._lock = threading.Lock()
+
+    def make_node(self, *inputs: Any) -> Apply:
+        """Apply the Op to the values of the free variables, each of its own type."""
+        given = [
+            pt.as_tensor_variable(x).astype(var.type.dtype)  # type: ignore[attr-defined]
+            for x, var in zip(inputs, self._values, strict=True)
+        ]
+        logp = pt.scalar(dtype=self._graph.type.dtype)  # type: ignore[attr-defined]
+        return Apply(self, given, [logp, *(x.type() for x in given)])
+
+    def perform(self, node: Apply, inputs: Sequence, output_storage: Sequence) -> None:
+        """Have the ranks compute."""
+        parts = [np.ravel(value) for value in inputs]
+        point = np.concatenate([np.empty(0), *parts]).astype(pytensor.config.floatX)
+        with self._lock:  # some have threads
+            logp, gradient = self._at(point)
+        output_storage[0][0] = np.asarray(logp, node.outputs[0].type.dtype)  # type: ignore[attr-defined]
+        at = 0
+        for value, storage in zip(inputs, output_storage[1:], strict=True):
+            size = np.size(value)
+            part = np.reshape(gradient[at : at + size], np.shape(value))
+            storage[0] = np.array(part, value.dtype)
+            at += size
+
+    def _at(self, point: np.ndarray) -> Any:
+        """Return the log-density and its gradient, and keep them for the next call.
+
+        Some ask for both by turns, at the same point. Data may be set meanwhile.
+        """
+        if self._process != os.getpid():
+            self._process, self._function = os.getpid(), self._make_plain()
+        if self._function is None:
+            self._function = self._make()
+        held = [var.get_value(borrow=True) for var in self._shared]
+        last = self._last
+        if last is None or last[0] != point.tobytes() or not _same(last[1], held):
+            self._last = last = point.tobytes(), held, self._function(point)
+        return last[2]
+
+    def infer_shape(self, *args: Any) -> list[Sequence]:
+        """Return the shapes of the outputs; those of the inputs come last."""
+        return [(), *args[-1]]
+
+    def pullback(
+        self, inputs: Sequence, outputs: Sequence, cotangents: Sequence
+    ) -> list[Variable]:
+        """Return the gradients: outputs, or of these, those of PyMC's graph."""
+        first, *others = cotangents
+        found: list[Any] = [disconnected_type() for _ in inputs]
+        if not isinstance(first.type, DisconnectedType):
+            found = [first * of_input for of_input in outputs[1:]]
+        used = [i for i, g in enumerate(others) if not _is_disconnected(g)]
+        if not used:
+            return found
+        plain = self.plain(inputs)
+        gradients: Any = pytensor.grad(
+            plain, list(inputs), disconnected_inputs="ignore"
+        )
+        total = pt.add(*[(gradients[i] * others[i]).sum() for i in used], 0.0)
+        more: Any = pytensor.grad(total, list(inputs), disconnected_inputs="ignore")
+        return [
+            second if _is_disconnected(one) else one + second
+            for one, second in zip(found, more, strict=True)
+        ]
+
+    L_op = pullback  # type: ignore[assignment]  # its name before PyTensor 3
+
+    def plain(self, inputs: Sequence[Variable]) -> Variable:
+        """Return PyMC's graph of other variables than the model's."""
+        replaced = dict(zip(self._values, inputs, strict=True))
+        made: Any = graph_replace([self._graph], replaced, strict=False)
+        return made[0]
+
+    def __str__(self) -> str:
+        return "LogpOfRanks"
+
+
+def _same(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    return all(one is other for one, other in zip(some, others, strict=True))
+
+
+def plain_of(
+    model: Any, values: Sequence[Variable], graph: Variable, mode: Any
+) -> Plain:
+    """Return a function of the ravelled point that PyMC compiles, for one process.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    values : sequence of Variable
+    graph : Variable
+        A log-density of these.
+    mode : optional
+        PyTensor's.
+    """
+    gradients: Any = pytensor.grad(graph, list(values), disconnected_inputs="ignore")
+    outputs = [graph, *gradients]
+    given = {"inputs": list(values), "point_fn": False, "on_unused_input": "ignore"}
+    compute = model.compile_fn(outputs, mode=mode, **given)
+    shapes = [np.shape(model.initial_point(0)[var.name]) for var in values]
+    sizes = [int(np.prod(shape, dtype=int)) for shape in shapes]
+    ends = np.cumsum(sizes)[:-1]
+
+    def plain(point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        parts = zip(np.split(point, ends), shapes, values, strict=True)
+        arrays = [np.asarray(p.reshape(s), v.type.dtype) for p, s, v in parts]  # type: ignore[attr-defined]
+        logp, *found = compute(*arrays)
+        return logp, np.concatenate([np.empty(0), *map(np.ravel, found)])
+
+    return plain
+
+
+def _is_disconnected(gradient: Any) -> bool:
+    return isinstance(gradient.type, DisconnectedType)

@@ -1,0 +1,163 @@
+"""Methods of inference other than sampling, with the log-density by ranks."""
+
+from __future__ import annotations
+
+import os
+import warnings
+
+import numpy as np
+import pytensor
+import pytest
+
+import synk
+
+pm = pytest.importorskip("pymc", reason="these tests are of synk with PyMC")
+
+from pymc_models import GROUP, G, X, Y  # noqa: E402
+
+MODE = "FAST_COMPILE"
+QUIET = {"progressbar": False}
+
+
+@pytest.fixture
+def model():
+    with pm.Model() as model:
+        effects = pm.Normal("effects", shape=G)
+        mu = effects[GROUP] + X @ pm.Normal("b", shape=3)
+        pm.Normal("y", mu, pm.HalfCauchy("s", 1), observed=Y)
+        pm.Potential("smooth", -0.1 * (effects**2).sum())
+    return model
+
+
+def find_map():
+    return pm.find_MAP(**QUIET)
+
+
+def _by(method, steps):
+    fit = pm.fit(steps, method=method, random_seed=1, **QUIET)
+    scale = "std" if method == "advi" else "cov"
+    found = {n: getattr(fit, n).eval() for n in ("mean", scale)}
+    return found | {"losses": fit.hist}
+
+
+def advi():
+    return _by("advi", 60)
+
+
+def full_rank():
+    return _by("fullrank_advi", 60)
+
+
+def start_by_advi():
+    given = {"chains": 1, "cores": 1, "random_seed": 1, "nuts_sampler": "pymc"}
+    given |= {"compute_convergence_checks": False, "n_init": 50} | QUIET
+    found = pm.sample(5, tune=5, init="advi", **given)
+    return {"b": found.posterior["b"].values}
+
+
+def _fit_of(fit):
+    return {n: fit[n].values for n in ("mean_vector", "covariance_matrix")}
+
+
+def laplace():
+    from pymc_extras import fit_laplace
+
+    # It ends where its gradient is zero, and its Hessian is exact.
+    given = {"optimize_method": "trust-ncg", "random_seed": 1, "draws": 5} | QUIET
+    return _fit_of(fit_laplace(**given).fit)
+
+
+def pathfinder():
+    from pymc_extras import fit_pathfinder
+
+    given = {"num_paths": 2, "num_draws": 50, "num_draws_per_path": 50}
+    found = fit_pathfinder(random_seed=1, **given, **QUIET)
+    return {n: found.posterior[n].values for n in ("b", "effects")}
+
+
+METHODS = (find_map, advi, full_rank, start_by_advi, laplace, pathfinder)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_methods_that_take_a_gradient_get_it_by_ranks(model, method):
+    if method in (laplace, pathfinder):
+        pytest.importorskip("pymc_extras")
+    with pytensor.config.change_flags(mode=MODE), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        warnings.filterwarnings("ignore", module="pymc.*")
+        with model:
+            expected = method()
+        with (
+            synk.session(2),
+            warnings.catch_warnings(record=True) as told,
+            synk.pymc.parallel(model, serial=False, quiet=True) as how,
+        ):
+            warnings.simplefilter("always")
+            found = method()
+    assert (how.is_serial, how.ranks, how.rows) == (False, 2, len(Y))
+    assert not [each for each in told if "synk.pymc" in str(each.message)]
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-6, atol=1e-8)
+
+
+def test_data_that_are_set_between_are_seen(model):
+    """At the same point there is another density then."""
+    with pm.Model() as model:
+        seen = pm.Data("seen", Y)
+        pm.Normal("y", pm.Normal("m", 0, 100), 1, observed=seen)
+    flags = pytensor.config.change_flags(mode=MODE)
+    parallel = synk.pymc.parallel(model, serial=False, quiet=True)
+    with flags, synk.session(2), parallel, warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        first = pm.find_MAP(**QUIET)["m"]
+        pm.set_data({"seen": Y + 3})
+        again = pm.find_MAP(**QUIET)["m"]
+    np.testing.assert_allclose(first, Y.mean(), rtol=1e-3)
+    np.testing.assert_allclose(again, Y.mean() + 3, rtol=1e-3)
+
+
+def test_what_has_no_use_for_an_op_is_pymcs_and_told():
+    """Minibatches are drawn in each step, and JAX knows no such Op."""
+    with pm.Model() as model:
+        batch = pm.Minibatch(Y, batch_size=10)
+        pm.Normal("y", pm.Normal("m"), 1, observed=batch, total_size=len(Y))
+    flags = pytensor.config.change_flags(mode=MODE)
+    parallel = synk.pymc.parallel(model, serial=False, quiet=True)
+    drawn = pytest.warns(UserWarning, match="drawn at random.*pymc.variational")
+    with flags, synk.session(2), parallel, drawn:
+        pm.fit(3, random_seed=1, **QUIET)
+
+
+def test_few_rows_are_pymcs_own_graph(model, capsys):
+    with pytensor.config.change_flags(mode=MODE), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        with model:
+            expected = find_map()
+        with synk.pymc.parallel(model) as how:
+            found = find_map()
+    assert how.is_serial
+    assert "serial: one rank is faster for so little" in capsys.readouterr().out
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value)
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_process_that_the_script_forks_computes_by_itself(model):
+    """What `pm.fit` and others compile may be called there."""
+    flags = pytensor.config.change_flags(mode=MODE)
+    parallel = synk.pymc.parallel(model, serial=False, quiet=True)
+    with flags, synk.session(2), parallel:
+        step = pm.ADVI(model=model, random_seed=1).objective.step_function()
+        step()
+        read, write = os.pipe()
+        child = os.fork()
+        if not child:
+            step()
+            os.write(write, b"done")
+            os._exit(0)
+        os.close(write)
+        assert os.read(read, 10) == b"done"
+        assert os.waitpid(child, 0)[1] == 0
+        os.close(read)
+        step()
