@@ -7,6 +7,7 @@ moves. PyMC is imported where it is needed, and not with this file.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import inspect
 import sys
@@ -196,29 +197,32 @@ def models_logp(by: Callable[[Callable[..., Any]], Any]) -> Iterator[None]:
         Model.logp = plain
 
 
-PATHS = "pymc_extras.inference.pathfinder.multipath"
+PATHS: dict[str, dict[str, Any]] = {
+    "multipath": {"parallel": False},
+    "pathfinder": {"concurrent": None},  # of pymc-extras before 0.15
+}
+"""Modules of Pathfinder's, and how each is told to make no processes."""
 
 
 @contextlib.contextmanager
 def paths_in_turn() -> Iterator[None]:
     """Have Pathfinder make its paths in this process in a block, one after the other.
 
-    By itself it has a process for each, from pymc-extras 0.15 on.
+    By itself it has a process for each.
     """
-    module: Any = sys.modules.get(PATHS)
-    plain = getattr(module, "make_generator", None)
-    if plain is None or "parallel" not in inspect.signature(plain).parameters:
+    with contextlib.ExitStack() as stack:
+        for name, how in PATHS.items():
+            module: Any = sys.modules.get(f"pymc_extras.inference.pathfinder.{name}")
+            plain = getattr(module, "make_generator", None)
+            if plain and how.keys() <= inspect.signature(plain).parameters.keys():
+                made = functools.partial(_with, plain, how)
+                stack.callback(setattr, module, "make_generator", plain)
+                module.make_generator = made
         yield
-        return
 
-    def in_turn(**given: Any) -> Any:
-        return plain(**{**given, "parallel": False})
 
-    try:
-        module.make_generator = in_turn
-        yield
-    finally:
-        module.make_generator = plain
+def _with(plain: Callable[..., Any], how: Mapping[str, Any], **given: Any) -> Any:
+    return plain(**{**given, **how})
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import warnings
 
@@ -71,6 +72,9 @@ def pathfinder():
     from pymc_extras import fit_pathfinder
 
     given = {"num_paths": 2, "num_draws": 50, "num_draws_per_path": 50}
+    if not synk.is_forked():  # else it is to know by itself that paths are in turn
+        takes = inspect.signature(fit_pathfinder).parameters
+        given |= {"parallel": False} if "parallel" in takes else {"concurrent": None}
     found = fit_pathfinder(random_seed=1, **given, **QUIET)
     return {n: found.posterior[n].values for n in ("b", "effects")}
 

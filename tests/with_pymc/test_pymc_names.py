@@ -13,17 +13,20 @@ import pytest
 pm = pytest.importorskip("pymc", reason="these tests are of synk with PyMC")
 
 import pymc_models as models  # noqa: E402
-import pytensor.tensor as pt  # noqa: E402
 from pymc.logprob.utils import CheckParameterValue  # noqa: E402
 from pymc.model.core import ValueGradFunction  # noqa: E402
 from pymc.sampling import mcmc  # noqa: E402
 
 from synk.pymc.names import (  # noqa: E402
     LOOKS,
+    PATHS,
     SAMPLE,
     ForSteps,
+    chains_by,
     make_initial_point_fn,
+    models_logp,
     nutpie_compiles,
+    paths_in_turn,
 )
 
 
@@ -104,7 +107,40 @@ def test_points_to_begin_at_are_made_by_a_seed():
 
 def test_models_let_their_methods_be_put_before():
     model = models.made(models.poisson)
-    model.logp = lambda **_: pt.constant(1.0)
-    assert model.logp().data == 1.0
-    del model.logp
-    assert len(model.logp(sum=False)) == 2
+    given = {"ravel_inputs": True, "mode": "FAST_COMPILE"}
+    assert model.logp_dlogp_function(**given).dtype == "float64"
+    model.logp_dlogp_function = lambda **_: "ours"
+    assert model.logp_dlogp_function(**given) == "ours"
+    del model.logp_dlogp_function
+    plain = pm.Model.logp
+    with models_logp(lambda own: lambda *args, **kwargs: [own(*args, **kwargs)]):
+        (found,) = model.logp(sum=False)
+        assert len(found) == 2
+    assert pm.Model.logp is plain
+
+
+def test_chains_for_several_cores_are_run_by_two_functions():
+    """`sample` looks the first one up, and calls the other with the same arguments."""
+    code = mcmc.sample.__code__
+    assert {"_mp_sample", "_sample_many"} <= {*code.co_names, *code.co_freevars}
+    plain = mcmc._mp_sample
+    assert "mp_ctx" in inspect.signature(plain).parameters
+    kinds = [p.kind for p in inspect.signature(mcmc._sample_many).parameters.values()]
+    assert inspect.Parameter.VAR_KEYWORD in kinds
+    with chains_by(lambda side_by_side, in_turn, chains: chains):
+        assert mcmc._mp_sample(chains=3, mp_ctx=None, blas_cores=1) == 3
+    assert mcmc._mp_sample is plain
+
+
+def test_paths_of_pathfinder_are_told_to_make_no_processes():
+    pathfinder = pytest.importorskip("pymc_extras.inference.pathfinder.pathfinder")
+    found = []
+    for name, how in PATHS.items():
+        module = sys.modules.get(f"pymc_extras.inference.pathfinder.{name}")
+        plain = getattr(module, "make_generator", None)
+        if plain and how.keys() <= inspect.signature(plain).parameters.keys():
+            found.append((module, plain))
+    assert found, pathfinder
+    with paths_in_turn():
+        assert all(module.make_generator is not plain for module, plain in found)
+    assert all(module.make_generator is plain for module, plain in found)
