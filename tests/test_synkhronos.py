@@ -43,7 +43,9 @@ def run(
     )
 
 
-@pytest.mark.parametrize("name", ["functions", "data", "shared", "training"])
+@pytest.mark.parametrize(
+    "name", ["functions", "data", "shared", "training", "scattered"]
+)
 def test_scripts_with_the_contracts_of_synkhronos_run_unmodified(name):
     done = run(ANCESTORS / f"{name}.py")
     assert done.returncode == 0, done.stderr
