@@ -11,7 +11,6 @@ import pytensor
 import pytensor.tensor as pt
 from pytensor import config
 from pytensor.compile import SharedVariable
-from pytensor.compile.io import In
 from pytensor.compile.mode import get_mode
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import clone_replace
@@ -22,6 +21,7 @@ from pytensor.tensor.type import DenseTensorType
 from ..reduce_ops import OPS, REDUCE_OPS, OutputOp, check_dtype, check_op
 from ..user_frames import callers_level
 from .groups import noted
+from .plain_arguments import check_tensor_input, plain_input, plain_outputs
 from .settling import UNNAMED, check_tensor, settle
 from .spec import FunctionSpec
 
@@ -136,17 +136,15 @@ def _for_pytensor(options: dict[str, Any]) -> dict[str, Any]:
 def _check_inputs(variables: Sequence[Variable], what: str) -> list[Variable]:
     if not isinstance(variables, (list, tuple)):
         raise TypeError(f"{what} must be a list of variables, got {variables!r}")
+    variables = [plain_input(var, what) for var in variables]
     for var in variables:
-        if isinstance(var, In):
-            raise TypeError(f"{what}: pass the variable itself in place of {var}")
         if isinstance(var, SharedVariable):
             raise TypeError(
                 f"{what}: {var} is a shared variable, which needs no passing;"
                 " see sliceable_shareds to use some of its rows"
             )
-        if not isinstance(var, Variable) or not isinstance(var.type, DenseTensorType):
-            raise TypeError(f"{what} must be tensor variables, got {var!r}")
-    return list(variables)
+        check_tensor_input(var, what)
+    return variables
 
 
 def _check_distinct(variables: list[Variable]) -> None:
@@ -185,6 +183,7 @@ def _check_sliceable(variables: Sequence[SharedVariable]) -> list[SharedVariable
 def _split_outputs(outputs: Any) -> tuple[list[Variable], list[OutputOp], str]:
     if outputs is None:
         return [], [], "none"
+    outputs = plain_outputs(outputs)
     if isinstance(outputs, tuple) and all(
         isinstance(output, (Variable, tuple)) for output in outputs
     ):
