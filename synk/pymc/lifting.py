@@ -13,14 +13,22 @@ from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
+from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Apply, Constant, Variable
-from pytensor.tensor.basic import Alloc, Join
+from pytensor.tensor.basic import (
+    Alloc,
+    Join,
+    MakeVector,
+    ScalarFromTensor,
+    TensorFromScalar,
+)
 from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
 from pytensor.tensor.math import All, Dot
 from pytensor.tensor.subtensor import Subtensor
 
 from ..compiler.axes import apart
 from ..compiler.domain import Refused
+from ..compiler.inlining import inlined
 from ..compiler.rules.indexing import entries_of_index
 from .numbers import TAKING
 from .rebuilding import remade
@@ -104,6 +112,7 @@ class Lifting:
             (Join, self._joined),
             (Subtensor, self._sliced),
             (TAKING, self._taken),
+            (OpFromGraph, self._inside),
         ):
             if isinstance(op, kind):
                 found = rule(node, index)
@@ -143,18 +152,23 @@ class Lifting:
         node = condition.owner
         if node is None or condition not in self._computed:
             return condition
-        if isinstance(node.op, All) and condition.type.ndim == 0:
-            (array,) = node.inputs
+        array = node.inputs[0]
+        if isinstance(node.op, All) and not isinstance(_op_of(array), MakeVector):
             ndim, kinds = density.type.ndim, (array.type.shape, density.type.shape)
             same = array.type.ndim == ndim and None not in kinds[0]
             if same and all(a in (1, b) for a, b in zip(*kinds, strict=True)):
                 return pt.all(self._broadcast(array, index, ndim))
             return condition
-        if array_free(node.op):
-            return remade(
-                node, [self._condition(v, density, index) for v in node.inputs]
-            )[0]
+        if isinstance(node.op, (All, *_OF_CONDITIONS)):
+            inputs = [self._condition(v, density, index) for v in node.inputs]
+            return remade(node, inputs)[0]
         return condition
+
+    def _inside(self, node: Apply, index: Index) -> Any:
+        """Take entries of what a graph within an Op computes, put in its place."""
+        if len(node.outputs) > 1:
+            return None
+        return self.of(inlined(node)[0], index)
 
     def _shuffled(self, node: Apply, index: Index) -> Any:
         (var,), order = node.inputs, list(node.op.new_order)  # type: ignore[attr-defined]
@@ -301,11 +315,12 @@ class Lifting:
         return self.of(var, {a: _indexed(entries[a], {0: each}) for a in arrays})
 
 
-def array_free(op: Any) -> bool:
-    """Tell whether an Op puts conditions together, none of which is an array."""
-    return isinstance(op, Elemwise) or type(op).__name__ in (
-        *("ScalarFromTensor", "TensorFromScalar"),
-    )
+_OF_CONDITIONS = (Elemwise, MakeVector, ScalarFromTensor, TensorFromScalar)
+"""Ops that put conditions together."""
+
+
+def _op_of(var: Variable) -> Any:
+    return None if var.owner is None else var.owner.op
 
 
 def _number(part: Any) -> Any:
