@@ -63,6 +63,12 @@ def strata():
     pm.Normal("y", pt.concatenate([first, second]), spread, observed=Y)
 
 
+def strata_of_flags():
+    slopes, level = pm.Normal("slopes", shape=3), pm.Normal("level", shape=2)
+    logits = pt.concatenate([X[:20] @ slopes + level[0], X[20:] @ slopes * level[1]])
+    pm.Bernoulli("y", logit_p=logits, observed=Y > 0)
+
+
 def rolled():
     predicted = X @ pm.Normal("slopes", shape=3)
     likelihood(predicted + 0.3 * pt.roll(predicted, 1))
