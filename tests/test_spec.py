@@ -33,7 +33,7 @@ def bad_arguments():
     yield "generator", ((v for v in [x]),), {}, TypeError, "inputs must be a list"
     yield "no variable", (["x"],), {}, TypeError, "tensor variables, got 'x'"
     yield "array", ([np.zeros(3)],), {}, TypeError, "tensor variables, got array"
-    yield "In", ([pytensor.In(x)],), {}, TypeError, "variable itself"
+    yield "In", ([pytensor.In(x, strict=True)],), {}, TypeError, "variable itself"
     yield "shared input", ([w], w.sum()), {}, TypeError, "w.*sliceable_shareds"
     yield "generator input", ([rng],), {}, TypeError, "rng"
     sparse = pytensor.shared(scipy.sparse.csr_matrix(np.eye(2)), name="S")
