@@ -193,7 +193,12 @@ class Density:
         return parts
 
     def _part(
-        self, dimension: Axis, terms: list[int], scatters: bool, exchanges: bool
+        self,
+        dimension: Axis,
+        terms: list[int],
+        scatters: bool,
+        exchanges: bool,
+        opens: bool,
     ) -> Part:
         made = Part(
             *(self._dimensions, dimension, terms, self.point),
@@ -201,6 +206,7 @@ class Density:
             name=f"logp_dlogp_{self._model.name or 'model'}",
             scatters=scatters,
             exchanges=exchanges,
+            opens=opens,
         )
         if self._begins:
             begin(made, self._dimensions.sources, self.start)

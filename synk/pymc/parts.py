@@ -83,6 +83,9 @@ class Part:
         Whether free variables along the dimension go by rows.
     exchanges : bool
         Whether ranks may need rows of others.
+    opens : bool
+        Whether what no data along the dimension go into is computed by every rank as
+        PyMC has written it, and rows are taken of it.
 
     Attributes
     ----------
@@ -108,6 +111,7 @@ class Part:
         name: str,
         scatters: bool = True,
         exchanges: bool = False,
+        opens: bool = False,
     ) -> None:
         n = dimensions.lengths[dimension]
         along = [v for v in point.shapes if dimensions.along(v, dimension)]
@@ -116,7 +120,9 @@ class Part:
             raise NotByRows(f"{shown(twice[0])} has all rows beside all rows")
         if not scatters:  # it may meet rows by an Op that joins no dimensions
             along = [v for v, shape in point.shapes.items() if v in along or n in shape]
-        makers = dimensions.makers(dimension) if exchanges else []
+        if opens:
+            along = []
+        makers = dimensions.makers(dimension) if exchanges and not opens else []
         along += [v for v in makers if v in point.shapes and v not in along]
         self._point, self._others = point, others
         rest, self._entries = point.without(along)
@@ -127,7 +133,7 @@ class Part:
         aside |= {v: _open(v, point.shapes[v]) for v in along if v in makers}
         self._aside = list(aside)
         stands = {**others, **whole, **(aside or {var: var for var in along})}
-        made = by_rows(dimensions, dimension, terms, stands, scatters, exchanges)
+        made = by_rows(dimensions, dimension, terms, stands, scatters, exchanges, opens)
         if not made.data:
             raise NoRows("data are alike in all rows")
         self._by = [given for given in made.free if given.source in point.shapes]

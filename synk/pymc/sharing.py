@@ -21,7 +21,10 @@ LOST = (WorkerDied, RankTimeout, StateError)
 
 _REFUSALS = (NotByRows, SplitError)
 
-WAYS = ((True, False), (False, False), (False, True))
+WAYS = (
+    *((True, False, False), (False, False, False)),
+    *((False, True, False), (False, True, True)),
+)
 """Free variables by rows or whole; without rows of other ranks, or with these."""
 
 
@@ -122,9 +125,9 @@ class Sharing:
 
     def _tried(self, dimension: Axis, terms: list[int]) -> Tried:
         error: Exception | None = None
-        for scatters, exchanges in WAYS:
+        for way in WAYS:
             try:
-                made = self._make(dimension, sorted(terms), scatters, exchanges)
+                made = self._make(dimension, sorted(terms), *way)
             except LOST:
                 raise
             except Exception as found:

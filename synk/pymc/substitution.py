@@ -16,6 +16,7 @@ import pytensor.tensor as pt
 from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import ancestors, io_toposort
+from pytensor.scan.op import Scan
 from pytensor.tensor.basic import Alloc
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.shape import Reshape, SpecifyShape
@@ -82,6 +83,7 @@ def by_rows(
     whole: Mapping[Variable, Variable],
     scatters: bool = True,
     exchanges: bool = False,
+    opens: bool = False,
 ) -> Substituted:
     """Return terms as graphs of rows along a dimension, or as they are along none.
 
@@ -97,13 +99,19 @@ def by_rows(
     exchanges : bool
         Whether ranks may need rows of others. Then each rank has all of data that have
         all rows beside all rows, as a matrix of neighbours.
+    opens : bool
+        Whether types of what every rank has whole may fix how many rows there are, and
+        rows are taken of it where it meets others.
 
     Raises
     ------
     NotByRows
         If a term has no such form.
     """
-    return _Substitution(dimensions, dimension, whole, scatters, exchanges).of(terms)
+    made = _Substitution(dimensions, dimension, whole, scatters, exchanges)
+    if opens and dimension is not None:
+        made.all_rows = pytensor.shared(np.int64(dimensions.lengths[dimension]))
+    return made.of(terms)
 
 
 class _Substitution:
@@ -116,6 +124,8 @@ class _Substitution:
         exchanges: bool,
     ) -> None:
         self._of, self._exchanges = dimensions, exchanges
+        self.all_rows: Any = None
+        self._has_rows: dict[Variable, bool] = {}
         self._dimension = dimension
         self._made: dict[Variable, Variable] = {}
         self._inputs: dict[tuple[Variable, int], RowInput] = {}
@@ -171,7 +181,7 @@ class _Substitution:
             for i, var in enumerate(node.inputs):
                 if (node, i) in self._uses and not self._is_numbered(node, i):
                     axes = self._of.along_input(node, i, self._dimension)
-                    if self._is_whole(axes):
+                    if self._is_whole(axes) or self._is_of_scan(node):
                         continue
                     if axes and not are_alike(var, axes[0]):
                         self._row_input(var, axes)
@@ -179,6 +189,13 @@ class _Substitution:
     def _is_whole(self, axes: list[int]) -> bool:
         """Tell whether data with rows along some axes are to be on every rank."""
         return len(axes) > 1 and self._exchanges
+
+    def _is_of_scan(self, node: Apply) -> bool:
+        """Tell whether a node is a scan that every rank makes for all rows.
+
+        The graph of its step has types that fix how many rows are beside each other.
+        """
+        return self.all_rows is not None and isinstance(node.op, Scan)
 
     def _row_input(self, var: Variable, axes: list[int]) -> RowInput:
         if len(axes) > 1:
@@ -195,7 +212,26 @@ class _Substitution:
         return self._inputs[var, axis]
 
     def _inputs_of(self, node: Apply) -> list[Variable]:
-        return [self._input(node, i) for i in range(len(node.inputs))]
+        inputs = [self._input(node, i) for i in range(len(node.inputs))]
+        if self.all_rows is None or not any(map(self._is_of_rows, inputs)):
+            return inputs
+        return [self._opened(node, i, var) for i, var in enumerate(inputs)]
+
+    def _is_of_rows(self, var: Variable) -> bool:
+        """Tell whether a variable of the new graph is computed from rows."""
+        if var not in self._has_rows:
+            rows = {given.variable for given in self._inputs.values()}
+            self._has_rows[var] = not rows.isdisjoint(ancestors([var]))
+        return self._has_rows[var]
+
+    def _opened(self, node: Apply, i: int, var: Any) -> Variable:
+        """Return an input of which the type does not fix how many rows there are."""
+        if self._is_of_rows(var) or self._dimension is None:
+            return var
+        for axis in self._of.along_input(node, i, self._dimension):
+            if var.type.shape[axis] not in (None, 1):
+                var = var[(*[slice(None)] * axis, slice(self.all_rows))]
+        return var
 
     def _input(self, node: Apply, i: int) -> Variable:
         var = node.inputs[i]
@@ -205,7 +241,7 @@ class _Substitution:
             return self._made[var]
         if not isinstance(var.type, DenseTensorType):
             return var
-        if self._dimension is not None:
+        if self._dimension is not None and not self._is_of_scan(node):
             axes = self._of.along_input(node, i, self._dimension)
             if self._is_whole(axes):  # a type that does not fix how many rows there are
                 fixed = var.type.shape
@@ -251,6 +287,8 @@ class _Substitution:
             if not isinstance(other, Constant)
         ):
             return one
+        if self.all_rows is not None:
+            return var
         shape = list(one.shape)
         shape[axis] = self._n
         made: Any = pt.alloc(one, *shape)
@@ -261,6 +299,8 @@ class _Substitution:
         if self._dimension is None or not isinstance(
             op, (Alloc, SpecifyShape, Reshape)
         ):
+            return None
+        if self.all_rows is not None and not any(map(self._is_of_rows, inputs)):
             return None
         (out,) = node.outputs
         rows = self._along(out)

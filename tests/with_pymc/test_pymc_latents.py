@@ -11,6 +11,7 @@ import pytest
 
 pm = pytest.importorskip("pymc", reason="these tests are of synk with PyMC")
 
+import pytensor  # noqa: E402
 import pytensor.sparse as ps  # noqa: E402
 import pytensor.tensor as pt  # noqa: E402
 import scipy.sparse  # noqa: E402
@@ -174,11 +175,44 @@ def diagonal_factors_by_row():
     pm.MvNormal("y", mu=pm.Normal("mu", shape=3), chol=chol * _s(), observed=X)
 
 
+def _scanned(step, sequences, first, others):
+    found = pytensor.scan(step, sequences, [first], others)
+    return found[0] if isinstance(found, (tuple, list)) else found
+
+
+def learning_of_subjects():
+    """Trials come one after the other, subjects lie beside each other."""
+    chosen, rewards = RNG.integers(0, 2, (2, 5, N))
+
+    def step(choice, reward, values, rate):
+        is_chosen = pt.stack([1 - choice, choice], axis=1)
+        return values + rate[:, None] * is_chosen * (reward[:, None] - values)
+
+    given = pt.as_tensor(chosen), pt.as_tensor(rewards)
+    rate = pm.Beta("rate", 1, 1, shape=N)
+    values = _scanned(step, given, pt.zeros((N, 2), dtype="float64"), [rate])
+    odds = (values[:-1, :, 1] - values[:-1, :, 0]) * _s("steep")
+    pm.Bernoulli("y", logit_p=odds, observed=chosen[1:])
+
+
+def variances_of_series():
+    seen = RNG.normal(size=(5, N))
+    weight, base = pm.Beta("weight", 1, 1, shape=N), pm.HalfNormal("base")
+
+    def step(before, variance, weight, base):
+        return base + weight * before**2 + 0.3 * variance
+
+    first = pt.ones(N, dtype="float64")
+    found = _scanned(step, [pt.as_tensor(seen[:-1])], first, [weight, base])
+    pm.Normal("y", 0, pt.sqrt(found), observed=seen[1:])
+
+
 QUICK = (local_level, column_added_up)
 MORE = (
     *(classes, first_order_autoregression, walks_by_group, shares_of_all_rows),
     *(effects_that_add_up_to_zero, effects_that_add_up_to_zero_along_both_axes),
-    effects_that_add_up_to_zero_in_each_row,
+    *(effects_that_add_up_to_zero_in_each_row, learning_of_subjects),
+    variances_of_series,
     *(areas_beside_each_other, covariances_by_row, diagonal_factors_by_row),
     *(local_trend, walk, panel_of_walks, panel_with_time_last, autoregression),
     *(repeated_by_counts, picked_by_a_sparse_matrix, column, row_added_up),
@@ -239,3 +273,18 @@ def test_discrete_values_are_taken_as_they_are_at_each_call():
             by_ranks.others["k"].set_value(value)
             by_pymc = plain(model, {"k": value})
             assert_equal(by_ranks, by_pymc, points(by_ranks.start, 2))
+
+
+@pytest.mark.slow
+def test_discrete_values_of_rows_may_be_summed_over():
+    extras = pytest.importorskip("pymc_extras")
+    with pm.Model() as model:
+        of_row = pm.Bernoulli("k", pm.Beta("p", 1, 1), shape=N)
+        means = pm.Normal("m", shape=2)
+        pm.Normal("y", pt.switch(of_row, means[0], means[1]), _s(), observed=Y)
+    model = extras.marginalize(model, ["k"])
+    by_ranks, by_pymc = density(model), plain(model)
+    assert not by_ranks.refused
+    for ranks in (1, 2, 3):
+        with synk.session(ranks):
+            assert_equal(by_ranks, by_pymc, points(by_ranks.start, 2), rtol=1e-11)
