@@ -59,7 +59,7 @@ class Sharing:
 
     def __init__(
         self,
-        make: Callable[[Axis, list[int], bool, bool], Part],
+        make: Callable[[Axis, list[int], bool, bool, bool], Part],
         names: Sequence[str],
         lines: Sequence[str],
         priors: Collection[int],
