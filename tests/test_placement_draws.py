@@ -325,6 +325,27 @@ def test_check_serial_takes_functions_whose_draws_are_for_all(two_ranks):
         g(*values, check="serial")
 
 
+def test_draws_after_one_whose_size_is_not_understood_are_refused(two_ranks):
+    def walk(script):
+        def step(row, state, rng):
+            rng, noise = draw(pt.random.normal, rng=rng)
+            return state * 0.5 + row + noise, rng
+
+        states, rng = pytensor.scan(
+            step,
+            sequences=[Y],
+            outputs_info=[pt.zeros(()), script.rng],
+            return_updates=False,
+        )
+        rng, drawn = draw(pt.random.normal, rng=rng, size=states.shape)
+        rng, last = draw(pt.random.normal, rng=rng, size=states.shape)
+        return [(drawn * last * states).sum()], {script.rng: rng}
+
+    f, _ = made(walk, synk.function)
+    with pytest.raises(synk.SplitError, match="goes along the rows"):
+        f(*cases.values(5))
+
+
 # -- what is left to the ranks ---------------------------------------------------------
 
 

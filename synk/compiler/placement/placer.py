@@ -199,12 +199,14 @@ class Placer:
             if given is inputs and self._own.taken(first, node):
                 self._streams.note(node, first.outputs, is_common=False)
                 return first.outputs
-        return (
+        made = (
             self._lowered(node, inputs)
             or self._gathered(node, inputs)
             or self._from_all_rows(node)
-            or first.outputs
         )
+        if made is None:  # unknown it is, and so is what draws from the stream after it
+            self._streams.note(node, first.outputs, is_common=False)
+        return made or first.outputs
 
     def _understood(
         self, node: Apply, inputs: Sequence[Variable]
