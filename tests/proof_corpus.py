@@ -227,6 +227,7 @@ def accepted():
     yield "mean by length", X.mean() * ROWS, "sum"
     yield "length", ROWS, "sum"
     yield "twice the length", 2 * ROWS, "sum"
+    yield "length times weights", (Y.shape * V).sum(), "sum"
     yield "columns", X.shape[1], None
     yield "lengths of several axes", (X3.shape * np.array([1, 2, 3]))[1:], None
     yield "rows", X, "gather"

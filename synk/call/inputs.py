@@ -43,11 +43,12 @@ def bind(what: object, inputs: Sequence[Variable], args: tuple, kwargs: dict) ->
         str(var) for var, value in zip(inputs, values, strict=True) if value is _MISSING
     ]
     if missing:
-        options = [f"{name}=" for name in missing if name in _OPTIONS]
-        hint = f"; as {options[0]} is an option of calls, pass it by position"
-        raise TypeError(
-            f"{what!r} misses a value for {', '.join(missing)}{hint if options else ''}"
+        hint = "".join(
+            f"; as {name}= is an option of calls, pass it by position"
+            for name in missing
+            if name in _OPTIONS
         )
+        raise TypeError(f"{what!r} misses a value for {', '.join(missing)}{hint}")
     return values
 
 

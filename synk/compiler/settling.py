@@ -14,6 +14,7 @@ from typing import Any
 from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors, io_toposort
+from pytensor.tensor.basic import ARange
 from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.type import DenseTensorType
 
@@ -63,8 +64,8 @@ def settle(spec: FunctionSpec, strict: bool, local: bool, own_statistics: bool) 
     Notes
     -----
     Sliceable variables may have other rows than those that ranks are weighed by. Where
-    the function takes their number, and cannot be computed unless it is the same, as
-    with ``p[arange(y.shape[0]), y]``, calls check that it is.
+    the function numbers rows by them, as ``p[arange(y.shape[0]), y]`` does, and cannot
+    be computed unless they are as many, calls check that they are.
     """
     asked = strict, local, own_statistics
     paired = _copied(spec) if not local and _counts_others(spec) else None
@@ -85,17 +86,18 @@ def settle(spec: FunctionSpec, strict: bool, local: bool, own_statistics: bool) 
 
 
 def _counts_others(spec: FunctionSpec) -> bool:
-    """Tell whether a function takes lengths of rows that ranks are not weighed by."""
-    others = spec.others
+    """Tell whether rows are numbered by as many as there are of what does not weigh."""
+    others = set(spec.others)
     if not others:
         return False
     graph = [*spec.outputs, *(new for _, new in spec.updates)]
-    shapes = [
-        node.inputs[0]
+    numbers = [
+        var
         for node in io_toposort([], graph)
-        if isinstance(node.op, (Shape, Shape_i))
+        if isinstance(node.op, ARange)
+        for var in node.inputs
     ]
-    return not set(others).isdisjoint(ancestors(shapes))
+    return not others.isdisjoint(ancestors(numbers))
 
 
 def _copied(spec: FunctionSpec) -> FunctionSpec:
