@@ -50,7 +50,7 @@ class Zygote:
         self._process: subprocess.Popen | None = None
         self._status: int | None = None
         self._is_closed = False
-        self._is_asking = False
+        self._request, self._written = memoryview(b""), 0
         self._is_ready = False
         self._have_ended = False
         self._poll = select.poll()
@@ -163,7 +163,8 @@ class Zygote:
         It cannot where it has ended, does not answer, is only being made, or was cut
         short in being told something.
         """
-        if self._is_closed or self._is_asking or not self._is_ready:
+        is_half_told = 0 < self._written < len(self._request)
+        if self._is_closed or is_half_told or not self._is_ready:
             return False
         self._have_ended = False
         try:
@@ -193,22 +194,29 @@ class Zygote:
     def _ask(self, what: int, told: bytes = b"") -> None:
         if self._is_closed or self._requests is None:
             raise StateError(_CLOSED)
-        data = memoryview(REQUEST.pack(what, len(told)) + told)
+        self._written = 0
+        self._request = memoryview(REQUEST.pack(what, len(told)) + told)
         deadline = time.monotonic() + _START_DEADLINE
-        # Half a request spoils all that come after it, and an interrupt may leave one.
-        self._is_asking = True
         try:
-            while data:
-                written = self._requests.write(data)
-                if written is None:  # the pipe is full: the zygote is stopped, say
-                    if time.monotonic() > deadline:
-                        raise SynkError("the zygote reads nothing of what it is told")
-                    time.sleep(0.001)
-                else:
-                    data = data[written:]
+            while self._written < len(self._request):
+                before = self._written
+                with_signals_held_back(self._write)
+                if self._written > before:
+                    continue
+                # The pipe is full: the zygote is stopped, say.
+                if time.monotonic() > deadline:
+                    raise SynkError("the zygote reads nothing of what it is told")
+                time.sleep(0.001)
         except BrokenPipeError:
             raise WorkerDied(-1, self._pid, self._reap()) from None
-        self._is_asking = False
+
+    def _write(self) -> None:
+        """Write what the pipe takes of a request; it is always known how much that is.
+
+        Half a request spoils all that come after it.
+        """
+        assert self._requests is not None
+        self._written += self._requests.write(self._request[self._written :]) or 0
 
     # -- what becomes of it and of the ranks
 

@@ -44,6 +44,6 @@ def test_it_runs_on_ranks(notebook, monkeypatch):
     said = "".join(out.get("text", "") for out in outputs)
     assert re.search(r"^synk: 301 rows, \d+ ranks, \d+\.\d+ times as fast", said, re.M)
     assert re.search(r"^301 rows, \d+ ranks, serially: False$", said, re.M)
-    assert "pass cores=1" in said
+    assert "synk: 2 chains one after the other, each on all cores" in said
     shown = [out.get("data", {}).get("text/plain", "") for out in outputs]
     assert any("slopes[1]" in table for table in shown)
