@@ -92,6 +92,9 @@ What is different from Theano 1.0:
 * ``import theano`` adds the rewrites to the mode FAST_COMPILE that keep logarithms
   finite, as of a softmax at logits of 1000, since Theano's had them. That holds for
   PyTensor's functions of the same process, too.
+* ``T.set_subtensor(x[i], y)`` and ``inc_subtensor``, by a vector ``i``, take a ``y`` of
+  one row at run time for all of these rows in numba, as Theano did; C and JAX refuse
+  it. With ``T.addbroadcast(y, 0)`` all have Theano's numbers, and the right gradient.
 * ``T.cast(x, "uint8")`` of floats beyond the range wraps around with all engines.
 * ``theano.gpuarray`` and ``theano.sandbox.cuda`` say that they are not activated, as in
   a Theano without a GPU: ``pygpu_activated`` and ``cuda_enabled`` are False. ``use``
