@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from pytensor.graph.basic import Apply, Variable
+from pytensor.scan.op import Scan
 from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
 
 _TYPED_BY_INPUTS = (Elemwise, DimShuffle, CAReduce)
@@ -30,3 +32,28 @@ def with_inputs(node: Apply, inputs: Sequence[Variable]) -> Apply:
     for new, old in zip(outputs, node.outputs, strict=True):
         vars(new.tag).update(vars(old.tag))
     return Apply(node.op, list(inputs), outputs)
+
+
+def step_of(node: Apply) -> tuple[list[Variable], list[Variable]]:
+    """Return the inputs and outputs of a scan's step; copies, where they are frozen."""
+    graph = node.op.fgraph  # type: ignore[attr-defined]
+    if hasattr(graph, "unfreeze"):  # since PyTensor 3.3
+        graph = graph.unfreeze()
+    return list(graph.inputs), list(graph.outputs)
+
+
+def scan_of(
+    op: Any, inputs: Sequence[Variable], outputs: Sequence[Variable], info: Any
+) -> Scan:
+    """Return a scan that is made as another one, but for its step."""
+    return Scan(
+        list(inputs),
+        list(outputs),
+        info,
+        mode=op.mode,
+        truncate_gradient=op.truncate_gradient,
+        name=op.name,
+        profile=op.profile,
+        allow_gc=op.allow_gc,
+        strict=op.strict,
+    )

@@ -18,6 +18,7 @@ from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import io_toposort
 from pytensor.raise_op import CheckAndRaise
+from pytensor.scan.op import Scan
 from pytensor.tensor.basic import Alloc, Join
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
@@ -32,6 +33,7 @@ from pytensor.tensor.subtensor import (
 )
 from pytensor.tensor.type import DenseTensorType, lscalar
 
+from ..compiler.cloning import step_of
 from ..compiler.domain import Refused
 from ..compiler.op_shapes import inferred
 from ..compiler.rules.base import before_3_1
@@ -299,6 +301,41 @@ def _within(node: Apply) -> Iterator[Pair]:
             found.setdefault(dimension, (outer, axis))
 
 
+def _scanned(node: Apply) -> Iterator[Pair]:
+    """Yield those that a step joins: of sequences, states and what is given to all.
+
+    What lies beside each other in every step, such as subjects in each trial, does so
+    in all that the scan takes and gives.
+    """
+    op: Any = node.op
+    yield from _by_shape(node)
+    inner, outputs = step_of(node)
+    inside = Axes(outputs)
+    mappings = op.get_oinp_iinp_iout_oout_mappings()
+    for k, places in mappings["inner_inp_from_inner_out"].items():
+        for i in places if not isinstance(outputs[k], Constant) else ():
+            for axis in range(_ndim(inner[i])):
+                inside.join(inside.of(outputs[k], axis), inside.of(inner[i], axis))
+    pairs = [
+        (inner[i], node.inputs[k])
+        for i, k in mappings["outer_inp_from_inner_inp"].items()
+    ]
+    pairs += [
+        (outputs[i], node.outputs[k])
+        for i, k in mappings["outer_out_from_inner_out"].items()
+    ]
+    found: dict[Axis, tuple[Variable, int]] = {}
+    for var, outer in pairs:
+        if isinstance(var, Constant):
+            continue
+        stacked = _ndim(outer) - _ndim(var)
+        for axis in range(_ndim(var)):
+            dimension, place = inside.of(var, axis), (outer, axis + stacked)
+            if dimension in found:
+                yield found[dimension], place
+            found.setdefault(dimension, place)
+
+
 def _by_shape(node: Apply) -> Iterator[Pair]:
     """Other Ops say of which input's axis the length of a result's axis is."""
     symbols: dict[Variable, tuple[Variable, int]] = {}
@@ -322,6 +359,7 @@ def _by_shape(node: Apply) -> Iterator[Pair]:
 
 _RULES: tuple[tuple[Any, Callable[[Apply], Iterator[Pair]]], ...] = (
     (OpFromGraph, _within),
+    (Scan, _scanned),
     (Elemwise, _elementwise),
     (DimShuffle, _shuffled),
     (CAReduce, _kept),

@@ -207,12 +207,25 @@ def variances_of_series():
     pm.Normal("y", 0, pt.sqrt(found), observed=seen[1:])
 
 
+def hidden_states_of_subjects():
+    """The forward algorithm, of as many subjects at a time as there are rows."""
+    seen = RNG.normal(size=(5, N))
+    means, moves = pm.Normal("means", shape=2), pm.Dirichlet("moves", np.ones((2, 2)))
+    fits = -0.5 * (pt.as_tensor(seen)[:, :, None] - means) ** 2
+
+    def step(fit, before, moves):
+        return fit + pt.logsumexp(before[:, :, None] + moves[None], axis=1)
+
+    found = _scanned(step, [fits[1:]], fits[0] - np.log(2), [pt.log(moves)])
+    pm.Potential("y", pt.logsumexp(found[-1], axis=1).sum())
+
+
 QUICK = (local_level, column_added_up)
 MORE = (
     *(classes, first_order_autoregression, walks_by_group, shares_of_all_rows),
     *(effects_that_add_up_to_zero, effects_that_add_up_to_zero_along_both_axes),
     *(effects_that_add_up_to_zero_in_each_row, learning_of_subjects),
-    variances_of_series,
+    *(variances_of_series, hidden_states_of_subjects),
     *(areas_beside_each_other, covariances_by_row, diagonal_factors_by_row),
     *(local_trend, walk, panel_of_walks, panel_with_time_last, autoregression),
     *(repeated_by_counts, picked_by_a_sparse_matrix, column, row_added_up),

@@ -10,6 +10,7 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.scan.op import Scan
 
 from .. import table
+from ..cloning import scan_of, step_of
 from ..domain import (
     OwnStream,
     Position,
@@ -172,7 +173,7 @@ def scan_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made:
     padder.check_no_sizes(node.inputs)
     if op.info.as_while:
         raise Refused("stops by a condition")
-    inner, outputs = _graph(node)
+    inner, outputs = step_of(node)
     step = _Step(op, inner, outputs, [plain(value) for value in values])
     tries: list[Padder] = []
 
@@ -191,30 +192,12 @@ def scan_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made:
     return Made(made, step.results(found))
 
 
-def _graph(node: Apply) -> tuple[list[Variable], list[Variable]]:
-    """Return the inputs and outputs of a step; a copy, where PyTensor has it frozen."""
-    graph = node.op.fgraph
-    if hasattr(graph, "unfreeze"):  # since PyTensor 3.3
-        graph = graph.unfreeze()
-    return list(graph.inputs), list(graph.outputs)
-
-
 def _rebuilt(
     padder: Padder, node: Apply, inputs: list[Variable], outputs: list[Variable]
 ) -> list[Variable]:
     """Return the outputs of a scan whose steps are told how many rows are real."""
-    op = node.op
-    made = Scan(
-        inputs,
-        outputs,
-        replace(op.info, n_non_seqs=op.info.n_non_seqs + 1),
-        mode=op.mode,
-        truncate_gradient=op.truncate_gradient,
-        name=op.name,
-        profile=op.profile,
-        allow_gc=op.allow_gc,
-        strict=op.strict,
-    )
+    info = replace(node.op.info, n_non_seqs=node.op.info.n_non_seqs + 1)
+    made = scan_of(node.op, inputs, outputs, info)
     given = [padder.new[var] for var in node.inputs]
     return made.make_node(*given, padder.real).outputs
 
