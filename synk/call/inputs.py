@@ -53,7 +53,10 @@ def bind(what: object, inputs: Sequence[Variable], args: tuple, kwargs: dict) ->
 
 
 _MISSING = object()
-_OPTIONS = ("batch", "batch_s", "num_slices", "output_subset", "check", "progress")
+_OPTIONS = (
+    *("batch", "batch_s", "num_slices", "output_subset", "check", "timeout"),
+    "progress",
+)
 """What a call takes by these names is no input."""
 
 
