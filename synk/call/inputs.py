@@ -53,10 +53,7 @@ def bind(what: object, inputs: Sequence[Variable], args: tuple, kwargs: dict) ->
 
 
 _MISSING = object()
-_OPTIONS = (
-    *("batch", "batch_s", "num_slices", "output_subset", "check", "timeout"),
-    "progress",
-)
+_OPTIONS = ("batch", "batch_s", "num_slices", "output_subset", "check", "progress")
 """What a call takes by these names is no input."""
 
 
