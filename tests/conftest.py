@@ -77,7 +77,7 @@ def _order(item) -> tuple[bool, bool, int]:
 
 
 # They import packages that may not be installed, or are scripts to be run.
-collect_ignore = ["ancestors", "bench", "lasagne_newest.py", "resnet_torch.py"]
+collect_ignore = ["bench", "support"]
 
 
 def pytest_configure(config):

@@ -1,7 +1,7 @@
 """What PyTensor's JAX mode gets wrong and networks need; each goes when it can.
 
 Found with PyTensor 3.0.7 and JAX 0.10.2, the same in PyTensor 2.38.3.
-``tests/test_nn_jax_fixes.py`` has for each a test that fails once PyTensor does it
+``test_nn_jax_fixes.py`` has for each a test that fails once PyTensor does it
 right by itself: then the fix can go.
 
 JAX has to know every shape when it compiles. The shapes of inputs are known then, and

@@ -1,6 +1,6 @@
 """What synk uses of PyMC that is no public protocol of its, in one place.
 
-It holds for PyMC 5.28 to 6.4, and ``tests/with_pymc/test_pymc_names.py`` tells when it
+It holds for PyMC 5.28 to 6.4, and ``test_pymc_names.py`` tells when it
 moves. PyMC is imported where it is needed, and not with this file.
 """
 

@@ -9,7 +9,7 @@ Vector(float64, shape=(?,))". Theano knew no lengths but 1, so its scripts have 
 the running averages of Lasagne's batch normalisation are such updates. ``updates=`` of
 a function are not concerned.
 
-``tests/test_theano_versions.py`` tells when PyTensor takes them by itself.
+``test_theano_versions.py`` tells when PyTensor takes them by itself.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What differs between PyTensor's versions, or is not public there.
 
-Written against PyTensor 2.38 and 3.0; ``tests/test_theano_versions.py`` tells when a
+Written against PyTensor 2.38 and 3.0; ``test_theano_versions.py`` tells when a
 line here stops being true.
 
 * 3.0 calls ``Lop`` and ``Rop`` `pullback` and `pushforward`.

@@ -2,7 +2,7 @@
 
 ``python tests/bench/resnet.py`` times both in turns, in this process, on its cores or
 its GPU. First it compares what both make of a few steps. The step is that of
-``demos/resnet50.py`` on one rank; the other one is ``tests/resnet_jax.py``, which is
+``demos/resnet50.py`` on one rank; the other one is ``resnet_jax.py``, which is
 compiled as a whole and may overwrite its parameters. XLA compiles each for minutes.
 ``--precision bfloat16`` has both compute in that, each in its own way.
 """

@@ -1,0 +1,343 @@
+"""What synk does on this machine's GPUs: ``python tests/whole/gpu/report.py``.
+
+Runs each section in a process of its own, for at most some minutes, and prints a table
+in the end. ``--only call rows`` runs some of them; ``--json FILE`` keeps the figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+HERE = Path(__file__).resolve().parent
+TESTS = HERE.parents[1] / "support"
+IMAGES = (64, 3, 224, 224)  # float32: 38.5 MB
+PRECISIONS = ("tensorfloat32", "bfloat16")
+
+
+class Row(NamedTuple):
+    """One line of the table."""
+
+    what: str
+    value: str
+    beside: str = ""
+    ratio: str = ""
+    target: str = ""
+
+
+def run(command: list[str], limit: float, **variables: str) -> str:
+    """Return what a command prints, or raise with the end of it."""
+    done = subprocess.run(
+        [sys.executable, *command],
+        capture_output=True,
+        text=True,
+        timeout=limit,
+        env={**os.environ, **variables},
+        cwd=TESTS.parent,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError((done.stdout + done.stderr)[-2000:])
+    return done.stdout
+
+
+def machine() -> Iterator[Row]:
+    """The GPUs, and versions."""
+    report = run(["-m", "synk", "info"], 100)
+    for line in report.splitlines():
+        if re.match(r"  (GPU \d|driver|peer|NCCL|JAX|jax|pytensor|python) ", line):
+            label, value = line[2:16].strip(), line[16:]
+            yield Row(label, value)
+
+
+def tests(path: Path) -> Iterator[Row]:
+    """A file of tests that need a GPU."""
+    command = ["-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", str(path)]
+    try:
+        text = run(command, 500)
+    except RuntimeError as error:
+        text = str(error)
+        print(text)
+    yield Row(f"pytest -m gpu {path.name}", text.strip().splitlines()[-1].strip("= "))
+
+
+def call() -> Iterator[Row]:
+    """A call of one rank beside PyTensor's own function in JAX mode."""
+    import numpy as np
+    import pytensor
+    import pytensor.tensor as pt
+
+    import synk
+    from synk.commands.bench_rows import interleave
+
+    with synk.session(1, devices=[0]):
+        import jax
+
+        x = pt.fvector("x")
+        plain = pytensor.function([x], x.sum(), mode="JAX", trust_input=True)
+        f = synk.function([x], x.sum(), mode="JAX")
+        rows = np.ones(10, "float32")
+        times = interleave(
+            [lambda: f(rows), lambda: np.array(jax.block_until_ready(plain(rows)))],
+            301,
+        )
+        yield compare("call of x.sum()", times, 1e6, "us", "PyTensor in JAX mode", None)
+        over = (times[0] - times[1]) * 1e6
+        yield Row("  on top of it", f"{over:.0f} us", target="< 60 us")
+        # A step so small that its time is the host's, and its waits for the GPU.
+        w = [pytensor.shared(np.ones((8, 8), "float32")) for _ in range(160)]
+        y = pt.fmatrix("y")
+        hidden = y
+        for weights in w:
+            hidden = pt.tanh(hidden @ weights)
+        loss = hidden.mean()
+        updates = synk.updates.momentum(synk.grad(loss, w), w, 0.1)
+        step = synk.function([y], loss, updates=updates, mode="JAX")
+        few = np.ones((8, 8), "float32")
+        (seconds,) = interleave([lambda: step(few)], 101)
+        yield Row("step of 160 arrays, all of it", f"{seconds * 1e6:.0f} us")
+        calls = step.explain().to_dict()["calls"]
+        host = calls["milliseconds"] - calls["ranks"][0]["compute"]
+        yield Row(
+            "  without JAX's calls and waits", f"{host * 1e3:.0f} us", target="< 300 us"
+        )
+
+
+def rows() -> Iterator[Row]:
+    """Rows from shared memory to the GPU, beside a copy from pinned memory."""
+    import numpy as np
+    import pytensor.tensor as pt
+
+    import synk
+    from synk.commands.bench_rows import interleave
+    from synk.memory.device_rows import DeviceTaker
+    from synk.memory.partition import select
+    from synk.ranks.session import SESSION
+
+    with synk.session(1, devices=[0]):
+        import torch
+
+        x = pt.ftensor4("x")
+        ends = x[0, 0, 0, 0] + x[-1, -1, -1, -1]
+        f = synk.function([x], (ends, None), mode="JAX")
+        data = synk.data(np.ones((4 * IMAGES[0], *IMAGES[1:]), "float32"))
+        shuffled = np.random.default_rng(0).permutation(len(data))[: IMAGES[0]]
+        pinned = torch.ones(IMAGES).pin_memory()
+        there = torch.empty(IMAGES, device="cuda")
+
+        def copy() -> None:
+            there.copy_(pinned, non_blocking=True)
+            torch.cuda.synchronize()
+
+        nbytes = int(np.prod(IMAGES)) * 4
+        own = np.ones((2 * IMAGES[0], *IMAGES[1:]), "float32")
+        # The same bytes in rows of 3 kB, which are gathered first.
+        short = synk.data(data.data.reshape(-1, 3, 16, 16))
+        few = np.random.default_rng(0).permutation(len(short))[: len(short) // 4]
+        batches = [slice(64 * k, 64 * k + 64) for k in range(4)] * 2
+        to_device = SESSION.context.to_device
+        assert to_device is not None
+        taker = DeviceTaker(to_device)
+
+        def take(array: np.ndarray, batch: Any) -> None:
+            taker.take(array, select(batch, len(array))).wait()
+
+        adjacent = slice(64, 128)
+        cases: dict[str, tuple[Callable[[], Any], int, str]] = {
+            "64 images, adjacent": (lambda: take(data.data, adjacent), 1, "> 0.80"),
+            "  a call with them": (lambda: f(data, batch=adjacent), 1, ""),
+            "  calls in a run": (lambda: f.run(batches, data), len(batches), ""),
+            "64 images, shuffled": (lambda: take(data.data, shuffled), 1, "> 0.80"),
+            "  a call with these": (lambda: f(data, batch=shuffled), 1, ""),
+            "12544 rows, shuffled": (lambda: take(short.data, few), 1, ""),
+            "64 images of the user's": (lambda: take(own, slice(9, 73)), 1, ""),
+        }
+        for what, (case, calls, target) in cases.items():
+            mine, plain = interleave([case, copy], 51)
+            mine /= calls
+            yield Row(
+                what,
+                f"{nbytes / mine / 1e9:.1f} GB/s",
+                f"{nbytes / plain / 1e9:.1f} pinned cudaMemcpy",
+                f"{plain / mine:.2f}",
+                target,
+            )
+
+
+def resnet(batch: int, precision: str) -> Iterator[Row]:
+    """ResNet-50's training step, beside JAX's by hand; see `by_torch`."""
+    script = ["tests/bench/resnet.py", "--batch", str(batch), "--image-size", "224"]
+    text = run([*script, "--turns", "21", "--precision", precision], 400)
+    found = {
+        name: float(ms) for name, ms in re.findall(r"^(\w+) +([\d.]+)", text, re.M)
+    }
+    speed = {name: 1e3 * batch / found[name] for name in ("synk", "JAX")}
+    yield Row(
+        f"ResNet-50, {precision}, batch {batch}",
+        f"{speed['synk']:.0f} images/s",
+        f"{speed['JAX']:.0f} in JAX by hand",
+        f"{speed['synk'] / speed['JAX']:.3f}",
+        "> 0.97",
+    )
+
+
+def by_torch(batch: int, precision: str) -> Iterator[Row]:
+    """ResNet-50's training step in torch: channels last, compiled."""
+    step = torch_step(batch, precision)
+    for _ in range(5):
+        step()
+    start = time.perf_counter()
+    for _ in range(20):
+        step()
+    speed = 20 * batch / (time.perf_counter() - start)
+    yield Row(f"torch, {precision}, batch {batch}", f"{speed:.0f} images/s")
+
+
+def torch_step(batch: int, precision: str) -> Callable[[], None]:
+    """Return a training step, computed in TF32 or bfloat16."""
+    import torch
+    import torchvision
+
+    is_short = precision == "bfloat16"
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    network = torchvision.models.resnet50().cuda()
+    network = torch.compile(network.to(memory_format=torch.channels_last))
+    options = {"lr": 0.1, "momentum": 0.9, "nesterov": True}
+    optimiser = torch.optim.SGD(network.parameters(), **options)
+    x = torch.rand((batch, *IMAGES[1:]), device="cuda")
+    x = x.to(memory_format=torch.channels_last)
+    y = torch.randint(1000, (batch,), device="cuda")
+
+    def step() -> None:
+        optimiser.zero_grad(set_to_none=True)
+        with torch.autocast("cuda", torch.bfloat16, enabled=is_short):
+            loss = torch.nn.functional.cross_entropy(network(x), y)
+        loss.backward()
+        optimiser.step()
+        torch.cuda.synchronize()
+
+    return step
+
+
+def nccl() -> Iterator[Row]:
+    """100 MB of gradients between two ranks on one GPU."""
+    import numpy as np
+    import pytensor.tensor as pt
+
+    import synk
+    from synk.commands.bench_rows import interleave
+
+    with synk.session(devices=[0, 0]):
+        import pytensor
+
+        x = pt.fvector("x")
+        big = pytensor.shared(np.ones(25_000_000, "float32"))
+        total = synk.ops.all_reduce((big * x.sum()), "sum")
+        updates = [(big, total * np.float32(0) + big)]
+        f = synk.function([x], updates=updates, mode="JAX")
+        ones = np.ones(2, "float32")
+        (seconds,) = interleave([lambda: f(ones)], 11)
+        yield Row("step with 100 MB reduced, 2 ranks on it", f"{seconds * 1e3:.1f} ms")
+        (seconds,) = interleave([lambda: synk.all_reduce(big)], 11)
+        yield Row("synk.all_reduce of 100 MB, 2 ranks on it", f"{seconds * 1e3:.1f} ms")
+
+
+def compare(
+    what: str, times: list[float], scale: float, unit: str, beside: str, target: Any
+) -> Row:
+    mine, other = (seconds * scale for seconds in times)
+    return Row(
+        what,
+        f"{mine:.0f} {unit}",
+        f"{other:.0f} {beside}",
+        f"{mine / other:.2f}",
+        target or "",
+    )
+
+
+SECTIONS: dict[str, tuple[Callable[[], Iterator[Row]], float]] = {
+    "machine": (machine, 120),
+    "call": (call, 200),
+    "rows": (rows, 200),
+    **{
+        f"resnet{batch}-{precision}": (partial(resnet, batch, precision), 420)
+        for batch in (64, 256)
+        for precision in PRECISIONS
+    },
+    **{
+        f"torch{batch}-{precision}": (partial(by_torch, batch, precision), 200)
+        for batch in (64, 256)
+        for precision in PRECISIONS
+    },
+    "nccl": (nccl, 120),
+    **{
+        path.stem: (functools.partial(tests, path), 540)
+        for path in sorted(HERE.glob("test_*.py"))
+    },
+}
+"""By name: what runs, and for how many seconds at most."""
+
+
+def section(name: str) -> list[Row]:
+    """Run a section in a process of its own."""
+    print(f"-- {name}", flush=True)
+    start = time.perf_counter()
+    command = [sys.executable, __file__, "--section", name]
+    limit = SECTIONS[name][1]
+    try:
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, text=True, timeout=limit, check=True
+        )
+    except (subprocess.SubprocessError, OSError) as error:
+        return [Row(name, f"failed: {error}")]
+    finally:
+        print(f"   {time.perf_counter() - start:.0f} s", flush=True)
+    *printed, figures = done.stdout.splitlines()
+    print(*printed, sep="\n")
+    return [Row(*row) for row in json.loads(figures)]
+
+
+def main() -> None:
+    """Run what was asked for, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS))
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--section", choices=SECTIONS, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    # What sections and their tests start finds synk here, installed or not.
+    path = [str(TESTS.parent), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+    if options.section:
+        work, _ = SECTIONS[options.section]
+        print(json.dumps(list(work())))
+        return
+    table = []
+    for name in options.only:
+        found = section(name)
+        show(found)  # as it comes, too: who waits for minutes may be cut off
+        table += found
+        if options.json:
+            rows = [row._asdict() for row in table]
+            options.json.write_text(json.dumps(rows, indent=1))
+    print()
+    show([Row("", "", "beside", "ratio", "target"), *table])
+
+
+def show(table: list[Row]) -> None:
+    for row in table:
+        line = f"{row.what:40}{row.value:18}{row.beside:28}{row.ratio:>7}  {row.target}"
+        print(line.rstrip(), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,485 @@
+"""Theano-MPI's model classes on synk's ranks, beside training in numpy.
+
+Names such as T11 are those of faults of Theano-MPI and its ancestor: a test that has
+one fails where synk has that fault, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import compat_models as models
+import numpy as np
+import pytensor
+import pytest
+from children import in_a_child
+from places import SUPPORT
+
+import synk
+from synk.compat import BSP, EASGD, GOSGD, Recorder
+from synk.compat.devices import parse
+from synk.workers.affinity import usable_cores
+
+RULES = (BSP, EASGD, GOSGD)
+START = np.zeros(4)
+
+
+@pytest.fixture(autouse=True)
+def folder(monkeypatch, tmp_path):
+    """Compile quickly, and write to a folder of ours."""
+    monkeypatch.chdir(tmp_path)
+    with pytensor.config.change_flags(mode="FAST_COMPILE", cxx=""):
+        yield tmp_path
+
+
+def train(rule, model, n=2, devices=None, **settings):
+    """Train a model class on ranks; return the rule."""
+    rule = rule()
+    rule.verbose = False
+    for name, value in settings.items():
+        setattr(rule, name, value)
+    rule.init(devices or ["cpu"] * n, "compat_models", model.__name__)
+    rule.wait()
+    return rule
+
+
+def vector(rule):
+    return np.concatenate([np.ravel(var.get_value()) for var in rule.model.params])
+
+
+def told(worker):
+    """Return what a model has written on a rank."""
+    return json.loads(Path(f"worker{worker}.json").read_text())
+
+
+def logged(worker, what):
+    return [entry[1:] for entry in told(worker)["log"] if entry[0] == what]
+
+
+def cost_of(theta, rows=slice(None)):
+    return np.mean((models.X[rows] @ theta[:3] + theta[3] - models.Y[rows]) ** 2)
+
+
+def gradient(theta, rows):
+    x = models.X[rows]
+    inside = 2 * (x @ theta[:3] + theta[3] - models.Y[rows]) / len(x)
+    return np.append(x.T @ inside, inside.sum())
+
+
+class Momentum:
+    """The model's own step."""
+
+    def __init__(self):
+        self.v = np.zeros(4)
+
+    def __call__(self, theta, grad):
+        self.v = models.MU * self.v + grad
+        return theta - np.float64(np.float32(models.RATE)) * self.v
+
+
+def serial(n, parts=1, epochs=2, batches=6):
+    """Return parameters after each epoch: a step has the mean gradient of n batches."""
+    step, theta, found = Momentum(), START, []
+    for _ in range(epochs):
+        for first in range(0, batches, n):
+            together = range(first, min(first + n, batches))
+            for part in range(parts):
+                numbers = [batch * parts + part for batch in together]
+                grads = [gradient(theta, models.rows_of(k)) for k in numbers]
+                theta = step(theta, np.mean(grads, axis=0))
+        found.append(theta)
+    return found
+
+
+# -- BSP
+
+
+@pytest.mark.parametrize("sync_type", ["cdd", "avg"])
+@pytest.mark.parametrize(
+    ("n", "model"), [(1, models.InParts), (2, models.Regression), (3, models.InParts)]
+)
+def test_bsp_is_the_serial_step_on_the_mean_gradient(sync_type, n, model):
+    rule = train(BSP, model, n, sync_type=sync_type)
+    expected = serial(n, model.n_subb)
+    np.testing.assert_allclose(vector(rule), expected[-1], rtol=1e-11)
+    # T1: what is validated has every gradient of the epoch. T2: parameters whose names
+    # are gamma and beta are exchanged.
+    costs = [cost for _, cost, *_ in rule.recorder.val_info]
+    np.testing.assert_allclose(costs, list(map(cost_of, expected)), rtol=1e-11)
+
+
+def test_bsp_with_uneven_batches_ends_and_leaves_none_out():
+    rule = train(BSP, models.Regression, 4, print_freq=1)
+    # Six batches of four ranks: the last two have none in the second round. Their
+    # velocities stay, so the closed form is of each rank.
+    steps, theta = [Momentum() for _ in range(4)], START
+    for _ in range(2):
+        for numbers in (range(4), range(4, 6)):
+            theta = np.mean(
+                [
+                    step(theta, gradient(theta, models.rows_of(k)))
+                    for step, k in zip(steps, numbers, strict=False)
+                ],
+                axis=0,
+            )
+    np.testing.assert_allclose(vector(rule), theta, rtol=1e-11)
+    trained = [number for w in range(4) for _, number, _ in logged(w, "train")]
+    assert sorted(trained) == sorted([*range(6)] * 2)
+    assert [count for count, *_ in rule.recorder.train_info] == [4, 6, 10, 12]
+
+
+def test_bsp_calls_the_members_in_their_order_on_all_ranks():
+    train(BSP, models.WithAll, verbose=False)
+    for worker in range(2):
+        calls = [entry[0] for entry in told(worker)["log"]]
+        prints = ["print_info"] if worker == 0 else []
+        epoch = ["train"] * 3 + ["reset"] + ["val"] * 2 + ["reset"]
+        epoch += ["adjust", "current_info", *prints]
+        assert calls == ["compile", *epoch * 2, "cleanup"]
+        assert logged(worker, "reset") == [["train"], ["val"]] * 2
+        assert logged(worker, "adjust") == [[0], [1]]
+        config = told(worker)["config"]
+        assert (config["rank"], config["size"]) == (worker, 2)
+    (first,), (second,) = logged(0, "current_info")
+    assert first[0] == 6
+    assert second[0] == 12
+    assert first == logged(1, "current_info")[0][0]
+    assert logged(0, "print_info") == [[1, False], [2, False]]
+
+
+@pytest.mark.parametrize("sync_type", ["swap", "sum"])
+def test_t5_what_bsp_cannot_exchange_is_refused_before_anything_starts(sync_type):
+    with pytest.raises(ValueError, match=f"'cdd' or 'avg', got '{sync_type}'"):
+        train(BSP, models.Regression, sync_type=sync_type)
+    with pytest.raises(ValueError, match="'asa16' rounds to 16 bits"):
+        train(BSP, models.Regression, exch_strategy="asa16")
+
+
+@in_a_child
+def test_what_jax_compiles_on_each_rank_is_trained_as_well():
+    with pytensor.config.change_flags(mode="JAX"):
+        rule = train(BSP, models.InParts)
+        np.testing.assert_allclose(vector(rule), serial(2, 2)[-1], rtol=1e-10)
+    assert "jax" in sys.modules
+
+
+# -- EASGD and GOSGD
+
+
+def test_easgd_of_one_worker_is_its_closed_form_and_validates_the_centre():
+    rule = train(EASGD, models.Regression, 1, every=4, beta=0.3)
+    step, w, c, costs = Momentum(), START, START, []
+    for k in range(12):
+        w = step(w, gradient(w, models.rows_of(k % 6)))
+        if k % 4 == 3:
+            d = 0.3 * (w - c)
+            w, c = w - d, c + d
+        if k % 6 == 5:
+            costs.append(cost_of(c))
+    np.testing.assert_allclose(vector(rule), c, rtol=1e-11)
+    # P1: that of the centre, and not of the worker; which goes on with its own.
+    found = [cost for _, cost, *_ in rule.recorder.val_info]
+    np.testing.assert_allclose(found, costs, rtol=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("rule", "settings"),
+    [(EASGD, {"every": 2}), (GOSGD, {"p": 0.3}), (GOSGD, {"p": 1.0})],
+)
+def test_t7_asynchronous_workers_end_and_learn(rule, settings):
+    rule = train(rule, models.Long, **settings)
+    assert cost_of(vector(rule)) < 0.01 * cost_of(START)
+    # Epochs are of all workers together, and each begins with the data's first batch.
+    counts = [count for w in range(2) for *_, count in logged(w, "train")]
+    assert sorted(counts) == list(range(30 * 12))
+    for worker in range(2):
+        numbers = [number for _, number, _ in logged(worker, "train")]
+        assert numbers == [k % 12 for k in range(len(numbers))]
+        config = told(worker)["config"]
+        assert (config["rank"], config["size"], config["worker"]) == (0, 1, worker)
+    assert logged(1, "val") == []  # rank 0 does that
+    assert rule.recorder.val_info[-1][0] == 360
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_nothing_moves_at_a_learning_rate_of_zero(rule):
+    rule = train(rule, models.Still, 2, every=1, p=1.0)
+    np.testing.assert_array_equal(vector(rule), START)
+
+
+def test_t16_workers_of_easgd_draw_their_own_numbers_and_t17_those_of_bsp_the_same():
+    np.random.seed(5)
+    train(EASGD, models.Draws)
+    mine, other = ([x for (x,) in logged(worker, "draw")] for worker in range(2))
+    assert mine
+    assert other
+    assert not set(mine) & set(other)
+    train(BSP, models.Draws)
+    mine, other = ([x for (x,) in logged(worker, "draw")] for worker in range(2))
+    assert mine == other
+    assert len(set(mine)) == 20 * 3
+
+
+# -- the contract
+
+
+@pytest.mark.parametrize(
+    ("rule", "model"),
+    [
+        *((rule, models.NoArgument) for rule in RULES),
+        *((rule, models.Required) for rule in RULES),
+        (BSP, models.Regression),
+        (BSP, models.AnyName),
+        (BSP, models.AnyKeywords),
+    ],
+)
+def test_t13_every_signature_of_compile_iter_fns_is_called(rule, model):
+    train(rule, model, 1)
+    is_told = model is not models.NoArgument
+    assert logged(0, "compile") == [["avg" if is_told else "nothing"]]
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (models.NoReset, r"compat_models.NoReset has no reset_iter\(\)"),
+        (models.NoRate, "compat_models.NoRate has no data.n_batch_val, shared_lr"),
+        (models.NoParams, "NoParams.params must be a list of shared variables"),
+        (models.NoEpochs, "n_subb must be an integer from 1 on, got 0"),
+        (models.NoData, "n_batch_train is 0: there is no data"),
+        (models.OtherSize, "differ in n_epochs: 2 on rank 0, 3 on rank 1"),
+        (models.HalfAnEpoch, "n_epochs must be an integer from 0 on, got 0.5"),
+        (models.Odd, "'stop', got 'next'"),
+        (models.GivesCosts, r"'stop', got .*0\.\d"),
+    ],
+)
+def test_what_is_missing_or_wrong_is_named(model, message):
+    with pytest.raises((TypeError, ValueError), match=message) as caught:
+        train(BSP, model)
+    if model is models.NoRate:  # whose cleanup needs it, too
+        assert "and then, in cleanup: AttributeError" in caught.value.__notes__[-1]
+
+
+@pytest.mark.parametrize("rule", [BSP, EASGD])
+def test_t11_a_step_that_leaves_its_move_to_the_exchanger_is_an_error(rule):
+    with pytest.raises(TypeError, match="has changed vels and no parameter"):
+        train(rule, models.TwoSteps)
+
+
+def test_a_class_or_a_module_that_is_not_there_is_named():
+    rule = BSP()
+    with pytest.raises(ModuleNotFoundError, match="no module 'no_such_models'"):
+        rule.init(["cpu"], "no_such_models", "MLP")
+    rule.init(["cpu"], "compat_models", "Perceptron")
+    with pytest.raises(AttributeError, match="compat_models has no class 'Perceptron'"):
+        rule.wait()
+    with pytest.raises(RuntimeError, match="call init"):
+        BSP().wait()
+
+
+# -- how training ends
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_t6_stop_of_one_worker_ends_all_at_the_same_epoch(rule):
+    rule = train(rule, models.Stops)
+    assert len(rule.recorder.val_info) == 3
+    for worker in range(2):
+        assert logged(worker, "adjust") == [[0], [1], [2]]
+        assert told(worker)["log"][-1] == ["cleanup"]
+
+
+def test_validation_goes_on_with_the_batch_that_val_iter_returns():
+    rule = train(BSP, models.Skips)
+    assert len(logged(0, "val")) == len(logged(1, "val")) == 2  # of 4
+    assert len(rule.recorder.val_info) == 2
+
+
+@pytest.mark.parametrize("rule", [BSP, EASGD])
+def test_what_one_worker_raises_ends_all_of_them(rule):
+    with pytest.raises(ArithmeticError, match="of one worker"):
+        train(rule, models.Fails)
+    assert told(0)["log"][-1] == told(1)["log"][-1] == ["cleanup"]
+    assert not synk.is_forked()
+
+
+def test_a_worker_that_dies_ends_training_with_the_centre_in_the_model():
+    rule = EASGD()
+    rule.verbose, rule.every = False, 1
+    rule.init(["cpu", "cpu"], "compat_models", "Dies")
+    with pytest.raises(synk.WorkerDied):
+        rule.wait()
+    assert told(0)["log"][-1] == ["cleanup"]
+    assert 0 < cost_of(vector(rule)) < cost_of(START)
+
+
+SCRIPT = """
+import synk
+from synk.compat import {rule}
+rule = {rule}()
+rule.init(["cpu0", "cpu0"], "compat_models", "Endless")
+try:
+    rule.wait()
+except KeyboardInterrupt:
+    print("interrupted", synk.is_forked())
+"""
+
+
+@pytest.mark.parametrize("rule", ["EASGD"])
+def test_t10_ctrl_c_ends_all_workers_and_cleans_up(rule, folder):
+    (folder / "script.py").write_text(SCRIPT.format(rule=rule))
+    paths = [str(SUPPORT), str(Path(synk.__file__).parents[1])]
+    environment = {
+        "PYTHONPATH": os.pathsep.join(paths),
+        "PYTENSOR_FLAGS": "mode=FAST_COMPILE,cxx=",
+        "PYTHONWARNINGS": "ignore",
+    }
+    script = subprocess.Popen(
+        [sys.executable, "script.py"],
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert script.stdout is not None
+        for line in script.stdout:
+            if line == "it trains\n":
+                os.killpg(script.pid, signal.SIGINT)
+                break
+        rest, _ = script.communicate(timeout=30)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(script.pid, signal.SIGKILL)
+        script.wait()
+    assert "interrupted False\n" in rest, rest
+    assert script.returncode == 0
+    assert told(0)["log"][-1] == told(1)["log"][-1] == ["cleanup"]
+
+
+# -- records and files
+
+
+def test_t8_rates_stay_what_the_model_sets_and_nothing_is_saved_unasked(folder):
+    rule = train(BSP, models.WithAll)
+    assert told(0)["lr"] == told(1)["lr"] == np.float32(models.RATE / 10)
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "inforec",
+        "worker0.json",
+        "worker1.json",
+    ]
+    # The rates of the records are those that the epochs were trained with.
+    expected = [float(np.float32(rate)) for rate in (models.RATE, models.RATE / 10)]
+    assert [rate for _, rate in rule.recorder.lr] == expected
+
+
+def test_records_are_those_of_the_steps_and_lie_in_a_file_of_json(folder):
+    rule = train(BSP, models.Regression, 1, print_freq=4)
+    found = json.loads((folder / "inforec" / "inforec.json").read_text())
+    assert sorted(found) == ["all_time", "epoch_time", "lr", "train_info", "val_info"]
+    step, theta, costs = Momentum(), START, []
+    for k in range(12):
+        rows = models.rows_of(k % 6)
+        costs.append(cost_of(theta, rows))
+        theta = step(theta, gradient(theta, rows))
+    # After every fourth batch, and where an epoch ends.
+    parts = [(4, costs[:4]), (6, costs[4:6]), (8, costs[6:8]), (12, costs[8:])]
+    expected = [[count, np.mean(some), np.mean(some) / 2] for count, some in parts]
+    np.testing.assert_allclose(found["train_info"], expected, rtol=1e-10)
+    assert [count for count, *_ in found["all_time"]] == [4, 6, 8, 12]
+    for _, total, *parts in found["all_time"]:
+        assert total == pytest.approx(sum(parts))
+        calc, sync, comm, wait = parts
+        assert calc > 0
+        assert comm > 0
+        assert wait > 0
+        assert sync >= 0
+    last = cost_of(theta)
+    np.testing.assert_allclose(
+        found["val_info"][-1], [12, last, last / 2, last / 4], rtol=1e-10
+    )
+    assert [count for count, _ in found["lr"]] == [6, 12]
+    assert [count for count, _ in found["epoch_time"]] == [6, 12]
+    again = Recorder()
+    again.load()
+    assert again.val_info == rule.recorder.val_info
+
+
+def test_a_recorder_prints_and_refuses_what_it_does_not_measure(capsys):
+    recorder = Recorder(2, verbose=True)
+    with pytest.raises(ValueError, match="calc, sync, comm, wait, got 'sleep'"):
+        recorder.end("sleep")
+    recorder.train_error(0, 1.0, 0.5)
+    recorder.print_train_info(1)
+    assert capsys.readouterr().out == ""
+    recorder.train_error(1, 2.0, 0.5)
+    recorder.print_train_info(2)
+    assert capsys.readouterr().out.startswith("2 1.5000 0.5000\n")
+    assert recorder.train_info == [[2, 1.5, 0.5]]
+    assert recorder.print_val_info(2, []) is None  # no division by zero
+
+
+@pytest.mark.parametrize("model", [models.Regression, models.WithAll])
+def test_snapshots_are_the_models_own_or_files_that_synk_loads(model, folder):
+    rule = train(BSP, model, 1, snapshot_freq=2, record_dir=None)
+    assert not (folder / "inforec").exists()
+    (path,) = (folder / "snapshots").iterdir()
+    if model is models.WithAll:
+        assert (path.name, path.read_text()) == ("regression_1", "mine")
+        return
+    assert path.name == "regression_1.npz"
+    loaded = [pytensor.shared(np.ones(3)), pytensor.shared(np.float64(1.0))]
+    synk.load(path, {"0": loaded[0], "1": loaded[1]})
+    values = [np.ravel(var.get_value()) for var in loaded]
+    np.testing.assert_array_equal(np.concatenate(values), vector(rule))
+
+
+# -- devices
+
+
+@pytest.mark.parametrize(
+    ("names", "places"),
+    [
+        (["cpu"], (1, "cpu", [])),
+        (["cpu1", "cpu0"], (2, "cpu", [1, 0])),
+        (["cuda0", "cuda2"], (2, [0, 2], [])),
+        (["gpu0"], (1, [0], [])),
+        (("cuda", "cuda"), (2, "cuda", [])),
+    ],
+)
+def test_names_of_devices_are_places_of_ranks(names, places):
+    assert parse(names) == places
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ("cpu0", "a list of names"),
+        ([0, 1], "a list of names"),
+        ([], "is empty"),
+        (["node1:cuda0"], "names a host"),
+        (["cpu0", "tpu0"], "got 'tpu0'"),
+        (["cpu0", "cuda0"], "either cores or GPUs"),
+        (["cpu0", "cpu"], "all with numbers or none"),
+    ],
+)
+def test_names_that_are_no_places_are_refused(names, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        BSP().init(names, "compat_models", "Regression")
+
+
+def test_a_rank_runs_on_the_core_that_its_device_names():
+    before, usable = os.sched_getaffinity(0), usable_cores()
+    with parse([f"cpu{len(usable) - 1}"]).session():
+        assert os.sched_getaffinity(0) == {usable[-1]}
+    assert os.sched_getaffinity(0) == before
+    missing = parse([f"cpu{len(usable)}"])
+    with pytest.raises(ValueError, match=f"there is no device cpu{len(usable)}"):
+        missing.session().__enter__()

@@ -1,0 +1,298 @@
+"""demos/resnet50.py: the network is ResNet-50, and ranks train it as one does."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytensor
+import pytest
+import theano
+from children import in_a_child
+from lasagne import layers as L
+from places import BENCH, DEMOS, SUPPORT
+from pytensor.compile.mode import Mode
+from test_demos import QUICK
+
+import synk
+
+SMALL = ("--image-size", "16", "--width", "4", "--blocks", "1", "1", "--classes", "5")
+MODE = Mode("py", optimizer=None)
+"""Ops run in Python, in the graph as it is: rewriting it takes longer than training."""
+
+pytestmark = pytest.mark.usefixtures("graphs_in_python")
+
+
+@pytest.fixture
+def demo(import_from):
+    """Import a demo by its name; numbers are float64."""
+    import_from(DEMOS)
+    with pytensor.config.change_flags(floatX="float64"):
+        yield __import__
+
+
+def graphs_of(demo, *options, classes=5):
+    resnet50 = demo("resnet50")
+    args = resnet50.parse_arguments([*SMALL, *options])
+    if "--mode" not in options:
+        args.mode = MODE
+    return args, resnet50.Graphs(args, classes)
+
+
+# -- the network ---------------------------------------------------------------------
+
+
+def test_it_has_the_layers_and_parameters_of_resnet_50(demo):
+    resnet = demo("resnet")
+    network = resnet.build(theano.tensor.tensor4("x"))
+    resnet.check(network)
+    layers = L.get_all_layers(network)
+    convolutions = [layer for layer in layers if isinstance(layer, L.Conv2DLayer)]
+    assert len(convolutions) == 53
+    assert sum(isinstance(layer, L.DenseLayer) for layer in layers) == 1
+    # Of torchvision's resnet50: sum(p.numel() for p in model.parameters()).
+    assert resnet.count(network) == 25_557_032
+    assert sum(layer.W.get_value().size for layer in convolutions) == 23_454_912
+    lengths = [layer.output_shape[2] for layer in convolutions]
+    assert [lengths.count(length) for length in (112, 56, 28, 14, 7)] == [
+        1,
+        11,
+        13,
+        19,
+        9,
+    ]
+
+
+def test_another_network_is_not_taken_for_resnet_50(demo):
+    resnet = demo("resnet")
+    x = theano.tensor.tensor4("x")
+    resnet.check(resnet.build(x, classes=7))
+    with pytest.raises(AssertionError):
+        resnet.check(resnet.build(x, blocks=(3, 4, 6, 2)))
+
+
+def errors_of(*arguments: object) -> dict[tuple[str, str], float]:
+    """Compare the demo's network with the references, in a process of its own."""
+    pytest.importorskip("jax", reason="JAX, of the extra synk[jax], is not installed")
+    done = subprocess.run(
+        [sys.executable, SUPPORT / "resnet_reference.py", *map(str, arguments)],
+        env=os.environ | QUICK,
+        capture_output=True,
+        text=True,
+        timeout=290,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = re.findall(r"^(JAX|torch): ([a-z ]+): (\S+)$", done.stdout, re.MULTILINE)
+    errors = {(library, kind): float(error) for library, kind, error in lines}
+    expected = {"JAX"} | ({"torch"} if importlib.util.find_spec("torch") else set())
+    assert errors.keys() == set(itertools.product(expected, KINDS))
+    return errors
+
+
+KINDS = (
+    *("loss", "logits", "evaluated logits", "gradients"),
+    "values after a step",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arguments",
+    [(32, 4, "unchanged", 3, 4, 6, 3), (32, 8, "JAX", 1, 2)],
+    ids=["ResNet-50, a sixteenth as wide", "fewer blocks in JAX mode"],
+)
+def test_it_computes_what_references_in_jax_and_torch_do(arguments):
+    assert max(errors_of(*arguments).values()) < 1e-8
+
+
+def test_objectives_are_those_of_logits_known(demo):
+    logits, y = theano.tensor.matrix("logits"), theano.tensor.ivector("y")
+    f = theano.function([logits, y], demo("resnet").objectives(logits, y), mode=MODE)
+    rows = np.log(np.tile([1.0, 2, 3, 4, 5, 6], (4, 1)))
+    loss, top1, top5 = f(rows, np.array([5, 1, 0, 4], "int32"))
+    assert loss == pytest.approx(-np.log([6 / 21, 2 / 21, 1 / 21, 5 / 21]).mean())
+    assert (top1, top5) == (0.25, 0.75)
+    rows[:] = np.nan
+    _, *tops = f(rows, np.array([5, 1, 0, 4], "int32"))
+    assert tops == [0, 0]
+
+
+# -- training ------------------------------------------------------------------------
+
+
+def batch_of(rows: int):
+    random = np.random.default_rng(rows)
+    images = random.integers(0, 256, (rows, 3, 16, 16), dtype="uint8")
+    return images, random.integers(0, 5, rows, dtype="int32")
+
+
+BATCHES = [batch_of(rows) for rows in (5, 7, 4)]
+
+
+def trained(demo, *options):
+    """Return the results of steps, and all values afterwards."""
+    args, graphs = graphs_of(demo, *options)
+    train, measure = demo("resnet50").compile_graphs(graphs, args)
+    results = [train(*batch, 0.05) for batch in BATCHES]
+    variables = list(graphs.updates)
+    return np.array(results), measure(*batch_of(9)), variables
+
+
+@pytest.fixture
+def serial(demo):
+    results, measured, variables = trained(demo, "--serial")
+    return results, measured, [var.get_value() for var in variables]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [2, 3])
+def test_with_statistics_of_all_rows_ranks_make_the_steps_of_the_serial_run(
+    demo, serial, n
+):
+    with synk.session(n):
+        results, measured, variables = trained(demo, "--sync-bn", "--slices", "2")
+        np.testing.assert_allclose(results, serial[0], rtol=1e-9)
+        np.testing.assert_allclose(measured, serial[1], rtol=1e-9)
+        for var, expected in zip(variables, serial[2], strict=True):
+            scale = np.abs(expected).max()
+            for rank in range(n):
+                got = synk.get_value(rank, var)
+                np.testing.assert_allclose(got, expected, atol=1e-9 * scale)
+
+
+@pytest.mark.slow
+def test_without_them_running_averages_are_still_the_same_on_all_ranks(demo, serial):
+    with synk.session(2):
+        results, _, variables = trained(demo)
+        values = [[synk.get_value(rank, var) for var in variables] for rank in (0, 1)]
+    for mine, other in zip(*values, strict=True):
+        np.testing.assert_array_equal(mine, other)
+    # Each rank normalised by its own rows: not the serial run.
+    assert np.abs(results - serial[0]).max() > 1e-3
+
+
+@pytest.mark.parametrize("statistics", ["exact", "local"])
+def test_running_averages_of_a_layer(demo, statistics):
+    """Of all rows, or the means of what the ranks normalise by."""
+    resnet = demo("resnet")
+    x = theano.tensor.tensor4("x")
+    layer = resnet.BatchNormLayer(L.InputLayer((None, 2, 3, 3), x))
+    output = L.get_output(layer)
+    f = synk.function(
+        [x], output, updates=layer.updates, statistics=statistics, mode=MODE
+    )
+    rows = np.random.default_rng(0).normal(3, 2, (5, 2, 3, 3))
+    with synk.session(2):
+        got = f(rows)
+        means, variances = (
+            [synk.get_value(rank, var) for rank in (0, 1)]
+            for var in (layer.mean, layer.variance)
+        )
+    axes = (0, 2, 3)
+    np.testing.assert_allclose(means, [0.1 * rows.mean(axes)] * 2, rtol=1e-12)
+    own = [part.var(axes) for part in (rows[:3], rows[3:])]
+    variance = {
+        "exact": rows.var(axes),
+        "local": 3 / 5 * own[0] + 2 / 5 * own[1],
+    }
+    right = 0.9 + 0.1 * variance[statistics] * 45 / 44
+    np.testing.assert_allclose(variances, [right] * 2, rtol=1e-12)
+    for part in [got] if statistics == "exact" else [got[:3], got[3:]]:
+        np.testing.assert_allclose(part.mean(axes), 0, atol=1e-12)
+        np.testing.assert_allclose(part.var(axes), 1, rtol=1e-4)
+
+
+def test_the_rate_rises_and_falls(demo):
+    resnet50 = demo("resnet50")
+    args = resnet50.parse_arguments(["--batch", "512", "--falls", "30", "60"])
+    rates = [resnet50.rate_at(epoch, args) for epoch in (0, 1, 5, 29.9, 30, 60, 89)]
+    assert rates == pytest.approx([0, 0.04, 0.2, 0.2, 0.02, 0.002, 0.002])
+
+
+def fitted(demo, folder: Path, *options: str) -> dict[str, np.ndarray]:
+    """Train, and return what is in the checkpoint but for the speed."""
+    resnet50 = demo("resnet50")
+    files = "--checkpoint", str(folder / "last.npz"), "--plot", str(folder / "all.png")
+    args, graphs = graphs_of(demo, "--rows", "16", "--batch", "6", *files, *options)
+    history = resnet50.fit(args, resnet50.open_images(args), graphs)
+    with np.load(folder / "last.npz") as file:
+        values = dict(file)
+    np.testing.assert_array_equal(values["history"], history)
+    assert (folder / "all.png").read_bytes().startswith(b"\x89PNG")
+    values["history"] = history[:, :-1]
+    return values
+
+
+def test_a_resumed_run_has_the_numbers_of_one_that_never_stopped(demo, tmp_path):
+    with synk.session(2):
+        whole = fitted(demo, tmp_path, "--epochs", "2", "--warm-up", "3")
+        first = fitted(demo, tmp_path, "--epochs", "1", "--warm-up", "3")
+        rest = fitted(demo, tmp_path, "--epochs", "2", "--warm-up", "3", "--resume")
+    assert whole["history"].shape == (2, 6)
+    assert first["history"].shape == (1, 6)
+    assert whole.keys() == rest.keys()
+    for name, value in whole.items():
+        np.testing.assert_array_equal(value, rest[name], err_msg=name)
+
+
+def test_a_checkpoint_of_another_network_is_refused(demo, tmp_path):
+    with synk.session(1):
+        fitted(demo, tmp_path, "--epochs", "1", "--rows", "6")
+        with pytest.raises(synk.CheckpointError, match="is of another network"):
+            fitted(demo, tmp_path, "--epochs", "2", "--width", "5", "--resume")
+
+
+# -- precision -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options", ["--mode NUMBA", "--mode JAX --serial"], ids=["numba", "serial"]
+)
+def test_precisions_are_for_ranks_in_jax_mode(demo, capsys, options):
+    precision = ["--precision", "bfloat16"]
+    resnet50 = demo("resnet50")
+    with pytest.raises(SystemExit):
+        resnet50.parse_arguments([*options.split(), *precision])
+    assert "with --mode JAX, without --serial" in capsys.readouterr().err
+    args = resnet50.parse_arguments(["--mode", "JAX", *precision])
+    assert args.precision == "bfloat16"
+
+
+@pytest.mark.slow
+@in_a_child
+def test_in_float16_it_trains_as_in_float32_with_a_loss_scale(demo):
+    found = {}
+    with pytensor.config.change_flags(floatX="float32"), synk.session(1):
+        for precision in ("float32", "float16"):
+            mode = ["--mode", "JAX"] if precision == "float16" else []
+            options = "--blocks", "1", "--precision", precision, *mode
+            args, graphs = graphs_of(demo, *options)
+            train, _ = demo("resnet50").compile_graphs(graphs, args)
+            found[precision] = [train(*BATCHES[0], np.float32(0.05)) for _ in range(3)]
+        values = {var.name: var for var in graphs.updates}
+        assert float(values["loss_scale"].get_value()) == 2.0**15
+        assert int(values["loss_scale:good_steps"].get_value()) == 3
+        assert all(np.isfinite(var.get_value()).all() for var in graphs.updates)
+    losses = {name: np.array(results)[:, 0] for name, results in found.items()}
+    # More than other orders of sums in float32 do.
+    assert np.abs(losses["float16"] / losses["float32"] - 1).max() > 1e-5
+    np.testing.assert_allclose(losses["float16"], losses["float32"], rtol=0.02)
+
+
+@pytest.mark.slow
+def test_in_bfloat16_a_step_is_near_to_that_of_jax_by_hand():
+    """The latter has its activations in bfloat16 and the rest in float32."""
+    pytest.importorskip("jax", reason="JAX, of the extra synk[jax], is not installed")
+    small = "--batch 4 --image-size 32 --width 8 --blocks 1 --classes 10 --turns 1"
+    command = [BENCH / "resnet.py", *small.split(), "--precision", "bfloat16"]
+    done = subprocess.run(
+        [sys.executable, *command], capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^ratio +[\d.]+$", done.stdout, re.MULTILINE)

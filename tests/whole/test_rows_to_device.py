@@ -1,0 +1,387 @@
+"""Rows on their way to a device, with JAX on the CPU and a stand-in for CUDA's copies.
+
+See tests/whole/gpu for the copies of CUDA.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import warnings
+
+import fake_nvml
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from children import in_a_child
+from late_copier import LateCopier
+from test_jax_engine import (  # noqa: F401  the same, with rows on the device
+    test_a_call_that_was_interrupted_keeps_the_rows_that_it_computes_with,
+    test_code_is_compiled_once_for_a_shape,
+    test_what_outlives_a_call_is_not_in_memory_that_is_used_again,
+)
+
+import synk
+from synk.memory import device_rows, to_device
+from synk.memory.device_rows import DeviceTaker
+from synk.memory.partition import select
+from synk.memory.rows import arrived
+from synk.memory.segment import Segment
+from synk.memory.takers import Takers
+from synk.memory.to_device import ToDevice
+from synk.ranks import context as context_module
+from synk.ranks.session import SESSION
+
+DTYPES = ("float32", "float64", "float16", "int8", "uint64", "bool", "complex64")
+BATCHES = {
+    "all": None,
+    "some adjacent": slice(7, 31),
+    "one": slice(3, 4),
+    "none": slice(5, 5),
+    "no row numbers": [],
+    "backwards": slice(None, None, -1),
+    "every third": slice(0, 40, 3),
+    "shuffled": np.random.default_rng(0).permutation(40),
+    "in runs": [*range(20, 30), *range(5, 12), 39, 0],
+    "twice": [4, 4, 5, 4],
+    "a mask": np.arange(40) % 5 < 3,
+}
+
+
+@pytest.fixture(autouse=True)
+def gpus(monkeypatch):
+    """Pretend to have GPUs, to which all rows go by the stand-in."""
+    fake_nvml.install(monkeypatch, [None] * 4)
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.setattr(context_module, "CudaCopier", LateCopier)
+    monkeypatch.setattr(to_device, "WORTHWHILE", 1)
+    monkeypatch.setattr(device_rows, "LONG", 100)
+    monkeypatch.setattr(device_rows, "PIECE", 250)
+    monkeypatch.setattr(device_rows, "LEAST", 250)
+
+
+def segment_of(values):
+    """Return an array in shared memory, and its segment."""
+    segment = Segment(values.nbytes)
+    array = segment.array(values.dtype, values.shape)
+    array[...] = values
+    return array, segment
+
+
+def values_of(dtype, shape):
+    return (np.random.default_rng(1).normal(size=shape) * 9).astype(dtype)
+
+
+@pytest.mark.parametrize("width", [3, 60])
+@in_a_child
+def test_rows_on_the_device_are_those_of_numpy(width):
+    """Runs of rows that are copied one by one, and others; pinned, or user's arrays."""
+    import jax
+
+    way = ToDevice(LateCopier)
+    for dtype in DTYPES:
+        values = values_of(dtype, (40, width))
+        taker = DeviceTaker(way)
+        batches = BATCHES if dtype == "float32" else {"none": [], "shuffled": [3, 0, 9]}
+        for array in (
+            segment_of(values)[0],
+            values,
+            np.asfortranarray(values),
+            segment_of(np.repeat(values, 2, axis=1))[0][:, ::2],
+            jax.numpy.asarray(values),
+        ):
+            for name, batch in batches.items():
+                (rows,) = arrived([taker.take(array, select(batch, 40))])
+                expected = values[slice(None) if batch is None else batch]
+                if expected.size:
+                    assert isinstance(rows, jax.Array), name
+                assert rows.dtype == expected.dtype
+                np.testing.assert_array_equal(rows, expected, err_msg=name)
+
+
+@in_a_child
+def test_adjacent_rows_are_one_copy_and_long_runs_one_each():
+    copier = LateCopier()
+    taker = DeviceTaker(ToDevice(lambda: copier))
+    wide, _ = segment_of(values_of("float64", (40, 60)))  # rows of 480 bytes
+    narrow, _ = segment_of(values_of("float64", (40, 3)))  # rows of 24 bytes
+    for array, batch, expected in (
+        (wide, slice(3, 33), [30 * 480]),
+        (wide, [5, 6, 7, 2, 9, 10], [3 * 480, 480, 2 * 480]),
+        (narrow, slice(3, 5), [48]),
+        (narrow, [*range(10), *range(20, 30)], [240, 240]),
+        (narrow, np.arange(0, 40, 2), [240, 240]),  # gathered, in pieces of ten rows
+    ):
+        copier.log.clear()
+        (rows,) = arrived([taker.take(array, select(batch, 40))])
+        np.testing.assert_array_equal(rows, array[batch])
+        assert [
+            int(entry.split()[1]) for entry in copier.log if "copy" in entry
+        ] == expected
+
+
+@in_a_child
+def test_the_memory_on_the_device_is_used_again():
+    taker = DeviceTaker(ToDevice(LateCopier))
+    array, _ = segment_of(values_of("float64", (40, 60)))
+    places = set()
+    for batch in (slice(0, 9), slice(9, 18), np.arange(9) * 2):
+        (rows,) = arrived([taker.take(array, batch)])
+        places.add(rows.unsafe_buffer_pointer())
+    assert len(places) == 1
+    (rows,) = arrived([taker.take(array, slice(0, 12))])
+    np.testing.assert_array_equal(rows, array[:12])
+
+
+@in_a_child
+def test_a_segment_is_pinned_once_and_unpinned_while_it_is_mapped():
+    copier = LateCopier()
+    way = ToDevice(lambda: copier)
+    takers = [DeviceTaker(way) for _ in range(2)]
+    array, segment = segment_of(values_of("float64", (40, 60)))
+    for _ in range(3):
+        rows = arrived([taker.take(array, slice(0, 9)) for taker in takers])
+    assert copier.log.count("register") == 1
+    segment.grow(1 << 20)  # another mapping
+    larger = segment.array("float64", (400, 60))
+    larger[40:] = 7
+    expected = larger[30:50].copy()
+    rows = arrived([taker.take(larger, slice(30, 50)) for taker in takers])
+    for found in rows:
+        np.testing.assert_array_equal(found, expected)
+    assert copier.log.count("register") == 2
+    under_way = [taker.take(larger, slice(30, 50)) for taker in takers]
+    del array, larger, segment
+    gc.collect()
+    assert copier.log.count("unregister") == 2
+    assert not copier.registered
+    for found in arrived(under_way):  # the copies were made before that
+        np.testing.assert_array_equal(found, expected)
+
+
+@in_a_child
+def test_the_end_of_a_session_unpins_what_a_next_one_pins_again():
+    array, _ = segment_of(values_of("float64", (40, 60)))
+    for _ in range(2):
+        copier = LateCopier()
+        way = ToDevice(lambda copier=copier: copier)
+        taker = DeviceTaker(way)
+        (rows,) = arrived([taker.take(array, slice(3, 9))])
+        np.testing.assert_array_equal(rows, array[3:9])
+        assert list(copier.registered)
+        way.close()
+        assert not copier.registered
+        (rows,) = arrived([taker.take(array, slice(4, 9))])  # by JAX from here on
+        assert isinstance(rows, np.ndarray)
+        np.testing.assert_array_equal(rows, array[4:9])
+
+
+@in_a_child
+def test_what_cannot_be_pinned_goes_in_two_steps_or_by_jax_with_one_warning():
+    array, _ = segment_of(values_of("float64", (4000, 60)))
+    for limit, on_device in ((1 << 16, True), (0, False)):
+        copier = LateCopier(refuses=lambda nbytes, limit=limit: nbytes > limit)
+        way = ToDevice(lambda copier=copier: copier)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for batch in (slice(5, 25), np.arange(0, 60, 3), slice(7, 27)):
+                (rows,) = arrived([DeviceTaker(way).take(array, batch)])
+                np.testing.assert_array_equal(rows, array[batch])
+                assert isinstance(rows, np.ndarray) != on_device
+        (warning,) = caught
+        assert "CUDA_ERROR_OUT_OF_MEMORY" in str(warning.message)
+
+
+@in_a_child
+def test_segments_that_were_pinned_are_unpinned_where_a_buffer_fails():
+    copier = LateCopier(refuses=lambda nbytes: nbytes < 1 << 16)
+    way = ToDevice(lambda: copier)
+    taker = DeviceTaker(way)
+    array, segment = segment_of(values_of("float64", (400, 60)))
+    under_way = taker.take(array, slice(0, 300))
+    with pytest.warns(RuntimeWarning, match="CUDA_ERROR_OUT_OF_MEMORY"):
+        assert isinstance(
+            DeviceTaker(way).take(array[:, ::2], slice(0, 20)), np.ndarray
+        )
+    del taker  # with a copy under way
+    assert not copier.open
+    np.testing.assert_array_equal(under_way.array(), array[:300])
+    del array, segment
+    gc.collect()
+    assert copier.log[-1] == "unregister"
+
+
+@in_a_child
+def test_a_child_that_the_user_forks_touches_nothing_of_the_driver():
+    copier = LateCopier()
+    way = ToDevice(lambda: copier)
+    taker = DeviceTaker(way)
+    array, segment = segment_of(values_of("float64", (40, 60)))
+    taker.take(array, slice(0, 9))
+    child = os.fork()
+    if child == 0:
+        del taker, array, segment
+        gc.collect()
+        os._exit(len(copier.open) != 1 or "unregister" in copier.log)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@in_a_child
+def test_without_a_copier_jax_copies_and_one_warning_says_so():
+    def fail():
+        raise ImportError("No module named 'cuda'")
+
+    way = ToDevice(fail)
+    array, _ = segment_of(values_of("float64", (40, 60)))
+    taker = DeviceTaker(way)
+    with pytest.warns(RuntimeWarning, match="JAX's own copies.*'cuda'"):
+        assert np.shares_memory(taker.take(array, slice(0, 9)), array)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert np.shares_memory(taker.take(array, slice(0, 9)), array)
+        assert not ToDevice(fail, warns=False).takes(np.dtype("f8"))
+
+
+@in_a_child
+def test_rows_that_find_no_room_on_the_device_are_left_to_jax(monkeypatch):
+    import jax.numpy as jnp
+
+    def no_room(*args):
+        raise RuntimeError("RESOURCE_EXHAUSTED")
+
+    way = ToDevice(LateCopier)
+    array, _ = segment_of(values_of("float64", (40, 60)))
+    taker = DeviceTaker(way)
+    with monkeypatch.context() as full:
+        full.setattr(jnp, "zeros", no_room)
+        with pytest.warns(RuntimeWarning, match="own copies: RESOURCE_EXHAUSTED"):
+            assert np.shares_memory(taker.take(array, slice(0, 9)), array)
+    (rows,) = arrived([taker.take(array, slice(0, 9))])
+    np.testing.assert_array_equal(rows, array[:9])
+    assert not isinstance(rows, np.ndarray)
+
+
+@in_a_child
+def test_copies_that_nobody_came_for_are_made_before_their_memory_goes():
+    copier = LateCopier()
+    taker = DeviceTaker(ToDevice(lambda: copier))
+    array, _ = segment_of(values_of("float64", (40, 60)))
+    for batch in (slice(0, 9), np.arange(0, 40, 3), slice(2, 30)):
+        taker.take(array, batch)
+        assert len(copier.open) == 1
+    del taker
+    gc.collect()
+    assert not copier.open
+
+
+@in_a_child
+def test_the_rows_of_the_next_call_are_not_put_in_place_of_the_present_ones():
+    """A run has the rows of two calls on the device."""
+    takers = Takers(1, 0)
+    takers.use(ToDevice(LateCopier))
+    array, _ = segment_of(values_of("float64", (40, 60)))
+    batches = [slice(5 * k, 5 * k + 5) for k in range(8)]
+    (last,) = arrived([takers.rows[0][0].take(array, batches[0])])
+    for k in range(1, 8):
+        (rows,) = arrived([takers.rows[k % 2][0].take(array, batches[k])])
+        np.testing.assert_array_equal(last, array[batches[k - 1]])
+        np.testing.assert_array_equal(rows, array[batches[k]])
+        last = rows
+
+
+# -- in calls of functions
+
+
+def worker_log(context):
+    """Return what the rank's copier has done, and the bytes that are pinned."""
+    copier = context.to_device._copier
+    return list(copier.log), sum(copier.registered.values())
+
+
+@pytest.mark.parametrize("n", [1, 2])
+@in_a_child
+def test_calls_and_runs_have_the_numbers_of_the_serial_function(n):
+    """With slices, inputs of every kind, updates by rows, and fewer rows than ranks."""
+    x, y, b, scale = pt.matrix("x"), pt.ivector("y"), pt.vector("b"), pt.scalar("scale")
+    values, labels = values_of("float64", (40, 6)), np.arange(40, dtype="int32") % 3
+    offset = np.arange(6.0)
+
+    def make(grad, function, **options):
+        w = pytensor.shared(np.zeros((6, 3)), name="w")
+        p = pt.special.softmax((x + b) * scale @ w, axis=1)
+        loss = -pt.log(p[pt.arange(y.shape[0]), y]).mean()
+        updates = [(w, w - 0.1 * grad(loss, w))]
+        return function(outputs=loss, updates=updates, **options), w
+
+    plain, w = make(
+        pytensor.grad, pytensor.function, inputs=[x, y, b, scale], mode="FAST_COMPILE"
+    )
+    with synk.session(devices=[0] * n):
+        f, v = make(synk.grad, synk.function, inputs=[x, y], bcast_inputs=[b, scale])
+        X, Y, B = synk.data(values), synk.data(labels), synk.data(offset)
+        batches = [slice(7, 31), BATCHES["a mask"], [*range(20, 40), *range(4)]]
+        batches += [slice(39, 15, -1), slice(3, 4)]
+        expected = [
+            plain(values[rows], labels[rows], offset, 0.5) for rows in batches * 2
+        ]
+        np.testing.assert_allclose(f.run(batches, X, Y, B, 0.5), expected[:5])
+        np.testing.assert_allclose(
+            f.run(batches[:2], values, labels, B, 0.5), expected[5:7]
+        )
+        for rows, slices, loss in zip(
+            batches[2:], (1, 2, 1), expected[7:], strict=True
+        ):
+            found = f(X, labels, offset, 0.5, batch=rows, num_slices=slices)
+            np.testing.assert_allclose(found, loss)
+        for rank in range(n):
+            np.testing.assert_allclose(synk.get_value(rank, v), w.get_value())
+        for log, _ in SESSION.run(worker_log):
+            assert any(entry.startswith("copy") for entry in log)
+
+
+@in_a_child
+def test_few_values_are_written_in_the_place_of_the_last_ones(monkeypatch):
+    """And what a function returns, or stores, is not in that place."""
+    monkeypatch.undo()
+    fake_nvml.install(monkeypatch, [None])
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.setattr(context_module, "CudaCopier", LateCopier)
+    x, c, n = pt.matrix("x"), pt.scalar("c"), pt.lscalar("n")
+    last, rows = pytensor.shared(0.0), pytensor.shared(np.zeros((0, 3)))
+    values = np.random.default_rng(2).normal(size=(40, 3))
+    with synk.session(1):
+        f = synk.function(
+            [x],
+            [(x, "gather"), (c, None), (n, None), ((x * c)[n], None)],
+            bcast_inputs=[c, n],
+            updates=[(last, c), (rows, x)],
+        )
+        calls = [(slice(4 * k, 4 * k + 4), k / 4, k % 4) for k in range(8)]
+        found = [f(values, c, i, batch=batch) for batch, c, i in calls]
+        for (same, scale, number, product), (batch, factor, i) in zip(
+            found, calls, strict=True
+        ):
+            np.testing.assert_array_equal(same, values[batch])
+            np.testing.assert_array_equal((scale, number), (factor, i))
+            np.testing.assert_allclose(product, (values[batch] * factor)[i])
+        log = SESSION.context.to_device._copier.log
+        assert log.count(f"write {4 * 3 * 8}") == len(calls) - 1
+        assert log.count("write 8") == len(calls) - 1  # a whole number is not
+        mean = synk.function([x], [x.mean(), x.mean(axis=0), x.max()])
+        right = values.mean(), values.mean(axis=0), values.max()
+        for num_slices in (1, 3):
+            results = mean(values, num_slices=num_slices)
+            for got, expected in zip(results, right, strict=True):
+                np.testing.assert_allclose(got, expected)
+        kept = rows.get_value(), float(last.get_value())
+        g = synk.function([x], (x + 1, "gather"))
+        assert_same(g(values), values + 1)
+        f(values, 9.0, 0, batch=[7, 3, 1, 0])
+        assert_same(kept[0], values[28:32])
+        assert kept[1] == 7 / 4
+        assert_same(rows.get_value(), values[[7, 3, 1, 0]])
+
+
+def assert_same(found, expected):
+    np.testing.assert_array_equal(found, expected)

@@ -1,0 +1,251 @@
+"""`import synkhronos`: scripts of synk's ancestor, and what became of its names.
+
+The scripts in ``ancestors`` keep the contracts of Synkhronos's own demos, in our words.
+With SYNK_SYNKHRONOS_SCRIPTS its demos themselves are run, byte for byte.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from places import SUPPORT
+
+import synk
+from synk.synkhronos import names
+from synk.synkhronos.extensions import train, updates
+
+ANCESTORS = SUPPORT / "ancestors"
+ORIGINALS = os.environ.get("SYNK_SYNKHRONOS_SCRIPTS", "")
+SEEDED = "import numpy; numpy.random.seed(0)"
+
+
+def run(
+    *args: object, seconds: float = 120, **environment: str
+) -> subprocess.CompletedProcess:
+    """Run ``python -m synk`` on two cores at the most."""
+    two = sorted(os.sched_getaffinity(0))[:2]
+    return subprocess.run(
+        [sys.executable, "-m", "synk", *map(str, args)],
+        env=os.environ | {"PYTENSOR_FLAGS": "mode=FAST_COMPILE"} | environment,
+        preexec_fn=lambda: os.sched_setaffinity(0, two),
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["functions", "data", "shared", "training", "scattered"]
+)
+def test_scripts_with_the_contracts_of_synkhronos_run_unmodified(name):
+    done = run(ANCESTORS / f"{name}.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{name}: passed\n"
+    assert done.stderr == ""
+
+
+# -- the scripts of then, where they are
+
+
+def mnist(folder: Path, rows: int) -> None:
+    """Write a stand-in for MNIST's four files: ten patterns, with noise."""
+    rng = np.random.default_rng(0)
+    patterns = rng.integers(0, 2, (10, 7, 7)).repeat(4, 1).repeat(4, 2) * 200
+    for part, n in (("train", 10_000 + rows), ("t10k", 500)):
+        labels = rng.integers(0, 10, n).astype(np.uint8)
+        images = (patterns[labels] + rng.integers(0, 50, (n, 28, 1))).astype(np.uint8)
+        for kind, magic, array in (
+            ("images-idx3", 2051, images),
+            ("labels-idx1", 2049, labels),
+        ):
+            header = struct.pack(f">{1 + array.ndim}i", magic, *array.shape)
+            with gzip.open(folder / f"{part}-{kind}-ubyte.gz", "wb", 1) as file:
+                file.write(header + array.tobytes())
+
+
+def printed(text: str) -> list[float]:
+    """Return the losses that a script of the MNIST demos has printed."""
+    return [float(number) for number in re.findall(r"loss:\s+([\d.]+)", text)]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not ORIGINALS, reason="SYNK_SYNKHRONOS_SCRIPTS names no folder")
+def test_the_demos_of_synkhronos_run_byte_for_byte(tmp_path, monkeypatch):
+    demos = Path(ORIGINALS) / "demos"
+    if not demos.is_dir():
+        demos = Path(ORIGINALS)
+    for i in range(1, 6):
+        done = run(demos / f"demo_{i}.py")
+        assert done.returncode == 0, done.stderr
+        assert i == 2 or " passed." in done.stdout
+    mnist(tmp_path, 2000)
+    (tmp_path / "sitecustomize.py").write_text(SEEDED)
+    paths = os.pathsep.join([str(tmp_path), str(demos.parent), *sys.path])
+    monkeypatch.setenv("PYTHONPATH", paths)
+    monkeypatch.chdir(tmp_path)
+    losses = {}
+    for kind in "theano", "cpu_data", "gpu_data":
+        script = demos / "lasagne_mnist" / f"train_mnist_{kind}.py"
+        done = run(script, "custom_mlp:1,20,0,0", 500, 2)
+        assert done.returncode == 0, done.stderr
+        losses[kind] = printed(done.stdout)
+        assert len(losses[kind]) == 5
+    np.testing.assert_allclose(losses["cpu_data"], losses["theano"], rtol=1e-4)
+    # Its batches have rows from each rank's own half.
+    np.testing.assert_allclose(losses["gpu_data"], losses["theano"], rtol=0.05)
+
+
+# -- names
+
+
+def test_the_name_is_that_of_the_package_of_ours():
+    import synkhronos
+    from synkhronos.extensions import updates as theirs
+
+    assert synkhronos is synk.synkhronos
+    assert theirs is updates
+    assert set(synkhronos.__all__) <= set(dir(synkhronos))
+    assert synkhronos.data is synk.data
+    with pytest.raises(ModuleNotFoundError, match=r"synkhronos\.nonsense"):
+        import synkhronos.nonsense
+
+
+def test_fork_takes_the_arguments_of_then():
+    with pytest.raises(ValueError, match="master_rank=1"):
+        names.fork(2, master_rank=1)
+    assert names.fork(n_parallel=2, use_gpu=False, max_n_var=1000, max_dim=16) == 2
+    assert synk.size() == 2
+    synk.close()
+
+
+def test_slices_of_what_is_concatenated():
+    assert names.make_slices([np.zeros(3), [], [1]]) == (
+        slice(0, 3),
+        slice(3, 3),
+        slice(3, 4),
+    )
+    with pytest.raises(TypeError, match="a list of arrays"):
+        names.make_slices(np.zeros(3))
+
+
+def test_ops_that_name_the_way_of_the_arrays(two_ranks):
+    x, s = pt.matrix("x"), pytensor.shared(np.zeros(2))
+    f = names.function(
+        [x], [(x.sum(), "c_sum"), (x, "gather")], updates=[(s, x.sum(0), "c_sum")]
+    )
+    assert f.output_modes == ["sum", "gather"]
+    assert f.update_modes == ["sum"]
+    assert names.function([x], (x.max(), "c_max")).output_modes == ["max"]
+    assert names.function([x], x.mean()).output_modes == ["avg"]
+
+
+def test_collectives_take_one_name_of_their_variables(two_ranks):
+    s = pytensor.shared(np.arange(3.0))
+    synk.broadcast(shared_vars=s, values=np.ones(3))
+    assert synk.gather(shared_vars=[s])[0].shape == (2, 3)
+    assert synk.get_lengths(vars=s) == synk.get_lengths(shared_vars=s) == [3, 3]
+    with pytest.raises(TypeError, match="vars and shared_vars"):
+        synk.all_reduce(vars=s, shared_vars=s)
+    with pytest.raises(TypeError, match="missing"):
+        synk.all_reduce()
+
+
+# -- rules
+
+RULES = {
+    "sgd": {"learning_rate": 0.1},
+    "momentum": {"learning_rate": 0.1, "momentum": 0.8},
+    "nesterov_momentum": {"learning_rate": 0.1},
+    "adagrad": {"learning_rate": 0.1},
+    "rmsprop": {"learning_rate": 0.1, "rho": 0.8},
+    "adadelta": {},
+    "adam": {"learning_rate": 0.1},
+    "adamax": {},
+}
+
+
+def regression():
+    """Return inputs, two parameters, and the loss of a regression."""
+    x, y = pt.matrix("x"), pt.vector("y")
+    w = pytensor.shared(np.linspace(-1, 1, 4), name="w")
+    b = pytensor.shared(np.float64(0.5), name="b")
+    return x, y, [w, b], ((x @ w + b - y) ** 2).mean()
+
+
+@pytest.mark.parametrize("rule", sorted(RULES.keys() - {"adamax"}))
+@pytest.mark.usefixtures("graphs_in_python")
+def test_each_rule_has_the_numbers_of_lasagnes(rule, two_ranks):
+    theirs = pytest.importorskip("lasagne.updates")
+    rng = np.random.default_rng(0)
+    X, Y = rng.normal(size=(9, 4)), rng.normal(size=9)
+    x, y, params, loss = regression()
+    step = train.make_train_function(
+        loss, params, x, y, getattr(updates, rule), **RULES[rule]
+    )
+    got = [float(step(X, Y)) for _ in range(4)]
+    x, y, plain, loss = regression()
+    moves = getattr(theirs, rule)(loss, plain, **RULES[rule])
+    serial = pytensor.function([x, y], loss, updates=list(moves.items()))
+    np.testing.assert_allclose(got, [float(serial(X, Y)) for _ in range(4)], rtol=1e-9)
+    for ours, other in zip(params, plain, strict=True):
+        for rank in 0, 1:
+            value = synk.get_value(rank, ours)
+            np.testing.assert_allclose(value, other.get_value(), rtol=1e-9)
+
+
+@pytest.mark.usefixtures("graphs_in_python")
+def test_adamax_has_the_numbers_of_its_paper(two_ranks):
+    """Lasagne has it since 0.2 only."""
+    x, y, params, loss = regression()
+    step = train.make_train_function(loss, params, x, y, updates.adamax, 0.1)
+    rng = np.random.default_rng(0)
+    X, Y = rng.normal(size=(9, 4)), rng.normal(size=9)
+    theta, mean, largest = np.r_[np.linspace(-1, 1, 4), 0.5], np.zeros(5), np.zeros(5)
+    with_ones = np.c_[X, np.ones(9)]
+    for i in range(1, 5):
+        g = 2 * with_ones.T @ (with_ones @ theta - Y) / 9
+        mean, largest = 0.9 * mean + 0.1 * g, np.maximum(0.999 * largest, abs(g))
+        theta = theta - 0.1 / (1 - 0.9**i) * mean / (largest + 1e-8)
+        step(X, Y)
+    got = [*params[0].get_value(), params[1].get_value()]
+    np.testing.assert_allclose(got, theta, rtol=1e-9)
+
+
+def test_what_a_rule_returns():
+    _, _, (w, b), loss = regression()
+    of_gradients, of_params, gradients = updates.adam(loss, [w, b], lr=0.1)
+    assert [var for var, _ in of_gradients] == [gradients]
+    assert gradients.get_value().shape == (5,)
+    assert {var.name for var, _ in of_params} == {
+        *("w", "w:adam_means", "w:adam_squares"),
+        *("b", "b:adam_means", "b:adam_squares", "steps"),
+    }
+    with pytest.raises(TypeError, match="lr and learning_rate"):
+        updates.sgd(loss, [w, b], lr=0.1, learning_rate=0.1)
+
+
+def test_parameters_keep_their_dtype():
+    w = pytensor.shared(np.ones((2, 3), "float32"), name="w")
+    x = pt.fmatrix("x")
+    for rule, options in RULES.items():
+        rate = {"learning_rate": 0.1} | options
+        _, of_params, _ = getattr(updates, rule)((x @ w).mean(), [w], **rate)
+        assert all(var.dtype == new.dtype for var, new in of_params), rule
+
+
+@pytest.mark.usefixtures("graphs_in_python")
+def test_a_training_function_of_the_master_alone():
+    x, y, params, loss = regression()
+    step = train.make_train_function_theano(loss, params, x, y, updates.sgd, 0.1)
+    X, Y = np.eye(4), np.ones(4)
+    assert step(X, Y) > step(X, Y)

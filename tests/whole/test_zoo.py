@@ -1,0 +1,377 @@
+"""demos/zoo.py: the networks are those of their papers, and all rules train them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytensor
+import pytest
+import theano
+import theano.tensor as T
+from lasagne import layers as L
+from places import DEMOS
+from pytensor.compile.mode import Mode
+from test_demos import QUICK, run
+
+import synk
+from synk.train.batches import batches_of_epoch
+
+MODE = Mode("py", optimizer=None)
+"""Ops run in Python, in the graph as it is: rewriting it takes longer than training."""
+
+SMALL = {
+    "alexnet": "--image-size 67 --width 0.03",
+    "vgg16": "--image-size 32 --width 0.03",
+    "googlenet": "--image-size 80 --width 0.05",
+    "resnet50": "--image-size 32 --width 0.06 --blocks 1 1",
+    "resnet152": "--image-size 32 --width 0.06 --blocks 1",
+    "wide_resnet": "--image-size 8 --width 0.25 --depth 10 --widen 1",
+    "cifar10": "--image-size 24 --width 0.06",
+    "lstm": "--length 4 --width 0.06",
+    "wgan": "--image-size 8 --width 0.05 --first 1 --critic-steps 2",
+    "lsgan": "--image-size 8 --width 0.05",
+}
+QUICKEST = ("vgg16", "resnet152", "cifar10")
+EACH = [
+    pytest.param(name, marks=[] if name in QUICKEST else [pytest.mark.slow])
+    for name in SMALL
+]
+
+pytestmark = pytest.mark.usefixtures("scans_in_python")
+
+
+@pytest.fixture
+def zoo(import_from):
+    """Import demos/zoo.py; numbers are float64."""
+    import_from(DEMOS / "zoo_models")
+    import_from(DEMOS)
+    import zoo
+
+    with pytensor.config.change_flags(floatX="float64"):
+        yield zoo
+
+
+def arguments(zoo, model: str, *options: object):
+    """Return the arguments of a small run: 10 rows, in batches of 4, 4 and 2."""
+    rows = "--rows 10 --batch 4 --floatX float64"
+    given = [model, *SMALL[model].split(), *rows.split(), *map(str, options)]
+    if zoo.ZOO[model].kind == "classes":
+        given += ["--classes", "5"]
+    args = zoo.parse_arguments(given)
+    args.mode = MODE
+    return args
+
+
+# -- what the networks are -----------------------------------------------------------
+
+
+def counted(build, monkeypatch) -> int:
+    """Return how many parameters a network has, of which none gets a value."""
+    sizes = {}
+
+    def create_param(spec, shape, name=None):
+        param = pytensor.shared(np.zeros((0,) * len(shape)), name)
+        sizes[param] = int(np.prod(shape))
+        return param
+
+    monkeypatch.setattr("lasagne.utils.create_param", create_param)
+    layers = [getattr(layer, "logits", layer) for layer in build()]
+    return sum(sizes[p] for p in L.get_all_params(layers, trainable=True))
+
+
+def of_wide_resnet(depth: int, k: int, classes: int = 10) -> int:
+    """Count convolutions and normalisations, as the paper's table 1 lists them."""
+    before, total = 16, 3 * 9 * 16
+    for stage in range(3):
+        width = 16 * k * 2**stage
+        for i in range((depth - 4) // 6):
+            total += 9 * before * width + 9 * width * width + 2 * before + 2 * width
+            total += before * width if i == 0 else 0
+            before = width
+    return total + 2 * before + before * classes + classes
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        ("alexnet", 60_965_224),
+        ("vgg16", 138_357_544),
+        # 6,998,552 of the network itself, and of the heads after 512 and 528 channels.
+        ("googlenet", 6_998_552 + 3_188_840 + 3_190_888),
+        ("resnet50", 25_557_032),  # the last two: torchvision's
+        ("resnet152", 60_192_808),
+        ("wide_resnet", 36_479_194),
+        ("cifar10", 351_946),
+    ],
+)
+def test_a_network_of_full_size_has_as_many_parameters(
+    zoo, model, expected, monkeypatch
+):
+    recipe = zoo.ZOO[model]
+    size = recipe.image_size, recipe.classes, 1.0
+    assert counted(lambda: recipe.build(None, *size), monkeypatch) == expected
+
+
+@pytest.mark.parametrize(("depth", "k"), [(28, 10), (28, 4), (16, 8)])
+def test_wide_resnets_of_other_sizes_do(zoo, depth, k, monkeypatch):
+    build = zoo.ZOO["wide_resnet"].build
+    found = counted(lambda: build(None, depth=depth, widen=k), monkeypatch)
+    assert found == of_wide_resnet(depth, k)
+    with pytest.raises(ValueError, match=r"depth must be 10, 16, .* got 29"):
+        build(None, depth=29)
+
+
+def test_networks_of_letters_and_of_images_made_up_do(zoo, monkeypatch):
+    import lstm
+    from zoo_models import gans
+
+    n, letters = 128, 97
+    found = counted(lambda: [lstm.build_network([n], letters)], monkeypatch)
+    # Four gates see input and state, three of them the cell; an embedding; a softmax.
+    assert found == letters * n + 4 * (2 * n * n + n) + 3 * n + n * letters + letters
+    dense = 1024 * 128 * 7 * 7
+    generator = 100 * 1024 + dense + 25 * (128 * 64 + 64) + 1
+    generator += 2 * (1024 + 128 * 7 * 7 + 64)
+    assert counted(lambda: [gans.generator(None)], monkeypatch) == generator
+    critic = 25 * (64 + 64 * 128) + dense + 1024 + 2 * (64 + 128 + 1024)
+    assert counted(lambda: [gans.critic()], monkeypatch) == critic
+
+
+def test_googlenet_has_two_auxiliary_heads_that_count_for_less(zoo):
+    args = arguments(zoo, "googlenet")
+    heads = zoo.ZOO["googlenet"].build(None, args.image_size, 5, args.width)
+    assert [head.weight for head in heads] == [1, 0.3, 0.3]
+    assert all(head.logits.output_shape == (None, 5) for head in heads)
+    # In the answer they have no part.
+    assert len(L.get_all_params(heads[0].logits)) == 2 * (3 + 9 * 6 + 1)
+
+
+COMPILED = f"""
+import sys; sys.path.insert(0, {str(DEMOS)!r})
+import synk, theano, theano.tensor as T
+from lasagne import layers as L
+from zoo_models import googlenet
+x = T.tensor4("x")
+(head, *_) = googlenet.build(x, image_size=80, classes=5, width=0.05)
+theano.function([x], L.get_output(head.logits, deterministic=True))
+print("compiled")
+"""
+
+
+@pytest.mark.slow
+def test_googlenet_is_compiled_in_time(tmp_path):
+    # With joins alone PyTensor's shapes were sums of four to the ninth terms.
+    assert run("-c", COMPILED, folder=tmp_path, **QUICK) == "compiled\n"
+
+
+# -- layers --------------------------------------------------------------------------
+
+
+def output_of(layer, x: np.ndarray) -> np.ndarray:
+    variable = T.tensor4("x")
+    found = L.get_output(layer, variable)
+    return theano.function([variable], found, mode=MODE)(x)
+
+
+def correlated(x: np.ndarray, W: np.ndarray, pad: int, stride: int) -> np.ndarray:
+    """Correlate images with filters, pixel by pixel."""
+    x = np.pad(x, ((0, 0), (0, 0), (pad, pad), (pad, pad)))
+    size = W.shape[2]
+    places = range(0, x.shape[2] - size + 1, stride)
+    found = [
+        [np.tensordot(x[..., i : i + size, j : j + size], W, AXES) for j in places]
+        for i in places
+    ]
+    return np.moveaxis(np.array(found), (0, 1), (2, 3))
+
+
+AXES = ([1, 2, 3], [1, 2, 3])
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3])
+def test_filters_of_a_group_see_its_channels(zoo, groups):
+    from zoo_models.layers import ConvLayer
+
+    random = np.random.default_rng(groups)
+    x = random.normal(size=(2, 6, 7, 7))
+    shape = (None, *x.shape[1:])
+    layer = ConvLayer(L.InputLayer(shape), 12, 3, groups=groups, stride=2, pad=1)
+    layer.b.set_value(random.normal(size=12))
+    W, b = layer.W.get_value(), layer.b.get_value()
+    assert W.shape == (12, 6 // groups, 3, 3)
+    parts = zip(np.split(x, groups, 1), np.split(W, groups), strict=True)
+    expected = np.concatenate([correlated(*part, 1, 2) for part in parts], axis=1)
+    expected = np.maximum(expected + b[:, None, None], 0)
+    got = output_of(layer, x)
+    assert got.shape == (2, *layer.output_shape[1:])
+    np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-12)
+    with pytest.raises(ValueError, match="6 channels and 12 filters make no 4 groups"):
+        ConvLayer(L.InputLayer(shape), 12, 3, groups=4)
+
+
+def test_responses_are_normalised_by_channels_nearby(zoo):
+    x = 100 * np.random.default_rng(0).normal(size=(2, 7, 3, 4))
+    expected = np.empty_like(x)
+    for i in range(7):  # A. Krizhevsky et al. 2012, section 3.3
+        near = x[:, max(0, i - 2) : i + 3]
+        expected[:, i] = x[:, i] / (2 + 1e-4 * (near**2).sum(axis=1)) ** 0.75
+    layer = L.LocalResponseNormalization2DLayer(L.InputLayer((None, 7, 3, 4)))
+    # Lasagne adds the squares up in float32, whatever floatX is.
+    np.testing.assert_allclose(output_of(layer, x), expected, rtol=1e-6)
+
+
+def test_a_transposed_convolution_is_the_adjoint_of_one_of_stride_two(zoo):
+    from zoo_models.layers import TransposedConvLayer
+
+    random = np.random.default_rng(0)
+    layer = TransposedConvLayer(L.InputLayer((None, 3, 4, 4)), 2, 5, None)
+    layer.b.set_value(np.array([1.0, -2.0]))
+    small, large = random.normal(size=(2, 3, 4, 4)), random.normal(size=(2, 2, 8, 8))
+    got = output_of(layer, small) - layer.b.get_value()[:, None, None]
+    W = layer.W.get_value()
+    assert layer.output_shape == (None, 2, 8, 8)
+    assert W.shape == (3, 2, 5, 5)
+    there = (correlated(large, W, 2, 2) * small).sum()
+    np.testing.assert_allclose((got * large).sum(), there, rtol=1e-12)
+
+
+# -- training ------------------------------------------------------------------------
+
+
+def serial(zoo, args) -> tuple[list[float], list[np.ndarray]]:
+    """Return the losses of an epoch's steps in plain PyTensor, and all values then."""
+    rows = zoo.open_data(args)
+    model = zoo.build(args, rows, theano.shared(np.array(args.rate), "rate"))
+    step = theano.function(
+        model.inputs, model.loss, updates=list(model.updates.items()), mode=MODE
+    )
+    (arrays,) = rows.training(0)
+    batches = batches_of_epoch(len(arrays[0]), args.batch, args.seed, 0)
+    losses = [float(step(*[array[batch] for array in arrays])) for batch in batches]
+    return losses, [var.get_value() for var in model.updates]
+
+
+def of_ranks(variables: list) -> list[list[np.ndarray]]:
+    """Return the values that each of two ranks has."""
+    return [[synk.get_value(rank, var) for var in variables] for rank in (0, 1)]
+
+
+@pytest.mark.parametrize("model", EACH)
+def test_exact_steps_on_two_ranks_are_those_of_plain_pytensor(zoo, model, monkeypatch):
+    def all_of_them(self, input, **options):
+        return input
+
+    # Ranks draw from streams of their own.
+    monkeypatch.setattr(L.DropoutLayer, "get_output_for", all_of_them)
+    sync = [] if model == "lstm" else ["--sync-bn"]
+    args = arguments(zoo, model, *sync, "--seed", 3)
+    losses, values = serial(zoo, args)
+    with synk.session(2):
+        training = zoo.Training(args, zoo.open_data(args))
+        start = [p.get_value() for p in training.model.params]
+        training.epoch()
+        got = [
+            [synk.get_value(i, var) for var in training.step.updated] for i in (0, 1)
+        ]
+    assert len(losses) == 3
+    np.testing.assert_allclose(training.trainer.history.losses, losses, rtol=1e-8)
+    for of_rank in got:
+        for value, expected in zip(of_rank, values, strict=True):
+            scale = np.abs(expected).max()
+            np.testing.assert_allclose(value, expected, atol=1e-8 * scale)
+    moved = [
+        np.ptp(p.get_value() - old)
+        for p, old in zip(training.model.params, start, strict=True)
+    ]
+    assert np.mean([each > 0 for each in moved]) > 0.9
+
+
+OF_EACH_KIND = ("vgg16", "resnet50", "lstm", "wgan", "lsgan")
+"""Layers alone, running averages, a scan, two networks in turns and at once.
+
+To a rule others are as one of these: parameters, and what else a step updates.
+"""
+
+
+@pytest.mark.parametrize(
+    "model", [each for each in EACH if each.values[0] in OF_EACH_KIND]
+)
+def test_rules_train_each_kind(zoo, model):
+    args = arguments(zoo, model, "--rule", "local", "--every", 2)
+    with synk.session(2):
+        training = zoo.Training(args, zoo.open_data(args))
+        start = [p.get_value() for p in training.model.params]
+        numbers = training.epoch()
+        # Another one goes on with the same function.
+        training.trainer = synk.Trainer(
+            training.step, training.model.params, synk.rules.EASGD(2)
+        )
+        numbers |= {f"then {k}": v for k, v in training.epoch().items()}
+        centre = training.trainer.centre
+        now = [p.get_value() for p in training.model.params]
+        averages = of_ranks(training.model.averages)
+    for value, other in zip(now, centre, strict=True):
+        np.testing.assert_array_equal(value, other)
+    assert all(np.isfinite(number) for number in numbers.values())
+    assert any((value != old).any() for value, old in zip(now, start, strict=True))
+    np.testing.assert_equal(*averages)  # as validation needs them
+
+
+def test_generators_move_in_their_turn_and_critics_stay_within_the_clip(zoo):
+    args = arguments(zoo, "wgan", "--first", 3, "--critic-steps", 2, "--rate", 1)
+    rows = zoo.open_data(args)
+    rate = theano.shared(np.array(args.rate), "rate")
+    model = zoo.build(args, rows, rate)
+    step = theano.function(
+        model.inputs, model.loss, updates=list(model.updates.items()), mode=MODE
+    )
+    (arrays,) = rows.training(0)
+    critic, generator = model.params[:10], model.params[10:]
+    turns = []
+    for i in range(8):
+        before = [param.get_value() for param in model.params]
+        step(*[array[i : i + 3] for array in arrays])
+        moved = [
+            (param.get_value() != old).any()
+            for param, old in zip(model.params, before, strict=True)
+        ]
+        assert any(moved[:10])
+        turns.append(any(moved[10:]))
+    assert turns == [False, False, False, True, False, True, False, True]
+    weights = [p.get_value() for p in critic if p.ndim > 1]
+    assert max(np.abs(weight).max() for weight in weights) == 0.01
+    assert np.abs(generator[0].get_value()).max() > 1
+
+
+def test_what_resumes_has_the_numbers_of_what_never_stopped(zoo, tmp_path):
+    file = tmp_path / "zoo.npz"
+    options = "--rule", "easgd", "--every", 2, "--checkpoint", file
+
+    def trained(epochs: int, *more: str) -> dict:
+        args = arguments(zoo, "cifar10", *options, "--epochs", epochs, *more)
+        args.hold = 4  # three parts of an epoch, and a round that goes on
+        with synk.session(2):
+            training = zoo.Training(args, zoo.open_data(args))
+            zoo.fit(training, args)
+            assert training.epochs == epochs
+        with np.load(file) as found:
+            return {k: v for k, v in found.items() if v.dtype.kind == "f"}
+
+    whole, _ = trained(2), trained(1)
+    rest = trained(2, "--resume")
+    assert whole.keys() == rest.keys()
+    for name, value in whole.items():
+        np.testing.assert_array_equal(value, rest[name], err_msg=name)
+
+
+def test_downpour_at_each_step_is_exact_momentum(zoo):
+    found = []
+    for rule in ("exact", "downpour"):
+        args = arguments(zoo, "cifar10", "--rule", rule, "--rate", 0.05)
+        args.rows, args.batch = 8, 4
+        with pytest.MonkeyPatch.context() as patch, synk.session(2):
+            patch.setattr(L.DropoutLayer, "get_output_for", lambda self, x, **_: x)
+            training = zoo.Training(args, zoo.open_data(args))
+            training.epoch()
+            found.append([p.get_value() for p in training.model.params])
+    for exact, other in zip(*found, strict=True):
+        np.testing.assert_allclose(other, exact, rtol=1e-9, atol=1e-12)
