@@ -105,11 +105,6 @@ def test_no_import_is_for_types_alone():
     assert not [module for module, text in texts.items() if "TYPE_CHECKING" in text]
 
 
-def test_files_are_short():
-    lengths = {m: path.read_text().count("\n") for m, path in MODULES.items()}
-    assert {m: lines for m, lines in lengths.items() if lines > 500} == {}
-
-
 def test_nothing_imports_the_driver_for_old_models_but_scripts():
     compat = {module for module in MODULES if room_of(module) == "compat"}
     assert compat

@@ -1,4 +1,4 @@
-"""Training rules under the simulator, beside closed forms and hand-written replays."""
+"""Training rules under the simulator: closed forms, replays, predicted times."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from synk.rules import (
     ASGD,
     EASGD,
     GEM,
+    Costs,
     DiLoCo,
     Downpour,
     Gossip,
     LocalSGD,
     ParameterAveraging,
+    predict,
     random_turns,
     simulate,
 )
@@ -31,8 +33,8 @@ RULES = {
     "post-local": lambda order: LocalSGD(3, after=4, order=order),
     "easgd": lambda order: EASGD(2, order=order),
     "asgd": lambda order: ASGD(2, order=order),
-    "downpour": lambda order: Downpour(2, order=order),
-    "downpour, adam": lambda order: Downpour(2, "adam", order=order),
+    "downpour": lambda order: Downpour(2, learning_rate=0.05, order=order),
+    "downpour, adam": lambda order: Downpour(2, "adam", 0.05, order=order),
     "gem": lambda order: GEM(2, order=order),
     "gossip": lambda order: Gossip(p=0.5, order=order),
     "diloco": lambda order: DiLoCo(2, order=order),
@@ -74,48 +76,41 @@ def close(found, expected, tolerance=1e-12):
 
 
 @pytest.mark.parametrize(("name", "order"), EVERY)
-@pytest.mark.parametrize("workers", [1, 2, 5])
-def test_without_steps_and_from_equal_starts_nothing_moves(name, order, workers):
+def test_without_steps_and_from_equal_starts_nothing_moves(name, order):
     """Synchronous EASGD of mpi_learn added up the workers themselves, and grew."""
     start = np.random.default_rng(0).normal(size=7)
-    found = run(RULES[name](order), still, 12, workers, start)
-    for worker in found.workers:
-        close(worker["w"], start, 1e-15)
-    close(found.average(), start, 1e-15)
-    if name != "gossip":
-        assert found.exchanges
-        close(found.centre, start, 1e-15)
+    for workers in (1, 3):
+        found = run(RULES[name](order), still, 12, workers, start)
+        for worker in found.workers:
+            close(worker["w"], start, 1e-15)
+        close(found.average(), start, 1e-15)
+        if name != "gossip":
+            assert found.exchanges
+            close(found.centre, start, 1e-15)
 
 
 @pytest.mark.parametrize(("name", "order"), EVERY)
-def test_a_simulation_is_repeated_bit_by_bit_and_stays_of_its_dtype(name, order):
+def test_a_simulation_is_repeated_bit_by_bit_and_finds_what_all_are_drawn_to(
+    name, order
+):
+    """In float32 all stays of that dtype, too."""
+    target = np.float32(2)
+
+    def step(w, rank, k):
+        return w - np.float32(0.3) * (w - target)
+
     ends = []
-    for _ in range(2):
+    # GEM's steps are scaled by what others do: see below.
+    for steps in (9, 9, *[300] * (name != "gem")):
         start = np.linspace(-1, 1, 6, dtype="float32")
-        step = towards([[1.0], [2.0], [3.0]])
-        found = simulate(
-            RULES[name](order),
-            lambda w, rank, k, step=step: step(w, rank, k).astype("float32"),
-            9,
-            3,
-            start,
-            mode=PURE,
-        )
-        values = [value for w in found.workers for value in w.values()]
+        found = simulate(RULES[name](order), step, steps, 3, start, mode=PURE)
+        values = [value for worker in found.workers for value in worker.values()]
         assert {value.dtype.name for value in values} == {"float32"}
         ends.append([value.tobytes() for value in values])
     assert ends[0] == ends[1]
-
-
-@pytest.mark.parametrize(
-    # GEM's steps are scaled by what others do: see below.
-    ("name", "order"),
-    [p for p in EVERY if p.values[0] not in ("gossip", "gem")],
-)
-def test_a_centre_of_targets_that_are_the_same_is_found(name, order):
-    step = towards([[2.0]] * 3, lr=0.3)
-    found = run(RULES[name](order), step, 4000, 3, np.zeros(5))
-    close(found.centre, np.full(5, 2.0), 1e-2)
+    if name != "gem":
+        result = found.average() if name == "gossip" else found.centre
+        close(result, np.full(6, 2.0), 1e-2)
 
 
 def test_an_order_that_a_rule_does_not_have_is_refused():
@@ -368,7 +363,7 @@ def test_downpour_is_stable_as_far_as_its_delay_allows(n, factor):
     found = run(
         Downpour(learning_rate=factor * bound, order="turns"),
         towards([[0.0]] * n, lr=1.0),
-        1000,
+        400,
         n,
         [1.0],
     )
@@ -418,13 +413,14 @@ def test_gem_of_one_worker_has_the_gain_of_momentum(kappa, share):
     """Sizes of steps alternate; on average they are kappa / 2 of momentum's."""
     mu, lr, g, steps = 0.7, 0.01, 3.0, 41
     rule = GEM(1, lr, mu, kappa, epsilon=1e-300)
-    ways, m, last, sizes = [], 0.0, 0.0, []
-    for t in range(steps):
-        ways.append(run(rule, lambda w, rank, k: w - g, t + 1, 1, [0.0]).centre[0])
+    found = run(rule, lambda w, rank, k: w - g, 0, 1, [0.0])
+    ways, m, last, sizes = [0.0], 0.0, 0.0, []
+    for _ in range(steps):
+        ways.append(found.run(1).centre[0])
         m = mu * m + lr * g
         last = max(0.0, kappa * m - last)
         sizes.append(last)
-    close(-np.diff([0.0, *ways]), sizes)
+    close(-np.diff(ways), sizes)
     mean = np.mean(sizes[-20:])
     close(mean, share * lr * g / (1 - mu), 2e-3)
 
@@ -460,7 +456,8 @@ def test_gem_divides_by_no_zero():
 
 @pytest.mark.parametrize("order", ["free", "turns"])
 @pytest.mark.parametrize("workers", [1, 2, 5])
-def test_gossip_keeps_its_weights_and_what_they_weigh(order, workers):
+def test_gossip_keeps_what_its_workers_weigh(order, workers):
+    """Together with what is on its way, which `average` counts, too."""
     starts = iter(range(workers))
 
     def apart(w, rank, k):
@@ -472,10 +469,9 @@ def test_gossip_keeps_its_weights_and_what_they_weigh(order, workers):
         else list(range(workers)) + list(random_turns(workers, 60, seed=1))
     )
     found = run(Gossip(0.4, seed=3, order=order), apart, schedule, workers, [0.0, 1.0])
-    on_its_way = sum(a for _, a in found._mail)
-    close(sum(found.weights) + on_its_way, 1.0)
     mean = (workers - 1) / 2
     close(found.average(), [mean, 1 + mean])
+    assert 0 < sum(found.weights) < 1 + 1e-12
     assert bool(found.exchanges) == (workers > 1)
 
 
@@ -571,3 +567,127 @@ def test_there_must_be_room_for_fragments_and_delay():
     for options in ({"fragments": 5}, {"delay": 4}):
         with pytest.raises(ValueError, match="every=4 steps"):
             DiLoCo(4, **options)
+
+
+# -- predicted times
+
+START = np.ones(3)
+
+
+def halfway(w, rank, k):
+    return w - 0.01 * (w - rank)
+
+
+def size(w):
+    return float(np.abs(w).sum())
+
+
+def told(rule, steps, workers, costs, **options):
+    options = {"loss": size, "mode": "FAST_COMPILE", **options}
+    return predict(rule, halfway, steps, workers, START, costs, **options)
+
+
+def speeds(costs, workers):
+    """Return what a step of each worker takes: the one draw that is documented."""
+    drawn = np.random.default_rng(costs.seed).standard_normal(workers)
+    factors = np.exp(costs.spread * drawn)
+    return costs.step * factors / factors.mean()
+
+
+def test_all_that_meet_wait_for_the_slowest():
+    costs = Costs(step=2.0, exchange=lambda n: 0.1 * n, spread=0.5, seed=3)
+    found = told(LocalSGD(5), 20, 4, costs)
+    took = speeds(costs, 4)
+    assert took.mean() == pytest.approx(2.0)
+    assert found.seconds[-1] == pytest.approx(20 * took.max() + 4 * 0.4)
+    waited = (20 * (took.max() - took)).sum()
+    assert found.waiting == pytest.approx(waited / (4 * found.seconds[-1]))
+    assert (found.steps, found.exchanges, found.staleness) == (80, 4, 0)
+
+
+def test_who_comes_when_ready_waits_for_nobody():
+    costs = Costs(step=1.0, exchange=0.5, busy=0.0, spread=1.0, seed=1)
+    found = told(ASGD(2, order="free"), 30, 5, costs)
+    assert found.waiting == 0
+    # The slowest one is the last.
+    assert found.seconds[-1] == pytest.approx(30 * speeds(costs, 5).max() + 15 * 0.5)
+
+
+@pytest.mark.parametrize("order", ["turns", "free"])
+def test_a_centre_that_is_always_busy_sets_the_pace(order):
+    costs = Costs(step=0.01, exchange=1.0)
+    found = told(EASGD(1, order=order), 50, 8, costs)
+    assert found.seconds[-1] == pytest.approx(8 * 50, rel=0.01)
+    assert found.waiting == pytest.approx(1 - 1 / 8, rel=0.02)
+    # The others come once between two exchanges of one; the first have none before.
+    others = [min(k, 7) if k < 8 else 7 for k in range(8 * 50)]
+    assert found.staleness == pytest.approx(np.mean(others), rel=0.01)
+
+
+def test_ranks_that_follow_one_another_through_blocks_wait_less():
+    each = [
+        told(EASGD(1, order="free"), 50, 8, Costs(0.01, 1.0, busy=busy)).seconds[-1]
+        for busy in (1.0, 0.25, 0.0)
+    ]
+    assert each[0] > 3.5 * each[1] > 3.5 * each[2]
+    assert each[2] == pytest.approx(50 * 1.01, rel=0.03)
+
+
+def test_staleness_is_bounded_by_waiting():
+    costs = Costs(step=1.0, spread=1.5, seed=2)
+    free = told(Downpour(1, order="free"), 40, 6, costs)
+    most = told(Downpour(1, max_staleness=5, order="free"), 40, 6, costs)
+    assert free.waiting == 0 < most.waiting
+    assert most.staleness <= 5
+    assert free.seconds[-1] == pytest.approx(40 * speeds(costs, 6).max())
+    assert most.seconds[-1] == pytest.approx(free.seconds[-1])
+    assert most.steps == free.steps == 240
+
+
+def test_an_exchange_that_is_waited_for_later_costs_less():
+    costs = Costs(step=1.0, exchange=3.0)
+    at_once = told(DiLoCo(8), 32, 4, costs).seconds[-1]
+    later = told(DiLoCo(8, delay=4), 36, 4, costs).seconds[-1]
+    assert at_once == 32 + 4 * 3
+    assert later == 36  # four steps go by while three seconds do
+
+
+def test_steps_that_vary_have_the_mean_that_was_given():
+    costs = Costs(step=0.1, jitter=0.6)
+    found = told(ASGD(1, order="free"), 4000, 1, costs)
+    error = 0.1 * np.sqrt(np.exp(0.36) - 1) / np.sqrt(4000)
+    assert abs(found.seconds[-1] / 4000 - 0.1) < 4 * error
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        LocalSGD(3),
+        EASGD(2, order="turns"),
+        DiLoCo(4, fragments=2, delay=1),
+        Gossip(0.5, order="turns"),
+    ],
+    ids=repr,
+)
+def test_what_is_computed_is_the_simulators(rule):
+    found = told(rule, 12, 3, Costs(1.0, 0.1, spread=0.3))
+    plain = simulate(rule, halfway, 12, 3, START, mode="FAST_COMPILE")
+    assert found.losses[-1] == size(plain.result())
+    assert found.exchanges == len(plain.exchanges)
+    assert len(found.losses) == 12
+
+
+def test_training_ends_at_a_loss():
+    def towards_0(w, rank, k):
+        return 0.5 * w
+
+    costs = Costs(step=1.0)
+    found = predict(LocalSGD(1), towards_0, 100, 2, START, costs, loss=size, until=0.1)
+    # 3 / 2**5 is the first that is not more.
+    assert found.steps == 2 * 5
+    assert found.time_to(0.1) == 5.0
+    assert found.time_to(0.75) == 2.0
+    assert found.time_to(0.01) == np.inf
+    assert predict(
+        LocalSGD(1), towards_0, 7, 2, START, costs, loss=size, every=3
+    ).seconds == [3.0, 6.0, 7.0]
