@@ -10,6 +10,7 @@ import signal
 import sys
 import tempfile
 import time
+import types
 import weakref
 from pathlib import Path
 
@@ -114,9 +115,14 @@ def pytest_collect_file():
 def pytest_collection_modifyitems(items):
     """Have the files that fork most come first, and those late that import much.
 
-    Of each kind, the longest come first.
+    Of each kind, the longest come first. Of each file, tests that find sessions of one
+    size come together.
     """
     items.sort(key=_order)
+    places: dict[Path, int] = {}
+    for item in items:
+        places.setdefault(item.path, len(places))
+    items.sort(key=lambda item: (places[item.path], size_of(item)))
 
 
 @pytest.hookimpl(optionalhook=True)  # without pytest-xdist nobody calls it
@@ -162,10 +168,12 @@ def descendants() -> list[psutil.Process]:
     return psutil.Process().children(recursive=True)
 
 
-def leftovers() -> list[str]:
-    """Return what a test left behind: processes, segments, semaphores."""
+def leftovers(known: frozenset[int] = frozenset()) -> list[str]:
+    """Return what a test left behind: processes that are not known, segments."""
     children = []
     for child in descendants():
+        if child.pid in known:
+            continue
         try:
             if "resource_tracker" not in " ".join(child.cmdline()):
                 children.append(f"process {child.pid} ({child.status()})")
@@ -187,9 +195,97 @@ def divided(monkeypatch):
     monkeypatch.setattr(flat_layout, "small_for", lambda size: 1 << 11)
 
 
+class OpenSession:
+    """The session that stays open from test to test of a file, if there is one.
+
+    Tests that take `ranks` or `two_ranks`, and no fixture of their file's, may find a
+    session that tests before them have used. Others have none open when they begin.
+    """
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.pids: frozenset[int] = frozenset()
+        self.affinity: set[int] = set()
+
+    def provide(self, size: int) -> None:
+        """Have a session of `size` ranks open, all of them alive."""
+        if not (self.size == size and self.is_well()):
+            self.close()
+            self.affinity = os.sched_getaffinity(0)
+            synk.fork(size)
+            self.size = size
+            self.pids = frozenset(child.pid for child in descendants())
+
+    def is_well(self) -> bool:
+        """Tell whether it is still there as it was forked, with all of its ranks."""
+        if not (self.size and synk.is_forked() and synk.size() == self.size):
+            return False
+        found = {child.pid for child in descendants() if child.status() != "zombie"}
+        return self.pids <= found
+
+    def close(self) -> None:
+        """End it, if it is open, and assert that nothing of it is left."""
+        if self.size:
+            self.size, self.pids = 0, frozenset()
+            synk.close()
+            assert_nothing_is_left()
+            assert os.sched_getaffinity(0) == self.affinity
+
+
+def assert_nothing_is_left(known: frozenset[int] = frozenset()) -> None:
+    """Assert that only processes that are known are left, and no segments."""
+    deadline = time.monotonic() + 5
+    while (left := leftovers(known)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not left, f"left behind: {left}"
+
+
+OPEN = OpenSession()
+
+SHARING = {
+    *("ranks", "two_ranks", "world", "earlier_modules", "request"),
+    *("tmp_path", "tmp_path_factory", "monkeypatch", "capsys", "capfd", "recwarn"),
+    *("checkpoint", "scans_in_python", "graphs_in_python"),
+}
+"""The fixtures of tests that may find a session open: none depends on its fork."""
+
+
+def shares(item) -> bool:
+    """Tell whether a test may find a session open, and leave it so."""
+    names = set(item.fixturenames) - set(getattr(item, "callspec", NOTHING).params)
+    return not {"ranks", "two_ranks"}.isdisjoint(item.fixturenames) and (
+        names <= SHARING and item.get_closest_marker("own_session") is None
+    )
+
+
+NOTHING = types.SimpleNamespace(params={})
+
+
+def size_of(item) -> int:
+    """Return how many ranks the session has that a test finds; 0 if it finds none."""
+    if not shares(item):
+        return 0
+    return 2 if "two_ranks" in item.fixturenames else item.callspec.params["ranks"]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item):
+    """Note whether a test has failed: the next one gets a session of its own."""
+    report = yield
+    if report.failed:
+        item.stash[FAILED] = True
+    return report
+
+
+FAILED = pytest.StashKey[bool]()
+
+
 @pytest.fixture(autouse=True)
-def world():
+def world(request):
     """Assert after every test that no process, segment or semaphore is left."""
+    shared = shares(request.node)
+    if not shared:
+        OPEN.close()
     before = os.sched_getaffinity(0)
     config = pytensor.config
     flags = config.mode, config.traceback__limit
@@ -197,12 +293,15 @@ def world():
     # PyTensor sets both while it compiles, the limit to 0. A test's interrupt just as
     # that begins or ends leaves them so: no variable made later would know its line.
     config.mode, config.traceback__limit = flags
+    if shared and OPEN.is_well() and FAILED not in request.node.stash:
+        assert_nothing_is_left(OPEN.pids)
+        return
+    if shared:
+        OPEN.close()
+        return
     forked = synk.is_forked()
     synk.close()
-    deadline = time.monotonic() + 5
-    while (left := leftovers()) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not left, f"left behind: {left}"
+    assert_nothing_is_left()
     assert not forked, "the test did not close its session"
     assert os.sched_getaffinity(0) == before
 
@@ -219,20 +318,29 @@ def earlier_modules():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(replication, "_functions", weakref.WeakSet())
         yield
+        OPEN.close()
+
+
+def session_of(size: int, request):
+    """Have a test find a session of ranks, one of its own if it does not share."""
+    if shares(request.node):
+        OPEN.provide(size)
+        yield size
+    else:
+        with synk.session(size):
+            yield size
 
 
 @pytest.fixture(params=WORLD_SIZES, ids=lambda n: f"{n}ranks")
 def ranks(request):
     """Fork a session of 1, 2, 3 and 5 ranks in turn; the number of ranks."""
-    with synk.session(request.param) as size:
-        yield size
+    yield from session_of(request.param, request)
 
 
 @pytest.fixture
-def two_ranks():
+def two_ranks(request):
     """Fork a session of two ranks."""
-    with synk.session(2) as size:
-        yield size
+    yield from session_of(2, request)
 
 
 @pytest.fixture(params=FORMATS)
