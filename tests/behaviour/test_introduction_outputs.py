@@ -1,0 +1,418 @@
+"""Outputs, whole and in slices: every op, dtype and number of rows."""
+
+from __future__ import annotations
+
+import time
+import warnings
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from reference import COMPLEX, KINDS, PY, assert_same, cut, ops_of, reduced, values_of
+from world_sizes import one_and_three_ranks
+
+import synk
+
+SLICES = (1, 2, 7)
+
+three_ranks = pytest.mark.parametrize("ranks", [3], ids=["3ranks"], indirect=True)
+
+
+def serial_pairs(x, dtype: str) -> list[tuple]:
+    """Return (expression, op) pairs whose serial value is that of all rows."""
+    if dtype == "bool":
+        return [
+            (x.any(axis=0), "sum"),
+            (x.any(axis=0), "max"),
+            (x.all(axis=0), "prod"),
+            (x.all(axis=0), "min"),
+            (~x, "gather"),
+        ]
+    pairs = [
+        (pt.sum(x, axis=0, dtype=dtype), "sum"),
+        (pt.prod(x, axis=0, dtype=dtype), "prod"),
+        (x + x, "gather"),
+    ]
+    if dtype not in COMPLEX:
+        pairs += [(x.max(axis=0), "max"), (x.min(axis=0), "min")]
+    if np.dtype(dtype).kind in "fc":
+        pairs.append((x.sum(axis=0) / x.shape[0].astype(dtype), "avg"))
+    else:
+        # In float64, or the serial sum of large integers would wrap around.
+        pairs.append((x.astype("float64").mean(axis=0), "avg"))
+    return pairs
+
+
+@three_ranks
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_op_and_dtype_equals_the_serial_run_in_any_slices(ranks, kind):
+    for dtype in KINDS[kind]:
+        check_against_pytensor(dtype)
+        check_what_is_combined(ranks, dtype)
+
+
+def check_against_pytensor(dtype):
+    x = pt.matrix("x", dtype=dtype)
+    pairs = serial_pairs(x, dtype)
+    f = synk.function([x], pairs, mode=PY)
+    assert f.output_modes == [op for _, op in pairs]
+    plain = pytensor.function([x], [y for y, _ in pairs], mode=PY)
+    for rows in (1, 2, 3, 4, 7, 23):
+        value = values_of(dtype, (rows, 3), rows)
+        with np.errstate(all="ignore"):
+            expected = plain(value)
+        scale = float(np.abs(value).max())
+        for slices in SLICES if rows in (1, 7) else (1,):
+            results = f(value, num_slices=slices)
+            for got, right, (_, op) in zip(results, expected, pairs, strict=True):
+                what = f"{op} of {rows} {dtype} rows in {slices} slices"
+                # PyTensor itself rounds the serial sum of float16 at every step.
+                assert_same(got, right, 60, scale, err_msg=what)
+
+
+def check_what_is_combined(ranks, dtype):
+    x = pt.matrix("x", dtype=dtype)
+    ops = ops_of(dtype)
+    # The first of a rank's rows: it fails on a rank that has none, and would spoil
+    # every op but "max" if such a rank contributed zeros.
+    f = synk.function([x], [(x[0], op) for op in ops], mode=PY)
+    for rows, slices in ((1, 1), (4, 1), (13, 1), (13, 3)):
+        value = values_of(dtype, (rows, 4), rows)
+        pieces = [p for part in cut(value, ranks) for p in cut(part, slices) if len(p)]
+        scale = float(np.abs(value).max())
+        for op, got in zip(ops, f(value, num_slices=slices), strict=True):
+            right = reduced(op, [p[0] for p in pieces], [len(p) for p in pieces])
+            if op == "avg" and value.dtype.kind in "iu":
+                right = right.astype("float64")
+            what = f"{op} of {rows} {dtype} rows in {slices} slices"
+            assert_same(got, right, 8, scale, err_msg=what)
+
+
+@one_and_three_ranks
+def test_no_rows_at_all_give_what_the_serial_run_gives(ranks):
+    x = pt.matrix("x")
+    calls = pytensor.shared(0)
+    outputs = [
+        (x.sum(axis=0), "sum"),
+        (x.prod(axis=0), "prod"),
+        (x * 2, "gather"),
+        (x.shape[0], "sum"),
+    ]
+    f = synk.function([x], outputs, updates={calls: calls + 1}, mode=PY)
+    for slices in (1, 4):
+        total, product, rows, count = f(np.zeros((0, 3)), num_slices=slices)
+        assert_same(total, np.zeros(3))
+        assert_same(product, np.ones(3))
+        assert_same(rows, np.zeros((0, 3)))
+        assert count == 0
+    assert_same(f(np.ones((2, 3)), batch=0)[2], np.zeros((0, 3)))
+    assert synk.gather(calls).tolist() == [3] * ranks
+    mean = synk.function([x], x.mean(axis=0), mode=PY)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        assert_same(mean(np.zeros((0, 3))), np.full(3, np.nan))
+    largest = synk.function([x], (x.max(axis=0), "max"), mode=PY)
+    with pytest.raises(ValueError, match="zero-size"):
+        largest(np.zeros((0, 3)))
+    assert_same(largest(np.ones((1, 3))), np.ones(3))
+
+
+@three_ranks
+def test_a_rank_without_rows_yields_no_nan(ranks):
+    x = pt.matrix("x")
+    w = pytensor.shared(np.zeros(3))
+    f = synk.function(
+        [x],
+        [x.mean(axis=0), (x.std(axis=0), "max"), (1 / x.shape[0], "sum")],
+        updates={w: x.mean(axis=0)},
+        mode=PY,
+    )
+    mean, spread, inverse = f(np.full((1, 3), 7.0))
+    assert_same(mean, np.full(3, 7.0))
+    assert_same(spread, np.zeros(3))
+    assert inverse == 1
+    assert_same(synk.gather(w), np.full((ranks, 3), 7.0))
+
+
+@three_ranks
+def test_large_and_transposed_outputs_are_combined_exactly(ranks):
+    x = pt.matrix("x")
+    outputs = [(x.sum(axis=0).reshape((200, 300)).T, op) for op in ("sum", "max")]
+    outputs.append((x.T.mean(axis=1), "avg"))
+    f = synk.function([x], outputs, mode=PY)
+    value = values_of("float64", (7, 60_000))
+    total, largest, mean = f(value)
+    sums = [p.sum(axis=0) for p in cut(value, ranks)]
+    assert_same(total, value.sum(axis=0).reshape(200, 300).T, ulps=16)
+    assert_same(largest, np.max(sums, axis=0).reshape(200, 300).T, ulps=16)
+    assert_same(mean, value.mean(axis=0), ulps=16)
+
+
+def test_nan_and_infinity_pass_through_as_in_numpy(two_ranks):
+    x = pt.matrix("x")
+    outputs = [(x.max(axis=0), "max"), (x.min(axis=0), "min"), (x.sum(axis=0), "sum")]
+    within = [synk.ops.all_reduce(y, op) for y, op in outputs]
+    f = synk.function([x], [*outputs, *((y, None) for y in within)], mode=PY)
+    for row in range(5):
+        value = np.ones((5, 3))
+        value[row, 0], value[0, 1], value[-1, 2] = np.nan, np.inf, -np.inf
+        right = value.max(0), value.min(0), value.sum(0)
+        for got, expected in zip(f(value), [*right, *right], strict=True):
+            assert_same(got, expected)
+
+
+@one_and_three_ranks
+def test_what_is_combined_without_an_op_that_is_named(ranks):
+    x, b = pt.vector("x"), pt.scalar("b")
+    w = pytensor.shared(2.0)
+    f = synk.function([x], [x.mean(), b * w, w], [b], mode=PY)
+    assert f.output_modes == ["avg", None, None]
+    mean, product, own = f(np.arange(11.0), 3.0)
+    assert_same(mean, np.float64(5), ulps=4)
+    assert (product, own) == (6, 2)
+
+
+@one_and_three_ranks
+def test_op_none_is_the_value_of_rank_0(ranks):
+    x, b = pt.vector("x"), pt.scalar("b")
+    w = pytensor.shared(0.0)
+    outputs = [(x, None), (w, None), (w + b, None), (x * w, None)]
+    f = synk.function([x], outputs, [b], mode=PY)
+    synk.broadcast(w, -1.0)
+    synk.set_value(0, w, 5.0)
+    value = np.arange(7.0)
+    mine, own, shifted, product = f(value, 1.0)
+    assert_same(mine, cut(value, ranks)[0])
+    assert (own, shifted) == (5, 6)
+    assert_same(product, 5 * cut(value, ranks)[0])
+    assert f(value, 3.0, num_slices=2, output_subset=[2]) == [8]
+    assert f.output_modes == [None] * 4
+
+
+@one_and_three_ranks
+def test_gather_stacks_what_ranks_computed_once(ranks):
+    x = pt.matrix("x")
+    f = synk.function([x], [(x.sum(), "gather"), (x[:, :1], "gather")], mode=PY)
+    value = np.arange(14.0).reshape(7, 2)
+    sums, columns = f(value)
+    assert_same(sums, [p.sum() for p in cut(value, ranks)])
+    assert_same(columns, value[:, :1])
+    sums, columns = f(value[:1])
+    assert_same(sums, [1.0])
+    assert_same(columns, value[:1, :1])
+
+
+def test_outputs_come_back_as_they_were_given(two_ranks):
+    x = pt.vector("x")
+    value = np.arange(3.0)
+    one = synk.function([x], (x.sum(), "sum"), mode=PY)(value)
+    assert isinstance(one, np.ndarray)
+    assert one == 3
+    nothing = {"mode": PY, "on_unused_input": "ignore"}
+    for outputs, expected in (
+        ([(x.sum(), "sum")], [3]),
+        ((x.sum(), x.max()), [3, 2]),
+        (((x.sum(), "sum"), (x.max(), "max")), [3, 2]),
+        ((x.sum(), x.max(), x.min()), [3, 2, 0]),
+        ((x.sum(),), [3]),
+        ([], []),
+        (None, None),
+    ):
+        got = synk.function([x], outputs, **nothing)(value)
+        assert got == expected
+        assert type(got) is type(expected)
+    assert synk.function([], mode=PY)() is None
+
+
+@one_and_three_ranks
+def test_a_subset_of_the_outputs_in_any_order_and_repeated(ranks):
+    x = pt.vector("x")
+    w = pytensor.shared(0.0)
+    outputs = [(x.sum(), "sum"), x.mean(), (x, "gather"), (x.max(), "max")]
+    f = synk.function([x], outputs, updates={w: w + x.sum()}, mode=PY)
+    value = np.arange(7.0)
+    right = [value.sum(), value.mean(), value, value.max()]
+    subsets = [None, [3, 0], [2], [1, 1, 2, 1], [-1, 0], [], (0,), np.array([1, 0])]
+    for subset in subsets:
+        for slices in (1, 3):
+            got = f(value, output_subset=subset, num_slices=slices)
+            assert isinstance(got, list)
+            wanted = range(4) if subset is None else subset
+            for output, i in zip(got, wanted, strict=True):
+                assert_same(output, np.asarray(right[i]), ulps=8)
+    # Updates are made whatever outputs are asked for.
+    assert synk.get_value(ranks - 1, w) == 2 * len(subsets) * value.sum()
+    one = synk.function([x], (x.sum(), "sum"), mode=PY)
+    assert one(value, output_subset=[]) == []
+    assert one(value, output_subset=[0, -1]) == [21, 21]
+
+
+@one_and_three_ranks
+def test_float32_is_kept_throughout(ranks):
+    x = pt.matrix("x", dtype="float32")
+    w = pytensor.shared(np.ones(3, "float32"))
+    f = synk.function(
+        [x],
+        [x.dot(w).mean(), (x.sum(), "sum"), (x.dot(w), "gather"), x.max()],
+        updates={w: w - x.mean(axis=0)},
+        mode=PY,
+    )
+    value = values_of("float32", (7, 3))
+    for slices in (1, 2):
+        for output in f(value, num_slices=slices):
+            assert output.dtype == np.float32
+        assert synk.get_value(ranks - 1, w).dtype == np.float32
+    synk.all_reduce(w)
+    assert w.get_value().dtype == np.float32
+
+
+def test_averages_of_integers_are_float64_and_small_floats_are_rounded_once(two_ranks):
+    n, h = pt.vector("n", dtype="int32"), pt.vector("h", dtype="float16")
+    f = synk.function([n, h], [(n.max(), "avg"), (h.max(), "sum")], mode=PY)
+    # In float16, 2048 + 1 is 2048, and so would be the sum of these, one by one.
+    mean, total = f(np.int32([1, 2]), np.float16([2048, 3]))
+    assert_same(mean, np.float64(1.5))
+    assert_same(total, np.float16(2052))
+
+
+def test_the_default_mode_equals_pytensor_in_the_default_mode(two_ranks):
+    x, y = pt.matrix("x"), pt.vector("y")
+    w = pytensor.shared(np.ones(3), name="w")
+    loss = ((x.dot(w) - y) ** 2).mean()
+    gradient = pytensor.grad(loss, w)
+    updates = {w: w - x.mean(axis=0)}
+    f = synk.function([x, y], [loss, gradient, (pt.exp(x), "gather")], updates=updates)
+    plain = pytensor.function([x, y], [loss, gradient, pt.exp(x)])
+    X, Y = values_of("float64", (11, 3)), values_of("float64", (11,))
+    right = np.ones(3)
+    for rows, slices in ((11, 1), (1, 1), (11, 3)):
+        # First: ranks find what numba compiled.
+        expected = plain(X[:rows], Y[:rows])
+        found = f(synk.data(X), Y, batch=rows, num_slices=slices)
+        for got, exact in zip(found, expected, strict=True):
+            assert_same(got, exact, ulps=64, scale=1)
+        right = right - X[:rows].mean(axis=0)
+        assert_same(synk.get_value(1, w), right, 64, 1)
+
+
+# -- slices ----------------------------------------------------------------------------
+
+
+@one_and_three_ranks
+def test_slices_take_rows_by_number_and_broadcast_inputs_whole(ranks):
+    x, b = pt.matrix("x"), pt.vector("b")
+    f = synk.function([x], [x + b.sum(), x.mean(axis=0)], [b], mode=PY)
+    value = values_of("float64", (11, 2), 9)
+    batch = np.array([10, 0, -1, 3, 3, 7, 1])
+    for given in (value, synk.data(value)):
+        for slices in SLICES:
+            rows, mean = f(given, [1.0, 2, 4], batch=batch, num_slices=slices)
+            assert_same(rows, value[batch] + 7)
+            assert_same(mean, value[batch].mean(axis=0), 16)
+
+
+def test_slices_of_inputs_and_shared_rows_of_other_lengths_use_all_rows(two_ranks):
+    x = pt.vector("x")
+    s = pytensor.shared(np.arange(6.0))
+    outputs = [(x.sum() + s.sum(), "sum"), (s, "gather"), (x, "gather"), x.mean()]
+    f = synk.function([x], outputs, sliceable_shareds=[s], mode=PY)
+    for slices in SLICES:
+        total, shared, rows, mean = f(np.array([1.0, 3.0]), num_slices=slices)
+        assert total == 34
+        assert_same(shared, np.tile(np.arange(6.0), 2))
+        assert_same(rows, np.array([1.0, 3.0]))
+        assert mean == 2
+
+
+def test_row_wise_outputs_under_another_op_than_gather_are_refused():
+    """Slices of 2, 1 and 1 rows must not be broadcast against each other."""
+    x = pt.matrix("x")
+    f = synk.function([x], (x.sum(axis=1), "sum"), mode=PY)
+    with synk.session(1):
+        with pytest.raises(synk.ShapeMismatch, match=r"\(2,\) and \(1,\)"):
+            f(np.ones((4, 2)), num_slices=3)
+        assert_same(f(np.ones((4, 2))), np.full(4, 2.0))
+
+
+def test_more_slices_than_rows_cost_nothing(two_ranks):
+    x = pt.vector("x")
+    f = synk.function([x], (x.sum(), "sum"), mode=PY)
+    start = time.process_time()
+    assert f(np.arange(5.0), num_slices=10**9) == 10
+    assert time.process_time() - start < 10  # 10**9 turns of a loop take a minute
+
+
+# -- how values are combined in the middle of a call -----------------------------------
+
+
+def statistics(x) -> list[tuple]:
+    """Return values of few numbers with their ops, of every op and three dtypes."""
+    single, whole = pt.cast(x, "float32"), pt.cast(x, "int64")
+    return [
+        (x.sum(axis=0), "sum"),
+        (whole.min(), "min"),
+        (x.mean(), "avg"),
+        (single.sum(axis=0), "sum"),
+        (x.prod(axis=0), "prod"),
+        (whole.sum(), "sum"),
+        (single.max(axis=0), "max"),
+        (x.min(axis=0), "min"),
+    ]
+
+
+@three_ranks
+def test_few_values_of_several_dtypes_and_ops_are_those_of_all_rows(ranks):
+    x = pt.dmatrix("x")
+    pairs = statistics(x)
+    outputs = [(synk.ops.all_reduce(y, op), None) for y, op in pairs]
+    f = synk.function([x], outputs, mode=PY)
+    plain = pytensor.function([x], [y for y, _ in pairs], mode=PY)
+    values = np.random.default_rng(0).integers(-3, 4, (13, 3)).astype(float)
+    batches = [12, 1, 2, slice(3, 10), slice(3, 10)]  # ranks without rows give nothing
+    calls = [f(values, batch=batch) for batch in batches]
+    calls += zip(*f.run(batches, values), strict=True)
+    for got, batch in zip(calls, batches * 2, strict=True):
+        rows = values[:batch] if isinstance(batch, int) else values[batch]
+        for one, right in zip(got, plain(rows), strict=True):
+            assert_same(one, right, 8, 3)
+
+
+def test_reduced_values_may_change_their_shape_from_call_to_call(two_ranks):
+    x, v = pt.dmatrix("x"), pt.dvector("v")
+    outputs = [
+        (synk.ops.all_reduce(x.sum(axis=0), "sum"), None),
+        (synk.ops.all_reduce(pt.cast(x, "float32").max(axis=0), "max"), None),
+    ]
+    f = synk.function([x], outputs, mode=PY)
+    for width in (3, 5, 2, 5000):  # the last is not few
+        values = np.arange(4.0 * width).reshape(4, width)
+        total, largest = f(values)
+        np.testing.assert_array_equal(total, values.sum(axis=0))
+        np.testing.assert_array_equal(largest, values[-1])
+    g = synk.function([v], (synk.ops.all_reduce(v, "sum"), None), mode=PY)
+    for _ in range(2):
+        np.testing.assert_array_equal(g(np.array([1.0, 2, 3, 4])), [4, 6])
+        with pytest.raises(synk.ShapeMismatch):  # on one rank alone
+            g(np.array([1.0, 2, 3]))
+
+
+SERIAL = {"avg": np.mean, "sum": np.sum, "prod": np.prod, "min": min, "max": max}
+
+
+@three_ranks
+def test_single_numbers_of_functions_in_turns(ranks):
+    """They are told on the same cache lines, whichever function they are of."""
+    x, n = pt.dmatrix("x"), pt.dvector("n")
+    dtypes = ["float32", "float64", "int32", "float32", "float64"]
+    kinds = [*zip(SERIAL, dtypes, strict=True), ("sum", "int32")]
+    numbers = [synk.ops.all_reduce(pt.cast(x.sum(), d), op) for op, d in kinds]
+    functions = [synk.function([x], (number, None), mode=PY) for number in numbers]
+    g = synk.function([n], (synk.ops.all_reduce(n.sum(), "sum"), None), mode=PY)
+    random = np.random.default_rng(1)
+    for _ in range(2):
+        values = random.integers(1, 4, (2 * ranks, 3)).astype(float)
+        of_ranks = values.reshape(ranks, -1).sum(axis=1)
+        for f, (op, _) in zip(functions, kinds, strict=True):
+            assert f(values) == pytest.approx(SERIAL[op](of_ranks), rel=1e-6)
+            assert g(values[:, 0]) == values[:, 0].sum()
