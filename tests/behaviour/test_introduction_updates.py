@@ -224,7 +224,9 @@ def test_gradients_in_shared_variables_train_as_the_serial_run(ranks):
                 collect(*data, batch=rows, num_slices=slices)
                 synk.all_reduce(g)
                 step()
-                right_w, right_v = serial_step(0.9, X[:rows], y[:rows], right_w, right_v)
+                right_w, right_v = serial_step(
+                    0.9, X[:rows], y[:rows], right_w, right_v
+                )
                 for rank in range(ranks):
                     assert_same(synk.get_value(rank, w), right_w, 128, 1)
                     assert_same(synk.get_value(rank, v), right_v, 128, 1)
