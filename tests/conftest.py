@@ -14,6 +14,7 @@ import types
 import weakref
 from pathlib import Path
 
+import budget
 import hypothesis
 import psutil
 import pytensor
@@ -94,7 +95,11 @@ def pytest_configure(config):
     os.environ.setdefault("SYNK_ENGINE", "default")  # the same in every run
     # Scripts find synk compiled, which they would compile anew each time.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    if "JAX_COMPILATION_CACHE_DIR" in os.environ:  # a worker has it from its starter
+    if hasattr(config, "workerinput"):  # a worker has the rest from its starter
+        return
+    if budget.is_asked_for():
+        config.stash[SLOWNESS] = budget.slowness()
+    if "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return
     cache = tempfile.TemporaryDirectory(prefix="synk-tests-jax-")
     config.add_cleanup(cache.cleanup)
@@ -136,21 +141,39 @@ def pytest_xdist_auto_num_workers(config):
     return 0 if one_file else min(2, len(os.sched_getaffinity(0)))
 
 
-def pytest_terminal_summary(terminalreporter):
-    """Print how long the tests of each file took, those that took longest first."""
+def seconds_by_file(config) -> collections.Counter[str]:
+    """Return how long the tests of each file took, of all workers."""
     seconds = collections.Counter()
-    for reports in terminalreporter.stats.values():
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    for reports in reporter.stats.values() if reporter else ():
         for report in reports:
             if isinstance(report, pytest.TestReport):
                 seconds[report.location[0]] += report.duration
+    return seconds
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Print how long the tests of each floor and file took, the longest first."""
+    seconds = seconds_by_file(terminalreporter.config)
     if len(seconds) > 1:
         terminalreporter.section("seconds by file")
-        for name, total in seconds.most_common():
-            if total >= 1:
-                terminalreporter.write_line(f"{total:7.1f}  {name}")
-        rest = [total for total in seconds.values() if total < 1]
-        terminalreporter.write_line(f"{sum(rest):7.1f}  {len(rest)} other files")
-        terminalreporter.write_line(f"{seconds.total():7.1f}  all, of all workers")
+        for line in budget.lines(seconds):
+            terminalreporter.write_line(line)
+    if SLOWNESS in terminalreporter.config.stash:
+        slow = terminalreporter.config.stash[SLOWNESS]
+        terminalreporter.write_line(budget.verdict(seconds.total(), slow)[1])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session):
+    """Let a run of all tests fail that took longer than the tests may take."""
+    if SLOWNESS in session.config.stash and session.exitstatus == 0:
+        total = seconds_by_file(session.config).total()
+        if budget.verdict(total, session.config.stash[SLOWNESS])[0]:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+SLOWNESS = pytest.StashKey[float]()
 
 
 def descendants() -> list[psutil.Process]:
