@@ -154,6 +154,7 @@ def test_ci_runs_the_readmes_command_then_lint_types_and_docs(ci):
             "python -m ruff check",
             "python -m ruff format --check",
             "python -m mypy",
+            "python tests/floors.py",
             "python -m sphinx -q -W --keep-going -n -b html docs docs/_build/html",
         ],
         [
@@ -173,7 +174,7 @@ def test_ci_runs_the_readmes_command_then_lint_types_and_docs(ci):
     lines = done.stdout.splitlines()
     assert f"== {COMMAND}" in lines
     assert lines[-1] == "===== 7 passed in 0.01s ====="
-    assert len(re.findall(r"^== .+: \d+ s, exit 0$", done.stdout, re.M)) == 9
+    assert len(re.findall(r"^== .+: \d+ s, exit 0$", done.stdout, re.M)) == 10
 
 
 def oldest(called: list[str]) -> list[str]:
@@ -192,6 +193,7 @@ def oldest(called: list[str]) -> list[str]:
         ("ruff check", "ruff check"),
         ("ruff format", "ruff format"),
         ("mypy", "mypy"),
+        ("floors", "floors of the tests"),
         ("sphinx", "docs"),
     ],
     ids=lambda words: words.split()[-1],
@@ -199,7 +201,7 @@ def oldest(called: list[str]) -> list[str]:
 def test_ci_fails_when_any_phase_fails_and_runs_the_others_too(ci, words, title):
     done, called = ci(f"    {COMMAND}\n", failing=words)
     assert done.returncode == 1
-    assert len(called) == 12
+    assert len(called) == 13
     assert re.findall(r"^FAILED: (.+)$", done.stdout, re.M) == [title]
 
 
