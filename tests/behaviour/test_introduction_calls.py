@@ -1,0 +1,705 @@
+"""Calls of a function: inputs of all kinds, graphs of all kinds, when it is made."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import textwrap
+import warnings
+import weakref
+
+import numpy as np
+import pytensor
+import pytensor.sparse as ps
+import pytensor.tensor as pt
+import pytest
+import scipy.sparse
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
+from pytensor.graph.utils import MissingInputError
+from reference import PY, assert_same, cut
+from tables import frame
+from world_sizes import one_and_three_ranks
+
+import synk
+
+three_ranks = pytest.mark.parametrize("ranks", [3], ids=["3ranks"], indirect=True)
+
+WAYS = {
+    "C": np.ascontiguousarray,
+    "Fortran": np.asfortranarray,
+    "strided": lambda a: np.repeat(np.repeat(a, 2, axis=0), 3, axis=1)[::2, ::3],
+    "reversed": lambda a: a[::-1].copy()[::-1],
+    "other byte order": lambda a: a.astype(a.dtype.newbyteorder()),
+    "list": lambda a: a.tolist(),
+    "tuple of arrays": tuple,
+    "pandas": frame,
+    "Data": synk.data,
+    "wider list of ints": lambda a: a.astype(int).tolist(),
+}
+
+
+def read_only(array):
+    array = array.copy()
+    array.flags.writeable = False
+    return array
+
+
+WAYS["read-only"] = read_only
+
+
+@one_and_three_ranks
+def test_any_array_like_is_an_input(ranks):
+    x, b = pt.matrix("x"), pt.matrix("b")
+    f = synk.function([x], [(x * 2, "gather"), (b + 1, None)], [b], mode=PY)
+    value = np.arange(14.0).reshape(7, 2)
+    for way, make in WAYS.items():
+        given = make(value)
+        doubled, shifted = f(given, given)
+        assert_same(doubled, value * 2, err_msg=way)
+        assert_same(shifted, value + 1, err_msg=way)
+        doubled, _ = f(given, given, batch=[5, 0, -1])
+        assert_same(doubled, value[[5, 0, -1]] * 2, err_msg=way)
+        plain = f.as_theano(given, given)
+        assert_same(plain[0], value * 2, err_msg=way)
+        assert_same(plain[1], value + 1, err_msg=way)
+        np.testing.assert_array_equal(np.asarray(given), value)
+
+
+def test_odd_arrays_are_inputs_of_numba_functions_too(two_ranks):
+    x, b = pt.matrix("x"), pt.matrix("b")
+    # Views, which numba compiles soonest.
+    f = synk.function([x], [(x[:, ::-1], "gather"), (b[-1], None)], [b], mode="NUMBA")
+    value = np.arange(10.0).reshape(5, 2)
+    for way in ("Fortran", "strided", "read-only"):
+        given = WAYS[way](value)
+        # First: ranks find what numba compiled.
+        assert_same(f.as_theano(given, given)[0], value[:, ::-1], err_msg=way)
+        turned, last = f(given, given)
+        assert_same(turned, value[:, ::-1], err_msg=way)
+        assert_same(last, value[-1], err_msg=way)
+
+
+@three_ranks
+def test_pandas_columns_are_inputs(ranks):
+    table = frame(a=np.arange(7), b=np.arange(7) * 0.5, c=1)
+    a, b = pt.lvector("a"), pt.vector("b")
+    f = synk.function([a, b], (a * b, "gather"), mode=PY)
+    right = np.arange(7) ** 2 * 0.5
+    assert_same(f(table["a"], table["b"]), right)
+    assert_same(f(table.a, table.b, batch=table["a"] % 2 == 0), right[::2])
+    shuffled = table.sample(frac=1, random_state=1)
+    assert_same(f(shuffled["a"], shuffled["b"]), right[shuffled.index])
+
+
+@pytest.mark.filterwarnings("ignore:Casting complex values to real")
+def test_what_pytensor_accepts_and_refuses_is_the_same(two_ranks):
+    values = [
+        [1, 2],
+        [1.5, 2],
+        [True, False],
+        np.array([1, 2], "int8"),
+        np.array([1, 2], "int64"),
+        np.array([1, 2], "uint64"),
+        np.array([1, 2], "float16"),
+        np.array([1, 2], "float32"),
+        np.array([1, 2], "float64"),
+        np.array([1, 2], "complex64"),
+        np.array([1, 2], "bool"),
+        np.array(["1", "2"]),
+        np.array([1, 2], object),
+        np.array([1, 2], "M8[s]"),
+        np.array([[1, 2]], "float32"),
+        1.5,
+        "12",
+    ]
+    for dtype in ("float32", "int16", "bool"):
+        x = pt.vector("x", dtype=dtype)
+        for downcast in (None, True, False):
+            plain = pytensor.function([x], x, mode=PY, allow_input_downcast=downcast)
+            f = synk.function(
+                [x], (x, "gather"), mode=PY, allow_input_downcast=downcast
+            )
+            for value in values:
+                try:
+                    right = plain(value)
+                except Exception:
+                    with pytest.raises(TypeError, match="input x"):
+                        f(value)
+                else:
+                    assert_same(f(value), right, err_msg=f"{value!r} as {dtype}")
+
+
+@one_and_three_ranks
+def test_inputs_are_not_changed_and_not_kept(ranks):
+    x = pt.vector("x")
+    w = pytensor.shared(np.zeros(5))
+    n = len(cut(np.zeros(5), ranks)[0])
+    for local, kept in ((False, 5), (True, n)):
+        f = synk.function([x], [(x, None)], updates={w: x}, local=local)
+        for value in (np.arange(5.0), synk.data(np.arange(5.0))):
+            (own,) = f(value)
+            value[:] = -1
+            assert_same(own, np.arange(float(n)))
+            assert_same(synk.get_value(0, w), np.arange(float(kept)))
+            (again,) = f(value)
+            own[:] = 3
+            assert_same(again, np.full(n, -1.0))
+            assert_same(synk.get_value(0, w), np.full(kept, -1.0))
+            assert_same(np.asarray(value), np.full(5, -1.0))
+
+
+@one_and_three_ranks
+def test_outputs_of_one_call_survive_the_next(ranks):
+    x = pt.vector("x")
+    outputs = [(x, "gather"), (x, None), (x.sum(), "sum"), (x * 1, "gather")]
+    f = synk.function([x], outputs, mode=PY)
+    first = f(synk.data(np.arange(7.0)), batch=[0, 1, 2, 3, 4, 5, 6])
+    copies = [output.copy() for output in first]
+    f(synk.data(np.full(7, 9.0)), batch=[6, 5, 4, 3, 2, 1, 0])
+    for output, before in zip(first, copies, strict=True):
+        assert_same(output, before)
+
+
+@one_and_three_ranks
+def test_inputs_are_given_by_name_or_in_order(ranks):
+    x, y, b = pt.vector("x"), pt.vector("y"), pt.scalar("b")
+    f = synk.function([x, y], (x - b * y, "gather"), [b], mode=PY)
+    X, Y = np.arange(7.0), np.arange(7.0) ** 2
+    right = X - 2 * Y
+    assert_same(f(X, Y, 2.0), right)
+    assert_same(f(X, Y, b=2.0), right)
+    assert_same(f(X, b=2.0, y=Y), right)
+    assert_same(f(b=2.0, y=Y, x=X), right)
+    assert_same(f(y=synk.data(Y), b=2, x=X, batch=slice(1, 4)), right[1:4])
+    assert_same(f.as_theano(b=2.0, y=Y, x=X), right)
+
+
+@three_ranks
+def test_broadcast_inputs_go_whole_to_every_rank(ranks):
+    x = pt.vector("x")
+    b, c = pt.matrix("b"), pt.scalar("c", dtype="int8")
+    f = synk.function([x], [(x + c, "gather"), (b.sum(axis=0), "sum")], [b, c], mode=PY)
+    value = np.arange(3.0 * 2).reshape(3, 2)
+    for given in (value, synk.data(value), value.tolist()):
+        rows, total = f(np.arange(7.0), given, 3)
+        assert_same(rows, np.arange(7.0) + 3)
+        assert_same(total, value.sum(axis=0) * min(ranks, 7))
+    _, total = f(np.arange(7.0), np.zeros((0, 2)), synk.data(np.int8(1)))
+    assert_same(total, np.zeros(2))
+    alone = synk.function([], (b.sum(), "sum"), [b], mode=PY)
+    assert alone(value) == value.sum() * ranks
+
+
+@one_and_three_ranks
+def test_a_function_without_inputs_runs_on_every_rank(ranks):
+    w = pytensor.shared(np.arange(2.0))
+    f = synk.function([], [(w, "sum"), (w, "gather"), w.sum()], mode=PY)
+    synk.scatter(w, np.arange(ranks * 2.0))
+    total, rows, whole = f()
+    assert_same(total, np.arange(ranks * 2.0).reshape(ranks, 2).sum(axis=0))
+    assert_same(rows, np.arange(ranks * 2.0))
+    assert whole == np.arange(ranks * 2.0).sum()
+
+
+def test_columns_with_a_fixed_second_dimension_are_inputs(two_ranks):
+    x = pt.col("x")
+    f = synk.function([x], (x * 2, "gather"), mode=PY)
+    value = np.arange(3.0).reshape(3, 1)
+    assert_same(f(value), value * 2)
+    assert_same(f(synk.data(value)), value * 2)
+    for wrong in (np.zeros((3, 2)), synk.data(np.zeros((3, 2)))):
+        with pytest.raises(TypeError, match="input x"):
+            f(wrong)
+
+
+def test_inputs_that_are_computed_from_others_cut_off_what_is_above(two_ranks):
+    x, w, s = pt.vector("x"), pt.vector("w"), pytensor.shared(3.0)
+    y = pt.tanh(x)
+    z, total = y + 1, pt.exp(x).sum()
+    by_shared = s * x
+    a, b, c = [1.0, 2.0, 4.0], [3.0, -1.0, 5.0], 7.0
+    cases = [
+        ([y], [], y * 2, {}, [a]),
+        ([x, y], [], x + y * 2, {}, [a, b]),  # and what is above
+        ([z, y], [], z + y * 2, {}, [a, b]),  # and what is below
+        ([y], [], z * 2, {}, [a]),
+        ([x], [total], x * total, {}, [a, c]),  # whole to every rank
+        ([y], [], pytensor.grad((z**2).sum(), y), {}, [a]),
+        ([by_shared], [], by_shared - s, {}, [a]),
+        ([y], [], w * 2, {w: z}, [a]),  # as a given, and within one
+        ([w, z], [], y * z, {y: w}, [a, b]),
+        ([y], [], y * z, {x: w}, [a]),
+    ]
+    for rows, whole, output, givens, values in cases:
+        plain = pytensor.function([*rows, *whole], output, givens=givens, mode=PY)
+        f = synk.function(rows, (output, "gather"), whole, givens=givens, mode=PY)
+        assert_same(f(*values), plain(*values), err_msg=str(output))
+        assert_same(f.as_theano(*values), plain(*values))
+
+
+def test_updates_follow_from_inputs_that_are_computed(two_ranks):
+    x = pt.vector("x")
+
+    def adding(make):
+        w = pytensor.shared(1.0)
+        scaled = w * x
+        total = synk.ops.all_reduce(scaled.sum(), "sum")
+        return w, make([scaled], total, updates={w: w + total}, mode=PY)
+
+    (ours, f), (plain, g) = adding(synk.function), adding(pytensor.function)
+    value = np.arange(5.0)
+    for _ in range(2):
+        assert f(value) == g(value) == 10
+    assert synk.get_value(1, ours) == plain.get_value() == 21
+
+
+# -- as_theano, build_inputs, names ----------------------------------------------------
+
+
+@one_and_three_ranks
+def test_as_theano_is_the_plain_function(ranks):
+    x, b = pt.vector("x"), pt.scalar("b")
+    w = pytensor.shared(1.0)
+    outputs = [(x.sum(), "sum"), (x.std(), "avg"), (x * b, "gather")]
+    f = synk.function([x], outputs, [b], updates={w: w + x.sum()}, mode=PY)
+    plain = pytensor.function([x, b], [x.sum(), x.std(), x * b], mode=PY)
+    value = np.arange(7.0)
+    synk.broadcast(w)
+    for given in (value, synk.data(value)):
+        for got, right in zip(f.as_theano(given, 2.0), plain(value, 2.0), strict=True):
+            assert_same(got, right)
+    for rank in range(ranks):  # w is the script's, and was set there
+        assert synk.get_value(rank, w) == 1 + 2 * value.sum()
+
+
+def test_as_theano_needs_no_session():
+    x = pt.vector("x")
+    f = synk.function([x], (x.std(), "avg"), mode=PY)
+    assert f.as_theano(np.arange(7.0)) == np.arange(7.0).std()
+    assert isinstance(f.as_theano([1.0]), np.ndarray)
+
+
+def test_build_inputs_takes_a_value_for_every_input(two_ranks):
+    x, y = pt.matrix("x"), pt.ivector("y")
+    k, z = pt.vector("k", dtype="float32"), pt.scalar("z")
+    f = synk.function([x, y], (x @ k * y * z, "gather"), bcast_inputs=[k, z], mode=PY)
+    X, Y, K = np.arange(6.0).reshape(3, 2), np.arange(3, dtype="uint8"), np.ones(2)
+    expected = (X @ K) * Y * 2
+    built = f.build_inputs(X, Y, K.astype("float32"), 2)
+    assert [held.name for held in built] == ["x", "y", "k", "z"]
+    assert [held.dtype for held in built] == ["float64", "int32", "float32", "float64"]
+    assert not any(held.minibatch for held in built)
+    assert_same(f(*built), expected)
+    with pytest.raises(TypeError, match="float64 cannot be cast"):
+        f.build_inputs(X, Y, K, 2)
+    for forced in True, [False, False, True, False]:
+        assert_same(f(*f.build_inputs(X, Y, K, z=2, force_cast=forced)), expected)
+    X_rows, Y_all, *whole = f.build_inputs(
+        *(X, [0, 1, 2, 3, 4], K, 2),
+        force_cast=True,
+        minibatch=(True, False, True, False),
+        oversize=[100, 1, 1, 1],
+    )
+    assert (X_rows.minibatch, Y_all.minibatch) == (True, False)
+    assert X_rows.alloc_size >= 600
+    got = f(X_rows, Y_all, *whole, batch=[4, 0, 4])
+    assert_same(got, (X @ K) * [4, 0, 4] * 2)
+    # The broadcast ones may be left out, all of them.
+    assert [held.name for held in f.build_inputs(X, y=Y)] == ["x", "y"]
+    with pytest.raises(TypeError, match="misses a value for y"):
+        f.build_inputs(X, k=K, z=2)
+    with pytest.raises(TypeError, match="misses a value for z"):
+        f.build_inputs(X, Y, K)
+    with pytest.raises(TypeError, match="takes 4 arguments, got 5"):
+        f.build_inputs(X, Y, K, 2, 3)
+    with pytest.raises(ValueError, match="oversize has 3 entries for 4 inputs"):
+        f.build_inputs(X, Y, K, 2, oversize=[1, 1, 1])
+
+
+def test_a_name_is_told_and_shown():
+    x = pt.vector("x")
+    f = synk.function([x], [x.mean(), (x, "gather"), (x, None)], name="train")
+    assert f.name == "train"
+    assert f.output_modes == ["avg", "gather", None]
+    assert f.update_modes == []
+    assert repr(f) == "<synk.Function train(x)>"
+    assert synk.function([x], x.sum()).name is None
+
+
+# -- when functions are made ---------------------------------------------------------
+
+
+def test_functions_are_made_at_any_time_and_outlive_sessions():
+    x = pt.vector("x")
+    w = pytensor.shared(1.0)
+    before = synk.function([x], (x.sum() * w, "sum"), updates={w: w + 1}, mode=PY)
+    made = [before]
+    value = np.arange(7.0)
+    times = 1.0
+    for n in (2, 3, 1):
+        with synk.session(n):
+            made.append(
+                synk.function([x], (x.sum() * w, "sum"), updates={w: w + 1}, mode=PY)
+            )
+            for f in made:
+                assert f(value) == value.sum() * times
+                times += 1
+            assert synk.get_value(n - 1, w) == times
+    assert w.get_value() == times
+
+
+def test_distribute_compiles_every_function_and_is_optional(two_ranks, tmp_path):
+    x = pt.vector("x")
+    f = synk.function([x], (x.sum(), "sum"), mode=PY)
+    g = synk.function([x], (x.max(), "max"), mode=PY)
+    synk.distribute()
+    with synk.trace(tmp_path / "calls.json"):
+        assert f([1.0, 2.0]) == 3
+        assert g([1.0, 2.0]) == 2
+    assert '"compile"' not in (tmp_path / "calls.json").read_text()
+    h = synk.function([x], (x.min(), "min"), mode=PY)
+    with synk.trace(tmp_path / "calls.json"):
+        assert h([1.0, 2.0]) == 1
+    assert '"compile"' in (tmp_path / "calls.json").read_text()
+
+
+@three_ranks
+def test_functions_share_shared_variables_on_every_rank(ranks):
+    x = pt.vector("x")
+    w = pytensor.shared(0.0)
+    store = synk.function([x], updates={w: x.sum()}, mode=PY)
+    store_own = synk.function([x], updates={w: x.sum()}, mode=PY, local=True)
+    read = synk.function([], (w, "gather"), mode=PY)
+    value = np.arange(1.0, 12.0)
+    store(value)
+    assert_same(read(), np.full(ranks, value.sum()))
+    store_own(value)
+    assert_same(read(), [part.sum() for part in cut(value, ranks)])
+    clear = synk.function([], updates={w: w * 0}, mode=PY, local=True)
+    clear()
+    assert_same(read(), np.zeros(ranks))
+
+
+def test_a_function_that_is_dropped_is_gone_without_a_collection(two_ranks):
+    class Heavy:
+        """Something that an Op of the function holds."""
+
+    held = Heavy()
+    x = pt.vector("x")
+    f = synk.function([x], Held(held)(x).sum(), mode=PY)
+    f(np.ones(4))
+    function, of_op = weakref.ref(f), weakref.ref(held)
+    gc.disable()
+    try:
+        del f, held
+        assert function() is None
+        synk.broadcast(pytensor.shared(0.0))  # which tells the ranks
+    finally:
+        gc.enable()
+    del x
+    gc.collect()
+    assert of_op() is None
+
+
+class Held(Op):
+    """The identity, which holds something."""
+
+    def __init__(self, held):
+        self.held = held
+
+    def make_node(self, x):
+        return Apply(self, [x], [x.type()])
+
+    def perform(self, node, inputs, outputs):
+        outputs[0][0] = inputs[0].copy()
+
+
+def test_a_variable_of_an_ended_session_does_not_disturb_the_next():
+    old, new = pytensor.shared(np.zeros(3)), pytensor.shared(np.ones(3))
+    x = pt.vector("x")
+    f = synk.function([x], (x.sum() + new.sum(), "sum"), mode=PY)
+    with synk.session(2):
+        synk.broadcast(old)
+    with synk.session(2):
+        synk.broadcast(new)
+        del old
+        gc.collect()
+        synk.all_reduce(new, "sum")
+        assert_same(synk.get_value(1, new), np.full(3, 2.0))
+        assert f([1.0, 2.0]) == 15
+
+
+def test_the_shared_variables_of_a_function_are_those_that_a_call_reads_or_updates():
+    x, y = pt.vector("x"), pt.scalar("y")
+    names = "read", "given", "rows", "updated", "counted", "unused"
+    read, given, rows, updated, counted, _ = (
+        pytensor.shared(np.ones(3), name, shape=(None,)) for name in names
+    )
+    counted.default_update = counted + 1
+    f = synk.function(
+        [x],
+        (x * y * read.sum()).sum() + rows.sum() + counted.sum(),
+        updates={updated: updated * 2},
+        givens={y: given.mean()},
+        sliceable_shareds=[rows],
+        mode=PY,
+    )
+    assert set(f.get_shared()) == {read, given, rows, updated, counted}
+
+
+def test_inputs_have_any_names():
+    names = ["self", "long", "p(k, n)", "check", "{x}"]
+    inputs = [pt.TensorType("float64", (None,))(name) for name in names]
+    f = synk.function(inputs, sum(inputs).sum(), mode=PY)
+    values = {name: [float(i), 1.0, 2.0] for i, name in enumerate(names)}
+    with synk.session(2):
+        assert f(*values.values()) == 25
+        check = values.pop("check")
+        with pytest.raises(TypeError, match=r"for check; as check= is an option"):
+            f(**values, check=check)
+        del inputs[3], names[3]
+        g = synk.function(inputs, sum(inputs).sum(), mode=PY)
+        assert g(**values) == 19
+
+
+# -- graphs ----------------------------------------------------------------------------
+
+
+class Map(Op):
+    """An Op that only this module knows, with a function that cannot be pickled."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def make_node(self, x):
+        return Apply(self, [x], [x.type()])
+
+    def perform(self, node, inputs, outputs):
+        outputs[0][0] = self.function(inputs[0])
+
+
+MADE_LATER = """
+class Negate(Op):
+    __props__ = ()
+    def make_node(self, x):
+        return Apply(self, [x], [x.type()])
+    def perform(self, node, inputs, outputs):
+        outputs[0][0] = -inputs[0]
+"""
+
+
+def test_ops_of_the_user_travel_whenever_and_wherever_they_are_defined(two_ranks):
+    namespace = {"__name__": "made_later", "Op": Op, "Apply": Apply}
+    exec(MADE_LATER, namespace)
+    factor = 4
+    x = pt.vector("x")
+    outputs = [Map(lambda v: v * factor)(x), namespace["Negate"]()(x)]
+    f = synk.function([x], [(y, "gather") for y in outputs], mode=PY)
+    fourfold, negative = f(np.arange(7.0))
+    assert_same(fourfold, np.arange(7.0) * 4)
+    assert_same(negative, -np.arange(7.0))
+
+
+SCRIPT = """
+import numpy as np, pytensor.tensor as pt, synk
+from pytensor.compile.mode import Mode
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
+
+v = pt.vector("v")
+assert "not forked" in str(synk.function([v], v.sum()).explain())
+(node,) = synk.nodes()
+assert (node.ranks, node.gpus) == (1, 0) and node.cores > 0
+synk.fork(2)
+"""
+
+CALL = """
+x = pt.vector("x")
+f = synk.function([x], (Negate()(x), "gather"), mode=Mode("py", None))
+np.testing.assert_array_equal(f(np.arange(5.0)), -np.arange(5.0))
+print("negated on", synk.size(), "ranks")
+"""
+
+
+def test_an_op_of_a_script_travels(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT + textwrap.dedent(MADE_LATER) + CALL)
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout == "negated on 2 ranks\n", done.stderr
+
+
+@three_ranks
+@pytest.mark.usefixtures("scans_in_python")
+def test_a_scan_equals_pytensors(ranks):
+    x, k = pt.matrix("x"), pt.lscalar("k")
+    w = pytensor.shared(0.5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        powers, _ = _scan(lambda total, rows: total * w + rows, x, k)
+    f = synk.function([x], (powers[-1].sum(axis=1), "gather"), [k], mode="FAST_COMPILE")
+    value = np.arange(14.0).reshape(7, 2)
+    right = np.zeros((7, 2))
+    for _ in range(4):
+        right = right * 0.5 + value
+    assert_same(f(value, 4), right.sum(axis=1), ulps=8)
+
+
+def _scan(step, x, k):
+    """Return what scan returns, as a pair in every version of PyTensor."""
+    result = pytensor.scan(
+        step, outputs_info=pt.zeros_like(x), non_sequences=x, n_steps=k
+    )
+    return result if isinstance(result, (list, tuple)) else (result, None)
+
+
+@three_ranks
+def test_a_graph_with_an_inner_function_travels(ranks):
+    from pytensor.compile.builders import OpFromGraph
+
+    a, b, x = pt.vector("a"), pt.scalar("b"), pt.vector("x")
+    w = pytensor.shared(3.0)
+    try:
+        y = OpFromGraph([a], [a * w])(x)
+    except MissingInputError:  # PyTensor 3.3 wants every shared variable given
+        y = OpFromGraph([a, b], [a * b])(x, w)
+    f = synk.function([x], (y, "gather"), updates={w: w + 1}, mode=PY)
+    assert_same(f(np.arange(7.0)), np.arange(7.0) * 3)
+    assert_same(f(np.arange(7.0)), np.arange(7.0) * 4)
+
+
+@three_ranks
+def test_a_sparse_shared_variable_travels(ranks):
+    matrix = scipy.sparse.csr_matrix(np.diag([2.0, 3.0]))
+    w = pytensor.shared(matrix, name="w")
+    x = pt.matrix("x")
+    product = ps.structured_dot(w, x.T).T
+    f = synk.function([x], (product, "gather"), mode=PY)
+    value = np.arange(14.0).reshape(7, 2)
+    assert_same(f(value), value * [2.0, 3.0])
+    synk.broadcast(w, matrix * 2)
+    assert_same(f(value), value * [4.0, 6.0])
+    assert_same(synk.get_value(ranks - 1, w).toarray(), np.diag([4.0, 6.0]))
+    with pytest.raises(TypeError, match=r"w is a .*not a tensor"):
+        synk.all_reduce(w)
+
+
+def test_a_mode_travels_as_an_object_or_as_a_name(two_ranks):
+    x = pt.vector("x")
+    for mode in ("FAST_COMPILE", "FAST_RUN", PY, None):
+        f = synk.function([x], (x.sum(), "sum"), mode=mode)
+        assert f([1.0, 2.0, 3.0]) == 6
+
+
+def test_a_network_of_many_variables_travels(two_ranks):
+    """More bytes than the control segment's message room."""
+    x = pt.vector("x")
+    shareds = [pytensor.shared(np.full(100, float(i))) for i in range(200)]
+    total = x.sum() + pt.stack([w[0] for w in shareds]).sum()
+    f = synk.function(
+        [x], (total, "max"), updates=[(w, w + 1) for w in shareds], mode=PY
+    )
+    assert f([0.0, 0.0]) == sum(range(200))
+    assert f([0.0, 0.0]) == sum(range(200)) + 200
+
+
+def test_ranks_follow_settings_that_are_changed_after_the_fork(two_ranks):
+    """Rewrites make 0.5 a float32 or a float64, by config.floatX."""
+    x = pt.matrix("x", dtype="float32")
+    ones = np.ones((4, 2), "float32")
+    seen = synk.function([x], (Map(settings)(x), "gather"), mode=PY)
+    with pytensor.config.change_flags(floatX="float32"):
+        f = synk.function([x], ((x * 0.5).sum(), "sum"), mode=PY)
+        assert f(ones).dtype == "float32"
+        assert_same(seen(ones), np.ones((4, 2), "float32"))
+        with pytensor.config.change_flags(cast_policy="numpy+floatX"):
+            # Compiles anew.
+            assert_same(seen(ones, num_slices=2), np.full((4, 2), 3, "float32"))
+
+
+def settings(value):
+    """Return 1 for a float32 as PyTensor's setting, and 2 more for a cast policy."""
+    config = pytensor.config
+    told = (config.floatX == "float32") + 2 * (config.cast_policy != "custom")
+    return np.full_like(value, told)
+
+
+# -- what is no array of numbers -------------------------------------------------------
+
+X = np.random.default_rng(0).normal(size=(7, 3))
+
+
+@three_ranks
+def test_sparse_outputs_of_any_number_of_rows(ranks):
+    x = pt.matrix("x", dtype="float64")
+    total = synk.function([x], x.sum(), mode=PY)
+    rows = synk.function([x], ps.csr_from_dense(2 * x), mode=PY)
+    whole = synk.function([x], [ps.csr_from_dense(x.T @ x), x.sum()], mode=PY)
+    for n in (7, 1, 0, 0, 7, 0):
+        assert total(X[:n]) == pytest.approx(X[:n].sum())
+        made = rows(X[:n])
+        assert scipy.sparse.issparse(made)
+        np.testing.assert_array_equal(made.toarray(), 2 * X[:n])
+        product, of_rows = whole(X[:n])
+        np.testing.assert_allclose(product.toarray(), X[:n].T @ X[:n], atol=1e-12)
+        assert of_rows == pytest.approx(X[:n].sum())
+    for batches in ([[0, 1], [2, 3]], [[], []], [[0], [1, 2, 3]]):
+        made = rows.run(batches, X)
+        for batch, value in zip(batches, made, strict=True):
+            np.testing.assert_array_equal(value.toarray(), 2 * X[batch])
+
+
+def test_a_sparse_output_that_is_not_finite(two_ranks):
+    x = pt.matrix("x", dtype="float64")
+    f = synk.function([x], ps.csr_from_dense(pt.log(x)), mode=PY)
+    rows = np.ones((5, 2))
+    rows[:, 1] = 2
+    assert f(rows, check="finite").nnz == 5
+    rows[3] = -1
+    with np.errstate(invalid="ignore"), pytest.raises(synk.NotFinite, match="row 3"):
+        f(rows, check="finite")
+
+
+def test_a_sparse_output_of_another_rank(two_ranks):
+    rows = pytensor.shared(X, "rows")
+    outputs = [(ps.csr_from_dense(rows), None), (rows.sum(), "sum")]
+    f = synk.function([], outputs, sliceable_shareds=[rows], mode=PY)
+    for _ in range(3):
+        made, total = f(batch_s=[[], [0, 2]])
+        np.testing.assert_array_equal(made.toarray(), X[[0, 2]])
+        assert total == pytest.approx(X[[0, 2]].sum())
+    made, _ = f.run([[[], [0, 2]], [[], [1]]])
+    np.testing.assert_array_equal(made[0].toarray(), X[[0, 2]])
+    np.testing.assert_array_equal(made[1].toarray(), X[[1]])
+
+
+@three_ranks
+def test_a_generator_that_is_an_output(ranks):
+    x = pt.matrix("x", dtype="float64")
+    state = pytensor.shared(np.random.default_rng(3), "state")
+    after, _ = pt.random.normal(rng=state, size=(2,)).owner.outputs
+    f = synk.function([x], [(after, None), x.sum()], mode=PY)
+    synk.function([x], x.sum(), mode=PY)(X)
+    made, _ = f(X[:0])
+    expected = np.random.default_rng(3)
+    expected.normal(size=2)
+    assert made.bit_generator.state == expected.bit_generator.state
+
+
+def test_a_variable_of_objects_is_brought_to_ranks(two_ranks):
+    x = pt.matrix("x", dtype="float64")
+    objects = pytensor.compile.SharedVariable(
+        pytensor.link.c.type.generic, np.array([None] * 500), False, name="objects"
+    )
+    f = synk.function([x], [x.sum()], mode=PY)
+    f(X)
+    synk.broadcast(objects)
+    objects.set_value(np.array(["a"] * 500, object))
+    synk.broadcast(objects)
+    (value,) = synk.get_value(1, [objects])
+    assert value.dtype == object
+    assert list(value) == ["a"] * 500
+    assert f(X)[0] == pytest.approx(X.sum())

@@ -1,0 +1,369 @@
+"""What `synk.function` and a call refuse, and what they make of their arguments."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+import scipy.sparse
+from pytensor.compile import UnusedInputError
+from pytensor.graph.utils import MissingInputError
+from pytensor.sparse import csr_matrix
+from reference import DTYPES, PY, assert_same, ops_of
+from world_sizes import one_and_three_ranks
+
+import synk
+
+
+def x_of(dtype="float64", ndim=1, name="x"):
+    return pt.tensor(name, dtype=dtype, shape=(None,) * ndim)
+
+
+def bad_arguments():
+    """Yield what is wrong, the arguments, and the error they must raise."""
+    x, y, c = x_of(), x_of(name="y"), pt.scalar("c")
+    w = pytensor.shared(np.zeros(3), name="w")
+    n = pytensor.shared(0, name="n")
+    rng = pytensor.shared(np.random.default_rng(0), name="rng")
+    flag = pt.vector("flag", dtype="bool")
+    z = pt.vector("z", dtype="complex128")
+    yield "inputs no list", (x,), {}, TypeError, "inputs must be a list"
+    yield "generator", ((v for v in [x]),), {}, TypeError, "inputs must be a list"
+    yield "no variable", (["x"],), {}, TypeError, "tensor variables, got 'x'"
+    yield "array", ([np.zeros(3)],), {}, TypeError, "tensor variables, got array"
+    yield "In", ([pytensor.In(x, strict=True)],), {}, TypeError, "variable itself"
+    yield "shared input", ([w], w.sum()), {}, TypeError, "w.*sliceable_shareds"
+    yield "generator input", ([rng],), {}, TypeError, "rng"
+    sparse = pytensor.shared(scipy.sparse.csr_matrix(np.eye(2)), name="S")
+    m = csr_matrix("m")
+    yield "sparse input", ([m], m), {}, TypeError, "m"
+    yield "sparse output", ([], (sparse, "sum")), {}, TypeError, "S.*cannot be reduced"
+    yield (
+        "slice sparse",
+        ([x], x, None, None, None, [sparse]),
+        {},
+        TypeError,
+        "shared t",
+    )
+    yield "twice", ([x, x], x.sum()), {}, ValueError, "input x is given twice"
+    yield "in both", ([x], x.sum(), [x]), {}, ValueError, "input x is given twice"
+    yield "scalar", ([c], c), {}, ValueError, "c has no dimensions.*bcast_inputs"
+    yield (
+        "fixed length",
+        ([pt.row("r")], pt.row("r").sum()),
+        {},
+        ValueError,
+        r"r has a fixed first dimension of 1.*\(None, \.\.\.\)",
+    )
+    yield "bcast no list", ([x], x, c), {}, TypeError, "bcast_inputs must be a list"
+    yield "no output", ([x], "x"), {}, TypeError, "outputs must be.*got 'x'"
+    yield "triple", ([x], (x, "sum", 1)), {}, TypeError, "outputs must be"
+    yield (
+        "an op among variables",
+        ([x], (x, x, "sum")),
+        {},
+        TypeError,
+        "outputs must be",
+    )
+    yield "a dict", ([x], {"x": x}), {}, TypeError, "outputs must be"
+    yield "unknown op", ([x], (x, "mean")), {}, ValueError, "x: the op.*'avg'.*'mean'"
+    yield "op of list", ([x], [(x, ["sum"])]), {}, (TypeError, ValueError), "op"
+    yield "avg of bools", ([flag], (flag, "avg")), {}, TypeError, "flag.*'min'.*'max'"
+    yield "max of complex", ([z], (z, "max")), {}, TypeError, "complex.*no 'max'"
+    yield "generator out", ([], (rng, "sum")), {}, TypeError, "rng.*cannot be reduced"
+    yield "no pairs", ([], None, None, [w]), {}, (TypeError, ValueError), "update"
+    yield "short", ([], None, None, [(w,)]), {}, ValueError, "an update is"
+    yield "no shared", ([x], None, None, [(x, x)]), {}, TypeError, "shared.*got x"
+    yield "two", ([], None, None, [(w, w), (w, w)]), {}, ValueError, "w has two updates"
+    s = pytensor.shared(0.0, "s")
+    yield "gather", ([], None, None, [(s, s, "gather")]), {}, ValueError, "update of s"
+    yield "dtype", ([], None, None, {n: n * 0.5}), {}, TypeError, "onvert"
+    yield "ndim", ([], None, None, {w: w.sum()}), {}, TypeError, "onvert"
+    yield "givens", ([y], x.sum(), None, None, {x: c}), {}, TypeError, "onvert"
+    yield "slice y", ([x], x, None, None, None, [y]), {}, TypeError, "shared tensor"
+    yield "slice n", ([], n, None, None, None, [n]), {}, ValueError, "n has no dimens"
+    yield "slice rng", ([], rng, None, None, None, [rng]), {}, TypeError, "shared tens"
+    yield "slice twice", ([], w, None, None, None, [w, w]), {}, ValueError, "twice"
+    yield "unused", ([x, y], x.sum()), {}, UnusedInputError, "given y, which no output"
+    yield "unused c", ([x], x.sum(), [c]), {}, UnusedInputError, "given c"
+    yield "unused w", ([x], x, None, None, None, [w]), {}, UnusedInputError, "given w"
+    yield "argument", ([x], x.sum()), {"nane": "f"}, TypeError, "no argument 'nane'"
+    yield "missing", ([y], x.sum() + y.sum()), {}, MissingInputError, "x"
+    yield "missing c", ([x], x.sum()), {"updates": {w: w * c}}, MissingInputError, "c"
+    yield "mode", ([x], x.sum()), {"mode": "FASTER"}, Exception, "FASTER"
+
+
+def test_a_bad_argument_is_refused_where_the_function_is_made():
+    for what, args, kwargs, error, match in bad_arguments():
+        try:
+            with pytest.raises(error, match=match):
+                synk.function(*args, **kwargs)
+        except BaseException as failure:
+            failure.add_note(f"case: {what}")
+            raise
+
+
+def test_an_unused_input_may_be_meant():
+    x, y = x_of(), x_of(name="y")
+    synk.function([x, y], x.sum(), on_unused_input="ignore")
+    with pytest.warns(UserWarning, match="given y"):
+        synk.function([x, y], x.sum(), on_unused_input="warn")
+    with pytensor.config.change_flags(on_unused_input="ignore"):
+        synk.function([x, y], x.sum())
+
+
+def test_the_arguments_are_not_changed():
+    x, y, c = x_of(), x_of(name="y"), pt.scalar("c")
+    w = pytensor.shared(np.zeros(3))
+    inputs, outputs, bcast = [x, y], [x.sum(), (y, "gather")], [c]
+    updates, givens, sliceable = [(w, w + c, "sum")], {y: y * 2}, []
+    copies = [list(v) for v in (inputs, outputs, bcast, updates, givens, sliceable)]
+    synk.function(inputs, outputs, bcast, updates, givens, sliceable)
+    after = [list(v) for v in (inputs, outputs, bcast, updates, givens, sliceable)]
+    assert after == copies
+
+
+def test_lists_may_be_tuples_where_pytensor_takes_them():
+    x, c = x_of(), pt.scalar("c")
+    w = pytensor.shared(0.0)
+    f = synk.function((x,), [x.sum() * c], (c,), ((w, w + 1),), ((c, c + 1),), ())
+    assert f.output_modes == ["sum"]
+    assert f.update_modes == [None]
+
+
+def test_every_op_that_means_something_is_accepted():
+    for dtype in DTYPES:
+        x = x_of(dtype)
+        ops = [*ops_of(dtype), "gather", None]
+        f = synk.function([x], [(x[0] if op else x, op) for op in ops])
+        assert f.output_modes == ops
+
+
+def test_an_op_that_is_not_named_is_the_one_that_fits():
+    x, y, b = x_of(), x_of("int64", name="y"), pt.vector("b")
+    s = pytensor.shared(np.zeros(3))
+    w = pytensor.shared(0.0)
+    outputs = [x.mean(), y.max(), b.sum(), w, (x, None), x.shape[0] * 1.0, y * 2]
+    f = synk.function([x, y], outputs, [b], {w: b.sum()}, givens={})
+    assert f.output_modes == ["avg", "max", None, None, None, "sum", "gather"]
+    assert f.update_modes == [None]
+    g = synk.function([y], x.mean(), givens={x: y * 1.0})
+    assert g.output_modes == ["avg"]
+    h = synk.function([x], [x.sum() + 0 * w, x[0]], updates={w: x.sum() * w})
+    assert h.output_modes == ["sum", None]
+    assert h.update_modes == [None]
+    h = synk.function([x], [x.sum()], updates={w: x.sum() * w}, local=True)
+    assert h.update_modes == ["sum"]
+    k = synk.function([], [s.sum(), s.mean()], sliceable_shareds=[s])
+    assert k.output_modes == ["sum", "avg"]
+
+
+def test_what_a_local_function_does_not_combine_is_averaged_with_a_warning():
+    x = x_of()
+    with pytest.warns(synk.SplitWarning, match=r"output 0 \(Sqrt.*Sqrt") as caught:
+        f = synk.function([x], pt.sqrt(x.mean()), local=True)
+    assert f.output_modes == ["avg"]
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+def test_nothing_is_compiled_before_the_first_call(two_ranks, tmp_path):
+    x = x_of()
+    with synk.trace(tmp_path / "t.json"), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        f = synk.function([x], x.sum(), mode=PY)
+    assert "compile" not in (tmp_path / "t.json").read_text()
+    with synk.trace(tmp_path / "t.json"):
+        f(np.ones(3))
+    assert "compile" in (tmp_path / "t.json").read_text()
+
+
+# -- calls -----------------------------------------------------------------------------
+
+
+def bad_calls():
+    """Yield what is wrong, the call, and the error it must raise."""
+    four = np.zeros(4)
+    yield "one missing", lambda f: f(four), TypeError, "misses a value for y"
+    yield "all missing", lambda f: f(), TypeError, "x, y, b"
+    yield "too many", lambda f: f(four, four, 1.0, 2.0), TypeError, "3 arguments, got 4"
+    yield "no such name", lambda f: f(four, four, z=1.0), TypeError, "no input.*'z'"
+    yield "twice", lambda f: f(four, four, x=four), TypeError, "two values.*'x'"
+    yield (
+        "wrong dtype",
+        lambda f: f(four.astype(complex), four, 1.0),
+        TypeError,
+        r"input x.*float64",
+    )
+    yield (
+        "wrong ndim",
+        lambda f: f(np.zeros((4, 1)), four, 1.0),
+        TypeError,
+        "input x.*dimensions",
+    )
+    yield (
+        "wrong broadcast ndim",
+        lambda f: f(four, four, four),
+        TypeError,
+        "input b.*dimensions",
+    )
+    yield "ragged", lambda f: f([[1], [1, 2]], four, 1.0), TypeError, "input x"
+    yield "None", lambda f: f(None, four, 1.0), TypeError, "input x"
+    yield "text", lambda f: f("abcd", four, 1.0), TypeError, "input x"
+    yield (
+        "lengths",
+        lambda f: f(four, np.zeros(5), 1.0),
+        ValueError,
+        "'x': 4, 'y': 5",
+    )
+    yield (
+        "Data of another dtype",
+        lambda f: f(synk.data([1], dtype="int8"), [1.0], 1.0),
+        TypeError,
+        "input x is float64.*int8.*synk.data",
+    )
+    yield (
+        "Data of other dimensions",
+        lambda f: f(synk.data([[1.0]]), [1.0], 1.0),
+        TypeError,
+        "input x is float64 with 1 dim",
+    )
+    yield (
+        "freed Data",
+        lambda f: f(freed(), four, 1.0),
+        ValueError,
+        "'gone'.*holds nothing",
+    )
+    yield (
+        "empty broadcast Data",
+        lambda f: f(four, four, synk.data(dtype="float64", ndim=0)),
+        ValueError,
+        "holds nothing",
+    )
+    yield (
+        "row",
+        lambda f: f(four, four, 1.0, batch=[0, 4]),
+        IndexError,
+        "row 4, out of range for 4",
+    )
+    yield (
+        "negative row",
+        lambda f: f(four, four, 1.0, batch=np.array([-5])),
+        IndexError,
+        "row -5",
+    )
+    yield "count", lambda f: f(four, four, 1.0, batch=5), IndexError, "first 5 of 4"
+    yield "mask", lambda f: f(four, four, 1.0, batch=[True]), IndexError, "mask of 1"
+    yield (
+        "fractions",
+        lambda f: f(four, four, 1.0, batch=[0.5]),
+        TypeError,
+        "float64",
+    )
+    yield (
+        "table",
+        lambda f: f(four, four, 1.0, batch=[[0]]),
+        ValueError,
+        "2 dimensions",
+    )
+    yield (
+        "slices",
+        lambda f: f(four, four, 1.0, num_slices=0),
+        ValueError,
+        "at least 1, got 0",
+    )
+    yield (
+        "half slices",
+        lambda f: f(four, four, 1.0, num_slices=1.5),
+        TypeError,
+        "integer",
+    )
+    yield (
+        "subset",
+        lambda f: f(four, four, 1.0, output_subset=[2]),
+        IndexError,
+        "output_subset has 2, out of range for 2",
+    )
+    yield (
+        "named subset",
+        lambda f: f(four, four, 1.0, output_subset=["loss"]),
+        TypeError,
+        "integer",
+    )
+    yield (
+        "batch_s",
+        lambda f: f(four, four, 1.0, batch_s=slice(2)),
+        ValueError,
+        "no sliceable_shareds",
+    )
+
+
+def freed():
+    made = synk.data(np.zeros(4), name="gone")
+    made.free_memory()
+    return made
+
+
+def test_a_bad_call_is_refused_before_any_rank_is_told(two_ranks):
+    x, y, b = pt.vector("x"), pt.vector("y"), pt.scalar("b")
+    n = pytensor.shared(0)
+    outputs = [(x * y, "gather"), (b, None)]
+    f = synk.function([x, y], outputs, [b], updates={n: n + 1}, mode=PY, name="f")
+    for calls in (0, 1):  # as its first call, and after another
+        for what, call, error, match in bad_calls():
+            try:
+                with pytest.raises(error, match=match):
+                    call(f)
+            except BaseException as failure:
+                failure.add_note(f"case: {what}")
+                raise
+        assert synk.gather(n).tolist() == [calls, calls]
+        product, _ = f([1.0, 2.0, 3.0], [4.0, 5.0, 6.0], 0.0)
+        assert_same(product, [4.0, 10, 18])
+        assert synk.gather(n).tolist() == [calls + 1, calls + 1]
+
+
+def test_slices_of_nothing_are_refused(two_ranks):
+    b = pt.scalar("b")
+    f = synk.function([], (b, "sum"), [b], mode=PY)
+    with pytest.raises(ValueError, match="num_slices=2 needs scattered inputs"):
+        f(1.0, num_slices=2)
+    with pytest.raises(ValueError, match="no scattered inputs"):
+        f(1.0, batch=1)
+    assert f(1.0) == 2
+
+
+def test_outputs_whose_shapes_differ_between_ranks_say_so(two_ranks):
+    x = pt.matrix("x")
+    f = synk.function([x], [(x.sum(axis=1), "sum"), (x.T, "gather")], mode=PY, name="f")
+    with pytest.raises(synk.ShapeMismatch, match=r"output 0 .*\(2,\), \(1,\).*'sum'"):
+        f(np.ones((3, 2)), output_subset=[0])
+    with pytest.raises(ValueError, match=r"output 1 .*\(2, 2\), \(2, 1\).*'gather'"):
+        f(np.ones((3, 2)), output_subset=[1])
+    total, _ = f(np.ones((2, 2)))
+    assert_same(total, [4.0])
+
+
+@one_and_three_ranks
+def test_an_error_of_the_graph_keeps_its_type_and_the_session_goes_on(ranks):
+    x = pt.vector("x")
+    w = pytensor.shared(0.0)
+    f = synk.function([x], (x[3], "sum"), updates={w: w + 1}, mode=PY, name="fourth")
+    with pytest.raises(IndexError) as caught:
+        f(np.zeros(ranks))
+    assert any("rank" in note for note in caught.value.__notes__)
+    assert f(np.arange(4.0 * ranks)) == sum(4 * r + 3 for r in range(ranks))
+
+
+def test_a_call_without_a_session_says_what_to_do():
+    x = pt.vector("x")
+    f = synk.function([x], x.sum(), mode=PY)
+    for state in ("unforked", "closed"):
+        if state == "closed":
+            with synk.session(2):
+                f([1.0])
+        for call in (lambda: f([1.0]), lambda: f.run([1], [1.0]), synk.distribute):
+            with pytest.raises(synk.StateError, match=r"synk\.fork\(\)"):
+                call()
