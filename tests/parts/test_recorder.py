@@ -3,35 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
-import signal
-import threading
 import time
 
-import numpy as np
-import pytensor
-import pytensor.tensor as pt
 import pytest
-from processes import (
-    PY,
-    ROWS,
-    TOTAL,
-    Act,
-    Do,
-    arrive_and_stay,
-    await_arrivals,
-    board,
-    note,
-    reducing,
-    reset,
-    shared_ones,
-    summing,
-    wait_until,
-)
 
-import synk
-from synk.programs.transaction import Transaction
-from synk.ranks.session import SESSION
 from synk.workers.recorder import (
     COMPUTING,
     EVENTS,
@@ -42,7 +17,6 @@ from synk.workers.recorder import (
     RUNNING,
     SCRIPT,
     STAGE,
-    STORING,
     WAITING,
     part_of,
 )
@@ -208,105 +182,3 @@ def test_a_segment_of_records_says_whose_it_is(records):
     assert owner_of(b"something else".ljust(1 << 16)) is None
     assert owner_of(data[:100]) is None
     assert start_time(2**22 + 1) == 0
-
-
-def names(rank: int) -> set[str]:
-    """Return the names of the commands of which events are kept."""
-    return {event.name for event in events_of(SESSION.records, rank)}
-
-
-def test_ranks_note_what_they_do_in_calls_and_collectives():
-    call = reducing()
-    with synk.session(3):
-        for _ in range(3):
-            assert call(ROWS) == TOTAL
-            synk.all_reduce(shared_ones(), "sum")
-        assert {"reduce", "compile"} < names(0)
-        assert any(name.startswith("function 'reducing' (made in") for name in names(0))
-        command = SESSION.control.command
-        for rank in (1, 2):
-            *_, begun, done = [
-                event
-                for event in events_of(SESSION.records, rank)
-                if event.phase in (RUNNING, WAITING)
-            ]
-            assert (begun.command, begun.phase) == (command, RUNNING)
-            assert (done.command, done.phase) == (command, WAITING)
-            assert begun.time < done.time
-            assert SESSION.records.pid(rank) == SESSION.zygote.pids[rank]
-            assert SESSION.records.doing(rank).phase == WAITING
-        assert str(SESSION.records.doing(0)) == "running the script"
-
-
-def seen_in(action) -> None:
-    """Note on rank 1, through the eyes of a reader, what it does there."""
-    if synk.rank() == 1:
-        note(_SEEN, SESSION.records.recorder(1).phase[0])
-
-
-_SEEN = 10  # a place on the board
-
-
-@pytest.mark.parametrize("stage", [1, 2])
-def test_the_phase_says_which_stage_is_computed(stage):
-    x = pt.matrix("x", dtype="float64")
-    y = Act(1, Do(seen_in, None))(x) if stage == 1 else x
-    total = synk.ops.all_reduce(y.sum(), "sum")
-    if stage == 2:
-        total = Act(1, Do(seen_in, None))(x * total)
-    f = synk.function([x], (total.sum(), "sum"), mode=PY)
-    with synk.session(2):
-        f(ROWS)
-        f(ROWS)
-    phase = int(board(_SEEN))
-    assert phase == (RUNNING if stage == 1 else COMPUTING + STAGE)
-
-
-def test_a_rank_that_waits_in_a_meeting_is_seen_there():
-    reset()
-    x = pt.matrix("x", dtype="float64")
-    total = synk.ops.all_reduce(Act(1, Do(arrive_and_stay))(x).sum(), "sum")
-    f = synk.function([x], (total, None), mode=PY, name="late")
-    seen = []
-
-    def look() -> None:
-        await_arrivals(1)
-        wait_until(
-            lambda: SESSION.records.doing(2).phase == MEETING, 5, "meeting of rank 2"
-        )
-        seen.extend(str(SESSION.records.doing(rank)) for rank in range(3))
-        os.kill(SESSION.records.pid(1), signal.SIGKILL)
-
-    looking = threading.Thread(target=look)
-    with synk.session(3):
-        looking.start()
-        with pytest.raises(synk.WorkerDied):
-            f(ROWS)
-        looking.join()
-    name = r"function 'late' \(made in test_recorder\.py:\d+\)"
-    assert re.fullmatch(f"computing {name}", seen[1])
-    assert re.fullmatch(f"meeting the other ranks in {name}", seen[2])
-
-
-def test_updates_are_stored_in_a_phase_of_their_own(monkeypatch):
-    x = pt.matrix("x", dtype="float64")
-    w = pytensor.shared(np.ones(2), name="w")
-    loss = (x * w).sum(axis=1).mean()
-    step = synk.function([x], loss, updates={w: w - pt.grad(loss, w)}, mode=PY)
-    store = Transaction.store
-
-    def store_and_look(self, *args):
-        seen_in(None)
-        return store(self, *args)
-
-    monkeypatch.setattr(Transaction, "store", store_and_look)
-    with synk.session(2):
-        step(ROWS)
-    assert board(_SEEN) == STORING
-
-
-def test_one_rank_alone_notes_nothing_and_works():
-    with synk.session(1):
-        assert summing()(ROWS) == TOTAL
-        assert events_of(SESSION.records, 0) == []
-        assert SESSION.records.doing(0) is None

@@ -1,4 +1,4 @@
-"""Traces: what the file holds, by the rules of the format, and when it is written."""
+"""Timelines: what the file holds and when it is written; exchanges under rules."""
 
 from __future__ import annotations
 
@@ -9,29 +9,31 @@ import signal
 import time
 
 import numpy as np
+import psutil
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from processes import Act, Do
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
 from reference import PY
 from world_sizes import one_and_three_ranks
 
 import synk
-from synk.ranks.session import SESSION
-
-pytestmark = pytest.mark.usefixtures("divided")  # where it takes time of its own
+from synk.rules import EASGD, Gossip, LocalSGD
 
 PHASES = {"rows", "compute", "wait", "reduce"}
 
 
-def training_step(rows: int = 300):
+def training_step(rows: int = 40):
     """Return a function with two stages whose gradient is too large for one meeting."""
     x = pt.matrix("x")
-    w = pytensor.shared(np.zeros(600), "w")
+    w = pytensor.shared(np.zeros(5000), "w")
     loss = ((x @ w - 1) ** 2).mean()
     step = synk.function(
         [x], loss, updates={w: w - 0.1 * synk.grad(loss, w)}, name="train", mode=PY
     )
-    return step, np.random.default_rng(0).normal(size=(rows, 600))
+    return step, np.random.default_rng(0).normal(size=(rows, 5000))
 
 
 def read(path) -> dict:
@@ -85,12 +87,8 @@ def within(outer: dict, events: list[dict]) -> list[dict]:
     ]
 
 
-@one_and_three_ranks
-def test_every_rank_has_a_named_thread_of_one_process(ranks, tmp_path):
-    f, rows = training_step()
-    with synk.trace(tmp_path / "t.json"):
-        f(rows)
-    document = read(tmp_path / "t.json")
+def assert_named(document: dict, ranks: int) -> None:
+    """Assert that every rank has a named thread of one process."""
     named = {
         event["tid"]: event["args"]["name"]
         for event in document["traceEvents"]
@@ -114,6 +112,7 @@ def test_a_call_is_divided_into_phases_without_overlap(ranks, tmp_path):
         for _ in range(3):
             f(X)
     document = read(tmp_path / "t.json")
+    assert_named(document, ranks)
     for rank, share in enumerate(np.array_split(rows, ranks)):
         events = complete(document, rank)
         assert_nested(events)
@@ -131,8 +130,8 @@ def test_a_call_is_divided_into_phases_without_overlap(ranks, tmp_path):
             stages = [p["args"]["stage"] for p in parts if p["name"] == "compute"]
             assert stages == ([0, 1] if ranks > 1 else [0])  # one rank: no cut
             reduced = [p["args"]["bytes"] for p in parts if p["name"] == "reduce"]
-            # The gradient of 600 and the loss; values begin on cache lines.
-            assert all(4808 <= nbytes <= 4808 + 128 for nbytes in reduced)
+            # The gradient of 5,000 and the loss; values begin on cache lines.
+            assert all(40_008 <= nbytes <= 40_008 + 128 for nbytes in reduced)
             assert bool(reduced) == (ranks > 1)
             # One after the other without gaps, from the beginning to the end.
             ends = [bounds(part) for part in parts]
@@ -159,7 +158,7 @@ def test_the_master_shows_the_call_as_the_script_sees_it(two_ranks, tmp_path):
     assert inside[0][-1] == inside[1][-1] == "wait"  # the join
     assert call["dur"] + run["dur"] < passed
     others = [e for e in complete(read(tmp_path / "t.json"), 1) if e["name"] == "call"]
-    assert [event["args"]["rows"] for event in others] == [150, 4, 1]
+    assert [event["args"]["rows"] for event in others] == [20, 4, 1]
     # One clock: the rank's share lies within the call.
     assert within(call, others) == others[:1]
 
@@ -227,7 +226,6 @@ def test_nothing_is_kept_after_the_block(two_ranks, tmp_path):
     with synk.trace(tmp_path / "t.json"):
         f(rows)
     content = (tmp_path / "t.json").read_bytes()
-    assert SESSION.context.tracer is None
     f(rows)
     assert (tmp_path / "t.json").read_bytes() == content
     assert [path.name for path in tmp_path.iterdir()] == ["t.json"]
@@ -276,34 +274,28 @@ def test_traces_are_refused_where_they_make_no_sense(tmp_path):
 
     refuse(synk.StateError, r"call synk.fork\(\)")
     with synk.session(2):
+        tracing = Act(1, Do(trace_within, str(tmp_path / "t.json")))(pt.dvector("x"))
+        f = synk.function(tracing.owner.inputs, (tracing.sum(), "sum"), mode=PY)
         with pytest.raises(synk.StateError, match="only the master"):
-            SESSION.run(worker_trace, str(tmp_path / "t.json"))
+            f(np.ones(4))
         with synk.trace(tmp_path / "outer.json"):
             refuse(synk.StateError, "a trace is on already")
         refuse(FileNotFoundError, "no folder", tmp_path / "none" / "t.json")
         refuse(IsADirectoryError, "is a folder", tmp_path)
         refuse(ValueError, "at least 1 event, got 0", limit=0)
-        assert SESSION.context.tracer is None
-    assert [path.name for path in tmp_path.iterdir()] == ["outer.json"]
+        assert [path.name for path in tmp_path.iterdir()] == ["outer.json"]
 
 
-def worker_trace(context, path):
-    if context.rank:
-        with synk.trace(path):
-            pass
-
-
-def test_all_processes_have_one_clock():
-    for clock in ("perf_counter", "monotonic"):
-        assert time.get_clock_info(clock).implementation == (
-            "clock_gettime(CLOCK_MONOTONIC)"
-        )
+def trace_within(path):
+    with synk.trace(path):
+        pass
 
 
 def test_a_rank_that_dies_in_the_block_leaves_rank_0(tmp_path):
     f, rows = training_step()
     with synk.session(2):
-        f(rows)
+        for _ in range(2):  # one compiles, and one counts
+            f(rows)
         with pytest.raises(synk.WorkerDied), synk.trace(tmp_path / "t.json"):
             call_a_dead_rank(f, rows)
         document = read(tmp_path / "t.json")
@@ -314,7 +306,113 @@ def test_a_rank_that_dies_in_the_block_leaves_rank_0(tmp_path):
 
 def call_a_dead_rank(f, rows):
     f(rows)
-    os.kill(SESSION.zygote.pids[1], signal.SIGKILL)
+    (zygote,) = psutil.Process().children()
+    (rank,) = zygote.children()
+    os.kill(rank.pid, signal.SIGKILL)
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         f(rows)
+
+
+# -- exchanges -------------------------------------------------------------------------
+
+SIZE, STEPS = 30, 12
+
+
+class SlowOnRank1(Op):
+    """The identity, which takes 10 ms on rank 1."""
+
+    __props__ = ()
+
+    def make_node(self, x):
+        return Apply(self, [x], [x.type()])
+
+    def perform(self, node, inputs, outputs):
+        time.sleep(0.01 * (synk.rank() == 1))
+        outputs[0][0] = inputs[0].copy()
+
+
+def trainer_by(rule, slow=False):
+    x = pt.matrix("x")
+    w = pytensor.shared(np.zeros(SIZE), "w")
+    loss = (((SlowOnRank1()(x) if slow else x) - w) ** 2).mean()
+    updates = synk.updates.sgd([pytensor.grad(loss, w)], [w], learning_rate=0.1)
+    options = {"mode": PY, "local": rule is not None}
+    step = synk.function([x], loss, updates=updates, name="step", **options)
+    return step, synk.Trainer(step, [w], rule)
+
+
+def fit(trainer):
+    data = np.random.default_rng(0).normal(size=(STEPS * 4, SIZE))
+    trainer.fit(data, batch_size=4, progress=False)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [LocalSGD(3), EASGD(3, order="turns"), EASGD(3, order="free")],
+    ids=["together", "turns", "free"],
+)
+def test_exchanges_are_told_of_each_rank(rule, tmp_path):
+    step, trainer = trainer_by(rule)
+    path = tmp_path / "steps.json"
+    with synk.session(2):
+        fit(trainer)
+        with synk.trace(path):
+            fit(trainer)
+        told = step.explain().to_dict()["exchanges"]
+        text = str(step.explain())
+        html = step.explain()._repr_html_()
+        last = trainer.exchanges
+    assert told["rule"] == repr(rule)
+    assert told["bytes"] == 8 * SIZE
+    each = STEPS // 3
+    assert [of_rank["exchanges"] for of_rank in told["ranks"]] == [2 * each] * 2
+    for of_rank in told["ranks"]:
+        assert 0 <= of_rank["wait"] <= of_rank["milliseconds"]
+    assert f"rank 1: {2 * each} exchanges" in text
+    assert f"rank 1: {2 * each} exchanges" in html
+
+    events = json.loads(path.read_text())["traceEvents"]
+    made = [event for event in events if event["name"] == "exchange"]
+    for rank in range(2):
+        of_rank = [event for event in made if event["tid"] == rank]
+        steps = [event["args"]["step"] for event in of_rank]
+        assert steps == [STEPS + 3 * (k + 1) for k in range(each)]
+        staleness = [event["args"]["staleness"] for event in of_rank]
+        assert staleness == [
+            exchange.staleness for exchange in last if exchange.rank in (rank, None)
+        ]
+    if rule.order == "turns":  # the other one comes in between, but the first time
+        means = [of_rank["staleness"] for of_rank in told["ranks"]]
+        assert means == [(2 * each - 1) / (2 * each), 1.0]
+        assert [of_rank["most_stale"] for of_rank in told["ranks"]] == [1, 1]
+
+
+def test_who_waits_for_a_slow_rank_is_told():
+    step, trainer = trainer_by(EASGD(1, order="together"), slow=True)
+    with synk.session(2):
+        fit(trainer)
+        first, second = step.explain().to_dict()["exchanges"]["ranks"]
+        reported = trainer.history["wait"][-1]
+    # Not at the first step, in which rank 0 may be the later one to compile.
+    slept = 0.01 * (STEPS - 2)
+    assert first["wait"] * first["exchanges"] * 1e-3 >= 0.5 * slept
+    assert first["waits"] >= STEPS // 2
+    assert second["wait"] < first["wait"]
+    assert reported >= 0.5 * slept / 2  # the mean of both ranks
+
+
+def test_gossip_counts_what_is_sent():
+    step, trainer = trainer_by(Gossip(0.5))
+    with synk.session(2):
+        fit(trainer)
+        sent = len(trainer.exchanges)
+        told = step.explain().to_dict()["exchanges"]["ranks"]
+    assert sum(of_rank["exchanges"] for of_rank in told) == sent > 0
+
+
+def test_exact_training_has_none():
+    step, trainer = trainer_by(None)
+    with synk.session(2):
+        fit(trainer)
+        assert step.explain().to_dict()["exchanges"] is None
