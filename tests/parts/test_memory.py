@@ -1,0 +1,140 @@
+"""Shared memory's leaf modules: messages, gathered rows, mapped pages."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from synk.memory.arena import PATIENCE, SMALL, Arena
+from synk.memory.gather import gather
+from synk.memory.mapping import address
+from synk.memory.rows import RowTaker
+from synk.memory.segment import Attachments, Segment
+
+PAGEMAP = Path("/proc/self/pagemap")
+LARGE = 64 * SMALL
+
+# -- the segment that messages are put into --------------------------------------------
+
+
+def taken(arena: Arena) -> int:
+    """Return the bytes of memory that an arena really has."""
+    return 512 * os.fstat(arena._segment.place[1]).st_blocks
+
+
+def ones(nbytes: int) -> list[np.ndarray]:
+    return [np.ones(nbytes // 8)]
+
+
+def test_an_arena_is_used_again_and_grows():
+    arena, attachments = Arena(), Attachments()
+    for size in (3, 3, 1000, 2, 100_000):
+        arrays = [np.full(size, size + i, dtype) for i, dtype in enumerate("fdi")]
+        windows = arena.put(arrays)
+        assert len({window[2] for window in windows}) == 1
+        for array, window in zip(arrays, windows, strict=True):
+            seen = attachments.array(window)
+            assert seen.dtype == array.dtype
+            assert seen.ctypes.data % 64 == 0
+            np.testing.assert_array_equal(seen, array)
+
+
+def test_memory_of_a_large_message_is_given_back_after_many_small_ones():
+    arena, attachments = Arena(), Attachments()
+    attachments.array(arena.put(ones(LARGE))[0])
+    for i in range(PATIENCE - 1):
+        arena.put(ones(8000 + 8 * (i % 2)))
+    assert taken(arena) == LARGE
+    (window,) = arena.put(ones(8000))
+    assert taken(arena) == 8192  # the largest of the small ones, in whole pages
+    assert attachments.array(window).sum() == 1000
+    # It grows again, for whoever has it mapped, too.
+    (first,) = arena.put(ones(LARGE))
+    assert taken(arena) == LARGE
+    assert attachments.array(first).sum() == LARGE // 8
+    for _ in range(PATIENCE):
+        arena.put_nothing()  # counts as a small one
+    assert taken(arena) == mmap.PAGESIZE
+    (again,) = arena.put(ones(LARGE))
+    assert again == first
+    assert Attachments().array(again).sum() == LARGE // 8
+
+
+@pytest.mark.parametrize("case", ["a third in time", "not large", "may be pinned"])
+def test_what_memory_a_message_keeps(case):
+    large = SMALL if case == "not large" else LARGE
+    arena = Arena(can_shrink=case != "may be pinned")
+    arena.put(ones(large))
+    for _ in range(3):
+        for _ in range(PATIENCE - 1):
+            arena.put(ones(8))
+        arena.put(ones(large // 3 if case == "a third in time" else 8))
+    assert taken(arena) == large
+
+
+# -- rows by their numbers -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "complex128", "S7", "bool"])
+@pytest.mark.parametrize("shape", [(1,), (5,), (1025,), (3000,), (20, 17), (4, 5, 6)])
+def test_gathered_rows_are_those_of_take(dtype, shape):
+    random = np.random.default_rng(shape)
+    array = random.integers(0, 100, (40, *shape)).astype(dtype)
+    for count in (0, 1, 3, 40, 90):
+        rows = random.integers(0, 40, count)
+        out = np.empty((count, *shape), dtype)
+        assert gather(array, rows, out) is out
+        np.testing.assert_array_equal(out, np.take(array, rows, axis=0))
+
+
+def test_strided_arrays_and_row_numbers_are_gathered_too():
+    array = np.random.default_rng(0).normal(size=(400, 30)).T
+    rows = np.arange(0, 20)[::3]
+    out = np.empty((len(rows), 400))
+    np.testing.assert_array_equal(gather(array, rows, out), array[rows])
+    contiguous = np.ascontiguousarray(array)
+    np.testing.assert_array_equal(gather(contiguous, rows, out), array[rows])
+
+
+# -- pages that machine code is to read ------------------------------------------------
+
+
+def are_mapped(array: np.ndarray) -> list[bool]:
+    """Tell of each page of an array whether this process has it (proc(5), bit 63)."""
+    first = address(array) // mmap.PAGESIZE
+    last = (address(array) + array.nbytes - 1) // mmap.PAGESIZE
+    with PAGEMAP.open("rb") as file:
+        file.seek(8 * first)
+        entries = file.read(8 * (last - first + 1))
+    return [bool(entry >> 63) for (entry,) in struct.iter_unpack("<Q", entries)]
+
+
+@pytest.mark.skipif(not PAGEMAP.exists(), reason="needs Linux's pagemap")
+def test_rows_are_mapped_when_they_are_taken():
+    """A segment's writer has all pages, and another mapping none."""
+    segment, taker = Segment(64 * mmap.PAGESIZE), RowTaker()
+    own = segment.array("f4", (64, mmap.PAGESIZE // 4))
+    own[:] = np.arange(64.0)[:, None]
+    there = Attachments().array(segment.window(own))
+    assert all(are_mapped(own))
+    assert taker.take(there, slice(3, 3)).shape == (0, own.shape[1])
+    assert not any(are_mapped(there))
+    whole = there[5:15].reshape(-1)[3:-3]
+    assert taker.take_whole(whole) is whole
+    assert all(are_mapped(whole))
+    for some in (slice(20, 21), slice(40, 64), slice(0, 64)):
+        view = taker.take(there, some)
+        assert all(are_mapped(view))
+        np.testing.assert_array_equal(view, own[some])
+    segment.grow(1 << 20)  # which maps it anew
+    again = segment.array("f4", own.shape)
+    assert not any(are_mapped(again))
+    taker.take(again, slice(0, 64))
+    assert all(are_mapped(again))
+    np.testing.assert_array_equal(again, there)
+    segment.close()
