@@ -262,7 +262,9 @@ def check_reductions(variables, op, ranks, dtype, seed):
     rights = [right_reduction(op, of_var) for of_var in values]
     results = synk.reduce(variables, op, in_place=False)
     check_all(results, rights, what)
-    for found, before in zip(by_rank(variables), zip(*values, strict=True), strict=True):
+    for found, before in zip(
+        by_rank(variables), zip(*values, strict=True), strict=True
+    ):
         for got, right in zip(found, before, strict=True):
             assert_same(got, right, err_msg=f"{what}: it was not to be changed")
     synk.all_reduce(variables, op)
@@ -599,4 +601,3 @@ def test_a_collective_without_a_session_says_what_to_do():
         synk.all_reduce(a)
     with pytest.raises(synk.StateError, match="closed"):
         synk.all_reduce(a)
-

@@ -12,7 +12,5 @@ one_and_three_ranks = pytest.mark.parametrize(
     "ranks", [1, 3], ids="{}ranks".format, indirect=True
 )
 
-three_ranks = pytest.mark.parametrize(
-    "ranks", [3], ids="{}ranks".format, indirect=True
-)
+three_ranks = pytest.mark.parametrize("ranks", [3], ids="{}ranks".format, indirect=True)
 """On two cores three ranks take less than two: they do not watch for each other."""
