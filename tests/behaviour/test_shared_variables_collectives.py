@@ -189,7 +189,7 @@ def test_a_fixed_length_is_that_of_each_rank(ranks):
             synk.scatter(a, rows[1:])
         with pytest.raises(TypeError, match="shape"):
             synk.broadcast(a, rows)
-        with pytest.raises((TypeError, ValueError), match="fixed length|shape"):
+        with pytest.raises((TypeError, ValueError), match=r"fixed length|shape"):
             synk.all_gather(a)
         assert_on_ranks(a, cut(rows, ranks))
 
