@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
+import random
 import warnings
 
 import numpy as np
@@ -16,22 +15,18 @@ import pytest
 from children import in_a_child
 from meetings import levels
 from placement_cases import INPUTS, LABELS, SCALE, W, X, Y, posterior
-from proof_corpus import INPUTS as CORPUS_INPUTS
-from proof_corpus import values_of
-from proof_refused import refused
 from pytensor.printing import debugprint
+from random_graphs import Choice, Graph
 from random_productions import PRODUCTIONS
-from random_statistics import NUMBERED, STATISTICS
+from random_statistics import STATISTICS
 from reference import PY
-from test_proof_property import TIMES, seeded
-from world_sizes import one_and_three_ranks
 
 import synk
-from synk.compiler.domain import Sharded
-from synk.compiler.placement.gathered import Gathered
-from synk.compiler.placement.whole import Whole
 
 FAST = pytensor.compile.mode.Mode("py", "fast_run")
+
+three_ranks = pytest.mark.parametrize("ranks", [3], ids=["3ranks"], indirect=True)
+"""Different numbers of rows, or none on some."""
 
 
 @pytest.fixture(autouse=True)
@@ -43,16 +38,8 @@ def in_python():
 
 def serial(inputs, outputs, values, mode=PY):
     """Return what plain PyTensor makes of graphs."""
-    outputs = tuple(outputs) if isinstance(outputs, list) else outputs
-    return plain(tuple(inputs), outputs, mode)(*values)
-
-
-@functools.cache
-def plain(inputs, outputs, mode):
-    """Compile graphs by plain PyTensor, once for all numbers of ranks."""
-    outputs = list(outputs) if isinstance(outputs, tuple) else outputs
     options = {"mode": mode, "on_unused_input": "ignore"}
-    return pytensor.function(list(inputs), outputs, **options)
+    return pytensor.function(inputs, outputs, **options)(*values)
 
 
 def assert_equal(name, got, right):
@@ -62,39 +49,12 @@ def assert_equal(name, got, right):
     np.testing.assert_allclose(got, right, 1e-10, 1e-10 * size, err_msg=name)
 
 
-def compare(
-    named, inputs, rows_of, all_rows, ranks, repeats=False, mode=PY, slices=(1, 3)
-):
-    """Compare graphs with the serial run: as outputs, and as updates on every rank.
+def made(named, repeats, mode=PY):
+    """Return a function of graphs, and the shared variables that it sets to them.
 
     Unless some are computed from all rows by every rank, nothing may be warned of.
     """
-    f, kept = made(named, inputs, repeats, mode)
-    expected = [
-        serial(inputs, [graph for _, graph in named], rows_of(rows))
-        for rows in all_rows
-    ]
-    for n in ranks:
-        with synk.session(n):
-            for rows, right in zip(all_rows, expected, strict=True):
-                for many in slices:
-                    results = f(*rows_of(rows), num_slices=many)
-                    what = f"of {n} ranks, in {many} slices"
-                    check(named, what, results, right)
-                    for rank in range(n):
-                        new = synk.get_value(rank, kept)
-                        check(named, f"{what}, on rank {rank}", new, right)
-
-
-def check(named, what, results, expected):
-    """Compare values of graphs."""
-    for (name, _), got, right in zip(named, results, expected, strict=True):
-        assert_equal(f"{name}, {what}", got, right)
-
-
-def made(named, inputs, repeats, mode):
-    """Return a function of graphs, and the shared variables that it sets to them."""
-    graphs = [graph for _, graph in named]
+    graphs = list(named.values())
     kept = [
         pytensor.shared(np.zeros([n or 0 for n in graph.type.shape], graph.dtype))
         for graph in graphs
@@ -103,9 +63,7 @@ def made(named, inputs, repeats, mode):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore" if repeats else "error", synk.SplitWarning)
         options = {"mode": mode, "on_unused_input": "ignore"}
-        f = synk.function(inputs, graphs, updates=updates, **options)
-    assert f._spec.refused is None
-    return f, kept
+        return synk.function(INPUTS, graphs, updates=updates, **options), kept
 
 
 def gathered():
@@ -123,39 +81,41 @@ def trained():
 KINDS = [cases.statistics, cases.gradients, densities.densities, trained, gathered]
 
 
-@functools.cache
-def named(kind):
-    """Return names and graphs, the same ones each time."""
-    return list(kind())
-
-
-def test_these_are_more_than_eighty_graphs():
-    names = [name for kind in KINDS for name, _ in named(kind)]
-    assert len(set(names)) == len(names) >= 80
+@three_ranks
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_plain_graphs_give_the_serial_numbers(ranks, kind):
+    """As outputs, and as updates on every rank; in tests/parts on other ranks, too."""
+    named = dict(list(kind())[:: 2 if kind is cases.gradients else 1])
+    f, kept = made(named, kind in (gathered, cases.gradients))
+    plain = pytensor.function(
+        INPUTS, list(named.values()), mode=PY, on_unused_input="ignore"
+    )
+    for rows, slices in ((7, 1), (7, 3), (4, 1))[
+        : 3 if kind is cases.statistics else 1
+    ]:
+        right = plain(*cases.values(rows))
+        given = [f(*cases.values(rows), num_slices=slices)]
+        given += [synk.get_value(rank, kept) for rank in (0, ranks - 1)]
+        for values in given:
+            for name, got, expected in zip(named, values, right, strict=True):
+                assert_equal(f"{name}, {rows} rows, {slices} slices", got, expected)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_plain_graphs_give_the_serial_numbers(kind):
-    repeats = kind in (gathered, cases.gradients)
-    # Three ranks have different numbers of rows, and of five one may have none. One is
-    # as plain as can be, and two come with JAX.
-    ranks = [1, 2, 3, 5] if TIMES > 1 else [3, 5]
-    compare(named(kind), INPUTS, cases.values, [7, 4], ranks, repeats)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 @in_a_child
-def test_plain_graphs_give_the_serial_numbers_in_jax_mode(kind):
-    graphs = [
-        (name, graph)
-        for name, graph in named(kind)
-        if "selected" not in name and "found" not in name  # as many as values tell
-    ]
-    # Of slices ranks have other numbers of rows, and XLA compiles all anew for each.
-    slices = (1, 3) if kind is cases.statistics else (1,)
-    compare(graphs, INPUTS, cases.values, [5], [2], True, "JAX", slices)
+def test_plain_graphs_give_the_serial_numbers_in_jax_mode():
+    named = {
+        name: graph
+        for kind in (cases.statistics, cases.gradients)
+        for name, graph in list(kind())[::3]
+        if "found" not in name  # as many as values tell
+    }
+    f, kept = made(named, True, "JAX")
+    right = serial(INPUTS, list(named.values()), cases.values(5))
+    with synk.session(2):
+        for values in (f(*cases.values(5)), synk.get_value(1, kept)):
+            for name, got, expected in zip(named, values, right, strict=True):
+                assert_equal(name, got, expected)
 
 
 def test_fitted_to_rows_of_two_ranks_they_are_those_of_scikit_learn(two_ranks):
@@ -168,51 +128,6 @@ def test_fitted_to_rows_of_two_ranks_they_are_those_of_scikit_learn(two_ranks):
         np.testing.assert_allclose(got, expected[name], 1e-6, 1e-8, err_msg=name)
 
 
-def refused_by_the_proof():
-    """Return names and graphs, without what the serial run cannot compute either."""
-    found = []
-    for name, graph, _ in refused():
-        with contextlib.suppress(ValueError, IndexError, OverflowError):
-            serial(CORPUS_INPUTS, graph, values_of(7))
-            found.append((name, graph))
-    return [(name, graph) for name, graph in found if name != "noise alike for all"]
-
-
-def test_what_the_proof_refuses_is_placed():
-    graphs = refused_by_the_proof()
-    assert len(graphs) > 110
-    compare(graphs, CORPUS_INPUTS, values_of, [7], [2, 5], repeats=True)
-
-
-def random_graph(seed, productions):
-    """Return a random graph, a function of what it made, and whether work repeats."""
-    graph = seeded(seed, 8, productions)
-    outputs = [term.var for term in graph.made]
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", synk.SplitWarning)
-        f = synk.function(graph.inputs, outputs, mode=PY, on_unused_input="ignore")
-    return graph, f, any(w.category is synk.SplitWarning for w in caught)
-
-
-def differences(graph, f, all_rows=(5, 2)):
-    """Yield what a function returns of random rows, and what it should.
-
-    PyTensor's rewrites make 1 of x / x, be x 0: it is enough to agree with them.
-    """
-    outputs = [term.var for term in graph.made]
-    for rows in all_rows:
-        values = graph.values(rows, 1)
-        with np.errstate(all="ignore"):
-            results = f(*values)
-            for mode in (PY, FAST):
-                expected = serial(graph.inputs, outputs, values, mode)
-                pairs = list(zip(results, expected, strict=True))
-                if all(is_close(*pair) for pair in pairs):
-                    break
-            else:
-                yield rows, [pair for pair in pairs if not is_close(*pair)]
-
-
 def is_close(got, right):
     """Tell whether a value of a random graph is right."""
     size = max(1.0, np.abs(np.nan_to_num(right)).max(initial=0))
@@ -221,60 +136,23 @@ def is_close(got, right):
     )
 
 
+@three_ranks
+@pytest.mark.filterwarnings("ignore::synk.SplitWarning")
 @pytest.mark.parametrize("productions", [PRODUCTIONS, STATISTICS], ids=["all", "met"])
-def test_random_graphs_are_placed_and_give_the_serial_numbers(productions):
-    wrong, unplaced, repeating = [], 0, 0
-    seeds = 30 * TIMES
-    with synk.session(3):
-        for seed in range(seeds):
-            graph, f, repeats = random_graph(seed, productions)
-            repeating += repeats
-            if f._spec.refused is None:
-                wrong += [(seed, *found) for found in differences(graph, f)]
-            else:
-                unplaced += 1
-    assert not wrong
-    assert unplaced <= seeds / 100
-    if productions is STATISTICS:  # which have nothing that needs all rows at once
-        assert repeating <= seeds / 20
-
-
-def op_for_means(op):
-    """Return an insertion of reductions that takes another op for means."""
-
-    def inserted(self, var, right, by=None, insert=Whole._inserted):
-        return insert(self, var, op if right == "avg" else right, by)
-
-    return inserted
-
-
-BROKEN = {
-    "means are added": (Whole, "_inserted", op_for_means("sum")),
-    "means are maxima": (Whole, "_inserted", op_for_means("max")),
-    "powers of n stay": (Whole, "scaled", lambda self, var, power: var),
-    "a rank's rows are the first": (
-        Gathered,
-        "local",
-        lambda self, var, axis: self.known_as(
-            pt.take(var, pt.arange(self.n), axis=axis), Sharded(axis)
-        ),
-    ),
-    "numbers of rows start anew": (
-        Gathered,
-        "numbered",
-        lambda self, var, value: self.known_as(var + 0, Sharded(value.axis)),
-    ),
-}
-
-
-@pytest.mark.parametrize("broken", BROKEN)
-def test_a_wrong_placement_would_be_noticed(monkeypatch, two_ranks, broken):
-    monkeypatch.setattr(*BROKEN[broken])
-    for seed in range(200):
-        graph, f, _ = random_graph(seed, NUMBERED)
-        if f._spec.refused is None and any(differences(graph, f, [5])):
-            return
-    pytest.fail("no graph has shown that the placement is wrong")
+def test_random_graphs_give_the_serial_numbers(ranks, productions):
+    """PyTensor's rewrites make 1 of x / x, be x 0: to agree with them is enough."""
+    for seed in range(1000, 1010):
+        graph = Graph(Choice(random.Random(seed).randrange))
+        graph.grow(8, productions)
+        outputs = [term.var for term in graph.made]
+        options = {"mode": PY, "on_unused_input": "ignore"}
+        f = synk.function(graph.inputs, outputs, **options)
+        for rows in (5, 2):
+            values = graph.values(rows, 1)
+            with np.errstate(all="ignore"):
+                found = f(*values)
+                plain = (serial(graph.inputs, outputs, values, m) for m in (PY, FAST))
+                assert any(all(map(is_close, found, right)) for right in plain), seed
 
 
 @pytest.mark.parametrize("graph", [pt.sort(Y), Y[1:], pt.cumsum(Y)])
@@ -283,7 +161,7 @@ def test_what_every_rank_repeats_is_told_once(graph):
     with pytest.warns(synk.SplitWarning, match="needs all rows at once") as caught:
         synk.function(inputs, [graph, graph * 2], mode=PY, on_unused_input="ignore")
     assert [w.filename for w in caught] == [__file__]
-    with pytest.raises(synk.SplitError, match=r"made in test_placement\.py"):
+    with pytest.raises(synk.SplitError, match=r"made in test_reducing_placement\.py"):
         synk.function(inputs, graph, on_unused_input="ignore", strict=True)
 
 
@@ -341,16 +219,10 @@ def test_nothing_is_placed_where_nothing_is_needed():
     assert levels(f) == []
 
 
-def test_on_one_rank_nothing_is_inserted():
-    f = synk.function([X, Y], [Y.std(), pt.sort(Y)], mode=PY, on_unused_input="ignore")
-    (stage,) = f._engines.present.local().cut("uncut", (0, 1)).stages
-    assert stage.merged.wants == f._spec.plain_outputs
-
-
 # -- what PyTensor stabilises ----------------------------------------------------------
 
 
-@one_and_three_ranks
+@three_ranks
 def test_large_exponentials_do_not_overflow(ranks):
     large = 1000 * Y
     by_hand = pt.exp(large) / pt.exp(large).sum()
@@ -363,18 +235,18 @@ def test_large_exponentials_do_not_overflow(ranks):
         np.testing.assert_allclose(got, right, 1e-9)
 
 
-@one_and_three_ranks
+@three_ranks
 def test_rows_are_added_by_group_to_what_all_ranks_have_without_an_exchange(ranks):
     # PyTensor makes it of the gradient of a prior and that of effects of groups.
     added = pt.inc_subtensor((W / SCALE)[LABELS], pt.exp(Y))
     inputs, values = [Y, LABELS], cases.values(7)[1:]
     f = synk.function(inputs, [added, added.sum() ** 2], mode=PY, strict=True)
-    expected = serial(inputs, [added, added.sum() ** 2], values, PY)
+    expected = serial(inputs, [added, added.sum() ** 2], values)
     for got, right in zip(f(*values), expected, strict=True):
         np.testing.assert_allclose(got, right, 1e-12)
 
 
-@one_and_three_ranks
+@three_ranks
 def test_rows_beside_a_state_of_all_rows_are_as_many_as_a_rank_has(ranks):
     # Where exponentials are stabilised, PyTensor asks for lengths, and compares them.
     steps, scale = pt.dvector("steps"), pt.dscalar("scale")
@@ -391,7 +263,7 @@ def test_rows_beside_a_state_of_all_rows_are_as_many_as_a_rank_has(ranks):
             np.testing.assert_allclose(got, right, 1e-12)
 
 
-@one_and_three_ranks
+@three_ranks
 def test_numbers_that_are_put_side_by_side_need_not_be_a_shape(ranks):
     v, a = pt.dvector("v"), pt.dscalar("a")
     to_zero = pt.concatenate([v, pt.stack([-v.sum()])])
@@ -403,7 +275,7 @@ def test_numbers_that_are_put_side_by_side_need_not_be_a_shape(ranks):
         np.testing.assert_allclose(got, right, 1e-12)
 
 
-@one_and_three_ranks
+@three_ranks
 def test_zeros_that_are_divided_by_rows_come_to_an_end(ranks):
     # PyTensor 2.38 makes of them zeros as long as they are, and of these others.
     graph = pt.log(pt.exp(Y).sum()) ** 2 + (pt.constant([0.0]) / (Y**2 + 1)).sum()
@@ -422,17 +294,15 @@ def test_the_users_graph_stays_as_it_is():
 # -- what users have placed, or want as it is ------------------------------------------
 
 
-@one_and_three_ranks
-@pytest.mark.parametrize("op", ["avg", "sum"])
-def test_gradients_through_a_users_all_reduce_are_right(ranks, op):
-    of_rows = X @ W
-    mean = of_rows.mean() if op == "avg" else of_rows.sum()
-    reduced = synk.ops.all_reduce(mean, op)
-    costs = [((c - Y) ** 2).mean() + c**2 for c in (reduced, mean)]
-    mine, plain = (pytensor.grad(cost, W) for cost in costs)
-    values = cases.values(7)[:2]
-    f = synk.function([X, Y], mine, mode=PY)
-    assert_equal("gradient", f(*values), serial([X, Y], plain, values))
+@three_ranks
+def test_gradients_through_a_users_all_reduce_are_right(ranks):
+    of_rows, values = X @ W, cases.values(7)[:2]
+    for op, value in (("avg", of_rows.mean()), ("sum", of_rows.sum())):
+        reduced = synk.ops.all_reduce(value, op)
+        costs = [((c - Y) ** 2).mean() + c**2 for c in (reduced, value)]
+        mine, plain = (pytensor.grad(cost, W) for cost in costs)
+        f = synk.function([X, Y], mine, mode=PY)
+        assert_equal(op, f(*values), serial([X, Y], plain, values))
 
 
 def test_what_cannot_be_had_is_refused_on_several_ranks():

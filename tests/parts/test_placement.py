@@ -1,0 +1,326 @@
+"""What is placed in a graph gives the serial numbers on any ranks, here in one process.
+
+Random graphs are few and the same in every run. Those who change a rule look at ten
+times as many by ``--hypothesis-profile=long``.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+
+import numpy as np
+import placement_cases as cases
+import placement_densities as densities
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from hypothesis import settings
+from in_process import COUNTS, InProcess
+from placement_cases import INPUTS, X, Y
+from proof_corpus import INPUTS as CORPUS_INPUTS
+from proof_corpus import values_of
+from proof_refused import refused
+from pytensor.compile.builders import OpFromGraph
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.special import log_softmax, softmax
+from random_graphs import Choice, Graph
+from random_productions import PRODUCTIONS
+from random_statistics import NUMBERED, STATISTICS
+from reference import PY
+
+import synk
+from synk.compiler import walk
+from synk.compiler.domain import REPLICATED, Sharded, Unknown
+from synk.compiler.placement.function import place
+from synk.compiler.placement.gathered import Gathered
+from synk.compiler.placement.nodes import Nodes
+from synk.compiler.placement.whole import Whole
+from synk.compiler.proof import examine
+
+TIMES = 10 if settings.get_current_profile_name() == "long" else 1
+FAST = pytensor.compile.mode.Mode("py", "fast_run")
+IN_PYTHON = {"mode": PY, "linker": "py", "cxx": "", "traceback__limit": 0}
+OPTIONS = {"mode": PY, "on_unused_input": "ignore"}
+
+pytestmark = pytest.mark.filterwarnings("ignore::synk.SplitWarning")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def in_python():
+    """Have Ops that are graphs themselves, and scans, run in Python."""
+    with pytensor.config.change_flags(**IN_PYTHON):
+        yield
+
+
+# -- graphs that people write ----------------------------------------------------------
+
+
+def check(named, inputs, calls, counts=COUNTS):
+    """Compare graphs with the serial run: as outputs, and as updates on every rank."""
+    graphs = list(named.values())
+    kept = [
+        pytensor.shared(np.zeros([n or 0 for n in graph.type.shape], graph.dtype))
+        for graph in graphs
+    ]
+    updates = list(zip(kept, graphs, strict=True))
+    ranks = InProcess(synk.function(inputs, graphs, updates=updates, **OPTIONS))
+    plain = pytensor.function(inputs, graphs, **OPTIONS)
+    for values in calls:
+        right = plain(*values)
+        for n in counts:
+            found = ranks(n, *values)
+            for results in (found.outputs, *found.updates):
+                for name, got, expected in zip(named, results, right, strict=True):
+                    what = f"{name}, {len(values[0])} rows of {n} ranks"
+                    assert np.shape(got) == np.shape(expected), what
+                    size = np.abs(expected).max(initial=0, where=np.isfinite(expected))
+                    np.testing.assert_allclose(
+                        got, expected, 1e-10, 1e-10 * size, err_msg=what
+                    )
+
+
+def gathered():
+    """Yield what some of is computed from all rows, by every rank."""
+    yield from cases.gathered()
+    yield from densities.of_rows_by_rows()
+
+
+KINDS = [cases.statistics, cases.gradients, gathered]
+"""Of the others ranks of a session compute: see `test_reducing_placement`."""
+
+
+@functools.cache
+def graphs_of(kind):
+    """Return graphs by their names, the same ones each time."""
+    return dict(kind())
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_plain_graphs_give_the_serial_numbers(kind):
+    check(graphs_of(kind), INPUTS, [cases.values(7), cases.values(4)])
+
+
+NOT_SERIAL = {
+    *("steps by labels, from 1 on", "steps by labels, more than there are"),
+    *("columns of a vector", "all in one row", "two rows", "less than no length"),
+    *("matrix of fixed length", "noise alike for all"),
+}
+"""What the serial run cannot compute of seven rows either, and what draws."""
+
+
+def test_what_the_proof_refuses_is_placed():
+    graphs = {name: var for name, var, _ in refused() if name not in NOT_SERIAL}
+    assert len(graphs) > 110
+    check(graphs, CORPUS_INPUTS, [values_of(7)], (2, 5))
+
+
+# -- rows that meet a constant of as many rows, and go into Ops that are graphs --------
+
+A, B = pt.dvectors("a", "b")
+PRODUCT = OpFromGraph([A, B], [A * B, (A * B).sum()])
+
+
+def beside(c):
+    """Yield what rows give beside a constant that has a number for each row."""
+    weighted = X * c[:, None]
+    yield "softmax", softmax(weighted, axis=1)
+    yield "softmax along the rows", softmax(weighted, axis=0)
+    yield "log-softmax", log_softmax(weighted, axis=1)
+    yield "its gradient", pt.grad(log_softmax(weighted, axis=1)[:, 0].sum(), X)
+    yield "log-sum-exp", pt.logsumexp(weighted, axis=1)
+    yield "a graph", PRODUCT(Y * c, Y)[0]
+    yield "sum of a graph", PRODUCT(c, Y * c)[1]
+
+
+def of_all(c):
+    """Yield what takes all rows beside it."""
+    weighted = X * c[:, None]
+    yield "diagonal", pt.diag(Y * c)
+    yield "padded", pt.pad(Y * c, (1, 1))
+    yield "gradient of padded", pt.grad((pt.pad(Y * c, (1, 1)) ** 2).sum(), Y)
+    yield "padded columns", pt.pad(weighted, ((0, 0), (1, 1)), mode="edge")
+    yield "Kronecker product", pt.linalg.kron(weighted, X)
+    yield "block diagonal", pt.linalg.block_diag(weighted, X)
+    yield "differences", pt.diff(Y * c)
+    yield "pairs", pt.tril(pt.outer(Y * c, c))
+
+
+def test_ranks_take_their_rows_of_a_constant_of_as_many():
+    numbers = np.arange(1.0, 9)
+    kinds = {
+        "constant": pt.constant(numbers),
+        "shared": pytensor.shared(numbers, "shared"),
+        "shared of fixed length": pytensor.shared(numbers, "fixed", shape=(8,)),
+    }
+    graphs = dict(of_all(kinds["shared of fixed length"]))
+    for kind, c in kinds.items():
+        graphs |= {f"{name} by {kind}": graph for name, graph in beside(c)}
+    check(graphs, INPUTS, [cases.values(8)], (2, 3))
+
+
+# -- random graphs ---------------------------------------------------------------------
+
+
+@functools.cache
+def seeded(seed, names):
+    """Return a random graph that a seed determines."""
+    graph = Graph(Choice(random.Random(seed).randrange))
+    graph.grow(8, {"all": PRODUCTIONS, "met": STATISTICS, "numbered": NUMBERED}[names])
+    return graph
+
+
+def placed(seed, names):
+    """Return a random graph, and its function on ranks; None where one is refused."""
+    graph = seeded(seed, names)
+    outputs = [term.var for term in graph.made]
+    f = synk.function(graph.inputs, outputs, **OPTIONS)
+    try:
+        return graph, outputs, InProcess(f)
+    except synk.SplitError:
+        return graph, outputs, None
+
+
+@functools.cache
+def serial(seed, names, rows, mode):
+    """Return what plain PyTensor makes of a random graph."""
+    graph = seeded(seed, names)
+    outputs = [term.var for term in graph.made]
+    with np.errstate(all="ignore"):
+        plain = pytensor.function(
+            graph.inputs, outputs, mode=mode, on_unused_input="ignore"
+        )
+        return plain(*graph.values(rows, 1))
+
+
+def wrongs(seed, names, ranks, counts, all_rows):
+    """Yield what ranks compute of random rows, and should not.
+
+    PyTensor's rewrites make 1 of x / x, be x 0: it is enough to agree with them.
+    """
+    for rows in all_rows:
+        values = seeded(seed, names).values(rows, 1)
+        for n in counts:
+            with np.errstate(all="ignore"):
+                results = ranks(n, *values).outputs
+            for mode in (PY, FAST):
+                right = serial(seed, names, rows, mode)
+                if all(map(is_close, results, right)):
+                    break
+            else:
+                yield seed, n, rows
+
+
+def is_close(got, right):
+    """Tell whether a value of a random graph is right."""
+    size = max(1.0, np.abs(np.nan_to_num(right)).max(initial=0))
+    return np.shape(got) == np.shape(right) and np.allclose(
+        got, right, 1e-7, 1e-9 * size, equal_nan=True
+    )
+
+
+@pytest.mark.parametrize("names", ["all", "met"])
+def test_random_graphs_are_placed_and_give_the_serial_numbers(names):
+    unplaced, seeds = 0, 12 * TIMES
+    for seed in range(seeds):
+        _, _, ranks = placed(seed, names)
+        unplaced += ranks is None
+        if ranks is not None:
+            assert not list(wrongs(seed, names, ranks, (2, 3, 5), (5, 2)))
+    assert unplaced <= seeds / 100
+
+
+def op_for_means(op):
+    """Return an insertion of reductions that takes another op for means."""
+
+    def inserted(self, var, right, by=None, insert=Whole._inserted):
+        return insert(self, var, op if right == "avg" else right, by)
+
+    return inserted
+
+
+BROKEN = {
+    "means are added": (Whole, "_inserted", op_for_means("sum")),
+    "means are maxima": (Whole, "_inserted", op_for_means("max")),
+    "powers of n stay": (Whole, "scaled", lambda self, var, power: var),
+    "a rank's rows are the first": (
+        Gathered,
+        "local",
+        lambda self, var, axis: self.known_as(
+            pt.take(var, pt.arange(self.n), axis=axis), Sharded(axis)
+        ),
+    ),
+    "numbers of rows start anew": (
+        Gathered,
+        "numbered",
+        lambda self, var, value: self.known_as(var + 0, Sharded(value.axis)),
+    ),
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_wrong_placement_would_be_noticed(monkeypatch, broken):
+    monkeypatch.setattr(*BROKEN[broken])
+    for seed in range(200):
+        _, _, ranks = placed(seed, "numbered")
+        if ranks is not None and any(wrongs(seed, "numbered", ranks, (2,), [5])):
+            return
+    pytest.fail("no graph has shown that the placement is wrong")
+
+
+# -- what placing says of the values that it places: the proof takes it as it is -------
+
+
+def differences(inputs, graph, own_statistics=False):
+    """Return of what the rules say something else than was known when it was placed."""
+    made = place(inputs, [], graph, [], own_statistics)
+    found = examine(inputs, [], made.outputs, made.asserted)
+    return [
+        (var, made.values[var], found[var])
+        for var in ancestors(made.outputs)
+        if var in made.values
+        and made.values[var] != found[var]
+        and not isinstance(found[var], Unknown)
+    ]
+
+
+def graphs():
+    """Return inputs and outputs of many functions."""
+    kinds = cases.statistics, cases.gradients
+    found = [(INPUTS, [var]) for kind in kinds for var in graphs_of(kind).values()]
+    for seed in range(6 * TIMES):
+        for names in ("all", "met"):
+            graph = seeded(seed, names)
+            found.append((graph.inputs, [term.var for term in graph.made]))
+    return found
+
+
+def test_the_rules_say_of_a_placed_graph_what_was_known_when_it_was_placed():
+    for own_statistics in (False, True):
+        for inputs, graph in graphs():
+            assert differences(inputs, graph, own_statistics) == []
+
+
+def test_it_would_be_noticed_if_they_did_not(monkeypatch):
+    def as_if_alike(self, node, right=Nodes.add):
+        found = right(self, node)
+        self.values.update(dict.fromkeys(found.outputs, REPLICATED))
+        return found
+
+    monkeypatch.setattr(Nodes, "add", as_if_alike)
+    assert any(differences(inputs, graph) for inputs, graph in graphs())
+
+
+def test_the_rules_are_asked_of_no_placed_value_again(monkeypatch):
+    asked = []
+
+    def noted(node, values, rule=walk.apply_rule):
+        asked.append(node)
+        return rule(node, values)
+
+    monkeypatch.setattr(walk, "apply_rule", noted)
+    loss = cases.posterior()
+    assert synk.function(INPUTS, loss, **OPTIONS).output_modes == [None]
+    assert asked == []
+    synk.function(INPUTS, (loss, "sum"), **OPTIONS)
+    assert asked
