@@ -262,7 +262,8 @@ def test_a_kept_zygote_ends_with_the_script(tmp_path):
     synk.fork(2)
     with with_xla():
         synk.close()
-        print("pids", os.getpid(), processes.SESSION._zygotes._kept._pid, flush=True)
+        kept = synk.ranks.session.SESSION._zygotes._kept
+        print("pids", os.getpid(), kept._pid, flush=True)
         {end}
     """
     ends = ("sys.exit(3)", "os._exit(0)", "os.kill(os.getpid(), 9)")
@@ -409,7 +410,7 @@ with with_xla():
         with synk.session(n):
             assert before(ROWS) == 2 * TOTAL, before(ROWS)
             assert after(ROWS) == 3 * TOTAL
-            print("kept", processes.SESSION.zygote._process is None)
+            print("kept", synk.ranks.session.SESSION.zygote._process is None)
 """
 
 

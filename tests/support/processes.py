@@ -30,7 +30,6 @@ from pytensor.graph.op import Op
 
 import synk
 from synk.comm.shm import SharedMemoryComm
-from synk.ranks.session import SESSION
 
 PY = Mode("py", None)
 """Compiles in a millisecond: the graph as it is, run by Python."""
@@ -255,14 +254,31 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def rank_pids() -> dict[int, int]:
-    """Return the process ids of ranks 1 and up."""
-    return dict(SESSION.zygote.pids)
+def children(pid: int) -> list[int]:
+    """Return the children of a process, oldest first, those yet to be reaped too."""
+    found: list[int] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            found += map(int, path.read_text().split())
+        except OSError:
+            continue  # a thread that has ended
+    return found
 
 
 def all_pids() -> list[int]:
-    """Return the process ids of the zygote and of the ranks that it forked."""
-    return [SESSION.zygote._pid, *SESSION.zygote.pids.values()]
+    """Return the process ids of the zygote and of the ranks that it forked.
+
+    The zygote is the child that has children, or the newest one. It forks the ranks one
+    after the other.
+    """
+    mine = children(os.getpid())
+    zygote = next(filter(children, mine), *mine[-1:])
+    return [zygote, *children(zygote)]
+
+
+def rank_pids() -> dict[int, int]:
+    """Return the process ids of ranks 1 and up."""
+    return dict(enumerate(all_pids()[1:], 1))
 
 
 def segments_of(pids: list[int]) -> set[str]:

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import resource
+import subprocess
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-from deaths import DEATHS
-from moments import at
+import pytensor
 from processes import stamp
+from ranks import DEATHS, at
 from threadpoolctl import threadpool_limits
-from trial import Trial
-from work import X, compare
+from trial import Trial, X, compare
 
 import synk
-from synk.workers.forks import fork_quietly
 
 _CLONE_NEWNS = 0x20000
 READ_ONLY, _MS_REC, _MS_PRIVATE = 1, 1 << 14, 1 << 18
@@ -28,17 +28,16 @@ _libc = ctypes.CDLL(None, use_errno=True)
 NOBODY = 65534
 
 
+@functools.cache
 def no_mounts() -> str:
     """Return why nothing can be mounted, tried in a child; "" if it can."""
-    child = fork_quietly()
-    if not child:
-        try:
-            mount_tmpfs("/dev/shm", "size=1m")
-        except OSError as error:
-            os._exit(error.errno)
-        os._exit(0)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    return f"no tmpfs can be mounted: {os.strerror(status)}" if status else ""
+    tried = subprocess.run(
+        ["unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/dev/shm"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return f"no tmpfs can be mounted: {tried.stderr}" if tried.returncode else ""
 
 
 def not_root() -> str:
@@ -235,21 +234,16 @@ def full_disk(trial: Trial) -> Callable[[], object]:
     path = folder / "weights.npz"
     synk.save(path, trial.work.weights)
     before = path.read_bytes()
+    large = pytensor.shared(X.repeat(1000), name="large")
     (folder / "other").write_bytes(bytes(48 << 10))
 
     def call() -> None:
         stamp()
         try:
-            synk.save(path, [trial.work.weights, _large()])
+            synk.save(path, [trial.work.weights, large])
         finally:
             assert path.read_bytes() == before
             assert sorted(os.listdir(folder)) == ["other", "weights.npz"]
             _check(_libc.umount(str(folder).encode()))
 
     return call
-
-
-def _large():
-    import pytensor
-
-    return pytensor.shared(X.repeat(1000), name="large")

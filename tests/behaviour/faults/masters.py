@@ -1,34 +1,230 @@
-"""Faults of the master: interrupts, exceptions and ends of the script itself."""
+"""Faults that come from outside, and those of the script itself.
+
+A thread of the master's process sends the signals, as another process would.
+"""
 
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytensor
-from moments import at
 from processes import (
     Act,
     Do,
     acting,
-    arrive_and_ignore,
     arrive_and_stay,
     await_arrivals,
+    board,
+    children,
+    note,
+    rank_pids,
     release,
     stamp,
+    wait_until,
 )
-from strikes import fork_and_close, in_thread, send, until
-from trial import Trial
-from work import X, compare
+from trial import Trial, X, compare
 
 import synk
+
+Victims = Callable[[Trial], Sequence[int]]
+"""Returns the processes that are to be struck."""
+
+
+def ranks(*numbers: int) -> Victims:
+    """Return a function that gives the processes of ranks."""
+    return lambda trial: [rank_pids()[rank] for rank in numbers]
+
+
+def any_rank(trial: Trial) -> list[int]:
+    """Return a rank that is drawn; none while there are none."""
+    mine = [pid for zygote in children(os.getpid()) for pid in children(zygote)]
+    return [trial.rng.choice(mine)] if mine else []
+
+
+def zygote(trial: Trial) -> list[int]:
+    """Return the zygote, a master's one child; none while there is none."""
+    return list(children(os.getpid()))[:1]
+
+
+def in_thread(
+    act: Callable[[], object], takes_signals: bool = False
+) -> threading.Thread:
+    """Begin to do something beside what the master does.
+
+    Unless it `takes_signals`, as threads of a script do, the thread stands for another
+    process.
+    """
+
+    def run() -> None:
+        if not takes_signals:
+            signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
+        act()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread
+
+
+def send(number: int, victims: Sequence[int]) -> None:
+    """Send a signal to all of them, within a millisecond."""
+    stamp()
+    for pid in victims:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            pass  # it has just ended, as in close
+
+
+def idle(number: int, victims: Victims, n: int = 3, **options):
+    """Return a row's `play`: processes are struck between two calls."""
+
+    def play(trial: Trial) -> Callable[[], object]:
+        trial.fork(n, **options)
+
+        def call() -> None:
+            send(number, victims(trial))
+            # The ranks of a zygote outlive it for a moment, and may do one more call.
+            for _ in until(0.5):
+                trial.work.step()
+
+        return call
+
+    return play
+
+
+def computing(number: int, victims: Victims, n: int = 3, **options):
+    """Return a row's `play`: processes are struck while all ranks compute."""
+
+    def play(trial: Trial) -> Callable[[], object]:
+        call = acting(None, stay_on_ranks)
+        trial.fork(n, **options)
+
+        for rank in range(n):
+            note(_HERE + rank, 0)
+
+        def strike() -> None:
+            for rank in range(1, n):
+                wait_until(partial(board, _HERE + rank), 10, f"rank {rank} computes")
+            send(number, victims(trial))
+
+        in_thread(strike)
+        return lambda: call(X)
+
+    return play
+
+
+_HERE = 120
+"""Places on the board: whether a rank is in `stay_on_ranks`."""
+
+
+def stay_on_ranks() -> None:
+    if synk.rank():
+        note(_HERE + synk.rank(), 1)
+        arrive_and_stay()
+
+
+def until(seconds: float) -> itertools.count:
+    """Yield numbers for so long."""
+    deadline = time.monotonic() + seconds
+    return itertools.takewhile(lambda _: time.monotonic() < deadline, itertools.count())
+
+
+# -- at moments that are drawn
+
+LONGEST = 0.03
+"""Seconds from the first call to the latest fault: a few calls, all their phases."""
+
+
+def at_random(number: int, victims: Victims, activity: str, **options):
+    """Return a row's `play`: a process is struck while the script does something.
+
+    Parameters
+    ----------
+    activity : str
+        A method of `Work`, done again and again; or "fork", with a call and close.
+    """
+
+    def play(trial: Trial) -> Callable[[], object]:
+        do = trial.repeating(activity, **options)
+        struck = threading.Event()
+        delay = trial.rng.uniform(0, LONGEST * (5 if activity == "fork" else 1))
+
+        def strike() -> None:
+            time.sleep(delay)
+            while not (found := victims(trial)):
+                time.sleep(0.0005)
+            send(number, found)
+            struck.set()
+
+        def call() -> None:
+            in_thread(strike)
+            while not struck.is_set():
+                do()
+            for _ in until(0.1):
+                do()
+
+        return call
+
+    return play
+
+
+def closing(number: int, victims: Victims):
+    """Return a row's `play`: a process is struck while the session is closed."""
+
+    def play(trial: Trial) -> Callable[[], object]:
+        trial.fork()
+        delay = trial.rng.uniform(0, 0.005)
+        found = victims(trial)
+
+        def strike() -> None:
+            time.sleep(delay)
+            send(number, found)
+
+        def call() -> None:
+            thread = in_thread(strike)
+            synk.close()
+            thread.join()
+
+        return call
+
+    return play
+
+
+def stopped_for_a_while(activity: str):
+    """Return a row's `play`: a rank is stopped, and goes on."""
+
+    def play(trial: Trial) -> Callable[[], object]:
+        trial.fork(activity=activity)
+        delay = trial.rng.uniform(0, LONGEST)
+
+        def strike() -> None:
+            time.sleep(delay)
+            victims = any_rank(trial)
+            send(signal.SIGSTOP, victims)
+            time.sleep(0.1)
+            send(signal.SIGCONT, victims)
+
+        def call() -> None:
+            thread = in_thread(strike)
+            while thread.is_alive():
+                getattr(trial.work, activity)()
+            thread.join()
+
+        return call
+
+    return play
+
+
+# -- Ctrl-C
 
 
 def interrupted_between_calls(trial: Trial) -> Callable[[], object]:
@@ -47,31 +243,18 @@ def interrupted(times: int = 1, stay: Callable = arrive_and_stay):
     def play(trial: Trial) -> Callable[[], object]:
         call = acting(1, stay)
         trial.fork()
-
-        def strike() -> None:
-            await_arrivals(1)
-            for _ in range(times):
-                send(signal.SIGINT, [os.getpid()])
-                time.sleep(0.1)
-
-        in_thread(strike)
+        in_thread(partial(interrupt_on_arrival, times))
         return lambda: call(X)
 
     return play
 
 
-interrupted_twice = interrupted(2, arrive_and_ignore)
-
-
-def interrupted_in_a_collective(trial: Trial) -> Callable[[], object]:
-    call = at("before a barrier", arrive_and_stay)(trial)
-
-    def strike() -> None:
-        await_arrivals(1)
+def interrupt_on_arrival(times: int = 1) -> None:
+    """Send this process SIGINT when a rank has come somewhere."""
+    await_arrivals(1)
+    for _ in range(times):
         send(signal.SIGINT, [os.getpid()])
-
-    in_thread(strike)
-    return call
+        time.sleep(0.1)
 
 
 def interrupted_closing(trial: Trial) -> Callable[[], object]:
@@ -106,12 +289,10 @@ def interrupted_every_10_ms(activity: str, by_thread: bool = False):
     """
 
     def play(trial: Trial) -> Callable[[], object]:
+        do = trial.repeating(activity)
         if activity != "fork":
-            trial.fork(activity=activity)
+            do = partial(_do_forked, do)
         period = trial.rng.uniform(0.008, 0.012)
-        do = partial(fork_and_close, trial)
-        if activity != "fork":
-            do = partial(_do_forked, trial, getattr(trial.work, activity))
         ended = threading.Event()
 
         def strike() -> None:
@@ -141,9 +322,9 @@ def _go_on_after(caught: BaseException | None) -> None:
         synk.close()
 
 
-def _do_forked(trial: Trial, do: Callable[[], object]) -> None:
+def _do_forked(do: Callable[[], object]) -> None:
     if not synk.is_forked():
-        synk.fork(trial.ranks)
+        synk.fork(3)
     do()
 
 
@@ -299,8 +480,7 @@ def child_processes(trial: Trial) -> Callable[[], object]:
 
 def at_any_time(number: int, trial: Trial) -> Callable[[], object]:
     activity = trial.rng.choice(["step", "collective", "new_function", "save", "fork"])
-    if activity != "fork":
-        trial.fork(activity=activity)
+    do = trial.repeating(activity)
     delay = trial.rng.uniform(0, 0.05)
 
     def strike() -> None:
@@ -309,9 +489,6 @@ def at_any_time(number: int, trial: Trial) -> Callable[[], object]:
 
     def call() -> None:
         in_thread(strike)
-        do = partial(fork_and_close, trial)
-        if activity != "fork":
-            do = getattr(trial.work, activity)
         for _ in until(10):
             do()
 

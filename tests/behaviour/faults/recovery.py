@@ -28,8 +28,8 @@ sys.path.insert(1, str(Path(__file__).parents[2] / "support"))
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+from masters import in_thread
 from processes import rank_pids, since_death, stamp
-from strikes import in_thread
 
 import synk
 from synk import updates

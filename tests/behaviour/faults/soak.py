@@ -26,7 +26,7 @@ from pathlib import Path
 sys.path.insert(1, str(Path(__file__).parents[2] / "support"))
 
 import numpy as np
-from player import Outcome, begin, play
+from player import Outcome, Player
 from table import TABLE
 from trial import Row
 
@@ -63,7 +63,8 @@ class Tally:
         said = [
             f"{count['survived']} of {self.total} faults survived:"
             f" {count['hang']} hangs, {count['leak']} leaks,"
-            f" {count['wrong']} wrong results, {count['unexpected']} other surprises"
+            f" {count['wrong']} wrong results, {count['late']} late,"
+            f" {count['unexpected']} other surprises"
         ]
         for what, values in self.seconds.items():
             median, late = np.percentile([seconds for seconds, _ in values], [50, 99])
@@ -110,7 +111,7 @@ def main() -> int:
     output, tally = Output(), Tally()
     shown = output.terminal
     print(f"{len(rows)} of {len(TABLE)} rows can be played here", file=shown)
-    work = begin()
+    player = Player(TABLE)
     gc.collect()
     gc.freeze()
     start = last = time.monotonic()
@@ -120,7 +121,7 @@ def main() -> int:
         if tally.total == options.faults:
             break
         output.forget()
-        outcome = play(row, work, options.trial or f"{options.seed}-{tally.total}")
+        outcome = player.play(row, options.trial or f"{options.seed}-{tally.total}")
         tally.add(row, outcome)
         if outcome.verdict != "survived":
             print(tally.failures[-1], output.tail(), sep="\n", file=shown)
@@ -128,8 +129,10 @@ def main() -> int:
             print(tally.lines()[0], file=shown)
             last = time.monotonic()
         time.sleep(options.pause)
+    ended = player.close()
     print(*tally.lines(), sep="\n", file=shown)
-    return int(bool(tally.failures))
+    print("at the end:", ended.verdict, ended.detail, file=shown)
+    return int(bool(tally.failures or ended.verdict != "survived"))
 
 
 def _options() -> argparse.Namespace:

@@ -2,40 +2,320 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import signal
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
-from rows_of_deaths import (
-    AT_LINES,
-    AT_RANDOM,
-    CLOSING,
-    DEATHS_AT_MOMENTS,
-    DEATHS_IN_AN_OP,
-    DEATHS_OF_OTHERS,
-    ENDS,
-)
-from rows_of_failures import ERRORS, HANGS, RESULTS
-from rows_of_scripts import HOSTS, INTERRUPTS, SCRIPTS
-from trial import Row
+import hosts
+import masters
+import ranks
+from masters import any_rank, at_random, idle, zygote
+from processes import arrive_and_ignore
+from ranks import DEATHS, MOMENTS, at, computing, killed, raise_
+from trial import ACTIVITIES, BROKEN, EITHER, GOES_ON, GONE, Row
+
+import synk
+from synk.errors import RankTimeout, RemoteError, WorkerDied
+
+KILL, TERM, HUP = signal.SIGKILL, signal.SIGTERM, signal.SIGHUP
+CTRL_C = KeyboardInterrupt
+ALL = (*ACTIVITIES, "fork")
 
 
-def times(repeats: int, rows: Sequence[Row]) -> list[Row]:
-    """Return rows that the tests play so many times."""
-    return [replace(row, repeats=repeats) for row in rows]
+def dies(name: str, play: Any, text: str, **more: Any) -> Row:
+    """Return a row after which a process of the session is dead."""
+    return Row(name, play, WorkerDied, text, **more)
+
+
+def goes_on(name: str, play: Any, error: Any = None, text: str = "", **more) -> Row:
+    """Return a row after which the session is as usable as before."""
+    return Row(name, play, error, text, GOES_ON, **more)
+
+
+def either(name: str, play: Any) -> Row:
+    """Return a row after which there is a session, or a broken one, or none."""
+    return Row(name, play, (None, WorkerDied), session=EITHER)
+
+
+def ends(name: str, play: Any, number: int) -> Row:
+    """Return a row in which a signal ends the master."""
+    return Row(name, play, None, status=-number, alone=True)
+
+
+# -- a rank or the zygote dies ---------------------------------------------------------
+
+
+def deaths() -> Iterator[Row]:
+    """Yield those whose moment is the same each time."""
+    fault, text = DEATHS["SIGKILL"]
+    for moment in MOMENTS:
+        yield dies(f"SIGKILL, {moment}", at(moment, fault), f"rank 2 .*{text}")
+    for how, (fault, text) in DEATHS.items():
+        yield dies(f"{how}, computing", computing(fault), f"rank 2 .*{text}")
+    locked = ranks.die_with_the_compile_lock
+    name = "SIGKILL, with the lock of compiled code"
+    yield dies(name, computing(locked), "rank 2 .*SIGKILL")
+    for number in (KILL, TERM):
+        play = idle(number, masters.ranks(2))
+        yield dies(f"{number.name}, idle", play, f"rank 2 .*{number.name}")
+    play = masters.computing(KILL, masters.ranks(1, 2, 3), n=4)
+    yield dies("SIGKILL of all ranks", play, "rank [123] .*SIGKILL")
+    play = masters.computing(KILL, masters.ranks(2, 4), n=5)
+    yield dies("SIGKILL of half of the ranks", play, "rank [24] .*SIGKILL")
+    play = idle(KILL, masters.ranks(1, 2))
+    name = "SIGKILL of two ranks in a millisecond, idle"
+    yield dies(name, play, "rank [12] .*SIGKILL")
+    yield dies("SIGKILL of the zygote, idle", idle(KILL, zygote), "zygote .*SIGKILL")
+    play = masters.computing(KILL, zygote)
+    yield dies("SIGKILL of the zygote, computing", play, "zygote .*SIGKILL")
+
+
+def deaths_at_drawn_moments() -> Iterator[Row]:
+    for who, victims in {"a rank": masters.ranks(1), "the zygote": zygote}.items():
+        play = masters.closing(KILL, victims)
+        yield Row(f"SIGKILL of {who}, closing", play, None, session=GONE)
+    for activity in ACTIVITIES:
+        for number in (KILL, TERM):
+            name = f"{number.name} at a random moment of {activity}"
+            play = at_random(number, any_rank, activity)
+            yield dies(name, play, f"rank [12] .*{number.name}")
+    play = at_random(KILL, zygote, "step")
+    yield dies("SIGKILL of the zygote at a random moment", play, "SIGKILL")
+    for who, victims in {"a rank": any_rank, "the zygote": zygote}.items():
+        name = f"SIGKILL of {who} at a random moment of fork, step and close"
+        yield either(name, at_random(KILL, victims, "fork"))
+    for activity in ACTIVITIES:
+        name = f"SIGKILL of a rank at any line of {activity}"
+        yield dies(name, killed("rank", activity), "rank 1 .*SIGKILL")
+    for who in ("rank", "zygote"):
+        name = f"SIGKILL of a {who} at any line of fork, step and close"
+        yield either(name, killed(who, "fork"))
+
+
+# -- a rank fails, and the session goes on ---------------------------------------------
+
+FAILURES: dict[str, tuple] = {
+    "ValueError": (partial(raise_, ValueError, "bad value"), ValueError, "bad value"),
+    "an exception that cannot be pickled": (
+        partial(raise_, ranks.NotPicklable, 6, "nothing to be done"),
+        (RemoteError, ranks.NotPicklable),
+        "nothing to be done",
+    ),
+    "an exception whose __str__ raises": (
+        partial(raise_, ranks.Unprintable),
+        ranks.Unprintable,
+    ),
+    "an exception whose __notes__ raises": (
+        partial(raise_, ranks.BadNotes),
+        (ranks.BadNotes, RemoteError, ZeroDivisionError),
+    ),
+    "an exception whose __reduce__ exits": (
+        partial(raise_, ranks.ExitsInReduce),
+        (RemoteError, ranks.ExitsInReduce),
+    ),
+    "a BaseException": (partial(raise_, ranks.Base, "base"), ranks.Base, "base"),
+    "sys.exit": (partial(raise_, SystemExit, 3), SystemExit, "3"),
+    "KeyboardInterrupt": (partial(raise_, CTRL_C), CTRL_C),
+    "RankTimeout": (partial(raise_, RankTimeout, "own"), RankTimeout, "own"),
+    "RecursionError": (ranks.recurse, RecursionError, "recursion"),
+    "MemoryError by RLIMIT_AS": (ranks.take_all_memory, MemoryError, "allocate"),
+}
+BAD_VALUE = FAILURES["ValueError"][0]
+
+
+def failures() -> Iterator[Row]:
+    for what, (fault, *told) in FAILURES.items():
+        # Three tracebacks of a thousand lines take long.
+        seconds = 5 if fault is ranks.recurse else 1
+        for where, rank in (("one rank", 2), ("all ranks", None)):
+            play = computing(fault, rank)
+            yield goes_on(f"{what} on {where}", play, *told, seconds=seconds)
+    yield goes_on(
+        "another exception on each rank",
+        computing(ranks.raise_by_rank, None),
+        (ExceptionGroup, ValueError, LookupError, TypeError),  # who stops the others
+        "not all in the same way|rank [012]",
+    )
+    yield goes_on(
+        "a message of 100 MB",
+        computing(ranks.raise_with_100_mb),
+        ValueError,
+        "mmm",
+        seconds=20,
+    )
+    for moment in MOMENTS:
+        play = at(moment, BAD_VALUE)
+        yield goes_on(f"ValueError, {moment}", play, ValueError, "bad value")
+
+
+def results() -> Iterator[Row]:
+    yield goes_on(
+        "an output of another shape from one rank",
+        ranks.of_another_shape,
+        (synk.ShapeMismatch, ValueError),
+        "shape",
+    )
+    yield goes_on(
+        "a variable of another shape on one rank",
+        ranks.variable_of_another_shape,
+        synk.ShapeMismatch,
+        "rank 1",
+    )
+    yield goes_on("NaN from one rank", ranks.not_a_number)
+    yield goes_on(
+        'NaN in one rank\'s rows, with check="finite"',
+        ranks.not_a_number_is_looked_for,
+        synk.NotFinite,
+        "row 12 .* rank 2",
+        seconds=20,
+    )
+    yield goes_on("10 MB on a rank's stdout", ranks.much_output, alone=True)
+
+
+BRIEF = 1
+
+
+def hangs() -> Iterator[Row]:
+    plays = {
+        "an endless loop, with a timeout": computing(
+            ranks.loop_for_ever, timeout=BRIEF
+        ),
+        "stuck in C with the GIL, with a timeout": computing(
+            ranks.hold_the_gil, timeout=BRIEF
+        ),
+        "SIGSTOP, with a timeout": computing(ranks.stop, timeout=BRIEF),
+        "SIGSTOP before a barrier, with a timeout": at(
+            "before a barrier", ranks.stop, timeout=BRIEF
+        ),
+    }
+    told = r"within 1(\.0)? s"
+    for name, play in plays.items():
+        yield Row(name, play, RankTimeout, told, seconds=BRIEF + 3)
+    name = "an endless loop, with a timeout of the call"
+    play = computing(ranks.loop_for_ever, of_call={"timeout": BRIEF})
+    told += ".* in loop_for_ever"
+    yield Row(name, play, RankTimeout, told, seconds=BRIEF + 3)
+    for activity in ("step", "collective"):
+        play = masters.stopped_for_a_while(activity)
+        yield goes_on(f"SIGSTOP and SIGCONT in a {activity}", play)
+
+
+# -- the script ------------------------------------------------------------------------
+
+
+def interrupts() -> Iterator[Row]:
+    yield goes_on("Ctrl-C between calls", masters.interrupted_between_calls, CTRL_C)
+    yield goes_on("Ctrl-C computing", masters.interrupted(), CTRL_C)
+    yield goes_on("Ctrl-C in a collective", ranks.interrupted_in_a_collective, CTRL_C)
+    yield Row("Ctrl-C closing", masters.interrupted_closing, CTRL_C, session=GONE)
+    deaf = masters.interrupted(2, arrive_and_ignore)
+    yield Row("Ctrl-C twice, the ranks being deaf", deaf, CTRL_C, session=BROKEN)
+    for activity in ALL:
+        play = masters.interrupted_every_10_ms(activity)
+        yield Row(f"Ctrl-C every 10 ms of {activity}", play, None, session=EITHER)
+    yield Row(
+        "Ctrl-C every 10 ms of fork, taken by another thread",
+        masters.interrupted_every_10_ms("fork", by_thread=True),
+        None,
+        session=EITHER,
+    )
+    yield Row(
+        "SIGTERM with a handler that closes",
+        masters.handler_that_closes,
+        SystemExit,
+        "7",
+        GONE,
+    )
+
+
+def ends_of_the_master() -> Iterator[Row]:
+    for number in (KILL, TERM, HUP):
+        name = f"{number.name} of the master, computing"
+        yield ends(name, masters.killed_computing(number), number)
+    for number in (KILL, TERM):
+        name = f"{number.name} of the master at a random moment"
+        yield ends(name, partial(masters.at_any_time, number), number)
+    for activity in ALL:
+        name = f"SIGKILL of the master at any line of {activity}"
+        yield ends(name, killed("master", activity), KILL)
+
+
+def scripts() -> Iterator[Row]:
+    name, told = "an exception between calls", "of the script"
+    yield goes_on(name, masters.exception_between_calls, LookupError, told)
+    name = "an exception in the master's share"
+    yield goes_on(name, computing(BAD_VALUE, 0), ValueError, "bad value")
+    name, error = "calls from two threads", synk.StateError
+    yield goes_on(name, masters.two_threads, error, "one at a time")
+    yield goes_on("a call in a call", masters.call_in_a_call, error, "inside a synk")
+    yield goes_on("garbage collected in a call", masters.garbage_in_a_call)
+    yield goes_on("the script's own multiprocessing", masters.child_processes)
+
+
+# -- what a session runs on ------------------------------------------------------------
+
+
+def surroundings() -> Iterator[Row]:
+    """Yield rows that change their process for good."""
+    shm = {
+        "of 64 MB": hosts.with_shm("size=64m"),
+        "full": hosts.with_shm("size=64k", fill=True),
+        "read-only": hosts.with_shm("size=64m", hosts.READ_ONLY),
+    }
+    for what, play in shm.items():
+        yield goes_on(f"/dev/shm {what}", play, needs=hosts.no_mounts)
+    yield goes_on("ulimit -n 64", hosts.with_descriptors(64))
+    for spare in (0, 1, 2, 4):
+        yield Row(
+            f"{spare} descriptors more than the script has",
+            hosts.without_descriptors(spare),
+            (None, synk.SynkError),
+            "ulimit -n",
+            GONE,
+        )
+    yield Row(
+        "ulimit -u 1",
+        hosts.without_processes,
+        synk.SynkError,
+        "ulimit -u",
+        GONE,
+        needs=hosts.not_root,
+    )
+    name, play = "privileges dropped before the fork", hosts.privileges_dropped_before
+    yield goes_on(name, play, needs=hosts.not_root)
+    yield Row(
+        "privileges dropped after the fork",
+        hosts.privileges_dropped_after,
+        synk.StateError,
+        "uid 65534",
+        GONE,
+        seconds=3,
+        needs=hosts.not_root,
+    )
+    yield Row("one core", hosts.on_one_core, None, session=GONE)
+    name = "SIGKILL with another time of day"
+    yield dies(name, hosts.other_time_of_day, "rank 2 .*SIGKILL")
+    name = "a checkpoint cut short"
+    error, told = synk.CheckpointError, "weights.npz"
+    yield goes_on(name, hosts.truncated_checkpoint, error, told)
+    yield goes_on(
+        "a full disk while saving",
+        hosts.full_disk,
+        OSError,
+        "No space",
+        needs=hosts.no_mounts,
+    )
+
+
+def varying(rows: Sequence[Row]) -> list[Row]:
+    """Return rows whose moments are drawn."""
+    return [replace(row, varies=True) for row in rows]
 
 
 TABLE = [
-    *times(
-        3,
-        [
-            *CLOSING,
-            *AT_RANDOM,
-            *AT_LINES,
-            *INTERRUPTS,
-            *ENDS,
-        ],
-    ),
-    # The moment is the same each time, or it takes long.
-    *times(1, [*DEATHS_AT_MOMENTS, *DEATHS_IN_AN_OP, *DEATHS_OF_OTHERS]),
-    *times(1, [*ERRORS, *RESULTS, *HANGS, *SCRIPTS, *HOSTS]),
+    *varying([*deaths_at_drawn_moments(), *interrupts(), *ends_of_the_master()]),
+    *(*deaths(), *failures(), *results(), *hangs(), *scripts()),
+    *[replace(row, alone=True) for row in surroundings()],
 ]

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 
-from elsewhere import ELSEWHERE
-from places import TESTS
 from processes import is_alive, running, running_in_turn, script_environment, wait_until
 
 IN_A_THREAD = """
@@ -117,9 +114,3 @@ def test_two_jobs_share_a_compile_cache(tmp_path):
             script.expect("right", 60)
             assert script.wait(20) == 0
     assert any((tmp_path / "code").rglob("*.so"))
-
-
-def test_what_is_said_to_be_tested_elsewhere_is():
-    text = "\n".join(path.read_text() for path in TESTS.rglob("test_*.py"))
-    tests = set(re.findall(r"^def (test_\w+)\(", text, re.M))
-    assert [test for _, test in ELSEWHERE if test not in tests] == []

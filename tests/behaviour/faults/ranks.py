@@ -1,0 +1,454 @@
+"""Faults of ranks: how one ends, fails or hangs, and the moments at which it does.
+
+A moment is a place in synk. Rank 2 is traced: it meets the fault as it comes there. It
+does nothing until it is armed, and then once: the board that all processes share says
+so, so that ranks forked later have nothing to fear.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import resource
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytensor.tensor as pt
+from masters import in_thread, interrupt_on_arrival, until
+from processes import PY, Act, acting, arrive_and_stay, board, note, stamp
+from trial import ARMED, Trial, Wrong, X, Y, compare
+
+import synk
+
+SOURCE = str(Path(synk.__file__).parent)
+
+VICTIM = 2
+
+# -- deaths
+
+
+def by_signal(number: int) -> None:
+    """Send a signal to this process, and wait until it has come."""
+    stamp()
+    os.kill(os.getpid(), number)
+    signal.pause()
+
+
+def by_exit(code: int) -> None:
+    """End at once."""
+    stamp()
+    os._exit(code)
+
+
+def by_segfault() -> None:
+    """Read where nothing is."""
+    stamp()
+    ctypes.string_at(0)
+
+
+def by_bus_error() -> None:
+    """Read a mapped file beyond its end, as in shared memory that was cut."""
+    with tempfile.TemporaryFile() as file:
+        file.truncate(mmap.PAGESIZE)
+        mapped = mmap.mmap(file.fileno(), mmap.PAGESIZE)
+        file.truncate(0)
+        stamp()
+        mapped[0]
+
+
+def by_abort() -> None:
+    """Call ``abort()``, as C libraries do."""
+    stamp()
+    os.abort()
+
+
+DEATHS = {
+    "SIGKILL": (partial(by_signal, signal.SIGKILL), "SIGKILL"),
+    "SIGTERM": (partial(by_signal, signal.SIGTERM), "SIGTERM"),
+    "SIGSEGV": (by_segfault, "SIGSEGV"),
+    "SIGBUS": (by_bus_error, "SIGBUS"),
+    "SIGFPE": (partial(by_signal, signal.SIGFPE), "SIGFPE"),
+    "abort": (by_abort, "SIGABRT"),
+    "os._exit(0)": (partial(by_exit, 0), "exited with code 0"),
+    "os._exit(3)": (partial(by_exit, 3), "exited with code 3"),
+}
+"""Name -> what is done, and how the message says it."""
+
+
+# -- exceptions
+
+
+class NotPicklable(Exception):
+    def __init__(self, code, reason):
+        super().__init__(f"{reason} ({code})")
+        self.hook = lambda: code
+
+
+class Unprintable(Exception):
+    def __str__(self):
+        raise ZeroDivisionError("in __str__")
+
+
+class BadNotes(Exception):
+    @property
+    def __notes__(self):
+        raise ZeroDivisionError("in __notes__")
+
+
+class ExitsInReduce(Exception):
+    def __reduce__(self):
+        raise SystemExit(9)
+
+
+class Base(BaseException):
+    pass
+
+
+def raise_(kind: type, *args: object) -> None:
+    raise kind(*args)
+
+
+def raise_by_rank() -> None:
+    raise (ValueError, LookupError, TypeError)[synk.rank()](f"rank {synk.rank()}")
+
+
+def raise_with_100_mb() -> None:
+    raise ValueError("m" * 100_000_000)
+
+
+def recurse(depth: int = 0) -> int:
+    return recurse(depth + 1) + 1
+
+
+def take_all_memory() -> None:
+    """Take more than RLIMIT_AS leaves, as where a machine has no more."""
+    with open("/proc/self/statm") as sizes:
+        used = int(sizes.read().split()[0]) * mmap.PAGESIZE
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20), before[1]))
+    try:
+        np.ones(1 << 27)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+# -- ranks that do not come back
+
+
+def hold_the_gil() -> None:
+    """Sleep in C without letting Python go on, signal handlers included."""
+    stamp()
+    ctypes.PyDLL(None).sleep(60)
+
+
+def loop_for_ever() -> None:
+    stamp()
+    while True:
+        pass
+
+
+def stop() -> None:
+    """Be stopped, as by Ctrl-Z or a debugger."""
+    stamp()
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def stay() -> None:
+    """Stay in Python code until a signal raises."""
+    stamp()
+    arrive_and_stay()
+
+
+def write_much() -> None:
+    """Write 10 MB to the standard output."""
+    with open(1, "w", closefd=False) as stdout:
+        for _ in range(10):
+            stdout.write("x" * (1 << 20))
+
+
+def die_with_the_compile_lock() -> None:
+    """Be killed while PyTensor's cache of compiled code is locked."""
+    from pytensor.compile.compilelock import lock_ctx
+
+    lock_ctx().__enter__()
+    by_signal(signal.SIGKILL)
+
+
+# -- moments
+
+
+def arm(ranks: Sequence[int], visits: int = 1) -> None:
+    """Have ranks act at that visit of theirs to their moment."""
+    for rank in ranks:
+        note(ARMED + rank, visits)
+
+
+def is_due() -> bool:
+    """Tell whether this rank is to act now."""
+    place = ARMED + synk.rank()
+    left = board(place)
+    if left:
+        note(place, left - 1)
+    return left == 1
+
+
+class Moment(NamedTuple):
+    """A place in synk that ranks come to.
+
+    Attributes
+    ----------
+    file, name : str
+        The function there; of a class with a dot.
+    activity : str
+        The method of `Work` that makes ranks come there.
+    visits : int
+        Which time counts.
+    event : {"call", "return"}
+        Whether the fault comes before the function or after it.
+    """
+
+    file: str
+    name: str
+    activity: str
+    visits: int = 1
+    event: str = "call"
+
+
+_MEETING = "comm/shm.py", "SharedMemoryComm.next_meeting", "collective"
+MOMENTS = {
+    "before it reads the command": Moment(
+        "workers/channel.py", "WorkerChannel.read", "step"
+    ),
+    "before it takes its rows": Moment("call/rows.py", "take_share", "step"),
+    "before a barrier": Moment(*_MEETING),
+    "between two barriers": Moment(*_MEETING, visits=2),
+    "between stages": Moment(
+        "programs/one_call.py", "Call.reduce", "step", event="return"
+    ),
+    "storing an update": Moment("programs/transaction.py", "Transaction.store", "step"),
+    "writing its result": Moment("memory/arena.py", "Arena.put", "scores"),
+    "with its result written": Moment(
+        "ranks/context.py", "RankContext.leave", "scores", event="return"
+    ),
+    "before it replies": Moment("workers/channel.py", "WorkerChannel.reply", "total"),
+    "in a broadcast": Moment("variables/lists.py", "store", "collective"),
+    "getting a function": Moment("ranks/graphs.py", "load_graph", "new_function"),
+    "compiling": Moment("programs/programs.py", "Programs.compile", "new_function"),
+}
+
+
+def at(
+    moment: str,
+    fault: Callable[[], object],
+    rank: int = VICTIM,
+    **options: Any,
+):
+    """Return a row's `play`: a rank meets a fault at a moment."""
+    place = MOMENTS[moment]
+
+    def play(trial: Trial) -> Callable[[], object]:
+        trial.fork(3, place.activity, **options)
+        trace(rank, _at_place, place, fault)
+        arm([rank], place.visits)
+        return getattr(trial.work, place.activity)
+
+    return play
+
+
+def trace(rank: int, tracer: Callable, *args: object) -> None:
+    """Have a rank traced from now on, until it raises at a moment."""
+    acting(rank, sys.settrace, partial(tracer, *args))(X)
+
+
+def _at_place(
+    place: Moment, fault: Callable[[], object], frame: Any, event: str, arg: Any
+) -> Any:
+    code = frame.f_code
+    if not board(ARMED + synk.rank()) or code.co_qualname != place.name:
+        return None
+    if not code.co_filename.endswith(place.file):
+        return None
+    if event == place.event and is_due():
+        fault()
+    return partial(_at_place, place, fault)
+
+
+def computing(
+    fault: Callable[[], object],
+    rank: int | None = VICTIM,
+    of_call: Mapping[str, Any] = MappingProxyType({}),
+    **options: Any,
+):
+    """Return a row's `play`: an Op of one rank, or of all (None), meets a fault.
+
+    Further arguments are those of the call, and of `synk.fork`.
+    """
+
+    def play(trial: Trial) -> Callable[[], object]:
+        call = acting(rank, _fault_if_due, fault)
+        trial.fork(3, **options)
+        arm(range(3) if rank is None else [rank])
+        return lambda: compare(call(X, **of_call), X.sum(), "the sum")
+
+    return play
+
+
+def _fault_if_due(fault: Callable[[], object]) -> None:
+    if is_due():
+        stamp()
+        fault()
+
+
+def interrupted_in_a_collective(trial: Trial) -> Callable[[], object]:
+    """Return a row's `play`: Ctrl-C while a rank is late at a barrier."""
+    call = at("before a barrier", arrive_and_stay)(trial)
+    in_thread(interrupt_on_arrival)
+    return call
+
+
+# -- any line
+
+LINES = 3000
+"""More than any activity below comes to."""
+
+
+def killed(who: str, activity: str):
+    """Return a row's `play`: a process ends at a line that it comes to.
+
+    Parameters
+    ----------
+    who : {"master", "zygote", "rank"}
+        A rank is rank 1.
+    activity : str
+        A method of `Work`, or "fork".
+    """
+
+    def play(trial: Trial) -> Callable[[], object]:
+        tracer = partial(_at_line, partial(_is, who, os.getpid()))
+        do = trial.repeating(activity)
+        if who == "rank" and activity != "fork":
+            trace(1, tracer)
+
+        def call() -> None:
+            # As many at the beginning as at the end: most lines are in loops.
+            note(ARMED, int(LINES ** trial.rng.random()))
+            if activity == "fork" or who == "master":
+                sys.settrace(tracer)
+            try:
+                for _ in until(20):
+                    if not board(ARMED):
+                        break
+                    do()
+                do()
+            finally:
+                sys.settrace(None)
+
+        return call
+
+    return play
+
+
+def _is(who: str, master: int) -> bool:
+    if synk.rank():
+        return who == "rank" and synk.rank() == 1
+    return who == ("master" if os.getpid() == master else "zygote")
+
+
+def _at_line(is_victim: Callable[[], bool], frame: Any, event: str, arg: Any) -> Any:
+    if not frame.f_code.co_filename.startswith(SOURCE) or not is_victim():
+        return None
+    return _count
+
+
+def _count(frame: Any, event: str, arg: Any) -> Any:
+    left = board(ARMED)
+    if event == "line" and left:
+        note(ARMED, left - 1)
+        if left == 1:
+            print(frame.f_code.co_filename, frame.f_lineno, file=sys.stderr, flush=True)
+            by_signal(signal.SIGKILL)
+    return _count
+
+
+# -- what ranks compute and print
+
+
+class Changed(Act):
+    """Returns on rank 1 something else, which its action makes of the input."""
+
+    def perform(self, node, inputs, outputs):
+        (x,) = inputs
+        outputs[0][0] = self.action(x) if synk.rank() == self.rank else x.copy()
+
+
+def with_a_column_more(x):
+    return np.hstack([x, x[:, :1]])
+
+
+def with_nan(x):
+    return np.where(x == x[0, 0], np.nan, x)
+
+
+def of_another_shape(trial: Trial) -> Callable[[], object]:
+    x = pt.dmatrix("x")
+    gather = synk.function([x], (Changed(1, with_a_column_more)(x), "gather"), mode=PY)
+    trial.fork()
+    return lambda: gather(X)
+
+
+def variable_of_another_shape(trial: Trial) -> Callable[[], object]:
+    trial.fork()
+    synk.set_value(1, trial.work.ones, np.ones(6))
+
+    def call() -> None:
+        try:
+            synk.all_reduce(trial.work.ones)
+        finally:
+            synk.broadcast(trial.work.ones, np.ones(5))
+
+    return call
+
+
+def not_a_number(trial: Trial) -> Callable[[], object]:
+    x = pt.dmatrix("x")
+    total = synk.function([x], (Changed(1, with_nan)(x).sum(), "sum"), mode=PY)
+    trial.fork()
+
+    def call() -> None:
+        if not np.isnan(total(X)):
+            raise Wrong("a NaN on rank 1 is lost")
+
+    return call
+
+
+def not_a_number_is_looked_for(trial: Trial) -> Callable[[], object]:
+    """A NaN in the rows of rank 1, where the call is to look for such."""
+    rows = X.copy()
+    rows[12, 1] = np.nan
+    trial.fork()
+    return lambda: trial.work.step_(rows, Y, check="finite")
+
+
+def much_output(trial: Trial) -> Callable[[], object]:
+    """What a rank prints goes where the script's own output goes, all of it."""
+    path = Path(trial.work.folder) / "stdout"
+    kept, file = os.dup(1), os.open(path, os.O_WRONLY | os.O_CREAT)
+    os.dup2(file, 1)
+    os.close(file)
+    prepared = computing(write_much)(trial)
+
+    def call() -> None:
+        prepared()
+        os.dup2(kept, 1)
+        os.close(kept)
+        assert path.stat().st_size == 10 << 20
+
+    return call
