@@ -1,0 +1,137 @@
+"""Graphs compiled together, and compared with known values and with differences.
+
+To compile one function of thirty small graphs takes a fraction of what thirty functions
+take. A graph's loss depends on its own inputs and parameters alone, so that those of all
+graphs may be moved at once to find every slope.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+
+H = 1e-6
+
+
+class Graph(NamedTuple):
+    """A graph, what its inputs are, and what it gives, if that is known.
+
+    `build` takes a variable for each value. It returns the graph, and shared variables
+    it is to be differentiated by, too.
+    """
+
+    build: Callable
+    values: tuple
+    expected: object = None
+
+
+class Made(NamedTuple):
+    """A graph's variables in the function of all."""
+
+    inputs: list
+    floats: list[int]
+    params: list
+    outputs: list
+
+
+class Group:
+    """Graphs by name, compiled as one function."""
+
+    def __init__(self, graphs: dict[str, Graph], mode: str) -> None:
+        self.graphs = graphs
+        self.made = {}
+        for name, graph in graphs.items():
+            with _named(name):
+                self.made[name] = _make(graph)
+        self._function = pytensor.function(
+            [var for made in self.made.values() for var in made.inputs],
+            [var for made in self.made.values() for var in made.outputs],
+            mode=mode,
+            on_unused_input="ignore",
+        )
+
+    def __call__(self, step: float = 0.0) -> dict[str, list[np.ndarray]]:
+        """Return each graph's result, loss and gradients, where all has been moved."""
+        arguments, before = [], []
+        for name, made in self.made.items():
+            moves = _moves(self.graphs[name], made)
+            values = [np.asarray(value) for value in self.graphs[name].values]
+            for place, move in zip(made.floats, moves, strict=False):
+                values[place] = values[place] + step * move
+            arguments += values
+            for param, move in zip(made.params, moves[len(made.floats) :], strict=True):
+                before.append((param, param.get_value()))
+                param.set_value(before[-1][1] + step * move)
+        found = iter(self._function(*arguments))
+        for param, value in before:
+            param.set_value(value)
+        return {
+            name: [np.asarray(next(found)) for _ in made.outputs]
+            for name, made in self.made.items()
+        }
+
+    def check(self) -> dict[str, list[np.ndarray]]:
+        """Compare results with what is known, gradients with central differences."""
+        at, above, below = self(), self(H), self(-H)
+        for name, (result, loss, *gradients) in at.items():
+            graph = self.graphs[name]
+            if graph.expected is not None:
+                assert result.shape == np.shape(graph.expected), name
+                np.testing.assert_allclose(
+                    result, graph.expected, rtol=1e-9, atol=1e-11, err_msg=name
+                )
+            assert np.isfinite(loss), name
+            slope = (above[name][1] - below[name][1]) / (2 * H)
+            moves = _moves(graph, self.made[name])
+            along = sum(
+                np.vdot(g, move) for g, move in zip(gradients, moves, strict=True)
+            )
+            np.testing.assert_allclose(
+                along, slope, rtol=1e-4, atol=1e-6, err_msg=f"the slope of {name}"
+            )
+        return at
+
+    def check_in(self, mode: str) -> None:
+        """Assert that another mode gives the same results, losses and gradients."""
+        theirs = Group(self.graphs, mode)()
+        for name, results in self().items():
+            for ours, other in zip(results, theirs[name], strict=True):
+                np.testing.assert_allclose(
+                    other, ours, rtol=1e-8, atol=1e-10, err_msg=name
+                )
+
+
+def _make(graph: Graph) -> Made:
+    values = [np.asarray(value) for value in graph.values]
+    inputs = [pt.tensor(dtype=str(v.dtype), shape=(None,) * v.ndim) for v in values]
+    built = graph.build(*inputs)
+    output, params = built if isinstance(built, tuple) else (built, [])
+    floats = [i for i, value in enumerate(values) if value.dtype.kind == "f"]
+    weights = np.random.default_rng(1).uniform(0.5, 1.5, 5000)
+    flat = output.flatten()
+    loss = (flat * pt.constant(weights)[: flat.shape[0]]).sum()
+    wrt = [*(inputs[i] for i in floats), *params]
+    slopes = pytensor.grad(loss, wrt, disconnected_inputs="ignore") if wrt else []
+    return Made(inputs, floats, params, [output, loss, *slopes])
+
+
+def _moves(graph: Graph, made: Made) -> list[np.ndarray]:
+    """Return the directions in which the floats and the parameters are moved."""
+    random = np.random.default_rng(2)
+    shapes = [np.shape(graph.values[i]) for i in made.floats]
+    shapes += [param.get_value().shape for param in made.params]
+    return [random.normal(size=shape) for shape in shapes]
+
+
+@contextlib.contextmanager
+def _named(name: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"in the graph of {name}")
+        raise
