@@ -11,10 +11,8 @@ from children import in_a_child
 from graph_groups import Graph, Group
 from lasagne import init, nonlinearities, objectives, regularization, utils
 from lasagne import layers as L
-from lasagne.nonlinearities import softmax, tanh
+from lasagne.nonlinearities import tanh
 from lasagne.theano_extensions import conv, padding
-
-import synk
 
 pytestmark = pytest.mark.usefixtures("scans_in_python")
 
@@ -322,9 +320,7 @@ FUNCTIONS = {
         -(ONES * np.log(P) + (1 - ONES) * np.log(1 - P)),
     ),
     "categorical_crossentropy": Graph(CROSSENTROPY, (P, CLASSES), LIKELIHOODS),
-    "of rows": Graph(
-        lambda p: CROSSENTROPY(p, np.eye(4)[CLASSES]), (P,), LIKELIHOODS
-    ),
+    "of rows": Graph(lambda p: CROSSENTROPY(p, np.eye(4)[CLASSES]), (P,), LIKELIHOODS),
     "squared_error": Graph(objectives.squared_error, (X, ONES), (X - ONES) ** 2),
     "aggregate": Graph(lambda x: objectives.aggregate(x**2), (X,), (X**2).mean()),
     "aggregate, sum": Graph(

@@ -1,8 +1,8 @@
 """Graphs compiled together, and compared with known values and with differences.
 
-To compile one function of thirty small graphs takes a fraction of what thirty functions
-take. A graph's loss depends on its own inputs and parameters alone, so that those of all
-graphs may be moved at once to find every slope.
+To compile one function of thirty small graphs takes a fraction of what thirty take. A
+graph's loss depends on its own inputs and parameters alone, so that those of all graphs
+may be moved at once to find every slope.
 """
 
 from __future__ import annotations
