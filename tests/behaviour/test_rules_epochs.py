@@ -1,0 +1,588 @@
+"""What is done between epochs: callbacks and logs, histories, folds and sweeps."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import signal
+import sys
+import time
+
+import numpy as np
+import psutil
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
+
+import synk
+from synk.callbacks import (
+    Callback,
+    CSVLog,
+    JSONLog,
+    LearningRate,
+    Patience,
+    Plateau,
+    Target,
+    TensorBoard,
+    cosine,
+    step_decay,
+    warm_up,
+)
+from synk.rules import EASGD, Gossip, LocalSGD
+
+NAN = math.nan
+FAST = "FAST_COMPILE"
+
+# -- callbacks, on lists of numbers
+
+
+def epochs_until_it_stops(callback, values):
+    """Return after how many epochs training ends, or None."""
+    for k, value in enumerate(values):
+        if callback.after_epoch(None, {"epoch": k + 1, "loss": value}):
+            return k + 1
+    return None
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "end"),
+    [
+        ([5, 4, 3, 2, 1], {}, None),
+        ([5, 4, 4, 4, 4], {"epochs": 3}, 5),
+        ([5, 4, 6, 6, 3, 4, 4, 4], {"epochs": 3}, 8),
+        ([1, 2, 3], {"epochs": 2}, 3),
+        ([1, 2, 3], {"epochs": 2, "better": "more"}, None),
+        ([3, 2, 1], {"epochs": 2, "better": "more"}, 3),
+        ([1, NAN, NAN, NAN], {"epochs": 3}, 4),
+        ([NAN, NAN], {"epochs": 2}, 2),
+        ([NAN, 3, 2, 1], {"epochs": 2}, None),
+        # Noisy, but falling: means of two and two.
+        ([5, 4, 6, 2, 4, 1, 3, 0], {"epochs": 2, "smooth": True}, None),
+        ([5, 4, 3, 2, 3, 2, 3, 2], {"epochs": 2, "smooth": True}, 6),
+    ],
+)
+def test_patience_ends(values, options, end):
+    assert epochs_until_it_stops(Patience("loss", **options), values) == end
+
+
+@pytest.mark.parametrize(
+    ("values", "target", "better", "end"),
+    [
+        ([3, 2, 1], 2, "less", 2),
+        ([3, 2, 1], 0.5, "less", None),
+        ([0.1, 0.9, 0.97], 0.95, "more", 3),
+        ([NAN, 1], 2, "less", 2),
+    ],
+)
+def test_a_target_ends(values, target, better, end):
+    assert epochs_until_it_stops(Target("loss", target, better), values) == end
+
+
+def test_a_name_that_is_not_there_is_an_error():
+    with pytest.raises(KeyError, match=r"'acc': epoch, loss"):
+        epochs_until_it_stops(Patience("acc"), [1])
+    with pytest.raises(ValueError, match="'less' or 'more', got 'min'"):
+        Patience("loss", better="min")
+
+
+def test_schedules():
+    stepped = [step_decay(1.0, [2, 4])(epoch) for epoch in range(6)]
+    np.testing.assert_allclose(stepped, [1, 1, 0.1, 0.1, 0.01, 0.01])
+    falling = [cosine(2.0, 4, last=1.0)(epoch) for epoch in range(6)]
+    half = math.sqrt(0.5)
+    np.testing.assert_allclose(falling, [2, 1.5 + half / 2, 1.5, 1.5 - half / 2, 1, 1])
+    warm = [warm_up(lambda epoch: 1.0, 3)(epoch) for epoch in range(5)]
+    np.testing.assert_allclose(warm, [0.25, 0.5, 0.75, 1, 1])
+
+
+def test_a_rate_is_lowered_on_a_plateau():
+    rate = pytensor.shared(np.float32(1), "rate")
+    plateau = Plateau(rate, "loss", factor=0.5, epochs=2, least=0.2)
+    rates = []
+    for value in [3, 2, 2, 2, 2, 2, 1, 2, 2, 2, 2]:
+        plateau.after_epoch(None, {"loss": value})
+        rates.append(float(rate.get_value()))
+    expected = [1, 1, 1, 0.5, 0.5, 0.25, 0.25, 0.25, 0.2, 0.2, 0.2]
+    np.testing.assert_allclose(rates, expected, rtol=1e-6)
+    assert rate.get_value().dtype == "float32"
+
+
+def trained(callbacks, rule=None, **options):
+    """Train on eight rows, five epochs or fewer, with a learning rate that is read."""
+    x, w = pt.vector("x"), pytensor.shared(0.0, "w")
+    rate = pytensor.shared(0.1, "rate")
+    loss = ((x - w) ** 2).mean()
+    updates = {w: w - rate * pytensor.grad(loss, w)}
+    step = synk.function([x], loss, updates=updates, mode=FAST, local=rule is not None)
+    trainer = synk.Trainer(step, [w], rule)
+    how = {"batch_size": 4, "epochs": 5, "progress": False} | options
+    trainer.fit(np.ones(8), callbacks=callbacks(rate), **how)
+    return trainer, float(w.get_value())
+
+
+@pytest.mark.parametrize("rule", [None, LocalSGD(1)], ids=repr)
+def test_rates_reach_all_ranks_and_training_ends_when_one_says_so(rule, two_ranks):
+    asked = []
+
+    class Asked(Callback):
+        def after_epoch(self, trainer, numbers):
+            asked.append(numbers["epoch"])
+
+    def callbacks(rate):
+        return [
+            LearningRate(rate, lambda epoch: 0.1 / (epoch + 1)),
+            lambda trainer, numbers: numbers["epoch"] == 3,
+            Asked(),
+        ]
+
+    trainer, w = trained(callbacks, rule)
+    rest = 1.0
+    for epoch in range(3):
+        rest *= (1 - 0.2 / (epoch + 1)) ** 2
+    assert w == pytest.approx(1 - rest, rel=1e-12)
+    assert asked == [1, 2, 3]
+    assert len(trainer.history) == 3
+
+
+def test_logs_have_a_line_for_each_epoch(tmp_path, two_ranks):
+    commas, lines = tmp_path / "log.csv", tmp_path / "log.jsonl"
+    lines.write_text("of an earlier run\n")
+    accuracies = [0.5, NAN, 0.25]
+    found = iter(accuracies)
+    trainer, _ = trained(
+        lambda rate: [CSVLog(commas), JSONLog(lines)],
+        validation=lambda: {"acc": next(found)},
+        epochs=3,
+    )
+    with commas.open() as file:
+        of_commas = list(csv.DictReader(file))
+    of_json = [json.loads(line) for line in lines.read_text().splitlines()]
+    for log in (of_commas, of_json):
+        assert [int(line["epoch"]) for line in log] == [1, 2, 3]
+        assert [float(line["loss"]) for line in log] == trainer.history["loss"]
+    assert [line["val_acc"] for line in of_commas] == ["0.5", "nan", "0.25"]
+    assert [line["val_acc"] for line in of_json] == [0.5, None, 0.25]
+
+
+def test_tensorboard(tmp_path, two_ranks):
+    pytest.importorskip("tensorboardX")
+    trained(lambda rate: [TensorBoard(tmp_path / "runs")], epochs=1)
+    assert list((tmp_path / "runs").iterdir())
+
+
+# -- histories
+
+SPENT = ("compute", "rows", "exchange", "wait")
+
+
+class Slow(Op):
+    """Passes rows on, after as many seconds as their first number says."""
+
+    __props__ = ()
+
+    def make_node(self, x):
+        return Apply(self, [x], [x.type()])
+
+    def perform(self, node, inputs, outputs):
+        time.sleep(float(inputs[0][0]))
+        outputs[0][0] = np.array(inputs[0])
+
+    def pullback(self, inputs, outputs, gradients):
+        return [gradients[0]]
+
+
+synk.register_sharding(Slow, "rowwise")
+
+
+@pytest.mark.parametrize("rule", [None, EASGD(1), EASGD(1, order="free")], ids=repr)
+def test_the_time_of_an_epoch_is_divided(rule, two_ranks):
+    """Of two ranks one sleeps 20 ms in each of 5 steps: so the other one waits."""
+    x, w = pt.vector("x"), pytensor.shared(0.0, "w")
+    loss = (Slow()(x) * 0 + (w - 1) ** 2).mean()
+    updates = {w: w - 0.1 * pytensor.grad(loss, w, disconnected_inputs="ignore")}
+    step = synk.function([x], loss, updates=updates, local=rule is not None, mode=FAST)
+    trainer = synk.Trainer(step, [w], rule, shuffle=False)
+    trainer.fit(np.zeros(10), batch_size=2, progress=False)  # which compiles
+    history = trainer.fit(np.array([0.02, 0] * 5), batch_size=2, progress=False)
+    epoch = history.epochs[-1]
+    assert min(epoch[name] for name in SPENT) >= 0
+    assert 0.1 <= sum(epoch[name] for name in SPENT) <= epoch["seconds"]
+    # Means of two ranks: half of 100 ms each, if the other one is not late itself.
+    assert epoch["compute"] >= 0.05
+    assert epoch["wait"] >= 0.025
+    # Rank 0 sleeps in all of them.
+    assert len(history.step_seconds) == len(history.losses) == 10
+    assert min(history.step_seconds[5:]) >= 0.02
+    assert sum(history.step_seconds[5:]) <= epoch["seconds"]
+    assert history.step_rows == [2] * 10
+    if rule is None:
+        assert history["staleness"] == [0, 0]
+
+
+def made_history(epochs=3):
+    history = synk.History()
+    for epoch in range(epochs):
+        spent = {"compute": 0.5, "rows": 0.1, "exchange": 0.2, "wait": 0.1}
+        numbers = {"seconds": 1.0, **spent, "staleness": 0.5}
+        if epoch:
+            numbers["val_loss"] = 2.0 / epoch
+        history.add_epoch(
+            np.array([4.0, 1.0]) / (epoch + 1), [8, 4], [0.5, 0.25], numbers
+        )
+    return history
+
+
+def test_a_history_is_read_from_its_file(tmp_path):
+    history, path = made_history(), tmp_path / "history.json"
+    history.add_epoch(np.array([math.inf, 1 / 3]), [8, 4], [0.1, 0.2], {"seconds": 1})
+    history.save(path)
+    assert vars(synk.History.load(path)) == vars(history)
+    path.write_text('{"epochs": []}')
+    with pytest.raises(ValueError, match=r"history\.json is no file of a history"):
+        synk.History.load(path)
+
+
+def test_frames_are_of_epochs_and_of_steps():
+    pytest.importorskip("pandas")
+    history = made_history()
+    epochs, steps = history.to_frame(), history.to_frame("steps")
+    assert list(epochs["step"]) == [2, 4, 6]
+    assert list(epochs["loss"]) == [3.0, 1.5, 1.0]  # weighted by rows
+    assert list(steps["step"]) == [1, 2, 3, 4, 5, 6]
+    assert list(steps["epoch"]) == [1, 1, 2, 2, 3, 3]
+    assert list(steps["loss"][:2]) == [4.0, 1.0]
+    assert list(steps["rows"]) == [8, 4] * 3
+    assert list(steps["seconds"]) == [0.5, 0.25] * 3
+    with pytest.raises(ValueError, match="'epochs' or 'steps', got 'rows'"):
+        history.to_frame("rows")
+
+
+def test_a_history_is_drawn(tmp_path):
+    pytest.importorskip("matplotlib")
+    history, path = made_history(), tmp_path / "history.png"
+    figure = history.plot(path)
+    assert path.read_bytes()[:4] == b"\x89PNG"
+    of_steps, of_epochs, of_time = figure.axes
+    each, mean = of_steps.lines
+    np.testing.assert_array_equal(each.get_ydata(), history.losses)
+    np.testing.assert_array_equal(mean.get_xdata(), [2, 4, 6])
+    np.testing.assert_array_equal(mean.get_ydata(), history["loss"])
+    (line,) = of_epochs.lines
+    assert line.get_label() == "val_loss"
+    np.testing.assert_array_equal(line.get_ydata(), [np.nan, 2.0, 1.0])
+    heights = {bars.get_label(): bars[0].get_height() for bars in of_time.containers}
+    expected = {"compute": 0.5, "rows": 0.1, "exchange": 0.2, "wait": 0.1}
+    assert heights == pytest.approx(expected | {"compile, start": 0.1})
+    assert of_time.containers[-1][0].get_y() == pytest.approx(0.9)  # stacked
+
+
+def test_a_history_is_drawn_where_the_script_says():
+    figures = pytest.importorskip("matplotlib.figure")
+    figure = figures.Figure()
+    axes = figure.subplots(3)
+    assert made_history(1).plot(axes=axes) is figure
+    assert [len(panel.lines) for panel in axes[:2]] == [2, 1]  # without validation
+    assert axes[1].lines[0].get_label() == "loss"
+    with pytest.raises(ValueError, match="no epoch was made yet"):
+        synk.History().plot()
+
+
+def test_a_first_epoch_that_compiles_does_not_hide_the_others():
+    pytest.importorskip("matplotlib")
+    history = made_history()
+    history.epochs[0]["seconds"] = 100.0
+    panel = history.plot().axes[2]
+    assert panel.get_ylim() == (0, 1.5)
+    assert "100 s" in panel.get_title()
+
+
+@pytest.mark.parametrize("name", ["matplotlib", "pandas"])
+def test_what_is_missing_is_named(name, monkeypatch):
+    for module in [name, "matplotlib.figure"]:
+        monkeypatch.setitem(sys.modules, module, None)
+    call = {"matplotlib": made_history().plot, "pandas": made_history().to_frame}[name]
+    with pytest.raises(ImportError, match="pip install"):
+        call()
+
+
+# -- folds and sweeps
+
+RANDOM = np.random.default_rng(1)
+X = RANDOM.normal(size=(31, 2))
+Y = X @ [1.5, -0.5] + 0.3 * RANDOM.normal(size=31)
+START = np.array([0.5, 0.25])
+FOLDS = [(np.arange(10, 31), np.arange(10)), (slice(0, 20), np.arange(31) >= 20)]
+TURNS, GOSSIP = EASGD(2, order="turns"), Gossip(0.5, order="turns")
+QUIET = {"batch_size": 8, "progress": False}
+
+
+class Made:
+    """A trainer of least squares whose velocities and random stream move along."""
+
+    def __init__(self, rule=None):
+        x, y = pt.matrix("x"), pt.vector("y")
+        self.w = w = pytensor.shared(START.copy(), "w")
+        self.rate = pytensor.shared(0.05, "rate")
+        self.decay = pytensor.shared(0.0, "decay")
+        loss = ((x @ w - y) ** 2).mean()
+        grad = synk.grad if rule is None else pytensor.grad
+        updates = synk.updates.momentum(grad(loss, [w]), [w], self.rate)
+        stream = pytensor.shared(np.random.default_rng(5), "stream")
+        after, drawn = pt.random.normal(size=2, rng=stream).owner.outputs
+        updates[w] += 0.01 * drawn - self.decay * w
+        updates[stream] = after
+        how = {"local": rule is not None, "mode": FAST}
+        self.step = synk.function([x, y], loss, updates=updates, **how)
+        self.error = synk.function([x, y], ((x @ w - y) ** 2).mean(), mode=FAST)
+        self.trainer = synk.Trainer(self.step, [w], rule, seed=2)
+
+    def fit(self, fold, epochs=3, **how):
+        """Train for a fold."""
+        train, held_back = fold
+        return self.trainer.fit(
+            X,
+            Y,
+            **QUIET,
+            epochs=epochs,
+            rows=train,
+            validation=lambda: self.error(X, Y, batch=held_back),
+            **how,
+        )
+
+    def lowered(self):
+        """Return callbacks that change the rate as training goes on."""
+        return [LearningRate(self.rate, lambda epoch: 0.05 / (1 + epoch))]
+
+
+def told(history):
+    """Return what follows from the numbers alone, and not from the time."""
+    names = ("epoch", "step", "loss", "val_loss")
+    epochs = [[epoch[n] for n in names if n in epoch] for epoch in history.epochs]
+    return history.losses, history.step_rows, epochs
+
+
+@pytest.mark.parametrize("ranks", [3], indirect=True)
+def test_of_least_squares_it_is_that_of_numpy(ranks):
+    """By Newton's steps, of all rows at once: the first one is the solution."""
+    x, y = pt.matrix("x"), pt.vector("y")
+    w = pytensor.shared(START.copy(), "w")
+    away = x @ w - y
+    step = w - pt.linalg.solve(x.T @ x, x.T @ away)
+    train = synk.function([x, y], (away**2).mean(), updates={w: step}, mode=FAST)
+    error = synk.function([x, y], (away**2).mean(), mode=FAST)
+    splits = pytest.importorskip("sklearn.model_selection").KFold(4).split(X)
+    data = synk.data(X), synk.data(Y)
+    found = synk.cross_validate(
+        synk.Trainer(train, [w]),
+        *data,
+        folds=splits,
+        epochs=2,
+        validation=(error, *data),
+        batch_size=31,
+        progress=False,
+    )
+    errors = []
+    for low in range(0, 32, 8):
+        held_back = np.arange(low, min(low + 8, 31))
+        rest = np.setdiff1d(np.arange(31), held_back)
+        w, *_ = np.linalg.lstsq(X[rest], Y[rest])
+        errors.append(np.mean((X[held_back] @ w - Y[held_back]) ** 2))
+    np.testing.assert_allclose(found.values["val_loss"], errors, rtol=1e-9)
+    assert found.mean["val_loss"] == pytest.approx(np.mean(errors), rel=1e-9)
+    assert found.std["val_loss"] == pytest.approx(np.std(errors), rel=1e-8)
+    assert [len(fold.train) for fold in found.folds] == [23, 23, 23, 24]
+    assert "4 folds: val_loss" in repr(found)
+
+
+@pytest.mark.parametrize("rule", [None, TURNS, GOSSIP], ids=repr)
+def test_a_fold_has_the_very_bits_of_a_training_by_itself(rule, two_ranks):
+    """Velocities, random streams and rates begin anew; also on rows that are cut."""
+    expected = []
+    for fold in FOLDS:
+        made = Made(rule)
+        expected.append(told(made.fit(fold, callbacks=made.lowered())))
+    made = Made(rule)
+    found = synk.cross_validate(
+        made.trainer,
+        X,
+        Y,
+        **QUIET,
+        folds=FOLDS,
+        epochs=3,
+        validation=lambda rows: made.error(X, Y, batch=rows),
+        callbacks=made.lowered,
+    )
+    assert [told(fold.history) for fold in found.folds] == expected
+    assert expected[0] != expected[1]
+    assert not len(made.trainer.history)
+    assert (made.w.get_value() == START).all()
+    assert synk.get_value(1, made.w).tolist() == START.tolist()
+    assert made.rate.get_value() == 0.05
+
+
+@pytest.mark.parametrize("rule", [TURNS, GOSSIP], ids=repr)
+def test_a_trainer_goes_on_as_if_there_had_been_no_cross_validation(rule, two_ranks):
+    ends = []
+    for validates in (False, True):
+        made = Made(rule)
+        made.trainer.fit(X, Y, **QUIET)
+        if validates:
+            how = {"folds": [FOLDS[0]] * 2, "validation": (made.error, X, Y)}
+            found = synk.cross_validate(made.trainer, X, Y, **QUIET, **how)
+            first, second = (told(fold.history) for fold in found.folds)
+            assert first == second  # from where the trainer is
+        made.trainer.fit(X, Y, **QUIET)
+        ends.append((told(made.trainer.history), made.w.get_value().tobytes()))
+    assert ends[0] == ends[1]
+
+
+@pytest.mark.parametrize("rule", [None, TURNS], ids=repr)
+def test_a_sweep_has_the_very_bits_of_trainings_by_themselves(rule, two_ranks):
+    values = [(0.05, 0.0), (0.05, 0.1), (0.02, 0.0), (0.02, 0.1)]
+    ends = []
+    for rate, decay in (values[0], values[-1]):
+        made = Made(rule)
+        made.rate.set_value(rate), made.decay.set_value(decay)
+        ends.append(told(made.fit(FOLDS[0])))
+    made = Made(rule)
+
+    def run(trainer):
+        made.trainer = trainer
+        return made.fit(FOLDS[0])
+
+    settings = {made.rate: [0.05, 0.02], made.decay: [0.0, 0.1]}
+    swept = made.trainer
+    found = synk.sweep(swept, settings, run)
+    assert [(s[made.rate], s[made.decay]) for s, _ in found] == values
+    assert len({str(told(history)) for _, history in found}) == 4
+    assert [told(found[0][1]), told(found[-1][1])] == ends
+    one_by_one = [{made.decay: 0.1, made.rate: 0.02}, {made.rate: 0.05}]
+    found = synk.sweep(swept, iter(one_by_one), run)
+    assert [told(history) for _, history in found] == ends[::-1]
+    assert made.rate.get_value() == 0.05
+    assert made.decay.get_value() == 0.0
+
+
+@pytest.mark.parametrize("rule", [None, TURNS], ids=repr)
+def test_a_sweep_over_folds_compiles_nothing(rule, tmp_path, two_ranks):
+    """Neither in the script nor on a rank, as a timeline of it shows."""
+
+    def compiled(name):
+        events = json.loads((tmp_path / name).read_text())["traceEvents"]
+        return sum(event["name"] == "compile" for event in events)
+
+    made, data = Made(rule), (synk.data(X), synk.data(Y))
+    with synk.trace(tmp_path / "one.json"):
+        made.trainer.fit(*data, **QUIET, validation=(made.error, *data))
+    with synk.trace(tmp_path / "all.json"):
+        found = synk.sweep(
+            synk.Trainer(made.step, [made.w], rule, seed=2),
+            {made.rate: [0.05, 0.01]},
+            lambda trainer: synk.cross_validate(
+                trainer, *data, **QUIET, folds=3, validation=(made.error, *data)
+            ),
+        )
+    assert [len(each.folds) for _, each in found] == [3, 3]
+    assert compiled("one.json") == 4  # the step and the error, on two ranks
+    assert compiled("all.json") == 0
+
+
+def test_folds_by_number_hold_each_row_back_once_in_an_order_of_the_seed(two_ranks):
+    made = Made()
+    held_back = {}
+    for seed in (2, 2, 3):
+        trainer = synk.Trainer(made.step, [made.w], seed=seed)
+        found = synk.cross_validate(
+            trainer, X, Y, **QUIET, validation=(made.error, X, Y)
+        )
+        held_back.setdefault(seed, []).append([f.validation for f in found.folds])
+        for train, others, _ in found.folds:
+            assert sorted([*train, *others]) == list(range(31))
+        assert [len(fold.validation) for fold in found.folds] == [7, 6, 6, 6, 6]
+    again, other = held_back[2], held_back[3][0]
+    for rows, same in zip(*again, strict=True):
+        np.testing.assert_array_equal(rows, same)
+    assert sorted(np.concatenate(again[0])) == list(range(31))
+    assert again[0][0].tolist() != other[0].tolist()
+
+
+def test_a_fold_has_callbacks_of_its_own(two_ranks):
+    """Each stops after three epochs: patience that went on would stop the next one."""
+    found = synk.cross_validate(
+        Made().trainer,
+        X,
+        Y,
+        **QUIET,
+        folds=3,
+        epochs=10,
+        validation=lambda rows: {"constant": 1.0, "rows": len(rows)},
+        callbacks=lambda: [Patience("val_constant", epochs=2)],
+    )
+    assert [len(fold.history) for fold in found.folds] == [3, 3, 3]
+    assert found.values["val_rows"].tolist() == [11, 10, 10]
+
+
+@pytest.mark.parametrize(
+    ("how", "error", "why"),
+    [
+        ({"folds": 1}, ValueError, "31 rows can be cut into 2 to 31 folds, not 1"),
+        ({"folds": 32}, ValueError, "not 32"),
+        ({"folds": [(range(31), [])]}, ValueError, "fold 0 has no rows to validate on"),
+        ({"folds": [([], [1])]}, ValueError, "fold 0 has no rows to train on"),
+        ({"folds": [([0], [1]), ([0, 31], [1])]}, IndexError, "row 31"),
+        ({"epochs": 0}, ValueError, "at least 1, got 0"),
+    ],
+)
+def test_folds_that_cannot_be_are_refused(how, error, why, two_ranks):
+    with pytest.raises(error, match=why):
+        synk.cross_validate(
+            Made().trainer, X, Y, **QUIET, **how, validation=lambda rows: 0.0
+        )
+
+
+def test_a_sweep_over_what_is_compiled_in_is_refused(two_ranks):
+    made, other = Made(), pytensor.shared(0.1, "other")
+    for key, error, why in (
+        ("rate", TypeError, "'rate' is none: numbers in a graph are compiled in"),
+        (pt.scalar("s"), TypeError, "pytensor.shared"),
+        (other, ValueError, "does not read other"),
+    ):
+        with pytest.raises(error, match=why):
+            synk.sweep(made.trainer, {key: [0.1]}, pytest.fail)
+
+
+def test_an_error_leaves_the_starting_values(two_ranks):
+    made = Made(TURNS)
+
+    def fails(trainer):
+        trainer.fit(X, Y, **QUIET)
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        synk.sweep(made.trainer, {made.rate: [0.1]}, fails)
+    assert made.rate.get_value() == 0.05
+    for rank in range(2):
+        assert synk.get_value(rank, made.w).tolist() == START.tolist()
+
+
+def test_a_rank_that_dies_leaves_the_script_its_starting_values():
+    made = Made()
+
+    def fails(rows):
+        for process in psutil.Process().children(recursive=True):
+            if process.ppid() != os.getpid():  # a rank, forked by our child
+                os.kill(process.pid, signal.SIGKILL)
+        return 0.0
+
+    with synk.session(2):
+        with pytest.raises(synk.WorkerDied):
+            synk.cross_validate(
+                made.trainer, X, Y, **QUIET, epochs=1000, validation=fails
+            )
+        assert made.w.get_value().tolist() == START.tolist()
+        synk.recover()
+        assert synk.get_value(1, made.w).tolist() == START.tolist()
