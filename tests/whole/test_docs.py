@@ -1,20 +1,30 @@
-"""The documentation: its examples run, and it has every public name."""
+"""The documentation: examples, names, docstrings, pictures, figures, notebooks."""
 
 from __future__ import annotations
 
 import doctest
+import importlib
+import importlib.util
 import inspect
+import os
 import re
+import shlex
+import shutil
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytensor
 import pytest
 from children import in_a_child
-from places import ROOT
+from places import DOCS, ROOT, SUPPORT, TESTS
+from processes import is_alive, wait_until
 
 import synk
 from synk import compat
 
-DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.rst"))
 NARRATIVE = (
     "index",
@@ -34,8 +44,6 @@ NARRATIVE = (
 )
 BY_JAX = ("precision",)
 """In a child: where JAX has computed something, ranks are forked from elsewhere."""
-COMPILED = ("index",)
-"""In the default mode, as users run all; for the others numba takes a minute."""
 
 
 @pytest.mark.parametrize("name", NARRATIVE)
@@ -50,9 +58,8 @@ def test_the_examples_of_a_page_in_jax_mode_run_and_give_what_it_shows(name):
 
 
 def run_examples(name: str) -> None:
-    quick = {} if name in COMPILED else {"mode": "FAST_COMPILE", "cxx": ""}
     try:
-        with pytensor.config.change_flags(**quick):
+        with pytensor.config.change_flags(mode="FAST_COMPILE", cxx=""):
             results = doctest.testfile(
                 str(DOCS / f"{name}.rst"),
                 module_relative=False,
@@ -103,14 +110,16 @@ def test_the_newest_section_of_the_changes_is_this_version():
     assert first[1] == synk.__version__
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_files_that_a_page_names_exist(page):
+def test_files_that_pages_name_exist():
     """Of the package in the design notes, of the repository elsewhere."""
-    root = ROOT / "synk" if page.stem == "design" else ROOT
-    names = set(re.findall(r"[\w/]+\.py\b", page.read_text()))
-    # Sphinx takes what begins with / from the folder of the pages.
-    paths = {(DOCS if name[0] == "/" else root) / name.lstrip("/") for name in names}
-    assert [path for path in sorted(paths) if not path.exists()] == []
+    missing = []
+    for page in PAGES:
+        root = ROOT / "synk" if page.stem == "design" else ROOT
+        for name in set(re.findall(r"[\w/]+\.py\b", page.read_text())):
+            # Sphinx takes what begins with / from the folder of the pages.
+            path = (DOCS if name[0] == "/" else root) / name.lstrip("/")
+            missing += [] if path.exists() else [(page.name, name)]
+    assert missing == []
 
 
 def test_the_design_notes_tell_the_way_of_a_call_in_files_that_define_its_steps():
@@ -166,32 +175,250 @@ def documented(section: str) -> list[str]:
     return sorted({name.lstrip("*") for name in names})
 
 
-@pytest.mark.parametrize("name", PUBLIC)
-def test_every_public_name_has_a_docstring_with_a_one_line_summary(name):
-    summary, *rest = inspect.getdoc(PUBLIC[name]).splitlines()
-    assert summary.endswith(".")
-    assert not rest or rest[0] == ""
+def test_every_public_name_has_a_docstring_with_a_one_line_summary():
+    for name, thing in PUBLIC.items():
+        summary, *rest = inspect.getdoc(thing).splitlines()
+        assert summary.endswith("."), name
+        assert not rest or rest[0] == "", name
 
 
-@pytest.mark.parametrize("name", CALLABLES)
-def test_every_parameter_is_documented_and_no_other(name):
-    parts = sections(inspect.getdoc(CALLABLES[name]))
-    parameters = set(inspect.signature(CALLABLES[name]).parameters) - {"self"}
-    assert documented(parts.get("Parameters", "")) == sorted(parameters)
-
-
-@pytest.mark.parametrize("name", CALLABLES)
-def test_sections_are_those_of_numpydoc_in_its_order(name):
+def test_docstrings_have_numpydocs_sections_and_every_parameter():
     order = ["", "Parameters", "Returns", "Yields", "Raises", "Notes", "Examples"]
-    titles = list(sections(inspect.getdoc(CALLABLES[name])))
-    assert titles == [title for title in order if title in titles]
+    for name, function in CALLABLES.items():
+        text = inspect.getdoc(function)
+        parts, signature = sections(text), inspect.signature(function)
+        parameters = set(signature.parameters) - {"self"}
+        assert documented(parts.get("Parameters", "")) == sorted(parameters), name
+        assert list(parts) == [title for title in order if title in parts], name
+        if signature.return_annotation not in ("None", None):
+            returns = {"Returns", "Yields"} & set(parts)
+            assert returns or text.startswith(("Return ", "Tell ")), name
 
 
-@pytest.mark.parametrize("name", CALLABLES)
-def test_what_returns_a_value_says_which(name):
-    returns = inspect.signature(CALLABLES[name], eval_str=False).return_annotation
-    if returns in ("None", None):
-        return
-    text = inspect.getdoc(CALLABLES[name])
-    parts = sections(text)
-    assert {"Returns", "Yields"} & set(parts) or text.startswith(("Return ", "Tell "))
+# -- pictures
+
+
+@pytest.fixture
+def pictures(monkeypatch):
+    """Import docs/pictures as the build of the pages does."""
+    pytest.importorskip("matplotlib")
+    monkeypatch.syspath_prepend(str(DOCS))
+    import pictures
+    import pictures.style
+
+    yield pictures
+    for name in [name for name in sys.modules if name.split(".")[0] == "pictures"]:
+        del sys.modules[name]
+
+
+def module(name: str):
+    return importlib.import_module(f"pictures.{name}")
+
+
+def test_every_picture_is_on_a_page_with_a_text_for_those_who_do_not_see_it(pictures):
+    shown = []
+    for page in PAGES:
+        text = page.read_text()
+        with_text = re.findall(r"^\.\. picture:: (\w+)\n   :alt: \w+", text, re.M)
+        assert len(with_text) == text.count(".. picture::"), page.name
+        shown += with_text
+    assert sorted(shown) == pictures.names()
+
+
+def test_speed_ups_are_those_that_the_pages_state(pictures):
+    found = dict(module("of_speed_up").gather())
+    text = (DOCS / "performance.rst").read_text() + (DOCS / "engines.inc").read_text()
+    assert len(found) == 5
+    for by_ranks in found.values():
+        assert 2 in by_ranks
+        for ratio in by_ranks.values():
+            assert f"{ratio:.2f}x" in text or f"({ratio:.2f})" in text
+
+
+def test_a_page_without_the_figures_is_an_error_that_says_so(
+    pictures, tmp_path, monkeypatch
+):
+    of_speed_up = module("of_speed_up")
+    monkeypatch.setattr(of_speed_up, "DOCS", tmp_path)
+    (tmp_path / "performance.rst").write_text("nothing measured\n")
+    with pytest.raises(RuntimeError, match="has no line like"):
+        of_speed_up.gather()
+    shutil.copy(DOCS / "performance.rst", tmp_path)
+    (tmp_path / "engines.inc").write_text("nothing measured\n")
+    with pytest.raises(RuntimeError, match=r"engines.inc has no time of"):
+        of_speed_up.gather()
+
+
+@pytest.mark.parametrize(
+    ("name", "theme"),
+    [
+        ("of_call", "light"),
+        ("of_engines", "dark"),
+        ("of_stages", "light"),
+        ("of_speed_up", "dark"),
+    ],
+)
+def test_drawings_are_the_same_files_in_every_build(pictures, tmp_path, name, theme):
+    drawn = []
+    for i in range(2):
+        path = tmp_path / f"{i}.svg"
+        with pictures.style.of(theme):
+            data = module(name).gather()
+            module(name).draw(data).savefig(path, metadata={"Date": None})
+        drawn.append(path.read_text())
+    assert drawn[0] == drawn[1]
+    assert pictures.style.INKS[theme] in drawn[0]
+
+
+def test_a_timeline_has_all_phases_of_both_ranks(pictures):
+    of_timeline = module("of_timeline")
+    events = of_timeline.gather()
+    for rank in (0, 1):
+        of_rank = [event for event in events if event["tid"] == rank]
+        names = {event["name"] for event in of_rank}
+        assert {"compute, stage 0", "compute, stage 1", "wait", "reduce"} <= names
+        first = [event for event in of_rank if event["name"] == "compute, stage 0"]
+        assert len(first) == of_timeline.SHOWN
+    with pictures.style.of("light"):
+        (ax,) = of_timeline.draw(events).axes
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["rank 0", "rank 1"]
+
+
+# -- the model of scaling that docs/performance.rst shows
+
+
+@pytest.fixture(scope="module")
+def scaling():
+    """Import the program."""
+    spec = importlib.util.spec_from_file_location(
+        "scaling", TESTS / "whole/gpu/scaling.py"
+    )
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_an_all_reduce_takes_as_long_as_the_steps_of_a_ring(scaling, monkeypatch):
+    monkeypatch.setattr(scaling, "LATENCY", 0.0)
+    monkeypatch.setattr(scaling, "MEMORY", float("inf"))
+    # n - 1 steps to reduce and as many to gather, each of an n-th of the array.
+    for gpus in (2, 3, 8):
+        steps = [100e6 / gpus / 25e9 for _ in range(2 * (gpus - 1))]
+        assert scaling.all_reduce_seconds(100e6, gpus, 25e9) == pytest.approx(
+            sum(steps)
+        )
+
+
+def test_one_gpu_gains_nothing_and_long_steps_gain_all(scaling):
+    assert scaling.speedup(0.1, 1e8, 1, 28e9) == 1
+    assert scaling.speedup(1e6, 1e8, 8, 28e9) == pytest.approx(8)
+    assert scaling.speedup(1e-9, 1e8, 8, 28e9) < 1e-3
+
+
+def test_the_documents_show_what_the_program_prints(scaling, monkeypatch, capsys):
+    page = (DOCS / "performance.rst").read_text()
+    command, *shown = [
+        line.strip() for line in page.split("$ python tests/whole/gpu/scaling.py")
+    ][1].splitlines()[: 1 + 2 * 5]
+    monkeypatch.setattr(sys, "argv", ["scaling.py", *shlex.split(command)])
+    scaling.main()
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.strip() for line in shown] == [line.strip() for line in printed]
+
+
+# -- notebooks, as docs/troubleshooting.rst tells of them
+
+FORK = """
+    import processes, synk
+    import pytensor.tensor as pt
+    from processes import PY, ROWS, TOTAL, acting, summing
+    print(synk.fork(2), *processes.all_pids())
+"""
+CALL = """
+    f = summing()
+    print(f(ROWS) == TOTAL)
+"""
+STAY = """
+    import pathlib, threading
+    def tell():
+        processes.await_arrivals(2)
+        pathlib.Path({path!r}).touch()
+    processes.reset()
+    threading.Thread(target=tell).start()
+    acting(None, processes.arrive_and_stay)(ROWS)
+"""
+RUN = """
+    f.run([1] * 7, ROWS, progress=True)
+"""
+CLOSE = """
+    synk.close()
+    print(*map(processes.is_alive, [{pids}]))
+    synk.fork(2)
+    print(f(ROWS) == TOTAL, *processes.all_pids())
+"""
+
+
+class Notebook:
+    """A kernel, and what its cells print."""
+
+    def __init__(self, client, new_cell: Callable, run_sync: Callable) -> None:
+        self._client, self._new_cell, self._run_sync = client, new_cell, run_sync
+
+    def cell(self, source: str) -> str:
+        """Run a cell; return what it printed, and the name of what it raised."""
+        cells = self._client.nb.cells
+        cells.append(self._new_cell(textwrap.dedent(source)))
+        cell = self._client.execute_cell(cells[-1], len(cells) - 1)
+        return "".join(out.get("text", out.get("ename", "")) for out in cell.outputs)
+
+    def interrupt(self) -> None:
+        self._run_sync(self._client.km.interrupt_kernel)()
+
+    def restart(self) -> None:
+        self._run_sync(self._client.km.restart_kernel)(now=True)
+        self._run_sync(self._client.kc.wait_for_ready)(timeout=60)
+
+
+@pytest.fixture
+def notebook(tmp_path, monkeypatch) -> Iterator[Notebook]:
+    nbformat = pytest.importorskip("nbformat", reason="nbclient is not installed")
+    nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed")
+    pytest.importorskip("ipykernel", reason="ipykernel is not installed")
+    run_sync = pytest.importorskip("jupyter_core.utils").run_sync
+    path = os.pathsep.join([str(SUPPORT), os.environ.get("PYTHONPATH", "")])
+    monkeypatch.setenv("PYTHONPATH", path)
+    monkeypatch.setenv("JUPYTER_PLATFORM_DIRS", "1")
+    client = nbclient.NotebookClient(
+        nbformat.v4.new_notebook(), timeout=60, allow_errors=True
+    )
+    with client.setup_kernel(cwd=str(tmp_path)):
+        yield Notebook(client, nbformat.v4.new_code_cell, run_sync)
+
+
+def when_there(path: Path, act: Callable[[], object]) -> None:
+    """Do something once there is a file, from a thread."""
+
+    def wait() -> None:
+        wait_until(path.exists, 30, f"{path}")
+        act()
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def test_a_session_in_a_notebook(notebook, tmp_path):
+    size, *first = map(int, notebook.cell(FORK).split())
+    assert size == 2
+    assert notebook.cell(CALL) == "True\n"
+    there = tmp_path / "there"
+    when_there(there, notebook.interrupt)
+    assert notebook.cell(STAY.format(path=str(there))) == "KeyboardInterrupt"
+    assert notebook.cell(CALL) == "True\n"
+    assert "7/7" in notebook.cell(RUN)
+    said = notebook.cell(CLOSE.format(pids=",".join(map(str, first)))).split()
+    assert said[:3] == ["False", "False", "True"]
+    second = list(map(int, said[3:]))
+    assert all(map(is_alive, second))
+    notebook.restart()
+    wait_until(lambda: not any(map(is_alive, second)), 5, "end of the ranks")
+    assert notebook.cell(FORK).startswith("2 ")
+    assert notebook.cell(CALL) == "True\n"
