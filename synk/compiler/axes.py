@@ -1,7 +1,7 @@
 """Where Ops keep the axis along which they work: another place in PyTensor 3.3.
 
 There the axis of ``Join``, ``Split``, ``SortOp`` and ``ArgSortOp`` is the Op's own;
-before, it is one of the inputs. ``test_proof.py`` has a graph with each.
+before, it is one of the inputs. ``test_reducing_ops.py`` has a graph with each.
 """
 
 from __future__ import annotations

@@ -6,9 +6,12 @@ copies, such as NaN. They give what plain PyTensor gives for the real rows.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import random
 import re
 import warnings
+from collections import Counter
 
 import numpy as np
 import pytensor
@@ -17,18 +20,33 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from padding_cases import CASES, inputs, rows
+from proof_corpus import INPUTS, accepted
+from proof_corpus import values_of as corpus_rows
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.type import DenseTensorType
+from random_equations import close
+from random_graphs import Choice, Graph, is_empty
+from random_loops import COUNTED, LOOPS
+from random_productions import PRODUCTIONS
 from reference import PY
 
 import synk
 from synk.compiler.arguments import make_spec
+from synk.compiler.domain import Replicated
+from synk.compiler.padded import CannotPad, Padder, padder
+from synk.compiler.rules import index_arrays, reductions, shapes
 from synk.compiler.stages import uncut
-from synk.programs.padding import UNPADDED, PaddedSize, Padding, widened
+from synk.compiler.table import entry_of
+from synk.programs.padding import UNPADDED, PaddedSize, Padding, cut, widened
+
+ROOMS = [PaddedSize(5, 5), PaddedSize(5, 4), PaddedSize(6, 3), PaddedSize(2, 1)]
 
 
 @pytest.fixture(autouse=True, scope="module")
 def python_linker():
     """Have scans, and Ops that are graphs, run by Python: neither numba nor C."""
-    with pytensor.config.change_flags(mode="FAST_COMPILE", cxx=""):
+    flags = {"mode": "FAST_COMPILE", "linker": "py", "cxx": "", "traceback__limit": 0}
+    with pytensor.config.change_flags(**flags):
         yield
 
 
@@ -90,7 +108,7 @@ def test_what_is_in_the_place_of_the_copies_changes_nothing(name):
             compiled(name).check(rows(5), 8, rubbish)
 
 
-@settings(deadline=None, max_examples=40, derandomize=True)
+@settings(deadline=None, max_examples=25, derandomize=True)
 @given(
     st.sampled_from(sorted(CASES)),
     st.integers(1, 7),
@@ -180,3 +198,179 @@ def test_the_last_row_is_repeated():
     found = widened(selections, PaddedSize(5, 3))
     np.testing.assert_array_equal(found, [[3, 4, 5, 5, 5], [5, 1, 4, 4, 4]])
     assert widened(selections, PaddedSize(3, 3)) is selections
+
+
+# -- random graphs ---------------------------------------------------------------------
+
+PRODUCTIONS_OF = {"rows": PRODUCTIONS, "loops": LOOPS, "counted": COUNTED}
+
+
+@functools.cache
+def seeded(seed: int, of: str) -> Graph:
+    """Return a random graph that a seed determines."""
+    graph = Graph(Choice(random.Random(seed).randrange))
+    graph.grow(8, PRODUCTIONS_OF[of])
+    return graph
+
+
+def padded(graph: Graph) -> tuple[Padder, list, Counter]:
+    """Rewrite what can be rewritten; return it, and how often what was in the way."""
+    real = pt.lscalar("real")
+    padder = Padder(graph.inputs, real)
+    why: Counter = Counter()
+    for term in graph.made:
+        try:
+            padder.walk([term.var])
+        except CannotPad as error:
+            why["could not be examined" in str(error)] += 1
+    known = [
+        var
+        for var in ancestors([term.var for term in graph.made])
+        if var in padder.new
+        and var.owner is not None
+        and isinstance(var.type, DenseTensorType)
+        and not is_empty(var)
+    ]
+    return padder, known, why
+
+
+def wrongs(graph: Graph, padder: Padder, known: list) -> list[str]:
+    """Return which variables have other values for any numbers of rows."""
+    options = {"mode": PY, "on_unused_input": "ignore"}
+    plain = pytensor.function(graph.inputs, known, **options)
+    wide = pytensor.function(
+        [*graph.inputs, padder.real], [padder.new[var] for var in known], **options
+    )
+    found = []
+    for room in ROOMS:
+        arrays = graph.values(room.real, 1)
+        with np.errstate(all="ignore"):
+            right = plain(*arrays)
+            made = wide(*map(filled, arrays, [room] * len(arrays)), room.real)
+        before = max(map(magnitude, right), default=0.0)
+        for var, value, expected in zip(known, made, right, strict=True):
+            state = padder.padded(var)
+            if state is not None:
+                value = cut(value, state, room)
+            if not close(value, expected, magnitude(expected), before):
+                found.append(f"{var} for {room}: {value} is not {expected}")
+    return found
+
+
+def magnitude(array: np.ndarray) -> float:
+    """Return the largest finite magnitude."""
+    array = np.abs(np.asarray(array, dtype="float64"))
+    return float(array[np.isfinite(array)].max(initial=0))
+
+
+def filled(array: np.ndarray, room: PaddedSize) -> np.ndarray:
+    """Fill up with what is not to be seen; with the last row, where it is an index."""
+    rubbish = 777.0 if array.dtype.kind == "f" else array[-1]
+    more = np.full((room.rows - room.real, *array.shape[1:]), rubbish, array.dtype)
+    return np.concatenate([array, more])
+
+
+@pytest.mark.parametrize(
+    ("of", "seeds", "share"),
+    [("rows", 24, 0.5), ("loops", 8, 0.3), ("counted", 8, 0.3)],
+)
+def test_what_is_padded_of_a_random_graph_is_what_it_was(of, seeds, share):
+    made = done = 0
+    for seed in range(seeds):
+        graph = seeded(seed, of)
+        padder, known, why = padded(graph)
+        assert not why[True], seed
+        assert not wrongs(graph, padder, known), seed
+        made += len(graph.made)
+        done += sum(term.var in padder.new for term in graph.made)
+    assert done > share * made
+
+
+def test_what_people_write_is_padded_to_the_plain_numbers():
+    """All that the proof is shown to accept, but for random numbers."""
+    cases = [(name, var) for name, var, _ in accepted() if "draw" not in name]
+    padder, kept = Padder(INPUTS, pt.lscalar("real")), []
+    for name, var in cases:
+        with contextlib.suppress(CannotPad):
+            padder.walk([var])
+            kept.append((name, var))
+    assert len(kept) > 0.8 * len(cases)
+    options = {"mode": PY, "on_unused_input": "ignore"}
+    plain = pytensor.function(INPUTS, [var for _, var in kept], **options)
+    news = [padder.new[var] for _, var in kept]
+    wide = pytensor.function([*INPUTS, padder.real], news, **options)
+    for room in (PaddedSize(8, 5), PaddedSize(6, 6)):
+        arrays = corpus_rows(room.real)
+        right = plain(*arrays)
+        with np.errstate(all="ignore"):
+            made = wide(*map(filled, arrays, [room] * len(arrays)), room.real)
+        for (name, var), value, expected in zip(kept, made, right, strict=True):
+            state = padder.padded(var)
+            value = value if state is None else cut(value, state, room)
+            assert close(value, expected, magnitude(expected), 1), name
+
+
+# -- wrong forms, and those that fail --------------------------------------------------
+
+
+def fails(*args):
+    raise AttributeError("no such attribute in this version")
+
+
+def test_a_padded_form_that_fails_says_so_and_the_graph_is_not_padded(monkeypatch):
+    graph = x.sum()
+    monkeypatch.setattr(entry_of(graph.owner.op), "padded", fails)
+    with pytest.raises(CannotPad, match="could not be examined: AttributeError"):
+        Padder([x], pt.lscalar()).walk([graph])
+    Padder([x], pt.lscalar()).walk([x + 1])
+
+
+def kept_as_exact(self, node, given):
+    return padder.Made(
+        self.made(node, [self.new[var] for var in node.inputs]),
+        [Replicated()] * len(node.outputs),
+    )
+
+
+WRONG_PADDED = {
+    "copies count": (
+        Padder,
+        "masked",
+        lambda self, var, instead, layout=None: self.new[var],
+    ),
+    "nothing is zero": (reductions, "_nothing", lambda kind, dtype: 0),
+    "copies add": (
+        index_arrays,
+        "_zero_in_copies",
+        lambda padder, node, index, other: padder.new[node.inputs[1]],
+    ),
+    "n is N": (shapes, "_real_length", lambda padder, new, axis: new.shape[axis]),
+    "what is known of rows is exact": (Padder, "kept", kept_as_exact),
+}
+WRONG_OF_BLOCKS = {
+    "blocks are rows in order": (
+        Padder,
+        "_lies",
+        lambda self, rows: padder.Padded(rows.axis, 1, None),
+    ),
+}
+WRONG = [
+    *(pytest.param(*case, "rows", id=name) for name, case in WRONG_PADDED.items()),
+    *(pytest.param(*case, "loops", id=name) for name, case in WRONG_OF_BLOCKS.items()),
+]
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize(("owner", "attribute", "wrong", "of"), WRONG)
+def test_a_wrong_padded_form_would_be_noticed(monkeypatch, owner, attribute, wrong, of):
+    monkeypatch.setattr(owner, attribute, wrong)
+    for seed in range(300):
+        graph = seeded(seed, of)
+        made, known, _ = padded(graph)
+        try:
+            found = wrongs(graph, made, known)
+        except (ValueError, IndexError, TypeError):
+            return  # shapes that do not fit
+        if found:
+            return
+    pytest.fail("no graph has shown that the form is wrong")

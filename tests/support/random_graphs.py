@@ -16,6 +16,8 @@ import pytensor.tensor as pt
 from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Constant
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor.basic import AllocEmpty
+from pytensor.tensor.subtensor import IncSubtensor
 
 N = "n"
 
@@ -23,6 +25,15 @@ N = "n"
 def is_merged(dim) -> bool:
     """Tell whether a length is that of the rows' axis and another one, merged."""
     return isinstance(dim, str) and dim != N
+
+
+def is_empty(var) -> bool:
+    """Tell whether a variable holds what has not been computed yet."""
+    if var.owner is None:
+        return False
+    if isinstance(var.owner.op, IncSubtensor):
+        return is_empty(var.owner.inputs[0])
+    return isinstance(var.owner.op, AllocEmpty)
 
 
 @dataclass
