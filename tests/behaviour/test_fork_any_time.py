@@ -18,6 +18,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from children import in_a_child
+from interrupted import FORKING, InterruptedAt
 from processes import (
     ROWS,
     TOTAL,
@@ -34,7 +35,6 @@ from processes import (
     summing,
     wait_until,
 )
-from test_interrupt_lines import FORKING, InterruptedAt
 
 import synk
 from synk.errors import StateError, SynkError, WorkerDied

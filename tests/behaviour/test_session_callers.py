@@ -23,10 +23,7 @@ from processes import (
     is_alive,
     release,
     reset,
-    running,
-    running_in_turn,
     summing,
-    wait_until,
 )
 
 import synk
@@ -209,59 +206,6 @@ def test_a_child_of_the_script_has_no_part_in_the_session():
         assert all_pids() == pids
         assert all(map(is_alive, pids))
         assert call(ROWS) == TOTAL
-
-
-CHILD = """
-synk.fork(3)
-call = summing()
-assert call(ROWS) == TOTAL
-pid = os.fork()
-if pid == 0:
-    {ending}
-else:
-    os.waitpid(pid, 0)
-    assert call(ROWS) == TOTAL
-    print("ranks", all(map(processes.is_alive, processes.all_pids())))
-# The child goes on to its end here, through all exit handlers.
-"""
-CHILD_ENDINGS = {
-    "return": "pass",
-    "exit": "sys.exit(0)",
-    "kill": "os.kill(os.getpid(), signal.SIGKILL)",
-}
-
-
-def test_a_child_of_the_script_ends_without_harm_to_the_session(tmp_path):
-    bodies = {name: CHILD.format(ending=end) for name, end in CHILD_ENDINGS.items()}
-    with running_in_turn(bodies, tmp_path) as script:
-        assert script.process.wait(60) == 0
-        assert script.rest() == [
-            line
-            for name in bodies
-            for line in (f"turn {name}", "ranks True", "ended 0")
-        ]
-
-
-def test_a_child_of_the_script_does_not_keep_ranks_alive(tmp_path):
-    # It has copies of the pipes; ranks must end with the master all the same.
-    body = """
-    synk.fork(3)
-    processes.print_pids()
-    pid = os.fork()
-    if pid == 0:
-        signal.alarm(30)
-        signal.pause()
-    print("child", pid, flush=True)
-    signal.pause()
-    """
-    with running(body, tmp_path) as script:
-        pids = script.expect_pids()
-        child = int(script.expect("child"))
-        os.kill(script.pid, signal.SIGKILL)
-        script.wait(5)
-        wait_until(lambda: not any(map(is_alive, pids)), 5, "end of the ranks")
-        assert is_alive(child)
-        os.kill(child, signal.SIGKILL)
 
 
 def square(number):

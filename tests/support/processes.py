@@ -5,6 +5,7 @@ Ranks are forked from the process that imports this module, so they share `_boar
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
 import pty
@@ -272,8 +273,9 @@ def all_pids() -> list[int]:
     after the other.
     """
     mine = children(os.getpid())
-    zygote = next(filter(children, mine), *mine[-1:])
-    return [zygote, *children(zygote)]
+    for zygote in [*filter(children, mine), *mine[-1:]]:
+        return [zygote, *children(zygote)]
+    return []
 
 
 def rank_pids() -> dict[int, int]:
@@ -409,11 +411,16 @@ class Script:
 
 @contextmanager
 def running(
-    body: str, path: Path, terminal: bool = False, **environment: str
+    body: str,
+    path: Path,
+    terminal: bool = False,
+    asks: bool = False,
+    **environment: str,
 ) -> Iterator[Script]:
     """Run a script in a session of its own, on request with a terminal of its own.
 
     With a terminal, `Script.terminal` is its other end: what is written there is typed.
+    One that `asks` has a pipe as its standard input.
     """
     command = [sys.executable, "-u", _write(body, path)]
     if terminal:
@@ -434,7 +441,7 @@ def running(
         process = subprocess.Popen(
             command,
             env=script_environment() | environment,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE if asks else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -447,6 +454,8 @@ def running(
         if process.poll() is None:
             process.kill()
         process.wait(10)
+        if process.stdin is not None:
+            process.stdin.close()
         if terminal and script.terminal >= 0:
             os.close(script.terminal)
 
@@ -482,6 +491,53 @@ def running_in_turn(bodies: Mapping[str, str], path: Path) -> Iterator[Script]:
     each = {name: textwrap.dedent(body) for name, body in bodies.items()}
     with running(TURNS.format(bodies=each), path) as script:
         yield script
+
+
+BEGINNER = """
+import gc, json
+with synk.session(2):  # loads the kernels: once, for all
+    synk.all_reduce(pytensor.shared(np.ones(5)), "sum")
+gc.freeze()  # else the last collection of each fork copies all pages: 0.4 s
+print("ready", flush=True)
+for _line in sys.stdin:
+    processes.reset()
+    _pid = os.fork()
+    if not _pid:
+        break
+    _status = os.waitstatus_to_exitcode(os.waitpid(_pid, 0)[1])
+    print("ended", _status, flush=True)
+else:
+    sys.exit()
+os.setsid()
+signal.alarm(60)  # nobody else ends it if the test fails
+_body = json.loads(_line)
+exec(compile(_body, __file__, "exec"))
+"""
+
+
+class Beginner:
+    """Runs scripts one after the other, each in a fork of one that has imported all.
+
+    Each is a process group of its own, as with `running`, and ends as a script does.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._running = running(BEGINNER, path, asks=True)
+        self.script = self._running.__enter__()
+        self.script.expect("ready", 60)
+
+    def begin(self, body: str) -> Script:
+        """Begin a script; `Script.expect` reads what it prints."""
+        line = json.dumps(textwrap.dedent(body)) + "\n"
+        os.write(self.script.process.stdin.fileno(), line.encode())
+        return self.script
+
+    def ended(self, seconds: float = 20) -> int:
+        """Wait for the script's end; return its exit status."""
+        return int(self.script.expect("ended", seconds))
+
+    def close(self) -> None:
+        self._running.__exit__(None, None, None)
 
 
 def print_pids() -> None:
