@@ -10,7 +10,7 @@ And they may read what synk has computed by JAX, whose arrays the code of other 
 does not know. Those become numpy's first, where a function is not for JAX itself.
 
 ``maker.inputs`` and ``input_storage``, which belong together one by one, are as in
-PyTensor 2.38 to 3.3; ``test_ledger.py`` tells when that changes.
+PyTensor 2.38 to 3.3; ``test_shared_variables_values.py`` tells when that changes.
 """
 
 from __future__ import annotations

@@ -16,7 +16,6 @@ from pytensor.compile import SharedVariable
 from state_model import Held
 
 import synk
-from synk.ranks.session import SESSION
 
 States = list[dict[SharedVariable, Held]]
 
@@ -47,12 +46,11 @@ def interrupted(do: Callable[[], Any], seconds: float) -> bool:
     return False
 
 
-def killed(do: Callable[[], Any], seconds: float, rank: int) -> synk.WorkerDied | None:
+def killed(do: Callable[[], Any], seconds: float, pid: int) -> synk.WorkerDied | None:
     """Do something while a rank is killed; return what it said of that, if it did."""
 
     def kill(*_: Any) -> None:
-        assert SESSION.zygote is not None
-        os.kill(SESSION.zygote.pids[rank], signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)
 
     try:
         with after(seconds, kill):

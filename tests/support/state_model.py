@@ -7,7 +7,6 @@ by plain PyTensor, and collectives by numpy.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +14,6 @@ from typing import Any
 import numpy as np
 from pytensor.compile import SharedVariable
 from state_graphs import Graph
-
-from synk.memory.partition import cuts
 
 
 class Refused(Exception):
@@ -137,9 +134,8 @@ class Model:
         return taken
 
     def cut(self, rows: np.ndarray) -> list[np.ndarray]:
-        """Return the parts of rows, by rank."""
-        bounds = cuts(len(rows), self.size)
-        return [rows[a:b] for a, b in itertools.pairwise(bounds)]
+        """Return the parts of rows, by rank: the longer ones first."""
+        return np.array_split(rows, self.size)
 
     def _on_each_rank(
         self, graph: Graph, rows: list, bcast: list, outputs: list | None

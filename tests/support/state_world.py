@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from signal import SIGKILL
 from typing import Any
 
 import numpy as np
 import pytensor
+import pytensor.tensor as pt
 from pytensor.compile import SharedVariable
 from pytensor.compile.mode import Mode
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
 from state_breaks import interrupted, killed
-from state_graphs import RNG, TENSORS, TWINS, VARIABLES, Graph, some_value
+from state_graphs import MODE, RNG, TENSORS, TWINS, VARIABLES, Graph, some_value
 from state_model import Misfit, Model, Refused
 
 import synk
@@ -23,26 +28,51 @@ TIMEOUT = 60
 IN_PLACE = Mode("py", "fast_run")
 """Plain functions of this mode write new values over old ones."""
 
-ANNOUNCED = {Refused: synk.SplitError, Misfit: synk.errors.ShapeMismatch}
+ANNOUNCED = {Refused: synk.SplitError, Misfit: synk.ShapeMismatch}
+
+
+class Pid(Op):
+    """Returns the number of the process that computes it."""
+
+    __props__ = ()
+
+    def make_node(self):
+        return Apply(self, [], [pt.lscalar()])
+
+    def perform(self, node, inputs, outputs):
+        outputs[0][0] = np.asarray(os.getpid())
+
+
+PIDS = synk.function([], (Pid()(), "gather"), mode=MODE)
 
 
 class World:
     """The session, the model, and what the next step may use.
 
+    Parameters
+    ----------
+    folder : pathlib.Path
+        For checkpoints.
+    modes : sequence of modes
+        Of functions: one after the other makes a call.
+
     Attributes
     ----------
+    pids : list of int
+        The ranks' processes.
     saved : dict of shared variable to value
         What the last checkpoint holds.
     breaks_off : (float, int or None) or None
         What is done next is interrupted after so many seconds, or a rank is killed.
     """
 
-    def __init__(self, folder: Path, mode: Any) -> None:
-        self.mode = mode
+    def __init__(self, folder: Path, modes: Sequence[Any]) -> None:
+        self._modes = modes
         self.model = Model(1, {var: var.get_value() for var in VARIABLES.values()})
         self.path = folder / "checkpoint.npz"
         self.saved: dict[SharedVariable, Any] = {}
-        self.functions: dict[Graph, synk.Function] = {}
+        self._functions: dict[Graph, Iterator[synk.Function]] = {}
+        self.pids: list[int] = []
         self.outcomes: Counter = Counter()
         self.breaks_off: tuple[float, int | None] | None = None
 
@@ -51,12 +81,18 @@ class World:
     def start(self, size: int) -> None:
         self.breaks_off = None
         synk.fork(size, timeout=TIMEOUT)
+        self.pids = PIDS().tolist()
         self.model.start(size)
 
     def function(self, graph: Graph) -> synk.Function:
-        if graph not in self.functions:
-            self.functions[graph] = graph.make(self.mode)
-        return self.functions[graph]
+        """Return a graph's function: those of all modes in turn."""
+        if graph not in self._functions:
+            self.make_anew(graph)
+        return next(self._functions[graph])
+
+    def make_anew(self, graph: Graph) -> None:
+        made = [graph.make(mode) for mode in self._modes]
+        self._functions[graph] = itertools.cycle(made)
 
     # -- the same thing done to both
 
@@ -134,7 +170,7 @@ class World:
                 self.outcomes["interrupted"] += 1
                 self.find(states, self.look_at_ranks)
         else:
-            if death := killed(tried, seconds, victim):
+            if death := killed(tried, seconds, self.pids[victim]):
                 assert (death.rank, death.signal) == (victim, SIGKILL), death
                 self.outcomes["killed"] += 1
             synk.close()

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import csv
+import functools
 import json
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from world_sizes import three_ranks
 
 import synk
 from synk.callbacks import (
@@ -139,36 +143,24 @@ class Run:
         }
 
 
-@pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory):
-    """For a number of ranks and a rule, how the run ends that never stopped."""
-    found = {}
-
-    def end(n, rule=None):
-        if (n, repr(rule)) not in found:
-            with synk.session(n):
-                run = Run(tmp_path_factory.mktemp("run"), rule)
-                run.fit(16)
-                found[n, repr(rule)] = run.end()
-        return found[n, repr(rule)]
-
-    return end
+@functools.cache
+def uninterrupted(n, rule=None):
+    """Return how the run ends that never stopped; there is a session of n ranks."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = Run(Path(folder), rule)
+        run.fit(16)
+        return run.end()
 
 
-def folder_of(tmp_path, name):
-    path = tmp_path / name
-    path.mkdir()
-    return path
+EASGD = synk.rules.EASGD(2)
 
 
-@pytest.mark.parametrize(
-    ("n", "rule"), [(1, None), (2, None), (3, None), (2, synk.rules.EASGD(2))], ids=repr
-)
-def test_eight_and_eight_epochs_are_sixteen(uninterrupted, tmp_path, n, rule):
-    expected = uninterrupted(n, rule)
-    # Patience of five epochs: the tenth is one too many after the fifth.
-    assert len(expected["epochs"]) == 10
+@pytest.mark.parametrize(("n", "rule"), [(1, None), (3, None), (2, EASGD)], ids=repr)
+def test_eight_and_eight_epochs_are_sixteen(tmp_path, n, rule):
     with synk.session(n):
+        expected = uninterrupted(n, rule)
+        # Patience of five epochs: the tenth is one too many after the fifth.
+        assert len(expected["epochs"]) == 10
         first = Run(tmp_path, rule)
         first.fit(8)
         first.trainer.save(tmp_path / "by script.safetensors")
@@ -183,43 +175,39 @@ def test_eight_and_eight_epochs_are_sixteen(uninterrupted, tmp_path, n, rule):
         assert third.end() == expected
 
 
-@pytest.mark.parametrize("after", [1, 5, 7, 9])
-def test_a_run_that_dies_goes_on_from_what_a_callback_saved(
-    uninterrupted, tmp_path, after
-):
-    expected = uninterrupted(2)
-    with synk.session(2):
-        first = Run(tmp_path)
-        first.fit(after - 1)
+@three_ranks
+@pytest.mark.parametrize("after", [1, 7])
+def test_a_run_that_dies_goes_on_from_what_a_callback_saved(ranks, tmp_path, after):
+    first = Run(tmp_path)
+    first.fit(after - 1)
 
-        def dies(trainer, numbers):
-            raise MemoryError
+    def dies(trainer, numbers):
+        raise MemoryError
 
-        first.callbacks.insert(2, dies)  # right behind the first one that saves
-        with pytest.raises(MemoryError):
-            first.fit(1)
-    with synk.session(2):
-        second = Run(tmp_path)
-        second.trainer.load(tmp_path / "last.npz")
-        second.fit(16 - after)
-        assert second.end() == expected
+    first.callbacks.insert(2, dies)  # right behind the first one that saves
+    with pytest.raises(MemoryError):
+        first.fit(1)
+    second = Run(tmp_path)
+    second.trainer.load(tmp_path / "last.npz")
+    second.fit(16 - after)
+    assert second.end() == uninterrupted(ranks)
 
 
-def test_a_run_that_its_callbacks_ended_is_at_its_end(uninterrupted, tmp_path):
-    with synk.session(2):
-        Run(tmp_path).fit(16)
-    with synk.session(2):
-        again = Run(tmp_path)
-        again.trainer.load(tmp_path / "last.npz")
-        again.fit(16)
-        assert again.end() == uninterrupted(2)
-        # Without that callback it trains on: it was not asked.
-        again.callbacks = []
-        again.fit(2)
-        assert len(again.trainer.history) == 12
+@three_ranks
+def test_a_run_that_its_callbacks_ended_is_at_its_end(ranks, tmp_path):
+    Run(tmp_path).fit(16)
+    again = Run(tmp_path)
+    again.trainer.load(tmp_path / "last.npz")
+    again.fit(16)
+    assert again.end() == uninterrupted(ranks)
+    # Without that callback it trains on: it was not asked.
+    again.callbacks = []
+    again.fit(2)
+    assert len(again.trainer.history) == 12
 
 
-def test_callbacks_are_known_by_what_they_look_at(tmp_path):
+@three_ranks
+def test_callbacks_are_known_by_what_they_look_at(ranks, tmp_path):
     def three(run):
         rate, other, *_ = run.read
         return [
@@ -228,108 +216,107 @@ def test_callbacks_are_known_by_what_they_look_at(tmp_path):
             Plateau(rate, "loss", epochs=1),
         ]
 
-    with synk.session(1):
-        first = Run(tmp_path)
-        first.callbacks = three(first)
-        first.fit(4)
-        first.trainer.save(tmp_path / "saved.npz")
-        expected = [of.state_dict() for of in first.callbacks]
-        second = Run(tmp_path)
-        second.callbacks = three(second)[::-1]
-        second.trainer.load(tmp_path / "saved.npz")
-        second.fit(0)
-        assert [of.state_dict() for of in second.callbacks[::-1]] == expected
-        third = Run(tmp_path)
-        third.callbacks = [Patience("loss"), Plateau(third.read[0], "val_acc")]
-        third.trainer.load(tmp_path / "saved.npz")
-        with pytest.warns(UserWarning, match=r"Plateau\(val_acc, .* begins anew.*loss"):
-            third.fit(0)
+    first = Run(tmp_path)
+    first.callbacks = three(first)
+    first.fit(4)
+    first.trainer.save(tmp_path / "saved.npz")
+    expected = [of.state_dict() for of in first.callbacks]
+    second = Run(tmp_path)
+    second.callbacks = three(second)[::-1]
+    second.trainer.load(tmp_path / "saved.npz")
+    second.fit(0)
+    assert [of.state_dict() for of in second.callbacks[::-1]] == expected
+    third = Run(tmp_path)
+    third.callbacks = [Patience("loss"), Plateau(third.read[0], "val_acc")]
+    third.trainer.load(tmp_path / "saved.npz")
+    with pytest.warns(UserWarning, match=r"Plateau\(val_acc, .* begins anew.*loss"):
+        third.fit(0)
 
 
-def test_what_the_script_sets_before_it_goes_on_holds(tmp_path):
+@three_ranks
+def test_what_the_script_sets_before_it_goes_on_holds(ranks, tmp_path):
     """A variable that nobody changed while training is the script's."""
-    with synk.session(2):
-        first = Run(tmp_path)
-        first.callbacks = [Plateau(first.read[0], epochs=1)]
-        first.read[1].set_value(0.5)  # before the first fit
-        first.fit(4)
-        first.trainer.save(tmp_path / "saved.npz")
-        second = Run(tmp_path)
-        second.read[1].set_value(0.25)
-        second.trainer.load(tmp_path / "saved.npz")
-        assert [float(var.get_value()) for var in second.read[:2]] == [0.1 * 0.1, 0.25]
+    first = Run(tmp_path)
+    first.callbacks = [Plateau(first.read[0], epochs=1)]
+    first.read[1].set_value(0.5)  # before the first fit
+    first.fit(4)
+    first.trainer.save(tmp_path / "saved.npz")
+    second = Run(tmp_path)
+    second.read[1].set_value(0.25)
+    second.trainer.load(tmp_path / "saved.npz")
+    assert [float(var.get_value()) for var in second.read[:2]] == [0.1 * 0.1, 0.25]
 
 
-def test_a_callback_that_loads_leaves_the_others_as_they_are(tmp_path):
+@three_ranks
+def test_a_callback_that_loads_leaves_the_others_as_they_are(ranks, tmp_path):
     """To go back to the best parameters does not undo the rate that was lowered."""
-    with synk.session(2):
-        run = Run(tmp_path)
-        rate = run.read[0]
+    run = Run(tmp_path)
+    rate = run.read[0]
 
-        def goes_back(trainer, numbers):
-            if len(trainer.history) == 7:
-                trainer.load(tmp_path / "best.npz")
+    def goes_back(trainer, numbers):
+        if len(trainer.history) == 7:
+            trainer.load(tmp_path / "best.npz")
 
-        plateau = Plateau(rate, factor=0.5, epochs=2)
-        best = Checkpoint(tmp_path / "best.npz", best="val_loss")
-        run.callbacks = [best, plateau, goes_back]
-        run.fit(7)
-        assert len(run.trainer.history) == 5
-        assert float(rate.get_value()) == 0.05
-        run.fit(1)
-        assert plateau.state_dict()["waited"] == 1
-        assert float(rate.get_value()) == 0.05
-
-
-def test_files_of_before_callbacks_had_states_are_read(tmp_path):
-    with synk.session(2):
-        first = Run(tmp_path)
-        first.fit(3)
-        first.trainer.save(tmp_path / "new.npz")
-        with np.load(tmp_path / "new.npz") as file:
-            arrays = dict(file)
-        told = json.loads(arrays["trainer"].tobytes())
-        del told["callbacks"], told["set"]
-        old = {"rule", "ranks", "nodes", "seed", "held", "history", "arrays"}
-        assert told.keys() == old
-        arrays["trainer"] = np.frombuffer(json.dumps(told).encode(), np.uint8)
-        np.savez(tmp_path / "old.npz", **arrays)
-        second = Run(tmp_path)
-        second.trainer.load(tmp_path / "old.npz")
-        assert second.trainer.history.losses == first.trainer.history.losses
-        second.fit(1)
-        assert len(second.trainer.history) == 4
+    plateau = Plateau(rate, factor=0.5, epochs=2)
+    best = Checkpoint(tmp_path / "best.npz", best="val_loss")
+    run.callbacks = [best, plateau, goes_back]
+    run.fit(7)
+    assert len(run.trainer.history) == 5
+    assert float(rate.get_value()) == 0.05
+    run.fit(1)
+    assert plateau.state_dict()["waited"] == 1
+    assert float(rate.get_value()) == 0.05
 
 
-def test_what_a_file_cannot_hold_is_named(tmp_path):
+@three_ranks
+def test_files_of_before_callbacks_had_states_are_read(ranks, tmp_path):
+    first = Run(tmp_path)
+    first.fit(3)
+    first.trainer.save(tmp_path / "new.npz")
+    with np.load(tmp_path / "new.npz") as file:
+        arrays = dict(file)
+    told = json.loads(arrays["trainer"].tobytes())
+    del told["callbacks"], told["set"]
+    old = {"rule", "ranks", "nodes", "seed", "held", "history", "arrays"}
+    assert told.keys() == old
+    arrays["trainer"] = np.frombuffer(json.dumps(told).encode(), np.uint8)
+    np.savez(tmp_path / "old.npz", **arrays)
+    second = Run(tmp_path)
+    second.trainer.load(tmp_path / "old.npz")
+    assert second.trainer.history.losses == first.trainer.history.losses
+    second.fit(1)
+    assert len(second.trainer.history) == 4
+
+
+@three_ranks
+def test_what_a_file_cannot_hold_is_named(ranks, tmp_path):
     class Bad(Callback):
         def state_dict(self):
             return {"models": [1, object()]}
 
-    with synk.session(1):
-        run = Run(tmp_path)
-        run.callbacks = [Bad()]
-        run.fit(1)
-        with pytest.raises(TypeError, match=r"Bad\['models'\]\[1\] cannot be written"):
-            run.trainer.save(tmp_path / "saved.npz")
+    run = Run(tmp_path)
+    run.callbacks = [Bad()]
+    run.fit(1)
+    with pytest.raises(TypeError, match=r"Bad\['models'\]\[1\] cannot be written"):
+        run.trainer.save(tmp_path / "saved.npz")
 
 
-def test_tensorboard_shows_each_step_once(tmp_path):
+@three_ranks
+def test_tensorboard_shows_each_step_once(ranks, tmp_path):
     pytest.importorskip("tensorboardX")
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     from synk.callbacks import TensorBoard
 
-    with synk.session(1):
-        first = Run(tmp_path)
-        first.callbacks = [TensorBoard(tmp_path / "events")]
-        first.fit(2)
-        first.trainer.save(tmp_path / "saved.npz")
-        first.fit(1)
-        second = Run(tmp_path)
-        second.callbacks = [TensorBoard(tmp_path / "events")]
-        second.trainer.load(tmp_path / "saved.npz")
-        second.fit(2)
+    first = Run(tmp_path)
+    first.callbacks = [TensorBoard(tmp_path / "events")]
+    first.fit(2)
+    first.trainer.save(tmp_path / "saved.npz")
+    first.fit(1)
+    second = Run(tmp_path)
+    second.callbacks = [TensorBoard(tmp_path / "events")]
+    second.trainer.load(tmp_path / "saved.npz")
+    second.fit(2)
     shown = EventAccumulator(str(tmp_path / "events")).Reload().Scalars("loss")
     assert [event.step for event in shown] == [3, 6, 9, 12]
