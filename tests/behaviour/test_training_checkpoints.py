@@ -200,7 +200,7 @@ def test_without_safetensors_the_error_says_what_to_install(tmp_path, monkeypatc
 
 
 class Save(Op):
-    """Saves and loads on each rank but the master; returns how often that is refused."""
+    """Saves and loads on ranks but the master; returns how often that is refused."""
 
     __props__ = ("path",)
 
