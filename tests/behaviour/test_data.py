@@ -1,21 +1,28 @@
-"""Data: an array in shared memory that behaves as a numpy array."""
+"""Data: an array in shared memory that behaves as numpy's, grows and is given back."""
 
 from __future__ import annotations
 
+import mmap
+import os
 import warnings
 
 import numpy as np
+import psutil
 import pytensor.tensor as pt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
-from reference import DTYPES, PY, values_of
+from reference import DTYPES, PY, assert_same, values_of
 from tables import frame, series
+from world_sizes import one_and_three_ranks, three_ranks
 
 import synk
 
-few = settings(max_examples=100, deadline=None, derandomize=True, database=None)
+LONG = settings.get_current_profile_name() == "long"
+few = settings(
+    max_examples=500 if LONG else 40, deadline=None, derandomize=True, database=None
+)
 
 SHAPES = [(), (4,), (0,), (3, 2), (0, 3), (2, 0, 2), (2, 3, 2, 1), (2, 1, 2, 3, 2)]
 
@@ -25,83 +32,48 @@ RECORD = np.dtype([("a", "f4"), ("b", "i8", (2,))])
 # -- what it holds -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_it_holds_what_it_is_given(dtype, shape):
-    value = values_of(dtype, shape, 1)
-    made = synk.data(value)
-    assert made.dtype == value.dtype
-    assert made.shape == value.shape
-    assert made.ndim == value.ndim
-    assert made.size == value.size
-    assert made.alloc_size >= value.size
-    np.testing.assert_array_equal(made.data, value)
+def test_it_holds_what_it_is_given(dtype):
+    for shape in SHAPES:
+        value = np.array(values_of(dtype, shape, 1))
+        made, expected = synk.data(value), value.copy()
+        assert made.dtype == value.dtype
+        assert made.shape == value.shape
+        assert made.ndim == value.ndim
+        assert made.size == value.size
+        assert made.alloc_size >= value.size
+        value[...] = 0  # it has a copy
+        np.testing.assert_array_equal(made.data, expected)
+        made = synk.data(shape=shape, dtype=dtype)
+        np.testing.assert_array_equal(made.data, np.zeros(shape, dtype))
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_a_shape_alone_gives_zeros(shape):
-    made = synk.data(shape=shape, dtype="int16")
-    np.testing.assert_array_equal(made.data, np.zeros(shape, "int16"))
+def test_any_dtype_of_fixed_size_is_kept_and_others_are_refused():
+    for dtype in (">f8", "<u2", "S5", "U3", "M8[s]", "m8[ms]", RECORD, "V6"):
+        value = np.zeros(3, dtype)
+        value.view("u1")[...] = np.arange(value.nbytes, dtype="u1") % 50
+        made = synk.data(value)
+        assert made.dtype == np.dtype(dtype)
+        assert made.data.tobytes() == value.tobytes()
+    for dtype in (object, np.dtype([("a", object)]), "S", "U"):
+        with pytest.raises(TypeError, match="fixed size"):
+            synk.data(dtype=dtype, shape=(2,))
 
 
-@pytest.mark.parametrize(
-    "dtype", [">f8", "<u2", "S5", "U3", "M8[s]", "m8[ms]", RECORD, "V6"], ids=str
-)
-def test_any_dtype_of_fixed_size_is_kept(dtype):
-    value = np.zeros(3, dtype)
-    value.view("u1")[...] = np.arange(value.nbytes, dtype="u1") % 50
-    made = synk.data(value)
-    assert made.dtype == np.dtype(dtype)
-    assert made.data.tobytes() == value.tobytes()
-
-
-@pytest.mark.parametrize(
-    "dtype", [object, np.dtype([("a", object)]), "S", "U"], ids=str
-)
-def test_a_dtype_without_a_fixed_size_is_refused(dtype):
-    with pytest.raises(TypeError, match="fixed size"):
-        synk.data(dtype=dtype, shape=(2,))
-
-
-def test_the_value_is_copied():
-    value = np.arange(3.0)
-    made = synk.data(value)
-    value[:] = -1
-    np.testing.assert_array_equal(made.data, [0, 1, 2])
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
+def test_it_takes_whatever_numpy_takes():
+    for value in (
         np.asfortranarray(np.arange(12.0).reshape(3, 4)),
         np.arange(24.0).reshape(3, 8)[:, ::2],
         np.arange(12.0).reshape(3, 4)[::-1],
         np.broadcast_to(np.arange(4.0), (3, 4)),
         np.arange(12.0).reshape(3, 4).astype(">f8"),
         np.arange(12.0).reshape(3, 4).tolist(),
-    ],
-    ids=[
-        "fortran",
-        "strided",
-        "reversed",
-        "read-only",
-        "byte order",
-        "list",
-    ],
-)
-def test_it_takes_whatever_numpy_takes(value):
-    assert_is_taken(value)
-
-
-def assert_is_taken(value):
-    made = synk.data(value, dtype="float64")
-    assert made.data.flags.c_contiguous
-    assert made.data.flags.writeable
-    np.testing.assert_array_equal(made.data, np.asarray(value))
-
-
-def test_tables_of_pandas_and_columns_are_taken():
-    assert_is_taken(frame(np.arange(12.0).reshape(3, 4)))
+        frame(np.arange(12.0).reshape(3, 4)),
+    ):
+        made = synk.data(value, dtype="float64")
+        assert made.data.flags.c_contiguous
+        assert made.data.flags.writeable
+        np.testing.assert_array_equal(made.data, np.asarray(value))
     made = synk.data(series([1, 2, 3], dtype="int32"))
     assert made.dtype == np.int32
     np.testing.assert_array_equal(made.data, [1, 2, 3])
@@ -248,35 +220,20 @@ def indexed(draw):
 
 
 @few
-@given(indexed())
-def test_reading_is_numpys(case):
+@given(indexed(), st.integers(-100, 100))
+def test_reading_and_writing_are_numpys(case, number):
     array, index = case
-    got, expected = synk.data(array)[index], array[index]
+    made = synk.data(array)
+    got, expected = made[index], array[index]
     assert type(got) is type(expected)
     np.testing.assert_array_equal(got, expected)
+    whole = array.copy()
+    for value in (number, -np.array(array[index]) - 1):
+        made[index] = value
+        whole[index] = value
+        np.testing.assert_array_equal(made.data, whole)
 
 
-@few
-@given(indexed(), st.integers(-100, 100))
-def test_writing_is_numpys(case, value):
-    array, index = case
-    made = synk.data(array)
-    expected = array.copy()
-    made[index] = value
-    expected[index] = value
-    np.testing.assert_array_equal(made.data, expected)
-
-
-@few
-@given(indexed())
-def test_writing_an_array_is_numpys(case):
-    array, index = case
-    made = synk.data(array)
-    expected = array.copy()
-    value = -np.array(array[index]) - 1
-    made[index] = value
-    expected[index] = value
-    np.testing.assert_array_equal(made.data, expected)
 
 
 def test_an_index_out_of_range_is_numpys_error():
@@ -335,6 +292,7 @@ def test_repr_tells_name_shape_and_dtype():
 # -- as the input of functions -------------------------------------------------------
 
 
+@one_and_three_ranks
 def test_ranks_see_every_change(ranks):
     x = pt.vector("x")
     f = synk.function([x], (x, "gather"), mode=PY)
@@ -353,38 +311,221 @@ def test_ranks_see_every_change(ranks):
     np.testing.assert_array_equal(f(made), [5])
 
 
-def test_many_data_in_turn_are_told_apart(ranks):
-    x = pt.vector("x")
-    f = synk.function([x], (x.sum(), "sum"), mode=PY)
-    for i in range(20):
-        made = synk.data(np.full(5, float(i)))
-        assert f(made) == 5 * i
-        del made
-
-
-def test_data_outlives_sessions():
+def test_data_outlives_sessions_and_many_are_told_apart():
     x = pt.vector("x")
     f = synk.function([x], (x.sum(), "sum"), mode=PY)
     made = synk.data(np.arange(5.0))
     for n in (2, 3, 1):
         with synk.session(n):
             assert f(made) == 10
-            assert f(synk.data([4.0])) == 4
+            for i in range(10):
+                assert f(synk.data(np.full(5, float(i)))) == 5 * i
     assert made[:].sum() == 10
 
 
-@pytest.mark.parametrize("shape", [(5,), (5, 2), (5, 2, 1), (5, 1, 2, 2)], ids=str)
-def test_data_of_any_dimensions_is_an_input(two_ranks, shape):
-    value = np.arange(np.prod(shape), dtype="float32").reshape(shape)
-    x = pt.tensor("x", dtype="float32", shape=(None,) * len(shape))
+@three_ranks
+def test_data_of_any_dimensions_is_an_input_and_may_be_two(ranks):
+    for shape in ((5,), (5, 2), (5, 2, 1), (5, 1, 2, 2)):
+        value = np.arange(np.prod(shape), dtype="float32").reshape(shape)
+        x, y = (pt.tensor(dtype="float32", shape=(None,) * len(shape)) for _ in "xy")
+        f = synk.function([x, y], [(x, "gather"), (x * y, "gather")], mode=PY)
+        made = synk.data(value)
+        rows, squares = f(made, made)
+        assert rows.dtype == np.float32
+        np.testing.assert_array_equal(rows, value)
+        np.testing.assert_array_equal(squares, value**2)
+
+
+@three_ranks
+def test_build_inputs_makes_data_of_the_functions_types(ranks):
+    x, y = pt.matrix("x", dtype="float32"), pt.vector("y", dtype="int32")
+    f = synk.function([x, y], (x.sum(axis=1) * y, "gather"), mode=PY)
+    A, B = f.build_inputs(
+        np.ones((5, 2), "float32"), [1.5, 2, 3, 4, 5], force_cast=[False, True]
+    )
+    assert (A.dtype, A.name, B.dtype, B.name) == ("float32", "x", "int32", "y")
+    np.testing.assert_array_equal(f(A, B, batch=[4, 0]), [10, 2])
+    with pytest.raises(TypeError, match="without loss"):
+        f.build_inputs(np.ones((5, 2), "float32"), [1.5])
+
+
+@three_ranks
+def test_data_of_a_minibatch_holds_the_rows_of_a_batch_alone(ranks):
+    x, y = pt.matrix("x", dtype="float32"), pt.vector("y", dtype="int32")
+    f = synk.function([x, y], (x.sum(axis=1) * y, "gather"), mode=PY)
+    table = np.arange(40.0, dtype="float32").reshape(20, 2)
+    labels, window = synk.data(np.arange(20), y), synk.data(var=x, minibatch=True)
+    for batch in (slice(0, 8), slice(16, 20), np.array([17, 3, 3, 0])):
+        window.set_value(table[batch])
+        expected = table[batch].sum(axis=1) * np.arange(20)[batch]
+        np.testing.assert_array_equal(f(window, labels, batch=batch), expected)
+
+
+# -- growing, and memory -------------------------------------------------------------
+
+
+def test_rows_that_stay_are_kept_and_those_that_come_back_hold_zeros():
+    made = synk.data(np.arange(1, 7).reshape(3, 2))
+    for length, kept in ((100_000, 3), (2, 2), (4, 2), (0, 0), (1, 0)):
+        made.set_length(length)
+        expected = np.zeros((length, 2), int)
+        expected[:kept] = np.arange(1, 7).reshape(3, 2)[:kept]
+        np.testing.assert_array_equal(made.data, expected)
+        assert len(made) == length
+
+
+@few
+@given(
+    nps.array_shapes(min_dims=2, max_dims=3, min_side=0, max_side=5),
+    st.data(),
+)
+def test_set_shape_keeps_what_both_shapes_share(old, data):
+    new = tuple(data.draw(st.integers(0, 5)) for _ in old)
+    value = np.arange(1, 1 + int(np.prod(old))).reshape(old)
+    made = synk.data(value)
+    made.set_shape(new)
+    expected = np.zeros(new, int)
+    shared = tuple(slice(min(a, b)) for a, b in zip(old, new, strict=True))
+    expected[shared] = value[shared]
+    np.testing.assert_array_equal(made.data, expected)
+
+
+def test_a_shape_that_does_not_fit_is_refused():
+    made = synk.data(np.ones((2, 2)))
+    with pytest.raises(ValueError, match="2 dimensions"):
+        made.set_shape((4,))
+    with pytest.raises(ValueError, match="negative"):
+        made.set_shape((2, -1))
+    with pytest.raises(ValueError, match="negative"):
+        made.set_length(-1)
+    with pytest.raises(ValueError, match="no rows"):
+        synk.data(1.0).set_length(2)
+    with pytest.raises(ValueError, match="oversize"):
+        made.set_length(3, oversize=0)
+    with pytest.raises(TypeError):
+        made.set_length(2.5)
+    np.testing.assert_array_equal(made.data, np.ones((2, 2)))
+
+
+def test_oversize_reserves_room_to_grow_into():
+    rows = 10_000
+    made = synk.data(np.zeros(rows), oversize=3)
+    assert made.alloc_size >= 3 * rows
+    before = made.data
+    room = made.alloc_size
+    made.set_length(3 * rows)
+    assert made.alloc_size == room
+    assert np.shares_memory(before, made.data)
+    made.set_length(made.alloc_size + 1, oversize=2)
+    assert made.alloc_size >= 2 * (room + 1)
+
+
+def test_views_stay_valid_when_the_data_grows_or_is_freed():
+    made = synk.data(np.arange(4))
+    view = made[1:3]
+    made.set_length(1_000_000)
+    np.testing.assert_array_equal(view, [1, 2])
+    made[1] = 7
+    assert view[0] == 7
+    made.free_memory()
+    np.testing.assert_array_equal(view, [7, 2])
+
+
+def test_a_value_may_have_another_length_than_the_last():
+    made = synk.data(dtype="int64", ndim=1)
+    for length in (3, 0, 100_000, 2):
+        made.set_value(np.arange(length))
+        np.testing.assert_array_equal(made.data, np.arange(length))
+
+
+def test_freed_data_says_that_it_holds_nothing():
+    made = synk.data([1.0, 2.0], name="prices")
+    made.free_memory()
+    assert made.alloc_size == 0
+    for use in (lambda: made[0], lambda: made.shape, lambda: len(made)):
+        with pytest.raises(ValueError, match=r"'prices'.*holds nothing"):
+            use()
+    made.free_memory()
+    made.set_value([3.0])
+    np.testing.assert_array_equal(made.data, [3])
+
+
+def test_more_memory_than_there_is_leaves_the_old_value():
+    made = synk.data([1, 2, 3])
+    with pytest.raises(synk.SharedMemoryFull, match=r"free of"):
+        made.set_length(2**50)
+    np.testing.assert_array_equal(made.data, [1, 2, 3])
+    with pytest.raises(MemoryError, match="no room for"):
+        synk.data(shape=(2**33, 2**20), dtype="int64")
+    for misfit in ([[1]], [0.5]):
+        with pytest.raises(TypeError):
+            made.set_value(misfit)
+    np.testing.assert_array_equal(made.data, [1, 2, 3])
+    made.set_length(4)
+    np.testing.assert_array_equal(made.data, [1, 2, 3, 0])
+
+
+@pytest.mark.slow
+@three_ranks
+def test_more_elements_than_an_int32_counts(ranks):
+    """Really, where there is memory for them; the arithmetic anywhere."""
+    rows = 2**31 + 10
+    pages = -(-(2**50 + rows) // mmap.PAGESIZE)
+    with pytest.raises(synk.SharedMemoryFull, match=f"{pages * mmap.PAGESIZE:,} bytes"):
+        synk.data(shape=(2**50 + rows,), dtype="int8")
+    if psutil.virtual_memory().available < 2 * rows:
+        return
+    try:
+        made = synk.data(shape=(rows,), dtype="int8")
+    except synk.SharedMemoryFull:
+        return
+    assert len(made) == made.size == rows
+    made[[0, 2**31 - 1, 2**31 + 5, -1]] = [1, 2, 3, 4]
+    x = pt.vector("x", dtype="int8")
     f = synk.function([x], (x, "gather"), mode=PY)
-    got = f(synk.data(value))
-    assert got.dtype == np.float32
-    np.testing.assert_array_equal(got, value)
+    assert_same(f(made, batch=[-1, 2**31 + 5, 0]), np.int8([4, 3, 1]))
+    assert_same(f(made, batch=slice(2**31 - 1, 2**31 + 7, 3)), np.int8([2, 0, 3]))
+    assert_same(f(made, batch=slice(rows - 2, None)), np.int8([0, 4]))
 
 
-def test_the_same_data_can_be_two_inputs(two_ranks):
-    x, y = pt.vectors("x", "y")
-    f = synk.function([x, y], (x * y, "gather"), mode=PY)
-    made = synk.data([1.0, 2.0, 3.0])
-    np.testing.assert_array_equal(f(made, made), [1, 4, 9])
+def segments() -> int:
+    """Return the bytes of memory that all segments of this process and its ranks have.
+
+    Each is counted once, whoever has it open.
+    """
+    found = {}
+    for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
+        folder = f"/proc/{process.pid}/fd"
+        for name in os.listdir(folder):
+            path = f"{folder}/{name}"
+            if os.path.lexists(path) and "memfd:synk-" in os.readlink(path):
+                status = os.stat(path)
+                found[status.st_ino] = 512 * status.st_blocks
+    return sum(found.values())
+
+
+@three_ranks
+def test_what_large_calls_and_data_have_taken_is_given_back(ranks):
+    """Of calls after 100 small ones; of Data when it and all views of it are gone."""
+    x = pt.matrix("x")
+    f = synk.function([x], (2 * x, "gather"), mode=PY)
+    small, large = synk.data(np.ones((6, 2))), 1 << 24
+    f(small)
+    before = segments()
+    for _ in range(2):
+        assert f(np.ones((large // 16, 2))).shape == (large // 16, 2)
+        assert segments() > before + large
+        for _ in range(101):
+            f(small)
+        assert segments() < before + large / 10
+    before = segments()
+    made = synk.data(np.ones((large // 16, 2)))
+    f(made)
+    view = made[:3]
+    del made
+    f(small)
+    assert segments() > before + large
+    del view
+    for _ in range(101):
+        f(small)
+    assert segments() < before + large / 10

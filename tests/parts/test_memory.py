@@ -1,15 +1,21 @@
-"""Shared memory's leaf modules: messages, gathered rows, mapped pages."""
+"""Shared memory: messages, gathered rows, mapped pages, and what is read to it."""
 
 from __future__ import annotations
 
 import mmap
 import os
+import signal
 import struct
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
+from random_alarms import alarms
 
+import synk
+from synk.files.background import Background
+from synk.files.columns import Column
 from synk.memory.arena import PATIENCE, SMALL, Arena
 from synk.memory.gather import gather
 from synk.memory.mapping import address
@@ -138,3 +144,88 @@ def test_rows_are_mapped_when_they_are_taken():
     assert all(are_mapped(again))
     np.testing.assert_array_equal(again, there)
     segment.close()
+
+
+# -- the thread that reads files -------------------------------------------------------
+
+
+def threads():
+    return [t for t in threading.enumerate() if t.name == "synk-files"]
+
+
+def raise_interrupt(*_):
+    raise KeyboardInterrupt
+
+
+def test_a_job_that_never_began_is_not_waited_for(monkeypatch):
+    """An interrupt may come between the lines that make a thread and start it."""
+    background = Background()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", raise_interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            background.start(list)
+    background.close()
+
+
+def test_interrupts_at_any_point_leave_no_lock_taken(monkeypatch):
+    """Locks of `threading` that are taken in Python would stay taken."""
+    begun, ended, stops = [], [], 0
+
+    def job():
+        begun.append(1)
+        ended.append(1)
+
+    def use(background):
+        background.start(job)
+        background.wait()
+
+    with alarms(monkeypatch) as interrupted:
+        for _ in range(1500):
+            background = Background()
+            stops += interrupted(300e-6, lambda: use(background))  # noqa: B023
+            background.close()
+            assert len(begun) == len(ended)
+    assert stops > 0
+    assert not threads()
+
+
+def test_after_an_interrupt_memory_is_the_threads_until_it_ends(tmp_path, monkeypatch):
+    """Both waits for the thread are interrupted; it goes on to write."""
+    values = np.arange(40)
+    for i in range(4):
+        np.save(tmp_path / f"{i}.npy", values[10 * i : 10 * i + 10])
+    rows = synk.files.arrays(tmp_path)
+    began, goes_on, fill = threading.Event(), threading.Event(), Column.fill
+
+    def slow(column, *args):
+        if threading.current_thread() is not threading.main_thread():
+            began.set()
+            assert goes_on.wait(60)
+        return fill(column, *args)
+
+    def interrupted(method):
+        main = threading.main_thread().ident
+
+        def call(self):
+            threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT)).start()
+            return method(self)
+
+        return call
+
+    monkeypatch.setattr(Column, "fill", slow)
+    parts = rows.parts(0, 10)
+    next(parts)
+    assert began.wait(60)
+    with monkeypatch.context() as patch:
+        for name in ("wait", "close"):
+            patch.setattr(Background, name, interrupted(getattr(Background, name)))
+        with pytest.raises(KeyboardInterrupt):
+            next(parts)
+    assert threads()
+    again = rows.parts(0, 40, shuffle=False)
+    whole = next(again)
+    goes_on.set()
+    for thread in threads():
+        thread.join()
+    np.testing.assert_array_equal(whole.inputs[0], values)
+    again.close()
