@@ -234,8 +234,6 @@ def test_reading_and_writing_are_numpys(case, number):
         np.testing.assert_array_equal(made.data, whole)
 
 
-
-
 def test_an_index_out_of_range_is_numpys_error():
     made = synk.data(np.zeros((2, 3)))
     for index in (2, -3, (0, 3), [0, 2], (0, 0, 0)):
