@@ -11,7 +11,7 @@ place in the window. To compare pixels with the maximum afterwards would not do:
 compute them anew for that, with other roundings, and then none is equal to it. What a
 reduction gives is not computed anew.
 
-``python tests/bench/pool.py`` has the figures.
+``python tests/bench/conv.py`` has the figures.
 """
 
 from __future__ import annotations

@@ -15,19 +15,18 @@ documentation.
 
 How it works::
 
-    cli.py        reads the arguments, runs the families, writes the report
-    engines.py    what is compared with what, and how results are checked
-    families.py   the same of the peers
-    report.py     the tables; those of first calls and memory are in report_firsts.py
-    firsts.py     first calls, in processes that find nothing on disk, or what is theirs
-    rounds.py     the peers' turns: round after round, one peer at a time
+    __main__.py   reads the arguments, runs the families, writes the report
+    families.py   what is compared with what, and how results are checked
+    report.py     the tables
+    rounds.py     the peers' turns: round after round, one peer at a time; and first
+                  calls, in processes that find nothing on disk, or what is theirs
     driver.py     starts a peer, asks it, and ends it
        |
-       |  link.py: a line of JSON for each question and each answer
+       |  a line of JSON for each question and each answer
        |
     serve.py      the other end, in the peer's process
-    peers/        an implementation each: a dictionary of questions
-    work.py       the questions about what is compiled
+    peers/        the implementations: each a dictionary of questions
+    work.py       the questions about what is compiled, and the options
 
 Every implementation runs in processes of its own, so that none changes another one's
 threads, cores or allocator, and waits in a read while another one has its turn. All of

@@ -1,12 +1,127 @@
-"""``python tests/bench``; see the docstring of the package."""
+"""The command line: what is measured, and where the figures go.
 
+``python -m tests.bench``; see the docstring of the package.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import json
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.cli import main
+from bench import __doc__ as description
+from bench import report, rounds
+from bench.families import GROUPS
+from bench.rounds import Table
+from bench.work import Options
+from synk.workers.affinity import usable_cores
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+QUICK = {
+    "repeats": 3,
+    "pause": 0.05,
+    "look": 0.1,
+    "turn": 0.02,
+    "follow": 2,
+    "points": 100_000,
+    "layers": (784, 100, 10),
+    "rows": 1024,
+    "steps": ("relu 64", "tanh 64"),
+    "alone": 64,
+    "filters": (8, 16),
+    "units": (100, 10),
+    "images": ("cnn 64",),
+    "nbytes": (4, 65_536, 5_000_000),
+}
+"""Sizes that show that everything works, and no more."""
+
+
+def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, Options]:
+    """Return the arguments, and the options that they make."""
+    cores = len(usable_cores())
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    families = list(itertools.chain.from_iterable(GROUPS.values()))
+    add("group", nargs="?", choices=GROUPS, help="default: all")
+    add("--only", action="append", choices=families, help="can be given several times")
+    add("--ranks", type=int, default=cores, help="processes; default: %(default)s")
+    add("--repeats", type=int, help=f"rounds; default: {Options.repeats}")
+    add(
+        "--quick", action="store_true", help="small, few rounds, no first calls or aims"
+    )
+    add("--oversubscribe", action="store_true", help="passed on to mpirun")
+    add("--json", metavar="FILE", help="write everything there, by rounds")
+    add("--write", action="store_true", help="write the tables into the documentation")
+    args = parser.parse_args(argv)
+    if args.ranks < 1 or (args.repeats is not None and args.repeats < 1):
+        parser.error("--ranks and --repeats must be at least 1")
+    if args.write and (args.quick or args.only):
+        parser.error("--write is for all of a group in full, not for --quick or --only")
+    options = Options(
+        ranks=args.ranks,
+        cores=cores,
+        oversubscribe=args.oversubscribe,
+        **(QUICK if args.quick else {}),
+    )
+    if args.repeats is not None:
+        options = dataclasses.replace(options, repeats=args.repeats)
+    return args, options
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run what is asked for; the exit status is 1 if any peer failed."""
+    args, options = parse(argv)
+    print(report.machine(options.cores))
+    print(
+        f"medians of {options.repeats} rounds; x: multiples of the first row's time\n"
+    )
+    tables: dict[str, Table] = {}
+    for group, families in GROUPS.items():
+        if args.group not in (None, group):
+            continue
+        names = [name for name in families if not args.only or name in args.only]
+        found = {name: measure(group, name, args.quick, options) for name in names}
+        tables |= found
+        if args.write:
+            text = report.rst(list(found.values()), options)
+            Path(DOCS, f"{group}.inc").write_text(text)
+    said = ", ".join(f"{k} {v}" for k, v in report.versions(tables.values()).items())
+    print(said)
+    if args.json:
+        Path(args.json).write_text(
+            json.dumps(report.as_json(tables, options), indent=1) + "\n"
+        )
+    return 1 if any(table.failed for table in tables.values()) else 0
+
+
+def measure(group: str, name: str, quick: bool, options: Options) -> Table:
+    """Run a family, and print its table."""
+    family = GROUPS[group][name](options)
+    if quick or options.ranks != 2:
+        family.aims.clear()  # they are meant for the full sizes, on two cores
+    table = rounds.run(family, options, say)
+    if not quick:
+        rounds.measure_firsts(table, options, say)
+    print(f"{report.text(table)}\n", flush=True)
+    return table
+
+
+def say(what: str) -> None:
+    """Tell how far the run is."""
+    print(what, file=sys.stderr, flush=True)
+
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the peers end, too

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from .link import Link, ProtocolError
-from .options import Options
+from .serve import Link, ProtocolError
+from .work import Options
 
 TICK = 0.2
 """Seconds between two looks at whether a peer is alive."""
@@ -44,7 +44,7 @@ class Spec(NamedTuple):
     Attributes
     ----------
     module : str
-        Its name; one of `peers`.
+        Its name, one of `peers`, and after a colon that of a function in it.
     needs : tuple of str
         Distributions; without them it is skipped.
     programs : tuple of str

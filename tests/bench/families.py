@@ -1,19 +1,190 @@
 """What is compared with what, how results are checked, and what synk is to reach.
 
-The engines are in `engines`.
+Engines are in likelihoods and training steps; then come its peers.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
-from . import engines, tasks
+import numpy as np
+
+from . import likelihoods, networks
 from .driver import Spec
-from .engines import PEERS
-from .options import Options
+from .peers import calls as of_calls
+from .report import of_bytes
 from .rounds import Aim, Entry, Family
-from .units import of_bytes
+from .work import Options
+
+PEERS = "bench.peers."
+STEPS = 5
+"""Training steps whose losses are checked."""
+
+MODES = {"C": "CVM", "numba": "NUMBA", "JAX": "JAX"}
+NEEDS = {
+    "C": {"programs": ("g++",)},
+    "numba": {},
+    "JAX": {"needs": ("jax",)},
+}
+IN_JAX = ("JAX_COMPILATION_CACHE_DIR",)
+"""What a script in JAX sets."""
+
+READ = "one read of X, all cores"
+OTHERS = ("plain PyTensor", "JAX by hand", "torch")
+
+
+def likelihood(options: Options) -> Family:
+    """Return log-likelihoods with their gradients."""
+    rows = _of_synk("likelihood", options) | _of_pytensor("likelihood")
+    jax = Spec(PEERS + "in_jax:likelihood", needs=("jax",), caches=IN_JAX)
+    by_numba = Spec(PEERS + "in_numba", caches=("NUMBA_CACHE_DIR",))
+    rows |= {
+        "JAX by hand, all cores": jax,
+        "numba by hand, all cores": by_numba,
+        "torch, all cores": Spec(PEERS + "in_torch:likelihood", needs=("torch",)),
+    }
+    columns = likelihoods.COLUMNS
+    read = Entry(READ, "numba by hand, all cores", "time read", "check {}")
+    return Family(
+        title=f"log-likelihood and its gradient, {options.points:,} x"
+        f" {likelihoods.WIDTH}, float64",
+        columns=columns,
+        peers=rows,
+        entries=[*map(_entry, rows), read],
+        steps=1,
+        judge=functools.partial(judge_likelihood, options),
+        pause=options.pause,
+        aims=[
+            Aim(label, dict.fromkeys(columns, 1 / 0.6))
+            for label in (*OTHERS, "numba by hand")
+        ],
+        first=tuple(columns),
+    )
+
+
+def judge_likelihood(options: Options, column: str, answers: list) -> str | None:
+    """Compare value and gradient with the right ones."""
+    right = likelihoods.reference(options, column)
+    found = np.array(answers[0])
+    if found.shape == np.shape(right) and np.allclose(
+        found, right, rtol=1e-9, atol=1e-9 * abs(right[0])
+    ):
+        return None
+    return f"value and gradient are {found.tolist()}, should be {right}"
+
+
+def mlp(options: Options) -> Family:
+    """Return the training steps of a dense network."""
+    layers = "-".join(map(str, options.layers))
+    return _training(options, f"{layers}, SGD, float32", options.steps)
+
+
+def cnn(options: Options) -> Family:
+    """Return the training step of a convolutional network."""
+    title = f"two convolutions and two dense layers of {options.side} x {options.side}"
+    title += " images, SGD, float32"
+    return _training(options, title, options.images)
+
+
+def _training(options: Options, title: str, columns: tuple[str, ...]) -> Family:
+    n = options.ranks
+    uneven = [column for column in columns if int(column.split()[1]) % n]
+    skip = f"averages {n} processes, not {uneven[0]} rows" if uneven else None
+    rows = _of_synk("train", options) | _of_pytensor("train")
+    ddp = f"torch DDP on Gloo, {n} processes"
+    rows |= {
+        "JAX by hand, all cores": Spec(
+            PEERS + "in_jax:training", needs=("jax",), caches=IN_JAX
+        ),
+        "torch, all cores": Spec(PEERS + "in_torch:training", needs=("torch",)),
+        ddp: Spec(
+            PEERS + "in_torch:training_by_ddp", needs=("torch",), processes="each"
+        ),
+    }
+    asked = {"columns": columns}
+    return Family(
+        title=f"training step, {title}",
+        columns={column: _heading(column) for column in columns},
+        peers={
+            label: spec._replace(options={**spec.options, **asked})
+            for label, spec in rows.items()
+        },
+        entries=[
+            entry._replace(skip=skip if entry.label == ddp else None)
+            for entry in map(_entry, rows)
+        ],
+        steps=STEPS,
+        judge=functools.partial(judge_losses, options),
+        pause=options.pause,
+        aims=[Aim(label, dict.fromkeys(columns, 1)) for label in OTHERS],
+        first=columns[:1],
+    )
+
+
+def judge_losses(
+    options: Options, column: str, answers: list, same_rows: bool = False
+) -> str | None:
+    """Compare the first losses, averaged over processes, with those in float64."""
+    right = networks.reference(options, column, STEPS, same_rows)
+    losses = np.mean(answers, axis=0)
+    if np.allclose(losses, right, rtol=2e-5, atol=0):
+        return None
+    return f"losses are {losses.tolist()}, should be {right}"
+
+
+def _of_synk(work: str, options: Options) -> dict[str, Spec]:
+    """Return synk as it comes, and with each engine on all ranks and on one."""
+    module = f"{PEERS}in_pytensor:{work}_synk"
+    counts = sorted({options.ranks, 1}, reverse=True)
+    auto = (("SYNK_ENGINE", "auto"),)
+    found = {as_it_comes(options): Spec(module, environment=auto)}
+    for engine, mode in MODES.items():
+        for n in counts:
+            asked: dict[str, Any] = {"mode": mode, "ranks": n}
+            label = f"synk, {engine}, {n} rank{'s' * (n > 1)}"
+            found[label] = Spec(module, options=asked, **NEEDS[engine])
+    return found
+
+
+def as_it_comes(options: Options) -> str:
+    """Return the label of synk without any option."""
+    return f"synk, as it comes, {options.ranks} rank{'s' * (options.ranks > 1)}"
+
+
+def _of_pytensor(work: str) -> dict[str, Spec]:
+    return {
+        f"plain PyTensor, {engine}": Spec(
+            f"{PEERS}in_pytensor:{work}_plain", options={"mode": mode}, **NEEDS[engine]
+        )
+        for engine, mode in MODES.items()
+    }
+
+
+def _entry(label: str) -> Entry:
+    """Return the row of a peer that has its name."""
+    return Entry(
+        label,
+        label,
+        "time {}",
+        "check {}",
+        run="run {}",
+        tune="tune {}" if label.startswith("synk, as it comes") else None,
+    )
+
+
+def _heading(column: str) -> str:
+    """Write what is in a column.
+
+    >>> _heading("relu 512")
+    '512 rows, relu'
+    """
+    kind, rows = column.split()
+    return f"{rows} rows" if kind == "cnn" else f"{rows} rows, {kind}"
+
+
+# -- peers
 
 
 def alone(options: Options) -> Family:
@@ -23,13 +194,13 @@ def alone(options: Options) -> Family:
     return Family(
         title="training step on one rank, in one process with plain PyTensor",
         columns={column: f"batch {options.alone}"},
-        peers={"alone": Spec(PEERS + "train_alone")},
+        peers={"alone": Spec(PEERS + "in_pytensor:train_alone")},
         entries=[
             Entry(label, "alone", f"step {name}", f"check {name}")
             for label, name in labels.items()
         ],
-        steps=engines.STEPS,
-        judge=functools.partial(engines.judge_losses, options, same_rows=True),
+        steps=STEPS,
+        judge=functools.partial(judge_losses, options, same_rows=True),
         pause=options.pause,
         aims=[Aim("plain", {column: 1 / 1.02})],
     )
@@ -38,10 +209,10 @@ def alone(options: Options) -> Family:
 def all_reduces(options: Options) -> Family:
     """Return sums over the ranks."""
     n = options.ranks
-    mpi = Spec(PEERS + "reduce_mpi", ("mpi4py",), ("mpirun",), "mpi")
+    mpi = Spec(PEERS + "reductions:of_mpi", ("mpi4py",), ("mpirun",), "mpi")
     peers = {
-        "synk": Spec(PEERS + "reduce_synk"),
-        "gloo": Spec(PEERS + "reduce_gloo", ("torch",), processes="each"),
+        "synk": Spec(PEERS + "reductions:of_synk"),
+        "gloo": Spec(PEERS + "reductions:of_gloo", ("torch",), processes="each"),
         "MPI": mpi,
         "MPI xhc": mpi._replace(environment=XHC),
     }
@@ -92,12 +263,12 @@ def calls(options: Options) -> Family:
     """Return ways of having all ranks do something."""
     n = options.ranks
     peers = {
-        "synk": Spec(PEERS + "call_synk"),
-        "pytensor": Spec(PEERS + "call_pytensor"),
-        "pool": Spec(PEERS + "call_pool"),
-        "executor": Spec(PEERS + "call_executor"),
-        "joblib": Spec(PEERS + "call_joblib", ("joblib",)),
-        "ray": Spec(PEERS + "call_ray", ("ray",)),
+        "synk": Spec(PEERS + "calls:of_synk"),
+        "pytensor": Spec(PEERS + "calls:of_pytensor"),
+        "pool": Spec(PEERS + "calls:of_pool"),
+        "executor": Spec(PEERS + "calls:of_executor"),
+        "joblib": Spec(PEERS + "calls:of_joblib", ("joblib",)),
+        "ray": Spec(PEERS + "calls:of_ray", ("ray",)),
     }
     rows = {
         f"synk, {n} ranks": ("synk", "call"),
@@ -125,15 +296,15 @@ def calls(options: Options) -> Family:
 
 def judge_total(options: Options, column: str, answers: list) -> str | None:
     """Compare a sum with the right one."""
-    right = float(tasks.array(options).sum(dtype="float64"))
+    right = float(of_calls.array(options).sum(dtype="float64"))
     return None if answers == [[right]] else f"sum is {answers[0]}, should be {right}"
 
 
 GROUPS: dict[str, dict[str, Callable[[Options], Family]]] = {
     "engines": {
-        "likelihood": engines.likelihood,
-        "mlp": engines.mlp,
-        "cnn": engines.cnn,
+        "likelihood": likelihood,
+        "mlp": mlp,
+        "cnn": cnn,
     },
     "peers": {"alone": alone, "all-reduce": all_reduces, "call": calls},
 }

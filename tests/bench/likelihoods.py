@@ -13,8 +13,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy.special import expit, gammaln
 
-from .options import Options
-from .work import Work
+from .work import Options, Work
 
 COLUMNS = {
     "logistic": "logistic",

@@ -53,14 +53,15 @@ def measure(column: str, mode: str, mended: str) -> None:
     import numpy as np
     import pytensor
 
-    from bench import graphs, likelihoods
-    from bench.options import Options
+    from bench import likelihoods
+    from bench.peers import in_pytensor
+    from bench.work import Options
 
     if mode == "JAX":
         import jax
 
         jax.config.update("jax_enable_x64", True)
-    graph = graphs.likelihood(column)
+    graph = in_pytensor.likelihood(column)
     inputs = [graph.x, graph.y, graph.beta]
     if mended == "mended":
         from synk.engines import engine_for

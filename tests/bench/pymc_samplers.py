@@ -6,6 +6,14 @@ block of `synk.pymc.parallel`, and as users would run them without. All have all
 Each runs twice, and the second time is shown, which has code of the first on disk; with
 the steps of the chain, as samplers take more or fewer.
 
+``python tests/bench/pymc_samplers.py chains`` computes as many chains as cores in two
+ways: each in a process of its own with one core, as ``pm.sample(cores=...)`` has them,
+by plain PyMC in its fastest mode; and in turn, each call by all ranks. What is measured
+is how long a call of the log-density and its gradient takes, of which a chain is made;
+the processes compute at the same time. Shown are medians in ms of what a step of all
+chains takes, and how many times longer side by side: more than 1 is where ranks are
+faster.
+
 What is not installed, or fails, is left out, and said to be: ``pip install
 'synk[pymc,jax]' nutpie numpyro blackjax``.
 """
@@ -15,6 +23,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
+import statistics
 import subprocess
 import sys
 import time
@@ -22,7 +32,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from pymc_models import KINDS, build
+from pymc_models import KINDS, ROUNDS, build, server_of
 
 WAYS: dict[str, dict[str, Any]] = {
     "nutpie, synk": {"nuts_sampler": "nutpie"},
@@ -107,5 +117,45 @@ def main() -> None:
                 print(f"{kind:20}{way:16}{seconds:8.1f}{steps:8}{each}", flush=True)
 
 
+# -- chains side by side, or one after the other by all ranks
+
+THREADS = "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
+ONE_THREAD = dict.fromkeys(THREADS, "1")
+
+
+def measure_chains(kind: str, rows: int, mode: str) -> None:
+    """Print a line with the times of a step of all chains."""
+    chains = len(os.sched_getaffinity(0))
+    beside = [server_of(kind, rows, mode, **ONE_THREAD) for _ in range(chains)]
+    by_ranks = server_of(kind, rows, "synk")
+    if None in [server.said() for server in (*beside, by_ranks)]:
+        raise SystemExit("a process has failed")
+    times: tuple[list[float], list[float]] = [], []
+    for _ in range(ROUNDS):
+        for server in beside:
+            server.ask()
+        times[0].append(max(server.said() for server in beside))
+        by_ranks.ask()
+        times[1].append(chains * by_ranks.said())
+    for server in (*beside, by_ranks):
+        server.end()
+    side, turn = (statistics.median(each) * 1e3 for each in times)
+    print(f"{kind:20}{rows:10,}{side:12.3f}{turn:12.3f}{side / turn:8.2f}", flush=True)
+
+
+def main_of_chains() -> None:
+    """Measure models of several numbers of rows."""
+    parser = argparse.ArgumentParser("pymc_samplers.py chains")
+    usual = [1_000, 3_000, 10_000, 30_000, 100_000, 300_000]
+    parser.add_argument("--rows", type=int, nargs="+", default=usual)
+    parser.add_argument("--only", choices=KINDS, nargs="+", default=KINDS[:1])
+    parser.add_argument("--mode", choices=("C", "numba"), default="C")
+    args = parser.parse_args(sys.argv[2:])
+    print(f"{'model':20}{'rows':>10}{'side by side':>14}{'in turn':>10}{'ratio':>8}")
+    for kind in args.only:
+        for rows in args.rows:
+            measure_chains(kind, rows, args.mode)
+
+
 if __name__ == "__main__":
-    main()
+    main_of_chains() if sys.argv[1:2] == ["chains"] else main()

@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import platform
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from . import report_firsts
-from .options import Options
+from . import rounds
 from .rounds import Aim, Table
-from .units import seconds, three
+from .work import Options
 
 LABEL = 36
 CELL = 16
@@ -68,7 +67,7 @@ def text(table: Table) -> str:
     for label in table.rounds:
         cells = [_cell(table, label, column) for column in family.columns]
         lines.append(f"{label:{LABEL}}{''.join(cells)}")
-    for title, rows in report_firsts.grids(table):
+    for title, rows in grids_of_firsts(table):
         lines += ["", *textwrap.wrap(title, WIDTH), *aligned(rows)]
     return "\n".join([*lines, *notes(table)])
 
@@ -155,7 +154,7 @@ def rst(tables: list[Table], options: Options) -> str:
         for sentence in choices(table):
             said = sentence[0].upper() + sentence[1:]
             lines += ["", *textwrap.wrap(said, WIDTH, break_on_hyphens=False)]
-        for title, rows in report_firsts.grids(table):
+        for title, rows in grids_of_firsts(table):
             lines += ["", *rst_grid(title, rows)]
         for label, why in table.skipped.items():
             lines += ["", f"Not measured: {label} ({why})."]
@@ -237,3 +236,133 @@ def _table_as_json(table: Table) -> dict[str, Any]:
         "failed": table.failed,
         "idle": table.idle,
     }
+
+
+# -- what comes before the steady state, and memory; as rows of cells
+
+Grid = list[list[str]]
+"""Headings, and rows with their label first."""
+
+
+def grids_of_firsts(table: Table) -> Iterator[tuple[str, Grid]]:
+    """Yield title and cells of each table there is something to say in."""
+    named = {
+        "first call, building included: with nothing compiled on disk / again": _first,
+        f"synk as it comes: time until a call takes {rounds.FAST:g} times the median,"
+        " and how many calls it has made by the end, as a multiple of those of whatever"
+        " else makes most in that time from the first call on": _choosing,
+        "memory: the most that the largest process had in a call, shared pages included"
+        " / of all processes together": _memory,
+    }
+    for title, make in named.items():
+        if len(cells := make(table)) > 1:
+            yield title, cells
+
+
+def _first(table: Table) -> Grid:
+    columns = table.family.first
+    headings = [table.family.columns[column] for column in columns]
+    return [["..", *headings]] + [
+        [label, *(_both(table, label, column, _seconds_of_first) for column in columns)]
+        for label in table.cold
+    ]
+
+
+def _choosing(table: Table) -> Grid:
+    rows = [["..", "until it is fast", "calls"]]
+    for entry in table.family.entries:
+        if entry.tune:
+            for column in table.cold.get(entry.label, {}):
+                until = _both(table, entry.label, column, _until)
+                calls = (
+                    _calls(table, times, entry.label, column)
+                    for times in (table.cold, table.warm)
+                )
+                rows.append([table.family.columns[column], until, " / ".join(calls)])
+    return rows
+
+
+def _calls(table: Table, of_all: dict, label: str, column: str) -> str:
+    """Compare the calls of one that chooses with those of all that do not."""
+    times = of_all[label][column]
+    limit = sum(times)
+    most = max(
+        (
+            rounds.calls_in(limit, of_all[other][column][0], steady)
+            for other in of_all
+            if other != label
+            and column in of_all[other]
+            and (steady := table.median(other, column)) is not None
+        ),
+        default=None,
+    )
+    if most is None:
+        return "-"
+    return f"{three(len(times) / most)} in {limit:.0f} s"
+
+
+def _both(
+    table: Table, label: str, column: str, tell: Callable[[list[float], float], str]
+) -> str:
+    steady = table.median(label, column)
+    if steady is None or column not in table.cold[label]:
+        return "-"
+    return " / ".join(
+        tell(times[label][column], steady) for times in (table.cold, table.warm)
+    )
+
+
+def _seconds_of_first(times: list[float], steady: float) -> str:
+    return seconds(times[0])
+
+
+def _until(times: list[float], steady: float) -> str:
+    found = rounds.until_fast(times, steady)
+    return f"not in {sum(times):.0f} s" if found is None else seconds(found)
+
+
+def _memory(table: Table) -> Grid:
+    if not table.family.first:
+        return []
+    return [["..", "memory"]] + [
+        [entry.label, " / ".join(of_bytes(round(part, -6)) for part in used)]
+        for entry in table.family.entries
+        if entry.run and (used := table.memory.get(entry.label))
+    ]
+
+
+# -- how numbers are written
+
+
+def seconds(value: float) -> str:
+    """Write a time.
+
+    >>> seconds(1.234), seconds(0.0567), seconds(2.5e-6), seconds(0.9999)
+    ('1.23 s', '56.7 ms', '2.50 us', '1.00 s')
+    """
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if value >= 0.9995 * size:
+            return f"{three(value / size)} {unit}"
+    return f"{three(value * 1e6)} us"
+
+
+def three(value: float) -> str:
+    """Write a number with three digits, but no more than two behind the point.
+
+    >>> three(0.0123), three(1), three(12.34), three(999.6)
+    ('0.01', '1.00', '12.3', '1000')
+    """
+    return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
+
+
+def of_bytes(nbytes: int) -> str:
+    """Write a number of bytes.
+
+    >>> of_bytes(4), of_bytes(65_536), of_bytes(5_000_000)
+    ('4 B', '64 KiB', '5 MB')
+    """
+    if nbytes < 1024:
+        return f"{nbytes} B"
+    if nbytes % 1024 == 0 and nbytes < 1 << 20:
+        return f"{nbytes // 1024} KiB"
+    return f"{nbytes / 1e6:g} MB"

@@ -18,7 +18,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import synk
-from bench.peers import reduce_synk
+from bench.peers import reductions
 from synk.comm import flat_layout
 from synk.ranks.session import SESSION
 
@@ -48,7 +48,7 @@ def main() -> None:
 def measured(nbytes: int) -> float:
     """Return the seconds of a sum of so many bytes."""
     times = [
-        max(SESSION.run(reduce_synk.worker_time, nbytes, 300)) for _ in range(15 + 1)
+        max(SESSION.run(reductions.worker_time, nbytes, 300)) for _ in range(15 + 1)
     ]
     return statistics.median(times[1:])
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -79,7 +78,7 @@ def run(
     nodes: int,
     *args: Any,
     mpi: str = "openmpi",
-    timeout: float = 90,
+    timeout: float = 240,
     then: Callable[[subprocess.Popen, list[str]], object] | None = None,
 ) -> tuple[int, str, str]:
     """Run a script on nodes, to its end; return its status and what it printed.
@@ -130,8 +129,3 @@ def masters(process: subprocess.Popen) -> list[psutil.Process]:
         if "python" in each.name() and (above is None or "python" not in above.name()):
             found.append(each)
     return found
-
-
-def signalled(process: subprocess.Popen, number: int = signal.SIGINT) -> None:
-    """Send a signal to the launcher, as a terminal or a scheduler does."""
-    os.kill(process.pid, number)

@@ -5,8 +5,8 @@
 call does, step by step (`Call.steps`). ``--inputs docs/performance.rst`` takes what was
 measured from a page that has it. ``--chart FILE`` draws the times.
 
-A call's messages are those that `test_scaling_of_nodes.py` counts in runs
-on 2 and 3 nodes. How many messages a collective of MPI makes of them is Open MPI's way
+A call's messages are those that `test_scaling_of_nodes.py` counts in a run
+on 3 nodes. How many messages a collective of MPI makes of them is Open MPI's way
 (5.0, counted with its ``pml_monitoring_enable``):
 
 * ``Iallgather``, ``Iallgatherv``, ``Ialltoallv``: each node sends to each other, and
@@ -21,6 +21,7 @@ and its bytes go through the sender's and the receiver's line.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from math import ceil, log2
 from pathlib import Path
@@ -395,6 +396,7 @@ def main() -> None:
     parser.add_argument("--compute", type=float, default=0.1, metavar="SECONDS")
     options = parser.parse_args()
     if options.inputs is None:
+        sys.path.append(str(Path(__file__).parents[2] / "support"))
         from scaling_inputs import measured
 
         inputs = measured(NODES, options.ranks, GRADIENTS, with_loss(FEW))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 
 import psutil
 import pytest
-from launching import APART, MPIS, masters, run, signalled
+from launching import APART, MPIS, masters, run
 
 BEGIN = """
 import os, sys, time, random
@@ -40,9 +41,14 @@ w = pytensor.shared(np.zeros(3), "w")
 good = synk.function([x], x.mean())
 """
 
-ERRORS = (
+FAULTS = (
     BEGIN
     + """
+import signal
+
+times = int(sys.argv[1])
+
+# An error on any rank, in each kind of place.
 bad = Bad()
 usual = dict(updates=[(w, w + x.mean(0))])
 places = [
@@ -52,9 +58,9 @@ places = [
 ]
 for f in places:
     f(X, 99)
-before, random, times = w.get_value(), random.Random(0), []
-for _ in range(int(sys.argv[1])):
-    rank, f = random.randrange(n), random.choice(places)
+before, generator = w.get_value(), random.Random(0)
+for _ in range(times):
+    rank, f = generator.randrange(n), generator.choice(places)
     start = time.monotonic()
     try:
         f(X, rank)
@@ -64,48 +70,30 @@ for _ in range(int(sys.argv[1])):
         assert any(where in note for note in notes), notes
     else:
         raise AssertionError("nothing was raised")
-    times.append(time.monotonic() - start)
-    if random.random() < 0.3:
+    assert time.monotonic() - start < 10  # nobody waits for who does not come
+    if generator.random() < 0.3:
         assert good(X) == X.mean()
-# 3 ms on a quiet core, and 0.14 s at most of 24,000 errors beside six busy processes; a
-# shared machine may stand still for longer, but not twice.
-assert np.median(times) < 0.1 and sorted(times)[-2] < 1, sorted(times)[-9:]
-np.testing.assert_array_equal(w.get_value(), before)
 for rank in range(n):
     np.testing.assert_array_equal(synk.get_value(rank, w), before)
 places[0](X, 99)
 np.testing.assert_allclose(synk.get_value(n - 1, w), before + X.mean(0))
-print("done")
-"""
-)
 
-DEATH = (
-    BEGIN
-    + """
+# A rank dies that is not its node's master.
 f = synk.function([x], Bad()(x, k).sum(), [k])
 f(X, 99)
-for rank in (3, 2, 1):
+for rank in (3, 1):
     start = time.monotonic()
-    if rank == 2:  # it is the master of its node, which ends the job: see below
-        continue
     try:
         f(X, -rank)
     except synk.WorkerDied as death:
         assert death.rank == rank and death.signal == 9, death
     else:
         raise AssertionError("nothing was raised")
-    assert time.monotonic() - start < 2
+    assert time.monotonic() - start < 10
     synk.recover()
     assert good(X) == X.mean() and f(X, 99) == X.sum()
-print("done")
-"""
-)
 
-INTERRUPTS = (
-    BEGIN
-    + """
-import signal
-
+# A signal handler of the script's raises an exception at any point.
 class Stop(BaseException):  # PyTensor may lose an Exception that comes as it begins
     pass
 
@@ -113,13 +101,14 @@ def stop(*_):
     raise Stop
 
 signal.signal(signal.SIGALRM, stop)
+w.set_value(np.zeros(3))
 v, change = pytensor.shared(np.zeros(9000), "v"), X.var(0)
 f = synk.function([x], x.mean(), updates=[(w, w + (x - x.mean(0)).var(0))])
 for _ in range(3):
     f(X)
     synk.all_reduce([v])
-generator, stops = random.Random(0), 0
-for _ in range(int(sys.argv[1])):
+stops = 0
+for _ in range(times):
     try:
         signal.setitimer(signal.ITIMER_REAL, generator.uniform(1e-5, 3e-3))
         for _ in range(20):
@@ -129,14 +118,22 @@ for _ in range(int(sys.argv[1])):
         stops += 1
     signal.setitimer(signal.ITIMER_REAL, 0)
     found = [synk.get_value(rank, w) for rank in range(n)]
-    times = w.get_value() / change  # as often as calls were made, on all ranks alike
-    np.testing.assert_allclose(times, round(times[0]), rtol=1e-9)
+    calls = w.get_value() / change  # as often as calls were made, on all ranks alike
+    np.testing.assert_allclose(calls, round(calls[0]), rtol=1e-9)
     for each in found:
         np.testing.assert_array_equal(each, w.get_value())
-assert stops > 0.8 * int(sys.argv[1]), stops
+assert stops > 0.8 * times, stops
 print("done")
 """
 )
+
+
+@pytest.mark.parametrize("mpi", [APART, *MPIS[1:]])
+def test_what_is_raised_on_any_rank_comes_and_the_next_call_works(tmp_path, mpi):
+    status, out, error = run(FAULTS, tmp_path, 2, 50, mpi=mpi)
+    assert out.split()[-1:] == ["done"], out + error
+    assert status == 0
+
 
 SLOW = (
     BEGIN
@@ -156,62 +153,13 @@ f(X, timeout=1)
 """
 )
 
-ENDLESS = (
-    BEGIN
-    + """
-good(X)
-print("ready", flush=True)
-while True:
-    good(X)
-"""
-)
-
-
-@pytest.mark.parametrize("mpi", [*MPIS, APART])
-def test_an_error_on_any_rank_is_raised_and_the_next_call_works(tmp_path, mpi):
-    status, out, error = run(ERRORS, tmp_path, 2, 200, mpi=mpi)
-    assert out.split()[-1:] == ["done"], out + error
-    assert status == 0
-
-
-@pytest.mark.parametrize("mpi", [*MPIS, APART])
-def test_a_rank_that_dies_is_told_by_its_number(tmp_path, mpi):
-    status, out, error = run(DEATH, tmp_path, 2, mpi=mpi)
-    assert out.split()[-1:] == ["done"], out + error
-    assert status == 0
-
-
-def test_an_interrupt_at_any_point_leaves_all_nodes_alike(tmp_path):
-    status, out, error = run(INTERRUPTS, tmp_path, 2, 150)
-    assert out.split()[-1:] == ["done"], out + error
-    assert status == 0
-
 
 def test_a_rank_that_takes_too_long_ends_the_job(tmp_path):
     start = time.monotonic()
     status, out, error = run(SLOW, tmp_path, 2)
     assert "within 1 s (the timeout of this call)" in error, out + error
     assert status != 0
-    assert time.monotonic() - start < 30
-
-
-@pytest.mark.parametrize("mpi", MPIS)
-@pytest.mark.parametrize("which", ["node 0", "node 1", "launcher"])
-def test_the_job_ends_with_a_nodes_master_and_with_its_launcher(tmp_path, which, mpi):
-    ended = []
-
-    def end(process, lines):
-        ended.append(time.monotonic())
-        if which == "launcher":
-            signalled(process, signal.SIGINT)
-            return
-        found = masters(process)
-        assert len(found) == 2
-        found[int(which[-1])].kill()
-
-    status, _, _ = run(ENDLESS, tmp_path, 2, mpi=mpi, then=end, timeout=15)
-    assert time.monotonic() - ended[0] < 15
-    assert status != 0
+    assert time.monotonic() - start < 45
 
 
 STOPPED = (
@@ -230,6 +178,28 @@ while True:
     good(X)
 """
 )
+
+
+def _ends() -> list:
+    """Return who ends a job: by the default MPI in each way, by others in one."""
+    return [
+        *[("openmpi", which) for which in ("node 0", "node 1", "launcher")],
+        *[(mpi, "node 1") for mpi in MPIS[1:]],
+    ]
+
+
+@pytest.mark.parametrize(("mpi", "which"), _ends())
+def test_the_job_ends_with_a_nodes_master_and_with_its_launcher(tmp_path, which, mpi):
+    def end(process, lines):
+        if which == "launcher":
+            os.kill(process.pid, signal.SIGINT)  # as a terminal does
+            return
+        found = masters(process)
+        assert len(found) == 2
+        found[int(which[-1])].kill()
+
+    status, *_ = run(STOPPED, tmp_path, 2, mpi=mpi, then=end, timeout=30)
+    assert status != 0
 
 
 def test_a_signal_to_all_processes_is_the_scripts(tmp_path):

@@ -1,29 +1,35 @@
-"""Functions, variables and collectives on several nodes: the serial run's numbers."""
+"""Scripts on several nodes: the serial run's numbers, and one machine's bits.
+
+What one machine combines exactly, or in the order of its ranks, has its bits on nodes.
+Of many floats a node's sum, average or product is rounded once before it is combined
+with the others': that differs from one machine's by as much, and by nothing else.
+"""
 
 from __future__ import annotations
 
+import functools
+import re
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
+import numpy as np
 import pytest
 from launching import APART, MPIS, ROOT, launcher, run
 
-BEGIN = """
-import os, sys, time
+FUNCTIONS = """
+import sys
 import numpy as np, pytensor, pytensor.tensor as pt
 import synk
 
-ranks = int(sys.argv[1])
+pytensor.config.mode, pytensor.config.cxx = "FAST_COMPILE", ""  # compiles at once
+ranks, nodes = map(int, sys.argv[1:])
 n = synk.fork(ranks)
-x, y, k = pt.dmatrix("x"), pt.dvector("y"), pt.iscalar("k")
-"""
-
-FUNCTIONS = (
-    BEGIN
-    + """
-nodes = int(sys.argv[2])
 assert n == synk.size() == nodes * ranks, n
-assert [node.ranks for node in synk.nodes()] == [ranks] * nodes, synk.nodes()
+if nodes > 1:
+    assert [node.ranks for node in synk.nodes()] == [ranks] * nodes, synk.nodes()
+x, y = pt.dmatrix("x"), pt.dvector("y")
 rng = np.random.default_rng(0)
 X, Y = rng.normal(size=(101, 5)), rng.normal(size=101)
 w, big = pytensor.shared(np.zeros(5), "w"), pytensor.shared(rng.normal(size=(5, 700)))
@@ -42,7 +48,7 @@ outputs, updates = graph(plain, plain_big)
 g = pytensor.function([x, y], outputs, updates=updates)
 SX, SY = synk.data(X), synk.data(Y)
 half = x.astype("float16")
-h = synk.function([x], [half.max(), x.astype("int32").sum()], mode="FAST_COMPILE")
+h = synk.function([x], [half.max(), x.astype("int32").sum()])
 
 def same(ours, right):
     for a, b in zip(ours, right, strict=True):
@@ -62,41 +68,6 @@ for i in range(3):
     same([values[i] for values in made], right[i])
 same(f(X, Y, num_slices=2), g(X, Y))
 assert h(X) == [X.astype("f2").max(), X.astype("i4").sum()]
-print("done")
-"""
-)
-
-COLLECTIVES = (
-    BEGIN
-    + """
-from synk.reduce_ops import combine
-rng = np.random.default_rng(0)
-for dtype in ("float32", "float64", "float16", "int32", "uint8", "complex64", "bool"):
-    for size in (0, 3, 9_000):
-        for op in ("sum", "avg", "min", "max", "prod"):
-            values = [(rng.normal(size=size) * 9).astype(dtype) for _ in range(n)]
-            if dtype.startswith("f") and size:
-                values[n - 1][0] = np.nan
-            v = pytensor.shared(values[0], "v")
-            for rank in range(n):
-                synk.set_value(rank, v, values[rank])
-            try:
-                synk.all_reduce([v], op)
-            except TypeError:
-                continue
-            right = combine(op, values, [1] * n)
-            if op == "avg" and dtype[0] in "iu":
-                right = np.rint(right).astype(dtype)
-            found = [synk.get_value(rank, v) for rank in range(n)]
-            for each in found:
-                assert each.tobytes() == found[0].tobytes(), (dtype, size, op)
-            # Few values are combined in the order of ranks, as on one machine; many
-            # within the nodes first, and rounded there.
-            if dtype[0] in "iub" or size <= 3:
-                np.testing.assert_array_equal(found[0], right, (dtype, size, op))
-            else:
-                most = {"float16": 2e-3, "float64": 1e-12}.get(dtype, 2e-6)
-                np.testing.assert_allclose(found[0], right, most, 10 * most)
 v = pytensor.shared(np.arange(10.0), "v")
 synk.scatter(v, np.arange(10.0))
 np.testing.assert_array_equal(synk.all_gather(v), np.arange(10.0))
@@ -104,49 +75,148 @@ synk.broadcast(v, np.ones(3))
 np.testing.assert_array_equal(synk.get_value(n - 1, v), np.ones(3))
 print("done")
 """
-)
 
+BITS = """
+def show(name, values):
+    values = np.asarray(values)
+    print(name, values.dtype, values.tobytes().hex() or "-", sep="\\t")
 
-@pytest.mark.parametrize("mpi", [*MPIS, APART])
-@pytest.mark.parametrize(("nodes", "ranks"), [(2, 2), (3, 1)])
-def test_functions_are_those_of_the_serial_run(
-    tmp_path, nodes, ranks, mpi, monkeypatch
-):
-    if (nodes, mpi) != (2, MPIS[0]):  # numba takes seconds, each time
-        monkeypatch.setenv("PYTENSOR_FLAGS", "mode=FAST_COMPILE,cxx=")
-    status, out, error = run(FUNCTIONS, tmp_path, nodes, ranks, nodes, mpi=mpi)
-    assert out.split()[-1:] == ["done"], out + error
-    assert status == 0
+def draw(dtype, size):
+    values = rng.normal(size=size) * 10.0 ** rng.integers(-3, 2, size)
+    values[rng.random(size) < 0.01] = np.nan if np.dtype(dtype).kind in "fc" else 0
+    return np.abs(values).astype(dtype) if dtype[0] in "ub" else values.astype(dtype)
 
+for dtype in "float64 float32 float16 complex64 int32 uint8 bool".split():
+    for size in (3, 512, 5001):
+        values = [draw(dtype, size) for _ in range(n)]
+        for op in ("sum", "avg", "min", "max", "prod"):
+            v = pytensor.shared(values[0], "v")
+            synk.scatter(v, np.concatenate(values))
+            try:
+                synk.all_reduce([v], op)
+            except TypeError:  # no order of complex numbers, no average of bools
+                continue
+            found = synk.get_value(n - 1, v)
+            show(f"{op} of {size}", found)
+            assert found.tobytes() == v.get_value().tobytes(), (dtype, size, op)
 
-@pytest.mark.parametrize("mpi", [*MPIS, APART])
-def test_collectives_of_every_op_and_dtype(tmp_path, mpi):
-    status, out, error = run(COLLECTIVES, tmp_path, 2, 2, mpi=mpi)
-    assert out.split() == ["done"], out + error
-    assert status == 0
-
-
-ALONE = """
-import sys, synk
-with synk.session(2):
-    assert len(synk.nodes()) == 1 and synk.nodes()[0].ranks == 2
-    assert not any(name.startswith("mpi4py") for name in sys.modules)
-    assert not any(name == "synk.cluster.link" for name in sys.modules)
-print("done")
+X, Y = rng.normal(size=(97, 5)), rng.normal(size=97)
+few, many = (pytensor.shared(np.zeros((5, size)), "w") for size in (3, 700))
+for w in (few, many):
+    loss = ((pt.tanh(x @ w).sum(1) - y) ** 2).mean()
+    outputs = [
+        *(loss, x.sum(0), x.prod(0), x.max(0), x.min(0), (x > 0).sum(), x.var(0)),
+        *((x * 9).astype("int32").mean(), x.astype("float16").sum(0), x[:, 0] * 2),
+    ]
+    updates = [(w, w - 0.01 * pytensor.grad(loss, w))]
+    f = synk.function([x, y], outputs, updates=updates)
+    for rows in (slice(0, 40), slice(0, 1), slice(0, 2), slice(96, 97), slice(60, 97)):
+        for k, value in enumerate(f(X[rows], Y[rows])):
+            show(f"output {k} beside {w.get_value().size} weights", value)
+        show(f"{w.get_value().size} weights", w.get_value())
+X[50, 3] = np.nan
+f = synk.function([x], [x.min(0), x.max(0), x.sum(0)])
+for k, value in enumerate(f(X)):
+    show(f"output {k} with NaN", value)
 """
 
 
-def test_on_one_machine_there_is_no_mpi(tmp_path):
-    path = tmp_path / "script.py"
-    path.write_text(ALONE)
-    command = [sys.executable, "-m", "synk", str(path)]
+@functools.cache
+def lines(mpi: str, nodes: int, ranks: int) -> list[tuple[str, np.ndarray]]:
+    """Return what the script shows, with the name of each, once."""
+    with tempfile.TemporaryDirectory() as folder:
+        script, args = FUNCTIONS + BITS, (ranks, nodes)
+        if nodes > 1:
+            status, out, error = run(script, Path(folder), nodes, *args, mpi=mpi)
+        else:
+            status, out, error = alone(["-c", script, *args])
+    assert status == 0, out + error
+    first, *shown = out.splitlines()
+    assert first == "done"
+    found = []
+    for line in shown:
+        name, dtype, digits = line.split("\t")
+        data = bytes.fromhex(digits.replace("-", ""))
+        found.append((f"{name}: {dtype}", np.frombuffer(data, dtype)))
+    return found
+
+
+def alone(words: list, folder: Path | None = None) -> tuple[int, str, str]:
+    """Run a script without a launcher; return its status and what it printed."""
     done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, *map(str, words)],
+        env=launcher("openmpi", 1)[1],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=150,
     )
-    assert done.stdout.split() == ["done"], done.stderr
+    return done.returncode, done.stdout, done.stderr
 
 
-def test_info_shows_the_nodes(tmp_path):
+@pytest.mark.parametrize(("mpi", "nodes", "ranks"), [(APART, 2, 2), ("openmpi", 3, 1)])
+def test_values_are_the_serial_runs_and_have_the_bits_of_one_machine(mpi, nodes, ranks):
+    ours, right = lines(mpi, nodes, ranks), lines("", 1, nodes * ranks)
+    assert [name for name, _ in ours] == [name for name, _ in right]
+    for (name, expected), (_, found) in zip(right, ours, strict=True):
+        if not _is_rounded_by_node(name):
+            assert found.tobytes() == expected.tobytes(), name
+            continue
+        np.testing.assert_array_equal(np.isnan(found), np.isnan(expected), name)
+        most = 64 * np.finfo(expected.dtype).eps * np.nanmax(np.abs(expected))
+        np.testing.assert_allclose(found, expected, 0, most, err_msg=name)
+
+
+def _is_rounded_by_node(name: str) -> bool:
+    """Tell whether a value is of many floats that are summed, averaged or multiplied.
+
+    Averages that meet in one exchange count together: those beside many weights, and
+    what follows from these in later steps.
+    """
+    if "output" in name or "weights" in name:
+        is_average = re.match("output [067] |3500 weights", name)
+        return "3500 weights" in name and is_average is not None
+    is_of_many = "of 5001" in name and name.endswith(("32", "64")) and "int" not in name
+    return is_of_many and name.startswith(("sum", "avg", "prod"))
+
+
+@pytest.mark.parametrize("mpi", MPIS[1:])
+def test_another_mpi_gives_the_same_bits(mpi):
+    ours, right = lines(mpi, 2, 2), lines(APART, 2, 2)
+    assert [name for name, _ in ours] == [name for name, _ in right]
+    for (name, found), (_, expected) in zip(ours, right, strict=True):
+        assert found.tobytes() == expected.tobytes(), name
+
+
+# One after the other, each as `python demos/NAME.py` runs it: processes start once.
+DEMOS = """
+import runpy, sys
+_, ranks, demos = sys.argv
+sys.path.insert(0, demos)
+small = "--digits --hidden 16 --epochs 1 --batch-size 200 --dropout 0 --mode "
+small += "FAST_COMPILE"
+for name, options in ("shared_variables", ""), ("mnist", small):
+    sys.argv = [f"{demos}/{name}.py", "--ranks", ranks, *options.split()]
+    runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_demos_print_what_they_print_on_one_machine(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTENSOR_FLAGS", "mode=FAST_COMPILE,cxx=")
+    status, out, error = run(DEMOS, tmp_path, 2, 1, ROOT / "demos")
+    assert status == 0, out + error
+    status, expected, error = alone(["script.py", 2, ROOT / "demos"], tmp_path)
+    assert status == 0, error
+    ours, right = (
+        re.sub(r"[\d.,]+ (rows/)?s\b", "", text).splitlines()  # times and speeds
+        for text in (out, expected)
+    )
+    assert ours == right
+    for begin in ("shared_variables: every result equals", "final: train loss"):
+        assert any(line.startswith(begin) for line in ours), ours
+
+
+def test_info_shows_the_nodes():
     words, environment = launcher("openmpi", 2)
     done = subprocess.run(
         [*words, sys.executable, "-m", "synk", "info"],
@@ -154,9 +224,9 @@ def test_info_shows_the_nodes(tmp_path):
         capture_output=True,
         text=True,
         timeout=60,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
+    assert "runs this script" not in done.stderr
     title, mpi, *others = done.stdout.strip().splitlines()
     assert title == "nodes"
     assert "Open MPI" in mpi
@@ -165,28 +235,124 @@ def test_info_shows_the_nodes(tmp_path):
     assert all(" rank" in line and "bound to" in line for line in nodes)
 
 
-@pytest.mark.parametrize("ending", ["", "sys.exit(3)", "raise KeyError('x')"])
-def test_the_exit_status_is_the_scripts(tmp_path, ending):
-    script = f"import sys, synk\nif len(sys.argv) > 1:\n    synk.fork(1)\n{ending}\n"
-    right = {"": 0, "sys.exit(3)": 3}.get(ending, 1)
-    for args in ((), ("fork",)):
-        status, _, error = run(script, tmp_path, 2, *args)
-        assert status == right, error
-        assert ("KeyError: 'x'" in error) is (right == 1)
+@pytest.mark.parametrize(
+    ("script", "right"),
+    [
+        ("import sys, synk\nsynk.fork(1)\nprint()\nsys.exit(3)", 3),
+        ("print()\nraise KeyError('x')", 1),  # no ranks were forked
+    ],
+)
+def test_output_and_exit_status_are_the_scripts(tmp_path, script, right):
+    status, out, error = run(script, tmp_path, 2)
+    assert out == "\n"  # of the first node alone
+    assert status == right, error
+    assert ("KeyError: 'x'" in error) is (right == 1)
 
 
-def test_what_is_not_done_on_several_nodes_says_so(tmp_path):
-    script = (
-        BEGIN
-        + """
-w = pytensor.shared(np.zeros(5), "w")
-step = synk.function([x], updates=[(w, w + x.mean(0))], local=True)
-trainer = synk.Trainer(step, [w], synk.rules.EASGD(2, order="free"))
+def test_mpirun_of_the_script_itself_is_warned_of_once(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("import synk\nsynk.fork(1)\nsynk.close()\n")
+    words, environment = launcher("openmpi", 2)
+    done = subprocess.run(
+        [*words, sys.executable, str(script)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("mpirun runs this script 2 times") == 1
+
+
+# -- GPUs of several nodes, with stand-ins for NVML and NCCL on the CPU
+
+GPUS = """
+import os, sys, time
+import numpy as np, pytensor, pytensor.tensor as pt
+import synk
+
+n = synk.fork(2)
+assert [node.gpus for node in synk.nodes()] == [2, 2], synk.nodes()
+x, y = pt.matrix("x"), pt.vector("y")
+w, v = (pytensor.shared(np.zeros(5), "w") for _ in range(2))
+
+def graph(w):
+    loss = ((x @ w - y) ** 2).mean()
+    return loss, [(w, w - 0.05 * pytensor.grad(loss, w))]
+
+loss, updates = graph(w)
+f = synk.function([x, y], loss, updates=updates)
+loss, updates = graph(v)
+g = pytensor.function([x, y], loss, updates=updates, mode="FAST_COMPILE")
+rng = np.random.default_rng(0)
+X, Y = rng.normal(size=(31, 5)), rng.normal(size=31)
+same = dict(rtol=1e-5, atol=1e-7)
+for stop in (31, 1):
+    np.testing.assert_allclose(f(X[:stop], Y[:stop]), g(X[:stop], Y[:stop]), **same)
+    np.testing.assert_allclose(w.get_value(), v.get_value(), **same)
+
+# What the transport does not know goes by the masters: complex numbers.
+for dtype in ("float32", "complex64"):
+    of_ranks = pytensor.shared(np.zeros(3, dtype), "of_ranks")
+    for rank in range(n):
+        synk.set_value(rank, [of_ranks], [np.full(3, rank + 1, dtype)])
+    gathered = synk.all_gather(of_ranks)
+    assert (gathered == np.repeat(np.arange(n) + 1, 3)).all(), gathered
+    for rank in range(n):
+        synk.set_value(rank, [of_ranks], [np.full(3, rank + 1, dtype)])
+    synk.broadcast(of_ranks)
+    for rank in range(n):
+        assert (synk.get_value(rank, [of_ranks])[0] == 1).all()
+
+for _ in range(2):
+    open(os.environ["STUCK"], "w").close()
+    start, before = time.monotonic(), w.get_value()
+    try:
+        f(X, Y)
+        raise SystemExit("nothing was raised")
+    except ZeroDivisionError as error:
+        assert f"on rank {n - 1} of {n}" in str(error.__notes__), error.__notes__
+    assert time.monotonic() - start < 30
+    os.remove(os.environ["STUCK"])
+    np.testing.assert_array_equal(w.get_value(), before)
+    np.testing.assert_allclose(f(X, Y), g(X, Y), **same)
+print("done")
+"""
+
+MIXED = """
+import synk
 try:
-    trainer.fit(np.ones((8, 5)), batch_size=4, epochs=1, progress=False)
+    synk.fork(1)
 except synk.StateError as error:
     print(error)
 """
+
+
+def on_fake_gpus(script: str, folder: Path, gpus: str) -> tuple[int, str, str]:
+    """Run a script on two nodes that seem to have so many GPUs each."""
+    pytest.importorskip("jax", reason="JAX, of the extra synk[jax], is missing")
+    words, environment = launcher("openmpi", 2)
+    environment |= {"STUCK": str(folder / "stuck"), "GPUS": gpus}
+    (folder / "script.py").write_text(script)
+    mine = [sys.executable, str(Path(__file__).parent / "with_fake_gpus.py")]
+    done = subprocess.run(
+        [*words, *mine, "script.py"],
+        env=environment,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
-    _, out, error = run(script, tmp_path, 2, 1)
-    assert "on one machine only so far, and this session has 2 nodes" in out, error
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.slow
+def test_functions_and_variables_and_a_rank_that_fails_in_nccl(tmp_path):
+    status, out, error = on_fake_gpus(GPUS, tmp_path, "2 2")
+    assert (status, out) == (0, "done\n"), error
+
+
+def test_nodes_with_gpus_and_without_are_not_mixed(tmp_path):
+    status, out, error = on_fake_gpus(MIXED, tmp_path, "2 0")
+    assert status == 0, error
+    assert "have GPUs" in out, out + error

@@ -1,4 +1,4 @@
-"""The model of calls on many nodes sends what calls send on two and three."""
+"""The model of calls on many nodes sends what calls send on three."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from pathlib import Path
 import pytest
 import scaling
 from launching import ROOT, run
-from scaling_inputs import Recorded, heads, likelihood, oversubscribed, step
+from places import SUPPORT
+from scaling_inputs import Recorded, likelihood, oversubscribed, step
 
 PAGE = ROOT / "docs" / "performance.rst"
-RANKS = 2
+NODES, RANKS = 3, 2
 
 CALLS = """
 import json, sys
 import numpy as np
 import synk
-sys.path.insert(0, sys.argv[2])
+sys.path[:0] = sys.argv[2:]
 from scaling_inputs import ROWS, likelihood, step
 
 n = synk.fork(int(sys.argv[1]))
@@ -69,44 +70,31 @@ COLLECTIVES = {
 def test_calls_send_what_the_model_says(tmp_path):
     with oversubscribed(RANKS + 1):
         made = likelihood(), step(25), step(25_001)
-        recorded = [Recorded(f, 3 * RANKS) for f in made]
+        recorded = [Recorded(f, NODES * RANKS) for f in made]
         replies = [len(call.reply()) for call in recorded]
-        commands = {
-            nodes: [len(call.kept(nodes, RANKS)().message) for call in recorded]
-            for nodes in (2, 3)
-        }
+        commands = [len(call.kept(NODES, RANKS)().message) for call in recorded]
     large = scaling.LARGE._replace(reduced=scaling.with_loss(8 * 25_001))
     calls = scaling.LIKELIHOOD, scaling.SMALL, large
-    for nodes in (2, 3):
-        _, out, error = run(CALLS, tmp_path, nodes, RANKS, Path(__file__).parent)
-        assert out, error
-        said = [
-            list(call.steps(nodes, RANKS, *sizes))
-            for call, *sizes in zip(calls, commands[nodes], replies, strict=True)
-        ]
-        for steps, seen in zip(said, json.loads(out), strict=True):
-            compare(steps, seen, nodes)
+    _, out, error = run(CALLS, tmp_path, NODES, RANKS, Path(__file__).parent, SUPPORT)
+    assert out, error
+    seen = json.loads(out)
+    for call, *sizes, found in zip(calls, commands, replies, seen, strict=True):
+        compare(list(call.steps(NODES, RANKS, *sizes)), found)
 
 
-def compare(steps: list[scaling.Step], seen: list[list], nodes: int) -> None:
+def compare(steps: list[scaling.Step], seen: list[list]) -> None:
     """Compare a call's steps with what node 0 has handed to MPI."""
     assert [name for name, _ in seen] == [COLLECTIVES[said.kind] for said in steps]
     for said, (_, (given, counts)) in zip(steps, seen, strict=True):
         if said.kind == "gather":  # node 0 has nothing to reply to itself
             assert counts[0] == 0
-            assert counts[1:] == pytest.approx([said.nbytes] * (nodes - 1), rel=0.1)
+            assert counts[1:] == pytest.approx([said.nbytes] * (NODES - 1), rel=0.1)
         elif said.kind == "bcast":
             assert given == pytest.approx(said.nbytes, rel=0.1)
         elif said.kind == "all-gather":
             assert sum(counts) == said.nbytes
         else:
             assert given == said.nbytes, said
-
-
-def test_a_thousand_heads_take_no_longer_than_they_travel():
-    network = scaling.NETWORKS[-1]
-    step = scaling.Step("heads", scaling.HEAD)
-    assert heads(1024) < scaling.seconds(step, 1024, network, network.message)
 
 
 def test_the_page_shows_what_the_program_prints(monkeypatch, capsys):

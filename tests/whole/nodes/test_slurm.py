@@ -19,7 +19,7 @@ import psutil
 import pytest
 import slurm
 from launching import MPICH, ROOT
-from test_node_faults import DEATH, ERRORS, STOPPED
+from test_node_faults import FAULTS, STOPPED
 from test_on_nodes import FUNCTIONS
 
 pytestmark = [
@@ -90,8 +90,8 @@ def srun(script: str, folder: Path, *args: object, options=("--cpus-per-task=2",
 
 @pytest.mark.parametrize(
     ("script", "args"),
-    [(FUNCTIONS, (2, 2)), (ERRORS, (50,)), (DEATH, ())],
-    ids=["functions", "errors", "deaths"],
+    [(FUNCTIONS, (2, 2)), (FAULTS, (20,))],
+    ids=["functions", "faults"],
 )
 def test_what_mpirun_runs_srun_runs(script, args, mpi, tmp_path):
     done = _run(srun(script, tmp_path, *args), mpi)

@@ -1,7 +1,8 @@
 """`python -m synk` on a machine that seems to have GPUs; see fake_nvml and fake_nccl.
 
-Where the file of the environment variable ``STUCK`` is, the last rank fails in a
-collective, and the others wait there as ranks wait for NCCL.
+The environment variable ``GPUS`` has the number of each node, such as "2 0". Where the
+file of ``STUCK`` is, the last rank fails in a collective, and the others wait there as
+ranks wait for NCCL.
 """
 
 import os
@@ -33,7 +34,9 @@ class MayBeStuck(ByExchange):
 
 
 if __name__ == "__main__":
-    fake_nvml.install(pytest.MonkeyPatch(), [None] * int(os.environ["GPUS"]))
+    node = int(os.environ["OMPI_COMM_WORLD_RANK"])
+    gpus = int(os.environ["GPUS"].split()[node])
+    fake_nvml.install(pytest.MonkeyPatch(), [None] * gpus)
     context.NcclTransport = MayBeStuck
     del sys.argv[0]
     sys.argv.insert(0, "synk")

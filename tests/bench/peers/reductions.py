@@ -1,26 +1,127 @@
-"""All-reduces by synk: on the ranks, in a function's graph, and of shared variables.
+"""All-reduces of float32: by synk, by torch's Gloo and by MPI.
 
-On the ranks they are timed as the other libraries' are, in a loop within one command.
+By synk they are made on the ranks, in a function's graph, and of shared variables. On
+the ranks they are timed as the other libraries' are, in a loop within one command.
 ``two buffers`` is what a stage of a function does: values that lie anywhere, results in
 shared memory. ``in place`` is what `synk.all_reduce` does with variables that lie in
 shared memory. The others are whole calls, with launch and join and Python around them.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import numpy as np
-import pytensor
+from bench.work import Options, Place, Question, timed
 
-import synk
-from bench.reductions import extremes
-from bench.timing import timed
-from synk.ranks.replication import master_replicate_variables
-from synk.ranks.session import SESSION
-from synk.variables.collectives import worker_reduce
+VERSIONS: dict[str, str] = {}
+"""Of what is no package of Python's."""
+
+
+class Reduction(NamedTuple):
+    """A sum over the ranks of so many bytes.
+
+    Attributes
+    ----------
+    fill : callable
+        Sets all of this rank's values to a number.
+    call : callable
+        Sums the ranks' values.
+    result : callable
+        Returns the sums, as they are on this rank.
+    """
+
+    fill: Callable[[float], object]
+    call: Callable[[], object]
+    result: Callable[[], np.ndarray]
+
+
+def questions(
+    options: Options,
+    place: Place,
+    variants: dict[str, Callable[[int], Reduction]],
+    together: Callable[[], object],
+) -> dict[str, Question]:
+    """Return the questions of an implementation whose ranks the driver asks."""
+    found: dict[str, Question] = {}
+    for name, variant in variants.items():
+        for nbytes in options.nbytes:
+            reduction = variant(nbytes)
+
+            def check(_: int, reduction=reduction) -> list[float]:
+                reduction.fill(place.rank + 1)
+                together()
+                reduction.call()
+                return extremes(reduction.result())
+
+            def time(number: int, reduction=reduction) -> float:
+                reduction.fill(0)  # sums of zeros stay small
+                return timed(reduction.call, together)(number)
+
+            found[f"check {name} {nbytes}"] = check
+            found[f"time {name} {nbytes}"] = time
+    return found
+
+
+def extremes(values: np.ndarray) -> list[float]:
+    """Return the least and the largest value."""
+    return [float(values.min()), float(values.max())]
 
 
 @contextmanager
-def opened(options, place):
+def of_gloo(options, place):
+    """In place."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(max(1, options.cores // place.size))
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{place.folder}/rendezvous",
+        rank=place.rank,
+        world_size=place.size,
+    )
+
+    def in_place(nbytes):
+        values = torch.zeros(nbytes // 4)
+        return Reduction(values.fill_, lambda: dist.all_reduce(values), values.numpy)
+
+    yield questions(options, place, {"in place": in_place}, dist.barrier)
+    dist.destroy_process_group()
+
+
+@contextmanager
+def of_mpi(options, place):
+    """In place, and from one buffer to another."""
+    from mpi4py import MPI
+
+    VERSIONS["MPI"] = MPI.Get_library_version().split(",")[0].strip()
+    comm = MPI.COMM_WORLD
+
+    def in_place(nbytes):
+        values = np.zeros(nbytes // 4, "float32")
+        call = lambda: comm.Allreduce(MPI.IN_PLACE, values)  # noqa: E731
+        return Reduction(values.fill, call, lambda: values)
+
+    def two_buffers(nbytes):
+        values = np.zeros(nbytes // 4, "float32")
+        results = np.zeros_like(values)
+        call = lambda: comm.Allreduce(values, results)  # noqa: E731
+        return Reduction(values.fill, call, lambda: results)
+
+    variants = {"in place": in_place, "two buffers": two_buffers}
+    yield questions(options, place, variants, comm.Barrier)
+
+
+# -- by synk
+
+
+@contextmanager
+def of_synk(options, place):
+    import synk
+
     with synk.session(options.ranks):
         found = {}
         for nbytes in options.nbytes:
@@ -31,6 +132,7 @@ def opened(options, place):
 
 def on_the_ranks(nbytes):
     """Return the questions about a stage's reduction."""
+    from synk.ranks.session import SESSION
 
     def check(_):
         return least_and_largest(SESSION.run(worker_check, nbytes))
@@ -72,6 +174,10 @@ def stage(context, nbytes):
 
 def in_place(nbytes):
     """Return the questions about the reduction of a variable that lies in its place."""
+    import synk
+    from synk.ranks.replication import master_replicate_variables
+    from synk.ranks.session import SESSION
+
     var = zeros(nbytes)
     (number,) = master_replicate_variables([var])
 
@@ -89,6 +195,7 @@ def in_place(nbytes):
 
 def worker_time_in_place(context, number, calls):
     """Sum a variable of zeros so many times and return the seconds of one."""
+    from synk.variables.collectives import worker_reduce
 
     def once():
         worker_reduce(context, -1, [number], "sum", {}, None, True, [])
@@ -97,6 +204,8 @@ def worker_time_in_place(context, number, calls):
 
 
 def in_a_graph(nbytes):
+    import synk
+
     source, target = zeros(nbytes), zeros(nbytes)
     reduced = synk.ops.all_reduce(source, "sum")
     call = synk.function([], [], updates=[(target, reduced)])
@@ -104,6 +213,8 @@ def in_a_graph(nbytes):
 
 
 def of_variables(nbytes):
+    import synk
+
     var = zeros(nbytes)
     return whole_calls(
         "synk.all_reduce", nbytes, lambda: synk.all_reduce(var, "sum"), var, var
@@ -112,6 +223,7 @@ def of_variables(nbytes):
 
 def whole_calls(name, nbytes, call, source, target):
     """Return the questions about calls from the master."""
+    import synk
 
     def check(_):
         for rank in range(synk.size()):
@@ -129,6 +241,8 @@ def whole_calls(name, nbytes, call, source, target):
 
 
 def zeros(nbytes):
+    import pytensor
+
     return pytensor.shared(np.zeros(nbytes // 4, "float32"))
 
 

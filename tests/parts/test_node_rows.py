@@ -15,7 +15,6 @@ import pytest
 
 from synk.call.rows import Source, take_share
 from synk.call.runs import Call, worker_run
-from synk.cluster import inbox as inboxes
 from synk.cluster.inbox import Copy, Inbox, to_keep
 from synk.cluster.keeping import Draft, Keeping
 from synk.cluster.message import Here, Message
@@ -183,7 +182,7 @@ def test_all_ranks_get_their_rows_whatever_comes_in_between(room):
 
     held = [data(3), data(1), data(0), data(9)]
     known = [batches_of(generator, 40) for _ in range(6)]
-    for _ in range(400):
+    for _ in range(150):
         chance = generator.random()
         if chance < 0.1:
             generator.choice(held).write()
@@ -211,58 +210,7 @@ def test_all_ranks_get_their_rows_whatever_comes_in_between(room):
             there = set(inbox.copies) - set(world.keeping.forgotten)
             assert numbers <= there
             assert len(there) <= 4 + len(world.notices)
-    assert made > 250
-
-
-def test_slices_are_sent_once_and_shuffled_batches_in_one_epoch():
-    world, rows = World(), 120
-    x = Held(np.random.default_rng(0).normal(size=(rows, 8)))
-    others = sum(here.stop - here.first for here in HERES[1:]) * rows // SIZE
-    width = x.array[0].nbytes
-    slices = [slice(i, i + 12) for i in range(0, rows, 12)]
-    assert world.run(slices, [x]) == others * width
-    assert [world.run([each], [x]) for each in slices] == [0] * 10
-    assert world.run(slices[::-1], [x, x]) == 0
-    x.write()
-    assert world.run(slices[:2], [x]) == others * width // 5
-
-    def epoch(seed: int) -> list[np.ndarray]:
-        order = np.random.default_rng(seed).permutation(rows)
-        return [order[i : i + 12] for i in range(0, rows, 12)]
-
-    numbers = others * 8  # which the ranks of others take
-    y = Held(np.random.default_rng(1).normal(size=(rows, 8)))
-    assert world.run(epoch(0), [y]) == 2 * rows * width + numbers
-    assert world.run(epoch(1), [y]) == numbers
-    # Called one by one, each batch goes to those who compute on it, until the last.
-    z = Held(np.random.default_rng(2).normal(size=(rows, 8)))
-    sent = [world.run([batch], [z]) for batch in epoch(2)]
-    assert sent[:9] == [others * width // 10] * 9
-    assert sent[9] == 2 * rows * width + numbers // 10
-    assert [world.run([batch], [z]) for batch in epoch(3)] == [numbers // 10] * 10
-
-
-def test_data_that_is_written_to_in_each_epoch_is_not_sent_as_a_whole_again():
-    world, rows = World(), 60
-    x = Held(np.zeros((rows, 4)))
-    batches = [np.arange(rows)[i::5] for i in range(5)]
-    own = sum(here.stop - here.first for here in HERES[1:]) * rows // SIZE * 32
-    numbers = own // 4
-    assert world.run(batches, [x]) == 2 * x.array.nbytes + numbers
-    for _ in range(3):
-        x.write()
-        assert world.run(batches, [x]) == own
-    assert world.run(batches, [x]) == 2 * x.array.nbytes + numbers  # it has stayed
-    assert world.run(batches, [x]) == numbers
-
-
-def test_rows_are_sent_each_time_where_there_is_no_memory_to_keep_them():
-    world, rows = World(room=0), 60
-    x = Held(np.zeros((rows, 4)))
-    own = sum(here.stop - here.first for here in HERES[1:]) * rows // SIZE * 32
-    for batch in [slice(0, rows), np.arange(rows)] * 2:
-        assert world.run([batch], [x]) == own
-    assert not any(inbox.copies for inbox in world.inboxes)
+    assert made > 90
 
 
 @pytest.mark.parametrize("full", [1, 2])
@@ -277,21 +225,6 @@ def test_where_a_node_finds_no_room_all_give_that_up_and_keep_no_more(full):
     assert world.run([slice(0, 60)], [w]) == 0  # as before
     assert [len(inbox.copies) for inbox in world.inboxes[1:]] == [1, 1]
     assert not world.keeping.forgotten
-
-
-def test_rows_that_find_no_memory_are_received_all_the_same(monkeypatch):
-    world = World()
-    x = Held(np.ones((60, 4)))
-
-    def refuse(*_: Any) -> None:
-        raise SharedMemoryFull("by the test")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(inboxes, "Segment", refuse)
-        world.run([slice(0, 60)], [x])
-    assert isinstance(world.inboxes[1].error, SharedMemoryFull)
-    assert world.run([slice(0, 60)], [x]) > 0
-    assert world.inboxes[1].error is None
 
 
 def test_nodes_of_one_machine_share_the_half_of_its_memory():

@@ -9,12 +9,10 @@ from contextlib import contextmanager
 
 import numba
 import numpy as np
-from numba import njit, prange
-
 from bench import likelihoods
 from bench.likelihoods import ALPHA, NU, WIDTH
-from bench.timing import timed
-from bench.work import questions
+from bench.work import questions, timed
+from numba import njit, prange
 
 BLOCKS = 64
 PARALLEL = njit(parallel=True, fastmath=True, cache=True)

@@ -1,15 +1,60 @@
-"""The training step in JAX: one compiled function, with its parameters donated."""
+"""Likelihoods and training steps in JAX, as one writes them."""
 
 from contextlib import contextmanager
 from functools import partial
 
 import jax
 import jax.numpy as jnp
-
-from bench import networks
+import numpy as np
+from bench import likelihoods, networks
+from bench.likelihoods import ALPHA, NU
 from bench.work import questions
+from jax.scipy.special import gammaln
 
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)  # keeps all
+
+
+def student(y, eta):
+    constant = gammaln(NU / 2) - gammaln((NU + 1) / 2) + np.log(NU * np.pi) / 2
+    return constant + (NU + 1) / 2 * jnp.log1p((y - eta) ** 2 / NU)
+
+
+def negative_binomial(y, eta):
+    constant = gammaln(ALPHA) - ALPHA * np.log(ALPHA)
+    terms = gammaln(y + 1) - gammaln(y + ALPHA) + constant
+    return terms + (y + ALPHA) * jnp.log(ALPHA + jnp.exp(eta)) - y * eta
+
+
+TERMS = {
+    "logistic": lambda y, eta: jax.nn.softplus(eta) - y * eta,
+    "poisson": lambda y, eta: jnp.exp(eta) - y * eta + gammaln(y + 1),
+    "student": student,
+    "negative-binomial": negative_binomial,
+}
+
+
+def total(column, beta, x, y):
+    return TERMS[column](y, x @ beta).sum()
+
+
+@contextmanager
+def likelihood(options, place):
+    """Compiled value and gradient."""
+    jax.config.update("jax_enable_x64", True)
+    rows = likelihoods.rows(options)
+    x, beta = jnp.array(rows), jnp.array(likelihoods.beta())
+
+    def prepare(column):
+        y = jnp.array(likelihoods.outcomes(column, rows))
+
+        def build():
+            f = jax.jit(jax.value_and_grad(partial(total, column)))
+            return likelihoods.work(lambda: jax.block_until_ready(f(beta, x, y)))
+
+        return build
+
+    yield questions(likelihoods.COLUMNS, prepare)
+
 
 ACTIVATIONS = {"relu": jax.nn.relu, "tanh": jnp.tanh}
 
@@ -39,7 +84,9 @@ def train(params, x, y, activation):
 
 
 @contextmanager
-def opened(options, place):
+def training(options, place):
+    """One compiled function, with its parameters donated."""
+
     def prepare(column):
         of_column = networks.step_of(column)
         rows, labels = networks.data(options, of_column.kind)

@@ -1,0 +1,170 @@
+"""Likelihoods and training steps in torch."""
+
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from bench import likelihoods, networks
+from bench.likelihoods import ALPHA, NU
+from bench.work import questions
+from torch import nn
+from torch.nn.functional import softplus
+from torch.nn.parallel import DistributedDataParallel
+
+
+def student(y, eta):
+    nu = torch.tensor(NU, dtype=torch.float64)
+    constant = torch.lgamma(nu / 2) - torch.lgamma((nu + 1) / 2)
+    constant = constant + torch.log(nu * torch.pi) / 2
+    return constant + (nu + 1) / 2 * torch.log1p((y - eta) ** 2 / nu)
+
+
+def negative_binomial(y, eta):
+    alpha = torch.tensor(ALPHA, dtype=torch.float64)
+    constant = torch.lgamma(alpha) - alpha * torch.log(alpha)
+    terms = torch.lgamma(y + 1) - torch.lgamma(y + alpha) + constant
+    return terms + (y + alpha) * torch.log(alpha + torch.exp(eta)) - y * eta
+
+
+TERMS = {
+    "logistic": lambda y, eta: softplus(eta) - y * eta,
+    "poisson": lambda y, eta: torch.exp(eta) - y * eta + torch.lgamma(y + 1),
+    "student": student,
+    "negative-binomial": negative_binomial,
+}
+
+
+@contextmanager
+def likelihood(options, place):
+    """Gradients by autograd, in one process with all cores."""
+    torch.set_num_threads(options.cores)
+    rows = likelihoods.rows(options)
+    x = torch.from_numpy(rows)
+    beta = torch.from_numpy(likelihoods.beta()).requires_grad_()
+
+    def prepare(column):
+        y = torch.from_numpy(likelihoods.outcomes(column, rows))
+
+        def call():
+            value = TERMS[column](y, x @ beta).sum()
+            (gradient,) = torch.autograd.grad(value, beta)
+            return value, gradient
+
+        return lambda: likelihoods.work(call)
+
+    yield questions(likelihoods.COLUMNS, prepare)
+
+
+ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh}
+
+
+def network(options, step):
+    """Return the network; its weights are to be loaded."""
+    layers = []
+    for w, _ in networks.weights(options, step.kind):
+        if w.ndim == 4:
+            convolution = nn.Conv2d(w.shape[1], w.shape[0], 3, padding="same")
+            layers += [convolution, nn.ReLU(), nn.MaxPool2d(2)]
+        else:
+            layers += [
+                nn.Flatten(),
+                nn.Linear(*w.shape),
+                ACTIVATIONS[step.activation](),
+            ]
+    return nn.Sequential(*layers[:-1])
+
+
+def load(net, options, kind):
+    """Set the initial weights."""
+    layers = [layer for layer in net if isinstance(layer, nn.Linear | nn.Conv2d)]
+    with torch.no_grad():
+        for layer, (w, b) in zip(layers, networks.weights(options, kind), strict=True):
+            layer.weight.copy_(torch.from_numpy(w.T if w.ndim == 2 else w))
+            layer.bias.copy_(torch.from_numpy(b))
+
+
+def stepper(model):
+    """Return a function that makes a step and returns the loss."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=networks.RATE)
+
+    def step(x, y):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    return step
+
+
+def prepared(options, column, wrap, share_of):
+    """Return what builds the work of a column.
+
+    Parameters
+    ----------
+    options : Options
+    column : str
+    wrap : callable
+        Returns the model to call, of the network.
+    share_of : callable
+        Returns the rows of this process, of a slice.
+    """
+    of_column = networks.step_of(column)
+    rows, labels = map(torch.from_numpy, networks.data(options, of_column.kind))
+
+    def batch_of(chosen):
+        mine = share_of(chosen)
+        return rows[mine], labels[mine]
+
+    def build():
+        net = network(options, of_column)
+        load(net, options, of_column.kind)
+        return networks.work(
+            options,
+            of_column.batch,
+            stepper(wrap(net)),
+            batch_of,
+            lambda: load(net, options, of_column.kind),
+        )
+
+    return build
+
+
+@contextmanager
+def training(options, place):
+    """In one process with all cores."""
+    torch.set_num_threads(options.cores)
+
+    def prepare(column):
+        return prepared(options, column, lambda net: net, lambda chosen: chosen)
+
+    yield questions(options.columns, prepare)
+
+
+@contextmanager
+def training_by_ddp(options, place):
+    """In DistributedDataParallel on Gloo, a process for each rank.
+
+    A process has its share of each batch. Its loss is the one over that share:
+    averaging the losses, which synk does, is not asked of it.
+    """
+    torch.set_num_threads(max(1, options.cores // place.size))
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{place.folder}/rendezvous",
+        rank=place.rank,
+        world_size=place.size,
+    )
+    wrap = partial(DistributedDataParallel, gradient_as_bucket_view=True)
+
+    def share_of(chosen):
+        count = (chosen.stop - chosen.start) // place.size
+        start = chosen.start + count * place.rank
+        return slice(start, start + count)
+
+    def prepare(column):
+        return prepared(options, column, wrap, share_of)
+
+    yield questions(options.columns, prepare, dist.barrier)
+    dist.destroy_process_group()

@@ -1,0 +1,367 @@
+"""What masters of several nodes agree on: heads, clocks, cores, bytes of replies."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import warnings
+
+import numpy as np
+import pytest
+
+from synk.cluster import clocks
+from synk.cluster.clocks import ROUND_TRIPS, Clock, between
+from synk.cluster.cores import chosen, take_cores
+from synk.cluster.heads import (
+    COMMAND,
+    IDLE,
+    INLINE,
+    JOIN,
+    MEET,
+    NBYTES,
+    Head,
+    Heads,
+    Stopped,
+    head,
+    joining,
+    meeting,
+)
+from synk.cluster.launcher import Launched, launched
+from synk.cluster.translate import FEW, dumps, loads
+from synk.memory.segment import Attachments, Segment
+
+# -- heads: a thousand masters in one process, each a generator, as `Link` drives it
+
+
+def test_a_head_is_64_bytes_and_comes_back():
+    for data in (b"", b"x" * INLINE, b"y" * (INLINE + 1)):
+        given = head(MEET, 7, data, word=-1)
+        packed = given.packed()
+        assert len(packed) == NBYTES == 64
+        found = Head.unpacked(packed)
+        assert found[:4] == (MEET, 7, -1, len(data))
+        assert found.data == (data if len(data) <= INLINE else None)
+
+
+def test_heads_of_all_say_what_each_says():
+    said = [head(MEET, 7, b"x" * n, word=-n) for n in (0, 3, INLINE)]
+    heads = Heads.of(said)
+    assert len(heads) == 3
+    assert [(each.kind, each.word, each.data) for each in heads] == [
+        (each.kind, each.word, each.data) for each in said
+    ]
+    assert heads.data == [b"", b"xxx", b"x" * INLINE]
+    assert heads.lengths == [0, 3, INLINE]
+    assert heads.are_of_one_command
+    assert heads.are_all(MEET)
+    assert not heads.are_all(JOIN)
+    assert not heads.agree_on(0)
+    assert Heads.of(said[:1] * 2).agree_on(0)
+    assert Heads.of([Head(JOIN), Head(JOIN)]).data == [b"", b""]
+    long = head(JOIN, 8, b"y" * (INLINE + 1))
+    mixed = Heads.of([*said, long])
+    assert mixed.data is None
+    assert not mixed.are_of_one_command
+    assert not mixed.are_all(MEET)
+
+
+def master(node: int, plan: list[list[int | None]], log: list):
+    """Go through commands, each of some meetings; fail where the plan says so.
+
+    Parameters
+    ----------
+    plan : list of list of (int or None)
+        For each command, before which meeting each node fails; None for never. The last
+        entry is the number of meetings.
+    """
+    for number, command in enumerate(plan):
+        *failures, meetings = command
+        yield Head(COMMAND if node == 0 else IDLE, number)
+        made, failed = 0, False
+        try:
+            for k in range(meetings):
+                if failures[node] == k:
+                    failed = True
+                    break
+                yield from meeting(Head(MEET, number + 1, word=k))
+                made += 1
+        except Stopped:
+            pass
+        heads = yield from joining(head(JOIN, number + 1, bytes([failed])))
+        log.append((number, node, made, failed, heads.data))
+
+
+def drive(masters: list) -> int:
+    """Give each master the heads of all, round by round; return how many there were."""
+    said = [next(each) for each in masters]
+    rounds = 0
+    while said:
+        rounds += 1
+        assert len({each.number for each in said}) == 1, said
+        kinds = {each.kind for each in said}
+        # A command is begun by all, or by none; nobody meets who does not see it.
+        assert kinds in ({IDLE, COMMAND}, {COMMAND}, {MEET}, {JOIN}, {MEET, JOIN})
+        following, given = [], Heads.of(said)
+        for each in masters:
+            try:
+                following.append(each.send(given))
+            except StopIteration:
+                continue
+        assert len(following) in (0, len(masters)), "some have come to the end alone"
+        said = following
+    return rounds
+
+
+@pytest.mark.parametrize(("nodes", "commands"), [(1, 10), (2, 100), (3, 100), (512, 5)])
+def test_masters_stay_together_whoever_fails(nodes, commands):
+    """That nothing hangs means that all come to the end in as many rounds."""
+    generator = random.Random(nodes)
+    plan = []
+    for _ in range(commands):
+        meetings = generator.randrange(6)
+        failures: list[int | None] = [None] * nodes
+        for _ in range(generator.choice([0, 0, 1, 1, 2, 5])):
+            failures[generator.randrange(nodes)] = generator.randrange(meetings + 1)
+        plan.append([*failures, meetings])
+    log: list = []
+    rounds = drive([master(node, plan, log) for node in range(nodes)])
+    assert len(log) == nodes * commands
+    expected = 0
+    for number, (*failures, meetings) in enumerate(plan):
+        first = min(
+            [k for k in failures if k is not None and k < meetings], default=None
+        )
+        of_command = [entry for entry in log if entry[0] == number]
+        # All have made the same meetings: those before the first failure.
+        made = meetings if first is None else first
+        assert {entry[2] for entry in of_command} == {made}
+        # Every node knows who failed, and nobody else did.
+        failed = [bytes([failures[node] == first]) for node in range(nodes)]
+        if first is None:
+            failed = [b"\0"] * nodes
+        assert all(entry[4] == failed for entry in of_command)
+        # One round more where others met while somebody joined already.
+        is_mixed = first is not None and b"\0" in failed
+        expected += 1 + made + is_mixed + 1
+    assert rounds == expected
+
+
+# -- clocks
+
+
+class Wire:
+    """Plays both ends of a link whose messages take as long as they like.
+
+    Parameters
+    ----------
+    monkeypatch : pytest.MonkeyPatch
+    clocks : list of callable
+        What the clocks of nodes 1 and up say at a true time.
+    seed : int
+    """
+
+    node = 0
+
+    def __init__(self, monkeypatch, others, seed):
+        self.size = 1 + len(others)
+        self.now, self.trips = 1000.0, []
+        self._others, self._random = others, np.random.default_rng(seed)
+        monkeypatch.setattr(clocks, "perf_counter", lambda: self.now)
+
+    def send_to(self, array, node):
+        self._passes()
+        self._said = self._others[node - 1](self.now)
+
+    def receive_from(self, array, node):
+        self._passes()
+        array[0] = self._said
+
+    def _passes(self):
+        """A message may wait for a long time, on one way alone."""
+        self.trips.append(1e-6 * (1 + self._random.pareto(0.7)))
+        self.now += self.trips[-1]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_comparison_is_wrong_by_half_of_the_least_round_trip_at_most(
+    monkeypatch, seed
+):
+    truths = [lambda t: t + 7e4, lambda t: t - 900.0]
+    wire = Wire(monkeypatch, truths, seed)
+    itself, *found = clocks.compare(wire)
+    assert (itself.ahead, itself.error) == (0, 0)
+    trips = np.array(wire.trips).reshape(2, ROUND_TRIPS, 2).sum(-1)
+    rounded = 1e-9
+    for sample, truth, of_node in zip(found, truths, trips, strict=True):
+        assert sample.error == pytest.approx(of_node.min() / 2, abs=rounded)
+        assert abs(sample.ahead - truth(0.0)) <= sample.error + rounded
+
+
+def test_a_clock_that_goes_faster_is_followed_between_two_comparisons(monkeypatch):
+    def truth(t):
+        return 1.001 * t + 50.0
+
+    wire = Wire(monkeypatch, [truth], 0)
+    begin = clocks.compare(wire)
+    wire.now += 100.0
+    clock = between(begin, clocks.compare(wire))[1]
+    gained = 0.001 * (clock.end.here - clock.begin.here)
+    assert clock.ahead[1] - clock.ahead[0] == pytest.approx(gained, abs=3 * clock.error)
+    for true in np.linspace(begin[1].here, wire.now, 9):
+        assert abs(clock.here(truth(true)) - true) <= clock.error + 1e-9
+
+
+def test_a_clock_that_was_seen_at_one_time_alone_is_taken_to_go_as_ours_does():
+    sample = clocks.Sample(1.0, 5.0, 0.0)
+    assert Clock(sample, sample).here(6.0) == 2.0
+
+
+# -- what launchers say in the environment, and the cores that follow from it
+
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_RANK": "3",
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "1",
+}
+MPICH = {
+    "PMI_RANK": "1",
+    "PMI_SIZE": "4",
+    "MPI_LOCALRANKID": "1",
+    "MPI_LOCALNRANKS": "2",
+}
+SLURM = {
+    "SLURM_PROCID": "4",
+    "SLURM_STEP_NUM_TASKS": "5",
+    "SLURM_NODEID": "2",
+    "SLURM_LOCALID": "0",
+    "SLURM_STEP_TASKS_PER_NODE": "2(x2),1",
+}
+
+
+CPUS = {"SLURM_CPUS_PER_TASK": "8", "SLURM_JOB_CPUS_PER_NODE": "8(x2),6"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "right"),
+    [
+        ({}, None),
+        (OPEN_MPI, Launched(3, 4, 0, 1)),
+        (MPICH, Launched(1, 4, 1, 2)),
+        (SLURM, Launched(4, 5, 0, 1)),
+        (SLURM | {"SLURM_NODEID": "1", "SLURM_LOCALID": "1"}, Launched(4, 5, 1, 2)),
+        (SLURM | CPUS, Launched(4, 5, 0, 1, asked=8, of_job=6)),
+        (OPEN_MPI | SLURM | CPUS, Launched(3, 4, 0, 1, of_job=6)),  # mpirun in a job
+        (MPICH | SLURM | CPUS, Launched(1, 4, 1, 2, of_job=6)),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}, None),
+    ],
+)
+def test_rank_and_size_are_those_of_the_launcher(environment, right):
+    assert launched(environment) == right
+
+
+EVERYTHING = OPEN_MPI | MPICH | SLURM | CPUS
+
+
+@pytest.mark.parametrize("said", ["", " ", "many", "-1", "2(x"])
+@pytest.mark.parametrize("name", sorted(EVERYTHING))
+def test_a_variable_that_has_no_number_says_nothing(name, said):
+    for environment in (OPEN_MPI, MPICH, SLURM | CPUS, EVERYTHING):
+        if name in environment:
+            without = {k: v for k, v in environment.items() if k != name}
+            assert launched(environment | {name: said}) == launched(without)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_nodes_of_a_host_share_its_cores(size):
+    host = set(range(10))
+    found = [chosen(host, host, Launched(k, size, k, size)) for k in range(size)]
+    assert sorted(itertools.chain(*found)) == sorted(host)
+    found = [chosen({k}, host, Launched(k, size, k, size)) for k in range(size)]
+    assert sorted(itertools.chain(*found)) == sorted(host)
+
+
+def test_a_binding_to_as_many_stays():
+    assert chosen({5, 6, 7}, set(range(6)), Launched(1, 2, 1, 2)) == [5, 6, 7]
+    assert chosen({1}, {0, 1}, Launched(1, 2, 1, 2)) == [1]
+    # One node on the host, and the launcher has bound it: it has all.
+    assert chosen({1}, {0, 1}, Launched(1, 2, 0, 1)) == [0, 1]
+
+
+HOST, ALONE = set(range(8)), Launched(1, 2, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("bound", "said", "right"),
+    [
+        ({2, 3}, {"asked": 2, "of_job": 8}, [2, 3]),  # a step of several on the host
+        ({2}, {"asked": 0, "of_job": 8}, range(8)),  # nobody has asked for one core
+        ({2}, {"asked": 2, "of_job": 8}, range(8)),  # nor for less than was asked for
+        ({2}, {"asked": 0, "of_job": 2}, [2]),  # the others may be another job's
+        ({2, 3}, {"asked": 2, "of_job": 2}, [2, 3]),
+        (HOST, {"asked": 2, "of_job": 2}, range(8)),  # nothing is bound here
+    ],
+)
+def test_no_other_jobs_cores_are_taken(bound, said, right):
+    assert chosen(bound, HOST, ALONE._replace(**said)) == list(right)
+
+
+@pytest.mark.parametrize(
+    ("bound", "said", "warned"),
+    [
+        (1, {}, "bound node 1 to 1 core of 2: synk takes 2"),
+        (1, {"asked": 1}, None),
+        (1, {"asked": 1, "of_job": 1}, None),
+        (1, {"of_job": 1}, None),
+        (2, {}, None),
+    ],
+)
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) != 2, reason="made for two cores")
+def test_it_is_said_when_more_or_fewer_cores_were_meant(bound, said, warned):
+    before = os.sched_getaffinity(0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            os.sched_setaffinity(0, sorted(before)[:bound])
+            take_cores(ALONE._replace(**said))
+        finally:
+            os.sched_setaffinity(0, before)
+    assert [warned in str(each.message) for each in caught] == [True] * bool(warned)
+
+
+# -- replies as bytes: arrays come in the place of windows
+
+
+def test_arrays_come_back_each_for_its_window():
+    rng = np.random.default_rng(0)
+    record = np.dtype([("a", "i4"), ("b", "f8")])
+    arrays = [
+        *(rng.normal(size=24) for _ in range(3)),  # alike: they travel together
+        *(np.array(value) for value in (1.5, 2.5)),
+        np.array([3.5]),
+        *(rng.normal(size=(2, 3)).astype(">f4") for _ in range(2)),
+        *(np.ones(2, record) for _ in range(2)),
+        *(np.zeros((0, 4)) for _ in range(2)),
+        *(rng.normal(size=FEW) for _ in range(2)),
+        rng.normal(size=(3, 2)),
+    ]
+    with_windows = []
+    segments = []
+    for array in arrays:
+        segment = Segment(max(1, array.nbytes))
+        place = segment.array(array.dtype, array.shape)
+        place[...] = array
+        segments.append(segment)
+        with_windows.append(({0: segment.window(place)}, 7))
+    locate = Attachments().array
+    found = loads(dumps([*with_windows, None, with_windows[0]], locate))
+    assert found[-2] is None
+    assert found[-1][0][0] is found[0][0][0]
+    for (outputs, rows), array in zip(found[:-2], arrays, strict=True):
+        assert rows == 7
+        assert type(outputs[0]) is np.ndarray
+        assert outputs[0].dtype == array.dtype
+        assert outputs[0].shape == array.shape
+        np.testing.assert_array_equal(outputs[0], array)
+    assert loads(dumps([None, 3])) == [None, 3]
