@@ -1,4 +1,7 @@
-"""Waiting, and the signals that come meanwhile."""
+"""How ranks wait for each other: semaphores, barriers, locks, and what lies where.
+
+Here ranks are threads of one process, whose memory is shared anyhow.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,32 @@ import threading
 import time
 import types
 
+import numpy as np
 import pytest
 
+from synk.comm.locks import Locks, write
+from synk.comm.shm import SharedMemoryComm
+from synk.comm.sync import MET, WAIT, WAKE, meet, must_sleep
+from synk.errors import Aborted
 from synk.memory.segment import Segment
-from synk.workers import semaphore as semaphore_module
 from synk.workers import waiting
+from synk.workers.control import ASLEEP, COMMAND, MESSAGE_ROOM, REPLY_ROOM, Control
+from synk.workers.limit import Limit
+from synk.workers.recorder import Unrecorded
 from synk.workers.semaphore import ROOM, Semaphore
+from synk.workers.semaphore import _sleeper as sleeper
+from synk.workers.waiting import LOOKS, SPINS, TICK
+
+# -- waits
+
+
+def on_threads(work, ranks: int) -> None:
+    """Have each of some ranks do its work."""
+    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
 
 
 def new_wait():
@@ -161,21 +184,24 @@ def test_a_sleeper_is_woken_by_another_thread_that_can_run():
 
 
 @pytest.mark.parametrize("library", ["new", "old"])
-def test_a_sleep_lasts_a_time_by_the_clock_that_there_is(monkeypatch, library):
+def test_a_sleep_lasts_a_time_by_the_clock_that_there_is(library):
     libc = ctypes.CDLL(None)
     if library == "old":
         libc = types.SimpleNamespace(sem_timedwait=libc.sem_timedwait)
-    clock, sleep = semaphore_module._sleeper(libc)
+    clock, sleep = sleeper(libc)
     assert (clock == time.CLOCK_REALTIME) == (library == "old")
-    monkeypatch.setattr(semaphore_module, "_CLOCK", clock)
-    monkeypatch.setattr(semaphore_module, "_sleep", sleep)
     _, semaphore = new_wait()
+    place = ctypes.byref((ctypes.c_char * ROOM).from_buffer(semaphore.memory))
+
+    def sleep_for(seconds: float) -> int:
+        until = divmod(time.clock_gettime_ns(clock) + int(1e9 * seconds), 10**9)
+        return sleep(place, ctypes.byref((ctypes.c_long * 2)(*until)))
+
     start = time.monotonic()
-    assert not semaphore.sleep(0.02)
-    assert 0.019 < time.monotonic() - start < 5
+    assert sleep_for(0.02)
+    assert time.monotonic() - start > 0.019
     semaphore.post()
-    assert semaphore.sleep(20)
-    assert time.monotonic() - start < 10
+    assert sleep_for(20) == 0
 
 
 class Raised(Exception):
@@ -216,3 +242,260 @@ def test_a_handler_that_returns_leaves_the_waiter_waiting(own_signals):
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert len(calls) >= 5
+
+
+def test_a_wait_looks_about_and_ends_when_that_raises():
+    words, semaphore = new_wait()
+    looks = []
+
+    def look():
+        looks.append(time.monotonic())
+        if len(looks) == 3:
+            raise TimeoutError
+
+    start = time.monotonic()
+    with pytest.raises(TimeoutError):
+        waiting.wait(words, 0, 1, semaphore, 0, look)
+    assert 2.5 * TICK < time.monotonic() - start < 50 * TICK
+
+
+# -- barriers
+
+
+def comms_of(size: int, spin: bool) -> list[SharedMemoryComm]:
+    """Return the ends of all ranks, to be used by threads of this process."""
+    control = Control(size, spin)
+    control.words[COMMAND] = 1
+    how = lambda: None, Limit(None), Unrecorded()
+    return [SharedMemoryComm(control, rank, *how) for rank in range(size)]
+
+
+@pytest.mark.parametrize("spin", [False, True])
+@pytest.mark.parametrize("last", [0, 1, 2])
+def test_no_rank_goes_on_before_all_have_come(last, spin):
+    comms = comms_of(3, spin)
+    threads = [threading.Thread(target=comm.barrier, daemon=True) for comm in comms]
+    early = [thread for rank, thread in enumerate(threads) if rank != last]
+    for thread in early:
+        thread.start()
+    for thread in early:
+        thread.join(0.1)
+        assert thread.is_alive()
+    threads[last].start()
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_the_last_to_come_learns_of_those_that_sleep():
+    comms = comms_of(3, spin=False)
+    words, number = comms[0].words, comms[0].next_meeting()
+    assert meet(words, comms[0].places, number) == WAIT
+    assert must_sleep(words, comms[0].places, number)
+    assert meet(words, comms[1].places, number) == WAIT
+    assert meet(words, comms[2].places, number) == WAKE
+    assert not must_sleep(words, comms[1].places, number)
+
+
+def test_a_meeting_without_sleepers_wakes_nobody():
+    comms = comms_of(2, spin=False)
+    number = comms[0].next_meeting()
+    assert meet(comms[0].words, comms[0].places, number) == WAIT
+    assert meet(comms[0].words, comms[1].places, number) == MET
+    assert meet(comms[0].words, comms[0].places, number) == MET
+
+
+@pytest.mark.parametrize("rank", range(3))
+def test_a_sleeper_is_woken_by_a_post_not_by_its_own_clock(rank):
+    comms = comms_of(3, spin=False)
+    looks = []
+    comms[rank]._watch = lambda: looks.append(1)
+    thread = threading.Thread(target=comms[rank].barrier, daemon=True)
+    thread.start()
+    others = [comm for other, comm in enumerate(comms) if other != rank]
+    deadline = time.monotonic() + 10
+    while not comms[0]._control.words[comms[0]._control.rank_word(rank, ASLEEP)]:
+        assert time.monotonic() < deadline
+    released = comms[0]._control.met[rank]
+    for comm in others:
+        number = comm.next_meeting()
+        state = meet(comm.words, comm.places, number)
+    assert state == WAKE
+    comm.come(state, number)
+    thread.join(10)
+    assert not thread.is_alive()
+    assert released.value == 0
+
+
+def test_agreements_of_few_ranks_give_every_word_to_every_rank():
+    comms = comms_of(3, spin=True)
+    seen = [[], [], []]
+
+    def agree(rank):
+        for turn in range(200):
+            seen[rank].append(comms[rank].agree(10 * turn + rank))
+
+    on_threads(agree, 3)
+    right = [[10 * turn + rank for rank in range(3)] for turn in range(200)]
+    assert seen == [right] * 3
+
+
+def test_values_of_any_size_are_exchanged():
+    comms = comms_of(3, spin=True)
+    values = ["", list(range(30_000)), b"x" * 16 * 1024]
+    seen = [None] * 3
+
+    def exchange(rank):
+        seen[rank] = [comms[rank].exchange(values[rank]) for _ in range(3)]
+
+    on_threads(exchange, 3)
+    assert seen == [[values] * 3] * 3
+
+
+def test_a_reply_over_a_value_that_others_read_still_is_no_value(monkeypatch):
+    comms = comms_of(2, spin=False)
+    control = comms[0]._control
+    barrier, scribbled = comms[0].barrier, threading.Event()
+
+    def interrupted(state, number):
+        control.abort()
+        control.replies[1][:6] = b"failed"
+        scribbled.set()
+        raise KeyboardInterrupt
+
+    def exchange():
+        # Counted at the last meeting, then interrupted there.
+        monkeypatch.setattr(comms[1], "barrier", first_meeting)
+        with pytest.raises(KeyboardInterrupt):
+            comms[1].exchange("value")
+
+    def first_meeting():
+        SharedMemoryComm.barrier(comms[1])
+        monkeypatch.setattr(comms[1], "barrier", last_meeting)
+
+    def last_meeting():
+        monkeypatch.setattr(comms[1], "come", interrupted)
+        SharedMemoryComm.barrier(comms[1])
+
+    def slow():
+        barrier()
+        assert scribbled.wait(10)
+
+    monkeypatch.setattr(comms[0], "barrier", slow)
+    thread = threading.Thread(target=exchange)
+    thread.start()
+    with pytest.raises(Aborted):
+        comms[0].exchange("value")
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+# -- locks
+
+
+def locks(words, rank, looks=0, look_about=lambda: None):
+    return Locks(words, rank, looks, lambda: look_about)
+
+
+@pytest.mark.parametrize("looks", [0, 1000])
+def test_one_at_a_time_has_a_lock(looks):
+    words, inside, most = np.zeros(3, np.int64), [0], [0]
+
+    def work(rank):
+        mine = locks(words, rank, looks)
+        for _ in range(300):
+            mine.acquire(1)
+            inside[0] += 1
+            most[0] = max(most[0], inside[0])
+            words[2] += 1
+            inside[0] -= 1
+            mine.release(1)
+
+    on_threads(work, 4)
+    assert most == [1]
+    assert words.tolist() == [0, 0, 1200]
+
+
+def test_who_waits_looks_about():
+    words = np.zeros(2, np.int64)
+    locks(words, 0).acquire(0)
+
+    def died():
+        raise RuntimeError("rank 0 died")
+
+    with pytest.raises(RuntimeError, match="rank 0 died"):
+        locks(words, 1, look_about=died).acquire(0)
+    with pytest.raises(RuntimeError, match="rank 0 died"):
+        locks(words, 1, look_about=died).wait_for(1, 1)
+    assert words.tolist() == [1, 0]
+
+
+def test_all_of_a_rank_are_given_back_and_no_others():
+    words = np.zeros(6, np.int64)
+    mine, other = locks(words, 0), locks(words, 1)
+    for index in (0, 2, 5):
+        mine.acquire(index)
+    other.acquire(3)
+    mine.release_all(1, 5)
+    assert words.tolist() == [1, 0, 0, 2, 0, 1]
+
+
+def test_a_counter_is_waited_for():
+    words, seen = np.zeros(1, np.int64), []
+
+    def wait():
+        locks(words, 0).wait_for(0, 3)
+        seen.append(int(words[0]))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    for number in (1, 2, 3):
+        write(words, 0, number)
+    thread.join(60)
+    assert seen == [3]
+
+
+# -- what lies where
+
+
+def address(memory) -> int:
+    return np.frombuffer(memory, np.uint8).__array_interface__["data"][0]
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_everything_has_a_place_of_its_own_on_cache_lines_of_its_own(size):
+    control = Control(size, spin=True)
+    semaphores = [control.joined, *control.launched, *control.met]
+    rooms = [
+        (address(control.words), control.words.nbytes),
+        *((address(semaphore.memory), ROOM) for semaphore in semaphores),
+        (address(control.message), MESSAGE_ROOM),
+        *((address(reply), REPLY_ROOM) for reply in control.replies),
+    ]
+    assert len(rooms) == 1 + (2 * size + 1) + 1 + size
+    end = address(control.words)
+    for start, nbytes in rooms:
+        assert start == end
+        assert start % 128 == 0
+        end += nbytes
+    assert end - address(control.words) <= control.place[3]
+
+
+@pytest.mark.parametrize("spin", [False, True])
+def test_who_attaches_has_the_same_words_and_semaphores(spin):
+    control = Control(3, spin)
+    control.words[0], control.message[5], control.replies[2][7] = 11, 12, 13
+    control.met[1].post()
+    seen = Control.attach(control.place)
+    assert (seen.size, seen.spins, seen.looks) == (
+        (3, SPINS, LOOKS) if spin else (3, 0, 0)
+    )
+    assert (seen.command, seen.message[5], seen.replies[2][7]) == (11, 12, 13)
+    assert [semaphore.value for semaphore in seen.met] == [0, 1, 0]
+    seen.met[1].take()
+    assert control.met[1].value == 0
+    seen.array[0] = 14
+    assert control.command == 14
+    control.close()
+    seen.abort()  # what is attached stays
+    assert seen.aborted

@@ -330,6 +330,33 @@ def sockets(pid: int) -> list[str]:
     return [link for link in links(pid) if link.startswith("socket:")]
 
 
+# -- a process that cannot be forked
+
+
+@contextmanager
+def with_xla(name: str = "tf_XLATfrtCpuClient") -> Iterator[None]:
+    """Have a thread run in this process that looks like one of XLA's."""
+    go, done = threading.Event(), threading.Event()
+
+    def run() -> None:
+        with open("/proc/thread-self/comm", "w") as comm:
+            comm.write(name[:15])
+        go.set()
+        done.wait(60)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        assert go.wait(10)
+        yield
+    finally:
+        done.set()
+        thread.join()
+        # A thread is joined a moment before the kernel sees it end.
+        task = Path(f"/proc/self/task/{thread.native_id}")
+        wait_until(lambda: not task.exists(), 5, "end of the thread")
+
+
 # -- scripts
 
 

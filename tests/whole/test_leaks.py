@@ -24,9 +24,9 @@ from processes import (
 
 import synk
 
-CALLS = 10_000
-PATIENCE = 1 << 20
-"""Bytes that may come and go: less than 105 for each of the calls."""
+CALLS = int(os.environ.get("SYNK_LEAK_CALLS", "3000"))
+PATIENCE = 105 * CALLS
+"""Bytes that may come and go, for `CALLS` calls."""
 ROUNDS = 3
 """A large process may take more once, as for its heap; a leak grows each time."""
 
@@ -94,7 +94,7 @@ def calls_of_every_kind():
 
 
 @pytest.mark.slow
-def test_memory_does_not_grow_over_ten_thousand_calls():
+def test_memory_does_not_grow_over_thousands_of_calls():
     x = pt.matrix("x", dtype="float64")
     call = synk.function([x], [(x.sum(), "sum"), (x, "gather")], mode=PY)
     gradient = pytensor.shared(np.ones(5), name="gradient")

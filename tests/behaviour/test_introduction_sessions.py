@@ -1,0 +1,524 @@
+"""fork, close and session: what they check, who may call, and what state they leave."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import psutil
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from processes import (
+    PY,
+    ROWS,
+    TOTAL,
+    Act,
+    acting,
+    all_pids,
+    arrive_and_stay,
+    await_arrivals,
+    is_alive,
+    release,
+    reset,
+    running,
+    summing,
+)
+
+import synk
+from synk.errors import StateError, WorkerDied
+
+CORES = sorted(os.sched_getaffinity(0))
+
+# -- the states
+
+
+def has_state(*state: object) -> bool:
+    return (synk.rank(), synk.size(), synk.is_forked()) == state
+
+
+class Ranks(Act):
+    """Returns on each rank its number, and whether it is forked, of how many."""
+
+    def perform(self, node, inputs, outputs):
+        state = synk.rank(), synk.size(), synk.is_forked()
+        outputs[0][0] = np.array([state], "float64")
+
+
+def test_the_functions_that_tell_the_state():
+    x = pt.matrix("x", dtype="float64")
+    states = synk.function([x], (Ranks(None, id)(x), "gather"), mode=PY)
+    assert has_state(0, 1, False)
+    assert synk.fork(3) == 3
+    assert has_state(0, 3, True)
+    assert states(ROWS).tolist() == [[rank, 3, True] for rank in range(3)]
+    synk.close()
+    assert has_state(0, 1, False)
+
+
+UNFORKED = """
+call, values = summing(), pytensor.shared(np.ones(3))
+for use in (lambda: call(ROWS), lambda: synk.all_reduce(values), synk.distribute,
+            lambda: synk.broadcast(values), lambda: synk.get_value(0, values)):
+    for _ in range(2):
+        try:
+            use()
+        except synk.StateError as error:
+            print("told", error)
+        synk.fork(1)
+        synk.close()
+assert call.as_theano(ROWS) == TOTAL
+"""
+
+
+def test_calls_need_a_running_session(tmp_path):
+    with running(UNFORKED, tmp_path) as script:
+        assert script.expect("told").startswith("synk is not forked: call synk.fork")
+        for _ in range(9):
+            assert "closed: call synk.fork" in script.expect("told")
+        assert script.wait() == 0
+
+
+def test_closing_twice_and_unforked_is_fine():
+    synk.close()
+    with synk.session(2):
+        synk.close()
+        synk.close()
+    with synk.session(2):
+        assert summing()(ROWS) == TOTAL
+
+
+def test_a_session_block_closes_after_an_exception():
+    pids = []
+
+    def fail():
+        with synk.session(2):
+            pids.extend(all_pids())
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert not synk.is_forked()
+    assert len(pids) == 2
+    assert not any(map(is_alive, pids))
+
+
+def test_functions_data_and_variables_outlive_a_session():
+    call, rows = summing(), synk.data(ROWS)
+    old = pytensor.shared(np.ones(3))
+    for n in (1, 3, 2):
+        with synk.session(n):
+            assert call(rows) == TOTAL
+            assert call(ROWS, batch=4) == ROWS[:4].sum()
+            new = pytensor.shared(np.ones(3))
+            synk.all_reduce(new, "sum")
+            old = new  # that of the former session is dropped in this one
+            call(ROWS)  # whatever ranks are to forget goes along with a command
+            synk.all_reduce(old, "sum")
+            np.testing.assert_array_equal(synk.get_value(n - 1, old), np.full(3, n * n))
+
+
+def test_one_rank_forks_nothing():
+    before = psutil.Process().children()
+    with synk.session(1) as n:
+        assert n == 1
+        assert psutil.Process().children() == before
+        assert summing()(ROWS) == TOTAL
+        values = pytensor.shared(np.ones(3))
+        synk.all_reduce(values, "sum")
+        np.testing.assert_array_equal(synk.get_value(0, values), np.ones(3))
+        with pytest.raises(ZeroDivisionError) as caught:
+            acting(0, divmod, 1, 0)(ROWS)
+        assert any("rank 0 of 1" in note for note in caught.value.__notes__)
+
+
+def test_the_processes_are_a_zygote_and_its_ranks():
+    before = psutil.Process().children()
+    with synk.session(4):
+        (zygote,) = {*psutil.Process().children()} - {*before}
+        assert len(zygote.children()) == 3
+        # In their own group, so that Ctrl-C at a terminal reaches the master alone.
+        (group,) = {os.getpgid(pid) for pid in all_pids()}
+        assert os.getpgid(0) != group
+    assert psutil.Process().children() == before
+
+
+# -- preconditions: each raises before anything is forked
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"n": 0}, ValueError, "n must be at least 1, got 0"),
+        ({"n": -2}, ValueError, "n must be at least 1, got -2"),
+        ({"n": 2.0}, TypeError, r"n must be an int, got 2\.0"),
+        ({"n": "2"}, TypeError, "n must be an int, got '2'"),
+        ({"n": 2, "devices": "gpu"}, ValueError, "devices must be .*'gpu'"),
+        ({"n": 2, "threads": 0}, ValueError, "threads must be at least 1, got 0"),
+        ({"n": 2, "threads": "1"}, TypeError, "threads must be an int, got '1'"),
+        ({"n": 2, "timeout": 0}, ValueError, "timeout must be .* got 0"),
+        ({"n": 2, "timeout": -1}, ValueError, "timeout must be .* got -1"),
+        ({"n": 2, "timeout": float("nan")}, ValueError, "timeout must be .* got nan"),
+        ({"n": 2, "timeout": "5"}, TypeError, "timeout must be .* got '5'"),
+        ({"n": 2, "cores": 2}, TypeError, "cores"),
+    ],
+    ids=str,
+)
+def test_arguments_of_fork_are_checked(arguments, error, message, monkeypatch):
+    monkeypatch.setattr(os, "fork", None)  # nothing is forked
+    with pytest.raises(error, match=message):
+        synk.fork(**arguments)
+    assert has_state(0, 1, False)
+
+
+def test_a_forked_session_cannot_be_forked():
+    with synk.session(2):
+        pids = all_pids()
+        with pytest.raises(StateError, match=r"forked already, with 2 ranks.*close"):
+            synk.fork(2)
+        assert all_pids() == pids
+        assert summing()(ROWS) == TOTAL
+        with pytest.raises(WorkerDied):
+            acting(1, os._exit, 1)(ROWS)
+        with pytest.raises(StateError, match=r"close\(\) first"):
+            synk.fork(2)
+
+
+@pytest.mark.parametrize("there", [None, 64])
+def test_more_ranks_than_cores_are_warned_of_at_the_callers_line(there, monkeypatch):
+    os.sched_setaffinity(0, CORES[:1])
+    monkeypatch.setattr(os, "cpu_count", lambda: there)
+    said = "1 usable core" if there is None else r"1 usable core \(of 64: .*quota"
+    match = rf"^2 ranks on {said}.* slower than with synk.fork\(1\)$"
+    try:
+        with pytest.warns(synk.OversubscriptionWarning, match=match) as caught:
+            synk.fork(2)
+        synk.close()
+        assert [warning.filename for warning in caught] == [__file__]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with pytest.raises(synk.OversubscriptionWarning):
+                synk.fork(2)
+            assert not synk.is_forked()
+            with synk.session(1, devices="cpu"):
+                pass  # not of so many
+    finally:
+        os.sched_setaffinity(0, CORES)
+
+
+def test_by_default_there_is_a_rank_for_every_usable_core():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with synk.session(devices="cpu") as n:
+            assert 1 <= n <= len(CORES)  # fewer, where there is a quota
+
+
+def test_other_platforms_are_refused(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(StateError, match=r"Linux.*darwin"):
+        synk.fork(2)
+
+
+def test_a_python_without_pidfd_open_will_do(monkeypatch):
+    monkeypatch.delattr(os, "pidfd_open")
+    with synk.session(3):
+        assert summing()(ROWS) == TOTAL
+        with pytest.raises(WorkerDied):
+            acting(2, os._exit, 3)(ROWS)
+
+
+def test_a_fork_that_fails_leaves_nothing_and_can_be_repeated(monkeypatch):
+    def full():
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", full)
+    descriptors = psutil.Process().num_fds()
+    for _ in range(3):
+        with pytest.raises(synk.SynkError, match=r"2 ranks.*ulimit -u is \w+"):
+            synk.fork(2)
+        assert has_state(0, 1, False)
+    assert psutil.Process().num_fds() <= descriptors + 3  # the last control segment
+    monkeypatch.undo()
+    forks, fork = [], os.fork
+
+    def full_in_the_zygote():
+        forks.append(0)
+        return fork() if len(forks) == 1 else full()
+
+    monkeypatch.setattr(os, "fork", full_in_the_zygote)
+    match = r"rank 1 was not forked.*ulimit -u is \w+.* fewer ranks"
+    with pytest.raises(synk.SynkError, match=match):
+        synk.fork(2)
+    monkeypatch.undo()
+    with synk.session(2):
+        assert summing()(ROWS) == TOTAL
+
+
+# -- inside a rank
+
+
+def try_to(what: str) -> None:
+    """Do what only the master can; raises StateError."""
+    {
+        "fork": lambda: synk.fork(2),
+        "function": summing,
+        "data": lambda: synk.data(np.ones(3)),
+        "collective": lambda: synk.all_reduce(pytensor.shared(np.ones(3))),
+        "distribute": synk.distribute,
+        "call": lambda: _inner[0](ROWS),
+    }[what]()
+
+
+_inner: list[synk.Function] = []
+
+
+def test_a_rank_that_acts_as_a_master_gets_a_clear_error(two_ranks):
+    for what in ("fork", "function", "data", "collective", "distribute"):
+        with pytest.raises(StateError, match="this is rank 1"):
+            acting(1, try_to, what)(ROWS)
+    assert acting(1, synk.close)(ROWS) == TOTAL  # which does nothing there
+    assert summing()(ROWS) == TOTAL
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_an_op_on_rank_0_that_calls_synk_is_told_where_it_is(n):
+    with synk.session(n):
+        _inner[:] = [summing()]
+        for what in ("fork", "collective", "distribute", "call"):
+            with pytest.raises(StateError, match="this is rank 0, inside a synk call"):
+                acting(0, try_to, what)(ROWS)
+        assert _inner.pop()(ROWS) == TOTAL
+        assert synk.size() == n
+
+
+# -- threads
+
+
+def test_a_call_from_a_second_thread_is_a_clear_error():
+    reset()
+    call = acting(1, arrive_and_stay)
+    other = summing()
+    with synk.session(2), ThreadPoolExecutor(1) as pool:
+        other(ROWS)
+        first = pool.submit(call, ROWS)
+        await_arrivals(1)
+        with pytest.raises(StateError, match="one at a time"):
+            other(ROWS)
+        values = pytensor.shared(np.ones(3))
+        with pytest.raises(StateError, match="one at a time"):
+            synk.all_reduce(values)
+        release()
+        assert first.result(10) == TOTAL
+        assert other(ROWS) == TOTAL
+
+
+def test_a_session_works_from_any_one_thread():
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(synk.fork, 3).result(30)
+        # The thread that forked ends here, and the ranks stay.
+    pids, call = all_pids(), summing()
+    assert call(ROWS) == TOTAL
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(call, ROWS).result(30) == TOTAL
+        pool.submit(synk.close).result(30)
+    assert not any(map(is_alive, pids))
+    assert sorted(os.sched_getaffinity(0)) == CORES
+
+
+def test_of_threads_that_fork_at_once_one_does():
+    start = threading.Barrier(4, timeout=30)
+
+    def fork() -> str:
+        start.wait()
+        try:
+            return f"{synk.fork(2)} ranks"
+        except StateError as error:
+            return str(error)
+
+    for _ in range(3):
+        with ThreadPoolExecutor(4) as pool:
+            forked = list(pool.map(lambda _: fork(), range(4)))
+        try:
+            others = [text for text in forked if text != "2 ranks"]
+            assert len(others) == 3
+            for text in others:
+                assert "is forked already" in text
+            assert summing()(ROWS) == TOTAL
+            assert len(all_pids()) == 2
+        finally:
+            synk.close()
+
+
+# -- processes of the script
+
+
+def use_synk_in_child(results, call):
+    """Try everything in a child of the master; send what happened."""
+    seen = [synk.is_forked(), synk.size()]
+    for use in (lambda: call(ROWS), synk.distribute, lambda: try_to("collective")):
+        try:
+            use()
+            seen.append("worked")
+        except StateError as error:
+            seen.append(str(error))
+    synk.close()
+    with synk.session(len(CORES)):  # the child can have ranks of its own, on all cores
+        seen.append(float(summing()(ROWS)))
+        seen.append(sorted(os.sched_getaffinity(0)))
+    results.put([*seen, sorted(os.sched_getaffinity(0))])
+
+
+def test_a_child_of_the_script_has_no_part_in_the_session():
+    call = summing()
+    context = multiprocessing.get_context("fork")
+    with synk.session(3):
+        assert call(ROWS) == TOTAL
+        pids = all_pids()
+        results = context.SimpleQueue()
+        child = context.Process(target=use_synk_in_child, args=(results, call))
+        child.start()
+        child.join(30)
+        assert child.exitcode == 0
+        forked, size, *errors, total, own, cores = results.get()
+        assert (forked, size, total) == (False, 1, TOTAL)
+        assert len(errors) == 3
+        assert all("forked from a synk master" in error for error in errors)
+        assert (own, cores) == (CORES[:1], CORES)
+        assert all_pids() == pids
+        assert call(ROWS) == TOTAL
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_pool_of_processes_works_beside_a_session(method):
+    call = summing()
+    context = multiprocessing.get_context(method)
+    with synk.session(2):
+        with context.Pool(1) as pool:
+            assert pool.map(abs, range(-4, 1)) == [4, 3, 2, 1, 0]
+            assert call(ROWS) == TOTAL
+        assert call(ROWS) == TOTAL
+        assert acting(1, subprocess.run, ("true",))(ROWS) == TOTAL  # a rank's, too
+    if method == "forkserver":
+        from multiprocessing.forkserver import _forkserver
+
+        _forkserver._stop()
+
+
+def test_somebody_else_may_reap_the_zygote():
+    with synk.session(2):
+        zygote = all_pids()[0]
+        os.kill(zygote, 9)
+        os.waitpid(zygote, 0)
+        with pytest.raises(WorkerDied, match="the zygote"):
+            summing()(ROWS)
+
+
+# -- what travels to ranks and back
+
+LATE = """
+class Early(Act):
+    def perform(self, node, inputs, outputs):
+        outputs[0][0] = inputs[0] * factor
+
+factor = 2
+synk.fork(2)
+
+class Later(Early):
+    pass
+
+class Late:
+    def __init__(self, number):
+        self.number = number
+
+def sums(op):
+    x = pt.matrix("x", dtype="float64")
+    y = op(None, processes.nothing)(x)
+    return synk.function([x], (y.sum(), "sum"), mode=PY)(ROWS)
+
+variable = pytensor.shared(Late(3), name="late")
+synk.broadcast(variable, Late(4))
+back = synk.get_value(1, variable)
+print("late", sums(Early) == 2 * TOTAL, sums(Later) == 2 * TOTAL, back.number)
+"""
+
+
+def test_ops_and_classes_of_the_script_from_before_and_after_the_fork(tmp_path):
+    with running(LATE, tmp_path) as script:
+        assert script.expect("late") == "True True 4"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [1, 2.5, "three", b"four", (5, None), {"six": 6}],
+        [np.float32(2), np.int64(3), np.bool_(True)],
+        {"a": np.zeros((2, 0))},
+        np.array(["x"], dtype=object),
+        "a" * 3_000_000,
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_values_of_any_kind_and_size_travel(value, two_ranks):
+    var = pytensor.shared(object(), name="anything")
+    synk.broadcast(var, value)
+    for seen in (synk.get_value(1, var), synk.get_value(0, var)):
+        assert type(seen) is type(value)
+        assert repr(seen) == repr(value)
+
+
+def test_large_graphs_and_many_outputs_travel(two_ranks):
+    constant = np.random.default_rng(0).normal(size=(300, 100))
+    x = pt.matrix("x", dtype="float64")
+    outputs = [((i * x).sum(), "sum") for i in range(150)]
+    call = synk.function([x], [((x @ constant).sum(), "sum"), *outputs], mode=PY)
+    rows = np.ones((7, 300))
+    product, *sums = call(rows)
+    np.testing.assert_allclose(product, (rows @ constant).sum())
+    np.testing.assert_array_equal(sums, 2100.0 * np.arange(150))
+
+
+class Unsendable:
+    def __reduce__(self):
+        raise RuntimeError("cannot be sent")
+
+
+class Unreadable:
+    """What cannot be unpickled on a rank, as what it cannot import."""
+
+    def __reduce__(self):
+        return read, ()
+
+
+def read():
+    if synk.rank():
+        raise ImportError("cannot be read")
+    return Unreadable()
+
+
+def test_what_cannot_be_sent_or_read_is_an_error_and_no_death(two_ranks):
+    pids = all_pids()
+    var = pytensor.shared(object(), name="anything")
+    with pytest.raises(RuntimeError, match="cannot be sent"):
+        synk.broadcast(var, Unsendable())
+    with pytest.raises(ImportError, match="cannot be read") as caught:
+        synk.broadcast(var, Unreadable())
+    assert any("rank 1 of 2" in note for note in caught.value.__notes__)
+    assert summing()(ROWS) == TOTAL
+    assert all_pids() == pids
+
+
+def test_thousands_of_reductions_see_every_rank():
+    var = pytensor.shared(np.zeros(3))
+    with synk.session(3):
+        numbers = np.arange(3.0)
+        for turn in range(1000):
+            synk.scatter(var, np.repeat(numbers + turn, 3))
+            synk.all_reduce(var, "sum")
+            expected = numbers.sum() + 3 * turn
+            np.testing.assert_array_equal(var.get_value(), np.full(3, expected))

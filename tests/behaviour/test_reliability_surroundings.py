@@ -1,0 +1,421 @@
+"""What a session runs on: sandboxes, namespaces, limits, and other users.
+
+More of it is in the fault table. Each test has a child of its own, which its limits
+end with.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import pickle
+import resource
+import stat
+import subprocess
+import sys
+import traceback
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytensor
+import pytest
+import sandbox
+from places import ROOT, SUPPORT
+from processes import (
+    ROWS,
+    TOTAL,
+    acting,
+    all_pids,
+    links,
+    script_environment,
+    sockets,
+    summing,
+)
+
+import synk
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+
+def in_a_child(work: Callable[[], Any]) -> Any:
+    """Return what some work returns in a forked child."""
+    reads, writes = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            found = work()
+        except BaseException:
+            found = traceback.format_exc()
+        os.write(writes, json.dumps(found).encode())
+        os._exit(0)
+    os.close(writes)
+    with open(reads) as file:
+        found = json.load(file)
+    os.waitpid(pid, 0)
+    return found
+
+
+def said_of(*asked: Callable[[], Any]) -> list[str]:
+    """Return the synk errors that some calls raise, in words."""
+    found = []
+    for ask in asked:
+        try:
+            ask()
+            found.append("nothing")
+        except synk.SynkError as error:
+            found.append(f"{type(error).__name__}: {error}")
+    return found
+
+
+# -- sandboxes that forbid system calls, by real filters
+
+NEEDED = "memfd_create", "pidfd_open", "fallocate"
+PINNING = "sched_setaffinity", "sched_getaffinity"
+
+needs_numbers = pytest.mark.skipif(not sandbox.NUMBERS, reason="the calls' numbers")
+
+
+def in_a_sandbox(calls: list[str], error: str, work: Callable[[], Any]) -> Any:
+    """Return what a child that may not use some calls makes of some work."""
+
+    def confined() -> Any:
+        sandbox.forbid(calls, getattr(errno, error))
+        return work()
+
+    return in_a_child(confined)
+
+
+@needs_numbers
+@pytest.mark.parametrize("error", ["EPERM", "ENOSYS"])
+@pytest.mark.parametrize("call", NEEDED)
+def test_what_is_needed_is_an_error_of_one_sentence(call, error, capfd):
+    def refused() -> list[str]:
+        return said_of(lambda: synk.fork(2), lambda: synk.data(ROWS))
+
+    of_fork, of_data = in_a_sandbox([call], error, refused)
+    if call == "pidfd_open":
+        assert of_data == "nothing"  # it needs no process
+        of_data = of_fork
+    for told in (of_fork, of_data):
+        assert f": the system call {call}, " in told
+        assert error in told
+        assert "seccomp" in told
+        assert "\n" not in told
+    assert "Traceback" not in capfd.readouterr().err  # of another process
+
+
+def fork_and_compute() -> dict[str, Any]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with synk.session(2):
+            data = synk.data(ROWS)
+            right = [summing()(ROWS), summing()(data)] == [TOTAL, TOTAL]
+            started = subprocess.run(["true"], check=True), os.system("true")
+    told = [w for w in caught if w.category is RuntimeWarning]
+    return {
+        "right": bool(right and not started[1]),
+        "told": [str(w.message) for w in told],
+        "files": [Path(w.filename).name for w in told],
+    }
+
+
+@needs_numbers
+@pytest.mark.parametrize("call", PINNING)
+def test_ranks_that_cannot_be_pinned_compute_all_the_same(call):
+    found = in_a_sandbox([call], "EPERM", fork_and_compute)
+    assert found["right"], found
+    (told,) = found["told"]
+    assert f"not pinned to cores, and may be slower: the system call {call}" in told
+    assert "seccomp" in told
+    assert found["files"] == [Path(__file__).name]
+
+
+@needs_numbers
+def test_a_call_that_synk_does_not_use_may_be_forbidden():
+    found = in_a_sandbox(["pidfd_send_signal"], "EPERM", fork_and_compute)
+    assert found == {"right": True, "told": [], "files": []}
+
+
+@needs_numbers
+def test_a_sandbox_that_begins_with_the_session():
+    def close_the_door() -> list[Any]:
+        with synk.session(2):
+            f = summing()
+            first = f(ROWS)
+            sandbox.forbid([*NEEDED, *PINNING], errno.EPERM)
+            told = said_of(lambda: synk.data(np.ones(10)))
+            return [bool(first == f(ROWS) == TOTAL), *told]
+
+    right, told = in_a_child(close_the_door)
+    assert right
+    assert ": the system call memfd_create" in told
+
+
+@needs_numbers
+@pytest.mark.parametrize(
+    ("call", "status", "told"),
+    [
+        ("memfd_create", 1, "the system call memfd_create, "),
+        (
+            PINNING[0],
+            0,
+            f"not pinned: the system call {PINNING[0]}, by which",
+        ),
+    ],
+)
+def test_info_says_what_a_sandbox_forbids(call, status, told):
+    command = [sandbox.__file__, "ENOSYS", call, "-m", "synk", "info", "-n", "2"]
+    environment = script_environment() | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, *command], capture_output=True, text=True, env=environment
+    )
+    assert done.returncode == status, done.stderr
+    assert told in " ".join(done.stdout.split())
+
+
+# -- a PID namespace whose /proc is that of another one, or is missing
+
+IN_A_NAMESPACE = """
+import os, subprocess, sys, threading
+import numpy as np
+from processes import ROWS, TOTAL, acting, summing
+import synk
+
+assert os.readlink("/proc/self") != str(os.getpid())  # as it was not mounted anew
+cores = os.sched_getaffinity(0)
+done = threading.Event()
+with synk.session(3):
+    f, rows = summing(), synk.data(np.ones((20_000, 2)))
+    assert f(ROWS) == TOTAL
+    assert f(rows) == rows.data.sum()
+    try:
+        acting(1, os._exit, 3)(ROWS)
+    except synk.WorkerDied as death:
+        print(death.rank)
+    synk.recover()
+    assert f(rows) == rows.data.sum()
+    thread = threading.Thread(target=done.wait)
+    thread.start()
+    listed = subprocess.run([sys.executable, "-m", "synk", "ps"], capture_output=True)
+    print(listed.returncode, listed.stdout.decode().strip())
+assert os.sched_getaffinity(thread.native_id) == cores
+done.set()
+print("right")
+"""
+
+
+def test_a_namespace_without_a_proc_of_its_own_has_ranks():
+    command = ["unshare", "--pid", "--fork"]
+    if subprocess.run([*command, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no namespaces here")
+    done = subprocess.run(
+        [*command, sys.executable, "-c", IN_A_NAMESPACE],
+        env={"PYTHONPATH": f"{SUPPORT}:{ROOT}", "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    # Others of this user may run sessions beside; ours has other numbers there.
+    assert lines[0] == "1"
+    assert lines[1].startswith("0 ")
+    assert lines[-1] == "right"
+
+
+def test_a_process_that_is_not_in_proc_says_so(monkeypatch):
+    def gone(path, *args, **kwargs):
+        raise FileNotFoundError(2, "No such file or directory", path)
+
+    monkeypatch.setattr(os, "readlink", gone)
+    for told in said_of(lambda: synk.fork(2), lambda: synk.data([1.0])):
+        assert "not in /proc" in told
+        assert "mount -t proc" in told
+
+
+# -- limits of a process
+
+
+def limit(which: int, value: int) -> None:
+    resource.setrlimit(which, (value, resource.getrlimit(which)[1]))
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_too_many_open_files_are_named_with_their_limit():
+    def work() -> list[str]:
+        call, used = summing(), open_files()
+        limit(resource.RLIMIT_NOFILE, used + 60)
+        with synk.session(2):
+            data, before = synk.data(np.ones((10, 2))), open_files()
+            told = said_of(lambda: [synk.data([1]) for _ in range(100)])
+            assert open_files() == before
+            assert call(data) == 20
+        return [str(used + 60), *told]
+
+    number, told = in_a_child(work)
+    what = f"too many open files: ulimit -n is {number}. Each synk.Data takes two"
+    assert told.startswith("SynkError: ")
+    assert what in told
+
+
+def test_limits_of_memory_are_named_and_leave_nothing_reserved():
+    def reserved() -> int:
+        return sum(
+            512 * os.stat(f"/proc/self/fd/{fd}").st_blocks
+            for fd in map(int, os.listdir("/proc/self/fd"))
+            if os.path.exists(f"/proc/self/fd/{fd}")
+        )
+
+    def work() -> list[str]:
+        data = synk.data([1, 2, 3])
+        before = reserved()
+        limit(resource.RLIMIT_AS, psutil.Process().memory_info().vms + (1 << 30))
+        told = said_of(lambda: data.set_length(1 << 30))
+        assert reserved() == before
+        limit(resource.RLIMIT_AS, resource.RLIM_INFINITY)
+        limit(resource.RLIMIT_FSIZE, 1 << 20)
+        told += said_of(lambda: data.set_length(1 << 20))
+        assert list(data.data) == [1, 2, 3]
+        return told
+
+    of_space, of_size = in_a_child(work)
+    what = "SharedMemoryFull: no room for {:,} bytes of shared memory: "
+    assert of_space.startswith(what.format((8 << 30) - 4096))
+    assert "ulimit -v is " in of_space
+    assert of_size.startswith(what.format((8 << 20) - 4096))
+    assert "ulimit -f is 1,048,576:" in of_size
+
+
+# -- what other users of the machine can do to a session: nothing
+
+NOBODY = 65534
+
+
+def test_shared_memory_has_no_name_and_is_its_users_alone(two_ranks):
+    rows, values = synk.data(ROWS), pytensor.shared(np.ones(5))
+    synk.all_reduce(values, "sum")
+    assert summing()(rows) == TOTAL
+    everyone = [os.getpid(), *all_pids()]
+    opened = [link for pid in everyone for link in links(pid)]
+    assert not [link for link in opened if link.startswith("/dev/shm")]
+    segments = [
+        path
+        for pid in everyone
+        for path in Path(f"/proc/{pid}/fd").iterdir()
+        # That of the folder itself is closed by now.
+        if path.exists() and "memfd:synk-" in os.readlink(path)
+    ]
+    assert len(segments) > 3
+    for path in segments:
+        seen = path.stat()
+        assert seen.st_nlink == 0
+        assert seen.st_uid == os.geteuid()
+        assert stat.S_IMODE(seen.st_mode) == 0o600
+    if os.geteuid():
+        return  # only root can become another user
+
+    def open_as_nobody() -> int:
+        os.setgroups([])
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+        return sum(os.access(path, os.R_OK | os.W_OK) for path in segments)
+
+    assert in_a_child(open_as_nobody) == 0
+
+
+def test_no_process_has_a_socket():
+    before = sockets(os.getpid())
+    with synk.session(3):
+        assert summing()(ROWS) == TOTAL
+        synk.all_reduce(pytensor.shared(np.ones(3)), "sum")
+        for pid in (os.getpid(), *all_pids()):
+            assert sockets(pid) == before
+
+
+def test_checkpoints_are_saved_and_loaded_without_pickling(tmp_path, monkeypatch):
+    def refuse(*args, **options):
+        raise AssertionError("something is pickled")
+
+    w = pytensor.shared(np.ones(3), "w")
+    rng = pytensor.shared(np.random.default_rng(1), "rng")
+    with monkeypatch.context() as patch:
+        for name in ("dump", "dumps", "load", "loads", "Pickler", "Unpickler"):
+            patch.setattr(pickle, name, refuse)
+        synk.save(tmp_path / "file.npz", [w, rng])
+        synk.load(tmp_path / "file.npz", [w, rng])
+
+
+# -- standard streams that are closed
+
+
+def shout() -> None:
+    """Write to all three streams as C libraries do, which look at nothing."""
+    for fd in (0, 1, 2):
+        try:
+            os.write(fd, b"X" * 64)
+        except OSError:
+            pass
+
+
+@pytest.mark.parametrize("closed", [(0,), (1, 2), (0, 1, 2)], ids=str)
+def test_data_is_right_whichever_streams_are_closed(closed, tmp_path):
+    """No descriptor of synk's becomes one of them, in any process."""
+
+    def work() -> dict[str, Any]:
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(null, fd)
+        for fd in closed:
+            os.close(fd)
+        rows, sums = synk.data(np.arange(3e5).reshape(-1, 2)), []
+        call = acting(None, shout)
+        synk.fork(2)
+        shout()
+        more = synk.data(np.full((2000, 2), 7.0))
+        pids = [os.getpid(), *all_pids()]
+        opened = [
+            os.readlink(path)
+            for path in (Path(f"/proc/{pid}/fd/{fd}") for pid in pids for fd in closed)
+            if os.path.lexists(path)
+        ]
+        sums += [float(call(rows)), float(call(more))]
+        os.kill(all_pids()[1], 9)
+        try:
+            call(more)
+        except synk.WorkerDied:
+            synk.recover()
+        shout()
+        sums.append(float(call(rows.data[:50_000].copy())))  # a large message
+        values = pytensor.shared(np.ones(3))
+        synk.save(tmp_path / "saved.npz", [values])
+        same = bool((rows.data == np.arange(3e5).reshape(-1, 2)).all())
+        synk.close()
+        return {"sums": sums, "same": same, "opened": opened}
+
+    found = in_a_child(work)
+    right = [np.arange(3e5).sum(), 28_000.0, np.arange(1e5).sum()]
+    assert found == {"sums": right, "same": True, "opened": []}
+
+
+def test_a_script_that_was_started_without_streams(tmp_path):
+    (tmp_path / "script.py").write_text(
+        "import numpy as np, synk, pathlib\n"
+        "from processes import summing\n"
+        "rows = synk.data(np.ones((1000, 2)))\n"
+        "with synk.session(2):\n"
+        "    total = summing()(rows)\n"
+        "pathlib.Path('total').write_text(f'{total} {rows.data.sum()}')\n"
+    )
+    command = f"exec {sys.executable} script.py <&- >&- 2>&-"
+    subprocess.run(
+        ["sh", "-c", command], cwd=tmp_path, env=script_environment(), check=True
+    )
+    assert (tmp_path / "total").read_text() == "2000.0 2000.0"
