@@ -35,7 +35,8 @@ _STARTERS: tuple[tuple[Any, str], ...] = (
     (os, "execv"),
     (os, "execve"),
     # Private, in Python 3.10 to 3.14: what `subprocess`, and what `multiprocessing` and
-    # joblib's loky start their processes by. `test_introduction_cores` tells if that changes.
+    # joblib's loky start their processes by. test_introduction_cores tells if that
+    # changes.
     (subprocess, "_fork_exec"),
     (_posixsubprocess, "fork_exec"),
 )
