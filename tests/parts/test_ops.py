@@ -17,8 +17,10 @@ from reference import (
 )
 
 import synk
+from synk.call.rounding import MARGIN, Rounding
 from synk.comm.kernels import Reduction
 from synk.reduce_ops import (
+    AT_ONCE,
     Accumulator,
     accumulator,
     check_dtype,
@@ -262,3 +264,70 @@ def test_equal_values_average_to_themselves_whatever_the_weights(weights, value)
     whole = [np.full(2, int(value), "int32")] * len(weights)
     got = finish(combine("avg", whole, weights), np.dtype("int32"))
     assert_same(got, whole[0])
+
+
+# -- values of many ranks are combined at once -----------------------------------------
+
+
+def one_after_the_other(op: str, values: list, weights: list) -> np.ndarray:
+    """Add values in their order, in float64."""
+    total = np.zeros(values[0].shape)
+    for i, (value, share) in enumerate(zip(values, shares(weights), strict=True)):
+        if op == "avg" and not share:
+            continue
+        term = value.astype(float) * (share if op == "avg" else 1)
+        total = total + term if i else term
+    return total.astype(values[0].dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("op", ["sum", "avg"])
+@pytest.mark.parametrize("shape", [(1,), (2,), (3,), (24,), (1, 2), (2, 1), (3, 4, 2)])
+def test_the_bits_are_those_of_the_order_of_ranks(dtype, op, shape):
+    rng = np.random.default_rng(0)
+    for n in (1, 2, 3, 9, 300):
+        sizes = 10.0 ** rng.integers(-6, 6, n)
+        values = [(rng.normal(size=shape) * size).astype(dtype) for size in sizes]
+        if n % 2:
+            values = [np.asfortranarray(value) for value in values]
+        weights = rng.integers(0, 3, n).tolist()
+        weights[0] = 1
+        found = combine(op, values, weights)
+        right = one_after_the_other(op, values, weights)
+        assert found.dtype == right.dtype
+        assert found.shape == right.shape
+        assert found.tobytes() == right.tobytes(), n
+
+
+def test_many_large_values_take_no_array_of_all():
+    values = [np.full(AT_ONCE // 4, i, np.float32) for i in range(5)]
+    np.testing.assert_array_equal(combine("sum", values, [1] * 5), np.full(1 << 18, 10))
+
+
+# -- mistakes are told from rounding errors, by what was computed ----------------------
+
+
+def total(*arrays):
+    return [sum(array.sum() for array in arrays)]
+
+
+def test_rounding_errors_are_those_of_what_was_summed():
+    values = np.array([1e6 / 3, -1e6 / 3, 0.1])
+    of_sum = Rounding(total, [values], total(values))
+    one = values[2:]
+    steep = Rounding(lambda x: [np.exp(20 * x)], [one], [np.exp(20 * one)])
+    for unit in (1e-13, 1e-10, 1e-7):
+        # A term x changes by up to 2 * unit * x, and exp(x) by x times its value.
+        most = 2 * MARGIN * unit * np.abs(values).sum()
+        assert most / 20 < of_sum.allowed(0, unit) <= most
+        most = 2 * MARGIN * unit * 2 * np.exp(2)
+        assert most / 20 < steep.allowed(0, unit) < 1.01 * most
+
+
+def test_whole_numbers_integers_and_what_is_not_finite_are_not_rounded_anew():
+    exact = [np.array([0.0, 1, -7, 1e5]), np.arange(3), np.array([True]), np.float32(2)]
+    assert Rounding(total, exact, total(*exact)).allowed(0, 1e-7) == 0
+    edge = np.array([0.5, 1 - 2**-53])
+    with np.errstate(invalid="ignore"):
+        over = Rounding(lambda x: [np.sqrt(1 - x)], [edge], [np.sqrt(1 - edge)])
+        assert 0 < over.allowed(0, 2.0**-52) < 1e-6

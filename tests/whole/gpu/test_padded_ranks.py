@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from children import in_a_child
-from test_padding_calls import (  # noqa: F401  the same, where JAX is on a GPU
+from test_gpu_padding import (  # noqa: F401  the same, where JAX is on a GPU
     check_epochs,
-    test_an_explanation_says_what_is_padded_and_why_not,
     test_jax_gives_for_padded_rows_what_pytensor_gives_without,
+    test_what_one_rank_pads_compiles_and_explains,
 )
 
 from synk.workers.gpus import find_gpus

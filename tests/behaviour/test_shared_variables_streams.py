@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import pickle
 
@@ -10,12 +11,11 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from reference import PY, assert_same, cut
-from world_sizes import one_and_three_ranks
 
 import synk
-from synk.ranks.streams import value_for_rank
 
 pytestmark = [
+    pytest.mark.parametrize("ranks", [3], ids=["3ranks"], indirect=True),
     pytest.mark.filterwarnings("ignore:RandomStream is deprecated"),
     pytest.mark.filterwarnings("ignore:Setting default_update"),
     pytest.mark.filterwarnings("ignore:RandomVariable Ops will stop hiding"),
@@ -88,56 +88,30 @@ def no_row_repeats(rows) -> bool:
     return len({row.tobytes() for row in rows}) == len(rows)
 
 
-@one_and_three_ranks
-@pytest.mark.parametrize("source", SOURCES)
-def test_ranks_draw_different_numbers(ranks, source):
-    f = make(source)
+def test_ranks_draw_different_numbers_and_rank_0_those_of_the_serial_run(ranks):
     value = np.zeros((2 * ranks + 1, 4))
-    drawn = np.concatenate([f(value) for _ in range(3)])
-    assert no_row_repeats(drawn)
+    own = len(cut(value, ranks)[0])
+    for source in SOURCES:
+        f, right = make(source), plain(source)
+        drawn = [f(value) for _ in range(3)]
+        assert no_row_repeats(np.concatenate(drawn))
+        for rows in drawn:
+            assert_same(rows[:own], right(value[:own]), 0)
 
 
-@pytest.mark.parametrize("source", SOURCES)
-def test_a_run_with_the_same_seed_repeats(source):
+def test_a_run_with_the_same_seed_repeats(ranks):
     value = np.zeros((7, 4))
     runs = []
     for seed in (3, 3, 4):
-        f = make(source, seed)
-        with synk.session(3):
-            runs.append([f(value) for _ in range(2)])
+        with synk.session(ranks) if not synk.is_forked() else contextlib.nullcontext():
+            functions = [make(source, seed) for source in SOURCES]
+            runs.append([f(value) for f in functions for _ in range(2)])
+        synk.close()
     for one, again, other in zip(*runs, strict=True):
         assert_same(one, again, 0)
         assert not np.isin(one, other).any()
 
 
-@one_and_three_ranks
-@pytest.mark.parametrize("source", SOURCES)
-def test_rank_0_draws_what_the_serial_run_draws(ranks, source):
-    f, right = make(source), plain(source)
-    value = np.zeros((2 * ranks + 1, 4))
-    own = len(cut(value, ranks)[0])
-    for _ in range(3):
-        assert_same(f(value)[:own], right(value[:own]), 0)
-
-
-@one_and_three_ranks
-def test_every_rank_goes_on_with_its_own_stream(ranks):
-    """The numbers of numpy's own generators, rank by rank and call by call."""
-    rng = stream()
-    x = pt.vector("x")
-    f = synk.function([x], (normal(rng, x.shape), "gather"), mode=PY)
-    synk.broadcast(rng)
-    generators = [synk.get_value(rank, rng) for rank in range(ranks)]
-    value = np.zeros(2 * ranks + 1)
-    for _ in range(3):
-        right = [
-            generator.normal(size=len(part))
-            for generator, part in zip(generators, cut(value, ranks), strict=True)
-        ]
-        assert_same(f(value), np.concatenate(right), 0)
-
-
-@one_and_three_ranks
 def test_masks_differ_between_slices(ranks):
     f = make("default_update")
     value = np.zeros((4 * ranks + 1, 4))
@@ -145,16 +119,6 @@ def test_masks_differ_between_slices(ranks):
     assert no_row_repeats(np.concatenate(drawn))
 
 
-def test_slices_draw_on_from_where_the_last_ended():
-    """One stream over all slices: on one rank, the numbers of the serial run."""
-    with synk.session(1):
-        whole, sliced = make("default_update"), make("default_update")
-        value = np.zeros((7, 4))
-        for slices in (3, 2, 7):
-            assert_same(sliced(value, num_slices=slices), whole(value), 0)
-
-
-@one_and_three_ranks
 def test_slices_draw_anew_where_a_stream_leads_through_a_reduction(ranks):
     rng, x = stream(), pt.vector("x")
     after, first = pt.random.normal(size=x.shape, rng=rng).owner.outputs
@@ -167,18 +131,17 @@ def test_slices_draw_anew_where_a_stream_leads_through_a_reduction(ranks):
     assert len(set(drawn)) == drawn.size == 24 * ranks
 
 
-@one_and_three_ranks
-def test_slices_differ_without_an_update_and_calls_do_not(ranks):
+def test_rows_and_slices_differ_without_an_update_and_calls_do_not(ranks):
     rng, x = stream(), pt.vector("x")
     draw = pt.random.normal(size=x.shape, rng=rng)
     f = synk.function([x], draw, mode=PY)
     value = np.zeros(2 * ranks + 1)
-    first = f(value, num_slices=2)
-    assert len(set(first)) == len(first)
-    assert_same(f(value, num_slices=2), first, 0)
+    for slices in (1, 2):
+        first = f(value, num_slices=slices)
+        assert len(set(first)) == len(first)
+        assert_same(f(value, num_slices=slices), first, 0)
 
 
-@one_and_three_ranks
 def test_dropout_masks_are_distinct_and_keep_the_rate(ranks):
     rng = stream(11)
     x = pt.matrix("x", dtype="float32")
@@ -203,8 +166,8 @@ def test_dropout_masks_are_distinct_and_keep_the_rate(ranks):
         assert abs((one == other).mean() - 0.625) < 6 * np.sqrt(0.625 * 0.375 / 400)
 
 
-@one_and_three_ranks
-def test_functions_that_share_a_generator_draw_from_one_stream(ranks):
+def test_every_rank_goes_on_with_its_own_stream_in_all_functions(ranks):
+    """The numbers of numpy's own generators, rank by rank and call by call."""
     rng = stream()
     x = pt.vector("x")
     draw = pt.random.normal(0, 1, size=x.shape, rng=rng)
@@ -222,19 +185,6 @@ def test_functions_that_share_a_generator_draw_from_one_stream(ranks):
         assert_same(function(value), np.concatenate(right), 2)
 
 
-@one_and_three_ranks
-def test_without_an_update_every_call_draws_the_same(ranks):
-    rng = stream()
-    x = pt.vector("x")
-    draw = pt.random.normal(0, 1, size=x.shape, rng=rng)
-    f = synk.function([x], (draw, "gather"), mode=PY)
-    value = np.zeros(ranks + 2)
-    first = f(value)
-    assert_same(f(value), first, 0)
-    assert len(set(first)) == len(first)
-
-
-@one_and_three_ranks
 def test_several_draws_from_one_source_differ(ranks):
     source = pt.random.RandomStream(5)
     x = pt.vector("x")
@@ -245,7 +195,6 @@ def test_several_draws_from_one_source_differ(ranks):
     assert len(set(drawn)) == drawn.size
 
 
-@one_and_three_ranks
 def test_a_generator_can_be_seeded_anew_for_all_ranks(ranks):
     rng = stream(1)
     x = pt.vector("x")
@@ -262,17 +211,16 @@ def test_a_generator_can_be_seeded_anew_for_all_ranks(ranks):
     assert len(set(third)) == third.size
 
 
-def test_a_generator_can_be_set_on_one_rank(two_ranks):
+def test_a_generator_can_be_set_on_one_rank(ranks):
     rng = stream(1)
     x = pt.vector("x")
     f = synk.function([x], (normal(rng, x.shape), "gather"), mode=PY)
     synk.set_value(1, rng, np.random.default_rng(42))
-    drawn = f(np.zeros(4))
-    assert_same(drawn[2:], np.random.default_rng(42).normal(size=2), 0)
+    drawn = f(np.zeros(2 * ranks))
+    assert_same(drawn[2:4], np.random.default_rng(42).normal(size=2), 0)
     assert_same(drawn[:2], np.random.default_rng(1).normal(size=2), 0)
 
 
-@one_and_three_ranks
 def test_a_stream_with_givens_and_slices_is_the_users(ranks):
     """The classical dropout: the size of the mask comes through givens."""
     source = pt.random.RandomStream(3)
@@ -293,7 +241,6 @@ def test_a_stream_with_givens_and_slices_is_the_users(ranks):
     assert no_row_repeats(noise.round(9))
 
 
-@one_and_three_ranks
 def test_a_stream_follows_the_size_of_sliceable_rows(ranks):
     source = pt.random.RandomStream(3)
     s = pytensor.shared(np.zeros(2 * ranks))
@@ -304,89 +251,30 @@ def test_a_stream_follows_the_size_of_sliceable_rows(ranks):
     assert len(set(drawn)) == drawn.size
 
 
-def test_a_second_session_draws_new_numbers():
+def test_a_second_session_draws_new_numbers(ranks):
     """The master's generator goes on, so must those of the other ranks."""
-    rng = stream(1)
+    rng, value = stream(1), np.zeros(7)
     x = pt.vector("x")
     f = synk.function([x], (normal(rng, x.shape), "gather"), mode=PY)
     drawn = []
     for _ in range(3):
-        with synk.session(3):
-            drawn += list(f(np.zeros(7)))
-            synk.broadcast(rng)
-            drawn += list(f(np.zeros(7)))
+        if not synk.is_forked():
+            synk.fork(ranks)
+        drawn += list(f(value))
+        synk.broadcast(rng)
+        drawn += list(f(value))
+        synk.close()
     assert len(set(drawn)) == len(drawn)
+    # One stream over all slices: on one rank, the numbers of the serial run.
+    with synk.session(1):
+        whole, sliced = make("default_update"), make("default_update")
+        rows = np.zeros((7, 4))
+        for slices in (3, 2, 7):
+            assert_same(sliced(rows, num_slices=slices), whole(rows), 0)
 
 
-@pytest.mark.parametrize("mode", [None, "FAST_COMPILE"])
-def test_streams_work_in_compiled_modes(two_ranks, mode):
-    f = make("default_update", mode=mode)
+def test_streams_work_in_the_default_mode(ranks):
+    f = make("default_update", mode=None)
     value = np.zeros((5, 2))
     drawn = np.concatenate([f(value), f(value, num_slices=2)])
     assert no_row_repeats(drawn)
-
-
-# -- a generator for each rank ---------------------------------------------------------
-
-
-BIT_GENERATORS = [np.random.PCG64, np.random.Philox, np.random.MT19937, np.random.SFC64]
-
-
-@pytest.mark.parametrize("kind", BIT_GENERATORS, ids=lambda kind: kind.__name__)
-def test_the_kind_of_generator_is_kept_on_every_rank(kind):
-    original = np.random.Generator(kind(7))
-    for rank in range(3):
-        own = value_for_rank(original, rank)
-        assert type(own.bit_generator) is kind
-    assert value_for_rank(original, 0) is original
-
-
-def test_streams_of_ranks_are_neither_each_others_nor_a_users_children():
-    sequence = np.random.SeedSequence(7)
-    original = np.random.default_rng(sequence)
-    streams = [value_for_rank(original, rank) for rank in range(1, 40)]
-    streams += [np.random.default_rng(child) for child in sequence.spawn(40)]
-    streams += [value_for_rank(np.random.default_rng(8), rank) for rank in range(1, 40)]
-    streams.append(np.random.default_rng(7))
-    first = [generator.integers(2**63) for generator in streams]
-    assert len(set(first)) == len(first)
-
-
-class Entropy(np.random.bit_generator.ISeedSequence):
-    """Something that seeds a generator and has no children."""
-
-    def generate_state(self, n_words, dtype=np.uint32):
-        return np.arange(5, 5 + n_words).astype(dtype)
-
-
-def test_a_generator_without_a_seed_sequence_has_ranks_too():
-    def original():
-        return np.random.Generator(np.random.PCG64(Entropy()))
-
-    first = [value_for_rank(original(), r).integers(2**63) for r in (0, 1, 2, 1)]
-    assert first[0] == original().integers(2**63)
-    assert first[1] == first[3]
-    assert len(set(first)) == 3
-
-
-def test_generators_in_the_same_state_have_the_same_ranks():
-    """As after loading the state of a former run into a new generator."""
-    state = np.random.default_rng(5).bit_generator.state
-    first = []
-    for _ in range(2):
-        restored = np.random.default_rng()
-        restored.bit_generator.state = state
-        first.append([value_for_rank(restored, r).integers(2**63) for r in (0, 1, 2)])
-    assert first[0] == first[1]
-    assert len(set(first[0])) == 3
-
-
-def test_making_a_ranks_generator_leaves_the_original_as_it_was():
-    original = np.random.default_rng(5)
-    value_for_rank(original, 1)
-    assert original.integers(2**63) == np.random.default_rng(5).integers(2**63)
-
-
-def test_values_that_are_no_generators_are_the_same_on_every_rank():
-    value = np.arange(3)
-    assert value_for_rank(value, 2) is value

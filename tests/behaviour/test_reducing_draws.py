@@ -11,19 +11,18 @@ import pytensor.tensor as pt
 import pytest
 from children import in_a_child
 from draw_cases import INPUTS, Script, X, Y, draw
+from meetings import levels
 from pytensor.compile.mode import Mode
 from reference import PY
-from world_sizes import one_and_three_ranks
 
 import synk
-from synk.compiler.stages import cut
 
 pytestmark = pytest.mark.filterwarnings("ignore:RandomVariable Ops will stop hiding")
 
 FAST = Mode("py", "fast_run")
 """With PyTensor's rewrites, which leave out draws that nothing needs."""
 
-CALLS = 3
+three_ranks = pytest.mark.parametrize("ranks", [3], ids=["3ranks"], indirect=True)
 
 
 def made(case, function, **options):
@@ -44,18 +43,20 @@ def states_of(variables):
     return [v.bit_generator.state for v in values if isinstance(v, np.random.Generator)]
 
 
-def compare(case, rows, num_slices=1, mode=PY):
-    """Compare calls with the serial run: outputs, and updates on every rank."""
-    values = cases.values(rows)
+def compare(case, calls=((7, 1), (7, 1), (11, 3), (2, 1)), mode=PY):
+    """Compare calls of so many rows, in slices, with the serial run.
+
+    It is the outputs that are compared, and then updates on every rank.
+    """
     plain, right = made(case, pytensor.function, mode=mode)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", synk.SplitWarning)
         f, variables = made(case, synk.function, mode=mode)
     assert f.updated == variables
-    assert f._spec.refused is None
-    for _ in range(CALLS):
+    for rows, slices in calls:
+        values = cases.values(rows)
         expected = plain(*values)
-        for got, one in zip(f(*values, num_slices=num_slices), expected, strict=True):
+        for got, one in zip(f(*values, num_slices=slices), expected, strict=True):
             same(got, one)
     assert states_of(variables) == states_of(right)
     for var, one in zip(variables, right, strict=True):
@@ -64,27 +65,25 @@ def compare(case, rows, num_slices=1, mode=PY):
                 same(got, one.get_value())
 
 
-@pytest.mark.usefixtures("graphs_in_python")
-@pytest.mark.parametrize("n", [1, 3])
-def test_outputs_and_updates_are_those_of_the_serial_run(n):
-    with synk.session(n):
-        for case in cases.CASES:
-            compare(case, rows=7)
+REWRITTEN = [
+    cases.without_an_update,
+    cases.nothing_but_an_update,
+    cases.both_from_one_state,
+    cases.behind_exponentials,
+]
 
 
-@pytest.mark.usefixtures("graphs_in_python")
-@pytest.mark.parametrize(("n", "mode"), [(1, PY), (3, FAST)])
-def test_they_are_drawn_once_in_a_call_with_slices(n, mode):
-    with synk.session(n):
-        for case in cases.CASES:
-            compare(case, rows=11, num_slices=3, mode=mode)
+@three_ranks
+@pytest.mark.parametrize("case", cases.CASES, ids=lambda case: case.__name__)
+def test_outputs_and_updates_are_those_of_the_serial_run(ranks, case, graphs_in_python):
+    """In calls, with slices, and on ranks without rows."""
+    compare(case)
 
 
-@pytest.mark.usefixtures("graphs_in_python")
-def test_ranks_without_rows_draw_them_too():
-    with synk.session(5):
-        for case in cases.CASES:
-            compare(case, rows=3)
+@three_ranks
+def test_so_they_are_where_pytensor_leaves_out_draws_that_nothing_needs(ranks):
+    for case in REWRITTEN:
+        compare(case, mode=FAST)
 
 
 @pytest.mark.parametrize(
@@ -92,11 +91,10 @@ def test_ranks_without_rows_draw_them_too():
 )
 def test_ranks_do_not_meet_to_draw(case, meetings):
     f, _ = made(case, synk.function)
-    stages = cut(f._spec, (0,), in_slices=False).stages
-    assert sum(bool(stage.reduced) for stage in stages) == meetings
+    assert len(levels(f)) == meetings
 
 
-@one_and_three_ranks
+@three_ranks
 def test_streams_of_random_streams_are_the_serial_ones(ranks):
     """As classical scripts make them: a variable for each draw, updated by itself."""
 
@@ -119,16 +117,16 @@ def test_streams_of_random_streams_are_the_serial_ones(ranks):
 
 
 def test_they_are_in_the_default_mode(two_ranks):
-    compare(cases.noise_on_parameters, rows=5, mode=None)
+    compare(cases.noise_on_parameters, ((5, 1), (5, 1)), mode=None)
 
 
-@one_and_three_ranks
+@three_ranks
 def test_a_run_of_many_calls_draws_what_calls_draw(ranks):
     batches = [slice(0, 4), slice(2, 7), slice(0, 1), slice(1, 7)]
     values = cases.values(7)
     for case in (cases.as_wide_as_rows, cases.one_after_the_other, row_and_common):
-        f, variables = made(case, synk.function, mode=FAST)
-        g, others = made(case, synk.function, mode=FAST)
+        f, variables = made(case, synk.function, mode=PY)
+        g, others = made(case, synk.function, mode=PY)
         for slices in (1, 2):
             results = f.run(batches, *values, num_slices=slices)
             calls = [g(*values, batch=batch, num_slices=slices) for batch in batches]
@@ -174,8 +172,8 @@ def row_and_common(script):
     return [first, last, of_rows], updates
 
 
-@pytest.mark.parametrize("n", [2, 3])
-def test_one_stream_serves_rows_and_what_is_for_all(n):
+@three_ranks
+def test_one_stream_serves_rows_and_what_is_for_all(ranks):
     script = Script()
     outputs, updates = row_and_common(script)
     f = synk.function([X], outputs, updates=updates, mode=PY)
@@ -183,16 +181,15 @@ def test_one_stream_serves_rows_and_what_is_for_all(n):
     x = np.zeros((8, 3))
     serial = np.random.default_rng(5)
     sums, rows = np.array([0.5, -0.3, 0.2]), []
-    with synk.session(n):
-        for num_slices in (1, 3, 1):
-            first, last, of_rows = f(x, num_slices=num_slices)
-            # Those for all follow each other as if there were no others.
-            same(first, serial.normal(size=3))
-            same(last, serial.uniform(size=2))
-            sums += first
-            rows.append(of_rows)
-        for value in synk.gather(script.w):
-            same(value, sums)
+    for num_slices in (1, 3, 1):
+        first, last, of_rows = f(x, num_slices=num_slices)
+        # Those for all follow each other as if there were no others.
+        same(first, serial.normal(size=3))
+        same(last, serial.uniform(size=2))
+        sums += first
+        rows.append(of_rows)
+    for value in synk.gather(script.w):
+        same(value, sums)
     drawn = np.concatenate(rows).ravel()
     assert len(set(drawn)) == drawn.size == 3 * 8 * 3
     assert script.rng.get_value().bit_generator.state == serial.bit_generator.state
@@ -249,8 +246,12 @@ class Fails(pytensor.graph.op.Op):
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("is_split", [False, True])
-def test_a_call_that_fails_on_a_rank_draws_nothing(rank, is_split):
+def test_a_call_that_fails_on_a_rank_draws_nothing(two_ranks, rank):
+    for is_split in (False, True):
+        check_a_call_that_fails(rank, is_split)
+
+
+def check_a_call_that_fails(rank, is_split):
     script = Script()
     drawn, updates = script.normal(size=(3,))
     outputs = [drawn, (Fails(rank)(Y).mean(), "avg")]
@@ -260,20 +261,20 @@ def test_a_call_that_fails_on_a_rank_draws_nothing(rank, is_split):
         outputs.append(of_rows)
     f = synk.function([Y], outputs, updates=updates, mode=PY)
     serial = np.random.default_rng(5)
-    with synk.session(2):
-        for y in (np.ones(4), -np.ones(4), np.ones(4), -np.ones(4), np.ones(1)):
-            if y[0] > 0:
-                same(f(y)[0], serial.normal(size=3))
-                continue
-            with pytest.raises(ArithmeticError):
-                f(y)
-            with pytest.raises(ArithmeticError):
-                f.run([slice(0, 2)], y)
+    for y in (np.ones(4), -np.ones(4), np.ones(4), -np.ones(4), np.ones(1)):
+        if y[0] > 0:
+            same(f(y)[0], serial.normal(size=3))
+            continue
+        with pytest.raises(ArithmeticError):
+            f(y)
+        with pytest.raises(ArithmeticError):
+            f.run([slice(0, 2)], y)
     assert script.rng.get_value().bit_generator.state == serial.bit_generator.state
 
 
-def test_the_masters_variable_says_where_a_stream_is(ranks, checkpoint):
-    script = Script()
+@three_ranks
+def test_the_masters_variable_says_where_a_stream_is(ranks, tmp_path):
+    script, checkpoint = Script(), tmp_path / "checkpoint.npz"
     noise, updates = script.normal(size=(3,))
     updates[script.w] = noise
     f = synk.function([], noise, updates=updates, mode=PY)
@@ -349,8 +350,8 @@ def test_draws_after_one_whose_size_is_not_understood_are_refused(two_ranks):
 # -- what is left to the ranks ---------------------------------------------------------
 
 
-@one_and_three_ranks
 @pytest.mark.parametrize("local", [False, True])
+@three_ranks
 def test_a_named_op_leaves_each_rank_its_own_draws(ranks, local):
     """Monte Carlo: rank 0 draws the serial numbers, and the others more."""
     script = Script()

@@ -1,18 +1,32 @@
-"""Which rows a rank gets: compared with numpy's own indexing and splitting."""
+"""What a rank is given: its rows, a stream of its own, and graphs.
+
+Rows are compared with numpy's own indexing and splitting.
+"""
 
 from __future__ import annotations
 
+import gc
 import itertools
+import pickle
 
 import numpy as np
+import pytensor
+import pytensor.tensor as pt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pytensor.compile import SharedVariable
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.elemwise import DimShuffle
+from reference import PY
 
 from synk.memory.partition import count, cuts, part, select
 from synk.memory.rows import RowTaker
+from synk.ranks.graphs import dump_graph, load_graph
+from synk.ranks.registry import Numbers
+from synk.ranks.streams import value_for_rank
 
-few = settings(max_examples=150, deadline=None, derandomize=True, database=None)
+few = settings(max_examples=60, deadline=None, derandomize=True, database=None)
 
 lengths = st.integers(0, 12)
 ends = st.none() | st.integers(-15, 15)
@@ -178,3 +192,138 @@ def test_the_memory_for_rows_is_used_again():
     assert not np.shares_memory(first, array)
     assert np.shares_memory(taker.take(array, np.array([0, 1])), first)
     assert taker.take(array.astype("float32"), np.array([0])).dtype == np.float32
+
+
+# -- a generator for each rank ---------------------------------------------------------
+
+
+BIT_GENERATORS = [np.random.PCG64, np.random.Philox, np.random.MT19937, np.random.SFC64]
+
+
+@pytest.mark.parametrize("kind", BIT_GENERATORS, ids=lambda kind: kind.__name__)
+def test_the_kind_of_generator_is_kept_on_every_rank(kind):
+    original = np.random.Generator(kind(7))
+    for rank in range(3):
+        own = value_for_rank(original, rank)
+        assert type(own.bit_generator) is kind
+    assert value_for_rank(original, 0) is original
+
+
+def test_streams_of_ranks_are_neither_each_others_nor_a_users_children():
+    sequence = np.random.SeedSequence(7)
+    original = np.random.default_rng(sequence)
+    streams = [value_for_rank(original, rank) for rank in range(1, 40)]
+    streams += [np.random.default_rng(child) for child in sequence.spawn(40)]
+    streams += [value_for_rank(np.random.default_rng(8), rank) for rank in range(1, 40)]
+    streams.append(np.random.default_rng(7))
+    first = [generator.integers(2**63) for generator in streams]
+    assert len(set(first)) == len(first)
+
+
+class Entropy(np.random.bit_generator.ISeedSequence):
+    """Something that seeds a generator and has no children."""
+
+    def generate_state(self, n_words, dtype=np.uint32):
+        return np.arange(5, 5 + n_words).astype(dtype)
+
+
+def test_a_generator_without_a_seed_sequence_has_ranks_too():
+    def original():
+        return np.random.Generator(np.random.PCG64(Entropy()))
+
+    first = [value_for_rank(original(), r).integers(2**63) for r in (0, 1, 2, 1)]
+    assert first[0] == original().integers(2**63)
+    assert first[1] == first[3]
+    assert len(set(first)) == 3
+
+
+def test_generators_in_the_same_state_have_the_same_ranks():
+    """As after loading the state of a former run into a new generator."""
+    state = np.random.default_rng(5).bit_generator.state
+    first = []
+    for _ in range(2):
+        restored = np.random.default_rng()
+        restored.bit_generator.state = state
+        first.append([value_for_rank(restored, r).integers(2**63) for r in (0, 1, 2)])
+    assert first[0] == first[1]
+    assert len(set(first[0])) == 3
+
+
+def test_making_a_ranks_generator_leaves_the_original_as_it_was():
+    original = np.random.default_rng(5)
+    value_for_rank(original, 1)
+    assert original.integers(2**63) == np.random.default_rng(5).integers(2**63)
+
+
+def test_values_that_are_no_generators_are_the_same_on_every_rank():
+    value = np.arange(3)
+    assert value_for_rank(value, 2) is value
+
+
+# -- graphs arrive as they were sent, and equal parts are sent once --------------------
+
+
+def as_row():
+    return DimShuffle(input_ndim=1, new_order=["x", 0])
+
+
+def many_equal_ops(n, make=as_row):
+    """Return a graph of n Ops that `make` makes, and the shared variable."""
+    w = pytensor.shared(np.arange(3.0), "w")
+    x = pt.matrix("x")
+    out = x
+    for _ in range(n):
+        out = out + make()(w)
+    return x, out, w
+
+
+def sent(graph, *variables):
+    """Return the pickle of a graph, and the numbers of its variables."""
+    numbers = Numbers()
+    for var in variables:
+        numbers.add(var)
+    return dump_graph(graph, numbers), numbers
+
+
+def test_a_graph_computes_the_same_with_the_ranks_own_variables():
+    x, out, w = many_equal_ops(3)
+    data, numbers = sent(([x], [out]), w)
+    replica = pytensor.shared(np.full(3, 2.0), "w")
+    (x2,), (out2,) = load_graph(data, {numbers[w]: replica})
+    shared = [var for var in ancestors([out2]) if isinstance(var, SharedVariable)]
+    assert shared == [replica]
+    result = pytensor.function([x2], out2, mode=PY)(np.ones((2, 3)))
+    np.testing.assert_array_equal(result, np.full((2, 3), 7.0))
+
+
+def test_equal_ops_are_sent_once():
+    op = as_row()
+    _, out, w = many_equal_ops(102, lambda: op)
+    same, _ = sent(out, w)
+    _, out, w = many_equal_ops(102)
+    many, numbers = sent(out, w)
+    assert len(many) - len(same) < 20 * len(pickle.dumps(op))  # and not 101 of them
+    found = load_graph(many, {numbers[w]: w})
+    ops = [var.owner.op for var in ancestors([found]) if var.owner]
+    assert len([op for op in ops if isinstance(op, DimShuffle)]) == 102
+    assert len({id(op) for op in ops if isinstance(op, DimShuffle)}) == 1
+
+
+def test_variables_tell_where_the_script_made_them():
+    x, out, w = many_equal_ops(2)
+    data, numbers = sent([x, out], w)
+    _, out2 = load_graph(data, {numbers[w]: w})
+    assert out2.tag.trace == out.tag.trace
+    assert "many_equal_ops" in str(out2.tag.trace)
+
+
+def test_garbage_is_collected_afterwards_as_it_was_before():
+    _, out, w = many_equal_ops(1)
+    try:
+        for enable in gc.disable, gc.enable:
+            enable()
+            data, numbers = sent(out, w)
+            load_graph(data, {numbers[w]: w})
+            assert gc.isenabled() is (enable is gc.enable)
+    finally:
+        gc.enable()
