@@ -8,9 +8,12 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from by_rank import assert_on_ranks
 from children import in_a_child
+from in_process import InProcess
 from meetings import levels
 from reference import PY
+from world_sizes import three_ranks
 
 import synk
 from synk.ops import all_gather
@@ -51,10 +54,10 @@ def with_gradients(named):
     found = []
     for name, cost in named:
         found.append((name, cost))
-        slopes = pytensor.grad(cost, [W, U, X, Y], disconnected_inputs="ignore")
+        slopes = pytensor.grad(cost, [W, U, Y], disconnected_inputs="ignore")
         found += [
             (f"d {name} / d {of}", slope)
-            for of, slope in zip("wuxy", slopes, strict=True)
+            for of, slope in zip("wuy", slopes, strict=True)
         ]
     return found
 
@@ -63,51 +66,53 @@ def values(rows):
     return np.random.default_rng(rows).normal(size=(2, rows, 3))
 
 
-def compare(f, names, plain, all_rows, ranks):
+def check(names, found, right, what):
+    for name, mine, serial in zip(names, found, right, strict=True):
+        assert np.shape(mine) == np.shape(serial), (name, what)
+        size = np.abs(serial).max()
+        np.testing.assert_allclose(mine, serial, 1e-10, 1e-10 * size, f"{name}, {what}")
+
+
+def compare(f, names, plain, all_rows):
+    """Compare a function with a plain one, in a session."""
     for rows in all_rows:
         right = plain(*values(rows))
         for many in (1, 3):
-            got = f(*values(rows), num_slices=many)
-            for name, mine, serial in zip(names, got, right, strict=True):
-                what = f"{name}: {rows} rows, {ranks} ranks, {many} slices"
-                assert np.shape(mine) == np.shape(serial), what
-                size = np.abs(serial).max()
-                np.testing.assert_allclose(mine, serial, 1e-10, 1e-10 * size, what)
+            found = f(*values(rows), num_slices=many)
+            check(names, found, right, f"{rows} rows, {many} slices")
 
 
-def test_placed_it_is_what_it_is_in_the_serial_run():
+@three_ranks
+def test_placed_it_is_what_it_is_in_the_serial_run(ranks):
     names, graphs = zip(*with_gradients(costs()), strict=True)
     plain = pytensor.function([X, Y], list(graphs), mode=PY, **OPTIONS)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", synk.SplitWarning)  # of the sort
         f = synk.function([X, Y], list(graphs), mode=PY, **OPTIONS)
-    for n in (1, 2, 3, 5):
-        with synk.session(n):
-            compare(f, names, plain, [7, 2], n)
+    compare(f, names, plain, [7, 2])
+    in_process = InProcess(f)
+    for n in (1, 2, 5):
+        for rows in (7, 2):
+            found = in_process(n, *values(rows)).outputs
+            check(names, found, plain(*values(rows)), f"{rows} rows, {n} ranks")
 
 
-def test_updates_have_it_on_every_rank_without_rows_too():
+@three_ranks
+def test_updates_have_it_on_every_rank_without_rows_too(ranks):
     kept = pytensor.shared(np.zeros((0, 2)), "kept")
     slope = pytensor.shared(np.zeros((3, 2)), "slope")
     loss = contrastive(A, B, all_gather(B)).mean()
     updates = {kept: all_gather(B), slope: pytensor.grad(loss, U)}
     f = synk.function([X, Y], loss, updates=updates, mode=PY)
     x, y = values(2)
-    with synk.session(3):
-        f(x, y, check="serial")
-        for rank in range(3):
-            np.testing.assert_allclose(
-                synk.get_value(rank, kept), np.tanh(y @ U.get_value())
-            )
-            np.testing.assert_array_equal(
-                synk.get_value(rank, slope), slope.get_value()
-            )
+    f(x, y, check="serial")
+    assert_on_ranks(kept, np.tanh(y @ U.get_value()), 8)
+    assert_on_ranks(slope, slope.get_value(), 0)
 
 
 def test_a_loss_of_pairs_repeats_no_work_and_meets_twice():
     loss = contrastive(A, B, all_gather(B)).mean()
     f = synk.function([X, Y], pytensor.grad(loss, [W, U]), mode=PY, strict=True)
-    assert not f._spec.repeated
     assert levels(f) == [["gather"], ["avg"]]  # what the rows' gradients come to
     plain = pytensor.grad(contrastive(A, B, B).mean(), [W, U])
     with pytest.warns(synk.SplitWarning, match="all rows at once"):
@@ -135,73 +140,68 @@ def left_as_written(cost, op, mode):
     yield synk.function([X, Y], [cost, *slopes], local=True, **options)
 
 
-def test_left_as_written_gradients_are_those_of_the_serial_cost():
+@three_ranks
+def test_left_as_written_gradients_are_those_of_the_serial_cost(ranks):
     """Shown, as `strict` tells; a rank's rows weigh what there are of them."""
-    cases = [
-        (name, f, pytensor.function([X, Y], f._spec.plain_outputs, mode=PY, **OPTIONS))
-        for name, (cost, op) in WRITTEN.items()
-        for f in left_as_written(cost, op, PY)
-    ]
-    for n in (1, 3):
-        with synk.session(n):
-            for name, f, plain in cases:
-                compare(f, [name, "w", "u"], plain, [7, 2], n)
+    for name, (cost, op) in WRITTEN.items():
+        for f in left_as_written(cost, op, PY):
+            compare(f, [name, "w", "u"], f.as_theano, [7, 2])
 
 
 @pytest.mark.slow
 @in_a_child
 def test_in_jax_mode():
-    graphs = [
-        named for named in costs() if named[0] in ("mean", "of all rows alone", "twice")
-    ]
-    names, graphs = zip(*with_gradients(graphs), strict=True)
+    names, graphs = zip(*with_gradients(list(costs())[:1]), strict=True)
     placed = synk.function([X, Y], list(graphs), mode="JAX", **OPTIONS)
     plain = pytensor.function([X, Y], list(graphs), mode=PY, **OPTIONS)
     cost, op = WRITTEN["mean"]
     *_, local = left_as_written(cost, op, "JAX")
-    serial = pytensor.function([X, Y], local._spec.plain_outputs, mode=PY)
+    slopes = pytensor.grad(cost, [W, U])
+    serial = pytensor.function([X, Y], [cost, *slopes], mode=PY)
     with synk.session(2):
-        compare(placed, names, plain, [5, 1], 2)
-        compare(local, ["mean", "w", "u"], serial, [5, 1], 2)
+        compare(placed, names, plain, [5, 1])
+        compare(local, ["mean", "w", "u"], serial, [5, 1])
 
 
-def test_left_as_written_it_concatenates_what_the_ranks_have_computed():
+@three_ranks
+def test_left_as_written_it_concatenates_what_the_ranks_have_computed(ranks):
     centred = all_gather(X - X.mean(axis=0))
     f = synk.function([X], [centred, all_gather(X > 0)], local=True, mode=PY)
     x = values(5)[0]
-    with synk.session(2):
-        rows, signs = f(x)
-    own = [part - part.mean(axis=0) for part in (x[:3], x[3:])]
+    rows, signs = f(x)
+    own = [part - part.mean(axis=0) for part in np.array_split(x, 3)]
     np.testing.assert_allclose(rows, np.concatenate(own))
     np.testing.assert_array_equal(signs, x > 0)
     with pytest.raises(synk.SplitError, match=r"all_gather of Sub.* single rows with"):
         synk.function([X], centred, local=True, strict=True)
 
 
-SLOPE = pytensor.grad(None, W, known_grads={all_gather(W): pt.ones((3, 2))})
+ALL_ROWS = "not shown to be the number of rows"
 LOOP = pytensor.scan(
     lambda row: all_gather(row).sum(), sequences=[X], return_updates=False
 )
+REFUSED = [
+    (all_gather(X.sum(axis=0)).sum(), ALL_ROWS),
+    (all_gather(W).sum() * X.sum(), ALL_ROWS),
+    (all_gather(all_gather(X)).sum(), ALL_ROWS),
+    (
+        pytensor.grad(None, W, known_grads={all_gather(W): pt.ones((3, 2))}).sum(),
+        ALL_ROWS,
+    ),
+    (LOOP.sum(), "have to wait for one another within a compiled graph"),
+]
 
 
-@pytest.mark.parametrize(
-    ("graph", "why"),
-    [
-        (all_gather(X.sum(axis=0)).sum(), "not shown to be the number of rows"),
-        (all_gather(W).sum() * X.sum(), "not shown to be the number of rows"),
-        (all_gather(all_gather(X)).sum(), "not shown to be the number of rows"),
-        (SLOPE.sum(), "not shown to be the number of rows"),
-        (LOOP.sum(), "have to wait for one another within a compiled graph"),
-    ],
-    ids=["sum", "variable", "all rows", "gradient", "loop"],
-)
-def test_left_as_written_what_has_no_row_for_each_row_is_refused(graph, why):
-    for options in ({"outputs": (graph, "avg")}, {"outputs": graph, "local": True}):
-        with pytest.raises(synk.SplitError, match=rf"all_gather.* \(made in .*{why}"):
-            synk.function([X], mode=PY, **options, **OPTIONS)
-    f = synk.function([X], graph, mode=PY, **OPTIONS)
+@pytest.mark.usefixtures("scans_in_python")
+@three_ranks
+def test_left_as_written_what_has_no_row_for_each_row_is_refused(ranks):
     x = values(3)[0]
-    with synk.session(2):
+    for graph, why in REFUSED:
+        for options in ({"outputs": (graph, "avg")}, {"outputs": graph, "local": True}):
+            refused = rf"all_gather.* \(made in .*{why}"
+            with pytest.raises(synk.SplitError, match=refused):
+                synk.function([X], mode=PY, **options, **OPTIONS)
+        f = synk.function([X], graph, mode=PY, **OPTIONS)
         np.testing.assert_allclose(f(x), f.as_theano(x))
 
 
