@@ -1,4 +1,4 @@
-"""What is no array is refused in one line, which says what to write instead."""
+"""Values that are refused, in one line, and values that are not finite."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 import scipy.sparse
-from reference import PY, assert_same, refused
+from processes import Act, Do
+from reference import PY, assert_same
 from tables import frame, nullable, series
+from world_sizes import one_and_three_ranks
 
 import synk
-from synk.variables.array_like import refuse_masked
 
 ROWS = np.arange(6.0).reshape(3, 2)
 MASKED = np.ma.array(ROWS.astype("float32"), mask=ROWS > 3)
@@ -162,21 +163,31 @@ def said_of(name: str, value: str) -> tuple[object, str]:
     return given, re.sub(r"\bx\b", value, said)
 
 
+def refusal(error, match: str, call, what: str) -> None:
+    """Assert that a call is refused, and in one line."""
+    try:
+        with pytest.raises(error, match=match) as caught:
+            call()
+        assert_one_line(caught.value)
+    except BaseException as failure:
+        failure.add_note(f"case: {what}")
+        raise
+
+
 def test_inputs_that_are_no_arrays_are_refused_in_one_line(two_ranks):
     x, b = pt.fmatrix("x"), pt.fmatrix("b")
-    f = synk.function([x], [(x.sum(), "sum"), (b.sum(), None)], [b], mode=PY)
+    n = pytensor.shared(0)
+    outputs = [(x.sum(), "sum"), (b.sum(), None)]
+    f = synk.function([x], outputs, [b], updates={n: n + 1}, mode=PY)
     fine = np.ones((3, 2), "float32")
     for name in NAMES:
         value, said = said_of(name, "x")
         match = rf"^input x \(float32 matrix\) got (the )?{said}"
-        with refused(TypeError, match) as caught:
-            f(value, fine)
-        assert_one_line(caught.value)
+        refusal(TypeError, match, functools.partial(f, value, fine), name)
         value, said = said_of(name, "b")
         match = rf"^input b \(float32 matrix\) got (the )?{said}"
-        with refused(TypeError, match) as caught:
-            f(fine, value)
-        assert_one_line(caught.value)
+        refusal(TypeError, match, functools.partial(f, fine, value), name)
+    assert synk.gather(n).tolist() == [0, 0]
     total, same = f(fine, 2 * fine)
     assert (total, same) == (6, 12)
 
@@ -189,33 +200,33 @@ def test_values_for_shared_variables_are_refused_in_one_line(two_ranks):
         match = rf"^shared variable w \(float32 matrix\) got (the )?{said}"
         # None stands for the master's value in a broadcast.
         for call in calls[: 2 if value is None else 3]:
-            with refused(TypeError, match) as caught:
-                call(w, value)
-            assert_one_line(caught.value)
+            refusal(TypeError, match, functools.partial(call, w, value), name)
+    assert_same(synk.get_value(1, w), ROWS.astype("float32"))
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in IS_ARRAY])
-def test_data_refuses_what_is_no_array_in_one_line(name):
-    value, said = said_of(name, "value")
-    made = synk.data(shape=(3, 2), dtype="float32", name="d")
-    calls = [lambda: made.set_value(value), lambda: made.__setitem__(..., value)]
-    if name in ("float64", "large", "complex"):
-        said = (
-            r"cannot be cast to it without loss: pass (np\.asarray\(value|value\.real)"
-        )
-    if name in HELD:
-        return
-    if value is not None:  # which stands for no value
-        calls.append(lambda: synk.data(value, dtype="float32", ndim=2))
-    for call in calls:
-        with pytest.raises(TypeError, match=said) as caught:
-            call()
-        assert_one_line(caught.value)
-    assert_same(made[:], np.zeros((3, 2), "float32"))
-    if value is not None and name not in ANY_DTYPE:
-        with pytest.raises(TypeError, match=r"^synk\.data got ") as caught:
-            synk.data(value)
-        assert_one_line(caught.value)
+def test_data_refuses_what_is_no_array_in_one_line():
+    for name in NAMES:
+        if name in IS_ARRAY or name in HELD:
+            continue
+        value, said = said_of(name, "value")
+        made = synk.data(shape=(3, 2), dtype="float32", name="d")
+        calls = [
+            functools.partial(made.set_value, value),
+            functools.partial(made.__setitem__, ..., value),
+        ]
+        if name in ("float64", "large", "complex"):
+            said = (
+                r"cannot be cast to it without loss: "
+                r"pass (np\.asarray\(value|value\.real)"
+            )
+        if value is not None:  # which stands for no value
+            calls.append(functools.partial(synk.data, value, dtype="float32", ndim=2))
+        for call in calls:
+            refusal(TypeError, said, call, name)
+        assert_same(made[:], np.zeros((3, 2), "float32"))
+        if value is not None and name not in ANY_DTYPE:
+            call = functools.partial(synk.data, value)
+            refusal(TypeError, r"^synk\.data got ", call, name)
 
 
 def test_what_holds_numbers_is_taken_as_before(two_ranks):
@@ -240,23 +251,21 @@ def test_what_holds_numbers_is_taken_as_before(two_ranks):
         assert_same(synk.data(value, x)[:], ROWS.astype("float32"))
 
 
-@pytest.mark.parametrize("kind", ["Float32", "Int16", "UInt8", "boolean"])
-def test_nullable_columns_of_which_nothing_is_missing_are_numbers(kind, two_ranks):
-    values = ROWS > 2 if kind == "boolean" else ROWS.astype(kind.lower())
-    x = pt.matrix("x", dtype="float32")
-    f = synk.function([x], x * 1, mode=PY)
-    table = frame(values).astype(kind)
+def test_nullable_columns_of_which_nothing_is_missing_are_numbers(two_ranks):
+    x, v = pt.matrix("x", dtype="float32"), pt.vector("v", dtype="float32")
+    f, g = (synk.function([y], y * 1, mode=PY) for y in (x, v))
     w = pytensor.shared(ROWS.astype("float32"), name="w")
-    assert_same(f(table), values.astype("float32"))
-    assert_same(synk.data(table, x)[:], values.astype("float32"))
-    assert_same(synk.data(table)[:], values)
-    synk.broadcast(w, table)
-    assert_same(synk.get_value(1, w), values.astype("float32"))
-    v = pt.vector("v", dtype="float32")
-    g = synk.function([v], v * 1, mode=PY)
-    for column in (table[0], table[0].array):
-        assert_same(g(column), values[:, 0].astype("float32"))
-        assert_same(synk.data(column)[:], values[:, 0])
+    for kind in ("Float32", "Int16", "UInt8", "boolean"):
+        values = ROWS > 2 if kind == "boolean" else ROWS.astype(kind.lower())
+        table = frame(values).astype(kind)
+        assert_same(f(table), values.astype("float32"))
+        assert_same(synk.data(table, x)[:], values.astype("float32"))
+        assert_same(synk.data(table)[:], values)
+        synk.broadcast(w, table)
+        assert_same(synk.get_value(1, w), values.astype("float32"))
+        for column in (table[0], table[0].array):
+            assert_same(g(column), values[:, 0].astype("float32"))
+            assert_same(synk.data(column)[:], values[:, 0])
 
 
 def test_tables_of_several_numeric_dtypes_are_of_the_common_one(two_ranks):
@@ -276,35 +285,28 @@ def test_tables_of_several_numeric_dtypes_are_of_the_common_one(two_ranks):
         f(table)
 
 
-def test_a_scalar_says_how_it_is_rounded():
+def test_scalars_fixed_lengths_and_inputs_without_names(two_ranks):
     b = pt.scalar("b", dtype="float32")
     f = synk.function([], b, [b], mode=PY)
-    with synk.session(1):
-        match = r"input b \(float32 scalar\) got a number .*: pass np\.float32\(b\)"
-        with pytest.raises(TypeError, match=match):
-            f(0.1)
-        assert f(np.float32(0.1)) == np.float32(0.1)
-
-
-def test_lengths_that_a_type_fixes_are_named():
+    match = r"input b \(float32 scalar\) got a number .*: pass np\.float32\(b\)"
+    with pytest.raises(TypeError, match=match):
+        f(0.1)
+    assert f(np.float32(0.1)) == np.float32(0.1)
     x = pt.tensor("x", dtype="float32", shape=(None, 3))
     f = synk.function([x], (x.sum(), "sum"), mode=PY)
     match = (
         r"input x \(float32 matrix of shape \(\?, 3\)\) got .* length 2 along axis 1"
     )
-    with synk.session(1), pytest.raises(TypeError, match=match):
+    with pytest.raises(TypeError, match=match):
         f(ROWS.tolist())
-
-
-def test_an_input_without_a_usable_name_is_called_value():
     for name in (None, "my input"):
         x = pt.fmatrix(name)
         f = synk.function([x], (x.sum(), "sum"), mode=PY)
-        with synk.session(1), pytest.raises(TypeError, match=r"pass value\.astype"):
+        with pytest.raises(TypeError, match=r"pass value\.astype"):
             f(ROWS)
 
 
-# -- masks
+# -- masks -----------------------------------------------------------------------------
 
 
 MASKS = {
@@ -316,14 +318,24 @@ MASKS = {
 }
 
 
-@pytest.mark.parametrize("value", MASKS.values(), ids=MASKS)
-def test_masked_arrays_are_refused_everywhere(value, two_ranks):
+def test_masked_arrays_are_refused_everywhere(two_ranks):
     x, b = pt.fmatrix("x"), pt.fmatrix("b")
     f = synk.function([x], [(x.sum(), "sum"), (b.sum(), None)], [b], mode=PY, name="f")
     w = pytensor.shared(ROWS.astype("float32"), name="w")
     made = synk.data(ROWS, dtype="float32", force_cast=True, name="d")
     fine = np.ones((3, 2), "float32")
-    for call in (
+    for what, value in MASKS.items():
+        for call in takers_of_arrays(value, f, x, w, made, fine):
+            match = r"mask would be lost: pass .*filled\(value\)"
+            refusal(TypeError, match, call, what)
+    assert_same(made[:], ROWS.astype("float32"))
+    assert_same(synk.get_value(1, w), ROWS.astype("float32"))
+    assert f(MASKED.filled(0), fine)[0] == 6
+
+
+def takers_of_arrays(value, f, x, w, made, fine):
+    """Return calls that are given a value, of all that takes arrays."""
+    return (
         lambda: f(value, fine),
         lambda: f(fine, value),
         lambda: f(fine, b=value),
@@ -342,14 +354,7 @@ def test_masked_arrays_are_refused_everywhere(value, two_ranks):
         lambda: made.condition_data(value),
         lambda: made.__setitem__(slice(None), value),
         lambda: made.__setitem__((slice(2), 0), np.ma.array([1.0, 2.0], mask=[0, 1])),
-    ):
-        with refused(
-            TypeError, r"mask would be lost: pass .*filled\(value\)"
-        ) as caught:
-            call()
-        assert_one_line(caught.value)
-    assert_same(made[:], ROWS.astype("float32"))
-    assert f(MASKED.filled(0), fine)[0] == 6
+    )
 
 
 def test_masked_records_are_refused():
@@ -368,7 +373,9 @@ def test_a_masked_batch_is_refused(two_ranks):
         lambda: f(np.arange(4.0), batch=batch),
         lambda: f.run([batch], np.arange(4.0)),
     ):
-        with refused(TypeError, r"batch is a masked array.*batch\.compressed\(\)"):
+        with pytest.raises(
+            TypeError, match=r"batch is a masked array.*batch\.compressed\(\)"
+        ):
             call()
     assert f(np.arange(4.0), batch=batch.compressed()) == 2
 
@@ -382,12 +389,6 @@ def test_a_forced_cast_takes_objects_that_are_numbers():
     for value in (None, bunch(data=ROWS)):
         with pytest.raises(TypeError, match=r"got (None|a Bunch)"):
             made.set_value(value)
-
-
-def test_looking_for_masks_says_where_one_is():
-    refuse_masked("x", [[1.0, 2], (3.0, np.float64(4)), np.ones(2)])
-    with pytest.raises(TypeError, match=r"pass value\[i\]\[i\]\.filled"):
-        refuse_masked("x", [[1.0], [MASKED]])
 
 
 def test_what_a_handler_of_signals_raises_is_no_misfit(two_ranks):
@@ -408,3 +409,111 @@ def test_what_a_handler_of_signals_raises_is_no_misfit(two_ranks):
     ):
         with pytest.raises(Stop):
             call()
+
+
+# -- check="finite" --------------------------------------------------------------------
+
+
+def rows_with(value: float, *places: int) -> np.ndarray:
+    rows = np.random.default_rng(0).normal(size=(23, 3)) ** 2 + 0.5
+    rows[list(places), 1] = value
+    return rows
+
+
+def owner(row: int, size: int, total: int = 23) -> int:
+    """Return whose a row is: parts differ by one row, and the first are larger."""
+    sizes = [total // size + (rank < total % size) for rank in range(size)]
+    return int(np.searchsorted(np.cumsum(sizes), row, "right"))
+
+
+@one_and_three_ranks
+def test_the_first_bad_row_and_its_rank_are_named(ranks):
+    x = pt.matrix("x", dtype="float64")
+    f = synk.function([x], [x.sum(), x.mean(axis=0), x.max()], name="f", mode=PY)
+    f(rows_with(1.0), check="finite")
+    for row, bad in (0, np.nan), (1, np.inf), (12, -np.inf), (22, np.nan):
+        assert not np.isfinite(f(rows_with(bad, row))[0])  # which looks at nothing
+        with pytest.raises(synk.NotFinite) as caught:
+            f(rows_with(bad, row, 22), check="finite")
+        text = str(caught.value)
+        assert isinstance(caught.value, FloatingPointError)
+        assert text.startswith("<synk.Function f(x)>: not finite: output 0 ")
+        assert f"; row {row} of the call is the first with which it is so" in text
+        assert text.endswith(f"one of rank {owner(row, ranks)}'s")
+
+
+@one_and_three_ranks
+def test_a_step_that_gives_nan_is_undone(ranks):
+    x = pt.matrix("x", dtype="float64")
+    w = pytensor.shared(np.ones(3), "w")
+    loss = pt.log(x @ w).mean()
+    step = synk.function([x], loss, updates=synk.updates.sgd(loss, [w], 0.1), mode=PY)
+    step(rows_with(1.0), check="finite")
+    before = w.get_value()
+    with pytest.raises(synk.NotFinite, match=r"the new value of w; row 7 of the call"):
+        step(rows_with(np.nan, 7, 9), check="finite", batch=slice(0, 20))
+    for rank in range(ranks):
+        np.testing.assert_array_equal(synk.get_value(rank, w), before)
+    step(rows_with(1.0), check="finite")
+    assert not np.array_equal(w.get_value(), before)
+
+
+@one_and_three_ranks
+def test_rows_are_those_of_the_batch(ranks):
+    x = pt.matrix("x", dtype="float64")
+    f = synk.function([x], x.sum(axis=1), mode=PY)
+    rows = rows_with(np.nan, 4)
+    for batch in (np.array([20, 3, 4, 1, 4]), np.arange(23) > 1):
+        with pytest.raises(synk.NotFinite, match="row 2 of the call is"):
+            f(rows, batch=batch, check="finite")
+    f(rows, batch=np.array([20, 3]), check="finite")
+    with pytest.raises(synk.NotFinite, match="row 4 of the call"):
+        f(rows, check="finite", num_slices=2)
+
+
+@one_and_three_ranks
+def test_what_no_row_makes_so_is_told_apart(ranks):
+    x = pt.matrix("x", dtype="float64")
+    w = pytensor.shared(np.array([1.0, np.nan, 1.0]), "w")
+    f = synk.function([x], (x @ w).sum(), mode=PY)
+    with pytest.raises(synk.NotFinite, match="no single row makes it so"):
+        f(rows_with(1.0), check="finite")
+
+
+@pytest.mark.parametrize("ranks", [3], ids=["3ranks"], indirect=True)
+def test_a_variable_of_one_rank_is_named_with_the_rank(ranks):
+    x = pt.matrix("x", dtype="float64")
+    kept = pytensor.shared(np.zeros(3), "kept")
+    f = synk.function([x], updates={kept: x.sum(axis=0)}, local=True, mode=PY)
+    with pytest.raises(synk.NotFinite, match="value of kept on rank 1; row 10"):
+        f(rows_with(np.nan, 10), check="finite")
+    assert not np.any(synk.gather(kept))
+
+
+def test_integers_are_finite_and_random_draws_have_no_row(two_ranks):
+    x = pt.matrix("x", dtype="float64")
+    stream = pt.random.utils.RandomStream(1)
+    noisy = synk.function([x], (x + stream.normal(size=x.shape)).sum(axis=1), mode=PY)
+    count = synk.function([x], (x > 0).sum(), mode=PY)
+    assert count(rows_with(np.nan, 3), check="finite") == 23 * 3 - 1
+    with pytest.raises(synk.NotFinite, match=r"not finite: output[^;]*$"):
+        noisy(rows_with(np.nan, 3), check="finite")
+    with pytest.raises(ValueError, match="'serial' or 'finite', got"):
+        count(rows_with(1.0), check="nan")
+
+
+_runs: list[int] = []
+
+
+def test_the_row_is_found_in_few_runs():
+    v = pt.vector("v", dtype="float64")
+    f = synk.function([v], (Act(0, Do(_runs.append, 1))(v).sum(), "sum"), mode=PY)
+    with synk.session(1):
+        for total in (1, 2, 3, 100):
+            for row in sorted({0, 1, total // 2, total - 1} & set(range(total))):
+                values = np.zeros(total)
+                values[row] = np.nan
+                _runs.clear()
+                with pytest.raises(synk.NotFinite, match=f"row {row} of the call is"):
+                    f(values, check="finite")
+                assert len(_runs) <= 6 + np.log2(total)

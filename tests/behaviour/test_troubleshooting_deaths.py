@@ -1,0 +1,457 @@
+"""Ranks that die or hang, the timeout of a call, and memory that there is not."""
+
+from __future__ import annotations
+
+import copy
+import errno
+import gc
+import os
+import pickle
+import re
+import signal
+import threading
+import time
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from processes import (
+    PY,
+    ROWS,
+    TOTAL,
+    Act,
+    Do,
+    acting,
+    all_pids,
+    arrive,
+    arrive_and_stay,
+    assert_works,
+    await_arrivals,
+    die,
+    is_alive,
+    rank_pids,
+    reset,
+    run_script,
+    segments_of,
+    summing,
+    wait_until,
+)
+
+import synk
+
+HERE = os.path.basename(__file__)
+
+ACTING = r"function 'acting' \(made in processes\.py:\d+\)"
+
+
+def stay_in_python() -> None:
+    arrive()
+    while True:
+        time.sleep(0.01)
+
+
+def stay_in_compiled_code() -> None:
+    arrive()
+    re.match("(a+)+$", "a" * 60 + "b")  # does not let go of the GIL
+
+
+def meeting_after(action) -> synk.Function:
+    """Return a function in which rank 1 acts before it meets the others."""
+    x = pt.matrix("x", dtype="float64")
+    total = synk.ops.all_reduce(Act(1, Do(action))(x).sum(), "sum")
+    return synk.function([x], (total, None), mode=PY, name="meeting")
+
+
+# -- deaths ----------------------------------------------------------------------------
+
+
+def test_a_death_says_what_the_rank_was_doing_and_had_done_before():
+    call, f = acting(1, die, "SIGTERM"), summing()
+    with synk.session(3):
+        assert f(ROWS) == TOTAL
+        with pytest.raises(
+            synk.WorkerDied, match=f"SIGTERM while computing {ACTING}; "
+        ):
+            call(ROWS)
+        with pytest.raises(synk.WorkerDied, match=ACTING) as caught:
+            f(ROWS)
+        assert re.fullmatch("computing " + ACTING, caught.value.doing)
+        synk.recover()
+        for _ in range(3):
+            assert f(ROWS) == TOTAL
+        pid = rank_pids()[1]
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not is_alive(pid), 10, "the death of rank 1")
+        with pytest.raises(
+            synk.WorkerDied, match="while waiting for a command"
+        ) as caught:
+            f(ROWS)
+    history = caught.value.history
+    assert 9 < len(history) <= 256
+    times = [float(line.split(" ms  ")[0]) for line in history]
+    assert times == sorted(times)
+    assert times[-1] == 0
+    assert sum("computing function 'summing'" in line for line in history) >= 3
+    assert str(caught.value).rstrip().endswith("\n".join(history[-4:]))
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert again.history == history
+
+
+def test_a_death_by_a_fault_shows_the_stack_and_stderr_does_not(capfd, monkeypatch):
+    names = {"SIGSEGV": "Segmentation fault", "SIGABRT": "Aborted"}
+    with synk.session(2):
+        for how in (*names, "SIGSEGV"):  # what comes back has records of its own
+            call = acting(1, die, how)
+            for _ in range(2):  # in the call, and from then on
+                with pytest.raises(synk.WorkerDied, match=ACTING) as caught:
+                    call(ROWS)
+                stack = caught.value.stack
+                assert stack.startswith("Fatal Python error")
+                assert stack.count("Fatal Python error") == 1
+                assert names[how] in stack
+                assert re.search(r'processes\.py", line \d+ in die\n', stack)
+                assert "in serve" not in stack  # nor the frames of the fork
+                assert len(list(filter(is_ours, re.findall('File "(.*)"', stack)))) == 1
+                assert str(caught.value).endswith(f"\n\nIts Python stack:\n{stack}")
+            synk.recover()
+            assert summing()(ROWS) == TOTAL
+        assert "Fatal" not in capfd.readouterr().err
+        monkeypatch.setenv("SYNK_FULL_TRACEBACK", "1")
+        with pytest.raises(synk.WorkerDied) as caught:
+            acting(1, die, "SIGSEGV")(ROWS)
+        assert re.search(r"in serve\n(.|\n)*in fork\n", caught.value.stack)
+
+
+def is_ours(path: str) -> bool:
+    return path.startswith(os.path.dirname(synk.__file__) + os.sep)
+
+
+@pytest.mark.parametrize(
+    ("struck", "message"),
+    [
+        (True, r"by SIGKILL, by the kernel's out-of-memory killer, while comp.* fewer"),
+        (False, r"by SIGKILL while comp.*\(not by the kernel's out-of-memory killer"),
+        (None, r"by SIGKILL while comp.* is often the kernel's out-of-memory killer"),
+    ],
+)
+def test_a_kill_says_whether_the_kernel_may_have_done_it(struck, message):
+    died = synk.WorkerDied(2, 77, -9, "computing f", out_of_memory=struck)
+    assert re.search(message, str(died))
+    fault = synk.WorkerDied(2, 77, -11, "computing f", "  File ...\n", struck, "")
+    for again in (copy.copy(fault), pickle.loads(pickle.dumps(fault))):
+        assert str(again) == str(fault)
+        assert vars(again) == vars(fault)
+
+
+def test_a_rank_that_is_killed_is_told_of_the_killer():
+    with synk.session(2):
+        with pytest.raises(synk.WorkerDied, match="by SIGKILL") as caught:
+            acting(1, die, "SIGKILL")(ROWS)
+        assert caught.value.out_of_memory in (False, None)
+
+
+# -- ranks that hang -------------------------------------------------------------------
+
+
+def test_a_timeout_of_a_call_shows_where_the_ranks_are():
+    with synk.session(3):
+        for action in (stay_in_python, stay_in_compiled_code):
+            reset()
+            call = acting(1, action)
+            pids = all_pids()
+            start = time.monotonic()
+            with pytest.raises(synk.RankTimeout) as caught:
+                call(ROWS, timeout=0.2)
+            assert time.monotonic() - start >= 0.2
+            text = str(caught.value)
+            assert "within 0.2 s (the timeout of this call)" in text
+            assert re.search(rf"rank 1 \(pid {pids[1]}\), computing {ACTING}:\n", text)
+            place = rf'{HERE}", line \d+ in {action.__name__}\n'
+            assert re.search(place, text)
+            assert "in serve" not in text
+            assert not any(map(is_alive, pids))
+            with pytest.raises(
+                synk.WorkerDied, match="killed by synk, as it did not answer"
+            ):
+                call(ROWS)
+            assert "call synk.recover()" in text
+            synk.recover()
+        assert_works(3)
+
+
+def test_a_timeout_in_a_meeting_shows_who_is_missing_and_in_which_stage():
+    x = pt.matrix("x", dtype="float64")
+    total = synk.ops.all_reduce(x.sum(), "sum")
+    total = synk.ops.all_reduce(Act(1, Do(arrive_and_stay))(x * total).sum(), "sum")
+    f = synk.function([x], (total, None), mode=PY, name="late")
+    reset()
+    with synk.session(3), pytest.raises(synk.RankTimeout) as caught:
+        f(ROWS, timeout=1)
+    text = str(caught.value)
+    assert "not all ranks came to a meeting within 1 s" in text
+    assert "in arrive_and_stay" in text
+    assert re.search(r"rank 1 \(pid \d+\), computing stage 2 of function 'late'", text)
+
+
+def test_a_timeout_of_fork_shows_the_stacks_and_a_stopped_rank_has_none():
+    call = summing()
+    with synk.session(2, timeout=0.3):
+        assert call(ROWS) == TOTAL
+        os.kill(rank_pids()[1], signal.SIGSTOP)
+        with pytest.raises(synk.RankTimeout, match="no stack: it is stopped") as caught:
+            call(ROWS)
+        assert "rank 1" in str(caught.value)
+        assert "the timeout given to synk.fork" in str(caught.value)
+
+
+def test_the_timeout_of_a_call_is_for_that_call_and_before_that_of_fork():
+    reset()
+    slow = acting(1, time.sleep, 0.4)
+    with synk.session(2, timeout=0.2):
+        assert slow(ROWS, timeout=10) == TOTAL
+        assert slow.run([slice(0, 12)], ROWS, timeout=10) == [TOTAL]
+        with pytest.raises(synk.RankTimeout, match=r"0\.2 s"):
+            slow(ROWS)
+
+
+def test_the_timeout_of_a_run_counts_for_each_wait():
+    slow = acting(1, time.sleep, 0.2)
+    with synk.session(2):
+        batches = [slice(0, 12)] * 3
+        assert slow.run(batches, ROWS, timeout=5).tolist() == [TOTAL] * 3
+        with pytest.raises(synk.RankTimeout, match=r"0\.1 s \(the timeout of this"):
+            slow.run(batches, ROWS, timeout=0.1)
+
+
+def test_what_a_timeout_may_be_and_an_input_of_that_name(two_ranks):
+    for wrong in (0, -1, float("nan")):
+        with pytest.raises(ValueError, match="positive number of seconds"):
+            summing()(ROWS, timeout=wrong)
+    with pytest.raises(TypeError, match="number of seconds, got 'soon'"):
+        summing()(ROWS, timeout="soon")
+    x, timeout = pt.vector("x", dtype="float64"), pt.vector("timeout", dtype="float64")
+    f = synk.function([x, timeout], (x * timeout).sum(), mode=PY)
+    ones = np.ones(4)
+    assert f(ones, timeout=2 * ones) == 8
+    assert f.run([slice(0, 4)], x=ones, timeout=ones) == [4]
+    for rank in (0, 1):  # of the user's own: an error like others
+        with pytest.raises(synk.RankTimeout, match="of an Op") as caught:
+            acting(rank, fail_with_a_timeout)(ROWS)
+        assert any(f"on rank {rank} of 2" in note for note in caught.value.__notes__)
+    assert_works(2)
+
+
+def fail_with_a_timeout() -> None:
+    raise synk.RankTimeout("of an Op")
+
+
+def test_a_rank_that_was_stopped_for_a_while_finishes():
+    reset()
+    call = summing()
+    with synk.session(2):
+        assert call(ROWS) == TOTAL
+        pid = rank_pids()[1]
+        os.kill(pid, signal.SIGSTOP)
+        going_on = threading.Timer(0.2, os.kill, (pid, signal.SIGCONT))
+        going_on.start()
+        start = time.monotonic()
+        assert call(ROWS) == TOTAL
+        assert time.monotonic() - start > 0.1
+        going_on.join()
+        assert_works(2)
+
+
+def test_a_rank_stopped_in_a_meeting_finishes():
+    reset()
+    f = meeting_after(arrive_and_stop)
+    with synk.session(2):
+        pid = rank_pids()[1]
+
+        def wake() -> None:
+            await_arrivals(1)
+            time.sleep(0.1)
+            os.kill(pid, signal.SIGCONT)
+
+        waking = threading.Thread(target=wake)
+        waking.start()
+        assert f(ROWS) == TOTAL
+        waking.join()
+
+
+def arrive_and_stop() -> None:
+    arrive()
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+# -- memory ----------------------------------------------------------------------------
+
+
+WITHOUT_SHM = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+CLONE_NEWNS, MS_RDONLY, MS_REC_PRIVATE = 0x20000, 1, (1 << 14) | (1 << 18)
+if libc.unshare(CLONE_NEWNS) or libc.mount(b"", b"/", None, MS_REC_PRIVATE, None):
+    print("not permitted")
+    sys.exit()
+assert libc.mount(b"none", b"/dev/shm", b"tmpfs", MS_RDONLY, b"size=4k") == 0
+try:
+    open("/dev/shm/synk", "w")
+except OSError as error:
+    print(error.strerror)
+import numpy as np, processes, synk
+with synk.session(2):
+    assert processes.summing()(synk.data(np.ones((1000, 100)))) == 100_000
+print("summed")
+"""
+
+
+def test_a_session_needs_no_dev_shm(tmp_path):
+    done = run_script(WITHOUT_SHM, tmp_path)
+    assert done.returncode == 0, done.stderr
+    output = done.stdout.split("\n")
+    if output[0] == "not permitted":
+        pytest.skip("mounting in a namespace of one's own is not permitted")
+    assert output[:2] == ["Read-only file system", "summed"]
+
+
+@pytest.fixture
+def limited(monkeypatch):
+    """Have the kernel refuse large pieces of memory, to ranks that are forked too."""
+    fallocate = os.posix_fallocate
+
+    def limit(fd, offset, length):
+        if length > 1 << 20:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return fallocate(fd, offset, length)
+
+    monkeypatch.setattr(os, "posix_fallocate", limit)
+    return monkeypatch
+
+
+def test_more_than_there_is_says_what_is_needed_and_free():
+    descriptors = len(os.listdir("/proc/self/fd"))
+    needed = 10**13 * 8
+    with pytest.raises(
+        synk.SharedMemoryFull, match=r"bytes are free of \D+'s [\d,]+\."
+    ) as no:
+        synk.data(shape=(10**13,), dtype="float64")
+    assert f"no room for {needed:,} bytes of shared memory: " in str(no.value)
+    assert isinstance(no.value, MemoryError)
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+def test_a_session_goes_on_after_memory_was_refused(limited):
+    call = summing()
+    x = pt.matrix("x", dtype="float64")
+    gather = synk.function([x], (x * 2, "gather"), mode=PY)
+    large = np.ones(1_000_000)
+    var, of_text = pytensor.shared(large), pytensor.shared(list(range(1_000_000)))
+    values = pytensor.shared(np.ones(4))
+    data = synk.data(np.arange(10.0))
+    with synk.session(2):
+        assert call(ROWS) == TOTAL
+        for refused in (
+            lambda: call(np.ones((1_000_000, 2))),
+            lambda: synk.data(large),
+            lambda: data.set_length(1_000_000),
+            lambda: synk.broadcast(values, large),
+            lambda: synk.all_reduce(var),
+            lambda: synk.broadcast(of_text),
+        ):
+            with pytest.raises(synk.SharedMemoryFull):
+                refused()
+        np.testing.assert_array_equal(data[:], np.arange(10.0))
+        data.set_length(20)
+        np.testing.assert_array_equal(data[:10], np.arange(10.0))
+        assert call(ROWS) == TOTAL
+        synk.all_reduce(values, "sum")
+        np.testing.assert_array_equal(synk.get_value(1, values), np.full(4, 2.0))
+        limited.undo()  # in the script, and not in rank 1
+        assert call(np.ones((1_000_000, 2))) == 2_000_000
+        with pytest.raises(synk.SharedMemoryFull) as caught:
+            gather(np.ones((500_000, 2)))
+        assert any("rank 1 of 2" in note for note in caught.value.__notes__)
+        np.testing.assert_array_equal(gather(ROWS), 2 * ROWS)
+
+
+def test_fork_without_memory_is_a_clear_error(monkeypatch):
+    def refuse(fd, offset, length):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    with pytest.raises(synk.SharedMemoryFull):
+        synk.fork(2)
+    assert not synk.is_forked()
+
+
+def test_memory_is_given_back_by_all_ranks_with_the_next_call():
+    call = summing()
+    with synk.session(2):
+        everyone = [os.getpid(), *all_pids()]
+        assert call(ROWS) == TOTAL
+        before = segments_of(everyone)
+        data = synk.data(ROWS)
+        assert call(data) == TOTAL
+        assert segments_of(everyone) > before
+        data.free_memory()
+        assert call(ROWS) == TOTAL
+        assert segments_of(everyone) == before
+        data.set_value(ROWS)
+        assert call(data) == TOTAL
+        del data
+        assert call(ROWS) == TOTAL
+        assert segments_of(everyone) == before
+        # Of variables that are dropped, and of such that change their shape.
+        values = pytensor.shared(np.ones(1000))
+        synk.all_reduce(values)
+        assert call(ROWS) == TOTAL
+        before = segments_of(everyone)
+        for _ in range(3):
+            more = [pytensor.shared(np.ones(1000)) for _ in range(3)]
+            synk.all_reduce(more)
+            for var in more:
+                synk.all_reduce(var)
+        assert segments_of(everyone) > before
+        del more, var
+        gc.collect()
+        assert call(ROWS) == TOTAL
+        assert segments_of(everyone) == before
+        counts = []
+        for size in range(1, 13):
+            synk.broadcast(values, np.ones(size))
+            synk.all_reduce(values, "sum")
+            np.testing.assert_array_equal(synk.get_value(1, values), np.full(size, 2.0))
+            counts.append(len(segments_of(everyone)))
+        assert counts[-1] == counts[2]
+        left = segments_of(everyone)
+    del values
+    gc.collect()
+    # The control segment is kept until the next fork, for whoever looks at an error.
+    wait_until(lambda: len(segments_of(everyone) & left) <= 1, 5, "memory")
+
+
+BIG = 2**31 + 4096
+
+
+def test_data_of_more_than_two_to_the_31_bytes_reaches_the_ranks(monkeypatch):
+    # Without memory behind it: what is written is all that there is.
+    reserve = os.posix_fallocate
+    monkeypatch.setattr(
+        os,
+        "posix_fallocate",
+        lambda fd, start, length: (
+            os.ftruncate(fd, start + length)
+            if length > 1 << 30
+            else reserve(fd, start, length)
+        ),
+    )
+    data = synk.data(shape=(BIG,), dtype="uint8")
+    data[-1], data[2**31 + 5] = 77, 88
+    assert (len(data), data.size) == (BIG, BIG)
+    x = pt.vector("x", dtype="uint8")
+    call = synk.function([x], (x.astype("int64").sum(), "sum"), mode=PY)
+    with synk.session(2):
+        assert call(data, batch=slice(2**31, None)) == 77 + 88
+        assert call(data, batch=[-1, 2**31 + 5, 0, 2**31 + 6]) == 77 + 88
+    data.free_memory()

@@ -1,0 +1,566 @@
+"""Errors on ranks: what the master raises, which lines are shown, and what goes on."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+import traceback
+import warnings
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from processes import (
+    ROWS,
+    TOTAL,
+    Act,
+    Do,
+    acting,
+    arrive,
+    assert_works,
+    await_arrivals,
+    reset,
+    run_script,
+    running,
+    summing,
+)
+from reference import PY
+
+import synk
+from synk.errors import RemoteTraceback
+
+HERE = os.path.basename(__file__)
+
+three_ranks = pytest.mark.parametrize("ranks", [3], ids=["3ranks"], indirect=True)
+
+
+class OfThisModule(Exception):
+    """An exception with more to it than a message."""
+
+    def __init__(self, code, reason):
+        super().__init__(code, reason)
+        self.code, self.reason = code, reason
+
+
+class NotPicklable(Exception):
+    """An exception whose arguments are not those of its constructor."""
+
+    def __init__(self, code, reason):
+        super().__init__(f"{reason} ({code})")
+        self.hook = lambda: code
+
+
+ERRORS = {
+    "ValueError": lambda: ValueError("bad value", 7),
+    "OSError": lambda: FileNotFoundError(2, "no such thing", "there"),
+    "own": lambda: OfThisModule(4, "because"),
+    "system exit": lambda: SystemExit(5),
+    "long": lambda: RuntimeError("x" * 100_000),
+}
+
+
+def fail(name: str) -> None:
+    raise ERRORS[name]()
+
+
+def fail_in_an_unpicklable_way() -> None:
+    raise NotPicklable(6, "nothing to be done")
+
+
+@three_ranks
+def test_an_error_on_a_rank_keeps_its_type_and_says_where(ranks):
+    for name, make in ERRORS.items():
+        expected = make()
+        with pytest.raises(type(expected)) as caught:
+            acting(1, fail, name)(ROWS)
+        error = caught.value
+        assert error.args == expected.args
+        assert vars(error).items() >= vars(expected).items()
+        assert isinstance(error.__cause__, RemoteTraceback)
+        assert "raise ERRORS[name]()" in str(error.__cause__)
+        assert "in perform" in str(error.__cause__)
+        notes = [note for note in error.__notes__ if "rank 1 of 3" in note]
+        assert len(notes) == 1
+        assert "'acting'" in notes[0]
+    with pytest.raises(synk.RemoteError, match=r"nothing to be done \(6\)") as caught:
+        acting(1, fail_in_an_unpicklable_way)(ROWS)
+    assert "NotPicklable" in str(caught.value)
+    assert "in fail_in_an_unpicklable_way" in str(caught.value.__cause__)
+    assert any("rank 1 of 3" in note for note in caught.value.__notes__)
+    with pytest.raises(OfThisModule) as caught:
+        acting(0, fail, "own")(ROWS)
+    assert any("rank 0 of 3" in note for note in caught.value.__notes__)
+    assert_works(3)
+
+
+def test_errors_in_a_row_leave_a_working_session(two_ranks):
+    call = acting(1, fail, "ValueError")
+    for _ in range(20):
+        with pytest.raises(ValueError, match="bad value"):
+            call(ROWS)
+    call = acting(1, fail_the_first_time)
+    _failed.clear()
+    with pytest.raises(ZeroDivisionError):
+        call(ROWS)
+    assert call(ROWS) == TOTAL
+    assert_works(2)
+
+
+_failed: list[int] = []
+
+
+def fail_the_first_time() -> None:
+    if not _failed:
+        _failed.append(1)
+        raise ZeroDivisionError
+
+
+# -- errors of several ranks -----------------------------------------------------------
+
+
+class Awkward(Exception):
+    """The base of those whose methods raise: what a rank must survive."""
+
+
+class NotesRaise(Awkward):
+    @property
+    def __notes__(self):
+        raise LookupError("no notes")
+
+
+class StrRaises(Awkward):
+    def __str__(self):
+        raise LookupError("no text")
+
+
+class CauseRaises(Awkward):
+    @property
+    def __cause__(self):
+        raise LookupError("no cause")
+
+
+class ReduceExits(Awkward):
+    def __reduce__(self):
+        raise SystemExit(3)
+
+
+class RestoringExits(Awkward):
+    def __reduce__(self):
+        return type(self), ("again",), {"x": 1}
+
+    def __setstate__(self, state):
+        raise SystemExit(4)
+
+
+def fail_awkwardly(kind) -> None:
+    raise kind("awkward")
+
+
+@three_ranks
+def test_an_exception_whose_methods_raise_costs_no_rank(ranks):
+    for kind in Awkward.__subclasses__():
+        for rank in (0, 1, None):
+            # One that cannot be pickled comes as text. PyTensor adds notes of its own,
+            # and what raises there is what an Op has raised.
+            with pytest.raises((kind, synk.RemoteError, LookupError)) as caught:
+                acting(rank, fail_awkwardly, kind)(ROWS)
+            assert caught.type in (kind, synk.RemoteError) or kind is NotesRaise
+    assert_works(3)
+
+
+def fail_together(*errors: tuple) -> None:
+    """Raise on each rank that has an error, when all of these have come."""
+    ranks = [rank for rank, _ in errors]
+    if synk.rank() in ranks:
+        await_arrivals(ranks.index(synk.rank()))
+        arrive()
+        await_arrivals(len(ranks))
+        raise dict(errors)[synk.rank()]
+
+
+@three_ranks
+def test_errors_of_one_class_are_one_error_that_names_the_ranks(ranks):
+    with pytest.raises(ValueError, match="bad value"):
+        acting(None, fail, "ValueError")(ROWS)
+    reset()
+    call = acting(None, fail_together, (1, KeyError("a")), (2, KeyError("a")))
+    with pytest.raises(KeyError) as caught:
+        call(ROWS)
+    notes = caught.value.__notes__
+    assert sum("[synk]" in note for note in notes) == 2
+    assert notes[-1] in [f"[synk] likewise on rank {rank} of 3" for rank in (1, 2)]
+    assert isinstance(caught.value.__cause__, RemoteTraceback)
+    reset()
+    errors = (0, KeyError("of 0")), (2, KeyError("x" * 1000))
+    with pytest.raises(KeyError, match="of 0") as caught:  # the master's own
+        acting(None, fail_together, *errors)(ROWS)
+    note = caught.value.__notes__[-1]
+    assert note.startswith("[synk] on rank 2 of 3 as well: KeyError: 'xxx")
+    assert len(note) < 400
+    assert caught.value.__cause__ is None
+    assert_works(3)
+
+
+@three_ranks
+def test_errors_of_several_classes_are_a_group(ranks):
+    reset()
+    errors = (0, ValueError(0)), (1, IndexError(1)), (2, KeyError(2))
+    call = acting(None, fail_together, *errors)
+    with pytest.raises(ExceptionGroup, match="ranks 0, 1, 2 of 3 failed") as caught:
+        call(ROWS)
+    for rank, error in errors:
+        (found,) = [e for e in caught.value.exceptions if type(e) is type(error)]
+        assert any(f"on rank {rank} of 3" in note for note in found.__notes__)
+    reset()
+    call = acting(None, fail_together, (1, SystemExit(3)), (2, ValueError("v")))
+    with pytest.raises(BaseExceptionGroup) as caught:
+        call(ROWS)
+    assert not isinstance(caught.value, Exception)
+    assert_works(3)
+
+
+@three_ranks
+def test_an_error_frees_ranks_that_wait_for_that_one_and_they_do_not_count(ranks):
+    x = pt.matrix("x", dtype="float64")
+    total = synk.ops.all_reduce(Act(1, Do(fail, "own"))(x).sum(), "sum")
+    f = synk.function([x], (total, None), mode=PY, name="meeting")
+    start = time.monotonic()
+    with pytest.raises(OfThisModule) as caught:
+        f(ROWS)
+    assert time.monotonic() - start < 30  # and not forever
+    (note,) = (note for note in caught.value.__notes__ if "[synk]" in note)
+    assert "rank 1 of 3" in note
+    assert "'meeting'" in note
+    assert_works(3)
+
+
+# -- whose lines are shown -------------------------------------------------------------
+
+
+def lines_of(error: BaseException) -> list[tuple[str, str]]:
+    """Return file and function of each frame in a traceback."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return [(os.path.basename(frame.filename), frame.name) for frame in frames]
+
+
+def without_marks(lines: list[str]) -> list[str]:
+    """Leave out the lines that underline a place in the line above."""
+    return [line for line in lines if line.strip(" ^~")]
+
+
+MANY = """
+import traceback
+
+def tried(count, line):
+    processes.reset()
+    processes.print_on_arrival(count)
+    try:
+        line()
+    except KeyboardInterrupt:
+        traceback.print_exc()
+    print("end", flush=True)
+
+class Compiled(Act):
+    def prepare_node(self, *args, **kwargs):
+        self.action()
+
+synk.fork(2)
+x = pt.matrix("x", dtype="float64")
+call, other = acting(None, processes.arrive_and_stay), summing()
+tried(2, lambda: call(ROWS))
+tried(2, lambda: call.run([slice(i, i + 4) for i in range(8)] * 1000, ROWS))
+late = Compiled(0, processes.arrive_and_stay)
+tried(1, lambda: synk.function([x], late(x).sum(), mode=PY, name="late")(ROWS))
+assert other(ROWS) == TOTAL
+os.environ["SYNK_FULL_TRACEBACK"] = "1"
+tried(2, lambda: call(ROWS))
+del os.environ["SYNK_FULL_TRACEBACK"]
+call = acting(1, processes.arrive_and_stay)
+processes.reset()
+processes.print_on_arrival(1)
+call(ROWS)
+"""
+
+
+def test_ctrl_c_shows_the_users_lines_alone_wherever_it_comes(tmp_path):
+    with running(MANY, tmp_path, terminal=True) as script:
+        for full in (False, False, False, True):
+            script.expect("arrived")
+            before = len(script.seen)
+            os.write(script.terminal, b"\x03")
+            script.expect("end")
+            shown = script.seen[before:-1]
+            assert shown[0] == "Traceback (most recent call last):"
+            assert shown[-1] == "KeyboardInterrupt"
+            paths = [line.split('"')[1] for line in shown if line.startswith("  File")]
+            names = [os.path.basename(path) for path in paths]
+            assert names[:2] == ["script.py"] * 2, shown
+            if full:
+                assert sum("/synk/" in path for path in paths) > 5, shown
+            else:
+                assert set(names) <= {"script.py", "processes.py"}, shown
+        script.expect("arrived")
+        os.write(script.terminal, b"\x03")
+        first, place, line, last = without_marks(script.rest())
+        assert script.wait() != 0
+    assert first == "Traceback (most recent call last):"
+    assert re.fullmatch(rf'  File "{tmp_path}/script.py", line \d+, in <module>', place)
+    assert (line, last) == ("    call(ROWS)", "KeyboardInterrupt")
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def batches():
+    yield slice(0, 4)
+    raise KeyboardInterrupt
+
+
+def test_an_interrupt_keeps_the_users_own_frames(two_ranks):
+    f = acting(0, interrupt)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        f(ROWS)
+    names = [name for _, name in lines_of(caught.value)]
+    assert names[0] == "test_an_interrupt_keeps_the_users_own_frames"
+    assert names[-1] == "interrupt"
+    assert of_ours(caught.value) == 0
+    g = summing()
+    with pytest.raises(KeyboardInterrupt) as caught:
+        g.run(batches(), ROWS)
+    assert [name for _, name in lines_of(caught.value)][1:] == ["batches"]
+    assert g(ROWS) == TOTAL
+
+
+def test_an_interrupt_of_a_rank_has_no_causes_to_show(two_ranks):
+    with pytest.raises(KeyboardInterrupt) as caught:
+        acting(1, interrupt)(ROWS)
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "RemoteTraceback" not in shown
+    assert summing()(ROWS) == TOTAL
+
+
+def fail_of_the_user() -> None:
+    raise ArithmeticError("of the user")
+
+
+def of_ours(error: BaseException) -> int:
+    """Return how many frames of a traceback are synk's."""
+    here = os.path.dirname(synk.__file__)
+    found = traceback.extract_tb(error.__traceback__)
+    return sum(frame.filename.startswith(here) for frame in found)
+
+
+def test_an_error_shows_one_frame_of_ours_at_the_most(two_ranks):
+    x = pt.vector("x")
+    w = pytensor.shared(np.ones(3), name="w")
+    f = synk.function([x], (x.sum(), "sum"), mode=PY)
+    calls = {
+        "call": lambda: f(None),
+        "names": lambda: f(z=1),
+        "run": lambda: f.run([slice(2)], "ab"),
+        "fork": lambda: synk.fork(2),
+        "function": lambda: synk.function([x], 3),
+        "set": lambda: synk.set_value(9, w, 1),
+        "broadcast": lambda: synk.broadcast(w, np.ones((2, 2))),
+        "data": lambda: synk.data(None),
+        "index": lambda: synk.data(np.ones(3)).__setitem__(0, "a"),
+        "load": lambda: synk.load("no such file.npz", [w]),
+    }
+    for name, call in calls.items():
+        with pytest.raises(Exception) as caught:
+            call()
+        assert of_ours(caught.value) <= 1, (name, lines_of(caught.value))
+
+
+def test_an_error_of_an_op_keeps_the_users_frames_the_note_and_the_cause(
+    two_ranks, monkeypatch
+):
+    for rank in (0, 1):
+        with pytest.raises(ArithmeticError) as caught:
+            acting(rank, fail_of_the_user)(ROWS)
+        error = caught.value
+        assert of_ours(error) == 1
+        assert any(f"on rank {rank} of 2" in note for note in error.__notes__)
+        where = (
+            str(error.__cause__)
+            if rank
+            else "".join(traceback.format_tb(error.__traceback__))
+        )
+        assert 'raise ArithmeticError("of the user")' in where
+        assert where.count(os.path.join("synk", "")) <= where.count("/tests/") + 1
+        assert "worker_call" not in where
+    for value, is_full in (("1", True), ("0", False), ("", False)):
+        monkeypatch.setenv("SYNK_FULL_TRACEBACK", value)
+        with pytest.raises(ArithmeticError) as caught:
+            acting(0, fail_of_the_user)(ROWS)
+        assert (of_ours(caught.value) > 3) == is_full
+
+
+# -- the lines that made a graph -------------------------------------------------------
+
+
+def line_after(marker: str) -> int:
+    """Return the number of this file's line that comes after a comment."""
+    with open(__file__) as source:
+        lines = [line.strip() for line in source]
+    return lines.index(f"# {marker}") + 2
+
+
+def penalised():
+    """Return an input, and a loss that no op combines."""
+    x = pt.vector("x", dtype="float64")
+    prior = pt.exp(-1.5 * x.mean())
+    # the loss is made here
+    loss = x.sum() - prior / 4
+    return x, loss
+
+
+def test_a_warning_names_the_line_that_made_the_output_and_that_of_the_reason():
+    x, loss = penalised()
+    place = rf"{HERE}:{line_after('the loss is made here')}"
+    prior = rf"{HERE}:{line_after('the loss is made here') - 2}"
+    match = (
+        rf"^output 0 \(Sub\(.*\), made in {place}: `loss = x\.sum\(\) - prior / 4`\) is"
+        rf" combined by 'avg', .*Exp\(.*\({prior}: `prior = pt\.exp\(.*`\)\. If that"
+    )
+    with pytest.warns(synk.SplitWarning, match=match):
+        synk.function([x], loss, local=True)
+    with pytest.raises(synk.SplitError, match=match):
+        synk.function([x], loss, strict=True, local=True)
+    other = pt.vector("other", dtype="float64")  # a copy of the graph is the user's too
+    with pytest.raises(synk.SplitError, match=match):
+        synk.function([other], loss, givens={x: other}, strict=True, local=True)
+
+
+def test_a_refusal_names_the_line_that_made_the_output_and_that_of_the_reason(
+    two_ranks,
+):
+    x = pt.vector("x", dtype="float64")
+    scores = pytensor.shared(np.arange(4.0), "scores")
+    options = {"sliceable_shareds": [scores], "mode": PY}
+    # rows on the ranks are sorted here
+    ranking = pt.sort(scores)
+    # and here that is used
+    best = x.mean() + ranking[-1]
+    sorted_at = line_after("rows on the ranks are sorted here")
+    ranked = rf"{HERE}:{sorted_at}: `ranking = pt\."
+    place = rf"{HERE}:{line_after('and here that is used')}: `best = x\.mean\(\)"
+    match = rf"^output 0 \(.*, made in {place}.*on more than one rank: .*\({ranked}"
+    f = synk.function([x], best, **options)
+    with pytest.raises(synk.SplitError, match=match):
+        f(np.arange(4.0))
+    with pytest.raises(synk.SplitError, match=match):
+        synk.function([x], best, strict=True, **options)
+
+
+def test_a_line_is_named_once_where_it_made_both():
+    x = pt.vector("x", dtype="float64")
+    with pytest.warns(synk.SplitWarning) as caught:
+        synk.function([x], pt.sqrt(x.mean()), local=True)
+    assert str(caught[0].message).count(HERE) == 1
+
+
+def test_warnings_of_gradients_and_drift_name_the_users_line():
+    x, v = pt.vector("x", dtype="float64"), pytensor.shared(1.0, name="v")
+    # the gradient is made here
+    gradient = synk.grad((v * x).sum(), v)
+    place = f"{HERE}:{line_after('the gradient is made here')}"
+    match = rf"^the gradient of v \(made in {place}: `gradient = synk\.grad\(.*`\) is"
+    with pytest.warns(synk.SplitWarning, match=match):
+        synk.function([x], [], updates={v: v - gradient}, local=True)
+    # the update is made here
+    step = v - pt.grad((v * x).mean(), v)
+    place = f"{HERE}:{line_after('the update is made here')}"
+    match = rf"with v equal on all ranks, and that is .* \({place}: `step = v - .*`\)"
+    f = synk.function([x], (v * x).mean(), updates={v: step}, mode=PY, local=True)
+    with synk.session(2):
+        f(np.arange(4.0))
+        with pytest.warns(synk.SplitWarning, match=match):
+            f(np.arange(4.0))
+
+
+def test_explain_names_the_lines_of_what_has_no_name():
+    x, loss = penalised()
+    named = x.max()
+    named.name = "top"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", synk.SplitWarning)
+        outputs = [loss, named, (synk.ops.all_reduce(loss), None)]
+        f = synk.function([x], outputs, mode=PY, local=True)
+    place = f"{HERE}:{line_after('the loss is made here')}"
+    told = f.explain()
+    text = " ".join(str(told).split())
+    assert f"({place}: `loss = x.sum() - prior / 4`): avg; not shown: " in text
+    assert "output 1 top: max; a maximum over the rows" in text
+    assert f"avg of Sub(Sum(...), True_div(...)) ({place})" in text
+    content = told.to_dict()
+    assert content["outputs"][0]["made"] == f"{place}: `loss = x.sum() - prior / 4`"
+    assert content["stages"][0]["reduces"][0]["made"].startswith(HERE)
+
+
+def test_other_messages_name_the_line_as_well(two_ranks):
+    x, loss = penalised()
+    place = f"{HERE}:{line_after('the loss is made here')}"
+    f = synk.function([x], (loss, "sum"), mode=PY)
+    with pytest.raises(
+        synk.SerialMismatch, match=f"made in {place}.*combined by 'sum'"
+    ):
+        f(np.arange(4.0), check="serial")
+    y = pt.vector("y", dtype="float64")
+    g = synk.function([y], (2 * y, "sum"), mode=PY)
+    with pytest.raises(
+        synk.ShapeMismatch, match=rf"output 0 .*made in {HERE}:\d+.*'sum'"
+    ):
+        g(np.ones(3))
+
+
+def test_a_variable_without_a_trace_is_named_as_it_was():
+    with pytensor.config.change_flags(traceback__limit=0):
+        x, loss = penalised()
+    with pytest.warns(synk.SplitWarning, match=r"^output 0 \(Sub\([^`]*$"):
+        synk.function([x], loss, local=True)
+
+
+SCRIPT = """
+x = pt.vector("x", dtype="float64")
+y = pt.sqrt(x.mean())
+synk.function([x], y, local=True)
+synk.fork(2)
+
+class Mine(Exception):
+    pass
+
+class Fails(Act):
+    def perform(self, node, inputs, outputs):
+        if synk.rank() == 1:
+            raise Mine("of the script")
+        outputs[0][0] = inputs[0]
+
+x = pt.matrix("x", dtype="float64")
+y = Fails(None, processes.nothing)(x)
+f = synk.function([x], (y.sum(), "sum"), mode=PY)
+try:
+    f(ROWS)
+except Mine as error:
+    print("caught", error, type(error) is Mine)
+    print("cause", type(error.__cause__).__name__)
+assert summing()(ROWS) == TOTAL
+print("goes on")
+"""
+
+
+def test_a_script_sees_its_own_lines_and_exceptions(tmp_path):
+    result = run_script(SCRIPT, tmp_path)
+    assert result.stdout == (
+        "caught of the script True\ncause RemoteTraceback\ngoes on\n"
+    ), result
+    assert re.search(
+        r"made in script.py:\d+: `y = pt.sqrt\(x.mean\(\)\)`", result.stderr
+    )
+    assert re.search(r"script.py:\d+: SplitWarning", result.stderr)
+    assert result.returncode == 0

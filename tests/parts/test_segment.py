@@ -1,0 +1,192 @@
+"""Segments of shared memory: views, growing, what they are to others, the layout."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import itertools
+import mmap
+import os
+import stat
+
+import numpy as np
+import pytest
+from processes import segments_of
+
+from synk.comm import flat_layout
+from synk.errors import SharedMemoryFull
+from synk.memory import limits, memfd
+from synk.memory.arena import Arena
+from synk.memory.partition import cuts, part, select
+from synk.memory.segment import LOOK_FROM, Attachments, Segment, describe, layout
+
+
+def mapped() -> set[str]:
+    """Return the shared memory that this process maps or holds open."""
+    gc.collect()
+    return segments_of([os.getpid()])
+
+
+# -- one segment
+
+
+def test_a_segment_has_no_name_and_goes_with_its_last_view():
+    before = mapped()
+    segment = Segment(10_000)
+    assert segment.nbytes == 3 * mmap.PAGESIZE
+    array = segment.array(np.float64, (1000,))
+    array[:] = np.arange(1000)
+    segment.close()
+    np.testing.assert_array_equal(array, np.arange(1000))
+    assert mapped() != before
+    del array, segment
+    assert mapped() == before
+
+
+def test_growing_keeps_the_bytes_and_the_views():
+    segment = Segment(4096)
+    view = segment.array(np.int64, (512,))
+    view[:] = np.arange(512)
+    segment.grow(1 << 20)
+    whole = segment.array(np.int64, (1 << 17,))
+    np.testing.assert_array_equal(whole[:512], np.arange(512))
+    assert not whole[512:].any()
+    whole[0] = -1
+    assert view[0] == -1
+    segment.grow(10)  # less than there is: nothing happens
+    assert segment.nbytes == 1 << 20
+
+
+def test_an_attached_segment_is_the_same_memory():
+    segment = Segment(4096)
+    attached = Segment.attach(*segment.place)
+    attached.array(np.int32, (4,))[:] = [1, 2, 3, 4]
+    np.testing.assert_array_equal(segment.array(np.int32, (4,)), [1, 2, 3, 4])
+
+
+def test_attachments_map_once_and_again_after_growing():
+    segment, attachments = Segment(4096), Attachments()
+    array = segment.array(np.uint8, (4096,))
+    window = segment.window(array)
+    first = attachments.segment(*segment.place)
+    assert attachments.segment(*segment.place) is first
+    attachments.array(window)[5] = 7
+    assert array[5] == 7
+    segment.grow(8192)
+    grown = attachments.segment(*segment.place)
+    assert grown is not first
+    assert grown.array(np.uint8, (8192,))[5] == 7
+    attachments.forget(segment.key)
+    assert attachments.segment(*segment.place) is not grown
+
+
+def test_windows_describe_every_dtype_but_objects():
+    for dtype in ("float16", "bool", ">i4", "S7", "datetime64[ns]", "i4,f8"):
+        array = np.zeros(3, dtype)
+        segment, attachments = Segment(100), Attachments()
+        place = segment.array(array.dtype, array.shape)
+        seen = attachments.array(segment.window(place))
+        assert seen.dtype == array.dtype
+        assert np.dtype(describe(array.dtype)) == array.dtype
+    for array in (
+        np.array([None, "text"]),
+        np.array([(1, None)], [("number", int), ("object", object)]),
+        np.array(3, object),
+    ):
+        with pytest.raises(TypeError, match="Python objects of one process"):
+            segment.array(array.dtype, array.shape)
+        with pytest.raises(TypeError, match="Python objects of one process"):
+            Arena().put([array])
+
+
+def test_pieces_are_laid_out_on_cache_lines_of_their_own():
+    offsets, total = layout([1, 64, 65, 0, 7])
+    assert offsets == [0, 64, 128, 256, 256]
+    assert total == 320
+
+
+def test_a_segment_is_its_users_alone_and_no_other_programs():
+    segment = Segment(100)
+    _, fd, _, _ = segment.place
+    assert os.readlink(f"/proc/self/fd/{fd}").startswith(f"/memfd:synk-{os.getpid()}-")
+    status = os.fstat(fd)
+    assert stat.S_IMODE(status.st_mode) == 0o600
+    assert status.st_uid == os.geteuid()
+    assert not os.get_inheritable(fd)
+
+
+def test_descriptors_are_made_without_pythons_help_too():
+    fd = memfd._by_libc("synk-test", memfd._CLOEXEC)
+    try:
+        assert os.readlink(f"/proc/self/fd/{fd}").startswith("/memfd:synk-test")
+        assert not os.get_inheritable(fd)
+    finally:
+        os.close(fd)
+    with pytest.raises(OSError, match="memfd_create: Invalid argument"):
+        memfd._by_libc("synk-test", -1)
+
+
+def test_a_kernel_that_does_not_know_the_newest_flag_is_fine(monkeypatch):
+    create, asked = memfd._memfd_create, []
+
+    def older(name, flags):
+        asked.append(flags)
+        if flags & ~memfd._CLOEXEC:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return create(name, flags)
+
+    monkeypatch.setattr(memfd, "_memfd_create", older)
+    assert Segment(100).nbytes == mmap.PAGESIZE
+    assert len(asked) == 2
+
+
+def test_small_segments_do_not_pay_for_the_look(monkeypatch):
+    monkeypatch.setattr(limits, "tightest", lambda: limits.Limit(None, 1 << 30, 100))
+    small = Segment(LOOK_FROM - mmap.PAGESIZE)
+    with pytest.raises(SharedMemoryFull, match=r"100 bytes are free of the machine's"):
+        small.grow(3 * LOOK_FROM)
+    assert os.fstat(small.place[1]).st_blocks * 512 == small.nbytes < LOOK_FROM
+    monkeypatch.setattr(limits, "tightest", lambda: None)
+    small.grow(3 * LOOK_FROM)
+
+
+def test_growing_without_address_space_gives_back_what_was_reserved(monkeypatch):
+    segment = Segment(4096)
+    view = segment.array(np.int64, (512,))
+
+    def refused(*_):
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr("synk.memory.huge.Mapping", refused)
+    with pytest.raises(SharedMemoryFull, match="ulimit -v is"):
+        segment.grow(1 << 24)
+    monkeypatch.undo()
+    status = os.fstat(segment.place[1])
+    assert (status.st_size, 512 * status.st_blocks, segment.nbytes) == (4096,) * 3
+    view[:] = 1
+    segment.grow(8192)
+    assert segment.array(np.int64, (1024,)).sum() == 512
+
+
+BIG = 2**31 + 4096
+
+
+def test_the_rows_of_more_than_two_to_the_31_are_cut_and_selected_exactly():
+    bounds = cuts(BIG, 3)
+    assert bounds[0] == 0
+    assert bounds[-1] == BIG
+    assert [b - a for a, b in itertools.pairwise(bounds)] == [
+        BIG // 3 + (rank < BIG % 3) for rank in range(3)
+    ]
+    selection = select(slice(2**31 - 1, None), BIG)
+    assert part(selection, 1, 3) == slice(2**31, 2**31 + 2)
+    last = select(np.array([-1, 2**31]), BIG)
+    np.testing.assert_array_equal(last, [BIG - 1, 2**31])
+    offsets, total = layout([BIG, BIG, 1])
+    assert offsets == [0, BIG, 2 * BIG]
+    assert total == 2 * BIG + 64
+
+
+def test_few_values_are_fewer_where_there_are_more_ranks():
+    few = list(map(flat_layout.small_for, (1, 2, 3, 5, 16, 17, 1000)))
+    assert few == [32768, 32768, 16384, 8192, 2184, 2048, 2048]

@@ -1,0 +1,222 @@
+"""What users are told: whose lines, errors of several ranks, notices; garbage."""
+
+from __future__ import annotations
+
+import gc
+import io
+import itertools
+import re
+import traceback
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from pytensor.compile.mode import Mode
+from pytensor.link.vm import VMLinker
+from reference import PY
+
+import synk
+from synk.engines import described
+from synk.errors import Aborted
+from synk.garbage import without_collection
+from synk.memory import cgroups
+from synk.times.compile_notice import is_shown
+from synk.user_frames import entry, is_users, made_in, shorten
+from synk.workers import oom
+from synk.workers.failure import Failure, as_one
+
+# -- errors of ranks -------------------------------------------------------------------
+
+
+class NotesRaise(Exception):
+    @property
+    def __notes__(self):
+        raise LookupError("no notes")
+
+
+def test_a_failure_whose_notes_raise_says_where_it_was_in_its_cause():
+    failure = Failure(NotesRaise("text"), "[synk] on rank 1", 1)
+    error = failure.rebuild()
+    assert type(error) is NotesRaise
+    assert "[synk] on rank 1" in str(error.__cause__)
+
+
+def test_a_group_is_in_the_order_of_time():
+    kinds = ValueError, IndexError, KeyError
+    for order in itertools.permutations(range(3)):
+        failures = {rank: Failure(kinds[rank](), "there", rank) for rank in order}
+        stopped = Failure(Aborted(), "there", 3)
+        group = as_one([*(failures[rank] for rank in range(3)), stopped], 4)
+        assert [type(error) for error in group.exceptions] == [kinds[r] for r in order]
+
+
+# -- the out-of-memory killer: its counts, in files that tests write -------------------
+
+
+@pytest.fixture
+def counters(tmp_path, monkeypatch):
+    """Return a function that writes a file of counts, as the kernel would."""
+    monkeypatch.setattr(cgroups, "CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(cgroups, "PROC", tmp_path / "proc")
+
+    def write(path: str, text: str) -> None:
+        place = tmp_path / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+
+    return write
+
+
+VERSION_2 = "cgroup/jobs/a/memory.events", "low 0\noom 1\noom_kill {}\n"
+VERSION_1 = "cgroup/memory/jobs/a/memory.oom_control", "under_oom 0\noom_kill {}\n"
+CONTAINER = "cgroup/memory.events", "oom_kill {}\noom_group_kill 0\n"
+
+
+@pytest.mark.parametrize(("path", "text"), [VERSION_2, VERSION_1, CONTAINER])
+def test_kills_of_our_own_control_group_are_told(path, text, counters):
+    counters("proc/self/cgroup", "3:cpu:/\n2:memory:/jobs/a\n0::/jobs/a\n")
+    counters("proc/vmstat", "oom_kill 5\n")
+    counters(path, text.format(2))
+    kills = oom.Kills()
+    counters("proc/vmstat", "oom_kill 6\n")  # somebody else's
+    assert kills.any() is False
+    counters(path, text.format(3))
+    assert kills.any() is True
+
+
+def test_the_machines_count_tells_only_that_there_was_none(counters):
+    counters("proc/vmstat", "pgfree 1\noom_kill 5\n")
+    kills = oom.Kills()
+    assert kills.any() is False
+    counters("proc/vmstat", "pgfree 1\noom_kill 6\n")
+    assert kills.any() is None
+
+
+def test_without_counts_nothing_is_known(counters):
+    assert oom.Kills().any() is None
+
+
+# -- whose files and lines -------------------------------------------------------------
+
+
+def test_an_entry_is_the_function_that_it_was():
+    def f(a, *, b: int = 2) -> int:
+        """Say something."""
+        return a + b
+
+    made = entry(f)
+    assert made(1, b=3) == 4
+    assert (made.__name__, made.__doc__) == ("f", "Say something.")
+    assert made.__globals__ is f.__globals__  # or its doctests would not be found
+    assert made.__wrapped__ is f
+
+
+def test_an_error_without_a_traceback_stays_as_it_is():
+    error = ValueError("never raised")
+    shorten(error)
+    assert error.__traceback__ is None
+
+
+def test_whose_a_file_is():
+    assert is_users(__file__)
+    assert is_users("/home/user/fit.py")
+    assert is_users("<stdin>")
+    for path in (synk.__file__, pytensor.__file__, np.__file__, traceback.__file__):
+        assert not is_users(path)
+    assert not is_users("<frozen runpy>")
+    assert not is_users("scipy/linalg/_cythonized_array_utils.pyx")
+
+
+@pytest.mark.parametrize(
+    ("path", "line", "expected"),
+    [
+        ("/home/user/fit.py", "loss = x", "fit.py:7: `loss = x`"),
+        ("/home/user/fit.py", None, "fit.py:7"),
+        ("/home/user/fit.py", "loss  =  x + \\", "fit.py:7: `loss = x +`"),
+        ("<stdin>", None, None),
+        ("<python-input-3>", "loss = x", "`loss = x`"),
+        ("/tmp/ipykernel_12/345.py", "loss = x", "a cell:7: `loss = x`"),
+        ("/home/user/fit.py", "f(" + "a, " * 40 + ")", "fit.py:7: `f(a, a, a, "),
+    ],
+)
+def test_how_a_line_is_named(path, line, expected):
+    x = pt.vector("x")
+    inner = (pt.__file__, 1, "vector", "return x")
+    x.tag.trace = [[(path, 7, "<module>", line), inner]]
+    made = made_in(x)
+    assert made == expected or (made or "").startswith(f"{expected}a, ")
+    assert len(made or "") < 80
+
+
+def test_a_librarys_line_is_better_than_none():
+    x = pt.vector("x")
+    library = ("/venv/lib/python3/site-packages/layers/dense.py", 3, "f", "y = x + b")
+    script = ("/home/user/fit.py", 7, "<module>", "y = dense(x)")
+    x.tag.trace = [[script, library]]
+    assert made_in(x) == "fit.py:7: `y = dense(x)`"
+    x.tag.trace = [[library]]
+    assert made_in(x) == "dense.py:3: `y = x + b`"
+    x.tag.trace = []
+    assert made_in(x) is None
+
+
+# -- who is told of compilations, and collections of garbage ---------------------------
+
+
+class Terminal(io.StringIO):
+    """Takes what is written, as a terminal would."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("asked", "variable", "in_terminal", "in_file"),
+    [
+        (None, None, True, False),
+        (None, "", True, False),
+        (None, "0", False, False),
+        (None, "1", True, True),
+        (True, "0", True, True),
+        (False, "1", False, False),
+    ],
+)
+def test_who_is_asked_decides_where_notices_are_shown(
+    asked, variable, in_terminal, in_file, monkeypatch
+):
+    monkeypatch.delenv("SYNK_COMPILE_NOTICE", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("SYNK_COMPILE_NOTICE", variable)
+    OutStream = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})
+    synk.compile_notice(asked)
+    try:
+        assert is_shown(Terminal()) == is_shown(OutStream()) == in_terminal
+        assert is_shown(io.StringIO()) == in_file
+        assert asked or variable == "1" or not is_shown(None)
+    finally:
+        synk.compile_notice(None)
+
+
+def test_modes_are_described():
+    assert described("JAX") == "mode JAX"
+    assert described(PY) == "a mode of its own (Python)"
+    assert described(Mode(VMLinker(c_thunks=False), None)).endswith("(Python)")
+    assert re.fullmatch(r"default mode \((numba|C|Python)\)", described(None))
+
+
+@pytest.mark.parametrize("was_on", [True, False])
+def test_it_is_as_it_was_after_the_block(was_on):
+    (gc.enable if was_on else gc.disable)()
+    try:
+        with without_collection():
+            assert not gc.isenabled()
+            with without_collection():
+                assert not gc.isenabled()
+            assert not gc.isenabled()
+        assert gc.isenabled() is was_on
+        with pytest.raises(KeyError), without_collection():
+            raise KeyError
+        assert gc.isenabled() is was_on
+    finally:
+        gc.enable()
