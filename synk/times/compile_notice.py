@@ -60,7 +60,9 @@ def compile_notice(shown: bool | None = None) -> None:
 
 
 def is_shown(stream: Any) -> bool:
-    """Tell whether notices are to be written to a stream."""
+    """Tell whether notices are to be written to a stream, if there is one."""
+    if stream is None:
+        return False
     said = os.environ.get(VARIABLE, "")
     asked = _asked[0]
     if asked is None and said:

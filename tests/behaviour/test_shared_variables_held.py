@@ -1,0 +1,296 @@
+"""What variables hold after calls that fail, and after JAX's; draws of NumPy's own."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from children import in_a_child
+from processes import acting, die
+from pytensor.graph import Apply, Op
+from reference import PY, assert_same
+from world_sizes import one_and_three_ranks
+
+import synk
+
+
+class FailsOnRank1(Op):
+    """The value itself; on rank 1, an error, after the other has come to its end."""
+
+    __props__ = ()
+
+    def make_node(self, value):
+        """Apply the Op to a scalar."""
+        return Apply(self, [value], [value.type()])
+
+    def perform(self, node, inputs, outputs):
+        """Compute it."""
+        if synk.rank() == 1:
+            time.sleep(0.1)
+            raise ArithmeticError("of rank 1")
+        outputs[0][0] = inputs[0].copy()
+
+
+def looked_up():
+    """Return indices and a table: who has one that is too large raises IndexError."""
+    i = pt.lvector("i")
+    table = pytensor.shared(np.arange(4.0), "table")
+    count, seen = pytensor.shared(0.0, "count"), pytensor.shared(0.0, "seen")
+    return i, table, count, seen
+
+
+def on_ranks(var) -> list:
+    """Return what each rank holds."""
+    return [synk.get_value(rank, var) for rank in range(synk.size())]
+
+
+@pytest.mark.parametrize("is_local", [False, True], ids=["reduced", "local"])
+@one_and_three_ranks
+def test_a_call_that_fails_on_one_rank_changes_nothing_on_any(ranks, is_local):
+    i, table, count, seen = looked_up()
+    picked = table[i].sum()
+    updates = [(count, count + 1), (seen, picked)]
+    f = synk.function([i], (picked, "sum"), updates=updates, mode=PY, local=is_local)
+    right, made = 0.0, 0
+    good, bad = np.arange(2 * ranks) % 4, np.arange(2 * ranks) % 4
+    bad[-1] = 9  # the last rank's
+    plan = (good, 1), (bad, 1), (good, 2), (bad, 2), (bad, 1), (good, 1)
+    for rows, slices in plan:
+        before = on_ranks(seen) if made else None
+        if rows is bad:
+            with pytest.raises(IndexError):
+                f(rows, num_slices=slices)
+            assert before == on_ranks(seen)
+        else:
+            right, made = f(rows, num_slices=slices), made + 1
+        assert on_ranks(count) == [made] * ranks
+    if not is_local:
+        assert on_ranks(seen) == [right] * ranks
+
+
+def test_updates_that_wait_for_nothing_are_undone_where_they_were_made(two_ranks):
+    _, table, count, _ = looked_up()
+    x = pt.dvector("x")
+    updates = [(count, count + x.sum()), (table, table * 2)]
+    fails = FailsOnRank1()(x.sum())
+    f = synk.function([x], (fails, "sum"), updates=updates, mode=PY, local=True)
+    for _ in range(2):
+        with pytest.raises(ArithmeticError, match="of rank 1"):
+            f(np.ones(4))
+        assert on_ranks(count) == [0, 0]
+        for value in on_ranks(table):
+            assert_same(value, np.arange(4.0))
+    assert synk.state(count).startswith("equal on all ranks")
+
+
+@pytest.mark.parametrize("is_local", [False, True], ids=["reduced", "local"])
+@one_and_three_ranks
+def test_of_a_run_the_calls_before_stay(ranks, is_local):
+    i, table, count, seen = looked_up()
+    picked = table[i].sum()
+    updates = [(count, count + 1), (seen, seen + picked)]
+    f = synk.function([i], (picked, "sum"), updates=updates, mode=PY, local=is_local)
+    rows = np.tile(np.arange(2 * ranks) % 4, 5)
+    rows[-2 * ranks - 1] = 9  # of the fourth call, on the last rank
+    batches = [slice(k * 2 * ranks, (k + 1) * 2 * ranks) for k in range(5)]
+    with pytest.raises(IndexError):
+        f.run(batches, rows)
+    assert on_ranks(count) == [3] * ranks
+    each = np.arange(4.0)[rows[: 2 * ranks]]
+    right = [each.sum()] * ranks
+    if is_local:
+        right = [part.sum() for part in np.split(each, ranks)]
+        kind = "each rank's own, from 2" if ranks > 1 else "each rank's own"
+        assert synk.state(seen).startswith(kind)
+    assert on_ranks(seen) == [3 * value for value in right]
+    f.run(batches[:2], rows)
+    assert on_ranks(count) == [5] * ranks
+
+
+def test_streams_are_where_they_were(two_ranks):
+    def after(function, *arguments):
+        with pytest.raises(IndexError):
+            function(*arguments)
+
+    i, table, _, _ = looked_up()
+    ours, common = (pytensor.shared(np.random.default_rng(k)) for k in (1, 2))
+    size = pt.stack([i.shape[0]])
+    state, of_rows = pt.random.normal(size=size, rng=ours).owner.outputs
+    next_state, alike = pt.random.normal(size=(3,), rng=common).owner.outputs
+    updates = [(ours, state), (common, next_state)]
+    outputs = [of_rows, alike, (table[i].sum(), "sum")]
+
+    def drawn(fails):
+        f = synk.function([i], outputs, updates=updates, mode=PY)
+        for var, seed in ((ours, 1), (common, 2)):
+            var.set_value(np.random.default_rng(seed))
+        f(np.arange(4))
+        if fails:
+            after(f, np.array([0, 1, 2, 9]))
+            after(f.run, [slice(0, 4), slice(4, 8)], np.array([0, 1, 2, 3, 3, 2, 1, 9]))
+        else:
+            f(np.arange(4))
+        return f(np.arange(4))[:2]
+
+    for value, right in zip(drawn(True), drawn(False), strict=True):
+        assert_same(value, right)
+
+
+def test_outputs_that_do_not_fit_together_undo_the_call(two_ranks):
+    x, count = pt.vector("x"), pytensor.shared(0.0, "count")
+    positive = x[(x > 0).nonzero()]
+    f = synk.function([x], (positive, "sum"), updates=[(count, count + 1)], mode=PY)
+    f([1.0, 2, 3, 4])
+    with pytest.raises(synk.ShapeMismatch):
+        f([1.0, 2, -3, 4])
+    assert on_ranks(count) == [1, 1]
+
+
+# -- NumPy's global generator, and Python's --------------------------------------------
+
+ZEROS = np.zeros((12, 2))
+
+
+class Noise(Op):
+    """Adds to each row a draw from NumPy's global generator, and one from Python's."""
+
+    __props__ = ()
+
+    def make_node(self, x):
+        return Apply(self, [x], [x.type()])
+
+    def perform(self, node, inputs, outputs):
+        drawn = [(np.random.normal(), random.random()) for _ in inputs[0]]
+        outputs[0][0] = inputs[0] + np.reshape(drawn, inputs[0].shape)
+
+
+def noisy() -> synk.Function:
+    x = pt.matrix("x", dtype="float64")
+    return synk.function([x], (Noise()(x), "gather"), mode=PY)
+
+
+@pytest.fixture
+def as_before():
+    """Leave the generators of the tests' process as they were."""
+    before = np.random.get_bit_generator()
+    states = np.random.get_state(), random.getstate()
+    yield
+    np.random.set_bit_generator(before)
+    np.random.set_state(states[0])
+    random.setstate(states[1])
+
+
+def seed(number: int) -> None:
+    np.random.seed(number)
+    random.seed(number)
+
+
+def drawn(number: int, n: int) -> np.ndarray:
+    """Return what a session of n ranks draws in two calls, after seeding."""
+    seed(number)
+    with synk.session(n):
+        f = noisy()
+        return np.concatenate([f(ZEROS), f(ZEROS)])
+
+
+@pytest.mark.usefixtures("as_before")
+def test_ranks_draw_different_numbers_and_a_script_the_same_again():
+    for n in (1, 3):
+        first = drawn(3, n)
+        assert len(np.unique(first)) == first.size
+        np.testing.assert_array_equal(drawn(3, n), first)
+    other = drawn(4, 3)
+    assert len(np.unique([first, other])) == 2 * first.size
+
+
+@pytest.mark.usefixtures("as_before")
+def test_rank_0_draws_what_the_script_would():
+    seed(6)
+    before = np.random.get_state(legacy=False)["state"]["key"].copy(), random.getstate()
+    with synk.session(2):  # leaves the script's generators as they are
+        f = noisy()
+        after = np.random.get_state(legacy=False)["state"]["key"], random.getstate()
+        np.testing.assert_array_equal(after[0], before[0])
+        assert after[1] == before[1]
+        seed(5)  # after the fork
+        made = f(ZEROS)[:6]
+        after = np.random.normal(), random.random()
+    numpy, python = np.random.RandomState(5), random.Random(5)
+    expected = [(numpy.normal(), python.random()) for _ in range(7)]
+    np.testing.assert_array_equal(made, expected[:6])
+    assert after == expected[6]
+
+
+@pytest.mark.usefixtures("as_before")
+def test_ranks_that_come_back_draw_no_number_again():
+    made = []
+    for _ in range(2):
+        seed(7)
+        with synk.session(2):
+            f = noisy()
+            drawn = [f(ZEROS)[6:]]
+            seed(7)  # so that rank 0 is where it was when they were started
+            with pytest.raises(synk.WorkerDied):
+                acting(1, die, "SIGKILL")(np.zeros((2, 2)))
+            synk.recover()
+            drawn.append(f(ZEROS)[6:])
+        assert len(np.unique(drawn)) == np.size(drawn)
+        made.append(drawn)
+    np.testing.assert_array_equal(*made)
+
+
+@pytest.mark.usefixtures("as_before")
+def test_a_bit_generator_that_the_script_has_put_there():
+    made = []
+    for number in (1, 1, 2):
+        np.random.set_bit_generator(np.random.Philox(number))
+        random.seed(number)
+        with synk.session(2):
+            made.append(noisy()(ZEROS))
+    np.testing.assert_array_equal(made[0], made[1])
+    assert len(np.unique(made[1:])) == 2 * made[0].size
+
+
+# -- JAX's -----------------------------------------------------------------------------
+
+
+@in_a_child
+def test_values_that_jax_has_updated_are_numpys_and_the_scripts_own():
+    x = pt.vector("x")
+    w, s = (pytensor.shared(np.zeros(4), name) for name in "ws")
+    f = synk.function([x], updates=[(w, w + x.sum())], mode="JAX")
+    local = synk.function([x], updates=[(s, s + x.sum())], mode="JAX", local=True)
+    modes = ("FAST_COMPILE", "NUMBA", "JAX")
+    totals = [pytensor.function([], w.sum(), mode=mode) for mode in modes]
+    step = pytensor.function([], [], updates=[(w, w * 2)], mode="FAST_COMPILE")
+    of_local = pytensor.function([], s.sum(), mode="FAST_COMPILE")
+    with synk.session(2):
+        f(np.ones(6))
+        value = w.get_value()
+        assert type(value) is np.ndarray
+        value[0] = 5
+        np.testing.assert_array_equal(w.get_value(), np.full(4, 6.0))
+        borrowed = w.get_value(borrow=True)
+        assert type(borrowed) is np.ndarray
+        with pytest.raises(ValueError, match="read-only"):
+            borrowed[0] = 5
+        internal = w.get_value(borrow=True, return_internal_type=True)
+        assert not isinstance(internal, np.ndarray)  # else none of this is needed
+        # Plain functions read them.
+        w.set_value(np.zeros(4))
+        for k in (1, 3, 7):  # 2 k + 1
+            f(np.ones(1))
+            assert [total() for total in totals] == [4 * k] * 3
+            assert [synk.get_value(rank, w)[0] for rank in range(2)] == [k, k]
+            step()
+        # What is a rank's own stays so.
+        for times in (1, 2):
+            local(np.arange(4.0))
+            assert of_local() == 4 * times
+            own = [synk.get_value(rank, s)[0] for rank in range(2)]
+            assert own == [times, 5 * times]
+            assert synk.state(s).startswith("each rank's own")

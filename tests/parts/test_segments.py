@@ -1,0 +1,371 @@
+"""Shared memory: segments and their layout; what ranks note in theirs that they do."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import itertools
+import mmap
+import os
+import stat
+import time
+
+import numpy as np
+import pytest
+from processes import segments_of
+
+from synk.comm import flat_layout
+from synk.errors import SharedMemoryFull
+from synk.memory import limits, memfd
+from synk.memory.arena import Arena
+from synk.memory.partition import cuts, part, select
+from synk.memory.segment import LOOK_FROM, Attachments, Segment, describe, layout
+from synk.workers.recorder import (
+    COMPUTING,
+    EVENTS,
+    JOINING,
+    MEETING,
+    NAMES,
+    REPLYING,
+    RUNNING,
+    SCRIPT,
+    STAGE,
+    WAITING,
+    part_of,
+)
+from synk.workers.records import Records, doing, events, owner_of, start_time
+
+
+def mapped() -> set[str]:
+    """Return the shared memory that this process maps or holds open."""
+    gc.collect()
+    return segments_of([os.getpid()])
+
+
+# -- one segment
+
+
+def test_a_segment_has_no_name_and_goes_with_its_last_view():
+    before = mapped()
+    segment = Segment(10_000)
+    assert segment.nbytes == 3 * mmap.PAGESIZE
+    array = segment.array(np.float64, (1000,))
+    array[:] = np.arange(1000)
+    segment.close()
+    np.testing.assert_array_equal(array, np.arange(1000))
+    assert mapped() != before
+    del array, segment
+    assert mapped() == before
+
+
+def test_growing_keeps_the_bytes_and_the_views():
+    segment = Segment(4096)
+    view = segment.array(np.int64, (512,))
+    view[:] = np.arange(512)
+    segment.grow(1 << 20)
+    whole = segment.array(np.int64, (1 << 17,))
+    np.testing.assert_array_equal(whole[:512], np.arange(512))
+    assert not whole[512:].any()
+    whole[0] = -1
+    assert view[0] == -1
+    segment.grow(10)  # less than there is: nothing happens
+    assert segment.nbytes == 1 << 20
+
+
+def test_an_attached_segment_is_the_same_memory():
+    segment = Segment(4096)
+    attached = Segment.attach(*segment.place)
+    attached.array(np.int32, (4,))[:] = [1, 2, 3, 4]
+    np.testing.assert_array_equal(segment.array(np.int32, (4,)), [1, 2, 3, 4])
+
+
+def test_attachments_map_once_and_again_after_growing():
+    segment, attachments = Segment(4096), Attachments()
+    array = segment.array(np.uint8, (4096,))
+    window = segment.window(array)
+    first = attachments.segment(*segment.place)
+    assert attachments.segment(*segment.place) is first
+    attachments.array(window)[5] = 7
+    assert array[5] == 7
+    segment.grow(8192)
+    grown = attachments.segment(*segment.place)
+    assert grown is not first
+    assert grown.array(np.uint8, (8192,))[5] == 7
+    attachments.forget(segment.key)
+    assert attachments.segment(*segment.place) is not grown
+
+
+def test_windows_describe_every_dtype_but_objects():
+    for dtype in ("float16", "bool", ">i4", "S7", "datetime64[ns]", "i4,f8"):
+        array = np.zeros(3, dtype)
+        segment, attachments = Segment(100), Attachments()
+        place = segment.array(array.dtype, array.shape)
+        seen = attachments.array(segment.window(place))
+        assert seen.dtype == array.dtype
+        assert np.dtype(describe(array.dtype)) == array.dtype
+    for array in (
+        np.array([None, "text"]),
+        np.array([(1, None)], [("number", int), ("object", object)]),
+        np.array(3, object),
+    ):
+        with pytest.raises(TypeError, match="Python objects of one process"):
+            segment.array(array.dtype, array.shape)
+        with pytest.raises(TypeError, match="Python objects of one process"):
+            Arena().put([array])
+
+
+def test_pieces_are_laid_out_on_cache_lines_of_their_own():
+    offsets, total = layout([1, 64, 65, 0, 7])
+    assert offsets == [0, 64, 128, 256, 256]
+    assert total == 320
+
+
+def test_a_segment_is_its_users_alone_and_no_other_programs():
+    segment = Segment(100)
+    _, fd, _, _ = segment.place
+    assert os.readlink(f"/proc/self/fd/{fd}").startswith(f"/memfd:synk-{os.getpid()}-")
+    status = os.fstat(fd)
+    assert stat.S_IMODE(status.st_mode) == 0o600
+    assert status.st_uid == os.geteuid()
+    assert not os.get_inheritable(fd)
+
+
+def test_descriptors_are_made_without_pythons_help_too():
+    fd = memfd._by_libc("synk-test", memfd._CLOEXEC)
+    try:
+        assert os.readlink(f"/proc/self/fd/{fd}").startswith("/memfd:synk-test")
+        assert not os.get_inheritable(fd)
+    finally:
+        os.close(fd)
+    with pytest.raises(OSError, match="memfd_create: Invalid argument"):
+        memfd._by_libc("synk-test", -1)
+
+
+def test_a_kernel_that_does_not_know_the_newest_flag_is_fine(monkeypatch):
+    create, asked = memfd._memfd_create, []
+
+    def older(name, flags):
+        asked.append(flags)
+        if flags & ~memfd._CLOEXEC:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return create(name, flags)
+
+    monkeypatch.setattr(memfd, "_memfd_create", older)
+    assert Segment(100).nbytes == mmap.PAGESIZE
+    assert len(asked) == 2
+
+
+def test_small_segments_do_not_pay_for_the_look(monkeypatch):
+    monkeypatch.setattr(limits, "tightest", lambda: limits.Limit(None, 1 << 30, 100))
+    small = Segment(LOOK_FROM - mmap.PAGESIZE)
+    with pytest.raises(SharedMemoryFull, match=r"100 bytes are free of the machine's"):
+        small.grow(3 * LOOK_FROM)
+    assert os.fstat(small.place[1]).st_blocks * 512 == small.nbytes < LOOK_FROM
+    monkeypatch.setattr(limits, "tightest", lambda: None)
+    small.grow(3 * LOOK_FROM)
+
+
+def test_growing_without_address_space_gives_back_what_was_reserved(monkeypatch):
+    segment = Segment(4096)
+    view = segment.array(np.int64, (512,))
+
+    def refused(*_):
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr("synk.memory.huge.Mapping", refused)
+    with pytest.raises(SharedMemoryFull, match="ulimit -v is"):
+        segment.grow(1 << 24)
+    monkeypatch.undo()
+    status = os.fstat(segment.place[1])
+    assert (status.st_size, 512 * status.st_blocks, segment.nbytes) == (4096,) * 3
+    view[:] = 1
+    segment.grow(8192)
+    assert segment.array(np.int64, (1024,)).sum() == 512
+
+
+BIG = 2**31 + 4096
+
+
+def test_the_rows_of_more_than_two_to_the_31_are_cut_and_selected_exactly():
+    bounds = cuts(BIG, 3)
+    assert bounds[0] == 0
+    assert bounds[-1] == BIG
+    assert [b - a for a, b in itertools.pairwise(bounds)] == [
+        BIG // 3 + (rank < BIG % 3) for rank in range(3)
+    ]
+    selection = select(slice(2**31 - 1, None), BIG)
+    assert part(selection, 1, 3) == slice(2**31, 2**31 + 2)
+    last = select(np.array([-1, 2**31]), BIG)
+    np.testing.assert_array_equal(last, [BIG - 1, 2**31])
+    offsets, total = layout([BIG, BIG, 1])
+    assert offsets == [0, BIG, 2 * BIG]
+    assert total == 2 * BIG + 64
+
+
+def test_few_values_are_fewer_where_there_are_more_ranks():
+    few = list(map(flat_layout.small_for, (1, 2, 3, 5, 16, 17, 1000)))
+    assert few == [32768, 32768, 16384, 8192, 2184, 2048, 2048]
+
+
+# -- the flight recorder --------------------------------------------------------------
+
+
+@pytest.fixture
+def records():
+    return Records(3)
+
+
+def events_of(records: Records, rank: int) -> list:
+    return events(part_of(records._memory, rank))
+
+
+def test_the_last_events_are_kept_in_the_order_of_time(records):
+    recorder = records.recorder(0)
+    assert events_of(records, 0) == []
+    before = time.monotonic_ns()
+    for command in range(EVENTS + 10):
+        recorder.begin(command, f"work {command % 3}")
+    kept = events_of(records, 0)
+    assert [event.command for event in kept] == list(range(10, EVENTS + 10))
+    assert [event.name for event in kept] == [
+        f"work {command % 3}" for command in range(10, EVENTS + 10)
+    ]
+    times = [event.time for event in kept]
+    assert times == sorted(times)
+    assert before < times[0] <= times[-1] < time.monotonic_ns()
+    assert events_of(records, 1) == events_of(records, 2) == []
+
+
+def test_what_an_event_was_can_be_read(records):
+    recorder = records.recorder(0)
+    recorder.begin(7, "all_reduce")
+    recorder.note(MEETING)
+    recorder.begin(8, "function 'f' (made in fit.py:3)", COMPUTING)
+    recorder.note(COMPUTING + 2 * STAGE)
+    told = [(event.command, str(event)) for event in events_of(records, 0)]
+    assert told == [
+        (7, "doing all_reduce"),
+        (7, "meeting the other ranks in all_reduce"),
+        (8, "computing function 'f' (made in fit.py:3)"),
+        (8, "computing stage 3 of function 'f' (made in fit.py:3)"),
+    ]
+
+
+def test_an_event_written_ahead_counts_when_it_has_a_time(records):
+    recorder = records.recorder(1)
+    for command in range(3 * EVENTS):  # round and round
+        place = recorder.wait(command)
+        last = events_of(records, 1)[-1]
+        assert (last.command, last.phase) == (command, WAITING)
+        if command % 3:  # not every command is begun, as one that is aborted
+            recorder.times[place] = time.monotonic_ns()
+            last = events_of(records, 1)[-1]
+            assert (last.command, last.phase) == (command + 1, RUNNING)
+        recorder.note(MEETING)
+        last = events_of(records, 1)[-1]
+        assert (last.command, last.phase) == (command + 1, MEETING)
+    kept = events_of(records, 1)
+    assert EVENTS * 2 // 3 <= len(kept) <= EVENTS
+    assert [e.time for e in kept] == sorted(e.time for e in kept)
+
+
+def test_names_take_turns_in_a_table_that_is_full(records):
+    recorder = records.recorder(2)
+    for number in range(3 * NAMES):
+        recorder.begin(number, f"f{number} " + "ä" * 100)
+    last = events_of(records, 2)[-NAMES + 1 :]
+    assert [event.name.split()[0] for event in last] == [
+        f"f{number}" for number in range(2 * NAMES + 1, 3 * NAMES)
+    ]
+    assert last[-1].name.startswith(f"f{3 * NAMES - 1} ää")
+
+
+@pytest.mark.parametrize("command", [2**32 - 1, 2**32, 2**40 + 5, 2**62])
+def test_numbers_of_commands_may_become_large(records, command):
+    recorder = records.recorder(0)
+    recorder.begin(command, "work")
+    recorder.note(JOINING)
+    assert [event.command for event in events_of(records, 0)] == [command % 2**32] * 2
+
+
+class Ranks:
+    """Writes what a master and two ranks do."""
+
+    def __init__(self, records: Records) -> None:
+        self.records = records
+        self.master, *self.others = map(records.recorder, range(3))
+        self.master.begin(0, "")
+        self.master.phase[0] = SCRIPT
+        self.places = [recorder.wait(0) for recorder in self.others]
+
+    def start(self, *ranks: int) -> None:
+        """Have ranks begin the command that they have been waiting for."""
+        for rank in ranks:
+            recorder = self.others[rank - 1]
+            recorder.times[self.places[rank - 1]] = time.monotonic_ns()
+            recorder.phase[0] = RUNNING
+
+    def does(self) -> list[str]:
+        """Return what each rank does."""
+        return list(map(str, doing(self.records._memory, 3)))
+
+
+def test_what_ranks_do_follows_from_the_events_of_all(records):
+    ranks = Ranks(records)
+    waits = "waiting for a command"
+    assert ranks.does() == ["running the script", waits, waits]
+    ranks.master.begin(1, "function 'f'", COMPUTING)
+    reads = "reading a command"
+    assert ranks.does() == ["computing function 'f'", reads, reads]
+    ranks.start(1)
+    assert ranks.does()[1:] == ["computing function 'f'", reads]
+    ranks.start(2)
+    ranks.others[0].phase[0] = MEETING
+    ranks.others[1].phase[0] = COMPUTING + STAGE
+    meets, stage_2 = "meeting the other ranks in ", "computing stage 2 of "
+    assert ranks.does()[1:] == [f"{meets}function 'f'", f"{stage_2}function 'f'"]
+    ranks.others[1].note(MEETING)  # an event changes nothing of it
+    assert ranks.does()[2] == f"{stage_2}function 'f'"
+    ranks.master.phase[0] = JOINING
+    for recorder in ranks.others:
+        recorder.phase[0] = REPLYING
+    assert ranks.does() == [
+        "waiting for the replies to function 'f'",
+        *["writing its reply to function 'f'"] * 2,
+    ]
+    ranks.others[0].wait(1)
+    assert ranks.does()[:2] == ["waiting for the replies to function 'f'", waits]
+    ranks.others[1].wait(1)
+    assert ranks.does() == ["running the script", waits, waits]
+    back, _, last = doing(records._memory, 3)
+    assert back.time == last.time
+
+
+def test_a_command_is_done_and_keeps_its_name_in_a_long_run(records):
+    ranks = Ranks(records)
+    ranks.master.begin(1, "reduce")
+    ranks.start(1, 2)
+    assert ranks.does() == ["doing reduce"] * 3
+    ranks.master.begin(2, "function 'f'", COMPUTING)
+    ranks.places = [recorder.wait(1) for recorder in ranks.others]
+    ranks.start(1, 2)
+    for _ in range(2 * EVENTS):
+        ranks.master.note(MEETING)
+    assert ranks.does()[1:] == ["computing function 'f'"] * 2
+
+
+def test_before_anything_is_known_nothing_is_told(records):
+    assert doing(records._memory, 3) == [None] * 3
+    assert records.doing(1) is None
+    records.recorder(0).begin(0, "")
+    assert records.doing(1) is None
+
+
+def test_a_segment_of_records_says_whose_it_is(records):
+    records.note_zygote(4711)
+    data = bytes(records._memory)
+    owner = owner_of(data)
+    assert owner[:4] == (3, os.getpid(), start_time(os.getpid()), 4711)
+    assert owner_of(b"something else".ljust(1 << 16)) is None
+    assert owner_of(data[:100]) is None
+    assert start_time(2**22 + 1) == 0
