@@ -367,6 +367,7 @@ def test_few_values_of_several_dtypes_and_ops_are_those_of_all_rows(ranks):
     pairs = statistics(x)
     outputs = [(synk.ops.all_reduce(y, op), None) for y, op in pairs]
     f = synk.function([x], outputs, mode=PY)
+    assert "ranks meet 1 time in a call, over 8 values" in str(f.explain(graph=True))
     plain = pytensor.function([x], [y for y, _ in pairs], mode=PY)
     values = np.random.default_rng(0).integers(-3, 4, (13, 3)).astype(float)
     batches = [12, 1, 2, slice(3, 10), slice(3, 10)]  # ranks without rows give nothing
@@ -395,6 +396,24 @@ def test_reduced_values_may_change_their_shape_from_call_to_call(two_ranks):
         np.testing.assert_array_equal(g(np.array([1.0, 2, 3, 4])), [4, 6])
         with pytest.raises(synk.ShapeMismatch):  # on one rank alone
             g(np.array([1.0, 2, 3]))
+
+
+def test_the_same_ranks_and_inputs_give_the_same_bits(two_ranks):
+    x = pt.dmatrix("x")
+    kinds = x, pt.cast(x, "float32"), pt.cast(100 * x, "int32")
+    outputs = [
+        (synk.ops.all_reduce(y.sum(axis=0), op), None)
+        for y in kinds
+        for op in ("avg", "sum", "prod")
+        if y.dtype != "int32" or op == "sum"
+    ]
+    f = synk.function([x], outputs, mode=PY)
+    values = np.random.default_rng(0).normal(size=(11, 5000))
+    whole = f(values)
+    for columns in (5000, 900, 1):  # few values are reduced in another way
+        for _ in range(2):
+            for got, right in zip(f(values[:, :columns]), whole, strict=True):
+                np.testing.assert_array_equal(got, right[:columns])
 
 
 SERIAL = {"avg": np.mean, "sum": np.sum, "prod": np.prod, "min": min, "max": max}

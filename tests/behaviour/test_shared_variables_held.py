@@ -150,6 +150,37 @@ def test_outputs_that_do_not_fit_together_undo_the_call(two_ranks):
     assert on_ranks(count) == [1, 1]
 
 
+def test_what_set_value_gives_all_ranks_get_and_what_is_written_they_do_not(two_ranks):
+    x = pt.matrix("x")
+    w = pytensor.shared(np.ones(3), name="w")
+    f = synk.function([x], (x @ w, "gather"), mode=PY)
+    rows = np.ones((2, 3))
+    assert f(rows).tolist() == [3, 3]
+    w.set_value(np.full(3, 2.0))
+    assert f(rows).tolist() == [6, 6]
+    w.get_value(borrow=True)[:] = 0
+    assert f(rows).tolist() == [0, 6]
+    w.set_value(w.get_value())
+    assert f(rows).tolist() == [0, 0]
+
+
+def test_values_that_are_each_ranks_own_or_counted_are_refused(two_ranks):
+    x = pt.vector("x")
+    own, total = pytensor.shared(0.0, name="own"), pytensor.shared(0.0, name="total")
+    step = synk.function([x], updates={own: own + x.sum()}, local=True, mode=PY)
+    read = synk.function([x], (x * own).sum(), mode=PY)
+    step(np.arange(4.0))
+    with pytest.raises(synk.SplitError, match="takes own for equal on all ranks"):
+        read(np.ones(4))
+    own.set_value(own.get_value())
+    assert read(np.ones(4)) == 4
+    count = synk.function([x], updates={total: x.sum()}, mode=PY)
+    count(np.ones(4))
+    with pytest.raises(synk.SplitError, match="would count it 2 times"):
+        synk.all_reduce(total, "sum")
+    assert on_ranks(total) == [4, 4]
+
+
 # -- NumPy's global generator, and Python's --------------------------------------------
 
 ZEROS = np.zeros((12, 2))
