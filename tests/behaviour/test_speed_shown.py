@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 import sys
 from xml.etree import ElementTree
@@ -13,6 +14,9 @@ import pytest
 from reference import PY
 
 import synk
+
+html_of = operator.methodcaller("_repr_html_")
+"""What a notebook asks an object for."""
 
 TITLES = ["taking rows", "compute on rows", "compute on every rank", "wait", "reduce"]
 
@@ -32,7 +36,7 @@ def training(name="step"):
 
 
 def parsed(explanation) -> ElementTree.Element:
-    return ElementTree.fromstring(explanation._repr_html_())
+    return ElementTree.fromstring(html_of(explanation))
 
 
 def table(root: ElementTree.Element, label: str) -> list[list[str]]:
@@ -161,8 +165,8 @@ def test_a_training_step_is_shown_with_what_its_dict_says(pyplot, tmp_path):
         other = f.explain(*values, measure=True, batch=4)
         ax = other.plot(tmp_path / "other.svg")
         assert ax.get_xticklabels()[-1].get_text() == "serial run,\n4 rows"
-        assert "background" not in explanation._repr_html_()
-        html = f.explain(graph=True)._repr_html_()
+        assert "background" not in html_of(explanation)
+        html = html_of(f.explain(graph=True))
         assert "background" not in html
         root = ElementTree.fromstring(html)
         assert "script" not in {element.tag for element in root.iter()}
@@ -185,7 +189,7 @@ def test_only_pictures_need_matplotlib_and_say_what_to_install(monkeypatch):
     f.as_theano(*values)
     f.as_theano(*values)
     for explanation in (f.explain(), f.explain(graph=True)):
-        assert "stage 0" in explanation._repr_html_()
+        assert "stage 0" in html_of(explanation)
         with pytest.raises(ImportError, match=r"pip install 'synk\[plot\]'"):
             explanation.plot()
 
