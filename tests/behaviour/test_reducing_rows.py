@@ -1,0 +1,326 @@
+"""Rows: those of all ranks where they are needed, pairs of them, groups, and steps."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from children import in_a_child
+from meetings import levels
+from pytensor.tensor.special import log_softmax, softmax
+from random_lengths import scan
+from reference import PY
+
+import synk
+
+pytestmark = pytest.mark.filterwarnings("ignore::synk.SplitWarning")
+
+three_ranks = pytest.mark.parametrize("ranks", [3], ids=["3ranks"], indirect=True)
+
+
+# -- all rows of an input: each rank reads them itself ---------------------------------
+
+X, Y = pt.matrix("x"), pt.vector("y")
+K, B = pt.lvector("k"), pt.vector("b", dtype="bool")
+INPUTS = [X, K, B]
+GRAPHS = [
+    pt.sort(X, axis=0),
+    X @ X.T,
+    pt.cumsum(K) * pt.sort(K),
+    pt.sort(B),
+    synk.ops.all_gather(X).sum(axis=0),
+    pt.sort(K).sum() + X.sum(),
+]
+SELECTED = np.array([8, 1, 4, 4, 0])
+
+
+def values(rows):
+    random = np.random.default_rng(rows)
+    x = random.normal(size=(rows, 3))
+    return [x, random.integers(0, 9, rows), random.integers(0, 2, rows) > 0]
+
+
+def chosen(arrays, rows):
+    return [array[rows] for array in arrays]
+
+
+def function_of(graphs, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", synk.SplitWarning)  # every rank sorts
+        return synk.function(INPUTS, graphs, on_unused_input="ignore", **options)
+
+
+def serial():
+    return pytensor.function(INPUTS, GRAPHS, mode=PY)
+
+
+def assert_serial(got, right):
+    for mine, value in zip(got, right, strict=True):
+        assert mine.dtype == value.dtype
+        np.testing.assert_allclose(mine, value, 1e-9, 1e-12)
+
+
+def test_they_are_the_rows_of_the_call_wherever_the_arguments_lie():
+    f, plain = function_of(GRAPHS, mode=PY), serial()
+    arrays = values(9)
+    for n in (1, 3):
+        with synk.session(n):
+            data = [synk.data(array) for array in arrays]
+            batch = synk.data(arrays[0][SELECTED], minibatch=True)
+            for many in (1, 3):
+                for rows in (7, 2):
+                    assert_serial(
+                        f(*values(rows), num_slices=many), plain(*values(rows))
+                    )
+                for given in (data, arrays, [data[0], *arrays[1:]]):
+                    for rows in (SELECTED, slice(2, 8), slice(8, 1, -2)):
+                        got = f(*given, batch=rows, num_slices=many)
+                        assert_serial(got, plain(*chosen(arrays, rows)))
+                got = f(batch, *data[1:], batch=SELECTED, num_slices=many)
+                assert_serial(got, plain(*chosen(arrays, SELECTED)))
+
+
+def test_they_are_those_of_each_call_of_a_run():
+    f, plain = function_of(GRAPHS, mode=PY), serial()
+    arrays, batches = values(9), [SELECTED, slice(3, 9), np.array([1])]
+    with synk.session(3):
+        for given in (arrays, [synk.data(array) for array in arrays]):
+            results = f.run(batches, *given)
+            for i, rows in enumerate(batches):
+                right = plain(*chosen(arrays, rows))
+                assert_serial([result[i] for result in results], right)
+
+
+@in_a_child
+def test_in_jax_mode_with_padding():
+    f, plain = function_of(GRAPHS[:3], mode="JAX", pad=True), serial()
+    same = function_of(synk.ops.all_gather(X), mode="JAX")
+    with synk.session(2):
+        for rows in (5, 1):
+            assert_serial(f(*values(rows)), plain(*values(rows))[:3])
+        arrays = values(6)
+        data = [synk.data(array) for array in arrays]
+        result = same(*data)
+        data[0][:] = 0
+        np.testing.assert_array_equal(result, arrays[0])
+
+
+def test_ranks_meet_for_what_they_compute_and_for_no_rows_of_inputs():
+    of_inputs = function_of([pt.sort(X, axis=0), X @ X.T], mode=PY)
+    both = function_of([pt.sort(X * 2, axis=0), pt.sort(K) - X.mean()], mode=PY)
+    assert levels(of_inputs) == [["read"]]
+    # The mean, and the rows of x * 2; those of k are read.
+    assert levels(both) == [["avg", "gather", "read"]]
+
+
+def test_a_variable_that_is_set_to_them_has_a_copy(two_ranks):
+    kept = pytensor.shared(np.zeros((0, 3)), "kept")
+    before = (X - X.mean(axis=0)) * kept.sum()  # so that it is set at the end
+    f = function_of(before, updates={kept: X}, mode=PY)
+    arrays = values(5)
+    for many in (1, 2):
+        data = [synk.data(array) for array in arrays]
+        f(*data, num_slices=many)
+        data[0][:] = 0
+        for rank in range(2):
+            np.testing.assert_array_equal(synk.get_value(rank, kept), arrays[0])
+
+
+# -- rows beside a constant of as many rows --------------------------------------------
+
+
+@three_ranks
+def test_ranks_take_their_rows_of_a_constant(ranks, graphs_in_python):
+    rng = np.random.default_rng(1)
+    x, y, numbers = rng.normal(size=(8, 3)), rng.normal(size=8), np.arange(1.0, 9)
+    for c in (pt.constant(numbers), pytensor.shared(numbers, "shared")):
+        weighted = X * c[:, None]
+        graphs = [
+            softmax(weighted, axis=1),
+            softmax(weighted, axis=0),
+            pt.grad(log_softmax(weighted, axis=1)[:, 0].sum(), X),
+            pt.logsumexp(weighted, axis=1),
+            (Y * c).sum(),
+        ]
+        f = synk.function([X, Y], graphs, mode=PY, strict=True)
+        assert_serial(f(x, y), f.as_theano(x, y))
+
+
+# -- rows of two sliceable shared variables that a function pairs, as Synkhronos did ---
+
+
+def images_and_labels(rows=9):
+    """Return images, labels and weights, as arrays."""
+    rng = np.random.default_rng(rows)
+    labels = rng.integers(0, 3, rows).astype("int32")
+    return rng.normal(size=(rows, 4)), labels, rng.normal(size=(4, 3))
+
+
+def classifier(x, y, w):
+    """Return the loss, the errors and the gradient of a classifier."""
+    p = pt.special.softmax(x @ w, axis=1)
+    loss = -pt.log(p)[pt.arange(y.shape[0]), y].mean()
+    return [loss, pt.neq(p.argmax(axis=1), y).mean(), pt.grad(loss, w)]
+
+
+def by_numpy(images, labels, weights):
+    """Return the same, by numpy."""
+    odds = np.exp(images @ weights)
+    p = odds / odds.sum(axis=1, keepdims=True)
+    rows = np.arange(len(labels))
+    slope = (p - np.eye(3)[labels]) / len(labels)
+    loss = -np.log(p[rows, labels]).mean()
+    return [loss, (p.argmax(axis=1) != labels).mean(), images.T @ slope]
+
+
+def assert_close(found, right):
+    for one, other in zip(found, right, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12)
+
+
+@three_ranks
+def test_a_loss_by_the_labels_of_rows_that_lie_on_the_ranks(ranks):
+    images, labels, weights = images_and_labels()
+    x, y = pytensor.shared(images[:1], "x"), pytensor.shared(labels[:1], "y")
+    w = pytensor.shared(weights, "w")
+    f = synk.function([], classifier(x, y, w), sliceable_shareds=[x, y], mode=PY)
+    synk.scatter([x, y], [images, labels])
+    assert_close(f(), by_numpy(images, labels, weights))
+    few = [2, 1, 3]
+    taken = np.concatenate([3 * i + np.arange(many) for i, many in enumerate(few)])
+    found = f(batch_s=[slice(0, many) for many in few])
+    assert_close(found, by_numpy(images[taken], labels[taken], weights))
+
+
+def test_rows_beside_an_input_are_paired_too_if_they_are_as_many(two_ranks):
+    images, labels, weights = images_and_labels(8)
+    x, w = pt.dmatrix("x"), pytensor.shared(weights, "w")
+    y = pytensor.shared(labels[:1], "y")
+    f = synk.function([x], classifier(x, y, w), sliceable_shareds=[y], mode=PY)
+    synk.scatter(y, labels)
+    assert_close(f(images), by_numpy(images, labels, weights))
+    with pytest.raises(ValueError, match=r"has 2 of x, 4 of y; scatter them alike"):
+        f(images[:4])
+    s = pytensor.shared(images, "s")
+    f = synk.function([], classifier(s, y, w), sliceable_shareds=[s, y], mode=PY)
+    synk.scatter(s, images)
+    synk.scatter(y, labels[:6])
+    with pytest.raises(ValueError, match="rank 0 has 4 of s, 3 of y; scatter"):
+        f()
+    assert f(batch_s=[slice(0, 3), slice(0, 3)])[0] > 0
+
+
+# -- reshapes that make groups ---------------------------------------------------------
+
+
+def groups():
+    """Return rows, and reshapes of theirs that merge or split them."""
+    x, w = pt.matrix("x"), pytensor.shared(np.random.default_rng(1).normal(size=(3, 2)))
+    h = pt.tanh(x @ w)
+    return x, [
+        h.reshape((-1, 2, 2)),
+        x.reshape((-1, 2)),
+        x.reshape((-1, 3, 2)).mean(axis=1),
+        x.reshape((-1, 3)).reshape((-1, 2)),
+        x.flatten().reshape((-1, 6)),
+        pt.repeat(x[:, 0], 3).reshape((-1, 2)).sum(axis=0),
+        x.reshape((x.shape[0] // 2, 2, 3)),
+        pt.grad((h.reshape((-1, 2, 2)) ** 2).mean(), w),
+    ]
+
+
+@three_ranks
+def test_reshapes_that_merge_rows_in_groups(ranks):
+    x, graph = groups()
+    f = synk.function([x], graph, mode=PY)
+    rng = np.random.default_rng(0)
+    for n in (10, 8, 12, 6, 2):
+        given = rng.normal(size=(n, 3))
+        assert_serial(f(given), f.as_theano(given))
+    given = rng.normal(size=(20, 3))
+    assert_serial(f(given, num_slices=3), f.as_theano(given))
+    both = f.run([slice(0, 10), slice(10, 20)], given)
+    for i in range(2):
+        right = f.as_theano(given[10 * i : 10 * i + 10])
+        assert_serial([one[i] for one in both], right)
+
+
+@three_ranks
+def test_rows_that_fill_groups_stay_where_they_are(ranks):
+    x, w = pt.matrix("x"), pytensor.shared(np.ones((3, 4)), "w")
+    f = synk.function([x], pt.tanh(x @ w).reshape((-1, 2, 2)), mode=PY)
+    assert f.output_modes == ["gather"]
+    given = np.random.default_rng(0).normal(size=(8, 3))
+    for columns in (4, 2, 4, 3):  # of two and three, rows make a group together
+        w.set_value(np.ones((3, columns)))
+        expected = np.tanh(given @ np.ones((3, columns))).reshape(-1, 2, 2)
+        np.testing.assert_allclose(f(given), expected)
+
+
+# -- recurrences over the rows, where rows are time: every rank makes all steps --------
+
+
+def states(x, w, **options):
+    zero = pt.as_tensor(np.float64(0))
+    return scan(lambda a, h: pt.tanh(a + 0.5 * h), [x @ w], [zero], **options)
+
+
+def recurrences():
+    x, w = pt.matrix("x"), pytensor.shared(np.array([0.3, -0.2, 0.5]), "w")
+    h = states(x, w)
+    backwards = states(x, w, go_backwards=True)
+    return x, [
+        h[-1],
+        *pt.grad((h**2).mean(), [w, x]),
+        pt.grad((backwards**2).sum(), w),
+        pt.grad(((h - x @ w) ** 2).mean() / x.shape[0], w),
+    ]
+
+
+@three_ranks
+def test_gradients_through_recurrences_are_the_serial_ones(ranks, scans_in_python):
+    x, graph = recurrences()
+    f = synk.function([x], graph, mode=PY)
+    for n, slices in ((8, 1), (2, 1), (8, 2)):
+        given = np.random.default_rng(n).normal(size=(n, 3))
+        assert_serial(f(given, num_slices=slices), f.as_theano(given))
+
+
+# -- integers that wrap around, in modes that compile ----------------------------------
+
+UNSIGNED, SHORT, LONG = (
+    pt.vector(dtype, dtype=dtype) for dtype in ("uint32", "int32", "int64")
+)
+WRAPPING = [
+    (UNSIGNED, UNSIGNED.max() + np.uint32(10), [4294967290, 7, 5], 4),
+    (LONG, pt.cast(LONG.max(), "int32"), [2**32 + 5, 7, 99], 5),
+    (LONG, pt.cast(LONG.max(), "float32"), [2**40, 7, 99], 2.0**40),
+    (LONG, 2 * LONG.max(), [2**62 + 1, 7, 99], 2 - 2**63),
+    (LONG, 5 - LONG.max(), [-(2**63), -(2**63), 7], -2),
+    (LONG, LONG.sum() / 2, [2**62, 2**62, 2**62 + 2**20], -(2.0**61) + 2**19),
+    (SHORT, SHORT.sum(dtype="int32").astype("int64"), [2**31 - 1, 1, 5], 5 - 2**31),
+]
+"""An input, an expression, rows and the right value."""
+
+
+def check_wrapping(mode):
+    inputs = [UNSIGNED, SHORT, LONG]
+    f = synk.function(inputs, [made for _, made, _, _ in WRAPPING], mode=mode)
+    for i, (x, made, rows, right) in enumerate(WRAPPING):
+        values = [rows if one is x else [0, 0, 0] for one in inputs]
+        given = zip(values, inputs, strict=True)
+        found = f(*(np.array(value, of.type.dtype) for value, of in given))[i]
+        assert found == right, pytensor.printing.pp(made)
+
+
+def test_integers_wrap_in_numba(two_ranks):
+    check_wrapping("NUMBA")
+
+
+@in_a_child
+def test_integers_wrap_in_jax():
+    with synk.session(2):
+        check_wrapping("JAX")
