@@ -6,13 +6,14 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from meetings import levels
 from pytensor.compile.mode import Mode
 from world_sizes import one_and_three_ranks
 
 import synk
-from synk.ranks.session import SESSION
 
 PY = Mode("py", "fast_run")
+three_ranks = pytest.mark.parametrize("ranks", [3], ids=["3ranks"], indirect=True)
 BATCHES = (11, 1, 7, 2, 5, 11)  # fewer rows than ranks among them
 
 
@@ -97,24 +98,14 @@ def test_batch_normalisation_takes_the_statistics_of_all_rows(ranks, rows):
                 np.testing.assert_allclose(synk.get_value(rank, var), final, rtol=1e-10)
 
 
-def test_a_training_step_is_one_launch_one_reduce_and_one_join(two_ranks, rows):
+def test_a_training_step_is_one_meeting():
     inputs, loss, _, updates = _regression(synk.grad)
     train = synk.function(inputs, loss, updates=updates, mode=PY)
-    train(*rows)
-    before = SESSION.control.command, SESSION.context.comm.number
-    train(*rows)
-    assert SESSION.control.command == before[0] + 1
-    # A reduction of few values is one meeting.
-    assert SESSION.context.comm.number - SESSION.control.command * (1 << 24) == 1
-    x = pt.matrix("x")
-    wide = synk.function([x], synk.ops.all_reduce(x.mean(axis=0)), mode=PY)
-    wide(np.ones((3, 5000)))
-    wide(np.ones((3, 5000)))
-    # One of many is two: all values are there, all parts are done.
-    assert SESSION.context.comm.number - SESSION.control.command * (1 << 24) == 2
+    assert levels(train) == [["avg", "avg"]]  # the loss goes along with the gradient
+    assert train.output_modes == ["avg"]
 
 
-@one_and_three_ranks
+@three_ranks
 def test_every_op_combines_the_ranks(ranks):
     for dtype in ("float32", "float64", "int64"):
         check_every_op(dtype)
@@ -137,7 +128,7 @@ def check_every_op(dtype):
         np.testing.assert_allclose(got, array[0], rtol=1e-6, err_msg=f"one row, {op}")
 
 
-@one_and_three_ranks
+@three_ranks
 def test_reductions_of_several_types_and_shapes_share_a_call(ranks):
     x = pt.matrix("x")
     values = [
@@ -157,7 +148,7 @@ def test_reductions_of_several_types_and_shapes_share_a_call(ranks):
         np.testing.assert_allclose(got, value, rtol=1e-6)
 
 
-@one_and_three_ranks
+@three_ranks
 def test_an_update_that_a_later_stage_still_reads_waits(ranks):
     x = pt.vector("x")
     a, b = pytensor.shared(1.0), pytensor.shared(0.0)
@@ -170,7 +161,7 @@ def test_an_update_that_a_later_stage_still_reads_waits(ranks):
         assert synk.get_value(rank, [a, b]) == [3.0, 6.0 * 2 * 2]
 
 
-@one_and_three_ranks
+@three_ranks
 def test_a_variable_set_to_a_reduced_value_keeps_it(ranks):
     x = pt.vector("x")
     kept = pytensor.shared(np.zeros(2))
@@ -184,7 +175,7 @@ def test_a_variable_set_to_a_reduced_value_keeps_it(ranks):
     np.testing.assert_array_equal(value, copy)
 
 
-@one_and_three_ranks
+@three_ranks
 def test_shapes_may_change_from_call_to_call(ranks):
     x = pt.matrix("x")
     total = synk.function([x], synk.ops.all_reduce(x.sum(axis=0), "sum"), mode=PY)
@@ -229,10 +220,9 @@ def test_an_all_reduce_inside_a_scan_is_refused(two_ranks):
         split(np.ones(3))
 
 
-@pytest.mark.parametrize("kind", [list, tuple])
-def test_a_list_is_reduced_value_by_value(kind, two_ranks):
+def test_a_list_is_reduced_value_by_value(two_ranks):
     x = pt.matrix("x")
-    values = kind([x.sum(axis=0), x.sum(), pt.cast(x.sum(axis=1).sum(), "int64")])
+    values = (x.sum(axis=0), x.sum(), pt.cast(x.sum(axis=1).sum(), "int64"))
     reduced = synk.ops.all_reduce(values, "sum")
     assert isinstance(reduced, list)
     assert [var.type for var in reduced] == [var.type for var in values]
@@ -284,3 +274,57 @@ def test_gradients_take_the_options_of_pytensors():
     with synk.session(2):
         by_w, by_unused = f(np.array([1.0, 2.0, 6.0]))
     assert (by_w, by_unused) == (4.0 * 3.0, 0.0)
+
+
+# -- large values: each rank reduces a part, and copies nothing of its own -------------
+
+LARGE = [(40_000,), (3, 5), (0, 4), (12_900, 7), (1,), (20, 64, 33)]
+"""Some parts of them have more than 16 kB on each of three ranks, and some have not."""
+
+
+@three_ranks
+@pytest.mark.parametrize("op", ["sum", "max", "avg"])
+def test_large_values_are_reduced_where_they_lie(ranks, op):
+    variables = [pytensor.shared(np.zeros((1,) * len(shape))) for shape in LARGE]
+    random = np.random.default_rng(0)
+    of_op = {"sum": np.sum, "max": np.max, "avg": np.mean}[op]
+    for _ in range(2):
+        own = [
+            [random.integers(-9, 9, shape).astype(float) * 3 for shape in LARGE]
+            for _ in range(ranks)
+        ]
+        for rank, values in enumerate(own):
+            synk.set_value(rank, variables, values)
+        right = [of_op(np.stack(values), axis=0) for values in zip(*own, strict=True)]
+        results = synk.reduce(variables, op, in_place=False)
+        kept = synk.get_value(2, variables)
+        synk.all_reduce(variables[1::2], op)  # some have moved since, others stay
+        synk.all_reduce(variables[::2], op)
+        held = [synk.get_value(rank, variables) for rank in range(ranks)]
+        for found, expected in (
+            (results, right),
+            (kept, own[2]),
+            *((h, right) for h in held),
+        ):
+            for one, other in zip(found, expected, strict=True):
+                np.testing.assert_array_equal(one, other)
+
+
+@three_ranks
+def test_large_reductions_in_a_graph_by_several_ops_and_of_transposed_values(ranks):
+    x = pt.matrix("x")
+    reduced = [
+        synk.ops.all_reduce((x[:, :, None] * x[:, None, :]).sum(axis=0).T, "sum"),
+        synk.ops.all_reduce(x.max(axis=0), "max"),
+        synk.ops.all_reduce(pt.cast(x, "float32").sum(axis=0), "sum"),
+        synk.ops.all_reduce(x.mean(axis=0)),
+    ]
+    f = synk.function([x], [(r, None) for r in reduced], mode=PY)
+    random = np.random.default_rng(0)
+    for rows in (11, 2, 5):
+        values = random.integers(-8, 8, (rows, 150)).astype("float64")
+        got = f(values)
+        np.testing.assert_array_equal(got[0], values.T @ values)
+        np.testing.assert_array_equal(got[1], values.max(axis=0))
+        np.testing.assert_array_equal(got[2], values.sum(axis=0))
+        np.testing.assert_allclose(got[3], values.mean(axis=0), atol=1e-12)
