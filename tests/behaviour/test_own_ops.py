@@ -1,8 +1,9 @@
-"""Users' own Ops: placed, and padded, by what was registered of them."""
+"""Users' own Ops: placed, padded and checked by what was registered of them."""
 
 from __future__ import annotations
 
 import functools
+import re
 import warnings
 
 import numpy as np
@@ -17,6 +18,7 @@ from own_ops import (
     Bent,
     M,
     Misfit,
+    MisfitGrad,
     OfFunction,
     Peak,
     Running,
@@ -31,18 +33,17 @@ from own_ops import (
     running,
     values,
 )
+from processes import run_script
+from pytensor import scalar as ps
 from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.ops import wrap_py
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 from pytensor.tensor.elemwise import Elemwise
 from reference import PY
+from world_sizes import one_and_three_ranks
 
 import synk
-from synk.compiler.lengths import remembered, size
-from synk.compiler.own_ops.registry import said_in
-from synk.compiler.padded import CannotPad, Padder
-from synk.ranks.session import SESSION
 
 
 def graphs():
@@ -94,18 +95,16 @@ def made():
         return synk.function([X, Y], outputs, updates=updates, mode=PY), kept
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_registered_ops_give_the_serial_numbers_on_any_ranks(n):
+@one_and_three_ranks
+def test_registered_ops_give_the_serial_numbers_on_any_ranks(ranks):
     f, kept = made()
-    with synk.session(n):
-        for rows in (7, 2):  # with fewer rows than ranks
-            for slices in (1, 2):
-                results = f(*values(rows), num_slices=slices)
-                held = synk.get_value(n - 1, kept)
-                for i, right in enumerate(plain(rows)):
-                    for got in (results[i], held[i]):
-                        assert np.shape(got) == np.shape(right), i
-                        np.testing.assert_allclose(got, right, 1e-10, 1e-10, str(i))
+    for rows, slices in ((7, 1), (7, 2), (2, 1)):  # with fewer rows than ranks
+        results = f(*values(rows), num_slices=slices)
+        held = synk.get_value(ranks - 1, kept)
+        for i, right in enumerate(plain(rows)):
+            for got in (results[i], held[i]):
+                assert np.shape(got) == np.shape(right), i
+                np.testing.assert_allclose(got, right, 1e-10, 1e-10, str(i))
 
 
 def test_gradients_go_through_linear_ops_as_means_and_partial_sums():
@@ -116,7 +115,7 @@ def test_gradients_go_through_linear_ops_as_means_and_partial_sums():
     assert f.output_modes == ["avg", "sum"]
 
 
-def test_an_op_that_is_not_registered_is_computed_from_all_rows_and_warned_of():
+def test_an_op_that_is_not_registered_is_computed_from_all_rows(two_ranks):
     y = Unregistered()(X)
     with pytest.warns(synk.SplitWarning) as caught:
         f = synk.function([X], [y.sum(axis=0), y], mode=PY)
@@ -126,9 +125,8 @@ def test_an_op_that_is_not_registered_is_computed_from_all_rows_and_warned_of():
     assert "`y = Unregistered()(X)`) needs all rows at once" in text
     assert "If it is your Op, synk.register_sharding tells how it goes by parts" in text
     x = values(7)[0]
-    with synk.session(2):
-        for got, right in zip(f(x), (np.tanh(x).sum(axis=0), np.tanh(x)), strict=True):
-            np.testing.assert_allclose(got, right, 1e-10)
+    for got, right in zip(f(x), (np.tanh(x).sum(axis=0), np.tanh(x)), strict=True):
+        np.testing.assert_allclose(got, right, 1e-10)
 
 
 @pytest.mark.parametrize(
@@ -144,11 +142,10 @@ def test_an_op_that_is_not_registered_is_computed_from_all_rows_and_warned_of():
         ),
     ],
 )
-def test_what_no_sharding_suits_is_computed_from_all_rows_and_says_which(make, reason):
+def test_what_no_sharding_suits_is_computed_from_all_rows(make, reason, two_ranks):
     with pytest.warns(synk.SplitWarning, match=reason):
         f = synk.function([X, Y], make(), mode=PY, on_unused_input="ignore")
-    with synk.session(2):
-        np.testing.assert_allclose(f(*values(7)), f.as_theano(*values(7)), 1e-10)
+    np.testing.assert_allclose(f(*values(7)), f.as_theano(*values(7)), 1e-10)
 
 
 # -- registering -----------------------------------------------------------------------
@@ -230,40 +227,29 @@ def test_what_does_not_fit_the_operands_is_an_error_where_a_function_is_made(
 
 
 def test_lengths_follow_from_the_sharding_and_from_the_shapes_that_the_op_infers():
-    @wrap_py(
-        [SQUARE, SQUARE], [SQUARE], lambda *args: [(args[-1][0][0], args[-1][1][1])]
-    )
-    def product(x, w):
-        return x @ w
-
-    synk.register_sharding(product, synk.Sharding([0, None], [0], linear=[0, 1]))
+    """A reshape by such a length keeps the rows where they are."""
     w = pt.dmatrix("w")
-    made = Through()(X, w)
-    with remembered():
-        assert size(made, 0) == size(X, 0)
-        assert size(made, 1) == size(product(X, w), 1) == size(w, 1)
-        assert size(Squash()(X), 0) == size(X, 0)
-        assert size(Squash()(X), 1) != size(X, 1)  # nothing tells
+    through, squashed = Through()(X, w), Squash()(X)
+    graphs = [
+        X.reshape((through.shape[0], -1)),  # as long as X
+        (X @ w).reshape((X.shape[0], through.shape[1])),  # as wide as w
+        X.reshape((squashed.shape[0], -1)),
+    ]
+    f = synk.function([X], graphs, [w], mode=PY, strict=True)
+    assert f.output_modes == ["gather"] * 3
 
 
-def test_ranks_need_no_registration_of_a_class_that_they_do_not_know():
-    with synk.session(3):
+def test_ranks_need_no_registration_of_a_class_that_they_do_not_know(
+    two_ranks, graphs_in_python
+):
+    class Later(Unregistered):
+        pass
 
-        class Later(Unregistered):
-            pass
-
-        synk.register_sharding(Later, "rowwise")
-        f = synk.function([X], Later()(X).sum(axis=0), mode=PY, strict=True)
-        x = values(7)[0]
-        np.testing.assert_allclose(f(x), np.tanh(x).sum(axis=0), 1e-10)
-
-
-def test_what_is_registered_of_ops_within_a_graph_goes_with_it():
-    graph = OpFromGraph([X], [Squash()(X)])(X) + SquashGrad()(X, X)
-    assert dict(said_in([graph])) == {
-        Squash: "rowwise",
-        SquashGrad: synk.Sharding([0, 0], [0], linear=[1]),
-    }
+    synk.register_sharding(Later, "rowwise")
+    graph = OpFromGraph([X], [Later()(X)])(X).sum(axis=0)
+    f = synk.function([X], graph, mode=PY, strict=True)
+    x = values(7)[0]
+    np.testing.assert_allclose(f(x), np.tanh(x).sum(axis=0), 1e-10)
 
 
 CLASSES = []
@@ -285,11 +271,6 @@ def test_ranks_compute_by_the_classes_of_a_script_that_they_were_forked_with():
 # -- padded calls in JAX mode ----------------------------------------------------------
 
 
-def worker_compiled(context):
-    """Return for how many shapes this rank has compiled each function."""
-    return [f.shapes_compiled() for f in context.registry.functions.values()]
-
-
 @pytest.mark.parametrize(
     ("graph", "reason"),
     [
@@ -303,8 +284,12 @@ def worker_compiled(context):
     ],
 )
 def test_what_would_count_the_copies_of_rows_is_not_padded(graph, reason):
-    with pytest.raises(CannotPad, match=reason):
-        Padder([X, Y], pt.lscalar()).walk([graph])
+    f = synk.function(
+        [X, Y], (graph, None), mode="JAX", pad=True, on_unused_input="ignore"
+    )
+    padding = f.explain().to_dict()["padding"]
+    assert not padding["padded"]
+    assert re.search(reason, padding["reason"])
 
 
 class Scores(OfFunction):
@@ -337,4 +322,249 @@ def test_calls_in_jax_mode_are_padded_by_what_was_registered_after_the_fork():
             given = np.ones((rows, 3)), np.full(rows, float(scale))
             for got, right in zip(f(*given), plain(*given), strict=True):
                 np.testing.assert_allclose(got, right, 1e-10)
-        assert SESSION.run(worker_compiled) == [[1]] * 2
+        assert f.explain().to_dict()["shapes_compiled"] == 1
+
+
+# -- what is registered is compared with what the Op computes --------------------------
+
+
+@pytest.mark.parametrize(
+    ("op", "operands"),
+    [
+        (Squash(), [(9, 4)]),
+        (SquashGrad(), [(9, 4), (9, 4)]),
+        (Misfit(), [(9, 4), (9,), (4,)]),
+        (MisfitGrad(), [(9, 4), (9,), (4,), ()]),
+        (Peak(), [(9, 4)]),
+        (Through(), [(20, 4), (4, 3)]),
+        (Running(1), [(9, 5)]),
+        (Running(0), [(5, 9)]),
+        (Average(), [(9, 4), (2,)]),
+        (hypotenuse, [(9,), (9,)]),
+    ],
+    ids=str,
+)
+def test_what_is_registered_right_passes_the_check(op, operands):
+    rng = np.random.default_rng(0)
+    synk.check_sharding(op, *(rng.normal(size=shape) for shape in operands), mode=PY)
+
+
+def wrong(function, said, types, pullback=None):
+    """Return an Op of a function, registered as what may be wrong."""
+
+    class Wrong(OfFunction):
+        def make_node(self, *inputs):
+            return Apply(self, list(inputs), [make() for make in types])
+
+        def compute(self, *arrays):
+            return function(*arrays)
+
+    if pullback is not None:
+        Wrong.pullback = pullback
+    synk.register_sharding(Wrong, said)
+    return Wrong()
+
+
+MATRIX = (9, 3)
+WRONG = {
+    "centred": (
+        wrong(lambda x: x - x.mean(axis=0), "rowwise", [SQUARE]),
+        [MATRIX],
+        r"result 0, of parts of .* rows, is \S+ at \[0, 0\], and \S+ by all rows",
+    ),
+    "mean": (wrong(lambda x: x.mean(axis=0), "sum", [VECTOR]), [MATRIX], "result 0"),
+    "sum": (wrong(lambda x: x.sum(axis=0), "max", [VECTOR]), [MATRIX], "result 0"),
+    "some rows": (
+        wrong(lambda x: x[x[:, 0] > 0], "rowwise", [SQUARE]),
+        [MATRIX],
+        "entries along axis 0, and not one for each of",
+    ),
+    "number of rows": (
+        wrong(
+            lambda x, w: np.sum(w) + len(x),
+            synk.Sharding([0, None], [None]),
+            [pt.dscalar],
+        ),
+        [MATRIX, (2,)],
+        "result 0, of parts",
+    ),
+    "another shape": (
+        wrong(lambda x: x[:2].sum(axis=1), "sum", [VECTOR]),
+        [MATRIX],
+        r"has shape \(1,\), and \(2,\) of all rows",
+    ),
+    "one row": (
+        wrong(lambda x: x * (len(x) > 1), "rowwise", [SQUARE]),
+        [(5000, 3)],
+        "result 0, of parts of 1, 1, 1, 1, 1, 1, ... rows",
+    ),
+    "an axis less": (
+        wrong(lambda x: np.squeeze(x.sum(axis=1)), "rowwise", [VECTOR]),
+        [MATRIX],
+        r"has shape \(\), without axis 0",
+    ),
+    "exp": (
+        wrong(np.exp, synk.Sharding([0], [0], linear=[0]), [SQUARE]),
+        [MATRIX],
+        "is not linear in operand 0: result 0",
+    ),
+    "affine": (
+        wrong(lambda x: x + 1, synk.Sharding([0], [0], linear=[0]), [SQUARE]),
+        [MATRIX],
+        "is not linear",
+    ),
+    "gradient": (
+        wrong(
+            np.sin,
+            "rowwise",
+            [SQUARE],
+            lambda self, x, _, g: [g[0] * pt.cos(x[0]).sum()],
+        ),
+        [MATRIX],
+        "gradient 0, of parts",
+    ),
+    "gradient of an Op that is not registered": (
+        wrong(np.sin, "rowwise", [SQUARE], lambda self, x, y, g: [Unregistered()(*g)]),
+        [MATRIX],
+        "the gradient of Wrong takes Unregistered, which is not registered",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_registered_wrong_is_found_by_the_check(name):
+    op, shapes, message = WRONG[name]
+    operands = [np.random.default_rng(1).normal(size=shape) for shape in shapes]
+    with pytest.raises(AssertionError, match=message):
+        synk.check_sharding(op, *operands, mode=PY)
+
+
+@pytest.mark.parametrize(
+    ("op", "operands", "error", "message"),
+    [
+        (Squash, [MATRIX], TypeError, "such as MyOp"),
+        (Unregistered(), [MATRIX], ValueError, "is not registered"),
+        (Squash(), [(3, 2)], ValueError, "5 rows or more; got 3"),
+        (Squash(), [MATRIX, MATRIX], TypeError, "make_node"),
+        (hypotenuse, [(9,), (4,)], ValueError, "9 of operand 0, 4 of operand 1"),
+    ],
+)
+def test_a_check_that_cannot_be_made_says_why(op, operands, error, message):
+    with pytest.raises(error, match=message):
+        synk.check_sharding(op, *(np.zeros(shape) for shape in operands), mode=PY)
+
+
+# -- Ops that the script has compiled, or has defined where ranks cannot import them ---
+
+V, ROWS = pt.dvector("v"), np.arange(1.0, 8.0)
+
+
+def compiled():
+    """Yield graphs whose Ops keep what is compiled of them."""
+    a = pt.dvector("a")
+    yield "product", pt.grad(V.prod(), V)
+    yield "graph", OpFromGraph([a], [pt.exp(a) / 9])(V)
+    yield "gradient", pt.grad(OpFromGraph([a], [(a**2).sum()])(V), V)
+    yield "columns", pt.vectorize(lambda v: pt.linalg.norm(v), "(k)->()")(V[:, None])
+    steps = pytensor.scan(
+        lambda v, h: v + 0.5 * h, V, [np.float64(0)], return_updates=False
+    )
+    yield "loop", steps
+
+
+@pytest.mark.filterwarnings("ignore::synk.SplitWarning")
+@pytest.mark.usefixtures("scans_in_python")
+def test_what_compilers_have_left_on_an_op_stays_here(two_ranks):
+    for name, graph in compiled():
+        expected = pytensor.function([V], graph, mode="FAST_COMPILE")(ROWS)
+        found = synk.function([V], graph, mode="FAST_COMPILE")(ROWS)
+        np.testing.assert_allclose(found, expected, err_msg=name)
+
+
+def multiplying(factor):
+    """Return Ops that no rank can import, with what they make of rows."""
+
+    @wrap_py([pt.dvector], [pt.dvector])
+    def times(v):
+        return v * factor
+
+    class Times(Op):
+        __props__ = ()
+
+        def make_node(self, x):
+            return Apply(self, [x], [x.type()])
+
+        def perform(self, node, inputs, outputs):
+            outputs[0][0] = inputs[0] * factor
+
+    class Called(Op):
+        def __init__(self, function):
+            self.function = function
+
+        make_node = Times.make_node
+
+        def perform(self, node, inputs, outputs):
+            outputs[0][0] = self.function(inputs[0])
+
+    class TimesScalar(ps.UnaryScalarOp):
+        def impl(self, x):
+            return x * factor
+
+    both = wrap_py(
+        [pt.dvector] * 2, [pt.dvector] * 2, lambda fgraph, node, shapes: shapes
+    )
+    return {
+        "function": times(V),
+        "lambda": wrap_py([pt.dvector], [pt.dvector])(lambda v: factor * v)(V),
+        "two results": both(lambda v, w: (v + w, (factor - 1) * w))(V, V)[1] + V,
+        "class": Times()(V),
+        "object with a lambda": Called(lambda v: v * factor)(V),
+        "scalar": Elemwise(TimesScalar(ps.same_out, "times"))(V),
+    }
+
+
+@pytest.mark.filterwarnings("ignore::synk.SplitWarning")
+def test_what_is_defined_within_functions_is_sent():
+    before = multiplying(3.0)
+    early = synk.function([V], list(before.values()), mode=PY)
+    with synk.session(2):
+        for found in early(ROWS):
+            np.testing.assert_array_equal(found, 3 * ROWS)
+        late = synk.function([V], list(multiplying(5.0).values()), mode=PY)
+        for found in late(ROWS):
+            np.testing.assert_array_equal(found, 5 * ROWS)
+        named = [(var, "gather") for var in before.values()]
+        for found in synk.function([V], named, mode=PY)(ROWS):
+            np.testing.assert_array_equal(found, 3 * ROWS)
+
+
+SCRIPT = """
+import numpy as np, pytensor.tensor as pt, synk
+from pytensor.compile.mode import Mode
+from pytensor.compile.ops import wrap_py
+
+class NotSent:
+    def __reduce__(self):
+        raise TypeError("what ranks have is not sent")
+
+have = NotSent()
+
+@wrap_py([pt.dvector], [pt.dvector])
+def early(v):
+    return v + isinstance(have, NotSent)
+
+synk.fork(2)
+
+@wrap_py([pt.dvector], [pt.dvector])
+def late(v):
+    return v * 2
+
+x = pt.dvector("x")
+f = synk.function([x], [(early(x), "gather"), (late(x), "gather")], mode=Mode("py"))
+print([made.tolist() for made in f(np.arange(3.0))])
+"""
+
+
+def test_of_a_script_ranks_have_what_they_were_forked_with(tmp_path):
+    result = run_script(SCRIPT, tmp_path)
+    assert result.stdout.strip() == "[[1.0, 2.0, 3.0], [0.0, 2.0, 4.0]]", result.stderr
