@@ -1,8 +1,9 @@
-"""Regressions named after what went wrong in systems of this kind before.
+"""Mistakes of systems of this kind, and what `pytensor.function` takes: taken likewise.
 
 S1 to S13 are mistakes that were made in Synkhronos (arXiv 1710.04162), which did for
 Theano what synk does for PyTensor. Each test is named after one and states what must
-hold here. (S2 and S14 are about processes: see the tests of faults and of sessions.)
+hold here. (S2 and S14 are about processes, S3 to S5 and S8 about collectives: see the
+tests of these.)
 """
 
 from __future__ import annotations
@@ -11,22 +12,17 @@ from pathlib import Path
 
 import numpy as np
 import pytensor
+import pytensor.sparse
 import pytensor.tensor as pt
 import pytest
-from reference import (
-    KINDS,
-    PY,
-    assert_same,
-    ops_of,
-    reduced,
-    refused,
-    values_of,
-)
+from pytensor import In, Out
+from pytensor.compile.mode import Mode
+from pytensor.graph.rewriting.basic import GraphRewriter
+from pytensor.typed_list import TypedListType
+from reference import PY, assert_same, refused, values_of
 from world_sizes import one_and_three_ranks
 
 import synk
-from synk.engines import host
-from synk.ranks.session import SESSION
 
 
 @one_and_three_ranks
@@ -62,8 +58,7 @@ def test_s1_slices_with_updates_equal_the_serial_result(ranks):
 
 
 @one_and_three_ranks
-@pytest.mark.parametrize("op", ["avg", "sum", "prod", "min", "max"])
-def test_s1_slices_with_every_reduce_op_equal_the_serial_result(ranks, op):
+def test_s1_slices_with_every_reduce_op_equal_the_serial_result(ranks):
     x = pt.matrix("x")
     whole = {
         "avg": (x.mean(axis=0), np.mean),
@@ -72,66 +67,17 @@ def test_s1_slices_with_every_reduce_op_equal_the_serial_result(ranks, op):
         "min": (x.min(axis=0), np.min),
         "max": (x.max(axis=0), np.max),
     }
-    expression, serial = whole[op]
-    s = pytensor.shared(np.zeros(3))
-    updates = [(s, expression, op)]
-    f = synk.function([x], (expression, op), updates=updates, mode=PY)
+    kept = [pytensor.shared(np.zeros(3)) for _ in whole]
+    outputs = [(made, op) for op, (made, _) in whole.items()]
+    updates = [(s, *output) for s, output in zip(kept, outputs, strict=True)]
+    f = synk.function([x], outputs, updates=updates, mode=PY)
     value = values_of("float64", (3 * ranks + 2, 3), 1)
     for slices in (2, 3, 50):
-        got = f(value, num_slices=slices)
-        assert_same(got, serial(value, axis=0), 32)
-        synk.all_reduce(s, op)
-        assert_same(s.get_value(), serial(value, axis=0), 32)
-
-
-@one_and_three_ranks
-@pytest.mark.parametrize("kind", KINDS)
-def test_s3_collectives_arrive_on_every_rank(ranks, kind):
-    for dtype in KINDS[kind]:
-        value, other = values_of(dtype, (4,), 1), values_of(dtype, (4,), 2)
-        a = pytensor.shared(np.zeros(4, dtype))
-        synk.broadcast(a, value)
-        for rank in range(ranks):
-            assert_same(synk.get_value(rank, a), value)
-        synk.set_value(ranks - 1, a, other)
-        values = [value] * (ranks - 1) + [other]
-        assert_same(synk.gather(a), np.stack(values))
-        synk.all_reduce(a, "sum")
-        for rank in range(ranks):
-            assert_same(synk.get_value(rank, a), reduced("sum", values), 4, 1)
-        synk.broadcast(a, value)
-        synk.all_gather(a)
-        for rank in range(ranks):
-            assert_same(synk.get_value(rank, a), np.concatenate([value] * ranks))
-
-
-@one_and_three_ranks
-@pytest.mark.parametrize("kind", KINDS)
-def test_s4_reductions_of_any_dimensions_are_exact_and_keep_the_dtype(ranks, kind):
-    """Rows equal in number to the ranks were the silent case."""
-    for dtype in KINDS[kind]:
-        for ndim in range(6):
-            shape = (ranks, 3, 2, 1, 2)[:ndim]
-            a = pytensor.shared(np.zeros((1,) * ndim, dtype))
-            for op in ops_of(dtype):
-                if op == "avg" and dtype in KINDS["integers"]:
-                    continue  # rounded, see the tests of collectives
-                values = [values_of(dtype, shape, rank) for rank in range(ranks)]
-                for rank, value in enumerate(values):
-                    synk.set_value(rank, a, value)
-                synk.reduce(a, op)
-                what = f"{op} of {dtype} {shape}"
-                assert_same(a.get_value(), reduced(op, values), 4, 1, what)
-
-
-@one_and_three_ranks
-def test_s5_all_gather_gives_every_rank_and_the_caller_the_result(ranks):
-    a = pytensor.shared(np.zeros(0))
-    value = np.arange(2.0 * ranks + 1)
-    synk.scatter(a, value)
-    assert_same(synk.all_gather(a), value)
-    for rank in range(ranks):
-        assert_same(synk.get_value(rank, a), value)
+        results = f(value, num_slices=slices)
+        for got, s, (op, (_, serial)) in zip(results, kept, whole.items(), strict=True):
+            synk.all_reduce(s, op)
+            assert_same(got, serial(value, axis=0), 32)
+            assert_same(s.get_value(), serial(value, axis=0), 32)
 
 
 @one_and_three_ranks
@@ -156,21 +102,6 @@ def test_s7_functions_tell_how_outputs_and_updates_are_combined():
     f = synk.function([x], outputs, updates=[(a, x.mean()), (b, x.max(), "max")])
     assert f.output_modes == ["avg", "sum", "gather", None]
     assert f.update_modes == [None, "max"]  # of all ranks and slices already
-
-
-@one_and_three_ranks
-def test_s8_collectives_take_data_wherever_they_take_arrays(ranks):
-    a = pytensor.shared(np.zeros(1))
-    value = np.arange(2.0 * ranks + 1)
-    for given in (value, synk.data(value)):
-        synk.broadcast(a, given)
-        assert_same(synk.get_value(ranks - 1, a), value)
-        synk.set_value(ranks - 1, a, given, batch=slice(2))
-        assert_same(synk.get_value(ranks - 1, a), value[:2])
-        synk.scatter([a], [given])
-        assert_same(synk.gather(a, nd_up=0), value)
-        synk.set_value(0, a, given)
-        assert_same(synk.get_value(0, a), value)
 
 
 def test_s9_rows_out_of_range_are_refused_before_anything_is_launched(two_ranks):
@@ -247,84 +178,64 @@ def test_s13_one_rank_on_a_cpu_is_a_session():
         assert f([1.0, 2.0]) == 1.5
 
 
-COMPILED: list[tuple] = []
-"""Every graph that this process has compiled, where `count_compilations` is used."""
+class Noting(GraphRewriter):
+    """Rewrites nothing, and notes in a file which rank has compiled a graph."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def apply(self, fgraph) -> None:
+        with open(self.path, "a") as file:
+            file.write(f"{synk.rank() if synk.is_forked() else 0}\n")
 
 
 @pytest.fixture
-def count_compilations(monkeypatch):
-    """Count on every rank that is forked while the test runs; return how to look."""
-    compile_graph = host.compile_graph
+def noting(tmp_path):
+    """A mode that notes compilations, and how many there were on each of two ranks."""
+    path = tmp_path / "compiled"
+    path.touch()
 
-    def counted(*args, **kwargs):
-        COMPILED.append(args)
-        return compile_graph(*args, **kwargs)
+    def compiled() -> list[int]:
+        ranks = path.read_text().split()
+        return [ranks.count("0"), ranks.count("1")]
 
-    monkeypatch.setattr(host, "compile_graph", counted)
-    COMPILED.clear()
-    return lambda: SESSION.run(worker_count_compilations)
-
-
-def worker_count_compilations(context):
-    return len(COMPILED)
+    return Mode("py", Noting(path)), compiled
 
 
-def test_s13_nothing_is_compiled_that_is_not_used(count_compilations):
+def test_s13_nothing_is_compiled_that_is_not_used(two_ranks, noting):
+    mode, compiled = noting
     x = pt.vector("x")
     w = pytensor.shared(0.0)
     outputs, updates = [x.mean(), x.max()], {w: x.sum()}
-    f = synk.function([x], outputs, updates=updates, mode=PY, local=True)
-    g = synk.function([x], x.sum(), mode=PY)
-    with synk.session(2):
-        assert count_compilations() == [0, 0]
-        for _ in range(2):
-            f([1.0, 2.0])
-            f([1.0])
-            f([1.0, 2.0, 3.0], batch=[0, 2])
-            f(synk.data([1.0, 2.0]))
-            f.as_theano([1.0])
-            assert count_compilations() == [1, 1]
-        f([1.0, 2.0], num_slices=2)
-        f([1.0, 2.0], num_slices=3)
-        assert count_compilations() == [2, 2]
-        f([1.0, 2.0], output_subset=[1])
-        f([1.0, 2.0], output_subset=[-1])
-        f([1.0, 2.0], output_subset=[1, 0])
-        assert count_compilations() == [3, 3]
-        g([1.0])
-        assert count_compilations() == [4, 4]
-
-
-def test_s13_what_all_ranks_store_is_compiled_for_those_without_rows(
-    count_compilations,
-):
-    x = pt.vector("x")
-    w = pytensor.shared(0.0)
-    f = synk.function([x], x.mean(), updates={w: x.sum()}, mode=PY)
-    with synk.session(2):
-        for _ in range(2):
-            f([1.0, 2.0])
-            f([1.0, 2.0, 3.0], batch=[0, 2])
-            # Before the sum is reduced, and after it.
-            assert count_compilations() == [2, 2]
-        for _ in range(2):
-            f([1.0])
-            assert count_compilations() == [3, 3]  # without the stage of the rows
-        f([1.0, 2.0], num_slices=2)
-        f([1.0, 2.0], num_slices=3)
-        compiled = count_compilations()
+    f = synk.function([x], outputs, updates=updates, mode=mode, local=True)
+    g = synk.function([x], x.sum(), mode=mode)
+    assert compiled() == [0, 0]
+    for _ in range(2):
+        f([1.0, 2.0])
+        f([1.0])
+        f([1.0, 2.0, 3.0], batch=[0, 2])
+        f(synk.data([1.0, 2.0]))
         f.as_theano([1.0])
-        f.as_theano([1.0, 2.0])
-        assert count_compilations() == [compiled[0] + 1, compiled[1]]
+        assert compiled() == [1, 1]
+    f([1.0, 2.0], num_slices=2)
+    f([1.0, 2.0], num_slices=3)
+    assert compiled() == [2, 2]
+    f([1.0, 2.0], output_subset=[1])
+    f([1.0, 2.0], output_subset=[-1])
+    f([1.0, 2.0], output_subset=[1, 0])
+    assert compiled() == [3, 3]
+    g([1.0])
+    assert compiled() == [4, 4]
 
 
-def test_s13_a_function_is_compiled_once_for_all_sessions(count_compilations):
+def test_s13_a_function_is_compiled_once_for_all_sessions(noting):
+    mode, compiled = noting
     x = pt.vector("x")
-    f = synk.function([x], x.mean(), mode=PY)
+    f = synk.function([x], x.mean(), mode=mode)
     for n in (2, 1, 3):
         with synk.session(n):
             assert f([1.0, 2.0]) == 1.5
-            assert count_compilations()[0] == 1
+            assert compiled()[0] == 1
 
 
 def test_dtype_errors_name_the_input_and_both_dtypes(two_ranks):
@@ -335,3 +246,61 @@ def test_dtype_errors_name_the_input_and_both_dtypes(two_ranks):
         f(np.full((2, 2), 0.1))
     with refused(TypeError, r"pixels[\s\S]*float32[\s\S]*float64[\s\S]*synk\.data"):
         f(synk.data(np.full((2, 2), 0.1)))
+
+
+# -- what `pytensor.function` takes is taken likewise, or refused with what to write ---
+
+X, K = pt.dmatrix("x"), pt.dscalar("k")
+ROWS = np.arange(12.0).reshape(4, 3)
+
+
+def test_in_and_out_are_their_variables(two_ranks):
+    f = synk.function(
+        [In(X, borrow=True)],
+        [Out(2 * X, borrow=True), (Out(X.sum(axis=0)), "sum"), X.mean() + K],
+        bcast_inputs=[In(K, mutable=True)],
+        mode=PY,
+    )
+    doubled, total, mean = f(ROWS, 3.0)
+    np.testing.assert_array_equal(doubled, 2 * ROWS)
+    np.testing.assert_array_equal(total, ROWS.sum(axis=0))
+    assert mean == ROWS.mean() + 3
+    one = synk.function([X], Out(X + 1), mode=PY)(ROWS)
+    np.testing.assert_array_equal(one, ROWS + 1)
+    pair = synk.function([X], (Out(X.sum(axis=0)), "sum"), mode=PY)(ROWS)
+    np.testing.assert_array_equal(pair, ROWS.sum(axis=0))
+
+
+INPUTS = {
+    "strict": (In(X, strict=True), "convert arrays before the call"),
+    "downcast": (In(X, allow_downcast=True), "pass allow_input_downcast=True"),
+    "name": (In(X, name="rows"), "x.name ="),
+    "sparse": (pytensor.sparse.csr_matrix("s"), "pytensor.shared"),
+    "list": (TypedListType(pt.dvector)("l"), "pass the arrays of a list as inputs"),
+    "generator": (pt.random.type.random_generator_type("g"), "pytensor.shared"),
+    "fixed": (pt.tensor("t", shape=(4, 3)), "make it with shape="),
+}
+
+
+@pytest.mark.parametrize("kind", INPUTS)
+def test_of_other_inputs_it_is_said_what_to_write(kind):
+    given, advice = INPUTS[kind]
+    with pytest.raises((TypeError, ValueError), match=advice):
+        synk.function([given], X.sum(), mode=PY, on_unused_input="ignore")
+    if kind != "fixed":
+        with pytest.raises(TypeError, match=advice):
+            synk.function([X], X.sum(), bcast_inputs=[given], mode=PY)
+
+
+@pytest.mark.filterwarnings("ignore::synk.SplitWarning")
+def test_a_sparse_matrix_is_kept_in_a_shared_variable(two_ranks):
+    scipy_sparse = pytest.importorskip("scipy.sparse")
+    matrix = scipy_sparse.csr_matrix(np.eye(3) * 2)
+    kept = pytensor.shared(matrix, "kept")
+    made = pytensor.sparse.dot(X, kept)
+    np.testing.assert_array_equal(synk.function([X], made, mode=PY)(ROWS), 2 * ROWS)
+
+
+def test_of_a_dict_of_outputs_it_is_said_what_to_write():
+    with pytest.raises(TypeError, match=r"list\(outputs.values\(\)\)"):
+        synk.function([X], {"sum": X.sum()}, mode=PY)
