@@ -58,8 +58,8 @@ def _check(status: int) -> None:
 
 
 def check_large_sum(trial: Trial) -> None:
-    """Compare the sum of 96 MB, which only the process of the trial has."""
-    large = np.ones((3, 4 << 20))
+    """Compare the sum of 24 MB, which only the process of the trial has."""
+    large = np.ones((3, 1 << 20))
     compare(trial.work.sum_(large), large.sum(), "a large sum")
 
 

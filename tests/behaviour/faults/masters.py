@@ -449,7 +449,7 @@ def garbage_in_a_call(trial: Trial) -> Callable[[], object]:
     dropping(X)
 
     def call() -> None:
-        for _ in range(5):
+        for _ in range(2):
             rows, var = synk.data(X), pytensor.shared(np.ones(4))
             function = acting(None, id, 0)
             function(rows)

@@ -260,9 +260,9 @@ def scripts() -> Iterator[Row]:
 def surroundings() -> Iterator[Row]:
     """Yield rows that change their process for good."""
     shm = {
-        "of 64 MB": hosts.with_shm("size=64m"),
+        "of 16 MB": hosts.with_shm("size=16m"),
         "full": hosts.with_shm("size=64k", fill=True),
-        "read-only": hosts.with_shm("size=64m", hosts.READ_ONLY),
+        "read-only": hosts.with_shm("size=16m", hosts.READ_ONLY),
     }
     for what, play in shm.items():
         yield goes_on(f"/dev/shm {what}", play, needs=hosts.no_mounts)

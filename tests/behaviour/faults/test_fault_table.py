@@ -7,9 +7,14 @@ drawn are played n times; soak.py plays them for hours.
 from __future__ import annotations
 
 import os
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from player import Player
+from processes import script_environment
 from table import TABLE
 
 TIMES = int(os.environ.get("SYNK_FAULTS", "1"))
@@ -39,3 +44,18 @@ def test_row(row, player):
             if outcome.verdict != "late":
                 break
         assert outcome.verdict == "survived", outcome.detail
+
+
+def test_soak_plays_rows_and_counts_what_is_survived():
+    command = [sys.executable, str(Path(__file__).with_name("soak.py"))]
+    done = subprocess.run(
+        [*command, "--faults", "2", "--only", "SIG(KILL|TERM), idle"],
+        env=script_environment(),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done
+    assert "2 of 2 faults survived: 0 hangs, 0 leaks, 0 wrong results" in done.stdout
+    assert re.search(r"detection: median \d+ ms.*recovery: median", done.stdout, re.S)

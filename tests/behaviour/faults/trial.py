@@ -393,7 +393,7 @@ class Trial:
 
     def _come_back(self) -> None:
         """Have a session again, as a script does after a fault: in one of two ways."""
-        if not synk.is_forked() or self.rng.random() < 0.5:
+        if not synk.is_forked() or self.rng.random() < 0.3:
             self.master.end()
             self.master.fork(3)
         else:
