@@ -1,6 +1,12 @@
-"""`theano.function`, `shared`, `scan`, gradients, options: with Theano's arguments."""
+"""`theano.function` and the rest of `theano`, with Theano's arguments and numbers.
 
+What is expected of ``In`` and ``f[s]`` is what Theano 1.0's tutorial on functions and
+its tests of ``In`` say. A script of 2015 runs as it is, and on ranks.
+"""
+
+import copy
 import os
+import pickle
 import subprocess
 import sys
 from collections import OrderedDict
@@ -9,15 +15,20 @@ import numpy as np
 import pytensor
 import pytest
 import theano
+import theano.compile
+import theano.compile.function
+import theano.compile.io
+import theano.compile.monitormode
 import theano.tensor as T
+from theano.compile.pfunc import pfunc
 from theano.ifelse import ifelse
 
-from synk.theano.configuration import Config
-from synk.theano.configuration_files import read_files, read_flags, theanorc_files
+import synk
 
-pytestmark = pytest.mark.usefixtures("graphs_in_python")
+pytestmark = pytest.mark.usefixtures("scans_in_python")
 
 MODE = "FAST_COMPILE"
+i, s, x = T.dscalars("i", "s", "x")
 
 
 def test_function_takes_theanos_arguments():
@@ -190,26 +201,6 @@ def test_options_are_pytensors():
     assert theano.config.device == "cpu"
 
 
-def test_theano_flags_are_read():
-    config = Config()
-    before = pytensor.config.floatX
-    try:
-        read_flags(
-            config, "floatX=float32, device=cpu,lib.cnmem=0.8,nvcc.fastmath=True"
-        )
-        assert pytensor.config.floatX == "float32"
-        assert config.lib.cnmem == 0.8
-        assert config.nvcc.fastmath is True
-        with pytest.warns(UserWarning, match="THEANO_FLAGS: .*nonsense=1"):
-            read_flags(config, "nonsense=1")
-        with pytest.warns(UserWarning, match="optimizer stays"):
-            read_flags(config, "optimizer=fast_compile")
-        with pytest.warns(UserWarning, match="neither True nor False"):
-            read_flags(config, "nvcc.fastmath=perhaps")
-    finally:
-        pytensor.config.floatX = before
-
-
 def in_a_script(code, **environment):
     """Return what a script prints; options are read when `theano` is imported."""
     left = {"THEANORC", "THEANO_FLAGS", "PYTENSOR_FLAGS"}
@@ -233,12 +224,13 @@ print(c.floatX, theano.tensor.matrix().dtype, c.scan.allow_gc, c.lib.cnmem, c.de
 
 
 def test_theanorc_is_read_and_flags_come_before(tmp_path):
-    file, later = tmp_path / ".theanorc", tmp_path / "later"
+    file, later, wrong = tmp_path / ".theanorc", tmp_path / "later", tmp_path / "wrong"
     file.write_text(
         "[global]\nFLOATX = float32\ndevice = gpu\n[lib]\ncnmem = 0.8\n"
         "[scan]\nallow_gc = True\n[nvcc]\nfastmath = True\n[mine]\na = %(USER)s\n"
     )
     later.write_text("[scan]\nallow_gc = False\n[global]\nfloatX = float16\n")
+    wrong.write_text("floatX = float32\n")
     home = {"HOME": str(tmp_path)}
     printed, said = in_a_script(PRINT_OPTIONS, **home)
     assert printed == ["float32", "float32", "True", "0.8", "cpu"]
@@ -246,18 +238,15 @@ def test_theanorc_is_read_and_flags_come_before(tmp_path):
     for option in "device=gpu", "nvcc.fastmath=True", "lib.cnmem=0.8", "mine.a=":
         assert option in said
     assert "allow_gc" not in said
-    printed, _ = in_a_script(PRINT_OPTIONS, THEANO_FLAGS="floatX=float64", **home)
-    assert printed[:3] == ["float64", "float64", "True"]
-    files = f"{file}{os.pathsep}{tmp_path / 'none'}{os.pathsep}{later}"
-    printed, _ = in_a_script(PRINT_OPTIONS, HOME="/", THEANORC=files)
+    flags = "floatX=float64, lib.cnmem=0.5,nonsense=1,nvcc.fastmath=x,optimizer=None"
+    printed, said = in_a_script(PRINT_OPTIONS, THEANO_FLAGS=flags, **home)
+    assert printed[:4] == ["float64", "float64", "True", "0.5"]
+    for reason in "nonsense=1", "optimizer stays", "neither True nor False":
+        assert reason in said
+    files = os.pathsep.join(map(str, (file, tmp_path / "none", wrong, later)))
+    printed, said = in_a_script(PRINT_OPTIONS, HOME="/", THEANORC=files)
     assert printed[:4] == ["float16", "float16", "False", "0.8"]
-
-
-def test_a_theanorc_that_cannot_be_read_is_said(tmp_path):
-    (tmp_path / ".theanorc").write_text("floatX = float32\n")
-    config = Config()
-    with pytest.warns(UserWarning, match="is not read: File contains no section"):
-        read_files(config, theanorc_files({"THEANORC": str(tmp_path / ".theanorc")}))
+    assert "is not read: File contains no section" in said
 
 
 def test_options_are_changed_for_a_while():
@@ -290,3 +279,284 @@ def test_asarray_knows_floatx():
     with theano.config.change_flags(floatX="float32"):
         assert theano._asarray([1, 2], dtype="floatX").dtype == "float32"
     assert theano._asarray([1.5, 2], "int64").tolist() == [1, 2]
+
+
+# -- inputs with values of their own, and looking into functions
+
+
+def accumulator(**options):
+    return theano.function(
+        [i, theano.In(s, value=10.0, update=s + i, **options)], s, mode=MODE
+    )
+
+
+def test_a_value_with_an_update_stays_from_call_to_call():
+    f = accumulator()
+    assert [f(1), f(1), f(2)] == [10, 11, 12]
+    assert f[s] == f.value[s] == f["s"] == f[1] == f.container[s].value == 14
+    assert s in f
+    assert "s" in f.value
+    assert x not in f
+    f[s] = 100.0
+    assert f(1) == 100
+    f.value["s"] = 7
+    assert [f(i=1), f(1, 50.0), f(1), f(1, s=3.0), f(0)] == [7, 50, 51, 3, 4]
+    assert accumulator(name="total")(1, total=2) == 2
+
+
+def test_functions_may_have_a_state_in_common():
+    f = accumulator()
+    g = theano.function(
+        [x, theano.In(s, value=f.container[s], update=s - x)], s, mode=MODE
+    )
+    assert [f(5), g(3), f(0), g[s]] == [10, 15, 12, 12]
+    with pytest.raises(TypeError, match="the input s is implicit"):
+        g(1, 2.0)
+    told = theano.In(s, value=f.container[s], implicit=False)
+    assert theano.function([told], s * 2, mode=MODE)(20.0) == 40
+    assert f[s] == 20
+    w = theano.shared(3.0, "w")
+    reads = theano.function([theano.In(x, value=w)], x + 1, mode=MODE)
+    w.set_value(5.0)
+    assert reads() == 6
+
+
+def test_defaults_come_back_after_each_call():
+    f = theano.function(
+        [x, theano.In(i, value=3.0), theano.Param(s, default=2.0, name="scale")],
+        (x + i) * s,
+        mode=MODE,
+    )
+    assert [f(1), f(1, 0), f(1, scale=1.0), f(1, 0, 5), f(x=1)] == [8, 2, 4, 5, 8]
+    f[i] = 9.0  # for one call
+    assert [f[i], f(1), f[i], f(1)] == [9, 20, 3, 8]
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda f: f(), "the input i has no value"),
+        (lambda f: f(1, 2, 3), "3 arguments for 2 inputs"),
+        (lambda f: f(1, i=2), "multiple values for the input i"),
+        (lambda f: f(1, unknown=2), "unknown|Too many"),
+        (lambda f: f["unknown"], "Unknown input or state: unknown"),
+        (lambda f: f.container[x], "Unknown input or state"),
+    ],
+)
+def test_wrong_calls_say_what_is_wrong(call, said):
+    with pytest.raises(TypeError, match=said):
+        call(accumulator())
+
+
+def test_an_update_must_have_the_type_of_its_input():
+    with pytest.raises(TypeError, match="the update of s has the type"):
+        theano.In(s, value=1.0, update=T.dvector())
+    with pytest.raises(TypeError, match="implicit input s needs a value"):
+        theano.In(s, implicit=True)
+
+
+def test_a_state_without_a_first_value_is_given_by_calls():
+    f = theano.function([theano.In(s, update=s + 1)], s * 2, mode=MODE)
+    assert f(4.0) == 8
+    assert f[s] == 5
+    with pytest.raises(TypeError, match="s has no value"):
+        f()
+
+
+def test_arrays_that_were_given_stay_as_they_are():
+    first, v, total = np.zeros(3), T.dvector("v"), T.dvector("total")
+    f = theano.function([v, theano.In(total, value=first, update=total + v)], total)
+    f(np.ones(3))
+    f(np.ones(3))
+    np.testing.assert_array_equal(f[total], [2, 2, 2])
+    np.testing.assert_array_equal(first, 0)
+
+
+def test_updates_givens_and_named_outputs_see_the_state():
+    w = theano.shared(1.0, "w")
+    f = theano.function(
+        [theano.In(s, value=1.0, update=s * 2)],
+        {"x": x, "s": s},
+        givens={x: s + 1},
+        updates={w: w + s},
+        mode=MODE,
+    )
+    assert [f()["x"], f()["s"], w.get_value()] == [2, 2, 4]
+    assert f(output_subset=["s"]) == {"s": 4}
+
+
+def test_functions_with_states_are_printed():
+    text = theano.printing.debugprint([accumulator(), T.exp(x)], file="str")
+    assert "Add" in text
+    assert "Exp" in text
+
+
+def test_copies_have_states_of_their_own():
+    f = accumulator()
+    f(1)
+    for g in f.copy(), copy.copy(f), pickle.loads(pickle.dumps(accumulator())):
+        before = f[s]
+        assert g(5) == g["s"] - 5
+        assert f[s] == before
+
+
+def test_plain_functions_are_looked_into_as_well():
+    w = theano.shared(2.0, "w")
+    f = theano.function([x], [x * w, x], updates=[(w, w + 1)], mode=MODE)
+    assert f(3.0) == [6, 3]
+    assert f[w] == f.value["w"] == 3
+    f[w] = 10.0
+    assert w.get_value() == 10
+    assert f(3.0, output_subset=[0]) == [30]
+    assert f.fn is f.vm
+    assert isinstance(f, theano.compile.function_module.Function)
+    other = theano.shared(5.0, "other")
+    g = f.copy(swap={w: other})
+    assert g(1.0) == [5, 1]
+    assert g[other] == 6
+    again = pickle.loads(pickle.dumps(f))
+    assert [again(1.0)[0], again["w"], w.get_value()] == [11, 12, 11]
+
+
+def test_in_is_one_class_in_all_its_places():
+    for module in theano, theano.compile, theano.compile.io:
+        assert module.In is theano.In
+    assert theano.compile.function is theano.function
+    assert theano.compile.pfunc is pfunc
+    assert theano.compile.pfunc(params=[x], outputs=x + 1, mode=MODE)(1.0) == 2
+
+
+def test_states_and_ranks_see_the_same_variable(two_ranks):
+    """The plain function's state is a variable that a function on ranks updates."""
+    rows, w = T.dvector("rows"), theano.shared(1.0, "w")
+    plain = theano.function([i, theano.In(s, value=w, update=s + i)], s, mode=MODE)
+    ours = synk.function([rows], updates=[(w, w + rows.sum())], mode=MODE)
+    ours(np.arange(4.0))
+    assert plain(1) == 7
+    ours(np.arange(4.0))
+    assert plain[w] == w.get_value() == 14
+    with pytest.raises(TypeError, match="pass the variable itself"):
+        synk.function([rows, theano.In(s, value=1.0, update=s + 1)], rows + s)
+
+
+def test_monitor_mode_calls_functions_of_three_arguments(capsys):
+    seen = []
+    mode = theano.compile.MonitorMode(
+        pre_func=lambda number, node, thunk: seen.append(thunk.inputs[0][0]),
+        post_func=theano.compile.monitormode.detect_nan,
+    )
+    v = T.dvector("v")
+    np.testing.assert_array_equal(
+        theano.function([v], T.log(v), mode=mode)([1, -1]), [0, np.nan]
+    )
+    np.testing.assert_array_equal(seen, [[1, -1]])
+    assert "NaN detected" in capsys.readouterr().out
+    graphs = []
+
+    def four(graph, number, node, thunk):
+        graphs.append(graph.outputs)
+
+    mode = theano.compile.MonitorMode(four)
+    theano.function([v], T.exp(v), mode=mode)([1.0])
+    assert len(graphs) == 1
+
+
+# -- a script, as they were written in 2015
+
+
+class LogisticRegression:
+    """As scripts wrote it then."""
+
+    def __init__(self, input, n_in, n_out):
+        self.W = theano.shared(
+            value=np.zeros((n_in, n_out), dtype=theano.config.floatX),
+            name="W",
+            borrow=True,
+        )
+        self.b = theano.shared(
+            value=np.zeros((n_out,), dtype=theano.config.floatX), name="b", borrow=True
+        )
+        self.p_y_given_x = T.nnet.softmax(T.dot(input, self.W) + self.b)
+        self.y_pred = T.argmax(self.p_y_given_x, axis=1)
+        self.params = [self.W, self.b]
+
+    def negative_log_likelihood(self, y):
+        return -T.mean(T.log(self.p_y_given_x)[T.arange(y.shape[0]), y])
+
+    def errors(self, y):
+        return T.mean(T.neq(self.y_pred, y))
+
+
+def digits(rows=47):
+    """Return a small problem whose classes depend on the inputs."""
+    rng = np.random.RandomState(23455)
+    x = rng.randn(rows, 4)
+    return x, np.argmax(x[:, :3] + 0.1 * rng.randn(rows, 3), axis=1).astype("int32")
+
+
+def by_hand(x, y, steps, rate):
+    """Return losses and weights of the same descent in NumPy."""
+    w, b, losses = np.zeros((4, 3)), np.zeros(3), []
+    for _ in range(steps):
+        logits = x @ w + b
+        p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        losses.append(-np.log(p[np.arange(len(y)), y]).mean())
+        d = (p - np.eye(3)[y]) / len(y)
+        w, b = w - rate * x.T @ d, b - rate * d.sum(axis=0)
+    return losses, w
+
+
+def model():
+    x, y = T.matrix("x"), T.ivector("y")
+    return x, y, LogisticRegression(input=x, n_in=4, n_out=3)
+
+
+def test_logistic_regression_with_givens_and_an_index():
+    x, y, classifier = model()
+    images, labels = digits()
+    shared_x = theano.shared(
+        np.asarray(images, dtype=theano.config.floatX), borrow=True
+    )
+    shared_y = T.cast(theano.shared(labels.astype("float64")), "int32")
+    cost, index = classifier.negative_log_likelihood(y), T.lscalar()
+    g_w = T.grad(cost=cost, wrt=classifier.W)
+    g_b = T.grad(cost=cost, wrt=classifier.b)
+    train = theano.function(
+        inputs=[index],
+        outputs=cost,
+        updates=[
+            (classifier.W, classifier.W - 0.13 * g_w),
+            (classifier.b, classifier.b - 0.13 * g_b),
+        ],
+        givens={
+            x: shared_x[index * 20 : (index + 1) * 20],
+            y: shared_y[index * 20 : (index + 1) * 20],
+        },
+        mode=MODE,
+    )
+    losses, w = by_hand(images[:20], labels[:20], 4, 0.13)
+    np.testing.assert_allclose([train(0) for _ in range(4)], losses, rtol=1e-10)
+    np.testing.assert_allclose(classifier.W.get_value(), w, rtol=1e-10)
+    errors = theano.function([x, y], classifier.errors(y), mode=MODE)
+    expected = np.mean(np.argmax(images @ w + classifier.b.get_value(), 1) != labels)
+    assert errors(images, labels) == expected
+
+
+def test_the_same_on_ranks_by_synk_function(two_ranks):
+    x, y, classifier = model()
+    images, labels = digits()
+    cost = classifier.negative_log_likelihood(y)
+    grads = synk.grad(cost, classifier.params)
+    train = synk.function(
+        [x, y],
+        [cost, classifier.errors(y)],
+        updates=[
+            (p, p - 0.13 * g) for p, g in zip(classifier.params, grads, strict=True)
+        ],
+        mode=MODE,
+        strict=True,
+    )
+    losses, w = by_hand(images, labels, 3, 0.13)
+    got = [train(images, labels) for _ in range(3)]
+    np.testing.assert_allclose([loss for loss, _ in got], losses, rtol=1e-10)
+    np.testing.assert_allclose(classifier.W.get_value(), w, rtol=1e-10)

@@ -1,9 +1,18 @@
-"""`theano.tensor.nnet` against numpy and torch-like closed forms."""
+"""`theano.tensor.nnet` and `signal`: values and slopes by closed forms, and in JAX.
+
+Theano's own numbers of many of these are in test_theano_tensor.py.
+"""
+
+import functools
 
 import numpy as np
 import pytest
 import theano
 import theano.tensor as T
+from children import in_a_child
+from graph_groups import Graph, Group
+from theano.tensor.nnet import bn, neighbours
+from theano.tensor.signal import pool
 
 pytestmark = pytest.mark.usefixtures("graphs_in_python")
 
@@ -23,26 +32,118 @@ def softmax(x):
 
 
 P = softmax(X)
-CLOSED_FORMS = {
-    "sigmoid": 1 / (1 + np.exp(-X)),
-    "hard_sigmoid": np.clip(0.2 * X + 0.5, 0, 1),
-    "softplus": np.log1p(np.exp(X)),
-    "softsign": X / (1 + np.abs(X)),
-    "relu": np.maximum(X, 0),
-    "elu": np.where(X > 0, X, np.expm1(X)),
-    "selu": 1.0507009873554805 * np.where(X > 0, X, 1.6732632423543772 * np.expm1(X)),
-    "softmax": P,
-    "softmax_graph": P,
-    "logsoftmax": np.log(P),
-    "prepend_1_to_each_row": np.hstack([np.ones((4, 1)), X]),
-    "prepend_0_to_each_row": np.hstack([np.zeros((4, 1)), X]),
+RNG = np.random.default_rng(0)
+IMAGES = RNG.normal(size=(3, 2, 4, 6))
+GAMMA, BETA, MEAN = (RNG.normal(size=(1, 2, 1, 1)) for _ in range(3))
+VAR = RNG.uniform(0.5, 2, (1, 2, 1, 1))
+
+
+def trained():
+    """Batch normalisation, and what it keeps of a batch."""
+    mean, var = (
+        IMAGES.mean((0, 2, 3), keepdims=True),
+        IMAGES.var((0, 2, 3), keepdims=True),
+    )
+
+    def build(x, gamma, beta):
+        results = bn.batch_normalization_train(
+            x,
+            gamma,
+            beta,
+            axes="spatial",
+            epsilon=1e-3,
+            running_average_factor=0.2,
+            running_mean=T.zeros((1, 2, 1, 1)),
+            running_var=T.ones((1, 2, 1, 1)),
+        )
+        assert len(results) == 5
+        return results[0] + results[3] + results[4]
+
+    running = 0.2 * mean + 0.8 + 0.2 * var * 72 / 71
+    expected = (IMAGES - mean) / np.sqrt(var + 1e-3) * GAMMA + BETA + running
+    return Graph(build, (IMAGES, GAMMA, BETA), expected)
+
+
+def older(mode):
+    def build(x, *given):
+        given = [T.addbroadcast(values, 0, 2, 3) for values in given]
+        return bn.batch_normalization(x, *given, mode=mode)
+
+    expected = (IMAGES - MEAN) * (GAMMA / VAR) + BETA
+    return Graph(build, (IMAGES, GAMMA, BETA, MEAN, VAR), expected)
+
+
+def pooled(mode, of):
+    def build(x):
+        new = pool.pool_2d(x, ws=(2, 3), ignore_border=True, mode=mode)
+        old = {"ds": (2, 3), "st": (2, 3), "padding": (0, 0)}
+        volumes = x.dimshuffle(0, "x", 1, 2, 3)
+        return T.stack(
+            [
+                new,
+                pool.pool_2d(x, **old, ignore_border=True, mode=mode),
+                pool.pool_3d(volumes, (1, 2, 3), ignore_border=True, mode=mode)[:, 0],
+            ]
+        )
+
+    expected = of(IMAGES.reshape(3, 2, 2, 2, 2, 3), axis=(3, 5))
+    return Graph(build, (IMAGES,), np.stack([expected] * 3))
+
+
+GRAPHS = {
+    "batch_normalization_train": trained(),
+    "batch_normalization_test": Graph(
+        lambda *given: bn.batch_normalization_test(*given, axes="spatial"),
+        (IMAGES, GAMMA, BETA, MEAN, VAR),
+        (IMAGES - MEAN) / np.sqrt(VAR + 1e-4) * GAMMA + BETA,
+    ),
+    "low_mem": older("low_mem"),
+    "high_mem": older("high_mem"),
+    "images2neibs": Graph(
+        lambda x: neighbours.images2neibs(x, (2, 3)),
+        (IMAGES,),
+        IMAGES.reshape(3, 2, 2, 2, 2, 3).transpose(0, 1, 2, 4, 3, 5).reshape(-1, 6),
+    ),
+    "neibs2images": Graph(
+        lambda x: neighbours.neibs2images(
+            neighbours.images2neibs(x, (2, 3)), (2, 3), x.shape, mode="valid"
+        ),
+        (IMAGES,),
+        IMAGES,
+    ),
+    "max": pooled("max", np.max),
+    "sum": pooled("sum", np.sum),
+    "average": pooled("average_exc_pad", np.mean),
+    "hard_sigmoid": Graph(T.nnet.hard_sigmoid, (X,), np.clip(0.2 * X + 0.5, 0, 1)),
+    "softsign": Graph(T.nnet.softsign, (X,), X / (1 + np.abs(X))),
+    "softmax_graph": Graph(T.nnet.softmax_graph, (X,), P),
+    "logsoftmax": Graph(T.nnet.logsoftmax, (X,), np.log(P)),
+    "prepend 1": Graph(
+        T.nnet.prepend_1_to_each_row, (X,), np.hstack([np.ones((4, 1)), X])
+    ),
+    "prepend 0": Graph(
+        T.nnet.prepend_0_to_each_row, (X,), np.hstack([np.zeros((4, 1)), X])
+    ),
+    "slope": Graph(lambda x: T.nnet.relu(x, 0.1), (X,), np.maximum(X, 0.1 * X)),
+    "elu of 2": Graph(
+        lambda x: T.nnet.elu(x, 2), (X,), np.where(X > 0, X, 2 * np.expm1(X))
+    ),
 }
 
 
-@pytest.mark.parametrize("name", CLOSED_FORMS)
-def test_a_function_has_its_closed_form(name):
-    result = value(getattr(T.nnet, name)(T.constant(X)))
-    np.testing.assert_allclose(result, CLOSED_FORMS[name], rtol=1e-12, atol=1e-15)
+@functools.cache
+def group():
+    return Group(GRAPHS, MODE)
+
+
+def test_graphs_give_their_closed_forms_and_are_differentiated():
+    group().check()
+    assert T.nnet.batch_normalization_test is bn.batch_normalization_test
+
+
+@in_a_child
+def test_all_is_the_same_in_jax_mode():
+    group().check_in("JAX")
 
 
 def test_relu_of_arrays_is_an_array():
@@ -53,22 +154,10 @@ def test_relu_of_arrays_is_an_array():
     assert isinstance(T.nnet.relu(X, 0.1), theano.Variable)
 
 
-def test_slopes():
-    np.testing.assert_allclose(value(T.nnet.relu(X, 0.1)), np.maximum(X, 0.1 * X))
-    expected = np.where(X > 0, X, 2 * np.expm1(X))
-    np.testing.assert_allclose(value(T.nnet.elu(X, 2)), expected)
-
-
 def test_the_gradient_of_elu_stays_finite():
     x = T.vector()
     gradient = theano.function([x], T.grad(T.nnet.elu(x).sum(), x), mode=MODE)
     np.testing.assert_allclose(gradient([1e4, -1e4]), [1, 0])
-
-
-def test_ultra_fast_sigmoid_is_near_the_sigmoid():
-    x = np.linspace(-8, 8, 1001)
-    error = value(T.nnet.ultra_fast_sigmoid(x)) - 1 / (1 + np.exp(-x))
-    assert 1e-3 < np.abs(error).max() < 0.03
 
 
 def test_softmax_of_a_vector_is_a_row():
@@ -112,13 +201,6 @@ def test_binary_crossentropies():
     by_logits = T.nnet.sigmoid_binary_crossentropy
     np.testing.assert_allclose(value(by_logits(X, t)), expected)
     assert value(by_logits(np.array([800.0]), np.array([0.0]))) == [800.0]
-
-
-def test_confusion_matrix():
-    pred = np.array([0, 4, 2, 0])
-    matrix, order = value(T.nnet.confusion_matrix(LABELS, pred))
-    assert order.tolist() == [0, 2, 4]
-    assert matrix.tolist() == [[1, 0, 0], [1, 1, 0], [0, 0, 1]]
 
 
 def test_h_softmax_is_a_distribution_and_gives_its_targets():
@@ -182,9 +264,39 @@ def test_bilinear_upsampling_interpolates_between_the_points():
     assert tent.tolist() == [1, 2, 3, 2, 1]
 
 
-def test_a_missing_network_op_is_named(monkeypatch):
-    import synk.nn
+def test_patches_of_a_shape_that_is_known_in_calls():
+    images = np.arange(2 * 6 * 4.0).reshape(2, 1, 6, 4)
+    x, shape = T.dtensor4("x"), theano.shared(np.array([2, 2]))
+    cut = T.nnet.neighbours.images2neibs
+    f = theano.function([x], cut(x, shape), mode=MODE)
+    given = theano.function([x], cut(x, T.constant(np.array([3, 2]))), mode=MODE)
+    rows = images.reshape(2, 3, 2, 2, 2).transpose(0, 1, 3, 2, 4).reshape(12, 4)
+    np.testing.assert_array_equal(f(images), rows)
+    slope = theano.function([x], T.grad((cut(x, shape) ** 2).sum(), x), mode=MODE)
+    np.testing.assert_array_equal(slope(images), 2 * images)
+    shape.set_value(np.array([3, 2]))
+    np.testing.assert_array_equal(f(images), given(images))
+    shape.set_value(np.array([4, 2]))
+    with pytest.raises(AssertionError, match="do not fill"):
+        f(images)
+    with pytest.raises(ValueError, match="known before a call"):
+        cut(x, shape, mode="half")
 
-    monkeypatch.delattr(synk.nn, "pool_3d", raising=False)
-    with pytest.raises(NotImplementedError, match=r"synk\.nn\.pool_3d"):
-        T.signal.pool.pool_3d(T.tensor5(), (2, 2, 2))
+
+def test_products_of_some_blocks():
+    rng = np.random.default_rng(0)
+    w, b = rng.normal(size=(4, 5, 2, 3)), rng.normal(size=(5, 3))
+    h, rows = rng.normal(size=(2, 2, 2)), np.array([[0, 2], [3, 1]])
+    columns = np.array([[1, 4], [0, 2]])
+    expected = b[columns] + np.einsum(
+        "nik,nijkl->njl", h, w[rows[:, :, None], columns[:, None, :]]
+    )
+    dot = T.nnet.blocksparse.sparse_block_dot
+    np.testing.assert_allclose(value(dot(w, h, rows, b, columns)), expected)
+    one = dot(w, h[0], rows[0], b, columns[0])
+    np.testing.assert_allclose(value(one), expected[0])
+    outer = T.nnet.blocksparse.sparse_block_outer(w, h, expected, rows, columns, 0.5)
+    total = w.copy()
+    for n, i, j in np.ndindex(2, 2, 2):
+        total[rows[n, i], columns[n, j]] += 0.5 * np.outer(h[n, i], expected[n, j])
+    np.testing.assert_allclose(value(outer), total)

@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 import theano
+import theano.tensor as T
 from theano.sandbox.rng_mrg import MRG_RandomStreams
 from theano.tensor.shared_randomstreams import RandomStreams
+
+import synk
 
 MODE = "FAST_COMPILE"
 N = 4000
@@ -137,3 +140,17 @@ def test_streams_can_be_copied(kind):
         theano.function([], streams.uniform((3,)), mode=MODE) for streams in (one, two)
     )
     np.testing.assert_array_equal(a(), b())
+
+
+@BOTH
+def test_streams_differ_between_calls_and_ranks(kind, two_ranks):
+    x = T.matrix("x")
+    rng = kind(seed=42)
+    mask = rng.binomial(size=x.shape, n=1, p=0.5, dtype=theano.config.floatX)
+    masks = synk.function([x], (mask * x, "gather"), mode=MODE)
+    first, second = masks(np.ones((40, 8))), masks(np.ones((40, 8)))
+    for drawn in first, second:
+        assert 0.3 < drawn.mean() < 0.7
+        assert set(np.unique(drawn)) == {0.0, 1.0}
+        assert not np.array_equal(drawn[:20], drawn[20:]), "ranks drew the same mask"
+    assert not np.array_equal(first, second)

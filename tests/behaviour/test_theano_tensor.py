@@ -1,20 +1,142 @@
-"""What `theano.tensor` has and PyTensor has not, against numpy."""
+"""`theano.tensor` and `theano.sparse`, by Theano's own numbers and by numpy's.
+
+403 expressions have the dtypes, shapes and numbers that Theano 1.0.5 printed:
+``theano_values.json`` was printed by Theano itself, on Python 3.8, in its mode without
+C. It holds the inputs, too, and what its notation means.
+"""
+
+import functools
+import importlib
+import json
+import sys
 
 import numpy as np
 import pytest
+import scipy.sparse
 import theano
+import theano.sparse
 import theano.tensor as T
+import theano.tensor.fft
+from places import SUPPORT
+from theano.sparse import basic
 from theano.tensor.xlogx import xlogx
 
-pytestmark = pytest.mark.usefixtures("graphs_in_python")
+import synk
+
+pytestmark = pytest.mark.usefixtures("scans_in_python")
 
 MODE = "FAST_COMPILE"
 RNG = np.random.default_rng(0)
+PRINTED = json.loads((SUPPORT / "theano_values.json").read_text())
+EXPRESSIONS = list(PRINTED["values"])
+A = np.array([[1.0, 0, -2], [0, 0, 3.5], [0, 4, 0], [0.5, 0, 0]])
+D = np.arange(12.0).reshape(3, 4) - 5
 
 
 def value(graph):
     """Return what a graph without inputs computes to."""
     return theano.function([], graph, mode=MODE)()
+
+
+KINDS = {
+    "x": "matrix",
+    "v": "vector",
+    "i": "imatrix",
+    "l": "lmatrix",
+    "b": "bmatrix",
+    "fx": "fmatrix",
+    "x3": "tensor3",
+    "x4": "tensor4",
+    "k4": "tensor4",
+    "iv": "ivector",
+    "lv": "lvector",
+    "s": "scalar",
+    "fs": "fscalar",
+    "ls": "lscalar",
+    "u8": "matrix",
+}
+GROUP = 58
+"""How many expressions are compiled as one function, which takes far less time."""
+
+
+def array(dtype, shape, printed):
+    """Return numbers that were printed: "nan", "inf", pairs of complex ones."""
+    number = np.array(printed, dtype="O")
+    if dtype.startswith("complex"):
+        pairs = np.array(printed, dtype="float64")
+        return (pairs[..., 0] + 1j * pairs[..., 1]).astype(dtype).reshape(shape)
+    if (number.size and isinstance(number.flat[0], str)) or "float" in dtype:
+        number = number.astype("float64")
+    return number.astype(dtype).reshape(shape)
+
+
+@functools.cache
+def variables():
+    return {
+        name: getattr(T, kind)(name, **({"dtype": "uint8"} if name == "u8" else {}))
+        for name, kind in KINDS.items()
+    }
+
+
+@functools.cache
+def given():
+    return {
+        name: np.array(printed, dtype)
+        for name, (dtype, printed) in PRINTED["inputs"].items()
+    }
+
+
+def outputs_of(expression):
+    """Return the variables of an expression, and how many it has."""
+    names = {"T": T, "theano": theano, "np": np, "sys": sys, **given(), **variables()}
+    made = eval(expression, names)
+    return list(made) if isinstance(made, list | tuple) else [made]
+
+
+def wrong(printed, result):
+    """Return what is wrong with a result, or nothing."""
+    expected = array(*printed)
+    found = np.asarray(result.toarray() if hasattr(result, "toarray") else result)
+    if (found.dtype, found.shape) != (expected.dtype, expected.shape):
+        return f"{found.dtype}{found.shape}, not {expected.dtype}{expected.shape}"
+    bound = 1e-5 if found.dtype in ("float32", "complex64") else 1e-9
+    if not np.allclose(found, expected, rtol=bound, atol=bound, equal_nan=True):
+        return f"{found.tolist()}, not {expected.tolist()}"
+    return None
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("first", range(0, len(EXPRESSIONS), GROUP))
+def test_expressions_have_the_values_that_theano_printed(first):
+    made = {}
+    for expression in EXPRESSIONS[first : first + GROUP]:
+        try:
+            made[expression] = outputs_of(expression)
+        except Exception as error:
+            error.add_note(f"in {expression}")
+            raise
+    f = theano.function(
+        list(variables().values()),
+        [output for outputs in made.values() for output in outputs],
+        on_unused_input="ignore",
+        mode=MODE,
+    )
+    found = iter(f(**{name: given()[name] for name in variables()}))
+    complaints = {}
+    for expression, outputs in made.items():
+        results = [next(found) for _ in outputs]
+        if len(results) == 1 and isinstance(results[0], list):
+            (results,) = results  # a shared variable that holds a list
+        all_printed = PRINTED["values"][expression]
+        assert len(all_printed) == len(results), expression
+        for printed, result in zip(all_printed, results, strict=True):
+            if complaint := wrong(printed, result):
+                complaints[expression] = complaint
+    assert not complaints
+
+
+# -- what PyTensor has not, or with other arguments
 
 
 @pytest.mark.parametrize(
@@ -187,44 +309,6 @@ def test_triangles_and_reduced_decompositions():
         np.testing.assert_allclose(found, np.linalg.eigvalsh(square))
 
 
-def test_patches_of_a_shape_that_is_known_in_calls():
-    images = np.arange(2 * 6 * 4.0).reshape(2, 1, 6, 4)
-    x, shape = T.dtensor4("x"), theano.shared(np.array([2, 2]))
-    cut = T.nnet.neighbours.images2neibs
-    f = theano.function([x], cut(x, shape), mode=MODE)
-    given = theano.function([x], cut(x, T.constant(np.array([3, 2]))), mode=MODE)
-    rows = images.reshape(2, 3, 2, 2, 2).transpose(0, 1, 3, 2, 4).reshape(12, 4)
-    np.testing.assert_array_equal(f(images), rows)
-    slope = theano.function([x], T.grad((cut(x, shape) ** 2).sum(), x), mode=MODE)
-    np.testing.assert_array_equal(slope(images), 2 * images)
-    shape.set_value(np.array([3, 2]))
-    np.testing.assert_array_equal(f(images), given(images))
-    shape.set_value(np.array([4, 2]))
-    with pytest.raises(AssertionError, match="do not fill"):
-        f(images)
-    with pytest.raises(ValueError, match="known before a call"):
-        cut(x, shape, mode="half")
-
-
-def test_products_of_some_blocks():
-    rng = np.random.default_rng(0)
-    w, b = rng.normal(size=(4, 5, 2, 3)), rng.normal(size=(5, 3))
-    h, rows = rng.normal(size=(2, 2, 2)), np.array([[0, 2], [3, 1]])
-    columns = np.array([[1, 4], [0, 2]])
-    expected = b[columns] + np.einsum(
-        "nik,nijkl->njl", h, w[rows[:, :, None], columns[:, None, :]]
-    )
-    dot = T.nnet.blocksparse.sparse_block_dot
-    np.testing.assert_allclose(value(dot(w, h, rows, b, columns)), expected)
-    one = dot(w, h[0], rows[0], b, columns[0])
-    np.testing.assert_allclose(value(one), expected[0])
-    outer = T.nnet.blocksparse.sparse_block_outer(w, h, expected, rows, columns, 0.5)
-    total = w.copy()
-    for n, i, j in np.ndindex(2, 2, 2):
-        total[rows[n, i], columns[n, j]] += 0.5 * np.outer(h[n, i], expected[n, j])
-    np.testing.assert_allclose(value(outer), total)
-
-
 def test_errors_and_assertions_in_graphs():
     v = T.dvector("v")
     raising = theano.raise_op.Raise("not here", ValueError)(v)
@@ -252,3 +336,114 @@ def test_objects_lie_in_zip_files_with_their_arrays_by_name(tmp_path):
     np.testing.assert_array_equal(first.get_value(), [0, 1, 2])
     np.testing.assert_array_equal(second.get_value(), [0, 0])
     assert (first.name, int(array)) == ("w", 2)
+
+
+# -- sparse matrices, and tiles
+
+
+def evaluate(inputs, outputs, *values):
+    found = theano.function(inputs, outputs, mode=MODE)(*values)
+    return [r.toarray() if scipy.sparse.issparse(r) else r for r in found]
+
+
+def test_modules_have_one_type_and_the_functions():
+    import pytensor.sparse
+
+    assert theano.sparse.enable_sparse
+    assert theano.sparse.SparseType is pytensor.sparse.SparseTensorType
+    for name in "basic", "type", "sharedvar", "utils":
+        module = importlib.import_module(f"theano.sparse.{name}")
+        assert module is getattr(theano.sparse, name)
+    from theano.sparse.type import SparseType
+
+    assert isinstance(theano.sparse.csr_matrix("a").type, SparseType)
+    assert not isinstance(T.matrix("a").type, SparseType)
+    assert SparseType("csc", "float32")("b").format == "csc"
+    with pytest.raises(AttributeError, match=r"theano\.sparse\.basic\.nonsense"):
+        _ = basic.nonsense
+
+
+def test_functions_are_scipys():
+    a, d = theano.sparse.csr_matrix("a"), T.matrix("d")
+    value = scipy.sparse.csr_matrix(A)
+    found = evaluate(
+        [a, d],
+        [
+            basic.hstack([a, a], format="csr"),
+            basic.vstack([a, a], format="csc"),
+            basic.structured_dot(a, d),
+            theano.sparse.dot(a, d),
+            theano.sparse.sp_sum(a, axis=1),
+            theano.sparse.sgn(a),
+            theano.sparse.structured_monoid(T.cosh)(lambda x: None)(a),
+            theano.sparse.dense_from_sparse(theano.sparse.transpose(a)),
+            theano.sparse.dot(theano.shared(value), d),
+            basic.constant(value) * 2.0,
+        ],
+        value,
+        D,
+    )
+    expected = [
+        np.hstack([A, A]),
+        np.vstack([A, A]),
+        A @ D,
+        A @ D,
+        A.sum(axis=1),
+        np.sign(A),
+        np.where(A == 0, 0, np.cosh(A)),
+        A.T,
+        A @ D,
+        2 * A,
+    ]
+    for number, (one, other) in enumerate(zip(found, expected, strict=True)):
+        np.testing.assert_allclose(one, other, rtol=1e-12, err_msg=str(number))
+
+
+def test_the_gradient_of_rows_is_the_dense_one():
+    w, rows = T.matrix("w"), np.array([2, 0, 2])
+    picked = theano.sparse_grad(w[rows])
+    gradient = T.grad((picked**3).sum(), w)
+    expected = np.zeros_like(A)
+    np.add.at(expected, rows, 3 * A[rows] ** 2)
+    np.testing.assert_allclose(evaluate([w], [gradient], A)[0], expected, rtol=1e-12)
+    for no_rows in w, w.sum(axis=0):
+        with pytest.raises(TypeError):
+            theano.sparse_grad(no_rows)
+
+
+@pytest.mark.parametrize(
+    ("reps", "ndim", "expected"),
+    [
+        (3, None, np.tile(A, 3)),
+        ((2, 1), 2, np.tile(A, (2, 1))),
+        (2, 4, np.tile(A, (1, 1, 1, 2))),
+        ([2, 1, 3], 3, np.tile(A, (2, 1, 3))),
+        ((3,), 3, np.tile(A, (1, 1, 3))),
+    ],
+)
+def test_tile_is_numpys(reps, ndim, expected):
+    x, vector = T.matrix("x"), T.lvector("reps")
+    tiled = [T.tile(x, reps, ndim=ndim)]
+    symbolic = np.atleast_1d(np.array(reps))
+    if ndim is not None:
+        tiled.append(T.tile(x, vector, ndim))  # a vector whose length is not known
+        assert tiled[1].ndim == ndim
+    tiled.append(vector.sum())
+    for found in evaluate([x, vector], tiled, A, symbolic)[:-1]:
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_tile_refuses_too_few_axes():
+    x, vector = T.matrix("x"), T.lvector("reps")
+    with pytest.raises(ValueError, match="ndim is 1, and x has 2"):
+        T.tile(x, 2, ndim=1)
+    with pytest.raises(ValueError, match="3 entries of reps for ndim=2"):
+        T.tile(x, (1, 2, 3), ndim=2)
+    with pytest.raises(AssertionError, match="reps has more than ndim=2 entries"):
+        evaluate([x, vector], [T.tile(x, vector, ndim=2)], A, np.array([1, 2, 3]))
+
+
+def test_tiles_of_rows_are_the_serial_ones_on_ranks(two_ranks):
+    x = T.matrix("x")
+    f = synk.function([x], T.tile(x, (1, 2), ndim=2).sum(axis=1), mode=MODE)
+    np.testing.assert_allclose(f(D.T), np.tile(D.T, (1, 2)).sum(axis=1))

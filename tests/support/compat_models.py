@@ -1,4 +1,4 @@
-"""Model classes as Theano-MPI's rules took them: small, and for `test_compat`.
+"""Model classes as Theano-MPI's rules took them, small, and their training in numpy.
 
 What happens to a model on each rank it writes to a file at its `cleanup`.
 """
@@ -105,6 +105,7 @@ class Regression:
         self.log.append(["cleanup"])
         told = {"log": self.log, "lr": float(self.shared_lr.get_value())}
         told |= {"config": self.config, "platform": platform()}
+        told["cores"] = sorted(os.sched_getaffinity(0))
         Path(f"worker{self.config['worker']}.json").write_text(json.dumps(told))
 
 
@@ -280,3 +281,67 @@ class Endless(Regression):
         if self.epoch == 1 and self.config["worker"] == 0:
             print("it trains", flush=True)
         time.sleep(0.001)
+
+
+# -- training, and what it comes to
+
+START = np.zeros(4)
+
+
+def train(rule, model, n=2, devices=None, **settings):
+    """Train a model class on ranks; return the rule."""
+    rule = rule()
+    rule.verbose = False
+    for name, value in settings.items():
+        setattr(rule, name, value)
+    rule.init(devices or ["cpu"] * n, __name__, model.__name__)
+    rule.wait()
+    return rule
+
+
+def vector(rule):
+    return np.concatenate([np.ravel(var.get_value()) for var in rule.model.params])
+
+
+def told(worker):
+    """Return what a model has written on a rank."""
+    return json.loads(Path(f"worker{worker}.json").read_text())
+
+
+def logged(worker, what):
+    return [entry[1:] for entry in told(worker)["log"] if entry[0] == what]
+
+
+def cost_of(theta, rows=slice(None)):
+    return np.mean((X[rows] @ theta[:3] + theta[3] - Y[rows]) ** 2)
+
+
+def gradient(theta, rows):
+    x = X[rows]
+    inside = 2 * (x @ theta[:3] + theta[3] - Y[rows]) / len(x)
+    return np.append(x.T @ inside, inside.sum())
+
+
+class Momentum:
+    """The model's own step."""
+
+    def __init__(self):
+        self.v = np.zeros(4)
+
+    def __call__(self, theta, grad):
+        self.v = MU * self.v + grad
+        return theta - np.float64(np.float32(RATE)) * self.v
+
+
+def serial(n, parts=1, epochs=2, batches=6):
+    """Return parameters after each epoch: a step has the mean gradient of n batches."""
+    step, theta, found = Momentum(), START, []
+    for _ in range(epochs):
+        for first in range(0, batches, n):
+            together = range(first, min(first + n, batches))
+            for part in range(parts):
+                numbers = [batch * parts + part for batch in together]
+                grads = [gradient(theta, rows_of(k)) for k in numbers]
+                theta = step(theta, np.mean(grads, axis=0))
+        found.append(theta)
+    return found

@@ -4,7 +4,6 @@ It runs on Keras 2.3.1 or 2.2.5 with the Theano backend, which is synk's, or The
 1.0.5 itself::
 
     python -m synk tests/support/keras_models.py mlp cnn lstm stateful functional
-    python tests/support/keras_models.py --import-synk mlp cnn lstm stateful functional
     python3.8 tests/support/keras_models.py mlp cnn lstm stateful functional
 
 Weights and data are drawn from NumPy's RandomState, whose numbers are the same in all
@@ -23,11 +22,7 @@ os.environ.setdefault("THEANO_FLAGS", "floatX=float64,mode=FAST_COMPILE")
 with contextlib.suppress(ImportError):  # on the path where Python is of today
     import keras_today  # noqa: F401
 
-if "--import-synk" in sys.argv:
-    sys.argv.remove("--import-synk")
-    import synk  # noqa: F401
-
-import keras  # isort: skip
+import keras
 import numpy as np
 from keras import backend as K
 from keras import layers as L

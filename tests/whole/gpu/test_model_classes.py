@@ -6,7 +6,7 @@ import compat_models as models
 import numpy as np
 import pytest
 from children import in_a_child
-from test_compat import cost_of, serial, told, train, vector
+from compat_models import cost_of, serial, told, train, vector
 
 from synk.compat import BSP, EASGD
 from synk.workers.gpus import find_gpus

@@ -1,0 +1,243 @@
+"""Programs of then: Keras 2 on the Theano backend, Lasagne 0.2, Lasagne's version.
+
+Models of Keras train and predict as on Theano itself. They are programs of their own
+(``keras_models.py``): Keras needs `keras_today` first, which changes h5py and NumPy. Of
+Lasagne 0.2 there is no release. Where it is not installed, its wheel is looked for: in
+the environment variable ``SYNK_LASAGNE_WHEEL``, and in ``../shared/wheels`` beside the
+checkout. A wheel of pure Python is imported as it is.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from places import DOCS, ROOT, SUPPORT
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("keras")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+with_keras = pytest.mark.skipif(
+    not _version().startswith("2."), reason="needs Keras 2 (pip install keras==2.3.1)"
+)
+
+# Losses, evaluations and predictions of Keras 2.3.1 on Theano 1.0.5, with Python 3.8,
+# NumPy 1.19 and its OpenBLAS:
+#     THEANO_FLAGS=floatX=float64,optimizer=fast_compile \
+#         python3.8 tests/support/keras_models.py mlp cnn lstm stateful functional
+OF_THEANO = json.loads((SUPPORT / "keras_values.json").read_text())
+
+
+MODELS = ["mlp", "cnn", "stateful", "lstm", "functional"]
+
+
+def run(*arguments: str | Path, before: tuple = (), **environment: str) -> str:
+    """Run Python, with folders before its path; what it has printed."""
+    places = [*map(str, before), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, places)),
+            "PYTENSOR_FLAGS": "mode=FAST_COMPILE,cxx=",
+            **environment,
+        },
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
+    return done.stdout
+
+
+def run_keras(tmp_path: Path, *arguments: str | Path) -> str:
+    """Run a program of Keras, which writes its settings to the home folder."""
+    environment = {
+        "HOME": str(tmp_path),
+        "KERAS_BACKEND": "theano",
+        "PYTENSOR_FLAGS": "cxx=",
+        "THEANO_FLAGS": "floatX=float64,mode=FAST_COMPILE",
+    }
+    before = (DOCS / "keras",)
+    return run("-W", "ignore", *arguments, before=before, **environment)
+
+
+@with_keras
+def test_models_train_and_predict_as_on_theano(tmp_path):
+    lines = run_keras(tmp_path, "-m", "synk", SUPPORT / "keras_models.py", *MODELS)
+    found = dict(json.loads(line) for line in lines.splitlines())
+    assert list(found) == MODELS
+    for name in MODELS:
+        np.testing.assert_allclose(
+            found[name], OF_THEANO[name], rtol=1e-9, atol=1e-12, err_msg=name
+        )
+
+
+def test_the_values_of_the_first_model_are_those_of_a_descent_by_hand():
+    random = np.random.RandomState(1)
+    weights = [0.5 * random.normal(size=shape) for shape in [(4, 5), 5, (5, 3), 3]]
+    random = np.random.RandomState(1)
+    kinds, x = random.randint(0, 3, 20), random.normal(size=(20, 4))
+    y, velocity, losses = np.eye(3)[kinds], [0.0] * 4, []
+    for _ in range(2):
+        total = 0.0
+        for rows in (slice(start, start + 8) for start in range(0, 20, 8)):
+            hidden, p = _forward(x[rows], *weights)
+            total -= np.log(p[y[rows] == 1]).sum()
+            d = (p - y[rows]) / len(p)
+            dh = (d @ weights[2].T) * (hidden > 0)
+            gradients = [x[rows].T @ dh, dh.sum(0), hidden.T @ d, d.sum(0)]
+            velocity = [
+                0.9 * v - 0.1 * g for v, g in zip(velocity, gradients, strict=True)
+            ]
+            weights = [w + v for w, v in zip(weights, velocity, strict=True)]
+        losses.append(total / 20)
+    _, p = _forward(x, *weights)
+    evaluated = [-np.log(p[y == 1]).mean(), (p.argmax(1) == kinds).mean()]
+    # Before them are the accuracies of the two epochs, each of a batch's own weights.
+    np.testing.assert_allclose(
+        OF_THEANO["mlp"][2:], [*losses, *evaluated, *p.ravel()[:6]], rtol=1e-6
+    )
+
+
+def _forward(x: np.ndarray, *weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    w, b, v, c = weights
+    hidden = np.maximum(x @ w + b, 0)
+    e = np.exp(hidden @ v + c)
+    return hidden, e / e.sum(1, keepdims=True)
+
+
+@with_keras
+def test_the_example_of_the_page_imports_synk_and_prints_what_it_shows(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    page = (DOCS / "keras.rst").read_text()
+    shown = page.partition("It prints::\n\n")[2].partition("\n\n")[0]
+    printed = run_keras(tmp_path, DOCS / "keras" / "circles.py")
+    assert printed.strip() == shown.strip() != ""
+    assert (tmp_path / "circles.h5").exists()
+
+
+# -- Lasagne
+
+CHECKS = (
+    "batch_normalisation",
+    "gated_recurrent_units",
+    "the_order_of_parameters",
+    "layers_for_gpus",
+)
+
+
+def wheel() -> Path | None:
+    """Return the wheel, or None if Lasagne 0.2 is installed; skip without either."""
+    given = os.environ.get("SYNK_LASAGNE_WHEEL")
+    if given:
+        assert Path(given).is_file(), f"SYNK_LASAGNE_WHEEL={given}: no such file"
+        return Path(given)
+    found = sorted(ROOT.parent.glob("shared/wheels/lasagne-0.2*.whl"))
+    if found:
+        return found[-1]
+    if hasattr(pytest.importorskip("lasagne.layers"), "BatchNormLayer"):
+        return None
+    pytest.skip("Lasagne 0.2 is not here; SYNK_LASAGNE_WHEEL says where its wheel is")
+
+
+@pytest.mark.slow
+def test_networks_of_lasagne_02_train_on_two_ranks_to_the_serial_numbers():
+    path = wheel()
+    before = () if path is None else (path,)
+    script = SUPPORT / "lasagne_newest.py"
+    printed = run("-W", "ignore::SyntaxWarning", script, before=before)
+    assert printed.split() == list(CHECKS)
+
+
+HIDDEN = """
+import sys
+
+class Without:
+    def __init__(self, finder):
+        self.finder = finder
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+    def find_spec(self, name, path=None, target=None):
+        if name != "pkg_resources":
+            return self.finder.find_spec(name, path, target)
+
+sys.meta_path[:] = map(Without, sys.meta_path)  # as where setuptools is not, or new
+"""
+ASKS = """
+import sys
+import synk
+
+def ask():
+    try:
+        import pkg_resources
+        print(pkg_resources.__file__)
+    except (ImportError, UserWarning) as error:
+        print(error)
+
+ask()
+import lasagne
+print(lasagne.__version__, hasattr(lasagne, "pkg_resources"))
+print("pkg_resources" in sys.modules)
+ask()
+"""
+OF_01 = """
+import pkg_resources
+__version__ = pkg_resources.get_distribution("Lasagne").version
+del pkg_resources
+"""
+INSTALLED = """
+import warnings
+warnings.warn("pkg_resources is deprecated as an API.", UserWarning, 2)
+class get_distribution:
+    version = "the real one"
+    def __init__(self, name): assert name == "Lasagne"
+"""
+
+
+@pytest.fixture
+def lasagne(tmp_path):
+    """Make a Lasagne that imports `pkg_resources` as 0.1 does; the folder it is in."""
+    (tmp_path / "lasagne").mkdir()
+    (tmp_path / "lasagne/__init__.py").write_text(OF_01)
+    (tmp_path / "Lasagne-0.1.7.dist-info").mkdir()
+    metadata = "Metadata-Version: 2.1\nName: Lasagne\nVersion: 0.1.7\n"
+    (tmp_path / "Lasagne-0.1.7.dist-info/METADATA").write_text(metadata)
+    return tmp_path
+
+
+STRICT = ("-W", "error::UserWarning", "-c")
+
+
+def test_without_pkg_resources_lasagne_gets_an_answer_and_nobody_else_does(lasagne):
+    missing = "No module named 'pkg_resources'"
+    printed = run(*STRICT, HIDDEN + ASKS, before=(lasagne,)).splitlines()
+    assert printed == [missing, "0.1.7 False", "False", missing]
+
+
+def test_one_that_is_installed_is_asked_and_warns_others_only(lasagne):
+    real = lasagne / "pkg_resources.py"
+    real.write_text(INSTALLED)
+    printed = run(*STRICT, ASKS, before=(lasagne,)).splitlines()
+    warning = "pkg_resources is deprecated as an API."
+    assert printed == [warning, "the real one False", "True", str(real)]
+
+
+def test_lasagne_itself_is_imported_without_it():
+    lasagne = pytest.importorskip("lasagne", reason="Lasagne is not installed")
+    code = "import synk, lasagne; print(lasagne.__version__)"
+    assert run(*STRICT, HIDDEN + code).strip() == lasagne.__version__
