@@ -182,7 +182,7 @@ def negative_log_likelihood(p, y):
 
 
 x, y = T.dmatrix("x"), T.ivector("y")
-Y = np.array([2, 1], "int32")
+LABELS = np.array([2, 1], "int32")
 P, S = T.nnet.softmax(x), T.nnet.sigmoid(x)
 STABLE = {
     "log(softmax)": (T.log(P), log_softmax(LOGITS)),
@@ -212,7 +212,7 @@ def test_fast_compile_is_finite_where_theanos_was(mode):
     outputs = []
     for expression, _ in STABLE.values():
         outputs += [expression, T.grad(expression.sum(), x)]
-    found = theano.function([x, y], outputs, mode=MODES[mode])(LOGITS, Y)
+    found = theano.function([x, y], outputs, mode=MODES[mode])(LOGITS, LABELS)
     for k, (name, (_, expected)) in enumerate(STABLE.items()):
         value, slope = found[2 * k : 2 * k + 2]
         np.testing.assert_allclose(
@@ -230,10 +230,10 @@ def test_fast_compile_is_finite_on_ranks_and_knows_the_true_columns_only(two_ran
     outputs = [loss, T.grad(loss, x), losses, T.grad(losses.sum(), v)]
     f = synk.function([x, v, y], outputs, mode=MODE)
     given = np.array([[0.0, 0.25, 0.75], [0.0, 1.0, 0.0]])
-    value, slope, values, slopes = f(LOGITS, given, Y)
+    value, slope, values, slopes = f(LOGITS, given, LABELS)
     np.testing.assert_allclose(value, (2500 + 830) / 2)
     p = np.exp(log_softmax(LOGITS))
-    np.testing.assert_allclose(slope, (p - np.eye(3)[Y]) / 2, atol=1e-12)
+    np.testing.assert_allclose(slope, (p - np.eye(3)[LABELS]) / 2, atol=1e-12)
     np.testing.assert_allclose(values, [-np.log(0.75), 0])
     np.testing.assert_allclose(slopes, [[0, 0, -1 / 0.75], [0, -1, 0]])
 

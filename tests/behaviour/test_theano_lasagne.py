@@ -1,6 +1,7 @@
 """Lasagne 0.1 as it is: its layers and functions, their gradients, on ranks, in JAX."""
 
 import functools
+import importlib
 
 import lasagne
 import numpy as np
@@ -263,6 +264,13 @@ def test_helpers_of_layers():
     given = {hidden: np.ones((2, 3))}
     output = theano.function([], L.get_output(last, given), mode=MODE)()
     np.testing.assert_allclose(output, np.maximum(np.ones((2, 3)) @ doubled[2], 0))
+
+
+@pytest.mark.parametrize("name", ["dnn", "corrmm", "cuda_convnet"])
+def test_layers_for_gpus_are_missing(name):
+    """As in a Theano without a GPU: scripts import them within `except ImportError`."""
+    with pytest.raises(ImportError, match=r"GPU|dnn not available|pylearn2"):
+        importlib.import_module(f"lasagne.layers.{name}")
 
 
 # -- functions: objectives, nonlinearities, other convolutions, regularisation

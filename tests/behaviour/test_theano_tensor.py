@@ -338,6 +338,26 @@ def test_objects_lie_in_zip_files_with_their_arrays_by_name(tmp_path):
     assert (first.name, int(array)) == ("w", 2)
 
 
+def test_one_row_is_set_for_all_places_in_numba():
+    x, y, i = T.dmatrix("x"), T.dmatrix("y"), np.array([2, 0])
+    given = np.zeros((3, 2)), np.array([[1.0, 2.0]])
+    expected = [[1, 2], [0, 0], [1, 2]]
+    told = T.addbroadcast(y, 0)
+    outputs = [
+        T.set_subtensor(x[i], told),
+        T.grad((T.inc_subtensor(x[i], told) * x).sum(), told),
+    ]
+    for mode in MODE, "NUMBA":
+        known, slope = theano.function([x, y], outputs, mode=mode)(
+            np.ones((3, 2)), given[1]
+        )
+        np.testing.assert_array_equal(known, [[1, 2], [1, 1], [1, 2]])
+        np.testing.assert_array_equal(slope, [[2, 2]])
+    plain = [T.set_subtensor(x[i], y), T.inc_subtensor(x[i], y)]
+    for found in theano.function([x, y], plain, mode="NUMBA")(*given):
+        np.testing.assert_array_equal(found, expected)
+
+
 # -- sparse matrices, and tiles
 
 

@@ -14,6 +14,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytensor
 import pytest
 import theano
 import theano.tensor as T
@@ -187,6 +188,40 @@ def test_an_index_as_input_is_right_and_computes_everything_on_every_rank(two_ra
     )
     assert [float(value) for value in f(1)] == [4.0, 3.0]
     assert f.output_modes == [None, None]
+
+
+def test_arguments_of_pytensors_function_are_taken_or_refused(two_ranks):
+    x, n = T.matrix("x"), T.lscalar("n")
+    w = theano.shared(1.0, "w")
+    refused = {
+        "shape=": lambda: [T.TensorType("float64", shape=(8, 3))("x")],
+        "pass the variable itself": lambda: [theano.In(x, value=np.ones((2, 2)))],
+        "bcast_inputs": lambda: [n],
+    }
+    for advice, inputs in refused.items():
+        given = inputs()
+        with pytest.raises((TypeError, ValueError), match=advice):
+            synk.function(given, w * 2)
+    with pytest.raises(TypeError, match="list"):
+        synk.function([x], {"a": x})
+    f = synk.function(
+        [pytensor.In(x, borrow=True)],
+        [pytensor.Out((x * w).sum(), borrow=True), (x.max(), "max")],
+        updates=[(w, w + 1)],
+        givens={},
+        bcast_inputs=[n],
+        name="f",
+        on_unused_input="ignore",
+        no_default_updates=True,
+        allow_input_downcast=True,
+        accept_inplace=False,
+        rebuild_strict=True,
+        trust_input=False,
+        profile=False,
+    )
+    assert [float(value) for value in f([[1, 2], [3, 4], [5, 6]], 3)] == [21, 6]
+    assert w.get_value() == 2
+    assert synk.function([x], None)(np.ones((2, 2))) in (None, [])
 
 
 # -- systems for several GPUs
