@@ -26,7 +26,9 @@ def plain_input(var: Any, what: str) -> Any:
     if not isinstance(var, In):
         return var
     for option, advice in _REFUSED.items():
-        if getattr(var, option, None) not in (None, False):
+        given = getattr(var, option, None)
+        # By identity: a value may be an array, or 0, which equals False.
+        if not (given is None or given is False):
             raise TypeError(
                 f"{what}: pass the variable itself in place of {var}, whose {option}="
                 f" synk.function does not take; {advice}"
