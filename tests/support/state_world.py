@@ -226,7 +226,7 @@ class World:
     def look_at_script(self, corrects: bool = False) -> None:
         for var in VARIABLES.values():
             value = var.get_value()
-            compare(value, self.model.of_script(var), f"{var} in the script")
+            compare(value, self.model.of_script(var), (var, "in the script"))
             if corrects and self.model.held[var].kind == "equal" and var is not RNG:
                 self.model.held[var].values = [value] * self.model.size
 
@@ -237,8 +237,7 @@ class World:
             said = synk.state(TWINS.get(var, var))
             assert self.model.size == 1 or said.startswith(held.in_words()), said
             for rank, value in enumerate(values):
-                what = f"{var} on rank {rank}, which is {held}"
-                compare(value, held.values[rank], what)
+                compare(value, held.values[rank], (var, "on rank", rank, held))
                 if held.kind == "equal":
                     same = value.tobytes() == values[0].tobytes()
                     assert same, f"{var} differs: {values}"
@@ -249,8 +248,11 @@ class World:
 _plain: dict[Any, Callable] = {}
 
 
-def compare(got: Any, right: Any, what: str) -> None:
-    """Raise unless two values, or lists of them, are the same but for rounding."""
+def compare(got: Any, right: Any, what: Any) -> None:
+    """Raise unless two values, or lists of them, are the same but for rounding.
+
+    What they are is not put into words but to raise, which would take most of the time.
+    """
     if right is None or isinstance(right, np.random.Generator):
         state = getattr(got, "bit_generator", None)
         assert right is None or state.state == right.bit_generator.state, what
@@ -260,16 +262,17 @@ def compare(got: Any, right: Any, what: str) -> None:
         assert isinstance(got, list), (what, got)
         assert len(got) == len(right), (what, got)
         for i, pair in enumerate(zip(got, right, strict=True)):
-            compare(*pair, f"{what}, {i}")
+            compare(*pair, (what, i))
         return
     got, right = np.asarray(got), np.asarray(right)
     assert got.dtype == right.dtype, f"{what}: {got.dtype} for {right.dtype}"
     assert got.shape == right.shape, f"{what}: {got} for {right}"
+    if got.tobytes() == right.tobytes():
+        return
     if got.dtype.kind == "f":
         rtol = 1e-4 if got.dtype == np.float32 else 1e-9
         size = max(1, np.abs(right).max(initial=0))
-        np.testing.assert_allclose(
-            got, right, rtol=rtol, atol=rtol * size, err_msg=what
-        )
+        tolerance = {"rtol": rtol, "atol": rtol * size, "err_msg": str(what)}
+        np.testing.assert_allclose(got, right, **tolerance)
     else:
-        np.testing.assert_array_equal(got, right, err_msg=what)
+        np.testing.assert_array_equal(got, right, err_msg=str(what))
