@@ -32,11 +32,8 @@ from reference import PY
 
 import synk
 from synk.compiler.arguments import make_spec
-from synk.compiler.domain import Replicated
-from synk.compiler.padded import CannotPad, Padder, padder
-from synk.compiler.rules import index_arrays, reductions, shapes
+from synk.compiler.padded import CannotPad, Padder
 from synk.compiler.stages import uncut
-from synk.compiler.table import entry_of
 from synk.programs.padding import UNPADDED, PaddedSize, Padding, cut, widened
 
 ROOMS = [PaddedSize(5, 5), PaddedSize(5, 4), PaddedSize(6, 3), PaddedSize(2, 1)]
@@ -287,8 +284,10 @@ def test_what_is_padded_of_a_random_graph_is_what_it_was(of, seeds, share):
 
 
 def test_what_people_write_is_padded_to_the_plain_numbers():
-    """All that the proof is shown to accept, but for random numbers."""
+    """What the proof is shown to accept, but for random numbers and most gradients."""
     cases = [(name, var) for name, var, _ in accepted() if "draw" not in name]
+    gradients = [case for case in cases if case[0].startswith("gradient of")]
+    cases = [case for case in cases if case not in gradients] + gradients[::4]
     padder, kept = Padder(INPUTS, pt.lscalar("real")), []
     for name, var in cases:
         with contextlib.suppress(CannotPad):
@@ -308,69 +307,3 @@ def test_what_people_write_is_padded_to_the_plain_numbers():
             state = padder.padded(var)
             value = value if state is None else cut(value, state, room)
             assert close(value, expected, magnitude(expected), 1), name
-
-
-# -- wrong forms, and those that fail --------------------------------------------------
-
-
-def fails(*args):
-    raise AttributeError("no such attribute in this version")
-
-
-def test_a_padded_form_that_fails_says_so_and_the_graph_is_not_padded(monkeypatch):
-    graph = x.sum()
-    monkeypatch.setattr(entry_of(graph.owner.op), "padded", fails)
-    with pytest.raises(CannotPad, match="could not be examined: AttributeError"):
-        Padder([x], pt.lscalar()).walk([graph])
-    Padder([x], pt.lscalar()).walk([x + 1])
-
-
-def kept_as_exact(self, node, given):
-    return padder.Made(
-        self.made(node, [self.new[var] for var in node.inputs]),
-        [Replicated()] * len(node.outputs),
-    )
-
-
-WRONG_PADDED = {
-    "copies count": (
-        Padder,
-        "masked",
-        lambda self, var, instead, layout=None: self.new[var],
-    ),
-    "nothing is zero": (reductions, "_nothing", lambda kind, dtype: 0),
-    "copies add": (
-        index_arrays,
-        "_zero_in_copies",
-        lambda padder, node, index, other: padder.new[node.inputs[1]],
-    ),
-    "n is N": (shapes, "_real_length", lambda padder, new, axis: new.shape[axis]),
-    "what is known of rows is exact": (Padder, "kept", kept_as_exact),
-}
-WRONG_OF_BLOCKS = {
-    "blocks are rows in order": (
-        Padder,
-        "_lies",
-        lambda self, rows: padder.Padded(rows.axis, 1, None),
-    ),
-}
-WRONG = [
-    *(pytest.param(*case, "rows", id=name) for name, case in WRONG_PADDED.items()),
-    *(pytest.param(*case, "loops", id=name) for name, case in WRONG_OF_BLOCKS.items()),
-]
-
-
-@pytest.mark.filterwarnings("ignore:invalid value")
-@pytest.mark.parametrize(("owner", "attribute", "wrong", "of"), WRONG)
-def test_a_wrong_padded_form_would_be_noticed(monkeypatch, owner, attribute, wrong, of):
-    monkeypatch.setattr(owner, attribute, wrong)
-    for seed in range(300):
-        graph = seeded(seed, of)
-        made, known, _ = padded(graph)
-        try:
-            found = wrongs(graph, made, known)
-        except (ValueError, IndexError, TypeError):
-            return  # shapes that do not fit
-        if found:
-            return
-    pytest.fail("no graph has shown that the form is wrong")

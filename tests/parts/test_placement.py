@@ -33,12 +33,8 @@ from random_statistics import NUMBERED, STATISTICS
 from reference import PY
 
 import synk
-from synk.compiler import walk
-from synk.compiler.domain import REPLICATED, Sharded, Unknown
+from synk.compiler.domain import Unknown
 from synk.compiler.placement.function import place
-from synk.compiler.placement.gathered import Gathered
-from synk.compiler.placement.nodes import Nodes
-from synk.compiler.placement.whole import Whole
 from synk.compiler.proof import examine
 
 TIMES = 10 if settings.get_current_profile_name() == "long" else 1
@@ -364,44 +360,6 @@ def test_random_graphs_are_placed_and_give_the_serial_numbers(names):
     assert unplaced <= seeds / 100
 
 
-def op_for_means(op):
-    """Return an insertion of reductions that takes another op for means."""
-
-    def inserted(self, var, right, by=None, insert=Whole._inserted):
-        return insert(self, var, op if right == "avg" else right, by)
-
-    return inserted
-
-
-BROKEN = {
-    "means are added": (Whole, "_inserted", op_for_means("sum")),
-    "means are maxima": (Whole, "_inserted", op_for_means("max")),
-    "powers of n stay": (Whole, "scaled", lambda self, var, power: var),
-    "a rank's rows are the first": (
-        Gathered,
-        "local",
-        lambda self, var, axis: self.known_as(
-            pt.take(var, pt.arange(self.n), axis=axis), Sharded(axis)
-        ),
-    ),
-    "numbers of rows start anew": (
-        Gathered,
-        "numbered",
-        lambda self, var, value: self.known_as(var + 0, Sharded(value.axis)),
-    ),
-}
-
-
-@pytest.mark.parametrize("broken", BROKEN)
-def test_a_wrong_placement_would_be_noticed(monkeypatch, broken):
-    monkeypatch.setattr(*BROKEN[broken])
-    for seed in range(200):
-        _, _, ranks = placed(seed, "numbered")
-        if ranks is not None and any(wrongs(seed, "numbered", ranks, (2,), [5])):
-            return
-    pytest.fail("no graph has shown that the placement is wrong")
-
-
 # -- what placing says of the values that it places: the proof takes it as it is -------
 
 
@@ -433,28 +391,3 @@ def test_the_rules_say_of_a_placed_graph_what_was_known_when_it_was_placed():
     for own_statistics in (False, True):
         for inputs, graph in graphs():
             assert differences(inputs, graph, own_statistics) == []
-
-
-def test_it_would_be_noticed_if_they_did_not(monkeypatch):
-    def as_if_alike(self, node, right=Nodes.add):
-        found = right(self, node)
-        self.values.update(dict.fromkeys(found.outputs, REPLICATED))
-        return found
-
-    monkeypatch.setattr(Nodes, "add", as_if_alike)
-    assert any(differences(inputs, graph) for inputs, graph in graphs())
-
-
-def test_the_rules_are_asked_of_no_placed_value_again(monkeypatch):
-    asked = []
-
-    def noted(node, values, rule=walk.apply_rule):
-        asked.append(node)
-        return rule(node, values)
-
-    monkeypatch.setattr(walk, "apply_rule", noted)
-    loss = cases.posterior()
-    assert synk.function(INPUTS, loss, **OPTIONS).output_modes == [None]
-    assert asked == []
-    synk.function(INPUTS, (loss, "sum"), **OPTIONS)
-    assert asked
