@@ -3,7 +3,7 @@
 Numba takes 0.25 s and 30 MB in each process to look through all that it could compile,
 even where it only loads what lies in its cache. Loading needs none of that; so it is
 left out there, which takes methods of numba's own, as in 0.65. Where there are none the
-usual way is gone; `test_compiled.py` tells when it must be looked at again.
+usual way is gone; `test_machine_code.py` tells when it must be looked at again.
 """
 
 from __future__ import annotations

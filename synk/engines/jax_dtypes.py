@@ -1,6 +1,6 @@
 """A fix for JAX mode: values have the dtypes that a graph declares.
 
-Seen with PyTensor 3.0.7 and JAX 0.10.2; ``test_jax_engine.py`` compares dtypes.
+Seen with PyTensor 3.0.7 and JAX 0.10.2; ``test_gpu_jax_mode.py`` compares dtypes.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ formulas. Of 1,000,000 float64, on one core:
 
 Errors are at most one unit in the last place more for softplus, and two for powers.
 NaN, infinities and the zeros of powers are as before, and so is that XLA returns 0 for
-what is below the smallest normal number. ``test_jax_elemwise.py`` tells when any
+what is below the smallest normal number. ``test_modes_mended.py`` tells when any
 of it can go.
 
 ``log1mexp`` stays as it is: ``log(-expm1(x))`` takes a sixth of the time, but is 0 from

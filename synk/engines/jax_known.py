@@ -9,7 +9,7 @@ And PyTensor's linker converts the values that shared variables have when a grap
 compiled, keeps the arrays, and reads them nowhere: the memory of all parameters once
 more. Here it gets nothing to keep.
 
-Seen with PyTensor 3.0.7 to 3.3.8 and JAX 0.10.2. ``test_jax_known.py`` tells when
+Seen with PyTensor 3.0.7 to 3.3.8 and JAX 0.10.2. ``test_modes_mended.py`` tells when
 PyTensor alone compiles and keeps nothing: then this can go.
 """
 

@@ -9,7 +9,7 @@ therefore, and added up. Their sums are also the more exact: of 1,000,000 number
 mean of 3 the relative error is 2e-16 in blocks, 1e-14 in the product of the transpose,
 3e-14 in numpy's and 5e-14 in ``r @ X``.
 
-``test_jax_vectors.py`` tells when it can go.
+``test_modes_mended.py`` tells when it can go.
 
 Matrices on the right stay with PyTensor: there is nothing to gain.
 """

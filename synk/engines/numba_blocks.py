@@ -7,7 +7,7 @@ calls the code that PyTensor had numba make for the graph, which is there alread
 That code is ``function.vm.jit_fn`` from PyTensor 2.38 to 3.3, a dispatcher of numba's
 that takes the arguments, then the values of the shared variables that the graph reads.
 Where PyTensor keeps it on disk the loop is kept beside it, by a key that follows from
-that of the code (``pytensor.link.numba.cache``). ``test_numba_blocks.py`` tells
+that of the code (``pytensor.link.numba.cache``). ``test_engine_numba.py`` tells
 when any of that changes.
 """
 

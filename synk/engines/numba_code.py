@@ -7,7 +7,7 @@ disk. Code made here has keys of its own.
 
 PyTensor registers implementations with ``register_funcify_default_op_cache_key``, and
 those of scalars with ``register_funcify_and_cache_key``, which are not in its
-documentation; ``test_numba_products.py`` and ``test_numba_elemwise.py`` tell when
+documentation; ``test_modes_numba.py`` and ``test_engine_numba.py`` tell when
 that changes.
 """
 

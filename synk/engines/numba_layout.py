@@ -11,7 +11,7 @@ PyTensors have it:
 * the dimensions in reverse, likewise: C becomes Fortran and the other way round.
 
 Numba has intrinsics for extensions, but the layout of ``numba.types.Array`` is
-documented by its code; ``test_numba_layout.py`` tells when that changes. All of
+documented by its code; ``test_modes_numba.py`` tells when that changes. All of
 it goes when synk no longer takes PyTensor 3.3.1.
 """
 

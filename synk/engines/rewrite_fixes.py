@@ -1,6 +1,6 @@
 """What PyTensor's rewriting gets wrong for networks, in any mode; it goes when it can.
 
-``test_nn_rewrite_fixes.py`` tells when.
+``test_modes_mended.py`` tells when.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""Products in other precisions, beside JAX written by hand, numpy, and torch."""
+"""Products in other precisions, beside JAX written by hand, numpy, and torch.
+
+And training in them: on ranks, in slices, and checked.
+"""
 
 from __future__ import annotations
 
-import inspect
 import os
 import re
 
@@ -290,12 +292,13 @@ def test_products_in_loops_and_in_graphs_used_as_an_op_are_rounded():
 
 
 @in_a_child
-def test_an_image_that_is_convolved_is_read_in_16_bits_by_all_but_the_caller():
+def test_an_image_that_is_convolved_is_read_in_16_bits_by_all_but_the_caller(tmp_path):
     """As by what adds it to the outputs of a block; whatever XLA would rather do."""
     x, w = pt.ftensor4("x"), pt.ftensor4("w")
     image = pt.exp(x)
     total = image + synk.nn.conv2d(image, w)
     arrays = normal(2, 3, 4, 4), np.zeros((3, 3, 1, 1), "float32")
+    programs = Programs(tmp_path)
     with synk.session(1):
         for dtype in SHORT:
             f = synk.function(
@@ -306,7 +309,8 @@ def test_an_image_that_is_convolved_is_read_in_16_bits_by_all_but_the_caller():
             np.testing.assert_array_equal(found, rounded(own, dtype))
             kind = {"bfloat16": "bf16", "float16": "f16"}[dtype]
             barrier = rf"optimization_barrier %\w+ : tensor<2x3x4x4x{kind}>"
-            assert len(re.findall(barrier, text_of(f, *arrays))) == 1
+            found = [re.findall(barrier, text) for text in programs.new()]
+            assert max(map(len, found)) == 1
 
 
 @in_a_child
@@ -334,14 +338,25 @@ def test_factors_that_are_views_keep_what_is_known_of_their_shapes():
     np.testing.assert_allclose(found, right, rtol=EPSILON["bfloat16"], atol=1e-4)
 
 
-def text_of(f, *arrays: np.ndarray) -> str:
-    """Return what XLA was given for the only part of a function."""
-    (program,) = f._engines.present.local()._compiled.values()
-    return inspect.unwrap(program._function).vm.jit_fn.lower(*arrays).as_text()
+class Programs:
+    """What XLA was given, of all programs since the last look."""
+
+    def __init__(self, folder) -> None:
+        import jax
+
+        self.folder = folder
+        jax.config.update("jax_dump_ir_to", str(folder))
+
+    def new(self) -> list[str]:
+        paths = list(self.folder.glob("*.mlir"))
+        texts = [path.read_text() for path in paths]
+        for path in paths:
+            path.unlink()
+        return texts
 
 
 @in_a_child
-def test_precisions_of_32_bits_are_arguments_of_the_product_and_stay_with_it():
+def test_precisions_of_32_bits_are_arguments_of_the_product_and_stay_with_it(tmp_path):
     """Also when a function is traced anew, after others."""
     x, w = pt.fmatrix("x"), pt.fmatrix("w")
     product = x @ w + x[0].sum()
@@ -353,31 +368,200 @@ def test_precisions_of_32_bits_are_arguments_of_the_product_and_stay_with_it():
             )
             for name in words
         }
+        programs = Programs(tmp_path)
         for n in (2, 3):
-            for f in functions.values():
+            for name, f in functions.items():
+                programs.new()
                 f(np.ones((n, n), "float32"), np.ones((n, n), "float32"))
-        for name, f in functions.items():
-            text = text_of(f, *[np.ones((4, 4), "float32")] * 2)
-            found = set(re.findall(r"precision = \[(\w+), (\w+)\]", text))
-            word = words[name] or "DEFAULT"
-            assert found == {(word, word)}
+                text = "".join(programs.new())
+                found = set(re.findall(r"precision = \[(\w+), (\w+)\]", text))
+                word = words[name] or "DEFAULT"
+                assert found == {(word, word)}
+        # Convolutions and their gradients have them as well.
+        images, filters = pt.ftensor4("images"), pt.ftensor4("filters")
+        y = synk.nn.conv2d(images, filters)
+        outputs = [y, *pytensor.grad((y**2).sum(), [images, filters])]
+        f = synk.function(
+            [],
+            [(output, None) for output in outputs],
+            bcast_inputs=[images, filters],
+            mode="JAX",
+            precision="tensorfloat32",
+        )
+        f(np.ones((2, 3, 5, 5), "float32"), np.ones((4, 3, 2, 2), "float32"))
+        words = r"precision_config = \[#stablehlo<precision (\w+)>"
+        assert re.findall(words, "".join(programs.new())) == ["HIGH"] * 3
+
+
+# -- training --------------------------------------------------------------------------
+
+SIZES = (12, 32, 4)
+ROWS = 96
+_random = np.random.default_rng(3)
+FEATURES = _random.normal(size=(ROWS, SIZES[0])).astype("float32")
+LABELS = (FEATURES[:, :4] ** 2).argmax(axis=1).astype("int32")
+START = [
+    (_random.normal(size=shape) * scale).astype("float32")
+    for shape, scale in (
+        (SIZES[:2], 0.3),
+        (SIZES[1], 0.1),
+        (SIZES[1:], 0.3),
+        (SIZES[2], 0.1),
+    )
+]
+
+
+class Network:
+    """Two dense layers, and the mean cross-entropy of rows."""
+
+    def __init__(self, dtype: str = "float32") -> None:
+        self.x, self.y = pt.matrix("x", dtype=dtype), pt.ivector("y")
+        self.params = [
+            pytensor.shared(value.astype(dtype), name)
+            for value, name in zip(START, "WbVc", strict=True)
+        ]
+        w, b, v, c = self.params
+        logits = pt.tanh(self.x @ w + b) @ v + c
+        log_p = synk.nn.log_softmax(logits)
+        self.loss = -log_p[pt.arange(self.y.shape[0]), self.y].mean()
+
+    def train(self, precision, rate=0.5, scale=None, outputs=None, **options):
+        loss = self.loss if scale is None else scale.scaled(self.loss)
+        grads = synk.grad(loss, self.params)
+        if scale is not None:
+            grads = scale.unscaled(grads)
+        updates = synk.updates.momentum(grads, self.params, rate)
+        if scale is not None:
+            updates = scale.guarded(updates, grads)
+        return synk.function(
+            [self.x, self.y],
+            outputs or self.loss,
+            updates=updates,
+            mode="JAX",
+            precision=precision,
+            name="train",
+            **options,
+        )
+
+    def values(self, rank: int = 0) -> list[np.ndarray]:
+        return synk.get_value(rank, self.params)
+
+
+def distance(values, others) -> float:
+    """Return the largest difference, as a part of the largest value."""
+    pairs = list(zip(values, others, strict=True))
+    return max(np.abs(one - other).max() / np.abs(other).max() for one, other in pairs)
 
 
 @in_a_child
-def test_convolutions_and_their_gradients_have_them_as_well():
-    import jax
+def test_ranks_and_slices_give_the_step_of_the_whole_to_rounding():
+    """Also of rows that do not divide evenly; `check` compares with the serial run."""
+    network = Network()
+    zeros = [np.zeros_like(value) for value in START]
+    with synk.session(2):
+        step = network.train("bfloat16")
+        found = {}
+        for name, options in {
+            "whole": {},
+            "checked": {"check": "serial"},
+            "slices": {"num_slices": 3},
+        }.items():
+            synk.broadcast(
+                step.updated,
+                [x for pair in zip(zeros, START, strict=True) for x in pair],
+            )
+            step(FEATURES, LABELS, batch=slice(0, 95), **options)
+            found[name] = network.values()
+            assert distance(network.values(1), found[name]) == 0
+        losses = step.run([slice(0, 50)] * 2, FEATURES, LABELS)
+    assert losses.dtype == "float32"
+    assert losses[1] < losses[0]
+    assert distance(found["checked"], found["whole"]) == 0
+    moved = distance(found["whole"], START)
+    assert 0 < distance(found["slices"], found["whole"]) < 2.0**-7 * moved
 
-    from synk.engines.jax_products import lowered_in
 
-    x, w = pt.ftensor4("x"), pt.ftensor4("w")
-    y = synk.nn.conv2d(x, w)
-    outputs = [y, *pytensor.grad((y**2).sum(), [x, w])]
-    with lowered_in("tensorfloat32"):
-        f = pytensor.function([x, w], outputs, mode="JAX")
-    given = (
-        jax.ShapeDtypeStruct((2, 3, 5, 5), "float32"),
-        jax.ShapeDtypeStruct((4, 3, 2, 2), "float32"),
-    )
-    text = f.vm.jit_fn.lower(*given).as_text()
-    found = re.findall(r"precision_config = \[#stablehlo<precision (\w+)>", text)
-    assert found == ["HIGH"] * 3
+@in_a_child
+def test_a_mistake_is_seen_beside_the_rounding_of_16_bits():
+    """A sum in place of an average."""
+    network = Network()
+    grads = pytensor.grad(network.loss, network.params)
+    wrong = [synk.ops.all_reduce(grad, "sum") for grad in grads]
+    updates = synk.updates.sgd(wrong, network.params, 0.1)
+    with synk.session(2):
+        step = synk.function(
+            [network.x, network.y],
+            updates=updates,
+            mode="JAX",
+            precision="bfloat16",
+        )
+        with pytest.raises(synk.SerialMismatch, match="the new value of W"):
+            step(FEATURES, LABELS, check="serial")
+
+
+def test_the_plan_tells_the_precision():
+    network = Network()
+    explanation = network.train("tensorfloat32").explain()
+    assert explanation.to_dict()["precision"] == "tensorfloat32"
+    assert "\n  products    of float32 in tensorfloat32\n" in str(explanation)
+    plain = network.train(None).explain()
+    assert plain.to_dict()["precision"] is None
+    assert "products" not in str(plain)
+
+
+def trained(precision, n=2, **options) -> tuple[np.ndarray, Network]:
+    network = Network()
+    step = network.train(precision, **options)
+    batches = [slice(0, ROWS)] * 60
+    return step.run(batches, FEATURES, LABELS), network
+
+
+@in_a_child
+def test_networks_learn_in_16_bits_what_they_learn_in_32():
+    """Losses, from 1.5 to 0.006, differ by three times what was measured, at most.
+
+    Measured on the CPU: 8e-4 in bfloat16, 1.9e-4 in float16.
+    """
+    with synk.session(2):
+        exact, _ = trained(None)
+        short, network = trained("bfloat16")
+        half, _ = trained("float16", scale=synk.LossScale(2.0**16, interval=20))
+        for mine, other in zip(network.values(1), network.values(0), strict=True):
+            assert mine.dtype == "float32"
+            np.testing.assert_array_equal(mine, other)
+    assert exact[-1] < exact[0] / 100
+    assert (short != exact).any()
+    assert np.abs(short - exact).max() < 2.5e-3
+    assert np.abs(half - exact).max() < 6e-4
+
+
+def test_gradients_are_as_near_to_the_exact_ones_as_those_of_torchs_autocast():
+    compare_with_autocast(pytest.importorskip("torch", reason="torch is not installed"))
+
+
+@in_a_child
+def compare_with_autocast(torch) -> None:
+    with synk.session(1):
+        exact, short = (
+            synk.function(
+                [network.x, network.y],
+                [(grad, "avg") for grad in pytensor.grad(network.loss, network.params)],
+                mode="JAX",
+                precision=precision,
+            )(features, LABELS)
+            for network, precision, features in (
+                (Network("float64"), None, FEATURES.astype("float64")),
+                (Network(), "bfloat16", FEATURES),
+            )
+        )
+    w, b, v, c = (torch.tensor(value, requires_grad=True) for value in START)
+    x, y = torch.tensor(FEATURES), torch.tensor(LABELS).long()
+    with torch.autocast("cpu", torch.bfloat16):
+        hidden = torch.tanh(torch.nn.functional.linear(x, w.T, b))
+        logits = torch.nn.functional.linear(hidden, v.T, c)
+        loss = torch.nn.functional.cross_entropy(logits, y)
+    loss.backward()
+    for mine, param, right in zip(short, (w, b, v, c), exact, strict=True):
+        theirs = np.linalg.norm(param.grad.numpy() - right)
+        assert 0 < np.linalg.norm(mine - right) < 1.2 * theirs
+        assert theirs < 0.02 * np.linalg.norm(right)

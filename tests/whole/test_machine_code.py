@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import uuid
 from inspect import unwrap
 
@@ -21,6 +23,8 @@ from pytensor.link.numba.dispatch.basic import (
 )
 
 import synk
+from synk import compiled
+from synk.comm.kernels import warm
 from synk.ranks import replication
 from synk.ranks.session import SESSION
 
@@ -155,3 +159,47 @@ def test_a_rank_that_dies_while_it_waits_for_the_code_is_reported(monkeypatch):
         )
         with pytest.raises(synk.WorkerDied, match="rank 2"):
             f(X, 0.5)
+
+
+# -- kernels of synk's own, which come from numba's cache
+
+LOADING = """
+import sys
+import numpy as np
+from synk.comm.kernels import Reduction
+values = np.arange(6.0).reshape(2, 3)
+result = np.empty((1, 3))
+Reduction("sum", values, result, 0).run(np.ones(2), 0, 3)
+print(result[0].tolist(), "numba.typed.typeddict" in sys.modules)
+"""
+
+
+def test_a_kernel_is_loaded_without_all_that_numba_compiles():
+    warm("sum", np.dtype("f8"))
+    ran = subprocess.run(
+        [sys.executable, "-c", LOADING], capture_output=True, text=True, timeout=60
+    )
+    assert ran.stdout == "[3.0, 5.0, 7.0] False\n", ran
+
+
+def doubled(a):
+    return 2 * a
+
+
+def test_an_interrupt_comes_after_a_kernel_is_loaded(monkeypatch):
+    kernel, came = compiled.compile_kernel(doubled), []
+    kernel(2)
+
+    def load(self, *what):
+        signal.raise_signal(signal.SIGINT)
+        came.append(sum(range(1000)))
+        return whole(self, *what)
+
+    whole = compiled._Cache._load_overload
+    monkeypatch.setattr(compiled._Cache, "_load_overload", load)
+    again = compiled.compile_kernel(doubled)
+    with pytest.raises(KeyboardInterrupt):
+        again(2)
+    assert came == [499500]
+    monkeypatch.undo()
+    assert again(2) == 4

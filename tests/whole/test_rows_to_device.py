@@ -16,13 +16,12 @@ import pytensor.tensor as pt
 import pytest
 from children import in_a_child
 from late_copier import LateCopier
-from test_jax_engine import (  # noqa: F401  the same, with rows on the device
-    test_a_call_that_was_interrupted_keeps_the_rows_that_it_computes_with,
-    test_code_is_compiled_once_for_a_shape,
+from test_gpu_jax_mode import (  # noqa: F401  the same, with rows on the device
     test_what_outlives_a_call_is_not_in_memory_that_is_used_again,
 )
 
 import synk
+from synk.engines import jax as jax_engine
 from synk.memory import device_rows, to_device
 from synk.memory.device_rows import DeviceTaker
 from synk.memory.partition import select
@@ -73,10 +72,14 @@ def values_of(dtype, shape):
     return (np.random.default_rng(1).normal(size=shape) * 9).astype(dtype)
 
 
-@pytest.mark.parametrize("width", [3, 60])
 @in_a_child
-def test_rows_on_the_device_are_those_of_numpy(width):
+def test_rows_on_the_device_are_those_of_numpy():
     """Runs of rows that are copied one by one, and others; pinned, or user's arrays."""
+    for width in (3, 60):
+        check_rows(width)
+
+
+def check_rows(width: int) -> None:
     import jax
 
     way = ToDevice(LateCopier)
@@ -100,8 +103,7 @@ def test_rows_on_the_device_are_those_of_numpy(width):
                 np.testing.assert_array_equal(rows, expected, err_msg=name)
 
 
-@in_a_child
-def test_adjacent_rows_are_one_copy_and_long_runs_one_each():
+def check_adjacent_rows_are_one_copy_and_long_runs_one_each():
     copier = LateCopier()
     taker = DeviceTaker(ToDevice(lambda: copier))
     wide, _ = segment_of(values_of("float64", (40, 60)))  # rows of 480 bytes
@@ -121,8 +123,7 @@ def test_adjacent_rows_are_one_copy_and_long_runs_one_each():
         ] == expected
 
 
-@in_a_child
-def test_the_memory_on_the_device_is_used_again():
+def check_the_memory_on_the_device_is_used_again():
     taker = DeviceTaker(ToDevice(LateCopier))
     array, _ = segment_of(values_of("float64", (40, 60)))
     places = set()
@@ -134,8 +135,7 @@ def test_the_memory_on_the_device_is_used_again():
     np.testing.assert_array_equal(rows, array[:12])
 
 
-@in_a_child
-def test_a_segment_is_pinned_once_and_unpinned_while_it_is_mapped():
+def check_a_segment_is_pinned_once_and_unpinned_while_it_is_mapped():
     copier = LateCopier()
     way = ToDevice(lambda: copier)
     takers = [DeviceTaker(way) for _ in range(2)]
@@ -160,8 +160,7 @@ def test_a_segment_is_pinned_once_and_unpinned_while_it_is_mapped():
         np.testing.assert_array_equal(found, expected)
 
 
-@in_a_child
-def test_the_end_of_a_session_unpins_what_a_next_one_pins_again():
+def check_the_end_of_a_session_unpins_what_a_next_one_pins_again():
     array, _ = segment_of(values_of("float64", (40, 60)))
     for _ in range(2):
         copier = LateCopier()
@@ -178,7 +177,12 @@ def test_the_end_of_a_session_unpins_what_a_next_one_pins_again():
 
 
 @in_a_child
-def test_what_cannot_be_pinned_goes_in_two_steps_or_by_jax_with_one_warning():
+def test_segments_are_pinned_as_long_as_they_are_mapped():
+    check_a_segment_is_pinned_once_and_unpinned_while_it_is_mapped()
+    check_the_end_of_a_session_unpins_what_a_next_one_pins_again()
+
+
+def check_what_cannot_be_pinned_goes_in_two_steps_or_by_jax_with_one_warning():
     array, _ = segment_of(values_of("float64", (4000, 60)))
     for limit, on_device in ((1 << 16, True), (0, False)):
         copier = LateCopier(refuses=lambda nbytes, limit=limit: nbytes > limit)
@@ -193,8 +197,7 @@ def test_what_cannot_be_pinned_goes_in_two_steps_or_by_jax_with_one_warning():
         assert "CUDA_ERROR_OUT_OF_MEMORY" in str(warning.message)
 
 
-@in_a_child
-def test_segments_that_were_pinned_are_unpinned_where_a_buffer_fails():
+def check_segments_that_were_pinned_are_unpinned_where_a_buffer_fails():
     copier = LateCopier(refuses=lambda nbytes: nbytes < 1 << 16)
     way = ToDevice(lambda: copier)
     taker = DeviceTaker(way)
@@ -212,8 +215,7 @@ def test_segments_that_were_pinned_are_unpinned_where_a_buffer_fails():
     assert copier.log[-1] == "unregister"
 
 
-@in_a_child
-def test_a_child_that_the_user_forks_touches_nothing_of_the_driver():
+def check_a_child_that_the_user_forks_touches_nothing_of_the_driver():
     copier = LateCopier()
     way = ToDevice(lambda: copier)
     taker = DeviceTaker(way)
@@ -227,8 +229,7 @@ def test_a_child_that_the_user_forks_touches_nothing_of_the_driver():
     assert os.waitpid(child, 0)[1] == 0
 
 
-@in_a_child
-def test_without_a_copier_jax_copies_and_one_warning_says_so():
+def check_without_a_copier_jax_copies_and_one_warning_says_so():
     def fail():
         raise ImportError("No module named 'cuda'")
 
@@ -262,8 +263,7 @@ def test_rows_that_find_no_room_on_the_device_are_left_to_jax(monkeypatch):
     assert not isinstance(rows, np.ndarray)
 
 
-@in_a_child
-def test_copies_that_nobody_came_for_are_made_before_their_memory_goes():
+def check_copies_that_nobody_came_for_are_made_before_their_memory_goes():
     copier = LateCopier()
     taker = DeviceTaker(ToDevice(lambda: copier))
     array, _ = segment_of(values_of("float64", (40, 60)))
@@ -276,7 +276,15 @@ def test_copies_that_nobody_came_for_are_made_before_their_memory_goes():
 
 
 @in_a_child
-def test_the_rows_of_the_next_call_are_not_put_in_place_of_the_present_ones():
+def test_what_the_driver_refuses_goes_another_way():
+    check_what_cannot_be_pinned_goes_in_two_steps_or_by_jax_with_one_warning()
+    check_segments_that_were_pinned_are_unpinned_where_a_buffer_fails()
+    check_a_child_that_the_user_forks_touches_nothing_of_the_driver()
+    check_without_a_copier_jax_copies_and_one_warning_says_so()
+    check_copies_that_nobody_came_for_are_made_before_their_memory_goes()
+
+
+def check_the_rows_of_the_next_call_are_not_put_in_place_of_the_present_ones():
     """A run has the rows of two calls on the device."""
     takers = Takers(1, 0)
     takers.use(ToDevice(LateCopier))
@@ -290,6 +298,13 @@ def test_the_rows_of_the_next_call_are_not_put_in_place_of_the_present_ones():
         last = rows
 
 
+@in_a_child
+def test_rows_are_copied_in_few_pieces_to_memory_that_is_used_again():
+    check_adjacent_rows_are_one_copy_and_long_runs_one_each()
+    check_the_memory_on_the_device_is_used_again()
+    check_the_rows_of_the_next_call_are_not_put_in_place_of_the_present_ones()
+
+
 # -- in calls of functions
 
 
@@ -299,10 +314,10 @@ def worker_log(context):
     return list(copier.log), sum(copier.registered.values())
 
 
-@pytest.mark.parametrize("n", [1, 2])
 @in_a_child
-def test_calls_and_runs_have_the_numbers_of_the_serial_function(n):
+def test_calls_and_runs_have_the_numbers_of_the_serial_function():
     """With slices, inputs of every kind, updates by rows, and fewer rows than ranks."""
+    n = 2
     x, y, b, scale = pt.matrix("x"), pt.ivector("y"), pt.vector("b"), pt.scalar("scale")
     values, labels = values_of("float64", (40, 6)), np.arange(40, dtype="int32") % 3
     offset = np.arange(6.0)
@@ -385,3 +400,118 @@ def test_few_values_are_written_in_the_place_of_the_last_ones(monkeypatch):
 
 def assert_same(found, expected):
     np.testing.assert_array_equal(found, expected)
+
+
+# -- rows and variables on the device, call after call
+
+
+def session_of(n: int):
+    """Return a session; the tests that have it run on GPUs as well."""
+    return synk.session(n)
+
+
+@in_a_child
+def test_a_call_that_was_interrupted_keeps_the_rows_that_it_computes_with():
+    """JAX goes on computing after an interrupt; the call has changed nothing."""
+    x = pt.matrix("x")
+    once, s = pytensor.shared(np.eye(400)), pytensor.shared(np.zeros((1, 400)))
+    product = x
+    for _ in range(8):
+        product = product @ once
+    with session_of(1):
+        f = synk.function([x], updates={s: product}, mode="JAX")
+        data = synk.data(np.repeat(np.arange(6.0), 400)[:, None] * np.ones(400))
+
+        def interrupt():
+            raise KeyboardInterrupt
+
+        for k in range(0, 6, 2):
+            before = s.get_value()
+            jax_engine.look_about_with(interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                f(data, batch=np.arange(400 * k, 400 * (k + 1)))
+            np.testing.assert_array_equal(s.get_value(), before)
+            jax_engine.look_about_with(None)
+            programs = SESSION.context.registry.functions[f._engines.present.number]
+            programs.takers.take([data.data], [np.arange(400 * (k + 1), 400 * (k + 2))])
+            f(data, batch=np.arange(400 * k, 400 * (k + 1)))
+            assert (s.get_value() == k).all()
+
+
+@in_a_child
+def test_code_is_compiled_once_for_a_shape():
+    """However shared variables came to their values, and the rows to the device."""
+    n = 2
+    x, b = pt.matrix("x"), pt.vector("b")
+    w = pytensor.shared(np.ones(30), name="w")
+    with session_of(n):
+        f = synk.function(
+            [x],
+            [x.sum(), (w.sum(), None)],
+            bcast_inputs=[b],
+            updates={w: w + b - synk.ops.all_reduce(x.mean(axis=0))},
+            mode="JAX",
+        )
+        values = np.ones((20 * n, 30))  # on each rank 20: compiled once for all n
+        data = synk.data(values)
+        f(values, np.zeros(30))
+        before = SESSION.run(worker_compilations)
+        for rows in (values, data):
+            f(rows, np.zeros(30))
+            f(rows, np.zeros(30), batch=np.arange(20 * n)[::-1])
+            f.run([slice(0, 20 * n)] * 3, rows, np.zeros(30))
+        w.set_value(np.ones(30))
+        synk.broadcast(w)
+        f(data, np.zeros(30))
+        assert SESSION.run(worker_compilations) == before
+
+
+def worker_compilations(context):
+    """Return how often XLA has compiled on this rank, from the first look on."""
+    import jax
+
+    if not hasattr(worker_compilations, "names"):
+        worker_compilations.names = []
+
+        def listen(event, seconds, **options):
+            if event.endswith("backend_compile_duration"):
+                worker_compilations.names.append(event)
+
+        jax.monitoring.register_event_duration_secs_listener(listen)
+    return len(worker_compilations.names)
+
+
+def worker_lies_on_device(context, number):
+    """Tell whether this rank's value of a variable is an array of JAX's."""
+    import jax
+
+    variable = context.registry.variables[number]
+    value = variable.get_value(borrow=True, return_internal_type=True)
+    return isinstance(value, jax.Array)
+
+
+@in_a_child
+def test_rows_of_shared_variables_are_taken_where_they_lie():
+    n = 2
+    mine = 10  # on each rank: XLA compiles once for all n
+    rows = np.arange(30.0 * n).reshape(mine * n, 3)
+    s = pytensor.shared(np.zeros((0, 3)), name="s")
+    with session_of(n):
+        synk.scatter(s, rows)
+        f = synk.function([], (s.sum(axis=0), "sum"), sliceable_shareds=[s], mode="JAX")
+        for chosen in (
+            slice(0, 4),
+            slice(3, mine),
+            slice(0, mine),
+            slice(1, mine, 3),
+            slice(5, 5),
+            np.array([7, 0, 7, 3]),
+            np.arange(mine) % 2 == 0,
+        ):
+            parts = [rows[rank * mine : (rank + 1) * mine][chosen] for rank in range(n)]
+            expected = np.concatenate(parts).sum(axis=0)
+            np.testing.assert_array_equal(f(batch_s=chosen), expected)
+            np.testing.assert_array_equal(f(batch_s=chosen, num_slices=2), expected)
+        np.testing.assert_array_equal(f(), rows.sum(axis=0))
+        number = SESSION.numbers[s]
+        assert SESSION.run(worker_lies_on_device, number) == [True] * n

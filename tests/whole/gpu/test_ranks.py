@@ -6,36 +6,35 @@ import os
 import signal
 import time
 
+import compat_models as models
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
 from children import in_a_child
 from fake_nccl import Watched
-from test_device_buffers import (  # noqa: F401  the same, with NCCL
+from test_compat import cost_of, serial, told, train, vector
+from test_device_collectives import (  # noqa: F401  the same, with NCCL
+    test_a_rank_killed_in_the_middle_is_reported,
     test_a_training_step_on_devices_is_the_serial_one,
+    test_an_error_on_one_rank_ends_a_collective_on_all,
+    test_collectives_of_three_ranks_on_devices,
     test_every_dtype_is_reduced_as_on_the_host,
     test_functions_without_a_mode_run_where_the_gpu_is,
-    test_shapes_may_change_and_must_agree,
-)
-from test_device_collectives import (  # noqa: F401
-    test_a_function_updates_what_was_reduced_on_the_device,
-    test_a_rank_killed_in_the_middle_is_reported,
-    test_all_gather_is_exact_for_equal_and_for_differing_lengths,
-    test_an_average_weighs_each_value_by_the_rows_behind_it,
-    test_an_error_on_one_rank_ends_a_collective_on_all,
-    test_broadcast_gives_every_rank_the_masters_values,
-    test_differing_shapes_are_named_and_nothing_is_changed,
     test_nan_wins_a_comparison_as_in_numpy,
     test_nothing_is_compiled_while_a_collective_is_under_way,
-    test_numbers_of_16_bits_are_rounded_once,
-    test_reduce_changes_rank_0_alone_and_its_results_are_copies,
     test_reductions_of_every_op_and_dtype_equal_numpys,
     test_what_a_stage_reduces_is_not_written_to,
+)
+from test_padding_calls import (  # noqa: F401  the same, where JAX is on a GPU
+    check_epochs,
+    test_an_explanation_says_what_is_padded_and_why_not,
+    test_jax_gives_for_padded_rows_what_pytensor_gives_without,
 )
 
 import synk
 from synk.comm.nccl import NcclTransport
+from synk.compat import BSP, EASGD
 from synk.ranks import context as context_module
 from synk.ranks.session import SESSION
 from synk.workers.gpus import find_gpus
@@ -171,3 +170,36 @@ def worker_die_in_all_reduce(context):
     from synk.engines.jax import wait
 
     wait([context.device_buffers.transport().all_reduce(jax.numpy.ones(5), "sum")])
+
+
+# -- padded calls: few compilations
+
+
+@pytest.mark.parametrize("n", [1, 2])
+@in_a_child
+def test_an_epoch_is_compiled_once_on_each_rank(n):
+    check_epochs(n, devices=spread(n))
+
+
+# -- model classes of Theano-MPI: each rank compiles for its own
+
+
+def names(n):
+    return [f"cuda{gpu}" for gpu in spread(n)]
+
+
+@pytest.mark.parametrize("n", [1, 2])
+@in_a_child
+def test_bsp_on_gpus_is_the_serial_step_on_the_mean_gradient(n, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rule = train(BSP, models.InParts, devices=names(n))
+    np.testing.assert_allclose(vector(rule), serial(n, 2)[-1], rtol=1e-9)
+    assert [told(worker)["platform"] for worker in range(n)] == ["gpu"] * n
+
+
+@in_a_child
+def test_easgd_on_gpus_learns(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rule = train(EASGD, models.Long, devices=names(2), every=2)
+    assert cost_of(vector(rule)) < 0.01 * cost_of(np.zeros(4))
+    assert [told(worker)["platform"] for worker in range(2)] == ["gpu"] * 2

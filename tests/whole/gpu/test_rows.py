@@ -8,21 +8,18 @@ import numpy as np
 import pytensor.tensor as pt
 import pytest
 from children import in_a_child
-from test_jax_engine import (  # noqa: F401  the same, with rows on a GPU
-    test_a_call_that_was_interrupted_keeps_the_rows_that_it_computes_with,
-    test_code_is_compiled_once_for_a_shape,
-    test_rows_of_shared_variables_are_taken_where_they_lie,
+from test_gpu_jax_mode import (  # noqa: F401  the same, with rows on a GPU
     test_what_outlives_a_call_is_not_in_memory_that_is_used_again,
 )
 from test_rows_to_device import (  # noqa: F401  the same, with CUDA's copies
-    test_a_segment_is_pinned_once_and_unpinned_while_it_is_mapped,
-    test_adjacent_rows_are_one_copy_and_long_runs_one_each,
+    test_a_call_that_was_interrupted_keeps_the_rows_that_it_computes_with,
     test_calls_and_runs_have_the_numbers_of_the_serial_function,
+    test_code_is_compiled_once_for_a_shape,
+    test_rows_are_copied_in_few_pieces_to_memory_that_is_used_again,
+    test_rows_of_shared_variables_are_taken_where_they_lie,
     test_rows_on_the_device_are_those_of_numpy,
     test_rows_that_find_no_room_on_the_device_are_left_to_jax,
-    test_the_end_of_a_session_unpins_what_a_next_one_pins_again,
-    test_the_memory_on_the_device_is_used_again,
-    test_the_rows_of_the_next_call_are_not_put_in_place_of_the_present_ones,
+    test_segments_are_pinned_as_long_as_they_are_mapped,
 )
 
 import synk
@@ -70,9 +67,10 @@ def watched(monkeypatch):
     """Have the tests that were written for a stand-in watch CUDA, one GPU for all."""
     monkeypatch.setattr(context_module, "CudaCopier", WatchedCopier)
     monkeypatch.setattr("test_rows_to_device.LateCopier", WatchedCopier)
-    monkeypatch.setattr(
-        "test_jax_engine.session_of", lambda n: synk.session(devices=[0] * n)
-    )
+    for module in ("test_gpu_jax_mode", "test_rows_to_device"):
+        monkeypatch.setattr(
+            f"{module}.session_of", lambda n: synk.session(devices=[0] * n)
+        )
     monkeypatch.setattr(to_device, "WORTHWHILE", 1)
     monkeypatch.setattr(device_rows, "LONG", 100)
     monkeypatch.setattr(device_rows, "PIECE", 250)

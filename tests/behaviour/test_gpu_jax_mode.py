@@ -1,8 +1,9 @@
-"""Functions compiled for JAX: rows, shared variables and random streams."""
+"""JAX mode: rows, shared variables, random streams, shapes, indices, code on disk."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import subprocess
 import sys
@@ -15,13 +16,9 @@ from children import in_a_child
 from reference import PY
 
 import synk
-from synk.engines import jax as jax_engine
-from synk.ranks.session import SESSION
 
 # What JAX gives is compared with PyTensor in Python, without compiling by numba or C.
 pytestmark = pytest.mark.usefixtures("scans_in_python")
-
-SIZES = (1, 3)
 
 
 def session_of(n: int):
@@ -39,10 +36,10 @@ def noise(rng, x):
     return pt.random.uniform(size=(x.shape[0],), rng=rng).owner.outputs
 
 
-@pytest.mark.parametrize("n", [1, 2])
 @in_a_child
-def test_a_call_has_read_its_rows_when_the_next_one_takes_others(n):
+def test_a_call_has_read_its_rows_when_the_next_one_takes_others():
     """JAX computes on after a call, from memory that the next call's rows go to."""
+    n = 2
     x = pt.matrix("x")
     once = pytensor.shared(np.eye(300))
     total = pytensor.shared(np.zeros(()))
@@ -99,77 +96,6 @@ def test_what_outlives_a_call_is_not_in_memory_that_is_used_again(n):
 
 
 @in_a_child
-def test_a_call_that_was_interrupted_keeps_the_rows_that_it_computes_with():
-    """JAX goes on computing after an interrupt; the call has changed nothing."""
-    x = pt.matrix("x")
-    once, s = pytensor.shared(np.eye(400)), pytensor.shared(np.zeros((1, 400)))
-    product = x
-    for _ in range(8):
-        product = product @ once
-    with session_of(1):
-        f = synk.function([x], updates={s: product}, mode="JAX")
-        data = synk.data(np.repeat(np.arange(6.0), 400)[:, None] * np.ones(400))
-
-        def interrupt():
-            raise KeyboardInterrupt
-
-        for k in range(0, 6, 2):
-            before = s.get_value()
-            jax_engine.look_about_with(interrupt)
-            with pytest.raises(KeyboardInterrupt):
-                f(data, batch=np.arange(400 * k, 400 * (k + 1)))
-            np.testing.assert_array_equal(s.get_value(), before)
-            jax_engine.look_about_with(None)
-            programs = SESSION.context.registry.functions[f._engines.present.number]
-            programs.takers.take([data.data], [np.arange(400 * (k + 1), 400 * (k + 2))])
-            f(data, batch=np.arange(400 * k, 400 * (k + 1)))
-            assert (s.get_value() == k).all()
-
-
-@pytest.mark.parametrize("n", [1, 2])
-@in_a_child
-def test_code_is_compiled_once_for_a_shape(n):
-    """However shared variables came to their values, and the rows to the device."""
-    x, b = pt.matrix("x"), pt.vector("b")
-    w = pytensor.shared(np.ones(30), name="w")
-    with session_of(n):
-        f = synk.function(
-            [x],
-            [x.sum(), (w.sum(), None)],
-            bcast_inputs=[b],
-            updates={w: w + b - synk.ops.all_reduce(x.mean(axis=0))},
-            mode="JAX",
-        )
-        values = np.ones((20 * n, 30))  # on each rank 20: compiled once for all n
-        data = synk.data(values)
-        f(values, np.zeros(30))
-        before = SESSION.run(worker_compilations)
-        for rows in (values, data):
-            f(rows, np.zeros(30))
-            f(rows, np.zeros(30), batch=np.arange(20 * n)[::-1])
-            f.run([slice(0, 20 * n)] * 3, rows, np.zeros(30))
-        w.set_value(np.ones(30))
-        synk.broadcast(w)
-        f(data, np.zeros(30))
-        assert SESSION.run(worker_compilations) == before
-
-
-def worker_compilations(context):
-    """Return how often XLA has compiled on this rank, from the first look on."""
-    import jax
-
-    if not hasattr(worker_compilations, "names"):
-        worker_compilations.names = []
-
-        def listen(event, seconds, **options):
-            if event.endswith("backend_compile_duration"):
-                worker_compilations.names.append(event)
-
-        jax.monitoring.register_event_duration_secs_listener(listen)
-    return len(worker_compilations.names)
-
-
-@in_a_child
 def test_calls_in_which_a_rank_compiles_for_a_new_shape_are_not_counted():
     """On any rank, as the others wait for it; one by one, and in a run."""
     x = pt.matrix("x")
@@ -191,11 +117,20 @@ def test_calls_in_which_a_rank_compiles_for_a_new_shape_are_not_counted():
             padded(np.ones((rows, 3)))
         calls = padded.explain().to_dict()["calls"]
         assert (calls["counted"], calls["left_out"]) == (3, 3)
+        g = synk.function([x], x.sum(), mode="JAX")
+        assert "compiled    by JAX" not in str(g.explain())
+        for rows in (4, 6, 4, 7):  # rank 0 has 2, 3, 2 and 4 of them
+            g(np.ones((rows, 3)))
+        assert g.explain().to_dict()["shapes_compiled"] == 3
+        assert "compiled    by JAX, on rank 0 for 3 shapes" in str(g.explain())
+        other = synk.function([x], x.sum(), mode=PY)
+        other(np.ones((4, 3)))
+        assert other.explain().to_dict()["shapes_compiled"] is None
 
 
-@pytest.mark.parametrize("n", SIZES)
 @in_a_child
-def test_outputs_are_numpys_and_the_callers(n):
+def test_outputs_are_numpys_and_the_callers():
+    n = 3
     x = pt.matrix("x")
     rows = np.arange(14.0).reshape(7, 2)
     with synk.session(n):
@@ -210,9 +145,9 @@ def test_outputs_are_numpys_and_the_callers(n):
     np.testing.assert_array_equal(second, rows + 1)
 
 
-@pytest.mark.parametrize("n", SIZES)
 @in_a_child
-def test_functions_of_both_modes_share_variables(n):
+def test_functions_of_both_modes_share_variables():
+    n = 3
     x = pt.matrix("x")
     w = pytensor.shared(np.zeros((2, 3)), name="w")
     rows = np.arange(10.0).reshape(5, 2)
@@ -232,80 +167,51 @@ def test_functions_of_both_modes_share_variables(n):
         w.set_value(np.ones((2, 3)))
         synk.broadcast(w)
         np.testing.assert_allclose(by_jax(rows), 3 * rows.sum())
-
-
-@in_a_child
-def test_a_value_that_the_user_writes_to_is_not_jaxs_own():
-    x = pt.vector("x")
-    mine = np.zeros(1 << 16)
-    s = pytensor.shared(mine, borrow=True)
-    with synk.session(1):
+        # A value that the user writes to is not JAX's own.
+        mine = np.zeros(1 << 16)
+        s = pytensor.shared(mine, borrow=True)
         f = synk.function([x], s.sum() + x.sum(), mode="JAX")
-        assert f([0.0]) == 0
+        assert f(0 * rows) == 0
         mine[...] = 1
-        assert f([0.0]) == 0
+        assert f(0 * rows) == 0
 
 
-@pytest.mark.parametrize("n", SIZES)
 @in_a_child
-def test_no_number_is_drawn_twice(n):
+def test_streams_draw_no_number_twice_and_repeat_by_seed_and_checkpoint(tmp_path):
     """Not by other ranks, calls, slices, nor by other functions of the same stream."""
     x = pt.vector("x")
+
+    def make(rng):
+        after, drawn = noise(rng, x)
+        return synk.function([x], (drawn, "gather"), updates=[(rng, after)], mode="JAX")
+
     rng = stream()
-    after, drawn = noise(rng, x)
-    with synk.session(n):
-        f, g = (
-            synk.function([x], (drawn, "gather"), updates=[(rng, after)], mode="JAX")
-            for _ in range(2)
-        )
+    with synk.session(3):
+        f, g = make(rng), make(rng)
         ones = np.ones(11)
         numbers = [f(ones), g(ones), f(ones), f(ones, num_slices=3), g(ones)]
-    numbers = np.concatenate(numbers)
-    assert numbers.min() >= 0
-    assert numbers.max() < 1
-    assert len(set(numbers)) == 55
-
-
-@in_a_child
-def test_a_stream_that_is_not_updated_repeats_itself():
-    x = pt.vector("x")
-    rng = stream()
-    with synk.session(2):
-        f = synk.function([x], (noise(rng, x)[1], "gather"), mode="JAX")
-        np.testing.assert_array_equal(f(np.ones(5)), f(np.ones(5)))
-
-
-@pytest.mark.parametrize("n", [1, 2])
-@in_a_child
-def test_a_seed_repeats_a_run_and_a_checkpoint_continues_it(n, tmp_path):
-    x = pt.vector("x")
-    ones = np.ones(9)
-
-    def make(seed):
-        rng = stream(seed)
-        after, drawn = noise(rng, x)
-        f = synk.function([x], (drawn, "gather"), updates=[(rng, after)], mode="JAX")
-        return f, {"stream": rng}
-
-    with synk.session(n):
-        f, streams = make(5)
-        same, _ = make(5)
-        other, _ = make(6)
-        first = f(ones)
-        np.testing.assert_array_equal(first, same(ones))
-        assert not np.isin(first, other(ones)).any()
-        synk.save(tmp_path / "streams.npz", streams)
+        drawn = np.concatenate(numbers)
+        assert drawn.min() >= 0
+        assert drawn.max() < 1
+        assert len(set(drawn)) == 55
+        still = synk.function([x], (noise(rng, x)[1], "gather"), mode="JAX")
+        np.testing.assert_array_equal(still(ones), still(ones))
+        # A run is repeated by its seed, and continued from a checkpoint.
+        np.testing.assert_array_equal(make(stream())(ones), numbers[0])
+        assert not np.isin(make(stream(6))(ones), drawn).any()
+        synk.save(tmp_path / "streams.npz", {"stream": rng})
         rest = [f(ones) for _ in range(3)]
-        resumed, streams = make(7)
+        other = stream(7)
+        resumed = make(other)
         resumed(ones)
-        synk.load(tmp_path / "streams.npz", streams)
+        synk.load(tmp_path / "streams.npz", {"stream": other})
         np.testing.assert_array_equal(rest, [resumed(ones) for _ in range(3)])
 
 
-@pytest.mark.parametrize("n", SIZES)
 @in_a_child
-def test_a_training_step_is_the_serial_one(n):
+def test_a_training_step_is_the_serial_one():
     """With gradients reduced between two stages, slices, and more ranks than rows."""
+    n = 3
     random = np.random.default_rng(0)
     x, y = pt.matrix("x"), pt.ivector("y")
     start = random.normal(size=(4, 3))
@@ -331,57 +237,6 @@ def test_a_training_step_is_the_serial_one(n):
 
 
 @in_a_child
-def test_an_explanation_counts_the_shapes_that_were_compiled():
-    x = pt.matrix("x")
-    with synk.session(2):
-        f = synk.function([x], x.sum(), mode="JAX")
-        assert "compiled    by JAX" not in str(f.explain())
-        for rows in (4, 6, 4, 7):  # rank 0 has 2, 3, 2 and 4 of them
-            f(np.ones((rows, 3)))
-        assert f.explain().to_dict()["shapes_compiled"] == 3
-        assert "compiled    by JAX, on rank 0 for 3 shapes" in str(f.explain())
-        g = synk.function([x], x.sum(), mode=PY)
-        g(np.ones((4, 3)))
-        assert g.explain().to_dict()["shapes_compiled"] is None
-
-
-def worker_lies_on_device(context, number):
-    """Tell whether this rank's value of a variable is an array of JAX's."""
-    import jax
-
-    variable = context.registry.variables[number]
-    value = variable.get_value(borrow=True, return_internal_type=True)
-    return isinstance(value, jax.Array)
-
-
-@pytest.mark.parametrize("n", [1, 2])
-@in_a_child
-def test_rows_of_shared_variables_are_taken_where_they_lie(n):
-    mine = 10  # on each rank: XLA compiles once for all n
-    rows = np.arange(30.0 * n).reshape(mine * n, 3)
-    s = pytensor.shared(np.zeros((0, 3)), name="s")
-    with session_of(n):
-        synk.scatter(s, rows)
-        f = synk.function([], (s.sum(axis=0), "sum"), sliceable_shareds=[s], mode="JAX")
-        for chosen in (
-            slice(0, 4),
-            slice(3, mine),
-            slice(0, mine),
-            slice(1, mine, 3),
-            slice(5, 5),
-            np.array([7, 0, 7, 3]),
-            np.arange(mine) % 2 == 0,
-        ):
-            parts = [rows[rank * mine : (rank + 1) * mine][chosen] for rank in range(n)]
-            expected = np.concatenate(parts).sum(axis=0)
-            np.testing.assert_array_equal(f(batch_s=chosen), expected)
-            np.testing.assert_array_equal(f(batch_s=chosen, num_slices=2), expected)
-        np.testing.assert_array_equal(f(), rows.sum(axis=0))
-        number = SESSION.numbers[s]
-        assert SESSION.run(worker_lies_on_device, number) == [True] * n
-
-
-@in_a_child
 def test_shapes_that_another_stage_knows_are_known_to_jax():
     """The gradient of a reshape needs a shape that the stage before has computed."""
     random = np.random.default_rng(0)
@@ -402,6 +257,13 @@ def test_shapes_that_another_stage_knows_are_known_to_jax():
             rows = random.normal(size=shape)
             for found, expected in zip(f(rows), plain(rows), strict=True):
                 np.testing.assert_allclose(found, expected, rtol=1e-10)
+        # The rows of all ranks are counted on all.
+        v = pt.vector("v")
+        total = synk.ops.all_reduce(v.sum(), "sum")
+        mean = total / synk.ops.all_reduce(v.shape[0], "sum")
+        g = synk.function([v], (mean, None), mode="JAX")
+        for count in (7, 1, 9):
+            np.testing.assert_allclose(g(np.arange(float(count))), (count - 1) / 2)
 
 
 def test_64_bits_stay_64_whatever_floatX_is():
@@ -421,17 +283,6 @@ assert j.dtype == k.dtype == "int64" and j[0] == 2**41
 
 
 @in_a_child
-def test_the_rows_of_all_ranks_are_counted_on_all():
-    x = pt.vector("x")
-    total = synk.ops.all_reduce(x.sum(), "sum")
-    mean = total / synk.ops.all_reduce(x.shape[0], "sum")
-    with synk.session(3):
-        f = synk.function([x], (mean, None), mode="JAX")
-        for rows in (7, 2, 9):
-            np.testing.assert_allclose(f(np.arange(float(rows))), (rows - 1) / 2)
-
-
-@in_a_child
 def test_values_have_the_dtypes_that_the_graph_declares():
     x, i = pt.fmatrix("x"), pt.ivector("i")
     outputs = [
@@ -448,3 +299,167 @@ def test_values_have_the_dtypes_that_the_graph_declares():
         assert value.dtype == expected.dtype == output.type.dtype, output
         digits = 1e-14 if value.dtype == "float64" else 1e-6
         np.testing.assert_allclose(value, expected, rtol=digits, err_msg=str(output))
+
+
+# -- sizes
+
+
+def sizes(x):
+    n, m = x.shape[0], x.shape[1]
+    yield pt.maximum(n // 2, 1) + 3 * m - n % 3
+    yield pt.switch(pt.gt(n, m), n, m)
+    yield pt.stack([n, m, n * m]).sum()
+    yield pt.concatenate([x.shape, [5]])[1:].prod()
+    yield pt.cast(pt.ceil(n / 7.0), "int64")
+    yield pt.log(n) + pt.sqrt(pt.cast(m, "float32"))
+    yield pt.true_div(n, m)
+    yield pt.stack([[n, m], [m, n]]).T.max(axis=1)
+
+
+@in_a_child
+def test_what_is_computed_of_sizes_has_the_values_and_dtypes_of_other_modes():
+    x = pt.dmatrix("x")
+    graphs = list(sizes(x))
+    graphs += [(x * graph.sum()).sum() for graph in sizes(x)]
+    given = np.random.default_rng(0).normal(size=(9, 4))
+    right = pytensor.function([x], graphs, mode="FAST_COMPILE")(given)
+    function = synk.function([], graphs, mode="JAX", bcast_inputs=[x])
+    with synk.session(1):
+        found = function(given)
+    for number, (mine, other) in enumerate(zip(found, right, strict=True)):
+        np.testing.assert_allclose(mine, other, rtol=1e-12, err_msg=str(number))
+        assert np.asarray(mine).dtype == other.dtype, number
+
+
+# -- indices out of range
+
+x, k, i = pt.dmatrix("x"), pt.lvector("k"), pt.lscalar("i")
+rows = pt.arange(x.shape[0])
+
+GRAPHS = {
+    "labels": x[rows, k].sum(),
+    "their gradient": pytensor.grad((x[rows, k] ** 2).sum(), x),
+    "a table's rows": pt.as_tensor(np.arange(9.0).reshape(3, 3))[k].sum(axis=1),
+    "columns": x[:, k].sum(axis=1),
+    "put": pt.set_subtensor(x[rows, k], 7.0),
+    "added": pt.inc_subtensor(pt.zeros(3)[k], x[:, 0]),
+    "one column": x[:, i],
+    "the last but one": x[:, -2] + k,
+    "of bytes": x[rows, pt.cast(k, "int8")],
+    "of unsigned bytes": x[:, pt.cast(pt.maximum(k, 0), "uint8")],
+    "the next one": x[:, i + 1] * (k + 1),
+}
+
+
+INDICES = [0, 1, 2, -1, -3, 3, -4, 100]
+
+
+@in_a_child
+def test_an_index_out_of_range_is_an_error_where_it_is_one_in_numpy():
+    options = {"on_unused_input": "ignore"}
+    values, refused = np.arange(12.0).reshape(4, 3), dict.fromkeys(GRAPHS, 0)
+    with synk.session(1):
+        for what, graph in GRAPHS.items():
+            f = synk.function([x, k], graph, [i], mode="JAX", local=True, **options)
+            plain = pytensor.function([x, k, i], graph, mode=PY, **options)
+            for index in INDICES:
+                given = values, np.array([0, 2, index, 1]), index
+                try:
+                    right = plain(*given)
+                except IndexError:
+                    refused[what] += 1
+                    with pytest.raises(IndexError, match="an index is out of range"):
+                        f(*given)
+                else:
+                    np.testing.assert_array_equal(f(*given), right, what)
+    others = {"the last but one": 0, "of unsigned bytes": 2}
+    assert refused == dict.fromkeys(GRAPHS, 3) | others
+
+
+@in_a_child
+def test_a_wrong_label_changes_nothing():
+    w = pytensor.shared(np.eye(3), "w")
+    p = pt.special.log_softmax(x @ w, axis=1)
+    loss = -p[rows, k].mean()
+    update = w - 0.1 * pytensor.grad(loss, w)
+    f = synk.function([x, k], loss, updates=[(w, update)], mode="JAX")
+    values = np.arange(12.0).reshape(4, 3)
+    size = 2
+    with synk.session(size):
+        f(values, [0, 1, 2, 0])
+        before = w.get_value()
+        line = r"test_gpu_jax_mode.py:\d+: `loss = "
+        with pytest.raises(IndexError, match=line) as caught:
+            f(values, [0, 1, 2, 3])
+        assert f"on rank {size - 1} of {size}" in caught.value.__notes__[-1]
+        for rank in range(size):
+            np.testing.assert_array_equal(synk.get_value(rank, w), before)
+        f(values, [0, 1, 2, 2])
+
+
+# -- what XLA compiles is found by the next run of a script, with nothing said
+
+SCRIPT = """
+import collections, json, sys
+import jax, numpy as np, pytensor, pytensor.tensor as pt
+import synk
+
+heard = collections.Counter()
+jax.monitoring.register_event_listener(lambda event, **_: heard.update([event]))
+x, y = pt.matrices("xy")
+w = pytensor.shared(0.1 * np.ones((20, 20)), "w")
+z = pt.tanh(x @ w) + pt.exp(-(x @ w) ** 2)
+loss = ((z - y) ** 2).mean()
+updates = [(w, w - 0.1 * pytensor.grad(loss, w))]
+step = synk.function([x, y], loss, mode="JAX", updates=updates)
+values = np.random.default_rng(0).normal(size=(2, 8, 20))
+with synk.session(int(sys.argv[1])):
+    losses = [float(step(*values)) for _ in range(3)]
+print(json.dumps([losses, heard["/jax/compilation_cache/cache_hits"]]))
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    jax = pytest.importorskip("jax", reason="JAX, of the extra synk[jax], is missing")
+    if jax.__version_info__ < (0, 10, 2):
+        pytest.skip("this version of JAX prints errors as it reads its cache")
+
+    def run(ranks=1, **environment):
+        told = {key: value for key, value in os.environ.items() if key[:4] != "JAX_"}
+        flags = os.environ.get("PYTENSOR_FLAGS", "")
+        told["PYTENSOR_FLAGS"] = f"{flags},base_compiledir={tmp_path}".lstrip(",")
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPT, str(ranks)],
+            env={**told, "JAX_PLATFORMS": "cpu", **environment},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert not done.stderr, done.stderr  # XLA's complaints come here
+        return json.loads(done.stdout)
+
+    return run
+
+
+def test_the_next_run_finds_the_code_of_every_rank(run, tmp_path):
+    first, hits = run(ranks=2)
+    assert not hits
+    folders = set((tmp_path / "synk-xla").iterdir())
+    again, hits = run(ranks=2)
+    assert hits
+    assert again == first
+    assert folders == set((tmp_path / "synk-xla").iterdir())
+    for path in (tmp_path / "synk-xla").glob("*/*-cache"):
+        path.write_bytes(b"")  # as of a machine that went down
+    again, hits = run(ranks=2)
+    assert (again, hits) == (first, 0)
+
+
+def test_what_a_script_says_of_jax_s_cache_counts(run, tmp_path):
+    losses, _ = run(JAX_COMPILATION_CACHE_DIR=str(tmp_path / "mine"))
+    assert not (tmp_path / "synk-xla").exists()
+    (tmp_path / "synk-xla").write_text("")  # no folder can be made: all goes on
+    assert run()[0] == losses

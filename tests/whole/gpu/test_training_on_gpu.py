@@ -1,4 +1,4 @@
-"""The training demos on a GPU, beside their serial runs on the CPU."""
+"""Training on a GPU: precisions of products, and demos beside their serial runs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,53 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import pytensor.tensor as pt
 import pytest
+import test_precision as on_the_cpu
+from children import in_a_child
 from places import DEMOS
+
+import synk
+
+# The same tests, on the GPU.
+test_products = on_the_cpu.test_products_and_their_gradients_are_those_of_jax_by_hand
+test_others = on_the_cpu.test_nothing_but_products_of_float32_is_rounded
+test_images = (
+    on_the_cpu.test_an_image_that_is_convolved_is_read_in_16_bits_by_all_but_the_caller
+)
+
+
+@pytest.mark.parametrize("what", ["dot", "conv2d"])
+@in_a_child
+def test_float32_is_float32_and_tensorfloat32_has_ten_bits(what):
+    """Of random factors, errors of products are some 2**-11 of the rounded ones'."""
+    random = np.random.default_rng(0)
+    shapes = [(256, 512), (512, 128)]
+    if what == "conv2d":
+        shapes = [(8, 64, 16, 16), (64, 64, 3, 3)]
+    factors = [random.normal(size=shape) for shape in shapes]
+    x, w = (pt.tensor(dtype="float32", shape=(None,) * f.ndim) for f in factors)
+    y = x @ w if what == "dot" else synk.nn.conv2d(x, w)
+    errors = {}
+    with synk.session(1, devices=[0]):
+        wide = [pt.tensor(dtype="float64", shape=(None,) * f.ndim) for f in factors]
+        product = pt.dot if what == "dot" else synk.nn.conv2d
+        right = synk.function(
+            [], (product(*wide), None), bcast_inputs=wide, mode="JAX"
+        )(*(factor.astype("float32").astype("float64") for factor in factors))
+        for precision in (None, "float32", "tensorfloat32"):
+            f = synk.function(
+                [], (y, None), bcast_inputs=[x, w], mode="JAX", precision=precision
+            )
+            found = f(*(factor.astype("float32") for factor in factors))
+            errors[precision] = np.abs(found - right).max() / np.abs(right).max()
+    assert errors[None] < 1e-5
+    assert errors["float32"] < 1e-5
+    assert 2e-5 < errors["tensorfloat32"] < 2e-3
+
+
+# -- the training demos
 
 # With as many ranks on one GPU as the demo asks for.
 ON_ONE_GPU = """

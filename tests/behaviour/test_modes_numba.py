@@ -1,0 +1,279 @@
+"""Numba mode: what synk has numba compile otherwise is as exact as without it."""
+
+from __future__ import annotations
+
+import functools
+
+import mpmath
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+import scipy.special
+from numba_keys import keys_of
+from pytensor.compile.mode import Mode
+
+import synk
+
+NUMBA = Mode("numba", None)
+"""No rewrites: a graph is compiled as it is written."""
+
+LOG_HALF = -np.log(2.0)
+
+EXACT = {
+    "exp": np.exp,
+    "expm1": np.expm1,
+    "log": np.log,
+    "log1p": np.log1p,
+    "log1mexp": lambda x: np.where(
+        x > LOG_HALF, np.log(-np.expm1(x)), np.log1p(-np.exp(x))
+    ),
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "softplus": lambda x: np.log1p(np.exp(-np.abs(x))) + np.maximum(x, 0),
+    "tanh": np.tanh,
+}
+"""By numbers of more digits."""
+
+GAMMAS = {
+    "gammaln": lambda x: mpmath.re(mpmath.loggamma(x)),
+    "psi": mpmath.digamma,
+}
+UNITS = {"gammaln": 5, "psi": 8}
+"""In the last place, that a value may be off; docs/modes.rst has them."""
+
+NAMES = [*EXACT, *GAMMAS]
+DOMAINS = {
+    "log": lambda x: ~(x < 0),
+    "log1p": lambda x: ~(x < -1),
+    "log1mexp": lambda x: ~(x > 0),
+}
+
+SPECIAL = [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 5e-324, -5e-324, 1e-310]
+SPECIAL += [2.2250738585072014e-308, -1e-310, 1e300, -1e300, 1.7976931348623157e308]
+SPECIAL += [709.782712893384, 709.7827128933841, 710.0, -708.4, -745.13, -745.14]
+SPECIAL += [-746.0, 0.5, 2.0, 0.25, -0.5, 1e-17, -1e-17, 37.0, -37.0, 40.0, -40.0]
+SPECIAL += [19.1, -19.1, 2.0**54, -(2.0**-54), 1 - 2.0**-53, -1 + 2.0**-53]
+SPECIAL += [1024 * np.log(2.0)]
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+
+def in_numba(inputs, outputs, mode="NUMBA"):
+    """Return a function of one process that synk has numba compile."""
+    outputs = [(output, None) for output in outputs]
+    return synk.function([], outputs, bcast_inputs=inputs, mode=mode).as_theano
+
+
+@functools.cache
+def all_functions():
+    """Return a function of a vector, of a number and of some of a matrix's elements."""
+    x, one, some = pt.dvector("x"), pt.dscalar("one"), pt.dmatrix("some")
+    parts = x, one, some[::-2, 1::3]
+    outputs = [getattr(pt, name)(part) for part in parts for name in NAMES]
+    return in_numba([x, one, some], outputs)
+
+
+def values_of(x, one=0.5, some=None) -> list[dict[str, np.ndarray]]:
+    """Return the functions, by their names, of the vector, the number, the matrix."""
+    found = all_functions()(x, one, np.full((7, 8), 0.5) if some is None else some)
+    n = len(NAMES)
+    return [dict(zip(NAMES, found[i : i + n], strict=True)) for i in (0, n, 2 * n)]
+
+
+@pytest.mark.skipif(np.finfo(np.longdouble).eps > 1e-18, reason="no longer floats")
+def test_elementary_functions_are_near_the_exact_ones():
+    rng = np.random.default_rng(0)
+    signs = rng.choice([-1.0, 1.0], 20_000)
+    parts = [
+        *(rng.normal(size=20_000) * 3, rng.uniform(-1, 1, 20_000)),
+        *(
+            rng.uniform(-745, 709, 20_000),
+            signs * np.exp(rng.uniform(-740, 700, 20_000)),
+        ),
+        signs * np.exp(rng.uniform(-40, 5, 20_000)),
+        1 + signs * np.exp(rng.uniform(-36, -1, 20_000)),
+        SPECIAL,
+    ]
+    values = np.concatenate(parts)
+    by_name, *_ = values_of(values)
+    for name, exact_of in EXACT.items():
+        chosen = DOMAINS.get(name, np.isreal)(values)
+        x, found = values[chosen], by_name[name][chosen]
+        exact = exact_of(x.astype(np.longdouble))
+        rounded = exact.astype("float64")
+        finite = np.isfinite(rounded)
+        np.testing.assert_array_equal(found[~finite], rounded[~finite], name)
+        apart = np.abs(found.astype(np.longdouble) - exact)[finite]
+        units = apart / np.spacing(np.abs(rounded[finite])).astype(np.longdouble)
+        worst = int(units.argmax())
+        assert units[worst] < 2.5, (name, x[finite][worst])
+
+
+def test_special_values_are_pytensors_and_those_of_ieee_754():
+    x = pt.dvector("x")
+    plain = pytensor.function([x], [getattr(pt, name)(x) for name in EXACT], mode="CVM")
+    values = np.array(SPECIAL)
+    by_name, *_ = values_of(values)
+    for name, expected in zip(EXACT, plain(values), strict=True):
+        found = by_name[name]
+        np.testing.assert_allclose(found, expected, 1e-15, 1e-307, err_msg=name)
+        np.testing.assert_array_equal(np.signbit(found[:2]), np.signbit(expected[:2]))
+    of_gammas = [0.0, -0.0, -1.0, -2.0, -1e300, -(2.0**53), np.inf, -np.inf, np.nan]
+    of_gammas += [5e-324, -5e-324, 1e-310, 1e-300, -1e-300, 2.556e305, 1e308, 1.0, 2.0]
+    values = np.array(of_gammas)
+    by_name, *_ = values_of(values)
+    for name in GAMMAS:
+        expected = getattr(scipy.special, name)(values)
+        if name == "gammaln":  # SciPy's is not the C library's there
+            expected[values == -np.inf] = np.inf
+            few = np.abs(values) < 1e-300
+            expected[few] = -np.log(np.abs(values[few]))
+        np.testing.assert_allclose(by_name[name], expected, 1e-15, err_msg=name)
+
+
+def of_each(name: str, x: np.ndarray) -> np.ndarray:
+    with mpmath.workdps(50):
+        return np.array([GAMMAS[name](mpmath.mpf(float(each))) for each in x])
+
+
+def apart(found: np.ndarray, exact: np.ndarray) -> np.ndarray:
+    with mpmath.workdps(50):
+        pairs = zip(found, exact, strict=True)
+        return np.array([float(abs(mpmath.mpf(float(f)) - e)) for f, e in pairs])
+
+
+def test_gammaln_and_psi_are_near_the_exact_ones():
+    rng = np.random.default_rng(0)
+    roots = [1.0, 2.0, 1.4616321449683623]
+    ends = [0.5, 1.5, 2.5, 10.0, 10.5, roots[2] - 0.5, roots[2] + 0.5]
+    sides = [np.nextafter(ends, way) for way in (0, 99)]
+    x = [rng.uniform(0, 14, 500), np.exp(rng.uniform(-700, 700, 250)), ends, *sides]
+    for root in roots:
+        x.append(root + rng.choice([-1, 1], 150) * np.exp(rng.uniform(-36, -1, 150)))
+    x = np.concatenate([*x, np.arange(3.0, 30)])
+    by_name, *_ = values_of(x)
+    for name, bound in UNITS.items():
+        exact = of_each(name, x)
+        units = apart(by_name[name], exact) / np.spacing(np.abs(exact.astype(float)))
+        assert units.max() < bound, (name, x[units.argmax()], units.max())
+    # Of negative numbers they are near for what is added up.
+    y = np.concatenate([rng.uniform(0, 14, 250), np.exp(rng.uniform(-30, 30, 250))])
+    by_name, *_ = values_of(-y)
+    at_poles = np.pi * (y - np.round(y))
+    added = {
+        "gammaln": [np.log(y / np.pi), np.log(np.abs(np.sin(at_poles)))],
+        "psi": [1 / y, np.pi / np.tan(at_poles)],
+    }
+    for name, parts in added.items():
+        parts = np.array([of_each(name, y), *parts], dtype="float64")
+        errors = apart(by_name[name], of_each(name, -y)) / np.abs(parts).sum(axis=0)
+        assert errors.max() < 4 * np.finfo("float64").eps, (name, y[errors.argmax()])
+
+
+def test_one_number_and_strided_ones_are_as_those_of_a_vector():
+    for sign in (1, -1):
+        values = sign * np.random.default_rng(1).uniform(0.01, 0.9, (7, 8))
+        (of_all, one, some) = values_of(values.ravel(), values[2, 3], values)
+        for name in NAMES:
+            whole = of_all[name].reshape(7, 8)
+            np.testing.assert_allclose(one[name], whole[2, 3], 2e-15, err_msg=name)
+            np.testing.assert_allclose(
+                some[name], whole[::-2, 1::3], 2e-15, err_msg=name
+            )
+
+
+# -- transposes and products
+
+
+@pytest.mark.parametrize("order", [(1, 0), (0, "x"), (2, 1, 0)], ids=str)
+def test_what_reads_a_transpose_reads_its_values(order):
+    ndim = sum(i != "x" for i in order)
+    x = pt.TensorType("float64", (None,) * ndim)("x")
+    view = x.dimshuffle(order)
+    made = [view.reshape((-1,)), view[::-1]]
+    if view.ndim == 2:
+        made += [view.dot(view.T), pt.set_subtensor(view[:1], 2.0)]
+    f = in_numba([x], made, NUMBA)
+    plain = pytensor.function([x], made, mode=Mode("py", None))
+    for shape in [(1, 2, 3), (3, 1, 2), (2, 3, 1)]:
+        value = np.random.default_rng(0).normal(size=shape[:ndim])
+        for mine, other in zip(f(value), plain(value), strict=True):
+            np.testing.assert_allclose(mine, other)
+
+
+def test_products_are_numpys_whatever_the_layout():
+    kinds = [(None, None), (None, 1), (1, None), (None,)]
+    inputs = [pt.tensor(dtype="float64", shape=shape) for shape in kinds]
+    x, column, row, vector = inputs
+    outputs = [
+        *(pt.dot(x, vector), pt.dot(x, column), pt.dot(row, x.T), pt.dot(row, column)),
+        *(pt.dot(x[:, ::2], vector[::2]), pt.dot(x[::-1], vector[::-1])),
+        *(pt.dot(x.T, pt.dot(x, vector)), pt.dot(pt.dot(row, x.T), x)),
+    ]
+    f = in_numba(inputs, outputs, NUMBA)
+    rng = np.random.default_rng(0)
+    for n, k in [(7, 5), (1, 5), (7, 1), (0, 5), (7, 0), (70, 33)]:
+        a, v = rng.normal(size=(n, k)), rng.normal(size=k)
+        c, r = rng.normal(size=(k, 1)), rng.normal(size=(1, k))
+        right = [a @ v, a @ c, r @ a.T, r @ c, a[:, ::2] @ v[::2], a[::-1] @ v[::-1]]
+        right += [a.T @ (a @ v), r @ a.T @ a]
+        for layout in (np.ascontiguousarray, np.asfortranarray):
+            for found, expected in zip(f(layout(a), c, r, v), right, strict=True):
+                assert found.shape == expected.shape
+                np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+    for wrong in ((np.ones((2, 1)), r, v), (c, np.ones((1, 2)), v), (c, r, np.ones(2))):
+        with pytest.raises(ValueError, match="incompatible array sizes"):
+            f(np.ones((4, 33)), *wrong)
+
+
+def test_what_is_not_finite_and_the_rows_beside_change_no_other_row():
+    x, w = pt.dmatrix("x"), pt.dvector("w")
+    f = in_numba([x, w], [pt.dot(x, w)], NUMBA)
+    a = np.ones((5, 20))
+    a[0, 3], a[1, 4], a[2, 5] = np.inf, -np.inf, np.nan
+    a[3, :2] = np.inf, -np.inf
+    expected = [np.inf, -np.inf, np.nan, np.nan, 20]
+    np.testing.assert_array_equal(f(a, np.ones(20))[0], expected)
+    rng = np.random.default_rng(1)
+    a, b = rng.normal(size=(50, 21)), rng.normal(size=21)
+    (whole,) = f(a, b)
+    for start in range(13):
+        stop = start + 1 + 2 * start
+        np.testing.assert_array_equal(f(a[start:stop].copy(), b)[0], whole[start:stop])
+
+
+@pytest.mark.filterwarnings("ignore:Scan return signature:DeprecationWarning")
+def test_within_a_loop_and_a_graph_that_is_an_op_too():
+    x, v = pt.matrix("x"), pt.vector("v")
+    inner = pytensor.compile.builders.OpFromGraph([x, v], [x.T @ (x @ v)])
+    states, _ = pytensor.scan(
+        lambda u, x: x.T @ (x @ u), outputs_info=v, non_sequences=x, n_steps=2
+    )
+    f = in_numba([x, v], [inner(x, v), states[-1]])
+    a, b = np.random.default_rng(0).normal(size=(5, 3)), np.ones(3)
+    once, twice = f(a, b)
+    np.testing.assert_allclose(once, a.T @ (a @ b))
+    np.testing.assert_allclose(twice, a.T @ (a @ (a.T @ (a @ b))))
+
+
+# -- beside PyTensor
+
+
+def test_plain_functions_have_the_code_that_they_have_without_synk():
+    """By the keys of PyTensor's cache, which synk's code is not to be found under."""
+    x, w = pt.dmatrix("x"), pt.dvector("w")
+    graphs = [getattr(pt, name)(w) for name in NAMES] + [x.T @ (x @ w)]
+
+    def plain():
+        return pytensor.function([x, w], graphs, mode="NUMBA")
+
+    def mine():
+        f = in_numba([x, w], graphs)
+        f(np.ones((3, 2)), np.ones(2))
+        return f
+
+    before = keys_of(plain)
+    assert before
+    others = keys_of(mine)
+    assert others - before
+    assert keys_of(plain) == before

@@ -1,0 +1,127 @@
+"""Numba: code over vectors, layouts of transposes, and loops over blocks of rows."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from pytensor.compile.mode import get_mode
+from pytensor.tensor.elemwise import DimShuffle
+
+from synk.compiled import compile_kernel
+from synk.engines import host
+from synk.engines.numba_blocks import loop_over_blocks
+from synk.engines.numba_code import with_own_code
+from synk.engines.numba_layout import order_of
+
+NUMBA = get_mode("NUMBA")
+
+
+def code_of(function) -> str:
+    """Return what LLVM made of a function that was called."""
+    return "\n".join(function.vm.jit_fn.inspect_llvm().values())
+
+
+def test_a_negative_binomial_is_one_loop_over_vectors():
+    eta, counts, alpha = (pt.vector(name, dtype="float64") for name in ("e", "c", "a"))
+    terms = pt.gammaln(counts + alpha) - pt.gammaln(alpha)
+    terms -= (alpha + counts) * pt.log(alpha + pt.exp(eta)) - counts * eta
+    # Another one each time: what lies on disk has no code of LLVM's with it.
+    terms *= np.random.default_rng().uniform(1, 2)
+    inputs, outputs = [eta, counts, alpha], [terms, pt.grad(terms.sum(), eta)]
+    function = with_own_code(NUMBA, pytensor.function, inputs, outputs, mode=NUMBA)
+    plain = pytensor.function(inputs, outputs, mode=NUMBA)
+    values = np.random.default_rng(2).uniform(1, 5, (3, 100))
+    for found, expected in zip(function(*values), plain(*values), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
+    calls = r"call[^@\n]* double @\"?(?:llvm\.)?(?:exp|log|lgamma|numba_gammaln)[.\"(]"
+    assert re.search(calls, code_of(plain)), (
+        "the test sees no call where there are some"
+    )
+    assert not re.search(calls, code_of(function))
+    assert len(re.findall(r"fmul[^\n]* <\d+ x double>", code_of(function))) > 50
+
+
+@pytest.mark.parametrize(
+    ("ndim", "order", "kept"),
+    [
+        (3, (2, 0, 1), None),
+        (1, (), None),
+        (0, ("x",), None),
+        (2, (1, "x", 0), "reversed"),
+        (1, ("x", 0), "kept"),
+    ],
+)
+def test_orders_of_transposes(ndim, order, kept):
+    assert order_of(DimShuffle(input_ndim=ndim, new_order=order)) == kept
+
+
+# -- loops over blocks of rows
+
+X, Y, W = pt.matrix("X"), pt.fvector("Y"), pt.vector("W")
+ROWS = 101
+
+
+def made(outputs, mode="NUMBA"):
+    return host.compile_graph([X, Y, W], outputs, [], mode, None, {})
+
+
+def test_outputs_are_added_up_over_blocks():
+    shared = pytensor.shared(np.ones(3))
+    eta = X @ (W + shared)
+    of_rows = {
+        "sum": [(Y * eta).sum(), X.T @ (Y - eta), Y.sum(), (eta > 0).sum()],
+        "avg": [eta.mean(), Y.mean()],
+        None: [W * 2],
+    }
+    ops = [op for op, some in of_rows.items() for _ in some]
+    outputs = [output for some in of_rows.values() for output in some]
+    rng, function = np.random.default_rng(5), made(outputs)
+    args = rng.normal(size=(ROWS, 3)), rng.normal(size=ROWS).astype("f4"), np.ones(3)
+    dtypes = [output.dtype for output in outputs]
+    loop = loop_over_blocks(function, [True, True, False], ops, dtypes)
+    for value in (np.ones(3), np.arange(3.0)):  # not what it was when it was compiled
+        shared.set_value(value)
+        expected = function(*args)
+        for size in (7, ROWS - 1, ROWS, 1000):
+            for mine, theirs in zip(loop(size, *args), expected, strict=True):
+                rtol = 1e-6 if theirs.dtype == "float32" else 1e-12
+                assert mine.shape == theirs.shape
+                np.testing.assert_allclose(mine, theirs, rtol=rtol, atol=rtol)
+    # float32 is added up in float64
+    y = np.full(ROWS, 2**-14, "f4")
+    y[:10] = 2.0**20
+    found = loop(10, np.zeros((ROWS, 3)), y, np.zeros(3))
+    total, mean = found[2], found[5]
+    assert total.dtype == mean.dtype == "float64"
+    assert total == y.sum(dtype="float64")
+    assert mean == pytest.approx(y.mean(dtype="float64"), rel=1e-15)
+
+
+def test_what_cannot_be_looped_is_not():
+    are_rows = [True, True, False]
+    refused = [(Y.max(), "max"), (pt.cast(Y, "int64").sum(), "avg")]
+    for output, op in [*refused, ((Y > 9).sum(dtype="bool"), "sum")]:
+        function = made([output])
+        assert loop_over_blocks(function, are_rows, [op], [output.dtype]) is None
+    function = made([Y.sum()], "FAST_COMPILE")
+    assert loop_over_blocks(function, are_rows, ["sum"], ["float32"]) is None
+
+
+# -- kernels
+
+
+def doubled(a):
+    return 2 * a
+
+
+def test_a_kernel_is_compiled_where_there_is_none_and_found_again():
+    kernel = compile_kernel(doubled)
+    kernel._cache.flush()
+    assert [kernel(2), kernel(2.5)] == [4, 5.0]
+    again = compile_kernel(doubled)
+    assert [again(2), again(2.5)] == [4, 5.0]
+    assert sum(again.stats.cache_hits.values()) == 2
