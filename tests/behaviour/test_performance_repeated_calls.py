@@ -75,10 +75,6 @@ def warm(f, *args, **options) -> None:
         check(f, *args, **options)
 
 
-def by_a_view_from_before(x, y):
-    y._early[1] = 5
-
-
 def by_a_thread(x, y):
     thread = threading.Thread(target=y.__setitem__, args=(2, 7.0))
     thread.start()

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import re
+import warnings
 
+import numba
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from pytensor.compile.mode import get_mode
+from pytensor.compile.mode import Mode, get_mode
 from pytensor.tensor.elemwise import DimShuffle
 
 from synk.compiled import compile_kernel
 from synk.engines import host
 from synk.engines.numba_blocks import loop_over_blocks
 from synk.engines.numba_code import with_own_code
-from synk.engines.numba_layout import order_of
+from synk.engines.numba_layout import IS_NEEDED, order_of
 
 NUMBA = get_mode("NUMBA")
 
@@ -57,6 +59,32 @@ def test_a_negative_binomial_is_one_loop_over_vectors():
 )
 def test_orders_of_transposes(ndim, order, kept):
     assert order_of(DimShuffle(input_ndim=ndim, new_order=order)) == kept
+
+
+def copies(compile_it, monkeypatch) -> list[str]:
+    """Return what numba says of products of strided arrays while a function is made."""
+    monkeypatch.setattr(pytensor.config, "numba__cache", False)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always", numba.NumbaPerformanceWarning)
+        compile_it()(np.ones((5, 3)), np.ones(5))
+    return [str(each.message) for each in found if "contiguous" in str(each.message)]
+
+
+def test_a_product_copies_no_rows_which_numba_would_warn_of(monkeypatch):
+    x, r = pt.matrix("x", dtype="float64"), pt.vector("r", dtype="float64")
+    graph, as_written = x.T @ r, Mode("numba", None)
+
+    def plain():
+        return pytensor.function([x, r], graph, mode=as_written, trust_input=True)
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    assert copies(lambda: with_own_code(as_written, plain), monkeypatch) == []
+    with pytest.raises(KeyboardInterrupt):
+        with_own_code(as_written, interrupted)  # which leaves nothing behind
+    if IS_NEEDED:  # otherwise both are PyTensor's
+        assert copies(plain, monkeypatch)
 
 
 # -- loops over blocks of rows

@@ -6,6 +6,8 @@ import sys
 import types
 from importlib.machinery import ModuleSpec
 
+import stand_ins
+
 
 class NVMLError(Exception):
     """What every function of NVML raises."""
@@ -85,6 +87,6 @@ def install(monkeypatch, cores, works=True) -> FakeNVML:
     """Put a machine with such GPUs, and JAX for them, in place of this one."""
     fake = FakeNVML(cores, works)
     monkeypatch.setitem(sys.modules, "pynvml", fake)
-    monkeypatch.setattr("synk.workers.gpus.why_not_jax", lambda: None)
+    stand_ins.obstacle_to_jax(monkeypatch, None)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return fake

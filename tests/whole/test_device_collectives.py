@@ -13,6 +13,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+import stand_ins
 from children import in_a_child
 from fake_nccl import UNKNOWN, ByExchange, Watched, without_nccl
 from reference import assert_same, ops_of, reduced, values_of
@@ -35,7 +36,7 @@ def gpus(monkeypatch):
     """Pretend to have GPUs, and keep JAX on the CPU."""
     fake_nvml.install(monkeypatch, [None] * 4)
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    monkeypatch.setattr(context_module, "NcclTransport", ByExchange)
+    stand_ins.transport(monkeypatch, ByExchange)
 
 
 def worker_take(context, numbers):

@@ -8,6 +8,7 @@ import sys
 
 import fake_nvml
 import pytest
+import stand_ins
 
 import synk
 from synk.commands import info
@@ -92,7 +93,7 @@ def test_impossible_requests_are_refused(monkeypatch, request_, n, error, messag
 
 def test_gpus_that_jax_cannot_use_are_left_alone_unless_asked_for(monkeypatch):
     fake_nvml.install(monkeypatch, [None])
-    monkeypatch.setattr(gpus, "why_not_jax", lambda: "JAX is not installed")
+    stand_ins.obstacle_to_jax(monkeypatch, "JAX is not installed")
     assert plan("auto", None, CORES) == [Device()] * 8
     for request in ("cuda", [0]):
         with pytest.raises(synk.StateError, match="JAX is not installed"):
@@ -235,13 +236,8 @@ def test_forked_ranks_are_told_of_their_gpus(monkeypatch):
     ],
 )
 def test_info_tells_of_nccl_without_loading_it(monkeypatch, installed, expected):
-    def version(package):
-        if package not in installed:
-            raise info.metadata.PackageNotFoundError
-        return installed[package]
-
     fake_nvml.install(monkeypatch, [None])
-    monkeypatch.setattr(info.metadata, "version", version)
+    stand_ins.installed(monkeypatch, installed)
     assert f"  NCCL          {expected}" in info.report()
     assert "nccl" not in sys.modules
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+import stand_ins
 from numba.core.errors import TypingError
 from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Apply
@@ -25,7 +26,6 @@ from pytensor.link.numba.dispatch.basic import (
 import synk
 from synk import compiled
 from synk.comm.kernels import warm
-from synk.ranks import replication
 from synk.ranks.session import SESSION
 
 NUMBA = Mode("numba", None)
@@ -138,11 +138,7 @@ def test_code_that_numba_refuses_is_an_error_of_the_call(two_ranks):
 def test_ctrl_c_while_the_code_is_made_interrupts_all_ranks(two_ranks, monkeypatch):
     f, _, centred, _ = a_step(0.5)
     with monkeypatch.context() as patch:
-        patch.setattr(
-            replication,
-            "make_machine_code",
-            lambda *_: signal.raise_signal(signal.SIGINT),
-        )
+        stand_ins.machine_code(patch, lambda *_: signal.raise_signal(signal.SIGINT))
         with pytest.raises(KeyboardInterrupt):
             f(X, 0.5)
     np.testing.assert_allclose(f(X, 0.5)[0], centred, rtol=1e-12)
@@ -152,11 +148,7 @@ def test_a_rank_that_dies_while_it_waits_for_the_code_is_reported(monkeypatch):
     f, *_ = a_step(0.5)
     with synk.session(3):
         victim = SESSION.zygote.pids[2]
-        monkeypatch.setattr(
-            replication,
-            "make_machine_code",
-            lambda *_: os.kill(victim, signal.SIGKILL),
-        )
+        stand_ins.machine_code(monkeypatch, lambda *_: os.kill(victim, signal.SIGKILL))
         with pytest.raises(synk.WorkerDied, match="rank 2"):
             f(X, 0.5)
 
@@ -195,8 +187,7 @@ def test_an_interrupt_comes_after_a_kernel_is_loaded(monkeypatch):
         came.append(sum(range(1000)))
         return whole(self, *what)
 
-    whole = compiled._Cache._load_overload
-    monkeypatch.setattr(compiled._Cache, "_load_overload", load)
+    whole = stand_ins.loading_of_kernels(monkeypatch, load)
     again = compiled.compile_kernel(doubled)
     with pytest.raises(KeyboardInterrupt):
         again(2)

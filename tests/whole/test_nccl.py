@@ -14,6 +14,7 @@ import fake_nvml
 import numpy as np
 import pytensor.tensor as pt
 import pytest
+import stand_ins
 from children import in_a_child
 from fake_nccl4py import REMOTE_ERROR, Communicator, State, log
 from places import SUPPORT
@@ -232,7 +233,7 @@ def test_at_the_end_of_a_process_nccl_ends_before_jax():
 
 def test_xla_has_the_gpu_before_bindings_ask_cuda_for_anything(monkeypatch):
     asked = []
-    monkeypatch.setattr(cuda, "import_module", lambda name: asked.append(name) or jax)
+    stand_ins.imports_for_cuda(monkeypatch, lambda name: asked.append(name) or jax)
     jax = types.SimpleNamespace(devices=lambda: asked.append("devices"))
     cuda.after_xla("cuda.bindings.driver")
     assert asked == ["jax", "devices", "cuda.bindings.driver"]

@@ -14,6 +14,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+import stand_ins
 from children import in_a_child
 from late_copier import LateCopier
 from test_gpu_jax_mode import (  # noqa: F401  the same, with rows on the device
@@ -22,14 +23,12 @@ from test_gpu_jax_mode import (  # noqa: F401  the same, with rows on the device
 
 import synk
 from synk.engines import jax as jax_engine
-from synk.memory import device_rows, to_device
 from synk.memory.device_rows import DeviceTaker
 from synk.memory.partition import select
 from synk.memory.rows import arrived
 from synk.memory.segment import Segment
 from synk.memory.takers import Takers
 from synk.memory.to_device import ToDevice
-from synk.ranks import context as context_module
 from synk.ranks.session import SESSION
 
 DTYPES = ("float32", "float64", "float16", "int8", "uint64", "bool", "complex64")
@@ -53,11 +52,8 @@ def gpus(monkeypatch):
     """Pretend to have GPUs, to which all rows go by the stand-in."""
     fake_nvml.install(monkeypatch, [None] * 4)
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    monkeypatch.setattr(context_module, "CudaCopier", LateCopier)
-    monkeypatch.setattr(to_device, "WORTHWHILE", 1)
-    monkeypatch.setattr(device_rows, "LONG", 100)
-    monkeypatch.setattr(device_rows, "PIECE", 250)
-    monkeypatch.setattr(device_rows, "LEAST", 250)
+    stand_ins.copier(monkeypatch, LateCopier)
+    stand_ins.small_copies(monkeypatch)
 
 
 def segment_of(values):
@@ -361,7 +357,7 @@ def test_few_values_are_written_in_the_place_of_the_last_ones(monkeypatch):
     monkeypatch.undo()
     fake_nvml.install(monkeypatch, [None])
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    monkeypatch.setattr(context_module, "CudaCopier", LateCopier)
+    stand_ins.copier(monkeypatch, LateCopier)
     x, c, n = pt.matrix("x"), pt.scalar("c"), pt.lscalar("n")
     last, rows = pytensor.shared(0.0), pytensor.shared(np.zeros((0, 3)))
     values = np.random.default_rng(2).normal(size=(40, 3))

@@ -11,6 +11,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+import stand_ins
 from children import in_a_child
 from fake_nccl import Watched
 from test_compat import cost_of, serial, told, train, vector
@@ -35,7 +36,6 @@ from test_padding_calls import (  # noqa: F401  the same, where JAX is on a GPU
 import synk
 from synk.comm.nccl import NcclTransport
 from synk.compat import BSP, EASGD
-from synk.ranks import context as context_module
 from synk.ranks.session import SESSION
 from synk.workers.gpus import find_gpus
 
@@ -53,7 +53,7 @@ class WatchedNccl(Watched, NcclTransport):
 @pytest.fixture(autouse=True)
 def watched(monkeypatch):
     """Have tests that were written for a stand-in watch NCCL."""
-    monkeypatch.setattr(context_module, "NcclTransport", WatchedNccl)
+    stand_ins.transport(monkeypatch, WatchedNccl)
 
 
 def spread(n):

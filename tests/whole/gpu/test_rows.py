@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 import pytensor.tensor as pt
 import pytest
+import stand_ins
 from children import in_a_child
 from test_gpu_jax_mode import (  # noqa: F401  the same, with rows on a GPU
     test_what_outlives_a_call_is_not_in_memory_that_is_used_again,
@@ -23,9 +24,7 @@ from test_rows_to_device import (  # noqa: F401  the same, with CUDA's copies
 )
 
 import synk
-from synk.memory import device_rows, to_device
 from synk.memory.cuda import CudaCopier
-from synk.ranks import context as context_module
 from synk.ranks.session import SESSION
 
 
@@ -65,16 +64,13 @@ class WatchedCopier(CudaCopier):
 @pytest.fixture(autouse=True)
 def watched(monkeypatch):
     """Have the tests that were written for a stand-in watch CUDA, one GPU for all."""
-    monkeypatch.setattr(context_module, "CudaCopier", WatchedCopier)
+    stand_ins.copier(monkeypatch, WatchedCopier)
     monkeypatch.setattr("test_rows_to_device.LateCopier", WatchedCopier)
     for module in ("test_gpu_jax_mode", "test_rows_to_device"):
         monkeypatch.setattr(
             f"{module}.session_of", lambda n: synk.session(devices=[0] * n)
         )
-    monkeypatch.setattr(to_device, "WORTHWHILE", 1)
-    monkeypatch.setattr(device_rows, "LONG", 100)
-    monkeypatch.setattr(device_rows, "PIECE", 250)
-    monkeypatch.setattr(device_rows, "LEAST", 250)
+    stand_ins.small_copies(monkeypatch)
 
 
 @in_a_child
