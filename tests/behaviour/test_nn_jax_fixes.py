@@ -35,7 +35,6 @@ def gradient_of_product(z):
 
 GRAPHS = {
     "rows": (lambda x, y: x[pt.arange(y.shape[0]), y], X[ROWS, Y]),
-    "rows of x": (lambda x, y: x[pt.arange(x.shape[0]), y], X[ROWS, Y]),
     "gradient": (
         lambda x, y: pytensor.grad(x[pt.arange(y.shape[0]), y].sum(), x),
         np.eye(10)[Y],
@@ -50,25 +49,15 @@ GRAPHS = {
         lambda x, y: pt.arange(x.shape[0] * 2 + 1) + y[0] + 0 * x[0, 0],
         np.arange(601) + Y[0],
     ),
-    "squared error": (lambda x, y: ((x - y[:, None]) ** 2).mean(), None),
     "top 3": (
         lambda x, y: pt.any(pt.eq(pt.argsort(x, axis=-1)[:, -3:], y[:, None]), axis=-1),
         (np.argsort(X, axis=-1)[:, -3:] == Y[:, None]).any(-1),
-    ),
-    "accuracy": (
-        lambda x, y: pt.eq(pt.argmax(x, axis=-1), y),
-        X.argmax(-1) == Y,
     ),
     "rows from anywhere": (lambda x, y: x[y[0] + pt.arange(3)], X[Y[0] : Y[0] + 3]),
     "mean of some": (
         lambda x, y: ((x > 0) * x).sum() / (x > 0).sum() + 0 * y[0],
         X[X > 0].mean(),
     ),
-    "counts": (
-        lambda x, y: pt.eq(y[:, None], pt.arange(10)).sum(axis=0) + 0 * x[0, 0],
-        np.bincount(Y, minlength=10),
-    ),
-    "half of the rows": (lambda x, y: x[: x.shape[0] // 2] + 0 * y[0], X[:150]),
     "gradient of half": (
         lambda x, y: pytensor.grad((x[: x.shape[0] // 2 :] ** 2).sum() + 0.0 * y[0], x),
         np.vstack([2 * X[:150], np.zeros((150, 10))]),
@@ -142,8 +131,6 @@ GRAPHS = {
 def test_graphs_of_losses_compute_what_numpy_does():
     x, y = matrix_and_classes()
     for name, (build, expected) in GRAPHS.items():
-        if expected is None:
-            expected = ((X - Y[:, None]) ** 2).mean()
         found = compiled([x, y], build(x, y))(X, Y)
         np.testing.assert_allclose(found, expected, err_msg=name)
     # The multi-class hinge loss, as Lasagne 0.2 has it, and its gradient.
@@ -181,9 +168,8 @@ REFUSED = {
 def test_shapes_that_only_values_tell_are_refused_and_what_to_write_is_said():
     x, y = matrix_and_classes()
     for name, (build, message) in REFUSED.items():
-        f = compiled([x, y], build(x, y))
         with pytest.raises(NotImplementedError, match=message):
-            print(name, f(X, Y))
+            print(name, compiled([x, y], build(x, y))(X, Y))
 
 
 @in_a_child

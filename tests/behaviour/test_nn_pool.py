@@ -5,15 +5,13 @@ Windows, strides and padding may be variables, too.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from children import in_a_child
 from hypothesis import given
 from hypothesis import strategies as st
 from networks import MODE, check_derivatives, compiled, evaluate, few
@@ -418,42 +416,22 @@ def test_sizes_that_differ_between_parts_of_the_rows_are_those_of_all(size):
     assert got.shape == (3, 1, 2, 2)
 
 
-JAX = """
-import numpy as np, pytensor, pytensor.tensor as pt
-import synk
-from test_nn_pool import pyramid
-
-x, w = pt.tensor4("x"), pytensor.shared(0.7, "w")
-window = tuple((n + 1) // 2 for n in x.shape[2:])
-halves = synk.nn.pool_2d(x * w, window, stride=1)
-with synk.session(2):
-    for pooled, pad in (pyramid(x * w), False), (halves, True):
-        loss = pt.sqr(pooled).mean()
-        outputs = [loss, synk.grad(loss, w)]
-        f = synk.function([x], outputs, mode="JAX", pad=pad)
-        plain = pytensor.function([x], outputs, mode="FAST_COMPILE")
-        for n in 6, 5:
-            images = np.random.default_rng(n).normal(size=(n, 2, 6, 7))
-            np.testing.assert_allclose(f(images), plain(images), rtol=1e-9)
-window = pt.lvector()
-f = pytensor.function([x, window], synk.nn.pool_2d(x, window), mode="JAX")
-try:
-    f(images, np.array([2, 2]))
-except NotImplementedError as error:
-    assert "JAX needs the windows, strides and padding of pooling" in str(error), error
-    print("as in the others")
-"""
-
-
 @pytest.mark.slow
+@in_a_child
 def test_jax_mode_takes_what_follows_from_shapes():
-    pytest.importorskip("jax", reason="JAX, of the extra synk[jax], is not installed")
-    done = subprocess.run(
-        [sys.executable, "-c", JAX],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.stdout.strip() == "as in the others", done.stderr[-4000:]
+    x, w = pt.tensor4("x"), pytensor.shared(0.7, "w")
+    window = tuple((n + 1) // 2 for n in x.shape[2:])
+    halves = synk.nn.pool_2d(x * w, window, stride=1)
+    with synk.session(2):
+        for pooled, pad in (pyramid(x * w), False), (halves, True):
+            loss = pt.sqr(pooled).mean()
+            outputs = [loss, synk.grad(loss, w)]
+            f = synk.function([x], outputs, mode="JAX", pad=pad)
+            plain = pytensor.function([x], outputs, mode="FAST_COMPILE")
+            for n in 6, 5:
+                images = np.random.default_rng(n).normal(size=(n, 2, 6, 7))
+                np.testing.assert_allclose(f(images), plain(images), rtol=1e-9)
+    window = pt.lvector()
+    f = pytensor.function([x, window], synk.nn.pool_2d(x, window), mode="JAX")
+    with pytest.raises(NotImplementedError, match="JAX needs the windows, strides and"):
+        f(images, np.array([2, 2]))
