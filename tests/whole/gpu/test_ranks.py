@@ -27,10 +27,10 @@ from test_device_collectives import (  # noqa: F401  the same, with NCCL
     test_reductions_of_every_op_and_dtype_equal_numpys,
     test_what_a_stage_reduces_is_not_written_to,
 )
-from test_padding_calls import (  # noqa: F401  the same, where JAX is on a GPU
+from test_gpu_padding import (  # noqa: F401  the same, where JAX is on a GPU
     check_epochs,
-    test_an_explanation_says_what_is_padded_and_why_not,
     test_jax_gives_for_padded_rows_what_pytensor_gives_without,
+    test_what_one_rank_pads_compiles_and_explains,
 )
 
 import synk
