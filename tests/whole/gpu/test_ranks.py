@@ -13,8 +13,8 @@ import pytensor.tensor as pt
 import pytest
 import stand_ins
 from children import in_a_child
+from compat_models import cost_of, serial, told, train, vector
 from fake_nccl import Watched
-from test_compat import cost_of, serial, told, train, vector
 from test_device_collectives import (  # noqa: F401  the same, with NCCL
     test_a_rank_killed_in_the_middle_is_reported,
     test_a_training_step_on_devices_is_the_serial_one,
