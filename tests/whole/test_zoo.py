@@ -1,19 +1,22 @@
-"""demos/zoo.py: the networks are those of their papers, and all rules train them."""
+"""demos/zoo.py: networks as in their papers, exact and by rules; what options mean."""
 
 from __future__ import annotations
+
+import re
 
 import numpy as np
 import pytensor
 import pytest
 import theano
 import theano.tensor as T
+from coloured import make_folder
 from lasagne import layers as L
+from PIL import Image
 from places import DEMOS
 from pytensor.compile.mode import Mode
 from test_demos import QUICK, run
 
 import synk
-from synk.train.batches import batches_of_epoch
 
 MODE = Mode("py", optimizer=None)
 """Ops run in Python, in the graph as it is: rewriting it takes longer than training."""
@@ -22,19 +25,14 @@ SMALL = {
     "alexnet": "--image-size 67 --width 0.03",
     "vgg16": "--image-size 32 --width 0.03",
     "googlenet": "--image-size 80 --width 0.05",
-    "resnet50": "--image-size 32 --width 0.06 --blocks 1 1",
-    "resnet152": "--image-size 32 --width 0.06 --blocks 1",
-    "wide_resnet": "--image-size 8 --width 0.25 --depth 10 --widen 1",
+    "resnet50": "--image-size 32 --width 0.06 --blocks 1",
     "cifar10": "--image-size 24 --width 0.06",
     "lstm": "--length 4 --width 0.06",
     "wgan": "--image-size 8 --width 0.05 --first 1 --critic-steps 2",
     "lsgan": "--image-size 8 --width 0.05",
 }
-QUICKEST = ("vgg16", "resnet152", "cifar10")
-EACH = [
-    pytest.param(name, marks=[] if name in QUICKEST else [pytest.mark.slow])
-    for name in SMALL
-]
+EXACT = ("alexnet", "resnet50", "lstm", "wgan")
+"""Of each kind one: groups and pools, running averages, a scan, two in turns."""
 
 pytestmark = pytest.mark.usefixtures("scans_in_python")
 
@@ -145,22 +143,14 @@ def test_googlenet_has_two_auxiliary_heads_that_count_for_less(zoo):
     assert len(L.get_all_params(heads[0].logits)) == 2 * (3 + 9 * 6 + 1)
 
 
-COMPILED = f"""
-import sys; sys.path.insert(0, {str(DEMOS)!r})
-import synk, theano, theano.tensor as T
-from lasagne import layers as L
-from zoo_models import googlenet
-x = T.tensor4("x")
-(head, *_) = googlenet.build(x, image_size=80, classes=5, width=0.05)
-theano.function([x], L.get_output(head.logits, deterministic=True))
-print("compiled")
-"""
-
-
 @pytest.mark.slow
-def test_googlenet_is_compiled_in_time(tmp_path):
-    # With joins alone PyTensor's shapes were sums of four to the ninth terms.
-    assert run("-c", COMPILED, folder=tmp_path, **QUICK) == "compiled\n"
+def test_googlenet_is_compiled_in_time(zoo):
+    """With joins alone PyTensor's shapes were sums of four to the ninth terms."""
+    x = T.tensor4("x")
+    (head, *_) = zoo.ZOO["googlenet"].build(x, image_size=80, classes=5, width=0.05)
+    answer = L.get_output(head.logits, deterministic=True)
+    compiled = theano.function([x], answer, mode="FAST_COMPILE")
+    assert compiled(np.zeros((1, 3, 80, 80))).shape == (1, 5)
 
 
 # -- layers --------------------------------------------------------------------------
@@ -245,57 +235,51 @@ def serial(zoo, args) -> tuple[list[float], list[np.ndarray]]:
         model.inputs, model.loss, updates=list(model.updates.items()), mode=MODE
     )
     (arrays,) = rows.training(0)
-    batches = batches_of_epoch(len(arrays[0]), args.batch, args.seed, 0)
+    batches = [slice(low, low + 4) for low in range(0, 10, 4)]
     losses = [float(step(*[array[batch] for array in arrays])) for batch in batches]
     return losses, [var.get_value() for var in model.updates]
 
 
-def of_ranks(variables: list) -> list[list[np.ndarray]]:
-    """Return the values that each of two ranks has."""
-    return [[synk.get_value(rank, var) for var in variables] for rank in (0, 1)]
+@pytest.fixture
+def without_dropout(monkeypatch):
+    """Have networks keep all: ranks draw from streams of their own."""
+    monkeypatch.setattr(L.DropoutLayer, "get_output_for", lambda self, x, **_: x)
 
 
-@pytest.mark.parametrize("model", EACH)
-def test_exact_steps_on_two_ranks_are_those_of_plain_pytensor(zoo, model, monkeypatch):
-    def all_of_them(self, input, **options):
-        return input
-
-    # Ranks draw from streams of their own.
-    monkeypatch.setattr(L.DropoutLayer, "get_output_for", all_of_them)
+@pytest.mark.parametrize(
+    "model",
+    [
+        "vgg16",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in EXACT),
+    ],
+)
+def test_exact_steps_on_two_ranks_are_those_of_plain_pytensor(
+    zoo, model, without_dropout
+):
     sync = [] if model == "lstm" else ["--sync-bn"]
     args = arguments(zoo, model, *sync, "--seed", 3)
     losses, values = serial(zoo, args)
     with synk.session(2):
         training = zoo.Training(args, zoo.open_data(args))
-        start = [p.get_value() for p in training.model.params]
+        step, params = training.step, training.model.params
+        training.trainer = synk.Trainer(step, params, shuffle=False)
+        start = [p.get_value() for p in params]
         training.epoch()
-        got = [
-            [synk.get_value(i, var) for var in training.step.updated] for i in (0, 1)
-        ]
+        got = [[synk.get_value(i, var) for var in step.updated] for i in (0, 1)]
     assert len(losses) == 3
     np.testing.assert_allclose(training.trainer.history.losses, losses, rtol=1e-8)
     for of_rank in got:
         for value, expected in zip(of_rank, values, strict=True):
             scale = np.abs(expected).max()
             np.testing.assert_allclose(value, expected, atol=1e-8 * scale)
-    moved = [
-        np.ptp(p.get_value() - old)
-        for p, old in zip(training.model.params, start, strict=True)
-    ]
+    moved = [np.ptp(p.get_value() - old) for p, old in zip(params, start, strict=True)]
     assert np.mean([each > 0 for each in moved]) > 0.9
 
 
-OF_EACH_KIND = ("vgg16", "resnet50", "lstm", "wgan", "lsgan")
-"""Layers alone, running averages, a scan, two networks in turns and at once.
-
-To a rule others are as one of these: parameters, and what else a step updates.
-"""
-
-
-@pytest.mark.parametrize(
-    "model", [each for each in EACH if each.values[0] in OF_EACH_KIND]
-)
-def test_rules_train_each_kind(zoo, model):
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["resnet50", "lsgan"])
+def test_rules_train_networks_with_running_averages_and_two_at_once(zoo, model):
+    """To a rule others are as these: parameters, and what else a step updates."""
     args = arguments(zoo, model, "--rule", "local", "--every", 2)
     with synk.session(2):
         training = zoo.Training(args, zoo.open_data(args))
@@ -308,7 +292,10 @@ def test_rules_train_each_kind(zoo, model):
         numbers |= {f"then {k}": v for k, v in training.epoch().items()}
         centre = training.trainer.centre
         now = [p.get_value() for p in training.model.params]
-        averages = of_ranks(training.model.averages)
+        averages = [
+            [synk.get_value(rank, var) for var in training.model.averages]
+            for rank in (0, 1)
+        ]
     for value, other in zip(now, centre, strict=True):
         np.testing.assert_array_equal(value, other)
     assert all(np.isfinite(number) for number in numbers.values())
@@ -363,15 +350,154 @@ def test_what_resumes_has_the_numbers_of_what_never_stopped(zoo, tmp_path):
         np.testing.assert_array_equal(value, rest[name], err_msg=name)
 
 
-def test_downpour_at_each_step_is_exact_momentum(zoo):
+def test_downpour_at_each_step_is_exact_momentum(zoo, without_dropout):
     found = []
     for rule in ("exact", "downpour"):
         args = arguments(zoo, "cifar10", "--rule", rule, "--rate", 0.05)
         args.rows, args.batch = 8, 4
-        with pytest.MonkeyPatch.context() as patch, synk.session(2):
-            patch.setattr(L.DropoutLayer, "get_output_for", lambda self, x, **_: x)
+        with synk.session(2):
             training = zoo.Training(args, zoo.open_data(args))
             training.epoch()
             found.append([p.get_value() for p in training.model.params])
     for exact, other in zip(*found, strict=True):
         np.testing.assert_allclose(other, exact, rtol=1e-9, atol=1e-12)
+
+
+# -- rows ----------------------------------------------------------------------------
+
+
+def test_images_come_in_parts_that_have_each_row_once(zoo):
+    args = arguments(zoo, "cifar10", "--rows", 30, "--hold", 9)
+    rows = zoo.open_data(args)  # of 4 and 4 rows, and at last 2 and 4
+    parts = list(rows.training(0))
+    assert [len(x) for x, _ in parts] == [8, 8, 8, 6]
+    assert rows.parts == len(parts)
+    whole = zoo.open_data(arguments(zoo, "cifar10", "--rows", 30))
+    (together,) = whole.training(0)
+    for number, array in enumerate(together):
+        np.testing.assert_array_equal(
+            np.concatenate([part[number] for part in parts]), array
+        )
+    assert sum(len(x) for x, _ in rows.validation()) == rows.held_out == 3
+
+
+def test_noise_is_other_noise_in_each_epoch_and_the_same_in_each_run(zoo):
+    rows = zoo.open_data(arguments(zoo, "lsgan"))
+    ((x, first),), ((again, second),) = rows.training(0), rows.training(1)
+    np.testing.assert_array_equal(x, again)
+    assert x.shape == (10, 1, 8, 8)
+    assert (x.dtype, x.max()) == ("uint8", 240)  # 16 shades, of which 15 is most
+    assert first.shape == second.shape == (10, 100)
+    assert np.abs(first - second).max() > 0.5
+    ((_, third),) = zoo.open_data(arguments(zoo, "lsgan")).training(0)
+    np.testing.assert_array_equal(first, third)
+
+
+def test_so_many_rows_of_text_are_trained_on(zoo):
+    for n in (10, 11, 32, 100):
+        rows = zoo.open_data(zoo.parse_arguments(["lstm", "--rows", str(n)]))
+        ((table,),) = rows.training(0)
+        assert (len(table), rows.rows) == (n, n)
+        assert table.shape[1] == 65
+
+
+# -- the command line ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("vgg16 --every 3", "--every and --order are for rules"),
+        ("vgg16 --rule local --order free", "order must be 'together', got 'free'"),
+        ("googlenet --image-size 64", "googlenet takes images of 80 pixels at least"),
+        ("wgan --image-size 30", "images of a size in fours, got 30"),
+        ("wgan --image-size 12", "digits are of 28 pixels, or of 8"),
+        ("alexnet --depth 10", "--depth is not for alexnet"),
+        ("cifar10 --critic-steps 2", "--critic-steps is not for cifar10"),
+        ("lstm --images DIR", "--images is not for lstm"),
+        ("lstm --samples a.png", "--samples is not for lstm"),
+        ("lsgan --decay 1", "--decay is not for lsgan"),
+        ("vgg16 --images DIR --rows 5", "--rows and --classes are for data that are"),
+        ("vgg16 --loaders 2", "--loaders is for --images"),
+        ("cifar10 --rule easgd --sync-bn", "--sync-bn is for exact training"),
+        ("lstm --resume", "--resume needs the --checkpoint of an earlier run"),
+    ],
+)
+def test_what_has_no_meaning_is_refused(zoo, options, message, capsys):
+    with pytest.raises(SystemExit) as caught:
+        zoo.parse_arguments(options.split())
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("alexnet", {0: 0.01, 19: 0.01, 20: 1e-3, 69: 1e-5}),
+        ("googlenet", {7: 0.005, 8: 0.0048, 16: 0.004608}),
+        ("resnet50 --batch 256", {0: 0.1, 30: 0.01}),
+        ("wide_resnet --falls 5", {4: 0.1, 5: 0.02}),
+        ("lsgan --epochs 10", {0: 1e-4, 5: 1e-4, 6: 0.8e-4, 9: 0.2e-4}),
+    ],
+)
+def test_rates_are_those_of_the_recipes(zoo, options, expected):
+    schedule = zoo.schedule_of(zoo.parse_arguments(options.split()))
+    assert {k: schedule(k) for k in expected} == pytest.approx(expected)
+
+
+def test_each_rule_can_be_had(zoo):
+    def made(*options: str):
+        return zoo.rule_of(zoo.parse_arguments(["cifar10", *options]), ranks=4)
+
+    assert made() is None
+    for name in zoo.RULES:
+        assert isinstance(made("--rule", name), synk.rules.Rule)
+    rule = made("--rule", "easgd", "--every", "3", "--order", "turns")
+    assert (type(rule), rule.every, rule.order) == (synk.rules.EASGD, 3, "turns")
+    assert made("--rule", "gossip", "--every", "20").p == 0.05
+    # What takes a worker's way for a gradient has workers without momentum.
+    assert zoo.parse_arguments(["cifar10", "--rule", "downpour"]).momentum == 0
+    assert zoo.parse_arguments(["cifar10", "--rule", "diloco"]).momentum == 0.9
+
+
+SCRIPT = f"""
+import sys
+sys.path.insert(0, {str(DEMOS)!r})
+import zoo
+from pytensor.compile.mode import Mode, register_mode
+register_mode("AS_IT_IS", Mode("py", optimizer=None))
+zoo.main([*sys.argv[1:], "--mode", "AS_IT_IS"])
+"""
+"""The program, with graphs as they are in these tests."""
+
+
+@pytest.mark.slow
+def test_it_trains_on_a_folder_of_images(tmp_path):
+    make_folder(tmp_path / "images", 28, 30)
+    options = "--images images --loaders 1 --width 0.06 --batch 10 --epochs 2 --ranks 2"
+    output = run(
+        *("-c", SCRIPT, "cifar10", "--rule", "easgd", "--every", 2, *options.split()),
+        folder=tmp_path,
+        **QUICK,
+    )
+    first, *epochs, final = output.splitlines()
+    assert first == (
+        "cifar10 by EASGD(every=2, order='together', beta=0.9), 2 ranks: 1,710"
+        " parameters, 20 rows to train on and 2 to validate"
+    )
+    assert [line[:10] for line in epochs] == ["epoch   1:", "epoch   2:"]
+    numbers = r"training loss \S+, validation loss \S+, validation top-1 \S+"
+    assert all(re.search(numbers, line) for line in epochs)
+    assert re.fullmatch(r"final: training loss \d\.\d{6}", final)
+
+
+@pytest.mark.slow
+def test_a_gan_shows_what_it_draws(zoo, tmp_path, capsys):
+    png = tmp_path / "made.png"
+    args = arguments(zoo, "lsgan", "--epochs", 1, "--samples", png)
+    with synk.session(2):
+        zoo.fit(zoo.Training(args, zoo.open_data(args)), args)
+    assert f"samples: {png}" in capsys.readouterr().out
+    pixels = np.asarray(Image.open(png))
+    assert pixels.shape == (6 * 8, 7 * 8)
+    assert pixels.std() > 0
