@@ -351,15 +351,14 @@ def test_a_script_sees_what_it_sees_in_python(folder):
 
 ENDS = {
     "a syntax error": "x = 1\nif x print(x)",
-    "Ctrl-C": "def wait():\n    raise KeyboardInterrupt\nwait()",
-    "an error with a cause": """
+    "Ctrl-C": """
 def inner():
     return {}["missing"]
 def outer():
     try:
         inner()
     except KeyError as error:
-        raise ValueError("what the user did") from error
+        raise KeyboardInterrupt("with a cause") from error
 outer()
 """,
 }

@@ -67,20 +67,6 @@ def test_any_array_like_is_an_input(ranks):
         np.testing.assert_array_equal(np.asarray(given), value)
 
 
-def test_odd_arrays_are_inputs_of_numba_functions_too(two_ranks):
-    x, b = pt.matrix("x"), pt.matrix("b")
-    # Views, which numba compiles soonest.
-    f = synk.function([x], [(x[:, ::-1], "gather"), (b[-1], None)], [b], mode="NUMBA")
-    value = np.arange(10.0).reshape(5, 2)
-    for way in ("Fortran", "strided", "read-only"):
-        given = WAYS[way](value)
-        # First: ranks find what numba compiled.
-        assert_same(f.as_theano(given, given)[0], value[:, ::-1], err_msg=way)
-        turned, last = f(given, given)
-        assert_same(turned, value[:, ::-1], err_msg=way)
-        assert_same(last, value[-1], err_msg=way)
-
-
 @three_ranks
 def test_pandas_columns_are_inputs(ranks):
     table = frame(a=np.arange(7), b=np.arange(7) * 0.5, c=1)
@@ -237,22 +223,6 @@ def test_inputs_that_are_computed_from_others_cut_off_what_is_above(two_ranks):
         f = synk.function(rows, (output, "gather"), whole, givens=givens, mode=PY)
         assert_same(f(*values), plain(*values), err_msg=str(output))
         assert_same(f.as_theano(*values), plain(*values))
-
-
-def test_updates_follow_from_inputs_that_are_computed(two_ranks):
-    x = pt.vector("x")
-
-    def adding(make):
-        w = pytensor.shared(1.0)
-        scaled = w * x
-        total = synk.ops.all_reduce(scaled.sum(), "sum")
-        return w, make([scaled], total, updates={w: w + total}, mode=PY)
-
-    (ours, f), (plain, g) = adding(synk.function), adding(pytensor.function)
-    value = np.arange(5.0)
-    for _ in range(2):
-        assert f(value) == g(value) == 10
-    assert synk.get_value(1, ours) == plain.get_value() == 21
 
 
 # -- as_theano, build_inputs, names ----------------------------------------------------
@@ -414,21 +384,6 @@ class Held(Op):
 
     def perform(self, node, inputs, outputs):
         outputs[0][0] = inputs[0].copy()
-
-
-def test_a_variable_of_an_ended_session_does_not_disturb_the_next():
-    old, new = pytensor.shared(np.zeros(3)), pytensor.shared(np.ones(3))
-    x = pt.vector("x")
-    f = synk.function([x], (x.sum() + new.sum(), "sum"), mode=PY)
-    with synk.session(2):
-        synk.broadcast(old)
-    with synk.session(2):
-        synk.broadcast(new)
-        del old
-        gc.collect()
-        synk.all_reduce(new, "sum")
-        assert_same(synk.get_value(1, new), np.full(3, 2.0))
-        assert f([1.0, 2.0]) == 15
 
 
 def test_the_shared_variables_of_a_function_are_those_that_a_call_reads_or_updates():
@@ -661,45 +616,3 @@ def test_a_sparse_output_that_is_not_finite(two_ranks):
     rows[3] = -1
     with np.errstate(invalid="ignore"), pytest.raises(synk.NotFinite, match="row 3"):
         f(rows, check="finite")
-
-
-def test_a_sparse_output_of_another_rank(two_ranks):
-    rows = pytensor.shared(X, "rows")
-    outputs = [(ps.csr_from_dense(rows), None), (rows.sum(), "sum")]
-    f = synk.function([], outputs, sliceable_shareds=[rows], mode=PY)
-    for _ in range(3):
-        made, total = f(batch_s=[[], [0, 2]])
-        np.testing.assert_array_equal(made.toarray(), X[[0, 2]])
-        assert total == pytest.approx(X[[0, 2]].sum())
-    made, _ = f.run([[[], [0, 2]], [[], [1]]])
-    np.testing.assert_array_equal(made[0].toarray(), X[[0, 2]])
-    np.testing.assert_array_equal(made[1].toarray(), X[[1]])
-
-
-@three_ranks
-def test_a_generator_that_is_an_output(ranks):
-    x = pt.matrix("x", dtype="float64")
-    state = pytensor.shared(np.random.default_rng(3), "state")
-    after, _ = pt.random.normal(rng=state, size=(2,)).owner.outputs
-    f = synk.function([x], [(after, None), x.sum()], mode=PY)
-    synk.function([x], x.sum(), mode=PY)(X)
-    made, _ = f(X[:0])
-    expected = np.random.default_rng(3)
-    expected.normal(size=2)
-    assert made.bit_generator.state == expected.bit_generator.state
-
-
-def test_a_variable_of_objects_is_brought_to_ranks(two_ranks):
-    x = pt.matrix("x", dtype="float64")
-    objects = pytensor.compile.SharedVariable(
-        pytensor.link.c.type.generic, np.array([None] * 500), False, name="objects"
-    )
-    f = synk.function([x], [x.sum()], mode=PY)
-    f(X)
-    synk.broadcast(objects)
-    objects.set_value(np.array(["a"] * 500, object))
-    synk.broadcast(objects)
-    (value,) = synk.get_value(1, [objects])
-    assert value.dtype == object
-    assert list(value) == ["a"] * 500
-    assert f(X)[0] == pytest.approx(X.sum())

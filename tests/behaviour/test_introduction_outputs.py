@@ -135,20 +135,6 @@ def test_a_rank_without_rows_yields_no_nan(ranks):
     assert_same(synk.gather(w), np.full((ranks, 3), 7.0))
 
 
-@three_ranks
-def test_large_and_transposed_outputs_are_combined_exactly(ranks):
-    x = pt.matrix("x")
-    outputs = [(x.sum(axis=0).reshape((200, 300)).T, op) for op in ("sum", "max")]
-    outputs.append((x.T.mean(axis=1), "avg"))
-    f = synk.function([x], outputs, mode=PY)
-    value = values_of("float64", (7, 60_000))
-    total, largest, mean = f(value)
-    sums = [p.sum(axis=0) for p in cut(value, ranks)]
-    assert_same(total, value.sum(axis=0).reshape(200, 300).T, ulps=16)
-    assert_same(largest, np.max(sums, axis=0).reshape(200, 300).T, ulps=16)
-    assert_same(mean, value.mean(axis=0), ulps=16)
-
-
 def test_nan_and_infinity_pass_through_as_in_numpy(two_ranks):
     x = pt.matrix("x")
     outputs = [(x.max(axis=0), "max"), (x.min(axis=0), "min"), (x.sum(axis=0), "sum")]
@@ -414,24 +400,3 @@ def test_the_same_ranks_and_inputs_give_the_same_bits(two_ranks):
         for _ in range(2):
             for got, right in zip(f(values[:, :columns]), whole, strict=True):
                 np.testing.assert_array_equal(got, right[:columns])
-
-
-SERIAL = {"avg": np.mean, "sum": np.sum, "prod": np.prod, "min": min, "max": max}
-
-
-@three_ranks
-def test_single_numbers_of_functions_in_turns(ranks):
-    """They are told on the same cache lines, whichever function they are of."""
-    x, n = pt.dmatrix("x"), pt.dvector("n")
-    dtypes = ["float32", "float64", "int32", "float32", "float64"]
-    kinds = [*zip(SERIAL, dtypes, strict=True), ("sum", "int32")]
-    numbers = [synk.ops.all_reduce(pt.cast(x.sum(), d), op) for op, d in kinds]
-    functions = [synk.function([x], (number, None), mode=PY) for number in numbers]
-    g = synk.function([n], (synk.ops.all_reduce(n.sum(), "sum"), None), mode=PY)
-    random = np.random.default_rng(1)
-    for _ in range(2):
-        values = random.integers(1, 4, (2 * ranks, 3)).astype(float)
-        of_ranks = values.reshape(ranks, -1).sum(axis=1)
-        for f, (op, _) in zip(functions, kinds, strict=True):
-            assert f(values) == pytest.approx(SERIAL[op](of_ranks), rel=1e-6)
-            assert g(values[:, 0]) == values[:, 0].sum()

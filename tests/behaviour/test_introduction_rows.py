@@ -203,27 +203,6 @@ def test_minibatch_data_holds_the_rows_of_the_batch_in_its_order(ranks):
         assert_same(again, own, err_msg=str(batch))
 
 
-@three_ranks
-def test_minibatch_data_weighs_the_rows_it_belongs_to(ranks):
-    """Rows that come twice have a weight for each time, in the order of the batch."""
-    rng = np.random.default_rng(ranks)
-    X, W, Y = rng.normal(size=(50, 4)), rng.normal(size=(30, 4)), rng.normal(size=4)
-    batch = rng.integers(0, 50, 30)
-    assert len(set(batch)) < 30
-    assert list(batch) != sorted(batch)
-    x, w = pt.matrices("x", "w")
-    y = pt.vector("y")
-    z = (x * w) @ y
-    f = synk.function([x, w], [z.sum(), z], bcast_inputs=[y], mode=PY)
-    expected = (X[batch] * W) @ Y
-    weights = synk.data(W, minibatch=True)
-    for rows, slices in (X, 1), (synk.data(X), 1), (X, 4), (synk.data(X), 4):
-        total, each = f(rows, weights, Y, batch=batch, num_slices=slices)
-        np.testing.assert_allclose(each, expected, rtol=1e-12)
-        np.testing.assert_allclose(total, expected.sum(), rtol=1e-12)
-    f(X, weights, Y, batch=batch, check="serial")
-
-
 def test_minibatch_data_that_is_too_short_is_refused(two_ranks):
     x, y = pt.vectors("x", "y")
     f = synk.function([x, y], (x + y, "gather"), mode=PY)
@@ -359,17 +338,6 @@ def test_a_reduction_in_the_graph_weighs_sliceable_rows(ranks):
         centred, got = f(batch_s=batch_s, num_slices=1 + call % 2)
         assert_same(got, rows.mean(axis=0), 16)
         assert_same(centred, rows - rows.mean(axis=0), 16, scale=20)
-
-
-@one_and_three_ranks
-def test_a_sliceable_variable_can_be_updated_as_a_whole(ranks):
-    s, parts = shared_rows(ranks)
-    f = synk.function([], (s.sum(), "sum"), sliceable_shareds=[s], mode=PY)
-    g = synk.function([], updates={s: s * 2}, mode=PY)
-    for times in (1, 2, 4):
-        total = f(batch_s=slice(1))
-        assert_same(total, times * sum(part[:1].sum() for part in parts))
-        g()
 
 
 def test_bad_batch_s_is_refused(two_ranks):

@@ -274,18 +274,6 @@ def test_ranks_that_come_back_draw_no_number_again():
     np.testing.assert_array_equal(*made)
 
 
-@pytest.mark.usefixtures("as_before")
-def test_a_bit_generator_that_the_script_has_put_there():
-    made = []
-    for number in (1, 1, 2):
-        np.random.set_bit_generator(np.random.Philox(number))
-        random.seed(number)
-        with synk.session(2):
-            made.append(noisy()(ZEROS))
-    np.testing.assert_array_equal(made[0], made[1])
-    assert len(np.unique(made[1:])) == 2 * made[0].size
-
-
 # -- JAX's -----------------------------------------------------------------------------
 
 

@@ -248,35 +248,6 @@ def test_what_the_script_asks_for_is_told_so(two_ranks):
     assert told(g) == [(0, "max", 8, why, None)]
 
 
-def test_a_gradient_is_reduced_by_the_op_that_is_right():
-    x = pt.matrix("x")
-    w = pytensor.shared(np.ones(3), "w")
-    updates = {w: w - synk.grad(((x @ w) ** 2).sum(), w, op="avg")}
-    f = synk.function([x], [], updates=updates, mode=PY)
-    assert told(f) == [(0, "sum", 24, "for synk.grad", None)]
-
-
-def test_lines_outlive_what_keeps_a_graph_from_overflow():
-    x = pt.vector("x")
-    total = pt.exp(1000 * x).sum()
-    likelihood = pt.log(total)
-    scaled = likelihood + x.std()
-    f = quiet([x], scaled)
-    lines = [(level, why, line) for level, _, _, why, line in told(f)]
-    # From PyTensor 3.1 on, the sum and its logarithm become one Op.
-    ends = {
-        why
-        for level, why, line in lines
-        if (level, line) == (1, "likelihood = pt.log(total)")
-    }
-    assert ends
-    assert ends <= {"for Log", "for LogSumExp"}
-    assert {line for *_, line in lines} <= {
-        "likelihood = pt.log(total)",
-        "scaled = likelihood + x.std()",
-    }
-
-
 def test_the_bytes_of_plain_gradients_are_known_before_a_call():
     x, y = pt.matrix("x"), pt.vector("y")
     weights = pytensor.shared(np.ones((30, 20)), "weights")
@@ -473,16 +444,6 @@ def test_waits_in_the_middle_of_a_call_are_counted(width, two_ranks):
     assert fast["wait"] > slow["wait"]
     assert slow["compute"] >= 100
     assert slow["compute"] > fast["compute"]
-
-
-def test_ranks_without_rows_are_shown_as_waiting(two_ranks):
-    f = slow_mean()
-    for _ in range(3):
-        f(np.array([100.0]))
-    busy, idle = f.explain().to_dict()["calls"]["ranks"]
-    assert (busy["share"], idle["share"]) == (1, 0)
-    assert idle["compute"] < busy["compute"]
-    assert idle["wait"] > busy["wait"]
 
 
 def test_a_call_that_compiles_or_fails_does_not_count(two_ranks):

@@ -176,27 +176,6 @@ def test_compilations_and_collectives_have_events_of_their_own(two_ranks, tmp_pa
         assert {"replicate function", "compile", "broadcast"} <= set(commands)
 
 
-def test_slices_and_ranks_without_rows_are_shown(two_ranks, tmp_path):
-    f, rows = training_step()
-    with synk.trace(tmp_path / "t.json"):
-        f(rows, num_slices=3)
-        f(rows, batch=1)
-    document = read(tmp_path / "t.json")
-    sliced, single = (
-        [
-            [part["name"] for part in within(event, complete(document, rank))]
-            for event in complete(document, rank)
-            if event["name"] == "call"
-        ]
-        for rank in range(2)
-    )
-    assert sliced[0].count("compute") == single[0].count("compute") >= 4
-    assert "rows" in sliced[1]
-    assert "rows" not in single[1]  # rank 1 has none
-    for rank in range(2):
-        assert_nested(complete(document, rank))
-
-
 def test_memory_is_bounded_and_the_file_says_what_was_dropped(two_ranks, tmp_path):
     x = pt.vector("x")
     f = synk.function([x], x.sum(), mode=PY)

@@ -458,13 +458,6 @@ def test_a_refusal_names_the_line_that_made_the_output_and_that_of_the_reason(
         synk.function([x], best, strict=True, **options)
 
 
-def test_a_line_is_named_once_where_it_made_both():
-    x = pt.vector("x", dtype="float64")
-    with pytest.warns(synk.SplitWarning) as caught:
-        synk.function([x], pt.sqrt(x.mean()), local=True)
-    assert str(caught[0].message).count(HERE) == 1
-
-
 def test_warnings_of_gradients_and_drift_name_the_users_line():
     x, v = pt.vector("x", dtype="float64"), pytensor.shared(1.0, name="v")
     # the gradient is made here
@@ -517,13 +510,6 @@ def test_other_messages_name_the_line_as_well(two_ranks):
         synk.ShapeMismatch, match=rf"output 0 .*made in {HERE}:\d+.*'sum'"
     ):
         g(np.ones(3))
-
-
-def test_a_variable_without_a_trace_is_named_as_it_was():
-    with pytensor.config.change_flags(traceback__limit=0):
-        x, loss = penalised()
-    with pytest.warns(synk.SplitWarning, match=r"^output 0 \(Sub\([^`]*$"):
-        synk.function([x], loss, local=True)
 
 
 SCRIPT = """

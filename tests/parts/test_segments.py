@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from processes import segments_of
 
-from synk.comm import flat_layout
 from synk.errors import SharedMemoryFull
 from synk.memory import limits, memfd
 from synk.memory.arena import Arena
@@ -25,7 +24,6 @@ from synk.workers.recorder import (
     EVENTS,
     JOINING,
     MEETING,
-    NAMES,
     REPLYING,
     RUNNING,
     SCRIPT,
@@ -202,11 +200,6 @@ def test_the_rows_of_more_than_two_to_the_31_are_cut_and_selected_exactly():
     assert total == 2 * BIG + 64
 
 
-def test_few_values_are_fewer_where_there_are_more_ranks():
-    few = list(map(flat_layout.small_for, (1, 2, 3, 5, 16, 17, 1000)))
-    assert few == [32768, 32768, 16384, 8192, 2184, 2048, 2048]
-
-
 # -- the flight recorder --------------------------------------------------------------
 
 
@@ -267,25 +260,6 @@ def test_an_event_written_ahead_counts_when_it_has_a_time(records):
     kept = events_of(records, 1)
     assert EVENTS * 2 // 3 <= len(kept) <= EVENTS
     assert [e.time for e in kept] == sorted(e.time for e in kept)
-
-
-def test_names_take_turns_in_a_table_that_is_full(records):
-    recorder = records.recorder(2)
-    for number in range(3 * NAMES):
-        recorder.begin(number, f"f{number} " + "ä" * 100)
-    last = events_of(records, 2)[-NAMES + 1 :]
-    assert [event.name.split()[0] for event in last] == [
-        f"f{number}" for number in range(2 * NAMES + 1, 3 * NAMES)
-    ]
-    assert last[-1].name.startswith(f"f{3 * NAMES - 1} ää")
-
-
-@pytest.mark.parametrize("command", [2**32 - 1, 2**32, 2**40 + 5, 2**62])
-def test_numbers_of_commands_may_become_large(records, command):
-    recorder = records.recorder(0)
-    recorder.begin(command, "work")
-    recorder.note(JOINING)
-    assert [event.command for event in events_of(records, 0)] == [command % 2**32] * 2
 
 
 class Ranks:

@@ -8,7 +8,6 @@ import itertools
 import re
 import time
 import traceback
-from xml.etree import ElementTree
 
 import numpy as np
 import pytensor
@@ -24,20 +23,11 @@ from synk.errors import Aborted
 from synk.garbage import without_collection
 from synk.memory import cgroups
 from synk.report.conclusions import losses, time_alone
-from synk.report.explanation import Explanation
 from synk.report.facts import (
-    Calls,
-    Exchanged,
-    Facts,
-    Inputs,
-    NodeFacts,
     RankTimes,
-    Serial,
-    SpeedUp,
 )
 from synk.times.compile_notice import is_shown
-from synk.times.timing import COMPUTE, NODES, PHASES, ROWS, WAIT, Times
-from synk.times.tracing import Tracer
+from synk.times.timing import COMPUTE, ROWS, Times
 from synk.user_frames import entry, is_users, made_in, shorten
 from synk.workers import oom
 from synk.workers.failure import Failure, as_one
@@ -258,89 +248,6 @@ def test_the_parts_of_a_calls_time_add_up(serial, seed):
     assert min(lost.values()) >= 0
     if serial is not None and serial < alone:
         assert alone / n - parts == pytest.approx(serial / n)
-
-
-def test_ranks_of_several_nodes_are_shown_with_their_node():
-    times = [
-        RankTimes(rank, 1, 0.1, 2.0, 0.5, 3.0 - rank, 0.7, 1.25 + rank // 2, rank // 2)
-        for rank in range(4)
-    ]
-    nodes = [
-        NodeFacts("first", 2, Exchanged(2, 480_000, 0.5, 1.25)),
-        NodeFacts("a" * 60, 2, Exchanged(0, 0, 0.0, 0.0)),
-    ]
-    made = Facts(
-        name="train",
-        ranks=4,
-        inputs=Inputs([], [], []),
-        outputs=[],
-        stages=[],
-        repeated=None,
-        own_statistics=[],
-        updates=[],
-        precision=None,
-        padding=None,
-        shapes_compiled=None,
-        calls=Calls(7, 1, True, 4, 72, 8, 10.0, times),
-        serial=Serial(20.0, 9, 2),
-        speed_up=SpeedUp(1.8, 2.0),
-        lost=None,
-        verdict=None,
-        nodes=nodes,
-    )
-    explanation = Explanation(made)
-    lines = str(explanation).splitlines()
-    assert lines[0] == "train: 4 ranks on 2 nodes"
-    assert max(map(len, lines)) <= 100
-    (title,) = (i for i, line in enumerate(lines) if "taking rows" in line)
-    found = [line.split() for line in lines[title : title + 7]]
-    assert found[0][-1] == "nodes"
-    assert found[1] == ["node", "0", "(first)"]
-    assert found[4][:2] == ["node", "1"]
-    for rank, line in enumerate([*found[2:4], *found[5:7]]):
-        assert line[:2] == ["rank", str(rank)]
-        assert line[-4:] == ["700", "us", f"{1.25 + rank // 2}", "ms"]
-    said = " ".join(str(explanation).split())
-    assert (
-        "exchanged node 0 (first): 2 times in a call; 500 us until all nodes had met,"
-        " then 480 kB sent in 1.25 ms"
-    ) in said
-    assert "): nothing" in said
-    text = "".join(ElementTree.fromstring(explanation._repr_html_()).itertext())
-    assert "between nodes" in text
-    assert "rank 3 (node 1)" in text
-
-
-def test_what_is_spent_is_the_time_between_two_ends(monkeypatch):
-    clock = iter([2.0, 5.0, 9.0, 20.0])
-    monkeypatch.setattr("synk.times.timing.perf_counter", lambda: next(clock))
-    times = Times("f")
-    times.begin(1.0, 7, None)
-    times.spent(ROWS)
-    times.spent(WAIT)
-    times.end(COMPUTE)
-    times.returned(start=0.5, joined=11.0)
-    expected = dict.fromkeys(PHASES, 0.0) | {"rows": 1.0, "compute": 4.0, "wait": 5.0}
-    assert dict(zip(PHASES, times.seconds, strict=True)) == expected
-    assert (times.counted, times.rows, times.launches) == (1, 7, 1)
-    assert times.launched == 19.5
-
-
-@pytest.mark.parametrize(
-    ("exchanged", "waited", "nodes"),
-    [(3.0, 5.0, 3.0), (9.0, 0.0, 8.0), (-1e-9, 8.0, 0)],
-)
-def test_of_a_wait_the_last_part_is_the_exchange_of_the_nodes(
-    monkeypatch, exchanged, waited, nodes
-):
-    monkeypatch.setattr("synk.times.timing.perf_counter", lambda: 10.0)
-    times, tracer = Times("f"), Tracer(9)
-    times.begin(2.0, 7, tracer)
-    times.waited(exchanged, 48)
-    assert (times.seconds[WAIT], times.seconds[NODES]) == (waited, nodes)
-    spans = {event.name: (event.start, event.end) for event in tracer.events}
-    expected = {"wait": (2.0, 10.0 - nodes), "nodes": (10.0 - nodes, 10.0)}
-    assert spans == {name: expected[name] for name in list(expected)[: 1 + bool(nodes)]}
 
 
 def test_counting_costs_less_than_two_microseconds_a_call():
