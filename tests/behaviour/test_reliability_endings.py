@@ -228,7 +228,7 @@ SLOW = """
     from pytensor.link.basic import PerformLinker
 
     class SlowLinker(PerformLinker):
-        seconds = 3.3  # the line comes after two
+        seconds = 3.0  # the line comes after two
 
         def make_all(self, *args, **kwargs):
             time.sleep(self.seconds if synk.rank() == 0 else 0)
@@ -248,7 +248,7 @@ SLOW = """
     synk.fork(2)
     SlowLinker.seconds = 0
     print("fast", slow("fast")(ROWS), flush=True)
-    SlowLinker.seconds = 3.3
+    SlowLinker.seconds = 3.0
 """
 
 IN_TERMINAL = (
@@ -261,9 +261,6 @@ IN_TERMINAL = (
     g, h = slow("other" * 20), slow("third")
     synk.distribute()
     print("distributed", flush=True)
-    synk.compile_notice(False)
-    print("quiet", slow("quiet")(ROWS), flush=True)
-    synk.compile_notice(None)
     print("serial", f(ROWS, check="serial"), flush=True)
     SlowLinker.seconds = 30
     print("end", caught(slow("total")), [t.name for t in threading.enumerate()])
@@ -309,7 +306,7 @@ def test_a_terminal_sees_the_function_the_ranks_the_mode_and_the_seconds(tmp_pat
         for line in notice:  # each rewriting is one
             assert re.fullmatch(COMPILING, line), line
         assert re.fullmatch(COMPILED, last), last
-        assert float(last.split()[-2]) >= 3.3
+        assert float(last.split()[-2]) >= 3.0
         # The thread has ended, and a call that compiles nothing says nothing.
         assert script.seen[-1].endswith("['MainThread']")
         notice = lines_to(script, "distributed")
@@ -318,7 +315,6 @@ def test_a_terminal_sees_the_function_the_ranks_the_mode_and_the_seconds(tmp_pat
         assert len(ends) == 2
         assert "compiled third(x)" in "".join(ends)
         assert any("compiled otherother" in line and "..." in line for line in ends)
-        assert lines_to(script, f"quiet {TOTAL}") == []
         assert any(
             "compiled total(x) for 1 rank" in x for x in lines_to(script, "serial")
         )

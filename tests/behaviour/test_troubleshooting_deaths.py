@@ -27,6 +27,7 @@ from processes import (
     arrive,
     arrive_and_stay,
     assert_works,
+    await_arrivals,
     die,
     is_alive,
     rank_pids,
@@ -53,6 +54,13 @@ def stay_in_python() -> None:
 def stay_in_compiled_code() -> None:
     arrive()
     re.match("(a+)+$", "a" * 60 + "b")  # does not let go of the GIL
+
+
+def meeting_after(action) -> synk.Function:
+    """Return a function in which rank 1 acts before it meets the others."""
+    x = pt.matrix("x", dtype="float64")
+    total = synk.ops.all_reduce(Act(1, Do(action))(x).sum(), "sum")
+    return synk.function([x], (total, None), mode=PY, name="meeting")
 
 
 # -- deaths ----------------------------------------------------------------------------
@@ -134,6 +142,13 @@ def test_a_kill_says_whether_the_kernel_may_have_done_it(struck, message):
     for again in (copy.copy(fault), pickle.loads(pickle.dumps(fault))):
         assert str(again) == str(fault)
         assert vars(again) == vars(fault)
+
+
+def test_a_rank_that_is_killed_is_told_of_the_killer():
+    with synk.session(2):
+        with pytest.raises(synk.WorkerDied, match="by SIGKILL") as caught:
+            acting(1, die, "SIGKILL")(ROWS)
+        assert caught.value.out_of_memory in (False, None)
 
 
 # -- ranks that hang -------------------------------------------------------------------
@@ -245,6 +260,28 @@ def test_a_rank_that_was_stopped_for_a_while_finishes():
         assert time.monotonic() - start > 0.1
         going_on.join()
         assert_works(2)
+
+
+def test_a_rank_stopped_in_a_meeting_finishes():
+    reset()
+    f = meeting_after(arrive_and_stop)
+    with synk.session(2):
+        pid = rank_pids()[1]
+
+        def wake() -> None:
+            await_arrivals(1)
+            time.sleep(0.1)
+            os.kill(pid, signal.SIGCONT)
+
+        waking = threading.Thread(target=wake)
+        waking.start()
+        assert f(ROWS) == TOTAL
+        waking.join()
+
+
+def arrive_and_stop() -> None:
+    arrive()
+    os.kill(os.getpid(), signal.SIGSTOP)
 
 
 # -- memory ----------------------------------------------------------------------------
@@ -397,18 +434,8 @@ def test_memory_is_given_back_by_all_ranks_with_the_next_call():
 BIG = 2**31 + 4096
 
 
-def test_data_of_more_than_two_to_the_31_bytes_reaches_the_ranks(monkeypatch):
-    # Without memory behind it: what is written is all that there is.
-    reserve = os.posix_fallocate
-    monkeypatch.setattr(
-        os,
-        "posix_fallocate",
-        lambda fd, start, length: (
-            os.ftruncate(fd, start + length)
-            if length > 1 << 30
-            else reserve(fd, start, length)
-        ),
-    )
+@pytest.mark.slow  # 2 GB of memory
+def test_data_of_more_than_two_to_the_31_bytes_reaches_the_ranks():
     data = synk.data(shape=(BIG,), dtype="uint8")
     data[-1], data[2**31 + 5] = 77, 88
     assert (len(data), data.size) == (BIG, BIG)
