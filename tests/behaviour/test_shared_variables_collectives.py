@@ -286,22 +286,6 @@ def check_reductions(variables, op, ranks, dtype, seed):
 
 
 @one_and_three_ranks
-def test_dtypes_and_shapes_are_reduced_together_in_one_list(ranks):
-    pairs = [(dtype, shape) for dtype in DTYPES for shape in ((3,), (), (2, 9))]
-    variables = [shared_of(dtype, shape) for dtype, shape in pairs]
-    given = [
-        [values_of(dtype, shape, rank) for dtype, shape in pairs]
-        for rank in range(ranks)
-    ]
-    for rank, values in enumerate(given):
-        synk.set_value(rank, variables, values)
-    synk.all_reduce(variables, "sum")
-    rights = [reduced("sum", of_var) for of_var in zip(*given, strict=True)]
-    for found in by_rank(variables):
-        check_all(found, rights, "sum")
-
-
-@one_and_three_ranks
 def test_integers_wrap_averages_round_and_nan_wins_as_in_numpy(ranks):
     a = pytensor.shared(np.int8([100, -100, 7]))
     synk.all_reduce(a, "sum")
@@ -333,33 +317,6 @@ def test_the_same_values_give_the_same_bits(ranks):
     assert len(results) == 1
 
 
-@one_and_three_ranks
-def test_a_variable_is_reduced_again_after_every_kind_of_change(ranks):
-    a = pytensor.shared(np.zeros(3))
-    x = pt.vector("x")
-    one_more = synk.function([], updates={a: pt.inc_subtensor(a[0], 1)}, mode=PY)
-    anew = synk.function([x], updates={a: a * 2 + x.sum() * 0}, mode=PY, local=True)
-    right = np.zeros(3)
-    for _ in range(2):
-        one_more()
-        right = (right + [1, 0, 0]) * ranks
-        synk.all_reduce(a, "sum")
-        anew(np.zeros(ranks))
-        right = right * 2 * ranks
-        synk.all_reduce(a, "sum")
-        a.set_value(a.get_value() + 5)  # all ranks get it
-        right = (right + 5) * ranks
-        synk.all_reduce(a, "sum")
-        synk.set_value(ranks - 1, a, np.ones(3))
-        right = right * (ranks - 1) + 1
-        synk.all_reduce(a, "sum")
-        assert_on_ranks(a, right)
-    for shape in ((2,), (0,), (2000,), (3,)):
-        synk.broadcast(a, np.ones(shape))
-        synk.all_reduce(a, "sum")
-        assert_on_ranks(a, np.full(shape, float(ranks)))
-
-
 # -- weights ---------------------------------------------------------------------------
 
 
@@ -378,38 +335,6 @@ def test_avg_weighs_a_rank_by_the_rows_behind_its_value(ranks):
     f(value, batch=ranks)
     synk.all_reduce(total, "sum")
     assert_on_ranks(total, value[:ranks].sum(axis=0), 16)
-
-
-@three_ranks
-def test_a_local_function_makes_a_variable_that_was_of_all_rows_a_ranks_own(ranks):
-    x = pt.vector("x")
-    total = pytensor.shared(0.0)
-    of_all = synk.function([x], updates={total: x.sum()}, mode=PY)
-    own = synk.function([x], updates={total: x.sum()}, mode=PY, local=True)
-    for _ in range(2):
-        of_all([1.0, 2.0, 4.0])
-        with pytest.raises(synk.SplitError, match="count it 3 times"):
-            synk.all_reduce(total, "sum")
-        own([1.0, 2.0, 4.0])
-        synk.all_reduce(total, "sum")
-        assert by_rank(total) == [7, 7, 7]
-
-
-@one_and_three_ranks
-def test_a_list_of_values_from_different_rows_is_weighed_one_by_one(ranks):
-    x = pt.vector("x")
-    a, b, c = (pytensor.shared(0.0, name=name) for name in "abc")
-    f = synk.function([x], updates={a: x.mean()}, mode=PY, local=True)
-    g = synk.function([x], updates={b: x.mean()}, mode=PY, local=True)
-    X, Y = np.arange(2.0 * ranks + 1) ** 2, np.arange(1.0) + 3
-    f(X)
-    g(Y)
-    for rank in range(ranks):
-        synk.set_value(rank, c, rank**2)
-    synk.all_reduce([a, b, c])
-    squares = np.arange(float(ranks)) ** 2
-    for var, right in ((a, X.mean()), (b, Y.mean()), (c, squares.mean())):
-        assert_on_ranks(var, right, 16)
 
 
 @one_and_three_ranks

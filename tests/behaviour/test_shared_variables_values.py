@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import warnings
 from pathlib import Path
 
@@ -290,20 +289,6 @@ def test_scattered_variables_take_part_as_rows(ranks):
 
 
 @one_and_three_ranks
-def test_an_update_of_a_scattered_variable_leaves_each_rank_its_part(ranks):
-    s = pytensor.shared(np.zeros(0), "s")
-    rows = np.arange(7.0) ** 2
-    synk.scatter(s, rows)
-    centred = synk.function([], updates=[(s, s - s.mean())], mode=PY)
-    centred()
-    right = rows - rows.mean()
-    assert_on_ranks(s, cut(right, ranks), 8)
-    total = synk.function([], updates=[(s, 0 * s + (s**2).sum())], mode=PY)
-    total()
-    assert_on_ranks(s, cut(np.full(7, (right**2).sum()), ranks), 8)
-
-
-@one_and_three_ranks
 def test_rows_of_sliceable_variables_that_a_call_does_not_use_stay(ranks):
     s = pytensor.shared(np.zeros((0, 2)), "s")
     rows = np.arange(24.0).reshape(12, 2)
@@ -496,22 +481,6 @@ def test_values_stay_valid_after_the_session():
     assert_same(a.get_value(), np.arange(1000.0) * 6 + 1)
 
 
-@pytest.mark.parametrize("mode", [PY, IN_PLACE], ids=["", "in place"])
-def test_a_variable_that_takes_over_a_reduced_one_keeps_its_value(two_ranks, mode):
-    """The last gradient beside the present one: PyTensor hands over the array."""
-    x = pt.vector("x")
-    g, before = (pytensor.shared(np.zeros(3), name=name) for name in ("g", "before"))
-    updates = [(before, g), (g, x.sum() * pt.ones(3))]
-    f = synk.function([x], updates=updates, mode=mode, local=True)
-    expected = np.zeros(3)
-    for step in range(1, 5):
-        f([float(step), 10.0 * step])
-        synk.all_reduce(g, "sum")
-        assert_on_ranks(before, expected)
-        expected = np.full(3, 11.0 * step)
-        assert_on_ranks(g, expected)
-
-
 @pytest.mark.parametrize("together", [True, False])
 def test_variables_that_swap_their_values_keep_them_apart(two_ranks, together):
     """So do three that rotate, and one that keeps a part of another."""
@@ -532,23 +501,6 @@ def test_variables_that_swap_their_values_keep_them_apart(two_ranks, together):
             assert_on_ranks(var, np.full(6, float((i - step) % 3)), err_msg=name)
         assert_on_ranks(tail, np.array([3.0, 4.0]) + step)
         assert_on_ranks(g, np.arange(6.0) + step)
-
-
-@one_and_three_ranks
-def test_any_order_and_any_part_of_a_list_is_reduced_right(ranks):
-    shapes = [(3,), (), (0,), (70,), (2, 2), (1,)]
-    variables = [pytensor.shared(np.zeros(shape)) for shape in shapes]
-    synk.all_reduce(variables[:4])
-    synk.all_reduce(variables[3:])
-    for chosen in itertools.islice(itertools.permutations(range(6), 3), 0, None, 11):
-        for rank in range(ranks):
-            values = [np.full(shape, rank + 1.0) for shape in shapes]
-            synk.set_value(rank, variables, values)
-        synk.all_reduce([variables[i] for i in chosen], "sum")
-        for rank, values in enumerate(by_rank(variables)):
-            for i, (shape, value) in enumerate(zip(shapes, values, strict=True)):
-                total = ranks * (ranks + 1) / 2 if i in chosen else rank + 1.0
-                assert_same(value, np.full(shape, total))
 
 
 @one_and_three_ranks
@@ -625,22 +577,3 @@ def test_no_other_element_is_copied(two_ranks):
     assert table.container.storage[0] is array
     for value in by_rank(table):
         assert_same(value[:, 0], np.bincount(ROWS) * 2.0)
-
-
-def test_what_was_there_comes_back_if_another_rank_fails(two_ranks):
-    i, x, k = pt.lvector("i"), pt.vector("x"), pt.lvector("k")
-    table = pytensor.shared(np.arange(5.0), "table")
-    steps = pt.inc_subtensor(table[i], x)
-    outputs = (table[k].sum(), "sum")
-    options = {"mode": PY, "local": True}
-    f = synk.function([k], outputs, [i, x], updates=[(table, steps)], **options)
-    rows, ones = np.array([1, 1, 3]), np.ones(3)
-    with pytest.raises(IndexError):
-        f(np.array([0, 9]), rows, ones)
-    assert_on_ranks(table, np.arange(5.0))
-    f(np.array([0, 2]), rows, ones)
-    after = np.array([0.0, 3, 2, 4, 4])
-    assert_on_ranks(table, after)
-    with pytest.raises(IndexError):  # what is written is nowhere
-        f(np.array([0, 1]), np.array([0, 1, 7]), ones)
-    assert_on_ranks(table, after)
