@@ -27,11 +27,15 @@ import theano  # which synk has registered: in_process imports it
 from in_process import InProcess
 from pytensor.compile import SharedVariable
 from pytensor.compile.io import In, Out
+from pytensor.compile.mode import Mode
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.type import DenseTensorType
 
 import synk
+
+MODE = Mode("py", "fast_run")
+"""It stabilises what PyTensor does by default."""
 
 MOST_CALLS = 3
 """Of one function that are compared; then those of others have their turn."""
@@ -134,7 +138,7 @@ class Mirrored:
                     on_unused_input="ignore",
                     **options,
                 )
-                self._by_scattered[places] = InProcess(f)
+                self._by_scattered[places] = InProcess(f, MODE)
         return self._by_scattered[places]
 
     def _note(self, what: str, got: Any, right: Any) -> None:
