@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -62,7 +63,10 @@ def imported(module: str) -> set[str]:
     return (found & MODULES.keys()) - {module}
 
 
-IMPORTS = {module: imported(module) for module in MODULES}
+@cache
+def imports() -> dict[str, set[str]]:
+    """Return the modules that each imports: read when a test asks, not to collect."""
+    return {module: imported(module) for module in MODULES}
 
 
 def room_of(module: str) -> str:
@@ -71,9 +75,9 @@ def room_of(module: str) -> str:
 
 
 def test_imports_of_the_package_are_seen():
-    assert "synk.ranks.session" in IMPORTS["synk.ranks.forking"]
-    assert "synk.engines.jax" in IMPORTS["synk.engines"]
-    assert "synk" in IMPORTS["synk.commands.bench_cases"]
+    assert "synk.ranks.session" in imports()["synk.ranks.forking"]
+    assert "synk.engines.jax" in imports()["synk.engines"]
+    assert "synk" in imports()["synk.commands.bench_cases"]
 
 
 def test_every_module_has_a_floor():
@@ -83,7 +87,7 @@ def test_every_module_has_a_floor():
 def test_no_import_leads_to_a_room_of_the_same_floor_or_above():
     upwards = [
         f"{module} -> {other}"
-        for module, others in IMPORTS.items()
+        for module, others in imports().items()
         for other in sorted(others)
         if room_of(module) != room_of(other)
         and FLOOR[room_of(other)] >= FLOOR[room_of(module)]
@@ -95,7 +99,7 @@ def test_no_modules_import_each_other_in_a_circle():
     # A package's own file stands for its folder, so it is left out of its members' way.
     graph = {
         module: {other for other in others if not module.startswith(f"{other}.")}
-        for module, others in IMPORTS.items()
+        for module, others in imports().items()
     }
     assert len(list(TopologicalSorter(graph).static_order())) == len(MODULES)
 
@@ -109,4 +113,4 @@ def test_nothing_imports_the_driver_for_old_models_but_scripts():
     compat = {module for module in MODULES if room_of(module) == "compat"}
     assert compat
     others = MODULES.keys() - compat
-    assert not [module for module in others if IMPORTS[module] & compat]
+    assert not [module for module in others if imports()[module] & compat]
