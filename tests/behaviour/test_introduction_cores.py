@@ -362,7 +362,7 @@ def environment(monkeypatch):
 def test_processes_are_born_with_all_cores_and_the_scripts_environment(environment):
     expected = {name: start() for name, start in WAYS.items()}
     assert expected["subprocess"] == [CORES, ["7", None, None, None]]
-    originals = os.system, os.posix_spawn, subprocess._fork_exec
+    originals = os.system, os.posix_spawn, os.execv
     with synk.session(2):
         f, own = summing(), CORES[: len(CORES) // 2 or 1]
         for name, start in WAYS.items():
@@ -374,7 +374,7 @@ def test_processes_are_born_with_all_cores_and_the_scripts_environment(environme
         thread.start()
         thread.join()
         assert found == [expected["subprocess"]]
-    assert (os.system, os.posix_spawn, subprocess._fork_exec) == originals
+    assert (os.system, os.posix_spawn, os.execv) == originals
     assert by_subprocess() == expected["subprocess"]
 
 

@@ -11,7 +11,6 @@ import ctypes
 import gc
 import os
 import signal
-import subprocess
 import sys
 import time
 from functools import partial
@@ -216,7 +215,7 @@ def world_around() -> tuple:
         os.sched_getaffinity(0),
         dict(os.environ),
         getenv(b"OMP_NUM_THREADS"),
-        (os.system, os.execv, subprocess._fork_exec),
+        (os.system, os.execv, os.posix_spawn),
         children,
         # Not of segments, which a traceback may keep.
         sorted(link for link in links(os.getpid()) if "memfd" not in link),

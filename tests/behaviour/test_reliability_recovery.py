@@ -180,20 +180,22 @@ def test_a_session_comes_back_with_functions_data_and_variables():
 
 
 def test_a_rank_may_die_at_any_line_of_the_masters_call():
-    """The call is made or raises, and after `recover` all ranks have one value."""
+    """The call is made, or raises and has changed nothing, on any rank."""
     call, total = training()
     with synk.session(3):
         for k in lines(41):
             call(ROWS)
             before = total.get_value()
-            died = contextlib.suppress(WorkerDied)
-            with InterruptedAt(k, handler=lambda: kill(1)) as trace, died:
-                assert call(ROWS) == TOTAL + before
-            assert total.get_value() in (before, before + TOTAL), trace.raised_at
+            with InterruptedAt(k, handler=lambda: kill(1)) as trace:
+                try:
+                    assert call(ROWS) == (after := before + TOTAL)
+                except WorkerDied:
+                    after = before
+            assert total.get_value() == after, trace.raised_at
             if not trace.raised_at:
                 break
             synk.recover()
-            assert synk.get_value(2, total) == total.get_value(), trace.raised_at
+            assert synk.get_value(2, total) == after, trace.raised_at
     assert k > 100
 
 

@@ -17,15 +17,14 @@ import pytest
 from synk.comm.locks import Locks, write
 from synk.comm.shm import SharedMemoryComm
 from synk.comm.sync import MET, WAIT, WAKE, meet, must_sleep
-from synk.errors import Aborted
 from synk.memory.segment import Segment
 from synk.workers import waiting
-from synk.workers.control import ASLEEP, COMMAND, MESSAGE_ROOM, REPLY_ROOM, Control
+from synk.workers.control import COMMAND, MESSAGE_ROOM, REPLY_ROOM, Control
 from synk.workers.limit import Limit
 from synk.workers.recorder import Unrecorded
 from synk.workers.semaphore import ROOM, Semaphore
 from synk.workers.semaphore import _sleeper as sleeper
-from synk.workers.waiting import LOOKS, SPINS, TICK
+from synk.workers.waiting import LOOKS, SPINS
 
 # -- waits
 
@@ -244,21 +243,6 @@ def test_a_handler_that_returns_leaves_the_waiter_waiting(own_signals):
     assert len(calls) >= 5
 
 
-def test_a_wait_looks_about_and_ends_when_that_raises():
-    words, semaphore = new_wait()
-    looks = []
-
-    def look():
-        looks.append(time.monotonic())
-        if len(looks) == 3:
-            raise TimeoutError
-
-    start = time.monotonic()
-    with pytest.raises(TimeoutError):
-        waiting.wait(words, 0, 1, semaphore, 0, look)
-    assert 2.5 * TICK < time.monotonic() - start < 50 * TICK
-
-
 # -- barriers
 
 
@@ -270,8 +254,7 @@ def comms_of(size: int, spin: bool) -> list[SharedMemoryComm]:
     return [SharedMemoryComm(control, rank, *how) for rank in range(size)]
 
 
-@pytest.mark.parametrize("spin", [False, True])
-@pytest.mark.parametrize("last", [0, 1, 2])
+@pytest.mark.parametrize(("spin", "last"), [(False, 0), (True, 1), (False, 2)])
 def test_no_rank_goes_on_before_all_have_come(last, spin):
     comms = comms_of(3, spin)
     threads = [threading.Thread(target=comm.barrier, daemon=True) for comm in comms]
@@ -305,28 +288,6 @@ def test_a_meeting_without_sleepers_wakes_nobody():
     assert meet(comms[0].words, comms[0].places, number) == MET
 
 
-@pytest.mark.parametrize("rank", range(3))
-def test_a_sleeper_is_woken_by_a_post_not_by_its_own_clock(rank):
-    comms = comms_of(3, spin=False)
-    looks = []
-    comms[rank]._watch = lambda: looks.append(1)
-    thread = threading.Thread(target=comms[rank].barrier, daemon=True)
-    thread.start()
-    others = [comm for other, comm in enumerate(comms) if other != rank]
-    deadline = time.monotonic() + 10
-    while not comms[0]._control.words[comms[0]._control.rank_word(rank, ASLEEP)]:
-        assert time.monotonic() < deadline
-    released = comms[0]._control.met[rank]
-    for comm in others:
-        number = comm.next_meeting()
-        state = meet(comm.words, comm.places, number)
-    assert state == WAKE
-    comm.come(state, number)
-    thread.join(10)
-    assert not thread.is_alive()
-    assert released.value == 0
-
-
 def test_agreements_of_few_ranks_give_every_word_to_every_rank():
     comms = comms_of(3, spin=True)
     seen = [[], [], []]
@@ -350,44 +311,6 @@ def test_values_of_any_size_are_exchanged():
 
     on_threads(exchange, 3)
     assert seen == [[values] * 3] * 3
-
-
-def test_a_reply_over_a_value_that_others_read_still_is_no_value(monkeypatch):
-    comms = comms_of(2, spin=False)
-    control = comms[0]._control
-    barrier, scribbled = comms[0].barrier, threading.Event()
-
-    def interrupted(state, number):
-        control.abort()
-        control.replies[1][:6] = b"failed"
-        scribbled.set()
-        raise KeyboardInterrupt
-
-    def exchange():
-        # Counted at the last meeting, then interrupted there.
-        monkeypatch.setattr(comms[1], "barrier", first_meeting)
-        with pytest.raises(KeyboardInterrupt):
-            comms[1].exchange("value")
-
-    def first_meeting():
-        SharedMemoryComm.barrier(comms[1])
-        monkeypatch.setattr(comms[1], "barrier", last_meeting)
-
-    def last_meeting():
-        monkeypatch.setattr(comms[1], "come", interrupted)
-        SharedMemoryComm.barrier(comms[1])
-
-    def slow():
-        barrier()
-        assert scribbled.wait(10)
-
-    monkeypatch.setattr(comms[0], "barrier", slow)
-    thread = threading.Thread(target=exchange)
-    thread.start()
-    with pytest.raises(Aborted):
-        comms[0].exchange("value")
-    thread.join(10)
-    assert not thread.is_alive()
 
 
 # -- locks

@@ -30,7 +30,6 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 
 import synk
-from synk.comm.shm import SharedMemoryComm
 
 PY = Mode("py", None)
 """Compiles in a millisecond: the graph as it is, run by Python."""
@@ -150,39 +149,14 @@ def since_death() -> float:
     return time.monotonic() - _board[_DIED_AT]
 
 
-def worker_late(context, rank: int) -> None:
-    """Have `rank` never come to its next barrier."""
-    if context.rank == rank:
-        context.comm.next_meeting = arrive_and_stay
-
-
-def shared_ones():
-    return pytensor.shared(np.ones(5), name="ones")
-
-
 def assert_works(n: int) -> None:
     """Assert that the running session of `n` ranks computes the right numbers."""
     assert summing()(ROWS) == TOTAL
     assert reducing()(ROWS) == TOTAL
-    values = shared_ones()
+    values = pytensor.shared(np.ones(5), name="ones")
     synk.all_reduce(values, "sum")
     for rank in range(n):
         np.testing.assert_array_equal(synk.get_value(rank, values), np.full(5, n))
-
-
-def at_barrier(number: int, act, monkeypatch) -> None:
-    """Have rank 2 act when it comes to its barrier of that number, from 1."""
-    original = SharedMemoryComm.next_meeting
-    seen = []
-
-    def next_meeting(self):
-        if self.rank == 2:
-            seen.append(1)
-            if len(seen) == number:
-                act()
-        return original(self)
-
-    monkeypatch.setattr(SharedMemoryComm, "next_meeting", next_meeting)
 
 
 # -- places where ranks wait for each other and for the test
