@@ -149,17 +149,6 @@ def test_nan_and_infinity_pass_through_as_in_numpy(two_ranks):
 
 
 @one_and_three_ranks
-def test_what_is_combined_without_an_op_that_is_named(ranks):
-    x, b = pt.vector("x"), pt.scalar("b")
-    w = pytensor.shared(2.0)
-    f = synk.function([x], [x.mean(), b * w, w], [b], mode=PY)
-    assert f.output_modes == ["avg", None, None]
-    mean, product, own = f(np.arange(11.0), 3.0)
-    assert_same(mean, np.float64(5), ulps=4)
-    assert (product, own) == (6, 2)
-
-
-@one_and_three_ranks
 def test_op_none_is_the_value_of_rank_0(ranks):
     x, b = pt.vector("x"), pt.scalar("b")
     w = pytensor.shared(0.0)

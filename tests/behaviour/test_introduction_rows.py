@@ -236,28 +236,18 @@ def shared_rows(ranks):
     return s, cut(whole, ranks)
 
 
-@one_and_three_ranks
-def test_without_batch_s_all_rows_of_the_shared_variable_are_used(ranks):
-    s, parts = shared_rows(ranks)
-    whole = np.concatenate(parts)
-    outputs = [(s, "gather"), s.mean(axis=0), (s.sum(), "sum"), (s.max(), "max")]
-    f = synk.function([], outputs, sliceable_shareds=[s], mode=PY)
-    rows, mean, total, largest = f()
-    assert_same(rows, whole)
-    assert_same(mean, whole.mean(axis=0), ulps=4)
-    assert_same(total, whole.sum(), ulps=4)
-    assert_same(largest, whole.max())
-    for got, right in zip(
-        f.as_theano(), (parts[0], parts[0].mean(axis=0)), strict=False
-    ):
-        assert_same(got, right)
-
-
 @three_ranks
 def test_batch_s_chooses_rows_of_every_rank(ranks):
     s, parts = shared_rows(ranks)
     f = synk.function([], [(s, "gather"), s.mean()], sliceable_shareds=[s], mode=PY)
-    same = [slice(1), slice(1, None), slice(None, None, -1), np.array([1, 0, -1]), 1]
+    same = [
+        None,
+        slice(1),
+        slice(1, None),
+        slice(None, None, -1),
+        np.array([1, 0, -1]),
+        1,
+    ]
     same += [[1, 0, 1], np.int64(2)]
     choices = [slice(1), [1, 0, 1], None, np.array([-1]), slice(None, None, -1)]
     by_rank = [[choices[(k + rank) % 5] for rank in range(ranks)] for k in range(5)]

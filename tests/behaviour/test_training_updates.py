@@ -156,29 +156,6 @@ def test_slices_of_an_update_are_accumulated_by_its_op(ranks, dtype):
                 assert_same(synk.get_value(rank, store), right, 16, err_msg=what)
 
 
-def test_a_row_update_of_a_bool_takes_an_op_or_none(two_ranks):
-    x = pt.vector("x")
-    seen, missing = (pytensor.shared(np.array(flag)) for flag in (False, True))
-    updates = [(seen, (x > 2).any(), "max"), (missing, (x < 3).all(), "min")]
-    f = synk.function([x], updates=updates, mode=PY)
-    f([0.0, 1, 5, 0, 0, 0, 0, 0], num_slices=2)
-    assert synk.get_value(0, [seen, missing]) == [True, False]
-    assert synk.get_value(1, [seen, missing]) == [False, True]
-
-
-@pytest.mark.parametrize(
-    ("dtype", "value"),
-    [("float32", 0.5), ("float64", 1), ("int8", 1.5), ("float64", None)],
-)
-def test_a_new_value_that_pytensor_refuses_is_refused(dtype, value):
-    w = pytensor.shared(np.zeros(2, dtype))
-    new = pt.as_tensor(np.array(value)) if value is not None else "new"
-    with pytest.raises(Exception) as plain:
-        pytensor.function([], updates={w: new})
-    with pytest.raises(plain.type):
-        synk.function([], updates={w: new})
-
-
 # -- training --------------------------------------------------------------------------
 
 

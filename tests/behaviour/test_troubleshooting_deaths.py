@@ -27,7 +27,6 @@ from processes import (
     arrive,
     arrive_and_stay,
     assert_works,
-    await_arrivals,
     die,
     is_alive,
     rank_pids,
@@ -54,13 +53,6 @@ def stay_in_python() -> None:
 def stay_in_compiled_code() -> None:
     arrive()
     re.match("(a+)+$", "a" * 60 + "b")  # does not let go of the GIL
-
-
-def meeting_after(action) -> synk.Function:
-    """Return a function in which rank 1 acts before it meets the others."""
-    x = pt.matrix("x", dtype="float64")
-    total = synk.ops.all_reduce(Act(1, Do(action))(x).sum(), "sum")
-    return synk.function([x], (total, None), mode=PY, name="meeting")
 
 
 # -- deaths ----------------------------------------------------------------------------
@@ -142,13 +134,6 @@ def test_a_kill_says_whether_the_kernel_may_have_done_it(struck, message):
     for again in (copy.copy(fault), pickle.loads(pickle.dumps(fault))):
         assert str(again) == str(fault)
         assert vars(again) == vars(fault)
-
-
-def test_a_rank_that_is_killed_is_told_of_the_killer():
-    with synk.session(2):
-        with pytest.raises(synk.WorkerDied, match="by SIGKILL") as caught:
-            acting(1, die, "SIGKILL")(ROWS)
-        assert caught.value.out_of_memory in (False, None)
 
 
 # -- ranks that hang -------------------------------------------------------------------
@@ -262,28 +247,6 @@ def test_a_rank_that_was_stopped_for_a_while_finishes():
         assert_works(2)
 
 
-def test_a_rank_stopped_in_a_meeting_finishes():
-    reset()
-    f = meeting_after(arrive_and_stop)
-    with synk.session(2):
-        pid = rank_pids()[1]
-
-        def wake() -> None:
-            await_arrivals(1)
-            time.sleep(0.1)
-            os.kill(pid, signal.SIGCONT)
-
-        waking = threading.Thread(target=wake)
-        waking.start()
-        assert f(ROWS) == TOTAL
-        waking.join()
-
-
-def arrive_and_stop() -> None:
-    arrive()
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-
 # -- memory ----------------------------------------------------------------------------
 
 
@@ -390,18 +353,19 @@ def test_memory_is_given_back_by_all_ranks_with_the_next_call():
     with synk.session(2):
         everyone = [os.getpid(), *all_pids()]
         assert call(ROWS) == TOTAL
-        before = segments_of(everyone)
+        # What earlier tests have left may go meanwhile: so only new ones are looked at.
+        start = before = segments_of(everyone)
         data = synk.data(ROWS)
         assert call(data) == TOTAL
-        assert segments_of(everyone) > before
+        assert segments_of(everyone) - before
         data.free_memory()
         assert call(ROWS) == TOTAL
-        assert segments_of(everyone) == before
+        assert not segments_of(everyone) - before
         data.set_value(ROWS)
         assert call(data) == TOTAL
         del data
         assert call(ROWS) == TOTAL
-        assert segments_of(everyone) == before
+        assert not segments_of(everyone) - before
         # Of variables that are dropped, and of such that change their shape.
         values = pytensor.shared(np.ones(1000))
         synk.all_reduce(values)
@@ -412,19 +376,19 @@ def test_memory_is_given_back_by_all_ranks_with_the_next_call():
             synk.all_reduce(more)
             for var in more:
                 synk.all_reduce(var)
-        assert segments_of(everyone) > before
+        assert segments_of(everyone) - before
         del more, var
         gc.collect()
         assert call(ROWS) == TOTAL
-        assert segments_of(everyone) == before
+        assert not segments_of(everyone) - before
         counts = []
         for size in range(1, 13):
             synk.broadcast(values, np.ones(size))
             synk.all_reduce(values, "sum")
             np.testing.assert_array_equal(synk.get_value(1, values), np.full(size, 2.0))
             counts.append(len(segments_of(everyone)))
-        assert counts[-1] == counts[2]
-        left = segments_of(everyone)
+        assert counts[-1] <= counts[2]
+        left = segments_of(everyone) - start
     del values
     gc.collect()
     # The control segment is kept until the next fork, for whoever looks at an error.

@@ -28,7 +28,6 @@ from synk.workers.recorder import (
     RUNNING,
     SCRIPT,
     STAGE,
-    WAITING,
     part_of,
 )
 from synk.workers.records import Records, doing, events, owner_of, start_time
@@ -242,24 +241,6 @@ def test_what_an_event_was_can_be_read(records):
         (8, "computing function 'f' (made in fit.py:3)"),
         (8, "computing stage 3 of function 'f' (made in fit.py:3)"),
     ]
-
-
-def test_an_event_written_ahead_counts_when_it_has_a_time(records):
-    recorder = records.recorder(1)
-    for command in range(3 * EVENTS):  # round and round
-        place = recorder.wait(command)
-        last = events_of(records, 1)[-1]
-        assert (last.command, last.phase) == (command, WAITING)
-        if command % 3:  # not every command is begun, as one that is aborted
-            recorder.times[place] = time.monotonic_ns()
-            last = events_of(records, 1)[-1]
-            assert (last.command, last.phase) == (command + 1, RUNNING)
-        recorder.note(MEETING)
-        last = events_of(records, 1)[-1]
-        assert (last.command, last.phase) == (command + 1, MEETING)
-    kept = events_of(records, 1)
-    assert EVENTS * 2 // 3 <= len(kept) <= EVENTS
-    assert [e.time for e in kept] == sorted(e.time for e in kept)
 
 
 class Ranks:
