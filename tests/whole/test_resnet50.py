@@ -85,7 +85,7 @@ def errors_of(*arguments: object) -> dict[tuple[str, str], float]:
         env=os.environ | QUICK,
         capture_output=True,
         text=True,
-        timeout=290,
+        timeout=900,  # for one that hangs
     )
     assert done.returncode == 0, done.stdout + done.stderr
     lines = re.findall(r"^(JAX|torch): ([a-z ]+): (\S+)$", done.stdout, re.MULTILINE)
