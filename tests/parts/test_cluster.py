@@ -27,7 +27,9 @@ from synk.cluster.heads import (
     joining,
     meeting,
 )
+from synk.cluster.inbox import to_keep
 from synk.cluster.launcher import Launched, launched
+from synk.cluster.node import Node
 from synk.cluster.translate import FEW, dumps, loads
 from synk.memory.segment import Attachments, Segment
 
@@ -365,3 +367,11 @@ def test_arrays_come_back_each_for_its_window():
         assert outputs[0].shape == array.shape
         np.testing.assert_array_equal(outputs[0], array)
     assert loads(dumps([None, 3])) == [None, 3]
+
+
+def test_nodes_of_one_machine_share_the_half_of_its_memory():
+    nodes = [Node("a", 1, 1), Node("b", 1, 1), Node("a", 1, 1)]
+    assert [to_keep(1000, 0, nodes, i) for i in range(3)] == [250, 500, 250]
+    # What is kept counts as free: it is never more than half in all.
+    assert to_keep(750, 250, nodes, 0) == 1
+    assert to_keep(600, 400, nodes, 1) == 100

@@ -1,4 +1,7 @@
-"""`python -m tests.bench`: right numbers, in turns; who fails is told of."""
+"""`python -m tests.bench`: right numbers, in turns; who fails is told of.
+
+And `python -m synk bench`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import dataclasses
 import doctest
 import itertools
 import json
+import os
 import re
 import subprocess
 import sys
@@ -20,7 +24,7 @@ from bench import families, likelihoods, networks, report, rounds
 from bench.driver import Memory, Peer, PeerError, Spec
 from bench.rounds import Aim, Entry, Family, Table
 from bench.work import Options
-from places import BENCH, DOCS
+from places import BENCH, DOCS, ROOT
 
 TINY = Options(
     ranks=2,
@@ -134,58 +138,7 @@ def test_the_loops_in_numba_are_right_and_so_is_the_read_of_x(monkeypatch):
     assert set(table.rounds) == {"numba by hand, all cores", families.READ}
 
 
-def test_what_chooses_by_itself_has_chosen_before_it_is_checked(tmp_path, monkeypatch):
-    source = """
-    from contextlib import contextmanager
-
-    @contextmanager
-    def opened(options, place):
-        asked = []
-
-        def tune(number):
-            asked.append("tune")
-            return "C"
-
-        def check(number):
-            return asked
-
-        yield {"tune a": tune, "check a": check, "time a": lambda number: 0.01}
-    """
-    Path(tmp_path, "choosing.py").write_text(textwrap.dedent(source))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    family = Family(
-        title="a choice",
-        columns={"a": "column a"},
-        peers={"p": Spec("choosing")},
-        entries=[Entry("row", "p", "time {}", "check {}", tune="tune {}")],
-        steps=1,
-        judge=lambda column, answers: None if answers == [["tune"]] else str(answers),
-        pause=0,
-    )
-    table = rounds.run(family, TINY, print)
-    assert table.failed == {}
-    assert table.chosen == {"row": {"a": "C"}}
-
-
 # -- what is right
-
-
-@pytest.mark.parametrize("column", likelihoods.COLUMNS)
-def test_gradients_of_likelihoods_are_the_slopes_of_their_values(column, monkeypatch):
-    _, *gradient = likelihoods.reference.__wrapped__(TINY, column)
-    point = likelihoods.beta()
-    for i, slope in enumerate(gradient):
-        ends = []
-        for step in (1e-5, -1e-5):
-            moved = point.copy()
-            moved[i] += step
-            monkeypatch.setattr(likelihoods, "beta", lambda moved=moved: moved)
-            x = likelihoods.rows(TINY)
-            monkeypatch.setattr(likelihoods, "beta", lambda: point)
-            y = likelihoods.outcomes(column, x)
-            terms, _ = likelihoods.TERMS[column](y, x @ moved)
-            ends.append(terms.sum())
-        assert (ends[0] - ends[1]) / 2e-5 == pytest.approx(slope, rel=1e-5, abs=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["relu", "tanh", "cnn"])
@@ -437,46 +390,6 @@ def filled() -> Table:
     return table
 
 
-def test_a_table_shows_medians_and_multiples_of_the_first_row_in_100_columns():
-    lines = report.text(filled()).splitlines()
-    assert max(map(len, lines)) <= 100
-    at = report.LABEL
-    rows = {line[:at].strip(): line[at:].split() for line in lines}
-    assert rows["ours"][:6] == ["1.00", "s", "1.00x", "100", "ms", "1.00x"]
-    assert rows["peer a"][:6] == ["2.00", "s", "2.00x", "400", "ms", "4.00x"]
-    assert rows["peer b"][6:] == ["30.0", "ms", "3.00x", "3.00", "ms", "3.00x"]
-    text = "\n".join(lines)
-    assert "skipped: someone: needs something" in text
-    assert "peer a 50%" in text
-    assert "peer b 0%" not in text
-
-
-def test_the_report_has_first_calls_choices_and_memory():
-    label = AS_IT_COMES
-    family = dataclasses.replace(
-        families.mlp(TINY), columns={"relu 8": "8 rows, relu"}, first=("relu 8",)
-    )
-    other = "synk, C, 2 ranks"
-    table = Table(family, {label: {"relu 8": [0.1]}, other: {"relu 8": [0.2]}})
-    table.cold[other], table.warm[other] = {"relu 8": [5.0]}, {"relu 8": [1.0]}
-    table.cold[label] = {"relu 8": [3.0, *[0.3] * 10, *[0.1] * 40]}
-    table.warm[label] = {"relu 8": [0.5, *[0.1] * 95]}
-    table.memory[label] = Memory(123_400_000, 456_000_000)
-    table.chosen[label] = {"relu 8": "JAX"}
-    for text in (report.text(table), report.rst([table], TINY)):
-        assert "ynk, as it comes, 2 ranks, chose JAX (8 rows, relu)." in text
-        lines = [line for line in text.splitlines() if line.startswith((label, "8 "))]
-        rows = [[cell for cell in line.split("  ") if cell] for line in lines]
-        cells = [[cell.strip() for cell in row] for row in rows]
-        assert [label, "3.00 s / 500 ms"] in cells
-        assert [
-            "8 rows, relu",
-            "6.00 s / 500 ms",
-            "1.96 in 10 s / 2.09 in 10 s",  # 51 of 26 calls, and 96 of 46
-        ] in cells
-        assert [label, "123 MB / 456 MB"] in cells
-
-
 def test_the_picture_shows_what_the_command_writes(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     monkeypatch.syspath_prepend(str(DOCS))
@@ -531,13 +444,6 @@ def test_a_group_in_full_is_written_to_its_page(tmp_path, monkeypatch, capsys):
     assert "400 ms (4.00)" in text
 
 
-@pytest.mark.parametrize("other", [["--quick"], ["--only", "mlp"]])
-def test_pages_have_no_figures_of_a_part_or_of_small_sizes(other, capsys):
-    with pytest.raises(SystemExit):
-        command.main(["engines", "--write", *other])
-    assert "--write is for all of a group in full" in capsys.readouterr().err
-
-
 def test_ending_the_program_ends_all_peers(monkeypatch):
     monkeypatch.setenv("PYTENSOR_FLAGS", QUICKLY)
     program = subprocess.Popen(
@@ -572,3 +478,22 @@ def test_scripts_that_pages_name_are_there_and_have_these_options(page):
         compile(source, name, "exec")
         for option in re.findall(r"--[\w-]+", rest):
             assert f'"{option}"' in source, (name, option)
+
+
+def test_the_command_measures_calls_beside_the_plain_function(tmp_path):
+    file = tmp_path / "figures.json"
+    command = [sys.executable, "-m", "synk", "bench", "--quick", "--only", "call"]
+    done = subprocess.run(
+        [*command, "--ranks", "2", "--json", str(file)],
+        env=dict(os.environ, PYTENSOR_FLAGS="mode=FAST_COMPILE,cxx="),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(file.read_text())
+    for row in rows:
+        assert row["ratio"] == row["synk"] / row["other"] > 0
+        assert row["what"] in done.stdout
+    assert any("empty function" in row["what"] for row in rows)

@@ -133,19 +133,6 @@ def test_what_has_no_use_for_an_op_is_pymcs_and_told():
         pm.fit(3, random_seed=1, **QUIET)
 
 
-def test_few_rows_are_pymcs_own_graph(model, capsys):
-    with pytensor.config.change_flags(mode=MODE), warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
-        with model:
-            expected = find_map()
-        with synk.pymc.parallel(model) as how:
-            found = find_map()
-    assert how.is_serial
-    assert "serial: one rank is faster for so little" in capsys.readouterr().out
-    for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value)
-
-
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_process_that_the_script_forks_computes_by_itself(model):
     """What `pm.fit` and others compile may be called there."""

@@ -13,6 +13,8 @@ from launching import ROOT, run
 from places import SUPPORT
 from scaling_inputs import Recorded, likelihood, oversubscribed, step
 
+from synk.cluster.keeping import Keeping
+
 PAGE = ROOT / "docs" / "performance.rst"
 NODES, RANKS = 3, 2
 
@@ -71,6 +73,10 @@ def test_calls_send_what_the_model_says(tmp_path):
     with oversubscribed(RANKS + 1):
         made = likelihood(), step(25), step(25_001)
         recorded = [Recorded(f, NODES * RANKS) for f in made]
+        many = Recorded(made[0], 1000 * RANKS)  # told in as few bytes as two
+        for nodes in (2, 1000):
+            sent = many.command(nodes, RANKS, Keeping(room=0))
+            assert len(sent.message) < 1000
         replies = [len(call.reply()) for call in recorded]
         commands = [len(call.kept(NODES, RANKS)().message) for call in recorded]
     large = scaling.LARGE._replace(reduced=scaling.with_loss(8 * 25_001))

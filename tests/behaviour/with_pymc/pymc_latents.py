@@ -1,23 +1,16 @@
-"""Latent values along the rows: walks, columns of length 1, discrete ones.
+"""Models with latent values along the rows: walks, columns of length 1, discrete ones.
 
-Some of these models need all rows of a state at once, on every rank; what follows from
-it goes by rows again. All of them have PyMC's numbers.
+Some need all rows of a state at once, on every rank; what follows from it goes by rows.
 """
 
 from __future__ import annotations
 
 import numpy as np
-import pytest
-
-pm = pytest.importorskip("pymc", reason="these tests are of synk with PyMC")
-
-import pytensor  # noqa: E402
-import pytensor.sparse as ps  # noqa: E402
-import pytensor.tensor as pt  # noqa: E402
-import scipy.sparse  # noqa: E402
-from comparing import assert_equal, density, plain, points  # noqa: E402
-
-import synk  # noqa: E402
+import pymc as pm
+import pytensor
+import pytensor.sparse as ps
+import pytensor.tensor as pt
+import scipy.sparse
 
 N, G = 12, 3
 RNG = np.random.default_rng(11)
@@ -34,21 +27,10 @@ def local_level(n=N):
     pm.Normal("y", pt.cumsum(pm.Normal("e", shape=n)), _s(), observed=Y[:n])
 
 
-def local_trend():
-    slope = pt.cumsum(pm.Normal("b", shape=N) * _s("sb"))
-    level = pt.cumsum(pm.Normal("a", shape=N) * _s("sa") + slope)
-    pm.Normal("y", level, _s(), observed=Y)
-
-
 def walk(n=N):
     start = pm.Normal.dist(0, 1)
     state = pm.GaussianRandomWalk("w", sigma=_s("sw"), init_dist=start, shape=n)
     pm.Normal("y", state, _s(), observed=Y[:n])
-
-
-def panel_of_walks():
-    steps = pm.Normal("e", shape=(N, 3))
-    pm.Normal("y", pt.cumsum(steps, axis=0) * _s("sw"), _s(), observed=X)
 
 
 def panel_with_time_last():
@@ -76,18 +58,9 @@ def picked_by_a_sparse_matrix():
     pm.Normal("y", ps.structured_dot(picks, effects)[:, 0], _s(), observed=Y)
 
 
-def column():
-    pm.Normal("y", pm.Normal("z", shape=(N, 1)) * X, _s(), observed=X)
-
-
 def column_added_up():
     state = pt.cumsum(pm.Normal("z", shape=(N, 1)), axis=0)
     pm.Normal("y", state * X, _s(), observed=X)
-
-
-def row_added_up():
-    state = pt.cumsum(pm.Normal("z", shape=(1, N)), axis=1)
-    pm.Normal("y", state * X.T, _s(), observed=X.T)
 
 
 def column_of_two_added_up():
@@ -108,38 +81,14 @@ def occupancy():
     pm.Bernoulli("y", of_row * pm.Beta("p", 1, 1) * 0.9 + 0.01, observed=seen)
 
 
-def counts_of_counts():
-    of_row = pm.Poisson("k", pt.exp(X @ pm.Normal("b", shape=3)), shape=N)
-    seen = np.minimum(COUNTS, 5)
-    pm.Binomial("y", n=of_row + 5, p=pm.Beta("p", 1, 1), observed=seen)
-
-
 def classes_added_up():
     """What has been seen of a discrete value so far: all rows are needed."""
     of_row = pm.Bernoulli("k", 0.4, shape=(N, 1))
     pm.Normal("y", pt.cumsum(of_row, axis=0) * X * pm.Normal("m"), _s(), observed=X)
 
 
-def first_order_autoregression():
-    first = pm.Normal.dist(0, 1)
-    rho = [pm.Normal("rho", 0, 0.3)]
-    state = pm.AR("state", rho, sigma=_s("sa"), init_dist=first, shape=N)
-    pm.Normal("y", state, _s(), observed=Y)
-
-
-def walks_by_group():
-    start = pm.Normal.dist(0, 1)
-    state = pm.GaussianRandomWalk("w", sigma=_s("sw"), init_dist=start, shape=(3, N))
-    pm.Normal("y", state, _s(), observed=X.T)
-
-
 def effects_that_add_up_to_zero(n=N):
     pm.Normal("y", pm.ZeroSumNormal("z", _s("sz"), shape=n), _s(), observed=Y[:n])
-
-
-def effects_that_add_up_to_zero_along_both_axes():
-    z = pm.ZeroSumNormal("z", _s("sz"), n_zerosum_axes=2, shape=(N, 3))
-    pm.Normal("y", z, _s(), observed=X)
 
 
 def effects_that_add_up_to_zero_in_each_row():
@@ -168,11 +117,6 @@ def covariances_by_row():
     cov = roots @ roots.transpose(0, 2, 1) + np.eye(3)
     mu = pm.Normal("mu", shape=3)
     pm.MvNormal("y", mu=mu, cov=cov + _s() * np.eye(3), observed=X)
-
-
-def diagonal_factors_by_row():
-    chol = np.stack([np.eye(3) * (1 + i) for i in range(N)])
-    pm.MvNormal("y", mu=pm.Normal("mu", shape=3), chol=chol * _s(), observed=X)
 
 
 def _scanned(step, sequences, first, others):
@@ -220,84 +164,13 @@ def hidden_states_of_subjects():
     pm.Potential("y", pt.logsumexp(found[-1], axis=1).sum())
 
 
-QUICK = (local_level, column_added_up)
-MORE = (
-    *(classes, first_order_autoregression, walks_by_group, shares_of_all_rows),
-    *(effects_that_add_up_to_zero, effects_that_add_up_to_zero_along_both_axes),
+ALL = (
+    *(local_level, column_added_up),
+    *(classes, shares_of_all_rows, effects_that_add_up_to_zero),
     *(effects_that_add_up_to_zero_in_each_row, learning_of_subjects),
     *(variances_of_series, hidden_states_of_subjects),
-    *(areas_beside_each_other, covariances_by_row, diagonal_factors_by_row),
-    *(local_trend, walk, panel_of_walks, panel_with_time_last, autoregression),
-    *(repeated_by_counts, picked_by_a_sparse_matrix, column, row_added_up),
-    *(column_of_two_added_up, occupancy, counts_of_counts, classes_added_up),
+    *(areas_beside_each_other, covariances_by_row),
+    *(walk, panel_with_time_last, autoregression),
+    *(repeated_by_counts, picked_by_a_sparse_matrix, column_of_two_added_up),
+    *(occupancy, classes_added_up),
 )
-
-
-def others_of(model) -> dict[str, np.ndarray]:
-    """Return values of the discrete variables, some 0 and some 1."""
-    start = model.initial_point(0)
-    others = {var.name: start[var.name] for var in model.discrete_value_vars}
-    return {
-        name: (np.arange(value.size) % 3 % 2).reshape(value.shape).astype(value.dtype)
-        for name, value in others.items()
-    }
-
-
-def compare(*builds) -> None:
-    """Compare models with PyMC, in one fork for each number of ranks."""
-    made = []
-    for build in builds:
-        with pm.Model() as model:
-            build()
-        by_ranks, others = density(model), others_of(model)
-        assert by_ranks.parts, build
-        assert not by_ranks.refused, build
-        for name, value in others.items():
-            by_ranks.others[name].set_value(value)
-        made.append((by_ranks, plain(model, others)))
-    for ranks in (1, 2, 3):
-        with synk.session(ranks):
-            for by_ranks, by_pymc in made:
-                assert_equal(by_ranks, by_pymc, points(by_ranks.start, 2), rtol=1e-11)
-
-
-def test_walks_and_columns_have_the_numbers_of_pymc():
-    compare(*QUICK)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("build", MORE, ids=lambda build: build.__name__)
-def test_latent_values_along_the_rows_have_the_numbers_of_pymc(build):
-    compare(build)
-
-
-@pytest.mark.slow
-def test_a_rank_may_have_no_row_of_a_walk():
-    few = lambda: effects_that_add_up_to_zero(3)  # noqa: E731
-    compare(lambda: local_level(2), lambda: walk(3), lambda: classes(2), few)
-
-
-def test_discrete_values_are_taken_as_they_are_at_each_call():
-    with pm.Model() as model:
-        classes()
-    by_ranks = density(model)
-    with synk.session(2):
-        for value in (np.zeros(N, int), np.arange(N) % 2, np.ones(N, int)):
-            by_ranks.others["k"].set_value(value)
-            by_pymc = plain(model, {"k": value})
-            assert_equal(by_ranks, by_pymc, points(by_ranks.start, 2))
-
-
-@pytest.mark.slow
-def test_discrete_values_of_rows_may_be_summed_over():
-    extras = pytest.importorskip("pymc_extras")
-    with pm.Model() as model:
-        of_row = pm.Bernoulli("k", pm.Beta("p", 1, 1), shape=N)
-        means = pm.Normal("m", shape=2)
-        pm.Normal("y", pt.switch(of_row, means[0], means[1]), _s(), observed=Y)
-    model = extras.marginalize(model, ["k"])
-    by_ranks, by_pymc = density(model), plain(model)
-    assert not by_ranks.refused
-    for ranks in (1, 2, 3):
-        with synk.session(ranks):
-            assert_equal(by_ranks, by_pymc, points(by_ranks.start, 2), rtol=1e-11)

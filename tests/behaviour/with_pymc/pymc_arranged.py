@@ -1,4 +1,4 @@
-"""Terms whose entries lie in another arrangement than their data, by ranks.
+"""Models whose entries lie in another arrangement than their data.
 
 They are repeated, tiled, flattened, reshaped, rolled, joined from strata, or products
 that `einsum` names.
@@ -7,14 +7,8 @@ that `einsum` names.
 from __future__ import annotations
 
 import numpy as np
-import pytest
-
-pm = pytest.importorskip("pymc", reason="these tests are of synk with PyMC")
-
-import pytensor.tensor as pt  # noqa: E402
-from comparing import assert_equal, density, plain, points  # noqa: E402
-
-import synk  # noqa: E402
+import pymc as pm
+import pytensor.tensor as pt
 
 RNG = np.random.default_rng(34)
 N, G, K = 44, 11, 4
@@ -82,34 +76,5 @@ def partial_likelihood():
     pm.Potential("y", (happened * (risk - pt.log(at_risk))).sum())
 
 
-MODELS = {
-    rows: N,
-    products: N,
-    groups: G,
-    strata: 24,
-    rolled: N - 1,
-    partial_likelihood: N,
-}
-
-
-@pytest.fixture(scope="module")
-def made():
-    found = []
-    for build, n in MODELS.items():
-        with pm.Model() as model:
-            build()
-        found.append((build, density(model), plain(model), n))
-    return found
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_what_is_arranged_anew_goes_by_rows(made, ranks):
-    with synk.session(ranks):
-        for build, by_ranks, serial, n in made:
-            assert not by_ranks.refused
-            if build is partial_likelihood:  # the sums up to each row are of all rows
-                assert "Cumsum" in by_ranks.exchanged[0]
-            else:
-                assert not by_ranks.exchanged
-            assert by_ranks.rows == n
-            assert_equal(by_ranks, serial, points(by_ranks.start, 3), rtol=1e-11)
+ROWS = {rows: N, products: N, groups: G, strata: 24, rolled: N - 1}
+"""Models that need no rows of others, and how many rows they have."""

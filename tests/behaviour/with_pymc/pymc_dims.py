@@ -1,23 +1,18 @@
-"""Models of ``pymc.dims``, whose variables are xtensors, by ranks."""
+"""Models of ``pymc.dims``, whose variables are xtensors."""
 
 from __future__ import annotations
 
 import warnings
 
 import numpy as np
-import pytest
+import pymc as pm
+import pytensor.tensor as pt
 
-pm = pytest.importorskip("pymc", reason="these tests are of synk with PyMC")
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # PyTensor calls its xtensors experimental
-    pmd = pytest.importorskip("pymc.dims")
+    import pymc.dims as pmd
     import pytensor.xtensor as ptx
     import pytensor.xtensor.signal  # noqa: F401
-
-import pytensor.tensor as pt  # noqa: E402
-from comparing import MODE, assert_equal, density, plain, points  # noqa: E402
-
-import synk  # noqa: E402
 
 DATES, GEOS = 53, ["north", "south", "east", "west"]
 RNG = np.random.default_rng(34)
@@ -85,43 +80,7 @@ def categories():
 MODELS = one_market, panel, groups_and_a_latent_of_each_row, categories
 
 
-@pytest.fixture(scope="module")
-def made():
-    models = []
-    for build in MODELS:
-        with pm.Model(coords=COORDS) as model:
-            build()
-        models.append(model)
-    return [(density(model), plain(model), model) for model in models]
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_models_of_dims_go_by_their_dates(made, ranks):
-    with synk.session(ranks):
-        for by_ranks, serial, _ in made:
-            assert not by_ranks.refused
-            assert not by_ranks.exchanged
-            assert by_ranks.rows == DATES
-            assert_equal(by_ranks, serial, points(by_ranks.start, 3))
-
-
-def test_data_of_dims_that_are_set_anew_are_followed(made):
-    by_ranks, serial, model = made[0]
-    rng = np.random.default_rng(1)
-    with synk.session(2), model:
-        for n in (20, DATES):
-            new = {"spent": rng.random((n, 3)), "seasons": rng.normal(size=(n, 2))}
-            pm.set_data(new | {"seen": rng.normal(size=n)}, coords={"date": range(n)})
-            assert_equal(by_ranks, serial, points(by_ranks.start, 3))
-            assert by_ranks.rows == n
-
-
-def test_steps_of_pymc_get_the_density_of_a_model_of_dims(made):
-    _, serial, model = made[0]
-    with synk.session(2), synk.pymc.parallel(model, serial=False, quiet=True) as how:
-        found = model.logp_dlogp_function(ravel_inputs=True, mode=MODE)
-        assert how.is_serial is False
-        for point in points(np.zeros(12), 3):
-            (logp, gradient), (expected, right) = found(point), serial(point)
-            np.testing.assert_allclose(logp, expected, rtol=1e-12)
-            np.testing.assert_allclose(gradient, right, rtol=1e-10)
+def made(build) -> pm.Model:
+    with pm.Model(coords=COORDS) as model:
+        build()
+    return model

@@ -12,7 +12,6 @@ import pytest
 
 pm = pytest.importorskip("pymc", reason="these tests are of synk with PyMC")
 
-import pymc_models as models  # noqa: E402
 from pymc.logprob.utils import CheckParameterValue  # noqa: E402
 from pymc.model.core import ValueGradFunction  # noqa: E402
 from pymc.sampling import mcmc  # noqa: E402
@@ -29,9 +28,18 @@ from synk.pymc.names import (  # noqa: E402
     paths_in_turn,
 )
 
+GIVEN = {"ravel_inputs": True, "mode": "FAST_COMPILE"}
 
-def test_a_check_has_a_density_and_a_condition():
-    model = models.made(models.student_t)
+
+@pytest.fixture
+def model():
+    with pm.Model() as found:
+        slopes, scale = pm.Normal("slopes", shape=3), pm.HalfNormal("scale")
+        pm.StudentT("y", 4, slopes, sigma=scale, observed=np.arange(3.0))
+    return found
+
+
+def test_a_check_has_a_density_and_a_condition(model):
     factor = model.logp(sum=False)[-1]
     node = factor.owner
     while not isinstance(node.op, CheckParameterValue):
@@ -41,9 +49,8 @@ def test_a_check_has_a_density_and_a_condition():
     assert node.inputs[1].type.ndim == 0
 
 
-def test_what_steps_read_is_what_pymcs_function_has():
-    model = models.made(models.poisson)
-    made = model.logp_dlogp_function(ravel_inputs=True, mode="FAST_COMPILE")
+def test_what_steps_read_is_what_pymcs_function_has(model):
+    made = model.logp_dlogp_function(**GIVEN)
     ours = ForSteps(lambda point: (0.0, point), {}, "float64")
     assert isinstance(made, ValueGradFunction)
     for name in (
@@ -54,8 +61,8 @@ def test_what_steps_read_is_what_pymcs_function_has():
     ):
         assert hasattr(made, name)
         assert hasattr(ours, name)
-    logp, gradient = made._pytensor_function(np.zeros(3))
-    assert (np.ndim(logp), gradient.shape) == (0, (3,))
+    logp, gradient = made._pytensor_function(np.zeros(4))
+    assert (np.ndim(logp), gradient.shape) == (0, (4,))
 
 
 def test_the_method_that_is_replaced_takes_what_ours_takes():
@@ -105,17 +112,15 @@ def test_points_to_begin_at_are_made_by_a_seed():
     assert one != other
 
 
-def test_models_let_their_methods_be_put_before():
-    model = models.made(models.poisson)
-    given = {"ravel_inputs": True, "mode": "FAST_COMPILE"}
-    assert model.logp_dlogp_function(**given).dtype == "float64"
+def test_models_let_their_methods_be_put_before(model):
+    assert model.logp_dlogp_function(**GIVEN).dtype == "float64"
     model.logp_dlogp_function = lambda **_: "ours"
-    assert model.logp_dlogp_function(**given) == "ours"
+    assert model.logp_dlogp_function(**GIVEN) == "ours"
     del model.logp_dlogp_function
     plain = pm.Model.logp
     with models_logp(lambda own: lambda *args, **kwargs: [own(*args, **kwargs)]):
         (found,) = model.logp(sum=False)
-        assert len(found) == 2
+        assert len(found) == 3
     assert pm.Model.logp is plain
 
 

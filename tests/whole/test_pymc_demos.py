@@ -1,0 +1,62 @@
+"""The demo with PyMC, and the notebook on it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+from places import DEMOS
+
+pytest.importorskip("pymc", reason="these tests are of synk with PyMC")
+
+
+@pytest.mark.slow
+def test_the_demo_samples_serially_and_by_ranks_to_the_same_means():
+    sizes = ["--rows", "3000", "--columns", "3", "--draws", "20", "--tune", "50"]
+    demo = str(DEMOS / "pymc_logistic.py")
+    command = [sys.executable, demo, *sizes, "--ranks", "2", "--compare"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stderr
+    assert re.search(
+        r"^serial: [\d.]+ s, \d+ leapfrog steps in 20 draws$", done.stdout, re.M
+    )
+    assert re.search(r"^2 ranks: [\d.]+ s", done.stdout, re.M)
+    apart = re.search(r"^the means of both runs ([\d.]+) at most$", done.stdout, re.M)
+    assert apart is not None
+    assert float(apart[1]) < 0.01
+
+
+SMALL = """
+rows, columns = 301, 2
+draws, tune = 20, 30
+serial, progressbar = False, False
+"""
+
+
+def test_the_notebook_runs_on_ranks_from_its_first_cell_to_its_last(monkeypatch):
+    """It is stored without outputs, and is short."""
+    reason = "nbclient is not installed"
+    nbformat = pytest.importorskip("nbformat", reason=reason)
+    nbclient = pytest.importorskip("nbclient", reason=reason)
+    pytest.importorskip("ipykernel", reason="ipykernel is not installed")
+    notebook = nbformat.read(DEMOS / "pymc.ipynb", as_version=4)
+    nbformat.validate(notebook)
+    assert len(notebook.cells) <= 15
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert not any(cell.outputs or cell.execution_count for cell in code)
+    monkeypatch.setenv("PYTENSOR_FLAGS", "mode=FAST_COMPILE,cxx=")
+    monkeypatch.setenv("JUPYTER_PLATFORM_DIRS", "1")
+    (parameters,) = [
+        cell for cell in code if "parameters" in cell.metadata.get("tags", ())
+    ]
+    parameters.source = SMALL
+    nbclient.NotebookClient(notebook, timeout=120).execute()
+    outputs = [out for cell in notebook.cells for out in cell.get("outputs", ())]
+    said = "".join(out.get("text", "") for out in outputs)
+    assert re.search(r"^synk: 301 rows, \d+ ranks, \d+\.\d+ times as fast", said, re.M)
+    assert re.search(r"^301 rows, \d+ ranks, serially: False$", said, re.M)
+    assert "synk: 2 chains one after the other, each on all cores" in said
+    shown = [out.get("data", {}).get("text/plain", "") for out in outputs]
+    assert any("slopes[1]" in table for table in shown)
