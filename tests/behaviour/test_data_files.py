@@ -13,6 +13,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from reference import PY
 from world_sizes import three_ranks
 
 import synk
@@ -186,7 +187,7 @@ def test_images_are_the_same_for_any_ranks_and_batches(tmp_path):
     )
     expected = sequence(rows, ROWS, epoch=4, seed=2)
     x, y = pt.tensor4("x", dtype="float32"), pt.lvector("y")
-    f = synk.function([x, y], [(x, "gather"), (y, "gather")], mode="FAST_COMPILE")
+    f = synk.function([x, y], [(x, "gather"), (y, "gather")], mode=PY)
     for ranks, batch_size in [(1, 8), (3, 7)]:
         with synk.session(ranks):
             found = [
@@ -220,10 +221,8 @@ def make(local=False):
     loss = ((x.reshape((x.shape[0], -1)) @ w - y) ** 2).mean()
     grad = pytensor.grad if local else synk.grad
     updates = synk.updates.sgd(grad(loss, [w]), [w], np.float32(1e-5))
-    step = synk.function(
-        [x, y], loss, updates=updates, local=local, mode="FAST_COMPILE"
-    )
-    return step, w, synk.function([x, y], loss, mode="FAST_COMPILE")
+    step = synk.function([x, y], loss, updates=updates, local=local, mode=PY)
+    return step, w, synk.function([x, y], loss, mode=PY)
 
 
 class FromMemory:
@@ -290,7 +289,7 @@ def test_inputs_without_rows_follow_and_validation_combines_as_ranks_do(
     x, y = pt.tensor4("x", dtype="float32"), pt.vector("y", dtype="float32")
     rate = pt.scalar("rate", dtype="float32")
     w = pytensor.shared(np.float32(0), "w")
-    options = {"mode": "FAST_COMPILE", "on_unused_input": "ignore"}
+    options = {"mode": PY, "on_unused_input": "ignore"}
     step = synk.function(
         [x, y], (x.sum() * w - y).sum(), [rate], {w: w + rate}, **options
     )

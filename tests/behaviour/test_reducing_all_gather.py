@@ -144,7 +144,8 @@ def left_as_written(cost, op, mode):
 def test_left_as_written_gradients_are_those_of_the_serial_cost(ranks):
     """Shown, as `strict` tells; a rank's rows weigh what there are of them."""
     for name, (cost, op) in WRITTEN.items():
-        for f in left_as_written(cost, op, PY):
+        forms = list(left_as_written(cost, op, PY))
+        for f in forms if name == "mean" else forms[1:3]:
             compare(f, [name, "w", "u"], f.as_theano, [7, 2])
 
 

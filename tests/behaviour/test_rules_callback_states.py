@@ -12,6 +12,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from reference import PY
 from world_sizes import three_ranks
 
 import synk
@@ -87,7 +88,7 @@ class Run:
         loss = ((x @ self.w - y) ** 2).mean() + decay * (self.w**2).sum()
         gradient = pytensor.grad(loss, self.w)
         moved = self.w - rate * other * factor * gradient
-        options = {"mode": "FAST_COMPILE", "local": rule is not None}
+        options = {"mode": PY, "local": rule is not None}
         step = synk.function([x, y], loss, updates={self.w: moved}, **options)
         self.trainer = synk.Trainer(step, [self.w], rule, seed=1)
         self.folder, self.values = folder, values
