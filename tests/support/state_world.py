@@ -205,7 +205,7 @@ class World:
         """Let a plain function change a variable of floats or ints."""
         key = var, in_place
         if key not in _plain:
-            mode = IN_PLACE if in_place else "FAST_COMPILE"
+            mode = IN_PLACE if in_place else MODE
             new = (var / 2 + 1).astype(var.dtype) if in_place else var * 0 + 1
             _plain[key] = pytensor.function([], updates=[(var, new)], mode=mode)
         value = self.model.of_script(var)
