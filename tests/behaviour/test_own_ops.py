@@ -129,6 +129,18 @@ def test_an_op_that_is_not_registered_is_computed_from_all_rows(two_ranks):
         np.testing.assert_allclose(got, right, 1e-10)
 
 
+def test_an_op_that_is_registered_as_none_takes_all_rows(two_ranks):
+    class Whole(Unregistered):
+        pass
+
+    synk.register_sharding(Whole, None)
+    with pytest.warns(synk.SplitWarning, match="needs all rows at once") as caught:
+        f = synk.function([X], Whole()(X), mode=PY)
+    assert "If it is your Op" not in str(caught[0].message)
+    x = values(7)[0]
+    np.testing.assert_allclose(f(x), np.tanh(x), 1e-10)
+
+
 @pytest.mark.parametrize(
     ("make", "reason"),
     [

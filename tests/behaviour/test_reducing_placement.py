@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import warnings
 
 import numpy as np
@@ -161,8 +162,30 @@ def test_what_every_rank_repeats_is_told_once(graph):
     with pytest.warns(synk.SplitWarning, match="needs all rows at once") as caught:
         synk.function(inputs, [graph, graph * 2], mode=PY, on_unused_input="ignore")
     assert [w.filename for w in caught] == [__file__]
+    text = str(caught[0].message)
+    assert "made in test_reducing_placement.py" in text
+    assert re.search("every rank repeats . of the . Ops on rows", text)
+    assert "every rank reads all rows of y (8 bytes a row)" in text
     with pytest.raises(synk.SplitError, match=r"made in test_reducing_placement\.py"):
         synk.function(inputs, graph, on_unused_input="ignore", strict=True)
+
+
+KEPT = pytensor.shared(np.zeros((0, 3)), "kept")
+GROWING = {
+    "pairs": ({"outputs": X @ X.T}, "needs rows of all ranks"),
+    "sort": ({"outputs": pt.sort(Y)}, "needs all rows at once"),
+    "a value for each row": ({"updates": {KEPT: X * 2}}, "the new value of kept"),
+    "all_reduce": ({"outputs": synk.ops.all_reduce(X.std())}, "all_reduce of std"),
+}
+
+
+@pytest.mark.parametrize("what", GROWING)
+def test_strict_refuses_what_grows_with_the_rows_or_is_not_shown(what):
+    graph, message = GROWING[what]
+    options = {"on_unused_input": "ignore", "mode": PY, "strict": True}
+    with pytest.raises(synk.SplitError, match=message):
+        synk.function([X, Y], **graph, **options)
+    synk.function([X, Y], cases.batch_normalised(), **options)
 
 
 # -- in how many meetings, and of what -------------------------------------------------
@@ -358,3 +381,13 @@ def test_collectives_do_not_count_what_is_of_all_rows(two_ranks):
     synk.set_value(1, total, 2.0)
     synk.all_reduce(total, "sum")
     assert synk.get_value(0, total) == 14
+
+
+def test_slices_of_an_update_that_does_not_follow_from_them_are_refused(two_ranks):
+    total = pytensor.shared(0.0, "total")
+    updates = {total: total + Y.sum()}
+    f = synk.function([Y], updates=updates, mode=PY, local=True)
+    with pytest.raises(synk.SplitError, match="does not follow from those of slices"):
+        f(np.ones(8), num_slices=2)
+    f(np.ones(8))
+    assert synk.gather(total).tolist() == [4, 4]
