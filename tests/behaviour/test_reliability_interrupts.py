@@ -1,7 +1,7 @@
 """An interrupt at any line of synk: nothing is left half done.
 
 At one of some lines in each run, the same ones; with SYNK_LINES=all in the environment
-at every line, which takes half an hour.
+at every line, which takes an hour, and longer than a test may: with ``--timeout 0``.
 """
 
 from __future__ import annotations
