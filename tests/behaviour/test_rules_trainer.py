@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import threading
@@ -42,25 +43,36 @@ each_of_one_and_three = pytest.mark.parametrize("ranks", [1, 3], indirect=True)
 on_three_ranks = pytest.mark.parametrize("ranks", [3], indirect=True)
 
 
-def make(make_function, grad, lr=0.05, mu=0.0, **options):
+def make(make_function, grad, mu=0.0, **options):
     """Return a step of linear regression, and its parameters: w and b."""
     x, y = pt.matrix("x"), pt.vector("y")
     w, b = pytensor.shared(START[:3].copy(), "w"), pytensor.shared(START[3], "b")
     loss = ((x @ w + b - y) ** 2).mean()
-    updates = synk.updates.momentum(grad(loss, [w, b]), [w, b], lr, mu)
-    return make_function([x, y], loss, updates=updates, **options), [w, b]
+    updates = synk.updates.momentum(grad(loss, [w, b]), [w, b], 0.05, mu)
+    return make_function([x, y], loss, updates=updates, mode=FAST, **options), [w, b]
 
 
-def local(**options):
-    return make(synk.function, pytensor.grad, local=True, mode=FAST, **options)
+made_once = functools.cache(make)
 
 
-def exact(**options):
-    return make(synk.function, pytensor.grad, mode=FAST, **options)
+def anew(step, params):
+    """Return a step and its parameters, when all that it updates is as at first."""
+    for var in step.updated:
+        var.set_value(np.zeros_like(var.get_value()))
+    params[0].set_value(START[:3]), params[1].set_value(START[3])
+    return step, params
 
 
-def plain(**options):
-    return make(pytensor.function, pytensor.grad, mode=FAST, **options)
+def local(mu=0.0):
+    return anew(*made_once(synk.function, pytensor.grad, mu, local=True))
+
+
+def exact(mu=0.0):
+    return anew(*made_once(synk.function, pytensor.grad, mu))
+
+
+def plain(mu=0.0):
+    return make(pytensor.function, pytensor.grad, mu)
 
 
 def flat(values):
@@ -319,7 +331,7 @@ def test_rows_that_are_chosen_are_trained_on_as_if_there_were_no_others(
 def test_a_step_that_does_not_fit_its_rule_is_refused():
     with pytest.raises(ValueError, match=r"is exact training, and EASGD\("):
         synk.Trainer(*exact(), EASGD(2))
-    step, params = make(synk.function, synk.grad, local=True, mode=FAST)
+    step, params = make(synk.function, synk.grad, local=True)
     with pytest.raises(ValueError, match="reduces values of all ranks"):
         synk.Trainer(step, params, EASGD(2))
     with pytest.raises(ValueError, match="does not update other"):
@@ -445,6 +457,7 @@ def test_a_rank_that_is_killed_leaves_a_centre_that_is_whole(order):
     with synk.session(3):
         step, params = all_steps_alike(200_000)
         for _ in range(2):
+            params[0].set_value(np.zeros(200_000))
             trainer = synk.Trainer(step, params, EASGD(1, order=order))
             trainer.fit(np.ones(6), batch_size=6, progress=False)
             victim = ranks_of_children()[-1]
