@@ -7,7 +7,7 @@ for who asks for it (``return_internal_type=True``). With ``borrow=True`` the ar
 be one that can only be read.
 
 `SharedVariable.get_value` is replaced, as it is in PyTensor 2.38 to 3.3;
-``test_plain_values.py`` tells when that is not needed any more.
+``test_shared_variables_held.py`` tells when that is not needed any more.
 """
 
 from __future__ import annotations
