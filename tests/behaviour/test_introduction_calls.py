@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
-import textwrap
 import warnings
 import weakref
 
@@ -301,25 +298,6 @@ def test_a_name_is_told_and_shown():
 # -- when functions are made ---------------------------------------------------------
 
 
-def test_functions_are_made_at_any_time_and_outlive_sessions():
-    x = pt.vector("x")
-    w = pytensor.shared(1.0)
-    before = synk.function([x], (x.sum() * w, "sum"), updates={w: w + 1}, mode=PY)
-    made = [before]
-    value = np.arange(7.0)
-    times = 1.0
-    for n in (2, 3, 1):
-        with synk.session(n):
-            made.append(
-                synk.function([x], (x.sum() * w, "sum"), updates={w: w + 1}, mode=PY)
-            )
-            for f in made:
-                assert f(value) == value.sum() * times
-                times += 1
-            assert synk.get_value(n - 1, w) == times
-    assert w.get_value() == times
-
-
 def test_distribute_compiles_every_function_and_is_optional(two_ranks, tmp_path):
     x = pt.vector("x")
     f = synk.function([x], (x.sum(), "sum"), mode=PY)
@@ -457,36 +435,6 @@ def test_ops_of_the_user_travel_whenever_and_wherever_they_are_defined(two_ranks
     assert_same(negative, -np.arange(7.0))
 
 
-SCRIPT = """
-import numpy as np, pytensor.tensor as pt, synk
-from pytensor.compile.mode import Mode
-from pytensor.graph.basic import Apply
-from pytensor.graph.op import Op
-
-v = pt.vector("v")
-assert "not forked" in str(synk.function([v], v.sum()).explain())
-(node,) = synk.nodes()
-assert (node.ranks, node.gpus) == (1, 0) and node.cores > 0
-synk.fork(2)
-"""
-
-CALL = """
-x = pt.vector("x")
-f = synk.function([x], (Negate()(x), "gather"), mode=Mode("py", None))
-np.testing.assert_array_equal(f(np.arange(5.0)), -np.arange(5.0))
-print("negated on", synk.size(), "ranks")
-"""
-
-
-def test_an_op_of_a_script_travels(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT + textwrap.dedent(MADE_LATER) + CALL)
-    done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=120
-    )
-    assert done.stdout == "negated on 2 ranks\n", done.stderr
-
-
 @three_ranks
 @pytest.mark.usefixtures("scans_in_python")
 def test_a_scan_equals_pytensors(ranks):
@@ -547,18 +495,6 @@ def test_a_mode_travels_as_an_object_or_as_a_name(two_ranks):
     for mode in ("FAST_COMPILE", "FAST_RUN", PY, None):
         f = synk.function([x], (x.sum(), "sum"), mode=mode)
         assert f([1.0, 2.0, 3.0]) == 6
-
-
-def test_a_network_of_many_variables_travels(two_ranks):
-    """More bytes than the control segment's message room."""
-    x = pt.vector("x")
-    shareds = [pytensor.shared(np.full(100, float(i))) for i in range(200)]
-    total = x.sum() + pt.stack([w[0] for w in shareds]).sum()
-    f = synk.function(
-        [x], (total, "max"), updates=[(w, w + 1) for w in shareds], mode=PY
-    )
-    assert f([0.0, 0.0]) == sum(range(200))
-    assert f([0.0, 0.0]) == sum(range(200)) + 200
 
 
 def test_ranks_follow_settings_that_are_changed_after_the_fork(two_ranks):

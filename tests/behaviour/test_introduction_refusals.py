@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 import scipy.sparse
-from processes import ROWS, TOTAL, acting, summing
 from pytensor.compile import UnusedInputError
 from pytensor.graph.utils import MissingInputError
 from pytensor.sparse import csr_matrix
@@ -369,31 +367,3 @@ def test_a_call_without_a_session_says_what_to_do():
         for call in (lambda: f([1.0]), lambda: f.run([1], [1.0]), synk.distribute):
             with pytest.raises(synk.StateError, match=r"synk\.fork\(\)"):
                 call()
-
-
-_refused: list[str] = []
-
-
-def call_from_a_thread() -> None:
-    """Call synk while a call is running."""
-
-    def call() -> None:
-        try:
-            summing()(ROWS)
-        except synk.StateError as error:
-            _refused.append(str(error))
-
-    thread = threading.Thread(target=call)
-    thread.start()
-    thread.join()
-
-
-def test_one_call_runs_at_a_time_and_none_within_another(two_ranks):
-    _refused.clear()
-    assert acting(0, call_from_a_thread)(ROWS) == TOTAL
-    (said,) = _refused
-    assert "call" in said
-    for rank in (0, 1):
-        with pytest.raises(synk.StateError, match=r"rank 0, inside|worker|master"):
-            acting(rank, synk.recover)(ROWS)
-    assert summing()(ROWS) == TOTAL

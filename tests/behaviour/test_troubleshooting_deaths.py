@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import errno
-import gc
 import os
 import pickle
 import re
@@ -32,7 +31,6 @@ from processes import (
     rank_pids,
     reset,
     run_script,
-    segments_of,
     summing,
     wait_until,
 )
@@ -346,66 +344,3 @@ def test_fork_without_memory_is_a_clear_error(monkeypatch):
     with pytest.raises(synk.SharedMemoryFull):
         synk.fork(2)
     assert not synk.is_forked()
-
-
-def test_memory_is_given_back_by_all_ranks_with_the_next_call():
-    call = summing()
-    with synk.session(2):
-        everyone = [os.getpid(), *all_pids()]
-        assert call(ROWS) == TOTAL
-        # What earlier tests have left may go meanwhile: so only new ones are looked at.
-        start = before = segments_of(everyone)
-        data = synk.data(ROWS)
-        assert call(data) == TOTAL
-        assert segments_of(everyone) - before
-        data.free_memory()
-        assert call(ROWS) == TOTAL
-        assert not segments_of(everyone) - before
-        data.set_value(ROWS)
-        assert call(data) == TOTAL
-        del data
-        assert call(ROWS) == TOTAL
-        assert not segments_of(everyone) - before
-        # Of variables that are dropped, and of such that change their shape.
-        values = pytensor.shared(np.ones(1000))
-        synk.all_reduce(values)
-        assert call(ROWS) == TOTAL
-        before = segments_of(everyone)
-        for _ in range(3):
-            more = [pytensor.shared(np.ones(1000)) for _ in range(3)]
-            synk.all_reduce(more)
-            for var in more:
-                synk.all_reduce(var)
-        assert segments_of(everyone) - before
-        del more, var
-        gc.collect()
-        assert call(ROWS) == TOTAL
-        assert not segments_of(everyone) - before
-        counts = []
-        for size in range(1, 13):
-            synk.broadcast(values, np.ones(size))
-            synk.all_reduce(values, "sum")
-            np.testing.assert_array_equal(synk.get_value(1, values), np.full(size, 2.0))
-            counts.append(len(segments_of(everyone)))
-        assert counts[-1] <= counts[2]
-        left = segments_of(everyone) - start
-    del values
-    gc.collect()
-    # The control segment is kept until the next fork, for whoever looks at an error.
-    wait_until(lambda: len(segments_of(everyone) & left) <= 1, 5, "memory")
-
-
-BIG = 2**31 + 4096
-
-
-@pytest.mark.slow  # 2 GB of memory
-def test_data_of_more_than_two_to_the_31_bytes_reaches_the_ranks():
-    data = synk.data(shape=(BIG,), dtype="uint8")
-    data[-1], data[2**31 + 5] = 77, 88
-    assert (len(data), data.size) == (BIG, BIG)
-    x = pt.vector("x", dtype="uint8")
-    call = synk.function([x], (x.astype("int64").sum(), "sum"), mode=PY)
-    with synk.session(2):
-        assert call(data, batch=slice(2**31, None)) == 77 + 88
-        assert call(data, batch=[-1, 2**31 + 5, 0, 2**31 + 6]) == 77 + 88
-    data.free_memory()
