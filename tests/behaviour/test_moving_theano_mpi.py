@@ -158,12 +158,6 @@ def test_t7_asynchronous_workers_end_and_learn(rule, settings):
     assert rule.recorder.val_info[-1][0] == 360
 
 
-@pytest.mark.parametrize("rule", [EASGD, GOSGD])
-def test_nothing_moves_at_a_learning_rate_of_zero(rule):
-    rule = train(rule, models.Still, 2, every=1, p=1.0)
-    np.testing.assert_array_equal(vector(rule), START)
-
-
 def test_t16_workers_of_easgd_draw_their_own_numbers_and_t17_those_of_bsp_the_same():
     np.random.seed(5)
     train(EASGD, models.Draws)

@@ -1,7 +1,7 @@
 """`theano.function` and the rest of `theano`, with Theano's arguments and numbers.
 
 What is expected of ``In`` and ``f[s]`` is what Theano 1.0's tutorial on functions and
-its tests of ``In`` say. A script of 2015 runs as it is, and on ranks.
+its tests of ``In`` say.
 """
 
 import copy
@@ -279,10 +279,10 @@ def test_options_are_changed_for_a_while():
 def test_asarray_knows_floatx():
     from theano.misc.safe_asarray import _asarray
 
-    assert _asarray is theano._asarray
+    assert _asarray is vars(theano)["_asarray"]
     with theano.config.change_flags(floatX="float32"):
-        assert theano._asarray([1, 2], dtype="floatX").dtype == "float32"
-    assert theano._asarray([1.5, 2], "int64").tolist() == [1, 2]
+        assert _asarray([1, 2], dtype="floatX").dtype == "float32"
+    assert _asarray([1.5, 2], "int64").tolist() == [1, 2]
 
 
 # -- inputs with values of their own, and looking into functions
@@ -463,104 +463,3 @@ def test_monitor_mode_calls_functions_of_three_arguments(capsys):
     mode = theano.compile.MonitorMode(four)
     theano.function([v], T.exp(v), mode=mode)([1.0])
     assert len(graphs) == 1
-
-
-# -- a script, as they were written in 2015
-
-
-class LogisticRegression:
-    """As scripts wrote it then."""
-
-    def __init__(self, input, n_in, n_out):
-        self.W = theano.shared(
-            value=np.zeros((n_in, n_out), dtype=theano.config.floatX),
-            name="W",
-            borrow=True,
-        )
-        self.b = theano.shared(
-            value=np.zeros((n_out,), dtype=theano.config.floatX), name="b", borrow=True
-        )
-        self.p_y_given_x = T.nnet.softmax(T.dot(input, self.W) + self.b)
-        self.y_pred = T.argmax(self.p_y_given_x, axis=1)
-        self.params = [self.W, self.b]
-
-    def negative_log_likelihood(self, y):
-        return -T.mean(T.log(self.p_y_given_x)[T.arange(y.shape[0]), y])
-
-    def errors(self, y):
-        return T.mean(T.neq(self.y_pred, y))
-
-
-def digits(rows=47):
-    """Return a small problem whose classes depend on the inputs."""
-    rng = np.random.RandomState(23455)
-    x = rng.randn(rows, 4)
-    return x, np.argmax(x[:, :3] + 0.1 * rng.randn(rows, 3), axis=1).astype("int32")
-
-
-def by_hand(x, y, steps, rate):
-    """Return losses and weights of the same descent in NumPy."""
-    w, b, losses = np.zeros((4, 3)), np.zeros(3), []
-    for _ in range(steps):
-        logits = x @ w + b
-        p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-        losses.append(-np.log(p[np.arange(len(y)), y]).mean())
-        d = (p - np.eye(3)[y]) / len(y)
-        w, b = w - rate * x.T @ d, b - rate * d.sum(axis=0)
-    return losses, w
-
-
-def model():
-    x, y = T.matrix("x"), T.ivector("y")
-    return x, y, LogisticRegression(input=x, n_in=4, n_out=3)
-
-
-def test_logistic_regression_with_givens_and_an_index():
-    x, y, classifier = model()
-    images, labels = digits()
-    shared_x = theano.shared(
-        np.asarray(images, dtype=theano.config.floatX), borrow=True
-    )
-    shared_y = T.cast(theano.shared(labels.astype("float64")), "int32")
-    cost, index = classifier.negative_log_likelihood(y), T.lscalar()
-    g_w = T.grad(cost=cost, wrt=classifier.W)
-    g_b = T.grad(cost=cost, wrt=classifier.b)
-    train = theano.function(
-        inputs=[index],
-        outputs=cost,
-        updates=[
-            (classifier.W, classifier.W - 0.13 * g_w),
-            (classifier.b, classifier.b - 0.13 * g_b),
-        ],
-        givens={
-            x: shared_x[index * 20 : (index + 1) * 20],
-            y: shared_y[index * 20 : (index + 1) * 20],
-        },
-        mode=MODE,
-    )
-    losses, w = by_hand(images[:20], labels[:20], 4, 0.13)
-    np.testing.assert_allclose([train(0) for _ in range(4)], losses, rtol=1e-10)
-    np.testing.assert_allclose(classifier.W.get_value(), w, rtol=1e-10)
-    errors = theano.function([x, y], classifier.errors(y), mode=MODE)
-    expected = np.mean(np.argmax(images @ w + classifier.b.get_value(), 1) != labels)
-    assert errors(images, labels) == expected
-
-
-def test_the_same_on_ranks_by_synk_function(two_ranks):
-    x, y, classifier = model()
-    images, labels = digits()
-    cost = classifier.negative_log_likelihood(y)
-    grads = synk.grad(cost, classifier.params)
-    train = synk.function(
-        [x, y],
-        [cost, classifier.errors(y)],
-        updates=[
-            (p, p - 0.13 * g) for p, g in zip(classifier.params, grads, strict=True)
-        ],
-        mode=MODE,
-        strict=True,
-    )
-    losses, w = by_hand(images, labels, 3, 0.13)
-    got = [train(images, labels) for _ in range(3)]
-    np.testing.assert_allclose([loss for loss, _ in got], losses, rtol=1e-10)
-    np.testing.assert_allclose(classifier.W.get_value(), w, rtol=1e-10)

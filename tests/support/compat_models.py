@@ -113,10 +113,6 @@ class InParts(Regression):
     n_subb = 2
 
 
-class Still(Regression):
-    rate = 0.0
-
-
 class Long(Regression):
     n_epochs, n_batches = 30, 12
 

@@ -85,40 +85,6 @@ def test_models_train_and_predict_as_on_theano(tmp_path):
         )
 
 
-def test_the_values_of_the_first_model_are_those_of_a_descent_by_hand():
-    random = np.random.RandomState(1)
-    weights = [0.5 * random.normal(size=shape) for shape in [(4, 5), 5, (5, 3), 3]]
-    random = np.random.RandomState(1)
-    kinds, x = random.randint(0, 3, 20), random.normal(size=(20, 4))
-    y, velocity, losses = np.eye(3)[kinds], [0.0] * 4, []
-    for _ in range(2):
-        total = 0.0
-        for rows in (slice(start, start + 8) for start in range(0, 20, 8)):
-            hidden, p = _forward(x[rows], *weights)
-            total -= np.log(p[y[rows] == 1]).sum()
-            d = (p - y[rows]) / len(p)
-            dh = (d @ weights[2].T) * (hidden > 0)
-            gradients = [x[rows].T @ dh, dh.sum(0), hidden.T @ d, d.sum(0)]
-            velocity = [
-                0.9 * v - 0.1 * g for v, g in zip(velocity, gradients, strict=True)
-            ]
-            weights = [w + v for w, v in zip(weights, velocity, strict=True)]
-        losses.append(total / 20)
-    _, p = _forward(x, *weights)
-    evaluated = [-np.log(p[y == 1]).mean(), (p.argmax(1) == kinds).mean()]
-    # Before them are the accuracies of the two epochs, each of a batch's own weights.
-    np.testing.assert_allclose(
-        OF_THEANO["mlp"][2:], [*losses, *evaluated, *p.ravel()[:6]], rtol=1e-6
-    )
-
-
-def _forward(x: np.ndarray, *weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    w, b, v, c = weights
-    hidden = np.maximum(x @ w + b, 0)
-    e = np.exp(hidden @ v + c)
-    return hidden, e / e.sum(1, keepdims=True)
-
-
 @with_keras
 def test_the_example_of_the_page_imports_synk_and_prints_what_it_shows(
     tmp_path, monkeypatch
