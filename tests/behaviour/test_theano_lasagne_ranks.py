@@ -218,7 +218,7 @@ def assert_serial_numbers(names, n, mode=MODE, rtol=1e-9):
 
 
 def test_rules_have_the_serial_numbers_on_ranks():
-    found = assert_serial_numbers(RULES, 3)
+    found = assert_serial_numbers(RULES, 2)
     weights = found["norm_constraint total_norm_constraint"][0].get_value()
     np.testing.assert_array_less(np.sqrt((weights**2).sum(axis=0)), 0.5 + 1e-6)
 
