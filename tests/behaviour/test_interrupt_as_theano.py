@@ -12,9 +12,9 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from interrupted import InterruptedAt
 from pytensor.compile import Mode
 from reference import PY
-from test_interrupt_lines import InterruptedAt
 
 import synk
 

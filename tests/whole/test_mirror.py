@@ -10,8 +10,8 @@ import sys
 import pytest
 from places import ROOT, SUPPORT, TESTS
 
-SAMPLE = ("theano_tensor", "theano_nnet", "theano_stable", "nn_conv", "nn_pool")
-"""Files of plain graphs: Theano's names, layers, what is stabilised, networks."""
+SAMPLE = ("theano_tensor", "theano_nnet", "nn_conv", "nn_pool")
+"""Files of plain graphs: Theano's names, and networks."""
 
 
 @pytest.mark.slow
