@@ -138,11 +138,7 @@ def test_a_run_of_many_calls_draws_what_calls_draw(ranks):
 
 @in_a_child
 def test_ranks_draw_alike_in_jax_mode():
-    chosen = [
-        cases.as_wide_as_rows,
-        cases.one_after_the_other,
-        cases.noise_on_parameters,
-    ]
+    chosen = [cases.one_after_the_other, cases.noise_on_parameters]
     values = cases.values(8)
     with synk.session(2):
         for case in chosen:

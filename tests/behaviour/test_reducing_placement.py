@@ -108,7 +108,7 @@ def test_plain_graphs_give_the_serial_numbers_in_jax_mode():
     named = {
         name: graph
         for kind in (cases.statistics, cases.gradients)
-        for name, graph in list(kind())[::3]
+        for name, graph in list(kind())[::4]
         if "found" not in name  # as many as values tell
     }
     f, kept = made(named, True, "JAX")
@@ -221,18 +221,6 @@ def test_a_posterior_and_its_gradient_are_one_meeting():
     outputs = [posterior(), *pytensor.grad(posterior(), [W, SCALE])]
     f = synk.function([X, Y], outputs, mode=PY)
     assert levels(f) == [["sum"] * 3]
-
-
-def test_batch_normalisation_meets_once_forward_and_once_back():
-    loss, (weights, bias, last) = network()
-    hidden = X @ weights
-    normed = (hidden - hidden.mean(axis=0)) / pt.sqrt(hidden.var(axis=0) + 1e-5)
-    loss = ((pt.tanh(normed + bias) @ last - Y) ** 2).mean()
-    params = [weights, bias, last]
-    updates = synk.updates.sgd(pytensor.grad(loss, params), params, 0.1)
-    f = synk.function([X, Y], loss, updates=updates, mode=PY)
-    assert len(levels(f)) == 3
-    assert {op for stage in levels(f) for op in stage} == {"avg", "stack", "sum"}
 
 
 def test_nothing_is_placed_where_nothing_is_needed():
