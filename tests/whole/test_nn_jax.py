@@ -22,14 +22,15 @@ from synk.nn.poolops import Pool
 KERNELS = {
     "conv": (
         "a_convolution_is_the_sum_over_channels_and_pixels",
-        "first_and_second_derivatives_are_those_of_differences",
+        "first_and_second_derivatives_are_those_of_differences[2]",
         "the_named_gradients_are_those_of_grad",
         "results_have_the_dtype_of_the_inputs",
         "shapes_that_do_not_fit_are_refused",
     ),
     "pool": (
         "pooling_reduces_each_window",
-        "first_and_second_derivatives_are_those_of_differences",
+        "first_and_second_derivatives_are_those_of_differences[2-max]",
+        "first_and_second_derivatives_are_those_of_differences[3-average_exc_pad]",
         "windows_of_more_pixels_than_are_unrolled",
         "gradients_of_ties_and_of_what_is_no_number",
         "the_gradient_of_every_window_arrives",
