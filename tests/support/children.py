@@ -18,7 +18,7 @@ import pytest
 
 import synk
 
-_LIMIT = 100  # seconds
+_LIMIT = 500  # seconds; a busy machine takes several times what a bare one does
 
 
 def in_a_child(test: Callable) -> Callable:
