@@ -15,10 +15,8 @@ import pytensor.tensor as pt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pytensor.compile import SharedVariable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.elemwise import DimShuffle
-from reference import PY
 
 from synk.memory.partition import count, cuts, part, select
 from synk.memory.rows import RowTaker
@@ -285,17 +283,6 @@ def sent(graph, *variables):
     return dump_graph(graph, numbers), numbers
 
 
-def test_a_graph_computes_the_same_with_the_ranks_own_variables():
-    x, out, w = many_equal_ops(3)
-    data, numbers = sent(([x], [out]), w)
-    replica = pytensor.shared(np.full(3, 2.0), "w")
-    (x2,), (out2,) = load_graph(data, {numbers[w]: replica})
-    shared = [var for var in ancestors([out2]) if isinstance(var, SharedVariable)]
-    assert shared == [replica]
-    result = pytensor.function([x2], out2, mode=PY)(np.ones((2, 3)))
-    np.testing.assert_array_equal(result, np.full((2, 3), 7.0))
-
-
 def test_equal_ops_are_sent_once():
     op = as_row()
     _, out, w = many_equal_ops(102, lambda: op)
@@ -307,14 +294,6 @@ def test_equal_ops_are_sent_once():
     ops = [var.owner.op for var in ancestors([found]) if var.owner]
     assert len([op for op in ops if isinstance(op, DimShuffle)]) == 102
     assert len({id(op) for op in ops if isinstance(op, DimShuffle)}) == 1
-
-
-def test_variables_tell_where_the_script_made_them():
-    x, out, w = many_equal_ops(2)
-    data, numbers = sent([x, out], w)
-    _, out2 = load_graph(data, {numbers[w]: w})
-    assert out2.tag.trace == out.tag.trace
-    assert "many_equal_ops" in str(out2.tag.trace)
 
 
 def test_garbage_is_collected_afterwards_as_it_was_before():
