@@ -29,7 +29,7 @@ NAMES = ("logistic", "mlp", "lenet", "dA", "rbm", "lstm")
 EXACT = {
     "mlp": {"n_epochs": 2},
     "lenet": {"n_epochs": 2},
-    "lstm": {"n_epochs": 2, "use_dropout": False},
+    "lstm": {"dim": 4, "n_epochs": 2, "use_dropout": False},
     # Persistent chains are drawn for no row: all ranks draw the same.
     "rbm": {"n_epochs": 2, "n_hidden": 16, "k": 1, "persistent": True},
 }
