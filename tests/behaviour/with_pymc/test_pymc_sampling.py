@@ -43,9 +43,9 @@ def test_the_same_seed_gives_the_same_trees_and_draws():
     # Of a model that is no funnel: there a last bit grows to another tree in a while.
     model = models.made(models.logistic)
     with model:
-        expected = sample(30, 60)
+        expected = sample(15, 30)
     with synk.session(2), synk.pymc.parallel(model, serial=False) as how:
-        found = sample(30, 60)
+        found = sample(15, 30)
     assert not how.is_serial
     assert (how.rows, how.ranks) == (models.N, 2)
     steps = [idata.sample_stats["n_steps"].values for idata in (expected, found)]
@@ -110,9 +110,9 @@ def test_chains_for_several_cores_are_computed_in_turn_and_it_is_told(capsys):
     """What everybody writes first: the draws are those of PyMC on as many cores."""
     model = models.made(models.logistic)
     with model:
-        expected = sample(30, 40, cores=2)
+        expected = sample(10, 15, cores=2)
     with synk.session(2), synk.pymc.parallel(model, serial=False) as how:
-        found = sample(30, 40, cores=2)
+        found = sample(10, 15, cores=2)
     assert not how.is_serial
     draws = [idata.posterior["slopes"].values for idata in (expected, found)]
     np.testing.assert_allclose(*draws, atol=1e-6)
