@@ -19,12 +19,8 @@ import hypothesis
 import psutil
 import pytensor
 import pytest
-from reference import PY
 
 import synk
-from synk.call import engines
-from synk.choice import engines_here, records
-from synk.comm import flat_layout
 from synk.ranks import replication
 
 hypothesis.settings.register_profile("long")  # which files look for: more examples
@@ -210,12 +206,6 @@ def leftovers(known: frozenset[int] = frozenset()) -> list[str]:
         if f"synk-{os.getpid()}-" in path.name
     ]
     return children + names
-
-
-@pytest.fixture
-def divided(monkeypatch):
-    """Have all-reduces of more than 2 kB divided, in sessions that begin after this."""
-    monkeypatch.setattr(flat_layout, "small_for", lambda size: 1 << 11)
 
 
 class OpenSession:
@@ -411,22 +401,3 @@ def scans_in_python(graphs_in_python):
     """
     with pytensor.config.change_flags(cxx=""):
         yield
-
-
-@pytest.fixture
-def auto(monkeypatch, tmp_path):
-    """Let engines be chosen, by what no earlier run has found."""
-    monkeypatch.setenv(engines_here.VARIABLE, "auto")
-    monkeypatch.setattr(records, "_path", lambda key: tmp_path / f"{key}.json")
-    return tmp_path
-
-
-@pytest.fixture
-def two_engines(auto, monkeypatch):
-    """Two engines that compile at once, both of them Python's."""
-    monkeypatch.setattr(engines, "engines_for", lambda spec: ["A", "B"])
-    monkeypatch.setattr(engines, "default_engine", lambda: None)
-    monkeypatch.setattr(engines, "may_be_alone", lambda spec: False)
-    for name, mode in (("A", PY), ("B", "FAST_COMPILE")):
-        monkeypatch.setitem(engines.MODES, name, mode)
-        monkeypatch.setitem(engines._COMPILING, name, (0.0, 0.0))

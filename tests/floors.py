@@ -172,7 +172,8 @@ def insides() -> Iterator[str]:
 
 def is_of_a_library(name: str) -> bool:
     """Tell whether an attribute is that of a module that is not synk's."""
-    return root_of(name) in ("os", "sys", "socket", "np", "pt", "pytensor", "jax")
+    libraries = "os", "sys", "socket", "np", "pt", "pytensor", "jax", "theano"
+    return root_of(name) in libraries
 
 
 _FORKS = re.compile(
