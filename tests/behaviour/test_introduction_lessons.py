@@ -19,7 +19,7 @@ from pytensor import In, Out
 from pytensor.compile.mode import Mode
 from pytensor.graph.rewriting.basic import GraphRewriter
 from pytensor.typed_list import TypedListType
-from reference import PY, assert_same, refused, values_of
+from reference import PY, assert_same, values_of
 from world_sizes import one_and_three_ranks
 
 import synk
@@ -110,9 +110,9 @@ def test_s9_rows_out_of_range_are_refused_before_anything_is_launched(two_ranks)
     s = pytensor.shared(np.zeros(0))
     for value in (np.arange(5.0), synk.data(np.arange(5.0))):
         for rows in ([5], [0, 5], [-6], [-6, 0], np.array([2**40]), 6, [True] * 6):
-            with refused(IndexError, "."):
+            with pytest.raises(IndexError):
                 f(value, batch=rows)
-            with refused(IndexError, "."):
+            with pytest.raises(IndexError):
                 synk.scatter(s, value, batch=rows)
         assert_same(f(value, batch=[4, -5, -1, 0]), np.array([4.0, 0, 4, 0]))
         assert_same(f(value, batch=5), np.arange(5.0))
@@ -242,9 +242,11 @@ def test_dtype_errors_name_the_input_and_both_dtypes(two_ranks):
     """What users of Synkhronos asked for (its issue 11)."""
     x = pt.matrix("pixels", dtype="float32")
     f = synk.function([x], x.sum(), mode=PY)
-    with refused(TypeError, r"pixels[\s\S]*float32[\s\S]*float64"):
+    with pytest.raises(TypeError, match=r"pixels[\s\S]*float32[\s\S]*float64"):
         f(np.full((2, 2), 0.1))
-    with refused(TypeError, r"pixels[\s\S]*float32[\s\S]*float64[\s\S]*synk\.data"):
+    with pytest.raises(
+        TypeError, match=r"pixels[\s\S]*float32[\s\S]*float64[\s\S]*synk\.data"
+    ):
         f(synk.data(np.full((2, 2), 0.1)))
 
 

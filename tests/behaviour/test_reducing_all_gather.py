@@ -10,7 +10,6 @@ import pytensor.tensor as pt
 import pytest
 from by_rank import assert_on_ranks
 from children import in_a_child
-from in_process import InProcess
 from meetings import levels
 from reference import PY
 from world_sizes import three_ranks
@@ -90,11 +89,6 @@ def test_placed_it_is_what_it_is_in_the_serial_run(ranks):
         warnings.simplefilter("ignore", synk.SplitWarning)  # of the sort
         f = synk.function([X, Y], list(graphs), mode=PY, **OPTIONS)
     compare(f, names, plain, [7, 2])
-    in_process = InProcess(f)
-    for n in (1, 2, 5):
-        for rows in (7, 2):
-            found = in_process(n, *values(rows)).outputs
-            check(names, found, plain(*values(rows)), f"{rows} rows, {n} ranks")
 
 
 @three_ranks

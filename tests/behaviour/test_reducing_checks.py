@@ -9,7 +9,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from reference import PY, assert_same, refused
+from reference import PY, assert_same
 from world_sizes import one_and_three_ranks
 
 import synk
@@ -231,7 +231,9 @@ def test_rank_0s_own_values_and_local_updates_are_not_compared(two_ranks, x):
     own, _ = f(ROWS, check="serial")
     assert_same(own, ROWS[:12].sum(axis=0), 8)
     assert_same(synk.get_value(1, w), ROWS[12:].sum(axis=0), 8)
-    with refused(ValueError, "nothing in .* is meant to equal the serial run"):
+    with pytest.raises(
+        ValueError, match=r"nothing in .* is meant to equal the serial run"
+    ):
         f(ROWS, check="serial", output_subset=[0])
 
 
@@ -241,7 +243,7 @@ def test_random_functions_are_refused_and_draw_nothing(two_ranks, x):
     rng = mask.owner.inputs[0]
     f = synk.function([x], (x * mask).mean(), mode=PY)
     state = rng.get_value().bit_generator.state
-    with refused(ValueError, "random, and each rank draws numbers"):
+    with pytest.raises(ValueError, match="random, and each rank draws numbers"):
         f(ROWS, check="serial")
     assert rng.get_value().bit_generator.state == state
 
@@ -249,18 +251,20 @@ def test_random_functions_are_refused_and_draw_nothing(two_ranks, x):
 def test_sliceable_shared_variables_are_refused(two_ranks):
     s = pytensor.shared(np.ones((4, 2)), "s")
     f = synk.function([], s.sum(), sliceable_shareds=[s], mode=PY)
-    with refused(ValueError, "sliceable"):
+    with pytest.raises(ValueError, match="sliceable"):
         f(check="serial")
 
 
 def test_other_checks_and_wrong_arguments_are_refused(two_ranks, x):
     f = synk.function([x], x.mean(), mode=PY)
     for check in ("parallel", True, 1, ""):
-        with refused(ValueError, "check must be None, 'serial' or 'finite', got"):
+        with pytest.raises(
+            ValueError, match="check must be None, 'serial' or 'finite', got"
+        ):
             f(ROWS, check=check)
-    with refused(TypeError, "misses a value for x"):
+    with pytest.raises(TypeError, match="misses a value for x"):
         f(check="serial")
-    with refused(IndexError, "24"):
+    with pytest.raises(IndexError, match="24"):
         f(ROWS, check="serial", batch=24)
 
 

@@ -1,17 +1,12 @@
-"""What the tests compare with: the serial arithmetic, and how to see a refusal."""
+"""What the tests compare with: the serial arithmetic."""
 
 from __future__ import annotations
 
-import contextlib
-
 import numpy as np
 import pytensor
-import pytest
 from pytensor.compile.mode import Mode
 
 import synk
-from synk.ranks.session import SESSION
-from synk.variables.of_one_rank import worker_get_values
 
 PY = Mode("py", None)
 """Compiles at once: for tests in which the numbers matter and the speed does not."""
@@ -137,18 +132,3 @@ def assert_same(
 def cut(rows: np.ndarray, n: int) -> list[np.ndarray]:
     """Return the rows of each rank: contiguous, the longer parts first."""
     return np.array_split(rows, n)
-
-
-@contextlib.contextmanager
-def refused(error, match: str):
-    """Assert that the block raises in the master and that no rank is told anything."""
-    before = SESSION.control.command
-    with pytest.raises(error, match=match) as caught:
-        yield caught
-    assert SESSION.control.command == before, "ranks were told something"
-
-
-def on_all_ranks(var):
-    """Return what the ranks have, whatever the master has set since."""
-    found = SESSION.run(worker_get_values, [SESSION.numbers[var]], None)
-    return [np.array(SESSION.context.array(value)) for (value,) in found]
