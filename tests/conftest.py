@@ -38,19 +38,19 @@ for _number, _handler in (
         signal.signal(_number, _handler)
 
 FORKING = (
-    *("test_interrupt_lines", "test_leaks", "test_interrupt", "test_faults"),
-    *("test_session", "test_session_callers", "test_barrier", "test_recover"),
-    *("test_fault_table", "test_fault_scripts"),
+    *("test_fault_table", "test_reliability_interrupts", "test_leaks"),
+    *("test_reliability_scripts", "test_reliability_recovery"),
+    *("test_reliability_new_python", "test_introduction_sessions"),
 )
 """Files that fork most. They come first: forking takes a large process far longer."""
 
 LONG = (
-    *("test_fork_any_time", "test_resnet50", "test_lasagne_jax", "test_nn_jax"),
-    *("test_state_machine", "test_placement_draws", "test_placement", "test_demos"),
-    *("test_demos_lstm", "test_moving", "test_proof_property", "test_jax_engine"),
-    *("test_device_collectives", "test_device_buffers", "test_bench_peers"),
-    *("test_all_gather", "test_docs", "test_resnet50_runs", "test_silence"),
-    "test_zoo",
+    *("test_resnet50", "test_resnet50_runs", "test_nn_jax", "test_mirror"),
+    *("test_demos", "test_zoo", "test_moving", "test_reliability_endings"),
+    *("test_device_collectives", "test_shared_variables_state_machine"),
+    *("test_reducing_placement", "test_reducing_draws", "test_reducing_all_gather"),
+    *("test_gpu_jax_mode", "test_gpu_padding", "test_theano_lasagne"),
+    *("test_theano_programs", "test_docs"),
 )
 """Files that take longest: a worker that got one last would keep the other waiting."""
 

@@ -189,6 +189,20 @@ def forking() -> Iterator[str]:
             yield f"{path.relative_to(TESTS)} forks: {made[0]}"
 
 
+def ordered() -> Iterator[str]:
+    """Yield files that conftest puts first, and that there are not."""
+    names = {path.stem for floor in FLOORS for path in tests_of(floor)}
+    tree = ast.parse((TESTS / "conftest.py").read_text())
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in ORDERS:
+            for part in ast.walk(node.value):
+                if isinstance(part, ast.Constant) and part.value not in names:
+                    yield f"conftest.py puts {part.value} first, which is not there"
+
+
+ORDERS = ("FORKING", "LONG")
+
+
 def patching() -> list[Path]:
     """Return all files that patch synk."""
     return [path for path in sorted(TESTS.rglob("*.py")) if seen(path).patched]
@@ -255,7 +269,7 @@ def main() -> int:
     print(f"{'all':10}{len(files):7}{sum(sizes.values()):8}")
     if "--sizes" in sys.argv:
         return 0
-    wrong = [*insides(), *forking(), *promises()]
+    wrong = [*insides(), *forking(), *ordered(), *promises()]
     if len(patching()) > MOST_PATCHING:
         wrong.append(f"{len(patching())} files patch synk, and not {MOST_PATCHING}:")
         wrong += [f"    {path.relative_to(TESTS)}" for path in patching()]
