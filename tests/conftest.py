@@ -50,7 +50,7 @@ LONG = (
     *("test_device_collectives", "test_shared_variables_state_machine"),
     *("test_reducing_placement", "test_reducing_draws", "test_reducing_all_gather"),
     *("test_gpu_jax_mode", "test_gpu_padding", "test_theano_lasagne"),
-    *("test_theano_programs", "test_docs"),
+    *("test_theano_programs", "test_docs", "test_bench", "test_rules_trainer"),
 )
 """Files that take longest: a worker that got one last would keep the other waiting."""
 
