@@ -20,7 +20,7 @@ import cloudpickle
 import numpy as np
 
 from ..memory.partition import cuts
-from ..memory.segment import Window
+from ..memory.segment import Window, is_window
 from ..workers import channel
 
 _WINDOW, _SPECIAL, _SENT, _KEPT, _BOUNDS = range(5)
@@ -60,17 +60,6 @@ FEW = 4096
 
 Stack = tuple[np.ndarray, list[int]]
 """Arrays of one dtype and shape as one, or one array, with their numbers."""
-
-
-def is_window(value: Any) -> bool:
-    """Tell whether a value is a window: a plain tuple, with no name of its own."""
-    return (
-        type(value) is tuple
-        and len(value) == 7
-        and type(value[6]) is tuple
-        and all(type(each) is int for each in value[:5])
-        and type(value[5]) in (str, list)
-    )
 
 
 class Pickled(NamedTuple):

@@ -22,7 +22,7 @@ import math
 import mmap
 import os
 from io import FileIO
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 
@@ -52,6 +52,20 @@ Window: TypeAlias = tuple[int, int, int, int, int, "str | list", tuple[int, ...]
 """An array inside a segment, as it travels between processes: the segment's place, the
 offset in bytes, dtype and shape. A plain tuple: named ones take 5 us more to pickle and
 back, in a call of 15."""
+
+
+def is_window(value: Any) -> TypeGuard[Window]:
+    """Tell whether a value is a window: a plain tuple, with no name of its own.
+
+    Values of generic shared variables may be tuples as well, of other things.
+    """
+    return (
+        type(value) is tuple
+        and len(value) == 7
+        and type(value[6]) is tuple
+        and type(value[5]) in (str, list)
+        and type(value[0]) is int
+    )
 
 
 def key_of(window: Window) -> tuple[int, int]:

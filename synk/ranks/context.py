@@ -24,7 +24,7 @@ from ..comm.shm import SharedMemoryComm
 from ..engines import jax
 from ..memory.arena import Arena
 from ..memory.cuda import CudaCopier
-from ..memory.segment import Attachments, Window, can_lie_here
+from ..memory.segment import Attachments, Window, can_lie_here, is_window
 from ..memory.to_device import ToDevice
 from ..programs.transaction import Transaction
 from ..times.tracing import Tracer
@@ -260,8 +260,8 @@ class RankContext:
     # -- arrays of other ranks
 
     def array(self, described: np.ndarray | Window | Sequence) -> np.ndarray:
-        """Return an array that may be described by a window."""
-        if not isinstance(described, tuple):
+        """Return an array that may be described by a window, or a value as it is."""
+        if not is_window(described):
             return described  # type: ignore[return-value]
         try:
             return self.attachments.array(described)

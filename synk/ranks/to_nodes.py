@@ -16,9 +16,9 @@ import numpy as np
 from ..cluster.inbox import Copy
 from ..cluster.keeping import Draft
 from ..cluster.message import SMALL, Here, Message, OfAll, OfEach, Outgoing
-from ..cluster.translate import Sent, is_window, pickled
+from ..cluster.translate import Sent, pickled
 from ..memory.partition import spans
-from ..memory.segment import Window, key_of
+from ..memory.segment import Window, is_window, key_of
 from ..memory.unchanged import check_whole, state_of
 from .context import Notice, RankContext
 from .homes import NewHome

@@ -577,3 +577,19 @@ def test_no_other_element_is_copied(two_ranks):
     assert table.container.storage[0] is array
     for value in by_rank(table):
         assert_same(value[:, 0], np.bincount(ROWS) * 2.0)
+
+
+@pytest.mark.parametrize(
+    ("value", "new"),
+    [((1, 2), (3, "four")), ((1,) * 7, ()), ({"a": 1}, {"b": (2,)}), ("text", "new")],
+    ids=["tuple", "seven numbers", "dict", "string"],
+)
+def test_values_that_are_no_arrays_are_set_and_read_as_they_are(two_ranks, value, new):
+    held = pytensor.shared(value, "held")
+    assert synk.get_value(1, held) == value
+    synk.set_value(1, held, new)
+    assert [synk.get_value(rank, held) for rank in range(2)] == [value, new]
+    synk.broadcast(held)
+    assert synk.get_value(1, held) == value
+    synk.broadcast(held, new)
+    assert [synk.get_value(rank, held) for rank in range(2)] == [new, new]
