@@ -12,12 +12,12 @@ import pytensor.sparse as ps
 import pytensor.tensor as pt
 import pytest
 import scipy.sparse
+from on_ranks import one_and_three_ranks
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 from pytensor.graph.utils import MissingInputError
 from reference import PY, assert_same, cut
 from tables import frame
-from world_sizes import one_and_three_ranks
 
 import synk
 

@@ -15,12 +15,12 @@ import pytensor
 import pytensor.sparse
 import pytensor.tensor as pt
 import pytest
+from on_ranks import one_and_three_ranks
 from pytensor import In, Out
 from pytensor.compile.mode import Mode
 from pytensor.graph.rewriting.basic import GraphRewriter
 from pytensor.typed_list import TypedListType
 from reference import PY, assert_same, values_of
-from world_sizes import one_and_three_ranks
 
 import synk
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from on_ranks import one_and_three_ranks
 from reference import COMPLEX, KINDS, PY, assert_same, cut, ops_of, reduced, values_of
-from world_sizes import one_and_three_ranks
 
 import synk
 

@@ -9,11 +9,11 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 import scipy.sparse
+from on_ranks import one_and_three_ranks
 from pytensor.compile import UnusedInputError
 from pytensor.graph.utils import MissingInputError
 from pytensor.sparse import csr_matrix
 from reference import DTYPES, PY, assert_same, ops_of
-from world_sizes import one_and_three_ranks
 
 import synk
 

@@ -8,9 +8,9 @@ import pytensor.tensor as pt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from on_ranks import one_and_three_ranks
 from reference import PY, assert_same, cut
 from tables import series
-from world_sizes import one_and_three_ranks
 
 import synk
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import mpmath
 import numpy as np
@@ -10,8 +11,8 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 import scipy.special
-from numba_keys import keys_of
 from pytensor.compile.mode import Mode
+from pytensor.link.numba.cache import CACHED_SRC_FUNCTIONS
 
 import synk
 
@@ -277,3 +278,12 @@ def test_plain_functions_have_the_code_that_they_have_without_synk():
     others = keys_of(mine)
     assert others - before
     assert keys_of(plain) == before
+
+
+def keys_of(compile_it: Callable[[], object]) -> set[str]:
+    """Return the keys of PyTensor's cache on disk under which code was compiled."""
+    before = dict(CACHED_SRC_FUNCTIONS)
+    made = compile_it()  # the functions are known as long as this lives
+    keys = {key for f, key in CACHED_SRC_FUNCTIONS.items() if f not in before}
+    del made
+    return keys

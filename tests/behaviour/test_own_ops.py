@@ -11,6 +11,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from children import in_a_child
+from on_ranks import one_and_three_ranks
 from own_ops import (
     SQUARE,
     VECTOR,
@@ -41,7 +42,6 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 from pytensor.tensor.elemwise import Elemwise
 from reference import PY
-from world_sizes import one_and_three_ranks
 
 import synk
 

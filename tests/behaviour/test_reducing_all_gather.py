@@ -8,11 +8,9 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from by_rank import assert_on_ranks
 from children import in_a_child
-from meetings import levels
+from on_ranks import assert_on_ranks, levels, three_ranks
 from reference import PY
-from world_sizes import three_ranks
 
 import synk
 from synk.ops import all_gather

@@ -9,8 +9,8 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from on_ranks import one_and_three_ranks
 from reference import PY, assert_same
-from world_sizes import one_and_three_ranks
 
 import synk
 

@@ -11,7 +11,7 @@ import pytensor.tensor as pt
 import pytest
 from children import in_a_child
 from draw_cases import INPUTS, Script, X, Y, draw
-from meetings import levels
+from on_ranks import levels
 from pytensor.compile.mode import Mode
 from reference import PY
 

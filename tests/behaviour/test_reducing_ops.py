@@ -8,6 +8,7 @@ import warnings
 import numpy as np
 import pytensor
 import pytest
+from on_ranks import one_and_three_ranks
 from proof_corpus import (
     INPUTS,
     ROWS,
@@ -28,7 +29,6 @@ from proof_corpus import (
 )
 from proof_refused import refused
 from reference import PY
-from world_sizes import one_and_three_ranks
 
 import synk
 

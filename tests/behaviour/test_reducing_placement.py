@@ -8,13 +8,13 @@ import warnings
 
 import numpy as np
 import placement_cases as cases
-import placement_densities as densities
-import placement_models as models
+import placement_cases as densities
+import placement_cases as models
 import pytensor
 import pytensor.tensor as pt
 import pytest
 from children import in_a_child
-from meetings import levels
+from on_ranks import levels
 from placement_cases import INPUTS, LABELS, SCALE, W, X, Y, posterior
 from pytensor.printing import debugprint
 from random_graphs import Choice, Graph

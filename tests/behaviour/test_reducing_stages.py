@@ -6,9 +6,8 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from meetings import levels
+from on_ranks import levels, one_and_three_ranks
 from pytensor.compile.mode import Mode
-from world_sizes import one_and_three_ranks
 
 import synk
 

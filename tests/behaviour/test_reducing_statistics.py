@@ -8,9 +8,8 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from meetings import levels
+from on_ranks import levels, one_and_three_ranks
 from reference import PY, cut
-from world_sizes import one_and_three_ranks
 
 import synk
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from on_ranks import three_ranks
 from reference import PY
-from world_sizes import three_ranks
 
 import synk
 from synk.callbacks import (

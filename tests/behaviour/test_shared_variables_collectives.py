@@ -6,7 +6,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from by_rank import assert_on_ranks, by_rank
+from on_ranks import assert_on_ranks, by_rank, one_and_three_ranks, three_ranks
 from reference import (
     DTYPES,
     KINDS,
@@ -21,7 +21,6 @@ from reference import (
     values_of,
 )
 from tables import frame
-from world_sizes import one_and_three_ranks, three_ranks
 
 import synk
 

@@ -10,10 +10,10 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from children import in_a_child
+from on_ranks import one_and_three_ranks
 from processes import acting, die
 from pytensor.graph import Apply, Op
 from reference import PY, assert_same
-from world_sizes import one_and_three_ranks
 
 import synk
 

@@ -11,10 +11,9 @@ import psutil
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from by_rank import assert_on_ranks, by_rank
+from on_ranks import assert_on_ranks, by_rank, one_and_three_ranks
 from pytensor.compile.mode import Mode
 from reference import PY, assert_same, cut
-from world_sizes import one_and_three_ranks
 
 import synk
 

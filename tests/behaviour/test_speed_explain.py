@@ -11,10 +11,10 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from on_ranks import one_and_three_ranks
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 from reference import PY
-from world_sizes import one_and_three_ranks
 
 import synk
 

@@ -13,11 +13,11 @@ import psutil
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from on_ranks import one_and_three_ranks
 from processes import Act, Do
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 from reference import PY
-from world_sizes import one_and_three_ranks
 
 import synk
 from synk.rules import EASGD, Gossip, LocalSGD

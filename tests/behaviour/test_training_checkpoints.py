@@ -15,12 +15,11 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 import scipy.sparse
-from by_rank import assert_on_ranks, by_rank
 from checkpointing import a_few, check_unchanged, make, overwrite, shared
+from on_ranks import assert_on_ranks, by_rank, one_and_three_ranks, three_ranks
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 from reference import DTYPES, PY, SHAPES, assert_same, values_of
-from world_sizes import one_and_three_ranks, three_ranks
 
 import synk
 

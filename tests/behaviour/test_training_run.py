@@ -10,9 +10,9 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from on_ranks import one_and_three_ranks
 from processes import ROWS, TOTAL, acting, die, reset, summing
 from reference import PY
-from world_sizes import one_and_three_ranks
 
 import synk
 

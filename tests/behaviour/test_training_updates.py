@@ -8,10 +8,10 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from on_ranks import one_and_three_ranks
 from pytensor.compile.mode import Mode
 from pytensor.graph.replace import clone_replace
 from reference import PY, assert_same, cut, values_of
-from world_sizes import one_and_three_ranks
 
 import synk
 from synk import updates

@@ -12,10 +12,10 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 import scipy.sparse
+from on_ranks import one_and_three_ranks
 from processes import Act, Do
 from reference import PY, assert_same
 from tables import frame, nullable, series
-from world_sizes import one_and_three_ranks
 
 import synk
 

@@ -11,7 +11,7 @@ import random
 
 import numpy as np
 import placement_cases as cases
-import placement_densities as densities
+import placement_cases as densities
 import pytensor
 import pytensor.tensor as pt
 import pytest

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,9 +19,8 @@ from pytensor.compile import SharedVariable
 from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
-from state_breaks import interrupted, killed
 from state_graphs import MODE, RNG, TENSORS, TWINS, VARIABLES, Graph, some_value
-from state_model import Misfit, Model, Refused
+from state_model import Held, Misfit, Model, Refused
 
 import synk
 
@@ -276,3 +276,46 @@ def compare(got: Any, right: Any, what: Any) -> None:
         np.testing.assert_allclose(got, right, **tolerance)
     else:
         np.testing.assert_array_equal(got, right, err_msg=str(what))
+
+
+States = list[dict[SharedVariable, Held]]
+
+
+@contextlib.contextmanager
+def after(seconds: float, handler: Callable[..., object]) -> Iterator[None]:
+    """Have a handler run once, if the ``with`` block takes as long as that."""
+    former = signal.signal(signal.SIGALRM, handler)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, former)
+
+
+def interrupted(do: Callable[[], Any], seconds: float) -> bool:
+    """Do something; tell whether it was interrupted."""
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        with after(seconds, interrupt):
+            do()
+    except KeyboardInterrupt:
+        return True
+    return False
+
+
+def killed(do: Callable[[], Any], seconds: float, pid: int) -> synk.WorkerDied | None:
+    """Do something while a rank is killed; return what it said of that, if it did."""
+
+    def kill(*_: Any) -> None:
+        os.kill(pid, signal.SIGKILL)
+
+    try:
+        with after(seconds, kill):
+            do()
+    except synk.WorkerDied as death:
+        return death
+    return None

@@ -13,8 +13,7 @@ pm = pytest.importorskip("pymc", reason="these tests are of synk with PyMC")
 nutpie = pytest.importorskip("nutpie", reason="nutpie is not installed")
 
 import arviz as az  # noqa: E402
-from comparing import groups_of  # noqa: E402
-from slow_ops import SlowElsewhere  # noqa: E402
+from comparing import SlowElsewhere, groups_of  # noqa: E402
 
 MODE = "FAST_COMPILE"
 IS_NEW = hasattr(pm.sampling.mcmc, "NUTPIE_INSTALLED")

@@ -18,8 +18,11 @@ pm = pytest.importorskip("pymc", reason="these tests are of synk with PyMC")
 import pymc_models as models  # noqa: E402
 import pytensor  # noqa: E402
 import pytensor.tensor as pt  # noqa: E402
-from comparing import groups_of  # noqa: E402
-from slow_ops import SlowElsewhere, slow_rows  # noqa: E402
+from comparing import (  # noqa: E402
+    SlowElsewhere,
+    groups_of,
+    slow_rows,
+)
 
 QUIET = {"progressbar": False, "compute_convergence_checks": False}
 MODE = "FAST_COMPILE"

@@ -16,15 +16,16 @@ pm = pytest.importorskip("pymc", reason="these tests are of synk with PyMC")
 
 import pymc_models as models  # noqa: E402
 import pytensor.tensor as pt  # noqa: E402
-from comparing import (  # noqa: E402
+from comparing import (  # noqa: E402  # noqa: E402
     MODE,
+    OnlyHere,
     assert_equal,
     assert_equal_on_ranks,
     density,
     plain,
     points,
+    slow_rows,
 )
-from slow_ops import OnlyHere, slow_rows  # noqa: E402
 
 GIVEN = {"ravel_inputs": True, "mode": MODE}
 

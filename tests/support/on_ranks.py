@@ -1,14 +1,22 @@
-"""What all ranks hold of a shared variable."""
+"""Sessions of few sizes, and what their ranks hold and where they meet."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from pytensor.compile import SharedVariable
 from reference import assert_same
 
 import synk
+
+one_and_three_ranks = pytest.mark.parametrize(
+    "ranks", [1, 3], ids="{}ranks".format, indirect=True
+)
+
+three_ranks = pytest.mark.parametrize("ranks", [3], ids="{}ranks".format, indirect=True)
+"""On two cores three ranks take less than two: they do not watch for each other."""
 
 
 def by_rank(variables: SharedVariable | Sequence[SharedVariable]) -> list:
@@ -23,3 +31,13 @@ def assert_on_ranks(
     given = values if isinstance(values, list) else [values] * synk.size()
     for rank, (got, right) in enumerate(zip(by_rank(variable), given, strict=True)):
         assert_same(got, right, ulps, err_msg=f"{err_msg} on rank {rank}")
+
+
+def levels(f: synk.Function) -> list[list[str]]:
+    """Return by what ops each stage of a function combines values."""
+    stages = f.explain().to_dict()["stages"]
+    return [
+        sorted(value["op"] for value in stage["reduces"])
+        for stage in stages
+        if stage["reduces"]
+    ]
