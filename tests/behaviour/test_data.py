@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 from on_ranks import one_and_three_ranks, three_ranks
 from reference import DTYPES, PY, assert_same, values_of
-from tables import frame, series
+from samples import frame, series
 
 import synk
 

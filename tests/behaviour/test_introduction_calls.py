@@ -17,7 +17,7 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 from pytensor.graph.utils import MissingInputError
 from reference import PY, assert_same, cut
-from tables import frame
+from samples import frame
 
 import synk
 

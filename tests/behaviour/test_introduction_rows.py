@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from on_ranks import one_and_three_ranks
 from reference import PY, assert_same, cut
-from tables import series
+from samples import series
 
 import synk
 

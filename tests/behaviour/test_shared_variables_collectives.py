@@ -20,7 +20,7 @@ from reference import (
     shared_of,
     values_of,
 )
-from tables import frame
+from samples import frame
 
 import synk
 

@@ -24,10 +24,9 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from state_calls import Calls
 from state_corpus import GRAPHS, OF_OWN_NOISE, OF_SOME_ROWS
 from state_graphs import MODE, RNG, ROWWISE, TENSORS, TWINS, VARIABLES, some_value
-from state_world import IN_PLACE, World
+from state_world import IN_PLACE, Calls, World
 
 import synk
 

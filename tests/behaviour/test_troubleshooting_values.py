@@ -15,7 +15,7 @@ import scipy.sparse
 from on_ranks import one_and_three_ranks
 from processes import Act, Do
 from reference import PY, assert_same
-from tables import frame, nullable, series
+from samples import frame, nullable, series
 
 import synk
 

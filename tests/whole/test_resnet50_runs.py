@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from coloured import make_folder
 from PIL import Image
 from places import DEMOS
+from samples import make_folder
 from test_demos import QUICK as QUICK_OPS
 
 

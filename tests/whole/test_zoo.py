@@ -9,11 +9,11 @@ import pytensor
 import pytest
 import theano
 import theano.tensor as T
-from coloured import make_folder
 from lasagne import layers as L
 from PIL import Image
 from places import DEMOS
 from pytensor.compile.mode import Mode
+from samples import make_folder
 from test_demos import QUICK, run
 
 import synk
