@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parents[1] / "demos"), str(HERE.parent)]
+sys.path[:0] = [str(HERE.parents[1] / "demos"), str(HERE.parent / "support")]
 
 import synk  # noqa: E402  first: with it come Theano's names
 
