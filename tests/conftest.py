@@ -293,6 +293,12 @@ def pytest_runtest_makereport(item):
 FAILED = pytest.StashKey[bool]()
 
 
+def settings() -> tuple[str, ...]:
+    """Return what a test must leave as it was: others follow it."""
+    config = pytensor.config
+    return config.linker, config.optimizer, config.cxx, config.floatX
+
+
 @pytest.fixture(autouse=True)
 def world(request):
     """Assert after every test that no process, segment or semaphore is left."""
@@ -302,12 +308,15 @@ def world(request):
     before = os.sched_getaffinity(0)
     config = pytensor.config
     flags = config.mode, config.traceback__limit
+    others = settings()
     yield
+    is_as_before = settings() == others
     # PyTensor sets both while it compiles, the limit to 0. A test's interrupt just as
     # that begins or ends leaves them so: no variable made later would know its line.
     config.mode, config.traceback__limit = flags
     if shared and OPEN.is_well() and FAILED not in request.node.stash:
         assert_nothing_is_left(OPEN.pids)
+        assert is_as_before, "the test has changed settings of PyTensor's"
         return
     if shared:
         OPEN.close()
@@ -316,6 +325,7 @@ def world(request):
     synk.close()
     assert_nothing_is_left()
     assert not forked, "the test did not close its session"
+    assert is_as_before, "the test has changed settings of PyTensor's"
     assert os.sched_getaffinity(0) == before
 
 

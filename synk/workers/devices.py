@@ -151,10 +151,10 @@ class Environment:
         self._settings = settings = device.environment()
         self._before = {name: os.environ.get(name) for name in settings}
         os.environ.update(settings)
-        self._mode, self._is_released = config.mode, False
-        if (
-            device.is_gpu and config.mode == "Mode"
-        ):  # PyTensor's default: compiled for CPUs
+        self._is_released = False
+        # "Mode" is PyTensor's default: compiled for CPUs.
+        self._has_set_mode = device.is_gpu and config.mode == "Mode"
+        if self._has_set_mode:
             config.mode = "JAX"
         self._told = _tell_jax(settings)
 
@@ -178,10 +178,11 @@ class Environment:
                 os.environ[name] = value
 
     def release(self) -> None:
-        """Restore what was before."""
+        """Restore what was before; a mode that the script has set since stays."""
         self._is_released = True
         self._restore(self._before)
-        config.mode = self._mode
+        if self._has_set_mode and config.mode == "JAX":
+            config.mode = "Mode"
         for option in self._told:
             sys.modules["jax"].config.update(option, None)
 

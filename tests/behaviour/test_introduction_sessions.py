@@ -522,3 +522,16 @@ def test_thousands_of_reductions_see_every_rank():
             synk.all_reduce(var, "sum")
             expected = numbers.sum() + 3 * turn
             np.testing.assert_array_equal(var.get_value(), np.full(3, expected))
+
+
+def test_a_mode_that_the_script_sets_stays_when_the_session_ends():
+    before = pytensor.config.mode
+    with pytensor.config.change_flags(mode="FAST_COMPILE"):
+        synk.fork(2)
+    assert pytensor.config.mode == before
+    synk.close()
+    assert pytensor.config.mode == before
+    with pytensor.config.change_flags(mode=before):
+        with synk.session(2):
+            pytensor.config.mode = "FAST_RUN"
+        assert pytensor.config.mode == "FAST_RUN"

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import fake_nvml
+import pytensor
 import pytest
 import stand_ins
 
@@ -187,6 +188,19 @@ def test_on_a_gpu_products_are_float32s_unless_the_user_has_chosen(monkeypatch):
     environment = Environment(Device(gpu(0)))
     assert os.environ["JAX_DEFAULT_MATMUL_PRECISION"] == "tensorfloat32"
     environment.release()
+
+
+def test_on_a_gpu_the_default_mode_is_jaxs_until_the_end_or_the_scripts_word():
+    config = pytensor.config
+    with config.change_flags(mode="Mode"):
+        environment = Environment(Device(gpu(0)))
+        assert config.mode == "JAX"
+        environment.release()
+        assert config.mode == "Mode"
+        environment = Environment(Device(gpu(0)))
+        config.mode = "FAST_COMPILE"
+        environment.release()
+        assert config.mode == "FAST_COMPILE"
 
 
 def test_jax_that_is_imported_already_is_told():
