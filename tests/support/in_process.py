@@ -88,7 +88,8 @@ class InProcess:
         inputs = [*self.spec.all_inputs, *self._stand_ins.values()]
         wanted = clone_replace(wanted, self._stand_ins) if wanted else []
         options = {"mode": self._mode, "on_unused_input": "ignore"}
-        return pytensor.function(inputs, wanted, **options)
+        # What a call updates is among the values; variables are left as they are.
+        return pytensor.function(inputs, wanted, no_default_updates=True, **options)
 
     def __call__(
         self, ranks: int, *values: Any, bounds: Sequence[int] | None = None
