@@ -327,9 +327,9 @@ def test_integers_wrap_in_jax():
         check_wrapping("JAX")
 
 
-ROWS = 20  # 7, 7 and 6 on three ranks
 RNG = np.random.default_rng(34)
-X, WIDE = RNG.normal(size=(ROWS, 3)), RNG.normal(size=(ROWS, 2, 5))
+# 20 rows are 7, 7 and 6 on three ranks.
+NARROW, WIDE = RNG.normal(size=(20, 3)), RNG.normal(size=(20, 2, 5))
 
 
 def graphs():
@@ -353,9 +353,9 @@ def graphs():
 @pytest.mark.filterwarnings("ignore::synk.SplitWarning")
 def test_arranged_rows_and_their_gradients_are_those_of_one_process():
     inputs, outputs = graphs()
-    expected = pytensor.function(inputs, outputs, mode="FAST_COMPILE")(X, WIDE)
+    expected = pytensor.function(inputs, outputs, mode="FAST_COMPILE")(NARROW, WIDE)
     with synk.session(3):
         f = synk.function(inputs, outputs, mode="FAST_COMPILE")
-        found = f(X, WIDE)
+        found = f(NARROW, WIDE)
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-12)
