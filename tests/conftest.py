@@ -228,6 +228,10 @@ class OpenSession:
             synk.fork(size)
             self.size = size
             self.pids = frozenset(child.pid for child in descendants())
+            # Two workers of the tests have a session each. Pinned, the first ranks of
+            # both would share one core, and all that these do between calls.
+            for pid in (0, *self.pids):
+                os.sched_setaffinity(pid, self.affinity)
 
     def is_well(self) -> bool:
         """Tell whether it is still there as it was forked, with all of its ranks."""
