@@ -2,7 +2,8 @@
 
 Whoever adds tests takes as many seconds away elsewhere. ``SYNK_TEST_BUDGET=1``, as in
 ``.ci/run``, has a run of all tests fail where they took a quarter more, if two fixed
-tasks take no longer than usual before it begins. A slower machine decides nothing.
+tasks take no longer than usual before it begins or when it ends. A slower machine
+decides nothing.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ import pytensor
 import pytensor.tensor as pt
 from pytensor.compile.mode import Mode
 
-SECONDS = 1_300
-"""Of all workers together; two of them on two cores."""
+SECONDS = 1_450
+"""Of all workers together; two of them on two cores. 1,300 are aimed at."""
 
 MARGIN = 1.25
-USUAL = {"product": 0.5, "compilation": 0.6}
-"""Seconds that the tasks take on two cores where nothing else runs."""
+USUAL = {"product": 0.10, "compilation": 0.085}
+"""Seconds of the tasks on two cores where nothing else runs, and a fifth more."""
 
 VARIABLE = "SYNK_TEST_BUDGET"
 FLOORS = ("behaviour", "parts", "whole")
