@@ -64,7 +64,7 @@ def is_window(value: Any) -> TypeGuard[Window]:
         and len(value) == 7
         and type(value[6]) is tuple
         and type(value[5]) in (str, list)
-        and type(value[0]) is int
+        and all(type(each) is int for each in value[:5])
     )
 
 
