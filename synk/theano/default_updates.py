@@ -8,6 +8,8 @@ function is compiled: "Cannot convert Type Vector(float64, shape=(30,)) into
 Vector(float64, shape=(?,))". Theano knew no lengths but 1, so its scripts have them:
 the running averages of Lasagne's batch normalisation are such updates. ``updates=`` of
 a function are not concerned.
+
+``test_theano_versions.py`` tells when PyTensor takes them by itself.
 """
 
 from __future__ import annotations

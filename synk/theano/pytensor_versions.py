@@ -1,6 +1,7 @@
 """What differs between PyTensor's versions, or is not public there.
 
-Written against PyTensor 2.38 and 3.0.
+Written against PyTensor 2.38 and 3.0; ``test_theano_versions.py`` tells when a line
+here stops being true.
 
 * 3.0 calls ``Lop`` and ``Rop`` `pullback` and `pushforward`.
 * 3.0 warns of ``default_update``, of random variables that hide their generator, and of
