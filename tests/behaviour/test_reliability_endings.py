@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -9,7 +10,7 @@ import subprocess
 import sys
 
 import pytest
-from processes import TOTAL, is_alive, running, running_in_turn, segments_of, wait_until
+from processes import TOTAL, Beginner, is_alive, running, segments_of, wait_until
 
 import synk
 
@@ -104,33 +105,31 @@ def assert_nothing_is_left(pids: list[int]) -> None:
 
 
 def test_nothing_outlives_a_master_that_is_killed(tmp_path):
-    bodies = {name: HOLDS + PLACES[place] for name, (place, *_) in KILLS.items()}
-    with running_in_turn(bodies, tmp_path) as script:
-        for name, (_, kill, number) in KILLS.items():
-            assert script.expect("turn") == name
+    with contextlib.closing(Beginner(tmp_path)) as beginner:
+        for place, kill, number in KILLS.values():
+            script = beginner.begin(HOLDS + PLACES[place])
             pids = script.expect_pids()
             assert len(pids) == 4
             script.expect("there")
             assert all(map(is_alive, pids))
             assert segments_of(pids)
             kill(pids)
-            assert int(script.expect("ended")) == -number
+            assert beginner.ended() == -number
             assert_nothing_is_left(pids)
-        assert script.wait() == 0
+        assert beginner.end() == 0
 
 
 def test_nothing_outlives_a_script_that_ends(tmp_path):
-    bodies = {name: HOLDS + code for name, (code, _) in ENDINGS.items()}
     errors = {}
-    with running_in_turn(bodies, tmp_path) as script:
-        for name, (_, status) in ENDINGS.items():
-            assert script.expect("turn") == name
+    with contextlib.closing(Beginner(tmp_path)) as beginner:
+        for name, (code, status) in ENDINGS.items():
+            script = beginner.begin(HOLDS + code)
             pids = script.expect_pids()
             start = len(script.seen)
-            assert int(script.expect("ended")) == status, script.seen
+            assert beginner.ended() == status, script.seen
             errors[name] = "\n".join(script.seen[start:])
             assert_nothing_is_left(pids)
-        assert script.wait() == 0
+        assert beginner.end() == 0
     assert "FileNotFoundError" in errors["an error on a rank"]
     assert "rank 1 of 3" in errors["an error on a rank"]
     assert "WorkerDied: rank 1" in errors["a dead rank"]
@@ -206,13 +205,13 @@ PRINTED = {
 
 def test_scripts_print_once_write_nothing_and_need_no_streams(tmp_path):
     printed = {}
-    with running_in_turn(WORKS, tmp_path) as script:
-        for name in WORKS:
-            assert script.expect("turn") == name
-            start = len(script.seen)
-            assert int(script.expect("ended")) == 0, script.seen
+    with contextlib.closing(Beginner(tmp_path)) as beginner:
+        for name, body in WORKS.items():
+            start = len(beginner.script.seen)
+            script = beginner.begin(body)
+            assert beginner.ended() == 0, script.seen
             printed[name] = script.seen[start:-1]
-        assert script.wait() == 0
+        assert beginner.end() == 0
     text = " ".join(printed.pop("prints"))
     assert [text.count(word) for word in ("before", "rank", "after")] == [1, 3, 1]
     assert printed == PRINTED

@@ -17,7 +17,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -461,39 +461,6 @@ def running(
             os.close(script.terminal)
 
 
-TURNS = """
-import gc
-with synk.session(2):  # loads the kernels: once, for all
-    synk.all_reduce(pytensor.shared(np.ones(5)), "sum")
-gc.freeze()  # else the last collection of each fork copies all pages: 0.4 s
-for _name, _body in {bodies!r}.items():
-    processes.reset()
-    _pid = os.fork()
-    if not _pid:
-        break
-    _status = os.waitstatus_to_exitcode(os.waitpid(_pid, 0)[1])
-    print("ended", _status, flush=True)
-else:
-    sys.exit()
-os.setsid()
-signal.alarm(60)  # nobody else ends it if the test fails
-print("turn", _name, flush=True)
-exec(compile(_body, __file__, "exec"))
-"""
-
-
-@contextmanager
-def running_in_turn(bodies: Mapping[str, str], path: Path) -> Iterator[Script]:
-    """Run scripts one after the other, each in a fork of one that has imported all.
-
-    Each prints "turn" and its name first. It is a process group of its own, as with
-    `running`, and ends as a script does; then "ended" and its exit status are printed.
-    """
-    each = {name: textwrap.dedent(body) for name, body in bodies.items()}
-    with running(TURNS.format(bodies=each), path) as script:
-        yield script
-
-
 BEGINNER = """
 import gc, json
 with synk.session(2):  # loads the kernels: once, for all
@@ -537,7 +504,13 @@ class Beginner:
         """Wait for the script's end; return its exit status."""
         return int(self.script.expect("ended", seconds))
 
+    def end(self) -> int:
+        """Say that no more scripts come; return the exit status of what ran them."""
+        self.script.process.stdin.close()
+        return self.script.wait()
+
     def close(self) -> None:
+        """End what is still there."""
         self._running.__exit__(None, None, None)
 
 
