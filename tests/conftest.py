@@ -272,10 +272,9 @@ SHARING = {
 
 def shares(item) -> bool:
     """Tell whether a test may find a session open, and leave it so."""
-    names = set(item.fixturenames) - set(getattr(item, "callspec", NOTHING).params)
-    return not {"ranks", "two_ranks"}.isdisjoint(item.fixturenames) and (
-        names <= SHARING and item.get_closest_marker("own_session") is None
-    )
+    names = set(item.fixturenames)
+    others = names - set(getattr(item, "callspec", NOTHING).params) - SHARING
+    return not others and not names.isdisjoint({"ranks", "two_ranks"})
 
 
 NOTHING = types.SimpleNamespace(params={})

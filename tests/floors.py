@@ -2,7 +2,7 @@
 
 No test of `tests/behaviour` knows an inside of synk, few tests patch one, those of
 `tests/parts` fork nothing, each section of the docs has tests in the table of promises,
-and the tests do not grow without bound. With ``--sizes`` it checks nothing.
+and the tests do not grow without bound.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
@@ -223,6 +223,7 @@ def sections(page: Path) -> list[str]:
     )
 
 
+@cache
 def functions_of(path: Path) -> set[str]:
     """Return the tests of a file."""
     return {
@@ -236,20 +237,20 @@ def promises() -> Iterator[str]:
     """Yield what the table of promises lacks."""
     table = tomllib.loads((TESTS / "behaviour" / "promises.toml").read_text())
     files = {path.name: path for floor in FLOORS for path in tests_of(floor)}
+    pages: set[str] = set()
     for page in sorted(DOCS.glob("*.rst")):
         if page.stem in WITHOUT_PROMISES:
             continue
-        told = table.pop(page.name, {})
-        for section in sections(page):
-            if not told.pop(section, {}):
+        pages.add(page.name)
+        told, there = table.get(page.name, {}), sections(page)
+        for section in there:
+            if not told.get(section):
                 yield f"{page.name}, {section!r}: no promise"
-        yield from (f"{page.name} has no section {section!r}" for section in told)
-    yield from (f"there is no page {page}" for page in table)
-    table = tomllib.loads((TESTS / "behaviour" / "promises.toml").read_text())
+        for section in told.keys() - set(there):
+            yield f"{page.name} has no section {section!r}"
+    yield from (f"there is no page {page}" for page in table.keys() - pages)
     for page_name, told in table.items():
-        for promise, tests in (
-            item for section in told.values() for item in section.items()
-        ):
+        for promise, tests in chain.from_iterable(map(dict.items, told.values())):
             for test in tests.split():
                 name, _, function = test.partition("::")
                 if name not in files or function not in functions_of(files[name]):
@@ -268,8 +269,6 @@ def main() -> int:
         lines = sum(sizes[path] for path in of_it)
         print(f"{floor:10}{len(of_it):7}{lines:8}{private:9}{patch:10}")
     print(f"{'all':10}{len(files):7}{sum(sizes.values()):8}")
-    if "--sizes" in sys.argv:
-        return 0
     wrong = [*insides(), *forking(), *ordered(), *promises()]
     if len(patching()) > MOST_PATCHING:
         wrong.append(f"{len(patching())} files patch synk, and not {MOST_PATCHING}:")

@@ -184,8 +184,9 @@ def levels_of(wanted: Sequence[Variable]) -> list[list[Variable]]:
     for node in io_toposort([], list(wanted)):
         at = max((level.get(var, 0) for var in node.inputs), default=0)
         if isinstance(node.op, COLLECTIVES):
-            found += [[]] * (at == len(found))
-            found[at] = [*found[at], node.outputs[0]]
+            if at == len(found):
+                found.append([])
+            found[at].append(node.outputs[0])
             at += 1
         level.update(dict.fromkeys(node.outputs, at))
     return found

@@ -112,10 +112,8 @@ class Mirrored:
         values = [given[i] for i in (*places, *_others(places, given))]
         computed = ranks(3, *values, bounds=[0, (n + 1) // 2, (n + 1) // 2, n])
         COUNTS["compared"] += 1
-        plain = results if isinstance(results, list) else [results]
-        if isinstance(results, dict) or results is None:
-            plain = [] if results is None else list(results.values())
-        for i, (got, right) in enumerate(zip(computed.outputs, plain, strict=True)):
+        plain = zip(computed.outputs, _listed(results), strict=True)
+        for i, (got, right) in enumerate(plain):
             self._note(f"output {i}", got, right)
         for rank, news in enumerate(computed.updates):
             for (var, _), got in zip(ranks.spec.updates, news, strict=True):
@@ -128,12 +126,11 @@ class Mirrored:
             inputs, outputs, options = self._given
             variables = [var_of(var) for var in inputs]
             options = {k: options[k] for k in ("updates", "givens") if k in options}
-            outputs = list(outputs.values()) if isinstance(outputs, dict) else outputs
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 f = synk.function(
                     [variables[i] for i in places],
-                    _plain_outputs(outputs),
+                    _listed(outputs),
                     [variables[i] for i in _others(places, variables)],
                     on_unused_input="ignore",
                     **options,
@@ -164,11 +161,6 @@ def _array(value: Any) -> Any:
 def var_of(given: Any) -> Any:
     """Return the variable of an input or an output."""
     return given.variable if isinstance(given, (In, Out)) else given
-
-
-def _plain_outputs(outputs: Any) -> Any:
-    many = isinstance(outputs, (list, tuple))
-    return [var_of(var) for var in outputs] if many else var_of(outputs)
 
 
 def _others(places: tuple[int, ...], all_of_them: Any) -> list[int]:
@@ -209,10 +201,13 @@ def _pairs(given: Any) -> list[tuple]:
 
 
 def _listed(outputs: Any) -> list:
+    """Return outputs as a list, as a function is given them or returns them."""
+    if outputs is None:
+        return []
     if isinstance(outputs, dict):
-        return [var_of(var) for var in outputs.values()]
+        return list(map(var_of, outputs.values()))
     many = isinstance(outputs, (list, tuple))
-    return [var_of(var) for var in (outputs if many else [outputs])]
+    return list(map(var_of, outputs if many else [outputs]))
 
 
 def _mirroring(function: Any) -> Any:
