@@ -392,7 +392,7 @@ def test_an_error_of_an_op_keeps_the_users_frames_the_note_and_the_cause(
             else "".join(traceback.format_tb(error.__traceback__))
         )
         assert 'raise ArithmeticError("of the user")' in where
-        assert where.count(os.path.join("synk", "")) <= where.count("/tests/") + 1
+        assert where.count(os.path.dirname(synk.__file__)) <= 1
         assert "worker_call" not in where
     for value, is_full in (("1", True), ("0", False), ("", False)):
         monkeypatch.setenv("SYNK_FULL_TRACEBACK", value)
