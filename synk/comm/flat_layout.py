@@ -16,7 +16,7 @@ def small_for(size: int) -> int:
     """Return the bytes of values up to which `size` ranks gain nothing by dividing.
 
     See `small`. To divide takes 6 us more, in which a rank reads some 64 KiB of others'
-    values (``python tests/bench/small_reductions.py``); half of that is to be sure.
+    values (docs/performance.rst, "Beside its peers"); half of that is to be sure.
     """
     return max(1 << 11, (1 << 15) // max(1, size - 1))
 
