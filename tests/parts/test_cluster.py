@@ -6,6 +6,7 @@ import itertools
 import os
 import random
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -28,30 +29,27 @@ from synk.cluster.heads import (
     meeting,
 )
 from synk.cluster.inbox import to_keep
+from synk.cluster.keeping import Draft, Keeping
 from synk.cluster.launcher import Launched, launched
 from synk.cluster.node import Node
 from synk.cluster.translate import FEW, dumps, loads
 from synk.memory.segment import Attachments, Segment
+from synk.ranks.to_nodes import for_nodes
+from synk.variables.collectives import worker_scatter
 
 # -- heads: a thousand masters in one process, each a generator, as `Link` drives it
 
 
-def test_a_head_is_64_bytes_and_comes_back():
-    for data in (b"", b"x" * INLINE, b"y" * (INLINE + 1)):
-        given = head(MEET, 7, data, word=-1)
-        packed = given.packed()
-        assert len(packed) == NBYTES == 64
-        found = Head.unpacked(packed)
-        assert found[:4] == (MEET, 7, -1, len(data))
-        assert found.data == (data if len(data) <= INLINE else None)
-
-
 def test_heads_of_all_say_what_each_says():
-    said = [head(MEET, 7, b"x" * n, word=-n) for n in (0, 3, INLINE)]
-    heads = Heads.of(said)
-    assert len(heads) == 3
+    said = [head(MEET, 7, b"x" * n, word=-n) for n in (0, 3, INLINE, INLINE + 1)]
+    for given in said:
+        assert len(given.packed()) == NBYTES == 64
+        assert Head.unpacked(given.packed())[:4] == given[:4]
+    assert Head.unpacked(said[2].packed()).data == b"x" * INLINE
+    assert Head.unpacked(said[3].packed()).data is None
+    heads = Heads.of(said[:3])
     assert [(each.kind, each.word, each.data) for each in heads] == [
-        (each.kind, each.word, each.data) for each in said
+        (each.kind, each.word, each.data) for each in said[:3]
     ]
     assert heads.data == [b"", b"xxx", b"x" * INLINE]
     assert heads.lengths == [0, 3, INLINE]
@@ -60,25 +58,15 @@ def test_heads_of_all_say_what_each_says():
     assert not heads.are_all(JOIN)
     assert not heads.agree_on(0)
     assert Heads.of(said[:1] * 2).agree_on(0)
-    assert Heads.of([Head(JOIN), Head(JOIN)]).data == [b"", b""]
-    long = head(JOIN, 8, b"y" * (INLINE + 1))
-    mixed = Heads.of([*said, long])
+    mixed = Heads.of([*said[:3], head(JOIN, 8, b"y" * (INLINE + 1))])
     assert mixed.data is None
     assert not mixed.are_of_one_command
     assert not mixed.are_all(MEET)
 
 
 def master(node: int, plan: list[list[int | None]], log: list):
-    """Go through commands, each of some meetings; fail where the plan says so.
-
-    Parameters
-    ----------
-    plan : list of list of (int or None)
-        For each command, before which meeting each node fails; None for never. The last
-        entry is the number of meetings.
-    """
-    for number, command in enumerate(plan):
-        *failures, meetings = command
+    """Go through commands: before which meeting each node fails; how many there are."""
+    for number, (*failures, meetings) in enumerate(plan):
         yield Head(COMMAND if node == 0 else IDLE, number)
         made, failed = 0, False
         try:
@@ -131,21 +119,17 @@ def test_masters_stay_together_whoever_fails(nodes, commands):
     assert len(log) == nodes * commands
     expected = 0
     for number, (*failures, meetings) in enumerate(plan):
-        first = min(
-            [k for k in failures if k is not None and k < meetings], default=None
-        )
+        before = [k for k in failures if k is not None and k < meetings]
+        first = min(before, default=None)
         of_command = [entry for entry in log if entry[0] == number]
         # All have made the same meetings: those before the first failure.
         made = meetings if first is None else first
         assert {entry[2] for entry in of_command} == {made}
         # Every node knows who failed, and nobody else did.
-        failed = [bytes([failures[node] == first]) for node in range(nodes)]
-        if first is None:
-            failed = [b"\0"] * nodes
+        failed = [bytes([bool(before) and k == first]) for k in failures]
         assert all(entry[4] == failed for entry in of_command)
         # One round more where others met while somebody joined already.
-        is_mixed = first is not None and b"\0" in failed
-        expected += 1 + made + is_mixed + 1
+        expected += 1 + made + (bool(before) and b"\0" in failed) + 1
     assert rounds == expected
 
 
@@ -153,15 +137,7 @@ def test_masters_stay_together_whoever_fails(nodes, commands):
 
 
 class Wire:
-    """Plays both ends of a link whose messages take as long as they like.
-
-    Parameters
-    ----------
-    monkeypatch : pytest.MonkeyPatch
-    clocks : list of callable
-        What the clocks of nodes 1 and up say at a true time.
-    seed : int
-    """
+    """Plays both ends of links to others, whose messages take as long as they like."""
 
     node = 0
 
@@ -185,19 +161,16 @@ class Wire:
         self.now += self.trips[-1]
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_a_comparison_is_wrong_by_half_of_the_least_round_trip_at_most(
-    monkeypatch, seed
-):
-    truths = [lambda t: t + 7e4, lambda t: t - 900.0]
-    wire = Wire(monkeypatch, truths, seed)
-    itself, *found = clocks.compare(wire)
-    assert (itself.ahead, itself.error) == (0, 0)
-    trips = np.array(wire.trips).reshape(2, ROUND_TRIPS, 2).sum(-1)
-    rounded = 1e-9
-    for sample, truth, of_node in zip(found, truths, trips, strict=True):
-        assert sample.error == pytest.approx(of_node.min() / 2, abs=rounded)
-        assert abs(sample.ahead - truth(0.0)) <= sample.error + rounded
+def test_a_comparison_is_wrong_by_half_of_the_least_round_trip_at_most(monkeypatch):
+    truths, rounded = [lambda t: t + 7e4, lambda t: t - 900.0], 1e-9
+    for seed in range(20):
+        wire = Wire(monkeypatch, truths, seed)
+        itself, *found = clocks.compare(wire)
+        assert (itself.ahead, itself.error) == (0, 0)
+        trips = np.array(wire.trips).reshape(2, ROUND_TRIPS, 2).sum(-1)
+        for sample, truth, of_node in zip(found, truths, trips, strict=True):
+            assert sample.error == pytest.approx(of_node.min() / 2, abs=rounded)
+            assert abs(sample.ahead - truth(0.0)) <= sample.error + rounded
 
 
 def test_a_clock_that_goes_faster_is_followed_between_two_comparisons(monkeypatch):
@@ -241,7 +214,6 @@ SLURM = {
     "SLURM_STEP_TASKS_PER_NODE": "2(x2),1",
 }
 
-
 CPUS = {"SLURM_CPUS_PER_TASK": "8", "SLURM_JOB_CPUS_PER_NODE": "8(x2),6"}
 
 
@@ -267,21 +239,21 @@ EVERYTHING = OPEN_MPI | MPICH | SLURM | CPUS
 
 
 @pytest.mark.parametrize("said", ["", " ", "many", "-1", "2(x"])
-@pytest.mark.parametrize("name", sorted(EVERYTHING))
-def test_a_variable_that_has_no_number_says_nothing(name, said):
-    for environment in (OPEN_MPI, MPICH, SLURM | CPUS, EVERYTHING):
-        if name in environment:
-            without = {k: v for k, v in environment.items() if k != name}
-            assert launched(environment | {name: said}) == launched(without)
+def test_a_variable_that_has_no_number_says_nothing(said):
+    for whole in (OPEN_MPI, MPICH, SLURM | CPUS, OPEN_MPI | MPICH | SLURM | CPUS):
+        for name in whole:
+            without = {k: v for k, v in whole.items() if k != name}
+            assert launched(whole | {name: said}) == launched(without), name
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 5])
-def test_nodes_of_a_host_share_its_cores(size):
+def test_nodes_of_a_host_share_its_cores():
     host = set(range(10))
-    found = [chosen(host, host, Launched(k, size, k, size)) for k in range(size)]
-    assert sorted(itertools.chain(*found)) == sorted(host)
-    found = [chosen({k}, host, Launched(k, size, k, size)) for k in range(size)]
-    assert sorted(itertools.chain(*found)) == sorted(host)
+    for size in (1, 2, 3, 5):
+        for bound in (lambda k: host, lambda k: {k}):
+            found = [
+                chosen(bound(k), host, Launched(k, size, k, size)) for k in range(size)
+            ]
+            assert sorted(itertools.chain(*found)) == sorted(host)
 
 
 def test_a_binding_to_as_many_stays():
@@ -335,6 +307,14 @@ def test_it_is_said_when_more_or_fewer_cores_were_meant(bound, said, warned):
 # -- replies as bytes: arrays come in the place of windows
 
 
+def in_a_window(array):
+    """Return a segment with the values of an array, and its window."""
+    segment = Segment(max(1, array.nbytes))
+    place = segment.array(array.dtype, array.shape)
+    place[...] = array
+    return segment, segment.window(place)
+
+
 def test_arrays_come_back_each_for_its_window():
     rng = np.random.default_rng(0)
     record = np.dtype([("a", "i4"), ("b", "f8")])
@@ -348,15 +328,11 @@ def test_arrays_come_back_each_for_its_window():
         *(rng.normal(size=FEW) for _ in range(2)),
         rng.normal(size=(3, 2)),
     ]
-    with_windows = []
-    segments = []
+    locate, segments, with_windows = Attachments().array, [], []
     for array in arrays:
-        segment = Segment(max(1, array.nbytes))
-        place = segment.array(array.dtype, array.shape)
-        place[...] = array
+        segment, window = in_a_window(array)
         segments.append(segment)
-        with_windows.append(({0: segment.window(place)}, 7))
-    locate = Attachments().array
+        with_windows.append(({0: window}, 7))
     found = loads(dumps([*with_windows, None, with_windows[0]], locate))
     assert found[-2] is None
     assert found[-1][0][0] is found[0][0][0]
@@ -367,6 +343,19 @@ def test_arrays_come_back_each_for_its_window():
         assert outputs[0].shape == array.shape
         np.testing.assert_array_equal(outputs[0], array)
     assert loads(dumps([None, 3])) == [None, 3]
+
+
+def test_what_all_are_told_is_as_long_for_a_thousand_nodes():
+    kept, sent = in_a_window(np.ones((12_000, 2))), {}
+    for nodes in (2, 1000):
+        comm = SimpleNamespace(ranks=[2] * nodes)
+        array = Attachments().array
+        context = SimpleNamespace(comm=comm, size=2 * nodes, array=array)
+        bounds = [12_000 * i // context.size for i in range(context.size + 1)]
+        args = 1, [0], [kept[1]], slice(0, 12_000), bounds
+        sent[nodes] = for_nodes(worker_scatter, args, (), 1, context, Draft(Keeping()))
+        assert sum(map(len, sent[nodes].rows[-1])) == 12_000 // nodes
+    assert len(sent[1000].message) == pytest.approx(len(sent[2].message), abs=8)
 
 
 def test_nodes_of_one_machine_share_the_half_of_its_memory():

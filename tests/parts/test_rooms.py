@@ -74,14 +74,11 @@ def room_of(module: str) -> str:
     return module.split(".")[1] if "." in module else module
 
 
-def test_imports_of_the_package_are_seen():
+def test_every_module_has_a_floor_and_its_imports_are_seen():
+    assert {room_of(module) for module in MODULES} == FLOOR.keys()
     assert "synk.ranks.session" in imports()["synk.ranks.forking"]
     assert "synk.engines.jax" in imports()["synk.engines"]
     assert "synk" in imports()["synk.commands.bench_cases"]
-
-
-def test_every_module_has_a_floor():
-    assert {room_of(module) for module in MODULES} == FLOOR.keys()
 
 
 def test_no_import_leads_to_a_room_of_the_same_floor_or_above():
@@ -93,6 +90,10 @@ def test_no_import_leads_to_a_room_of_the_same_floor_or_above():
         and FLOOR[room_of(other)] >= FLOOR[room_of(module)]
     ]
     assert not upwards
+    # Nothing but scripts imports the driver for old models.
+    compat = {module for module in MODULES if room_of(module) == "compat"}
+    assert compat
+    assert not [each for each in MODULES.keys() - compat if imports()[each] & compat]
 
 
 def test_no_modules_import_each_other_in_a_circle():
@@ -102,15 +103,5 @@ def test_no_modules_import_each_other_in_a_circle():
         for module, others in imports().items()
     }
     assert len(list(TopologicalSorter(graph).static_order())) == len(MODULES)
-
-
-def test_no_import_is_for_types_alone():
-    texts = {module: path.read_text() for module, path in MODULES.items()}
-    assert not [module for module, text in texts.items() if "TYPE_CHECKING" in text]
-
-
-def test_nothing_imports_the_driver_for_old_models_but_scripts():
-    compat = {module for module in MODULES if room_of(module) == "compat"}
-    assert compat
-    others = MODULES.keys() - compat
-    assert not [module for module in others if imports()[module] & compat]
+    # Nor is the circle hidden in what is for types alone.
+    assert not [m for m, path in MODULES.items() if "TYPE_CHECKING" in path.read_text()]

@@ -23,12 +23,10 @@ from synk.errors import Aborted
 from synk.garbage import without_collection
 from synk.memory import cgroups
 from synk.report.conclusions import losses, time_alone
-from synk.report.facts import (
-    RankTimes,
-)
+from synk.report.facts import RankTimes
 from synk.times.compile_notice import is_shown
 from synk.times.timing import COMPUTE, ROWS, Times
-from synk.user_frames import entry, is_users, made_in, shorten
+from synk.user_frames import entry, is_users, made_in
 from synk.workers import oom
 from synk.workers.failure import Failure, as_one
 
@@ -74,12 +72,14 @@ def counters(tmp_path, monkeypatch):
     return write
 
 
-VERSION_2 = "cgroup/jobs/a/memory.events", "low 0\noom 1\noom_kill {}\n"
-VERSION_1 = "cgroup/memory/jobs/a/memory.oom_control", "under_oom 0\noom_kill {}\n"
-CONTAINER = "cgroup/memory.events", "oom_kill {}\noom_group_kill 0\n"
-
-
-@pytest.mark.parametrize(("path", "text"), [VERSION_2, VERSION_1, CONTAINER])
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("cgroup/jobs/a/memory.events", "low 0\noom 1\noom_kill {}\n"),  # version 2
+        ("cgroup/memory/jobs/a/memory.oom_control", "under_oom 0\noom_kill {}\n"),
+        ("cgroup/memory.events", "oom_kill {}\noom_group_kill 0\n"),  # in a container
+    ],
+)
 def test_kills_of_our_own_control_group_are_told(path, text, counters):
     counters("proc/self/cgroup", "3:cpu:/\n2:memory:/jobs/a\n0::/jobs/a\n")
     counters("proc/vmstat", "oom_kill 5\n")
@@ -92,15 +92,12 @@ def test_kills_of_our_own_control_group_are_told(path, text, counters):
 
 
 def test_the_machines_count_tells_only_that_there_was_none(counters):
+    assert oom.Kills().any() is None  # there are no counts
     counters("proc/vmstat", "pgfree 1\noom_kill 5\n")
     kills = oom.Kills()
     assert kills.any() is False
     counters("proc/vmstat", "pgfree 1\noom_kill 6\n")
     assert kills.any() is None
-
-
-def test_without_counts_nothing_is_known(counters):
-    assert oom.Kills().any() is None
 
 
 # -- whose files and lines -------------------------------------------------------------
@@ -118,16 +115,9 @@ def test_an_entry_is_the_function_that_it_was():
     assert made.__wrapped__ is f
 
 
-def test_an_error_without_a_traceback_stays_as_it_is():
-    error = ValueError("never raised")
-    shorten(error)
-    assert error.__traceback__ is None
-
-
 def test_whose_a_file_is():
-    assert is_users(__file__)
-    assert is_users("/home/user/fit.py")
-    assert is_users("<stdin>")
+    for path in (__file__, "/home/user/fit.py", "<stdin>"):
+        assert is_users(path)
     for path in (synk.__file__, pytensor.__file__, np.__file__, traceback.__file__):
         assert not is_users(path)
     assert not is_users("<frozen runpy>")
@@ -170,13 +160,6 @@ def test_a_librarys_line_is_better_than_none():
 # -- who is told of compilations, and collections of garbage ---------------------------
 
 
-class Terminal(io.StringIO):
-    """Takes what is written, as a terminal would."""
-
-    def isatty(self) -> bool:
-        return True
-
-
 @pytest.mark.parametrize(
     ("asked", "variable", "in_terminal", "in_file"),
     [
@@ -194,6 +177,7 @@ def test_who_is_asked_decides_where_notices_are_shown(
     monkeypatch.delenv("SYNK_COMPILE_NOTICE", raising=False)
     if variable is not None:
         monkeypatch.setenv("SYNK_COMPILE_NOTICE", variable)
+    Terminal = type("Terminal", (io.StringIO,), {"isatty": lambda self: True})
     OutStream = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})
     synk.compile_notice(asked)
     try:
@@ -212,11 +196,10 @@ def test_modes_are_described():
 
 
 @pytest.mark.parametrize("was_on", [True, False])
-def test_it_is_as_it_was_after_the_block(was_on):
+def test_collection_of_garbage_is_as_it_was_after_the_block(was_on):
     (gc.enable if was_on else gc.disable)()
     try:
         with without_collection():
-            assert not gc.isenabled()
             with without_collection():
                 assert not gc.isenabled()
             assert not gc.isenabled()
@@ -237,10 +220,8 @@ def test_the_parts_of_a_calls_time_add_up(serial, seed):
     rng = np.random.default_rng(seed)
     n = int(rng.integers(2, 6))
     ranks = []
-    for rank in range(n):
-        rows, own, common, reduce, nodes = rng.uniform(0, 10, 5)
-        times = rows, own + common, common, 0.0, reduce, nodes
-        ranks.append(RankTimes(rank, 1, *times))
+    for rank, (rows, own, common, *late) in enumerate(rng.uniform(0, 10, (n, 5))):
+        ranks.append(RankTimes(rank, 1, rows, own + common, common, 0.0, *late))
     call = 55.0  # longer than any rank is busy
     lost = vars(losses(ranks, call, serial)).copy()
     alone, parts = time_alone(ranks), lost.pop("parts")

@@ -1,4 +1,4 @@
-"""Traces and explanations on several nodes, whose clocks begin at different times."""
+"""Traces and explanations on several nodes, and the model of times on many."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 
 import pytest
-from launching import APART, run
+import scaling
+from launching import APART, ROOT, run
 
 BEGIN = """
 import json, os, random, signal, sys, time
@@ -33,23 +34,26 @@ class OnRanks(Op):
         return shapes
 
 n = synk.fork(2)
-x, big = pt.dmatrix("x"), pt.dmatrix("big")
+x = pt.dmatrix("x")
 X = np.random.default_rng(0).normal(size=(30, 4000))
-w = pytensor.shared(np.zeros(4000), "w")
-loss = ((x @ w - 1) ** 2).mean()
-new = w - 0.1 * synk.grad(loss, w)
+data = synk.data(X)
 how = dict(mode="FAST_COMPILE")
-train = synk.function([x], loss, updates=[(w, new)], name="train", **how)
+
+def step(size):
+    w = pytensor.shared(np.zeros(size), "w")
+    loss = ((x[:, :size] @ w - 1) ** 2).mean()
+    updates = [(w, w - 0.1 * synk.grad(loss, w))]
+    return synk.function([x], loss, updates=updates, name="train", **how)
+
+train = step(4000)
 
 def on_ranks(op):
     return synk.function([x], op(x).sum(), **how)
 """
 
-TRUTH = (
-    BEGIN
-    + """
+TRUTH = """
 class Shift(OnRanks):
-    '''Has the ranks of node 1 look at a clock that began before, and goes faster.'''
+    '''Has the ranks of node 1 look at a clock that goes faster.'''
     def do(self, rank):
         real = time.perf_counter
         shifted = lambda: 1.01 * real() + 5000.0
@@ -76,21 +80,27 @@ class Mark(OnRanks):
             event = tracing.Event("mark", "test", now, now, true)
             SESSION.context.tracer.keep(event)
 
-if sys.argv[1] == "shifted":
-    on_ranks(Shift())(X)
-mark, data = on_ranks(Mark()), synk.data(X)
+on_ranks(Shift())(X)
+mark = on_ranks(Mark())
 mark(data), train(data), train(data)
 with synk.trace("trace.json"):
     for _ in range(4):
         mark(data), train(data)
         time.sleep(0.1)
-    synk.all_reduce([w])
+    synk.all_reduce([pytensor.shared(np.zeros(4000), "w")])
 explanation = train.explain()
 Path("explained.json").write_text(json.dumps(explanation.to_dict()))
 Path("explained.txt").write_text(str(explanation))
 Path("explained.html").write_text(explanation._repr_html_())
+
+w = pytensor.shared(np.zeros(24), "w")
+value = ((x[:, :24] @ w) ** 2).sum()
+likelihood = synk.function([x], [value, pytensor.grad(value, w)], **how)
+for i, f in enumerate((likelihood, step(25), train)):
+    with synk.trace(f"call{i}.json"):
+        for _ in range(3):
+            f(data)
 """
-)
 
 FAULTS = """
 class Fails(OnRanks):
@@ -120,8 +130,7 @@ def is_whole():
     return traced() == ({0, 1, 2, 3, 4, 5}, "")
 
 good = synk.function([x], x.mean(), **how)
-good(X)
-for rank in range(n):
+for rank in 0, n - 1:
     try:
         with synk.trace("faults.json"):
             good(X)
@@ -154,64 +163,79 @@ else:
     raise AssertionError("nothing was raised")
 synk.recover()
 assert is_whole()
-files = [f"explained.{ending}" for ending in ("html", "json", "txt")]
-files += ["faults.json", "script.py", "trace.json"]
-assert sorted(path.name for path in Path().iterdir()) == files
+names = {"call0", "call1", "call2", "explained", "faults", "script", "trace"}
+assert {path.stem for path in Path().iterdir()} == names
+print("done")
 """
 
 
-@pytest.fixture(scope="module", params=["shifted", "kernel"])
-def seen(request, tmp_path_factory):
-    """Return the folder in which a script has left a trace and an explanation.
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Return the folder in which a script has left traces and an explanation.
 
-    On node 1 either synk's own modules look at another clock, or the kernel has one.
-    What goes wrong in other traces leaves the nodes together.
+    Clocks of the nodes begin at different times, where the kernel has that, and that of
+    node 1 goes faster. What goes wrong in other traces leaves the nodes together.
     """
-    folder, clock = tmp_path_factory.mktemp("nodes"), request.param
-    ending = 'print("done")\n'
-    if clock == "shifted":
-        status, out, error = run(TRUTH + FAULTS + ending, folder, 2, clock)
-    else:
-        status, out, error = run(TRUTH + ending, folder, 2, clock, mpi=APART)
+    folder = tmp_path_factory.mktemp("nodes")
+    status, out, error = run(BEGIN + TRUTH + FAULTS, folder, 2, mpi=APART)
     assert out.split()[-1:] == ["done"], out + error
     assert status == 0
-    return clock, folder
+    return folder
 
 
 class Trace:
     """A trace, with its events by row; times in seconds."""
 
-    def __init__(self, folder: Path) -> None:
-        self.document = json.loads((folder / "trace.json").read_text())
+    def __init__(self, path: Path) -> None:
+        self.document = json.loads(path.read_text())
         self.nodes = self.document["otherData"]["nodes"]
         self.error = max(
             node["seconds of error, at most"] for node in self.nodes.values()
         )
-        self.events = [e for e in self.document["traceEvents"] if e["ph"] == "X"]
-
-    def named(self, name: str, thread: int) -> list[dict]:
-        found = [
+        self.events = [
             {**e, "start": e["ts"] * 1e-6, "end": (e["ts"] + e["dur"]) * 1e-6}
-            for e in self.events
-            if e["name"] == name and e["tid"] == thread
+            for e in self.document["traceEvents"]
+            if e["ph"] == "X"
         ]
-        return sorted(found, key=lambda event: event["start"])
+        self.events.sort(key=lambda event: event["start"])
+
+    def of(self, thread: int, *names: str, during: dict | None = None) -> list[dict]:
+        """Return the events of a row, in their order; those of names, if there are."""
+        return [
+            e
+            for e in self.events
+            if e["tid"] == thread
+            and (not names or e["name"] in names)
+            and (during is None or overlap(e, during))
+        ]
+
+    def calls(self) -> list[dict]:
+        """Return the calls of the step."""
+        found = self.of(0, "Function call")
+        return [call for call in found if call["args"]["function"] == "train"]
+
+
+def overlap(one: dict, other: dict) -> bool:
+    return one["start"] < other["end"] and other["start"] < one["end"]
 
 
 RANKS, MASTERS = range(4), (4, 5)
 
 
-def test_every_node_is_a_process_with_its_ranks_and_its_master(seen):
-    trace = Trace(seen[1])
+@pytest.fixture
+def trace(folder) -> Trace:
+    return Trace(folder / "trace.json")
+
+
+def test_every_node_is_a_process_with_its_ranks_and_its_master(trace):
     threads, processes = {}, {}
     for event in trace.document["traceEvents"]:
         if event["name"] == "thread_name":
             threads[event["tid"]] = event["pid"], event["args"]["name"]
         elif event["name"] == "process_name":
             processes[event["pid"]] = event["args"]["name"]
-    hosts = [trace.nodes[f"node {i}"]["host"] for i in range(2)]
     assert list(processes.values()) == [
-        f"synk, node {i} on {host}, 2 ranks" for i, host in enumerate(hosts)
+        f"synk, {name} on {node['host']}, 2 ranks" for name, node in trace.nodes.items()
     ]
     first, second = processes
     assert threads == {
@@ -222,25 +246,23 @@ def test_every_node_is_a_process_with_its_ranks_and_its_master(seen):
         4: (first, "node 0, with other nodes"),
         5: (second, "node 1, with other nodes"),
     }
-    dropped = trace.document["otherData"]["dropped"]
-    assert set(dropped.values()) == {0}
-    assert len(dropped) == 6
+    assert list(trace.document["otherData"]["dropped"].values()) == [0] * 6
 
 
-def test_clocks_of_nodes_are_aligned_up_to_the_error_that_is_told(seen):
-    clock, folder = seen
-    trace = Trace(folder)
+def test_clocks_of_nodes_are_aligned_up_to_the_error_that_is_told(trace):
     assert trace.error < 0.02
-    ahead = trace.nodes["node 1"]["seconds ahead of node 0, at begin and end"]
-    if clock == "shifted":  # by 5000 s and a hundredth of all time since the start
-        assert all(each > 5000 for each in ahead)
-        assert ahead[1] - ahead[0] > 0.01 * 0.4 - 2 * trace.error
-    assert trace.nodes["node 0"]["seconds ahead of node 0, at begin and end"] == [0, 0]
+    first, second = (
+        node["seconds ahead of node 0, at begin and end"]
+        for node in trace.nodes.values()
+    )
+    assert first == [0, 0]
+    # A hundredth of the time that the trace took.
+    assert second[1] - second[0] > 0.01 * 0.4 - 2 * trace.error
     # When the trace began, by the true clock: each mark tells it between two looks.
     began = [
         [mark["args"][look] - mark["start"] for look in ("before", "after")]
         for rank in RANKS
-        for mark in trace.named("mark", rank)
+        for mark in trace.of(rank, "mark")
     ]
     assert len(began) == 16
     lowest = max(before for before, _ in began[:8])
@@ -252,75 +274,58 @@ def test_clocks_of_nodes_are_aligned_up_to_the_error_that_is_told(seen):
         assert after + trace.error >= lowest - rounded
 
 
-def test_ranks_of_different_nodes_meet_at_one_time(seen):
-    trace = Trace(seen[1])
-    calls = [
-        call
-        for call in trace.named("Function call", 0)
-        if call["args"]["function"] == "train"
-    ]
-    assert len(calls) == 4
-    for call in calls:
+def test_ranks_of_different_nodes_meet_at_one_time(trace):
+    assert len(trace.calls()) == 4
+    for call in trace.calls():
         given, had = [], []
         for rank in RANKS:
             (share,) = (
                 event
-                for event in trace.named("call", rank)
-                if event["args"]["function"] == "train" and overlap(event, call)
+                for event in trace.of(rank, "call", during=call)
+                if event["args"]["function"] == "train"
             )
             assert share["start"] >= call["start"] - trace.error
             assert share["end"] <= call["end"] + trace.error
-            copied = [e for e in trace.named("reduce", rank) if overlap(e, share)]
-            (exchange,) = (e for e in trace.named("nodes", rank) if overlap(e, share))
-            given.append(copied[0]["end"])
+            given.append(trace.of(rank, "reduce", during=share)[0]["end"])
+            (exchange,) = trace.of(rank, "nodes", during=share)
             had.append(exchange["end"])
         # Nobody has the result before all have given their values.
         assert min(had) >= max(given) - trace.error
     for name in ("nodes: all-to-all", "nodes: all-gather"):
-        for one, other in zip(*(trace.named(name, i) for i in MASTERS), strict=True):
+        for one, other in zip(*(trace.of(i, name) for i in MASTERS), strict=True):
             assert one["end"] >= other["start"] - trace.error
             assert other["end"] >= one["start"] - trace.error
 
 
-def overlap(one: dict, other: dict) -> bool:
-    return one["start"] < other["end"] and other["start"] < one["end"]
-
-
-def test_what_masters_do_with_others_is_a_row_of_its_own(seen):
-    trace = Trace(seen[1])
+def test_what_masters_do_with_others_is_a_row_of_its_own(trace):
     for master in MASTERS:
-        names = {event["name"] for event in trace.events if event["tid"] == master}
+        found = trace.of(master)
+        names = {event["name"] for event in found}
         common = {"heads", "command", "all-to-all", "reduce", "all-gather", "replies"}
         assert {f"nodes: {name}" for name in common} <= names
         assert ("nodes: idle" in names) is (master == 5)
-        found = [e for e in trace.events if e["tid"] == master]
-        found.sort(key=lambda event: event["ts"])
         for one, after in itertools.pairwise(found):
-            assert one["ts"] + one["dur"] <= after["ts"] + 1e-3  # rounded
-    sent = [event["args"]["bytes"] for event in trace.named("nodes: all-to-all", 4)]
+            assert one["end"] <= after["start"] + 1e-9  # rounded
+    sent = [event["args"]["bytes"] for event in trace.of(4, "nodes: all-to-all")]
     # Half of the gradient and the loss, in whole cache lines.
-    assert all(abs(nbytes - 4001 * 8 / 2) <= 64 for nbytes in sent)
-    assert len(sent) == 5
+    assert sent == pytest.approx([4001 * 8 / 2] * 5, abs=64)
 
 
-def test_explanations_tell_the_time_between_nodes_apart(seen):
-    folder = seen[1]
+def test_explanations_tell_the_time_between_nodes_apart(folder):
     told = json.loads((folder / "explained.json").read_text())
     ranks, nodes = told["calls"]["ranks"], told["nodes"]
     assert [row["node"] for row in ranks] == [0, 0, 1, 1]
     assert [node["ranks"] for node in nodes] == [2, 2]
+    phases = ("rows", "compute", "wait", "reduce", "nodes")
     for row in ranks:
         assert row["nodes"] > 0
         assert row["reduce"] > 0
-        phases = ("rows", "compute", "wait", "reduce", "nodes")
-        assert (
-            sum(row[phase] for phase in phases) <= told["calls"]["milliseconds"] * 1.1
-        )
+        assert sum(map(row.get, phases)) <= told["calls"]["milliseconds"] * 1.1
     for i, node in enumerate(nodes):
         exchanged = node["exchanged"]
         assert exchanged["times"] == 1
         # Half of the values to the other node, and half of the results.
-        assert abs(exchanged["bytes"] - 4001 * 8) <= 128
+        assert exchanged["bytes"] == pytest.approx(4001 * 8, abs=128)
         assert exchanged["milliseconds"] == ranks[2 * i]["nodes"]
         assert exchanged["meeting"] <= ranks[2 * i]["wait"]
     assert told["lost"]["nodes"] == sum(row["nodes"] for row in ranks) / 4
@@ -340,3 +345,29 @@ def test_explanations_tell_the_time_between_nodes_apart(seen):
     html = (folder / "explained.html").read_text()
     assert "rank 2 (node 1)" in html
     assert "between nodes" in html
+
+
+# -- the model of times on many nodes that docs/performance.rst shows
+
+
+def test_calls_take_the_steps_of_the_model(folder):
+    large = scaling.CALLS[-1]._replace(reduced=scaling.with_loss(8 * 4000))
+    for i, call in enumerate((*scaling.CALLS[:-1], large)):
+        trace = Trace(folder / f"call{i}.json")
+        last = trace.of(0, "Function call")[-1]  # like the one before
+        done = [e for e in trace.of(4, during=last) if e["name"] != "nodes: reduce"]
+        steps = list(call.steps(2, ranks=2))
+        assert [event["name"] for event in done] == [f"nodes: {s.what}" for s in steps]
+        for step, event in zip(steps, done, strict=True):
+            if step.what.startswith("all"):
+                assert event["args"]["bytes"] == pytest.approx(step.nbytes, abs=64)
+        reply = trace.of(5, "nodes: replies", during=last)[-1]["args"]["bytes"]
+        assert reply == pytest.approx(steps[-1].nbytes, rel=0.25)
+
+
+def test_the_page_shows_what_the_model_gives():
+    page = (ROOT / "docs" / "performance.rst").read_text()
+    _, shown = page.split("    $ python tests/whole/nodes/scaling.py\n")
+    for line in scaling.report(0.1):
+        found, _, shown = shown.partition("\n")
+        assert found.strip() == line.strip()
