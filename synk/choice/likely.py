@@ -35,7 +35,7 @@ def is_for_numba(graph: Sequence[Variable]) -> bool:
     and products by vectors. What goes by elements is one loop over vectors, with synk's
     own functions (`engines.numba_math`), and by blocks of rows. On an AMD EPYC, 200,000
     rows of five such models took 1.0 to 3.6 ms by numba, 2.9 to 12 by C, and 3.4 to 11
-    by JAX (``python tests/bench/pymc_models.py``; docs/performance.rst).
+    by JAX (``python -m tests.bench pymc``; docs/performance.rst).
     """
     dtypes = {str(getattr(each.type, "dtype", "")) for each in graph}
     if any(dtype.startswith(("float", "complex")) for dtype in dtypes - {"float64"}):

@@ -1,19 +1,18 @@
-"""synk beside others, in one run: engines, all-reduces and calls.
+"""synk beside others, in one run: engines, all-reduces, calls, rules and PyMC's models.
 
 From the top of the repository::
 
     pip install -e '.[bench]'
-    python -m tests.bench [engines|peers] [--only NAME] [--quick]
+    python -m tests.bench [engines|peers|rules|pymc] [--only NAME] [--quick]
                           [--json FILE] [--write]
 
 ``engines`` are likelihoods and training steps, by synk with each engine, by plain
 PyTensor, and by hand in JAX, torch and numba; it takes an hour. ``peers`` are
 all-reduces and calls by MPI, Gloo, multiprocessing and their like, and one rank beside
-none; they take five minutes. Both want a machine that does nothing else. What is not
-installed is skipped, and said to be. ``--write`` writes the tables into the
+none; ``rules`` are exchanges of training rules, ``pymc`` log-densities of PyMC's models
+beside PyMC's own; they take some minutes. All want a machine that does nothing else.
+What is not installed is skipped, and said to be. ``--write`` writes the tables into the
 documentation.
-
-How it works::
 
     __main__.py   reads the arguments, runs the families, writes the report
     families.py   what is compared with what, and how results are checked
@@ -21,9 +20,6 @@ How it works::
     rounds.py     the peers' turns: round after round, one peer at a time; and first
                   calls, in processes that find nothing on disk, or what is theirs
     driver.py     starts a peer, asks it, and ends it
-       |
-       |  a line of JSON for each question and each answer
-       |
     serve.py      the other end, in the peer's process
     peers/        the implementations: each a dictionary of questions
     work.py       the questions about what is compiled, and the options

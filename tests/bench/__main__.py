@@ -30,8 +30,9 @@ QUICK = {
     "pause": 0.05,
     "look": 0.1,
     "turn": 0.02,
-    "follow": 2,
     "points": 100_000,
+    "observed": 5_000,
+    "chains": (1_000, 3_000),
     "layers": (784, 100, 10),
     "rows": 1024,
     "steps": ("relu 64", "tanh 64"),
@@ -58,10 +59,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, Options]:
     add("--only", action="append", choices=families, help="can be given several times")
     add("--ranks", type=int, default=cores, help="processes; default: %(default)s")
     add("--repeats", type=int, help=f"rounds; default: {Options.repeats}")
-    add(
-        "--quick", action="store_true", help="small, few rounds, no first calls or aims"
-    )
-    add("--oversubscribe", action="store_true", help="passed on to mpirun")
+    add("--quick", action="store_true", help="small, few rounds, no first calls")
     add("--json", metavar="FILE", help="write everything there, by rounds")
     add("--write", action="store_true", help="write the tables into the documentation")
     args = parser.parse_args(argv)
@@ -69,12 +67,8 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, Options]:
         parser.error("--ranks and --repeats must be at least 1")
     if args.write and (args.quick or args.only):
         parser.error("--write is for all of a group in full, not for --quick or --only")
-    options = Options(
-        ranks=args.ranks,
-        cores=cores,
-        oversubscribe=args.oversubscribe,
-        **(QUICK if args.quick else {}),
-    )
+    sizes = QUICK if args.quick else {}
+    options = Options(ranks=args.ranks, cores=cores, **sizes)
     if args.repeats is not None:
         options = dataclasses.replace(options, repeats=args.repeats)
     return args, options
@@ -84,9 +78,8 @@ def main(argv: Sequence[str]) -> int:
     """Run what is asked for; the exit status is 1 if any peer failed."""
     args, options = parse(argv)
     print(report.machine(options.cores))
-    print(
-        f"medians of {options.repeats} rounds; x: multiples of the first row's time\n"
-    )
+    said = "in brackets: multiples of the first row's time"
+    print(f"medians of {options.repeats} rounds; {said}\n")
     tables: dict[str, Table] = {}
     for group, families in GROUPS.items():
         if args.group not in (None, group):
@@ -97,21 +90,17 @@ def main(argv: Sequence[str]) -> int:
         if args.write:
             text = report.rst(list(found.values()), options)
             Path(DOCS, f"{group}.inc").write_text(text)
-    said = ", ".join(f"{k} {v}" for k, v in report.versions(tables.values()).items())
-    print(said)
+    of_what = report.versions(tables.values())
+    print(", ".join(f"{name} {version}" for name, version in of_what.items()))
     if args.json:
-        Path(args.json).write_text(
-            json.dumps(report.as_json(tables, options), indent=1) + "\n"
-        )
+        found = report.as_json(tables, options)
+        Path(args.json).write_text(json.dumps(found, indent=1) + "\n")
     return 1 if any(table.failed for table in tables.values()) else 0
 
 
 def measure(group: str, name: str, quick: bool, options: Options) -> Table:
     """Run a family, and print its table."""
-    family = GROUPS[group][name](options)
-    if quick or options.ranks != 2:
-        family.aims.clear()  # they are meant for the full sizes, on two cores
-    table = rounds.run(family, options, say)
+    table = rounds.run(GROUPS[group][name](options), options, say)
     if not quick:
         rounds.measure_firsts(table, options, say)
     print(f"{report.text(table)}\n", flush=True)

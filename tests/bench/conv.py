@@ -8,7 +8,7 @@ and their gradient, by windows and strides.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -21,149 +21,102 @@ import pytensor.tensor as pt
 from synk import nn
 from synk.commands.bench_rows import interleave
 
-TURNS, FEWER_TURNS = 101, 31
-
 
 class Case(NamedTuple):
-    """Shapes of a convolution, and how far the filters go beyond the image."""
+    """What both compute of inputs; and how many turns they take."""
 
     what: str
-    inputs: tuple[int, ...]  # batch, channels, height, width
-    filters: tuple[int, ...]  # outputs, channels, height, width
-    stride: int
-    border: int
+    inputs: list[np.ndarray]
+    synk: Callable
+    jax: Callable
+    turns: int
 
 
-# Of ResNet-50, images half its size; and the first layer of a network for digits.
-CASES = (
-    Case("7x7, stride 2", (8, 3, 112, 112), (64, 3, 7, 7), 2, 3),
-    Case("1x1", (8, 256, 28, 28), (64, 256, 1, 1), 1, 0),
-    Case("3x3, 64 channels", (8, 64, 28, 28), (64, 64, 3, 3), 1, 1),
-    Case("3x3, stride 2", (8, 128, 28, 28), (128, 128, 3, 3), 2, 1),
-    Case("3x3, 512 channels", (8, 512, 4, 4), (512, 512, 3, 3), 1, 1),
-    Case("5x5 on digits", (128, 1, 28, 28), (32, 1, 5, 5), 1, 0),
-)
-
-
-def by_synk(case: Case, flip: bool) -> Callable:
-    """Return the outputs and gradients as PyTensor compiles them in JAX mode."""
-    x, w, g = (pt.tensor4(name, dtype="float32") for name in "xwg")
-    border, stride = (case.border,) * 2, (case.stride,) * 2
-    y = nn.conv2d(x, w, border_mode=border, subsample=stride, filter_flip=flip)
-    gradients = pt.grad(None, [x, w], known_grads={y: g})
-    return pytensor.function([x, w, g], [y, *gradients], mode="JAX", trust_input=True)
-
-
-def by_jax(case: Case, flip: bool) -> Callable:
-    """Return the same by JAX alone."""
-
-    def outputs(x: Any, w: Any) -> Any:
-        return jax.lax.conv_general_dilated(
-            x,
-            w[:, :, ::-1, ::-1] if flip else w,
-            window_strides=(case.stride,) * 2,
-            padding=((case.border,) * 2,) * 2,
-            dimension_numbers=("NCHW", "OIHW", "NCHW"),
-        )
-
-    def all_of_it(x: Any, w: Any, g: Any) -> Any:
-        y, transpose = jax.vjp(outputs, x, w)
-        return y, *transpose(g)
-
-    return jax.jit(all_of_it)
-
-
-def outputs_shape(case: Case) -> tuple[int, ...]:
-    """Return the shape of a convolution's outputs."""
-    lengths = zip(case.inputs[2:], case.filters[2:], strict=True)
-    image = ((n + 2 * case.border - window) // case.stride + 1 for n, window in lengths)
-    return (case.inputs[0], case.filters[0], *image)
-
-
-def convolutions() -> None:
-    """Print the medians of interleaved turns, and synk's time over JAX's."""
-    random = np.random.default_rng(0)
-    print(f"{'conv2d':28}{'synk':>10}{'JAX':>10}{'ratio':>7}")
-    for case, flip in ((case, flip) for case in CASES for flip in (False, True)):
-        synks, jaxs = by_synk(case, flip), by_jax(case, flip)
-        x = random.normal(size=case.inputs).astype("float32")
-        w = random.normal(size=case.filters).astype("float32")
-        g = random.normal(size=outputs_shape(case)).astype("float32")
-        for found, expected in zip(synks(x, w, g), jaxs(x, w, g), strict=True):
-            np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-2)
-        what = case.what + (", flipped" if flip else "")
-        print(line(f"{what:28}", synks, jaxs, (x, w, g), TURNS))
-
-
-class Windows(NamedTuple):
-    """Images, and how windows lie in them."""
-
-    images: tuple[int, ...]  # batch, channels, height, width
-    window: int
-    stride: int
-
+# Of ResNet-50, images half its size; and the first layer of a network for digits:
+# batch, channels, height, width; filters; stride; how far these go beyond the image.
+CONVOLUTIONS = {
+    "7x7, stride 2": ((8, 3, 112, 112), (64, 3, 7, 7), 2, 3),
+    "1x1": ((8, 256, 28, 28), (64, 256, 1, 1), 1, 0),
+    "3x3, 64 channels": ((8, 64, 28, 28), (64, 64, 3, 3), 1, 1),
+    "3x3, stride 2": ((8, 128, 28, 28), (128, 128, 3, 3), 2, 1),
+    "3x3, 512 channels": ((8, 512, 4, 4), (512, 512, 3, 3), 1, 1),
+    "5x5 on digits": ((128, 1, 28, 28), (32, 1, 5, 5), 1, 0),
+}
 
 WINDOWS = (
-    Windows((64, 32, 28, 28), 2, 2),
-    Windows((64, 32, 28, 28), 3, 3),
-    Windows((64, 32, 28, 28), 3, 1),
-    Windows((8, 64, 112, 112), 3, 2),
+    *(((64, 32, 28, 28), 2, 2), ((64, 32, 28, 28), 3, 3)),
+    *(((64, 32, 28, 28), 3, 1), ((8, 64, 112, 112), 3, 2)),
 )
+"""Images, the sides of windows, and how far these are apart."""
 
 
-def maxima_by_synk(case: Windows) -> Callable:
-    """Return the maxima and the gradient as PyTensor compiles them in JAX mode."""
-    x, g = (pt.tensor4(name, dtype="float32") for name in "xg")
-    rectified = pt.maximum(x, np.float32(0))
-    sides = ((case.window,) * 2, True, (case.stride,) * 2)
-    y = nn.pool_2d(rectified, *sides)
-    gradient = pt.grad(None, x, known_grads={y: g})
-    return pytensor.function([x, g], [y, gradient], mode="JAX", trust_input=True)
+def convolutions() -> Iterator[Case]:
+    """Yield convolutions, each as it is and with its filters flipped."""
+    for what, (images, filters, stride, border) in CONVOLUTIONS.items():
+        for flip in (False, True):
+
+            def by_synk(x: Any, w: Any, flip=flip, stride=stride, border=border) -> Any:
+                sides = {"border_mode": (border,) * 2, "subsample": (stride,) * 2}
+                return nn.conv2d(x, w, filter_flip=flip, **sides)
+
+            def by_jax(x: Any, w: Any, flip=flip, stride=stride, border=border) -> Any:
+                return jax.lax.conv_general_dilated(
+                    x,
+                    w[:, :, ::-1, ::-1] if flip else w,
+                    window_strides=(stride,) * 2,
+                    padding=((border,) * 2,) * 2,
+                    dimension_numbers=("NCHW", "OIHW", "NCHW"),
+                )
+
+            name = what + ", flipped" * flip
+            yield Case(name, arrays(images, filters), by_synk, by_jax, 101)
 
 
-def maxima_by_jax(case: Windows) -> Callable:
-    """Return the same by JAX alone."""
-    window, stride = ((1, 1, n, n) for n in (case.window, case.stride))
+def maxima() -> Iterator[Case]:
+    """Yield maxima of windows."""
+    for images, window, stride in WINDOWS:
 
-    def maxima(x: Any) -> Any:
-        rectified = jnp.maximum(x, np.float32(0))
-        return jax.lax.reduce_window(
-            rectified, -jnp.inf, jax.lax.max, window, stride, "VALID"
-        )
+        def by_synk(x: Any, window=window, stride=stride) -> Any:
+            rectified = pt.maximum(x, np.float32(0))
+            return nn.pool_2d(rectified, (window,) * 2, True, (stride,) * 2)
 
-    def both(x: Any, g: Any) -> Any:
-        y, transpose = jax.vjp(maxima, x)
+        def by_jax(x: Any, window=window, stride=stride) -> Any:
+            sides = (1, 1, window, window), (1, 1, stride, stride)
+            rectified = jnp.maximum(x, np.float32(0))
+            return jax.lax.reduce_window(
+                rectified, -jnp.inf, jax.lax.max, *sides, "VALID"
+            )
+
+        name = f"{images}, {window} every {stride}"
+        yield Case(name, arrays(images), by_synk, by_jax, 31)
+
+
+def arrays(*shapes: tuple[int, ...]) -> list[np.ndarray]:
+    random = np.random.default_rng(0)
+    return [random.normal(size=shape).astype("float32") for shape in shapes]
+
+
+def measure(case: Case) -> None:
+    """Print the medians of interleaved turns, and synk's time over JAX's."""
+
+    def all_of_it(*args: Any) -> Any:
+        *inputs, g = args
+        y, transpose = jax.vjp(case.jax, *inputs)
         return y, *transpose(g)
 
-    return jax.jit(both)
-
-
-def maxima_of_windows() -> None:
-    """Print the medians of interleaved turns, and synk's time over JAX's."""
-    random = np.random.default_rng(0)
-    print(f"{'maxima of windows':34}{'synk':>10}{'JAX':>10}{'ratio':>7}")
-    for case in WINDOWS:
-        synks, jaxs = maxima_by_synk(case), maxima_by_jax(case)
-        x = random.normal(size=case.images).astype("float32")
-        g = _gradient_of_maxima(x, case)
-        np.testing.assert_array_equal(synks(x, g)[0], jaxs(x, g)[0])
-        what = f"{case.images}, {case.window} every {case.stride}"
-        print(line(f"{what:34}", synks, jaxs, (x, g), FEWER_TURNS))
-
-
-def _gradient_of_maxima(x: np.ndarray, case: Windows) -> np.ndarray:
-    sizes = ((n - case.window) // case.stride + 1 for n in x.shape[2:])
-    return np.ones((*x.shape[:2], *sizes), "float32")
-
-
-def line(
-    what: str, synks: Callable, jaxs: Callable, arrays: tuple[Any, ...], turns: int
-) -> str:
-    """Return medians of interleaved turns, and synk's time over JAX's."""
-    functions = [partial(_finished, function, *arrays) for function in (synks, jaxs)]
-    ours, theirs = interleave(functions, turns)
-    ratio = ours / theirs
-    return f"{what}{ours * 1e3:7.2f} ms{theirs * 1e3:7.2f} ms{ratio:7.2f}"
+    inputs = [pt.tensor4(dtype="float32") for _ in case.inputs]
+    y, g = case.synk(*inputs), pt.tensor4(dtype="float32")
+    outputs = [y, *pt.grad(None, inputs, known_grads={y: g})]
+    synks = pytensor.function([*inputs, g], outputs, mode="JAX", trust_input=True)
+    jaxs = jax.jit(all_of_it)
+    (gradient,) = arrays(jax.eval_shape(case.jax, *case.inputs).shape)
+    args = *case.inputs, gradient
+    for found, expected in zip(synks(*args), jaxs(*args), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-2)
+    finished = [partial(_finished, function, *args) for function in (synks, jaxs)]
+    ours, theirs = interleave(finished, case.turns)
+    times = f"{ours * 1e3:7.2f} ms{theirs * 1e3:7.2f} ms{ours / theirs:7.2f}"
+    print(f"{case.what:34}{times}", flush=True)
 
 
 def _finished(function: Callable, *args: Any) -> None:
@@ -171,5 +124,7 @@ def _finished(function: Callable, *args: Any) -> None:
 
 
 if __name__ == "__main__":
-    convolutions()
-    maxima_of_windows()
+    for title, cases in (("conv2d", convolutions), ("maxima of windows", maxima)):
+        print(f"{title:34}{'synk':>10}{'JAX':>10}{'ratio':>7}")
+        for case in cases():
+            measure(case)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import re
-import select
 import shutil
 import socket
 import subprocess
@@ -15,68 +15,44 @@ import tempfile
 import time
 from collections.abc import Mapping
 from importlib import metadata
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import psutil
 
-from .serve import Link, ProtocolError
 from .work import Options
 
 TICK = 0.2
 """Seconds between two looks at whether a peer is alive."""
 
-LINE = 2
-"""Seconds that a line may take to come, once it has begun."""
-
 THREAD_VARIABLES = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "NUMBA_NUM_THREADS",
+    *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"),
+    *("MKL_NUM_THREADS", "NUMBA_NUM_THREADS"),
 )
 
 
 class Spec(NamedTuple):
-    """An implementation.
+    """An implementation, and what it is run with."""
 
-    Attributes
-    ----------
-    module : str
-        Its name, one of `peers`, and after a colon that of a function in it.
-    needs : tuple of str
-        Distributions; without them it is skipped.
-    programs : tuple of str
-        Likewise.
-    processes : {"one", "each", "mpi"}
-        One, or one for each rank, started here or by mpirun.
-    environment : tuple of pairs of str
-    caches : tuple of str
-        Environment variables that name a folder for what it has compiled; PyTensor's
-        is known.
-    options : dict
-        Values in place of those in the options.
-    """
-
-    module: str
-    needs: tuple[str, ...] = ()
-    programs: tuple[str, ...] = ()
-    processes: str = "one"
+    module: str  # its name, one of `peers`, and after a colon a function in it
+    needs: tuple[str, ...] = ()  # distributions; without them it is skipped
+    programs: tuple[str, ...] = ()  # likewise
+    processes: str = "one"  # or for each rank, started here ("each") or by mpirun
     environment: tuple[tuple[str, str], ...] = ()
+    # Variables that name a folder for what it has compiled, beside PyTensor's.
     caches: tuple[str, ...] = ()
     options: Mapping[str, Any] = MappingProxyType({})
 
     def caching_in(self, folder: str) -> Spec:
         """Return the same, with a folder of its own for what it has compiled."""
-        flags = os.environ.get("PYTENSOR_FLAGS", "")
-        pytensor = {
-            "PYTENSOR_FLAGS": ",".join(
-                filter(None, [flags, f"base_compiledir={folder}"])
-            ),
+        flags = [os.environ.get("PYTENSOR_FLAGS", ""), f"base_compiledir={folder}"]
+        variables = {
+            "PYTENSOR_FLAGS": ",".join(filter(None, flags)),
             "XDG_CACHE_HOME": folder,
+            **dict.fromkeys(self.caches, folder),
         }
-        variables = {**pytensor, **dict.fromkeys(self.caches, folder)}
         return self._replace(environment=(*self.environment, *variables.items()))
 
     def missing(self) -> list[str]:
@@ -96,44 +72,20 @@ def find_program(name: str) -> str | None:
     return shutil.which(name, path=folder) or shutil.which(name)
 
 
-class Memory(NamedTuple):
-    """What a peer takes, in bytes.
-
-    Attributes
-    ----------
-    peak : int
-        Of its largest process: all resident pages, shared ones included.
-    together : int
-        Of all its processes now, each shared page once.
-    """
-
-    peak: int
-    together: int
-
-
 class PeerError(Exception):
-    """A peer failed, died, was silent for too long, or spoke nonsense."""
+    """A peer failed, died, or was silent for too long."""
 
 
 class Peer:
-    """A peer that runs: some processes that answer every question together.
-
-    Parameters
-    ----------
-    name : str
-        Used in messages.
-    spec : Spec
-    options : Options
-    """
+    """A peer that runs: some processes that answer every question together."""
 
     def __init__(self, name: str, spec: Spec, options: Options) -> None:
         self.name = name
-        options = dataclasses.replace(options, **spec.options)
         self.versions: dict[str, str] = {}
-        self._options = options
-        self._size = 1 if spec.processes == "one" else options.ranks
+        self._options = dataclasses.replace(options, **spec.options)
+        self._size = 1 if spec.processes == "one" else self._options.ranks
         self._folder = tempfile.TemporaryDirectory(prefix="bench-")
-        self._links: dict[int, Link] = {}
+        self._links: dict[int, Connection] = {}
         self._processes: list[subprocess.Popen] = []
         self._listener = socket.socket(socket.AF_UNIX)
         self._log = Path(self._folder.name, "log")
@@ -141,20 +93,22 @@ class Peer:
             path = str(Path(self._folder.name, "socket"))
             self._listener.bind(path)
             self._listener.listen(self._size)
-            self._start(path, spec, options)
+            self._start(path, spec)
         except BaseException:
             self.end()
             raise
 
-    def _start(self, path: str, spec: Spec, options: Options) -> None:
+    def _start(self, path: str, spec: Spec) -> None:
+        options = self._options
         command = [sys.executable, "-P", "-m", "bench.serve", path, spec.module]
         command += [json.dumps(dataclasses.asdict(options)), str(self._size)]
-        environment = self._environment(spec, options)
+        environment = self._environment(spec)
         if spec.processes == "mpi":
-            command = [*mpirun(options), *command]
-        count = self._size if spec.processes == "each" else 1
+            more = ["--oversubscribe"] * (options.ranks > options.cores)
+            program = find_program("mpirun") or "mpirun"
+            command = [program, "-n", str(options.ranks), *more, *command]
         with self._log.open("wb") as log:
-            for rank in range(count):
+            for rank in range(self._size if spec.processes == "each" else 1):
                 if spec.processes != "mpi":
                     environment["BENCH_RANK"] = str(rank)
                 process = subprocess.Popen(
@@ -167,8 +121,8 @@ class Peer:
                 )
                 self._processes.append(process)
 
-    def _environment(self, spec: Spec, options: Options) -> dict[str, str]:
-        threads = max(1, options.cores // self._size)
+    def _environment(self, spec: Spec) -> dict[str, str]:
+        threads = max(1, self._options.cores // self._size)
         environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(threads))}
         folders = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
@@ -176,84 +130,68 @@ class Peer:
             # mpirun refuses to work for root unless told twice that this is meant.
             environment["OMPI_ALLOW_RUN_AS_ROOT"] = "1"
             environment["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
-        environment.update(spec.environment)
-        return environment
+        return environment | dict(spec.environment)
 
     # -- talking
 
     def wait_until_ready(self) -> None:
         """Return when all processes have said that they are ready."""
-        deadline = time.monotonic() + self._options.start_limit
-        strangers: list[Link] = []
+        limit = self._options.start_limit
+        deadline = time.monotonic() + limit
+        strangers: list[Connection] = []
         while len(self._links) < self._size:
-            readable, _, _ = select.select([self._listener, *strangers], [], [], TICK)
-            for ready in readable:
+            places = [self._listener, *strangers]
+            for ready in self._wait(places, deadline, f"not ready after {limit:g} s"):
                 if ready is self._listener:
-                    strangers.append(Link(self._listener.accept()[0]))
+                    connected, _ = self._listener.accept()
+                    strangers.append(Connection(connected.detach()))
                 else:
                     strangers.remove(ready)
-                    self._welcome(ready)
-            if not readable:
-                self._check_alive()
-            if time.monotonic() > deadline:
-                raise self._error(f"not ready after {self._options.start_limit:g} s")
+                    message = self._receive(ready)
+                    self._links[message["rank"]] = ready
+                    self.versions.update(message["versions"])
 
-    def _welcome(self, link: Link) -> None:
-        message = self._receive(link)
-        try:
-            self._links[message["rank"]] = link
-            self.versions.update(message["versions"])
-        except (KeyError, TypeError) as error:
-            raise self._error(f"no greeting: {str(message)[:80]}") from error
-
-    def ask(self, question: str, number: float) -> list[Any]:
+    def ask(self, question: str, number: int) -> list[Any]:
         """Return the answers of all processes, by rank."""
-        for link in self._links.values():
-            try:
-                link.send(ask=question, number=number)
-            except OSError as error:
-                raise self._error(f"cannot be asked: {error}") from error
+        try:
+            for link in self._links.values():
+                link.send((question, number))
+        except OSError as error:
+            raise self._error(f"cannot be asked: {error}") from error
         limit = self._options.ask_limit
-        deadline = time.monotonic() + limit
+        deadline, silent = time.monotonic() + limit, f"no answer to {question!r} in"
         answers: dict[int, Any] = {}
         while len(answers) < self._size:
             waiting = {self._links[r]: r for r in self._links if r not in answers}
-            readable, _, _ = select.select(list(waiting), [], [], TICK)
-            for link in readable:
-                message = self._receive(link)
-                if "answer" not in message:
-                    raise self._error(f"no answer: {str(message)[:80]}")
-                answers[waiting[link]] = message["answer"]
-            if not readable:
-                self._check_alive()
-            if time.monotonic() > deadline and len(answers) < self._size:
-                raise self._error(f"no answer to {question!r} in {limit:g} s")
+            for link in self._wait(list(waiting), deadline, f"{silent} {limit:g} s"):
+                answers[waiting[link]] = self._receive(link)["answer"]
         return [answers[rank] for rank in range(self._size)]
 
-    def _receive(self, link: Link) -> dict[str, Any]:
+    def _wait(self, places: list, deadline: float, late: str) -> list:
+        """Return who has something to say, if anybody has in a while."""
+        ready = wait(places, TICK)
+        if not ready:
+            for process in self._processes:
+                if process.poll() is not None:
+                    raise self._error(f"ended with status {process.returncode}")
+            if time.monotonic() > deadline:
+                raise self._error(late)
+        return ready
+
+    def _receive(self, link: Connection) -> dict[str, Any]:
         try:
-            message = link.receive(LINE)
-        except (OSError, ProtocolError) as error:
-            raise self._error(f"{type(error).__name__}: {error}") from error
-        if message is None:
-            raise self._error("hung up", wait=True)
+            message = link.recv()
+        except (OSError, EOFError) as error:
+            status = ""
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                status = f", ended with status {self._processes[0].wait(2)}"
+            raise self._error(f"hung up{status}") from error
         if "error" in message:
-            lines = str(message["error"]).strip().splitlines()
+            lines = message["error"].strip().splitlines()
             raise PeerError(f"{self.name}: {lines[-1]}\n" + "\n".join(lines))
         return message
 
-    def _check_alive(self) -> None:
-        for process in self._processes:
-            if process.poll() is not None:
-                raise self._error(f"ended with status {process.returncode}")
-
-    def _error(self, what: str, wait: bool = False) -> PeerError:
-        if wait:
-            try:
-                status = self._processes[0].wait(2)
-                what = f"{what}, ended with status {status}"
-            except subprocess.TimeoutExpired:
-                pass
+    def _error(self, what: str) -> PeerError:
         log = self._log.read_text(errors="replace").replace("\0", "")
         lines = log.rstrip().splitlines()[-25:]
         return PeerError("\n".join([f"{self.name}: {what}", *lines]))
@@ -268,15 +206,11 @@ class Peer:
         self._listener.close()
         deadline = time.monotonic() + (self._options.end_limit if self._links else 0)
         for process in self._processes:
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                pass
         for member in family:
-            try:
+            with contextlib.suppress(psutil.NoSuchProcess):
                 member.kill()
-            except psutil.NoSuchProcess:
-                pass
         for process in self._processes:
             process.wait(10)
         psutil.wait_procs(family, 10)
@@ -288,51 +222,16 @@ class Peer:
         """Return this peer's processes and theirs."""
         family = []
         for process in self._processes:
-            try:
+            with contextlib.suppress(psutil.NoSuchProcess):
                 parent = psutil.Process(process.pid)
                 family += [parent, *parent.children(recursive=True)]
-            except psutil.NoSuchProcess:
-                pass
         return family
 
-    def forget_peaks(self) -> None:
-        """Have the kernel count peaks of memory from now on."""
+    def memory(self) -> int:
+        """Return the bytes that its processes have together, shared pages once."""
+        found = 0
         for member in self._family():
-            try:
-                Path(f"/proc/{member.pid}/clear_refs").write_text("5")
-            except OSError:
-                pass  # it has ended, or this is not allowed: peaks since its start
-
-    def memory(self) -> Memory:
-        """Return what its processes take, and the largest one took."""
-        peaks, shares = [0], [0]
-        for member in self._family():
-            try:
-                status = Path(f"/proc/{member.pid}/status").read_text()
+            with contextlib.suppress(OSError):  # it has ended
                 rollup = Path(f"/proc/{member.pid}/smaps_rollup").read_text()
-            except OSError:
-                continue  # it has ended
-            peaks += map(int, re.findall(r"^VmHWM:\s+(\d+) kB", status, re.M))
-            shares += map(int, re.findall(r"^Pss:\s+(\d+) kB", rollup, re.M))
-        return Memory(1024 * max(peaks), 1024 * sum(shares))
-
-    def cpu_seconds(self) -> float:
-        """Return the processor time that all its processes have taken so far."""
-        total = 0.0
-        for member in self._family():
-            try:
-                times = member.cpu_times()
-                total += times.user + times.system
-            except psutil.NoSuchProcess:
-                pass
-        return total
-
-
-def mpirun(options: Options) -> list[str]:
-    """Return how mpirun is called."""
-    program = find_program("mpirun")
-    assert program is not None
-    command = [program, "-n", str(options.ranks)]
-    if options.oversubscribe:
-        command.append("--oversubscribe")
-    return command
+                found += sum(map(int, re.findall(r"^Pss:\s+(\d+) kB", rollup, re.M)))
+        return 1024 * found

@@ -1,7 +1,4 @@
-"""What is compared with what, how results are checked, and what synk is to reach.
-
-Engines are in likelihoods and training steps; then come its peers.
-"""
+"""What is compared with what, and how results are checked."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from . import likelihoods, networks
 from .driver import Spec
 from .peers import calls as of_calls
 from .report import of_bytes
-from .rounds import Aim, Entry, Family
+from .rounds import Entry, Family
 from .work import Options
 
 PEERS = "bench.peers."
@@ -23,26 +20,26 @@ STEPS = 5
 """Training steps whose losses are checked."""
 
 MODES = {"C": "CVM", "numba": "NUMBA", "JAX": "JAX"}
-NEEDS = {
-    "C": {"programs": ("g++",)},
-    "numba": {},
-    "JAX": {"needs": ("jax",)},
-}
+NEEDS = {"C": {"programs": ("g++",)}, "numba": {}, "JAX": {"needs": ("jax",)}}
 IN_JAX = ("JAX_COMPILATION_CACHE_DIR",)
 """What a script in JAX sets."""
 
 READ = "one read of X, all cores"
-OTHERS = ("plain PyTensor", "JAX by hand", "torch")
+
+
+# -- engines
 
 
 def likelihood(options: Options) -> Family:
     """Return log-likelihoods with their gradients."""
     rows = _of_synk("likelihood", options) | _of_pytensor("likelihood")
-    jax = Spec(PEERS + "in_jax:likelihood", needs=("jax",), caches=IN_JAX)
-    by_numba = Spec(PEERS + "in_numba", caches=("NUMBA_CACHE_DIR",))
     rows |= {
-        "JAX by hand, all cores": jax,
-        "numba by hand, all cores": by_numba,
+        "JAX by hand, all cores": Spec(
+            PEERS + "in_jax:likelihood", needs=("jax",), caches=IN_JAX
+        ),
+        "numba by hand, all cores": Spec(
+            PEERS + "in_numba", caches=("NUMBA_CACHE_DIR",)
+        ),
         "torch, all cores": Spec(PEERS + "in_torch:likelihood", needs=("torch",)),
     }
     columns = likelihoods.COLUMNS
@@ -56,10 +53,6 @@ def likelihood(options: Options) -> Family:
         steps=1,
         judge=functools.partial(judge_likelihood, options),
         pause=options.pause,
-        aims=[
-            Aim(label, dict.fromkeys(columns, 1 / 0.6))
-            for label in (*OTHERS, "numba by hand")
-        ],
         first=tuple(columns),
     )
 
@@ -90,35 +83,26 @@ def cnn(options: Options) -> Family:
 
 def _training(options: Options, title: str, columns: tuple[str, ...]) -> Family:
     n = options.ranks
-    uneven = [column for column in columns if int(column.split()[1]) % n]
-    skip = f"averages {n} processes, not {uneven[0]} rows" if uneven else None
     rows = _of_synk("train", options) | _of_pytensor("train")
-    ddp = f"torch DDP on Gloo, {n} processes"
+    in_torch = Spec(PEERS + "in_torch:training", needs=("torch",))
     rows |= {
         "JAX by hand, all cores": Spec(
             PEERS + "in_jax:training", needs=("jax",), caches=IN_JAX
         ),
-        "torch, all cores": Spec(PEERS + "in_torch:training", needs=("torch",)),
-        ddp: Spec(
-            PEERS + "in_torch:training_by_ddp", needs=("torch",), processes="each"
-        ),
+        "torch, all cores": in_torch,
     }
-    asked = {"columns": columns}
+    if not any(int(column.split()[1]) % n for column in columns):
+        # It averages processes: that is the mean of all rows where they have as many.
+        by_ddp = in_torch._replace(module=in_torch.module + "_by_ddp", processes="each")
+        rows[f"torch DDP on Gloo, {n} processes"] = by_ddp
     return Family(
         title=f"training step, {title}",
         columns={column: _heading(column) for column in columns},
-        peers={
-            label: spec._replace(options={**spec.options, **asked})
-            for label, spec in rows.items()
-        },
-        entries=[
-            entry._replace(skip=skip if entry.label == ddp else None)
-            for entry in map(_entry, rows)
-        ],
+        peers={label: _asked(spec, columns) for label, spec in rows.items()},
+        entries=list(map(_entry, rows)),
         steps=STEPS,
         judge=functools.partial(judge_losses, options),
         pause=options.pause,
-        aims=[Aim(label, dict.fromkeys(columns, 1)) for label in OTHERS],
         first=columns[:1],
     )
 
@@ -127,8 +111,8 @@ def judge_losses(
     options: Options, column: str, answers: list, same_rows: bool = False
 ) -> str | None:
     """Compare the first losses, averaged over processes, with those in float64."""
-    right = networks.reference(options, column, STEPS, same_rows)
     losses = np.mean(answers, axis=0)
+    right = networks.reference(options, column, len(losses), same_rows)
     if np.allclose(losses, right, rtol=2e-5, atol=0):
         return None
     return f"losses are {losses.tolist()}, should be {right}"
@@ -137,20 +121,19 @@ def judge_losses(
 def _of_synk(work: str, options: Options) -> dict[str, Spec]:
     """Return synk as it comes, and with each engine on all ranks and on one."""
     module = f"{PEERS}in_pytensor:{work}_synk"
-    counts = sorted({options.ranks, 1}, reverse=True)
     auto = (("SYNK_ENGINE", "auto"),)
-    found = {as_it_comes(options): Spec(module, environment=auto)}
+    n = options.ranks
+    found = {f"synk, as it comes, {_ranks(n)}": Spec(module, environment=auto)}
     for engine, mode in MODES.items():
-        for n in counts:
+        for n in sorted({options.ranks, 1}, reverse=True):
             asked: dict[str, Any] = {"mode": mode, "ranks": n}
-            label = f"synk, {engine}, {n} rank{'s' * (n > 1)}"
+            label = f"synk, {engine}, {_ranks(n)}"
             found[label] = Spec(module, options=asked, **NEEDS[engine])
     return found
 
 
-def as_it_comes(options: Options) -> str:
-    """Return the label of synk without any option."""
-    return f"synk, as it comes, {options.ranks} rank{'s' * (options.ranks > 1)}"
+def _ranks(n: int) -> str:
+    return f"{n} rank{'s' * (n > 1)}"
 
 
 def _of_pytensor(work: str) -> dict[str, Spec]:
@@ -162,16 +145,15 @@ def _of_pytensor(work: str) -> dict[str, Spec]:
     }
 
 
+def _asked(spec: Spec, columns: tuple[str, ...]) -> Spec:
+    """Return a peer that is asked for these columns."""
+    return spec._replace(options={**spec.options, "columns": columns})
+
+
 def _entry(label: str) -> Entry:
     """Return the row of a peer that has its name."""
-    return Entry(
-        label,
-        label,
-        "time {}",
-        "check {}",
-        run="run {}",
-        tune="tune {}" if label.startswith("synk, as it comes") else None,
-    )
+    tune = "tune {}" if label.startswith("synk, as it comes") else None
+    return Entry(label, label, "time {}", "check {}", "run {}", tune)
 
 
 def _heading(column: str) -> str:
@@ -202,7 +184,6 @@ def alone(options: Options) -> Family:
         steps=STEPS,
         judge=functools.partial(judge_losses, options, same_rows=True),
         pause=options.pause,
-        aims=[Aim("plain", {column: 1 / 1.02})],
     )
 
 
@@ -227,8 +208,6 @@ def all_reduces(options: Options) -> Family:
         "synk, whole call of a function": ("synk", "in a graph"),
         "synk, whole synk.all_reduce(shared)": ("synk", "synk.all_reduce"),
     }
-    sizes = list(map(str, options.nbytes))
-    ours = "synk, two buffers", "synk, in place"
     return Family(
         title=f"all-reduce of float32, {n} ranks",
         columns={str(nbytes): of_bytes(nbytes) for nbytes in options.nbytes},
@@ -240,10 +219,6 @@ def all_reduces(options: Options) -> Family:
         steps=1,
         judge=functools.partial(judge_sums, n),
         pause=min(options.pause, 0.05),
-        aims=[
-            Aim("Gloo", {**dict.fromkeys(sizes, 1), sizes[-1]: 4}, ours),
-            Aim("MPI", dict.fromkeys(sizes, 1), ours),
-        ],
     )
 
 
@@ -300,12 +275,119 @@ def judge_total(options: Options, column: str, answers: list) -> str | None:
     return None if answers == [[right]] else f"sum is {answers[0]}, should be {right}"
 
 
+# -- training rules
+
+
+def exchange(options: Options) -> Family:
+    """Return exchanges of all of a network's parameters."""
+    rules = "EASGD, free", "ASGD, free", "Downpour, free", "EASGD"
+    counts = sorted({1, options.ranks})
+    peers = {
+        _ranks(n): Spec(PEERS + "exchanges:alone", options={"ranks": n}) for n in counts
+    }
+    copy = Entry("a copy, by one core", _ranks(1), "copy", "check {}")
+    return Family(
+        title="an exchange of a network's parameters by a rule, by all ranks at once",
+        columns={rule: rule for rule in rules},
+        peers={label: _asked(spec, rules) for label, spec in peers.items()},
+        entries=[
+            copy,
+            *(Entry(label, label, "time {}", "check {}") for label in peers),
+        ],
+        steps=1,
+        judge=lambda column, answers: None if answers == [0] else f"{answers}, not 0",
+        pause=options.pause,
+    )
+
+
+def training(options: Options) -> Family:
+    """Return training by a rule, and without one."""
+    column = f"relu {options.each}"
+    modules = {"": "training", ", EASGD": "training_by_rule"}
+    peers = {
+        _ranks(n) + what: Spec(
+            f"{PEERS}exchanges:{module}", options={"ranks": n, "mode": "NUMBA"}
+        )
+        for n in sorted({1, options.ranks})
+        for what, module in modules.items()
+    }
+    return Family(
+        title="a row of training by steps of each rank, with an exchange every 10",
+        columns={column: f"{options.each} rows a step and rank"},
+        peers={label: _asked(spec, (column,)) for label, spec in peers.items()},
+        entries=[Entry(label, label, "time {}", "check {}") for label in peers],
+        steps=1,
+        judge=functools.partial(judge_losses, options),
+        pause=options.pause,
+    )
+
+
+# -- PyMC's models
+
+
+def densities(options: Options) -> Family:
+    """Return log-densities with their gradients."""
+    kinds = "logistic", "Poisson", "Student-t", "negative binomial", "hierarchical"
+    columns = tuple(f"{kind} {options.observed}" for kind in kinds)
+    peers = {f"synk, {_ranks(options.ranks)}": Spec(PEERS + "in_pymc:by_ranks")}
+    for engine, mode in MODES.items():
+        way, needs = ("in_jax", ("jax",)) if engine == "JAX" else ("by_pymc", ())
+        label = f"{engine}, all cores"
+        peers[label] = Spec(f"{PEERS}in_pymc:{way}", needs, options={"mode": mode})
+    entries = [
+        Entry(label, label, "time {}", "check {}", None, tune)
+        for label, tune in zip(peers, ["tune {}", *[None] * 3], strict=True)
+    ]
+    title = f"log-density and gradient of PyMC's models, {options.observed:,} rows"
+    return _of_pymc(options, title, columns, peers, entries)
+
+
+def chains(options: Options) -> Family:
+    """Return a step of as many chains as cores: side by side, or in turn by all."""
+    columns = tuple(f"logistic {rows}" for rows in options.chains)
+    in_turn, beside = "in turn, by all ranks", "side by side, in numba mode"
+    mode = {"mode": "NUMBA", "ranks": options.cores}
+    peers = {
+        in_turn: Spec(PEERS + "in_pymc:by_ranks"),
+        beside: Spec(PEERS + "in_pymc:by_pymc", processes="each", options=mode),
+    }
+    entries = [
+        Entry(in_turn, in_turn, "in turn {}", "check {}", None, "tune {}"),
+        Entry(beside, beside, "time {}", "check {}"),
+    ]
+    title = f"a step of {options.cores} chains of a logistic regression by PyMC"
+    return _of_pymc(options, title, columns, peers, entries)
+
+
+def _of_pymc(
+    options: Options, title: str, columns: tuple, peers: dict, entries: list
+) -> Family:
+    return Family(
+        title=title,
+        columns={column: column for column in columns},
+        peers={
+            label: _asked(spec, columns)._replace(needs=("pymc", *spec.needs))
+            for label, spec in peers.items()
+        },
+        entries=entries,
+        steps=1,
+        judge=functools.partial(judge_as_first, {}),
+        pause=options.pause,
+    )
+
+
+def judge_as_first(seen: dict[str, list], column: str, answers: list) -> str | None:
+    """Compare value and gradient with the first that were seen."""
+    right = seen.setdefault(column, answers[0])
+    if all(np.allclose(found, right, rtol=1e-9, atol=1e-9) for found in answers):
+        return None
+    return f"value and gradient are {answers}, the first's {right}"
+
+
 GROUPS: dict[str, dict[str, Callable[[Options], Family]]] = {
-    "engines": {
-        "likelihood": likelihood,
-        "mlp": mlp,
-        "cnn": cnn,
-    },
+    "engines": {"likelihood": likelihood, "mlp": mlp, "cnn": cnn},
     "peers": {"alone": alone, "all-reduce": all_reduces, "call": calls},
+    "rules": {"exchange": exchange, "training": training},
+    "pymc": {"density": densities, "chains": chains},
 }
 """What one command measures, by the name of its page in the documentation."""

@@ -27,16 +27,9 @@ CNN = "cnn"
 
 
 class Step(NamedTuple):
-    """A training step: a column.
+    """A training step: a column."""
 
-    Attributes
-    ----------
-    kind : {"relu", "tanh", "cnn"}
-    batch : int
-        Rows.
-    """
-
-    kind: str
+    kind: str  # "relu", "tanh" or "cnn"
     batch: int
 
     @property
@@ -87,10 +80,8 @@ def data(options: Options, kind: str) -> tuple[np.ndarray, np.ndarray]:
 
 def slices(options: Options, batch: int) -> list[slice]:
     """Return the batches: side by side, and none smaller than the others."""
-    return [
-        slice(start, start + batch)
-        for start in range(0, options.rows - batch + 1, batch)
-    ]
+    starts = range(0, options.rows - batch + 1, batch)
+    return [slice(start, start + batch) for start in starts]
 
 
 def work(
@@ -103,18 +94,8 @@ def work(
 ) -> Work:
     """Return the work of an implementation.
 
-    Parameters
-    ----------
-    options : Options
-    batch : int
-    step : callable
-        Makes a step with the arguments that `batch_of` returned; returns the loss.
-    batch_of : callable
-        Returns a batch in the form that `step` likes best.
-    restart : callable
-        Sets the initial weights.
-    tune : callable, optional
-        Has it choose how to compute, with the arguments of a step; returns its choice.
+    Its `step` takes what `batch_of` has made of a slice, and returns the loss;
+    `restart` sets the initial weights, and `tune` chooses how to compute.
     """
     batches = [batch_of(rows) for rows in slices(options, batch)]
 
@@ -122,27 +103,18 @@ def work(
         restart()
         return [step(*b) for b in itertools.islice(itertools.cycle(batches), number)]
 
-    def forever() -> Iterator[float]:
-        for of_batch in itertools.cycle(batches):
-            yield step(*of_batch)
-
-    return Work(forever().__next__, losses, lambda: tune(*batches[0]))
+    forever = (step(*of_batch) for of_batch in itertools.cycle(batches))
+    return Work(forever.__next__, losses, lambda: tune(*batches[0]))
 
 
 # -- the losses that training steps must have: in float64, by numpy alone
-
-TAPS = list(itertools.product(range(3), range(3)))
-"""Where a pixel of a filter lies."""
 
 
 @functools.cache
 def reference(
     options: Options, column: str, number: int, same_rows: bool = False
 ) -> list[float]:
-    """Return the losses of the first steps.
-
-    With `same_rows` all steps are made with the first batch.
-    """
+    """Return the losses of the first steps, or of as many with the first batch."""
     step = step_of(column)
     rows, labels = data(options, step.kind)
     params = [
@@ -184,9 +156,8 @@ def _backwards(params, layers, delta, activation):
     grads: list = []
     for i in reversed(range(len(params))):
         w, _ = params[i]
-        below = params[i - 1][0] if i else None
         values = layers[i]
-        pools = below is not None and below.ndim == 4
+        pools = i > 0 and params[i - 1][0].ndim == 4
         x = _windows(values).max(axis=(3, 5)) if pools else values
         if w.ndim == 4:
             of_w, of_x = _convolution_gradients(x, w, delta)
@@ -218,7 +189,7 @@ def _shifted(x) -> Iterator[tuple]:
     """Yield the place of each tap, and the pixels that it meets."""
     height, width = x.shape[2:]
     padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
-    for i, j in TAPS:
+    for i, j in np.ndindex(3, 3):
         yield i, j, padded[:, :, i : i + height, j : j + width]
 
 

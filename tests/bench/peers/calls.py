@@ -5,6 +5,7 @@ Peers import their libraries when they are opened: no other process has them.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -78,40 +79,31 @@ def of_pytensor(options, place):
     yield questions(empty, lambda: add_up(rows))
 
 
+def by_map(options: Options, map_all: Callable) -> dict[str, Question]:
+    """The rows are sent with each call."""
+    rows = array(options)
+
+    def add_up():
+        parts = [rows[start:stop] for start, stop in bounds(options)]
+        return sum(map_all(total, parts))
+
+    return questions(lambda: map_all(nothing, range(options.ranks)), add_up)
+
+
 @contextmanager
 def of_pool(options, place):
-    """The rows are sent with each call."""
     import multiprocessing
 
-    rows = array(options)
     with multiprocessing.Pool(options.ranks) as pool:
-
-        def empty():
-            pool.map(nothing, range(options.ranks), chunksize=1)
-
-        def add_up():
-            parts = [rows[start:stop] for start, stop in bounds(options)]
-            return sum(pool.map(total, parts, chunksize=1))
-
-        yield questions(empty, add_up)
+        yield by_map(options, functools.partial(pool.map, chunksize=1))
 
 
 @contextmanager
 def of_executor(options, place):
-    """The rows are sent with each call."""
     from concurrent.futures import ProcessPoolExecutor
 
-    rows = array(options)
     with ProcessPoolExecutor(options.ranks) as executor:
-
-        def empty():
-            list(executor.map(nothing, range(options.ranks)))
-
-        def add_up():
-            parts = [rows[start:stop] for start, stop in bounds(options)]
-            return sum(executor.map(total, parts))
-
-        yield questions(empty, add_up)
+        yield by_map(options, lambda *given: list(executor.map(*given)))
 
 
 @contextmanager
@@ -133,12 +125,8 @@ def of_joblib(options, place):
             parallel(delayed(nothing)() for _ in range(options.ranks))
 
         def add_up():
-            return sum(
-                parallel(
-                    delayed(total_of_part)(rows, start, stop)
-                    for start, stop in bounds(options)
-                )
-            )
+            calls = (delayed(total_of_part)(rows, *part) for part in bounds(options))
+            return sum(parallel(calls))
 
         yield questions(empty, add_up)
 
@@ -179,19 +167,13 @@ def of_ray(options, place):
         ray.get([actor.nothing.remote() for actor in actors])
 
     def total_tasks():
-        return sum(
-            ray.get([task_of_part.remote(rows, *part) for part in bounds(options)])
-        )
+        parts = bounds(options)
+        return sum(ray.get([task_of_part.remote(rows, *part) for part in parts]))
 
     def total_actors():
-        return sum(
-            ray.get(
-                [
-                    actor.total_of_part.remote(rows, *part)
-                    for actor, part in zip(actors, bounds(options), strict=True)
-                ]
-            )
-        )
+        parts = zip(actors, bounds(options), strict=True)
+        calls = [actor.total_of_part.remote(rows, *part) for actor, part in parts]
+        return sum(ray.get(calls))
 
     yield {
         **questions(empty_tasks, total_tasks, "tasks"),

@@ -17,20 +17,12 @@ from bench.likelihoods import ALPHA, NU
 from bench.work import Options, questions, timed
 
 
-class Likelihood(NamedTuple):
-    """Inputs, value and gradient."""
-
-    x: Any
-    y: Any
-    beta: Any
-    outputs: list
-
-
-def likelihood(column: str) -> Likelihood:
+def likelihood(column: str) -> tuple[list, list]:
+    """Return the inputs x, y and beta, and value and gradient."""
     x = pt.matrix("x", dtype="float64")
     y, beta = (pt.vector(name, dtype="float64") for name in ("y", "beta"))
     value = TERMS[column](y, x @ beta).sum()
-    return Likelihood(x, y, beta, [value, pt.grad(value, beta)])
+    return [x, y, beta], [value, pt.grad(value, beta)]
 
 
 def _student(y: Any, eta: Any) -> Any:
@@ -120,9 +112,7 @@ def likelihood_plain(options, place):
         y = likelihoods.outcomes(column, x)
 
         def build():
-            graph = likelihood(column)
-            inputs = [graph.x, graph.y, graph.beta]
-            f = pytensor.function(inputs, graph.outputs, mode=options.mode)
+            f = pytensor.function(*likelihood(column), mode=options.mode)
             # In JAX mode results come before they are computed, as JAX's own.
             return likelihoods.work(lambda: tuple(map(np.asarray, f(x, y, beta))))
 
@@ -144,10 +134,8 @@ def likelihood_synk(options, place):
             Y = synk.data(likelihoods.outcomes(column, x))
 
             def build():
-                graph = likelihood(column)
-                f = synk.function(
-                    [graph.x, graph.y], graph.outputs, [graph.beta], mode=options.mode
-                )
+                (*rows, point), outputs = likelihood(column)
+                f = synk.function(rows, outputs, [point], mode=options.mode)
                 return likelihoods.work(
                     lambda: f(X, Y, beta), lambda: tuned(f, X, Y, beta)
                 )
@@ -228,16 +216,8 @@ def train_alone(options, place):
     rows, labels = networks.data(options, "relu")
     with synk.session(1):
         ours, theirs = (network(options, "relu") for _ in range(2))
-        train = synk.function(
-            [ours.x, ours.y],
-            (ours.loss, "avg"),
-            updates=descent(ours.params, synk.grad(ours.loss, ours.params)),
-        )
-        plain = pytensor.function(
-            [theirs.x, theirs.y],
-            theirs.loss,
-            updates=descent(theirs.params, pytensor.grad(theirs.loss, theirs.params)),
-        )
+        train = stepper(synk.function, ours, None)
+        plain = stepper(pytensor.function, theirs, None)
         x, y = synk.data(rows), synk.data(labels)
 
         def ours_once():

@@ -98,17 +98,11 @@ def stepper(model):
     return step
 
 
-def prepared(options, column, wrap, share_of):
+def prepared(options, column, wrap=lambda net: net, share_of=lambda chosen: chosen):
     """Return what builds the work of a column.
 
-    Parameters
-    ----------
-    options : Options
-    column : str
-    wrap : callable
-        Returns the model to call, of the network.
-    share_of : callable
-        Returns the rows of this process, of a slice.
+    `wrap` makes the model to call of the network, and `share_of` is what this process
+    has of a slice.
     """
     of_column = networks.step_of(column)
     rows, labels = map(torch.from_numpy, networks.data(options, of_column.kind))
@@ -135,11 +129,7 @@ def prepared(options, column, wrap, share_of):
 def training(options, place):
     """In one process with all cores."""
     torch.set_num_threads(options.cores)
-
-    def prepare(column):
-        return prepared(options, column, lambda net: net, lambda chosen: chosen)
-
-    yield questions(options.columns, prepare)
+    yield questions(options.columns, partial(prepared, options))
 
 
 @contextmanager
@@ -149,13 +139,7 @@ def training_by_ddp(options, place):
     A process has its share of each batch. Its loss is the one over that share:
     averaging the losses, which synk does, is not asked of it.
     """
-    torch.set_num_threads(max(1, options.cores // place.size))
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{place.folder}/rendezvous",
-        rank=place.rank,
-        world_size=place.size,
-    )
+    begin_gloo(options, place)
     wrap = partial(DistributedDataParallel, gradient_as_bucket_view=True)
 
     def share_of(chosen):
@@ -163,8 +147,17 @@ def training_by_ddp(options, place):
         start = chosen.start + count * place.rank
         return slice(start, start + count)
 
-    def prepare(column):
-        return prepared(options, column, wrap, share_of)
-
+    prepare = partial(prepared, options, wrap=wrap, share_of=share_of)
     yield questions(options.columns, prepare, dist.barrier)
     dist.destroy_process_group()
+
+
+def begin_gloo(options, place):
+    """Have this process's share of the cores, and meet the others."""
+    torch.set_num_threads(max(1, options.cores // place.size))
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{place.folder}/rendezvous",
+        rank=place.rank,
+        world_size=place.size,
+    )

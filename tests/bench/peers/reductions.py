@@ -21,21 +21,11 @@ VERSIONS: dict[str, str] = {}
 
 
 class Reduction(NamedTuple):
-    """A sum over the ranks of so many bytes.
+    """A sum over the ranks of so many bytes."""
 
-    Attributes
-    ----------
-    fill : callable
-        Sets all of this rank's values to a number.
-    call : callable
-        Sums the ranks' values.
-    result : callable
-        Returns the sums, as they are on this rank.
-    """
-
-    fill: Callable[[float], object]
+    fill: Callable[[float], object]  # sets all of this rank's values to a number
     call: Callable[[], object]
-    result: Callable[[], np.ndarray]
+    result: Callable[[], np.ndarray]  # the sums, as they are on this rank
 
 
 def questions(
@@ -75,14 +65,9 @@ def of_gloo(options, place):
     """In place."""
     import torch
     import torch.distributed as dist
+    from bench.peers.in_torch import begin_gloo
 
-    torch.set_num_threads(max(1, options.cores // place.size))
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{place.folder}/rendezvous",
-        rank=place.rank,
-        world_size=place.size,
-    )
+    begin_gloo(options, place)
 
     def in_place(nbytes):
         values = torch.zeros(nbytes // 4)
@@ -125,8 +110,7 @@ def of_synk(options, place):
     with synk.session(options.ranks):
         found = {}
         for nbytes in options.nbytes:
-            found |= on_the_ranks(nbytes) | in_place(nbytes)
-            found |= in_a_graph(nbytes) | of_variables(nbytes)
+            found |= on_the_ranks(nbytes) | of_variables(nbytes) | in_a_graph(nbytes)
         yield found
 
 
@@ -172,8 +156,8 @@ def stage(context, nbytes):
     return values, lambda: context.flat_buffers.reduce(*fixed)
 
 
-def in_place(nbytes):
-    """Return the questions about the reduction of a variable that lies in its place."""
+def of_variables(nbytes):
+    """Return the questions about the reduction of a variable, which has its place."""
     import synk
     from synk.ranks.replication import master_replicate_variables
     from synk.ranks.session import SESSION
@@ -181,15 +165,16 @@ def in_place(nbytes):
     var = zeros(nbytes)
     (number,) = master_replicate_variables([var])
 
-    def once():
+    def whole():
         synk.all_reduce(var, "sum")  # gives it its place
 
     def time(calls):
         synk.broadcast(var, np.zeros(nbytes // 4, "float32"))
-        once()
+        whole()
         return max(SESSION.run(worker_time_in_place, number, calls))
 
-    found = whole_calls("in place", nbytes, once, var, var)
+    found = whole_calls("synk.all_reduce", nbytes, whole, var, var)
+    found[f"check in place {nbytes}"] = found[f"check synk.all_reduce {nbytes}"]
     return {**found, f"time in place {nbytes}": time}
 
 
@@ -210,15 +195,6 @@ def in_a_graph(nbytes):
     reduced = synk.ops.all_reduce(source, "sum")
     call = synk.function([], [], updates=[(target, reduced)])
     return whole_calls("in a graph", nbytes, call, source, target)
-
-
-def of_variables(nbytes):
-    import synk
-
-    var = zeros(nbytes)
-    return whole_calls(
-        "synk.all_reduce", nbytes, lambda: synk.all_reduce(var, "sum"), var, var
-    )
 
 
 def whole_calls(name, nbytes, call, source, target):
