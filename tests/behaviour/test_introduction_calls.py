@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import warnings
-import weakref
+from pathlib import Path
 
 import numpy as np
 import pytensor
@@ -12,16 +11,17 @@ import pytensor.sparse as ps
 import pytensor.tensor as pt
 import pytest
 import scipy.sparse
-from on_ranks import one_and_three_ranks
+from on_ranks import one_and_three_ranks, three_ranks
+from pytensor import In, Out
+from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
+from pytensor.graph.rewriting.basic import GraphRewriter
 from pytensor.graph.utils import MissingInputError
 from reference import PY, assert_same, cut
 from samples import frame
 
 import synk
-
-three_ranks = pytest.mark.parametrize("ranks", [3], ids=["3ranks"], indirect=True)
 
 WAYS = {
     "C": np.ascontiguousarray,
@@ -34,16 +34,8 @@ WAYS = {
     "pandas": frame,
     "Data": synk.data,
     "wider list of ints": lambda a: a.astype(int).tolist(),
+    "read-only": lambda a: np.broadcast_to(a, a.shape),
 }
-
-
-def read_only(array):
-    array = array.copy()
-    array.flags.writeable = False
-    return array
-
-
-WAYS["read-only"] = read_only
 
 
 @one_and_three_ranks
@@ -66,14 +58,13 @@ def test_any_array_like_is_an_input(ranks):
 
 @three_ranks
 def test_pandas_columns_are_inputs(ranks):
-    table = frame(a=np.arange(7), b=np.arange(7) * 0.5, c=1)
+    table = frame(a=np.arange(7), b=np.arange(7) * 0.5).sample(frac=1, random_state=1)
     a, b = pt.lvector("a"), pt.vector("b")
     f = synk.function([a, b], (a * b, "gather"), mode=PY)
-    right = np.arange(7) ** 2 * 0.5
+    right = table.index.to_numpy() ** 2 * 0.5
     assert_same(f(table["a"], table["b"]), right)
-    assert_same(f(table.a, table.b, batch=table["a"] % 2 == 0), right[::2])
-    shuffled = table.sample(frac=1, random_state=1)
-    assert_same(f(shuffled["a"], shuffled["b"]), right[shuffled.index])
+    even = table["a"] % 2 == 0
+    assert_same(f(table.a, table.b, batch=even), right[even.to_numpy()])
 
 
 @pytest.mark.filterwarnings("ignore:Casting complex values to real")
@@ -82,17 +73,9 @@ def test_what_pytensor_accepts_and_refuses_is_the_same(two_ranks):
         [1, 2],
         [1.5, 2],
         [True, False],
-        np.array([1, 2], "int8"),
-        np.array([1, 2], "int64"),
-        np.array([1, 2], "uint64"),
-        np.array([1, 2], "float16"),
-        np.array([1, 2], "float32"),
-        np.array([1, 2], "float64"),
-        np.array([1, 2], "complex64"),
-        np.array([1, 2], "bool"),
-        np.array(["1", "2"]),
-        np.array([1, 2], object),
-        np.array([1, 2], "M8[s]"),
+        *(np.array([1, 2], dtype) for dtype in ("int8", "int64", "uint64", "bool")),
+        *(np.array([1, 2], dtype) for dtype in ("float16", "float32", "float64")),
+        *(np.array([1, 2], dtype) for dtype in ("complex64", "O", "M8[s]", "U")),
         np.array([[1, 2]], "float32"),
         1.5,
         "12",
@@ -175,17 +158,6 @@ def test_broadcast_inputs_go_whole_to_every_rank(ranks):
     assert alone(value) == value.sum() * ranks
 
 
-@one_and_three_ranks
-def test_a_function_without_inputs_runs_on_every_rank(ranks):
-    w = pytensor.shared(np.arange(2.0))
-    f = synk.function([], [(w, "sum"), (w, "gather"), w.sum()], mode=PY)
-    synk.scatter(w, np.arange(ranks * 2.0))
-    total, rows, whole = f()
-    assert_same(total, np.arange(ranks * 2.0).reshape(ranks, 2).sum(axis=0))
-    assert_same(rows, np.arange(ranks * 2.0))
-    assert whole == np.arange(ranks * 2.0).sum()
-
-
 def test_columns_with_a_fixed_second_dimension_are_inputs(two_ranks):
     x = pt.col("x")
     f = synk.function([x], (x * 2, "gather"), mode=PY)
@@ -241,13 +213,6 @@ def test_as_theano_is_the_plain_function(ranks):
         assert synk.get_value(rank, w) == 1 + 2 * value.sum()
 
 
-def test_as_theano_needs_no_session():
-    x = pt.vector("x")
-    f = synk.function([x], (x.std(), "avg"), mode=PY)
-    assert f.as_theano(np.arange(7.0)) == np.arange(7.0).std()
-    assert isinstance(f.as_theano([1.0]), np.ndarray)
-
-
 def test_build_inputs_takes_a_value_for_every_input(two_ranks):
     x, y = pt.matrix("x"), pt.ivector("y")
     k, z = pt.vector("k", dtype="float32"), pt.scalar("z")
@@ -285,83 +250,78 @@ def test_build_inputs_takes_a_value_for_every_input(two_ranks):
         f.build_inputs(X, Y, K, 2, oversize=[1, 1, 1])
 
 
-def test_a_name_is_told_and_shown():
-    x = pt.vector("x")
-    f = synk.function([x], [x.mean(), (x, "gather"), (x, None)], name="train")
-    assert f.name == "train"
-    assert f.output_modes == ["avg", "gather", None]
-    assert f.update_modes == []
-    assert repr(f) == "<synk.Function train(x)>"
-    assert synk.function([x], x.sum()).name is None
-
-
 # -- when functions are made ---------------------------------------------------------
 
 
-def test_distribute_compiles_every_function_and_is_optional(two_ranks, tmp_path):
-    x = pt.vector("x")
-    f = synk.function([x], (x.sum(), "sum"), mode=PY)
-    g = synk.function([x], (x.max(), "max"), mode=PY)
-    synk.distribute()
-    with synk.trace(tmp_path / "calls.json"):
-        assert f([1.0, 2.0]) == 3
-        assert g([1.0, 2.0]) == 2
-    assert '"compile"' not in (tmp_path / "calls.json").read_text()
-    h = synk.function([x], (x.min(), "min"), mode=PY)
-    with synk.trace(tmp_path / "calls.json"):
-        assert h([1.0, 2.0]) == 1
-    assert '"compile"' in (tmp_path / "calls.json").read_text()
+class Noting(GraphRewriter):
+    """Rewrites nothing, and notes in a file which rank has compiled a graph."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def apply(self, fgraph) -> None:
+        with open(self.path, "a") as file:
+            file.write(f"{synk.rank() if synk.is_forked() else 0}\n")
 
 
-@three_ranks
-def test_functions_share_shared_variables_on_every_rank(ranks):
+@pytest.fixture
+def noting(tmp_path):
+    """A mode that notes compilations, and how many there were on each of two ranks."""
+    path = tmp_path / "compiled"
+    path.touch()
+
+    def compiled() -> list[int]:
+        ranks = path.read_text().split()
+        return [ranks.count("0"), ranks.count("1")]
+
+    return Mode("py", Noting(path)), compiled
+
+
+def test_nothing_is_compiled_that_is_not_used(two_ranks, noting):
+    mode, compiled = noting
     x = pt.vector("x")
     w = pytensor.shared(0.0)
-    store = synk.function([x], updates={w: x.sum()}, mode=PY)
-    store_own = synk.function([x], updates={w: x.sum()}, mode=PY, local=True)
-    read = synk.function([], (w, "gather"), mode=PY)
-    value = np.arange(1.0, 12.0)
-    store(value)
-    assert_same(read(), np.full(ranks, value.sum()))
-    store_own(value)
-    assert_same(read(), [part.sum() for part in cut(value, ranks)])
-    clear = synk.function([], updates={w: w * 0}, mode=PY, local=True)
-    clear()
-    assert_same(read(), np.zeros(ranks))
+    outputs, updates = [x.mean(), x.max()], {w: x.sum()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        f = synk.function([x], outputs, updates=updates, mode=mode, local=True)
+    assert compiled() == [0, 0]
+    for _ in range(2):
+        f([1.0, 2.0])
+        f([1.0])
+        f([1.0, 2.0, 3.0], batch=[0, 2])
+        f(synk.data([1.0, 2.0]))
+        f.as_theano([1.0])
+        assert compiled() == [1, 1]
+    f([1.0, 2.0], num_slices=2)
+    f([1.0, 2.0], num_slices=3)
+    assert compiled() == [2, 2]
+    for subset in ([1], [-1], [1, 0]):
+        f([1.0, 2.0], output_subset=subset)
+    assert compiled() == [3, 3]
 
 
-def test_a_function_that_is_dropped_is_gone_without_a_collection(two_ranks):
-    class Heavy:
-        """Something that an Op of the function holds."""
-
-    held = Heavy()
+def test_distribute_compiles_every_function_and_is_optional(two_ranks, noting):
+    mode, compiled = noting
     x = pt.vector("x")
-    f = synk.function([x], Held(held)(x).sum(), mode=PY)
-    f(np.ones(4))
-    function, of_op = weakref.ref(f), weakref.ref(held)
-    gc.disable()
-    try:
-        del f, held
-        assert function() is None
-        synk.broadcast(pytensor.shared(0.0))  # which tells the ranks
-    finally:
-        gc.enable()
-    del x
-    gc.collect()
-    assert of_op() is None
+    f, g = (synk.function([x], (y, "max"), mode=mode) for y in (x.max(), 2 * x.max()))
+    synk.distribute()
+    assert compiled() == [2, 2]
+    assert (f([1.0, 2.0]), g([1.0, 2.0])) == (2, 4)
+    assert compiled() == [2, 2]
+    h = synk.function([x], (x.min(), "min"), mode=mode)
+    assert h([1.0, 2.0]) == 1
+    assert compiled() == [3, 3]
 
 
-class Held(Op):
-    """The identity, which holds something."""
-
-    def __init__(self, held):
-        self.held = held
-
-    def make_node(self, x):
-        return Apply(self, [x], [x.type()])
-
-    def perform(self, node, inputs, outputs):
-        outputs[0][0] = inputs[0].copy()
+def test_a_function_is_compiled_once_for_all_sessions(noting):
+    mode, compiled = noting
+    x = pt.vector("x")
+    f = synk.function([x], x.mean(), mode=mode)
+    for n in (2, 1, 3):
+        with synk.session(n):
+            assert f([1.0, 2.0]) == 1.5
+            assert compiled()[0] == 1
 
 
 def test_the_shared_variables_of_a_function_are_those_that_a_call_reads_or_updates():
@@ -398,6 +358,8 @@ def test_inputs_have_any_names():
 
 
 # -- graphs ----------------------------------------------------------------------------
+
+X = np.random.default_rng(0).normal(size=(7, 3))
 
 
 class Map(Op):
@@ -436,30 +398,6 @@ def test_ops_of_the_user_travel_whenever_and_wherever_they_are_defined(two_ranks
 
 
 @three_ranks
-@pytest.mark.usefixtures("scans_in_python")
-def test_a_scan_equals_pytensors(ranks):
-    x, k = pt.matrix("x"), pt.lscalar("k")
-    w = pytensor.shared(0.5)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        powers, _ = _scan(lambda total, rows: total * w + rows, x, k)
-    f = synk.function([x], (powers[-1].sum(axis=1), "gather"), [k], mode="FAST_COMPILE")
-    value = np.arange(14.0).reshape(7, 2)
-    right = np.zeros((7, 2))
-    for _ in range(4):
-        right = right * 0.5 + value
-    assert_same(f(value, 4), right.sum(axis=1), ulps=8)
-
-
-def _scan(step, x, k):
-    """Return what scan returns, as a pair in every version of PyTensor."""
-    result = pytensor.scan(
-        step, outputs_info=pt.zeros_like(x), non_sequences=x, n_steps=k
-    )
-    return result if isinstance(result, (list, tuple)) else (result, None)
-
-
-@three_ranks
 def test_a_graph_with_an_inner_function_travels(ranks):
     from pytensor.compile.builders import OpFromGraph
 
@@ -488,6 +426,23 @@ def test_a_sparse_shared_variable_travels(ranks):
     assert_same(synk.get_value(ranks - 1, w).toarray(), np.diag([4.0, 6.0]))
     with pytest.raises(TypeError, match=r"w is a .*not a tensor"):
         synk.all_reduce(w)
+
+
+def test_in_and_out_are_their_variables(two_ranks):
+    x, k = pt.matrix("x"), pt.scalar("k")
+    f = synk.function(
+        [In(x, borrow=True)],
+        [Out(2 * x, borrow=True), (Out(x.sum(axis=0)), "sum"), x.mean() + k],
+        bcast_inputs=[In(k, mutable=True)],
+        mode=PY,
+    )
+    doubled, total, mean = f(X, 3.0)
+    assert_same(doubled, 2 * X)
+    assert_same(total, X.sum(axis=0), 4, 2)
+    assert_same(mean, X.mean() + 3)
+    assert_same(synk.function([x], Out(x + 1), mode=PY)(X), X + 1)
+    pair = synk.function([x], (Out(x.sum(axis=0)), "sum"), mode=PY)
+    assert_same(pair(X), X.sum(axis=0), 4, 2)
 
 
 def test_a_mode_travels_as_an_object_or_as_a_name(two_ranks):
@@ -519,8 +474,6 @@ def settings(value):
 
 
 # -- what is no array of numbers -------------------------------------------------------
-
-X = np.random.default_rng(0).normal(size=(7, 3))
 
 
 @three_ranks

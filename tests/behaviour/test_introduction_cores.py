@@ -227,15 +227,6 @@ def test_numba_compiles_and_is_capped_whenever_its_threads_start(started, tmp_pa
     assert result.stdout == f"done {numba.config.NUMBA_NUM_THREADS}\n", result
 
 
-def test_blas_gives_the_right_numbers_within_and_after_a_session():
-    matrix = np.arange(40_000.0).reshape(200, 200)
-    expected = (matrix @ matrix).sum()
-    with synk.session(3):
-        assert summing()(ROWS) == TOTAL
-        assert (matrix @ matrix).sum() == expected
-    assert (matrix @ matrix).sum() == expected
-
-
 # -- memory of temporary arrays
 
 
@@ -252,25 +243,10 @@ class Faults(Act):
         outputs[0][0] = np.array([[after - before]], "float64")
 
 
-def resident() -> int:
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * resource.getpagesize()
-
-
 def test_ranks_keep_the_memory_of_temporary_arrays(two_ranks):
     x = pt.matrix("x", dtype="float64")
     faults = synk.function([x], (Faults(None, id)(x), "gather"), mode=PY)
     assert (faults(ROWS) < 100).all()  # of 20,000 pages, or of 40 large ones
-
-
-def test_the_master_gives_memory_back_in_the_end():
-    with synk.session(2):
-        arrays = [np.ones(1_000_000) for _ in range(20)]
-        peak = resident()
-        del arrays
-        kept = resident()
-        assert kept > peak - 20_000_000
-    assert resident() < peak - 100_000_000
 
 
 # -- what the script starts
