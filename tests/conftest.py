@@ -46,7 +46,7 @@ FORKING = (
 
 LONG = (
     *("test_resnet50", "test_resnet50_runs", "test_nn_jax", "test_mirror"),
-    *("test_demos", "test_zoo", "test_moving", "test_reliability_endings"),
+    *("test_demos", "test_zoo", "test_moving", "test_introduction_notices"),
     *("test_device_collectives", "test_shared_variables_state_machine"),
     *("test_reducing_placement", "test_reducing_draws", "test_reducing_all_gather"),
     *("test_gpu_jax_mode", "test_gpu_padding", "test_theano_lasagne"),

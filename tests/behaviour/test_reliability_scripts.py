@@ -1,11 +1,13 @@
-"""Whole scripts: how signals and their ends leave the session, and what they share."""
+"""Whole scripts: what they print, how they end, what signals and children do."""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
+import textwrap
 
 import pytest
 from processes import (
@@ -17,6 +19,7 @@ from processes import (
     is_alive,
     running,
     script_environment,
+    segments_of,
     summing,
     wait_until,
 )
@@ -28,7 +31,7 @@ import synk
 def beginner(tmp_path_factory):
     beginner = Beginner(tmp_path_factory.mktemp("scripts"))
     yield beginner
-    beginner.close()
+    assert beginner.end() == 0
 
 
 @pytest.fixture(autouse=True)
@@ -40,300 +43,235 @@ def world(beginner):
     assert not left
 
 
-def assert_have_ended(pids: list[int]) -> None:
+def assert_nothing_is_left(pids: list[int]) -> None:
     wait_until(lambda: not any(map(is_alive, pids)), 10, f"end of {pids}")
+    # The kernel frees the memory of a process a moment after its end is seen.
+    wait_until(lambda: not segments_of(pids), 5, "end of the shared memory")
 
 
-# -- signals
+# -- scripts that end
 
-AFTERWARDS = """
-values = pytensor.shared(np.ones(5))
-synk.all_reduce(values, "sum")
-assert (synk.get_value(1, values) == 2).all(), synk.get_value(1, values)
-assert summing()(ROWS) == TOTAL
-print("usable", flush=True)
-synk.close()
-print("closed", flush=True)
-"""
-
-CALL = """
-def too_late(*_):
-    raise TimeoutError("alarm")
-
-signal.signal(signal.SIGALRM, too_late)
-synk.fork(2)
-processes.print_pids()
-call = acting({rank}, processes.{action})
-for _ in range({times}):
-    processes.reset()
-    processes.print_on_arrival({count})
-    try:
-        call(ROWS)
-    except (KeyboardInterrupt, TimeoutError) as error:
-        print("interrupted", type(error).__name__, flush=True)
-"""
-
-
-@pytest.mark.parametrize(
-    ("action", "rank", "times"),
-    [
-        ("arrive_and_stay", 0, 1),
-        ("arrive_and_stay", 1, 1),
-        ("arrive_and_stay", None, 3),
-        ("arrive_and_compute", 1, 1),
-    ],
-)
-def test_ctrl_c_in_an_op_interrupts_all_ranks(action, rank, times, beginner):
-    count = 2 if rank is None else 1
-    body = CALL.format(rank=rank, action=action, count=count, times=times)
-    script = beginner.begin(body + AFTERWARDS)
-    pids = script.expect_pids()
-    for _ in range(times):
-        script.expect("arrived")
-        os.killpg(pids[0], signal.SIGINT)
-        assert script.expect("interrupted") == "KeyboardInterrupt"
-    script.expect("closed")
-    assert beginner.ended() == 0
-    assert_have_ended(pids)
-
-
-def test_another_signal_whose_handler_raises_stops_the_ranks(beginner):
-    body = CALL.format(rank=1, action="arrive_and_stay", count=1, times=1)
-    script = beginner.begin(body + AFTERWARDS)
-    pids = script.expect_pids()
-    script.expect("arrived")
-    os.kill(pids[0], signal.SIGALRM)
-    assert script.expect("interrupted") == "TimeoutError"
-    script.expect("closed")
-    assert beginner.ended() == 0
-    assert_have_ended(pids)
-
-
-def test_ctrl_c_at_a_terminal_interrupts_all_ranks(tmp_path):
-    body = CALL.format(rank=None, action="arrive_and_stay", count=2, times=1)
-    with running(body + AFTERWARDS, tmp_path, terminal=True) as script:
-        pids = script.expect_pids()
-        script.expect("arrived")
-        os.write(script.terminal, b"\x03")
-        assert script.expect("interrupted") == "KeyboardInterrupt"
-        script.expect("closed")
-        assert script.wait() == 0
-        assert_have_ended(pids)
-
-
-STOPPED = """
+HOLDS = """
 import threading
+forked, held = threading.Event(), []
 
-def pending(pid):
-    "Tell whether SIGINT waits for a process to go on."
-    status = open(f"/proc/{pid}/status").read()
-    return int(status.split("ShdPnd:")[1].split()[0], 16) & 2
-
-synk.fork(2)
-call = acting(1, processes.arrive_and_stay)
-processes.release()
-assert call(ROWS) == TOTAL  # compiled
-processes.reset()
-pid = processes.rank_pids()[1]
-os.kill(pid, signal.SIGSTOP)
-ended = []
-
-def interrupt():
-    time.sleep(0.2)  # until the call waits for the rank
-    os.kill(os.getpid(), signal.SIGINT)
-    processes.wait_until(lambda: ended or pending(pid), 10, "the rank's signal")
-    os.kill(pid, signal.SIGCONT)
-
-thread = threading.Thread(target=interrupt)
-thread.start()
-try:
-    call(ROWS)
-except KeyboardInterrupt:
-    ended.append(1)
-    print("interrupted", flush=True)
-thread.join()
-"""
-
-
-def test_an_interrupt_before_a_rank_has_begun_is_not_lost(beginner):
-    """The rank is asleep, as one may be that shares its core, when the signal comes."""
-    script = beginner.begin(STOPPED + AFTERWARDS)
-    script.expect("interrupted")
-    script.expect("closed")
-    assert beginner.ended() == 0
-
-
-LEAVE = """
-def leave(*_):
-    if {closes}:
-        synk.close()
-    sys.exit(7)
-
-signal.signal(signal.SIGTERM, leave)
-synk.fork(2)
-processes.print_pids()
-call = acting(1, processes.arrive_and_stay)
-processes.print_on_arrival()
-call(ROWS)
-"""
-
-
-@pytest.mark.parametrize("closes", [False, True])
-def test_a_sigterm_handler_can_exit_while_a_rank_is_busy(closes, beginner):
-    script = beginner.begin(LEAVE.format(closes=closes))
-    pids = script.expect_pids()
-    script.expect("arrived")
-    os.kill(pids[0], signal.SIGTERM)
-    assert beginner.ended() == 7
-    assert_have_ended(pids)
-
-
-def test_sigint_does_nothing_to_a_rank_or_the_zygote():
-    with synk.session(3):
-        call = summing()
-        assert call(ROWS) == TOTAL
-        before = all_pids()[-3:]
-        for pid in before:
-            os.kill(pid, signal.SIGINT)
-        assert call(ROWS) == TOTAL
-        # One that computes may get it late, for the command before.
-        assert acting(1, interrupt_oneself)(ROWS) == TOTAL
-        assert all_pids()[-3:] == before
-
-
-def interrupt_oneself() -> None:
-    for _ in range(100):
-        signal.raise_signal(signal.SIGINT)
-
-
-HANDLERS = """
-caught = []
-
-def reap(*_):
-    "Reap everything, which hides how a child has ended."
-    caught.append(os.getpid())
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        pass
-
-def catches(pid, number):
-    status = open(f"/proc/{pid}/status").read()
-    return int(status.split("SigCgt:")[1].split()[0], 16) >> (number - 1) & 1
-
-signal.signal(signal.SIGCHLD, reap)
-signal.signal(signal.SIGUSR2, lambda *_: None)
-synk.fork(3)
-pids = processes.all_pids()
-assert summing()(ROWS) == TOTAL
-numbers = signal.SIGUSR2, signal.SIGCHLD
-print("handlers", [catches(pid, number) for pid in pids for number in numbers])
-os.kill(pids[2], signal.SIGKILL)
-try:
-    summing()(ROWS)
-except synk.WorkerDied as error:
-    print("died", error.rank, error.signal)
-synk.close()
-print("in others", set(caught) - {os.getpid()}, flush=True)
-"""
-
-
-def test_the_scripts_signal_handlers_do_not_run_in_the_zygote_or_ranks(beginner):
-    script = beginner.begin(HANDLERS)
-    assert script.expect("handlers") == "[0, 0, 0, 0, 0, 0]"
-    assert script.expect("died") == "2 9"
-    assert script.expect("in others") == "set()"
-    assert beginner.ended() == 0
-
-
-# -- ends
-
-IN_A_THREAD = """
-import threading
-
-def work():
+def hold():
+    "Have ranks that hold shared memory of every kind."
     synk.fork(3)
-    processes.print_pids()
+    held.extend([synk.data(np.ones(1000)), pytensor.shared(np.ones(100))])
     assert summing()(ROWS) == TOTAL
-    forked.set()
-    {then}
+    synk.all_reduce(held[1], "sum")
+    processes.print_pids()
 
-forked = threading.Event()
-thread = threading.Thread(target=work, daemon={daemon})
-thread.start()
-{main}
+def begin(*then, daemon=False):
+    work = lambda: [do() for do in (hold, forked.set, *then)]
+    thread = threading.Thread(target=work, daemon=daemon)
+    thread.start()
+    return thread
 """
-ENDS = {
-    "with its thread": ("pass", False, "thread.join()"),
-    "before its thread": ("time.sleep(0.3)", False, ""),
-    "and leaves its thread": ("time.sleep(60)", True, "forked.wait()"),
-    "by an error of the thread": ("raise SystemExit(3)", False, "thread.join()"),
+
+ENDINGS = {
+    "the end": ("hold()", 0, ""),
+    "sys.exit": ("hold(); sys.exit(4)", 4, ""),
+    "os._exit": ("hold(); os._exit(6)", 6, ""),
+    "abort": ("hold(); os.abort()", -signal.SIGABRT, ".*"),
+    "close": ("hold(); synk.close(); synk.close()", 0, ""),
+    "an exception": ("hold(); raise ValueError('of mine')", 1, ".*ValueError: of mine"),
+    "an exception in a block": (
+        "hold(); synk.close()\nwith synk.session(2):\n    raise ValueError('of mine')",
+        1,
+        ".*ValueError: of mine",
+    ),
+    "an error on a rank": (
+        "hold(); acting(1, os.stat, 'no such file')(ROWS)",
+        1,
+        ".*FileNotFoundError.*rank 1 of 3.*",
+    ),
+    "a dead rank": (
+        "hold(); os.kill(processes.rank_pids()[1], signal.SIGKILL); summing()(ROWS)",
+        1,
+        ".*WorkerDied: rank 1.*",
+    ),
+    "with its thread": ("begin().join()", 0, ""),
+    "before its thread": ("begin(lambda: time.sleep(0.3))", 0, ""),
+    "and leaves its thread": (
+        "begin(lambda: time.sleep(60), daemon=True); forked.wait()",
+        0,
+        "",
+    ),
+    "by an exit of the thread": ("begin(lambda: sys.exit(3)).join()", 0, ""),
+    "by a handler of SIGTERM": (
+        """
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+        hold()
+        terminate = lambda: os.kill(os.getpid(), signal.SIGTERM)
+        sent = lambda: (processes.await_arrivals(1), terminate())
+        threading.Thread(target=sent, daemon=True).start()
+        acting(1, processes.arrive_and_stay)(ROWS)
+        """,
+        7,
+        "",
+    ),
+    "after children that ended": (
+        """
+        hold()
+        for ending in (lambda: os.kill(os.getpid(), 9), sys.exit, lambda: None):
+            pid = os.fork()
+            if pid == 0:
+                ending()
+                break  # and on to its end, through all exit handlers
+            os.waitpid(pid, 0)
+            assert summing()(ROWS) == TOTAL
+            assert all(map(processes.is_alive, processes.all_pids()))
+        """,
+        0,
+        "",
+    ),
 }
 
 
-@pytest.mark.parametrize(("then", "daemon", "main"), ENDS.values(), ids=[*ENDS])
-def test_a_session_of_a_thread_ends_with_the_script(then, daemon, main, beginner):
-    script = beginner.begin(IN_A_THREAD.format(then=then, daemon=daemon, main=main))
+@pytest.mark.parametrize(("body", "status", "says"), ENDINGS.values(), ids=[*ENDINGS])
+def test_nothing_outlives_a_script_that_ends(body, status, says, beginner):
+    script = beginner.begin(HOLDS + textwrap.dedent(body))
     pids = script.expect_pids()
-    assert beginner.ended() == 0
-    assert_have_ended(pids)
+    start = len(script.seen)
+    assert beginner.ended() == status, script.seen
+    said = "\n".join(script.seen[start:-1])
+    assert re.fullmatch(says, said, re.S), said
+    assert_nothing_is_left(pids)
 
 
-CHILD = """
-synk.fork(3)
-call = summing()
-assert call(ROWS) == TOTAL
-for ending in (lambda: os.kill(os.getpid(), 9), lambda: sys.exit(0), lambda: None):
-    pid = os.fork()
-    if pid == 0:
-        ending()
-        break  # and on to its end, through all exit handlers
-    os.waitpid(pid, 0)
-    assert call(ROWS) == TOTAL
-else:
-    print("ranks", all(map(processes.is_alive, processes.all_pids())), flush=True)
-"""
+WORKS = {
+    "prints": """
+        sys.stdout = os.fdopen(os.dup(1), "w")  # with a buffer, which ranks have too
+        print("before", end=" ")
+        synk.fork(3)
+        acting(None, print, "rank")(ROWS)
+        synk.close()
+        print("after")
+    """,
+    # In a process with threads, Python 3.12 and later warn of every fork.
+    "warnings are errors": """
+        import threading, warnings
+        warnings.simplefilter("error")
+        warnings.simplefilter("ignore", synk.OversubscriptionWarning)  # is meant here
+        done = threading.Event()
+        thread = threading.Thread(target=done.wait)
+        thread.start()
+        with synk.session(3):
+            print("total", summing()(ROWS) == TOTAL)
+        done.set()
+        thread.join()
+    """,
+    # Functions travel to the ranks through memory.
+    "writes no files": """
+        os.mkdir(os.path.dirname(__file__) + "/here")
+        os.chdir(os.path.dirname(__file__) + "/here")
+        for _ in range(2):
+            with synk.session(2):
+                synk.distribute()
+                assert summing()(ROWS) == TOTAL
+        print("files", os.listdir("."))
+    """,
+    "many open files": """
+        import resource
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        assert hard >= 1500
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1500, hard))
+        files = [open(os.devnull) for _ in range(1100)]
+        for _ in range(2):
+            synk.fork(3)
+            assert summing()(ROWS) == TOTAL
+            try:
+                acting(1, os._exit, 3)(ROWS)
+            except synk.WorkerDied as error:
+                print("died", error.exitcode)
+            synk.close()
+    """,
+    "handlers": """
+        caught = []
+
+        def reap(*_):
+            "Reap everything, which hides how a child has ended."
+            caught.append(os.getpid())
+            try:
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            except ChildProcessError:
+                pass
+
+        def catches(pid, number):
+            status = open(f"/proc/{pid}/status").read()
+            return int(status.split("SigCgt:")[1].split()[0], 16) >> (number - 1) & 1
+
+        signal.signal(signal.SIGCHLD, reap)
+        signal.signal(signal.SIGUSR2, lambda *_: None)
+        synk.fork(3)
+        pids, numbers = processes.all_pids(), (signal.SIGUSR2, signal.SIGCHLD)
+        assert summing()(ROWS) == TOTAL
+        print("handlers", sum(catches(pid, n) for pid in pids for n in numbers))
+        os.kill(pids[2], signal.SIGKILL)
+        try:
+            summing()(ROWS)
+        except synk.WorkerDied as error:
+            print("died", error.rank, error.signal)
+        synk.close()
+        print("in others", set(caught) - {os.getpid()}, flush=True)
+    """,
+}
+
+PRINTED = {
+    "warnings are errors": ["total True"],
+    "writes no files": ["files []"],
+    "many open files": ["died 3", "died 3"],
+    "handlers": ["handlers 0", "died 2 9", "in others set()"],
+}
 
 
-def test_a_child_of_the_script_ends_without_harm_to_the_session(beginner):
-    assert beginner.begin(CHILD).expect("ranks") == "True"
-    assert beginner.ended() == 0
+def test_scripts_print_once_write_nothing_and_keep_their_handlers(beginner):
+    printed = {}
+    for name, body in WORKS.items():
+        start = len(beginner.script.seen)
+        script = beginner.begin(body)
+        assert beginner.ended() == 0, script.seen
+        printed[name] = script.seen[start:-1]
+    text = " ".join(printed.pop("prints"))
+    assert [text.count(word) for word in ("before", "rank", "after")] == [1, 3, 1]
+    assert printed == PRINTED
 
 
 KEEPER = """
+import ctypes
+ctypes.CDLL(None).prctl(36, 1)  # orphans are its children, and not sent SIGHUP
+if os.fork():
+    signal.pause()
 synk.fork(3)
 processes.print_pids()
-pid = os.fork()
-if pid == 0:
+child = os.fork()
+if child == 0:
     signal.alarm(30)
     signal.pause()
-print("child", pid, flush=True)
-{}os.kill(processes.all_pids()[0], signal.SIGSTOP)
+print("beside", child, os.getppid(), flush=True)
+if {stops}:
+    os.kill(processes.all_pids()[0], signal.SIGSTOP)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_a_child_of_the_script_does_not_keep_ranks_alive(beginner):
-    """It has copies of the pipes; ranks end with the master all the same."""
-    script = beginner.begin(KEEPER.format("# "))
-    pids = script.expect_pids()
-    child = int(script.expect("child"))
-    assert beginner.ended() == -signal.SIGKILL
-    assert_have_ended(pids)
-    assert is_alive(child)
-    os.kill(child, signal.SIGKILL)
-
-
-def test_idle_ranks_end_with_the_master_though_the_zygote_is_stopped(beginner):
-    script = beginner.begin(KEEPER.format(""))
+@pytest.mark.parametrize("stops", [False, True])
+def test_a_child_of_the_script_does_not_keep_ranks_alive(stops, beginner):
+    """It has copies of the pipes; idle ranks end without the zygote's help, too."""
+    script = beginner.begin(KEEPER.format(stops=stops))
     _, zygote, *ranks = script.expect_pids()
-    child = int(script.expect("child"))
-    beginner.ended()
-    assert_have_ended(ranks)
-    os.kill(zygote, signal.SIGCONT)
-    assert_have_ended([zygote])
-    os.kill(child, signal.SIGKILL)
+    beside = list(map(int, script.expect("beside").split()))
+    assert_nothing_is_left(ranks)
+    if stops:
+        os.kill(zygote, signal.SIGCONT)
+    assert_nothing_is_left([zygote])
+    for pid in beside:
+        assert is_alive(pid)
+        os.kill(pid, signal.SIGKILL)
+    assert beginner.ended() == -signal.SIGKILL
 
 
 PYTEST = """
@@ -367,13 +305,118 @@ def test_nothing_outlives_pytest_x(tmp_path):
     assert not (tmp_path / "two").exists()
     pids = list(map(int, (tmp_path / "pids").read_text().split()))
     assert len(pids) == 2
-    assert_have_ended(pids)
+    assert_nothing_is_left(pids)
+
+
+# -- signals
+
+INTERRUPTED = """
+def too_late(*_):
+    raise TimeoutError("alarm")
+
+def tried(rank, action, count=1):
+    call = acting(rank, action)
+    processes.reset()
+    processes.print_on_arrival(count)
+    try:
+        call(ROWS)
+    except (KeyboardInterrupt, TimeoutError) as error:
+        print("interrupted", type(error).__name__, flush=True)
+    values = pytensor.shared(np.ones(5))
+    synk.all_reduce(values, "sum")
+    assert (synk.get_value(1, values) == 2).all(), synk.get_value(1, values)
+    assert summing()(ROWS) == TOTAL
+
+signal.signal(signal.SIGALRM, too_late)
+synk.fork(2)
+processes.print_pids()
+tried(0, processes.arrive_and_stay)
+tried(None, processes.arrive_and_stay, 2)
+tried(1, processes.arrive_and_compute)
+tried(1, processes.arrive_and_stay)
+synk.close()
+print("closed", flush=True)
+"""
+
+
+def test_ctrl_c_and_signals_whose_handlers_raise_stop_all_ranks(tmp_path):
+    with running(INTERRUPTED, tmp_path, terminal=True) as script:
+        pids = script.expect_pids()
+        for _ in range(3):
+            script.expect("arrived")
+            os.write(script.terminal, b"\x03")
+            assert script.expect("interrupted") == "KeyboardInterrupt"
+        script.expect("arrived")
+        os.kill(pids[0], signal.SIGALRM)
+        assert script.expect("interrupted") == "TimeoutError"
+        script.expect("closed")
+        assert script.wait() == 0
+    assert_nothing_is_left(pids)
+
+
+STOPPED = """
+import threading
+
+def pending(pid):
+    "Tell whether SIGINT waits for a process to go on."
+    status = open(f"/proc/{pid}/status").read()
+    return int(status.split("ShdPnd:")[1].split()[0], 16) & 2
+
+synk.fork(2)
+call = acting(1, processes.arrive_and_stay)
+processes.release()
+assert call(ROWS) == TOTAL  # compiled
+processes.reset()
+pid = processes.rank_pids()[1]
+os.kill(pid, signal.SIGSTOP)
+ended = []
+
+def interrupt():
+    time.sleep(0.2)  # until the call waits for the rank
+    os.kill(os.getpid(), signal.SIGINT)
+    processes.wait_until(lambda: ended or pending(pid), 10, "the rank's signal")
+    os.kill(pid, signal.SIGCONT)
+
+thread = threading.Thread(target=interrupt)
+thread.start()
+try:
+    call(ROWS)
+except KeyboardInterrupt:
+    ended.append(1)
+    print("interrupted", flush=True)
+thread.join()
+assert summing()(ROWS) == TOTAL
+"""
+
+
+def test_an_interrupt_before_a_rank_has_begun_is_not_lost(beginner):
+    """The rank is asleep, as one may be that shares its core, when the signal comes."""
+    script = beginner.begin(STOPPED)
+    script.expect("interrupted")
+    assert beginner.ended() == 0
+
+
+def test_sigint_does_nothing_to_a_rank_or_the_zygote():
+    with synk.session(3):
+        call = summing()
+        assert call(ROWS) == TOTAL
+        before = all_pids()[-3:]
+        for pid in before:
+            os.kill(pid, signal.SIGINT)
+        assert call(ROWS) == TOTAL
+        # One that computes may get it late, for the command before.
+        assert acting(1, interrupt_oneself)(ROWS) == TOTAL
+        assert all_pids()[-3:] == before
+
+
+def interrupt_oneself() -> None:
+    for _ in range(100):
+        signal.raise_signal(signal.SIGINT)
 
 
 # -- what scripts share
 
 JOB = """
-import time
 from pytensor.compile.mode import Mode
 x = pt.dmatrix("x")
 f = synk.function([x], pt.exp(x), mode=Mode("c|py", None))

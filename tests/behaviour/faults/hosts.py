@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
 import resource
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytensor
 from processes import stamp
-from ranks import DEATHS, at
+from ranks import SIGKILL, at
 from threadpoolctl import threadpool_limits
-from trial import Trial, X, compare
+from trial import Trial, X, compare, playing
 
 import synk
 
@@ -57,112 +58,78 @@ def _check(status: int) -> None:
         raise OSError(number, os.strerror(number))
 
 
-def check_large_sum(trial: Trial) -> None:
-    """Compare the sum of 24 MB, which only the process of the trial has."""
+def fork_and_check(trial: Trial) -> None:
+    """Have a session, in which 24 MB are added up that the master alone has."""
+    trial.fork()
+    trial.work.check()
     large = np.ones((3, 1 << 20))
     compare(trial.work.sum_(large), large.sum(), "a large sum")
 
 
-def with_shm(options: str, flags: int = 0, fill: bool = False):
-    """Return a row's `play`: a session whose ``/dev/shm`` is another one."""
-
-    def play(trial: Trial) -> Callable[[], object]:
-        mount_tmpfs("/dev/shm", options, flags)
-        if fill:
-            _fill(Path("/dev/shm/full"))
-
-        def call() -> None:
-            trial.fork()
-            trial.work.check()
-            check_large_sum(trial)
-
-        return call
-
-    return play
+@playing
+def with_shm(
+    trial: Trial, options: str, flags: int = 0, fill: bool = False
+) -> Iterator[None]:
+    """Have a session whose ``/dev/shm`` is another one."""
+    mount_tmpfs("/dev/shm", options, flags)
+    if fill:
+        with contextlib.suppress(OSError):  # the disk is full
+            Path("/dev/shm/full").write_bytes(bytes(1 << 20))
+    yield
+    fork_and_check(trial)
 
 
-def _fill(path: Path) -> None:
+@playing
+def with_descriptors(trial: Trial, number: int) -> Iterator[None]:
+    """Have a session that may open `number` descriptors."""
+    _limit(resource.RLIMIT_NOFILE, number)
+    yield
+    fork_and_check(trial)
+
+
+@playing
+def without_descriptors(trial: Trial, spare: int) -> Iterator[None]:
+    """Have a session with `spare` descriptors more than there are."""
+    used = len(os.listdir("/proc/self/fd")) - 1
+    before, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield
+    _limit(resource.RLIMIT_NOFILE, used + spare)
     try:
-        path.write_bytes(bytes(1 << 20))
-    except OSError:
-        pass  # the disk is full
+        trial.fork()
+    finally:
+        _limit(resource.RLIMIT_NOFILE, before)
+        synk.close()  # the ranks have the low limit still
 
 
-def with_descriptors(number: int):
-    """Return a row's `play`: a session that may open `number` descriptors."""
-
-    def play(trial: Trial) -> Callable[[], object]:
-        _limit(resource.RLIMIT_NOFILE, number)
-
-        def call() -> None:
-            trial.fork()
-            trial.work.check()
-
-        return call
-
-    return play
-
-
-def without_descriptors(spare: int):
-    """Return a row's `play`: a session with `spare` descriptors more than there are."""
-
-    def play(trial: Trial) -> Callable[[], object]:
-        used = len(os.listdir("/proc/self/fd")) - 1
-        before, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-
-        def call() -> None:
-            _limit(resource.RLIMIT_NOFILE, used + spare)
-            try:
-                trial.fork()
-            finally:
-                _limit(resource.RLIMIT_NOFILE, before)
-                synk.close()  # the ranks have the low limit still
-
-        return call
-
-    return play
-
-
-def without_processes(trial: Trial) -> Callable[[], object]:
+def without_processes(trial: Trial) -> Iterator[None]:
     """A user who may have no more processes, as by ``ulimit -u``."""
     before, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-
-    def call() -> None:
-        become_nobody(trial)
-        with threadpool_limits(1):
-            _limit(resource.RLIMIT_NPROC, 1)
-            try:
-                trial.fork()
-            finally:
-                _limit(resource.RLIMIT_NPROC, before)
-
-    return call
+    yield
+    become_nobody(trial)
+    with threadpool_limits(1):
+        _limit(resource.RLIMIT_NPROC, 1)
+        try:
+            trial.fork()
+        finally:
+            _limit(resource.RLIMIT_NPROC, before)
 
 
-def privileges_dropped_before(trial: Trial) -> Callable[[], object]:
+def privileges_dropped_before(trial: Trial) -> Iterator[None]:
     """A service that drops its privileges, and forks then."""
-
-    def call() -> None:
-        become_nobody(trial)
-        trial.fork()
-        trial.work.check()
-        check_large_sum(trial)
-
-    return call
+    yield
+    become_nobody(trial)
+    fork_and_check(trial)
 
 
-def privileges_dropped_after(trial: Trial) -> Callable[[], object]:
+def privileges_dropped_after(trial: Trial) -> Iterator[None]:
     """A service that drops its privileges after the fork, which is too late."""
     trial.fork()
-
-    def call() -> None:
-        become_nobody(trial)
-        try:
-            trial.work.scores()
-        finally:
-            synk.close()
-
-    return call
+    yield
+    become_nobody(trial)
+    try:
+        trial.work.scores()
+    finally:
+        synk.close()
 
 
 def become_nobody(trial: Trial) -> None:
@@ -177,22 +144,19 @@ def _limit(which: int, soft: int) -> None:
     resource.setrlimit(which, (soft, resource.getrlimit(which)[1]))
 
 
-def on_one_core(trial: Trial) -> Callable[[], object]:
+def on_one_core(trial: Trial) -> Iterator[None]:
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, [min(before)])
-
-    def call() -> None:
-        trial.fork()
-        try:
-            trial.work.check()
-        finally:
-            synk.close()
-            os.sched_setaffinity(0, before)
-
-    return call
+    yield
+    trial.fork()
+    try:
+        trial.work.check()
+    finally:
+        synk.close()
+        os.sched_setaffinity(0, before)
 
 
-def other_time_of_day(trial: Trial) -> Callable[[], object]:
+def other_time_of_day(trial: Trial) -> Iterator[None]:
     """The time of day goes ahead or back by an hour, and then a rank is killed.
 
     As Python tells it: the machine's own clock is left alone. A wait whose deadline
@@ -211,22 +175,22 @@ def other_time_of_day(trial: Trial) -> Callable[[], object]:
     trial.patch.setattr(time, "time_ns", partial(moved_ns, time.CLOCK_REALTIME))
     trial.patch.setattr(time, "clock_gettime", moved)
     trial.patch.setattr(time, "clock_gettime_ns", moved_ns)
-    return at("between stages", DEATHS["SIGKILL"][0])(trial)
+    return at("between stages", SIGKILL)(trial)
 
 
 # -- checkpoints
 
 
-def truncated_checkpoint(trial: Trial) -> Callable[[], object]:
+def truncated_checkpoint(trial: Trial) -> Iterator[None]:
     trial.fork()
     path = Path(trial.work.folder) / "weights.npz"
     synk.save(path, trial.work.weights)
-    size = path.stat().st_size
-    os.truncate(path, trial.rng.randrange(size))
-    return lambda: synk.load(path, trial.work.weights)
+    os.truncate(path, trial.rng.randrange(path.stat().st_size))
+    yield
+    synk.load(path, trial.work.weights)
 
 
-def full_disk(trial: Trial) -> Callable[[], object]:
+def full_disk(trial: Trial) -> Iterator[None]:
     """The disk is full while a checkpoint is saved: the old one stays whole."""
     folder = Path(trial.work.folder)
     mount_tmpfs(str(folder), "size=64k")
@@ -236,14 +200,11 @@ def full_disk(trial: Trial) -> Callable[[], object]:
     before = path.read_bytes()
     large = pytensor.shared(X.repeat(1000), name="large")
     (folder / "other").write_bytes(bytes(48 << 10))
-
-    def call() -> None:
-        stamp()
-        try:
-            synk.save(path, [trial.work.weights, large])
-        finally:
-            assert path.read_bytes() == before
-            assert sorted(os.listdir(folder)) == ["other", "weights.npz"]
-            _check(_libc.umount(str(folder).encode()))
-
-    return call
+    yield
+    stamp()
+    try:
+        synk.save(path, [trial.work.weights, large])
+    finally:
+        assert path.read_bytes() == before
+        assert sorted(os.listdir(folder)) == ["other", "weights.npz"]
+        _check(_libc.umount(str(folder).encode()))

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import gc
 import itertools
+import multiprocessing
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -31,7 +32,7 @@ from processes import (
     stamp,
     wait_until,
 )
-from trial import Trial, X, compare
+from trial import ACTIVITIES, Trial, X, compare, playing
 
 import synk
 
@@ -53,6 +54,16 @@ def any_rank(trial: Trial) -> list[int]:
 def zygote(trial: Trial) -> list[int]:
     """Return the zygote, a master's one child; none while there is none."""
     return list(children(os.getpid()))[:1]
+
+
+def master(trial: Trial) -> list[int]:
+    """Return the master, which is this process."""
+    return [os.getpid()]
+
+
+def zygote_and_master(trial: Trial) -> list[int]:
+    """Return both, in this order."""
+    return [*zygote(trial), os.getpid()]
 
 
 def in_thread(
@@ -84,52 +95,19 @@ def send(number: int, victims: Sequence[int]) -> None:
             pass  # it has just ended, as in close
 
 
-def idle(number: int, victims: Victims, n: int = 3, **options):
-    """Return a row's `play`: processes are struck between two calls."""
+def strike_within(
+    seconds: float, trial: Trial, number: int, victims: Victims
+) -> threading.Thread:
+    """Send a signal once there are such processes, after a time that is drawn."""
+    delay = trial.rng.uniform(0, seconds)
 
-    def play(trial: Trial) -> Callable[[], object]:
-        trial.fork(n, **options)
+    def strike() -> None:
+        time.sleep(delay)
+        while not (found := victims(trial)):
+            time.sleep(0.0005)
+        send(number, found)
 
-        def call() -> None:
-            send(number, victims(trial))
-            # The ranks of a zygote outlive it for a moment, and may do one more call.
-            for _ in until(0.5):
-                trial.work.step()
-
-        return call
-
-    return play
-
-
-def computing(number: int, victims: Victims, n: int = 3, **options):
-    """Return a row's `play`: processes are struck while all ranks compute."""
-
-    def play(trial: Trial) -> Callable[[], object]:
-        call = acting(None, stay_on_ranks)
-        trial.fork(n, **options)
-
-        for rank in range(n):
-            note(_HERE + rank, 0)
-
-        def strike() -> None:
-            for rank in range(1, n):
-                wait_until(partial(board, _HERE + rank), 10, f"rank {rank} computes")
-            send(number, victims(trial))
-
-        in_thread(strike)
-        return lambda: call(X)
-
-    return play
-
-
-_HERE = 120
-"""Places on the board: whether a rank is in `stay_on_ranks`."""
-
-
-def stay_on_ranks() -> None:
-    if synk.rank():
-        note(_HERE + synk.rank(), 1)
-        arrive_and_stay()
+    return in_thread(strike)
 
 
 def until(seconds: float) -> itertools.count:
@@ -138,182 +116,156 @@ def until(seconds: float) -> itertools.count:
     return itertools.takewhile(lambda _: time.monotonic() < deadline, itertools.count())
 
 
-# -- at moments that are drawn
+# -- processes are struck
 
 LONGEST = 0.03
 """Seconds from the first call to the latest fault: a few calls, all their phases."""
 
-
-def at_random(number: int, victims: Victims, activity: str, **options):
-    """Return a row's `play`: a process is struck while the script does something.
-
-    Parameters
-    ----------
-    activity : str
-        A method of `Work`, done again and again; or "fork", with a call and close.
-    """
-
-    def play(trial: Trial) -> Callable[[], object]:
-        do = trial.repeating(activity, **options)
-        struck = threading.Event()
-        delay = trial.rng.uniform(0, LONGEST * (5 if activity == "fork" else 1))
-
-        def strike() -> None:
-            time.sleep(delay)
-            while not (found := victims(trial)):
-                time.sleep(0.0005)
-            send(number, found)
-            struck.set()
-
-        def call() -> None:
-            in_thread(strike)
-            while not struck.is_set():
-                do()
-            for _ in until(0.1):
-                do()
-
-        return call
-
-    return play
+_HERE = 120
+"""Places on the board: whether a rank is where it waits to be struck."""
 
 
-def closing(number: int, victims: Victims):
-    """Return a row's `play`: a process is struck while the session is closed."""
-
-    def play(trial: Trial) -> Callable[[], object]:
-        trial.fork()
-        delay = trial.rng.uniform(0, 0.005)
-        found = victims(trial)
-
-        def strike() -> None:
-            time.sleep(delay)
-            send(number, found)
-
-        def call() -> None:
-            thread = in_thread(strike)
-            synk.close()
-            thread.join()
-
-        return call
-
-    return play
+@playing
+def idle(trial: Trial, number: int, victims: Victims) -> Iterator[None]:
+    """Strike between two calls."""
+    trial.fork()
+    yield
+    send(number, victims(trial))
+    # The ranks of a zygote outlive it for a moment, and may do one more call.
+    for _ in until(0.5):
+        trial.work.step()
 
 
-def stopped_for_a_while(activity: str):
-    """Return a row's `play`: a rank is stopped, and goes on."""
+@playing
+def computing(
+    trial: Trial,
+    number: int,
+    victims: Victims,
+    n: int = 3,
+    times: int = 1,
+    stay: Callable[[], None] = arrive_and_stay,
+) -> Iterator[None]:
+    """Strike while all ranks but the master compute."""
+    call = acting(None, stay_on_ranks, stay)
+    trial.fork(n)
+    for rank in range(n):
+        note(_HERE + rank, 0)
 
-    def play(trial: Trial) -> Callable[[], object]:
-        trial.fork(activity=activity)
-        delay = trial.rng.uniform(0, LONGEST)
-
-        def strike() -> None:
-            time.sleep(delay)
-            victims = any_rank(trial)
-            send(signal.SIGSTOP, victims)
+    def strike() -> None:
+        for rank in range(1, n):
+            wait_until(partial(board, _HERE + rank), 10, f"rank {rank} computes")
+        for _ in range(times):
+            send(number, victims(trial))
             time.sleep(0.1)
-            send(signal.SIGCONT, victims)
 
-        def call() -> None:
-            thread = in_thread(strike)
-            while thread.is_alive():
-                getattr(trial.work, activity)()
-            thread.join()
-
-        return call
-
-    return play
+    in_thread(strike)
+    yield
+    call(X)
 
 
-# -- Ctrl-C
+def stay_on_ranks(stay: Callable[[], None]) -> None:
+    if synk.rank():
+        note(_HERE + synk.rank(), 1)
+        stay()
 
 
-def interrupted_between_calls(trial: Trial) -> Callable[[], object]:
+@playing
+def at_random(
+    trial: Trial, number: int, victims: Victims, activity: str | None = None
+) -> Iterator[None]:
+    """Strike while the script does something again and again; None is for any."""
+    activity = activity or trial.rng.choice([*ACTIVITIES, "fork"])
+    do = trial.repeating(activity)
+    yield
+    longest = LONGEST * (5 if activity == "fork" else 1)
+    thread = strike_within(longest, trial, number, victims)
+    while thread.is_alive():
+        do()
+    for _ in until(0.1):
+        do()
+
+
+@playing
+def closing(trial: Trial, number: int, victims: Victims) -> Iterator[None]:
+    """Strike while the session is closed."""
     trial.fork()
-
-    def call() -> None:
-        send(signal.SIGINT, [os.getpid()])
-        time.sleep(5)  # what the script itself does
-
-    return call
-
-
-def interrupted(times: int = 1, stay: Callable = arrive_and_stay):
-    """Return a row's `play`: Ctrl-C while rank 1 computes, `times` in a row."""
-
-    def play(trial: Trial) -> Callable[[], object]:
-        call = acting(1, stay)
-        trial.fork()
-        in_thread(partial(interrupt_on_arrival, times))
-        return lambda: call(X)
-
-    return play
+    found = victims(trial)
+    yield
+    thread = strike_within(0.005, trial, number, lambda _: found)
+    synk.close()
+    thread.join()
 
 
-def interrupt_on_arrival(times: int = 1) -> None:
-    """Send this process SIGINT when a rank has come somewhere."""
-    await_arrivals(1)
-    for _ in range(times):
-        send(signal.SIGINT, [os.getpid()])
-        time.sleep(0.1)
-
-
-def interrupted_closing(trial: Trial) -> Callable[[], object]:
-    trial.fork()
-    delay = trial.rng.uniform(0, 0.02)
+@playing
+def stopped_for_a_while(trial: Trial, activity: str) -> Iterator[None]:
+    """Stop a rank, and have it go on."""
+    trial.fork(activity=activity)
+    delay = trial.rng.uniform(0, LONGEST)
 
     def strike() -> None:
         time.sleep(delay)
-        send(signal.SIGINT, [os.getpid()])
+        victims = any_rank(trial)
+        send(signal.SIGSTOP, victims)
+        time.sleep(0.1)
+        send(signal.SIGCONT, victims)
 
-    def call() -> None:
-        try:
-            in_thread(strike)
-            synk.close()
-            time.sleep(0.1)  # it may come only now
-        finally:
-            synk.close()
-
-    return call
+    yield
+    thread = in_thread(strike)
+    while thread.is_alive():
+        getattr(trial.work, activity)()
+    thread.join()
 
 
-def interrupted_every_10_ms(activity: str, by_thread: bool = False):
-    """Return a row's `play`: Ctrl-C again and again, and a script that goes on.
+# -- the master gets signals
 
-    Parameters
-    ----------
-    activity : str
-        A method of `Work`, or "fork".
-    by_thread : bool
-        Whether another thread of the script takes the signals where the main thread
-        holds them back.
+
+def interrupted_between_calls(trial: Trial) -> Iterator[None]:
+    trial.fork()
+    yield
+    send(signal.SIGINT, master(trial))
+    time.sleep(5)  # what the script itself does
+
+
+def interrupted_closing(trial: Trial) -> Iterator[None]:
+    trial.fork()
+    yield
+    try:
+        strike_within(0.02, trial, signal.SIGINT, master)
+        synk.close()
+        time.sleep(0.1)  # it may come only now
+    finally:
+        synk.close()
+
+
+@playing
+def interrupted_every_10_ms(
+    trial: Trial, activity: str, by_thread: bool = False
+) -> Iterator[None]:
+    """Interrupt a script that goes on again and again.
+
+    Where the main thread holds the signals back, another one may take them.
     """
+    do = trial.repeating(activity)
+    if activity != "fork":
+        do = partial(_do_forked, do)
+    period = trial.rng.uniform(0.008, 0.012)
+    ended = threading.Event()
 
-    def play(trial: Trial) -> Callable[[], object]:
-        do = trial.repeating(activity)
-        if activity != "fork":
-            do = partial(_do_forked, do)
-        period = trial.rng.uniform(0.008, 0.012)
-        ended = threading.Event()
+    def strike() -> None:
+        while not ended.wait(period):
+            os.kill(os.getpid(), signal.SIGINT)
 
-        def strike() -> None:
-            while not ended.wait(period):
-                os.kill(os.getpid(), signal.SIGINT)
-
-        def call() -> None:
-            with Interruptible() as interruptible:
-                thread = in_thread(strike, by_thread)
-                for _ in until(0.3):
-                    caught = interruptible.run(do)
-                    interruptible.run(partial(_go_on_after, caught))
-                    interruptible.run(trial.work.settle)
-                ended.set()
-                thread.join()
-                _go_on_after(interruptible.run(do))
-            stamp()
-
-        return call
-
-    return play
+    yield
+    with Interruptible() as interruptible:
+        thread = in_thread(strike, by_thread)
+        for _ in until(0.3):
+            caught = interruptible.run(do)
+            interruptible.run(partial(_go_on_after, caught))
+            interruptible.run(trial.work.settle)
+        ended.set()
+        thread.join()
+        _go_on_after(interruptible.run(do))
+    stamp()
 
 
 def _go_on_after(caught: BaseException | None) -> None:
@@ -356,45 +308,35 @@ class Interruptible:
         return caught
 
 
-def handler_that_closes(trial: Trial) -> Callable[[], object]:
+def handler_that_closes(trial: Trial) -> Iterator[None]:
     """A handler of SIGTERM that closes the session and exits, at any moment."""
     trial.fork()
-    delay = trial.rng.uniform(0, 0.03)
 
     def close_and_exit(*_: object) -> None:
         synk.close()
         raise SystemExit(7)
 
-    def strike() -> None:
-        time.sleep(delay)
-        send(signal.SIGTERM, [os.getpid()])
-
-    def call() -> None:
-        before = signal.signal(signal.SIGTERM, close_and_exit)
-        try:
-            in_thread(strike)  # which may strike at once
-            for _ in until(2):
-                trial.work.step()
-        finally:
-            signal.signal(signal.SIGTERM, before)
-
-    return call
+    yield
+    before = signal.signal(signal.SIGTERM, close_and_exit)
+    try:
+        strike_within(0.03, trial, signal.SIGTERM, master)
+        for _ in until(2):
+            trial.work.step()
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 # -- what the script does
 
 
-def exception_between_calls(trial: Trial) -> Callable[[], object]:
+def exception_between_calls(trial: Trial) -> Iterator[None]:
     trial.fork()
-
-    def call() -> None:
-        trial.work.step()
-        raise LookupError("of the script")
-
-    return call
+    yield
+    trial.work.step()
+    raise LookupError("of the script")
 
 
-def two_threads(trial: Trial) -> Callable[[], object]:
+def two_threads(trial: Trial) -> Iterator[None]:
     """Two threads call at once: one is served, the other is told."""
     call = acting(1, arrive_and_stay)
     trial.fork()
@@ -409,31 +351,30 @@ def two_threads(trial: Trial) -> Callable[[], object]:
         finally:
             release()
 
-    def both() -> None:
-        thread = threading.Thread(target=other)
-        thread.start()
-        compare(call(X), X.sum(), "the sum")
-        thread.join()
-        raise caught[0]
-
-    return both
-
-
-def call_in_a_call(trial: Trial) -> Callable[[], object]:
-    _inner.append(trial.work.sum_)
-    call = acting(0, _call_inner)
-    trial.fork()
-    return lambda: call(X)
+    yield
+    thread = threading.Thread(target=other)
+    thread.start()
+    compare(call(X), X.sum(), "the sum")
+    thread.join()
+    raise caught[0]
 
 
 _inner: list[synk.Function] = []
+
+
+def call_in_a_call(trial: Trial) -> Iterator[None]:
+    _inner.append(trial.work.sum_)
+    call = acting(0, _call_inner)
+    trial.fork()
+    yield
+    call(X)
 
 
 def _call_inner() -> None:
     _inner[0](X)
 
 
-def garbage_in_a_call(trial: Trial) -> Callable[[], object]:
+def garbage_in_a_call(trial: Trial) -> Iterator[None]:
     """Functions, Data and variables are collected while a call runs."""
 
     def drop() -> None:
@@ -447,66 +388,24 @@ def garbage_in_a_call(trial: Trial) -> Callable[[], object]:
     )
     trial.fork()
     dropping(X)
-
-    def call() -> None:
-        for _ in range(2):
-            rows, var = synk.data(X), pytensor.shared(np.ones(4))
-            function = acting(None, id, 0)
-            function(rows)
-            synk.all_reduce(var, "sum")
-            held.extend([rows, var, function])
-            rows = var = function = None
-            compare(dropping(X), X.sum(), "the sum")
-            trial.work.step()
-
-    return call
-
-
-def child_processes(trial: Trial) -> Callable[[], object]:
-    """The script's own multiprocessing, after the fork and between calls."""
-    import multiprocessing
-
-    trial.fork()
-
-    def call() -> None:
-        with multiprocessing.get_context("fork").Pool(2) as pool:
-            running = pool.map_async(abs, range(-50, 0))
-            trial.work.step()
-            assert running.get(10) == list(range(50, 0, -1))
+    yield
+    for _ in range(2):
+        rows, var = synk.data(X), pytensor.shared(np.ones(4))
+        function = acting(None, id, 0)
+        function(rows)
+        synk.all_reduce(var, "sum")
+        held.extend([rows, var, function])
+        rows = var = function = None
+        compare(dropping(X), X.sum(), "the sum")
         trial.work.step()
 
-    return call
 
-
-def at_any_time(number: int, trial: Trial) -> Callable[[], object]:
-    activity = trial.rng.choice(["step", "collective", "new_function", "save", "fork"])
-    do = trial.repeating(activity)
-    delay = trial.rng.uniform(0, 0.05)
-
-    def strike() -> None:
-        time.sleep(delay)
-        send(number, [os.getpid()])
-
-    def call() -> None:
-        in_thread(strike)
-        for _ in until(10):
-            do()
-
-    return call
-
-
-def killed_computing(number: int):
-    """Return a row's `play`: the master ends while the ranks compute."""
-
-    def play(trial: Trial) -> Callable[[], object]:
-        call = acting(1, arrive_and_stay)
-        trial.fork()
-
-        def strike() -> None:
-            await_arrivals(1)
-            send(number, [os.getpid()])
-
-        in_thread(strike)
-        return lambda: call(X)
-
-    return play
+def child_processes(trial: Trial) -> Iterator[None]:
+    """The script's own multiprocessing, after the fork and between calls."""
+    trial.fork()
+    yield
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        running = pool.map_async(abs, range(-50, 0))
+        trial.work.step()
+        assert running.get(10) == list(range(50, 0, -1))
+    trial.work.step()

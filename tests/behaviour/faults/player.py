@@ -41,7 +41,6 @@ from trial import (
     Trial,
     Work,
     Wrong,
-    names_of_the_dead,
 )
 
 import synk
@@ -57,21 +56,13 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 @dataclass
 class Outcome:
-    """What came of a trial.
-
-    Attributes
-    ----------
-    verdict : str
-        "survived", "hang", "leak", "wrong", "late" or "unexpected".
-    detail : str
-    measured : dict
-        "detected", "recovered": seconds; "error": class; "gone": seconds from the
-        master's death to that of the last rank.
-    """
+    """What came of a trial."""
 
     verdict: str
+    """ "survived", "hang", "leak", "wrong", "late" or "unexpected"."""
     detail: str = ""
     measured: dict[str, Any] = field(default_factory=dict)
+    """Seconds by what they are of, and the class of the error."""
 
 
 class Player:
@@ -94,7 +85,7 @@ class Player:
         stamp()
         if row.alone:
             child = _Child(self._work, self._table)
-            outcome = child.end(child.play(row, seed), row)
+            outcome = child.end(child.play(row, seed))
         else:
             self._for_many = self._for_many or _Child(self._work, self._table)
             outcome = self._for_many.play(row, seed)
@@ -123,7 +114,7 @@ class _Child:
     """A master, from outside."""
 
     def __init__(self, work: Work, table: Sequence[Row]) -> None:
-        self._others, self._names = set(children(os.getpid())), names_of_the_dead()
+        self._others = set(children(os.getpid()))
         asks, self._asks = os.pipe()
         self._says, says = os.pipe()
         with warnings.catch_warnings():
@@ -166,7 +157,7 @@ class _Child:
             self._status = os.waitstatus_to_exitcode(status) if pid else None
         return b""
 
-    def end(self, outcome: Outcome, row: Row | None = None) -> Outcome:
+    def end(self, outcome: Outcome) -> Outcome:
         """End the master; return what it has left, or else what came of the row."""
         os.close(self._asks)
         if outcome.verdict != "hang" and (said := self._listen()):
@@ -181,8 +172,6 @@ class _Child:
         outcome.measured["gone"] = since_death()
         if outcome.verdict == "survived" and left:
             return Outcome("leak", f"processes {left}")
-        if row and row.status and (new := names_of_the_dead() - self._names):
-            return Outcome("leak", f"{new} in /dev/shm")
         return outcome
 
 

@@ -14,7 +14,7 @@ import resource
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -22,9 +22,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
-from masters import in_thread, interrupt_on_arrival, until
-from processes import PY, Act, acting, arrive_and_stay, board, note, stamp
-from trial import ARMED, Trial, Wrong, X, Y, compare
+from masters import in_thread, master, send, until
+from processes import (
+    PY,
+    Act,
+    acting,
+    arrive_and_stay,
+    await_arrivals,
+    board,
+    note,
+    stamp,
+)
+from pytensor.compile.compilelock import lock_ctx
+from trial import ARMED, Trial, Wrong, X, Y, compare, playing
 
 import synk
 
@@ -35,23 +45,15 @@ VICTIM = 2
 # -- deaths
 
 
-def by_signal(number: int) -> None:
-    """Send a signal to this process, and wait until it has come."""
+def by(function: Callable, *args: object) -> Callable[[], object]:
+    """Return what ends this process, or stops it, by a function of C."""
+    return partial(_by, function, *args)
+
+
+def _by(function: Callable, *args: object) -> None:
     stamp()
-    os.kill(os.getpid(), number)
-    signal.pause()
-
-
-def by_exit(code: int) -> None:
-    """End at once."""
-    stamp()
-    os._exit(code)
-
-
-def by_segfault() -> None:
-    """Read where nothing is."""
-    stamp()
-    ctypes.string_at(0)
+    function(*args)
+    signal.pause()  # until the signal has come
 
 
 def by_bus_error() -> None:
@@ -64,23 +66,24 @@ def by_bus_error() -> None:
         mapped[0]
 
 
-def by_abort() -> None:
-    """Call ``abort()``, as C libraries do."""
-    stamp()
-    os.abort()
-
-
+SIGKILL = by(signal.raise_signal, signal.SIGKILL)
 DEATHS = {
-    "SIGKILL": (partial(by_signal, signal.SIGKILL), "SIGKILL"),
-    "SIGTERM": (partial(by_signal, signal.SIGTERM), "SIGTERM"),
-    "SIGSEGV": (by_segfault, "SIGSEGV"),
+    "SIGKILL": (SIGKILL, "SIGKILL"),
+    "SIGTERM": (by(signal.raise_signal, signal.SIGTERM), "SIGTERM"),
+    "SIGSEGV": (by(ctypes.string_at, 0), "SIGSEGV"),
     "SIGBUS": (by_bus_error, "SIGBUS"),
-    "SIGFPE": (partial(by_signal, signal.SIGFPE), "SIGFPE"),
-    "abort": (by_abort, "SIGABRT"),
-    "os._exit(0)": (partial(by_exit, 0), "exited with code 0"),
-    "os._exit(3)": (partial(by_exit, 3), "exited with code 3"),
+    "SIGFPE": (by(signal.raise_signal, signal.SIGFPE), "SIGFPE"),
+    "abort": (by(os.abort), "SIGABRT"),
+    "os._exit(0)": (by(os._exit, 0), "exited with code 0"),
+    "os._exit(3)": (by(os._exit, 3), "exited with code 3"),
 }
 """Name -> what is done, and how the message says it."""
+
+
+def die_with_the_compile_lock() -> None:
+    """Be killed while PyTensor's cache of compiled code is locked."""
+    lock_ctx().__enter__()
+    SIGKILL()
 
 
 # -- exceptions
@@ -155,31 +158,7 @@ def loop_for_ever() -> None:
         pass
 
 
-def stop() -> None:
-    """Be stopped, as by Ctrl-Z or a debugger."""
-    stamp()
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-
-def stay() -> None:
-    """Stay in Python code until a signal raises."""
-    stamp()
-    arrive_and_stay()
-
-
-def write_much() -> None:
-    """Write 10 MB to the standard output."""
-    with open(1, "w", closefd=False) as stdout:
-        for _ in range(10):
-            stdout.write("x" * (1 << 20))
-
-
-def die_with_the_compile_lock() -> None:
-    """Be killed while PyTensor's cache of compiled code is locked."""
-    from pytensor.compile.compilelock import lock_ctx
-
-    lock_ctx().__enter__()
-    by_signal(signal.SIGKILL)
+stop = by(signal.raise_signal, signal.SIGSTOP)
 
 
 # -- moments
@@ -201,24 +180,14 @@ def is_due() -> bool:
 
 
 class Moment(NamedTuple):
-    """A place in synk that ranks come to.
-
-    Attributes
-    ----------
-    file, name : str
-        The function there; of a class with a dot.
-    activity : str
-        The method of `Work` that makes ranks come there.
-    visits : int
-        Which time counts.
-    event : {"call", "return"}
-        Whether the fault comes before the function or after it.
-    """
+    """A place in synk that ranks come to: before a function or after its return."""
 
     file: str
     name: str
     activity: str
+    """The method of `Work` that makes ranks come there."""
     visits: int = 1
+    """Which time counts."""
     event: str = "call"
 
 
@@ -245,22 +214,20 @@ MOMENTS = {
 }
 
 
+@playing
 def at(
+    trial: Trial,
     moment: str,
     fault: Callable[[], object],
-    rank: int = VICTIM,
     **options: Any,
-):
-    """Return a row's `play`: a rank meets a fault at a moment."""
+) -> Iterator[None]:
+    """Have a rank meet a fault at a moment; options are those of `synk.fork`."""
     place = MOMENTS[moment]
-
-    def play(trial: Trial) -> Callable[[], object]:
-        trial.fork(3, place.activity, **options)
-        trace(rank, _at_place, place, fault)
-        arm([rank], place.visits)
-        return getattr(trial.work, place.activity)
-
-    return play
+    trial.fork(3, place.activity, **options)
+    trace(VICTIM, _at_place, place, fault)
+    arm([VICTIM], place.visits)
+    yield
+    getattr(trial.work, place.activity)()
 
 
 def trace(rank: int, tracer: Callable, *args: object) -> None:
@@ -281,24 +248,20 @@ def _at_place(
     return partial(_at_place, place, fault)
 
 
+@playing
 def computing(
+    trial: Trial,
     fault: Callable[[], object],
     rank: int | None = VICTIM,
     of_call: Mapping[str, Any] = MappingProxyType({}),
     **options: Any,
-):
-    """Return a row's `play`: an Op of one rank, or of all (None), meets a fault.
-
-    Further arguments are those of the call, and of `synk.fork`.
-    """
-
-    def play(trial: Trial) -> Callable[[], object]:
-        call = acting(rank, _fault_if_due, fault)
-        trial.fork(3, **options)
-        arm(range(3) if rank is None else [rank])
-        return lambda: compare(call(X, **of_call), X.sum(), "the sum")
-
-    return play
+) -> Iterator[None]:
+    """Have an Op of one rank, or of all (None), meet a fault."""
+    call = acting(rank, _fault_if_due, fault)
+    trial.fork(3, **options)
+    arm(range(3) if rank is None else [rank])
+    yield
+    compare(call(X, **of_call), X.sum(), "the sum")
 
 
 def _fault_if_due(fault: Callable[[], object]) -> None:
@@ -307,11 +270,18 @@ def _fault_if_due(fault: Callable[[], object]) -> None:
         fault()
 
 
-def interrupted_in_a_collective(trial: Trial) -> Callable[[], object]:
-    """Return a row's `play`: Ctrl-C while a rank is late at a barrier."""
-    call = at("before a barrier", arrive_and_stay)(trial)
-    in_thread(interrupt_on_arrival)
-    return call
+def interrupted_in_a_collective(trial: Trial) -> Iterator[None]:
+    """Interrupt the master while a rank is late at a barrier."""
+
+    def interrupt() -> None:
+        await_arrivals(1)
+        send(signal.SIGINT, master(trial))
+
+    play = at("before a barrier", arrive_and_stay)(trial)
+    next(play)
+    in_thread(interrupt)
+    yield
+    next(play, None)
 
 
 # -- any line
@@ -320,40 +290,26 @@ LINES = 3000
 """More than any activity below comes to."""
 
 
-def killed(who: str, activity: str):
-    """Return a row's `play`: a process ends at a line that it comes to.
-
-    Parameters
-    ----------
-    who : {"master", "zygote", "rank"}
-        A rank is rank 1.
-    activity : str
-        A method of `Work`, or "fork".
-    """
-
-    def play(trial: Trial) -> Callable[[], object]:
-        tracer = partial(_at_line, partial(_is, who, os.getpid()))
-        do = trial.repeating(activity)
-        if who == "rank" and activity != "fork":
-            trace(1, tracer)
-
-        def call() -> None:
-            # As many at the beginning as at the end: most lines are in loops.
-            note(ARMED, int(LINES ** trial.rng.random()))
-            if activity == "fork" or who == "master":
-                sys.settrace(tracer)
-            try:
-                for _ in until(20):
-                    if not board(ARMED):
-                        break
-                    do()
-                do()
-            finally:
-                sys.settrace(None)
-
-        return call
-
-    return play
+@playing
+def killed(trial: Trial, who: str, activity: str) -> Iterator[None]:
+    """Have the master, the zygote or rank 1 end at a line that it comes to."""
+    tracer = partial(_at_line, partial(_is, who, os.getpid()))
+    do = trial.repeating(activity)
+    if who == "rank" and activity != "fork":
+        trace(1, tracer)
+    yield
+    # As many at the beginning as at the end: most lines are in loops.
+    note(ARMED, int(LINES ** trial.rng.random()))
+    if activity == "fork" or who == "master":
+        sys.settrace(tracer)
+    try:
+        for _ in until(20):
+            if not board(ARMED):
+                break
+            do()
+        do()
+    finally:
+        sys.settrace(None)
 
 
 def _is(who: str, master: int) -> bool:
@@ -374,7 +330,7 @@ def _count(frame: Any, event: str, arg: Any) -> Any:
         note(ARMED, left - 1)
         if left == 1:
             print(frame.f_code.co_filename, frame.f_lineno, file=sys.stderr, flush=True)
-            by_signal(signal.SIGKILL)
+            SIGKILL()
     return _count
 
 
@@ -397,58 +353,56 @@ def with_nan(x):
     return np.where(x == x[0, 0], np.nan, x)
 
 
-def of_another_shape(trial: Trial) -> Callable[[], object]:
+def of_another_shape(trial: Trial) -> Iterator[None]:
     x = pt.dmatrix("x")
     gather = synk.function([x], (Changed(1, with_a_column_more)(x), "gather"), mode=PY)
     trial.fork()
-    return lambda: gather(X)
+    yield
+    gather(X)
 
 
-def variable_of_another_shape(trial: Trial) -> Callable[[], object]:
+def variable_of_another_shape(trial: Trial) -> Iterator[None]:
     trial.fork()
     synk.set_value(1, trial.work.ones, np.ones(6))
-
-    def call() -> None:
-        try:
-            synk.all_reduce(trial.work.ones)
-        finally:
-            synk.broadcast(trial.work.ones, np.ones(5))
-
-    return call
+    yield
+    try:
+        synk.all_reduce(trial.work.ones)
+    finally:
+        synk.broadcast(trial.work.ones, np.ones(5))
 
 
-def not_a_number(trial: Trial) -> Callable[[], object]:
+def not_a_number(trial: Trial) -> Iterator[None]:
     x = pt.dmatrix("x")
     total = synk.function([x], (Changed(1, with_nan)(x).sum(), "sum"), mode=PY)
     trial.fork()
-
-    def call() -> None:
-        if not np.isnan(total(X)):
-            raise Wrong("a NaN on rank 1 is lost")
-
-    return call
+    yield
+    if not np.isnan(total(X)):
+        raise Wrong("a NaN on rank 1 is lost")
 
 
-def not_a_number_is_looked_for(trial: Trial) -> Callable[[], object]:
+def not_a_number_is_looked_for(trial: Trial) -> Iterator[None]:
     """A NaN in the rows of rank 1, where the call is to look for such."""
     rows = X.copy()
     rows[12, 1] = np.nan
     trial.fork()
-    return lambda: trial.work.step_(rows, Y, check="finite")
+    yield
+    trial.work.step_(rows, Y, check="finite")
 
 
-def much_output(trial: Trial) -> Callable[[], object]:
+def much_output(trial: Trial) -> Iterator[None]:
     """What a rank prints goes where the script's own output goes, all of it."""
     path = Path(trial.work.folder) / "stdout"
     kept, file = os.dup(1), os.open(path, os.O_WRONLY | os.O_CREAT)
     os.dup2(file, 1)
     os.close(file)
-    prepared = computing(write_much)(trial)
+    yield from computing(write_much)(trial)
+    os.dup2(kept, 1)
+    os.close(kept)
+    assert path.stat().st_size == 10 << 20
 
-    def call() -> None:
-        prepared()
-        os.dup2(kept, 1)
-        os.close(kept)
-        assert path.stat().st_size == 10 << 20
 
-    return call
+def write_much() -> None:
+    """Write 10 MB to the standard output."""
+    with open(1, "w", closefd=False) as stdout:
+        for _ in range(10):
+            stdout.write("x" * (1 << 20))

@@ -11,7 +11,7 @@ from typing import Any
 import hosts
 import masters
 import ranks
-from masters import any_rank, at_random, idle, zygote
+from masters import any_rank, at_random, idle, master, zygote, zygote_and_master
 from processes import arrive_and_ignore
 from ranks import DEATHS, MOMENTS, at, computing, killed, raise_
 from trial import ACTIVITIES, BROKEN, EITHER, GOES_ON, GONE, Row
@@ -19,7 +19,7 @@ from trial import ACTIVITIES, BROKEN, EITHER, GOES_ON, GONE, Row
 import synk
 from synk.errors import RankTimeout, RemoteError, WorkerDied
 
-KILL, TERM, HUP = signal.SIGKILL, signal.SIGTERM, signal.SIGHUP
+INT, KILL, TERM = signal.SIGINT, signal.SIGKILL, signal.SIGTERM
 CTRL_C = KeyboardInterrupt
 ALL = (*ACTIVITIES, "fork")
 
@@ -178,23 +178,17 @@ BRIEF = 1
 
 
 def hangs() -> Iterator[Row]:
-    plays = {
-        "an endless loop, with a timeout": computing(
-            ranks.loop_for_ever, timeout=BRIEF
-        ),
-        "stuck in C with the GIL, with a timeout": computing(
-            ranks.hold_the_gil, timeout=BRIEF
-        ),
-        "SIGSTOP, with a timeout": computing(ranks.stop, timeout=BRIEF),
-        "SIGSTOP before a barrier, with a timeout": at(
-            "before a barrier", ranks.stop, timeout=BRIEF
-        ),
-    }
-    told = r"within 1(\.0)? s"
-    for name, play in plays.items():
+    told, limit = r"within 1(\.0)? s", {"timeout": BRIEF}
+    for name, play in {
+        "an endless loop": computing(ranks.loop_for_ever, **limit),
+        "stuck in C with the GIL": computing(ranks.hold_the_gil, **limit),
+        "SIGSTOP": computing(ranks.stop, **limit),
+        "SIGSTOP before a barrier": at("before a barrier", ranks.stop, **limit),
+    }.items():
+        name += ", with a timeout"
         yield Row(name, play, RankTimeout, told, seconds=BRIEF + 3)
     name = "an endless loop, with a timeout of the call"
-    play = computing(ranks.loop_for_ever, of_call={"timeout": BRIEF})
+    play = computing(ranks.loop_for_ever, of_call=limit)
     told += ".* in loop_for_ever"
     yield Row(name, play, RankTimeout, told, seconds=BRIEF + 3)
     for activity in ("step", "collective"):
@@ -207,10 +201,10 @@ def hangs() -> Iterator[Row]:
 
 def interrupts() -> Iterator[Row]:
     yield goes_on("Ctrl-C between calls", masters.interrupted_between_calls, CTRL_C)
-    yield goes_on("Ctrl-C computing", masters.interrupted(), CTRL_C)
+    yield goes_on("Ctrl-C computing", masters.computing(INT, master), CTRL_C)
     yield goes_on("Ctrl-C in a collective", ranks.interrupted_in_a_collective, CTRL_C)
     yield Row("Ctrl-C closing", masters.interrupted_closing, CTRL_C, session=GONE)
-    deaf = masters.interrupted(2, arrive_and_ignore)
+    deaf = masters.computing(INT, master, times=2, stay=arrive_and_ignore)
     yield Row("Ctrl-C twice, the ranks being deaf", deaf, CTRL_C, session=BROKEN)
     for activity in ALL:
         play = masters.interrupted_every_10_ms(activity)
@@ -231,12 +225,14 @@ def interrupts() -> Iterator[Row]:
 
 
 def ends_of_the_master() -> Iterator[Row]:
-    for number in (KILL, TERM, HUP):
+    for number in (KILL, TERM, signal.SIGHUP):
         name = f"{number.name} of the master, computing"
-        yield ends(name, masters.killed_computing(number), number)
+        yield ends(name, masters.computing(number, master), number)
+    both = masters.computing(KILL, zygote_and_master)
+    yield ends("SIGKILL of the zygote and the master, computing", both, KILL)
     for number in (KILL, TERM):
         name = f"{number.name} of the master at a random moment"
-        yield ends(name, partial(masters.at_any_time, number), number)
+        yield ends(name, at_random(number, master), number)
     for activity in ALL:
         name = f"SIGKILL of the master at any line of {activity}"
         yield ends(name, killed("master", activity), KILL)

@@ -16,13 +16,12 @@ import tempfile
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytensor
 import pytensor.tensor as pt
 import pytest
@@ -149,33 +148,12 @@ class Leak(AssertionError):
     """Something was left behind."""
 
 
-class World:
-    """What this process has, and the names in ``/dev/shm``, at one moment."""
-
-    def __init__(self) -> None:
-        self.seen = look()
-
-    def check(self) -> None:
-        """Raise Leak unless all is as it was; wait a moment for it."""
-        deadline = time.monotonic() + PATIENCE
-        while (now := look()) != self.seen and time.monotonic() < deadline:
-            time.sleep(0.005)
-        if now != self.seen:
-            changes = {
-                key: (value, now[key])
-                for key, value in self.seen.items()
-                if now[key] != value
-            }
-            raise Leak(f"left behind (before, after): {changes}")
-
-
 def look() -> dict[str, object]:
     """Return what must be the same before a session and after it."""
     gc.collect()
     return {
         "children": set(children(os.getpid())),
         "descriptors": Counter(map(_kind, links("self"))),
-        "names in /dev/shm": names_of_the_dead(),
         "held-back signals": signal.pthread_sigmask(signal.SIG_BLOCK, ()),
         "handlers": [signal.getsignal(number) for number in _HANDLED],
         "cores": os.sched_getaffinity(0),
@@ -191,16 +169,6 @@ def _kind(link: str) -> str:
     return re.sub("synk-[-0-9]+", "synk", link)
 
 
-def names_of_the_dead() -> set[str]:
-    """Return the names in ``/dev/shm`` that processes left which are gone."""
-    return {
-        path.name
-        for path in Path("/dev/shm").iterdir()
-        if (found := re.fullmatch(r"(?:sem\.)?synk-(\d+)-\d+", path.name))
-        and not psutil.pid_exists(int(found[1]))
-    }
-
-
 # -- trials
 
 BROKEN, GOES_ON, GONE, EITHER = "broken", "going on", "gone", "any of these"
@@ -209,44 +177,36 @@ BROKEN, GOES_ON, GONE, EITHER = "broken", "going on", "gone", "any of these"
 ARMED, RANKS = 100, 8
 """Where on the board that all processes share it says which ranks are to act."""
 
+Play = Callable[["Trial"], Iterator[None]]
+"""Prepares, yields, and then does what meets the fault."""
+
+
+def playing(act: Callable[..., Iterator[None]]) -> Callable[..., Play]:
+    """Return what takes all arguments but the trial, and returns a row's `play`."""
+    return lambda *args, **options: lambda trial: act(trial, *args, **options)
+
 
 @dataclass(frozen=True)
 class Row:
-    """A fault at a moment, and what is to come of it.
-
-    Attributes
-    ----------
-    name : str
-    play : callable
-        ``play(trial)`` prepares, and returns what is then called.
-    error : class, None, or tuple of these
-        What the call raises; None is for nothing.
-    text : str
-        A regular expression for the message.
-    session : str
-        What becomes of it.
-    seconds : float
-        From the fault to the exception, at the most.
-    status : int
-        How the master's process ends.
-    alone : bool
-        Whether the row has a master of its own, as it changes that for good.
-    varies : bool
-        Whether its moment is drawn, so that playing it again may meet something else.
-    needs : callable, optional
-        Returns why the row cannot be played here, or "".
-    """
+    """A fault at a moment, and what is to come of it."""
 
     name: str
-    play: Callable[[Trial], Callable[[], object]]
+    play: Play
     error: Any
+    """The class that the call raises; None is for nothing, a tuple for any of these."""
     text: str = ""
+    """A regular expression for the message."""
     session: str = BROKEN
     seconds: float = 1.0
+    """From the fault to the exception, at the most."""
     status: int = 0
+    """How the master's process ends."""
     alone: bool = False
+    """Whether the row has a master of its own, as it changes that for good."""
     varies: bool = False
+    """Whether its moment is drawn, so that playing it again may meet something else."""
     needs: Callable[[], str] = str
+    """Returns why the row cannot be played here, or nothing."""
 
     @property
     def errors(self) -> tuple:
@@ -262,16 +222,7 @@ class Late(AssertionError):
 
 
 class Master:
-    """What trials of one process have in common: what it was, and its session.
-
-    Attributes
-    ----------
-    work : Work
-    world : dict
-        What `look` found before the first session.
-    forked : tuple
-        Ranks and options of the last session that a trial has forked.
-    """
+    """What trials of one process have in common: what it was, and its session."""
 
     def __init__(self, work: Work) -> None:
         self.work = work
@@ -302,16 +253,7 @@ class Master:
 
 
 class Trial:
-    """What a row may use.
-
-    Attributes
-    ----------
-    rng : random.Random
-        For moments that are drawn.
-    work : Work
-    patch : pytest.MonkeyPatch
-        Undone before the session comes back.
-    """
+    """What a row may use: draws, the script's work, and patches that are undone."""
 
     def __init__(self, row: Row, master: Master, seed: str) -> None:
         self.row, self.master, self.work = row, master, master.work
@@ -324,13 +266,7 @@ class Trial:
         getattr(self.work, activity)()
 
     def repeating(self, activity: str, **options: Any) -> Callable[[], object]:
-        """Return what does something again and again.
-
-        Parameters
-        ----------
-        activity : str
-            A method of `Work`; or "fork", for sessions of one step each.
-        """
+        """Return a method of `Work`; of "fork", what has a session of one step."""
         if activity == "fork":
             self.master.end()
             return self._fork_step_and_close
@@ -345,10 +281,11 @@ class Trial:
         """Play the row and judge it; return what was measured."""
         with tempfile.TemporaryDirectory(prefix="synk-fault-") as folder:
             self.work.folder = folder
-            call = self.row.play(self)
-            caught, measured = _meet(call)
+            play = self.row.play(self)
+            next(play)
+            caught, measured = _meet(play)
             self._check_error(caught, measured["detected"])
-            del caught, call
+            del caught, play
             self.patch.undo()
             self._check_session()
             start = time.monotonic()
@@ -400,11 +337,11 @@ class Trial:
             synk.recover()  # which does nothing where none has died
 
 
-def _meet(call: Callable[[], object]) -> tuple[BaseException | None, dict[str, Any]]:
+def _meet(play: Iterator[None]) -> tuple[BaseException | None, dict[str, Any]]:
     caught = None
     stamp()  # in case that the fault does not
     try:
-        call()
+        next(play, None)
     except BaseException as error:
         caught = error
     seconds = since_death()
