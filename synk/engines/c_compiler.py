@@ -23,8 +23,8 @@ gcc call glibc's vector functions (libmvec), for eight float64 at once with AVX-
 NaN, infinities, signed zeros, denormals and limits stay as they are without; rounding
 may differ in the last bits. Not given are ``-fassociative-math -fno-signed-zeros``,
 though sums of squares take half the time with them: infinities get another sign
-(``1 // -0.0``), and digamma near its zeros loses digits. ``test_modes_c.py``
-compares values.
+(``1 // -0.0``), and digamma near its zeros loses digits.
+``test_modes_engines.py`` compares values.
 """
 
 from __future__ import annotations

@@ -10,8 +10,7 @@ What the user has set stays: in ``PYTENSOR_FLAGS``, in ``.pytensorrc``, or by
 assignment, each setting by itself. Every rank comes to the same settings, whatever it
 has compiled before: with another BLAS its values would drift apart from the others'.
 
-PyTensor's cache of compiled C tells flags apart; ``test_modes_c.py`` tells if
-that changes.
+PyTensor's cache of compiled C tells flags apart.
 """
 
 from __future__ import annotations

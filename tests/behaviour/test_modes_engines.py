@@ -1,61 +1,55 @@
-"""Functions that name no mode: whoever makes a call, its numbers are the serial ones.
+"""Whoever makes a call, its numbers are the serial ones: with no mode named, and in C.
 
-They have an Op of Python's in them, or something else that JAX is not tried for, where
-the process of the tests makes the calls: it is to fork ranks afterwards.
+Functions that name no mode divide whole numbers, or have an Op of Python's in them: JAX
+is not tried for these, and the process of the tests is to fork ranks afterwards.
 """
 
 from __future__ import annotations
 
 import functools
 import os
-import uuid
 
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from children import in_a_child
-from pytensor.graph.basic import Apply
-from pytensor.graph.op import Op
+from processes import PY, Act
+from pytensor.compile.mode import Mode
+from pytensor.link.vm import VMLinker
 
 import synk
 
 X, Y = pt.dmatrix("x"), pt.dvector("y")
 VALUES = np.arange(24.0).reshape(8, 3) % 5, np.arange(8.0)
 
+SEEN: dict = {}
 
-class Watched(Op):
-    """A number itself. Notes the cores of rank 0, and raises there what it is told."""
 
-    __props__ = ()
-    cores: set[int] | None = None
-    raises: type[BaseException] | None = None
+def watch() -> None:
+    """Note the cores of rank 0, and raise there what it is told."""
+    SEEN["cores"] = os.sched_getaffinity(0)
+    if SEEN.get("raises"):
+        raise SEEN["raises"]("as it was told")
 
-    def make_node(self, value):
-        return Apply(self, [value], [value.type()])
 
-    def perform(self, node, inputs, outputs):
-        Watched.cores = os.sched_getaffinity(0)
-        if Watched.raises is not None:
-            raise Watched.raises("as it was told")
-        outputs[0][0] = np.array(inputs[0])
+WATCHED = Act(0, watch)
 
 
 @pytest.fixture
 def auto(monkeypatch):
     """Let engines be chosen, as in a script that says nothing."""
     monkeypatch.setenv("SYNK_ENGINE", "auto")
-    monkeypatch.setattr(Watched, "raises", None)
+    SEEN.clear()
 
 
 class Training:
     """Steps of least squares, beside the same in numpy."""
 
-    def __init__(self, mode=None, watched: bool = True) -> None:
+    def __init__(self, mode: str | None, is_watched: bool) -> None:
         self.w = pytensor.shared(np.zeros(3), "w")
         self.calls = pytensor.shared(np.int64(0), "calls")
         loss = ((X @ self.w - Y) ** 2).mean()
-        change = Watched()(loss) - loss if watched else 0.0
+        change = WATCHED(loss) - loss if is_watched else 0.0 * (self.calls // 2)
         self.step = synk.function(
             [X, Y],
             [loss, (X @ self.w) * 2],
@@ -86,93 +80,89 @@ class Training:
         for one, other in zip(found, expected, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)
 
-    def check_variables(self, ranks: int) -> None:
+    def check_variables(self) -> None:
         np.testing.assert_allclose(self.w.get_value(), self.right, rtol=1e-10)
         assert self.calls.get_value() == self.made
-        for rank in range(ranks):
+        for rank in range(synk.size()):
             w, calls = synk.get_value(rank, [self.w, self.calls])
             np.testing.assert_allclose(w, self.right, rtol=1e-10)
             assert calls == self.made
 
 
-@pytest.fixture
-def training(auto) -> Training:
+@functools.cache
+def made(mode: str | None, is_watched: bool) -> Training:
+    return Training(mode, is_watched)
+
+
+def training(mode: str | None = None, is_watched: bool = False) -> Training:
     """Return the steps of all these tests, compiled once, from the first one on."""
-    found = compiled_training()
+    found = made(mode, is_watched)
     found.begin()
     return found
 
 
-@functools.cache
-def compiled_training() -> Training:
-    return Training()
+# -- every kind of call
 
 
-def check_all_kinds_of_calls(training: Training, ranks: int) -> None:
-    """Make calls while engines take turns, and when they no longer do."""
-    step = training.step
-    for round_ in range(2):
-        for _ in range(6):
-            training.check_call()
-        training.check_variables(ranks)
-        training.check_call(num_slices=2)
-        training.check_call(check="serial")
-        training.check_call([part[:5] for part in VALUES])
-        training.check_call(list(map(synk.data, VALUES)))
-        loss, _ = training.expected()
-        assert step(*VALUES, output_subset=[0])[0] == pytest.approx(loss)
-        batches = [slice(0, 4), slice(4, 8), slice(2, 6)] * 4
-        (losses,) = step.run(batches, *VALUES, output_subset=[0])
-        for loss, batch in zip(losses, batches, strict=True):
-            right, _ = training.expected([part[batch] for part in VALUES])
-            assert loss == pytest.approx(right)
-        training.w.set_value(np.full(3, 0.5))
-        training.right = np.full(3, 0.5)
-        training.check_call()
-        training.check_variables(ranks)
-        if not round_:
-            synk.tune(step, *VALUES)
-            training.check_variables(ranks)
-
-
-@pytest.mark.parametrize("n", [1, 3])
-def test_calls_are_the_serial_ones_and_updates_are_made_once(auto, n):
-    training = Training()
+@pytest.mark.parametrize(("mode", "n"), [(None, 1), (None, 3), ("CVM", 2)])
+def test_calls_are_the_serial_ones_and_updates_are_made_once(auto, mode, n):
+    steps = training(mode)
     with synk.session(n):
-        check_all_kinds_of_calls(training, n)
+        check_all_kinds_of_calls(steps)
+        synk.tune(steps.step, *VALUES)
+        steps.check_variables()
+        check_all_kinds_of_calls(steps)
 
 
-@pytest.mark.slow
-@in_a_child
-def test_values_go_from_the_arrays_of_one_engine_to_those_of_another(auto):
-    training = Training(watched=False)
-    with synk.session(2):
-        check_all_kinds_of_calls(training, 2)
-        engines = training.step.explain().to_dict()["engines"]
-    names = {"JAX", "C", "numba"}
-    assert {each["name"] for each in engines} == names | {
-        f"{name}, rank 0 alone" for name in names
-    }
+def check_all_kinds_of_calls(steps: Training) -> None:
+    for _ in range(6):
+        steps.check_call()
+    steps.check_variables()
+    steps.check_call(num_slices=2)
+    steps.check_call(check="serial")
+    steps.check_call([part[:5] for part in VALUES])
+    steps.check_call(list(map(synk.data, VALUES)))
+    loss, _ = steps.expected()
+    assert steps.step(*VALUES, output_subset=[0])[0] == pytest.approx(loss)
+    batches = [slice(0, 4), slice(4, 8), slice(2, 6)] * 4
+    (losses,) = steps.step.run(batches, *VALUES, output_subset=[0])
+    for loss, batch in zip(losses, batches, strict=True):
+        right, _ = steps.expected([part[batch] for part in VALUES])
+        assert loss == pytest.approx(right)
+    steps.w.set_value(np.full(3, 0.5))
+    steps.right = np.full(3, 0.5)
+    steps.check_call()
+    steps.check_variables()
 
 
-# -- tuning
+# -- tuning, and what a script says
 
 
-def test_tuning_changes_nothing_and_tells_what_it_has_found(
-    training, two_ranks, capsys
-):
-    table = synk.tune(training.step, *VALUES)
-    training.check_variables(2)
+def test_tuning_changes_nothing_and_explain_names_the_engines(auto, two_ranks, capsys):
+    steps = training()
+    table = synk.tune(steps.step, *VALUES)
+    steps.check_variables()
     assert all(row.nanoseconds_per_row > 0 for row in table)
     (best,) = [row.name for row in table if row.is_best]
     assert f"{best}: " in capsys.readouterr().out
-    assert f"{best}: " in str(training.step.explain())
-    kept = [row["name"] for row in training.step.explain().to_dict()["engines"]]
+    told = steps.step.explain()
+    assert f"{best}: " in str(told)
+    kept = [row["name"] for row in told.to_dict()["engines"]]
     assert kept == [row.name for row in table]
     with pytest.raises(TypeError):
-        synk.tune(training.step, VALUES[0])
-    training.check_call()
-    training.check_variables(2)
+        synk.tune(steps.step, VALUES[0])
+    steps.check_call()
+    steps.check_variables()
+
+
+def test_what_was_found_is_known_to_the_next_function_of_the_graph(auto, two_ranks):
+    # An Op that is told apart by an address is in no graph of an earlier run.
+    first, second = (synk.function([Y], 3 * WATCHED(Y.sum())) for _ in range(2))
+    (best,) = [row.name for row in synk.tune(first, VALUES[1]) if row.is_best]
+    assert second(VALUES[1]) == 28 * 3
+    engines = second.explain().to_dict()["engines"]
+    assert best in [each["name"] for each in engines if each["dropped"] is None]
+    assert second(np.tile(VALUES[1], 50)) == 50 * 28 * 3
 
 
 def test_there_is_nothing_to_tune_where_the_mode_is_named_or_numbers_drawn(
@@ -207,79 +197,74 @@ def test_the_environment_names_an_engine_for_all_that_name_none(auto, monkeypatc
         f(VALUES[1])
 
 
-def test_one_rank_has_no_others_to_be_alone_of(training):
-    with synk.session(1):
-        table = synk.tune(training.step, *VALUES)
-    assert {row.name for row in table} == {"C", "numba"}
-
-
 # -- rank 0 alone
 
 
-def tuned_alone(training: Training) -> None:
-    """Find that eight rows are soonest computed by rank 0, as they are by far."""
+def tuned_alone() -> Training:
+    """Return steps that rank 0 makes alone: of eight rows that is faster by far."""
+    steps = training(is_watched=True)
     for _ in range(10):
-        table = synk.tune(training.step, *VALUES)
+        table = synk.tune(steps.step, *VALUES)
         if any(row.is_best and row.name.endswith("rank 0 alone") for row in table):
-            return
+            return steps
     pytest.fail(f"to launch ranks for eight rows was faster: {table}")
 
 
-def test_rank_0_alone_has_all_cores_and_the_others_get_what_it_updates(training):
-    total = synk.function([X], (X @ training.w).sum(), mode="FAST_COMPILE")
+def test_rank_0_alone_has_all_cores_and_the_others_get_what_it_updates(auto):
     before = os.sched_getaffinity(0)
     with synk.session(2):
         own = os.sched_getaffinity(0)
-        tuned_alone(training)
+        steps = tuned_alone()
+        total = synk.function([X], (X @ steps.w).sum(), mode="FAST_COMPILE")
         for k in range(4):
-            training.check_call()
-            assert Watched.cores == before
+            steps.check_call()
+            assert SEEN["cores"] == before
             if k % 2:
-                right = (VALUES[0] @ training.right).sum()
+                right = (VALUES[0] @ steps.right).sum()
                 np.testing.assert_allclose(total(VALUES[0]), right, rtol=1e-10)
                 assert os.sched_getaffinity(0) == own
-                training.check_variables(2)
-        loss, rows = training.step(*VALUES)
-        training.expected()
+                steps.check_variables()
+        loss, rows = steps.step(*VALUES)
+        steps.expected()
         loss[...] = rows[...] = -1  # they are the caller's
-        training.check_call()
-        synk.set_value(1, training.w, np.zeros(3))
+        steps.check_call()
+        synk.set_value(1, steps.w, np.zeros(3))
         with pytest.raises(synk.SplitError, match="own"):
-            training.step(*VALUES)
-        synk.broadcast(training.w)
-        training.check_call()
-        training.check_variables(2)
+            steps.step(*VALUES)
+        synk.broadcast(steps.w)
+        steps.check_call()
+        steps.check_variables()
     with synk.session(3):  # anew
-        training.check_call()
-        training.check_variables(3)
+        steps.check_call()
+        steps.check_variables()
 
 
-@pytest.mark.parametrize("error", [IndexError, KeyboardInterrupt])
-def test_what_fails_alone_changes_nothing(training, two_ranks, error, monkeypatch):
-    tuned_alone(training)
+def test_what_fails_alone_changes_nothing(auto, two_ranks):
+    steps = tuned_alone()
     data = list(map(synk.data, VALUES))
     for values in (VALUES, data, data):
-        training.check_call(values)
-        monkeypatch.setattr(Watched, "raises", error)
-        with pytest.raises(error):
-            training.step(*values)
-        monkeypatch.setattr(Watched, "raises", None)
-        training.check_variables(2)
+        for error in (IndexError, KeyboardInterrupt):
+            steps.check_call(values)
+            SEEN["raises"] = error
+            with pytest.raises(error):
+                steps.step(*values)
+            SEEN.clear()
+            steps.check_variables()
 
     def stop(number):
         if number == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        training.step.run([slice(0, 8)] * 4, *VALUES, progress=stop)
+        steps.step.run([slice(0, 8)] * 4, *VALUES, progress=stop)
     for _ in range(2):
-        training.expected()
-    training.check_variables(2)
-    training.check_call()
+        steps.expected()
+    steps.check_variables()
+    steps.check_call()
 
 
 def test_what_means_something_else_on_one_rank_is_computed_by_all(auto, two_ranks):
-    w = Watched()(Y[0])
+    w = WATCHED(Y[0])
     largest = (Y.max() + 0 * w, "avg")
     own = synk.ops.local(Y).sum() + 0 * w
     f = synk.function([Y], [largest, (own, None)], on_unused_input="ignore")
@@ -288,44 +273,82 @@ def test_what_means_something_else_on_one_rank_is_computed_by_all(auto, two_rank
     assert f(VALUES[1]) == [(3 + 7) / 2, 0 + 1 + 2 + 3]
 
 
-# -- errors
+# -- C
 
 
-class Later(Watched):
-    """An Op that an engine finds, in the second call, that it does not know."""
-
-    made = 0
-
-    def perform(self, node, inputs, outputs):
-        Later.made += 1
-        if Later.made == 2:
-            raise NotImplementedError("of such rows")
-        outputs[0][0] = np.array(inputs[0])
+def in_c(inputs, outputs, mode="CVM"):
+    """Return a function of one process that synk has compiled to C."""
+    outputs = [(output, None) for output in outputs]
+    return synk.function([], outputs, bcast_inputs=inputs, mode=mode).as_theano
 
 
-@pytest.mark.parametrize("num_slices", [1, 2])
-def test_no_call_of_a_run_is_made_twice(auto, num_slices, monkeypatch):
-    total = pytensor.shared(0.0, "total")
-    f = synk.function([Y], updates=[(total, total + Later()(Y.sum()))])
-    monkeypatch.setattr(Later, "made", 0)
-    with synk.session(1), pytest.raises(NotImplementedError):
-        f.run([slice(0, 2), slice(2, 4), slice(4, 6)], VALUES[1], num_slices=num_slices)
-    assert total.get_value() == 1
+def of_all_kinds(module, x, w, v):
+    """Return what code in C is made for, by PyTensor or by numpy."""
+    return [
+        *(module.exp(v), module.log1p(v), module.tanh(v)),
+        *(x.sum(), x.sum(axis=-1), x.sum(axis=(1, 3))),
+        *(module.maximum(x + w[0, 0], 0) * x, w.T @ w, w @ w[0], x[:1] @ w.T),
+    ]
 
 
-# -- the next run of the script
+def test_functions_sums_and_products_in_c_are_numpys_whatever_the_layout():
+    inputs = pt.dtensor4("x"), pt.dmatrix("w"), pt.dvector("v")
+    single = pt.fmatrix("single")
+    settings = pytensor.config.gcc__cxxflags, pytensor.config.blas__ldflags
+    f = in_c([*inputs, single], [single.sum(axis=1), *of_all_kinds(pt, *inputs)])
+    assert settings == (pytensor.config.gcc__cxxflags, pytensor.config.blas__ldflags)
+    rng = np.random.default_rng(0)
+    special = [0.0, -0.0, 1e-310, -1e-17, 709.7, -745.0, np.inf, -np.inf, np.nan]
+    v = np.concatenate([rng.normal(size=1000), special])
+    of_float32 = np.full((2, 40_001), 0.1, "float32")  # is added up in float64
+    of_float32[1, 7] = np.inf
+    images, w = rng.normal(size=(8, 3, 4, 90)), rng.normal(size=(5, 90))
+    for x in (
+        *(images, np.asfortranarray(images), images[::2, :, ::-1], images[:1]),
+        images[:0],
+    ):
+        total, *found = f(x, w, v, of_float32)
+        with np.errstate(all="ignore"):
+            right = of_all_kinds(np, x, w, v)
+        for one, other in zip(found, right, strict=True):
+            assert one.shape == np.shape(other)
+            np.testing.assert_allclose(one, other, rtol=1e-13, atol=1e-12)
+        assert total.tolist() == [np.float32(40_001 * float(np.float32(0.1))), np.inf]
+        assert np.signbit(found[2][-8])  # the tanh of -0.0
 
 
-def test_what_was_found_is_known_to_the_next_run(auto, two_ranks):
-    """As to the next function of the same graph, for about as many rows."""
-    number = uuid.uuid4().int / 2**128  # in no graph of an earlier run
-    made = [synk.function([Y], number * Watched()(Y.sum())) for _ in range(2)]
-    (best,) = [row.name for row in synk.tune(made[0], VALUES[1]) if row.is_best]
-    again, rows = made[1], VALUES[1]
-    for times in (1, 50):
-        assert again(np.tile(rows, times)) == pytest.approx(28 * times * number)
-        engines = again.explain().to_dict()["engines"]
-        known = [each["name"] for each in engines if each["dropped"] is None]
-        # Of what was slower by little it may be asked once more.
-        assert best in known
-        assert (len(engines) < 4) == (times < 4), engines
+def test_without_a_compiler_c_mode_runs_in_python():
+    # PyTensor's CVM mode as it is where there was none at its import
+    as_there = Mode(VMLinker(use_cloop=True, c_thunks=False), "fast_run")
+    with pytensor.config.change_flags(cxx=""):
+        assert in_c([Y], [pt.exp(Y).sum()], as_there)(np.zeros(3)) == [3]
+
+
+def test_convolutions_and_poolings_in_c_are_those_of_numpy():
+    x, w = pt.ftensor4("x"), pt.ftensor4("w")
+    options = {"border_mode": "half", "filter_dilation": (2, 1), "num_groups": 2}
+    pooled = {"stride": (1, 2), "pad": (1, 1), "ignore_border": True}
+    outputs = [
+        synk.nn.conv2d(x, w, **options),
+        synk.nn.pool_2d(x, (2, 3), mode="max", **pooled),
+        synk.nn.pool_2d(x, (2, 3), mode="average_exc_pad", **pooled),
+    ]
+    costs = [(y**2).sum() for y in outputs]
+    outputs += [*pytensor.grad(costs[0], [x, w]), *pytensor.grad(sum(costs[1:]), [x])]
+    outputs.append(synk.nn.conv2d(x[:, :2], w, subsample=(2, 1)))  # has no code in C
+    c, plain = (pytensor.function([x, w], outputs, mode=m) for m in ("CVM", PY))
+    rng = np.random.default_rng(0)
+    images = rng.integers(-3, 3, (3, 4, 9, 14)).astype("float32")  # with ties
+    filters = rng.normal(size=(6, 2, 3, 2)).astype("float32")
+    for value in (images, np.asfortranarray(images), images[:, :, ::-1], images[:0]):
+        for one, other in zip(c(value, filters), plain(value, filters), strict=True):
+            assert one.dtype == "float32"
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+    with pytest.raises(ValueError, match="channels"):
+        c(images[:, :3], filters)
+    synk.nn.set_kernels("numpy")
+    try:
+        by_numpy = pytensor.function([x, w], outputs[:1], mode="CVM")(images, filters)
+    finally:
+        synk.nn.set_kernels("c")
+    np.testing.assert_array_equal(by_numpy[0], plain(images, filters)[0])

@@ -49,26 +49,17 @@ def rounded(value, dtype: str) -> np.ndarray:
 # -- each product, and its gradients ---------------------------------------------------
 
 
-def conv_by_hand(ndim: int, stride: int):
+def conv_by_hand(x, w, stride: int = 2):
     from jax import lax
 
-    axes = "DHW"[-ndim:]
-    names = ("NC" + axes, "OI" + axes, "NC" + axes)
-
-    def conv(x, w):
-        return lax.conv_general_dilated(
-            x, w, (stride,) * ndim, "VALID", dimension_numbers=names
-        )
-
-    return conv
+    return lax.conv_general_dilated(x, w, (stride, stride), "VALID")
 
 
 def transposed_by_hand(x, w):
     import jax
 
     shape = jax.ShapeDtypeStruct((x.shape[0], w.shape[1], 10, 12), x.dtype)
-    conv = conv_by_hand(2, 2)
-    return jax.linear_transpose(lambda image: conv(image, w), shape)(x)[0]
+    return jax.linear_transpose(lambda image: conv_by_hand(image, w), shape)(x)[0]
 
 
 def products() -> dict:
@@ -82,13 +73,7 @@ def products() -> dict:
     return {
         "dot": (pt.dot, jnp.dot, normal(40, 300), normal(300, 30)),
         "matrix and vector": (pt.dot, rounded_once, normal(40, 300), normal(300)),
-        "batched dot": (
-            pt.matmul,
-            jnp.matmul,
-            normal(4, 20, 100),
-            normal(4, 100, 3),
-        ),
-        "broadcast": (pt.matmul, jnp.matmul, normal(4, 20, 100), normal(100, 3)),
+        "batched": (pt.matmul, jnp.matmul, normal(4, 20, 100), normal(4, 100, 3)),
         "einsum": (
             lambda x, w: pt.einsum("ijk,klm->ijlm", x, w),
             lambda x, w: jnp.einsum("ijk,klm->ijlm", x, w),
@@ -103,15 +88,9 @@ def products() -> dict:
         ),
         "conv2d": (
             lambda x, w: synk.nn.conv2d(x, w, subsample=2, filter_flip=False),
-            conv_by_hand(2, 2),
+            conv_by_hand,
             normal(3, 5, 10, 12),
             normal(4, 5, 3, 3),
-        ),
-        "conv3d": (
-            lambda x, w: synk.nn.conv3d(x, w, filter_flip=False),
-            conv_by_hand(3, 1),
-            normal(2, 3, 5, 6, 7),
-            normal(4, 3, 2, 3, 3),
         ),
         "transposed": (
             lambda x, w: synk.nn.conv2d_transpose(
@@ -124,9 +103,9 @@ def products() -> dict:
     }
 
 
-OTHERWISE = {"broadcast": 2, "matrix and vector": 1}
-"""Gradients that PyTensor computes in another way than JAX: it sums up after the
-product and not in it, and multiplies element by element what is no sum at all."""
+OTHERWISE = {"matrix and vector": 1}
+"""A gradient that PyTensor computes in another way than JAX: it multiplies element by
+element what is no sum at all."""
 
 
 def by_synk(names, precision: str | None) -> dict[str, list[np.ndarray]]:
@@ -201,18 +180,13 @@ def test_products_and_their_gradients_are_those_of_jax_by_hand(dtype, names):
                 )
 
 
-def test_a_precision_is_one_of_four():
-    x = pt.fmatrix("x")
-    with pytest.raises(
-        ValueError, match="tensorfloat32, bfloat16, float16, got 'tf32'"
-    ):
-        synk.function([x], x @ x.T, precision="tf32")
-
-
 @pytest.mark.parametrize("precision", ["tensorfloat32", *SHORT])
-def test_other_modes_have_none_but_float32(precision):
+def test_a_precision_is_one_of_four_and_other_modes_have_none_but_float32(precision):
     x = pt.fmatrix("x")
     product = (x @ np.ones((2, 3), "float32")).sum(axis=1)
+    known = "tensorfloat32, bfloat16, float16, got 'tf32'"
+    with pytest.raises(ValueError, match=known):
+        synk.function([x], product, precision="tf32")
     with pytest.raises(ValueError, match="needs mode='JAX'"):
         synk.function([x], product, mode=PY, precision=precision)
     with pytensor.config.change_flags(mode="FAST_COMPILE"):
@@ -331,9 +305,10 @@ def test_factors_that_are_views_keep_what_is_known_of_their_shapes():
             mode="JAX",
             precision="bfloat16",
         )(*arrays[:2])
-    right = conv_by_hand(2, 1)(
+    right = conv_by_hand(
         rounded(arrays[0], "bfloat16").reshape(2, 3, 5, 5),
         rounded(arrays[1], "bfloat16")[:, :, ::-1, ::-1],
+        stride=1,
     )
     np.testing.assert_allclose(found, right, rtol=EPSILON["bfloat16"], atol=1e-4)
 
@@ -400,6 +375,7 @@ ROWS = 96
 _random = np.random.default_rng(3)
 FEATURES = _random.normal(size=(ROWS, SIZES[0])).astype("float32")
 LABELS = (FEATURES[:, :4] ** 2).argmax(axis=1).astype("int32")
+BATCH = slice(0, ROWS - 1)
 START = [
     (_random.normal(size=shape) * scale).astype("float32")
     for shape, scale in (
@@ -414,10 +390,10 @@ START = [
 class Network:
     """Two dense layers, and the mean cross-entropy of rows."""
 
-    def __init__(self, dtype: str = "float32") -> None:
-        self.x, self.y = pt.matrix("x", dtype=dtype), pt.ivector("y")
+    def __init__(self) -> None:
+        self.x, self.y = pt.fmatrix("x"), pt.ivector("y")
         self.params = [
-            pytensor.shared(value.astype(dtype), name)
+            pytensor.shared(value, name)
             for value, name in zip(START, "WbVc", strict=True)
         ]
         w, b, v, c = self.params
@@ -425,23 +401,16 @@ class Network:
         log_p = synk.nn.log_softmax(logits)
         self.loss = -log_p[pt.arange(self.y.shape[0]), self.y].mean()
 
-    def train(self, precision, rate=0.5, scale=None, outputs=None, **options):
+    def train(self, precision, scale=None):
         loss = self.loss if scale is None else scale.scaled(self.loss)
         grads = synk.grad(loss, self.params)
         if scale is not None:
             grads = scale.unscaled(grads)
-        updates = synk.updates.momentum(grads, self.params, rate)
+        updates = synk.updates.momentum(grads, self.params, 0.5)
         if scale is not None:
             updates = scale.guarded(updates, grads)
-        return synk.function(
-            [self.x, self.y],
-            outputs or self.loss,
-            updates=updates,
-            mode="JAX",
-            precision=precision,
-            name="train",
-            **options,
-        )
+        given = [self.x, self.y], self.loss
+        return synk.function(*given, updates=updates, mode="JAX", precision=precision)
 
     def values(self, rank: int = 0) -> list[np.ndarray]:
         return synk.get_value(rank, self.params)
@@ -453,29 +422,41 @@ def distance(values, others) -> float:
     return max(np.abs(one - other).max() / np.abs(other).max() for one, other in pairs)
 
 
-@in_a_child
-def test_ranks_and_slices_give_the_step_of_the_whole_to_rounding():
-    """Also of rows that do not divide evenly; `check` compares with the serial run."""
+def trained(precision, **options) -> tuple:
+    """Return losses, the network and its step, after steps on rows of odd number."""
     network = Network()
-    zeros = [np.zeros_like(value) for value in START]
+    step = network.train(precision, **options)
+    return step.run([BATCH] * 60, FEATURES, LABELS), network, step
+
+
+@in_a_child
+def test_networks_learn_in_16_bits_on_ranks_what_they_learn_in_32():
+    """Losses, from 1.5 to 0.006, differ by three times what was measured, at most.
+
+    Measured on the CPU: 8e-4 in bfloat16, 1.9e-4 in float16.
+    """
     with synk.session(2):
-        step = network.train("bfloat16")
+        exact, *_ = trained(None)
+        half, *_ = trained("float16", scale=synk.LossScale(2.0**16, interval=20))
+        short, network, step = trained("bfloat16")
+        assert short.dtype == "float32"
+        assert distance(network.values(1), network.values(0)) == 0
+        assert exact[-1] < exact[0] / 100
+        assert (short != exact).any()
+        assert np.abs(short - exact).max() < 2.5e-3
+        assert np.abs(half - exact).max() < 6e-4
+        # Slices make the step of the whole to rounding; `check` is in 16 bits as well.
+        begin = [x for value in START for x in (np.zeros_like(value), value)]
         found = {}
         for name, options in {
             "whole": {},
             "checked": {"check": "serial"},
             "slices": {"num_slices": 3},
         }.items():
-            synk.broadcast(
-                step.updated,
-                [x for pair in zip(zeros, START, strict=True) for x in pair],
-            )
-            step(FEATURES, LABELS, batch=slice(0, 95), **options)
+            synk.broadcast(step.updated, begin)
+            step(FEATURES, LABELS, batch=BATCH, **options)
             found[name] = network.values()
             assert distance(network.values(1), found[name]) == 0
-        losses = step.run([slice(0, 50)] * 2, FEATURES, LABELS)
-    assert losses.dtype == "float32"
-    assert losses[1] < losses[0]
     assert distance(found["checked"], found["whole"]) == 0
     moved = distance(found["whole"], START)
     assert 0 < distance(found["slices"], found["whole"]) < 2.0**-7 * moved
@@ -484,52 +465,19 @@ def test_ranks_and_slices_give_the_step_of_the_whole_to_rounding():
 @in_a_child
 def test_a_mistake_is_seen_beside_the_rounding_of_16_bits():
     """A sum in place of an average."""
-    network = Network()
-    grads = pytensor.grad(network.loss, network.params)
-    wrong = [synk.ops.all_reduce(grad, "sum") for grad in grads]
-    updates = synk.updates.sgd(wrong, network.params, 0.1)
+    x, w = pt.fmatrix("x"), pytensor.shared(START[0], "w")
+    gradient = pytensor.grad(pt.tanh(x @ w).mean(), w)
+    wrong = {w: w - synk.ops.all_reduce(gradient, "sum")}
     with synk.session(2):
-        step = synk.function(
-            [network.x, network.y],
-            updates=updates,
-            mode="JAX",
-            precision="bfloat16",
-        )
-        with pytest.raises(synk.SerialMismatch, match="the new value of W"):
-            step(FEATURES, LABELS, check="serial")
+        step = synk.function([x], updates=wrong, mode="JAX", precision="bfloat16")
+        with pytest.raises(synk.SerialMismatch, match="the new value of w"):
+            step(FEATURES, check="serial")
 
 
 def test_the_plan_tells_the_precision():
-    network = Network()
-    explanation = network.train("tensorfloat32").explain()
+    explanation = Network().train("tensorfloat32").explain()
     assert explanation.to_dict()["precision"] == "tensorfloat32"
     assert "\n  products    of float32 in tensorfloat32\n" in str(explanation)
-    plain = network.train(None).explain()
+    plain = Network().train(None).explain()
     assert plain.to_dict()["precision"] is None
     assert "products" not in str(plain)
-
-
-def trained(precision, n=2, **options) -> tuple[np.ndarray, Network]:
-    network = Network()
-    step = network.train(precision, **options)
-    batches = [slice(0, ROWS)] * 60
-    return step.run(batches, FEATURES, LABELS), network
-
-
-@in_a_child
-def test_networks_learn_in_16_bits_what_they_learn_in_32():
-    """Losses, from 1.5 to 0.006, differ by three times what was measured, at most.
-
-    Measured on the CPU: 8e-4 in bfloat16, 1.9e-4 in float16.
-    """
-    with synk.session(2):
-        exact, _ = trained(None)
-        short, network = trained("bfloat16")
-        half, _ = trained("float16", scale=synk.LossScale(2.0**16, interval=20))
-        for mine, other in zip(network.values(1), network.values(0), strict=True):
-            assert mine.dtype == "float32"
-            np.testing.assert_array_equal(mine, other)
-    assert exact[-1] < exact[0] / 100
-    assert (short != exact).any()
-    assert np.abs(short - exact).max() < 2.5e-3
-    assert np.abs(half - exact).max() < 6e-4

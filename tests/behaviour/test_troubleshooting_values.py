@@ -39,11 +39,9 @@ def bunch(**items):
 BAD = {
     "None": (None, "None: pass an array"),
     "text": ("abcd", r"text: pass numbers, as float\(x\)"),
-    "bytes": (b"abcd", r"text: pass numbers, as float\(x\)"),
     "texts": (np.array([["a", "b"]]), "text: pass numbers"),
     "dict": ({"a": ROWS, "b": ROWS}, r"a dict: pass one of its values \('a', 'b'\)"),
     "matrix": (scipy.sparse.csr_matrix(ROWS), r"a sparse matrix: pass x\.toarray\(\)"),
-    "sparse": (scipy.sparse.coo_array(ROWS), r"a sparse matrix: pass x\.toarray\(\)"),
     "ragged": ([[1.0], [1.0, 2.0]], "a ragged list, with rows of length 1 and 2: pad"),
     "ragged arrays": ([np.ones((2, 1)), np.ones((2, 2))], "a ragged list, with parts"),
     "arrays": (
@@ -51,7 +49,6 @@ BAD = {
         r"an array of arrays: pass np\.stack\(x\)",
     ),
     "float64": (ROWS, r"float64 values: pass x\.astype\('float32'\)"),
-    "large": (np.full((500, 60), 0.1), r"float64 values: pass x\.astype\('float32'\)"),
     "int64": (ROWS.astype("int64"), r"int64 values: pass x\.astype\('float32'\)"),
     "complex": (ROWS + 1j, r"complex128 values: pass x\.real, or x\.imag"),
     "inexact": (
@@ -66,8 +63,6 @@ BAD = {
     "set": ({1, 2}, r"a value of type set: pass list\(x\)"),
     "generator": ((i for i in range(3)), r"a value of type generator: pass list\(x\)"),
     "function": (len, "a value of type builtin_function_or_method: pass an array"),
-    "module": (np, "a value of type module: pass an array"),
-    "type": (float, "a value of type type: pass an array"),
     "variable": (pt.matrix("q"), "q, a symbolic variable: pass a value for it"),
     "shared": (pytensor.shared(ROWS, "s"), r"shared variable s: pass x\.get_value\(\)"),
     "records": (
@@ -76,7 +71,6 @@ BAD = {
     ),
     "column": (np.ones(3, "float32"), r"shape \(3,\), and 2 .*np\.reshape\(x, \(-1, 1"),
     "range": (range(3), r"shape \(3,\), and 2 dimensions are wanted"),
-    "3 axes": (np.ones((3, 2, 1), "float32"), r"shape \(3, 2, 1\), and 2 dimensions"),
     "number": (3.5, r"shape \(\), and 2 dimensions are wanted"),
 }
 """A value for a float32 matrix named x; what is said of it."""
@@ -100,10 +94,6 @@ OF_PACKAGES = {
         lambda: frame(a=nullable(1, None), b=[1.0, 2.0]),
         r"a DataFrame with missing values: pass x\.fillna\(value\)",
     ),
-    "missing floats": (
-        lambda: frame(a=nullable(1.0, None, dtype="Float64")),
-        r"a DataFrame with missing values: pass x\.fillna\(value\)",
-    ),
     "missing in a series": (
         lambda: series(nullable(1.0, None, dtype="Float32")),
         r"a Series with missing values: pass x\.fillna\(value\)",
@@ -111,12 +101,6 @@ OF_PACKAGES = {
     "missing in an array": (
         lambda: nullable(1.0, None, dtype="Float64"),
         r"a Float.*Array with missing values: pass x\.fillna\(value\)",
-    ),
-    "nullable bools and floats": (
-        lambda: frame(
-            a=nullable(True, dtype="boolean"), b=nullable(1.0, dtype="Float64")
-        ),
-        r"a DataFrame with columns of several dtypes: pass x\.to_numpy\('float32'\)",
     ),
     "series of texts": (
         lambda: series(["u", "v"]),
@@ -131,11 +115,11 @@ OF_PACKAGES = {
 
 NAMES = (*BAD, *OF_PACKAGES)
 
-IS_ARRAY = ("column", "range", "3 axes", "number")
+IS_ARRAY = ("column", "range", "number")
 """What is wrong about these is their shape."""
 
 ANY_DTYPE = (
-    *("texts", "text", "bytes", "float64", "large", "int64", "complex", "inexact"),
+    *("texts", "text", "float64", "int64", "complex", "inexact"),
     *("records", "dates", "series of texts", "frame of texts"),
 )
 """What `synk.data` can hold, if no dtype is asked for."""
@@ -214,11 +198,8 @@ def test_data_refuses_what_is_no_array_in_one_line():
             functools.partial(made.set_value, value),
             functools.partial(made.__setitem__, ..., value),
         ]
-        if name in ("float64", "large", "complex"):
-            said = (
-                r"cannot be cast to it without loss: "
-                r"pass (np\.asarray\(value|value\.real)"
-            )
+        if name in ("float64", "complex"):
+            said = r"be cast to it without loss: pass (np\.asarray\(value|value\.real)"
         if value is not None:  # which stands for no value
             calls.append(functools.partial(synk.data, value, dtype="float32", ndim=2))
         for call in calls:
@@ -254,15 +235,11 @@ def test_what_holds_numbers_is_taken_as_before(two_ranks):
 def test_nullable_columns_of_which_nothing_is_missing_are_numbers(two_ranks):
     x, v = pt.matrix("x", dtype="float32"), pt.vector("v", dtype="float32")
     f, g = (synk.function([y], y * 1, mode=PY) for y in (x, v))
-    w = pytensor.shared(ROWS.astype("float32"), name="w")
     for kind in ("Float32", "Int16", "UInt8", "boolean"):
         values = ROWS > 2 if kind == "boolean" else ROWS.astype(kind.lower())
         table = frame(values).astype(kind)
         assert_same(f(table), values.astype("float32"))
-        assert_same(synk.data(table, x)[:], values.astype("float32"))
         assert_same(synk.data(table)[:], values)
-        synk.broadcast(w, table)
-        assert_same(synk.get_value(1, w), values.astype("float32"))
         for column in (table[0], table[0].array):
             assert_same(g(column), values[:, 0].astype("float32"))
             assert_same(synk.data(column)[:], values[:, 0])
@@ -324,60 +301,47 @@ def test_masked_arrays_are_refused_everywhere(two_ranks):
     w = pytensor.shared(ROWS.astype("float32"), name="w")
     made = synk.data(ROWS, dtype="float32", force_cast=True, name="d")
     fine = np.ones((3, 2), "float32")
+    takers = (
+        lambda value: f(value, fine),
+        lambda value: f(fine, b=value),
+        lambda value: f.run([1, 2], value, fine),
+        lambda value: f.run([1, 2], fine, value),
+        lambda value: f.as_theano(value, fine),
+        lambda value: f(value, fine, check="serial"),
+        functools.partial(synk.scatter, w),
+        lambda value: synk.broadcast([w], [value]),
+        lambda value: synk.set_value(0, w, value),
+        synk.data,
+        lambda value: synk.data(value, x),
+        f.build_inputs,
+        made.set_value,
+        made.condition_data,
+        lambda value: made.__setitem__(slice(None), value),
+    )
+    match = r"mask would be lost: pass .*filled\(value\)"
     for what, value in MASKS.items():
-        for call in takers_of_arrays(value, f, x, w, made, fine):
-            match = r"mask would be lost: pass .*filled\(value\)"
-            refusal(TypeError, match, call, what)
+        for take in takers:
+            refusal(TypeError, match, functools.partial(take, value), what)
     assert_same(made[:], ROWS.astype("float32"))
     assert_same(synk.get_value(1, w), ROWS.astype("float32"))
     assert f(MASKED.filled(0), fine)[0] == 6
-
-
-def takers_of_arrays(value, f, x, w, made, fine):
-    """Return calls that are given a value, of all that takes arrays."""
-    return (
-        lambda: f(value, fine),
-        lambda: f(fine, value),
-        lambda: f(fine, b=value),
-        lambda: f.run([1, 2], value, fine),
-        lambda: f.run([1, 2], fine, value),
-        lambda: f.as_theano(value, fine),
-        lambda: f(value, fine, check="serial"),
-        lambda: synk.scatter(w, value),
-        lambda: synk.broadcast(w, value),
-        lambda: synk.broadcast([w], [value]),
-        lambda: synk.set_value(0, w, value),
-        lambda: synk.data(value),
-        lambda: synk.data(value, x),
-        lambda: f.build_inputs(value),
-        lambda: made.set_value(value),
-        lambda: made.condition_data(value),
-        lambda: made.__setitem__(slice(None), value),
-        lambda: made.__setitem__((slice(2), 0), np.ma.array([1.0, 2.0], mask=[0, 1])),
-    )
-
-
-def test_masked_records_are_refused():
-    made = synk.data(shape=(2,), dtype=[("a", "f4"), ("b", "i4")])
-    value = np.ma.array(np.zeros(2, made.dtype), mask=[(0, 1), (0, 0)])
-    for call in (lambda: made.set_value(value), lambda: made.__setitem__(0, value[0])):
+    # Records, and parts of them; rows
+    records = synk.data(shape=(2,), dtype=[("a", "f4"), ("b", "i4")])
+    value = np.ma.array(np.zeros(2, records.dtype), mask=[(0, 1), (0, 0)])
+    for call in (
+        lambda: records.set_value(value),
+        lambda: records.__setitem__(0, value[0]),
+    ):
         with pytest.raises(TypeError, match="mask would be lost"):
             call()
-
-
-def test_a_masked_batch_is_refused(two_ranks):
-    x = pt.vector("x", dtype="float64")
-    f = synk.function([x], (x.sum(), "sum"), mode=PY)
     batch = np.ma.array([0, 1, 2], mask=[0, 1, 0])
     for call in (
-        lambda: f(np.arange(4.0), batch=batch),
-        lambda: f.run([batch], np.arange(4.0)),
+        lambda: f(fine, fine, batch=batch),
+        lambda: f.run([batch], fine, fine),
     ):
-        with pytest.raises(
-            TypeError, match=r"batch is a masked array.*batch\.compressed\(\)"
-        ):
+        with pytest.raises(TypeError, match=r"masked array.*batch\.compressed\(\)"):
             call()
-    assert f(np.arange(4.0), batch=batch.compressed()) == 2
+    assert f(fine, fine, batch=batch.compressed())[0] == 4
 
 
 def test_a_forced_cast_takes_objects_that_are_numbers():

@@ -1,4 +1,4 @@
-"""Numba: code over vectors, layouts of transposes, and loops over blocks of rows."""
+"""Numba: code over vectors, products without copies, and loops over blocks of rows."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from pytensor.compile.mode import Mode, get_mode
-from pytensor.tensor.elemwise import DimShuffle
 
-from synk.compiled import compile_kernel
 from synk.engines import host
 from synk.engines.numba_blocks import loop_over_blocks
 from synk.engines.numba_code import with_own_code
-from synk.engines.numba_layout import IS_NEEDED, order_of
+from synk.engines.numba_layout import IS_NEEDED
 
 NUMBA = get_mode("NUMBA")
 
@@ -45,20 +43,6 @@ def test_a_negative_binomial_is_one_loop_over_vectors():
     )
     assert not re.search(calls, code_of(function))
     assert len(re.findall(r"fmul[^\n]* <\d+ x double>", code_of(function))) > 50
-
-
-@pytest.mark.parametrize(
-    ("ndim", "order", "kept"),
-    [
-        (3, (2, 0, 1), None),
-        (1, (), None),
-        (0, ("x",), None),
-        (2, (1, "x", 0), "reversed"),
-        (1, ("x", 0), "kept"),
-    ],
-)
-def test_orders_of_transposes(ndim, order, kept):
-    assert order_of(DimShuffle(input_ndim=ndim, new_order=order)) == kept
 
 
 def copies(compile_it, monkeypatch) -> list[str]:
@@ -137,19 +121,3 @@ def test_what_cannot_be_looped_is_not():
         assert loop_over_blocks(function, are_rows, [op], [output.dtype]) is None
     function = made([Y.sum()], "FAST_COMPILE")
     assert loop_over_blocks(function, are_rows, ["sum"], ["float32"]) is None
-
-
-# -- kernels
-
-
-def doubled(a):
-    return 2 * a
-
-
-def test_a_kernel_is_compiled_where_there_is_none_and_found_again():
-    kernel = compile_kernel(doubled)
-    kernel._cache.flush()
-    assert [kernel(2), kernel(2.5)] == [4, 5.0]
-    again = compile_kernel(doubled)
-    assert [again(2), again(2.5)] == [4, 5.0]
-    assert sum(again.stats.cache_hits.values()) == 2
