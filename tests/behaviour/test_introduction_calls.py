@@ -19,23 +19,9 @@ from pytensor.graph.op import Op
 from pytensor.graph.rewriting.basic import GraphRewriter
 from pytensor.graph.utils import MissingInputError
 from reference import PY, assert_same, cut
-from samples import frame
+from samples import WAYS, frame
 
 import synk
-
-WAYS = {
-    "C": np.ascontiguousarray,
-    "Fortran": np.asfortranarray,
-    "strided": lambda a: np.repeat(np.repeat(a, 2, axis=0), 3, axis=1)[::2, ::3],
-    "reversed": lambda a: a[::-1].copy()[::-1],
-    "other byte order": lambda a: a.astype(a.dtype.newbyteorder()),
-    "list": lambda a: a.tolist(),
-    "tuple of arrays": tuple,
-    "pandas": frame,
-    "Data": synk.data,
-    "wider list of ints": lambda a: a.astype(int).tolist(),
-    "read-only": lambda a: np.broadcast_to(a, a.shape),
-}
 
 
 @one_and_three_ranks

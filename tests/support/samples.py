@@ -1,4 +1,6 @@
-"""Tables of pandas, and folders of images; what makes them is imported when it is used.
+"""Arrays given in many ways, tables of pandas, and folders of images.
+
+What makes the latter is imported when it is used.
 
 Each worker of the tests imports every file of tests, and forks all its sessions with
 what that has brought into memory.
@@ -10,12 +12,32 @@ from pathlib import Path
 
 import numpy as np
 
+import synk
+
 
 def frame(values=None, **columns):
     """Return a table of values, or of named columns."""
     import pandas
 
     return pandas.DataFrame(columns if values is None else values)
+
+
+WAYS = {
+    "C": np.ascontiguousarray,
+    "Fortran": np.asfortranarray,
+    "strided": lambda a: np.repeat(np.repeat(a, 2, axis=0), 3, axis=1)[::2, ::3],
+    "reversed": lambda a: a[::-1].copy()[::-1],
+    "other byte order": lambda a: a.astype(a.dtype.newbyteorder()),
+    "narrower": lambda a: a.astype("float32"),
+    "integers": lambda a: a.astype("int16"),
+    "read-only": lambda a: np.broadcast_to(a, a.shape),
+    "list": lambda a: a.tolist(),
+    "list of ints": lambda a: a.astype(int).tolist(),
+    "tuple of arrays": tuple,
+    "pandas": frame,
+    "Data": synk.data,
+}
+"""In what ways a table of small whole numbers, of float64, may be given."""
 
 
 def series(values, **options):
