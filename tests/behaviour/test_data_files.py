@@ -56,6 +56,15 @@ def write(folder, array=IMAGES, layout="bc01", counts=COUNTS):
     return folder
 
 
+def write_hdf5(folder, arrays, **options):
+    """Write the rows of arrays to datasets of several files."""
+    h5py = pytest.importorskip("h5py")
+    for name, array in arrays.items():
+        for i, piece in enumerate(pieces(array)):
+            with h5py.File(folder / f"{i}.h5", "a") as file:
+                file.create_dataset(name, data=piece, **options)
+
+
 def part_of(image, like):
     """Return the part of an image that another one must be: it says itself which."""
     top, left = int(like[0].min()), int(like[1].min())
@@ -99,10 +108,8 @@ def test_means_are_subtracted_and_quotients_are_numpys(tmp_path):
     [images] = rows.take(np.arange(ROWS), epoch=1)
     quotients = (IMAGES - mean.astype("f4")) / std.astype("f4")[:, None, None]
     for image, whole, place in zip(images, quotients, plain, strict=True):
-        top, left = int(place[0].min()), int(place[1].min())
-        part = whole[:, top : top + CROP, left : left + CROP]
-        part = part[..., ::-1] if place[1, 0, 0] > place[1, 0, -1] else part
-        assert np.ascontiguousarray(part).tobytes() == image.tobytes()
+        right = np.ascontiguousarray(part_of(whole, place))
+        assert right.tobytes() == image.tobytes()
 
 
 def test_for_validation_it_is_the_centre_in_the_order_of_the_files(tmp_path):
@@ -251,12 +258,7 @@ class WithoutNumbers:
 
 def numbered(folder):
     """Return cropped images, targets and the rows' numbers, from HDF5 files."""
-    h5py = pytest.importorskip("h5py")
-    ends = np.cumsum(COUNTS)
-    for i, piece in enumerate(pieces(IMAGES)):
-        with h5py.File(folder / f"{i}.h5", "w") as file:
-            file["x"], file["y"] = piece, pieces(TARGETS)[i]
-            file["row"] = np.arange(ends[i] - COUNTS[i], ends[i])
+    write_hdf5(folder, {"x": IMAGES, "y": TARGETS, "row": np.arange(ROWS)})
     return synk.files.images(folder, ["x", "y", "row"], crop=CROP, mirror=True)
 
 
@@ -367,13 +369,10 @@ def test_hickles_files_are_read_and_nothing_is_unpickled(kind, tmp_path):
 
 
 def test_groups_are_lists_of_inputs_by_name(tmp_path):
-    h5py = pytest.importorskip("h5py")
     table = np.random.default_rng(0).normal(size=(ROWS, 4))
-    for i, piece in enumerate(pieces(table)):
-        with h5py.File(tmp_path / f"{i}.h5", "w") as file:
-            file["features/b"], file["features/a"] = piece, piece[:, 0]
-            file["features/z/deep"] = piece[:, 1:3]
-            file["labels"] = piece[:, 3] > 0
+    named = {"b": table, "a": table[:, 0], "z/deep": table[:, 1:3]}
+    named = {f"features/{name}": array for name, array in named.items()}
+    write_hdf5(tmp_path, named | {"labels": table[:, 3] > 0})
     rows = synk.files.arrays(tmp_path, ["features", "labels"])
     a, b, deep, labels = rows.take(np.arange(ROWS))
     np.testing.assert_array_equal(a, table[:, 0])
@@ -400,51 +399,32 @@ def cut_short(path):
     path.write_bytes(path.read_bytes()[:-1])
 
 
-def longer(path):
-    np.save(path, np.repeat(IMAGES[:9], 3, axis=2))
-
-
-def of_another_shape(path):
-    np.save(path, IMAGES[:4, :, 1:])
-
-
-def of_another_dtype(path):
-    np.save(path, IMAGES[:4].astype("f8"))
-
-
-def of_objects(path):
-    np.save(path, np.array([{}, None]))
-
-
-def of_words(path):
-    np.save(path, np.array(["a", "b"]))
-
-
 def an_archive(path):
     with path.open("wb") as file:
         np.savez(file, IMAGES)
 
 
-def no_array(path):
-    path.write_bytes(b"not at all")
-
-
-DAMAGES = (
-    *(cut_short, of_another_shape, of_another_dtype, of_objects, of_words),
-    *(an_archive, no_array),
-)
+DAMAGES = {
+    "cut short": cut_short,
+    "longer": lambda path: np.save(path, np.repeat(IMAGES[:9], 3, axis=2)),
+    "of another shape": lambda path: np.save(path, IMAGES[:4, :, 1:]),
+    "of another dtype": lambda path: np.save(path, IMAGES[:4].astype("f8")),
+    "of objects": lambda path: np.save(path, np.array([{}, None])),
+    "of words": lambda path: np.save(path, np.array(["a", "b"])),
+    "an archive": an_archive,
+    "no array": lambda path: path.write_bytes(b"not at all"),
+}
 
 
 def test_a_file_that_does_not_fit_is_named(tmp_path):
-    for i, damage in enumerate(DAMAGES):
-        folder = write(tmp_path / str(i))
+    for what, damage in DAMAGES.items():
+        folder = write(tmp_path / what)
         damage(folder / "1.npy")
         with pytest.raises(ValueError, match=r"1\.npy: "):
             synk.files.images(folder)
 
 
 def test_a_damaged_file_of_hdf5_is_named(tmp_path):
-    pytest.importorskip("h5py")
     numbered(tmp_path)
     cut_short(tmp_path / "2.h5")
     with pytest.raises(ValueError, match=r"2\.h5: "):
@@ -497,8 +477,8 @@ def test_what_ends_training_early_leaves_no_thread(ranks, tmp_path):
     assert len(trainer.fit(rows, epochs=5, callbacks=end, **how)) == 1
     assert not threads()
     whole = (folder / "2.npy").read_bytes()
-    for damage in (cut_short, of_another_shape, longer):
-        damage(folder / "2.npy")
+    for what in ("cut short", "of another shape", "longer"):
+        DAMAGES[what](folder / "2.npy")
         with pytest.raises(ValueError, match=r"2\.npy: "):
             trainer.fit(rows, **how)
         assert not threads()
@@ -522,10 +502,7 @@ def test_what_ends_training_early_leaves_no_thread(ranks, tmp_path):
 
 def compressed(folder):
     """Return rows of files that h5py reads, in the thread."""
-    h5py = pytest.importorskip("h5py")
-    for i, piece in enumerate(pieces(np.arange(ROWS))):
-        with h5py.File(folder / f"{i}.h5", "w") as file:
-            file.create_dataset("rows", data=piece, compression="gzip")
+    write_hdf5(folder, {"rows": np.arange(ROWS)}, compression="gzip")
     return synk.files.arrays(folder)
 
 

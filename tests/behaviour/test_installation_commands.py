@@ -13,9 +13,7 @@ import tomllib
 from importlib import metadata
 from pathlib import Path
 
-import numpy as np
 import psutil
-import pytensor.tensor as pt
 import pytest
 from places import ROOT
 from processes import (
@@ -28,9 +26,6 @@ from processes import (
     summing,
     wait_until,
 )
-from pytensor.graph.basic import Apply
-from pytensor.graph.op import Op
-from reference import PY
 
 import synk
 
@@ -58,19 +53,6 @@ def rows(text: str, title: str) -> dict[str, str]:
     section = text.partition(f"{title}\n")[2].partition("\n\n")[0].splitlines()
     column = re.match(r"  \S+(?: \S+)*  +", section[0]).end()
     return {line[:column].strip(): line[column:].strip() for line in section}
-
-
-class Cores(Op):
-    """The cores that a rank may use, as a number whose bits they are."""
-
-    __props__ = ()
-
-    def make_node(self, x):
-        return Apply(self, [x], [x.type()])
-
-    def perform(self, node, inputs, outputs):
-        cores = float(sum(2**core for core in os.sched_getaffinity(0)))
-        outputs[0][0] = np.full_like(inputs[0], cores)
 
 
 def cores_of(text: str) -> set[int]:
@@ -103,16 +85,14 @@ def test_info_says_what_fork_would_do(command):
 @pytest.mark.parametrize("n", [1, 3])
 def test_the_cores_announced_are_those_that_fork_gives(n, command):
     plan = rows(command("info", "-n", str(n))[1], f"synk.fork({n})")
-    x = pt.vector("x")
-    f = synk.function([x], (Cores()(x), "gather"), mode=PY)
     with synk.session(n):
-        given = f(np.zeros(n))
+        assert summing()(ROWS) == TOTAL  # when all have begun
+        given = [os.sched_getaffinity(pid) for pid in (0, *rank_pids().values())]
         status, text, _ = command("info")
     assert plan["ranks"] == f"{n}: this process and {n - 1} forked"
     for rank, cores in enumerate(given):
         assert re.fullmatch(r"cores? [\d, -]+, \d+ threads?", plan[f"rank {rank}"])
-        found = cores_of(plan[f"rank {rank}"].rsplit(",", 1)[0] + ",")
-        assert sum(2**core for core in found) == cores
+        assert cores_of(plan[f"rank {rank}"].rsplit(",", 1)[0] + ",") == cores
     assert f"rank {n}" not in plan
     assert status == 1
     assert "forked already" in rows(text, "synk.fork()")["refused"]
@@ -143,7 +123,7 @@ def test_info_is_of_the_environment_and_imports_no_optional_package(tmp_path):
     flags = "floatX=float32,mode=FAST_COMPILE"
     core = min(os.sched_getaffinity(0))
     done = subprocess.run(
-        [sys.executable, "-m", "synk", "info"],
+        [sys.executable, "-m", "synk", "info", "-n", "3"],
         env=os.environ | {"PYTHONPATH": path, "PYTENSOR_FLAGS": flags},
         preexec_fn=lambda: os.sched_setaffinity(0, [core]),
         capture_output=True,
@@ -158,7 +138,10 @@ def test_info_is_of_the_environment_and_imports_no_optional_package(tmp_path):
     cores = rows(done.stdout, "cores")
     assert cores["affinity"] == str(core)
     assert cores["usable"] == f"1: {core}"
-    assert rows(done.stdout, "synk.fork()")["rank 0"] == f"core {core}, 1 thread"
+    assert "RAM" in done.stdout
+    for rank in range(3):
+        plan = rows(done.stdout, "synk.fork(3)")
+        assert plan[f"rank {rank}"] == f"core {core}, 1 thread"
 
 
 def test_wrong_commands_are_usage_errors(command):
@@ -436,12 +419,10 @@ def test_a_script_that_is_not_there(folder):
     assert f"can't open file '{folder}/missing.py': [Errno 2]" in done.stderr
 
 
-INSTALLATION = (ROOT / "docs" / "installation.rst").read_text()
-
-
 def test_the_extras_are_those_that_the_page_lists():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    table = INSTALLATION.split("===\n")[1]
+    page = (ROOT / "docs" / "installation.rst").read_text()
+    table = page.split("===\n")[1]
     assert set(re.findall(r"``(\w+)``  ", table)) <= set(
         project["optional-dependencies"]
     )
@@ -449,28 +430,3 @@ def test_the_extras_are_those_that_the_page_lists():
     (pytensor,) = (d for d in project["dependencies"] if d.startswith("pytensor"))
     assert ">=2.38" in pytensor
     assert "<4" in pytensor
-
-
-def info(*words: str) -> subprocess.CompletedProcess:
-    core = min(os.sched_getaffinity(0))
-    return subprocess.run(
-        [sys.executable, "-m", "synk", "info", *words],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        preexec_fn=lambda: os.sched_setaffinity(0, [core]),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-def test_info_shows_versions_cores_memory_and_the_plan_of_a_fork():
-    done = info("-n", "3")
-    assert done.returncode == 0, done.stderr
-    text = " ".join(done.stdout.split())
-    for word in ("synk", "pytensor", "RAM", "floatX", np.__version__):
-        assert word in text
-    core = min(os.sched_getaffinity(0))
-    assert f"affinity {core} " in text
-    assert f"usable 1: {core} " in text
-    for rank in range(3):
-        assert f"rank {rank} core {core}, 1 thread" in text
