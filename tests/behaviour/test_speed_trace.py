@@ -9,14 +9,11 @@ import signal
 import time
 
 import numpy as np
-import psutil
 import pytensor
 import pytensor.tensor as pt
 import pytest
 from on_ranks import one_and_three_ranks
-from processes import Act, Do
-from pytensor.graph.basic import Apply
-from pytensor.graph.op import Op
+from processes import Act, Do, rank_pids
 from reference import PY
 
 import synk
@@ -42,24 +39,30 @@ def read(path) -> dict:
     assert set(document) == {"traceEvents", "displayTimeUnit", "otherData"}
     assert document["displayTimeUnit"] in ("ms", "ns")
     for event in document["traceEvents"]:
-        assert event["ph"] in ("X", "M")
-        assert isinstance(event["name"], str)
-        assert isinstance(event["args"], dict)
-        for key in ("pid", "tid"):
-            assert isinstance(event[key], int)
+        kinds = {"name": str, "args": dict, "pid": int, "tid": int}
         if event["ph"] == "X":
-            assert isinstance(event["cat"], str)
+            kinds["cat"] = str
             assert event["ts"] >= 0
             assert event["dur"] >= 0
+        else:
+            assert event["ph"] == "M"
+        assert all(isinstance(event[key], kind) for key, kind in kinds.items())
     return document
 
 
 def complete(document: dict, rank: int | None = None) -> list[dict]:
-    return [
-        event
-        for event in document["traceEvents"]
-        if event["ph"] == "X" and rank in (None, event["tid"])
-    ]
+    """Return what took time, on all ranks or one, whose events lie in each other."""
+    found = [event for event in document["traceEvents"] if event["ph"] == "X"]
+    if rank is None:
+        return found
+    of_rank = [event for event in found if event["tid"] == rank]
+    assert_nested(of_rank)
+    return of_rank
+
+
+def names_in(path, rank: int) -> list[str]:
+    """Return the names of a rank's events in a file."""
+    return [event["name"] for event in complete(read(path), rank)]
 
 
 def bounds(event: dict) -> tuple[int, int]:
@@ -87,22 +90,6 @@ def within(outer: dict, events: list[dict]) -> list[dict]:
     ]
 
 
-def assert_named(document: dict, ranks: int) -> None:
-    """Assert that every rank has a named thread of one process."""
-    named = {
-        event["tid"]: event["args"]["name"]
-        for event in document["traceEvents"]
-        if event["name"] == "thread_name"
-    }
-    assert named == {
-        rank: f"rank {rank}" if rank else "rank 0 (master)" for rank in range(ranks)
-    }
-    processes = [e for e in document["traceEvents"] if e["name"] == "process_name"]
-    assert [event["args"]["name"] for event in processes] == [f"synk, {ranks} ranks"]
-    assert {event["pid"] for event in document["traceEvents"]} == {os.getpid()}
-    assert {event["tid"] for event in complete(document)} == set(range(ranks))
-
-
 @one_and_three_ranks
 def test_a_call_is_divided_into_phases_without_overlap(ranks, tmp_path):
     f, rows = training_step(rows=7)
@@ -112,10 +99,15 @@ def test_a_call_is_divided_into_phases_without_overlap(ranks, tmp_path):
         for _ in range(3):
             f(X)
     document = read(tmp_path / "t.json")
-    assert_named(document, ranks)
+    named = [e for e in document["traceEvents"] if e["name"] == "thread_name"]
+    assert {event["tid"]: event["args"]["name"] for event in named} == {
+        rank: f"rank {rank}" if rank else "rank 0 (master)" for rank in range(ranks)
+    }
+    processes = [e for e in document["traceEvents"] if e["name"] == "process_name"]
+    assert [event["args"]["name"] for event in processes] == [f"synk, {ranks} ranks"]
+    assert {event["pid"] for event in document["traceEvents"]} == {os.getpid()}
     for rank, share in enumerate(np.array_split(rows, ranks)):
         events = complete(document, rank)
-        assert_nested(events)
         calls = [event for event in events if event["name"] == "call"]
         assert len(calls) == 3
         for call in calls:
@@ -150,7 +142,6 @@ def test_the_master_shows_the_call_as_the_script_sees_it(two_ranks, tmp_path):
         f.run([slice(0, 9), slice(9, 11)], rows)
     passed = (time.perf_counter() - before) * 1e6
     events = complete(read(tmp_path / "t.json"), 0)
-    assert_nested(events)
     (call,) = (event for event in events if event["name"] == "Function call")
     (run,) = (event for event in events if event["name"] == "Function run")
     inside = [[e["name"] for e in within(outer, events)] for outer in (call, run)]
@@ -170,7 +161,6 @@ def test_compilations_and_collectives_have_events_of_their_own(two_ranks, tmp_pa
         synk.broadcast(f.updated[0])
     for rank in range(2):
         events = complete(read(tmp_path / "t.json"), rank)
-        assert_nested(events)
         commands = [e["name"] for e in events if e["cat"] == "command"]
         assert commands[0] == "replicate variables"
         assert {"replicate function", "compile", "broadcast"} <= set(commands)
@@ -180,12 +170,10 @@ def test_memory_is_bounded_and_the_file_says_what_was_dropped(two_ranks, tmp_pat
     x = pt.vector("x")
     f = synk.function([x], x.sum(), mode=PY)
     f(np.ones(4))
-    with synk.trace(tmp_path / "all.json"):
-        for _ in range(20):
-            f(np.ones(4))
-    with synk.trace(tmp_path / "some.json", limit=7):
-        for _ in range(20):
-            f(np.ones(4))
+    for path, options in (("all.json", {}), ("some.json", {"limit": 7})):
+        with synk.trace(tmp_path / path, **options):
+            for _ in range(20):
+                f(np.ones(4))
     every, some = read(tmp_path / "all.json"), read(tmp_path / "some.json")
     assert every["otherData"]["dropped"] == {"rank 0": 0, "rank 1": 0}
     assert some["otherData"]["limit per rank"] == 7
@@ -194,56 +182,60 @@ def test_memory_is_bounded_and_the_file_says_what_was_dropped(two_ranks, tmp_pat
         assert len(kept) == 7
         dropped = some["otherData"]["dropped"][f"rank {rank}"]
         assert len(kept) + dropped == len(complete(every, rank))
-        assert_nested(kept)
 
 
 # -- when it is written ----------------------------------------------------------------
 
 
-def test_nothing_is_kept_after_the_block(two_ranks, tmp_path):
+def test_the_file_is_written_whatever_ends_the_block_and_not_later(two_ranks, tmp_path):
     f, rows = training_step()
-    with synk.trace(tmp_path / "t.json"):
+    path = tmp_path / "t.json"
+    with synk.trace(path):
         f(rows)
-    content = (tmp_path / "t.json").read_bytes()
+    content = path.read_bytes()
     f(rows)
-    assert (tmp_path / "t.json").read_bytes() == content
-    assert [path.name for path in tmp_path.iterdir()] == ["t.json"]
-    with synk.trace(tmp_path / "t.json"):
+    assert path.read_bytes() == content
+    assert list(tmp_path.iterdir()) == [path]
+    with synk.trace(path):
         pass
-    assert complete(read(tmp_path / "t.json")) == []
-
-
-def test_the_file_is_written_when_the_block_raises(two_ranks, tmp_path):
-    f, rows = training_step()
-    with pytest.raises(ZeroDivisionError), synk.trace(str(tmp_path / "t.json")):
-        _ = f(rows), 1 // 0
-    document = read(tmp_path / "t.json")
-    assert [event["name"] for event in complete(document, 1)].count("call") == 1
-    assert "incomplete" not in document["otherData"]
-
-
-def test_an_error_on_a_rank_leaves_the_events_before_it(two_ranks, tmp_path):
-    f, rows = training_step()
-    with pytest.raises(ValueError), synk.trace(tmp_path / "t.json"):
-        _ = f(rows), f(rows[:, :5])
-    for rank in range(2):
-        events = complete(read(tmp_path / "t.json"), rank)
-        assert_nested(events)
-        assert [event["name"] for event in events].count("call") == 1
+    assert complete(read(path)) == []
+    for error, ends in ((ZeroDivisionError, "no rank"), (ValueError, "a rank")):
+        with pytest.raises(error), synk.trace(str(path)):
+            _ = f(rows), 1 // 0 if ends == "no rank" else f(rows[:, :5])
+        assert "incomplete" not in read(path)["otherData"]
+        for rank in range(2):
+            assert names_in(path, rank).count("call") == 1
     assert np.isfinite(f(rows))
 
 
-def test_a_session_that_ends_in_the_block_leaves_rank_0(tmp_path):
+def test_a_session_that_ends_or_dies_in_the_block_leaves_rank_0(tmp_path):
     f, rows = training_step()
-    with synk.session(2), synk.trace(tmp_path / "t.json"):
+    path = tmp_path / "t.json"
+    with synk.session(2), synk.trace(path):
         f(rows)
         synk.close()
-    document = read(tmp_path / "t.json")
+    document = read(path)
     assert "synk is closed" in document["otherData"]["incomplete"]
     assert {event["tid"] for event in complete(document)} == {0}
-    with synk.session(2), synk.trace(tmp_path / "t.json"):
+    with synk.session(2):
+        with synk.trace(path):
+            f(rows)
+            f(rows)
+        assert {event["tid"] for event in complete(read(path))} == {0, 1}
+        with pytest.raises(synk.WorkerDied), synk.trace(path):
+            call_a_dead_rank(f, rows)
+        document = read(path)
+        assert "rank 1" in document["otherData"]["incomplete"]
+        assert {event["tid"] for event in complete(document)} == {0}
+        assert [row["rank"] for row in f.explain().to_dict()["calls"]["ranks"]] == [0]
+
+
+def call_a_dead_rank(f, rows):
+    f(rows)
+    os.kill(rank_pids()[1], signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
         f(rows)
-    assert {e["tid"] for e in complete(read(tmp_path / "t.json"))} == {0, 1}
 
 
 def test_traces_are_refused_where_they_make_no_sense(tmp_path):
@@ -270,51 +262,18 @@ def trace_within(path):
         pass
 
 
-def test_a_rank_that_dies_in_the_block_leaves_rank_0(tmp_path):
-    f, rows = training_step()
-    with synk.session(2):
-        for _ in range(2):  # one compiles, and one counts
-            f(rows)
-        with pytest.raises(synk.WorkerDied), synk.trace(tmp_path / "t.json"):
-            call_a_dead_rank(f, rows)
-        document = read(tmp_path / "t.json")
-        assert "rank 1" in document["otherData"]["incomplete"]
-        assert {event["tid"] for event in complete(document)} == {0}
-        assert [row["rank"] for row in f.explain().to_dict()["calls"]["ranks"]] == [0]
-
-
-def call_a_dead_rank(f, rows):
-    f(rows)
-    (zygote,) = psutil.Process().children()
-    (rank,) = zygote.children()
-    os.kill(rank.pid, signal.SIGKILL)
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        f(rows)
-
-
 # -- exchanges -------------------------------------------------------------------------
 
 SIZE, STEPS = 30, 12
 
 
-class SlowOnRank1(Op):
-    """The identity, which takes 10 ms on rank 1."""
-
-    __props__ = ()
-
-    def make_node(self, x):
-        return Apply(self, [x], [x.type()])
-
-    def perform(self, node, inputs, outputs):
-        time.sleep(0.01 * (synk.rank() == 1))
-        outputs[0][0] = inputs[0].copy()
+SLOW = Act(1, Do(time.sleep, 0.01))
 
 
 def trainer_by(rule, slow=False):
     x = pt.matrix("x")
     w = pytensor.shared(np.zeros(SIZE), "w")
-    loss = (((SlowOnRank1()(x) if slow else x) - w) ** 2).mean()
+    loss = (((SLOW(x) if slow else x) - w) ** 2).mean()
     updates = synk.updates.sgd([pytensor.grad(loss, w)], [w], learning_rate=0.1)
     options = {"mode": PY, "local": rule is not None}
     step = synk.function([x], loss, updates=updates, name="step", **options)
@@ -349,10 +308,9 @@ def test_exchanges_are_told_of_each_rank(rule, tmp_path):
         assert 0 <= of_rank["wait"] <= of_rank["milliseconds"]
     assert f"rank 1: {2 * each} exchanges" in text
 
-    events = json.loads(path.read_text())["traceEvents"]
-    made = [event for event in events if event["name"] == "exchange"]
     for rank in range(2):
-        of_rank = [event for event in made if event["tid"] == rank]
+        events = complete(read(path), rank)
+        of_rank = [event for event in events if event["name"] == "exchange"]
         steps = [event["args"]["step"] for event in of_rank]
         assert steps == [STEPS + 3 * (k + 1) for k in range(each)]
         staleness = [event["args"]["staleness"] for event in of_rank]
@@ -379,17 +337,13 @@ def test_who_waits_for_a_slow_rank_is_told():
     assert reported >= 0.5 * slept / 2  # the mean of both ranks
 
 
-def test_gossip_counts_what_is_sent():
+def test_gossip_counts_what_is_sent_and_exact_training_has_no_exchanges():
     step, trainer = trainer_by(Gossip(0.5))
+    exact, other = trainer_by(None)
     with synk.session(2):
         fit(trainer)
         sent = len(trainer.exchanges)
         told = step.explain().to_dict()["exchanges"]["ranks"]
+        fit(other)
+        assert exact.explain().to_dict()["exchanges"] is None
     assert sum(of_rank["exchanges"] for of_rank in told) == sent > 0
-
-
-def test_exact_training_has_none():
-    step, trainer = trainer_by(None)
-    with synk.session(2):
-        fit(trainer)
-        assert step.explain().to_dict()["exchanges"] is None

@@ -38,6 +38,7 @@ from processes import (
 import synk
 
 HERE = os.path.basename(__file__)
+X = pt.dmatrix("x")
 
 ACTING = r"function 'acting' \(made in processes\.py:\d+\)"
 
@@ -153,58 +154,42 @@ def test_a_timeout_of_a_call_shows_where_the_ranks_are():
             place = rf'{HERE}", line \d+ in {action.__name__}\n'
             assert re.search(place, text)
             assert "in serve" not in text
-            assert not any(map(is_alive, pids))
-            with pytest.raises(
-                synk.WorkerDied, match="killed by synk, as it did not answer"
-            ):
-                call(ROWS)
             assert "call synk.recover()" in text
+            assert not any(map(is_alive, pids))
+            with pytest.raises(synk.WorkerDied, match="as it did not answer"):
+                call(ROWS)
             synk.recover()
+        # In a meeting
+        reset()
+        total = synk.ops.all_reduce(X.sum(), "sum")
+        late = Act(1, Do(arrive_and_stay))(X * total)
+        outputs = (synk.ops.all_reduce(late.sum(), "sum"), None)
+        f = synk.function([X], outputs, mode=PY, name="late")
+        with pytest.raises(synk.RankTimeout) as caught:
+            f(ROWS, timeout=1)
+        text = str(caught.value)
+        assert "not all ranks came to a meeting within 1 s" in text
+        assert "in arrive_and_stay" in text
+        place = r"rank 1 \(pid \d+\), computing stage 2 of function 'late'"
+        assert re.search(place, text)
+        synk.recover()
         assert_works(3)
 
 
-def test_a_timeout_in_a_meeting_shows_who_is_missing_and_in_which_stage():
-    x = pt.matrix("x", dtype="float64")
-    total = synk.ops.all_reduce(x.sum(), "sum")
-    total = synk.ops.all_reduce(Act(1, Do(arrive_and_stay))(x * total).sum(), "sum")
-    f = synk.function([x], (total, None), mode=PY, name="late")
-    reset()
-    with synk.session(3), pytest.raises(synk.RankTimeout) as caught:
-        f(ROWS, timeout=1)
-    text = str(caught.value)
-    assert "not all ranks came to a meeting within 1 s" in text
-    assert "in arrive_and_stay" in text
-    assert re.search(r"rank 1 \(pid \d+\), computing stage 2 of function 'late'", text)
-
-
-def test_a_timeout_of_fork_shows_the_stacks_and_a_stopped_rank_has_none():
-    call = summing()
+def test_timeouts_of_fork_of_calls_and_of_runs():
+    slow, batches = acting(1, time.sleep, 0.4), [slice(0, 12)] * 2
     with synk.session(2, timeout=0.3):
-        assert call(ROWS) == TOTAL
+        # That of a call is for that call, and before that of fork.
+        assert slow(ROWS, timeout=10) == TOTAL
+        assert slow.run(batches, ROWS, timeout=10).tolist() == [TOTAL] * 2
         os.kill(rank_pids()[1], signal.SIGSTOP)
         with pytest.raises(synk.RankTimeout, match="no stack: it is stopped") as caught:
-            call(ROWS)
-        assert "rank 1" in str(caught.value)
-        assert "the timeout given to synk.fork" in str(caught.value)
-
-
-def test_the_timeout_of_a_call_is_for_that_call_and_before_that_of_fork():
-    reset()
-    slow = acting(1, time.sleep, 0.4)
-    with synk.session(2, timeout=0.2):
-        assert slow(ROWS, timeout=10) == TOTAL
-        assert slow.run([slice(0, 12)], ROWS, timeout=10) == [TOTAL]
-        with pytest.raises(synk.RankTimeout, match=r"0\.2 s"):
             slow(ROWS)
-
-
-def test_the_timeout_of_a_run_counts_for_each_wait():
-    slow = acting(1, time.sleep, 0.2)
-    with synk.session(2):
-        batches = [slice(0, 12)] * 3
-        assert slow.run(batches, ROWS, timeout=5).tolist() == [TOTAL] * 3
-        with pytest.raises(synk.RankTimeout, match=r"0\.1 s \(the timeout of this"):
-            slow.run(batches, ROWS, timeout=0.1)
+        assert "rank 1" in str(caught.value)
+        assert "0.3 s (the timeout given to synk.fork" in str(caught.value)
+    of_run = pytest.raises(synk.RankTimeout, match=r"0\.1 s \(the timeout of this")
+    with synk.session(2), of_run:
+        slow.run(batches, ROWS, timeout=0.1)
 
 
 def test_what_a_timeout_may_be_and_an_input_of_that_name(two_ranks):
@@ -213,7 +198,7 @@ def test_what_a_timeout_may_be_and_an_input_of_that_name(two_ranks):
             summing()(ROWS, timeout=wrong)
     with pytest.raises(TypeError, match="number of seconds, got 'soon'"):
         summing()(ROWS, timeout="soon")
-    x, timeout = pt.vector("x", dtype="float64"), pt.vector("timeout", dtype="float64")
+    x, timeout = pt.dvector("x"), pt.dvector("timeout")
     f = synk.function([x, timeout], (x * timeout).sum(), mode=PY)
     ones = np.ones(4)
     assert f(ones, timeout=2 * ones) == 8
@@ -229,20 +214,18 @@ def fail_with_a_timeout() -> None:
     raise synk.RankTimeout("of an Op")
 
 
-def test_a_rank_that_was_stopped_for_a_while_finishes():
-    reset()
+def test_a_rank_that_was_stopped_for_a_while_finishes(two_ranks):
     call = summing()
-    with synk.session(2):
-        assert call(ROWS) == TOTAL
-        pid = rank_pids()[1]
-        os.kill(pid, signal.SIGSTOP)
-        going_on = threading.Timer(0.2, os.kill, (pid, signal.SIGCONT))
-        going_on.start()
-        start = time.monotonic()
-        assert call(ROWS) == TOTAL
-        assert time.monotonic() - start > 0.1
-        going_on.join()
-        assert_works(2)
+    assert call(ROWS) == TOTAL
+    pid = rank_pids()[1]
+    os.kill(pid, signal.SIGSTOP)
+    going_on = threading.Timer(0.2, os.kill, (pid, signal.SIGCONT))
+    going_on.start()
+    start = time.monotonic()
+    assert call(ROWS) == TOTAL
+    assert time.monotonic() - start > 0.1
+    going_on.join()
+    assert_works(2)
 
 
 # -- memory ----------------------------------------------------------------------------
@@ -276,18 +259,16 @@ def test_a_session_needs_no_dev_shm(tmp_path):
     assert output[:2] == ["Read-only file system", "summed"]
 
 
-@pytest.fixture
-def limited(monkeypatch):
-    """Have the kernel refuse large pieces of memory, to ranks that are forked too."""
+def limit(monkeypatch, most: int) -> None:
+    """Have the kernel refuse larger pieces of memory, to ranks that are forked too."""
     fallocate = os.posix_fallocate
 
-    def limit(fd, offset, length):
-        if length > 1 << 20:
+    def limited(fd, offset, length):
+        if length > most:
             raise OSError(errno.ENOSPC, "No space left on device")
         return fallocate(fd, offset, length)
 
-    monkeypatch.setattr(os, "posix_fallocate", limit)
-    return monkeypatch
+    monkeypatch.setattr(os, "posix_fallocate", limited)
 
 
 def test_more_than_there_is_says_what_is_needed_and_free():
@@ -302,10 +283,10 @@ def test_more_than_there_is_says_what_is_needed_and_free():
     assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
-def test_a_session_goes_on_after_memory_was_refused(limited):
+def test_a_session_goes_on_after_memory_was_refused(monkeypatch):
+    limit(monkeypatch, 1 << 20)
     call = summing()
-    x = pt.matrix("x", dtype="float64")
-    gather = synk.function([x], (x * 2, "gather"), mode=PY)
+    gather = synk.function([X], (X * 2, "gather"), mode=PY)
     large = np.ones(1_000_000)
     var, of_text = pytensor.shared(large), pytensor.shared(list(range(1_000_000)))
     values = pytensor.shared(np.ones(4))
@@ -328,7 +309,7 @@ def test_a_session_goes_on_after_memory_was_refused(limited):
         assert call(ROWS) == TOTAL
         synk.all_reduce(values, "sum")
         np.testing.assert_array_equal(synk.get_value(1, values), np.full(4, 2.0))
-        limited.undo()  # in the script, and not in rank 1
+        monkeypatch.undo()  # in the script, and not in rank 1
         assert call(np.ones((1_000_000, 2))) == 2_000_000
         with pytest.raises(synk.SharedMemoryFull) as caught:
             gather(np.ones((500_000, 2)))
@@ -337,10 +318,7 @@ def test_a_session_goes_on_after_memory_was_refused(limited):
 
 
 def test_fork_without_memory_is_a_clear_error(monkeypatch):
-    def refuse(fd, offset, length):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    limit(monkeypatch, 0)
     with pytest.raises(synk.SharedMemoryFull):
         synk.fork(2)
     assert not synk.is_forked()
