@@ -6,13 +6,11 @@ at every line, which takes an hour, and longer than a test may: with ``--timeout
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import gc
 import os
-import signal
-import sys
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -20,30 +18,25 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from interrupted import FORKING, SOURCE, InterruptedAt, RankInterruptedAt, lines
+from interrupted import FORKING, RankInterruptedAt, interrupts, lines
 from processes import (
     PY,
     ROWS,
     TOTAL,
     acting,
     all_pids,
+    await_end,
     board,
-    is_alive,
+    kill,
     links,
     note,
     reducing,
     summing,
-    wait_until,
 )
 
 import synk
 
 # -- calls: each returns a call, and what it returns
-
-
-def new_call():
-    function = summing()
-    return lambda: function(ROWS), TOTAL
 
 
 def new_stages():
@@ -88,7 +81,7 @@ def new_repetition():
     return call, TOTAL
 
 
-CALLS = [new_call, new_reduction, new_stages, new_gathering, new_repetition]
+CALLS = [new_reduction, new_stages, new_gathering, new_repetition]
 
 
 # -- the master
@@ -106,43 +99,23 @@ def assert_works_soon(call, expected, other, where) -> None:
     assert time.monotonic() - start < 20, where
 
 
-def interrupt_everywhere(prepare, step: int, least: int, but=()) -> None:
+def interrupt_everywhere(prepare, step: int, least: int) -> None:
     """Interrupt a call at each `step`-th line until there are no more."""
     other = summing()
-    for k in lines(step):
+    for trace in interrupts(step, least):
         call, expected = prepare()
-        with InterruptedAt(k, but=but) as trace:
-            try:
-                result = call()
-            except KeyboardInterrupt:
-                result = None
+        result = None
+        with trace, suppress(KeyboardInterrupt):
+            result = call()
         if result is not None:  # no such line, or in a finalizer
             np.testing.assert_array_equal(result, expected)
         assert_works_soon(call, expected, other, trace.raised_at)
-        if not trace.raised_at:
-            break
-    assert k > least
 
 
-@pytest.mark.parametrize("prepare", [new_call, new_reduction, new_stages])
+@pytest.mark.parametrize("prepare", [new_reduction, new_stages])
 def test_a_first_call_can_be_interrupted_at_any_line(prepare):
     with synk.session(3):
-        but = compiling() if prepare is new_call else ()
-        interrupt_everywhere(prepare, 29, 100, but)
-
-
-def compiling() -> set[tuple[str, int]]:
-    """Return the lines of a first call with stages that look at its graph.
-
-    They know of no ranks, and a call without stages has most of them, too.
-    """
-    call, expected = new_stages()
-    with InterruptedAt(sys.maxsize) as trace:
-        np.testing.assert_array_equal(call(), expected)
-    rooms = tuple(f"{SOURCE}/{room}/" for room in ("compiler", "engines"))
-    found = {place for place in trace.seen if place[0].startswith(rooms)}
-    assert len(found) > 100
-    return found
+        interrupt_everywhere(prepare, 29, 100)
 
 
 @pytest.mark.parametrize("prepare", CALLS)
@@ -154,20 +127,16 @@ def test_a_later_call_can_be_interrupted_at_any_line(prepare):
         interrupt_everywhere(lambda: prepared, 5, 30)
 
 
-@pytest.mark.parametrize("prepare", [new_call, new_reduction, new_stages])
-def test_a_signal_handler_may_close_synk_at_any_line_of_a_call(prepare):
-    for k in lines(173):
+@pytest.mark.parametrize("first", [True, False], ids=["first", "later"])
+def test_a_signal_handler_may_close_synk_at_any_line_of_a_call(first):
+    for trace in interrupts(173 if first else 53, 50, (), synk.close):
         with synk.session(2):
-            call, expected = prepare()
-            if k % 2:
+            call, expected = new_stages()
+            if not first:
                 call()
-            closed = contextlib.suppress(synk.StateError)
-            with InterruptedAt(k, handler=synk.close) as trace, closed:
+            with trace, suppress(synk.StateError):
                 np.testing.assert_array_equal(call(), expected)
             assert synk.is_forked() != bool(trace.raised_at)
-        if not trace.raised_at and not k % 2:
-            break
-    assert k > 100
 
 
 # -- a rank
@@ -176,8 +145,10 @@ ARMED, MET = 10, 11
 """On the board: whether lines of rank 1 count, and whether it was interrupted."""
 
 
-@pytest.mark.parametrize("first", [True, False], ids=["first", "later"])
-@pytest.mark.parametrize("prepare", CALLS)
+@pytest.mark.parametrize(
+    ("prepare", "first"),
+    [(new_stages, True), (new_repetition, True), *((call, False) for call in CALLS)],
+)
 def test_a_rank_can_be_interrupted_at_any_line(prepare, first):
     with synk.session(3):
         prepared, other = prepare(), summing()
@@ -222,51 +193,29 @@ def world_around() -> tuple:
     )
 
 
-def interrupted_fork(k: int) -> InterruptedAt:
-    with InterruptedAt(k, FORKING) as trace:
-        try:
-            synk.fork(3)
-        except KeyboardInterrupt:
-            assert not synk.is_forked(), trace.raised_at
-            assert synk.size() == 1
-    return trace
-
-
-def interrupted_close(k: int) -> InterruptedAt:
-    synk.fork(3)
-    pids = all_pids()
-    suppressed = contextlib.suppress(KeyboardInterrupt)
-    with InterruptedAt(k, FORKING) as trace, suppressed:
-        synk.close()
-    synk.close()
-    wait_until(lambda: not any(map(is_alive, pids)), 5, f"end after {trace.raised_at}")
-    return trace
-
-
-@pytest.mark.parametrize(
-    ("interrupted", "step", "least"),
-    [(interrupted_fork, 7, 60), (interrupted_close, 7, 20)],
-    ids=["fork", "close"],
-)
-def test_fork_and_close_can_be_interrupted_at_any_line(interrupted, step, least):
-    synk.fork(2)
-    synk.close()
+def test_fork_and_close_can_be_interrupted_at_any_line():
+    with synk.session(2):
+        pass
     before = world_around()
-    for k in lines(step):
-        trace = interrupted(k)
+    for trace in interrupts(7, 60, FORKING):
+        with trace:
+            try:
+                synk.fork(3)
+            except KeyboardInterrupt:
+                assert not synk.is_forked(), trace.raised_at
+                assert synk.size() == 1
         synk.close()
         assert world_around() == before, trace.raised_at
-        if not trace.raised_at:
-            break
-    assert k > least
+    for trace in interrupts(7, 20, FORKING):
+        synk.fork(3)
+        pids = all_pids()
+        with trace, suppress(KeyboardInterrupt):
+            synk.close()
+        synk.close()
+        await_end(pids)
+        assert world_around() == before, trace.raised_at
     with synk.session(2):
         assert summing()(ROWS) == TOTAL
-
-
-def kill_a_rank() -> None:
-    pid = all_pids()[1]
-    os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not is_alive(pid), 5, "death")
 
 
 def test_a_recovery_can_be_interrupted_at_any_line():
@@ -274,35 +223,25 @@ def test_a_recovery_can_be_interrupted_at_any_line():
     own = pytensor.shared(np.zeros(()), name="own")
     store_own = synk.function([x], updates={own: x.sum()}, local=True, mode=PY)
     call = summing()
-    synk.fork(2)
-    for k in lines(29):
-        store_own(ROWS)
-        kill_a_rank()
-        with contextlib.suppress(synk.WorkerDied):
-            call(ROWS)
-        interrupted = contextlib.suppress(KeyboardInterrupt)
-        with InterruptedAt(k, (*FORKING, "aftermath.py")) as trace, interrupted:
-            synk.recover()
-        if not trace.raised_at:
-            break
-        assert synk.is_forked(), trace.raised_at
-        assert synk.recover() in ([own], []), trace.raised_at
-        assert "died" in synk.state(own), trace.raised_at
-        assert call(ROWS) == TOTAL, trace.raised_at
-    assert k > 100
-    assert call(ROWS) == TOTAL
-    synk.close()
+    with synk.session(2):
+        for trace in interrupts(29, 100, (*FORKING, "aftermath.py")):
+            store_own(ROWS)
+            kill()
+            with suppress(synk.WorkerDied):
+                call(ROWS)
+            with trace, suppress(KeyboardInterrupt):
+                synk.recover()
+            assert synk.is_forked(), trace.raised_at
+            assert synk.recover() in ([own], []), trace.raised_at
+            assert "died" in synk.state(own), trace.raised_at
+            assert call(ROWS) == TOTAL, trace.raised_at
 
 
 def test_a_signal_handler_may_close_synk_while_it_recovers():
-    for k in lines(61):
+    for trace in interrupts(61, 60, FORKING, synk.close):
         synk.fork(2)
-        kill_a_rank()
-        closed = contextlib.suppress(synk.StateError)
-        with InterruptedAt(k, FORKING, handler=synk.close) as trace, closed:
+        kill()
+        with trace, suppress(synk.StateError):
             synk.recover()
         synk.close()
         assert not synk.is_forked()
-        if not trace.raised_at:
-            break
-    assert k > 60

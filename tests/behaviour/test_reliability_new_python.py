@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 import threading
-import time
 import warnings
 
 import numpy as np
@@ -18,7 +17,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from children import in_a_child
-from interrupted import FORKING, InterruptedAt, lines
+from interrupted import FORKING, interrupts
 from processes import (
     PY,
     ROWS,
@@ -27,10 +26,12 @@ from processes import (
     acting,
     all_pids,
     assert_works,
+    await_end,
+    call_for_a_second,
     die,
     is_alive,
+    kill,
     links,
-    rank_pids,
     running,
     summing,
     wait_until,
@@ -41,53 +42,33 @@ import synk
 from synk.errors import StateError, SynkError, WorkerDied
 
 
+def zygote() -> int:
+    return all_pids()[0]
+
+
+# -- the zygote that is kept
+
+
 @contextlib.contextmanager
-def with_cuda(monkeypatch, device: str):
+def with_cuda(monkeypatch):
     """Have a descriptor in this process that looks like one of CUDA's."""
     readlink = os.readlink
     with open(os.devnull) as file, monkeypatch.context() as patch:
 
         def linked(path, **options):
             if str(path) == f"/proc/self/fd/{file.fileno()}":
-                return device
+                return "/dev/nvidia-uvm-tools"
             return readlink(path, **options)
 
         patch.setattr(os, "readlink", linked)
         yield
 
 
-def zygote() -> int:
-    return all_pids()[0]
-
-
-def is_kept() -> bool:
-    """Tell whether the zygote of a session that is closed now is still there."""
-    synk.fork(2)
-    pid = zygote()
-    synk.close()
-    return is_alive(pid)
-
-
-# -- the zygote that is kept
-
-
-@pytest.mark.parametrize("name", ["tf_XLATfrtCpuClient", "XLA_run", "py_xla_execute"])
-def test_threads_of_xla_are_seen(name):
+@pytest.mark.parametrize("name", ["tf_XLATfrtCpuClient", "XLA_run", "py_xla", "CUDA"])
+def test_threads_of_xla_and_a_cuda_context_are_seen(name, monkeypatch):
     synk.fork(2)
     first = zygote()
-    with with_xla(name):
-        synk.close()
-        assert is_alive(first)
-    synk.close()
-    assert not is_alive(first)
-    assert not is_kept()
-
-
-@pytest.mark.parametrize("device", ["/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"])
-def test_a_cuda_context_is_seen(device, monkeypatch):
-    synk.fork(2)
-    first = zygote()
-    with with_cuda(monkeypatch, device):
+    with with_cuda(monkeypatch) if name == "CUDA" else with_xla(name):
         synk.close()
         assert is_alive(first)
     synk.close()
@@ -110,7 +91,7 @@ def test_the_zygote_is_kept_where_the_process_cannot_be_forked_any_more():
             assert call(ROWS) == TOTAL
         synk.fork(5)
         assert zygote() == first
-        os.kill(rank_pids()[2], signal.SIGKILL)
+        kill(2)
         with pytest.raises(WorkerDied) as caught:
             acting(1, die, "SIGKILL")(ROWS)
         assert caught.value.rank in (1, 2)
@@ -169,90 +150,59 @@ def test_ranks_of_a_kept_zygote_have_what_the_script_has_set_since(
     synk.close()
 
 
-def test_many_sessions_of_a_kept_zygote_leave_nothing_behind():
-    synk.fork(2)
-    with with_xla():
-        pids = []
-
-        def session():
-            synk.close()
-            synk.fork(3)
-            pids.extend(all_pids()[1:])
-            assert summing()(ROWS) == TOTAL
-            return sorted(links(os.getpid())), sorted(links(zygote()))
-
-        before = [session() for _ in range(3)][-1]
-        after = [session() for _ in range(4)][-1]
-        # What earlier tests have left as garbage may be collected meanwhile.
-        for each, of_others in zip(after, before, strict=True):
-            assert len(each) <= len(of_others)
-        synk.close()
-        assert not any(map(is_alive, pids))
-    synk.close()
-
-
-def test_sessions_of_a_kept_zygote_can_be_interrupted():
+def test_sessions_of_a_kept_zygote_can_be_interrupted_and_leave_nothing_behind():
     call = summing()
     synk.fork(2)
     first = zygote()
     assert call(ROWS) == TOTAL
     with with_xla():
         synk.close()
-        before = kinds_of_links()
-        for k in lines(61):
-            interrupted = contextlib.suppress(KeyboardInterrupt)
-            with InterruptedAt(k, FORKING) as trace, interrupted:
+        before = kinds_of_links(first)
+        for trace in interrupts(61, 100, FORKING):
+            with trace, contextlib.suppress(KeyboardInterrupt):
                 synk.fork(2)
                 assert call(ROWS) == TOTAL
                 synk.close()
             synk.close()
-            assert kinds_of_links() == before, trace.raised_at
-            if not trace.raised_at:
-                break
-        assert k > 100
+            assert kinds_of_links(first) == before, trace.raised_at
         with synk.session(3):
             assert zygote() == first
             assert call(ROWS) == TOTAL
     synk.close()
 
 
-def kinds_of_links() -> list[str]:
-    """Return what descriptors of this process are of, but for segments."""
+def kinds_of_links(zygote: int) -> list[list[str]]:
+    """Return what descriptors are of, here and in the zygote, but for segments."""
     gc.collect()
-    kinds = [link.partition(":")[0] for link in links(os.getpid())]
-    return sorted(kind for kind in kinds if "memfd" not in kind)
+    kinds = [
+        [link.split(":")[0] for link in links(pid)] for pid in (os.getpid(), zygote)
+    ]
+    return [sorted(kind for kind in some if "memfd" not in kind) for some in kinds]
 
 
-ENDS = """
+# -- a new interpreter
+
+KILLED = """
 import threading
 from processes import with_xla, children
-
-def end():
-    {end}
 
 def kill():
     while not (found := children(os.getpid())):
         time.sleep(0.01)
     print("pids", os.getpid(), *found, flush=True)
-    end()
+    os.kill(os.getpid(), 9)
 
 with with_xla():
     threading.Thread(target=kill).start()
     synk.fork(2)  # of a new Python
-    while True:
-        time.sleep(1)
 """
 
 
-@pytest.mark.parametrize("end", ["os._exit(0)", "os.kill(os.getpid(), 9)"])
-def test_a_new_python_ends_with_the_script(end, tmp_path):
-    with running(ENDS.format(end=end), tmp_path) as script:
+def test_a_new_python_ends_with_the_script(tmp_path):
+    with running(KILLED, tmp_path) as script:
         pids = script.expect_pids()
         script.wait()
-        wait_until(lambda: not any(map(is_alive, pids)), 5, end)
-
-
-# -- a new interpreter
+        await_end(pids)
 
 
 def has_x64() -> bool:
@@ -277,7 +227,7 @@ def test_a_new_python_is_the_zygote_where_none_was_kept(capfd, monkeypatch):
                 assert_works(2)
                 f = synk.function([x], (enabled, "sum"), mode=PY)
                 assert f(ROWS) == 2 * (not before)
-                os.kill(rank_pids()[1], signal.SIGKILL)
+                kill()
                 with pytest.raises(WorkerDied):
                     call(ROWS)
                 assert synk.recover() == []
@@ -355,20 +305,19 @@ for is_forked_first in (True, False):  # a zygote that is kept, and a new Python
     with with_xla():
         synk.close()
         after = summing(define(3))
-        for n in (2, 3):
-            with synk.session(n):
-                assert before(ROWS) == 2 * TOTAL, before(ROWS)
-                assert after(ROWS) == 3 * TOTAL
-                with open(f"/proc/{processes.all_pids()[0]}/cmdline") as file:
-                    print("kept", "script.py" in file.read(), flush=True)
+        with synk.session(2):
+            assert before(ROWS) == 2 * TOTAL, before(ROWS)
+            assert after(ROWS) == 3 * TOTAL
+            with open(f"/proc/{processes.all_pids()[0]}/cmdline") as file:
+                print("kept", "script.py" in file.read(), flush=True)
     synk.close()
 """
 
 
 def test_ops_of_the_script_are_known_to_the_ranks(tmp_path):
     with running(OPS_OF_A_SCRIPT, tmp_path) as script:
-        for kept in ("True", "True", "False", "False"):
-            assert script.expect("kept", 40) == kept
+        assert script.expect("kept", 40) == "True"
+        assert script.expect("kept", 40) == "False"
         assert script.wait(20) == 0
 
 
@@ -386,17 +335,10 @@ def test_jax_mode_has_as_many_sessions_as_one_likes():
     with synk.session(2):
         assert zygote() == first
         assert call(ROWS) == TOTAL
-        os.kill(first, signal.SIGKILL)
+        kill(-1)
         with pytest.raises(WorkerDied, match="zygote"):
             call_for_a_second(call)
         assert synk.recover() == []
         before = total.get_value()
         assert call(ROWS) == TOTAL
         assert total.get_value() == synk.get_value(1, total) == before + TOTAL
-
-
-def call_for_a_second(call) -> None:
-    # Ranks outlive their zygote for a moment, and may do one more call.
-    deadline = time.monotonic() + 1
-    while time.monotonic() < deadline:
-        call(ROWS)

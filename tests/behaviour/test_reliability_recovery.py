@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import signal
 import time
 import warnings
@@ -13,7 +12,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from interrupted import FORKING, InterruptedAt, lines
+from interrupted import FORKING, interrupts
 from processes import (
     PY,
     ROWS,
@@ -24,25 +23,20 @@ from processes import (
     all_pids,
     arrive_and_ignore,
     assert_works,
+    await_end,
     board,
+    call_for_a_second,
     die,
     is_alive,
+    kill,
     note,
     rank_pids,
     reset,
     summing,
-    wait_until,
 )
 
 import synk
 from synk.errors import StateError, WorkerDied
-
-
-def kill(rank: int) -> None:
-    """Kill a rank, or the zygote, which is -1, and wait for its end."""
-    pid = all_pids()[0] if rank < 0 else rank_pids()[rank]
-    os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not is_alive(pid), 5, "death")
 
 
 def training():
@@ -63,18 +57,6 @@ def own_sums():
 # -- what is told
 
 
-def test_worker_died_says_who_how_and_what_to_do():
-    killed = WorkerDied(2, 77, -signal.SIGKILL)
-    assert "rank 2 (pid 77) was killed by SIGKILL" in str(killed)
-    assert "out-of-memory" in str(killed)
-    assert str(killed).endswith("; call synk.recover() or synk.close()")
-    left = WorkerDied(1, 78, 3)
-    assert "rank 1 (pid 78) exited with code 3" in str(left)
-    assert "out-of-memory" not in str(left)
-    again = pickle.loads(pickle.dumps(killed))
-    assert (again.rank, again.pid, again.signal, again.exitcode) == (2, 77, 9, None)
-
-
 def test_the_error_names_the_process_and_its_end():
     call = summing()
     with synk.session(3):
@@ -87,13 +69,6 @@ def test_the_error_names_the_process_and_its_end():
             error = caught.value
             assert (error.rank, error.pid, error.signal) == (rank, pid, signal.SIGKILL)
             assert synk.recover() == []
-
-
-def call_for_a_second(call) -> None:
-    # The ranks of a zygote outlive it for a moment, and may do one more call.
-    deadline = time.monotonic() + 1
-    while time.monotonic() < deadline:
-        call(ROWS)
 
 
 def test_a_dead_rank_is_reported_while_the_zygote_is_stopped():
@@ -117,7 +92,7 @@ def test_a_dead_rank_is_reported_while_the_zygote_is_stopped():
     synk.close()
 
 
-# -- ranks that hang
+# -- processes that hang
 
 
 def test_the_time_of_the_masters_own_share_does_not_count():
@@ -125,23 +100,20 @@ def test_the_time_of_the_masters_own_share_does_not_count():
         assert acting(0, time.sleep, 1.0)(ROWS) == TOTAL
 
 
-def test_close_is_quick_with_ranks_that_hang():
+@pytest.mark.parametrize(
+    ("struck", "seconds"),
+    [(slice(1, None), 4), (slice(1), 20)],  # of these it waits five for the zygote
+    ids=["ranks", "zygote"],
+)
+def test_close_kills_what_hangs(struck, seconds):
     synk.fork(3)
     pids = all_pids()
-    for pid in pids[1:]:
+    for pid in pids[struck]:
         os.kill(pid, signal.SIGSTOP)
     start = time.monotonic()
     synk.close()
-    assert time.monotonic() - start < 4
-    assert not any(map(is_alive, pids))
-
-
-def test_close_kills_a_zygote_that_hangs():
-    synk.fork(2)
-    pids = all_pids()
-    os.kill(pids[0], signal.SIGSTOP)
-    synk.close()  # after five seconds
-    wait_until(lambda: not any(map(is_alive, pids)), 5, "end of the ranks")
+    assert time.monotonic() - start < seconds
+    await_end(pids)
 
 
 # -- recover: whatever has ended the session
@@ -183,20 +155,17 @@ def test_a_rank_may_die_at_any_line_of_the_masters_call():
     """The call is made, or raises and has changed nothing, on any rank."""
     call, total = training()
     with synk.session(3):
-        for k in lines(41):
+        for trace in interrupts(41, 100, (), lambda: kill(1)):
             call(ROWS)
             before = total.get_value()
-            with InterruptedAt(k, handler=lambda: kill(1)) as trace:
+            with trace:
                 try:
                     assert call(ROWS) == (after := before + TOTAL)
                 except WorkerDied:
                     after = before
             assert total.get_value() == after, trace.raised_at
-            if not trace.raised_at:
-                break
             synk.recover()
             assert synk.get_value(2, total) == after, trace.raised_at
-    assert k > 100
 
 
 DIES_AT = 20
@@ -383,12 +352,12 @@ def test_a_death_while_ranks_come_back_can_be_recovered_from():
             os.kill(pid, signal.SIGKILL)
 
     with synk.session(3):
-        for k in lines(61):
+        for trace in interrupts(61, 60, FORKING, kill_the_newest):
             store_own(ROWS)
             kill(2)
             with contextlib.suppress(WorkerDied):
                 call(ROWS)
-            with InterruptedAt(k, FORKING, kill_the_newest) as trace:
+            with trace:
                 try:
                     synk.recover()
                     call(ROWS)
@@ -398,7 +367,5 @@ def test_a_death_while_ranks_come_back_can_be_recovered_from():
             assert synk.recover() in ([own], [])
             assert "died" in synk.state(own)
             assert call(ROWS) == TOTAL
-            if not trace.raised_at:
-                break
         assert deaths
         assert_works(3)

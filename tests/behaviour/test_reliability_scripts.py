@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import textwrap
 
 import pytest
 from processes import (
     ROWS,
     TOTAL,
-    Beginner,
+    Script,
     acting,
     all_pids,
+    await_end,
     is_alive,
     running,
-    script_environment,
     segments_of,
     summing,
     wait_until,
@@ -26,12 +25,52 @@ from processes import (
 
 import synk
 
+BEGINNER = """
+import gc, json
+with synk.session(2):  # loads the kernels: once, for all
+    synk.all_reduce(pytensor.shared(np.ones(5)), "sum")
+gc.freeze()  # else the last collection of each fork copies all pages: 0.4 s
+print("ready", flush=True)
+for _line in sys.stdin:
+    processes.reset()
+    _pid = os.fork()
+    if not _pid:
+        break
+    _status = os.waitstatus_to_exitcode(os.waitpid(_pid, 0)[1])
+    print("ended", _status, flush=True)
+else:
+    sys.exit()
+os.setsid()
+signal.alarm(60)  # nobody else ends it if the test fails
+_body = json.loads(_line)
+exec(compile(_body, __file__, "exec"))
+"""
+
+
+class Beginner:
+    """Runs scripts one after the other, each in a fork of one that has imported all."""
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        script.expect("ready", 60)
+
+    def begin(self, body: str) -> Script:
+        """Begin a script; `Script.expect` reads what it prints."""
+        line = json.dumps(textwrap.dedent(body)) + "\n"
+        os.write(self.script.process.stdin.fileno(), line.encode())
+        return self.script
+
+    def ended(self) -> int:
+        """Wait for the script's end; return its exit status."""
+        return int(self.script.expect("ended"))
+
 
 @pytest.fixture(scope="module")
 def beginner(tmp_path_factory):
-    beginner = Beginner(tmp_path_factory.mktemp("scripts"))
-    yield beginner
-    assert beginner.end() == 0
+    with running(BEGINNER, tmp_path_factory.mktemp("scripts")) as script:
+        yield Beginner(script)
+        script.process.stdin.close()
+        assert script.wait() == 0
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +83,7 @@ def world(beginner):
 
 
 def assert_nothing_is_left(pids: list[int]) -> None:
-    wait_until(lambda: not any(map(is_alive, pids)), 10, f"end of {pids}")
+    await_end(pids)
     # The kernel frees the memory of a process a moment after its end is seen.
     wait_until(lambda: not segments_of(pids), 5, "end of the shared memory")
 
@@ -111,6 +150,19 @@ ENDINGS = {
         """,
         7,
         "",
+    ),
+    "in pytest -x": (
+        """
+        import pytest
+        path = os.path.dirname(__file__) + "/test_of_a_user.py"
+        with open(path, "w") as file:
+            file.write("import __main__\\n")
+            file.write("def test_one(): __main__.hold(); assert False\\n")
+            file.write("def test_two(): assert False\\n")
+        sys.exit(pytest.main(["-xsq", "-p", "no:cacheprovider", path]))
+        """,
+        1,
+        ".*1 failed.*",
     ),
     "after children that ended": (
         """
@@ -274,40 +326,6 @@ def test_a_child_of_the_script_does_not_keep_ranks_alive(stops, beginner):
     assert beginner.ended() == -signal.SIGKILL
 
 
-PYTEST = """
-from pathlib import Path
-import processes, synk
-
-def test_one():
-    synk.fork(2)
-    assert processes.summing()(processes.ROWS) == processes.TOTAL
-    Path("pids").write_text(" ".join(map(str, processes.all_pids())))
-    assert False
-
-def test_two():
-    Path("two").touch()
-"""
-
-
-def test_nothing_outlives_pytest_x(tmp_path):
-    (tmp_path / "test_of_a_user.py").write_text(PYTEST)
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"],
-        cwd=tmp_path,
-        env=script_environment(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 1, done
-    assert "1 failed" in done.stdout
-    assert not (tmp_path / "two").exists()
-    pids = list(map(int, (tmp_path / "pids").read_text().split()))
-    assert len(pids) == 2
-    assert_nothing_is_left(pids)
-
-
 # -- signals
 
 INTERRUPTED = """
@@ -416,35 +434,27 @@ def interrupt_oneself() -> None:
 
 # -- what scripts share
 
-JOB = """
+JOBS = """
 from pytensor.compile.mode import Mode
+
+twin = os.fork()
 x = pt.dmatrix("x")
 f = synk.function([x], pt.exp(x), mode=Mode("c|py", None))
 synk.fork(2)
-print("ready", flush=True)
-while not os.path.exists({start!r}):  # both begin to compile at once
-    time.sleep(0.001)
+processes.note(20 + bool(twin), 1)  # both begin to compile at once
+both = lambda: processes.board(20) and processes.board(21)
+processes.wait_until(both, 30, "the other job")
 np.testing.assert_allclose(f(ROWS), np.exp(ROWS))
 synk.close()
-print("right", flush=True)
+if twin:
+    assert os.waitpid(twin, 0)[1] == 0
+    print("right", flush=True)
 """
 
 
 def test_two_jobs_share_a_compile_cache(tmp_path):
-    start = tmp_path / "start"
-    body = JOB.format(start=str(start))
     flags = f"{os.environ.get('PYTENSOR_FLAGS', '')},base_compiledir={tmp_path}/code"
-    folders = tmp_path / "one", tmp_path / "other"
-    for folder in folders:
-        folder.mkdir()
-    with (
-        running(body, folders[0], PYTENSOR_FLAGS=flags) as one,
-        running(body, folders[1], PYTENSOR_FLAGS=flags) as other,
-    ):
-        for script in (one, other):
-            script.expect("ready", 60)
-        start.touch()
-        for script in (one, other):
-            script.expect("right", 60)
-            assert script.wait(20) == 0
+    with running(JOBS, tmp_path, PYTENSOR_FLAGS=flags.lstrip(",")) as script:
+        script.expect("right", 90)
+        assert script.wait(20) == 0
     assert any((tmp_path / "code").rglob("*.so"))

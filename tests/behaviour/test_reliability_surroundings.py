@@ -33,7 +33,6 @@ from processes import (
     all_pids,
     links,
     script_environment,
-    sockets,
     summing,
     wait_until,
 )
@@ -92,8 +91,9 @@ def in_a_sandbox(calls: list[str], error: str, work: Callable[[], Any]) -> Any:
 
 
 @needs_numbers
-@pytest.mark.parametrize("error", ["EPERM", "ENOSYS"])
-@pytest.mark.parametrize("call", NEEDED)
+@pytest.mark.parametrize(
+    ("call", "error"), [*zip(NEEDED, ("EPERM", "ENOSYS", "EPERM"), strict=True)]
+)
 def test_what_is_needed_is_an_error_of_one_sentence(call, error, capfd):
     def refused() -> list[str]:
         return said_of(lambda: synk.fork(2), lambda: synk.data(ROWS))
@@ -137,12 +137,6 @@ def test_ranks_that_cannot_be_pinned_compute_all_the_same(call):
 
 
 @needs_numbers
-def test_a_call_that_synk_does_not_use_may_be_forbidden():
-    found = in_a_sandbox(["pidfd_send_signal"], "EPERM", fork_and_compute)
-    assert found == {"right": True, "told": [], "files": []}
-
-
-@needs_numbers
 def test_a_sandbox_that_begins_with_the_session():
     def close_the_door() -> list[Any]:
         with synk.session(2):
@@ -161,12 +155,8 @@ def test_a_sandbox_that_begins_with_the_session():
 @pytest.mark.parametrize(
     ("call", "status", "told"),
     [
-        ("memfd_create", 1, "the system call memfd_create, "),
-        (
-            PINNING[0],
-            0,
-            f"not pinned: the system call {PINNING[0]}, by which",
-        ),
+        (NEEDED[0], 1, f"the system call {NEEDED[0]}, "),
+        (PINNING[0], 0, f"not pinned: the system call {PINNING[0]}, by which"),
     ],
 )
 def test_info_says_what_a_sandbox_forbids(call, status, told):
@@ -184,7 +174,7 @@ def test_info_says_what_a_sandbox_forbids(call, status, told):
 IN_A_NAMESPACE = """
 import os, subprocess, sys, threading
 import numpy as np
-from processes import ROWS, TOTAL, acting, summing
+from processes import acting, summing
 import synk
 
 assert os.readlink("/proc/self") != str(os.getpid())  # as it was not mounted anew
@@ -192,10 +182,9 @@ cores = os.sched_getaffinity(0)
 done = threading.Event()
 with synk.session(3):
     f, rows = summing(), synk.data(np.ones((20_000, 2)))
-    assert f(ROWS) == TOTAL
     assert f(rows) == rows.data.sum()
     try:
-        acting(1, os._exit, 3)(ROWS)
+        acting(1, os._exit, 3)(rows)
     except synk.WorkerDied as death:
         print(death.rank)
     synk.recover()
@@ -332,6 +321,10 @@ def test_shared_memory_has_no_name_and_is_its_users_alone(two_ranks):
     assert in_a_child(open_as_nobody) == 0
 
 
+def sockets(pid: int) -> list[str]:
+    return [link for link in links(pid) if link.startswith("socket:")]
+
+
 def test_no_process_has_a_socket():
     before = sockets(os.getpid())
     with synk.session(3):
@@ -366,7 +359,7 @@ def shout() -> None:
             pass
 
 
-@pytest.mark.parametrize("closed", [(0,), (1, 2), (0, 1, 2)], ids=str)
+@pytest.mark.parametrize("closed", [(0,), (0, 1, 2)], ids=str)
 def test_data_is_right_whichever_streams_are_closed(closed, tmp_path):
     """No descriptor of synk's becomes one of them, in any process."""
 

@@ -6,7 +6,7 @@ import functools
 import linecache
 import os
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -54,6 +54,15 @@ def lines(step: int) -> Iterator[int]:
     yield from range(1, 100_000, 1 if EVERY else step)
 
 
+def interrupts(step: int, least: int, *options: Any) -> Iterator[InterruptedAt]:
+    """Yield one for each `step`-th line, until there are no more; more than `least`."""
+    for k in lines(step):
+        yield (trace := InterruptedAt(k, *options))
+        if not trace.raised_at:
+            break
+    assert k > least
+
+
 def interrupt() -> None:
     raise KeyboardInterrupt
 
@@ -70,12 +79,11 @@ class InterruptedAt:
         k: int,
         files: tuple[str, ...] = (),
         handler: Callable[[], object] = interrupt,
-        but: Collection[tuple[str, int]] = (),
     ) -> None:
-        self.k, self._files, self._but, self._handler = k, files, but, handler
+        self.k, self._files, self._handler = k, files, handler
         self._pid = os.getpid()
         self.raised_at: list[str] = []
-        self.seen: set[tuple[str, int]] = set()
+        self._seen: set[tuple[str, int]] = set()
 
     def __enter__(self) -> InterruptedAt:
         self._before, self._caller = sys.gettrace(), sys._getframe(1)
@@ -110,11 +118,9 @@ class InterruptedAt:
 
     def _line(self, frame: Any, event: str, arg: Any) -> Any:
         place = frame.f_code.co_filename, frame.f_lineno
-        if event == "line" and place not in self.seen and not is_safe(*place):
-            if place in self._but:
-                return self._line
-            self.seen.add(place)
-            if len(self.seen) == self.k and os.getpid() == self._pid:
+        if event == "line" and place not in self._seen and not is_safe(*place):
+            self._seen.add(place)
+            if len(self._seen) == self.k and os.getpid() == self._pid:
                 self.raised_at.append(f"{place[0]}:{place[1]}")
                 self._handler()
         return self._line

@@ -5,7 +5,7 @@ Ranks are forked from the process that imports this module, so they share `_boar
 
 from __future__ import annotations
 
-import json
+import fcntl
 import mmap
 import os
 import pty
@@ -14,6 +14,7 @@ import re
 import signal
 import subprocess
 import sys
+import termios
 import textwrap
 import threading
 import time
@@ -119,24 +120,12 @@ def nothing() -> None:
 
 
 def die(how: str) -> None:
-    """End this process; `how` is a key of `DEATHS`."""
+    """End this process: by a signal, or as by "exit 3"."""
     stamp()
-    number, code = DEATHS[how]
-    if number is None:
-        os._exit(code)
-    os.kill(os.getpid(), number)
+    if how.startswith("exit"):
+        os._exit(int(how.split()[1]))
+    os.kill(os.getpid(), getattr(signal, how))
     signal.pause()  # until the signal is delivered
-
-
-DEATHS: dict[str, tuple[int | None, int | None]] = {
-    "SIGKILL": (signal.SIGKILL, None),
-    "SIGTERM": (signal.SIGTERM, None),
-    "SIGSEGV": (signal.SIGSEGV, None),
-    "SIGABRT": (signal.SIGABRT, None),
-    "exit 0": (None, 0),
-    "exit 3": (None, 3),
-}
-"""Name of a death -> signal and exit code that are to be reported."""
 
 
 def stamp() -> None:
@@ -221,6 +210,25 @@ def wait_until(condition: Callable[[], object], seconds: float, what: str) -> No
         time.sleep(0.005)
 
 
+def await_end(pids: list[int], seconds: float = 10) -> None:
+    """Wait until none of some processes runs any more."""
+    wait_until(lambda: not any(map(is_alive, pids)), seconds, f"end of {pids}")
+
+
+def kill(rank: int = 1) -> None:
+    """Kill a rank, or the zygote, which is -1, and wait for its end."""
+    pid = all_pids()[max(rank, 0)]
+    os.kill(pid, signal.SIGKILL)
+    await_end([pid])
+
+
+def call_for_a_second(call: Callable[[np.ndarray], object]) -> None:
+    """Call until an error, as ranks may do one more call after their zygote's end."""
+    deadline = time.monotonic() + 1
+    while time.monotonic() < deadline:
+        call(ROWS)
+
+
 def is_alive(pid: int) -> bool:
     """Tell whether a process runs; one that only waits to be reaped does not."""
     try:
@@ -283,25 +291,6 @@ def links(pid: int | str) -> list[str]:
     except OSError:
         pass  # ended, or another user's
     return found
-
-
-def descriptors(pid: int) -> int:
-    """Return the number of open file descriptors of a process."""
-    return psutil.Process(pid).num_fds()
-
-
-def memory(pid: int) -> int:
-    """Return the bytes of memory that a process has, shared ones included.
-
-    What it shares with no other process would grow by itself after a fork: each page
-    that is written to, if only to count references, becomes its own.
-    """
-    return psutil.Process(pid).memory_info().rss
-
-
-def sockets(pid: int) -> list[str]:
-    """Return the sockets that a process has open."""
-    return [link for link in links(pid) if link.startswith("socket:")]
 
 
 # -- a process that cannot be forked
@@ -412,43 +401,25 @@ class Script:
 
 @contextmanager
 def running(
-    body: str,
-    path: Path,
-    terminal: bool = False,
-    asks: bool = False,
-    **environment: str,
+    body: str, path: Path, terminal: bool = False, **environment: str
 ) -> Iterator[Script]:
     """Run a script in a session of its own, on request with a terminal of its own.
 
     With a terminal, `Script.terminal` is its other end: what is written there is typed.
-    One that `asks` has a pipe as its standard input.
     """
-    command = [sys.executable, "-u", _write(body, path)]
-    if terminal:
-        ours, theirs = pty.openpty()
-        process = subprocess.Popen(
-            command,
-            env=script_environment() | environment,
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            start_new_session=True,
-            preexec_fn=_take_terminal,
-        )
-        os.close(theirs)
-        script = Script(process, os.dup(ours))
-        script.terminal = ours
-    else:
-        process = subprocess.Popen(
-            command,
-            env=script_environment() | environment,
-            stdin=subprocess.PIPE if asks else subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        script = Script(process, os.dup(process.stdout.fileno()))
-        process.stdout.close()
+    ours, theirs = pty.openpty() if terminal else os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-u", _write(body, path)],
+        env=script_environment() | environment,
+        stdin=theirs if terminal else subprocess.PIPE,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        preexec_fn=_take_terminal if terminal else None,
+    )
+    os.close(theirs)
+    script = Script(process, os.dup(ours))
+    script.terminal = ours
     try:
         yield script
     finally:
@@ -457,61 +428,7 @@ def running(
         process.wait(10)
         if process.stdin is not None:
             process.stdin.close()
-        if terminal and script.terminal >= 0:
-            os.close(script.terminal)
-
-
-BEGINNER = """
-import gc, json
-with synk.session(2):  # loads the kernels: once, for all
-    synk.all_reduce(pytensor.shared(np.ones(5)), "sum")
-gc.freeze()  # else the last collection of each fork copies all pages: 0.4 s
-print("ready", flush=True)
-for _line in sys.stdin:
-    processes.reset()
-    _pid = os.fork()
-    if not _pid:
-        break
-    _status = os.waitstatus_to_exitcode(os.waitpid(_pid, 0)[1])
-    print("ended", _status, flush=True)
-else:
-    sys.exit()
-os.setsid()
-signal.alarm(60)  # nobody else ends it if the test fails
-_body = json.loads(_line)
-exec(compile(_body, __file__, "exec"))
-"""
-
-
-class Beginner:
-    """Runs scripts one after the other, each in a fork of one that has imported all.
-
-    Each is a process group of its own, as with `running`, and ends as a script does.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._running = running(BEGINNER, path, asks=True)
-        self.script = self._running.__enter__()
-        self.script.expect("ready", 60)
-
-    def begin(self, body: str) -> Script:
-        """Begin a script; `Script.expect` reads what it prints."""
-        line = json.dumps(textwrap.dedent(body)) + "\n"
-        os.write(self.script.process.stdin.fileno(), line.encode())
-        return self.script
-
-    def ended(self, seconds: float = 20) -> int:
-        """Wait for the script's end; return its exit status."""
-        return int(self.script.expect("ended", seconds))
-
-    def end(self) -> int:
-        """Say that no more scripts come; return the exit status of what ran them."""
-        self.script.process.stdin.close()
-        return self.script.wait()
-
-    def close(self) -> None:
-        """End what is still there."""
-        self._running.__exit__(None, None, None)
+        os.close(ours)
 
 
 def print_pids() -> None:
@@ -530,9 +447,6 @@ def print_on_arrival(count: int = 1) -> None:
 
 
 def _take_terminal() -> None:
-    import fcntl
-    import termios
-
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 

@@ -18,7 +18,6 @@ from collections.abc import Sequence
 _X86 = {
     "memfd_create": 319,
     "pidfd_open": 434,
-    "pidfd_send_signal": 424,
     "fallocate": 285,
     "sched_setaffinity": 203,
     "sched_getaffinity": 204,
@@ -26,7 +25,6 @@ _X86 = {
 _ARM = {
     "memfd_create": 279,
     "pidfd_open": 434,
-    "pidfd_send_signal": 424,
     "fallocate": 47,
     "sched_setaffinity": 122,
     "sched_getaffinity": 123,

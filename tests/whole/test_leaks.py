@@ -6,6 +6,7 @@ import gc
 import os
 
 import numpy as np
+import psutil
 import pytensor
 import pytensor.tensor as pt
 import pytest
@@ -15,8 +16,6 @@ from processes import (
     TOTAL,
     acting,
     all_pids,
-    descriptors,
-    memory,
     run_script,
     segments_of,
     summing,
@@ -35,24 +34,29 @@ def everyone() -> list[int]:
     return [os.getpid(), *all_pids()]
 
 
-def threads(pid: int) -> int:
-    return len(os.listdir(f"/proc/{pid}/task"))
-
-
 def census() -> dict[str, list]:
     """Return what processes have that must not grow."""
     gc.collect()
     return {
-        "descriptors": [descriptors(pid) for pid in everyone()],
-        "threads": [threads(pid) for pid in everyone()],
+        "descriptors": [psutil.Process(pid).num_fds() for pid in everyone()],
+        "threads": [len(os.listdir(f"/proc/{pid}/task")) for pid in everyone()],
         "segments": sorted(segments_of(everyone())),
     }
+
+
+def assert_same(after: dict[str, list], before: dict[str, list]) -> None:
+    """Compare censuses; a thread of somebody else's may have ended meanwhile."""
+    for now, of_before in zip(after["threads"], before["threads"], strict=True):
+        assert now <= of_before
+    assert after | {"threads": ()} == before | {"threads": ()}
 
 
 def look() -> tuple[dict[str, list], list[int]]:
     """Return the census, and the memory of each process."""
     census()  # what looking itself takes is taken before the memory is measured
-    return census(), [memory(pid) for pid in everyone()]
+    # What ranks share with no other process would grow by itself after a fork: each
+    # page that is written to, if only to count references, becomes their own.
+    return census(), [psutil.Process(pid).memory_info().rss for pid in everyone()]
 
 
 def assert_nothing_grows(work) -> None:
@@ -62,7 +66,7 @@ def assert_nothing_grows(work) -> None:
         before = look()
         work()
         after = look()
-        assert after[0] == before[0]
+        assert_same(after[0], before[0])
         grown.append([new - old for old, new in zip(before[1], after[1], strict=True)])
         if max(grown[-1]) < PATIENCE:
             return
@@ -93,33 +97,16 @@ def calls_of_every_kind():
     return call
 
 
-@pytest.mark.slow
-def test_memory_does_not_grow_over_thousands_of_calls():
-    x = pt.matrix("x", dtype="float64")
-    call = synk.function([x], [(x.sum(), "sum"), (x, "gather")], mode=PY)
-    gradient = pytensor.shared(np.ones(5), name="gradient")
-    data = synk.data(ROWS)
-
-    def work(times):
-        for _ in range(times):
-            call(data, batch=slice(2, 9))
-            synk.all_reduce(gradient)
-
-    with synk.session(2):
-        work(CALLS // 10)
-        assert_nothing_grows(lambda: work(CALLS))
-
-
 def test_calls_of_every_kind_leave_nothing_behind():
-    with synk.session(3):
+    with synk.session(2):
         call = calls_of_every_kind()
 
-        def work(times):
-            for _ in range(times):
+        def work(calls):
+            for _ in range(calls // 6):
                 call()
 
-        work(20)
-        assert_nothing_grows(lambda: work(200))
+        work(CALLS // 10)
+        assert_nothing_grows(lambda: work(CALLS))
 
 
 def test_errors_and_what_is_dropped_leave_nothing_behind():
@@ -140,74 +127,54 @@ def test_errors_and_what_is_dropped_leave_nothing_behind():
         for _ in range(8):
             fail_and_drop()
         assert keeper(ROWS) == TOTAL
-        assert census() == before
+        assert_same(census(), before)
+
+
+SESSIONS = """
+import gc, psutil
+
+values, data = pytensor.shared(np.ones(100)), synk.data(ROWS)
+call, dies = summing(), acting(1, os._exit, 3)
+
+def session(kills):
+    with synk.session(3):
+        pids.extend(processes.all_pids())
+        assert call(data) == TOTAL
+        values.set_value(np.ones(100))
+        synk.all_reduce(values, "sum")
+        assert values.get_value()[-1] == 3
+        try:
+            kills and dies(ROWS)
+        except synk.WorkerDied:
+            pass
+
+def look():
+    gc.collect()
+    with open("/proc/self/maps") as maps:
+        shared = sum("memfd:synk-" in line for line in maps)
+    return (len(me.children()), me.num_fds(), shared, me.num_threads(),
+            len(processes.segments_of([me.pid])))
+
+me, pids = psutil.Process(), []
+for kills in (False, True, False, False, False):
+    session(kills)
+before, resident = look(), [me.memory_info().rss]
+for number in range(25):
+    session(number % 5 == 0)
+    if number % 5 == 4:
+        resident.append(me.memory_info().rss)
+print("same", look() == before, before, look())
+print("alive", sum(map(processes.is_alive, pids)), "of", len(pids))
+# The heap grows once in a while, by a huge page and more (by 3.2 MB in ten
+# sessions, and by 8 kB in the next): what leaks grows in all of the fives.
+more = sorted(np.diff(resident))
+print("grew little", more[2] < 150 << 10, more)
+"""
 
 
 def test_many_sessions_leave_nothing_behind(tmp_path):
-    result = run_script(
-        """
-        import gc, psutil
-
-        values = pytensor.shared(np.ones(100))
-        call = summing()
-        data = synk.data(ROWS)
-
-        def session(n):
-            with synk.session(n):
-                assert call(data) == TOTAL
-                values.set_value(np.ones(100))
-                synk.all_reduce(values, "sum")
-                assert values.get_value()[-1] == n
-                return processes.all_pids()
-
-        def look():
-            gc.collect()
-            me = psutil.Process()
-            with open("/proc/self/maps") as maps:
-                shared = sum("memfd:synk-" in line for line in maps)
-            return (len(me.children()), me.num_fds(), shared,
-                    len(os.listdir("/proc/self/task")),
-                    len(processes.segments_of([os.getpid()])))
-
-        pids = []
-        for _ in range(5):
-            pids += session(3)
-        before, resident = look(), [processes.memory(os.getpid())]
-        for i in range(25):
-            pids += session(3)
-            if i % 5 == 4:
-                resident.append(processes.memory(os.getpid()))
-        after, more = look(), sorted(np.diff(resident))
-        print("before", before)
-        print("after", after)
-        print("same", before == after)
-        print("alive", sum(map(processes.is_alive, pids)), "of", len(pids))
-        # The heap grows once in a while, by a huge page and more (by 3.2 MB in ten
-        # sessions, and by 8 kB in the next): what leaks grows in all of the fives.
-        print("grew little", more[2] < 150 << 10, more)
-        """,
-        tmp_path,
-        seconds=120,
-    )
+    result = run_script(SESSIONS, tmp_path, seconds=120)
     assert result.returncode == 0, result
     assert "same True" in result.stdout, result.stdout
     assert "alive 0 of 90" in result.stdout, result.stdout
     assert "grew little True" in result.stdout, result.stdout
-
-
-def test_killed_sessions_leave_nothing_behind():
-    def kill():
-        synk.fork(2)
-        pids = all_pids()
-        with pytest.raises(synk.WorkerDied):
-            acting(1, os._exit, 3)(ROWS)
-        synk.close()
-        gc.collect()
-        return pids
-
-    pids = kill()
-    before = descriptors(os.getpid()), threads(os.getpid())
-    for _ in range(10):
-        pids += kill()
-    assert (descriptors(os.getpid()), threads(os.getpid())) == before
-    assert len(segments_of(pids)) == 0
