@@ -48,38 +48,32 @@ def epochs_until_it_stops(callback, values):
     return None
 
 
+LESS, MORE = {"epochs": 2}, {"epochs": 2, "better": "more"}
+
+
 @pytest.mark.parametrize(
-    ("values", "options", "end"),
+    ("callback", "values", "end"),
     [
-        ([5, 4, 3, 2, 1], {}, None),
-        ([5, 4, 4, 4, 4], {"epochs": 3}, 5),
-        ([5, 4, 6, 6, 3, 4, 4, 4], {"epochs": 3}, 8),
-        ([1, 2, 3], {"epochs": 2}, 3),
-        ([1, 2, 3], {"epochs": 2, "better": "more"}, None),
-        ([3, 2, 1], {"epochs": 2, "better": "more"}, 3),
-        ([1, NAN, NAN, NAN], {"epochs": 3}, 4),
-        ([NAN, NAN], {"epochs": 2}, 2),
-        ([NAN, 3, 2, 1], {"epochs": 2}, None),
+        (Patience("loss"), [5, 4, 3, 2, 1], None),
+        (Patience("loss", epochs=3), [5, 4, 4, 4, 4], 5),
+        (Patience("loss", epochs=3), [5, 4, 6, 6, 3, 4, 4, 4], 8),
+        (Patience("loss", **LESS), [1, 2, 3], 3),
+        (Patience("loss", **MORE), [1, 2, 3], None),
+        (Patience("loss", **MORE), [3, 2, 1], 3),
+        (Patience("loss", epochs=3), [1, NAN, NAN, NAN], 4),
+        (Patience("loss", **LESS), [NAN, NAN], 2),
+        (Patience("loss", **LESS), [NAN, 3, 2, 1], None),
         # Noisy, but falling: means of two and two.
-        ([5, 4, 6, 2, 4, 1, 3, 0], {"epochs": 2, "smooth": True}, None),
-        ([5, 4, 3, 2, 3, 2, 3, 2], {"epochs": 2, "smooth": True}, 6),
+        (Patience("loss", **LESS, smooth=True), [5, 4, 6, 2, 4, 1, 3, 0], None),
+        (Patience("loss", **LESS, smooth=True), [5, 4, 3, 2, 3, 2, 3, 2], 6),
+        (Target("loss", 2), [3, 2, 1], 2),
+        (Target("loss", 0.5), [3, 2, 1], None),
+        (Target("loss", 0.95, "more"), [0.1, 0.9, 0.97], 3),
+        (Target("loss", 2), [NAN, 1], 2),
     ],
 )
-def test_patience_ends(values, options, end):
-    assert epochs_until_it_stops(Patience("loss", **options), values) == end
-
-
-@pytest.mark.parametrize(
-    ("values", "target", "better", "end"),
-    [
-        ([3, 2, 1], 2, "less", 2),
-        ([3, 2, 1], 0.5, "less", None),
-        ([0.1, 0.9, 0.97], 0.95, "more", 3),
-        ([NAN, 1], 2, "less", 2),
-    ],
-)
-def test_a_target_ends(values, target, better, end):
-    assert epochs_until_it_stops(Target("loss", target, better), values) == end
+def test_patience_and_targets_end_training(callback, values, end):
+    assert epochs_until_it_stops(callback, values) == end
 
 
 def test_a_name_that_is_not_there_is_an_error():
@@ -176,8 +170,6 @@ def test_tensorboard(tmp_path, two_ranks):
 
 # -- histories
 
-SPENT = ("compute", "rows", "exchange", "wait")
-
 
 class Slow(Op):
     """Passes rows on, after as many seconds as their first number says."""
@@ -209,8 +201,9 @@ def test_the_time_of_an_epoch_is_divided(rule, two_ranks):
     trainer.fit(np.zeros(10), batch_size=2, progress=False)  # which compiles
     history = trainer.fit(np.array([0.02, 0] * 5), batch_size=2, progress=False)
     epoch = history.epochs[-1]
-    assert min(epoch[name] for name in SPENT) >= 0
-    assert 0.1 <= sum(epoch[name] for name in SPENT) <= epoch["seconds"]
+    spent = [epoch[name] for name in ("compute", "rows", "exchange", "wait")]
+    assert min(spent) >= 0
+    assert 0.1 <= sum(spent) <= epoch["seconds"]
     # Means of two ranks: half of 100 ms each, if the other one is not late itself.
     assert epoch["compute"] >= 0.05
     assert epoch["wait"] >= 0.025
@@ -223,16 +216,17 @@ def test_the_time_of_an_epoch_is_divided(rule, two_ranks):
         assert history["staleness"] == [0, 0]
 
 
+TIMES = {"compute": 0.5, "rows": 0.1, "exchange": 0.2, "wait": 0.1}
+
+
 def made_history(epochs=3):
     history = synk.History()
     for epoch in range(epochs):
-        spent = {"compute": 0.5, "rows": 0.1, "exchange": 0.2, "wait": 0.1}
-        numbers = {"seconds": 1.0, **spent, "staleness": 0.5}
+        numbers = {"seconds": 1.0, **TIMES, "staleness": 0.5}
         if epoch:
             numbers["val_loss"] = 2.0 / epoch
-        history.add_epoch(
-            np.array([4.0, 1.0]) / (epoch + 1), [8, 4], [0.5, 0.25], numbers
-        )
+        losses = np.array([4.0, 1.0]) / (epoch + 1)
+        history.add_epoch(losses, [8, 4], [0.5, 0.25], numbers)
     return history
 
 
@@ -250,19 +244,19 @@ def test_frames_are_of_epochs_and_of_steps():
     pytest.importorskip("pandas")
     history = made_history()
     epochs, steps = history.to_frame(), history.to_frame("steps")
-    assert list(epochs["step"]) == [2, 4, 6]
-    assert list(epochs["loss"]) == [3.0, 1.5, 1.0]  # weighted by rows
-    assert list(steps["step"]) == [1, 2, 3, 4, 5, 6]
-    assert list(steps["epoch"]) == [1, 1, 2, 2, 3, 3]
-    assert list(steps["loss"][:2]) == [4.0, 1.0]
-    assert list(steps["rows"]) == [8, 4] * 3
-    assert list(steps["seconds"]) == [0.5, 0.25] * 3
+    assert epochs["step"].tolist() == [2, 4, 6]
+    assert epochs["loss"].tolist() == [3.0, 1.5, 1.0]  # weighted by rows
+    assert steps["step"].tolist() == [1, 2, 3, 4, 5, 6]
+    assert steps["epoch"].tolist() == [1, 1, 2, 2, 3, 3]
+    assert steps["loss"].tolist()[:2] == [4.0, 1.0]
+    assert steps["rows"].tolist() == [8, 4] * 3
+    assert steps["seconds"].tolist() == [0.5, 0.25] * 3
     with pytest.raises(ValueError, match="'epochs' or 'steps', got 'rows'"):
         history.to_frame("rows")
 
 
 def test_a_history_is_drawn(tmp_path):
-    pytest.importorskip("matplotlib")
+    figures = pytest.importorskip("matplotlib.figure")
     history, path = made_history(), tmp_path / "history.png"
     figure = history.plot(path)
     assert path.read_bytes()[:4] == b"\x89PNG"
@@ -275,29 +269,21 @@ def test_a_history_is_drawn(tmp_path):
     assert line.get_label() == "val_loss"
     np.testing.assert_array_equal(line.get_ydata(), [np.nan, 2.0, 1.0])
     heights = {bars.get_label(): bars[0].get_height() for bars in of_time.containers}
-    expected = {"compute": 0.5, "rows": 0.1, "exchange": 0.2, "wait": 0.1}
-    assert heights == pytest.approx(expected | {"compile, start": 0.1})
+    assert heights == pytest.approx(TIMES | {"compile, start": 0.1})
     assert of_time.containers[-1][0].get_y() == pytest.approx(0.9)  # stacked
-
-
-def test_a_history_is_drawn_where_the_script_says():
-    figures = pytest.importorskip("matplotlib.figure")
+    # Where the script says, and without validation.
     figure = figures.Figure()
     axes = figure.subplots(3)
     assert made_history(1).plot(axes=axes) is figure
-    assert [len(panel.lines) for panel in axes[:2]] == [2, 1]  # without validation
+    assert [len(panel.lines) for panel in axes[:2]] == [2, 1]
     assert axes[1].lines[0].get_label() == "loss"
-    with pytest.raises(ValueError, match="no epoch was made yet"):
-        synk.History().plot()
-
-
-def test_a_first_epoch_that_compiles_does_not_hide_the_others():
-    pytest.importorskip("matplotlib")
-    history = made_history()
+    # A first epoch that compiles does not hide the others.
     history.epochs[0]["seconds"] = 100.0
     panel = history.plot().axes[2]
     assert panel.get_ylim() == (0, 1.5)
     assert "100 s" in panel.get_title()
+    with pytest.raises(ValueError, match="no epoch was made yet"):
+        synk.History().plot()
 
 
 @pytest.mark.parametrize("name", ["matplotlib", "pandas"])
@@ -340,18 +326,17 @@ class Made:
         self.error = synk.function([x, y], ((x @ w - y) ** 2).mean(), mode=FAST)
         self.trainer = synk.Trainer(self.step, [w], rule, seed=2)
 
-    def fit(self, fold, epochs=3, **how):
-        """Train for a fold."""
-        train, held_back = fold
-        return self.trainer.fit(
-            X,
-            Y,
-            **QUIET,
-            epochs=epochs,
-            rows=train,
-            validation=lambda: self.error(X, Y, batch=held_back),
-            **how,
-        )
+    def fit(self, fold, **how):
+        """Train three epochs for a fold; what follows from the numbers alone."""
+        rows, held_back = fold
+        how |= {"rows": rows, "epochs": 3, **QUIET}
+        how["validation"] = lambda: self.error(X, Y, batch=held_back)
+        return told(self.trainer.fit(X, Y, **how))
+
+    def validate(self, **how):
+        """Cross-validate; by the step's own error, if nothing else is said."""
+        given = {"validation": (self.error, X, Y), **QUIET, **how}
+        return synk.cross_validate(self.trainer, X, Y, **given)
 
     def lowered(self):
         """Return callbacks that change the rate as training goes on."""
@@ -378,15 +363,9 @@ def test_of_least_squares_it_is_that_of_numpy(ranks):
     held_back = np.array_split(np.arange(31), 4)
     splits = [(np.setdiff1d(np.arange(31), rows), rows) for rows in held_back]
     data = synk.data(X), synk.data(Y)
-    found = synk.cross_validate(
-        synk.Trainer(train, [w]),
-        *data,
-        folds=iter(splits),
-        epochs=2,
-        validation=(error, *data),
-        batch_size=31,
-        progress=False,
-    )
+    how = {"folds": iter(splits), "epochs": 2, "validation": (error, *data)}
+    trainer = synk.Trainer(train, [w])
+    found = synk.cross_validate(trainer, *data, **how, batch_size=31, progress=False)
     errors = []
     for rest, rows in splits:
         w, *_ = np.linalg.lstsq(X[rest], Y[rest])
@@ -404,13 +383,9 @@ def test_a_fold_has_the_very_bits_of_a_training_by_itself(rule, two_ranks):
     expected = []
     for fold in FOLDS:
         made = Made(rule)
-        expected.append(told(made.fit(fold, callbacks=made.lowered())))
+        expected.append(made.fit(fold, callbacks=made.lowered()))
     made = Made(rule)
-    found = synk.cross_validate(
-        made.trainer,
-        X,
-        Y,
-        **QUIET,
+    found = made.validate(
         folds=FOLDS,
         epochs=3,
         validation=lambda rows: made.error(X, Y, batch=rows),
@@ -419,8 +394,8 @@ def test_a_fold_has_the_very_bits_of_a_training_by_itself(rule, two_ranks):
     assert [told(fold.history) for fold in found.folds] == expected
     assert expected[0] != expected[1]
     assert not len(made.trainer.history)
-    assert (made.w.get_value() == START).all()
-    assert synk.get_value(1, made.w).tolist() == START.tolist()
+    for rank in range(2):
+        assert synk.get_value(rank, made.w).tolist() == START.tolist()
     assert made.rate.get_value() == 0.05
 
 
@@ -431,8 +406,7 @@ def test_a_trainer_goes_on_as_if_there_had_been_no_cross_validation(rule, two_ra
         made = Made(rule)
         made.trainer.fit(X, Y, **QUIET)
         if validates:
-            how = {"folds": [FOLDS[0]] * 2, "validation": (made.error, X, Y)}
-            found = synk.cross_validate(made.trainer, X, Y, **QUIET, **how)
+            found = made.validate(folds=[FOLDS[0]] * 2)
             first, second = (told(fold.history) for fold in found.folds)
             assert first == second  # from where the trainer is
         made.trainer.fit(X, Y, **QUIET)
@@ -447,7 +421,7 @@ def test_a_sweep_has_the_very_bits_of_trainings_by_themselves(rule, two_ranks):
     for rate, decay in (values[0], values[-1]):
         made = Made(rule)
         made.rate.set_value(rate), made.decay.set_value(decay)
-        ends.append(told(made.fit(FOLDS[0])))
+        ends.append(made.fit(FOLDS[0]))
     made = Made(rule)
 
     def run(trainer):
@@ -458,11 +432,11 @@ def test_a_sweep_has_the_very_bits_of_trainings_by_themselves(rule, two_ranks):
     swept = made.trainer
     found = synk.sweep(swept, settings, run)
     assert [(s[made.rate], s[made.decay]) for s, _ in found] == values
-    assert len({str(told(history)) for _, history in found}) == 4
-    assert [told(found[0][1]), told(found[-1][1])] == ends
+    assert len({str(of_one) for _, of_one in found}) == 4
+    assert [found[0][1], found[-1][1]] == ends
     one_by_one = [{made.decay: 0.1, made.rate: 0.02}, {made.rate: 0.05}]
     found = synk.sweep(swept, iter(one_by_one), run)
-    assert [told(history) for _, history in found] == ends[::-1]
+    assert [of_one for _, of_one in found] == ends[::-1]
     assert made.rate.get_value() == 0.05
     assert made.decay.get_value() == 0.0
 
@@ -476,15 +450,14 @@ def test_a_sweep_over_folds_compiles_nothing(rule, tmp_path, two_ranks):
         return sum(event["name"] == "compile" for event in events)
 
     made, data = Made(rule), (synk.data(X), synk.data(Y))
+    validation = {"validation": (made.error, *data), **QUIET}
     with synk.trace(tmp_path / "one.json"):
-        made.trainer.fit(*data, **QUIET, validation=(made.error, *data))
+        made.trainer.fit(*data, **validation)
     with synk.trace(tmp_path / "all.json"):
         found = synk.sweep(
             synk.Trainer(made.step, [made.w], rule, seed=2),
             {made.rate: [0.05, 0.01]},
-            lambda trainer: synk.cross_validate(
-                trainer, *data, **QUIET, folds=3, validation=(made.error, *data)
-            ),
+            lambda swept: synk.cross_validate(swept, *data, folds=3, **validation),
         )
     assert [len(each.folds) for _, each in found] == [3, 3]
     assert compiled("one.json") == 4  # the step and the error, on two ranks
@@ -492,31 +465,21 @@ def test_a_sweep_over_folds_compiles_nothing(rule, tmp_path, two_ranks):
 
 
 def test_folds_by_number_hold_each_row_back_once_in_an_order_of_the_seed(two_ranks):
-    made = Made()
-    held_back = {}
+    made, held_back = Made(), []
     for seed in (2, 2, 3):
-        trainer = synk.Trainer(made.step, [made.w], seed=seed)
-        found = synk.cross_validate(
-            trainer, X, Y, **QUIET, validation=(made.error, X, Y)
-        )
-        held_back.setdefault(seed, []).append([f.validation for f in found.folds])
-        for train, others, _ in found.folds:
+        made.trainer = synk.Trainer(made.step, [made.w], seed=seed)
+        folds = made.validate().folds
+        for train, others, _ in folds:
             assert sorted([*train, *others]) == list(range(31))
-        assert [len(fold.validation) for fold in found.folds] == [7, 6, 6, 6, 6]
-    again, other = held_back[2], held_back[3][0]
-    for rows, same in zip(*again, strict=True):
-        np.testing.assert_array_equal(rows, same)
-    assert sorted(np.concatenate(again[0])) == list(range(31))
-    assert again[0][0].tolist() != other[0].tolist()
+        assert [len(fold.validation) for fold in folds] == [7, 6, 6, 6, 6]
+        held_back.append(np.concatenate([fold.validation for fold in folds]).tolist())
+    assert sorted(held_back[0]) == list(range(31))
+    assert held_back[0] == held_back[1] != held_back[2]
 
 
 def test_a_fold_has_callbacks_of_its_own(two_ranks):
     """Each stops after three epochs: patience that went on would stop the next one."""
-    found = synk.cross_validate(
-        Made().trainer,
-        X,
-        Y,
-        **QUIET,
+    found = Made().validate(
         folds=3,
         epochs=10,
         validation=lambda rows: {"constant": 1.0, "rows": len(rows)},
@@ -526,22 +489,18 @@ def test_a_fold_has_callbacks_of_its_own(two_ranks):
     assert found.values["val_rows"].tolist() == [11, 10, 10]
 
 
-@pytest.mark.parametrize(
-    ("how", "error", "why"),
-    [
+def test_folds_that_cannot_be_are_refused(two_ranks):
+    made = Made()
+    for how, error, why in (
         ({"folds": 1}, ValueError, "31 rows can be cut into 2 to 31 folds, not 1"),
         ({"folds": 32}, ValueError, "not 32"),
         ({"folds": [(range(31), [])]}, ValueError, "fold 0 has no rows to validate on"),
         ({"folds": [([], [1])]}, ValueError, "fold 0 has no rows to train on"),
         ({"folds": [([0], [1]), ([0, 31], [1])]}, IndexError, "row 31"),
         ({"epochs": 0}, ValueError, "at least 1, got 0"),
-    ],
-)
-def test_folds_that_cannot_be_are_refused(how, error, why, two_ranks):
-    with pytest.raises(error, match=why):
-        synk.cross_validate(
-            Made().trainer, X, Y, **QUIET, **how, validation=lambda rows: 0.0
-        )
+    ):
+        with pytest.raises(error, match=why):
+            made.validate(**how, validation=lambda rows: 0.0)
 
 
 def test_a_sweep_over_what_is_compiled_in_is_refused(two_ranks):
@@ -555,34 +514,30 @@ def test_a_sweep_over_what_is_compiled_in_is_refused(two_ranks):
             synk.sweep(made.trainer, {key: [0.1]}, pytest.fail)
 
 
-def test_an_error_leaves_the_starting_values(two_ranks):
+def test_an_error_or_a_death_leaves_the_starting_values():
     made = Made(TURNS)
 
     def fails(trainer):
         trainer.fit(X, Y, **QUIET)
         raise KeyError("mine")
 
-    with pytest.raises(KeyError, match="mine"):
-        synk.sweep(made.trainer, {made.rate: [0.1]}, fails)
-    assert made.rate.get_value() == 0.05
-    for rank in range(2):
-        assert synk.get_value(rank, made.w).tolist() == START.tolist()
-
-
-def test_a_rank_that_dies_leaves_the_script_its_starting_values():
-    made = Made()
-
-    def fails(rows):
+    def kills(rows):
         for process in psutil.Process().children(recursive=True):
             if process.ppid() != os.getpid():  # a rank, forked by our child
                 os.kill(process.pid, signal.SIGKILL)
         return 0.0
 
+    def check_values():
+        assert made.rate.get_value() == 0.05
+        for rank in range(2):
+            assert synk.get_value(rank, made.w).tolist() == START.tolist()
+
     with synk.session(2):
+        with pytest.raises(KeyError, match="mine"):
+            synk.sweep(made.trainer, {made.rate: [0.1]}, fails)
+        check_values()
         with pytest.raises(synk.WorkerDied):
-            synk.cross_validate(
-                made.trainer, X, Y, **QUIET, epochs=1000, validation=fails
-            )
+            made.validate(epochs=1000, validation=kills)
         assert made.w.get_value().tolist() == START.tolist()
         synk.recover()
-        assert synk.get_value(1, made.w).tolist() == START.tolist()
+        check_values()

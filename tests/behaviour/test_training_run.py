@@ -53,11 +53,9 @@ def assert_equal_to_calls(f, count, batches, given, **how):
     expected_count = [synk.get_value(rank, count) for rank in range(synk.size())]
     synk.broadcast(count, start)
     got = f.run(batches, *given, **how)
-    assert len(got) == len(expected[0])
-    for i, of_output in enumerate(got):
-        assert len(of_output) == len(batches)
-        for k, value in enumerate(of_output):
-            np.testing.assert_array_equal(value, expected[k][i], f"output {i} {k}")
+    for i, (found, *right) in enumerate(zip(got, *expected, strict=True)):
+        for k, values in enumerate(zip(found, right, strict=True)):
+            np.testing.assert_array_equal(*values, f"output {i} {k}")
     for rank, value in enumerate(expected_count):
         np.testing.assert_array_equal(synk.get_value(rank, count), value)
     return got
@@ -69,25 +67,15 @@ def test_a_run_gives_what_single_calls_give(ranks):
     for given in ((X, 2.0), (synk.data(X), synk.data(np.array(4.0)))):
         batches = [batch for batch in BATCHES if not isinstance(batch, list) or batch]
         got = assert_equal_to_calls(f, count, batches, given)
-        assert [type(value) for value in got] == [
-            np.ndarray,
-            list,  # as many rows as the batch has
-            np.ndarray,
-            np.ndarray,
-            np.ndarray,
-        ]
+        # The rows of each are a list: there are as many as the batch has.
+        assert [type(value) is list for value in got] == [False, True, *[False] * 3]
         assert got[2].shape == (len(batches), 3)
     assert_equal_to_calls(f, count, [[2, 3, 4], slice(5, 8)], (X, 2.0))
     assert_equal_to_calls(f, count, BATCHES[:4], (X, 1.0), num_slices=2)
-
-
-@one_and_three_ranks
-def test_batches_of_one_size_are_stacked(ranks):
-    f, count = many_outputs()
-    batches = np.random.default_rng(1).permutation(20).reshape(4, 5)
-    got = assert_equal_to_calls(f, count, list(batches), (X, 2.0))
+    of_one_size = np.random.default_rng(1).permutation(20).reshape(4, 5)
+    got = assert_equal_to_calls(f, count, list(of_one_size), (X, 2.0))
     assert [value.shape for value in got] == [(4,), (4, 5), (4, 3), (4,), (4, 3)]
-    again = f.run(batches, X, scale=2.0)  # an array of batches; by name
+    again = f.run(of_one_size, X, scale=2.0)  # an array of batches; by name
     for one, other in zip(again, got, strict=True):
         np.testing.assert_allclose(one, other)
 
@@ -159,22 +147,15 @@ def test_functions_of_shared_rows_take_batches_of_these(ranks):
     np.testing.assert_array_equal(counting.run([None] * 3), [0, 1, 2])
 
 
-def test_shared_rows_that_a_call_changes_are_not_taken_ahead():
-    rows = pytensor.shared(np.ones((4, 2)), name="rows")
-    updates = [(rows, rows * 2)]
-    x = pt.matrix("x")
-    f = synk.function(
-        [x],
-        (x.sum() + rows.sum(), "sum"),
-        updates=updates,
-        sliceable_shareds=[rows],
-        mode=PY,
-    )
-    for threads in (1, 2):
-        with synk.session(1, threads=threads):
-            rows.set_value(np.ones((4, 2)))
-            got = f.run([1] * 3, np.zeros((4, 2)), batch_s=slice(0, 1))
-            np.testing.assert_allclose(got, [2, 2 * 2, 2 * 4])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_shared_rows_that_a_call_changes_are_not_taken_ahead(threads):
+    rows, x = pytensor.shared(np.ones((4, 2)), name="rows"), pt.matrix("x")
+    total = x.sum() + rows.sum(), "sum"
+    given = {"updates": [(rows, rows * 2)], "sliceable_shareds": [rows]}
+    f = synk.function([x], total, mode=PY, **given)
+    with synk.session(1, threads=threads):
+        got = f.run([1] * 3, np.zeros((4, 2)), batch_s=slice(0, 1))
+        np.testing.assert_allclose(got, [2, 2 * 2, 2 * 4])
 
 
 def test_rows_taken_ahead_give_the_same_numbers():
@@ -188,24 +169,15 @@ def test_rows_taken_ahead_give_the_same_numbers():
 # -- progress -------------------------------------------------------------------------
 
 
-def test_progress_is_told_after_every_call(two_ranks):
-    seen = []
-    summing().run([1, 2, 3], ROWS, progress=seen.append)
-    assert seen == [1, 2, 3]
-    seen.clear()
-    summing().run(itertools.repeat(1, 69), ROWS, progress=seen.append)
-    assert seen == list(range(1, 70))
-
-
-def test_a_progress_bar_counts_the_calls(two_ranks, capsys):
+def test_progress_is_told_after_every_call_or_by_a_bar(two_ranks, monkeypatch, capsys):
+    f, seen = summing(), []
+    f.run([1, 2, 3], ROWS, progress=seen.append)
+    f.run(itertools.repeat(1, 69), ROWS, progress=seen.append)
+    assert seen == [1, 2, 3, *range(1, 70)]
     pytest.importorskip("tqdm")
-    summing().run([1, 2, 3], ROWS, progress=True)
+    f.run([1, 2, 3], ROWS, progress=True)
     assert "3/3" in capsys.readouterr().err
-
-
-def test_a_progress_bar_needs_tqdm(two_ranks, monkeypatch):
     monkeypatch.setitem(sys.modules, "tqdm", None)
-    f = summing()
     with pytest.raises(ImportError, match="pip install tqdm"):
         f.run([1], ROWS, progress=True)
     assert f.run([12], ROWS) == [TOTAL]
@@ -217,15 +189,15 @@ def test_a_progress_bar_needs_tqdm(two_ranks, monkeypatch):
 def test_a_wrong_batch_is_refused_before_any_rank_is_told(two_ranks):
     f = summing()
     f(ROWS)
-    for wrong, error in (([1, 13], IndexError), ([1, [0, 12]], IndexError)):
-        with pytest.raises(error, match="12"):
-            f.run(wrong, ROWS)
-    with pytest.raises(ValueError, match="minibatch"):
-        f.run([1], synk.data(ROWS, minibatch=True))
-    with pytest.raises(TypeError, match="takes 1 argument"):
-        f.run([1], ROWS, ROWS)
-    with pytest.raises(ValueError, match="sliceable"):
-        f.run([1], ROWS, batch_s=1)
+    for batches, arguments, how, error, why in (
+        ([1, 13], [ROWS], {}, IndexError, "12"),
+        ([1, [0, 12]], [ROWS], {}, IndexError, "12"),
+        ([1], [synk.data(ROWS, minibatch=True)], {}, ValueError, "minibatch"),
+        ([1], [ROWS, ROWS], {}, TypeError, "takes 1 argument"),
+        ([1], [ROWS], {"batch_s": 1}, ValueError, "sliceable"),
+    ):
+        with pytest.raises(error, match=why):
+            f.run(batches, *arguments, **how)
     assert f.run([12], ROWS) == [TOTAL]
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-import re
-from collections import OrderedDict
+import importlib
 
 import numpy as np
 import pytensor
@@ -34,16 +33,8 @@ def batches():
     return [(random.normal(size=(n, 3)), random.normal(size=n)) for n in ROWS]
 
 
-def lasagne_momentum(loss_or_grads, params, learning_rate, momentum=0.9):
-    """A rule as Lasagne writes them."""
-    assert len(loss_or_grads) == len(params)
-    updates = OrderedDict()
-    for param, grad in zip(params, loss_or_grads, strict=True):
-        velocity = pytensor.shared(np.zeros_like(param.get_value()))
-        step = momentum * velocity - learning_rate * grad
-        updates[velocity] = step
-        updates[param] = param + step
-    return updates
+def lasagne_momentum(*args, **options):
+    return importlib.import_module("lasagne").updates.momentum(*args, **options)
 
 
 def descent(grads, params, rate=0.1):
@@ -58,7 +49,6 @@ RULES = {
     "name": ("adam", ADAM, synk.updates.adam),
     "Lasagne's": (lasagne_momentum, MOMENTUM, synk.updates.momentum),
     "pairs": (descent, {"rate": 0.2}, descent),
-    "lambda": (lambda grads, params: descent(grads, params), {}, descent),
 }
 
 
@@ -69,152 +59,111 @@ RULES = {
 )
 def test_a_step_is_that_of_plain_pytensor(ranks, op, rule):
     given, options, plain_rule = RULES[rule]
-    inputs, losses, params = problem()
-    loss = losses.mean() if op == "avg" else losses.sum()
+
+    def built():
+        inputs, losses, params = problem()
+        return inputs, losses.mean() if op == "avg" else losses.sum(), params
+
+    inputs, loss, params = built()
     updates = plain_rule(pytensor.grad(loss, params), params, **options)
     plain = pytensor.function(inputs, loss, updates=updates, mode=PY)
-    right = [plain(*batch) for batch in batches()]
-
-    inputs, losses, ours = problem()
-    loss = losses.mean() if op == "avg" else losses.sum()
+    inputs, loss, ours = built()
     loss = (loss, op) if op == "sum" else loss
     train = synk.train_function(inputs, loss, ours, given, mode=PY, **options)
-    for slices, (batch, expected) in enumerate(zip(batches(), right, strict=True)):
-        got = train(*batch, num_slices=slices + 1)
-        np.testing.assert_allclose(got, expected, rtol=1e-10)
+    for slices, batch in enumerate(batches(), 1):
+        got = train(*batch, num_slices=slices)
+        np.testing.assert_allclose(got, plain(*batch), rtol=1e-10)
     for param, expected in zip(ours, params, strict=True):
         for rank in range(ranks):
-            np.testing.assert_allclose(
-                synk.get_value(rank, param), expected.get_value(), rtol=1e-9
-            )
+            got = synk.get_value(rank, param)
+            np.testing.assert_allclose(got, expected.get_value(), rtol=1e-9)
 
 
 def test_options_go_to_the_function_or_to_the_rule(two_ranks):
     inputs, losses, params = problem("float32")
-    scale, shift = pt.scalar("scale"), pt.scalar("shift")
+    scale, shift = pt.fscalar("scale"), pt.fscalar("shift")
     calls = pytensor.shared(0, "calls")
     train = synk.train_function(
         inputs,
         (losses * scale + shift).mean(),
         params,
-        synk.updates.sgd,
+        "adam",
         learning_rate=0.1,
         bcast_inputs=[scale],
         updates=[(calls, calls + 1)],
-        givens={shift: pt.constant(2.0, dtype="float64")},
+        givens={shift: pt.constant(2.0, dtype="float32")},
         name="train",
         mode=PY,
         allow_input_downcast=True,
     )
     assert train.name == "train"
-    assert train.updated == [*params, calls]
+    assert {*params, calls} < {*train.updated}
     x, y = batches()[0]
     plain = pytensor.function(inputs, losses.mean(), mode=PY, allow_input_downcast=True)
     expected = 3 * plain(x, y) + 2
-    np.testing.assert_allclose(train(x, y, 3.0), expected, rtol=1e-6)
+    loss = train(x, y, 3.0)
+    assert loss.dtype == np.float32
+    np.testing.assert_allclose(loss, expected, rtol=1e-6)
     assert synk.get_value(1, calls) == 1
+    assert {synk.get_value(1, param).dtype for param in params} == {np.dtype("f4")}
     assert plain(x, y) < (expected - 2) / 3  # the step has been made
 
 
 def test_further_outputs_follow_the_loss(two_ranks):
     inputs, losses, params = problem()
     outputs = [losses.mean(), (losses, "gather"), (losses.max(), "max")]
-    train = synk.train_function(
-        inputs, outputs, params, "sgd", learning_rate=0.1, mode=PY
-    )
-    x, y = batches()[0]
-    plain = pytensor.function(inputs, losses, mode=PY)
-    right = plain(x, y)
-    loss, rows, largest = train(x, y)
+    how = {"learning_rate": 0.1, "mode": PY}
+    train = synk.train_function(inputs, outputs, params, "sgd", **how)
+    batch = batches()[0]
+    right = pytensor.function(inputs, losses, mode=PY)(*batch)
+    loss, rows, largest = train(*batch)
     np.testing.assert_allclose(loss, right.mean(), rtol=1e-12)
     np.testing.assert_allclose(rows, right, rtol=1e-12)
     np.testing.assert_allclose(largest, right.max(), rtol=1e-12)
     assert train.output_modes == ["avg", "gather", "max"]
-    alone = synk.train_function(
-        inputs, outputs[:1], params[0], "sgd", learning_rate=0.1, mode=PY
-    )
-    assert isinstance(alone(x, y), list)
+    alone = synk.train_function(inputs, outputs[:1], params[0], "sgd", **how)
+    assert isinstance(alone(*batch), list)
     assert alone.updated == params[:1]
-
-
-def test_a_schedule_may_change_the_rate(two_ranks):
-    inputs, losses, params = problem()
-    rate = pytensor.shared(0.0, "rate")
-    train = synk.train_function(
-        inputs, losses.mean(), params, "sgd", learning_rate=rate, mode=PY
-    )
-    batch = batches()[0]
-    first = train(*batch)
-    assert train(*batch) == first
-    synk.broadcast(rate, 0.1)
-    train(*batch)
-    assert train(*batch) < first
 
 
 def rule_with_a_name(grads, params, name):
     return {}
 
 
-@pytest.mark.parametrize(
-    ("change", "error", "match"),
-    [
-        ({"loss": "rows"}, ValueError, r"must be a scalar, got .*Vector"),
-        ({"loss": ["rows"]}, ValueError, "must be a scalar"),
+def test_what_makes_no_sense_is_refused():
+    inputs, losses, params = problem()
+    mean, named = losses.mean(), {"rule": rule_with_a_name, "name": "f"}
+
+    def make(loss=mean, params=params, rule="sgd", **options):
+        if rule != rule_with_a_name:
+            options["learning_rate"] = 0.1
+        return synk.train_function(inputs, loss, params, rule, **options)
+
+    for given, error, match in (
+        ({"loss": losses}, ValueError, r"must be a scalar, got .*Vector"),
+        ({"loss": [losses]}, ValueError, "must be a scalar"),
         ({"loss": []}, ValueError, "must begin with the loss"),
         ({"loss": 3.0}, TypeError, "must be a variable .*got 3.0"),
-        ({"loss": ("mean", "max")}, ValueError, "combined by 'max': only"),
-        ({"loss": ("mean", None)}, ValueError, "combined by None: only"),
-        ({"loss": ("mean", "median")}, ValueError, "'median'"),
+        ({"loss": (mean, "max")}, ValueError, "combined by 'max': only"),
+        ({"loss": (mean, None)}, ValueError, "combined by None: only"),
+        ({"loss": (mean, "median")}, ValueError, "'median'"),
         ({"rule": "adma"}, ValueError, r"no rule 'adma': synk\.updates has .*adam"),
         ({"rule": "grad"}, ValueError, "no rule 'grad'"),
         ({"rule": 3}, TypeError, "a function or its name, got 3"),
         ({"rate": 0.1}, TypeError, "unexpected keyword argument 'rate'"),
         ({"outputs": []}, TypeError, "outputs: pass a list that begins"),
         ({"params": [pt.vector("v")]}, TypeError, "shared variables, got v"),
-        ({"params": "twice"}, ValueError, "listed twice"),
-        ({"updates": "a parameter's"}, ValueError, "w has two updates"),
-        ({"rule": rule_with_a_name, "name": "f"}, TypeError, "name could be meant"),
+        ({"params": params[:1] * 2}, ValueError, "listed twice"),
+        ({"updates": {params[0]: params[0] + 1}}, ValueError, "w has two updates"),
+        (named, TypeError, "name could be meant"),
         ({"mode": "no such mode"}, ValueError, "no such mode"),
-    ],
-    ids=lambda value: re.sub(" at 0x.*?>", ">", str(value)),
-)
-def test_what_makes_no_sense_is_refused(change, error, match):
-    inputs, losses, params = problem()
-    stands_for = {"rows": losses, "mean": losses.mean()}
-
-    def replaced(value):
-        if isinstance(value, (list, tuple)):
-            return type(value)(map(replaced, value))
-        return stands_for.get(value, value) if isinstance(value, str) else value
-
-    arguments = {"loss": losses.mean(), "params": params, "rule": "sgd"}
-    if change.get("rule") != rule_with_a_name:
-        arguments["learning_rate"] = 0.1
-    arguments |= {key: replaced(value) for key, value in change.items()}
-    if arguments["params"] == "twice":
-        arguments["params"] = [params[0], params[0]]
-    if "updates" in arguments:
-        arguments["updates"] = {params[0]: params[0] + 1}
-    with pytest.raises(error, match=match):
-        synk.train_function(inputs, **arguments)
-
-
-def test_partial_settles_what_rule_and_function_both_have():
-    inputs, losses, params = problem()
+    ):
+        with pytest.raises(error, match=match):
+            make(**given)
+    # `partial` settles what rule and function both have.
     rule = functools.partial(rule_with_a_name, name="the rule's")
-    train = synk.train_function(inputs, losses.mean(), params, rule, name="f")
-    assert train.name == "f"
-    assert train.updated == []
-
-
-def test_float32_parameters_stay_float32(two_ranks):
-    inputs, losses, params = problem("float32")
-    train = synk.train_function(
-        inputs, losses.mean(), params, "adam", learning_rate=0.1, mode=PY
-    )
-    x, y = batches()[0]
-    assert train(x.astype("float32"), y.astype("float32")).dtype == np.float32
-    assert {synk.get_value(1, param).dtype for param in params} == {np.dtype("f4")}
+    train = synk.train_function(inputs, mean, params, rule, name="f")
+    assert (train.name, train.updated) == ("f", [])
 
 
 def test_a_loss_that_cannot_be_split_says_so_once(two_ranks):
@@ -224,11 +173,8 @@ def test_a_loss_that_cannot_be_split_says_so_once(two_ranks):
     with pytest.warns(synk.SplitWarning) as caught:
         train = make(learning_rate=0.1, mode=PY, local=True)
     said = sorted(str(w.message).partition(" is combined")[0] for w in caught)
-    assert [text.partition(" (")[0] for text in said] == [
-        "output 0",
-        "the gradient of b",
-        "the gradient of w",
-    ]
+    of = ["output 0", "the gradient of b", "the gradient of w"]
+    assert [text.partition(" (")[0] for text in said] == of
     assert {w.filename for w in caught} == {__file__}
     assert train.output_modes == ["avg"]
     with pytest.raises(synk.SplitError):
@@ -270,28 +216,23 @@ def assert_equal(first, second) -> None:
 
 
 @pytest.mark.parametrize("ranks", [3], indirect=True)
-def test_a_step_that_overflows_on_one_rank_is_made_on_none(ranks):
-    scale = synk.LossScale(8.0, interval=3)
+@pytest.mark.parametrize(("row", "bad"), [(0, np.inf), (10, np.nan)])
+def test_a_step_that_overflows_on_one_rank_is_made_on_none(ranks, row, bad):
+    scale, features = synk.LossScale(8.0, interval=3), FEATURES.copy()
     train = guarded(scale)
-    for row, bad in ((0, np.inf), (10, np.nan)):
-        scale.value.set_value(np.float32(8))
-        scale.good_steps.set_value(np.int32(0))
-        train(FEATURES)
-        before = state(train)
-        assert of_scale(scale) == (8, 1)
-        features = FEATURES.copy()
-        features[row, 1] = bad
-        train(features)
-        after = state(train)
-        for old, new in zip(before, after, strict=True):
-            assert_equal(old[:-2], new[:-2])
-            assert [float(value) for value in new[-2:]] == [4, 0]
-        assert of_scale(scale) == (4, 0)
-        train(FEATURES)
-        last = state(train)
-        for of_rank in last:
-            assert_equal(of_rank, last[0])
-        assert not np.array_equal(last[0][0], after[0][0])
+    train(FEATURES)
+    before = state(train)
+    assert of_scale(scale) == (8, 1)
+    features[row, 1] = bad
+    train(features)
+    for old, new in zip(before, state(train), strict=True):
+        assert_equal(old[:-2], new[:-2])
+        assert [float(value) for value in new[-2:]] == [4, 0]
+    train(FEATURES)
+    last = state(train)
+    for of_rank in last:
+        assert_equal(of_rank, last[0])
+    assert not np.array_equal(last[0][0], before[0][0])
 
 
 def test_it_doubles_after_so_many_good_steps_and_keeps_its_bounds(two_ranks):
@@ -313,12 +254,11 @@ def test_it_rounds_nothing(ranks, dtype):
     scaled = guarded(synk.LossScale(2.0**11, interval=2), dtype)
     plain = guarded(None, dtype)
     features = FEATURES.astype(dtype)
-    for num_slices in (1, 3):
-        for _ in range(4):
-            losses = [f(features, num_slices=num_slices) for f in (scaled, plain)]
-            assert losses[0] == losses[1]
-        for mine, other in zip(state(scaled), state(plain), strict=True):
-            assert_equal(mine[:-2], other)
+    for num_slices in (1, 1, 1, 3, 3, 3):
+        losses = [f(features, num_slices=num_slices) for f in (scaled, plain)]
+        assert losses[0] == losses[1]
+    for mine, other in zip(state(scaled), state(plain), strict=True):
+        assert_equal(mine[:-2], other)
 
 
 def test_lasagnes_rules_and_streams_can_be_guarded(two_ranks):
@@ -358,34 +298,28 @@ def test_numbas_code_sees_what_is_not_finite_in_any_of_the_gradients():
     grads = [pt.fvector("x"), pt.dscalar("y")]
     scale = synk.LossScale(2.0**10)
     f = pytensor.function(grads, updates=scale.guarded([], grads), mode="NUMBA")
-
-    def is_good(*values):
-        scale.good_steps.set_value(np.int32(0))
-        f(*values)
-        return bool(scale.good_steps.get_value())
-
     zeros = np.zeros(3, "float32")
-    assert is_good(zeros, 1e300)
+    f(zeros, 1e300)
+    assert of_scale(scale) == (2**10, 1)
+    halved = 2.0**10
     for bad in (np.inf, -np.inf, np.nan):
-        assert not is_good(zeros, bad)
-        assert not is_good(np.array([0, bad, 0], "float32"), 0.0)
+        for values in ((zeros, bad), (np.array([0, bad, 0], "float32"), 0.0)):
+            f(*values)
+            halved /= 2
+            assert of_scale(scale) == (halved, 0)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
+def test_numbers_that_make_no_sense_are_refused():
+    for options, words in (
         ({"initial": 1000.0}, "initial must be a power of two, got 1000.0"),
         ({"initial": 0.0}, "initial must be a power of two"),
         ({"initial": -2.0}, "initial must be a power of two"),
         ({"largest": np.inf}, "largest must be a power of two"),
         ({"initial": 1.0, "smallest": 2.0}, "must be in this order"),
-        ({"initial": 2.0**30}, "must be in this order"),
         ({"interval": 0}, "interval must be at least 1, got 0"),
-    ],
-)
-def test_numbers_that_make_no_sense_are_refused(options, words):
-    with pytest.raises(ValueError, match=words):
-        synk.LossScale(**options)
+    ):
+        with pytest.raises(ValueError, match=words):
+            synk.LossScale(**options)
 
 
 def test_a_checkpoint_continues_it(two_ranks, tmp_path):
@@ -394,13 +328,14 @@ def test_a_checkpoint_continues_it(two_ranks, tmp_path):
     for rows in (FEATURES * np.inf, FEATURES, FEATURES):
         train(rows)
     synk.save(path, train.updated)
-    train(FEATURES)
-    assert of_scale(scale) == (8, 0)
-    right = state(train)
-    synk.load(path, train.updated)
-    assert of_scale(scale) == (4, 2)
-    train(FEATURES)
-    for mine, other in zip(state(train), right, strict=True):
+    ends = []
+    for _ in range(2):
+        assert of_scale(scale) == (4, 2)
+        train(FEATURES)
+        assert of_scale(scale) == (8, 0)
+        ends.append(state(train))
+        synk.load(path, train.updated)
+    for mine, other in zip(*ends, strict=True):
         assert_equal(mine, other)
 
 

@@ -59,7 +59,7 @@ def make_folder(folder: Path, height: int, width: int) -> None:
     from PIL import Image
 
     random = np.random.default_rng(0)
-    for channel, name in enumerate(["red", "blue"]):
+    for channel, name in (0, "red"), (2, "blue"):
         (folder / name).mkdir(parents=True)
         for i in range(11):
             pixels = random.integers(0, 100, (height, width, 3), dtype="uint8")
