@@ -26,6 +26,30 @@ APART = "openmpi, apart"
 """Each node in namespaces of its own, and TCP between them."""
 
 
+STOPS = """
+import signal
+
+class Stop(BaseException):  # PyTensor may lose an Exception that comes as it begins
+    pass
+
+def stop(*_):
+    raise Stop
+
+signal.signal(signal.SIGALRM, stop)
+
+def is_stopped(seconds, work):
+    '''Tell whether a signal handler's exception ends some work, seconds after now.'''
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        work()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    except Stop:
+        return True
+    return False
+"""
+"""For scripts whose work may be interrupted at any point."""
+
+
 def launcher(mpi: str, nodes: int) -> tuple[list[str], dict[str, str]]:
     """Return the words that launch so many processes, and their environment."""
     environment = dict(os.environ, PYTHONPATH=str(ROOT), PYTHONUNBUFFERED="1")
@@ -53,6 +77,18 @@ def _skip_without_namespaces() -> None:
     done = subprocess.run([OWN_MACHINE, "true"], capture_output=True, text=True)
     if done.returncode:
         pytest.skip(f"no namespaces here: {done.stderr.strip()}")
+
+
+def finished(words: list, environment: dict[str, str], folder: Path | None = None):
+    """Run a command to its end; return what `subprocess.run` does."""
+    return subprocess.run(
+        list(map(str, words)),
+        env=environment,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=150,
+    )
 
 
 def start(script: str, folder: Path, nodes: int, *args: Any, mpi: str = "openmpi"):

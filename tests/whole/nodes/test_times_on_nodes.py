@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import scaling
-from launching import APART, ROOT, run
+from launching import APART, ROOT, STOPS, run
 
 BEGIN = """
-import json, os, random, signal, sys, time
+import json, os, random, sys, time
 from pathlib import Path
 import numpy as np, pytensor, pytensor.tensor as pt
 from pytensor.graph.basic import Apply
@@ -113,12 +113,6 @@ class Dies(OnRanks):
         if rank == self.rank:
             os.kill(os.getpid(), signal.SIGKILL)
 
-class Stop(BaseException):  # PyTensor may lose an Exception that comes as it begins
-    pass
-
-def stop(*_):
-    raise Stop
-
 def traced():
     document = json.loads(Path("faults.json").read_text())
     rows = {event["tid"] for event in document["traceEvents"] if event["ph"] == "X"}
@@ -139,17 +133,15 @@ for rank in 0, n - 1:
         assert traced() == ({0, 1, 2, 3, 4, 5}, ""), traced()
     else:
         raise AssertionError("nothing was raised")
-signal.signal(signal.SIGALRM, stop)
 generator, stops = random.Random(0), 0
+
+def often():
+    for _ in range(20):
+        with synk.trace("faults.json"):
+            good(X)
+
 for _ in range(20):
-    try:
-        signal.setitimer(signal.ITIMER_REAL, generator.uniform(1e-5, 8e-3))
-        for _ in range(20):
-            with synk.trace("faults.json"):
-                good(X)
-    except Stop:
-        stops += 1
-    signal.setitimer(signal.ITIMER_REAL, 0)
+    stops += is_stopped(generator.uniform(1e-5, 8e-3), often)
     assert np.isclose(good(X), X.mean())
 assert stops > 0.8 * 20, stops
 assert is_whole()
@@ -177,7 +169,7 @@ def folder(tmp_path_factory):
     node 1 goes faster. What goes wrong in other traces leaves the nodes together.
     """
     folder = tmp_path_factory.mktemp("nodes")
-    status, out, error = run(BEGIN + TRUTH + FAULTS, folder, 2, mpi=APART)
+    status, out, error = run(BEGIN + TRUTH + STOPS + FAULTS, folder, 2, mpi=APART)
     assert out.split()[-1:] == ["done"], out + error
     assert status == 0
     return folder
