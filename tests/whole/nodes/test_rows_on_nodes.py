@@ -5,26 +5,24 @@ Rows in files each node reads itself.
 
 from __future__ import annotations
 
-from launching import APART, run
+from launching import APART, STOPS, run
 
 IMPORTS = """
-import os, signal, sys, warnings
+import os, sys, warnings
 import numpy as np, pytensor, pytensor.tensor as pt
 import synk
 from synk.ranks.session import SESSION
+
+how = dict(mode="FAST_COMPILE")
+rng = np.random.default_rng(0)
 """
 
-BEGIN = (
-    IMPORTS
-    + """
+SENT = """
 n = synk.fork(1)
-nodes = len(synk.nodes())
-link = SESSION.cluster.link
-rng = np.random.default_rng(0)
+nodes, link = len(synk.nodes()), SESSION.cluster.link
 x, y, k = pt.dmatrix("x"), pt.dvector("y"), pt.dvector("k")
 X, Y = rng.normal(size=(1200, 50)), rng.normal(size=1200)
 size = X.nbytes + Y.nbytes
-how = dict(mode="FAST_COMPILE")
 f = synk.function([x, y], [x.sum(0), (x.T * y).sum(1), x[:, 0] * y], **how)
 
 def sent():
@@ -57,12 +55,7 @@ def shuffled():
 
 slices = [slice(i, i + 120) for i in range(0, 1200, 120)]
 own = 1200 / n  # rows of a node
-"""
-)
 
-SENT = (
-    BEGIN
-    + """
 f(X[:n], Y[:n]), sent()
 a, b = synk.data(X), synk.data(Y)
 for rows in (own, 0):  # kept from the second on
@@ -82,20 +75,17 @@ del a, b
 
 a, b = synk.data(X), synk.data(Y)
 epoch(shuffled(), a, b), expect(1200, own)  # with the numbers of rows
-for _ in range(2):
-    epoch(shuffled(), a, b), expect(0, own)
+epoch(shuffled(), a, b), expect(0, own)
 for batch in shuffled():
     call(a, b, batch)
 expect(0, own, 10)
 epoch(slices, a, b), call(a, b), expect(0, 0, 2)
 
 a, b = synk.data(X), synk.data(Y)
-for batch in shuffled():
-    call(a, b, batch)
-expect(1200 + 0.9 * own, 0.1 * own, 10)
-for batch in shuffled():
-    call(a, b, batch)
-expect(0, own, 10)
+for rows, numbers in (1200 + 0.9 * own, 0.1 * own), (0, own):
+    for batch in shuffled():
+        call(a, b, batch)
+    expect(rows, numbers, 10)
 
 # Each kind of write is seen; what is written to once is sent once.
 def write_slice():
@@ -152,7 +142,7 @@ for value in (big, data):
         found = sent()
         assert found <= 1.05 * chosen.nbytes / n + 1500, (found, chosen.nbytes)
         np.testing.assert_array_equal(synk.gather(v, nd_up=0), chosen)
-        sent()
+    sent()
     for rank in range(n):
         synk.set_value(rank, v, value)
         found = sent() * (nodes - 1)
@@ -163,18 +153,14 @@ for value in (big, data):
 # A call that is made again is told by next to nothing, with other values or not.
 few = synk.data(X[: 2 * n])
 s = synk.function([x], (x * k[0]).sum() + k[1], [k], **how)
-for i, values in enumerate(rng.normal(size=(6, 2))):
+for i, values in enumerate(rng.normal(size=(5, 2))):
     for _ in range(3):
         right = X[: 2 * n].sum() * values[0] + values[1]
         np.testing.assert_allclose(s(few, values), right)
-    if i == 3:
+    assert i < 4 or sent() < 3 * 300
+    if i == 2:
         few[0] = X[0] = 3.0
-    if i > 4:
-        assert sent() < 3 * 300
     sent()
-for _ in range(4):
-    found = f(few, Y[: 2 * n])
-    same(found, X[: 2 * n], Y[: 2 * n]), sent()
 
 # All of data that every rank reads is sent once, too.
 synk.broadcast(v, data), sent()
@@ -182,13 +168,9 @@ synk.broadcast(v, data)
 assert sent() < 1500
 table, at = synk.data(big), pt.dmatrix("at")
 g = synk.function([y], (y.sum() * at[3]).sum(), [at], **how)
-for value in (table, table, big):
+for value, is_sent in (table, 1), (table, 0), (big, 1), (table, 0):
     np.testing.assert_allclose(g(Y, value), Y.sum() * big[3].sum())
-    found = sent()
-    assert found < big.nbytes * 1.05 + 20_000, found
-assert found > big.nbytes
-np.testing.assert_allclose(g(Y, table), Y.sum() * big[3].sum())
-assert sent() < 10_000
+    assert is_sent * big.nbytes <= sent() < is_sent * big.nbytes * 1.05 + 20_000
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     h = synk.function([y], pt.sort(y)[:5], **how)  # every rank reads all rows
@@ -202,9 +184,31 @@ made = h.run([slice(0, 40), np.arange(900, 70, -1)], b)
 np.testing.assert_array_equal(made, [np.sort(Y[:40])[:5], np.sort(Y[71:901])[:5]])
 m = synk.data(Y[::-1], minibatch=True)
 for _ in range(2):
-    np.testing.assert_allclose(
-        f(synk.data(X), m)[1], (X.T * Y[::-1]).sum(1), rtol=1e-9, atol=1e-9
-    )
+    same(f(synk.data(X), m), X, Y[::-1])
+
+# An interrupt at any point leaves what nodes keep right.
+a, b, stops = synk.data(X), synk.data(Y), 0
+call(a, b), epoch(slices, a, b), epoch(shuffled(), a, b), synk.scatter(v, X)
+for i in range(20):
+    if i % 3 == 0:
+        j = rng.integers(1200)
+        a[j] = X[j] = rng.normal()
+    if i % 7 == 0:
+        a, b = synk.data(X), synk.data(Y)
+    todo = [
+        lambda: f(a, b), lambda: f.run(slices, a, b), lambda: f.run(shuffled(), a, b),
+        lambda: f(a, b, batch=shuffled()[0]), lambda: synk.scatter(v, a),
+    ]
+    work = lambda: [todo[each]() for each in rng.permutation(5)]
+    stops += is_stopped(rng.uniform(1e-5, 10e-3), work)
+    call(a, b), call(a, b, slices[i % 10])
+    epoch(slices[i % 5 :] + shuffled()[:3], a, b)
+    synk.scatter(v, a)
+    np.testing.assert_array_equal(synk.gather(v, nd_up=0), X)
+epoch(shuffled() * 2, a, b), sent()
+epoch(shuffled(), a, b), expect(0, own)
+assert stops > 10, stops
+
 X[0, 0] = -np.inf  # and where there is no memory to keep it
 SESSION.cluster.keeping.room = 0
 a = synk.data(X)
@@ -224,168 +228,98 @@ link.gather = gather
 x, k = pt.dmatrix("x"), pt.dscalar("k")
 X = np.random.default_rng(0).normal(size=(50, 700))
 outputs = [(x * k).mean(0), x.max(0), x[:, :3].sum(0), x.prod(0)]
-outputs.append(x.astype("float16").sum(0))
-f = synk.function([x], outputs, [k], mode="FAST_COMPILE")
-rows = synk.function([x], x * 2, mode="FAST_COMPILE")
+f = synk.function([x], [*outputs, x.astype("float16").sum(0)], [k], **how)
+rows = synk.function([x], x * 2, **how)
 w = pytensor.shared(np.arange(700.0), "w")
-common = synk.function([], (w * k, "avg"), [k], mode="FAST_COMPILE")
-
+common = synk.function([], (w * k, "avg"), [k], **how)
 for size in (50, 5, 3, 2, 1):  # also of fewer rows than ranks
     part = X[:size]
     right = part.mean(0) * 2, part.max(0), part[:, :3].sum(0), part.prod(0)
-    right = *right, part.astype("float16").sum(0)
     for _ in range(2):
         got.clear()
-        found = f(part, 2.0)
-        for mine, value in zip(found[:-1], right[:-1], strict=True):
+        *found, rounded = f(part, 2.0)
+        for mine, value in zip(found, right, strict=True):
             np.testing.assert_allclose(mine, value, rtol=1e-12, atol=1e-13)
-        np.testing.assert_allclose(found[-1], right[-1], rtol=1e-2, atol=1e-2)
+        np.testing.assert_allclose(rounded, part.astype("f2").sum(0), 1e-2, 1e-2)
         if size == 50:  # but for few and float16, what one rank has
             of_one, of_all = 3 * 700 * 8, n * (700 * 2 + 3 * 8)
             assert sum(got) < (len(synk.nodes()) - 1) * of_one + of_all + 3000, got
     np.testing.assert_array_equal(rows(part), part * 2)
-np.testing.assert_allclose(common(3.0), np.arange(700.0) * 3)
 synk.set_value(n - 1, w, np.ones(700))
 right = (np.arange(700.0) * (n - 1) + 1) / n
-np.testing.assert_allclose(common(1.0), right)
-synk.set_value(n - 1, w, np.ones(2))
-try:
-    common(1.0)
-except synk.ShapeMismatch as error:
-    assert "(2,)" in str(error), error
-else:
-    raise AssertionError("the shapes differ")
+np.testing.assert_allclose(common(3.0), right * 3)
 print("done")
 """
-)
-
-INTERRUPTS = (
-    BEGIN
-    + """
-class Stop(BaseException):
-    pass
-
-def stop(*_):
-    raise Stop
-
-signal.signal(signal.SIGALRM, stop)
-v = pytensor.shared(np.zeros((2, 50)), "v")
-a, b, stops = synk.data(X), synk.data(Y), 0
-call(a, b), epoch(slices, a, b), epoch(shuffled(), a, b), synk.scatter(v, X)
-for i in range(int(sys.argv[1])):
-    if i % 3 == 0:
-        j = rng.integers(1200)
-        a[j] = X[j] = rng.normal()
-    if i % 7 == 0:
-        a, b = synk.data(X), synk.data(Y)
-    todo = [
-        lambda: f(a, b), lambda: f.run(slices, a, b), lambda: f.run(shuffled(), a, b),
-        lambda: f(a, b, batch=shuffled()[0]), lambda: synk.scatter(v, a),
-    ]
-    try:
-        signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-5, 10e-3))
-        for each in rng.permutation(5):
-            todo[each]()
-    except Stop:
-        stops += 1
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    call(a, b), call(a, b, slices[i % 10])
-    epoch(slices[i % 5 :] + shuffled()[:3], a, b)
-    synk.scatter(v, a)
-    np.testing.assert_array_equal(synk.gather(v, nd_up=0), X)
-epoch(shuffled() * 2, a, b), sent()
-epoch(shuffled(), a, b), expect(0, own)
-assert stops > 0.5 * int(sys.argv[1]), stops
-print("done")
-"""
-)
 
 
 def test_a_node_is_sent_its_own_rows_and_those_that_stay_once(tmp_path):
-    status, out, error = run(SENT, tmp_path, 3, mpi=APART)
-    assert out.split() == ["done"], out + error
-    assert status == 0
-
-
-def test_an_interrupt_at_any_point_leaves_what_nodes_keep_right(tmp_path):
-    status, out, error = run(INTERRUPTS, tmp_path, 2, 30)
+    """Whatever is interrupted."""
+    status, out, error = run(IMPORTS + STOPS + SENT, tmp_path, 3, mpi=APART)
     assert out.split() == ["done"], out + error
     assert status == 0
 
 
 # -- rows in files
 
-OF_FILES = (
-    IMPORTS
-    + """
-import os, signal, sys, warnings
-import numpy as np, pytensor, pytensor.tensor as pt
-import synk
+OF_FILES = """
 from synk.files.order import order_of_epoch
 from synk.rules import LocalSGD, simulate
 
-n = synk.fork(int(sys.argv[1]))
-nodes = len(synk.nodes())
+n = synk.fork(1)
 link = SESSION.cluster.link
-rng = np.random.default_rng(0)
 COUNTS, WIDTH, BATCH = (90, 40, 130, 7, 60), 400, 32
 ROWS = sum(COUNTS)
 X, Y = rng.normal(size=(ROWS, WIDTH)), rng.normal(size=ROWS)
-folder = os.path.join(sys.argv[2], "rows")
+folder = os.path.join(sys.argv[1], "rows")
 os.makedirs(folder)
-ends = np.cumsum(COUNTS)
-FILES = [os.path.join(folder, f"{i}.npy") for i in range(len(COUNTS))]
-for path, piece in zip(FILES, np.split(X, ends[:-1]), strict=True):
-    np.save(path, piece)
+os.chdir(folder)  # paths are those of the script's folder
 
-def rows_of_files(**options):
-    os.chdir(folder)  # paths are those of the script's folder
-    return synk.files.arrays(list(map(os.path.basename, FILES)), labels=Y, **options)
+def written(name, pieces):
+    '''Write a file for each piece; return their names.'''
+    names = [f"{name}{i}.npy" for i in range(len(pieces))]
+    for path, piece in zip(names, pieces, strict=True):
+        np.save(path, piece)
+    return names
 
-def made(change=lambda x: x, **how):
+FILES = written("rows", np.split(X, np.cumsum(COUNTS)[:-1]))
+
+def made(change=lambda x: x, **options):
     x, y = pt.dmatrix("x"), pt.dvector("y")
     w = pytensor.shared(np.zeros(WIDTH), "w")
     loss = ((change(x) @ w - y) ** 2).mean()
     updates = {w: w - 0.01 * pytensor.grad(loss, w)}
-    return synk.function([x, y], loss, updates=updates, mode="FAST_COMPILE", **how), w
+    return synk.function([x, y], loss, updates=updates, **how, **options), w
 
 def batches(epoch, seed=0, window=1):
     order, _ = order_of_epoch(COUNTS, window, seed, epoch, True)
     return [order[i : i + BATCH] for i in range(0, ROWS, BATCH)]
 
-def by_hand(epochs, w=None, seed=0, window=1, change=lambda x: x):
-    w, losses = np.zeros(WIDTH) if w is None else w, []
-    for epoch in range(epochs):
-        for some in batches(epoch, seed, window):
-            x = change(X[some])
-            left = x @ w - Y[some]
-            losses.append((left**2).mean())
-            w = w - 0.01 * 2 * x.T @ left / len(some)
-    return losses, w
-
 def sent():
     found, link.bytes_sent = link.bytes_sent, 0
     return found
 
-def check(trainer, rows, w, epochs=2, **options):
+def check(trainer, rows, w, epochs=2, change=lambda x: x, **order):
+    '''Train, and compare with the steps of NumPy.'''
     history = trainer.fit(rows, batch_size=BATCH, epochs=epochs, progress=False)
-    losses, right = by_hand(len(history), **options)
+    right, losses = np.zeros(WIDTH), []
+    for epoch in range(len(history)):
+        for some in batches(epoch, **order):
+            x = change(X[some])
+            left = x @ right - Y[some]
+            losses.append((left**2).mean())
+            right = right - 0.01 * 2 * x.T @ left / len(some)
     np.testing.assert_allclose(history.losses, losses, rtol=1e-9)
     np.testing.assert_allclose(w.get_value(), right, rtol=1e-9)
 """
-)
 
-TRAINING = (
-    OF_FILES
-    + """
-for window in (1, 3):
-    rows = rows_of_files(window=window)
-    step, w = made()
-    trainer = synk.Trainer(step, [w], seed=window)
-    sent()
-    check(trainer, rows, w, seed=window, window=window)
-    assert sent() < 0.1 * 2 * X.nbytes  # commands, and no rows
-    check(trainer, rows, w, seed=window, window=window)
+TRAINING = """
+rows = synk.files.arrays(FILES, labels=Y, window=3)
+step, w = made()
+trainer = synk.Trainer(step, [w], seed=3)
+sent()
+check(trainer, rows, w, seed=3, window=3)
+assert sent() < 0.1 * 2 * X.nbytes  # commands, and no rows
+check(trainer, rows, w, seed=3, window=3)
 
 # What is asked for in the script has all rows, also in memory that others have used.
 parts = list((part.batches, [each[:].copy() for each in part.inputs])
@@ -395,18 +329,14 @@ right = X[np.concatenate(batches(1, 5, 3))]
 np.testing.assert_array_equal(np.concatenate(found), right)
 
 # Outputs for validation, and images of which something is drawn.
-pixels = rng.integers(0, 255, size=(60, 3, 8, 9)).astype(np.uint8)
-for i in range(3):
-    np.save(os.path.join(folder, f"images{i}.npy"), pixels[20 * i : 20 * i + 20])
-names = [os.path.join(folder, f"images{i}.npy") for i in range(3)]
-how = dict(layout="bc01", crop=5, mirror=True, mean=100.0)
-images = synk.files.images(names, **how)
+pixels = rng.integers(0, 255, size=(3, 20, 3, 8, 9)).astype(np.uint8)
+drawing = dict(layout="bc01", crop=5, mirror=True, mean=100.0)
+images = synk.files.images(written("images", pixels), **drawing)
 z, v = pt.ftensor4("z"), pytensor.shared(np.float32(0.0), "v")
 mean = (z * z).mean()
-sums = synk.function([z], mean, updates={v: v + z.sum()}, mode="FAST_COMPILE")
+sums = synk.function([z], mean, updates={v: v + z.sum()}, **how)
 trainer = synk.Trainer(sums, [v], seed=3)
-held_out = synk.function([z], [mean, z.max()], mode="FAST_COMPILE")
-validation = held_out, images
+validation = synk.function([z], [mean, z.max()], **how), images
 sent()
 history = trainer.fit(
     images, batch_size=13, epochs=2, validation=validation, progress=False
@@ -419,114 +349,90 @@ for epoch, each in enumerate(drawn):
     losses = history.losses[5 * epoch : 5 * epoch + 5]
     weighed = np.average(losses, weights=[13, 13, 13, 13, 8])
     np.testing.assert_allclose(weighed, (each.astype(float) ** 2).mean(), rtol=1e-5)
-first = images.take(np.arange(60), 0, seed=0)[0]
-seen = history.epochs[0]
+first, seen = images.take(np.arange(60), 0, seed=0)[0], history.epochs[0]
 right = (first.astype(float) ** 2).mean()
 np.testing.assert_allclose(seen["val_loss"], right, rtol=1e-5)
 np.testing.assert_allclose(seen["val_1"], first.max())
 
-rows = rows_of_files()
-
 # By rules: of ranks, and of nodes.
+rows = synk.files.arrays(FILES, labels=Y)
 step, w = made(local=True)
-def one(w, rank, k, ranks=n):
-    some = np.array_split(batches(k // 11)[k % 11], ranks)[rank]
-    x = X[some]
-    return w - 0.01 * 2 * x.T @ (x @ w - Y[some]) / max(1, len(some))
+part = lambda rank, k: np.array_split(batches(k // 11)[k % 11], n)[rank]
+
+def one(w, rank, k):
+    some = part(rank, k)
+    return w - 0.01 * 2 * X[some].T @ (X[some] @ w - Y[some]) / max(1, len(some))
+
 trainer = synk.Trainer(step, [w], LocalSGD(2))
 sent()
 trainer.fit(rows, batch_size=BATCH, epochs=2, progress=False)
-assert sent() < 0.1 * 2 * X.nbytes
-cuts = lambda k, rank: len(np.array_split(batches(k // 11)[k % 11], n)[rank])
-right = simulate(LocalSGD(2), one, 22, n, np.zeros(WIDTH), rows=lambda r, k: cuts(k, r))
+count = lambda rank, k: len(part(rank, k))
+right = simulate(LocalSGD(2), one, 22, n, np.zeros(WIDTH), rows=count)
 np.testing.assert_allclose(trainer.average()[0], right.average(), rtol=1e-9, atol=1e-12)
 step, w = made()
 trainer = synk.Trainer(step, [w], LocalSGD(1), workers="nodes")
 trainer.fit(rows, batch_size=BATCH, epochs=2, progress=False)
 assert trainer.history.losses[-1] < trainer.history.losses[0]
-assert sent() < 0.1 * 2 * X.nbytes
+assert sent() < 0.2 * 2 * X.nbytes
 
 # A step in which ranks read all rows: node 0 reads them all.
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     step, w = made(change=lambda x: pt.sort(x, axis=0))
 assert not step.takes_own_rows()
-check(synk.Trainer(step, [w]), rows, w, change=lambda x: np.sort(x, axis=0))
+check(synk.Trainer(step, [w]), rows, w, 1, change=lambda x: np.sort(x, axis=0))
 
 # A child of the script, which might write to rows: they are sent with each call.
 step, w = made()
 trainer = synk.Trainer(step, [w])
-check(trainer, rows, w)
+check(trainer, rows, w, 1)
 child = os.fork()
 if not child:
     os._exit(0)
 os.waitpid(child, 0)
-check(trainer, rows, w)
+check(trainer, rows, w, 1)
 
 # Those of a file that only another node reads are missing; and then they are there.
-counts = np.array([50, 50] * 3)
-os.makedirs(os.path.join(folder, "halves"))
-halves = [os.path.join(folder, "halves", f"{i}.npy") for i in range(6)]
-for path, piece in zip(halves, np.split(X[:300], np.cumsum(counts)[:-1]), strict=True):
-    np.save(path, piece)
-rows = synk.files.arrays(halves, labels=Y[:300], window=2)
+halves = written("halves", np.split(X[:300], 6))
 step, w = made()
 kept = open(halves[3], "rb").read()
 for _ in range(2):
+    rows = synk.files.arrays(halves, labels=Y[:300], window=2)
     trainer = synk.Trainer(step, [w], shuffle=False)
     trainer.fit(rows, batch_size=100, epochs=1, progress=False)
-    before = w.get_value()
     with open(halves[3], "wb") as file:
         file.write(kept[:-100])
     try:
         trainer.fit(rows, batch_size=100, epochs=1, progress=False)
     except ValueError as error:
-        assert "3.npy" in str(error), error
+        assert "halves3.npy" in str(error), error
     else:
         raise AssertionError("a file is damaged")
     with open(halves[3], "wb") as file:
         file.write(kept)
-    rows = synk.files.arrays(halves, labels=Y[:300], window=2)
 
-# Another session has other readers.
+# Another session has other readers; and interrupts at any point.
 rows = synk.files.arrays(FILES, labels=Y)
-for _ in range(2):
-    step, w = made()
-    check(synk.Trainer(step, [w]), rows, w, 1)
-    synk.close()
-    synk.fork(int(sys.argv[1]))
-
-# Interrupts at any point.
-class Stop(BaseException):  # PyTensor may lose an Exception that comes as it begins
-    pass
-
-def stop(*_):
-    raise Stop
-
-signal.signal(signal.SIGALRM, stop)
-stops = 0
 step, w = made()
 check(synk.Trainer(step, [w]), rows, w, 1)
-for i in range(25):
+synk.close()
+synk.fork(1)
+step, w = made()
+check(synk.Trainer(step, [w]), rows, w, 1)
+stops = 0
+for i in range(15):
     trainer = synk.Trainer(step, [w])
-    try:
-        signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-3, 0.12))
-        trainer.fit(rows, batch_size=BATCH, epochs=50, progress=False)
-    except Stop:
-        stops += 1
-    signal.setitimer(signal.ITIMER_REAL, 0)
+    work = lambda: trainer.fit(rows, batch_size=BATCH, epochs=50, progress=False)
+    stops += is_stopped(rng.uniform(1e-3, 0.12), work)
     if i % 5 == 4:
         w.set_value(np.zeros(WIDTH))
         check(synk.Trainer(step, [w]), rows, w, 1)
-assert stops > 20, stops
+assert stops > 12, stops
 print("done")
 """
-)
 
-ELSEWHERE = (
-    OF_FILES
-    + """
-rows = rows_of_files()
+ELSEWHERE = """
+rows = synk.files.arrays(FILES, labels=Y)
 step, w = made()
 with warnings.catch_warnings(record=True) as seen:
     warnings.simplefilter("always")
@@ -537,17 +443,18 @@ said = [str(each.message) for each in seen if each.category is RuntimeWarning]
 assert len(said) == 1 and "the first machine reads" in said[0] and "0.npy" in said[0]
 print("done")
 """
-)
 
 
 def test_every_node_reads_its_own_rows(tmp_path):
-    status, out, error = run(TRAINING, tmp_path, 3, 1, tmp_path, mpi=APART)
+    script = IMPORTS + OF_FILES + STOPS + TRAINING
+    status, out, error = run(script, tmp_path, 3, tmp_path, mpi=APART)
     assert out.split() == ["done"], out + error
     assert status == 0
 
 
 def test_where_a_node_has_not_the_files_the_first_reads_for_all(tmp_path):
     # Each node has a folder of its own here.
-    status, out, error = run(ELSEWHERE, tmp_path, 2, 1, "/dev/shm/files", mpi=APART)
+    script = IMPORTS + OF_FILES + ELSEWHERE
+    status, out, error = run(script, tmp_path, 2, "/dev/shm/files", mpi=APART)
     assert out.split() == ["done"], out + error
     assert status == 0
