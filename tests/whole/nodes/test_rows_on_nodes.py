@@ -265,7 +265,7 @@ OF_FILES = """
 from synk.files.order import order_of_epoch
 from synk.rules import LocalSGD, simulate
 
-n = synk.fork(1)
+n = synk.fork(2)
 link = SESSION.cluster.link
 COUNTS, WIDTH, BATCH = (90, 40, 130, 7, 60), 400, 32
 ROWS = sum(COUNTS)
@@ -416,7 +416,7 @@ rows = synk.files.arrays(FILES, labels=Y)
 step, w = made()
 check(synk.Trainer(step, [w]), rows, w, 1)
 synk.close()
-synk.fork(1)
+synk.fork(2)
 step, w = made()
 check(synk.Trainer(step, [w]), rows, w, 1)
 stops = 0
@@ -447,7 +447,7 @@ print("done")
 
 def test_every_node_reads_its_own_rows(tmp_path):
     script = IMPORTS + OF_FILES + STOPS + TRAINING
-    status, out, error = run(script, tmp_path, 3, tmp_path, mpi=APART)
+    status, out, error = run(script, tmp_path, 2, tmp_path, mpi=APART)
     assert out.split() == ["done"], out + error
     assert status == 0
 
