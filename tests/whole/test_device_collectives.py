@@ -1,6 +1,7 @@
 """All-reduces and collectives of values on devices: JAX on the CPU, and fake_nccl.
 
-What stands in for NCCL is in fake_nccl; see tests/whole/gpu for NCCL.
+What stands in for NCCL is in fake_nccl; see tests/whole/gpu for NCCL. A rank imports
+JAX for seconds: so a session is there for many checks.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import pytest
 import stand_ins
 from children import in_a_child
 from fake_nccl import UNKNOWN, ByExchange, Watched, without_nccl
-from reference import assert_same, ops_of, reduced, values_of
+from reference import assert_same, reduced, values_of
 
 import synk
 from synk.engines import jax as engine
@@ -24,11 +25,20 @@ from synk.ranks import context as context_module
 from synk.ranks.replication import master_replicate_variables
 from synk.ranks.session import SESSION
 
-DTYPES = (
-    *("float16", "float32", "float64", "int8", "int64", "uint32"),
-    *("int16", "bool", "complex64"),
-)
-SHAPES = [(), (0,), (2, 3)]
+EVERY = ("avg", "sum", "prod", "min", "max")
+OPS = {
+    "float16": ("avg", "sum"),
+    "float32": EVERY,
+    "float64": ("avg", "max"),
+    "int8": ("avg", "prod"),
+    "int64": EVERY,
+    "uint32": ("min", "sum"),
+    "int16": ("sum",),
+    "bool": ("max",),
+    "complex64": ("avg",),
+}
+"""All ops, and all dtypes: XLA compiles for each pair, on each rank."""
+MOVED = ("float16", "float32", "int64", "int16", "complex64")
 
 
 @pytest.fixture(autouse=True)
@@ -58,11 +68,6 @@ def worker_look(context, numbers):
     return calls, [engine.has_value(var) for var in variables]
 
 
-def take(variables):
-    SESSION.run(worker_take, master_replicate_variables(variables))
-    SESSION.ledger.see(variables)
-
-
 def look(variables):
     return SESSION.run(worker_look, [SESSION.numbers[var] for var in variables])
 
@@ -71,90 +76,123 @@ def give(variables, by_rank):
     """Give every rank values of its own, on its device."""
     for rank, values in enumerate(by_rank):
         synk.set_value(rank, variables, values)
-    take(variables)
+    SESSION.run(worker_take, master_replicate_variables(variables))
+    SESSION.ledger.see(variables)
+    look([])
+
+
+def assert_on_ranks(variables, expected, ulps=2):
+    """Assert which values all ranks have."""
+    for rank in range(synk.size()):
+        for found, right in zip(synk.get_value(rank, variables), expected, strict=True):
+            assert_same(found, right, ulps)
 
 
 def shared_of(value):
     return pytensor.shared(np.zeros((1,) * np.ndim(value), np.asarray(value).dtype))
 
 
-def right_of(op, values):
-    right = reduced(op, values)
-    dtype = values[0].dtype
-    if op == "avg" and dtype.kind in "iu":
-        return np.rint(right.astype("float64")).astype(dtype)
-    return right
-
-
 def assert_reduced(found, op, values):
-    if op == "avg" and values[0].dtype.kind in "iu":
-        assert found.dtype == values[0].dtype
-        wrong = found.astype("longdouble") - right_of(op, values).astype("longdouble")
-        assert abs(wrong).max(initial=0) <= max(1, 2**-50 * np.iinfo(found.dtype).max)
+    right, dtype = reduced(op, values), values[0].dtype
+    if op == "avg" and dtype.kind in "iu":
+        assert found.dtype == dtype
+        wrong = found.astype("longdouble") - np.rint(right.astype("float64"))
+        assert abs(wrong).max(initial=0) <= max(1, 2**-50 * np.iinfo(dtype).max)
     else:
-        assert_same(found, right_of(op, values), 4, 1)
+        assert_same(found, right, 4, 1)
 
 
 @pytest.mark.slow
 @in_a_child
 def test_reductions_of_every_op_and_dtype_equal_numpys():
-    n = 2  # XLA compiles for each dtype and shape, on each rank
-    kinds = [(dtype, shape) for dtype in DTYPES for shape in SHAPES]
-    with synk.session(devices=[0] * n):
-        everyone = {kind: shared_of(values_of(*kind)) for kind in kinds}
-        for seed, op in enumerate(("avg", "sum", "prod", "min", "max")):
-            some = [kind for kind in kinds if op in ops_of(kind[0])]
-            variables = [everyone[kind] for kind in some]
-            by_rank = [
-                [values_of(*kind, seed, i, rank) for i, kind in enumerate(some)]
-                for rank in range(n)
-            ]
-            give(variables, by_rank)
-            look(variables)
-            kept = synk.reduce(variables, op, in_place=False)
-            for rank in range(n):
-                for found, own in zip(
-                    synk.get_value(rank, variables), by_rank[rank], strict=True
-                ):
-                    assert_same(found, own, 0)
-            synk.all_reduce(variables, op)
-            for calls, on_device in look(variables):
-                assert all(on_device)
-                known = {dtype for dtype, _ in some} - UNKNOWN
-                if op == "avg":
-                    known = {dtype for dtype in known if dtype.startswith("float")}
-                assert calls == 2 * len(known)
-            all_values = [synk.get_value(rank, variables) for rank in range(n)]
-            for i in range(len(some)):
-                values = [of_rank[i] for of_rank in by_rank]
-                for found in (kept[i], *(of_rank[i] for of_rank in all_values)):
-                    assert_reduced(found, op, values)
+    with synk.session(devices=[0, 0]):
+        check_variables_of_every_dtype()
+        check_nan_wins_a_comparison_as_in_numpy()
+        check_functions_of_every_dtype()
 
 
-@in_a_child
-def test_nan_wins_a_comparison_as_in_numpy():
+def check_variables_of_every_dtype():
+    kinds = [("float32", ()), ("float64", (0,)), *((dtype, (2, 3)) for dtype in OPS)]
+    everyone = {kind: shared_of(values_of(*kind)) for kind in kinds}
+    for seed, op in enumerate(EVERY):
+        some = [kind for kind in kinds if op in OPS[kind[0]]]
+        variables = [everyone[kind] for kind in some]
+        by_rank = [
+            [values_of(*kind, seed, i, rank) for i, kind in enumerate(some)]
+            for rank in range(2)
+        ]
+        give(variables, by_rank)
+        kept = synk.reduce(variables, op, in_place=False)
+        for rank, own in enumerate(by_rank):
+            for found, value in zip(synk.get_value(rank, variables), own, strict=True):
+                assert_same(found, value, 0)
+        synk.all_reduce(variables, op)
+        for calls, on_device in look(variables):
+            assert all(on_device)
+            known = {dtype for dtype, _ in some} - UNKNOWN
+            if op == "avg":
+                known = {dtype for dtype in known if dtype.startswith("float")}
+            assert calls == 2 * len(known)
+        on_ranks = [synk.get_value(rank, variables) for rank in range(2)]
+        for i, values in enumerate(zip(*by_rank, strict=True)):
+            for found in (kept[i], *(of_rank[i] for of_rank in on_ranks)):
+                assert_reduced(found, op, values)
+
+
+def check_nan_wins_a_comparison_as_in_numpy():
     """NCCL's own minimum and maximum pass over it."""
     special = np.array([np.nan, np.inf, -np.inf, -0.0, 1.5, -2.5, -np.nan])
     other = np.array([1.0, 2.0, 3.0, 1.0, -1.5, np.nan, 2.0])
     dtypes = ("float16", "float32", "float64")
     variables = [pytensor.shared(np.zeros(7, dtype)) for dtype in dtypes]
-    with synk.session(devices=[0, 0]):
-        for op, ufunc in (("min", np.minimum), ("max", np.maximum)):
-            for pair in ((special, other), (other, special)):
-                give(variables, [[v.astype(dtype) for dtype in dtypes] for v in pair])
-                synk.all_reduce(variables, op)
-                for rank in (0, 1):
-                    for found, dtype in zip(
-                        synk.get_value(rank, variables), dtypes, strict=True
-                    ):
-                        assert_same(found, ufunc(*pair).astype(dtype), 0)
-        assert [calls for calls, _ in look(variables)] == [12, 12]
+    for op, ufunc in (("min", np.minimum), ("max", np.maximum)):
+        for pair in ((special, other), (other, special)):
+            give(variables, [[v.astype(dtype) for dtype in dtypes] for v in pair])
+            synk.all_reduce(variables, op)
+            assert [calls for calls, _ in look(variables)] == [3, 3]
+            right = [ufunc(*pair).astype(dtype) for dtype in dtypes]
+            assert_on_ranks(variables, right, 0)
+
+
+def check_functions_of_every_dtype():
+    """In one, with what the transport cannot combine beside what it can."""
+    inputs = [
+        pt.tensor(dtype=dtype, shape=(None, None))
+        for dtype in OPS
+        if dtype != "float16"
+    ]
+    pairs = [(x, op) for x in inputs for op in OPS[x.dtype]]
+    # A rank's first row, and something of no dimensions.
+    outputs = [
+        (synk.ops.all_reduce(value, op), None)
+        for x, op in pairs
+        for value in ([x[0], x[0, 0]] if x.dtype == "float32" else [x[0]])
+    ]
+    random = np.random.default_rng(0)
+    rows = [(abs(random.normal(size=(7, 3))) * 3).astype(x.dtype) for x in inputs]
+    on_devices = synk.function(inputs, outputs)
+    on_host = synk.function(inputs, outputs, mode="FAST_COMPILE")
+    look([])
+    for count in (3, 1, 3):  # fewer rows than ranks: one has none
+        part = [array[:count] for array in rows]
+        for found, expected in zip(on_devices(*part), on_host(*part), strict=True):
+            assert found.dtype == expected.dtype
+            np.testing.assert_allclose(found, expected, rtol=2e-6)
+    groups = [
+        x
+        for x, op in pairs
+        # Averages of integers are rounded once, on the host.
+        if x.dtype not in UNKNOWN and (op != "avg" or x.dtype.startswith("float"))
+    ]
+    assert look([]) == [(3 * len(groups), [])] * 2
+
+
+# -- three ranks
 
 
 def check_reduce_changes_rank_0_alone_and_its_results_are_copies():
     by_rank = [[np.arange(3.0) + rank, np.float32(rank)] for rank in range(3)]
     variables = [shared_of(value) for value in by_rank[0]]
-    look([])
     give(variables, by_rank)
     results = synk.reduce(variables, "sum")
     assert_same(results[0], np.arange(3.0) * 3 + 3)
@@ -172,7 +210,6 @@ def check_reduce_changes_rank_0_alone_and_its_results_are_copies():
 def check_an_average_weighs_each_value_by_the_rows_behind_it():
     x = pt.vector("x")
     a, b, c = (pytensor.shared(np.nan, name=name) for name in "abc")
-    look([])
     f = synk.function([x], updates={a: x.mean()}, local=True)
     g = synk.function([x], updates={b: x.mean()}, local=True)
     rows = np.arange(7.0) ** 2
@@ -195,14 +232,12 @@ def check_an_average_weighs_each_value_by_the_rows_behind_it():
 
 def check_numbers_of_16_bits_are_rounded_once():
     a = pytensor.shared(np.zeros(1, "float16"))
-    thousands = np.float16([[2048], [1], [1]])  # 2048 + 1 is 2048
-    look([])
-    give([a], [[value] for value in thousands])
+    give([a], [[value] for value in np.float16([[2048], [1], [1]])])  # 2048 + 1 is 2048
     assert_same(synk.reduce(a, "sum", in_place=False), np.float16([2050]), 0)
     give([a], [[np.float16([1])]] * 3)
     synk.all_reduce(a)  # a third of 16 bits, three times, is 0.9995
     assert_same(synk.get_value(2, a), np.float16([1]), 0)
-    assert look([a])[0][0] == 2
+    assert look([a])[0][0] == 1
 
 
 def check_a_function_updates_what_was_reduced_on_the_device():
@@ -223,16 +258,34 @@ def check_a_function_updates_what_was_reduced_on_the_device():
         return w
 
     expected = train(pytensor.function, lambda dw: None, mode="FAST_COMPILE")
-    look([])
     w = train(synk.function, synk.all_reduce)
-    for rank in range(3):
-        found = synk.get_value(rank, w)
-        np.testing.assert_allclose(found, expected.get_value(), rtol=1e-12)
+    assert_on_ranks([w], [expected.get_value()], 1000)
+
+
+def check_a_training_step_is_the_serial_one():
+    """In which gradients are reduced on the way."""
+    random = np.random.default_rng(0)
+    x, y = pt.matrix("x"), pt.vector("y")
+    start = [random.normal(size=(4, 5)), random.normal(size=5)]
+    rows, targets = random.normal(size=(11, 4)), random.normal(size=11)
+
+    def make(grad, function, **options):
+        w, v = (pytensor.shared(value.copy()) for value in start)
+        loss = ((pt.tanh(x @ w) @ v - y) ** 2).mean()
+        dw, dv = grad(loss, [w, v])
+        updates = [(w, w - 0.1 * dw), (v, v - 0.1 * dv)]
+        return function([x, y], loss, updates=updates, **options), [w, v]
+
+    plain, expected = make(pytensor.grad, pytensor.function, mode="FAST_COMPILE")
+    step, params = make(synk.grad, synk.function)
+    for count, num_slices in ((11, 1), (11, 2), (1, 1), (7, 1)):
+        loss = step(rows[:count], targets[:count], num_slices=num_slices)
+        np.testing.assert_allclose(loss, plain(rows[:count], targets[:count]))
+    assert_on_ranks(params, [param.get_value() for param in expected], 1000)
 
 
 def check_differing_shapes_are_named_and_nothing_is_changed():
     a, b = pytensor.shared(np.zeros((1, 2)), name="a"), pytensor.shared(0.0, name="b")
-    look([])
     parts = [[np.full((rank + 1, 2), 1.0 * rank), 1.0] for rank in range(3)]
     give([a, b], parts)
     for reduction in (synk.all_reduce, synk.reduce):
@@ -248,28 +301,21 @@ def check_differing_shapes_are_named_and_nothing_is_changed():
         assert_same(synk.get_value(rank, b), np.array(1.0))
     synk.broadcast(a)
     synk.all_reduce([a, b], "sum")
-    for rank in range(3):
-        assert_same(synk.get_value(rank, a), np.zeros((1, 2)))
-        assert_same(synk.get_value(rank, b), np.array(3.0))
+    assert_on_ranks([a, b], [np.zeros((1, 2)), np.array(3.0)])
 
 
 def check_broadcast_gives_every_rank_the_masters_values():
-    values = [values_of(dtype, shape) for dtype in DTYPES for shape in ((0,), (2, 3))]
-    values += [np.float32(3), np.array([np.nan, -0.0])]
+    values = [values_of(dtype, (2, 3)) for dtype in MOVED]
+    values += [np.zeros(0, "f"), np.float32(3), np.float32([np.nan, -0.0])]
     stream = pytensor.shared(np.random.default_rng(0))
     on_host = pytensor.shared(np.arange(3.0))
     variables = [shared_of(value) for value in values]
-    look([])
     others = [np.zeros((1,) * value.ndim, value.dtype) for value in values]
     give(variables, [values, others, others])
     on_host.set_value(np.arange(4.0))
     synk.broadcast([stream, on_host, *variables])
-    for rank in range(3):
-        assert_same(synk.get_value(rank, on_host), np.arange(4.0))
-        found = synk.get_value(rank, variables)
-        for one, value in zip(found, values, strict=True):
-            assert_same(one, value, 0)
-    known = {value.dtype.name for value in values} - UNKNOWN
+    assert_on_ranks([on_host, *variables], [np.arange(4.0), *values], 0)
+    known = set(MOVED) - UNKNOWN
     for calls, on_device in look([*variables, on_host]):
         assert calls == len(known)
         assert on_device == [True] * len(variables) + [False]
@@ -278,8 +324,7 @@ def check_broadcast_gives_every_rank_the_masters_values():
 
 
 def check_all_gather_is_exact_for_equal_and_for_differing_lengths(lengths):
-    kinds = [(dtype, trail) for dtype in DTYPES for trail in ((), (2,))]
-    kinds += [("float32", (0,))]
+    kinds = [*((dtype, ()) for dtype in MOVED), ("float32", (2,)), ("float32", (0,))]
     by_rank = [
         [
             values_of(dtype, (length, *trail), i, rank)
@@ -288,23 +333,18 @@ def check_all_gather_is_exact_for_equal_and_for_differing_lengths(lengths):
         for rank, length in enumerate(lengths)
     ]
     variables = [shared_of(value) for value in by_rank[0]]
-    look([])
     give(variables, by_rank)
-    results = synk.all_gather(variables)
-    all_values = [synk.get_value(rank, variables) for rank in range(3)]
-    for i, result in enumerate(results):
-        right = np.concatenate([of_rank[i] for of_rank in by_rank])
-        for found in (result, *(of_rank[i] for of_rank in all_values)):
-            assert_same(found, right, 0)
-    known = {dtype for dtype, _ in kinds} - UNKNOWN
+    right = [np.concatenate(values) for values in zip(*by_rank, strict=True)]
+    for found, whole in zip(synk.all_gather(variables), right, strict=True):
+        assert_same(found, whole, 0)
+    assert_on_ranks(variables, right, 0)
     for calls, on_device in look(variables):
-        assert calls == len(known)
+        assert calls == len(set(MOVED) - UNKNOWN)
         assert all(on_device)
 
 
 def check_all_gather_names_shapes_that_do_not_fit():
     a, c = pytensor.shared(np.zeros((1, 2)), name="a"), pytensor.shared(0.0, name="c")
-    look([])
     shapes = [(1, 2), (1, 3), (1, 2)]
     give([a, c], [[np.zeros(shape), 0.0] for shape in shapes])
     with pytest.raises(synk.ShapeMismatch, match=r"0 \(1, 2\), rank 1 \(1, 3\)"):
@@ -326,18 +366,21 @@ def check_values_on_the_host_stay_there():
 
 @in_a_child
 def test_collectives_of_three_ranks_on_devices():
-    """One session for all: a rank imports JAX for seconds."""
     with synk.session(devices=[0] * 3):
         check_reduce_changes_rank_0_alone_and_its_results_are_copies()
         check_an_average_weighs_each_value_by_the_rows_behind_it()
         check_numbers_of_16_bits_are_rounded_once()
         check_a_function_updates_what_was_reduced_on_the_device()
+        check_a_training_step_is_the_serial_one()
         check_differing_shapes_are_named_and_nothing_is_changed()
         check_broadcast_gives_every_rank_the_masters_values()
         for lengths in (2, 2, 2), (3, 0, 1):
             check_all_gather_is_exact_for_equal_and_for_differing_lengths(lengths)
         check_all_gather_names_shapes_that_do_not_fit()
         check_values_on_the_host_stay_there()
+
+
+# -- what goes wrong on the way
 
 
 def on_all(variables):
@@ -355,13 +398,39 @@ def fail_on_rank_1(comm):
         raise ZeroDivisionError("on the way")
 
 
+def die_on_rank_1(comm):
+    if comm.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def worker_arm(context, before):
+    """Have something done before the next collectives, or nothing."""
+    Watched.before = staticmethod(before or (lambda comm: None))
+
+
+def worker_made(context):
+    """Return how many transports this rank has made."""
+    return Watched.made
+
+
+def summing():
+    """Return a function that reduces what it computes."""
+    x = pt.vector("x")
+    checked = pt.specify_shape(x, (None,))
+    return synk.function([x], (synk.ops.all_reduce(checked.sum(), "sum"), None))
+
+
 @in_a_child
 def test_an_error_on_one_rank_ends_a_collective_on_all():
-    a = pytensor.shared(np.zeros(3))
+    a, rows = pytensor.shared(np.zeros(3)), np.ones(6)
     with synk.session(devices=[0] * 3):
+        check_nothing_is_compiled_while_a_collective_is_under_way()
+        SESSION.run(worker_arm, None)
+        f = summing()
+        assert f(rows) == 6
         give([a], [[np.ones(3) * rank] for rank in range(3)])
         for made, collective in enumerate(on_all([a]).values(), 1):
-            SESSION.run(worker_arm, "fail")
+            SESSION.run(worker_arm, fail_on_rank_1)
             with pytest.raises(ZeroDivisionError, match="on the way") as caught:
                 collective()
             assert "rank 1 of 3" in "".join(caught.value.__notes__)
@@ -371,106 +440,28 @@ def test_an_error_on_one_rank_ends_a_collective_on_all():
             assert_same(synk.reduce(a, "sum", in_place=False), np.full(3, 3.0))
             # All have connected anew.
             assert SESSION.run(worker_made) == [made + 1] * 3
-
-
-def worker_arm(context, what):
-    """Have the next collectives fail on rank 1, or end it."""
-    ways = {"fail": fail_on_rank_1, "die": die_on_rank_1, None: lambda comm: None}
-    Watched.before = staticmethod(ways[what])
-
-
-def worker_made(context):
-    """Return how many transports this rank has made."""
-    return Watched.made
-
-
-def die_on_rank_1(comm):
-    if comm.rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-@pytest.mark.parametrize("name", ["all_reduce", "broadcast"])
-@in_a_child
-def test_a_rank_killed_in_the_middle_is_reported(name):
-    a = pytensor.shared(np.zeros(3))
-    with synk.session(devices=[0, 0]):
-        give([a], [[np.ones(3)]] * 2)
-        SESSION.run(worker_arm, "die")
+        assert f(rows) == 6
+        SESSION.run(worker_arm, die_on_rank_1)
         for _ in range(2):  # later calls, too
             with pytest.raises(synk.WorkerDied) as caught:
-                on_all([a])[name]()
+                synk.all_reduce(a)
             assert caught.value.rank == 1
             assert caught.value.signal == signal.SIGKILL
-    assert_same(a.get_value(), np.ones(3))
+    assert_same(a.get_value(), np.zeros(3))
 
 
-@in_a_child
-def test_without_nccl_the_host_moves_the_values():
-    context_module.NcclTransport = without_nccl  # in this child
-    a, b = pytensor.shared(np.zeros(3)), pytensor.shared(np.zeros(1, "int8"))
-    with synk.session(devices=[0, 0]):
-        give([a, b], [[np.ones(3), np.int8([4])], [np.ones(3) * 2, np.int8([5])]])
-        with pytest.warns(RuntimeWarning, match="through the host.*'nccl'"):
-            synk.all_reduce([a, b], "sum")
-        for rank in (0, 1):
-            assert_same(synk.get_value(rank, a), np.full(3, 3.0))
-            assert_same(synk.get_value(rank, b), np.int8([9]))
-        synk.set_value(1, a, np.zeros(2))
-        assert_same(synk.all_gather(a), np.array([3.0, 3, 3, 0, 0]))
-        synk.set_value(1, a, np.zeros(2))
-        synk.broadcast(a)
-        assert_same(synk.get_value(1, a), np.array([3.0, 3, 3, 0, 0]))
-        assert look([a, b])[1] == (0, [True, True])
-
-
-@in_a_child
-def test_buffers_go_with_the_variables():
-    a, b = pytensor.shared(np.zeros(3)), pytensor.shared(np.zeros(2, "int16"))
-    with synk.session(devices=[0, 0]):
-        give([a, b], [[np.ones(3), np.int16([1, 2])]] * 2)
-        synk.all_reduce([a, b], "sum")
-        assert SESSION.run(worker_count_buffers) == [(1, 1)] * 2
-        del b
-        synk.all_reduce(a, "sum")
-        assert SESSION.run(worker_count_buffers) == [(1, 0)] * 2
-        assert_same(synk.get_value(1, a), np.full(3, 4.0))
-
-
-def worker_count_buffers(context):
-    """Return how many buffers this rank has on its device and on the host."""
-    return len(context.device_buffers._buffers), len(context.flat_buffers._buffers)
-
-
-@in_a_child
-def test_what_a_stage_reduces_is_not_written_to():
-    """The transport may use the memory of what it is given: it gets copies."""
-    x, s = pt.vector("x"), pytensor.shared(np.zeros(2))
-    own, total = x[:2] * 1.0, synk.ops.all_reduce(s, "sum")
-    with synk.session(devices=[0, 0]):
-        outputs = [(own, "gather"), (total, None)]
-        f = synk.function([x], outputs, updates={s: own}, local=True)
-        f(np.arange(4.0))
-        for _ in range(2):
-            mine, reduced_ = f(np.arange(4.0))
-            assert_same(mine, np.arange(4.0))
-            assert_same(reduced_, np.array([2.0, 4.0]))
-            assert_same(synk.get_value(1, s), np.array([2.0, 3.0]))
-
-
-@in_a_child
-def test_nothing_is_compiled_while_a_collective_is_under_way():
+def check_nothing_is_compiled_while_a_collective_is_under_way():
     """A GPU that waits for a rank that has failed loads no program."""
     a = pytensor.shared(np.zeros(3))
-    with synk.session(devices=[0] * 3):
-        give([a], [[np.ones(3)]] * 3)
-        SESSION.run(worker_note_compilations)
-        for name, collective in on_all([a]).items():
-            SESSION.run(worker_noted)
-            collective()
-            for noted in SESSION.run(worker_noted):
-                begun = noted.index("collective")
-                assert "compiled" in noted[:begun], name
-                assert "compiled" not in noted[begun:], name
+    give([a], [[np.ones(3)]] * 3)
+    SESSION.run(worker_note_compilations)
+    for name, collective in on_all([a]).items():
+        SESSION.run(worker_noted)
+        collective()
+        for noted in SESSION.run(worker_noted):
+            begun = noted.index("collective")
+            assert "compiled" in noted[:begun], name
+            assert "compiled" not in noted[begun:], name
 
 
 def worker_note_compilations(context):
@@ -492,29 +483,53 @@ def worker_noted(context):
     return noted
 
 
-# -- in functions
+class Pending:
+    """An array that is never computed, as where a rank of NCCL's is gone."""
 
-DTYPES_OF_FUNCTIONS = (
-    "float32",
-    "float64",
-    "int32",
-    "int64",
-    "uint8",
-    "bool",
-    "complex64",
-    "int16",
-)
+    def is_ready(self):
+        return False
 
 
-def worker_calls(context):
-    """Return how many arrays this rank's transport has combined."""
-    return context.device_buffers._transport.calls
+@in_a_child
+def test_what_the_user_gets_is_not_waited_for_in_vain():
+    s = pytensor.shared(np.ones(3))
+    engine.look_about_with(lambda: 1 / 0)
+    try:
+        with pytest.raises(ZeroDivisionError):
+            engine.as_output(Pending())
+        with pytest.raises(ZeroDivisionError):
+            engine.set_value(s, Pending())
+    finally:
+        engine.look_about_with(None)
+    assert_same(s.get_value(), np.ones(3))
+
+
+@in_a_child
+def test_without_nccl_the_host_reduces_and_a_warning_says_so():
+    context_module.NcclTransport = without_nccl  # in this child
+    a, b = pytensor.shared(np.zeros(3)), pytensor.shared(np.zeros(1, "int8"))
+    with synk.session(devices=[0, 0]):
+        f = summing()
+        with pytest.warns(RuntimeWarning, match="through the host.*'nccl'"):
+            assert f(np.ones(4)) == 4
+        assert f(np.ones(6)) == 6
+        give([a, b], [[np.ones(3), np.int8([4])], [np.ones(3) * 2, np.int8([5])]])
+        synk.all_reduce([a, b], "sum")
+        assert_on_ranks([a, b], [np.full(3, 3.0), np.int8([9])])
+        synk.set_value(1, a, np.zeros(2))
+        assert_same(synk.all_gather(a), np.array([3.0, 3, 3, 0, 0]))
+        synk.set_value(1, a, np.zeros(2))
+        synk.broadcast(a)
+        assert_same(synk.get_value(1, a), np.array([3.0, 3, 3, 0, 0]))
+        assert look([a, b])[1] == (0, [True, True])
+
+
+# -- functions, of two ranks
 
 
 @in_a_child
 def test_functions_without_a_mode_run_where_the_gpu_is():
-    x = pt.vector("x")
-    s = pytensor.shared(np.zeros(()))
+    x, s = pt.vector("x"), pytensor.shared(np.zeros(()))
     with synk.session(devices=[0, 0]):
         assert pytensor.config.mode == "JAX"
         f = synk.function([x], x.sum(), updates=[(s, s + 1)])
@@ -522,72 +537,9 @@ def test_functions_without_a_mode_run_where_the_gpu_is():
         value = s.get_value(borrow=True, return_internal_type=True)
         assert not isinstance(value, np.ndarray)
         check_shapes_may_change_and_must_agree()
+        check_what_a_stage_reduces_is_not_written_to()
+        check_buffers_go_with_the_variables()
     assert pytensor.config.mode == "Mode"
-
-
-@pytest.mark.slow
-@in_a_child
-def test_every_dtype_is_reduced_as_on_the_host():
-    """In one function, with what the transport cannot combine beside what it can."""
-    inputs = [
-        pt.tensor(f"x_{dtype}", dtype=dtype, shape=(None, None))
-        for dtype in DTYPES_OF_FUNCTIONS
-    ]
-    pairs = [(x, op) for x in inputs for op in ops_of(x.dtype)]
-    # A rank's first row, and something of no dimensions.
-    reduced = [
-        (synk.ops.all_reduce(value, op), None)
-        for x, op in pairs
-        for value in ([x[0], x[0, 0]] if x.dtype == "float32" else [x[0]])
-    ]
-    random = np.random.default_rng(0)
-    rows = [
-        (random.normal(size=(7, 3)) * 3 + 5).astype(dtype)
-        for dtype in DTYPES_OF_FUNCTIONS
-    ]
-    with synk.session(devices=[0] * (n := 2)):
-        on_devices = synk.function(inputs, reduced)
-        on_host = synk.function(inputs, reduced, mode="FAST_COMPILE")
-        for count in (3, n - 1, 3):  # fewer rows than ranks: one has none
-            part = [array[:count] for array in rows]
-            for found, expected in zip(on_devices(*part), on_host(*part), strict=True):
-                assert found.dtype == expected.dtype
-                np.testing.assert_allclose(found, expected, rtol=2e-6)
-        calls = SESSION.run(worker_calls)
-    groups = [
-        x
-        for x, op in pairs
-        # Averages of integers are rounded once, on the host.
-        if x.dtype not in UNKNOWN and (op != "avg" or x.dtype.startswith("float"))
-    ]
-    assert calls == [3 * len(groups)] * n
-
-
-@in_a_child
-def test_a_training_step_on_devices_is_the_serial_one():
-    n = 3
-    random = np.random.default_rng(0)
-    x, y = pt.matrix("x"), pt.vector("y")
-    start = [random.normal(size=(4, 5)), random.normal(size=5)]
-    rows, targets = random.normal(size=(11, 4)), random.normal(size=11)
-
-    def make(grad, function, **options):
-        w, v = (pytensor.shared(value.copy()) for value in start)
-        loss = ((pt.tanh(x @ w) @ v - y) ** 2).mean()
-        dw, dv = grad(loss, [w, v])
-        updates = [(w, w - 0.1 * dw), (v, v - 0.1 * dv)]
-        return function([x, y], loss, updates=updates, **options), (w, v)
-
-    plain, expected = make(pytensor.grad, pytensor.function, mode="FAST_COMPILE")
-    with synk.session(devices=[0] * n):
-        step, params = make(synk.grad, synk.function)
-        for count, num_slices in ((11, 1), (11, 2), (1, 1), (7, 1)):
-            loss = step(rows[:count], targets[:count], num_slices=num_slices)
-            np.testing.assert_allclose(loss, plain(rows[:count], targets[:count]))
-        for rank in range(n):
-            for param, value in zip(params, expected, strict=True):
-                found = synk.get_value(rank, param)
-                np.testing.assert_allclose(found, value.get_value(), rtol=1e-12)
 
 
 def check_shapes_may_change_and_must_agree():
@@ -601,56 +553,34 @@ def check_shapes_may_change_and_must_agree():
     assert_same(g(np.ones((4, 2))), np.full(2, 4.0))
 
 
-@in_a_child
-def test_after_an_error_on_one_rank_all_connect_anew():
-    x = pt.vector("x")
-    checked = pt.specify_shape(x, (None,))
-    with synk.session(2):
-        f = synk.function([x], (synk.ops.all_reduce(checked.sum(), "sum"), None))
-        assert f(np.ones(4)) == 4
-        assert SESSION.run(worker_made) == [1, 1]
-        with pytest.raises(ZeroDivisionError):
-            SESSION.run(worker_fail)
-        assert f(np.ones(6)) == 6
-        assert f(np.ones(4)) == 4
-        assert SESSION.run(worker_made) == [2, 2]
+def check_what_a_stage_reduces_is_not_written_to():
+    """The transport may use the memory of what it is given: it gets copies."""
+    x, s = pt.vector("x"), pytensor.shared(np.zeros(2))
+    own, total = x[:2] * 1.0, synk.ops.all_reduce(s, "sum")
+    outputs = [(own, "gather"), (total, None)]
+    f = synk.function([x], outputs, updates={s: own}, local=True)
+    f(np.arange(4.0))
+    for _ in range(2):
+        mine, of_all = f(np.arange(4.0))
+        assert_same(mine, np.arange(4.0))
+        assert_same(of_all, np.array([2.0, 4.0]))
+        assert_same(synk.get_value(1, s), np.array([2.0, 3.0]))
 
 
-def worker_fail(context):
-    """Fail on rank 1."""
-    if context.rank == 1:
-        raise ZeroDivisionError
+def check_buffers_go_with_the_variables():
+    a, b = pytensor.shared(np.zeros(3)), pytensor.shared(np.zeros(2, "int16"))
+    give([a, b], [[np.ones(3), np.int16([1, 2])]] * 2)
+    before = SESSION.run(worker_count_buffers)
+    synk.all_reduce([a, b], "sum")
+    (more,) = set(np.subtract(SESSION.run(worker_count_buffers), before).ravel())
+    assert more == 1
+    del b
+    synk.all_reduce(a, "sum")
+    after = SESSION.run(worker_count_buffers)
+    assert np.subtract(after, before).tolist() == [[1, 0]] * 2
+    assert_same(synk.get_value(1, a), np.full(3, 4.0))
 
 
-class Pending:
-    """An array that is never computed, as where a rank of NCCL's is gone."""
-
-    def is_ready(self):
-        return False
-
-
-@in_a_child
-def test_what_the_user_gets_is_not_waited_for_in_vain():
-    s = pytensor.shared(np.ones(3))
-    engine.look_about_with(lambda: 1 / 0)
-    try:
-        for way in (
-            lambda: engine.as_output(Pending()),
-            lambda: engine.set_value(s, Pending()),
-        ):
-            with pytest.raises(ZeroDivisionError):
-                way()
-    finally:
-        engine.look_about_with(None)
-    assert_same(s.get_value(), np.ones(3))
-
-
-@in_a_child
-def test_without_nccl_the_host_reduces_and_a_warning_says_so():
-    x = pt.vector("x")
-    context_module.NcclTransport = without_nccl  # in this child
-    with synk.session(2):
-        f = synk.function([x], (synk.ops.all_reduce(x.sum(), "sum"), None))
-        with pytest.warns(RuntimeWarning, match="through the host.*'nccl'"):
-            assert f(np.ones(4)) == 4
-        assert f(np.ones(6)) == 6
+def worker_count_buffers(context):
+    """Return how many buffers this rank has on its device and on the host."""
+    return len(context.device_buffers._buffers), len(context.flat_buffers._buffers)

@@ -16,16 +16,10 @@ from children import in_a_child
 from compat_models import cost_of, serial, told, train, vector
 from fake_nccl import Watched
 from test_device_collectives import (  # noqa: F401  the same, with NCCL
-    test_a_rank_killed_in_the_middle_is_reported,
-    test_a_training_step_on_devices_is_the_serial_one,
     test_an_error_on_one_rank_ends_a_collective_on_all,
     test_collectives_of_three_ranks_on_devices,
-    test_every_dtype_is_reduced_as_on_the_host,
     test_functions_without_a_mode_run_where_the_gpu_is,
-    test_nan_wins_a_comparison_as_in_numpy,
-    test_nothing_is_compiled_while_a_collective_is_under_way,
     test_reductions_of_every_op_and_dtype_equal_numpys,
-    test_what_a_stage_reduces_is_not_written_to,
 )
 from test_gpu_padding import (  # noqa: F401  the same, where JAX is on a GPU
     check_epochs,
