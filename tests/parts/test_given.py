@@ -56,70 +56,30 @@ def batches(draw, length: int):
 
 @few
 @given(st.data())
-def test_select_means_what_numpy_means(data):
+def test_a_selection_has_numpys_rows_and_is_cut_as_array_split_does(data):
     length = data.draw(lengths)
     batch, index = data.draw(batches(length))
     rows = np.arange(length)
     selection = select(batch, length)
     np.testing.assert_array_equal(rows[selection], rows[index])
-    assert count(selection) == len(rows[index])
-
-
-@few
-@given(st.data())
-def test_a_selection_is_a_plain_slice_or_rows_in_range(data):
-    length = data.draw(lengths)
-    batch, _ = data.draw(batches(length))
-    selection = select(batch, length)
     if isinstance(selection, slice):
         assert selection.step in (None, 1)
         assert 0 <= selection.start <= selection.stop <= length
     else:
         assert selection.dtype == np.int64
         assert all(0 <= row < length for row in selection)
-
-
-@few
-@given(st.integers(0, 40), st.integers(1, 9))
-def test_cuts_are_those_of_array_split(rows, parts):
-    bounds = cuts(rows, parts)
-    assert [b - a for a, b in itertools.pairwise(bounds)] == [
-        len(piece) for piece in np.array_split(np.arange(rows), parts)
-    ]
-    assert bounds[0] == 0
-    assert bounds[-1] == rows
-
-
-@few
-@given(st.data())
-def test_the_parts_of_a_selection_join_to_the_whole(data):
-    length = data.draw(lengths)
-    batch, index = data.draw(batches(length))
-    n = data.draw(st.integers(1, 6))
-    rows = np.arange(length)
-    selection = select(batch, length)
-    bounds = cuts(count(selection), n)
-    pieces = [rows[part(selection, bounds[i], bounds[i + 1])] for i in range(n)]
-    np.testing.assert_array_equal(np.concatenate(pieces), rows[index])
-
-
-def test_more_rows_than_an_int32_holds_are_cut_exactly():
-    rows = 3 * 2**31 + 1
-    assert cuts(rows, 3) == [0, 2**31 + 1, 2**32 + 1, rows]
-    selection = select(slice(5, None), rows)
-    assert count(selection) == rows - 5
-    assert part(selection, 2**32, 2**32 + 7) == slice(2**32 + 5, 2**32 + 12)
-    np.testing.assert_array_equal(
-        select(np.array([-1, 2**32]), rows), [rows - 1, 2**32]
-    )
+    n = data.draw(st.integers(1, 9))
+    bounds = itertools.pairwise(cuts(count(selection), n))
+    for (start, stop), right in zip(
+        bounds, np.array_split(rows[index], n), strict=True
+    ):
+        np.testing.assert_array_equal(rows[part(selection, start, stop)], right)
 
 
 @pytest.mark.parametrize(
     ("batch", "error", "match"),
     [
-        (6, IndexError, "first 6 of 5 rows"),
         (-1, IndexError, "first -1 of 5 rows"),
-        ([0, 5], IndexError, "row 5, out of range for 5"),
         ([0, -6], IndexError, "row -6, out of range for 5"),
         (np.array([7], "uint8"), IndexError, "row 7"),
         (np.array([2**63], "uint64"), IndexError, "row 9223372036854775808"),
@@ -127,27 +87,14 @@ def test_more_rows_than_an_int32_holds_are_cut_exactly():
         (np.ones(6, bool), IndexError, "mask of 6 for 5 rows"),
         (True, TypeError, "bool"),
         (np.True_, (TypeError, ValueError), "batch must"),
-        ([0.0, 1.0], TypeError, "float64"),
         (["a"], TypeError, "U1"),
-        ([[0, 1]], ValueError, "2 dimensions"),
-        (2.5, ValueError, r"got .*2\.5"),
         (2.0, (TypeError, ValueError), "batch must"),
-        ("ab", (TypeError, ValueError), "batch must"),
+        (slice(0, 3, 0), ValueError, "step"),
     ],
 )
 def test_what_is_no_batch_is_refused(batch, error, match):
     with pytest.raises(error, match=match):
         select(batch, 5)
-
-
-def test_a_slice_beyond_the_end_is_cut_off_as_in_numpy():
-    assert select(slice(2, 100), 5) == slice(2, 5)
-    assert count(select(slice(100, 200), 5)) == 0
-
-
-def test_a_zero_step_is_refused():
-    with pytest.raises(ValueError, match="step"):
-        select(slice(0, 3, 0), 5)
 
 
 # -- taking rows ---------------------------------------------------------------------
@@ -195,11 +142,9 @@ def test_the_memory_for_rows_is_used_again():
 # -- a generator for each rank ---------------------------------------------------------
 
 
-BIT_GENERATORS = [np.random.PCG64, np.random.Philox, np.random.MT19937, np.random.SFC64]
-
-
-@pytest.mark.parametrize("kind", BIT_GENERATORS, ids=lambda kind: kind.__name__)
-def test_the_kind_of_generator_is_kept_on_every_rank(kind):
+@pytest.mark.parametrize("name", ["PCG64", "Philox", "MT19937", "SFC64"])
+def test_the_kind_of_generator_is_kept_on_every_rank(name):
+    kind = getattr(np.random, name)
     original = np.random.Generator(kind(7))
     for rank in range(3):
         own = value_for_rank(original, rank)
@@ -225,37 +170,25 @@ class Entropy(np.random.bit_generator.ISeedSequence):
         return np.arange(5, 5 + n_words).astype(dtype)
 
 
-def test_a_generator_without_a_seed_sequence_has_ranks_too():
-    def original():
-        return np.random.Generator(np.random.PCG64(Entropy()))
+def without_a_seed_sequence():
+    return np.random.Generator(np.random.PCG64(Entropy()))
 
-    first = [value_for_rank(original(), r).integers(2**63) for r in (0, 1, 2, 1)]
-    assert first[0] == original().integers(2**63)
-    assert first[1] == first[3]
+
+def of_a_former_state():
+    restored = np.random.default_rng()
+    restored.bit_generator.state = np.random.default_rng(5).bit_generator.state
+    return restored
+
+
+@pytest.mark.parametrize("make", [without_a_seed_sequence, of_a_former_state])
+def test_generators_in_the_same_state_have_the_same_ranks(make):
+    first, again = (
+        [value_for_rank(original, rank).integers(2**63) for rank in (1, 2, 0)]
+        for original in (make(), make())
+    )
+    assert first == again
+    assert first[2] == make().integers(2**63)  # which the others' have not moved on
     assert len(set(first)) == 3
-
-
-def test_generators_in_the_same_state_have_the_same_ranks():
-    """As after loading the state of a former run into a new generator."""
-    state = np.random.default_rng(5).bit_generator.state
-    first = []
-    for _ in range(2):
-        restored = np.random.default_rng()
-        restored.bit_generator.state = state
-        first.append([value_for_rank(restored, r).integers(2**63) for r in (0, 1, 2)])
-    assert first[0] == first[1]
-    assert len(set(first[0])) == 3
-
-
-def test_making_a_ranks_generator_leaves_the_original_as_it_was():
-    original = np.random.default_rng(5)
-    value_for_rank(original, 1)
-    assert original.integers(2**63) == np.random.default_rng(5).integers(2**63)
-
-
-def test_values_that_are_no_generators_are_the_same_on_every_rank():
-    value = np.arange(3)
-    assert value_for_rank(value, 2) is value
 
 
 # -- graphs arrive as they were sent, and equal parts are sent once --------------------
