@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import warnings
 from pathlib import Path
@@ -206,13 +205,12 @@ def test_an_index_out_of_range_is_numpys_error():
 
 
 def test_a_field_of_records_is_read_and_written():
-    made = synk.data(np.zeros(3, RECORD))
-    made["a"] = np.float32([1, 2, 3])
-    made[1] = (5, [6, 7])
-    expected = np.zeros(3, RECORD)
-    expected["a"] = [1, 2, 3]
-    expected[1] = (5, [6, 7])
+    made, expected = synk.data(np.zeros(3, RECORD)), np.zeros(3, RECORD)
+    for records in (made, expected):
+        records["a"] = np.float32([1, 2, 3])
+        records[1] = (5, [6, 7])
     np.testing.assert_array_equal(made.data, expected)
+    np.testing.assert_array_equal(made["b"], expected["b"])
 
 
 def test_overlapping_writes_are_as_if_the_value_were_copied_first():
@@ -373,7 +371,7 @@ def test_more_memory_than_there_is_leaves_the_old_value():
     with pytest.raises(synk.SharedMemoryFull, match=r"free of"):
         made.set_length(2**50)
     np.testing.assert_array_equal(made.data, [1, 2, 3])
-    with pytest.raises(MemoryError, match="no room for"):
+    with pytest.raises(MemoryError, match=f"no room for.*{2**56:,} bytes"):
         synk.data(shape=(2**33, 2**20), dtype="int64")
     for misfit in ([[1]], [0.5]):
         with pytest.raises(TypeError):
@@ -386,11 +384,8 @@ def test_more_memory_than_there_is_leaves_the_old_value():
 @pytest.mark.slow
 @three_ranks
 def test_more_elements_than_an_int32_counts(ranks):
-    """Really, where there is memory for them; the arithmetic anywhere."""
+    """Where there is memory for them: `test_segments.py` has the arithmetic."""
     rows = 2**31 + 10
-    pages = -(-(2**50 + rows) // mmap.PAGESIZE)
-    with pytest.raises(synk.SharedMemoryFull, match=f"{pages * mmap.PAGESIZE:,} bytes"):
-        synk.data(shape=(2**50 + rows,), dtype="int8")
     if psutil.virtual_memory().available < 2 * rows:
         return
     try:

@@ -113,10 +113,8 @@ def test_means_are_subtracted_and_quotients_are_numpys(tmp_path):
 
 
 def test_for_validation_it_is_the_centre_in_the_order_of_the_files(tmp_path):
-    folder = write(tmp_path)
-    rows = synk.files.images(
-        folder, labels=np.arange(ROWS), crop=CROP, mirror=True, training=False
-    )
+    how = {"labels": np.arange(ROWS), "crop": CROP, "mirror": True, "training": False}
+    rows = synk.files.images(write(tmp_path), **how)
     images, labels = sequence(rows, 8, epoch=5, shuffle=False)
     np.testing.assert_array_equal(labels, np.arange(ROWS))
     np.testing.assert_array_equal(images, IMAGES[:, :, 2 : 2 + CROP, 1 : 1 + CROP])
@@ -221,15 +219,19 @@ def test_rows_are_taken_by_number(tmp_path):
 TARGETS = np.random.default_rng(1).normal(size=ROWS).astype("f4")
 
 
-def make(local=False):
-    """Return a step of linear regression on images, its parameter and its error."""
+def make(local=False, others=()):
+    """Return a step of linear regression on images, its parameter and its error.
+
+    They take other inputs too, which count for nothing.
+    """
     x, y = pt.tensor4("x", dtype="float32"), pt.vector("y", dtype="float32")
+    inputs, options = [x, y, *others], {"mode": PY, "on_unused_input": "ignore"}
     w = pytensor.shared(np.zeros(3 * CROP * CROP, "f4"), "w")
     loss = ((x.reshape((x.shape[0], -1)) @ w - y) ** 2).mean()
     grad = pytensor.grad if local else synk.grad
     updates = synk.updates.sgd(grad(loss, [w]), [w], np.float32(1e-5))
-    step = synk.function([x, y], loss, updates=updates, local=local, mode=PY)
-    return step, w, synk.function([x, y], loss, mode=PY)
+    step = synk.function(inputs, loss, updates=updates, local=local, **options)
+    return step, w, synk.function(inputs, loss, **options)
 
 
 class FromMemory:
@@ -240,40 +242,24 @@ class FromMemory:
 
     def parts(self, epoch, batch_size, *, seed, shuffle):
         order = sequence(self.rows, ROWS, epoch, seed=seed, shuffle=shuffle)[2]
-        x, y, _ = self.rows.take(np.arange(ROWS), epoch, seed=seed)
+        inputs = self.rows.take(np.arange(ROWS), epoch, seed=seed)
         batches = [order[i : i + batch_size] for i in range(0, ROWS, batch_size)]
-        yield synk.files.Part(batches, (x, y))
-
-
-class WithoutNumbers:
-    """Rows of files without their last input, which are the rows' numbers."""
-
-    def __init__(self, rows):
-        self.rows = rows
-
-    def parts(self, *args, **options):
-        for batches, inputs in self.rows.parts(*args, **options):
-            yield synk.files.Part(batches, inputs[:-1])
-
-
-def numbered(folder):
-    """Return cropped images, targets and the rows' numbers, from HDF5 files."""
-    write_hdf5(folder, {"x": IMAGES, "y": TARGETS, "row": np.arange(ROWS)})
-    return synk.files.images(folder, ["x", "y", "row"], crop=CROP, mirror=True)
+        yield synk.files.Part(batches, tuple(inputs))
 
 
 @three_ranks
 @pytest.mark.parametrize("rule", [None, EASGD(2, order="turns")], ids=repr)
 def test_training_on_files_is_training_on_the_same_arrays(ranks, rule, tmp_path):
-    rows, ends = numbered(tmp_path), []
-    for source in (WithoutNumbers(rows), FromMemory(rows)):
-        step, w, error = make(local=rule is not None)
+    write_hdf5(tmp_path, {"x": IMAGES, "y": TARGETS, "row": np.arange(ROWS)})
+    names, numbers, ends = ["x", "y", "row"], pt.lvector("row"), []
+    rows = synk.files.images(tmp_path, names, crop=CROP, mirror=True)
+    for source in (rows, FromMemory(rows)):
+        step, w, error = make(rule is not None, [numbers])
         trainer = synk.Trainer(step, [w], rule, seed=3)
         how = {"batch_size": 8, "epochs": 2, "progress": False}
         history = trainer.fit(source, validation=(error, source), **how)
         ends.append((w.get_value().tobytes(), history.losses, history["loss"]))
-        x, y, _ = rows.take(np.arange(ROWS), seed=0)
-        expected = float(error(x, y))
+        expected = float(error(*rows.take(np.arange(ROWS), seed=0)))
         np.testing.assert_allclose(history["val_loss"][-1], expected, rtol=1e-5)
     assert ends[0] == ends[1]
     assert len(history.losses) == 8  # of 8, 8, 8 and 6 rows, twice
@@ -425,7 +411,7 @@ def test_a_file_that_does_not_fit_is_named(tmp_path):
 
 
 def test_a_damaged_file_of_hdf5_is_named(tmp_path):
-    numbered(tmp_path)
+    write_hdf5(tmp_path, {"x": IMAGES})
     cut_short(tmp_path / "2.h5")
     with pytest.raises(ValueError, match=r"2\.h5: "):
         synk.files.images(tmp_path, ["x"])
@@ -445,18 +431,17 @@ def test_arguments_that_do_not_fit(tmp_path):
     ]:
         with pytest.raises(ValueError, match=message):
             synk.files.images(folder, **options)
-    with pytest.raises(TypeError, match="a mean or std is for floats"):
-        synk.files.images(folder, mean=1, dtypes=["uint8"])
-    with pytest.raises(TypeError, match=r"names is a list: \['x'\]"):
-        synk.files.images(folder, "x")
     with pytest.raises(ValueError, match="batch_size must be at least 1"):
         synk.files.images(folder).parts(0, 0)
-    with pytest.raises(ValueError, match="no files that end in"):
-        synk.files.images(tmp_path)
-    with pytest.raises(FileNotFoundError):
-        synk.files.images([tmp_path / "missing.npy"])
-    with pytest.raises(ValueError, match=r"x\.txt: it does not end in"):
-        synk.files.images([tmp_path / "x.txt"])
+    for arguments, options, error, message in [
+        ([folder], {"mean": 1, "dtypes": ["u1"]}, TypeError, "std is for floats"),
+        ([folder, "x"], {}, TypeError, r"names is a list: \['x'\]"),
+        ([tmp_path], {}, ValueError, "no files that end in"),
+        ([[tmp_path / "missing.npy"]], {}, FileNotFoundError, "missing"),
+        ([[tmp_path / "x.txt"]], {}, ValueError, r"x\.txt: it does not end in"),
+    ]:
+        with pytest.raises(error, match=message):
+            synk.files.images(*arguments, **options)
 
 
 # -- the thread ------------------------------------------------------------------------

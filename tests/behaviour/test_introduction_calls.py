@@ -349,7 +349,7 @@ X = np.random.default_rng(0).normal(size=(7, 3))
 
 
 class Map(Op):
-    """An Op that only this module knows, with a function that cannot be pickled."""
+    """A function as an Op."""
 
     def __init__(self, function):
         self.function = function
@@ -359,28 +359,6 @@ class Map(Op):
 
     def perform(self, node, inputs, outputs):
         outputs[0][0] = self.function(inputs[0])
-
-
-MADE_LATER = """
-class Negate(Op):
-    __props__ = ()
-    def make_node(self, x):
-        return Apply(self, [x], [x.type()])
-    def perform(self, node, inputs, outputs):
-        outputs[0][0] = -inputs[0]
-"""
-
-
-def test_ops_of_the_user_travel_whenever_and_wherever_they_are_defined(two_ranks):
-    namespace = {"__name__": "made_later", "Op": Op, "Apply": Apply}
-    exec(MADE_LATER, namespace)
-    factor = 4
-    x = pt.vector("x")
-    outputs = [Map(lambda v: v * factor)(x), namespace["Negate"]()(x)]
-    f = synk.function([x], [(y, "gather") for y in outputs], mode=PY)
-    fourfold, negative = f(np.arange(7.0))
-    assert_same(fourfold, np.arange(7.0) * 4)
-    assert_same(negative, -np.arange(7.0))
 
 
 @three_ranks

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numba
@@ -264,44 +264,43 @@ def by_subprocess(**options: Any) -> list[Any]:
     return json.loads(done.stdout)
 
 
-def by_posix_spawn(environment: Mapping[str, str]) -> list[Any]:
-    reads, writes = os.pipe()
-    actions = [(os.POSIX_SPAWN_DUP2, writes, 1)]
-    pid = os.posix_spawn(COMMAND[0], COMMAND, environment, file_actions=actions)
-    return read_from(reads, writes, pid)
-
-
 def by_system() -> list[Any]:
     with tempfile.NamedTemporaryFile("r") as file:
         assert os.system(f"{shlex.join(COMMAND)} >{file.name}") == 0
         return json.load(file)
 
 
-def by_fork() -> list[Any]:
+def by_pipe(start: Callable[[int], int]) -> list[Any]:
+    """Return what a process says that starts with a pipe to write to."""
     reads, writes = os.pipe()
-    pid = os.fork()
-    if not pid:
-        pools = sorted(pool["num_threads"] for pool in threadpool_info())
-        os.write(writes, json.dumps([*state(), pools]).encode())
-        os._exit(0)
-    return read_from(reads, writes, pid)
-
-
-def by_exec() -> list[Any]:
-    reads, writes = os.pipe()
-    pid = os.fork()
-    if not pid:
-        os.dup2(writes, 1)
-        os.execv(COMMAND[0], COMMAND)
-    return read_from(reads, writes, pid)
-
-
-def read_from(reads: int, writes: int, pid: int) -> list[Any]:
+    pid = start(writes)
     os.close(writes)
     with open(reads) as file:
         found = json.load(file)
     assert os.waitpid(pid, 0)[1] == 0
     return found
+
+
+def posix_spawn(writes: int) -> int:
+    actions = [(os.POSIX_SPAWN_DUP2, writes, 1)]
+    return os.posix_spawn(COMMAND[0], COMMAND, os.environ, file_actions=actions)
+
+
+def fork(writes: int) -> int:
+    pid = os.fork()
+    if not pid:
+        pools = sorted(pool["num_threads"] for pool in threadpool_info())
+        os.write(writes, json.dumps([*state(), pools]).encode())
+        os._exit(0)
+    return pid
+
+
+def fork_and_exec(writes: int) -> int:
+    pid = os.fork()
+    if not pid:
+        os.dup2(writes, 1)
+        os.execv(COMMAND[0], COMMAND)
+    return pid
 
 
 def by_multiprocessing(method: str) -> list[Any]:
@@ -318,10 +317,10 @@ WAYS = {
     "subprocess": by_subprocess,
     "close_fds": lambda: by_subprocess(close_fds=False),
     "preexec_fn": lambda: by_subprocess(preexec_fn=os.getpid),
-    "posix_spawn": lambda: by_posix_spawn(os.environ),
+    "posix_spawn": lambda: by_pipe(posix_spawn),
     "system": by_system,
-    "exec": by_exec,
-    "fork": by_fork,
+    "exec": lambda: by_pipe(fork_and_exec),
+    "fork": lambda: by_pipe(fork),
     "multiprocessing fork": lambda: by_multiprocessing("fork"),
     "multiprocessing spawn": lambda: by_multiprocessing("spawn"),
 }

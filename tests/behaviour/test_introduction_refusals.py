@@ -129,25 +129,6 @@ def test_lists_may_be_tuples_where_pytensor_takes_them():
     assert f.update_modes == [None]
 
 
-def test_an_op_that_is_not_named_is_the_one_that_fits():
-    x, y, b = x_of(), x_of("int64", name="y"), pt.vector("b")
-    s = pytensor.shared(np.zeros(3))
-    w = pytensor.shared(0.0)
-    outputs = [x.mean(), y.max(), b.sum(), w, (x, None), x.shape[0] * 1.0, y * 2]
-    f = synk.function([x, y], outputs, [b], {w: b.sum()}, givens={})
-    assert f.output_modes == ["avg", "max", None, None, None, "sum", "gather"]
-    assert f.update_modes == [None]
-    g = synk.function([y], x.mean(), givens={x: y * 1.0})
-    assert g.output_modes == ["avg"]
-    h = synk.function([x], [x.sum() + 0 * w, x[0]], updates={w: x.sum() * w})
-    assert h.output_modes == ["sum", None]
-    assert h.update_modes == [None]
-    h = synk.function([x], [x.sum()], updates={w: x.sum() * w}, local=True)
-    assert h.update_modes == ["sum"]
-    k = synk.function([], [s.sum(), s.mean()], sliceable_shareds=[s])
-    assert k.output_modes == ["sum", "avg"]
-
-
 def test_what_a_local_function_does_not_combine_is_averaged_with_a_warning():
     x = x_of()
     with pytest.warns(synk.SplitWarning, match=r"output 0 \(Sqrt.*Sqrt") as caught:

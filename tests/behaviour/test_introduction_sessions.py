@@ -154,14 +154,12 @@ def test_the_processes_are_a_zygote_and_its_ranks():
     ("arguments", "error", "message"),
     [
         ({"n": 0}, ValueError, "n must be at least 1, got 0"),
-        ({"n": -2}, ValueError, "n must be at least 1, got -2"),
         ({"n": 2.0}, TypeError, r"n must be an int, got 2\.0"),
         ({"n": "2"}, TypeError, "n must be an int, got '2'"),
         ({"n": 2, "devices": "gpu"}, ValueError, "devices must be .*'gpu'"),
         ({"n": 2, "threads": 0}, ValueError, "threads must be at least 1, got 0"),
         ({"n": 2, "threads": "1"}, TypeError, "threads must be an int, got '1'"),
         ({"n": 2, "timeout": 0}, ValueError, "timeout must be .* got 0"),
-        ({"n": 2, "timeout": -1}, ValueError, "timeout must be .* got -1"),
         ({"n": 2, "timeout": float("nan")}, ValueError, "timeout must be .* got nan"),
         ({"n": 2, "timeout": "5"}, TypeError, "timeout must be .* got '5'"),
         ({"n": 2, "cores": 2}, TypeError, "cores"),
@@ -232,28 +230,23 @@ def test_a_python_without_pidfd_open_will_do(monkeypatch):
 
 
 def test_a_fork_that_fails_leaves_nothing_and_can_be_repeated(monkeypatch):
-    def full():
-        raise BlockingIOError(11, "Resource temporarily unavailable")
+    def full_after(n):
+        def fork_or_raise():
+            forks.append(0)
+            if len(forks) > n:
+                raise BlockingIOError(11, "Resource temporarily unavailable")
+            return fork()
 
-    monkeypatch.setattr(os, "fork", full)
-    descriptors = psutil.Process().num_fds()
-    for _ in range(3):
-        with pytest.raises(synk.SynkError, match=r"2 ranks.*ulimit -u is \w+"):
-            synk.fork(2)
-        assert has_state(0, 1, False)
-    assert psutil.Process().num_fds() <= descriptors + 3  # the last control segment
-    monkeypatch.undo()
-    forks, fork = [], os.fork
+        fork, forks = os.fork, []
+        return fork_or_raise
 
-    def full_in_the_zygote():
-        forks.append(0)
-        return fork() if len(forks) == 1 else full()
-
-    monkeypatch.setattr(os, "fork", full_in_the_zygote)
     match = r"rank 1 was not forked.*ulimit -u is \w+.* fewer ranks"
-    with pytest.raises(synk.SynkError, match=match):
-        synk.fork(2)
-    monkeypatch.undo()
+    for n, said in enumerate((r"2 ranks.*ulimit -u is \w+", match)):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fork", full_after(n))
+            with pytest.raises(synk.SynkError, match=said):
+                synk.fork(2)
+        assert has_state(0, 1, False)
     with synk.session(2):
         assert summing()(ROWS) == TOTAL
 
@@ -392,15 +385,6 @@ def test_a_child_of_the_script_has_no_part_in_the_session():
         assert call(ROWS) == TOTAL
 
 
-def test_somebody_else_may_reap_the_zygote():
-    with synk.session(2):
-        zygote = all_pids()[0]
-        os.kill(zygote, 9)
-        os.waitpid(zygote, 0)
-        with pytest.raises(WorkerDied, match="the zygote"):
-            summing()(ROWS)
-
-
 # -- what travels to ranks and back
 
 LATE = """
@@ -420,7 +404,7 @@ class Late:
 
 def sums(op):
     x = pt.matrix("x", dtype="float64")
-    y = op(None, processes.nothing)(x)
+    y = op(None, lambda: None)(x)
     return synk.function([x], (y.sum(), "sum"), mode=PY)(ROWS)
 
 variable = pytensor.shared(Late(3), name="late")

@@ -79,30 +79,6 @@ def test_updates_that_wait_for_nothing_are_undone_where_they_were_made(two_ranks
     assert synk.state(count).startswith("equal on all ranks")
 
 
-@pytest.mark.parametrize("is_local", [False, True], ids=["reduced", "local"])
-@one_and_three_ranks
-def test_of_a_run_the_calls_before_stay(ranks, is_local):
-    i, table, count, seen = looked_up()
-    picked = table[i].sum()
-    updates = [(count, count + 1), (seen, seen + picked)]
-    f = synk.function([i], (picked, "sum"), updates=updates, mode=PY, local=is_local)
-    rows = np.tile(np.arange(2 * ranks) % 4, 5)
-    rows[-2 * ranks - 1] = 9  # of the fourth call, on the last rank
-    batches = [slice(k * 2 * ranks, (k + 1) * 2 * ranks) for k in range(5)]
-    with pytest.raises(IndexError):
-        f.run(batches, rows)
-    assert by_rank(count) == [3] * ranks
-    each = np.arange(4.0)[rows[: 2 * ranks]]
-    right = [each.sum()] * ranks
-    if is_local:
-        right = [part.sum() for part in np.split(each, ranks)]
-        kind = "each rank's own, from 2" if ranks > 1 else "each rank's own"
-        assert synk.state(seen).startswith(kind)
-    assert by_rank(seen) == [3 * value for value in right]
-    f.run(batches[:2], rows)
-    assert by_rank(count) == [5] * ranks
-
-
 def test_streams_are_where_they_were(two_ranks):
     i, table, _, _ = looked_up()
     ours, common = (pytensor.shared(np.random.default_rng(k)) for k in (1, 2))

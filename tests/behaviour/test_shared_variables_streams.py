@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import pickle
 
 import numpy as np
 import pytensor
@@ -188,26 +187,6 @@ def test_a_generator_can_be_seeded_anew_for_all_ranks_or_one(ranks):
     drawn = f(np.zeros(2 * ranks))
     assert_same(drawn[2:4], np.random.default_rng(42).normal(size=2), 0)
     assert_same(drawn[:2], np.random.default_rng(1).normal(size=2), 0)
-
-
-def test_a_stream_with_givens_and_slices_is_the_users(ranks):
-    """The classical dropout: the size of the mask comes through givens."""
-    source = pt.random.RandomStream(3)
-    x, i = pt.matrix("x"), pt.lvector("i")
-    X = pytensor.shared(np.arange(20.0).reshape(10, 2))
-    noisy = x + source.normal(size=x.shape)
-    f = synk.function([i], (noisy, "gather"), givens={x: X[i]}, mode=PY)
-    right = pytensor.function([i], noisy, givens={x: X[i]}, mode=PY)
-    rows = np.arange(2 * ranks - 1) % 10
-    own = len(cut(rows, ranks)[0])
-    # The plain function advances the same generator: let it go second.
-    start = pickle.dumps(source.state_updates[0][0].get_value())
-    drawn = [f(rows) for _ in range(2)]
-    source.state_updates[0][0].set_value(pickle.loads(start))
-    for got in drawn:
-        assert_same(got[:own], right(rows[:own]), 0)
-    noise = np.concatenate(drawn) - X.get_value()[np.tile(rows, 2)]
-    assert no_row_repeats(noise.round(9))
 
 
 def test_a_stream_follows_the_size_of_sliceable_rows(ranks):

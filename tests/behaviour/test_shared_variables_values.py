@@ -59,25 +59,6 @@ def test_what_the_script_sets_the_next_call_reads_on_all_ranks(two_ranks):
             assert_on_ranks(rate, np.array(value), 0, how)
 
 
-def test_runs_and_collectives_read_it_as_well(two_ranks):
-    x, w, _, loss, updates = descent()
-    step = synk.function([x], loss, updates=updates, mode=PY)
-    step([1.0, 2])
-    w.set_value(8.0)
-    step.run([slice(None)], [2.0, 2])
-    assert by_rank(w) == [2, 2]
-    w.set_value(5.0)
-    synk.all_reduce(w, "sum")
-    assert by_rank(w) == [10, 10]
-    w.set_value(4.0)
-    assert_same(synk.gather(w), [4.0, 4.0])
-    w.set_value(3.0)
-    assert synk.get_value(1, w) == 3
-    w.set_value(2.0)
-    assert synk.reduce(w, "sum", in_place=False) == 4
-    assert by_rank(w) == [2, 2]
-
-
 @pytest.mark.parametrize("shape", [(), (500, 2)])
 @pytest.mark.parametrize("mode", [IN_PLACE, "FAST_COMPILE"], ids=["in place", ""])
 def test_a_plain_function_that_writes_in_place_is_noticed(two_ranks, shape, mode):
@@ -98,19 +79,6 @@ def test_a_plain_function_that_writes_in_place_is_noticed(two_ranks, shape, mode
     assert total() == 16 * size
     assert total() == 16 * size
     assert synk.state(w) == "equal on all ranks, since it was set in the script"
-
-
-def test_a_rank_s_own_values_stay_if_no_plain_function_has_written(two_ranks):
-    w = pytensor.shared(np.ones(3), "w")
-    synk.set_value(1, w, np.zeros(3))
-    add = pytensor.function([], updates=[(w, w + 1)], mode=IN_PLACE)
-    assert_on_ranks(w, [np.ones(3), np.zeros(3)])
-    add()
-    assert_on_ranks(w, np.full(3, 2.0))
-    del add
-    gc.collect()
-    synk.set_value(1, w, np.zeros(3))
-    assert_on_ranks(w, [np.full(3, 2.0), np.zeros(3)])
 
 
 def test_outputs_updates_and_values_that_are_set_share_no_memory(two_ranks):
@@ -185,16 +153,6 @@ def test_what_is_a_rank_s_own_is_not_taken_for_equal(two_ranks):
     with synk.session(3):
         assert_same(step([2.0, 4.0]), ((np.array([2, 4]) - own) ** 2).mean(), 4)
         assert len(set(map(float, by_rank(w)))) == 1
-
-
-def test_ops_that_are_named_read_each_rank_s_own(two_ranks):
-    w = pytensor.shared(1.0, "w")
-    synk.set_value(1, w, 3.0)
-    outputs = [(w, "sum"), (2 * w, "gather"), synk.ops.all_reduce(w, "max")]
-    f = synk.function([], outputs, mode=PY)
-    total, rows, largest = f()
-    assert (total, largest) == (4, 3)
-    assert_same(rows, [2.0, 6.0])
 
 
 def test_a_local_function_says_so_where_its_ops_rest_on_equal_values(two_ranks):
@@ -424,28 +382,6 @@ def test_values_stay_valid_after_the_session():
     add = pytensor.function([], a.sum(), updates={a: a + 1}, mode=PY)
     add()
     assert_same(a.get_value(), np.arange(1000.0) * 6 + 1)
-
-
-@pytest.mark.parametrize("together", [True, False])
-def test_variables_that_swap_their_values_keep_them_apart(two_ranks, together):
-    """So do three that rotate, and one that keeps a part of another."""
-    names = ("a", "b", "c")
-    a, b, c = turning = [pytensor.shared(np.full(6, float(i))) for i in range(3)]
-    g, tail = pytensor.shared(np.arange(6.0)), pytensor.shared(np.zeros(2))
-    rotate = synk.function(
-        [], updates=[(a, c), (b, a), (c, b), (tail, g[4:]), (g, g + 1)], mode=PY
-    )
-    lists = [[*turning, g]] if together else [[var] for var in (*turning, g)]
-    for some in lists:
-        synk.all_reduce(some, "max")
-    for step in range(1, 6):
-        rotate()
-        for some in lists[:: 1 if step % 2 else -1]:
-            synk.all_reduce(some[:: 1 if step % 2 else -1], "max")
-        for i, (name, var) in enumerate(zip(names, turning, strict=True)):
-            assert_on_ranks(var, np.full(6, float((i - step) % 3)), err_msg=name)
-        assert_on_ranks(tail, np.array([3.0, 4.0]) + step)
-        assert_on_ranks(g, np.arange(6.0) + step)
 
 
 @one_and_three_ranks

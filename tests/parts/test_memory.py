@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import os
 import signal
 import struct
 import threading
@@ -16,25 +15,14 @@ from random_alarms import alarms
 import synk
 from synk.files.background import Background
 from synk.files.columns import Column
-from synk.memory.arena import PATIENCE, SMALL, Arena
+from synk.memory.arena import Arena
 from synk.memory.gather import gather
 from synk.memory.mapping import address
 from synk.memory.rows import RowTaker
 from synk.memory.segment import Attachments, Segment
 
 PAGEMAP = Path("/proc/self/pagemap")
-LARGE = 64 * SMALL
-
 # -- the segment that messages are put into --------------------------------------------
-
-
-def taken(arena: Arena) -> int:
-    """Return the bytes of memory that an arena really has."""
-    return 512 * os.fstat(arena._segment.place[1]).st_blocks
-
-
-def ones(nbytes: int) -> list[np.ndarray]:
-    return [np.ones(nbytes // 8)]
 
 
 def test_an_arena_is_used_again_and_grows():
@@ -48,39 +36,6 @@ def test_an_arena_is_used_again_and_grows():
             assert seen.dtype == array.dtype
             assert seen.ctypes.data % 64 == 0
             np.testing.assert_array_equal(seen, array)
-
-
-def test_memory_of_a_large_message_is_given_back_after_many_small_ones():
-    arena, attachments = Arena(), Attachments()
-    attachments.array(arena.put(ones(LARGE))[0])
-    for i in range(PATIENCE - 1):
-        arena.put(ones(8000 + 8 * (i % 2)))
-    assert taken(arena) == LARGE
-    (window,) = arena.put(ones(8000))
-    assert taken(arena) == 8192  # the largest of the small ones, in whole pages
-    assert attachments.array(window).sum() == 1000
-    # It grows again, for whoever has it mapped, too.
-    (first,) = arena.put(ones(LARGE))
-    assert taken(arena) == LARGE
-    assert attachments.array(first).sum() == LARGE // 8
-    for _ in range(PATIENCE):
-        arena.put_nothing()  # counts as a small one
-    assert taken(arena) == mmap.PAGESIZE
-    (again,) = arena.put(ones(LARGE))
-    assert again == first
-    assert Attachments().array(again).sum() == LARGE // 8
-
-
-@pytest.mark.parametrize("case", ["a third in time", "not large", "may be pinned"])
-def test_what_memory_a_message_keeps(case):
-    large = SMALL if case == "not large" else LARGE
-    arena = Arena(can_shrink=case != "may be pinned")
-    arena.put(ones(large))
-    for _ in range(3):
-        for _ in range(PATIENCE - 1):
-            arena.put(ones(8))
-        arena.put(ones(large // 3 if case == "a third in time" else 8))
-    assert taken(arena) == large
 
 
 # -- rows by their numbers -------------------------------------------------------------
