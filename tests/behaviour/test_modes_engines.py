@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Iterator
 
 import numpy as np
 import pytensor
@@ -22,6 +23,7 @@ import synk
 X, Y = pt.dmatrix("x"), pt.dvector("y")
 VALUES = np.arange(24.0).reshape(8, 3) % 5, np.arange(8.0)
 
+CORES = os.sched_getaffinity(0)
 SEEN: dict = {}
 
 
@@ -200,67 +202,65 @@ def test_the_environment_names_an_engine_for_all_that_name_none(auto, monkeypatc
 # -- rank 0 alone
 
 
-def tuned_alone() -> Training:
+@pytest.fixture
+def alone(auto) -> Iterator[Training]:
     """Return steps that rank 0 makes alone: of eight rows that is faster by far."""
     steps = training(is_watched=True)
-    for _ in range(10):
-        table = synk.tune(steps.step, *VALUES)
-        if any(row.is_best and row.name.endswith("rank 0 alone") for row in table):
-            return steps
-    pytest.fail(f"to launch ranks for eight rows was faster: {table}")
-
-
-def test_rank_0_alone_has_all_cores_and_the_others_get_what_it_updates(auto):
-    before = os.sched_getaffinity(0)
     with synk.session(2):
-        own = os.sched_getaffinity(0)
-        steps = tuned_alone()
-        total = synk.function([X], (X @ steps.w).sum(), mode="FAST_COMPILE")
-        for k in range(4):
-            steps.check_call()
-            assert SEEN["cores"] == before
-            if k % 2:
-                right = (VALUES[0] @ steps.right).sum()
-                np.testing.assert_allclose(total(VALUES[0]), right, rtol=1e-10)
-                assert os.sched_getaffinity(0) == own
-                steps.check_variables()
-        loss, rows = steps.step(*VALUES)
-        steps.expected()
-        loss[...] = rows[...] = -1  # they are the caller's
-        steps.check_call()
-        synk.set_value(1, steps.w, np.zeros(3))
-        with pytest.raises(synk.SplitError, match="own"):
-            steps.step(*VALUES)
-        synk.broadcast(steps.w)
-        steps.check_call()
-        steps.check_variables()
-    with synk.session(3):  # anew
-        steps.check_call()
-        steps.check_variables()
+        for _ in range(10):
+            table = synk.tune(steps.step, *VALUES)
+            if any(row.is_best and row.name.endswith("alone") for row in table):
+                break
+        else:
+            pytest.fail(f"to launch ranks for eight rows was faster: {table}")
+        yield steps
 
 
-def test_what_fails_alone_changes_nothing(auto, two_ranks):
-    steps = tuned_alone()
+def test_rank_0_alone_has_all_cores_and_the_others_get_what_it_updates(alone):
+    total = synk.function([X], (X @ alone.w).sum(), mode="FAST_COMPILE")
+    own = os.sched_getaffinity(0)
+    for k in range(4):
+        alone.check_call()
+        assert SEEN["cores"] == CORES
+        if k % 2:
+            right = (VALUES[0] @ alone.right).sum()
+            np.testing.assert_allclose(total(VALUES[0]), right, rtol=1e-10)
+            assert os.sched_getaffinity(0) == own
+            alone.check_variables()
+    loss, rows = alone.step(*VALUES)
+    alone.expected()
+    loss[...] = rows[...] = -1  # they are the caller's
+    alone.check_call()
+    synk.set_value(1, alone.w, np.zeros(3))
+    with pytest.raises(synk.SplitError, match="own"):
+        alone.step(*VALUES)
+    synk.broadcast(alone.w)
+    alone.check_call()
+    alone.check_variables()
+    # What fails changes nothing.
     data = list(map(synk.data, VALUES))
     for values in (VALUES, data, data):
         for error in (IndexError, KeyboardInterrupt):
-            steps.check_call(values)
+            alone.check_call(values)
             SEEN["raises"] = error
             with pytest.raises(error):
-                steps.step(*values)
+                alone.step(*values)
             SEEN.clear()
-            steps.check_variables()
+            alone.check_variables()
 
     def stop(number):
         if number == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        steps.step.run([slice(0, 8)] * 4, *VALUES, progress=stop)
+        alone.step.run([slice(0, 8)] * 4, *VALUES, progress=stop)
     for _ in range(2):
-        steps.expected()
-    steps.check_variables()
-    steps.check_call()
+        alone.expected()
+    alone.check_variables()
+    synk.close()
+    with synk.session(3):  # anew
+        alone.check_call()
+        alone.check_variables()
 
 
 def test_what_means_something_else_on_one_rank_is_computed_by_all(auto, two_ranks):

@@ -71,36 +71,27 @@ def test_errors_are_of_few_units_in_the_last_place():
 
 @in_a_child
 def test_special_values_are_those_of_numpy():
-    x = pt.dvector("x")
+    x, i, single = pt.dvector("x"), pt.bvector("i"), pt.fvector("single")
     special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, -1.0, 5e-324])
-    for p in (1.5, 2.5, -1.5):
+    powers = (1.5, 2.5, -1.5)
+    f = pytensor.function([x], [*(x**p for p in powers), pt.softplus(x)], mode="JAX")
+    *found, softplus = map(np.asarray, f(special))
+    for p, values in zip(powers, found, strict=True):
         with np.errstate(all="ignore"):
-            expected = special**p
-        found = pytensor.function([x], x**p, mode="JAX")(special)
-        np.testing.assert_array_equal(found, expected)
-        assert not np.signbit(np.asarray(found)[:4]).any()
-    softplus = pytensor.function([x], pt.softplus(x), mode="JAX")(special[:5])
-    np.testing.assert_array_equal(softplus[2:], [np.inf, 0, np.nan])
-    # Other powers, and those of whole numbers, are PyTensor's.
-    i, p = pt.bvector("i"), pt.dvector("p")
-    f = pytensor.function([x, i, p], [x**0.3, x**3.5, i**1.5, x**p], mode="JAX")
-    a, b, c = np.array([2.0, 3]), np.array([4, 9], "int8"), np.array([1.5, 2])
-    found = f(a, b, c)
-    for value, expected in zip(found, [a**0.3, a**3.5, b**1.5, a**c], strict=True):
+            np.testing.assert_array_equal(values, special**p)
+        assert not np.signbit(values[:4]).any()
+    np.testing.assert_array_equal(softplus[2:5], [np.inf, 0, np.nan])
+    assert " power(" not in f.vm.jit_fn.lower(special).compile().as_text()
+    # Other powers, and those of whole numbers, are PyTensor's. A constant gives the
+    # result its digits, and its shape.
+    wide, column = np.array(1.5), np.full((3, 1), 1.5, "float32")
+    made = [x**0.3, x**3.5, i**1.5, x**x, single ** pt.constant(wide), single**column]
+    a, b, c = np.array([2.0, 3]), np.array([4, 9], "int8"), np.array([2, 4], "float32")
+    right = [a**0.3, a**3.5, b**1.5, a**a, c.astype(float) ** 1.5, c**column]
+    found = pytensor.function([x, i, single], made, mode="JAX")(a, b, c)
+    for value, expected in zip(found, right, strict=True):
+        assert np.shape(value) == expected.shape
         np.testing.assert_allclose(value, expected, 1e-15)
-    # A constant gives the result its digits, and its shape.
-    single = pt.fvector("x")
-    made = [single ** pt.constant(1.5, dtype="float64")]
-    made.append(single[None, :] ** pt.constant(np.full((3, 1), 1.5, "float32")))
-    digits, shape = pytensor.function([single], made, mode="JAX")(
-        np.array([2, 4], "float32")
-    )
-    np.testing.assert_array_equal(digits, np.array([2.0, 4.0]) ** 1.5)
-    assert np.shape(shape) == (3, 2)
-    # XLA has none to compute.
-    made = [x**1.5, x**-1.5, x**2.5]
-    compiled = pytensor.function([x], made, mode="JAX").vm.jit_fn
-    assert " power(" not in compiled.lower(np.ones(5)).compile().as_text()
 
 
 # -- products of a vector with all rows of a matrix do not copy the matrix
@@ -109,13 +100,6 @@ def test_special_values_are_those_of_numpy():
 def prepared(inputs, outputs):
     """Return the function of JAX's that PyTensor makes of graphs."""
     return pytensor.function(inputs, outputs, mode="JAX", trust_input=True).vm.jit_fn
-
-
-def text_of(function, *values) -> str:
-    """Return the program that XLA makes of a function."""
-    import jax
-
-    return jax.jit(function).lower(*values).compile().as_text()
 
 
 PRODUCTS = [
@@ -140,12 +124,13 @@ def test_the_matrix_is_read_as_it_lies():
     assert text.count("dot_general") == 1
     assert text.count("transpose[") == 1
 
+    import jax
     import jax.numpy as jnp
 
     def pytensors(x, r):
         return jnp.dot(jnp.transpose(x, (1, 0)), r[:, None])[:, 0]
 
-    text = text_of(pytensors, np.ones((500, 20)), np.ones(500))
+    text = jax.jit(pytensors).lower(*values).compile().as_text()
     assert "transpose(" in text, "the products can go, if it is as fast now"
 
 
@@ -169,16 +154,14 @@ def test_values_are_those_of_numpy_whatever_the_shape():
             b = rng.normal(3, 1, n).astype(dtype)
             found = np.asarray(f(a, b)[0])
             assert found.dtype == dtype
-            exact, size = wide(a).T @ wide(b), np.abs(wide(a)).T @ np.abs(wide(b))
+            a, b = (
+                m.astype("longdouble" if dtype == "float64" else "f8") for m in (a, b)
+            )
+            exact, size = a.T @ b, np.abs(a).T @ np.abs(b)
             # As numpy's; blocks are better.
             most = 30 if "blocks" in name else 4 * np.sqrt(n + 1)
             bound = np.finfo(dtype).eps * most * size
             assert np.all(np.abs(found - exact) <= bound), name
-
-
-def wide(x):
-    """Return numbers with more digits."""
-    return x.astype("longdouble" if x.dtype == "float64" else "float64")
 
 
 @in_a_child
@@ -241,11 +224,11 @@ except ValueError:
 """
 
 
-def lines_of(script: str, *words: str) -> list[str]:
+def lines_of(script: str) -> list[str]:
     """Return what a script prints, with JAX on the CPU."""
     pytest.importorskip("jax", reason="JAX, of the extra synk[jax], is not installed")
     done = subprocess.run(
-        [sys.executable, "-c", script, *words],
+        [sys.executable, "-c", script],
         env={**os.environ, "JAX_PLATFORMS": "cpu"},
         capture_output=True,
         text=True,
@@ -265,43 +248,42 @@ def test_pytensor_alone_still_needs_the_forms_and_the_fix():
 
 
 SCRIPT = """
-import gc, json, sys
-import jax, numpy as np, pytensor, pytensor.tensor as pt
-if "synk" in sys.argv:
-    import synk
+import gc, json, jax, numpy as np, pytensor, pytensor.tensor as pt
 
 compiled = []
 jax.monitoring.register_event_duration_secs_listener(
     lambda event, seconds, **_: compiled.append(event)
 )
-x = pt.matrix("x")
-w = pytensor.shared(np.ones((3, 1001)), "w")
-z = (x @ w) * np.arange(1001.0)
-if "synk" in sys.argv:
-    n = x.shape[0]
-    z += pt.zeros((pt.maximum(n // 2 * 2, 1) + n - n % 4, 1001))[:n]
-loss = (z / pt.cast(n, "float64")).mean() if "synk" in sys.argv else z.sum() / 16016
-given = [x], loss
-updates = [(w, w - 0.1 * pytensor.grad(loss, w))]
-if "synk" in sys.argv:
-    function = synk.function(*given, updates=updates, mode="JAX")
-    with synk.session(1):
-        found = [float(function(np.ones((4, 3)))) for _ in range(3)]
-else:
-    function = pytensor.function(*given, updates=updates, mode="JAX")
-    found = [float(function(np.ones((4, 3)))) for _ in range(3)]
-programs = sum("backend_compile" in event for event in compiled)
+
+def measured(function, sizes):
+    compiled.clear()
+    x = pt.matrix("x")
+    w = pytensor.shared(np.ones((3, 1001)), "w")
+    n, z = x.shape[0], (x @ w) * np.arange(1001.0)
+    if sizes:
+        z += pt.zeros((pt.maximum(n // 2 * 2, 1) + n - n % 4, 1001))[:n]
+    loss = (z / pt.cast(n, "float64")).mean() if sizes else z.sum() / 16016
+    updates = [(w, w - 0.1 * pytensor.grad(loss, w))]
+    f = function([x], loss, updates=updates, mode="JAX")
+    found = [float(f(np.ones((4, 3)))) for _ in range(3)]
+    programs = sum("backend_compile" in event for event in compiled)
+    gc.collect()
+    kept = [a for a in jax.live_arrays() if a.shape == (3, 1001) and (a == 1).all()]
+    return programs, len(kept), found
+
+plain = measured(pytensor.function, False)
 gc.collect()
-kept = sum(a.shape == (3, 1001) and bool((a == 1).all()) for a in jax.live_arrays())
-print(json.dumps([programs, kept, found]))
+import synk
+with synk.session(1):
+    print(json.dumps([plain, measured(synk.function, True)]))
 """
 
 
 def test_sizes_and_constants_take_no_program_and_first_values_are_not_kept():
-    plain_programs, plain_kept, right = json.loads(lines_of(SCRIPT)[-1])
+    plain, (programs, kept, found) = json.loads(lines_of(SCRIPT)[-1])
+    plain_programs, plain_kept, right = plain
     assert plain_kept == 1, "what keeps no shared variables can go"
     assert plain_programs > 2, "what typifies constants can go"
-    programs, kept, found = json.loads(lines_of(SCRIPT, "synk")[-1])
     assert found == pytest.approx(right, rel=1e-12)
     assert not kept
     assert programs <= 2  # the graph, and a copy of what it returns

@@ -226,17 +226,6 @@ def test_what_the_script_asks_for_is_told_so(two_ranks):
     assert told(g) == [(0, "max", 8, why, None)]
 
 
-def test_the_bytes_of_plain_gradients_are_known_before_a_call():
-    x, y = pt.matrix("x"), pt.vector("y")
-    weights = pytensor.shared(np.ones((30, 20)), "weights")
-    last = pytensor.shared(np.ones(20), "last")
-    params = [weights, last]
-    cost = ((pt.tanh(x @ weights) @ last - y) ** 2).mean()
-    for given in (cost, pytensor.grad(cost, params)):
-        f = quiet([x, y], [], updates=synk.updates.adam(given, params, 0.1))
-        assert {size for _, _, size, *_ in told(f)} == {30 * 20 * 8, 20 * 8}
-
-
 def test_statistics_that_stay_a_ranks_own_are_listed():
     x = pt.matrix("x")
     centred = x - x.mean(axis=0)

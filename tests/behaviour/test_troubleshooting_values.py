@@ -5,16 +5,15 @@ from __future__ import annotations
 import functools
 import re
 import sys
-import warnings
 
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
 import scipy.sparse
-from on_ranks import one_and_three_ranks
+from on_ranks import assert_on_ranks, one_and_three_ranks, three_ranks
 from processes import Act, Do
-from reference import PY, assert_same
+from reference import PY, assert_same, cut
 from samples import frame, nullable, series
 
 import synk
@@ -82,10 +81,7 @@ OF_PACKAGES = {
         r"a DataFrame with columns that are not numbers \(b: .*\):"
         r" pass x\.select_dtypes\('number'\)\.to_numpy\('float32'\)",
     ),
-    "frame of texts": (
-        lambda: frame(b=["u", "v"]),
-        "a DataFrame .* not numbers .*: pass numbers",
-    ),
+    "frame of texts": (lambda: frame(b=["u"]), "a DataFrame .* not numbers .*: pass n"),
     "bools and ints": (
         lambda: frame(a=[1, 2], b=[True, False]),
         r"a DataFrame with columns of several dtypes: pass x\.to_numpy\('float32'\)",
@@ -102,10 +98,7 @@ OF_PACKAGES = {
         lambda: nullable(1.0, None, dtype="Float64"),
         r"a Float.*Array with missing values: pass x\.fillna\(value\)",
     ),
-    "series of texts": (
-        lambda: series(["u", "v"]),
-        "a Series of dtype .*: pass numbers",
-    ),
+    "series of texts": (lambda: series(["u", "v"]), "a Series of dtype .*: pass num"),
     "dates": (
         lambda: frame(a=np.array(["2020-01-01", "2020-01-02"], "datetime64[ns]")),
         r"datetime64\[.*\] values: pass x\.astype\('float32'\)",
@@ -210,31 +203,9 @@ def test_data_refuses_what_is_no_array_in_one_line():
             refusal(TypeError, r"^synk\.data got ", call, name)
 
 
-def test_what_holds_numbers_is_taken_as_before(two_ranks):
-    x = pt.fmatrix("x")
-    f = synk.function([x], (x.sum(), "sum"), mode=PY)
-    w = pytensor.shared(ROWS.astype("float32"), name="w")
-    for value in (
-        ROWS.astype("float32"),
-        ROWS.astype("float16"),
-        ROWS.astype("uint8"),
-        ROWS.tolist(),
-        tuple(map(tuple, ROWS)),
-        frame(ROWS.astype("float32")),
-        memoryview(ROWS.astype("float32")),
-        [[0.0, 1.0], [2.0, 3.0], [4, 5]],
-    ):
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            assert f(value) == 15
-            synk.broadcast(w, value)
-        assert_same(synk.get_value(1, w), ROWS.astype("float32"))
-        assert_same(synk.data(value, x)[:], ROWS.astype("float32"))
-
-
-def test_nullable_columns_of_which_nothing_is_missing_are_numbers(two_ranks):
-    x, v = pt.matrix("x", dtype="float32"), pt.vector("v", dtype="float32")
-    f, g = (synk.function([y], y * 1, mode=PY) for y in (x, v))
+def test_tables_of_nullable_columns_and_of_several_dtypes_are_numbers(two_ranks):
+    x, v, wide = pt.fmatrix("x"), pt.fvector("v"), pt.dmatrix("wide")
+    f, g, h = (synk.function([y], y * 1, mode=PY) for y in (x, v, wide))
     for kind in ("Float32", "Int16", "UInt8", "boolean"):
         values = ROWS > 2 if kind == "boolean" else ROWS.astype(kind.lower())
         table = frame(values).astype(kind)
@@ -243,9 +214,6 @@ def test_nullable_columns_of_which_nothing_is_missing_are_numbers(two_ranks):
         for column in (table[0], table[0].array):
             assert_same(g(column), values[:, 0].astype("float32"))
             assert_same(synk.data(column)[:], values[:, 0])
-
-
-def test_tables_of_several_numeric_dtypes_are_of_the_common_one(two_ranks):
     table = frame(
         a=nullable(1.5, 2.5, dtype="Float64"),
         b=nullable(3, 4),
@@ -253,11 +221,8 @@ def test_tables_of_several_numeric_dtypes_are_of_the_common_one(two_ranks):
         d=[np.nan, 8.0],  # of numpy's dtype: a number
     )
     right = np.array([[1.5, 3, 5, np.nan], [2.5, 4, 6, 8]])
-    x = pt.matrix("x", dtype="float64")
-    assert_same(synk.function([x], x * 1, mode=PY)(table), right)
+    assert_same(h(table), right)
     assert_same(synk.data(table)[:], right)
-    single = pt.fmatrix("x")
-    f = synk.function([single], single * 1, mode=PY)
     with pytest.raises(TypeError, match=r"float64 values: pass x\.astype\('float32'\)"):
         f(table)
 
@@ -271,9 +236,7 @@ def test_scalars_fixed_lengths_and_inputs_without_names(two_ranks):
     assert f(np.float32(0.1)) == np.float32(0.1)
     x = pt.tensor("x", dtype="float32", shape=(None, 3))
     f = synk.function([x], (x.sum(), "sum"), mode=PY)
-    match = (
-        r"input x \(float32 matrix of shape \(\?, 3\)\) got .* length 2 along axis 1"
-    )
+    match = r"x \(float32 matrix of shape \(\?, 3\)\) got .* length 2 along axis 1"
     with pytest.raises(TypeError, match=match):
         f(ROWS.tolist())
     for name in (None, "my input"):
@@ -384,15 +347,9 @@ def rows_with(value: float, *places: int) -> np.ndarray:
     return rows
 
 
-def owner(row: int, size: int, total: int = 23) -> int:
-    """Return whose a row is: parts differ by one row, and the first are larger."""
-    sizes = [total // size + (rank < total % size) for rank in range(size)]
-    return int(np.searchsorted(np.cumsum(sizes), row, "right"))
-
-
 @one_and_three_ranks
 def test_the_first_bad_row_and_its_rank_are_named(ranks):
-    x = pt.matrix("x", dtype="float64")
+    x = pt.dmatrix("x")
     f = synk.function([x], [x.sum(), x.mean(axis=0), x.max()], name="f", mode=PY)
     f(rows_with(1.0), check="finite")
     for row, bad in (0, np.nan), (1, np.inf), (12, -np.inf), (22, np.nan):
@@ -403,29 +360,10 @@ def test_the_first_bad_row_and_its_rank_are_named(ranks):
         assert isinstance(caught.value, FloatingPointError)
         assert text.startswith("<synk.Function f(x)>: not finite: output 0 ")
         assert f"; row {row} of the call is the first with which it is so" in text
-        assert text.endswith(f"one of rank {owner(row, ranks)}'s")
-
-
-@one_and_three_ranks
-def test_a_step_that_gives_nan_is_undone(ranks):
-    x = pt.matrix("x", dtype="float64")
-    w = pytensor.shared(np.ones(3), "w")
-    loss = pt.log(x @ w).mean()
-    step = synk.function([x], loss, updates=synk.updates.sgd(loss, [w], 0.1), mode=PY)
-    step(rows_with(1.0), check="finite")
-    before = w.get_value()
-    with pytest.raises(synk.NotFinite, match=r"the new value of w; row 7 of the call"):
-        step(rows_with(np.nan, 7, 9), check="finite", batch=slice(0, 20))
-    for rank in range(ranks):
-        np.testing.assert_array_equal(synk.get_value(rank, w), before)
-    step(rows_with(1.0), check="finite")
-    assert not np.array_equal(w.get_value(), before)
-
-
-@one_and_three_ranks
-def test_rows_are_those_of_the_batch(ranks):
-    x = pt.matrix("x", dtype="float64")
-    f = synk.function([x], x.sum(axis=1), mode=PY)
+        parts = cut(np.arange(23), ranks)
+        (owner,) = (rank for rank, part in enumerate(parts) if row in part)
+        assert text.endswith(f"one of rank {owner}'s")
+    # Rows are those of the batch.
     rows = rows_with(np.nan, 4)
     for batch in (np.array([20, 3, 4, 1, 4]), np.arange(23) > 1):
         with pytest.raises(synk.NotFinite, match="row 2 of the call is"):
@@ -433,20 +371,30 @@ def test_rows_are_those_of_the_batch(ranks):
     f(rows, batch=np.array([20, 3]), check="finite")
     with pytest.raises(synk.NotFinite, match="row 4 of the call"):
         f(rows, check="finite", num_slices=2)
-
-
-@one_and_three_ranks
-def test_what_no_row_makes_so_is_told_apart(ranks):
-    x = pt.matrix("x", dtype="float64")
     w = pytensor.shared(np.array([1.0, np.nan, 1.0]), "w")
     f = synk.function([x], (x @ w).sum(), mode=PY)
     with pytest.raises(synk.NotFinite, match="no single row makes it so"):
         f(rows_with(1.0), check="finite")
 
 
-@pytest.mark.parametrize("ranks", [3], ids=["3ranks"], indirect=True)
+@one_and_three_ranks
+def test_a_step_that_gives_nan_is_undone(ranks):
+    x = pt.dmatrix("x")
+    w = pytensor.shared(np.ones(3), "w")
+    loss = pt.log(x @ w).mean()
+    step = synk.function([x], loss, updates=synk.updates.sgd(loss, [w], 0.1), mode=PY)
+    step(rows_with(1.0), check="finite")
+    before = w.get_value()
+    with pytest.raises(synk.NotFinite, match=r"the new value of w; row 7 of the call"):
+        step(rows_with(np.nan, 7, 9), check="finite", batch=slice(0, 20))
+    assert_on_ranks(w, before)
+    step(rows_with(1.0), check="finite")
+    assert not np.array_equal(w.get_value(), before)
+
+
+@three_ranks
 def test_a_variable_of_one_rank_is_named_with_the_rank(ranks):
-    x = pt.matrix("x", dtype="float64")
+    x = pt.dmatrix("x")
     kept = pytensor.shared(np.zeros(3), "kept")
     f = synk.function([x], updates={kept: x.sum(axis=0)}, local=True, mode=PY)
     with pytest.raises(synk.NotFinite, match="value of kept on rank 1; row 10"):
@@ -455,15 +403,13 @@ def test_a_variable_of_one_rank_is_named_with_the_rank(ranks):
 
 
 def test_integers_are_finite_and_random_draws_have_no_row(two_ranks):
-    x = pt.matrix("x", dtype="float64")
+    x = pt.dmatrix("x")
     stream = pt.random.utils.RandomStream(1)
     noisy = synk.function([x], (x + stream.normal(size=x.shape)).sum(axis=1), mode=PY)
     count = synk.function([x], (x > 0).sum(), mode=PY)
     assert count(rows_with(np.nan, 3), check="finite") == 23 * 3 - 1
     with pytest.raises(synk.NotFinite, match=r"not finite: output[^;]*$"):
         noisy(rows_with(np.nan, 3), check="finite")
-    with pytest.raises(ValueError, match="'serial' or 'finite', got"):
-        count(rows_with(1.0), check="nan")
 
 
 _runs: list[int] = []
