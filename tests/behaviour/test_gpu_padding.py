@@ -42,39 +42,34 @@ def check_epochs(n, **devices):
     """Compare epochs in a session with plain PyTensor, and count compilations."""
     variables, outputs, updates, shared = classifier(synk.grad)
     updates[1] = (*updates[1], None)
-    like, expected, steps, plain_shared = classifier(pytensor.grad)
+    like, expected, steps, serial = classifier(pytensor.grad)
     plain = pytensor.function(like, expected, updates=steps, mode=PY)
     # Ranks have 6 rows, whatever their number: XLA compiles for one size in all tests.
     data = rows(18 * n)[:2]
     batches = [slice(0, 6 * n), slice(6 * n, 12 * n), slice(12 * n, 17 * n - 1)]
+
+    def check(found, some):
+        right = plain(*(array[some] for array in data))
+        for got, value in zip(found, right, strict=True):
+            np.testing.assert_allclose(got, value, rtol=1e-10)
+
     with synk.session(n, **devices):
         f = synk.function(variables, outputs, updates=updates, mode="JAX", pad=True)
-        for _ in range(2):
-            for batch in batches:
-                right = plain(*(array[batch] for array in data))
-                for got, value in zip(f(*data, batch=batch), right, strict=True):
-                    np.testing.assert_allclose(got, value, rtol=1e-10)
+        for batch in batches * 2:
+            check(f(*data, batch=batch), batch)
         found = f.run(batches, *data)
         for k, batch in enumerate(batches):
-            right = plain(*(array[batch] for array in data))
-            for got, value in zip(found, right, strict=True):
-                np.testing.assert_allclose(got[k], value, rtol=1e-10)
-        for rank in range(n):
-            values = synk.get_value(rank, shared)
-            np.testing.assert_allclose(values[0], plain_shared[0].get_value(), 1e-10)
+            check([value[k] for value in found], batch)
         mine = len(np.array_split(np.arange(5 * n - 1), n)[0])
         np.testing.assert_allclose(shared[1].get_value(), found[1][2][:mine])
         assert shapes_compiled(f) == 1
         # Fewer rows than ranks, and other numbers of slices.
         for count in (2 * n + 1, 1, 4 * n + 1):
             cut = [array[:count] for array in data]
-            right = plain(*cut)
-            slices = 1 + count // 5
-            for got, value in zip(f(*cut, num_slices=slices), right, strict=True):
-                np.testing.assert_allclose(got, value, rtol=1e-10)
-        np.testing.assert_allclose(
-            shared[0].get_value(), plain_shared[0].get_value(), rtol=1e-10
-        )
+            check(f(*cut, num_slices=1 + count // 5), slice(count))
+        for rank in range(n):
+            value = synk.get_value(rank, shared[0])
+            np.testing.assert_allclose(value, serial[0].get_value(), 1e-10)
 
 
 @pytest.mark.slow
@@ -110,8 +105,8 @@ def check_lengths_of_counts():
     outputs = [x.reshape((-1,)).mean(), pt.repeat(x, 2, axis=0).mean()]
     f = synk.function([x], outputs, mode="JAX", pad=True)
     for count in (6, 4):
-        arrays = rows(count)[:1]
-        np.testing.assert_allclose(f(*arrays), arrays[0].mean(), 1e-10)
+        value = rows(count)[0]
+        np.testing.assert_allclose(f(value), value.mean(), 1e-10)
     assert shapes_compiled(f) == 1
 
 
@@ -158,13 +153,21 @@ def check_stages():
     plain = pytensor.function([x], serial, mode=PY)
     loss, scaled, gradient, sums = make(synk.ops.all_reduce, synk.grad)
     outputs = [(loss, "avg"), (scaled, "gather"), gradient, (sums, "gather")]
-    f = synk.function([x], outputs, mode="JAX", pad=True)
-    for count, slices in ((8, 1), (5, 1), (7, 2)):
-        values = rows(count)[2]
-        found = f(values, num_slices=slices)
-        for got, right in zip(found, plain(values), strict=True):
-            np.testing.assert_allclose(got, right, rtol=1e-9, atol=1e-13)
-    assert f.explain().to_dict()["padding"]["padded"]
+    for pad in True, False:
+        f = synk.function([x], outputs, mode="JAX", pad=pad)
+        for count, slices in ((8, 1), (5, 1), (7, 2)):
+            values = rows(count)[2]
+            found = f(values, num_slices=slices)
+            for got, right in zip(found, plain(values), strict=True):
+                np.testing.assert_allclose(got, right, rtol=1e-9, atol=1e-13)
+        padding = f.explain().to_dict()["padding"]
+        assert padding["padded"] if pad else padding is None
+    # The rows of all ranks are counted on all.
+    v = pt.vector("v")
+    n_rows = synk.ops.all_reduce(v.shape[0], "sum")
+    f = synk.function([v], (v.sum() / n_rows, "sum"), mode="JAX")
+    for count in (7, 1):
+        np.testing.assert_allclose(f(np.arange(float(count))), (count - 1) / 2)
 
 
 def check_sliceable_rows(n):

@@ -58,13 +58,8 @@ def reference(x, window, ignore_border, stride, pad, mode):
     reduce = {"max": np.max, "average_inc_pad": np.mean}.get(mode, np.sum)
     axes = tuple(range(-ndim, 0))
     for index in product(*(range(len(axis)) for axis in places)):
-        where = (
-            ...,
-            *(
-                slice(axis[i], axis[i] + w)
-                for axis, i, w in zip(places, index, window, strict=True)
-            ),
-        )
+        corners = zip(places, index, window, strict=True)
+        where = (..., *(slice(axis[i], axis[i] + w) for axis, i, w in corners))
         value = reduce(padded[where], axis=axes)
         if mode == "average_exc_pad":
             value = value / inside[where].sum(axis=axes)
@@ -146,17 +141,11 @@ def test_windows_are_side_by_side_by_default():
     )
 
 
-def test_all_pixels_equal_to_the_maximum_get_its_gradient():
-    x = np.array([[1.0, 1.0], [0.0, 1.0]])
-    got = evaluate(lambda x: pytensor.grad(synk.nn.pool_2d(x, 2).sum(), x), x)
-    np.testing.assert_array_equal(got, x)
-
-
 @pytest.mark.parametrize(
     ("channels", "window", "stride"),
     [
-        *((2, (2, 2), (1, 1)), (8, (2, 2), (2, 3)), (8, (3, 3), (1, 1))),
-        *((2, (3, 3), (7, 9)), (8, (7, 6), (2, 3)), (2, (7, 6), (7, 9))),
+        *((2, (2, 2), (1, 1)), (8, (3, 3), (1, 1))),
+        *((2, (3, 3), (7, 9)), (8, (7, 6), (2, 3))),
     ],
 )
 def test_gradients_of_ties_and_of_what_is_no_number(window, stride, channels):
@@ -206,13 +195,13 @@ def test_the_gradient_of_every_window_arrives(window):
 
 
 def test_images_smaller_than_a_window_have_none():
-    x = np.ones((2, 3, 3))
-    build = {
-        "value": lambda x: synk.nn.pool_2d(x, 4),
-        "gradient": lambda x: pytensor.grad(synk.nn.pool_2d(x, 4).sum(), x),
-    }
-    assert evaluate(build["value"], x).shape == (2, 0, 0)
-    np.testing.assert_array_equal(evaluate(build["gradient"], x), np.zeros_like(x))
+    def build(x):
+        pooled = synk.nn.pool_2d(x, 4)
+        return [pooled, pytensor.grad(pooled.sum(), x)]
+
+    value, gradient = evaluate(build, np.ones((2, 3, 3)))
+    assert value.shape == (2, 0, 0)
+    np.testing.assert_array_equal(gradient, np.zeros((2, 3, 3)))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -225,20 +214,23 @@ def test_results_have_the_dtype_of_the_inputs(dtype):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "error", "message"),
     [
-        ({"ws": 0}, "at least 1"),
-        ({"ws": 2, "stride": 0}, "at least 1"),
-        ({"ws": 2, "pad": 2}, "less than ws"),
-        ({"ws": 2, "pad": 1, "ignore_border": False}, "without ignore_border"),
-        ({"ws": 2, "mode": "average"}, "got 'average'"),
+        ({"ws": 0}, ValueError, "at least 1"),
+        ({"ws": 2, "stride": 0}, ValueError, "at least 1"),
+        ({"ws": 2, "pad": 2}, ValueError, "less than ws"),
+        ({"ws": 2, "pad": 1, "ignore_border": False}, ValueError, "without ignore_bo"),
+        ({"ws": 2, "mode": "average"}, ValueError, "got 'average'"),
+        ({"input": pt.vector(), "ws": 2}, TypeError, "have them"),
+        ({"ws": pt.vector()}, TypeError, "ws must be ints"),
+        ({"ws": (2, pt.dscalar())}, TypeError, "ws must be ints"),
+        ({"ws": pt.lmatrix()}, ValueError, "ws must be one int or 2"),
+        ({"ws": (2, pt.lscalar(), 2)}, ValueError, "ws must be one int or 2"),
     ],
 )
-def test_parameters_that_make_no_sense_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        synk.nn.pool_2d(pt.tensor4(), **options)
-    with pytest.raises(TypeError, match="have them"):
-        synk.nn.pool_2d(pt.vector(), 2)
+def test_parameters_that_make_no_sense_are_refused(options, error, message):
+    with pytest.raises(error, match=message):
+        synk.nn.pool_2d(**{"input": pt.tensor4()} | options)
 
 
 # -- windows, strides and padding that are variables
@@ -284,24 +276,18 @@ def test_the_numbers_are_those_of_given_sizes(case):
         np.testing.assert_array_equal(got, expected)
 
 
-@pytest.mark.parametrize(
-    ("case", "mode"), [(0, "max"), (1, "average_exc_pad"), (4, "sum")]
-)
-def test_derivatives_of_such_are_those_of_differences(case, mode):
-    x, *parameters = CASES[case]
-    check_derivatives(lambda x: sized(x, *parameters, mode), x)
-
-
 @pytest.mark.parametrize("case", range(len(CASES)))
 def test_shapes_of_such_are_inferred_and_without_computing(case):
     x, ws, *others = CASES[case]
     xs = pt.tensor("x", shape=(None,) * x.ndim)
-    f = pytensor.function(
-        [xs], sized(xs, ws, *others).shape, mode=Mode("py", "fast_run")
-    )
+    shape = sized(xs, ws, *others).shape
+    f = pytensor.function([xs], shape, mode=Mode("py", "fast_run"))
     assert not any("Pool" in str(node.op) for node in f.maker.fgraph.toposort())
     expected = evaluate(lambda x: POOL[len(ws)](x, ws, *others), x).shape
     assert tuple(f(x)) == expected
+    if case != 3:  # which has no window
+        mode = MODES[case % len(MODES)]
+        check_derivatives(lambda x: sized(x, ws, *others, mode), x)
 
 
 def test_sizes_may_be_vectors_numbers_or_inputs_of_the_function():
@@ -315,14 +301,11 @@ def test_sizes_may_be_vectors_numbers_or_inputs_of_the_function():
         ],
         mode=MODE,
     )
-    for ws, n, s in (([2, 3], 1, 2), ([3, 1], 4, 1)):
-        got = f(IMAGES, np.array(ws, "int32"), n, s)
-        expected = [
-            evaluate(lambda x, ws=ws: synk.nn.pool_2d(x, tuple(ws)), IMAGES),
-            evaluate(lambda x, n=n, s=s: synk.nn.pool_2d(x, (n, 3), stride=s), IMAGES),
-        ]
-        for one, other in zip(got, expected, strict=True):
-            np.testing.assert_array_equal(one, other)
+    for ws, n, s in ((2, 3), 1, 2), ((3, 1), 4, 1):
+        given = [(ws, True, ws, (0, 0)), ((n, 3), True, (s, s), (0, 0))]
+        found = f(IMAGES, np.array(ws, "int32"), n, s)
+        for got, parameters in zip(found, given, strict=True):
+            np.testing.assert_array_equal(got, reference(IMAGES, *parameters, "max"))
 
 
 def test_sizes_that_turn_out_to_be_constants_cost_nothing():
@@ -332,10 +315,8 @@ def test_sizes_that_turn_out_to_be_constants_cost_nothing():
     names = [type(node.op).__name__ for node in f.maker.fgraph.toposort()]
     assert "Pool" in names
     assert "SizedPool" not in names
-    assert f(IMAGES).shape == (2, 2, 2)
-    vector = pt.constant(np.array([2, 3]))
-    found = ancestors([synk.nn.pool_2d(x, vector)])
-    assert "SizedPool" not in map(name_of, found)
+    by_vector = synk.nn.pool_2d(x, pt.constant(np.array([2, 3])))
+    assert "SizedPool" not in map(name_of, ancestors([by_vector]))
 
 
 @pytest.mark.parametrize(
@@ -347,26 +328,11 @@ def test_sizes_that_turn_out_to_be_constants_cost_nothing():
     ],
 )
 def test_values_that_make_no_sense_are_refused_when_they_come(values, message):
-    x = pt.tensor3("x")
-    sizes = [pt.lvector() for _ in values]
+    x, *sizes = pt.tensor3("x"), *(pt.lvector() for _ in values)
     pooled = synk.nn.pool_2d(x, sizes[0], stride=sizes[1], pad=sizes[2])
     f = pytensor.function([x, *sizes], pooled, mode=MODE)
     with pytest.raises(ValueError, match=message):
         f(IMAGES, *map(np.array, values))
-
-
-@pytest.mark.parametrize(
-    ("ws", "error", "message"),
-    [
-        (pt.vector(), TypeError, "ws must be ints"),
-        ((2, pt.dscalar()), TypeError, "ws must be ints"),
-        (pt.lmatrix(), ValueError, "ws must be one int or 2"),
-        ((2, pt.lscalar(), 2), ValueError, "ws must be one int or 2"),
-    ],
-)
-def test_variables_that_are_no_sizes_are_refused_at_once(ws, error, message):
-    with pytest.raises(error, match=message):
-        synk.nn.pool_2d(pt.tensor4(), ws)
 
 
 def pyramid(x):

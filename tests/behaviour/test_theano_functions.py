@@ -21,7 +21,6 @@ import theano.compile.io
 import theano.compile.monitormode
 import theano.tensor as T
 from theano.compile.pfunc import pfunc
-from theano.ifelse import ifelse
 
 import synk
 
@@ -92,65 +91,33 @@ def test_clone_replaces():
 
 
 def test_loops_return_outputs_and_updates():
-    x = T.dvector("x")
-    sums, updates = theano.scan(
-        lambda value, total, factor: total + factor * value,
-        sequences=[x],
-        outputs_info=[T.constant(np.float64(0))],
-        non_sequences=2.0,
-        n_steps=None,
-    )
+    x, rng = T.dvector("x"), T.shared_randomstreams.RandomStreams(3)
     squares, none = theano.map(lambda value: value**2, x)
     last, _ = theano.reduce(lambda v, acc: acc + v, x, T.constant(np.float64(0)))
-    left, _ = theano.foldl(lambda v, acc: 2 * acc + v, x, T.constant(np.float64(0)))
-    right, _ = theano.foldr(lambda v, acc: 2 * acc + v, x, T.constant(np.float64(0)))
+    drawn, updates = theano.scan(lambda: rng.uniform(()), n_steps=4)
     assert not none
-    f = theano.function(
-        [x], [sums, squares, last, left, right], updates=updates, mode=MODE
-    )
-    got = f([1.0, 2.0, 4.0])
-    expected = [2, 6, 14], [1, 4, 16], 7, 12, 21
-    for value, known in zip(got, expected, strict=True):
-        np.testing.assert_array_equal(value, known)
-
-
-def test_a_loop_that_draws_brings_updates():
-    rng = T.shared_randomstreams.RandomStreams(3)
-    values, updates = theano.scan(lambda: rng.uniform(()), n_steps=4)
     assert len(updates) == 1
-    f = theano.function([], values, updates=updates, mode=MODE)
-    first, second = f(), f()
+    f = theano.function([x], [squares, last, drawn], updates=updates, mode=MODE)
+    (squared, total, first), (_, _, second) = f([1.0, 2.0, 4.0]), f([0.0])
+    assert (squared.tolist(), total) == ([1, 4, 16], 7)
     assert len(set(first) | set(second)) == 8
-
-
-def test_ifelse_computes_one_branch():
-    x = T.dscalar("x")
-    chosen = ifelse(T.gt(x, 0), T.sqrt(x), -x)
-    f = theano.function([x], chosen, mode=MODE)
-    assert (f(4.0), f(-3.0)) == (2.0, 3.0)
 
 
 def test_products_with_jacobians_and_hessians():
     rng = np.random.default_rng(0)
     a, v = rng.normal(size=(3, 3)), rng.normal(size=3)
-    x = T.dvector("x")
-    y = T.dot(a, x**2)
+    x, v_ = T.dvector("x"), T.constant(v)
     cost = (x**3).sum() + T.dot(x, T.dot(a, x))
     g = T.grad(cost, x)
     point = np.array([1.0, -2.0, 0.5])
     jacobian, hessian = a * (2 * point), np.diag(6 * point) + a + a.T
-    v_ = T.constant(v)
     graphs = [
-        T.Rop(y, x, v_),
-        T.Lop(y, x, v_),
-        theano.gradient.jacobian(y, x),
-        theano.gradient.hessian(cost, x),
+        T.Rop(T.dot(a, x**2), x, v_),
         theano.gradient.hessian_times_vector(g, x, v_),
         theano.gradient.hessian_times_vector(g, x, v_, r_op=True),
     ]
     got = theano.function([x], graphs, mode=MODE)(point)
-    expected = [jacobian @ v, v @ jacobian, jacobian, hessian, hessian @ v, hessian @ v]
-    for value, known in zip(got, expected, strict=True):
+    for value, known in zip(got, [jacobian @ v, *[hessian @ v] * 2], strict=True):
         np.testing.assert_allclose(value, known)
 
 
@@ -176,9 +143,10 @@ def test_printing(capsys):
     assert theano.pp(x + 1) == theano.pprint(x + 1)
     text = theano.printing.debugprint(x + 1, ids="int", file="str")
     assert text.startswith("Add [id 0]")
-    for profile in None, False:
-        f = theano.function([x], x + 1, mode=MODE, profile=profile)
-        assert theano.printing.debugprint(f, file="str").startswith("Add")
+    f = theano.function([x], x + 1, mode=MODE, profile=False)
+    assert theano.printing.debugprint(f, file="str").startswith("Add")
+    text = theano.printing.debugprint([accumulator(), T.exp(x)], file="str")
+    assert "Exp" in text
     theano.function([x], theano.printing.Print("value")(x), mode=MODE)(1.0)
     assert "value __str__ = 1.0" in capsys.readouterr().out
 
@@ -209,9 +177,8 @@ def in_a_script(code, **environment):
     """Return what a script prints; options are read when `theano` is imported."""
     left = {"THEANORC", "THEANO_FLAGS", "PYTENSOR_FLAGS"}
     kept = {name: value for name, value in os.environ.items() if name not in left}
-    command = [sys.executable, "-c", "import synk, theano\n" + code]
     done = subprocess.run(
-        command,
+        [sys.executable, "-c", "import synk, theano\n" + code],
         env={**kept, **environment},
         capture_output=True,
         text=True,
@@ -343,7 +310,6 @@ def test_defaults_come_back_after_each_call():
         (lambda f: f(1, 2, 3), "3 arguments for 2 inputs"),
         (lambda f: f(1, i=2), "multiple values for the input i"),
         (lambda f: f(1, unknown=2), "unknown|Too many"),
-        (lambda f: f["unknown"], "Unknown input or state: unknown"),
         (lambda f: f.container[x], "Unknown input or state"),
     ],
 )
@@ -352,19 +318,16 @@ def test_wrong_calls_say_what_is_wrong(call, said):
         call(accumulator())
 
 
-def test_an_update_must_have_the_type_of_its_input():
-    with pytest.raises(TypeError, match="the update of s has the type"):
-        theano.In(s, value=1.0, update=T.dvector())
-    with pytest.raises(TypeError, match="implicit input s needs a value"):
-        theano.In(s, implicit=True)
-
-
 def test_a_state_without_a_first_value_is_given_by_calls():
     f = theano.function([theano.In(s, update=s + 1)], s * 2, mode=MODE)
     assert f(4.0) == 8
     assert f[s] == 5
     with pytest.raises(TypeError, match="s has no value"):
         f()
+    with pytest.raises(TypeError, match="the update of s has the type"):
+        theano.In(s, value=1.0, update=T.dvector())
+    with pytest.raises(TypeError, match="implicit input s needs a value"):
+        theano.In(s, implicit=True)
 
 
 def test_arrays_that_were_given_stay_as_they_are():
@@ -387,12 +350,6 @@ def test_updates_givens_and_named_outputs_see_the_state():
     )
     assert [f()["x"], f()["s"], w.get_value()] == [2, 2, 4]
     assert f(output_subset=["s"]) == {"s": 4}
-
-
-def test_functions_with_states_are_printed():
-    text = theano.printing.debugprint([accumulator(), T.exp(x)], file="str")
-    assert "Add" in text
-    assert "Exp" in text
 
 
 def test_copies_have_states_of_their_own():
@@ -444,16 +401,10 @@ def test_states_and_ranks_see_the_same_variable(two_ranks):
 
 
 def test_monitor_mode_calls_functions_of_three_arguments(capsys):
-    seen = []
-    mode = theano.compile.MonitorMode(
-        pre_func=lambda number, node, thunk: seen.append(thunk.inputs[0][0]),
-        post_func=theano.compile.monitormode.detect_nan,
-    )
+    mode = theano.compile.MonitorMode(post_func=theano.compile.monitormode.detect_nan)
     v = T.dvector("v")
-    np.testing.assert_array_equal(
-        theano.function([v], T.log(v), mode=mode)([1, -1]), [0, np.nan]
-    )
-    np.testing.assert_array_equal(seen, [[1, -1]])
+    found = theano.function([v], T.log(v), mode=mode)([1, -1])
+    np.testing.assert_array_equal(found, [0, np.nan])
     assert "NaN detected" in capsys.readouterr().out
     graphs = []
 

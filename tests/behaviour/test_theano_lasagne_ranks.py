@@ -12,7 +12,6 @@ from lasagne.nonlinearities import softmax, tanh
 from test_theano_lasagne import LAYERS
 
 import synk
-from synk import nn
 
 pytestmark = pytest.mark.usefixtures("scans_in_python")
 
@@ -90,45 +89,6 @@ def test_an_embedding_before_recurrent_layers_splits_into_rows():
     outputs = [output, *theano.grad((output**2).sum(), params)]
     f = synk.function([words], outputs, strict=True)
     assert f.output_modes == ["gather"] + ["sum"] * len(params)
-
-
-def frames(x, w):
-    """Convolve each channel as an image of its own."""
-    images = x.dimshuffle(1, 0, "x", 2, 3)
-    images = images.reshape((-1, 1, x.shape[2], x.shape[3]))
-    found = nn.conv2d(images, w).reshape((x.shape[1], x.shape[0], -1))
-    return found.dimshuffle(1, 0, 2)
-
-
-def test_ops_on_images_split_into_rows():
-    x, w = T.tensor4("x"), theano.shared(np.ones((3, 3, 2, 2)), "w")
-    expected = Expected()
-    for output in (
-        nn.conv2d(x, w, border_mode=1, subsample=(2, 2)),
-        nn.conv2d(x, w, filter_dilation=(2, 2)),
-        nn.pool_2d(nn.conv2d(x, w), (2, 2)),
-        nn.pool_2d(nn.conv2d(x, w), (2, 2), mode="average_inc_pad"),
-        nn.softmax(nn.conv2d(x, w).flatten(2)),
-        nn.relu(nn.conv2d(nn.conv2d(x, w, border_mode="half"), w)),
-        nn.neibs2images(nn.images2neibs(x * w.sum(), (2, 2)), (2, 2), x.shape),
-        frames(x, w[:, :1]),
-    ):
-        expected.add(output, [w])
-    expected.check(x)
-
-
-def test_batch_statistics_are_what_does_not_split(two_ranks):
-    x, mean, var, gamma, beta = T.matrix("x"), *(theano.shared(np.ones(3)),) * 4
-    y = nn.batch_normalization_train(x, gamma, beta)[0].sum(axis=1)
-    with pytest.raises(synk.SplitError):
-        synk.function([x], y, strict=True, local=True)
-    split = synk.function([x], y, mode=MODE, strict=True)
-    value = np.random.RandomState(0).randn(7, 3)
-    serial = theano.function([x], y, mode=MODE)
-    np.testing.assert_allclose(split(value), serial(value), 1e-10)
-    fixed = nn.batch_normalization_test(x, gamma, beta, mean, var)
-    f = synk.function([x], [fixed, (fixed**2).mean()], strict=True)
-    assert f.output_modes == ["gather", "avg"]
 
 
 # -- training

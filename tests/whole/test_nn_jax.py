@@ -23,7 +23,7 @@ KERNELS = {
     "conv": (
         "a_convolution_is_the_sum_over_channels_and_pixels",
         "first_and_second_derivatives_are_those_of_differences[2]",
-        "the_named_gradients_are_those_of_grad",
+        "the_named_gradients_are_those_of_grad[2]",
         "results_have_the_dtype_of_the_inputs",
         "shapes_that_do_not_fit_are_refused",
     ),
@@ -40,10 +40,7 @@ KERNELS = {
 }
 """Claims that each way to compute a convolution, or a pooling, must hold by itself."""
 GRAPHS = {
-    "conv": (
-        "a_transposed_convolution_is_the_adjoint",
-        "volumes_are_convolved_transposed",
-    ),
+    "conv": ("a_transposed_convolution_is_the_adjoint",),
     "graphs": (
         "batch_normalisation_in_training",
         "local_response_normalisation_divides_by_neighbouring_channels",

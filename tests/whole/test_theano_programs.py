@@ -126,7 +126,7 @@ def test_networks_of_lasagne_02_train_on_two_ranks_to_the_serial_numbers():
     path = wheel()
     before = () if path is None else (path,)
     script = SUPPORT / "lasagne_newest.py"
-    printed = run("-W", "ignore::SyntaxWarning", script, before=before)
+    printed = run("-W", "ignore::SyntaxWarning", script, *CHECKS, before=before)
     assert printed.split() == list(CHECKS)
 
 
