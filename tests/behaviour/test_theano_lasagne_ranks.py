@@ -1,5 +1,7 @@
 """Lasagne's layers split into rows, and its update rules have the serial numbers."""
 
+import functools
+
 import lasagne
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ import synk
 pytestmark = pytest.mark.usefixtures("scans_in_python")
 
 MODE = "FAST_COMPILE"
+RECURRENT = "RecurrentLayer", "LSTMLayer", "GRULayer"
 
 
 # -- what is gathered, averaged, added
@@ -55,10 +58,9 @@ def test_layers_split_into_rows(kind):
     incoming = L.InputLayer((None, *value.shape[1:]))
     expected = Expected()
     for name, (make, _) in table.items():
-        if name != "LSTMLayer":  # its mask is a constant, as long as that test's batch
+        if name not in RECURRENT:
             layer = make(incoming)
-            params = L.get_all_params(layer, trainable=True)
-            expected.add(L.get_output(layer), params)
+            expected.add(L.get_output(layer), L.get_all_params(layer, trainable=True))
     expected.check(incoming.input_var)
 
 
@@ -69,7 +71,7 @@ OPTIONS = (
 )
 
 
-@pytest.mark.parametrize("kind", [L.RecurrentLayer, L.LSTMLayer, L.GRULayer])
+@pytest.mark.parametrize("kind", [getattr(L, name) for name in RECURRENT])
 def test_recurrent_layers_split_into_rows_with_and_without_a_mask(kind):
     incoming, mask = L.InputLayer((None, 4, 5)), L.InputLayer((None, 4))
     expected = Expected()
@@ -77,18 +79,6 @@ def test_recurrent_layers_split_into_rows_with_and_without_a_mask(kind):
         layer = kind(incoming, 2, mask_input=mask if i == 1 else None, **options)
         expected.add(L.get_output(layer), L.get_all_params(layer, trainable=True))
     expected.check(incoming.input_var, mask.input_var)
-
-
-def test_an_embedding_before_recurrent_layers_splits_into_rows():
-    words = T.TensorType("int32", shape=(None, 4))("words")
-    layer = L.EmbeddingLayer(L.InputLayer((None, 4), words), 9, 3)
-    deep = L.LSTMLayer(layer, 2)
-    dense = L.DenseLayer(L.ReshapeLayer(deep, (-1, 2)), 3, nonlinearity=softmax)
-    last = L.ReshapeLayer(dense, (-1, 4, 3))
-    output, params = L.get_output(last), L.get_all_params(last, trainable=True)
-    outputs = [output, *theano.grad((output**2).sum(), params)]
-    f = synk.function([words], outputs, strict=True)
-    assert f.output_modes == ["gather"] + ["sum"] * len(params)
 
 
 # -- training
@@ -118,22 +108,23 @@ def constrained(grads, params):
     return updates
 
 
+def with_momentum(grads, params):
+    return rules.apply_momentum(rules.sgd(grads, params, 0.1), params, momentum=0.8)
+
+
+def with_nesterov_momentum(grads, params):
+    moves = rules.rmsprop(grads, params, 0.01)
+    return rules.apply_nesterov_momentum(moves, momentum=0.8)
+
+
+RATES = {"sgd": 0.1, "momentum": 0.1, "nesterov_momentum": 0.1, "adagrad": 1.0}
+RATES |= {"rmsprop": 0.01, "adadelta": 1.0, "adam": 0.001}
 RULES = {
-    "sgd": lambda grads, params: rules.sgd(grads, params, 0.1),
-    "momentum": lambda grads, params: rules.momentum(grads, params, 0.1),
-    "nesterov_momentum": lambda grads, params: rules.nesterov_momentum(
-        grads, params, 0.1
-    ),
-    "adagrad": rules.adagrad,
-    "rmsprop": lambda grads, params: rules.rmsprop(grads, params, 0.01),
-    "adadelta": rules.adadelta,
-    "adam": rules.adam,
-    "apply_momentum": lambda grads, params: rules.apply_momentum(
-        rules.sgd(grads, params, 0.1), params, momentum=0.8
-    ),
-    "apply_nesterov_momentum": lambda grads, params: rules.apply_nesterov_momentum(
-        rules.rmsprop(grads, params, 0.01), momentum=0.8
-    ),
+    name: functools.partial(getattr(rules, name), learning_rate=rate)
+    for name, rate in RATES.items()
+} | {
+    "apply_momentum": with_momentum,
+    "apply_nesterov_momentum": with_nesterov_momentum,
     "norm_constraint total_norm_constraint": constrained,
 }
 
@@ -142,12 +133,10 @@ def of_rules(names, function, grad, mode=MODE):
     """Return one function that trains a network by each rule, and the parameters."""
     x, y = T.matrix("x"), T.ivector("y")
     losses, updates, parameters = [], {}, {}
-    for name, rule in RULES.items():
-        if name not in names:
-            continue
+    for name in names:
         loss, params = network(x, y)
         losses.append(loss)
-        updates.update(rule(grad(loss, params), params))
+        updates.update(RULES[name](grad(loss, params), params))
         parameters[name] = params
     return function([x, y], losses, updates=updates, mode=mode), parameters
 
@@ -171,9 +160,7 @@ def assert_serial_numbers(names, n, mode=MODE, rtol=1e-9):
         weights = [param.get_value() for param in expected[name]]
         for values in of_ranks:
             for value, weight in zip(values, weights, strict=True):
-                np.testing.assert_allclose(
-                    value, weight, rtol=rtol, atol=1e-12, err_msg=name
-                )
+                np.testing.assert_allclose(value, weight, rtol, 1e-12, err_msg=name)
     return found
 
 

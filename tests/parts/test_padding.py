@@ -11,14 +11,11 @@ import functools
 import random
 import re
 import warnings
-from collections import Counter
 
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from padding_cases import CASES, inputs, rows
 from proof_corpus import INPUTS, accepted
 from proof_corpus import values_of as corpus_rows
@@ -99,22 +96,11 @@ def compiled(name):
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.filterwarnings("ignore:invalid value", "ignore:All-NaN")
-def test_what_is_in_the_place_of_the_copies_changes_nothing(name):
-    for rubbish in (np.nan, np.inf, 1e300):
-        with np.errstate(all="ignore"):
-            compiled(name).check(rows(5), 8, rubbish)
-
-
-@settings(deadline=None, max_examples=25, derandomize=True)
-@given(
-    st.sampled_from(sorted(CASES)),
-    st.integers(1, 7),
-    st.integers(0, 7),
-    st.integers(0, 99),
-)
-def test_padded_numbers_are_the_plain_ones(name, real, more, seed):
-    with np.errstate(all="ignore"):
-        compiled(name).check(rows(real, seed), real + more)
+def test_padded_numbers_are_the_plain_ones_whatever_is_in_the_place_of_copies(name):
+    for real, size in (5, 8), (1, 4), (6, 6), (7, 9):
+        for rubbish in (np.nan, np.inf, 1e300):
+            with np.errstate(all="ignore"):
+                compiled(name).check(rows(real, size), size, rubbish)
 
 
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
@@ -130,7 +116,7 @@ def test_nan_and_infinity_in_real_rows_have_their_effect(name, special):
 def test_an_infinite_row_does_not_turn_to_nan_beside_the_copies():
     """Zero times infinity is NaN: both factors of a product are replaced."""
     x, y = pt.matrix("x"), pt.matrix("y")
-    graph = Compiled([x, y], [x.T @ y, pt.dot(x.T, y), (x.T @ y).sum()])
+    graph = Compiled([x, y], [x.T @ y, (x.T @ y).sum()])
     graph.check([np.array([[1.0], [np.inf]]), np.ones((2, 1))], 4, np.inf)
 
 
@@ -145,7 +131,6 @@ stream = pytensor.shared(np.random.default_rng(0), name="stream")
         (pt.sort(x, axis=0), "SortOp.* goes along the rows"),
         (x @ x.T, "pairs every row with every other row"),
         (x[::-1], "takes some of the rows"),
-        (x[1:], "takes some of the rows"),
         (x[-1], "takes some of the rows"),
         (x[y], "takes some of the rows"),
         (pt.concatenate([x, x]), "joins along the rows: .* would be mingled"),
@@ -202,7 +187,6 @@ def test_the_last_row_is_repeated():
 PRODUCTIONS_OF = {"rows": PRODUCTIONS, "loops": LOOPS, "counted": COUNTED}
 
 
-@functools.cache
 def seeded(seed: int, of: str) -> Graph:
     """Return a random graph that a seed determines."""
     graph = Graph(Choice(random.Random(seed).randrange))
@@ -210,16 +194,15 @@ def seeded(seed: int, of: str) -> Graph:
     return graph
 
 
-def padded(graph: Graph) -> tuple[Padder, list, Counter]:
-    """Rewrite what can be rewritten; return it, and how often what was in the way."""
-    real = pt.lscalar("real")
-    padder = Padder(graph.inputs, real)
-    why: Counter = Counter()
+def padded(graph: Graph) -> tuple[Padder, list]:
+    """Rewrite what can be rewritten; return it with the variables that could be."""
+    padder = Padder(graph.inputs, pt.lscalar("real"))
     for term in graph.made:
         try:
             padder.walk([term.var])
         except CannotPad as error:
-            why["could not be examined" in str(error)] += 1
+            if "could not be examined" in str(error):
+                raise
     known = [
         var
         for var in ancestors([term.var for term in graph.made])
@@ -228,28 +211,28 @@ def padded(graph: Graph) -> tuple[Padder, list, Counter]:
         and isinstance(var.type, DenseTensorType)
         and not is_empty(var)
     ]
-    return padder, known, why
+    return padder, known
 
 
-def wrongs(graph: Graph, padder: Padder, known: list) -> list[str]:
+def wrongs(
+    padder: Padder, inputs, known, rooms, values, before: float = 0
+) -> list[str]:
     """Return which variables have other values for any numbers of rows."""
     options = {"mode": PY, "on_unused_input": "ignore"}
-    plain = pytensor.function(graph.inputs, known, **options)
-    wide = pytensor.function(
-        [*graph.inputs, padder.real], [padder.new[var] for var in known], **options
-    )
+    plain = pytensor.function(inputs, known, **options)
+    news = [padder.new[var] for var in known]
+    wide = pytensor.function([*inputs, padder.real], news, **options)
     found = []
-    for room in ROOMS:
-        arrays = graph.values(room.real, 1)
+    for room in rooms:
+        arrays = values(room.real)
         with np.errstate(all="ignore"):
             right = plain(*arrays)
             made = wide(*map(filled, arrays, [room] * len(arrays)), room.real)
-        before = max(map(magnitude, right), default=0.0)
+        large = before or max(map(magnitude, right), default=0.0)
         for var, value, expected in zip(known, made, right, strict=True):
             state = padder.padded(var)
-            if state is not None:
-                value = cut(value, state, room)
-            if not close(value, expected, magnitude(expected), before):
+            value = value if state is None else cut(value, state, room)
+            if not close(value, expected, magnitude(expected), large):
                 found.append(f"{var} for {room}: {value} is not {expected}")
     return found
 
@@ -275,9 +258,9 @@ def test_what_is_padded_of_a_random_graph_is_what_it_was(of, seeds, share):
     made = done = 0
     for seed in range(seeds):
         graph = seeded(seed, of)
-        padder, known, why = padded(graph)
-        assert not why[True], seed
-        assert not wrongs(graph, padder, known), seed
+        padder, known = padded(graph)
+        values = functools.partial(graph.values, seed=1)
+        assert not wrongs(padder, graph.inputs, known, ROOMS, values), seed
         made += len(graph.made)
         done += sum(term.var in padder.new for term in graph.made)
     assert done > share * made
@@ -289,21 +272,10 @@ def test_what_people_write_is_padded_to_the_plain_numbers():
     gradients = [case for case in cases if case[0].startswith("gradient of")]
     cases = [case for case in cases if case not in gradients] + gradients[::4]
     padder, kept = Padder(INPUTS, pt.lscalar("real")), []
-    for name, var in cases:
+    for _, var in cases:
         with contextlib.suppress(CannotPad):
             padder.walk([var])
-            kept.append((name, var))
+            kept.append(var)
     assert len(kept) > 0.8 * len(cases)
-    options = {"mode": PY, "on_unused_input": "ignore"}
-    plain = pytensor.function(INPUTS, [var for _, var in kept], **options)
-    news = [padder.new[var] for _, var in kept]
-    wide = pytensor.function([*INPUTS, padder.real], news, **options)
-    for room in (PaddedSize(8, 5), PaddedSize(6, 6)):
-        arrays = corpus_rows(room.real)
-        right = plain(*arrays)
-        with np.errstate(all="ignore"):
-            made = wide(*map(filled, arrays, [room] * len(arrays)), room.real)
-        for (name, var), value, expected in zip(kept, made, right, strict=True):
-            state = padder.padded(var)
-            value = value if state is None else cut(value, state, room)
-            assert close(value, expected, magnitude(expected), 1), name
+    rooms = [PaddedSize(8, 5), PaddedSize(6, 6)]
+    assert not wrongs(padder, INPUTS, kept, rooms, corpus_rows, before=1)

@@ -62,18 +62,15 @@ class Regression:
         x, y = pt.matrix("x"), pt.vector("y")
         w, b = self.params
         cost = ((x @ w + b - y) ** 2).mean()
-        updates = []
-        for param, grad in zip(
-            self.params, pytensor.grad(cost, self.params), strict=True
-        ):
+        rate, updates = pt.cast(self.shared_lr, "float64"), []
+        grads = pytensor.grad(cost, self.params)
+        for param, grad in zip(self.params, grads, strict=True):
             v = pytensor.shared(np.zeros(param.get_value().shape))
             new = MU * v + grad
-            updates += [
-                (v, new),
-                (param, param - pt.cast(self.shared_lr, "float64") * new),
-            ]
+            updates += [(v, new), (param, param - rate * new)]
         self.train_fn = pytensor.function([x, y], cost, updates=updates)
         self.val_fn = pytensor.function([x, y], cost)
+        self.of_step = [x, y], cost, updates
         self.log.append(["compile", sync_type])
 
     def train_iter(self, count, recorder):
@@ -138,11 +135,6 @@ class NoArgument(Regression):
         super().compile_iter_fns("nothing")
 
 
-class Required(Regression):
-    def compile_iter_fns(self, sync_type):
-        super().compile_iter_fns(sync_type)
-
-
 class AnyName(Regression):
     def compile_iter_fns(self, how, /):
         super().compile_iter_fns(how)
@@ -201,10 +193,6 @@ class NoEpochs(Regression):
     n_subb = 0
 
 
-class HalfAnEpoch(Regression):
-    n_epochs = 0.5
-
-
 class NoData(Regression):
     n_batches = 0
 
@@ -213,11 +201,6 @@ class OtherSize(Regression):
     def __init__(self, config):
         super().__init__(config)
         self.n_epochs += config["worker"]
-
-
-class Odd(Regression):
-    def val_iter(self, count, recorder):
-        return "next"
 
 
 class GivesCosts(Regression):
@@ -232,41 +215,24 @@ class TwoSteps(Regression):
 
     def compile_iter_fns(self, sync_type="cdd"):
         super().compile_iter_fns(sync_type)
-        x, y = pt.matrix("x"), pt.vector("y")
-        w, b = self.params
-        cost = ((x @ w + b - y) ** 2).mean()
-        self.vels, self.vels2 = (
-            [pytensor.shared(np.zeros(p.get_value().shape)) for p in self.params]
-            for _ in range(2)
-        )
-        grads = pytensor.grad(cost, self.params)
-        velocities = [(v, MU * v + g) for v, g in zip(self.vels, grads, strict=True)]
-        moves = [
-            (p, p - RATE * r / self.config["size"])
-            for p, r in zip(self.params, self.vels2, strict=True)
-        ]
-        descent = pytensor.function([], [], updates=moves)
-        get_vel = pytensor.function([x, y], cost, updates=velocities)
-
-        def both(x, y):
-            descent()
-            return get_vel(x, y)
-
-        self.train_fn = both
+        inputs, cost, updates = self.of_step
+        self.vels = [v for v, _ in updates[::2]]
+        self.train_fn = pytensor.function(inputs, cost, updates=updates[::2])
 
 
 class Fails(Long):
     def train_iter(self, count, recorder):
         super().train_iter(count, recorder)
         if self.config["worker"] == 1 and self.epoch >= 1:
-            raise ArithmeticError("of one worker")
+            self.end()
+
+    def end(self):
+        raise ArithmeticError("of one worker")
 
 
-class Dies(Long):
-    def train_iter(self, count, recorder):
-        super().train_iter(count, recorder)
-        if self.config["worker"] == 1 and self.epoch >= 1:
-            os.kill(os.getpid(), signal.SIGKILL)
+class Dies(Fails):
+    def end(self):
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Endless(Regression):

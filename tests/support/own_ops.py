@@ -15,9 +15,15 @@ SQUARE, VECTOR = pt.dmatrix, pt.dvector
 
 
 class OfFunction(Op):
-    """Computes results of the types of some inputs, by a function of arrays."""
+    """Computes what it `makes`, or what is like its input, by a function of arrays."""
 
     __props__ = ()
+    makes: tuple = ()
+
+    def make_node(self, *inputs):
+        inputs = [pt.as_tensor_variable(x) for x in inputs]
+        outputs = [kind() for kind in self.makes] or [inputs[0].type()]
+        return Apply(self, inputs, outputs)
 
     def perform(self, node, inputs, outputs):
         results = self.compute(*inputs)
@@ -33,9 +39,6 @@ class OfFunction(Op):
 
 
 class Unregistered(OfFunction):
-    def make_node(self, x):
-        return Apply(self, [x], [x.type()])
-
     def compute(self, x):
         return np.tanh(x)
 
@@ -57,9 +60,6 @@ class Squash(OfFunction):
 
 
 class SquashGrad(OfFunction):
-    def make_node(self, x, g):
-        return Apply(self, [x, g], [x.type()])
-
     def compute(self, x, g):
         norm = np.linalg.norm(x, axis=1, keepdims=True)
         along = (x * g).sum(axis=1, keepdims=True) / np.maximum(norm, 1e-300)
@@ -69,9 +69,7 @@ class SquashGrad(OfFunction):
 class Misfit(OfFunction):
     """The sum over the rows of (y - x w)**2; its gradient is one Op, too."""
 
-    def make_node(self, x, y, w):
-        x, y, w = map(pt.as_tensor_variable, (x, y, w))
-        return Apply(self, [x, y, w], [pt.dscalar()])
+    makes = (pt.dscalar,)
 
     def compute(self, x, y, w):
         return ((y - x @ w) ** 2).sum()
@@ -82,8 +80,7 @@ class Misfit(OfFunction):
 
 
 class MisfitGrad(OfFunction):
-    def make_node(self, x, y, w, g):
-        return Apply(self, [x, y, w, g], [VECTOR(), VECTOR()])
+    makes = VECTOR, VECTOR
 
     def compute(self, x, y, w, g):
         along = -2 * g * (y - x @ w)
@@ -91,8 +88,7 @@ class MisfitGrad(OfFunction):
 
 
 class Peak(OfFunction):
-    def make_node(self, x):
-        return Apply(self, [x], [VECTOR()])
+    makes = (VECTOR,)
 
     def compute(self, x):
         return x.max(axis=0)
@@ -104,8 +100,7 @@ class Peak(OfFunction):
 class Through(OfFunction):
     """Rows through weights: linear in both."""
 
-    def make_node(self, x, w):
-        return Apply(self, [x, w], [SQUARE()])
+    makes = (SQUARE,)
 
     def compute(self, x, w):
         return x @ w
@@ -126,9 +121,6 @@ class Running(OfFunction):
     def __init__(self, axis):
         self.axis = axis
 
-    def make_node(self, x):
-        return Apply(self, [x], [x.type()])
-
     def compute(self, x):
         return np.cumsum(x, axis=self.axis)
 
@@ -136,10 +128,7 @@ class Running(OfFunction):
 class Average(OfFunction):
     """Statistics of rows, where each row is largest, and what has no rows."""
 
-    def make_node(self, x, w):
-        w = pt.as_tensor_variable(w)
-        vectors = [VECTOR(), VECTOR(), VECTOR(), pt.lvector(), VECTOR()]
-        return Apply(self, [x, w], vectors)
+    makes = VECTOR, VECTOR, VECTOR, pt.lvector, VECTOR
 
     def compute(self, x, w):
         of_rows = x.mean(axis=0), x.min(axis=0), x.prod(axis=0), x.argmax(axis=1)

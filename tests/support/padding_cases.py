@@ -78,12 +78,8 @@ def arrangements(x, y, s, images):
         *(merged, tail, flat, flat.sum(axis=0), s.flatten(2), x.T, x.flatten()),
         *(pt.concatenate([x, x], axis=1), pt.stack([x, x]), pt.cumsum(x, axis=0)),
         pt.cumsum(x),
-        *(
-            pt.sort(x, axis=1),
-            pt.argsort(x, axis=1),
-            pt.tile(x, (1, 2)),
-            x[: x.shape[0]],
-        ),
+        *(pt.sort(x, axis=1), pt.argsort(x, axis=1), pt.tile(x, (1, 2))),
+        x[: x.shape[0]],
         *(pt.zeros((x.shape[0], 2)) + 1, pt.eye(3)[y], pt.arange(x.shape[0]) * 2),
         *(pt.set_subtensor(x[:, 0], y), pt.inc_subtensor(x[:, 1:3], 1.0)),
         *(pt.repeat(x, 2, axis=1), pt.einsum("ij,ik->jk", x, x), x * (y > 0)[:, None]),
@@ -93,23 +89,16 @@ def arrangements(x, y, s, images):
 
 
 @case
-def logistic(x, y, s, images):
-    """A log-likelihood and its gradient, as a sum."""
-    w, b = weights(4), weights(1)
-    p = pt.sigmoid(x @ w + b[0])
-    target = (y > 0).astype("float64")
-    loss = -(target * pt.log(p) + (1 - target) * pt.log(1 - p)).sum()
-    return [*with_gradients(loss, w, b), p, pt.switch(p > 0.5, 1, 0).sum()]
-
-
-@case
 def perceptron(x, y, s, images):
-    """Softmax and cross-entropy by ``p[arange(n), y]``."""
+    """Softmax and cross-entropy by ``p[arange(n), y]``, and a likelihood as a sum."""
     w, v, b = weights(4, 5), weights(5, 3), weights(3)
     p = pt.special.softmax(pt.tanh(x @ w) @ v + b, axis=1)
     loss = -pt.log(p[pt.arange(y.shape[0]), y]).mean()
     accuracy = pt.eq(p.argmax(axis=1), y).mean()
-    return [*with_gradients(loss, w, v, b), p, accuracy]
+    q = pt.sigmoid(x @ w[:, 0] + b[0])
+    likelihood = pt.switch(y > 0, pt.log(q), pt.log(1 - q)).sum()
+    of_both = [*with_gradients(loss, w, v, b), *with_gradients(likelihood, w, b)]
+    return [*of_both, p, accuracy, pt.switch(q > 0.5, 1, 0).sum()]
 
 
 @case

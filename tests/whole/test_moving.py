@@ -39,13 +39,6 @@ SYSTEMS = {
     "mpilearn_synk": ["mpilearn"],
 }
 """Scripts for systems of several GPUs, by what became of them."""
-DRAWS = {
-    # options, how far the last loss may be from the serial one, how far it comes.
-    # Serial runs with other seeds ended within 0.07 and 0.2 of their mean.
-    "dA": ({"n_epochs": 2}, 0.4, 3.0),
-    "rbm": ({"n_epochs": 2, "n_hidden": 16, "k": 1}, 1.0, 4.0),
-}
-PARAMETERS = {"W", "b", "b_prime", "bvis", "bhid", "hbias", "vbias"}
 
 pytestmark = [
     pytest.mark.filterwarnings("error::synk.SplitWarning"),
@@ -97,19 +90,18 @@ def test_losses_and_errors_are_those_of_the_serial_script(name, short):
         np.testing.assert_allclose(np.load("lstm.npz")[key], value, rtol=1e-7)
 
 
-@pytest.mark.parametrize("name", DRAWS)
-def test_streams_are_the_serial_ones_on_one_rank_and_each_ranks_own_on_more(name):
-    options, bound, progress = DRAWS[name]
-    expected = train(name, options)
+def test_streams_are_the_serial_ones_on_one_rank_and_each_ranks_own_on_more():
+    options = {"n_epochs": 2}
+    expected = train("dA", options)
     with synk.session(1):
-        history = train(f"{name}_synk", options)
+        history = train("dA_synk", options)
     np.testing.assert_allclose(history, expected, rtol=1e-9)
-    expected = losses(expected)
     with synk.session(2):
-        history = losses(train(f"{name}_synk", options))
+        history = train("dA_synk", options)
     assert not np.allclose(history, expected, rtol=1e-4), "no stream is the ranks' own"
-    assert abs(history[-1] - expected[-1]) < bound
-    assert abs(history[-1] - history[0]) > progress
+    # Serial runs with other seeds ended within 0.07 of their mean.
+    assert abs(history[-1] - expected[-1]) < 0.4
+    assert abs(history[-1] - history[0]) > 3.0
 
 
 def test_an_old_script_runs_as_it_is_and_the_moved_one_prints_the_same(folder):
