@@ -219,30 +219,27 @@ def test_many_rows_and_images_are_cut_into_blocks_that_add_up(x, w):
         np.testing.assert_allclose((value * gradient).sum(), (got * g).sum())
 
 
+IMAGES, FILTERS = pt.tensor4(), pt.tensor4()
+
+
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("arguments", "error", "message"),
     [
-        ({"border_mode": "same"}, "got 'same'"),
-        ({"border_mode": -1}, "at least 0"),
-        ({"border_mode": (1, 1, 1)}, "2 entries"),
-        ({"subsample": 0}, "at least 1"),
-        ({"subsample": (1, 2, 3)}, "one int or 2"),
-        ({"filter_dilation": 0}, "at least 1"),
-        ({"num_groups": 0}, "at least 1"),
+        ((IMAGES, FILTERS, "same"), ValueError, "got 'same'"),
+        ((IMAGES, FILTERS, -1), ValueError, "at least 0"),
+        ((IMAGES, FILTERS, (1, 1, 1)), ValueError, "2 entries"),
+        ((IMAGES, FILTERS, 0, 0), ValueError, "at least 1"),
+        ((IMAGES, FILTERS, 0, (1, 2, 3)), ValueError, "one int or 2"),
+        ((IMAGES, FILTERS, 0, pt.iscalar()), TypeError, "known ints"),
+        ((IMAGES, FILTERS, 0, 1, True, 0), ValueError, "at least 1"),
+        ((IMAGES, FILTERS, 0, 1, True, 1, 0), ValueError, "at least 1"),
+        ((pt.matrix(), FILTERS), TypeError, "takes tensors of 4"),
+        ((pt.tensor4(dtype="complex128"), FILTERS), TypeError, "complex"),
     ],
 )
-def test_parameters_that_make_no_sense_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        synk.nn.conv2d(pt.tensor4(), pt.tensor4(), **options)
-
-
-def test_tensors_of_other_ndim_and_dtype_are_refused():
-    with pytest.raises(TypeError, match="takes tensors of 4"):
-        synk.nn.conv2d(pt.matrix(), pt.tensor4())
-    with pytest.raises(TypeError, match="complex"):
-        synk.nn.conv2d(pt.tensor4(dtype="complex128"), pt.tensor4())
-    with pytest.raises(TypeError, match="known ints"):
-        synk.nn.conv2d(pt.tensor4(), pt.tensor4(), subsample=pt.iscalar())
+def test_parameters_that_make_no_sense_are_refused(arguments, error, message):
+    with pytest.raises(error, match=message):
+        synk.nn.conv2d(*arguments)
 
 
 @pytest.mark.parametrize(

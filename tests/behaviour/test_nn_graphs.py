@@ -1,4 +1,4 @@
-"""Normalisation, activations, losses and patches: against formulas in numpy."""
+"""Normalisation, activations, losses, patches: against numpy; networks on ranks."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from networks import check_derivatives, compiled, evaluate, few
+from reference import PY
 from scipy import special
 
 import synk
+from synk import nn
 
 pytestmark = pytest.mark.usefixtures("graphs_in_python")
 
@@ -269,3 +271,84 @@ def test_patches_that_do_not_fill_an_image_are_refused():
         synk.nn.images2neibs(pt.tensor4(), (2, 3), mode="wrap_centered")
     with pytest.raises(ValueError, match="got 'same'"):
         synk.nn.images2neibs(pt.tensor4(), (2, 3), mode="same")
+
+
+# -- the proof understands networks of images, and ranks give the serial numbers
+
+IN, LABELS, WIDE = pt.tensor4("x"), pt.lvector("y"), pt.tensor4("wide")
+FILTERS = pytensor.shared(RNG.normal(size=(3, 2, 3, 3)) / 4, "filters")
+WEIGHTS = pytensor.shared(RNG.normal(size=(27, 4)) / 4, "weights")
+
+
+def images(n: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(n)
+    return rng.normal(size=(n, 2, 6, 6)), rng.integers(0, 4, n)
+
+
+def check_ranks(variables, outputs, modes):
+    """Compare ranks' outputs, reduced in these modes, with those of plain PyTensor."""
+    f = synk.function(variables, outputs, mode=PY, strict=True)
+    assert f.output_modes == modes
+    plain = pytensor.function(variables, outputs, mode=PY)
+    for n in (1, 5):
+        values = images(n)[: len(variables)]
+        for got, right in zip(f(*values), plain(*values), strict=True):
+            np.testing.assert_allclose(got, right, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("mode", ["max", "average_exc_pad"])
+def test_a_network_of_images_is_understood(mode, two_ranks):
+    hidden = pt.tanh(nn.conv2d(IN, FILTERS, border_mode="half"))
+    pooled = nn.pool_2d(hidden, (2, 2), ignore_border=True, mode=mode)
+    classes = nn.softmax(pooled.flatten(2) @ WEIGHTS)
+    cost = nn.categorical_crossentropy(classes, LABELS).mean()
+    gradients = pytensor.grad(cost, [FILTERS, WEIGHTS])
+    outputs = [cost, classes, *gradients, *synk.grad(cost, [FILTERS, WEIGHTS])]
+    check_ranks([IN, LABELS], outputs, ["avg", "gather", "avg", "avg", None, None])
+
+
+def test_patches_and_transposed_convolutions_are_understood(two_ranks):
+    patches = nn.images2neibs(IN, (3, 3), mode="valid")
+    found = nn.conv2d(IN, FILTERS)
+    wider = nn.conv2d_transpose(found, FILTERS, output_shape=(None, 2, 6, 6))
+    outputs = [
+        patches,
+        nn.neibs2images(patches, (3, 3), IN.shape),
+        nn.conv2d(IN, FILTERS, 1, subsample=(2, 2), filter_dilation=(2, 2)),
+        pytensor.grad((patches**2).sum(), IN),
+        wider,
+        pytensor.grad(wider.sum(), FILTERS),
+    ]
+    check_ranks([IN], outputs, ["gather"] * 5 + ["sum"])
+
+
+COUPLED = {
+    "channels": nn.conv2d(IN.dimshuffle(1, 0, 2, 3), FILTERS),
+    "filters": nn.conv2d(pt.ones((1, 2, 6, 6)), IN),
+    "pixels": nn.pool_2d(IN.dimshuffle(1, 2, 3, 0), (2, 2), True),
+    "rows": nn.batch_normalization_train(IN, np.ones((1, 2, 6, 6)), 0 * IN[:1])[0],
+}
+
+
+@pytest.mark.parametrize("what", COUPLED)
+def test_what_couples_images_is_computed_from_all_and_refused_of_a_rank(
+    what, two_ranks
+):
+    with pytest.raises(synk.SplitError):
+        synk.function([IN], COUPLED[what], strict=True, local=True)
+    with pytest.warns(synk.SplitWarning, match="needs all rows at once"):
+        f = synk.function([IN], COUPLED[what], mode=PY)
+    x, _ = images(2)  # as many as the filters have channels
+    right = pytensor.function([IN], COUPLED[what], mode=PY)(x)
+    np.testing.assert_allclose(f(x), right, rtol=1e-10, atol=1e-12)
+
+
+def test_pixels_of_layers_have_nothing_to_do_with_the_number_of_rows():
+    """So what takes their number needs no value of the layer, and no reduction."""
+    summed = pt.tanh(nn.conv2d(IN, FILTERS)).sum(axis=1, keepdims=True)
+    hidden = nn.conv2d(summed, WIDE)
+    pooled = nn.pool_2d(hidden, (2, 2), ignore_border=True)
+    means = [var.sum(axis=(2, 3)) / var.shape[2] for var in (hidden, pooled)]
+    f = synk.function([IN], means, bcast_inputs=[WIDE], mode=PY, strict=True)
+    assert f.output_modes == ["gather", "gather"]
+    assert [stage["reduces"] for stage in f.explain().to_dict()["stages"]] == [[]]

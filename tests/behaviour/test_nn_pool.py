@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from networks import MODE, check_derivatives, compiled, evaluate, few
 from pytensor.compile.mode import Mode
-from pytensor.graph.traversal import ancestors
 from reference import PY
 
 import synk
@@ -82,31 +81,35 @@ def poolings(draw, ndim):
     return x, (window, ignore_border, stride, pad)
 
 
-@pytest.mark.parametrize("mode", MODES)
+def in_all_modes(x, ws, *parameters):
+    """Return the poolings of all modes, one beside the other."""
+    return pt.stack([POOL[len(ws)](x, ws, *parameters, mode) for mode in MODES])
+
+
 @pytest.mark.parametrize("ndim", [2, 3])
-def test_pooling_reduces_each_window(ndim, mode):
+def test_pooling_reduces_each_window(ndim):
     @few
     @given(poolings(ndim))
     def check(case):
         x, parameters = case
-        got = evaluate(lambda x: POOL[ndim](x, *parameters, mode), x)
-        expected = reference(x, *parameters, mode)
-        assert got.shape == expected.shape
-        # Sums of up to 27 numbers smaller than 1, added in any order, may be 0 in one.
-        atol = 0 if mode == "max" else 1e-14
-        np.testing.assert_allclose(got, expected, rtol=1e-12, atol=atol)
+        found = evaluate(lambda x: in_all_modes(x, *parameters), x)
+        for mode, got in zip(MODES, found, strict=True):
+            expected = reference(x, *parameters, mode)
+            assert got.shape == expected.shape
+            # Sums of up to 27 numbers below 1, added in any order, may be 0 in one.
+            atol = 0 if mode == "max" else 1e-14
+            np.testing.assert_allclose(got, expected, rtol=1e-12, atol=atol)
 
     check()
 
 
-@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("ndim", [2, 3])
-def test_first_and_second_derivatives_are_those_of_differences(ndim, mode):
+def test_first_and_second_derivatives_are_those_of_differences(ndim):
     @few
     @given(poolings(ndim))
     def check(case):
         x, parameters = case
-        check_derivatives(lambda x: POOL[ndim](x, *parameters, mode), x)
+        check_derivatives(lambda x: in_all_modes(x, *parameters), x)
 
     check()
 
@@ -125,13 +128,13 @@ def test_shapes_are_inferred_and_without_computing(case):
     assert synk.nn.pool_2d(pt.constant(x), *parameters).type.shape == expected
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_windows_of_more_pixels_than_are_unrolled(mode):
+def test_windows_of_more_pixels_than_are_unrolled():
     x = np.random.default_rng(0).normal(size=(2, 12, 11))
     parameters = ((9, 8), True, (2, 3), (1, 0))
-    got = evaluate(lambda x: synk.nn.pool_2d(x, *parameters, mode), x)
-    np.testing.assert_allclose(got, reference(x, *parameters, mode), rtol=1e-12)
-    check_derivatives(lambda x: synk.nn.pool_2d(x, *parameters, mode), x)
+    found = evaluate(lambda x: in_all_modes(x, *parameters), x)
+    for mode, got in zip(MODES, found, strict=True):
+        np.testing.assert_allclose(got, reference(x, *parameters, mode), rtol=1e-12)
+    check_derivatives(lambda x: in_all_modes(x, *parameters), x)
 
 
 def test_windows_are_side_by_side_by_default():
@@ -207,10 +210,10 @@ def test_images_smaller_than_a_window_have_none():
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_results_have_the_dtype_of_the_inputs(dtype):
     x = pt.matrix("x", dtype=dtype)
-    for mode in MODES:
-        y = synk.nn.pool_2d(x, 2, mode=mode)
-        results = compiled([x], [y, pytensor.grad(y.sum(), x)])(np.ones((4, 4), dtype))
-        assert [result.dtype for result in results] == [dtype, dtype]
+    pooled = [synk.nn.pool_2d(x, 2, mode=mode) for mode in MODES]
+    outputs = [*pooled, *(pytensor.grad(y.sum(), x) for y in pooled)]
+    results = compiled([x], outputs)(np.ones((4, 4), dtype))
+    assert {str(result.dtype) for result in results} == {dtype}
 
 
 @pytest.mark.parametrize(
@@ -253,27 +256,21 @@ def of_shapes(sizes, x):
     return tuple(size + nothing for size in sizes)
 
 
-def name_of(var) -> str:
-    """Return the kind of Op that a variable is of."""
-    return "" if var.owner is None else type(var.owner.op).__name__
-
-
 def sized(x, ws, ignore_border, stride, pad, mode="max"):
     """Return the pooling, by an Op that has yet to learn its sizes."""
     ws, stride, pad = (of_shapes(sizes, x) for sizes in (ws, stride, pad))
     found = POOL[len(ws)](x, ws, ignore_border, stride, pad, mode)
-    assert name_of(found) == "SizedPool"
+    assert type(found.owner.op).__name__ == "SizedPool"
     return found
 
 
 @pytest.mark.parametrize("case", range(len(CASES)))
 def test_the_numbers_are_those_of_given_sizes(case):
-    x, ws, *others = CASES[case]
-    for mode in MODES:
-        expected = evaluate(lambda x, m=mode: POOL[len(ws)](x, ws, *others, m), x)
-        got = evaluate(lambda x, m=mode: sized(x, ws, *others, m), x)
-        assert got.shape == expected.shape
-        np.testing.assert_array_equal(got, expected)
+    x, *parameters = CASES[case]
+    expected = evaluate(lambda x: in_all_modes(x, *parameters), x)
+    got = evaluate(lambda x: pt.stack([sized(x, *parameters, m) for m in MODES]), x)
+    assert got.shape == expected.shape
+    np.testing.assert_array_equal(got, expected)
 
 
 @pytest.mark.parametrize("case", range(len(CASES)))
@@ -291,48 +288,27 @@ def test_shapes_of_such_are_inferred_and_without_computing(case):
 
 
 def test_sizes_may_be_vectors_numbers_or_inputs_of_the_function():
-    x, window = pt.tensor3("x"), pt.ivector("window")
-    rows, step = pt.iscalar("rows"), pt.lscalar("step")
-    f = pytensor.function(
-        [x, window, rows, step],
-        [
-            synk.nn.pool_2d(x, window, stride=window, pad=None),
-            synk.nn.pool_2d(x, (rows, 3), stride=step),
-        ],
-        mode=MODE,
-    )
-    for ws, n, s in ((2, 3), 1, 2), ((3, 1), 4, 1):
-        given = [(ws, True, ws, (0, 0)), ((n, 3), True, (s, s), (0, 0))]
-        found = f(IMAGES, np.array(ws, "int32"), n, s)
-        for got, parameters in zip(found, given, strict=True):
-            np.testing.assert_array_equal(got, reference(IMAGES, *parameters, "max"))
-
-
-def test_sizes_that_turn_out_to_be_constants_cost_nothing():
-    x = pt.tensor("x", shape=(None, 7, 9))
-    pooled = synk.nn.pool_2d(x, (x.shape[1] // 2, x.shape[2] // 2))
-    f = pytensor.function([x], pooled, mode=MODE)
-    names = [type(node.op).__name__ for node in f.maker.fgraph.toposort()]
-    assert "Pool" in names
-    assert "SizedPool" not in names
-    by_vector = synk.nn.pool_2d(x, pt.constant(np.array([2, 3])))
-    assert "SizedPool" not in map(name_of, ancestors([by_vector]))
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        (([0, 2], [1, 1], [0, 0]), "ws must be at least 1, got \\(0, 2\\)"),
-        (([2, 2], [1, 0], [0, 0]), "stride must be at least 1, got \\(1, 0\\)"),
-        (([2, 2], [1, 1], [0, 2]), "less than ws, got \\(0, 2\\) and \\(2, 2\\)"),
-    ],
-)
-def test_values_that_make_no_sense_are_refused_when_they_come(values, message):
-    x, *sizes = pt.tensor3("x"), *(pt.lvector() for _ in values)
-    pooled = synk.nn.pool_2d(x, sizes[0], stride=sizes[1], pad=sizes[2])
-    f = pytensor.function([x, *sizes], pooled, mode=MODE)
-    with pytest.raises(ValueError, match=message):
-        f(IMAGES, *map(np.array, values))
+    x, n, *sizes = pt.tensor3("x"), pt.iscalar("n"), *(pt.lvector() for _ in range(3))
+    ws, stride, pad = sizes
+    pooled = [
+        synk.nn.pool_2d(x, ws, stride=stride, pad=pad),
+        synk.nn.pool_2d(x, (n, 3), stride=n),
+    ]
+    f = pytensor.function([x, n, *sizes], pooled, mode=MODE)
+    for *right, number in ((2, 3), (1, 2), (1, 0), 1), ((3, 1), (3, 1), (0, 0), 4):
+        (ws, stride, pad), both = right, (number, number)
+        by_vectors, by_number = f(IMAGES, number, *map(np.array, right))
+        expected = reference(IMAGES, ws, True, stride, pad, "max")
+        np.testing.assert_array_equal(by_vectors, expected)
+        expected = reference(IMAGES, (number, 3), True, both, (0, 0), "max")
+        np.testing.assert_array_equal(by_number, expected)
+    for wrong, message in (
+        (([0, 2], [1, 1], [0, 0]), r"ws must be at least 1, got \(0, 2\)"),
+        (([2, 2], [1, 0], [0, 0]), r"stride must be at least 1, got \(1, 0\)"),
+        (([2, 2], [1, 1], [0, 2]), r"less than ws, got \(0, 2\) and \(2, 2\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            f(IMAGES, 1, *map(np.array, wrong))
 
 
 def pyramid(x):
@@ -359,24 +335,18 @@ def test_ranks_give_the_serial_numbers(two_ranks):
             np.testing.assert_allclose(got, expected, rtol=1e-11, atol=1e-13)
 
 
-@pytest.mark.parametrize(
-    "size",
-    [
-        pytest.param(lambda x: x.shape[0], id="a number of rows"),
-        pytest.param(lambda x: pt.cast(x.sum(), "int64"), id="a sum over rows"),
-    ],
-)
-def test_sizes_that_differ_between_parts_of_the_rows_are_those_of_all(size):
+@pytest.mark.parametrize("of", ["a number of rows", "a sum over rows"])
+def test_sizes_that_differ_between_parts_of_the_rows_are_those_of_all(of, two_ranks):
     x = pt.tensor4("x")
-    pooled = synk.nn.pool_2d(x, size(x))
+    size = x.shape[0] if of == "a number of rows" else pt.cast(x.sum(), "int64")
+    pooled = synk.nn.pool_2d(x, size)
     with pytest.raises(synk.SplitError):
         synk.function([x], pooled, strict=True, local=True)
     images = np.zeros((3, 1, 7, 6))
     images[:, 0, 1, 2] = 1  # three rows, and a sum of three
     images[0, 0, 4, 4] = -1
     images[2, 0, 0, 0] = 1
-    with synk.session(2):
-        got = synk.function([x], pooled, mode=PY)(images)
+    got = synk.function([x], pooled, mode=PY)(images)
     expected = pytensor.function([x], pooled, mode=PY)(images)
     np.testing.assert_array_equal(got, expected)
     assert got.shape == (3, 1, 2, 2)

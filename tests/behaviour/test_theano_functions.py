@@ -7,8 +7,6 @@ its tests of ``In`` say.
 import copy
 import os
 import pickle
-import subprocess
-import sys
 from collections import OrderedDict
 
 import numpy as np
@@ -20,6 +18,7 @@ import theano.compile.function
 import theano.compile.io
 import theano.compile.monitormode
 import theano.tensor as T
+from children import run_python
 from theano.compile.pfunc import pfunc
 
 import synk
@@ -170,25 +169,18 @@ def test_options_are_pytensors():
     assert theano.config.device == "cpu"
 
 
-def in_a_script(code, **environment):
-    """Return what a script prints; options are read when `theano` is imported."""
-    left = {"THEANORC", "THEANO_FLAGS", "PYTENSOR_FLAGS"}
-    kept = {name: value for name, value in os.environ.items() if name not in left}
-    done = subprocess.run(
-        [sys.executable, "-c", "import synk, theano\n" + code],
-        env={**kept, **environment},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
-    return done.stdout.split(), done.stderr
-
-
 PRINT_OPTIONS = """
+import synk, theano
 c = theano.config
 print(c.floatX, theano.tensor.matrix().dtype, c.scan.allow_gc, c.lib.cnmem, c.device)
 """
+
+
+def in_a_script(**environment):
+    """Return what a script prints: options are read when `theano` is imported."""
+    without = dict.fromkeys(["THEANORC", "THEANO_FLAGS", "PYTENSOR_FLAGS"])
+    done = run_python("-c", PRINT_OPTIONS, **without | environment)
+    return done.stdout.split(), done.stderr
 
 
 def test_theanorc_is_read_and_flags_come_before(tmp_path):
@@ -200,19 +192,19 @@ def test_theanorc_is_read_and_flags_come_before(tmp_path):
     later.write_text("[scan]\nallow_gc = False\n[global]\nfloatX = float16\n")
     wrong.write_text("floatX = float32\n")
     home = {"HOME": str(tmp_path)}
-    printed, said = in_a_script(PRINT_OPTIONS, **home)
+    printed, said = in_a_script(**home)
     assert printed == ["float32", "float32", "True", "0.8", "cpu"]
     assert said.count("UserWarning") == 1
     for option in "device=gpu", "nvcc.fastmath=True", "lib.cnmem=0.8", "mine.a=":
         assert option in said
     assert "allow_gc" not in said
     flags = "floatX=float64, lib.cnmem=0.5,nonsense=1,nvcc.fastmath=x,optimizer=None"
-    printed, said = in_a_script(PRINT_OPTIONS, THEANO_FLAGS=flags, **home)
+    printed, said = in_a_script(THEANO_FLAGS=flags, **home)
     assert printed[:4] == ["float64", "float64", "True", "0.5"]
     for reason in "nonsense=1", "optimizer stays", "neither True nor False":
         assert reason in said
     files = os.pathsep.join(map(str, (file, tmp_path / "none", wrong, later)))
-    printed, said = in_a_script(PRINT_OPTIONS, HOME="/", THEANORC=files)
+    printed, said = in_a_script(HOME="/", THEANORC=files)
     assert printed[:4] == ["float16", "float16", "False", "0.8"]
     assert "is not read: File contains no section" in said
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import pickle
-import subprocess
-import sys
 import warnings
 
 import numpy as np
@@ -14,6 +12,7 @@ import pytensor.tensor as pt
 import pytest
 import theano
 import theano.tensor as T
+from children import run_python
 from interrupted import InterruptedAt
 from pytensor.compile import Mode
 from pytensor.graph.basic import Variable as PyTensorVariable
@@ -274,10 +273,7 @@ except TypeError:
 
 
 def test_who_uses_pytensor_alone_has_its_answer():
-    command = [sys.executable, "-c", PYTENSOR_ALONE]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=True, timeout=120
-    )
+    done = run_python("-c", PYTENSOR_ALONE)
     assert done.stdout.split()[-1] == "refused"
 
 

@@ -6,12 +6,12 @@ import pickle
 import pkgutil
 import re
 import runpy
-import subprocess
 import sys
 
 import pytensor
 import pytest
 import theano
+from children import run_python
 from places import DOCS
 
 PAGE = (DOCS / "theano.rst").read_text()
@@ -94,25 +94,9 @@ def test_the_page_is_what_its_command_writes(tmp_path, monkeypatch):
 
 
 def run(code: str, **environment: str) -> str:
-    """Run Python code that prints; its output."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
-        env={"PATH": "/usr/bin:/bin", **environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_functions_stay_where_a_module_has_their_name():
-    import theano.tensor.sort
-    import theano.tensor.var
-
-    assert callable(theano.tensor.var)
-    assert callable(theano.tensor.sort)
-    assert callable(theano.scan)
+    """Run Python code that prints, without flags and folders of ours; its output."""
+    environment = {"PYTHONPATH": None, "PYTENSOR_FLAGS": None} | environment
+    return run_python("-W", "ignore", "-c", code, **environment).stdout
 
 
 def test_modules_are_one_under_both_names_and_can_be_walked():

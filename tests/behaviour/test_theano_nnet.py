@@ -39,7 +39,8 @@ RNG = np.random.default_rng(0)
 IMAGES = RNG.normal(size=(3, 2, 4, 6))
 GAMMA, BETA, MEAN = (RNG.normal(size=(1, 2, 1, 1)) for _ in range(3))
 VAR = RNG.uniform(0.5, 2, (1, 2, 1, 1))
-SQUARES, MATRIX = RNG.normal(size=(2, 3, 5, 6)), RNG.normal(size=(4, 5))
+SQUARES, FIXED = RNG.normal(size=(2, 3, 5, 6)), RNG.normal(size=(6, 7))
+FILTERS = RNG.normal(size=(4, 3, 2, 2))
 
 
 def trained():
@@ -121,7 +122,7 @@ def transposed(ndim, is_known):
     return Graph(build, (x, w), expected)
 
 
-def dilated(is_known):
+def dilated():
     """By the gradient of filters."""
     w = RNG.normal(size=(3, 4, 2, 2))
 
@@ -133,7 +134,7 @@ def dilated(is_known):
             border_mode="valid",
             filter_flip=False,
         )
-        place = (3, 4) if is_known else (x.shape[2] - 2, x.shape[3] - 2)
+        place = x.shape[2] - 2, x.shape[3] - 2
         return convolution(x.transpose(1, 0, 2, 3), w, place).transpose(1, 0, 2, 3)
 
     expected = convolved(SQUARES, w.transpose(1, 0, 2, 3), 2)
@@ -149,37 +150,6 @@ def of_volumes():
         return T.nnet.conv3d(x, w, *shapes, **options, filter_flip=False)
 
     return Graph(build, (x, w), convolved(x, w))
-
-
-def plain():
-    w = RNG.normal(size=(4, 3, 2, 2))
-    convolution = T.nnet.abstract_conv.AbstractConv2d(filter_flip=False)
-    assert convolution.convdim == 2
-    return Graph(convolution, (SQUARES, w), convolved(SQUARES, w))
-
-
-# -- other layers
-
-
-def tiled():
-    """As thin plate splines have it: a known matrix, tiled to the batch."""
-    fixed = RNG.normal(size=(3, 7))
-
-    def build(x):
-        known = T.as_tensor_variable(fixed).dimshuffle("x", 0, 1)
-        return T.batched_dot(x[:, 0, :, :3], T.tile(known, (x.shape[0], 1, 1)))
-
-    return Graph(build, (SQUARES,), SQUARES[:, 0, :, :3] @ fixed)
-
-
-def inverse():
-    """The inverse of a layer is its gradient."""
-    other = RNG.normal(size=MATRIX.shape)
-
-    def build(x, g):
-        return theano.grad(None, wrt=x, known_grads={T.tanh(x): g})
-
-    return Graph(build, (MATRIX, other), other * (1 - np.tanh(MATRIX) ** 2))
 
 
 def cropped():
@@ -216,8 +186,10 @@ GRAPHS = {
     "hard_sigmoid": Graph(T.nnet.hard_sigmoid, (X,), np.clip(0.2 * X + 0.5, 0, 1)),
     "softsign": Graph(T.nnet.softsign, (X,), X / (1 + np.abs(X))),
     "softmax_graph": Graph(T.nnet.softmax_graph, (X,), P),
-    "prepend 1": Graph(
-        T.nnet.prepend_1_to_each_row, (X,), np.hstack([np.ones((4, 1)), X])
+    "prepend": Graph(
+        lambda x: T.nnet.prepend_0_to_each_row(T.nnet.prepend_1_to_each_row(x)),
+        (X,),
+        np.hstack([np.zeros((4, 1)), np.ones((4, 1)), X]),
     ),
     "slopes": Graph(T.nnet.relu, (X, X[0] / 9), np.where(X > 0, X, X[0] / 9 * X)),
     "elu of 2": Graph(
@@ -225,13 +197,26 @@ GRAPHS = {
     ),
     "transposed, known size": transposed(2, True),
     "transposed, of volumes": transposed(3, False),
-    "dilated, known size": dilated(True),
-    "dilated": dilated(False),
+    "dilated": dilated(),
     "of volumes": of_volumes(),
-    "plain": plain(),
-    "tiled": tiled(),
-    "inverse": inverse(),
+    "plain": Graph(
+        T.nnet.abstract_conv.AbstractConv2d(filter_flip=False),
+        (SQUARES, FILTERS),
+        convolved(SQUARES, FILTERS),
+    ),
     "cropped": cropped(),
+    # A known matrix, tiled to the batch, as thin plate splines have it.
+    "tiled": Graph(
+        lambda x: T.batched_dot(x, T.tile(T.constant(FIXED)[None], (x.shape[0], 1, 1))),
+        (SQUARES[:, 0],),
+        SQUARES[:, 0] @ FIXED,
+    ),
+    # The inverse of a layer is its gradient.
+    "inverse": Graph(
+        lambda x, g: theano.grad(None, wrt=x, known_grads={T.tanh(x): g}),
+        (X, P),
+        P * (1 - np.tanh(X) ** 2),
+    ),
 }
 
 
@@ -329,14 +314,14 @@ def test_patches_of_a_shape_that_is_known_in_calls():
     images = np.arange(2 * 6 * 4.0).reshape(2, 1, 6, 4)
     x, shape = T.dtensor4("x"), theano.shared(np.array([2, 2]))
     cut = T.nnet.neighbours.images2neibs
-    f = theano.function([x], cut(x, shape), mode=MODE)
-    given = theano.function([x], cut(x, T.constant(np.array([3, 2]))), mode=MODE)
-    rows = images.reshape(2, 3, 2, 2, 2).transpose(0, 1, 3, 2, 4).reshape(12, 4)
-    np.testing.assert_array_equal(f(images), rows)
-    slope = theano.function([x], T.grad((cut(x, shape) ** 2).sum(), x), mode=MODE)
-    np.testing.assert_array_equal(slope(images), 2 * images)
-    shape.set_value(np.array([3, 2]))
-    np.testing.assert_array_equal(f(images), given(images))
+    outputs = [cut(x, shape), T.grad((cut(x, shape) ** 2).sum(), x)]
+    f = theano.function([x], outputs, mode=MODE)
+    for rows in 2, 3:
+        shape.set_value(np.array([rows, 2]))
+        parts = images.reshape(2, 6 // rows, rows, 2, 2).transpose(0, 1, 3, 2, 4)
+        found, slope = f(images)
+        np.testing.assert_array_equal(found, parts.reshape(-1, 2 * rows))
+        np.testing.assert_array_equal(slope, 2 * images)
     shape.set_value(np.array([4, 2]))
     with pytest.raises(AssertionError, match="do not fill"):
         f(images)

@@ -1,4 +1,4 @@
-"""Tests that run in a child process of their own.
+"""Tests that run in a child process of their own, and Python by itself.
 
 From a process in which XLA runs no ranks are forked any more: so a test that calls
 functions compiled for JAX leaves the process of the tests as it was.
@@ -11,6 +11,8 @@ import importlib
 import os
 import select
 import signal
+import subprocess
+import sys
 import traceback
 from collections.abc import Callable
 
@@ -54,6 +56,23 @@ def in_a_child(test: Callable) -> Callable:
             pytest.fail(failure.decode(), pytrace=False)
 
     return in_parent
+
+
+def run_python(
+    *arguments: object, check: bool = True, **environment: str | None
+) -> subprocess.CompletedProcess:
+    """Run Python with more in its environment, or without what is None there."""
+    merged = os.environ | environment
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        env={name: value for name, value in merged.items() if value is not None},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0 or not check, done.stdout[-9000:] + done.stderr[-4000:]
+    return done
 
 
 @functools.cache

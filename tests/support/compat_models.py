@@ -106,12 +106,8 @@ class Regression:
         Path(f"worker{self.config['worker']}.json").write_text(json.dumps(told))
 
 
-class InParts(Regression):
-    n_subb = 2
-
-
-class Long(Regression):
-    n_epochs, n_batches = 30, 12
+InParts = type("InParts", (Regression,), {"n_subb": 2})
+Long = type("Long", (Regression,), {"n_epochs": 30, "n_batches": 12})
 
 
 # -- what a class may have besides
@@ -173,8 +169,9 @@ class Draws(Regression):
 # -- what is wrong
 
 
-class NoReset(Regression):
-    reset_iter = None
+NoReset = type("NoReset", (Regression,), {"reset_iter": None})
+NoEpochs = type("NoEpochs", (Regression,), {"n_subb": 0})
+NoData = type("NoData", (Regression,), {"n_batches": 0})
 
 
 class NoRate(Regression):
@@ -187,14 +184,6 @@ class NoParams(Regression):
     def __init__(self, config):
         super().__init__(config)
         self.params = [self.params[0].get_value()]
-
-
-class NoEpochs(Regression):
-    n_subb = 0
-
-
-class NoData(Regression):
-    n_batches = 0
 
 
 class OtherSize(Regression):

@@ -63,28 +63,7 @@ def statistics(x, y, s, images):
         pt.inc_subtensor(pt.zeros(3, dtype="int64")[y], x.shape[0]),
         *(pt.special.softmax(x, axis=0), pt.special.log_softmax(s, axis=0).max(axis=0)),
         *(s.mean(axis=(0, 1)), s.sum(axis=1), s.max(axis=(0, 2)), x[:, 1:3], x[0]),
-    ]
-
-
-@case
-def arrangements(x, y, s, images):
-    """Rows along other axes, merged with others, and taken apart again."""
-    times = s.dimshuffle(1, 0, 2)
-    merged = times.reshape((-1, 4))
-    tail = merged.reshape((times.shape[0], times.shape[1], 4))
-    flat = s.reshape((-1, 4))
-    return [
-        *(times.sum(axis=1), merged.sum(axis=0), merged.T @ merged, tail.max(axis=1)),
-        *(merged, tail, flat, flat.sum(axis=0), s.flatten(2), x.T, x.flatten()),
-        *(pt.concatenate([x, x], axis=1), pt.stack([x, x]), pt.cumsum(x, axis=0)),
-        pt.cumsum(x),
-        *(pt.sort(x, axis=1), pt.argsort(x, axis=1), pt.tile(x, (1, 2))),
-        x[: x.shape[0]],
-        *(pt.zeros((x.shape[0], 2)) + 1, pt.eye(3)[y], pt.arange(x.shape[0]) * 2),
-        *(pt.set_subtensor(x[:, 0], y), pt.inc_subtensor(x[:, 1:3], 1.0)),
-        *(pt.repeat(x, 2, axis=1), pt.einsum("ij,ik->jk", x, x), x * (y > 0)[:, None]),
-        *(flat.mean(), x.reshape((-1,)).mean(), pt.repeat(x, 2, axis=0).mean(axis=0)),
-        pt.stack([x, 2 * x]).reshape((-1, x.shape[1])).mean(),
+        *(pt.stack([x, x]), pt.cumsum(x), pt.cumsum(x, axis=0), pt.arange(x.shape[0])),
     ]
 
 
@@ -110,16 +89,6 @@ def batch_norm(x, y, s, images):
     )
     loss = pt.sqr(made[0] - 1).sum(axis=1).mean()
     return [*made, *with_gradients(loss, w, gamma)]
-
-
-@case
-def embedding(x, y, s, images):
-    """Rows of a table, and what is added to them."""
-    table, v = weights(3, 4), weights(4, 3)
-    found = table[y]
-    loss = pt.sqr(found * x).mean() + (found @ v).max(axis=1).sum()
-    counts = pt.inc_subtensor(pt.zeros(3)[y], 1.0)
-    return [*with_gradients(loss, table, v), found, counts]
 
 
 @case
@@ -151,13 +120,3 @@ def recurrence(x, y, s, images):
     )
     loss = pt.sqr(states[-1]).mean() + states.var()
     return [*with_gradients(loss, w, u), states]
-
-
-@case
-def time_distributed(x, y, s, images):
-    """All steps of all rows as one matrix, time first."""
-    w = weights(4, 3)
-    labels = pt.cast(s[:, :, 0] > 0, "int64").T.flatten()
-    p = pt.special.softmax(s.dimshuffle(1, 0, 2).reshape((-1, 4)) @ w, axis=1)
-    loss = -pt.log(p[pt.arange(p.shape[0]), labels]).mean()
-    return [*with_gradients(loss, w), p]

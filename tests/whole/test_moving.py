@@ -8,16 +8,14 @@ Theano-MPI's model class is trained by ``synk.compat``.
 from __future__ import annotations
 
 import importlib
-import os
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytensor
 import pytest
 import theano
 import theano.tensor as T
+from children import run_python
 from places import DOCS
 from theano.tensor.shared_randomstreams import RandomStreams
 
@@ -73,15 +71,11 @@ def short(monkeypatch):
         monkeypatch.setattr(script, "range", two, raising=False)
 
 
-def losses(history):
-    return history.reshape(len(history), -1)[:, 0]
-
-
 @pytest.mark.parametrize("name", EXACT)
 def test_losses_and_errors_are_those_of_the_serial_script(name, short):
     expected = train(name, EXACT[name])
     saved = dict(np.load("lstm.npz")) if name == "lstm" else {}
-    first, *_, last = losses(expected)
+    first, *_, last = expected.reshape(len(expected), -1)[:, 0]
     assert last > first + 5 if name == "rbm" else last < first, "nothing was learnt"
     with synk.session(3 if name == "mlp" else 2):
         history = train(f"{name}_synk", EXACT[name])
@@ -104,19 +98,10 @@ def test_streams_are_the_serial_ones_on_one_rank_and_each_ranks_own_on_more():
     assert abs(history[-1] - history[0]) > 3.0
 
 
-def test_an_old_script_runs_as_it_is_and_the_moved_one_prints_the_same(folder):
+def test_an_old_script_runs_as_it_is_and_the_moved_one_prints_the_same():
     def output(*command):
-        environment = os.environ | {"THEANO_FLAGS": "mode=FAST_COMPILE,cxx=,device=cpu"}
-        done = subprocess.run(
-            [sys.executable, *command],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        flags = {"THEANO_FLAGS": "mode=FAST_COMPILE,cxx=,device=cpu"}
+        return run_python(*command, **flags).stdout
 
     serially = output("-m", "synk", SCRIPTS / "logistic.py")
     in_parallel = output(SCRIPTS / "logistic_synk.py")
@@ -128,10 +113,8 @@ def test_the_page_shows_every_script_and_moved_ones_fork_first():
     page = (DOCS / "moving.rst").read_text()
     there = {path.stem for path in SCRIPTS.glob("*.py")}
     for name in NAMES:
-        shown = (
-            f"literalinclude:: /moving/{name}_synk.py\n   :diff: /moving/{name}.py\n"
-        )
-        assert shown in page, name
+        shown = "literalinclude:: /moving/{0}_synk.py\n   :diff: /moving/{0}.py\n"
+        assert shown.format(name) in page, name
     of_systems = {*SYSTEMS, *(old for olds in SYSTEMS.values() for old in olds)}
     assert there == {*NAMES, *(f"{name}_synk" for name in NAMES), *of_systems}
     for name in there:
@@ -171,13 +154,9 @@ def test_the_gradient_of_contrastive_divergence_is_shown_to_be_an_average():
 def test_an_index_as_input_is_right_and_computes_everything_on_every_rank(two_ranks):
     index, x = T.lscalar("index"), T.vector("x")
     table = theano.shared(np.arange(6.0))
-    f = synk.function(
-        [],
-        [x.mean(), x.shape[0]],
-        bcast_inputs=[index],
-        givens={x: table[index * 3 : (index + 1) * 3]},
-        strict=True,
-    )
+    givens = {x: table[index * 3 : (index + 1) * 3]}
+    outputs = [x.mean(), x.shape[0]]
+    f = synk.function([], outputs, bcast_inputs=[index], givens=givens, strict=True)
     assert [float(value) for value in f(1)] == [4.0, 3.0]
     assert f.output_modes == [None, None]
 
@@ -196,6 +175,8 @@ def test_arguments_of_pytensors_function_are_taken_or_refused(two_ranks):
             synk.function([given], w * 2)
     with pytest.raises(TypeError, match="list"):
         synk.function([x], {"a": x})
+    options = dict.fromkeys(["no_default_updates", "allow_input_downcast"], True)
+    options |= dict.fromkeys(["accept_inplace", "trust_input", "profile"], False)
     f = synk.function(
         [pytensor.In(x, borrow=True)],
         [pytensor.Out((x * w).sum(), borrow=True), (x.max(), "max")],
@@ -204,12 +185,8 @@ def test_arguments_of_pytensors_function_are_taken_or_refused(two_ranks):
         bcast_inputs=[n],
         name="f",
         on_unused_input="ignore",
-        no_default_updates=True,
-        allow_input_downcast=True,
-        accept_inplace=False,
         rebuild_strict=True,
-        trust_input=False,
-        profile=False,
+        **options,
     )
     assert [float(value) for value in f([[1, 2], [3, 4], [5, 6]], 3)] == [21, 6]
     assert w.get_value() == 2

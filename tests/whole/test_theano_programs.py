@@ -12,12 +12,11 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from children import run_python
 from places import DOCS, ROOT, SUPPORT
 
 
@@ -47,16 +46,7 @@ def run(*arguments: str | Path, before: tuple = (), **environment: str) -> str:
     places = [*map(str, before), str(ROOT), os.environ.get("PYTHONPATH", "")]
     flags = {"PYTENSOR_FLAGS": "mode=FAST_COMPILE,cxx="}
     flags["PYTHONPATH"] = os.pathsep.join(filter(None, places))
-    done = subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        env=os.environ | flags | environment,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
-    return done.stdout
+    return run_python(*arguments, **flags | environment).stdout
 
 
 def run_keras(tmp_path: Path, *arguments: str | Path) -> str:
