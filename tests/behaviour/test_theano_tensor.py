@@ -185,7 +185,7 @@ BY_NUMPY = {
     "theano.sparse.structured_monoid(T.cosh)(lambda x: None)(basic.constant(SPARSE))": (
         "np.where(A == 0, 0, np.cosh(A))"
     ),
-    "theano.sparse.dot(theano.shared(SPARSE), D)": "A @ D",
+    "theano.sparse.dot(theano.shared(SPARSE), T.constant(D))": "A @ D",
     "basic.constant(SPARSE) * 2.0": "2 * A",
 }
 
@@ -211,8 +211,8 @@ def test_results_are_numpys():
             *("value(T.tile(M, theano.shared(V.astype(int)), ndim=2))", AssertionError),
             "reps has more than ndim=2 entries",
         ),
-        ("theano.sparse_grad(T.matrix())", TypeError, ""),
-        ("theano.sparse_grad(T.matrix().sum(axis=0))", TypeError, ""),
+        ("theano.sparse_grad(T.matrix())", TypeError, "only implemented for"),
+        ("theano.sparse_grad(T.matrix().sum(axis=0))", TypeError, "only implemented"),
     ],
 )
 def test_what_has_no_meaning_is_refused(expression, error, message):
