@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
+import itertools
 
 import numpy as np
 import pytensor
@@ -50,42 +50,33 @@ def with_gradients(named):
     """Return names and graphs, of functions and of their gradients."""
     found = []
     for name, cost in named:
-        found.append((name, cost))
         slopes = pytensor.grad(cost, [W, U, Y], disconnected_inputs="ignore")
-        found += [
-            (f"d {name} / d {of}", slope)
-            for of, slope in zip("wuy", slopes, strict=True)
-        ]
-    return found
+        names = [name, *(f"d {name} / d {of}" for of in "wuy")]
+        found += zip(names, [cost, *slopes], strict=True)
+    return zip(*found, strict=True)
 
 
 def values(rows):
     return np.random.default_rng(rows).normal(size=(2, rows, 3))
 
 
-def check(names, found, right, what):
-    for name, mine, serial in zip(names, found, right, strict=True):
-        assert np.shape(mine) == np.shape(serial), (name, what)
-        size = np.abs(serial).max()
-        np.testing.assert_allclose(mine, serial, 1e-10, 1e-10 * size, f"{name}, {what}")
-
-
 def compare(f, names, plain, all_rows):
     """Compare a function with a plain one, in a session."""
-    for rows in all_rows:
-        right = plain(*values(rows))
-        for many in (1, 3):
-            found = f(*values(rows), num_slices=many)
-            check(names, found, right, f"{rows} rows, {many} slices")
+    for rows, many in itertools.product(all_rows, (1, 3)):
+        found, right = f(*values(rows), num_slices=many), plain(*values(rows))
+        for name, mine, serial in zip(names, found, right, strict=True):
+            what = f"{name}, {rows} rows, {many} slices"
+            assert np.shape(mine) == np.shape(serial), what
+            size = 1e-10 * np.abs(serial).max()
+            np.testing.assert_allclose(mine, serial, 1e-10, size, err_msg=what)
 
 
 @three_ranks
+@pytest.mark.filterwarnings("ignore::synk.SplitWarning")  # of the sort
 def test_placed_it_is_what_it_is_in_the_serial_run(ranks):
-    names, graphs = zip(*with_gradients(costs()), strict=True)
+    names, graphs = with_gradients(costs())
     plain = pytensor.function([X, Y], list(graphs), mode=PY, **OPTIONS)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", synk.SplitWarning)  # of the sort
-        f = synk.function([X, Y], list(graphs), mode=PY, **OPTIONS)
+    f = synk.function([X, Y], list(graphs), mode=PY, **OPTIONS)
     compare(f, names, plain, [7, 2])
 
 
@@ -144,7 +135,7 @@ def test_left_as_written_gradients_are_those_of_the_serial_cost(ranks):
 @pytest.mark.slow
 @in_a_child
 def test_in_jax_mode():
-    names, graphs = zip(*with_gradients(list(costs())[:1]), strict=True)
+    names, graphs = with_gradients(list(costs())[:1])
     placed = synk.function([X, Y], list(graphs), mode="JAX", **OPTIONS)
     plain = pytensor.function([X, Y], list(graphs), mode=PY, **OPTIONS)
     cost, op = WRITTEN["mean"]
@@ -170,17 +161,13 @@ def test_left_as_written_it_concatenates_what_the_ranks_have_computed(ranks):
 
 
 ALL_ROWS = "not shown to be the number of rows"
-LOOP = pytensor.scan(
-    lambda row: all_gather(row).sum(), sequences=[X], return_updates=False
-)
+LOOP = pytensor.map(lambda row: all_gather(row).sum(), [X], return_updates=False)
+SLOPE = pytensor.grad(None, W, known_grads={all_gather(W): pt.ones((3, 2))})
 REFUSED = [
     (all_gather(X.sum(axis=0)).sum(), ALL_ROWS),
     (all_gather(W).sum() * X.sum(), ALL_ROWS),
     (all_gather(all_gather(X)).sum(), ALL_ROWS),
-    (
-        pytensor.grad(None, W, known_grads={all_gather(W): pt.ones((3, 2))}).sum(),
-        ALL_ROWS,
-    ),
+    (SLOPE.sum(), ALL_ROWS),
     (LOOP.sum(), "have to wait for one another within a compiled graph"),
 ]
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
-
-import draw_cases as cases
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
 from children import in_a_child
-from draw_cases import INPUTS, Script, X, Y, draw
-from on_ranks import levels
+from on_ranks import levels, three_ranks
+from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.mode import Mode
 from reference import PY
 
@@ -22,72 +19,212 @@ pytestmark = pytest.mark.filterwarnings("ignore:RandomVariable Ops will stop hid
 FAST = Mode("py", "fast_run")
 """With PyTensor's rewrites, which leave out draws that nothing needs."""
 
-three_ranks = pytest.mark.parametrize("ranks", [3], ids=["3ranks"], indirect=True)
+X, Y = pt.dmatrix("x"), pt.dvector("y")
+INPUTS, N = [X, Y], X.shape[0]
+normal, uniform = pt.random.normal, pt.random.uniform
+
+
+def rows_of(rows: int) -> list[np.ndarray]:
+    """Return rows of every input."""
+    rng = np.random.default_rng(rows)
+    return [rng.normal(size=(rows, 3)), rng.uniform(0.1, 0.9, rows)]
+
+
+# -- graphs that draw what is not for rows ---------------------------------------------
+
+
+def draw(op, *parameters, rng, **options):
+    """Return the next state of a stream and what was drawn from it."""
+    return op(*parameters, rng=rng, **options).owner.outputs
+
+
+class Script:
+    """A graph with parameters and a stream, each made anew: one for each function."""
+
+    def __init__(self) -> None:
+        self.rng = self.after = pytensor.shared(np.random.default_rng(5), "rng")
+        self.w = pytensor.shared(np.array([0.5, -0.3, 0.2]), "w")
+        self.updates: dict = {}
+
+    def draw(self, op, *parameters, **options):
+        """Draw from the stream, which goes on from there."""
+        self.after, drawn = draw(op, *parameters, rng=self.after, **options)
+        self.updates[self.rng] = self.after
+        return drawn
+
+    def descend(self, loss, noise=0):
+        """Make a step down the gradient; return the outputs."""
+        step = 0.1 * pytensor.grad(loss, self.w)
+        self.updates[self.w] = self.w - step + 0.01 * noise
+        return [loss]
+
+
+def a_scalar(script):
+    drawn = script.draw(normal)
+    return [drawn, (X * drawn).sum()]
+
+
+def as_wide_as_rows(script):
+    return [(X * script.draw(normal, size=(X.shape[1],))).sum(axis=0)]
+
+
+def with_a_mean_as_parameter(script):
+    drawn = script.draw(normal, X.mean(axis=0), Y.max())
+    return [drawn, (X - drawn).mean()]
+
+
+def one_after_the_other(script):
+    """The second has to wait for what the ranks combine of the first."""
+    first = script.draw(normal, size=(3,))
+    return [first, script.draw(uniform, 0, (X @ first).var(), size=(2,))]
+
+
+def both_from_one_state(script):
+    """Two draws that begin alike, one of them behind a reduction."""
+    _, second = draw(normal, X.mean(), 1, rng=script.rng, size=(2,))
+    return [script.draw(normal, size=(3,)), second]
+
+
+def noise_on_parameters(script):
+    """Langevin dynamics: a step down the gradient, and noise."""
+    noise = script.draw(normal, size=script.w.shape)
+    return script.descend(((X @ script.w - Y) ** 2).mean(), noise)
+
+
+def dropped_weights(script):
+    kept = script.draw(pt.random.bernoulli, 0.5, size=script.w.shape)
+    return script.descend(((X @ (script.w * kept) - Y) ** 2).mean())
+
+
+def behind_exponentials(script):
+    """Which PyTensor stabilises before anything is placed."""
+    z = X @ (script.w + script.draw(normal, size=script.w.shape))
+    return script.descend(pt.log(pt.exp(z).sum()) - z.mean())
+
+
+def in_a_graph_of_its_own(script):
+    """As an Op, which has statistics of the rows as well."""
+    rng, x = script.rng.type("rng"), pt.dmatrix("rows")
+    after, drawn = draw(normal, rng=rng, size=(3,))
+    op = OpFromGraph([rng, x], [after, (x - x.mean(axis=0)) * drawn])
+    script.updates[script.rng], scaled = op(script.rng, X)
+    return [scaled]
+
+
+def a_random_order(script):
+    order = script.draw(pt.random.permutation, N)
+    return [Y[order], order]
+
+
+def a_sample_of_rows(script):
+    taken = script.draw(pt.random.integers, 0, N, size=(4,))
+    return [Y[taken].mean(), taken]
+
+
+def a_choice_by_rows_as_odds(script):
+    return [script.draw(pt.random.categorical, Y / Y.sum(), size=(5,))]
+
+
+def a_gibbs_chain(script):
+    """A chain in a loop, which the variable goes on with: it is of no row."""
+    chain = pytensor.shared(np.zeros((2, 3)), "chain")
+
+    def step(state, rng, w):
+        rng, state = draw(normal, state * w, 1.0, rng=rng)
+        return state, rng
+
+    states, rng = pytensor.scan(
+        *(step, [], [chain, script.rng], [script.w]), n_steps=3, return_updates=False
+    )
+    script.updates |= {chain: states[-1], script.rng: rng}
+    return [(X @ script.w).mean() - (states[-1] @ script.w).mean(), states]
+
+
+def without_an_update(script):
+    drawn = script.draw(normal, size=(3,))
+    script.updates = {script.w: script.w + drawn}
+    return [drawn]
+
+
+def by_random_streams(script):
+    """As classical scripts do: a variable for each draw, updated by itself."""
+    source = pt.random.RandomStream(3)
+    few = source.choice(np.arange(9), size=(4,), replace=False)
+    noisy = (X + source.normal(size=(3,))).mean(axis=0)
+    return [noisy, source.uniform(size=(2,)), few]
+
+
+def row_and_common(script):
+    """Noise for each row between two draws that are for all."""
+    first = script.draw(normal, size=(3,))
+    of_rows = script.draw(normal, 0, 1, size=X.shape)
+    script.updates[script.w] = script.w + first
+    return [first, script.draw(uniform, size=(2,)), of_rows]
+
+
+CASES = [
+    *(a_scalar, as_wide_as_rows, with_a_mean_as_parameter, one_after_the_other),
+    *(both_from_one_state, noise_on_parameters, dropped_weights, behind_exponentials),
+    *(in_a_graph_of_its_own, a_random_order, a_sample_of_rows),
+    *(a_choice_by_rows_as_odds, a_gibbs_chain, without_an_update, by_random_streams),
+]
+REWRITTEN = [without_an_update, both_from_one_state, behind_exponentials]
+
+
+# -- they are those of the serial run --------------------------------------------------
 
 
 def made(case, function, **options):
     """Make a function of a case, of either package; return it and its variables."""
     script = Script()
-    outputs, updates = case(script)
+    outputs = case(script)
     options = {"mode": PY, "on_unused_input": "ignore", **options}
-    return function(INPUTS, outputs, updates=updates, **options), list(updates)
+    f = function(INPUTS, outputs, updates=script.updates, **options)
+    return f, list(script.updates)
 
 
 def same(got, right):
     np.testing.assert_allclose(got, right, 1e-12, 1e-12)
 
 
-def states_of(variables):
-    """Return the states of the streams among variables, on the master."""
-    values = [var.get_value() for var in variables]
-    return [v.bit_generator.state for v in values if isinstance(v, np.random.Generator)]
-
-
-def compare(case, calls=((7, 1), (7, 1), (11, 3), (2, 1)), mode=PY):
-    """Compare calls of so many rows, in slices, with the serial run.
-
-    It is the outputs that are compared, and then updates on every rank.
-    """
-    plain, right = made(case, pytensor.function, mode=mode)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", synk.SplitWarning)
-        f, variables = made(case, synk.function, mode=mode)
-    assert f.updated == variables
-    for rows, slices in calls:
-        values = cases.values(rows)
-        expected = plain(*values)
-        for got, one in zip(f(*values, num_slices=slices), expected, strict=True):
-            same(got, one)
-    assert states_of(variables) == states_of(right)
+def assert_stored(variables, right, rtol=1e-12):
+    """Compare what two functions have updated: streams in the script, all on ranks."""
     for var, one in zip(variables, right, strict=True):
-        if not isinstance(one.get_value(), np.random.Generator):
-            for got in synk.gather(var):
-                same(got, one.get_value())
+        value = one.get_value()
+        if isinstance(value, np.random.Generator):
+            assert var.get_value().bit_generator.state == value.bit_generator.state
+            continue
+        for got in synk.gather(var):
+            np.testing.assert_allclose(got, value, rtol, 1e-12)
 
 
-REWRITTEN = [
-    cases.without_an_update,
-    cases.nothing_but_an_update,
-    cases.both_from_one_state,
-    cases.behind_exponentials,
+MODES = [
+    *[pytest.param(case, PY, id=case.__name__) for case in CASES],
+    *[pytest.param(case, FAST, id=f"{case.__name__}, rewritten") for case in REWRITTEN],
+    pytest.param(noise_on_parameters, None, id="in the default mode"),
 ]
 
 
 @three_ranks
-@pytest.mark.parametrize("case", cases.CASES, ids=lambda case: case.__name__)
-def test_outputs_and_updates_are_those_of_the_serial_run(ranks, case, graphs_in_python):
+@pytest.mark.filterwarnings("ignore::synk.SplitWarning", "ignore:RandomStream is dep")
+@pytest.mark.parametrize(("case", "mode"), MODES)
+def test_outputs_and_updates_are_those_of_the_serial_run(
+    ranks, case, mode, graphs_in_python
+):
     """In calls, with slices, and on ranks without rows."""
-    compare(case)
-
-
-@three_ranks
-def test_so_they_are_where_pytensor_leaves_out_draws_that_nothing_needs(ranks):
-    for case in REWRITTEN:
-        compare(case, mode=FAST)
+    plain, right = made(case, pytensor.function, mode=mode)
+    f, variables = made(case, synk.function, mode=mode)
+    assert f.updated[: len(variables)] == variables
+    for rows, slices in ((7, 1), (7, 1), (11, 3), (2, 1)):
+        values = rows_of(rows)
+        expected = plain(*values)
+        for got, one in zip(f(*values, num_slices=slices), expected, strict=True):
+            same(got, one)
+    assert_stored(variables, right)
 
 
 @pytest.mark.parametrize(
-    ("case", "meetings"), [(cases.noise_on_parameters, 1), (cases.as_wide_as_rows, 0)]
+    ("case", "meetings"), [(noise_on_parameters, 1), (as_wide_as_rows, 0)]
 )
 def test_ranks_do_not_meet_to_draw(case, meetings):
     f, _ = made(case, synk.function)
@@ -95,107 +232,63 @@ def test_ranks_do_not_meet_to_draw(case, meetings):
 
 
 @three_ranks
-def test_streams_of_random_streams_are_the_serial_ones(ranks):
-    """As classical scripts make them: a variable for each draw, updated by itself."""
-
-    def make(function):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            source = pt.random.RandomStream(3)
-            outputs = [
-                (X + source.normal(size=(3,))).mean(axis=0),
-                source.uniform(size=(2,)),
-                source.choice(np.arange(9), size=(4,), replace=False),
-            ]
-        return function([X], outputs, mode=PY)
-
-    plain, f = make(pytensor.function), make(synk.function)
-    for rows in (7, 2, 4):
-        (x, _) = cases.values(rows)
-        for got, right in zip(f(x), plain(x), strict=True):
-            same(got, right)
-
-
-def test_they_are_in_the_default_mode(two_ranks):
-    compare(cases.noise_on_parameters, ((5, 1), (5, 1)), mode=None)
-
-
-@three_ranks
 def test_a_run_of_many_calls_draws_what_calls_draw(ranks):
     batches = [slice(0, 4), slice(2, 7), slice(0, 1), slice(1, 7)]
-    values = cases.values(7)
-    for case in (cases.as_wide_as_rows, cases.one_after_the_other, row_and_common):
-        f, variables = made(case, synk.function, mode=PY)
-        g, others = made(case, synk.function, mode=PY)
+    values = rows_of(7)
+    for case in (as_wide_as_rows, one_after_the_other, row_and_common):
+        f, variables = made(case, synk.function)
+        g, others = made(case, synk.function)
         for slices in (1, 2):
             results = f.run(batches, *values, num_slices=slices)
             calls = [g(*values, batch=batch, num_slices=slices) for batch in batches]
             for got, right in zip(results, zip(*calls, strict=True), strict=True):
                 for one, other in zip(got, right, strict=True):
                     same(one, other)
-            assert states_of(variables) == states_of(others)
+            assert_stored(variables, others)
 
 
 @in_a_child
 def test_ranks_draw_alike_in_jax_mode():
-    chosen = [cases.one_after_the_other, cases.noise_on_parameters]
-    values = cases.values(8)
+    values = rows_of(8)
     with synk.session(2):
-        for case in chosen:
+        for case in (one_after_the_other, noise_on_parameters):
             f, variables = made(case, synk.function, mode="JAX")
             plain, right = made(case, synk.function, mode="JAX")
             for _ in range(2):
                 expected = plain.as_theano(*values)
                 for got, one in zip(f(*values), expected, strict=True):
                     np.testing.assert_allclose(got, one, 1e-9, 1e-12)
-            assert states_of(variables) == states_of(right)
-            for var, one in zip(variables, right, strict=True):
-                if not isinstance(one.get_value(), np.random.Generator):
-                    for got in synk.gather(var):
-                        np.testing.assert_allclose(got, one.get_value(), 1e-9)
+            assert_stored(variables, right, 1e-9)
 
 
 # -- for rows and for all, from one stream ---------------------------------------------
 
 
-def row_and_common(script):
-    """Noise for each row between two draws that are for all."""
-    first, updates = script.normal(size=(3,))
-    rng = updates[script.rng]
-    rng, of_rows = draw(pt.random.normal, 0, 1, rng=rng, size=X.shape)
-    rng, last = draw(pt.random.uniform, rng=rng, size=(2,))
-    updates = {script.rng: rng, script.w: script.w + first}
-    return [first, last, of_rows], updates
-
-
 @three_ranks
 def test_one_stream_serves_rows_and_what_is_for_all(ranks):
-    script = Script()
-    outputs, updates = row_and_common(script)
-    f = synk.function([X], outputs, updates=updates, mode=PY)
+    f, (stream, w) = made(row_and_common, synk.function)
     assert f.output_modes[2] == "gather"
     x = np.zeros((8, 3))
     serial = np.random.default_rng(5)
     sums, rows = np.array([0.5, -0.3, 0.2]), []
     for num_slices in (1, 3, 1):
-        first, last, of_rows = f(x, num_slices=num_slices)
+        first, last, of_rows = f(x, x[:, 0], num_slices=num_slices)
         # Those for all follow each other as if there were no others.
         same(first, serial.normal(size=3))
         same(last, serial.uniform(size=2))
         sums += first
         rows.append(of_rows)
-    for value in synk.gather(script.w):
+    for value in synk.gather(w):
         same(value, sums)
     drawn = np.concatenate(rows).ravel()
     assert len(set(drawn)) == drawn.size == 3 * 8 * 3
-    assert script.rng.get_value().bit_generator.state == serial.bit_generator.state
+    assert stream.get_value().bit_generator.state == serial.bit_generator.state
 
 
 def test_draws_for_rows_have_the_right_moments(two_ranks):
-    script = Script()
-    outputs, updates = row_and_common(script)
-    f = synk.function([X], outputs, updates=updates, mode=PY)
-    drawn = np.concatenate([f(np.zeros((1000, 3)))[2] for _ in range(4)])
+    f, _ = made(row_and_common, synk.function)
+    given = np.zeros((1000, 3)), np.zeros(1000)
+    drawn = np.concatenate([f(*given)[2] for _ in range(4)])
     assert abs(drawn.mean()) < 5 / np.sqrt(drawn.size)
     assert abs(drawn.var() - 1) < 5 * np.sqrt(2 / drawn.size)
     halves = drawn.reshape(4, 2, -1)  # of the ranks
@@ -203,144 +296,35 @@ def test_draws_for_rows_have_the_right_moments(two_ranks):
     assert abs(correlation) < 5 / np.sqrt(6000)
 
 
-def test_functions_for_rows_and_for_all_draw_on_from_one_variable(two_ranks):
-    script = Script()
-    rng = script.rng
-    after, of_rows = draw(pt.random.normal, 0, 1, rng=rng, size=X.shape)
-    f = synk.function([X], of_rows, updates={rng: after}, mode=PY)
-    drawn, updates = script.normal(size=(4,))
-    g = synk.function([], drawn, updates=updates, mode=PY)
-    numbers = []
-    for _ in range(2):
-        numbers += [*f(np.zeros((4, 3))).ravel(), *g()]
-    assert len(set(numbers)) == len(numbers)
-    # Rank 0 has half of the rows, and draws both from the variable itself.
-    rank_0 = [
-        n for start, stop in ((0, 6), (12, 22), (28, 32)) for n in numbers[start:stop]
-    ]
-    same(rank_0, np.random.default_rng(5).normal(size=20))
-
-
-# -- where a stream is between calls ---------------------------------------------------
-
-
-class Fails(pytensor.graph.op.Op):
-    """Returns its input; raises on one rank if that is negative."""
-
-    __props__ = ("rank",)
-
-    def __init__(self, rank):
-        self.rank = rank
-
-    def make_node(self, x):
-        return pytensor.graph.basic.Apply(self, [x], [x.type()])
-
-    def perform(self, node, inputs, outputs):
-        if synk.rank() == self.rank and inputs[0].min() < 0:
-            raise ArithmeticError("a negative number")
-        outputs[0][0] = inputs[0]
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_call_that_fails_on_a_rank_draws_nothing(two_ranks, rank):
-    for is_split in (False, True):
-        check_a_call_that_fails(rank, is_split)
-
-
-def check_a_call_that_fails(rank, is_split):
-    script = Script()
-    drawn, updates = script.normal(size=(3,))
-    outputs = [drawn, (Fails(rank)(Y).mean(), "avg")]
-    if is_split:
-        rng, of_rows = draw(pt.random.normal, rng=updates[script.rng], size=Y.shape)
-        updates = {script.rng: rng}
-        outputs.append(of_rows)
-    f = synk.function([Y], outputs, updates=updates, mode=PY)
-    serial = np.random.default_rng(5)
-    for y in (np.ones(4), -np.ones(4), np.ones(4), -np.ones(4), np.ones(1)):
-        if y[0] > 0:
-            same(f(y)[0], serial.normal(size=3))
-            continue
-        with pytest.raises(ArithmeticError):
-            f(y)
-        with pytest.raises(ArithmeticError):
-            f.run([slice(0, 2)], y)
-    assert script.rng.get_value().bit_generator.state == serial.bit_generator.state
-
-
-@three_ranks
-def test_the_masters_variable_says_where_a_stream_is(ranks, tmp_path):
-    script, checkpoint = Script(), tmp_path / "checkpoint.npz"
-    noise, updates = script.normal(size=(3,))
-    updates[script.w] = noise
-    f = synk.function([], noise, updates=updates, mode=PY)
-    plain = pytensor.function([], noise, updates=updates, mode=PY)
-
-    def all_have(right):
-        same(f(), right)
-        for got in synk.gather(script.w):
-            same(got, right)
-
-    serial = np.random.default_rng(5)
-    synk.distribute()
-    all_have(serial.normal(size=3))
-    same(plain(), serial.normal(size=3))
-    same(f.as_theano(), serial.normal(size=3))
-    all_have(serial.normal(size=3))
-    synk.save(checkpoint, [script.rng])
-    for seed in (
-        lambda rng: script.rng.set_value(rng),
-        lambda rng: synk.broadcast(script.rng, rng),
-        lambda rng: synk.set_value(0, script.rng, rng),
-    ):
-        seed(np.random.default_rng(8))
-        again = np.random.default_rng(8)
-        all_have(again.normal(size=3))
-        all_have(again.normal(size=3))
-    synk.load(checkpoint, [script.rng])
-    all_have(serial.normal(size=3))
-
-
-def test_a_stream_goes_on_from_session_to_session():
-    script = Script()
-    noise, updates = script.normal(size=(3,))
-    f = synk.function([], noise, updates=updates, mode=PY)
-    serial = np.random.default_rng(5)
-    for n in (2, 1, 3):
-        with synk.session(n):
-            for _ in range(2):
-                same(f(), serial.normal(size=3))
+# -- what is checked and refused -------------------------------------------------------
 
 
 def test_check_serial_takes_functions_whose_draws_are_for_all(two_ranks):
-    f, _ = made(cases.noise_on_parameters, synk.function)
-    g, _ = made(row_and_common, synk.function)
-    values = cases.values(7)
+    """Others are refused, and draw nothing."""
+    f, _ = made(noise_on_parameters, synk.function)
+    g, (stream, _) = made(row_and_common, synk.function)
+    before, values = stream.get_value().bit_generator.state, rows_of(7)
     for _ in range(2):
         f(*values, check="serial")
     with pytest.raises(ValueError, match="is random, and each rank draws numbers"):
         g(*values, check="serial")
+    assert stream.get_value().bit_generator.state == before
 
 
 def test_draws_after_one_whose_size_is_not_understood_are_refused(two_ranks):
     def walk(script):
         def step(row, state, rng):
-            rng, noise = draw(pt.random.normal, rng=rng)
+            rng, noise = draw(normal, rng=rng)
             return state * 0.5 + row + noise, rng
 
-        states, rng = pytensor.scan(
-            step,
-            sequences=[Y],
-            outputs_info=[pt.zeros(()), script.rng],
-            return_updates=False,
-        )
-        rng, drawn = draw(pt.random.normal, rng=rng, size=states.shape)
-        rng, last = draw(pt.random.normal, rng=rng, size=states.shape)
-        return [(drawn * last * states).sum()], {script.rng: rng}
+        starts = [pt.zeros(()), script.rng]
+        states, script.after = pytensor.scan(step, [Y], starts, return_updates=False)
+        first, last = (script.draw(normal, size=states.shape) for _ in range(2))
+        return [(first * last * states).sum()]
 
     f, _ = made(walk, synk.function)
     with pytest.raises(synk.SplitError, match="goes along the rows"):
-        f(*cases.values(5))
+        f(*rows_of(5))
 
 
 # -- what is left to the ranks ---------------------------------------------------------
@@ -351,8 +335,8 @@ def test_draws_after_one_whose_size_is_not_understood_are_refused(two_ranks):
 def test_a_named_op_leaves_each_rank_its_own_draws(ranks, local):
     """Monte Carlo: rank 0 draws the serial numbers, and the others more."""
     script = Script()
-    drawn, updates = script.normal(size=(50,))
-    options = {"updates": updates, "mode": PY, "local": local}
+    drawn = script.draw(normal, size=(50,))
+    options = {"updates": script.updates, "mode": PY, "local": local}
     f = synk.function([], [(drawn, "gather"), (drawn.mean(), "avg")], **options)
     serial, seen = np.random.default_rng(5), []
     for _ in range(2):
@@ -368,10 +352,10 @@ def test_a_named_op_leaves_each_rank_its_own_draws(ranks, local):
 def test_what_is_named_and_what_is_not_draw_apart(two_ranks, of):
     """Also where the graph is stabilised, which makes another of it."""
     script = Script()
-    drawn, updates = script.normal(size=(3,))
+    drawn = script.draw(normal, size=(3,))
     outputs = [drawn, of(X @ drawn), (drawn, "gather")]
-    f = synk.function([X], outputs, updates=updates, mode=PY)
-    (x, _), serial, seen = cases.values(5), np.random.default_rng(5), []
+    f = synk.function([X], outputs, updates=script.updates, mode=PY)
+    (x, _), serial, seen = rows_of(5), np.random.default_rng(5), []
     for _ in range(2):
         common, value, own = f(x)
         right = serial.normal(size=3)
@@ -382,12 +366,8 @@ def test_what_is_named_and_what_is_not_draw_apart(two_ranks, of):
 
 
 def test_updates_by_draws_of_a_local_function_are_complained_of(two_ranks):
-    script = Script()
-    noise, updates = script.normal(size=(3,))
-    updates[script.w] = script.w + noise
-    loss = (X @ script.w).mean()
-    f = synk.function([X], loss, updates=updates, mode=PY, local=True)
-    f(np.ones((4, 3)))
+    f, (_, w) = made(noise_on_parameters, synk.function, local=True)
+    f(*rows_of(4))
     with pytest.warns(synk.SplitWarning, match="with w equal on all ranks, and that"):
-        f(np.ones((4, 3)))
-    assert not np.allclose(*synk.gather(script.w))
+        f(*rows_of(4))
+    assert not np.allclose(*synk.gather(w))

@@ -10,7 +10,7 @@ The steps are few and the same in every run. Those who change how state is kept 
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import itertools
 
 import numpy as np
@@ -24,9 +24,9 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from state_corpus import GRAPHS, OF_OWN_NOISE, OF_SOME_ROWS
-from state_graphs import MODE, RNG, ROWWISE, TENSORS, TWINS, VARIABLES, some_value
-from state_world import IN_PLACE, Calls, World
+from state_corpus import GRAPHS, KEEPING, LOCAL, OF_OWN_NOISE, OF_SOME_ROWS
+from state_graphs import MODE, RNG, ROWWISE, TENSORS, VARIABLES, some_value
+from state_world import IN_PLACE, World
 
 import synk
 
@@ -34,27 +34,44 @@ LONG = settings.get_current_profile_name() == "long"
 
 EVERY = list(VARIABLES.values())
 NUMBERS = [var for var in TENSORS if var.type.dtype != "bool"]
-BY_NAME = {graph.name: graph for graph in GRAPHS}
 WITH_ROWS = [var for var in TENSORS if var in ROWWISE]
+BY_NAME = {graph.name: graph for graph in LOCAL}
 
+ANY = st.sampled_from(GRAPHS)
+WITH_INPUTS = st.sampled_from([graph for graph in GRAPHS if graph.inputs])
+FAILING = [graph for graph in GRAPHS if graph.fails]
 SEEDS = st.integers(0, 2**16)
 SIZES = st.integers(1, 3)
 SLICES = st.integers(1, 3)
 ROWS = st.one_of(st.integers(0, 7), st.sampled_from([12, 40]))
 OPS = st.sampled_from(["avg", "sum", "min", "max", "prod"])
-SETS = st.tuples(
-    st.sampled_from(EVERY),
-    SEEDS,
-    st.sampled_from(["copy", "borrow", "container", "twin"]),
-)
+WAYS = st.sampled_from(["copy", "borrow", "container", "twin"])
+SETS = st.tuples(st.sampled_from(EVERY), SEEDS, WAYS)
 
 
 def some_of(variables, most=3):
     return st.lists(st.sampled_from(variables), min_size=1, max_size=most, unique=True)
 
 
-def graphs(holds=lambda graph: True):
-    return st.sampled_from([graph for graph in GRAPHS if holds(graph)])
+def values_for(variables, seed, *length):
+    return [some_value(var, seed + i, *length) for i, var in enumerate(variables)]
+
+
+def step(**given):
+    """Make a rule of a method, after which what there is is compared."""
+
+    def decorate(method):
+        @functools.wraps(method)
+        def compared(self, **options):
+            self.failed = True
+            method(self, **options)
+            self.world.look(ranks=self.unread == 0)
+            self.unread = max(0, self.unread - 1)
+            self.failed = False
+
+        return rule(**given)(compared)
+
+    return decorate
 
 
 class Machine(RuleBasedStateMachine):
@@ -66,18 +83,8 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls = Calls(self.world)
         self.sessions = self.deaths = self.unread = 0
         self.failed = True
-
-    @contextlib.contextmanager
-    def step(self):
-        """Do a step, and look afterwards."""
-        self.failed = True
-        yield
-        self.world.look(ranks=self.unread == 0)
-        self.unread = max(0, self.unread - 1)
-        self.failed = False
 
     def teardown(self):
         if self.failed:
@@ -98,7 +105,8 @@ class Machine(RuleBasedStateMachine):
         deaths=st.sampled_from([0, 1, 2]),
     )
     def begin(self, seed, sessions, deaths):
-        self.sessions, self.deaths, self.world.breaks_off = sessions, deaths, None
+        self.sessions, self.deaths = sessions, deaths
+        self.world.breaks_off, self.world.saved = None, {}
         if not synk.is_forked() or synk.size() != self.size:
             synk.close()
             self.world.start(self.size)
@@ -107,108 +115,96 @@ class Machine(RuleBasedStateMachine):
         self.failed = False
 
     @precondition(lambda self: self.sessions)
-    @rule(size=SIZES, sets=st.lists(SETS, max_size=3))
+    @step(size=SIZES, sets=st.lists(SETS, max_size=3))
     def start_another_session(self, size, sets):
         self.sessions -= 1
-        size = max(size, self.least)
-        with self.step():
-            synk.close()
-            for set_ in sets:
-                self.world.set(*set_)
-            self.world.start(size)
+        synk.close()
+        for set_ in sets:
+            self.world.set(*set_)
+        self.world.start(max(size, self.least))
 
     # -- functions
 
-    @rule(graph=graphs(), n=ROWS, seed=SEEDS, in_data=st.booleans())
+    @step(graph=ANY, n=ROWS, seed=SEEDS, in_data=st.booleans())
     def call(self, graph, n, seed, in_data):
-        with self.step():
-            self.calls.call(graph, n, seed, in_data=in_data)
+        self.world.call(graph, n, seed, in_data=in_data)
 
-    @rule(graph=graphs(lambda g: g.local), n=ROWS, seed=SEEDS)
+    @step(graph=st.sampled_from(LOCAL), n=ROWS, seed=SEEDS)
     def call_a_local_one(self, graph, n, seed):
-        with self.step():
-            self.calls.call(graph, n, seed)
+        self.world.call(graph, n, seed)
 
-    @rule(graph=graphs(lambda g: g.inputs), n=ROWS, seed=SEEDS, num_slices=SLICES)
+    @step(graph=WITH_INPUTS, n=ROWS, seed=SEEDS, num_slices=SLICES)
     def call_in_slices(self, graph, n, seed, num_slices):
-        with self.step():
-            self.calls.call(graph, n, seed, num_slices)
+        self.world.call(graph, n, seed, num_slices)
 
-    @rule(graph=graphs(lambda g: g.fails), n=ROWS, seed=SEEDS, num_slices=SLICES)
+    @step(
+        graph=st.sampled_from(FAILING) | st.just(OF_OWN_NOISE),
+        n=ROWS,
+        seed=SEEDS,
+        num_slices=SLICES,
+    )
     def fail(self, graph, n, seed, num_slices):
-        with self.step():
-            self.calls.call(graph, n, seed, num_slices, forbidden=seed % 7)
+        self.world.call(graph, n, seed, num_slices, forbidden=seed % 7)
 
-    @rule(n=ROWS, seed=SEEDS, num_slices=SLICES)
-    def fail_behind_noise(self, n, seed, num_slices):
-        with self.step():
-            self.calls.call(OF_OWN_NOISE, n, seed, num_slices, forbidden=seed % 7)
+    fail_again = fail
 
-    @rule(
-        graph=graphs(),
+    @step(
+        graph=ANY,
         n=ROWS,
         seed=SEEDS,
         how=st.sampled_from(["some outputs", "a batch", "checked"]),
     )
     def call_otherwise(self, graph, n, seed, how):
-        with self.step():
-            self.calls.call(graph, n, seed, how=how)
+        self.world.call(graph, n, seed, how=how)
 
-    @rule(
-        graph=graphs(),
+    @step(
+        graph=ANY,
         sizes=st.lists(st.integers(0, 5), max_size=4),
         seed=SEEDS,
         num_slices=SLICES,
         forbidden=st.none() | st.integers(0, 15),
     )
     def run(self, graph, sizes, seed, num_slices, forbidden):
-        with self.step():
-            self.calls.run(graph, sizes, seed, num_slices, forbidden)
+        self.world.run(graph, sizes, seed, num_slices, forbidden)
 
-    @rule(graph=graphs(), n=ROWS, seed=SEEDS)
+    @step(graph=ANY, n=ROWS, seed=SEEDS)
     def call_the_plain_function(self, graph, n, seed):
-        with self.step():
-            self.calls.call_in_master(graph, n, seed)
+        self.world.call_in_master(graph, n, seed)
 
-    @rule(n=ROWS, seed=SEEDS)
+    @step(n=ROWS, seed=SEEDS)
     def reduce_gradients(self, n, seed):
         """As it was done before there were placed reductions."""
-        model, both = self.world.model, [VARIABLES["g"], VARIABLES["h"]]
-        with self.step():
-            for name in "local gradients", "local doubles":
-                self.calls.call(BY_NAME[name], n, seed)
-            self.world.both(
-                lambda: synk.all_reduce(both), lambda: model.all_reduce(both, "avg")
-            )
+        for name in "gradients", "doubles":
+            self.world.call(BY_NAME[name], n, seed)
+        both = [VARIABLES["g"], VARIABLES["h"]]
+        self.world.collective("all_reduce", both, "avg")
 
-    @rule(n=ROWS, seed=SEEDS, graph=graphs(lambda g: g.keeps_rows))
+    @rule(n=ROWS, seed=SEEDS, graph=st.sampled_from(KEEPING))
     def call_with_scattered_variables(self, n, seed, graph):
         for var in graph.keeps_rows:
-            self.scatter([var], n, seed)
+            self.scatter(variables=[var], n=n, seed=seed)
         for i in range(2):
-            with self.step():
-                self.calls.call(graph, n, seed + i)
+            self.call(graph=graph, n=n, seed=seed + i, in_data=False)
 
-    @rule(
+    @step(
         graph=st.sampled_from(OF_SOME_ROWS),
         seed=SEEDS,
         num_slices=SLICES,
         how=st.sampled_from(["slices", "numbers", "all", "one for all"]),
     )
     def call_on_some_rows(self, graph, seed, num_slices, how):
-        with self.step():
-            self.calls.call_on_some_rows(graph, seed, num_slices, how)
+        self.world.call_on_some_rows(graph, seed, num_slices, how)
 
     @rule(n=st.integers(0, 7), seed=SEEDS, graph=st.sampled_from(OF_SOME_ROWS))
     def call_on_some_rows_of_scattered_ones(self, n, seed, graph):
-        self.scatter(graph.sliceable, n, seed)
+        self.scatter(variables=graph.sliceable, n=n, seed=seed)
+        given = {"graph": graph, "num_slices": 1 + seed % 2, "how": "slices"}
         for i in range(2):
-            self.call_on_some_rows(graph, seed + i, 1 + seed % 2, "slices")
+            self.call_on_some_rows(seed=seed + i, **given)
 
-    @rule(graph=graphs())
+    @step(graph=ANY)
     def make_a_function_anew(self, graph):
-        with self.step():
-            self.world.make_anew(graph)
+        self.world.make_anew(graph)
 
     # -- interrupts and deaths
 
@@ -224,107 +220,66 @@ class Machine(RuleBasedStateMachine):
 
     # -- the script
 
-    @rule(given=SETS)
+    @step(given=SETS)
     def set_in_the_script(self, given):
-        with self.step():
-            self.world.set(*given)
+        self.world.set(*given)
 
-    @rule(var=st.sampled_from(NUMBERS), in_place=st.booleans())
+    @step(var=st.sampled_from(NUMBERS), in_place=st.booleans())
     def change_by_a_plain_function(self, var, in_place):
-        with self.step():
-            self.world.set_by_plain(var, in_place)
+        self.world.set_by_plain(var, in_place)
 
     # -- collectives
 
-    @rule(variables=some_of(EVERY))
+    @step(variables=some_of(EVERY))
     def broadcast(self, variables):
-        model = self.world.model
-        with self.step():
-            self.world.both(
-                lambda: synk.broadcast(variables), lambda: model.broadcast(variables)
-            )
+        self.world.collective("broadcast", variables)
 
-    @rule(variables=some_of(TENSORS), seed=SEEDS)
+    @step(variables=some_of(TENSORS), seed=SEEDS)
     def broadcast_values(self, variables, seed):
-        values = [some_value(var, seed + i) for i, var in enumerate(variables)]
-        with self.step():
-            synk.broadcast(variables, values)
-            for var, value in zip(variables, values, strict=True):
-                self.world.model.set(var, value)
+        self.world.give("broadcast", variables, values_for(variables, seed))
 
-    @rule(variables=some_of(WITH_ROWS), n=st.integers(0, 7), seed=SEEDS)
+    @step(variables=some_of(WITH_ROWS), n=st.integers(0, 7), seed=SEEDS)
     def scatter(self, variables, n, seed):
-        values = [some_value(var, seed + i, n) for i, var in enumerate(variables)]
-        with self.step():
-            synk.scatter(variables, values)
-            for var, value in zip(variables, values, strict=True):
-                self.world.model.scatter(var, value)
+        self.world.give("scatter", variables, values_for(variables, seed, n))
 
-    @rule(rank=st.integers(0, 2), variables=some_of(TENSORS), seed=SEEDS)
+    @step(rank=st.integers(0, 2), variables=some_of(TENSORS), seed=SEEDS)
     def set_on_one_rank(self, rank, variables, seed):
-        rank %= synk.size()
-        values = [some_value(var, seed + i) for i, var in enumerate(variables)]
-        with self.step():
-            synk.set_value(rank, variables, values)
-            for var, value in zip(variables, values, strict=True):
-                self.world.model.set_on(rank, var, value)
+        values = values_for(variables, seed)
+        self.world.give("set_value", rank % synk.size(), variables, values)
 
-    @rule(var=st.sampled_from(TENSORS), nd_up=st.integers(0, 1))
+    @step(var=st.sampled_from(TENSORS), nd_up=st.integers(0, 1))
     def gather(self, var, nd_up):
-        nd_up = nd_up if var.type.ndim else 1
-        model = self.world.model
-        with self.step():
-            self.world.both(
-                lambda: synk.gather(var, nd_up), lambda: model.gather(var, nd_up)
-            )
+        self.world.collective("gather", var, nd_up if var.type.ndim else 1)
 
-    @rule(var=st.sampled_from(WITH_ROWS))
+    @step(var=st.sampled_from(WITH_ROWS))
     def all_gather(self, var):
-        model = self.world.model
-        if sum(map(len, model.held[var].values)) > 40:
-            return  # it doubles each time
-        with self.step():
-            self.world.both(lambda: synk.all_gather(var), lambda: model.all_gather(var))
+        if sum(map(len, self.world.model.held[var].values)) <= 40:
+            self.world.collective("all_gather", var)  # it doubles each time
 
-    @rule(variables=some_of(TENSORS), op=OPS, by_twins=st.booleans())
-    def all_reduce(self, variables, op, by_twins):
+    @step(variables=some_of(TENSORS), op=OPS, of_twins=st.booleans())
+    def all_reduce(self, variables, op, of_twins):
         op = tame(op, variables, self.world.model)
-        model = self.world.model
-        given = [TWINS.get(var, var) for var in variables] if by_twins else variables
-        with self.step():
-            self.world.both(
-                lambda: synk.all_reduce(given, op),
-                lambda: model.all_reduce(variables, op),
-            )
+        self.world.collective("all_reduce", variables, op, of_twins=of_twins)
 
-    @rule(variables=some_of(TENSORS), op=OPS, in_place=st.booleans())
+    @step(variables=some_of(TENSORS), op=OPS, in_place=st.booleans())
     def reduce(self, variables, op, in_place):
         op = tame(op, variables, self.world.model)
-        model = self.world.model
-        with self.step():
-            self.world.both(
-                lambda: synk.reduce(variables, op, in_place=in_place),
-                lambda: model.reduce(variables, op, in_place),
-            )
+        self.world.collective("reduce", variables, op, in_place=in_place)
 
     # -- checkpoints
 
-    @rule(variables=some_of([*TENSORS, RNG], most=6))
+    @step(variables=some_of([*TENSORS, RNG], most=6))
     def save(self, variables):
-        with self.step():
-            synk.save(self.world.path, variables)
-            model = self.world.model
-            self.world.saved = {var: model.of_script(var) for var in variables}
+        synk.save(self.world.path, variables)
+        self.world.saved = {var: self.world.model.of_script(var) for var in variables}
 
     @precondition(lambda self: self.world.saved)
-    @rule(which=st.sets(st.integers(0, 5), min_size=1))
+    @step(which=st.sets(st.integers(0, 5), min_size=1))
     def load(self, which):
         saved = self.world.saved
         variables = [var for i, var in enumerate(saved) if i in which] or list(saved)
-        with self.step():
-            synk.load(self.world.path, variables)
-            for var in variables:
-                self.world.model.set(var, saved[var])
+        synk.load(self.world.path, variables)
+        self.world.model.broadcast(variables, [saved[var] for var in variables])
 
 
 def tame(op, variables, model):

@@ -15,9 +15,8 @@ import pytensor.tensor as pt
 import pytest
 import test_padding
 import test_placement
-from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
+from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.math import Dot
-from pytensor.tensor.shape import Reshape
 from pytensor.tensor.subtensor import Subtensor
 from random_graphs import Graph
 from reference import PY
@@ -25,7 +24,7 @@ from test_proof import SPLITS, seeded, wrongs
 
 import synk
 from synk.compiler import domain, table
-from synk.compiler.domain import REPLICATED, Partial, Replicated, Sharded, Unknown
+from synk.compiler.domain import REPLICATED, Replicated, Sharded, Unknown
 from synk.compiler.lengths import Length, remembered, size
 from synk.compiler.padded import CannotPad, Padder, padder
 from synk.compiler.placement.gathered import Gathered
@@ -33,12 +32,10 @@ from synk.compiler.placement.nodes import Nodes
 from synk.compiler.placement.whole import Whole
 from synk.compiler.proof import examine, ops_of
 from synk.compiler.rules import (
-    along,
     elementwise,
     index_arrays,
     indexing,
     products,
-    reductions,
     reshape,
     rowscans,
     shapes,
@@ -59,73 +56,13 @@ def in_python():
 # -- rules of the proof, and lengths ---------------------------------------------------
 
 
-def flattery(rule, *found):
-    """Return a rule that says what is found, where the right one refuses."""
-
-    def wrong(*args):
-        try:
-            return rule(*args)
-        except domain.Refused:
-            return next(value(*args) for value in found)
-
-    return wrong
-
-
 def first_rows(values):
     rows = [value for value in values if isinstance(value, Sharded)]
     return rows[0] if rows else None
 
 
-RULES = {
-    "rows along any axis go together": (domain, "align", first_rows),
-    "a sum and a constant make a sum": (
-        domain,
-        "common_power",
-        lambda powers: max((p for p in powers if p is not None), default=None),
-    ),
-    "minus leaves a maximum a maximum": (elementwise, "negated", lambda value: value),
-    "factors leave a maximum a maximum": (domain, "negated", lambda value: value),
-    "a product's power is that of one factor": (
-        domain,
-        "times",
-        lambda *powers: powers[0],
-    ),
-    "one over n is n": (elementwise, "inverse", lambda value: domain.unlisted(value)),
-    "functions of folds are folds": (
-        elementwise,
-        "independent",
-        flattery(
-            domain.independent,
-            lambda values: next(v for v in values if isinstance(v, Partial)),
-        ),
-    ),
-    "any rows are all rows": (indexing.Index, "is_all", lambda *args: True),
-    "reductions forget the power": (
-        reductions,
-        "fold",
-        lambda op, rows: Partial(op, 0),
-    ),
-    "any axis that is gone was before the rows'": (
-        reductions,
-        "shifted",
-        lambda rows, axes: replace(rows, axis=max(rows.axis - len(axes), 0)),
-    ),
-    "sorts go along the rows": (
-        along,
-        "_along",
-        lambda axes, value: domain.unlisted(value),
-    ),
-    "the first axis has n entries": (
-        shapes,
-        "length",
-        lambda value, axis: Replicated(int(axis == 0), exact=axis == 0),
-    ),
-    "products over the rows are rows": (
-        products,
-        "fold",
-        lambda op, rows: Sharded(0, rows.power),
-    ),
-}
+def largest_power(powers):
+    return max((power for power in powers if power is not None), default=None)
 
 
 def in_one_layout(values):
@@ -134,60 +71,29 @@ def in_one_layout(values):
     return rows or first_rows(values)
 
 
-def long_blocks(node, rows, axis, kind, right=reshape._blocks):
-    """Take the length of the axis for that of a block."""
-    found = right(node, rows, axis, kind)
-    return found and replace(found, block=reshape.reshaped(node)[axis])
-
-
 def any_terms(new, tap, kinds, right=rowscans._terms):
     """Take whatever a step computes for something that it adds."""
     found = right(new, tap, kinds)
     return [] if found is None else found
 
 
-RULES_OF_LOOPS = {
-    "blocks are rows in order": (reshape, "_blocks", lambda *args: domain.IN_ORDER),
-    "all layouts go together": (domain, "align", in_one_layout),
-    "reversed rows are in order": (indexing, "reversed_rows", lambda rows: rows),
-    "reversed rows are gathered": (Sharded, "in_order", True),
-    "merged rows are alike": (reshape, "_blocks", lambda *args: None),
-    "states never change": (rowscans, "_stays", lambda state, known: True),
-    "steps add to the state": (rowscans, "_terms", any_terms),
-    "sums start with zeros": (rowscans, "total", lambda values: values[-1]),
-    "products start with one": (rowscans, "product", lambda values: values[-1]),
-    "what a step carries is a row's": (
-        rowscans,
-        "_for_each",
-        lambda value, layout: Sharded(0, 0, "n", layout),
-    ),
-}
-RULES_OF_COUNTS = {
-    "blocks of any length are equal": (
-        domain.Layout,
-        "agrees",
-        lambda self, other: self.reverse == other.reverse,
-    ),
-    "any direction is the same": (
-        domain.Layout,
-        "agrees",
-        lambda self, other: self.blocks == other.blocks,
-    ),
-    "blocks are as long as their axis": (reshape, "_blocks", long_blocks),
-    "labels take all entries": (index_arrays, "_takes_all", lambda *args: True),
-    "row numbers are a rank's own": (
-        index_arrays,
-        "_refuse_numbers",
-        lambda index: None,
-    ),
-}
-WRONG_RULES = [
-    *(pytest.param(*case, "rows", id=name) for name, case in RULES.items()),
-    *(pytest.param(*case, "loops", id=name) for name, case in RULES_OF_LOOPS.items()),
-    *(
-        pytest.param(*case, "counted", id=name)
-        for name, case in RULES_OF_COUNTS.items()
-    ),
+def same_direction(self, other):
+    """Take blocks of any length for equal."""
+    return self.reverse == other.reverse
+
+
+RULES = [
+    (domain, "align", first_rows, "rows"),
+    (domain, "common_power", largest_power, "rows"),
+    (domain, "negated", lambda value: value, "rows"),
+    (elementwise, "inverse", domain.unlisted, "rows"),
+    (indexing.Index, "is_all", lambda *args: True, "rows"),
+    (products, "fold", lambda op, rows: Sharded(0, rows.power), "rows"),
+    (reshape, "_blocks", lambda *args: domain.IN_ORDER, "loops"),
+    (domain, "align", in_one_layout, "loops"),
+    (rowscans, "_terms", any_terms, "loops"),
+    (domain.Layout, "agrees", same_direction, "counted"),
+    (index_arrays, "_takes_all", lambda *args: True, "counted"),
 ]
 
 
@@ -213,39 +119,23 @@ def is_noticed(break_a_rule, *of: str) -> bool:
     return False
 
 
-@pytest.mark.parametrize(("module", "attribute", "wrong", "of"), WRONG_RULES)
+@pytest.mark.parametrize(("module", "attribute", "wrong", "of"), RULES)
 def test_a_wrong_rule_would_be_noticed(module, attribute, wrong, of):
     assert is_noticed(lambda patch: patch.setattr(module, attribute, wrong), of)
 
 
-WRONG_LENGTHS = {
-    "reductions keep the first axes": (
-        CAReduce,
-        lambda node, var, axis: size(node.inputs[0], axis),
-    ),
-    "axes stay where they were": (
-        DimShuffle,
-        lambda node, var, axis: size(node.inputs[0], min(axis, 1)),
-    ),
-    "reshapes keep the first axes": (
-        Reshape,
-        lambda node, var, axis: size(node.inputs[0], 0),
-    ),
-    "slices are as long as what they are of": (
-        Subtensor,
-        lambda node, var, axis: size(node.inputs[0], axis),
-    ),
-    "everything has as many elements as there are rows": (
-        Elemwise,
-        lambda node, var, axis: size(node.inputs[0], 0),
-    ),
-}
+def of_first(node, var, axis):
+    """Take the first axis, whichever it is, for that of the first operand."""
+    return size(node.inputs[0], 0)
 
 
-@pytest.mark.parametrize("name", WRONG_LENGTHS)
-def test_a_wrong_length_would_be_noticed(name):
+def of_same(node, var, axis):
+    return size(node.inputs[0], axis)
+
+
+@pytest.mark.parametrize(("cls", "wrong"), [(Subtensor, of_same), (Elemwise, of_first)])
+def test_a_wrong_length_would_be_noticed(cls, wrong):
     def break_it(patch):
-        cls, wrong = WRONG_LENGTHS[name]
         of_its_own(patch)
         table.length(cls)(wrong)
 
@@ -255,38 +145,23 @@ def test_a_wrong_length_would_be_noticed(name):
 # -- padded forms ----------------------------------------------------------------------
 
 
-def kept_as_exact(self, node, given):
-    return padder.Made(
-        self.made(node, [self.new[var] for var in node.inputs]),
-        [Replicated()] * len(node.outputs),
-    )
+def not_masked(self, var, instead, layout=None):
+    return self.new[var]
 
 
-WRONG_PADDED = {
-    "copies count": (
-        Padder,
-        "masked",
-        lambda self, var, instead, layout=None: self.new[var],
-    ),
-    "nothing is zero": (reductions, "_nothing", lambda kind, dtype: 0),
-    "copies add": (
-        index_arrays,
-        "_zero_in_copies",
-        lambda padder, node, index, other: padder.new[node.inputs[1]],
-    ),
-    "n is N": (shapes, "_real_length", lambda padder, new, axis: new.shape[axis]),
-    "what is known of rows is exact": (Padder, "kept", kept_as_exact),
-}
-WRONG_OF_BLOCKS = {
-    "blocks are rows in order": (
-        Padder,
-        "_lies",
-        lambda self, rows: padder.Padded(rows.axis, 1, None),
-    ),
-}
+def not_zero(padder, node, index, other):
+    return padder.new[node.inputs[1]]
+
+
+def as_they_lie(self, rows):
+    return padder.Padded(rows.axis, 1, None)
+
+
 WRONG = [
-    *(pytest.param(*case, "rows", id=name) for name, case in WRONG_PADDED.items()),
-    *(pytest.param(*case, "loops", id=name) for name, case in WRONG_OF_BLOCKS.items()),
+    (Padder, "masked", not_masked, "rows"),
+    (index_arrays, "_zero_in_copies", not_zero, "rows"),
+    (shapes, "_real_length", lambda padder, new, axis: new.shape[axis], "rows"),
+    (Padder, "_lies", as_they_lie, "loops"),
 ]
 
 
@@ -309,39 +184,26 @@ def test_a_wrong_padded_form_would_be_noticed(monkeypatch, owner, attribute, wro
 # -- placements ------------------------------------------------------------------------
 
 
-def op_for_means(op):
-    """Return an insertion of reductions that takes another op for means."""
-
-    def inserted(self, var, right, by=None, insert=Whole._inserted):
-        return insert(self, var, op if right == "avg" else right, by)
-
-    return inserted
+def added_means(self, var, op, by=None, insert=Whole._inserted):
+    return insert(self, var, "sum" if op == "avg" else op, by)
 
 
-PLACEMENTS = {
-    "means are added": (Whole, "_inserted", op_for_means("sum")),
-    "means are maxima": (Whole, "_inserted", op_for_means("max")),
-    "powers of n stay": (Whole, "scaled", lambda self, var, power: var),
-    "a rank's rows are the first": (
-        Gathered,
-        "local",
-        lambda self, var, axis: self.known_as(
-            pt.take(var, pt.arange(self.n), axis=axis), Sharded(axis)
-        ),
-    ),
-    "numbers of rows start anew": (
-        Gathered,
-        "numbered",
-        lambda self, var, value: self.known_as(var + 0, Sharded(value.axis)),
-    ),
-}
+def first_rows_of_all(self, var, axis):
+    return self.known_as(pt.take(var, pt.arange(self.n), axis=axis), Sharded(axis))
+
+
+PLACEMENTS = [
+    (Whole, "_inserted", added_means),
+    (Whole, "scaled", lambda self, var, power: var),
+    (Gathered, "local", first_rows_of_all),
+]
 
 
 @pytest.mark.parametrize("broken", PLACEMENTS)
 def test_a_wrong_placement_would_be_noticed(monkeypatch, broken):
-    monkeypatch.setattr(*PLACEMENTS[broken])
+    monkeypatch.setattr(*broken)
     for seed in range(200):
-        _, _, ranks = test_placement.placed(seed, "numbered")
+        ranks = test_placement.placed(seed, "numbered")
         if ranks is not None and any(
             test_placement.wrongs(seed, "numbered", ranks, (2,), [5])
         ):
@@ -391,10 +253,8 @@ def test_entries_hold_for_derived_classes_word_by_word(monkeypatch):
     before = entry_of(Dot())
     assert entry_of(OtherDot()) == before
     table.placement(OtherDot, takes_unknown=True)(mine)
-    expected = replace(
-        before, placement=mine, takes_unknown=True, takes_some_rows=False
-    )
-    assert entry_of(OtherDot()) == expected
+    others = {"takes_unknown": True, "takes_some_rows": False}
+    assert entry_of(OtherDot()) == replace(before, placement=mine, **others)
     assert entry_of(Dot()) == before
 
 

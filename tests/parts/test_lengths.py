@@ -9,6 +9,8 @@ who change a rule look at more of them by ``--hypothesis-profile=long``.
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
@@ -40,136 +42,58 @@ def assert_serial(inputs, graph, *calls, counts=(1, 2, 3)):
     """Compare a function with PyTensor's."""
     ranks = InProcess(synk.function(inputs, list(graph), **OPTIONS))
     plain = pytensor.function(inputs, list(graph), **OPTIONS)
-    for values in calls:
-        right = plain(*values)
-        for n in counts:
-            for i, (got, expected) in enumerate(
-                zip(ranks(n, *values).outputs, right, strict=True)
-            ):
-                where = f"{graph[i]}, {len(values[0])} rows of {n} ranks"
-                np.testing.assert_allclose(got, expected, 1e-9, 1e-12, err_msg=where)
+    for values, n in itertools.product(calls, counts):
+        triples = zip(graph, ranks(n, *values).outputs, plain(*values), strict=True)
+        for var, got, expected in triples:
+            where = f"{var}, {len(values[0])} rows of {n} ranks"
+            np.testing.assert_allclose(got, expected, 1e-9, 1e-12, err_msg=where)
 
 
 # -- recurrences -----------------------------------------------------------------------
 
 
-def zero():
-    return pt.as_tensor(np.float64(0))
+def recurrences(x, w):
+    """Yield gradients and values that go through steps from row to row."""
+    a, zero = x @ w, pt.as_tensor(np.float64(0))
+    mean = a.mean()
 
+    def states(**options):
+        return scan(lambda a, h: pt.tanh(a + 0.5 * h), [a], [zero], **options)
 
-def states(x, w, **options):
-    return scan(lambda a, h: pt.tanh(a + 0.5 * h), [x @ w], [zero()], **options)
+    def slope(h, wrt=w):
+        return pt.grad((h**2).mean(), wrt)
 
-
-def of_mean_square(x, w):
-    return pt.grad((states(x, w) ** 2).mean(), [w, x])
-
-
-def of_last_state(x, w):
-    last = states(x, w)[-1]
-    return [last, *pt.grad(last, [w, x])]
-
-
-def backwards(x, w):
-    return pt.grad((states(x, w, go_backwards=True) ** 2).sum(), w)
-
-
-def truncated(x, w):
-    return pt.grad((states(x, w, truncate_gradient=3) ** 2).mean(), w)
-
-
-def second_derivatives(x, w):
-    gradient = pt.grad((states(x, w) ** 2).mean(), w)
-    return pt.grad((gradient**2).sum(), w)
-
-
-def jacobians(x, w):
-    return jacobian(states(x, w), w)
-
-
-def taps(x, w):
-    initial = {"initial": pt.zeros(2), "taps": [-2, -1]}
-    h = scan(lambda a, h2, h1: pt.tanh(a + 0.5 * h1 - 0.2 * h2), [x @ w], [initial])
-    return pt.grad((h**2).mean(), w)
-
-
-def taps_of_rows(x, w):
-    rows = {"input": x @ w, "taps": [-1, 0]}
-    h = scan(lambda b, a, h: pt.tanh(a - 0.3 * b + 0.5 * h), [rows], [zero()])
-    return pt.grad((h**2).mean(), w)
-
-
-def a_mean_in_each_step(x, w):
-    mean = (x @ w).mean()
-    h = scan(
-        lambda a, h, mean: pt.tanh(a * mean + 0.5 * h),
-        *([x @ w], [zero()]),
-        non_sequences=[mean],
-    )
-    return pt.grad((h**2).mean(), w)
-
-
-def a_mean_at_first(x, w):
-    h = scan(lambda a, h: pt.tanh(a + 0.5 * h), [x @ w], [(x @ w).mean()])
-    return pt.grad((h**2).mean(), w)
-
-
-def no_rows_but_their_number(x, w):
-    h = scan(
-        lambda h, mean: pt.tanh(mean + 0.5 * h),
-        *([], [zero()]),
-        non_sequences=[(x @ w).mean()],
-        n_steps=x.shape[0],
-    )
-    return [h, *pt.grad((h**2).mean(), [w, x])]
-
-
-def vectors(x, w):
-    h = scan(
-        lambda a, h, w: pt.tanh(a * w + 0.5 * h),
-        *([x], [pt.zeros(3)]),
-        non_sequences=[w],
-        strict=True,
-    )
-    return [h.sum(axis=0), pt.grad((h**2).mean(), w)]
-
-
-def states_and_results(x, w):
-    h, out = scan(lambda a, h: (pt.tanh(a + 0.5 * h), a * h), [x @ w], [zero(), None])
-    return pt.grad((h * out).mean(), w)
-
-
-def the_forward_form(x, w):
-    h = states(x, w)
-    return [Rop(h, w, pt.ones_like(w)), Rop((h**2).mean(), w, w)]
-
-
-def states_beside_rows(x, w):
-    h = states(x, w)
-    return [h[::-1], pt.grad(((h - x @ w) ** 2).mean() / x.shape[0], w)]
-
-
-def until_a_row(x, w):
-    h = scan(lambda v: (v * v, until(v > 0.5)), [x @ w], [None])
-    return [h, h.sum(), *pt.grad(h.sum(), [w, x])]
-
-
-CASES = [
-    *(of_mean_square, of_last_state, backwards, truncated, taps, taps_of_rows),
-    *(second_derivatives, jacobians, vectors, states_and_results),
-    *(a_mean_in_each_step, a_mean_at_first, no_rows_but_their_number),
-    *(the_forward_form, states_beside_rows, until_a_row),
-]
+    yield slope(states(go_backwards=True))
+    yield slope(states(truncate_gradient=3))
+    yield pt.grad((slope(states()) ** 2).sum(), w)
+    yield jacobian(states(), w)
+    taps = {"initial": pt.zeros(2), "taps": [-2, -1]}
+    yield slope(scan(lambda a, g, h: pt.tanh(a + 0.5 * h - 0.2 * g), [a], [taps]))
+    taps = {"input": a, "taps": [-1, 0]}
+    yield slope(scan(lambda b, a, h: pt.tanh(a - 0.3 * b + 0.5 * h), [taps], [zero]))
+    by_mean = {"non_sequences": [mean]}
+    yield slope(scan(lambda a, h, m: pt.tanh(a * m + 0.5 * h), [a], [zero], **by_mean))
+    yield slope(scan(lambda a, h: pt.tanh(a + 0.5 * h), [a], [mean]))
+    by_mean["n_steps"] = x.shape[0]  # no rows but their number
+    h = scan(lambda h, m: pt.tanh(m + 0.5 * h), [], [zero], **by_mean)
+    yield from [h, *slope(h, [w, x])]
+    vectors = {"non_sequences": [w], "strict": True}
+    h = scan(lambda a, h, w: pt.tanh(a * w + 0.5 * h), [x], [pt.zeros(3)], **vectors)
+    yield from [h.sum(axis=0), slope(h)]
+    h, out = scan(lambda a, h: (pt.tanh(a + 0.5 * h), a * h), [a], [zero, None])
+    yield pt.grad((h * out).mean(), w)
+    yield from [Rop(states(), w, pt.ones_like(w)), Rop((states() ** 2).mean(), w, w)]
+    h = states()
+    yield from [h[::-1], pt.grad(((h - a) ** 2).mean() / x.shape[0], w)]
+    h = scan(lambda v: (v * v, until(v > 0.5)), [a], [None])
+    yield from [h, h.sum(), *pt.grad(h.sum(), [w, x])]
 
 
 def test_what_goes_through_a_recurrence_is_as_in_the_serial_run():
     x, w = pt.matrix("x"), pytensor.shared(np.array([0.3, -0.2, 0.5]), "w")
-    graph = []
-    for case in CASES:
-        made = case(x, w)
-        graph += made if isinstance(made, list) else [made]
     rng = np.random.default_rng(8)
-    assert_serial([x], graph, *([rng.normal(size=(n, 3))] for n in (8, 5, 2, 1)))
+    calls = [[rng.normal(size=(n, 3))] for n in (8, 5, 2, 1)]
+    assert_serial([x], list(recurrences(x, w)), *calls, counts=(2, 3))
 
 
 def test_rows_after_the_last_step_have_no_gradient():
@@ -191,17 +115,13 @@ def test_lengths_are_of_the_same_rows_as_what_they_meet(seed):
     made = graph.made
     f = synk.function(graph.inputs, [term.var for term in made], **OPTIONS)
     ranks = InProcess(f)
-    with np.errstate(all="ignore"):
-        for i, rows in enumerate(ROWS):
-            for n in (1, 2, 3):
-                for term, got in zip(
-                    made, ranks(n, *inputs_of(rows)).outputs, strict=True
-                ):
-                    expected, where = term.values[i], (rows, n, term.var)
-                    scale = 1e-9 * np.abs(expected).max(initial=1)
-                    np.testing.assert_allclose(
-                        got, expected, 1e-9, scale, True, str(where)
-                    )
+    for (i, rows), n in itertools.product(enumerate(ROWS), (1, 2, 3)):
+        with np.errstate(all="ignore"):
+            found = ranks(n, *inputs_of(rows)).outputs
+        for term, got in zip(made, found, strict=True):
+            expected, where = term.values[i], f"{(rows, n, term.var)}"
+            scale = 1e-9 * np.abs(expected).max(initial=1)
+            np.testing.assert_allclose(got, expected, 1e-9, scale, True, where)
 
 
 def test_arrays_whose_length_the_values_of_all_rows_decide():

@@ -6,12 +6,13 @@ times as many by ``--hypothesis-profile=long``.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
 import random
 
 import numpy as np
 import placement_cases as cases
-import placement_cases as densities
 import pytensor
 import pytensor.tensor as pt
 import pytest
@@ -19,18 +20,16 @@ from hypothesis import settings
 from in_process import COUNTS, InProcess
 from placement_cases import INPUTS, X, Y
 from proof_corpus import INPUTS as CORPUS_INPUTS
-from proof_corpus import values_of
-from proof_refused import refused
+from proof_corpus import refused, values_of
 from pytensor import scalar as ps
 from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.math import Min
 from pytensor.tensor.special import log_softmax, softmax
-from random_graphs import Choice, Graph
-from random_productions import PRODUCTIONS
-from random_statistics import NUMBERED, STATISTICS
-from reference import PY
+from random_graphs import Choice, Graph, is_close
+from random_productions import NUMBERED, PRODUCTIONS, STATISTICS
+from reference import INTEGERS, PY
 
 import synk
 from synk.compiler.domain import Unknown
@@ -79,25 +78,12 @@ def check(named, inputs, calls, counts=COUNTS):
                     )
 
 
-def gathered():
-    """Yield what some of is computed from all rows, by every rank."""
-    yield from cases.gathered()
-    yield from densities.of_rows_by_rows()
-
-
-KINDS = [cases.statistics, cases.gradients, gathered]
-"""Of the others ranks of a session compute: see `test_reducing_placement`."""
-
-
-@functools.cache
-def graphs_of(kind):
-    """Return graphs by their names, the same ones each time."""
-    return dict(kind())
+KINDS = [cases.statistics, cases.gradients, cases.gathered, cases.fitted]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_plain_graphs_give_the_serial_numbers(kind):
-    check(graphs_of(kind), INPUTS, [cases.values(7), cases.values(4)])
+    check(dict(kind()), INPUTS, [cases.values(7), cases.values(4)])
 
 
 NOT_SERIAL = {
@@ -110,7 +96,7 @@ NOT_SERIAL = {
 
 def test_what_the_proof_refuses_is_placed():
     graphs = {name: var for name, var, _ in refused() if name not in NOT_SERIAL}
-    assert len(graphs) > 110
+    assert len(graphs) > 80
     check(graphs, CORPUS_INPUTS, [values_of(7)], (2, 5))
 
 
@@ -125,9 +111,7 @@ def beside(c):
     weighted = X * c[:, None]
     yield "softmax", softmax(weighted, axis=1)
     yield "softmax along the rows", softmax(weighted, axis=0)
-    yield "log-softmax", log_softmax(weighted, axis=1)
     yield "its gradient", pt.grad(log_softmax(weighted, axis=1)[:, 0].sum(), X)
-    yield "log-sum-exp", pt.logsumexp(weighted, axis=1)
     yield "a graph", PRODUCT(Y * c, Y)[0]
     yield "sum of a graph", PRODUCT(c, Y * c)[1]
 
@@ -136,12 +120,9 @@ def of_all(c):
     """Yield what takes all rows beside it."""
     weighted = X * c[:, None]
     yield "diagonal", pt.diag(Y * c)
-    yield "padded", pt.pad(Y * c, (1, 1))
     yield "gradient of padded", pt.grad((pt.pad(Y * c, (1, 1)) ** 2).sum(), Y)
     yield "padded columns", pt.pad(weighted, ((0, 0), (1, 1)), mode="edge")
     yield "Kronecker product", pt.linalg.kron(weighted, X)
-    yield "block diagonal", pt.linalg.block_diag(weighted, X)
-    yield "differences", pt.diff(Y * c)
     yield "pairs", pt.tril(pt.outer(Y * c, c))
 
 
@@ -160,7 +141,6 @@ def test_ranks_take_their_rows_of_a_constant_of_as_many():
 
 # -- integers near the limits of their dtypes, which wrap around -----------------------
 
-INTEGERS = [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
 ROWS = 9
 
 
@@ -190,9 +170,15 @@ def reduced(x):
     ]
 
 
-def converted(v, dtype):
+def cast_to(dtype):
     """Return a cast whose Op nothing has compiled before; see `casts_in_python`."""
-    return Elemwise(ps.Cast(getattr(ps, dtype), f"cast to {dtype}"))(v)
+
+    def cast(v, constant=None):
+        if dtype in INTEGERS and v.type.dtype.startswith("float"):
+            return v  # what comes of numbers out of range is not defined
+        return Elemwise(ps.Cast(getattr(ps, dtype), f"cast to {dtype}"))(v)
+
+    return cast
 
 
 def wrapping(dtype):
@@ -201,56 +187,42 @@ def wrapping(dtype):
 
 
 def steps(n):
-    """Return what computes with such a value."""
-
-    def constants(v):
-        limits = np.iinfo(v.type.dtype) if v.type.dtype in INTEGERS else None
-        few = [2, 10] if limits is None else [2, 10, limits.max - 3, limits.min + 1]
-        return [np.array(one).astype(v.type.dtype) for one in few]
-
-    def with_constant(function):
-        return lambda v, choice: function(v, choice.choice(constants(v)))
-
-    def cast_to(dtype):
-        is_out_of_range = dtype in INTEGERS
-
-        def cast(v, choice):
-            if is_out_of_range and v.type.dtype.startswith("float"):
-                return v  # what comes of it is not defined
-            return converted(v, dtype)
-
-        return cast
-
+    """Return what computes with such a value and a constant."""
     return [
-        *map(with_constant, [pt.add, pt.mul, pt.sub, pt.maximum, pt.minimum]),
-        with_constant(lambda v, c: c - v),
-        with_constant(lambda v, c: v // c),
-        with_constant(lambda v, c: v / c),
-        with_constant(lambda v, c: pt.switch(v > 0, v, c)),
-        lambda v, choice: -v,
-        lambda v, choice: pt.abs(v),
-        lambda v, choice: pt.sqr(v),
-        lambda v, choice: v + v,
-        lambda v, choice: v * n,
-        lambda v, choice: v / n,
-        lambda v, choice: v + np.int32(1),
-        lambda v, choice: v + np.int64(1),
-        lambda v, choice: v.sum(axis=-1),
-        lambda v, choice: v.max(axis=-1),
-        lambda v, choice: pt.stack([v, converted(v, "int64")]),
+        *[pt.add, pt.mul, pt.sub, pt.maximum, pt.minimum],
+        lambda v, c: c - v,
+        lambda v, c: v // c,
+        lambda v, c: v / c,
+        lambda v, c: pt.switch(v > 0, v, c),
+        lambda v, c: -v,
+        lambda v, c: pt.abs(v),
+        lambda v, c: pt.sqr(v),
+        lambda v, c: v + v,
+        lambda v, c: v * n,
+        lambda v, c: v / n,
+        lambda v, c: v + np.int32(1),
+        lambda v, c: v + np.int64(1),
+        lambda v, c: v.sum(axis=-1),
+        lambda v, c: v.max(axis=-1),
+        lambda v, c: pt.stack([v, cast_to("int64")(v)]),
         *map(cast_to, [*INTEGERS, "float64", "float32"]),
     ]
 
 
 def expressions(x, seed, many):
     """Yield values of one, two or three steps."""
-    choice = random.Random(seed)
+    choice = random.Random(seed).choice
     first, then = reduced(x), steps(x.shape[0])
     for _ in range(many):
-        value = choice.choice(first)
-        for _ in range(choice.choice([1, 2, 2, 3])):
+        value = choice(first)
+        for _ in range(choice([1, 2, 2, 3])):
             if value.type.ndim:
-                value = choice.choice(then)(value, choice)
+                numbers = [2, 10]
+                if value.type.dtype in INTEGERS:
+                    limits = np.iinfo(value.type.dtype)
+                    numbers += [limits.max - 3, limits.min + 1]
+                constant = np.array(choice(numbers)).astype(value.type.dtype)
+                value = choice(then)(value, constant)
         yield value
 
 
@@ -294,32 +266,27 @@ def test_values_near_the_limits_are_those_of_the_serial_run(casts_in_python):
 
 @functools.cache
 def seeded(seed, names):
-    """Return a random graph that a seed determines."""
+    """Return a random graph that a seed determines, and the variables it has made."""
     graph = Graph(Choice(random.Random(seed).randrange))
     graph.grow(8, {"all": PRODUCTIONS, "met": STATISTICS, "numbered": NUMBERED}[names])
-    return graph
+    return graph, [term.var for term in graph.made]
 
 
 def placed(seed, names):
-    """Return a random graph, and its function on ranks; None where one is refused."""
-    graph = seeded(seed, names)
-    outputs = [term.var for term in graph.made]
+    """Return the function of a random graph on ranks; None where one is refused."""
+    graph, outputs = seeded(seed, names)
     f = synk.function(graph.inputs, outputs, **OPTIONS)
-    try:
-        return graph, outputs, InProcess(f)
-    except synk.SplitError:
-        return graph, outputs, None
+    with contextlib.suppress(synk.SplitError):
+        return InProcess(f)
 
 
 @functools.cache
 def serial(seed, names, rows, mode):
     """Return what plain PyTensor makes of a random graph."""
-    graph = seeded(seed, names)
-    outputs = [term.var for term in graph.made]
+    graph, outputs = seeded(seed, names)
+    options = OPTIONS | {"mode": mode}
     with np.errstate(all="ignore"):
-        plain = pytensor.function(
-            graph.inputs, outputs, mode=mode, on_unused_input="ignore"
-        )
+        plain = pytensor.function(graph.inputs, outputs, **options)
         return plain(*graph.values(rows, 1))
 
 
@@ -328,32 +295,19 @@ def wrongs(seed, names, ranks, counts, all_rows):
 
     PyTensor's rewrites make 1 of x / x, be x 0: it is enough to agree with them.
     """
-    for rows in all_rows:
-        values = seeded(seed, names).values(rows, 1)
-        for n in counts:
-            with np.errstate(all="ignore"):
-                results = ranks(n, *values).outputs
-            for mode in (PY, FAST):
-                right = serial(seed, names, rows, mode)
-                if all(map(is_close, results, right)):
-                    break
-            else:
-                yield seed, n, rows
-
-
-def is_close(got, right):
-    """Tell whether a value of a random graph is right."""
-    size = max(1.0, np.abs(np.nan_to_num(right)).max(initial=0))
-    return np.shape(got) == np.shape(right) and np.allclose(
-        got, right, 1e-7, 1e-9 * size, equal_nan=True
-    )
+    for rows, n in itertools.product(all_rows, counts):
+        with np.errstate(all="ignore"):
+            found = ranks(n, *seeded(seed, names)[0].values(rows, 1)).outputs
+        plain = (serial(seed, names, rows, mode) for mode in (PY, FAST))
+        if not any(all(map(is_close, found, right)) for right in plain):
+            yield seed, n, rows
 
 
 @pytest.mark.parametrize("names", ["all", "met"])
 def test_random_graphs_are_placed_and_give_the_serial_numbers(names):
     unplaced, seeds = 0, 12 * TIMES
     for seed in range(seeds):
-        _, _, ranks = placed(seed, names)
+        ranks = placed(seed, names)
         unplaced += ranks is None
         if ranks is not None:
             assert not list(wrongs(seed, names, ranks, (2, 3, 5), (5, 2)))
@@ -379,15 +333,13 @@ def differences(inputs, graph, own_statistics=False):
 def graphs():
     """Return inputs and outputs of many functions."""
     kinds = cases.statistics, cases.gradients
-    found = [(INPUTS, [var]) for kind in kinds for var in graphs_of(kind).values()]
-    for seed in range(6 * TIMES):
-        for names in ("all", "met"):
-            graph = seeded(seed, names)
-            found.append((graph.inputs, [term.var for term in graph.made]))
+    found = [(INPUTS, [var]) for kind in kinds for _, var in kind()]
+    for seed, names in itertools.product(range(6 * TIMES), ("all", "met")):
+        graph, outputs = seeded(seed, names)
+        found.append((graph.inputs, outputs))
     return found
 
 
 def test_the_rules_say_of_a_placed_graph_what_was_known_when_it_was_placed():
-    for own_statistics in (False, True):
-        for inputs, graph in graphs():
-            assert differences(inputs, graph, own_statistics) == []
+    for own_statistics, of in itertools.product((False, True), graphs()):
+        assert differences(*of, own_statistics) == []

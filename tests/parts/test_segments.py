@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import gc
-import itertools
 import mmap
 import os
 import stat
@@ -19,17 +18,8 @@ from synk.memory import limits, memfd
 from synk.memory.arena import Arena
 from synk.memory.partition import cuts, part, select
 from synk.memory.segment import LOOK_FROM, Attachments, Segment, describe, layout
-from synk.workers.recorder import (
-    COMPUTING,
-    EVENTS,
-    JOINING,
-    MEETING,
-    REPLYING,
-    RUNNING,
-    SCRIPT,
-    STAGE,
-    part_of,
-)
+from synk.workers import recorder as phases
+from synk.workers.recorder import COMPUTING, EVENTS, MEETING, STAGE, part_of
 from synk.workers.records import Records, doing, events, owner_of, start_time
 
 
@@ -63,17 +53,10 @@ def test_growing_keeps_the_bytes_and_the_views():
     whole = segment.array(np.int64, (1 << 17,))
     np.testing.assert_array_equal(whole[:512], np.arange(512))
     assert not whole[512:].any()
-    whole[0] = -1
-    assert view[0] == -1
+    Segment.attach(*segment.place).array(np.int64, (4,))[0] = -1
+    assert view[0] == whole[0] == -1
     segment.grow(10)  # less than there is: nothing happens
     assert segment.nbytes == 1 << 20
-
-
-def test_an_attached_segment_is_the_same_memory():
-    segment = Segment(4096)
-    attached = Segment.attach(*segment.place)
-    attached.array(np.int32, (4,))[:] = [1, 2, 3, 4]
-    np.testing.assert_array_equal(segment.array(np.int32, (4,)), [1, 2, 3, 4])
 
 
 def test_attachments_map_once_and_again_after_growing():
@@ -100,21 +83,12 @@ def test_windows_describe_every_dtype_but_objects():
         seen = attachments.array(segment.window(place))
         assert seen.dtype == array.dtype
         assert np.dtype(describe(array.dtype)) == array.dtype
-    for array in (
-        np.array([None, "text"]),
-        np.array([(1, None)], [("number", int), ("object", object)]),
-        np.array(3, object),
-    ):
+    of_both = np.array([(1, None)], [("number", int), ("object", object)])
+    for array in (np.array([None, "text"]), of_both, np.array(3, object)):
         with pytest.raises(TypeError, match="Python objects of one process"):
             segment.array(array.dtype, array.shape)
         with pytest.raises(TypeError, match="Python objects of one process"):
             Arena().put([array])
-
-
-def test_pieces_are_laid_out_on_cache_lines_of_their_own():
-    offsets, total = layout([1, 64, 65, 0, 7])
-    assert offsets == [0, 64, 128, 256, 256]
-    assert total == 320
 
 
 def test_a_segment_is_its_users_alone_and_no_other_programs():
@@ -184,19 +158,15 @@ BIG = 2**31 + 4096
 
 
 def test_the_rows_of_more_than_two_to_the_31_are_cut_and_selected_exactly():
-    bounds = cuts(BIG, 3)
-    assert bounds[0] == 0
-    assert bounds[-1] == BIG
-    assert [b - a for a, b in itertools.pairwise(bounds)] == [
-        BIG // 3 + (rank < BIG % 3) for rank in range(3)
-    ]
+    third = BIG // 3
+    assert BIG % 3 == 1
+    assert list(cuts(BIG, 3)) == [0, third + 1, 2 * third + 1, BIG]
     selection = select(slice(2**31 - 1, None), BIG)
     assert part(selection, 1, 3) == slice(2**31, 2**31 + 2)
     last = select(np.array([-1, 2**31]), BIG)
     np.testing.assert_array_equal(last, [BIG - 1, 2**31])
-    offsets, total = layout([BIG, BIG, 1])
-    assert offsets == [0, BIG, 2 * BIG]
-    assert total == 2 * BIG + 64
+    assert layout([BIG, BIG, 1]) == ([0, BIG, 2 * BIG], 2 * BIG + 64)
+    assert layout([1, 64, 65, 0, 7]) == ([0, 64, 128, 256, 256], 320)  # cache lines
 
 
 # -- the flight recorder --------------------------------------------------------------
@@ -218,29 +188,13 @@ def test_the_last_events_are_kept_in_the_order_of_time(records):
     for command in range(EVENTS + 10):
         recorder.begin(command, f"work {command % 3}")
     kept = events_of(records, 0)
-    assert [event.command for event in kept] == list(range(10, EVENTS + 10))
-    assert [event.name for event in kept] == [
-        f"work {command % 3}" for command in range(10, EVENTS + 10)
+    assert [(event.command, event.name) for event in kept] == [
+        (command, f"work {command % 3}") for command in range(10, EVENTS + 10)
     ]
     times = [event.time for event in kept]
     assert times == sorted(times)
     assert before < times[0] <= times[-1] < time.monotonic_ns()
     assert events_of(records, 1) == events_of(records, 2) == []
-
-
-def test_what_an_event_was_can_be_read(records):
-    recorder = records.recorder(0)
-    recorder.begin(7, "all_reduce")
-    recorder.note(MEETING)
-    recorder.begin(8, "function 'f' (made in fit.py:3)", COMPUTING)
-    recorder.note(COMPUTING + 2 * STAGE)
-    told = [(event.command, str(event)) for event in events_of(records, 0)]
-    assert told == [
-        (7, "doing all_reduce"),
-        (7, "meeting the other ranks in all_reduce"),
-        (8, "computing function 'f' (made in fit.py:3)"),
-        (8, "computing stage 3 of function 'f' (made in fit.py:3)"),
-    ]
 
 
 class Ranks:
@@ -250,18 +204,20 @@ class Ranks:
         self.records = records
         self.master, *self.others = map(records.recorder, range(3))
         self.master.begin(0, "")
-        self.master.phase[0] = SCRIPT
-        self.places = [recorder.wait(0) for recorder in self.others]
+        self.master.phase[0] = phases.SCRIPT
+        self.wait(0)
+
+    def wait(self, command: int) -> None:
+        self.places = [recorder.wait(command) for recorder in self.others]
 
     def start(self, *ranks: int) -> None:
         """Have ranks begin the command that they have been waiting for."""
         for rank in ranks:
             recorder = self.others[rank - 1]
             recorder.times[self.places[rank - 1]] = time.monotonic_ns()
-            recorder.phase[0] = RUNNING
+            recorder.phase[0] = phases.RUNNING
 
     def does(self) -> list[str]:
-        """Return what each rank does."""
         return list(map(str, doing(self.records._memory, 3)))
 
 
@@ -281,32 +237,25 @@ def test_what_ranks_do_follows_from_the_events_of_all(records):
     assert ranks.does()[1:] == [f"{meets}function 'f'", f"{stage_2}function 'f'"]
     ranks.others[1].note(MEETING)  # an event changes nothing of it
     assert ranks.does()[2] == f"{stage_2}function 'f'"
-    ranks.master.phase[0] = JOINING
+    ranks.master.phase[0] = phases.JOINING
     for recorder in ranks.others:
-        recorder.phase[0] = REPLYING
+        recorder.phase[0] = phases.REPLYING
+    joins, replies = "waiting for the replies to", "writing its reply to"
     assert ranks.does() == [
-        "waiting for the replies to function 'f'",
-        *["writing its reply to function 'f'"] * 2,
+        f"{word} function 'f'" for word in (joins, replies, replies)
     ]
     ranks.others[0].wait(1)
-    assert ranks.does()[:2] == ["waiting for the replies to function 'f'", waits]
+    assert ranks.does()[:2] == [f"{joins} function 'f'", waits]
     ranks.others[1].wait(1)
     assert ranks.does() == ["running the script", waits, waits]
     back, _, last = doing(records._memory, 3)
     assert back.time == last.time
-
-
-def test_a_command_is_done_and_keeps_its_name_in_a_long_run(records):
-    ranks = Ranks(records)
-    ranks.master.begin(1, "reduce")
-    ranks.start(1, 2)
-    assert ranks.does() == ["doing reduce"] * 3
-    ranks.master.begin(2, "function 'f'", COMPUTING)
-    ranks.places = [recorder.wait(1) for recorder in ranks.others]
+    ranks.master.begin(2, "reduce")
+    ranks.wait(1)
     ranks.start(1, 2)
     for _ in range(2 * EVENTS):
         ranks.master.note(MEETING)
-    assert ranks.does()[1:] == ["computing function 'f'"] * 2
+    assert ranks.does()[1:] == ["doing reduce"] * 2  # its name is kept in a long run
 
 
 def test_before_anything_is_known_nothing_is_told(records):

@@ -7,8 +7,7 @@ may be moved at once to find every slope.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -44,16 +43,12 @@ class Group:
 
     def __init__(self, graphs: dict[str, Graph], mode: str) -> None:
         self.graphs = graphs
-        self.made = {}
-        for name, graph in graphs.items():
-            with _named(name):
-                self.made[name] = _make(graph)
-        self._function = pytensor.function(
-            [var for made in self.made.values() for var in made.inputs],
-            [var for made in self.made.values() for var in made.outputs],
-            mode=mode,
-            on_unused_input="ignore",
-        )
+        self.made = {name: _make(graph) for name, graph in graphs.items()}
+        made = self.made.values()
+        inputs = [var for one in made for var in one.inputs]
+        outputs = [var for one in made for var in one.outputs]
+        options = {"mode": mode, "on_unused_input": "ignore"}
+        self._function = pytensor.function(inputs, outputs, **options)
 
     def __call__(self, step: float = 0.0) -> dict[str, list[np.ndarray]]:
         """Return each graph's result, loss and gradients, where all has been moved."""
@@ -80,20 +75,14 @@ class Group:
         at, above, below = self(), self(H), self(-H)
         for name, (result, loss, *gradients) in at.items():
             graph = self.graphs[name]
-            if graph.expected is not None:
-                assert result.shape == np.shape(graph.expected), name
-                np.testing.assert_allclose(
-                    result, graph.expected, rtol=1e-9, atol=1e-11, err_msg=name
-                )
+            if (right := graph.expected) is not None:
+                assert result.shape == np.shape(right), name
+                np.testing.assert_allclose(result, right, 1e-9, 1e-11, err_msg=name)
             assert np.isfinite(loss), name
             slope = (above[name][1] - below[name][1]) / (2 * H)
-            moves = _moves(graph, self.made[name])
-            along = sum(
-                np.vdot(g, move) for g, move in zip(gradients, moves, strict=True)
-            )
-            np.testing.assert_allclose(
-                along, slope, rtol=1e-4, atol=1e-6, err_msg=f"the slope of {name}"
-            )
+            moves = zip(gradients, _moves(graph, self.made[name]), strict=True)
+            along, what = sum(np.vdot(*pair) for pair in moves), f"the slope of {name}"
+            np.testing.assert_allclose(along, slope, 1e-4, 1e-6, err_msg=what)
         return at
 
     def check_in(self, mode: str, without: tuple[str, ...] = ()) -> None:
@@ -102,9 +91,7 @@ class Group:
         ours = self()
         for name, results in Group(some, mode)().items():
             for other, mine in zip(results, ours[name], strict=True):
-                np.testing.assert_allclose(
-                    other, mine, rtol=1e-8, atol=1e-10, err_msg=name
-                )
+                np.testing.assert_allclose(other, mine, 1e-8, 1e-10, err_msg=name)
 
 
 def _make(graph: Graph) -> Made:
@@ -127,12 +114,3 @@ def _moves(graph: Graph, made: Made) -> list[np.ndarray]:
     shapes = [np.shape(graph.values[i]) for i in made.floats]
     shapes += [param.get_value().shape for param in made.params]
     return [random.normal(size=shape) for shape in shapes]
-
-
-@contextlib.contextmanager
-def _named(name: str) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        error.add_note(f"in the graph of {name}")
-        raise

@@ -38,15 +38,9 @@ COUNTS = (1, 2, 3, 5)
 
 @dataclass
 class Computed:
-    """What a call has come to.
+    """What a call has come to: outputs, and the new values of variables on each rank.
 
-    Attributes
-    ----------
-    outputs : list of numpy.ndarray
-        As the master returns them, in the function's order.
-    updates : list of list of numpy.ndarray
-        For each rank the new values of the shared variables, in the order of the
-        updates; None for one that a rank without rows does not make.
+    In the order of the updates, and None where a rank without rows makes none.
     """
 
     outputs: list[Any]
@@ -54,14 +48,7 @@ class Computed:
 
 
 class InProcess:
-    """A function, to be computed as by any number of ranks.
-
-    Parameters
-    ----------
-    f : synk.Function
-        Its mode does not matter: levels are compiled in `mode`.
-    mode : pytensor.compile.mode.Mode, optional
-    """
+    """A function, to be computed as by any number of ranks, in a mode of its own."""
 
     def __init__(self, f: synk.Function, mode: Any = PY) -> None:
         self.spec = spec = f._spec
@@ -94,26 +81,18 @@ class InProcess:
     def __call__(
         self, ranks: int, *values: Any, bounds: Sequence[int] | None = None
     ) -> Computed:
-        """Compute a call.
+        """Compute a call of values of the inputs, the scattered ones first.
 
-        Parameters
-        ----------
-        ranks : int
-        *values
-            Of the inputs that are scattered, and of those that are not.
-        bounds : sequence of int, optional
-            ``ranks + 1`` numbers of rows: rank r has those from ``bounds[r]`` to
-            ``bounds[r + 1]``. Without them the rows are divided as in a session.
+        Rank r has the rows from ``bounds[r]`` to ``bounds[r + 1]``; without bounds they
+        are divided as in a session.
         """
+        all_inputs = [*self.spec.inputs, *self.spec.bcast_inputs]
+        given_to_all = [
+            np.asarray(value, var.type.dtype)
+            for value, var in zip(values, all_inputs, strict=True)
+        ]
         n = len(self.spec.inputs)
-        rows = [
-            np.asarray(value, var.type.dtype)
-            for value, var in zip(values[:n], self.spec.inputs, strict=True)
-        ]
-        constants = [
-            np.asarray(value, var.type.dtype)
-            for value, var in zip(values[n:], self.spec.bcast_inputs, strict=True)
-        ]
+        rows, constants = given_to_all[:n], given_to_all[n:]
         total = len(rows[0]) if rows else 0
         bounds = cuts(total, ranks) if bounds is None else list(bounds)
         weights = list(np.diff(bounds)) if rows else [1] * ranks
@@ -134,9 +113,10 @@ class InProcess:
                 for i, var in enumerate(level)
             ]
         results = {r: self._finish(*given[r], *met) for r in busy}
+        of_busy = [weights[r] for r in busy]
         outputs = [
-            self._output(i, [results[r][i] for r in busy], [weights[r] for r in busy])
-            for i in range(len(self.spec.outputs))
+            output_of(op, [results[r][i] for r in busy], of_busy)
+            for i, op in enumerate(self.spec.wire_ops)
         ]
         first = len(outputs)
         updates = [
@@ -167,14 +147,14 @@ class InProcess:
         made = dict(zip(common, self._idle(*given, *met), strict=True))
         return [made.get(new) for new in self._news]
 
-    def _output(self, i: int, values: list, weights: list) -> Any:
-        """Combine the ranks' values of an output, as the master does."""
-        op = self.spec.wire_ops[i]
-        if op is None:
-            return values[0]
-        if op == "gather":
-            return np.concatenate([np.atleast_1d(value) for value in values])
-        return combine(op, [np.asarray(value) for value in values], weights)
+
+def output_of(op: str | None, values: list, weights: Sequence[int]) -> Any:
+    """Combine the ranks' values of an output, as the master does."""
+    if op is None:
+        return values[0]
+    if op == "gather":
+        return np.concatenate([np.atleast_1d(value) for value in values])
+    return combine(op, [np.asarray(value) for value in values], weights)
 
 
 def levels_of(wanted: Sequence[Variable]) -> list[list[Variable]]:

@@ -15,31 +15,26 @@ class Stop(Exception):
 
 @contextlib.contextmanager
 def alarms(monkeypatch):
-    """Return what calls a function with an alarm on the way, within some seconds.
-
-    That returns whether the alarm was heard, in the function or right after it.
-    """
+    """Return what calls a function with an alarm within some seconds; was it heard?"""
 
     def stop(number, frame):
         raise Stop
 
     def interrupted(within, function):
-        was = False
         try:
-            signal.setitimer(signal.ITIMER_REAL, draw.uniform(1e-6, within))
-            function()
+            try:
+                signal.setitimer(signal.ITIMER_REAL, draw.uniform(1e-6, within))
+                function()
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
         except Stop:
-            was = True
+            return True
         except UnboundLocalError as error:
             # PyTensor's, whose handler of errors names a node that there is not yet.
             if not isinstance(error.__context__, Stop):
                 raise
-            was = True
-        try:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-        except Stop:
-            was = True
-        return was
+            return True
+        return False
 
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
     draw = np.random.default_rng(0)

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytensor.tensor as pt
+from in_process import output_of
 
 from synk.compiler.domain import Count, Layout, Position, Replicated, Sharded, Trail
 from synk.compiler.lengths import ONE, Length
 from synk.errors import ShapeMismatch
-from synk.reduce_ops import combine
 
-UFUNCS = {
-    "sum": np.add,
-    "prod": np.multiply,
-    "max": np.maximum,
-    "min": np.minimum,
-}
+UFUNCS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
 def blocks_of(value) -> Length:
@@ -72,33 +67,22 @@ def largest(arrays) -> float:
 def fulfils(value, whole, parts, sizes, before, counts) -> bool:
     """Tell whether a variable's values fulfil the equation of the proof's domain.
 
-    Parameters
-    ----------
-    value : Value
-    whole, parts : numpy.ndarray, list of numpy.ndarray
-        Computed from all rows, and from each part's.
-    sizes : list of int
-        Rows of the parts, none without any.
-    before : float
-        How large the numbers were that they were computed from.
-    counts : dict
-        The numbers of blocks.
+    They are computed from all rows and from each part's, of so many rows; `before` is
+    how large the numbers were that they were computed from.
     """
     n = sum(sizes)
     scale = largest([whole, *parts])
+    of_size = list(zip([whole, *parts], [n, *sizes], strict=True))
     if isinstance(value, Position):
         shape = [1] * whole.ndim
         shape[value.axis] = -1
         k = whole.size / n
         return (value.length != "n" or k == 1) and all(
             np.array_equal(v, np.arange(round(k * size)).reshape(shape))
-            for v, size in zip([whole, *parts], [n, *sizes], strict=True)
+            for v, size in of_size
         )
     if isinstance(value, Count):
-        return all(
-            v == size + value.offset
-            for v, size in zip([whole, *parts], [n, *sizes], strict=True)
-        )
+        return all(v == size + value.offset for v, size in of_size)
     if isinstance(value, Trail):
         return _trail(value, whole, parts, sizes, before, counts)
     if value.power is None and scale:
@@ -109,12 +93,9 @@ def fulfils(value, whole, parts, sizes, before, counts) -> bool:
     most = 1 / min(1, *(size**power for size in sizes))
     scale, before = scale * most, before * most
     if isinstance(value, Replicated):
-        exact = not value.exact or np.all(whole == 1)
-        number = value.number is None or np.all(whole == value.number)
-        return (
-            exact
-            and number
-            and all(close(part, whole, scale, before) for part in parts)
+        told = [1] * value.exact + [value.number] * (value.number is not None)
+        return all(np.all(whole == number) for number in told) and all(
+            close(part, whole, scale, before) for part in parts
         )
     if isinstance(value, Sharded):
         lengths = [part.shape[value.axis] for part in parts]
@@ -171,15 +152,6 @@ def _trail(value: Trail, whole, parts, sizes, before, counts) -> bool:
     )
 
 
-def combined(op, parts, sizes):
-    """Do what a session does with the ranks' values."""
-    if op is None:
-        return parts[0]
-    if op == "gather":
-        return np.concatenate(parts)
-    return combine(op, parts, sizes)
-
-
 def is_true(claim, whole, parts, sizes, before, counts) -> bool:
     """Check an equation, or that an op combines the parts to the whole."""
     scale = largest([whole, *parts])
@@ -187,7 +159,7 @@ def is_true(claim, whole, parts, sizes, before, counts) -> bool:
         return True  # rounding may be anything
     try:
         if claim is None or isinstance(claim, str):
-            result = combined(claim, parts, sizes)
+            result = output_of(claim, parts, sizes)
             return close(result, whole, scale * len(parts), before)
         return fulfils(claim, whole, parts, sizes, before, counts)
     except (ValueError, IndexError, ShapeMismatch):

@@ -6,6 +6,7 @@ takes values that are there and makes a new one.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,7 +37,15 @@ def is_empty(var) -> bool:
     return isinstance(var.owner.op, AllocEmpty)
 
 
-@dataclass
+def is_close(got, right) -> bool:
+    """Tell whether a value of a random graph is right, to rounding of the largest."""
+    size = max(1.0, np.abs(np.nan_to_num(right)).max(initial=0))
+    return np.shape(got) == np.shape(right) and np.allclose(
+        got, right, 1e-7, 1e-9 * size, equal_nan=True
+    )
+
+
+@dataclass(eq=False)
 class Term:
     """A variable and its shape: numbers, "n" for the rows, None if unknown.
 
@@ -57,9 +66,6 @@ class Term:
             var.owner is None and not isinstance(var, (Constant, SharedVariable))
             for var in ancestors([self.var])
         )
-
-    def __eq__(self, other) -> bool:
-        return self is other
 
 
 class Choice:
@@ -115,16 +121,16 @@ class Graph:
     def grow(self, steps: int, productions: list) -> None:
         """Apply so many productions."""
         for _ in range(steps):
-            production = self.choice.of(productions)
-            term = production(self)
-            if term is not None and term.ndim <= 3:
-                self.terms.append(term)
+            with contextlib.suppress(LookupError):  # nothing fits
+                term = self.choice.of(productions)(self)
+                if term is not None and term.ndim <= 3:
+                    self.terms.append(term)
 
-    def some(self, fits: Callable[[Term], bool]) -> Term | None:
+    def some(self, fits: Callable[[Term], bool]) -> Term:
         """Choose a term that fits, a recent one as often as any other."""
         fitting = [term for term in self.terms if fits(term)]
         if not fitting:
-            return None
+            raise LookupError
         groups = [
             [term for term in fitting if term in self.made[-3:]],
             [term for term in fitting if term.of_rows and N in term.dims],
@@ -133,19 +139,33 @@ class Graph:
         ]
         return self.choice.of(self.choice.of([group for group in groups if group]))
 
-    def floats(self, fits=lambda term: True) -> Term | None:
-        """Choose a term of floats whose shape is known, with no merged axes."""
+    def floats(self, fits=lambda term: True) -> Term:
+        """Choose one of those without merged axes."""
         return self.all_floats(
             lambda term: not any(map(is_merged, term.dims)) and fits(term)
         )
 
-    def all_floats(self, fits=lambda term: True) -> Term | None:
+    def of_dims(self, *shapes: tuple) -> Term:
+        """Choose one of floats that has one of some shapes."""
+        return self.floats(lambda term: term.dims in shapes)
+
+    def all_floats(self, fits=lambda term: True) -> Term:
         """Choose a term of floats whose shape is known."""
         return self.some(
             lambda term: (
                 term.var.dtype == "float64" and None not in term.dims and fits(term)
             )
         )
+
+    def slope(self, cost, **options) -> Term | None:
+        """Return a gradient by a parameter or by rows, if there is one."""
+        of = self.choice.of([*self.shared, self.inputs[0]])
+        dims = next(term.dims for term in self.terms if term.var is of)
+        try:
+            var = pytensor.grad(cost, of, disconnected_inputs="ignore", **options)
+        except (NotImplementedError, TypeError, pytensor.gradient.NullTypeGradError):
+            return None
+        return Term(var, dims) if getattr(var, "dtype", "") == "float64" else None
 
     def values(self, rows: int, seed: int) -> list[np.ndarray]:
         """Return values for the inputs."""

@@ -1,17 +1,18 @@
 """Random graphs of Ops that take lengths, with what plain PyTensor makes of them.
 
-A graph grows from its inputs: at each step a production takes arrays and counts that
-are there, and makes a new one. The counts follow from the number of rows in some way,
-or from their values; the arrays have rows, or are what needs all of them at once.
+A graph grows from its inputs: at each step one of the `WAYS` takes arrays and counts
+that are there, and makes a new one. The counts follow from the number of rows in some
+way, or from their values; the arrays have rows, or are what needs all of them at once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytensor
@@ -26,7 +27,6 @@ except ImportError:  # PyTensor before 3.3
 
 ROWS = 2, 4, 7
 HAS_FLAG = "return_updates" in inspect.signature(pytensor.scan).parameters
-PRODUCTIONS: list[Callable[[Graph], Any]] = []
 
 
 def scan(step, sequences, initial, **options):
@@ -66,25 +66,22 @@ class Graph:
         self.w = w = pytensor.shared(np.array([0.3, -0.2, 0.5]), "w")
         self.terms: list[Term] = []
         n = x.shape[0]
-        for var in (x, y, k, w, x @ w, x.mean(), pt.constant(2)):
-            self.add(var)
-        for var in (n, y.size, n - 1, n // 2, 2 * n, x.size, (y > 0).sum()):
+        counts = n, y.size, n - 1, n // 2, 2 * n, x.size, (y > 0).sum()
+        for var in (x, y, k, w, x @ w, x.mean(), pt.constant(2), *counts):
             self.add(var)
         self.given = len(self.terms)
 
     @property
     def made(self) -> list[Term]:
-        """What productions have made."""
+        """What has been made of those that were given."""
         return self.terms[self.given :]
 
     def grow(self, steps: int) -> None:
-        """Make so many terms, as far as productions find what they take."""
+        """Make so many terms, as far as there is what they are made of."""
         for _ in range(4 * steps):
             if len(self.made) < steps:
-                try:
-                    self.add(self.random.choice(PRODUCTIONS)(self))
-                except (LookupError, TypeError, ValueError):
-                    pass  # nothing fits, or not so
+                with contextlib.suppress(LookupError, TypeError, ValueError):
+                    self.add(self.random.choice(WAYS)(Picks(self)))
 
     def add(self, var: Any) -> None:
         """Add a term that is finite and of a moderate size for any number of rows."""
@@ -125,164 +122,122 @@ class Graph:
             )
         ).var
 
-    def numbers(self) -> Any:
-        """Choose a vector of integers."""
-        return self.some(lambda t: t.var.ndim == 1 and t.var.dtype == "int64").var
 
-    def of(self, *ways: Callable[[], Any]) -> Any:
-        """Choose one of several ways to make something."""
-        return self.random.choice(ways)()
+class Picks:
+    """What one of the ways takes, by name: chosen when it is asked for first."""
 
-
-def production(function: Callable[[Graph], Any]) -> Callable[[Graph], Any]:
-    """Add a production."""
-    PRODUCTIONS.append(function)
-    return function
-
-
-@production
-def allocated(g: Graph) -> Any:
-    count, number, vector = g.count(), g.floats(0).var, g.floats(1).var
-    return g.of(
-        lambda: pt.alloc(number, count),
-        lambda: pt.alloc(vector, count, vector.shape[0]),
-        lambda: pt.broadcast_to(vector, (count, vector.shape[0])),
-        lambda: pt.zeros((count, 2)),
-        lambda: pt.arange(count),
-        lambda: pt.arange(1, count + 1) * 1.0,
-        lambda: pt.linspace(0, 1, count),
-        lambda: pt.eye(count, 3),
-        lambda: pt.tri(count, 3),
-    )
-
-
-@production
-def counted(g: Graph) -> Any:
-    count, other, array = g.count(), g.count(), g.floats().var
-    return g.of(
-        lambda: array.shape[g.random.randrange(array.ndim)],
-        lambda: array.size,
-        lambda: count + 1,
-        lambda: count // 2,
-        lambda: pt.minimum(count, other),
-        lambda: count - other,
-    )
-
-
-@production
-def taken(g: Graph) -> Any:
-    array, count = g.floats().var, g.count()
-    return g.of(
-        lambda: array[:count],
-        lambda: array[count:],
-        lambda: array[-count:],
-        lambda: array[:count][::-1],
-        lambda: array[::-1],
-        lambda: array[1:],
-        lambda: array[::2],
-        lambda: array[count - 1],
-        lambda: array[pt.arange(count)],
-        lambda: array[g.numbers()],
-    )
-
-
-@production
-def put(g: Graph) -> Any:
-    term = g.floats()
-    array, count, n = term.var, g.count(), term.var.shape[0]
-    other = g.floats(array.ndim, like=term, only=1).var
-    change = g.of(lambda: pt.set_subtensor, lambda: pt.inc_subtensor)
-    rest = [array.shape[i] for i in range(1, array.ndim)]
-    zeros = pt.zeros((count, *rest))
-    return g.of(
-        lambda: change(pt.zeros_like(array)[1:], array[:-1]),
-        lambda: change(zeros[:n], array),
-        lambda: change(array[:count], 2.0),
-        lambda: change(array[:n], other),
-        lambda: pt.inc_subtensor(zeros[g.numbers()], array),
-    )
-
-
-@production
-def reshaped(g: Graph) -> Any:
-    array, count = g.floats().var, g.count()
-    shape: tuple = g.of(
-        *(lambda: (-1, 2), lambda: (-1, 2, 2), lambda: (2, -1), lambda: (count, -1)),
-        *(lambda: (-1, count), lambda: (-1,), lambda: (-1, 1, 3), lambda: (-1, 6)),
-    )
-    return array.reshape(shape, ndim=len(shape))
-
-
-@production
-def joined(g: Graph) -> Any:
-    array, count = g.floats().var, g.count()
-    other, n = g.floats(array.ndim).var, array.shape[0]
-    return g.of(
-        lambda: pt.join(g.random.randrange(array.ndim), array, other),
-        lambda: pt.concatenate([g.floats(1).var, pt.zeros(count)]),
-        lambda: pt.split(array, pt.stack([count, n - count]), 2, axis=0)[0],
-        lambda: pt.tile(array, 2),
-        lambda: pt.repeat(array, 2, axis=0),
-        lambda: pt.repeat(array, g.numbers(), axis=0),
-        lambda: pt.tile(g.floats(1).var[None], (count, 1)),
-        lambda: pt.diag(g.floats(1).var),
-    )
-
-
-@production
-def along(g: Graph) -> Any:
-    array = g.floats().var
-    return g.of(
-        lambda: pt.cumsum(array, axis=0),
-        lambda: pt.sort(array, axis=0),
-        lambda: pt.diff(array, axis=0),
-        lambda: pt.roll(array, 1, axis=0),
-        lambda: pt.special.softmax(array, axis=0),
-        lambda: array.sum(axis=0),
-        lambda: array.mean(),
-    )
-
-
-@production
-def combined(g: Graph) -> Any:
-    term = g.floats()
-    array, like = term.var, g.floats(like=term).var
-    as_long, number, count = g.floats(like=term, only=1).var, g.floats(0).var, g.count()
-    return g.of(
-        lambda: array * like,
-        lambda: array - number,
-        lambda: pt.tanh(array),
-        lambda: pt.outer(g.floats(1).var, g.floats(1).var),
-        lambda: array.T @ as_long,
-        lambda: ifelse(count > 2, array, like),
-        lambda: pt.specify_shape(array, [count] + [None] * (array.ndim - 1)),
-    )
-
-
-@production
-def stepped(g: Graph) -> Any:
-    term = g.floats(1)
-    rows, other, number = term.var, g.floats(1, like=term).var, g.floats(0).var
-    count, zero = g.count(), pt.as_tensor(np.float64(0))
-
-    def step(a, h):
-        return pt.tanh(a + 0.5 * h)
-
-    return g.of(
-        lambda: scan(step, [rows], [number]),
-        lambda: scan(step, [rows], [zero], go_backwards=True),
-        lambda: scan(step, [rows], [zero], n_steps=count),
-        lambda: scan(step, [], [zero], non_sequences=[number], n_steps=count),
-        lambda: scan(lambda a, b, h: h + a * b, [rows, other], [number]),
-        lambda: scan(
-            lambda i, a: a[i] * 2, [pt.arange(count)], None, non_sequences=rows
+    CHOICES: ClassVar[dict[str, Callable[[Picks], Any]]] = {
+        "number": lambda p: p.g.floats(0).var,
+        "of_rows": lambda p: p.g.floats(1),
+        "vector": lambda p: p.of_rows.var,
+        "beside": lambda p: p.g.floats(1, like=p.of_rows).var,
+        "term": lambda p: p.g.floats(),
+        "array": lambda p: p.term.var,
+        "like": lambda p: p.g.floats(like=p.term).var,
+        "as_long": lambda p: p.g.floats(like=p.term, only=1).var,
+        "as_long_and_wide": lambda p: p.g.floats(p.array.ndim, like=p.term, only=1).var,
+        "other": lambda p: p.g.floats(p.array.ndim).var,
+        "count": lambda p: p.g.count(),
+        "less": lambda p: p.g.count(),
+        "integers": lambda p: (
+            p.g.some(lambda t: t.var.ndim == 1 and t.var.dtype == "int64").var
         ),
-    )
+        "axis": lambda p: p.g.random.randrange(p.array.ndim),
+        "change": lambda p: p.g.random.choice([pt.set_subtensor, pt.inc_subtensor]),
+        "zeros": lambda p: pt.zeros((p.count, *list(p.array.shape)[1:])),
+        "cost": lambda p: p.g.random.choice([(p.array**2).mean(), 1.5 * p.array.sum()]),
+        "wrt": lambda p: p.g.random.choice([p.g.w, *p.g.inputs[:2]]),
+    }
+
+    def __init__(self, g: Graph) -> None:
+        self.g = g
+
+    def __getattr__(self, name: str) -> Any:
+        setattr(self, name, self.CHOICES[name](self))
+        return self.__dict__[name]
 
 
-@production
-def derived(g: Graph) -> Any:
-    array = g.floats().var
-    cost = g.of(lambda: (array**2).mean(), lambda: (1.5 * array).sum())
-    wrt = g.of(lambda: g.w, lambda: g.inputs[0], lambda: g.inputs[1])
-    return g.of(lambda: pt.grad(cost, wrt), lambda: Rop(array, g.w, pt.ones_like(g.w)))
+def step(a, h):
+    return pt.tanh(a + 0.5 * h)
+
+
+ZERO = pt.as_tensor(np.float64(0))
+SHAPES = [
+    *[lambda p: (-1, 2), lambda p: (-1, 2, 2), lambda p: (2, -1), lambda p: (-1,)],
+    *[lambda p: (p.count, -1), lambda p: (-1, p.count)],
+    *[lambda p: (-1, 1, 3), lambda p: (-1, 6)],
+]
+WAYS: list[Callable[[Picks], Any]] = [
+    # New arrays.
+    lambda p: pt.alloc(p.number, p.count),
+    lambda p: pt.alloc(p.vector, p.count, p.vector.shape[0]),
+    lambda p: pt.broadcast_to(p.vector, (p.count, p.vector.shape[0])),
+    lambda p: pt.zeros((p.count, 2)),
+    lambda p: pt.arange(p.count),
+    lambda p: pt.arange(1, p.count + 1) * 1.0,
+    lambda p: pt.linspace(0, 1, p.count),
+    lambda p: pt.eye(p.count, 3),
+    lambda p: pt.tri(p.count, 3),
+    # Counts.
+    lambda p: p.array.shape[p.axis],
+    lambda p: p.array.size,
+    lambda p: p.count + 1,
+    lambda p: p.count // 2,
+    lambda p: pt.minimum(p.count, p.less),
+    lambda p: p.count - p.less,
+    # Some of an array.
+    lambda p: p.array[: p.count],
+    lambda p: p.array[p.count :],
+    lambda p: p.array[-p.count :],
+    lambda p: p.array[: p.count][::-1],
+    lambda p: p.array[::-1],
+    lambda p: p.array[1:],
+    lambda p: p.array[::2],
+    lambda p: p.array[p.count - 1],
+    lambda p: p.array[pt.arange(p.count)],
+    lambda p: p.array[p.integers],
+    # Put into one.
+    lambda p: p.change(pt.zeros_like(p.array)[1:], p.array[:-1]),
+    lambda p: p.change(p.zeros[: p.array.shape[0]], p.array),
+    lambda p: p.change(p.array[: p.count], 2.0),
+    lambda p: p.change(p.array[: p.array.shape[0]], p.as_long_and_wide),
+    lambda p: pt.inc_subtensor(p.zeros[p.integers], p.array),
+    # In another shape, with others, or repeated.
+    *[lambda p, of=of: p.array.reshape(of(p), ndim=len(of(p))) for of in SHAPES],
+    lambda p: pt.join(p.axis, p.array, p.other),
+    lambda p: pt.concatenate([p.vector, pt.zeros(p.count)]),
+    lambda p: pt.split(p.array, [p.count, p.array.shape[0] - p.count], 2, axis=0)[0],
+    lambda p: pt.tile(p.array, 2),
+    lambda p: pt.repeat(p.array, 2, axis=0),
+    lambda p: pt.repeat(p.array, p.integers, axis=0),
+    lambda p: pt.tile(p.vector[None], (p.count, 1)),
+    lambda p: pt.diag(p.vector),
+    # Along the rows.
+    lambda p: pt.cumsum(p.array, axis=0),
+    lambda p: pt.sort(p.array, axis=0),
+    lambda p: pt.diff(p.array, axis=0),
+    lambda p: pt.roll(p.array, 1, axis=0),
+    lambda p: pt.special.softmax(p.array, axis=0),
+    lambda p: p.array.sum(axis=0),
+    lambda p: p.array.mean(),
+    # Beside others.
+    lambda p: p.array * p.like,
+    lambda p: p.array - p.number,
+    lambda p: pt.tanh(p.array),
+    lambda p: pt.outer(p.vector, p.g.floats(1).var),
+    lambda p: p.array.T @ p.as_long,
+    lambda p: ifelse(p.count > 2, p.array, p.like),
+    lambda p: pt.specify_shape(p.array, [p.count] + [None] * (p.array.ndim - 1)),
+    # In steps.
+    lambda p: scan(step, [p.vector], [p.number]),
+    lambda p: scan(step, [p.vector], [ZERO], go_backwards=True),
+    lambda p: scan(step, [p.vector], [ZERO], n_steps=p.count),
+    lambda p: scan(step, [], [ZERO], non_sequences=[p.number], n_steps=p.count),
+    lambda p: scan(lambda a, b, h: h + a * b, [p.vector, p.beside], [p.number]),
+    lambda p: scan(
+        lambda i, a: a[i] * 2, [pt.arange(p.count)], None, non_sequences=p.vector
+    ),
+    # Gradients.
+    *[lambda p: pt.grad(p.cost, p.wrt), lambda p: pt.grad(p.cost, p.wrt)],
+    lambda p: Rop(p.array, p.g.w, pt.ones_like(p.g.w)),
+]

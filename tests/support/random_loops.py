@@ -30,7 +30,7 @@ def merged(g: Graph) -> Term | None:
     one, two = term.dims[axis : axis + 2]
     if (one == N) is (two == N):
         return None
-    shape = [term.var.shape[i] for i in range(term.ndim)]
+    shape = list(term.var.shape)
     length = g.choice.of([shape[axis] * shape[axis + 1], -1])
     var = term.var.reshape((*shape[:axis], length, *shape[axis + 2 :]))
     name = f"{two if one == N else one}n"
@@ -40,21 +40,12 @@ def merged(g: Graph) -> Term | None:
 def split_again(g: Graph) -> Term | None:
     """Make two axes of one that was merged, in one way or the other."""
     term = g.all_floats(lambda term: term.ndim < 3 and any(map(is_merged, term.dims)))
-    if term is None:
-        return None
     axis = next(i for i, dim in enumerate(term.dims) if is_merged(dim))
     number = int(term.dims[axis][:-1])
-    x = g.inputs[0]
+    x, shape = g.inputs[0], list(term.var.shape)
     count = g.choice.of([number, x.shape[1] if number == 3 else number])
-    shape = [term.var.shape[i] for i in range(term.ndim)]
-    dims, sizes = g.choice.of(
-        [
-            ((number, N), (count, x.shape[0])),
-            ((number, N), (count, -1)),
-            ((N, number), (x.shape[0], count)),
-            ((N, number), (-1, count)),
-        ]
-    )
+    rows, order = g.choice.of([x.shape[0], -1]), g.choice.of([1, -1])
+    sizes, dims = [count, rows][::order], [number, N][::order]
     var = term.var.reshape((*shape[:axis], *sizes, *shape[axis + 1 :]))
     return Term(var, (*term.dims[:axis], *dims, *term.dims[axis + 1 :]))
 
@@ -74,11 +65,12 @@ def counted(g: Graph) -> Term | None:
 
     There may be fewer labels than entries, or they may be in another order.
     """
-    term = g.all_floats(
-        lambda term: term.ndim == 2 and is_merged(term.dims[0]) and term.dims[1] == 3
-    )
-    if term is None or g.choice.maybe():
-        whole = g.floats(lambda term: term.dims == (N, 2, 3)).var
+    merged = [t for t in g.terms if t.ndim == 2 and is_merged(t.dims[0])]
+    merged = [t for t in merged if t.dims[1] == 3 and t.var.dtype == "float64"]
+    if merged and g.choice.maybe():
+        term = g.choice.of(merged)
+    else:
+        whole = g.of_dims((N, 2, 3)).var
         whole = whole.transpose(1, 0, 2) if g.choice.maybe() else whole
         term = Term(whole.reshape((-1, 3)), ("2n", 3))
     most = int(term.dims[0][:-1])
@@ -98,7 +90,7 @@ def counted(g: Graph) -> Term | None:
 
 def numbered(g: Graph) -> Term | None:
     """Take the first elements of a vector, as many as there are rows."""
-    term = g.floats(lambda term: term.dims == (3,))
+    term = g.of_dims((3,))
     many = pt.concatenate([term.var] * 8)
     rows = pt.arange(g.inputs[0].shape[0])
     if g.choice.maybe():
@@ -123,24 +115,15 @@ STEPS = [
 
 
 def scanned(g: Graph) -> Term | None:
-    """Carry a state along the first axis, whatever it is."""
-    return _scanned(g, g.floats(lambda term: term.ndim))
-
-
-def rows_scanned(g: Graph) -> Term | None:
-    """Carry a state from row to row."""
-    return _scanned(g, g.floats(lambda term: term.dims[:1] == (N,)))
-
-
-def _scanned(g: Graph, term: Term) -> Term | None:
+    """Carry a state along the first axis, most often from row to row."""
+    is_rows = g.choice.maybe()
+    term = g.floats(lambda term: term.dims[:1] == (N,) if is_rows else term.ndim)
     if term.dims[0] == 1 or 1 in term.dims[1:]:
         return None
     like = term.var.sum(axis=0)
-    starts = [pt.zeros_like(like)] * 2
-    starts += [pt.ones_like(like), pt.ones_like(like) + 0.5]
-    other = g.floats(lambda other: other.dims == term.dims[1:])
-    if other is not None:
-        starts.append(other.var)
+    zero, one = pt.zeros_like(like), pt.ones_like(like)
+    other = g.of_dims(term.dims[1:])
+    starts = [zero, zero, one, one + 0.5, other.var]
     step = g.choice.of(STEPS)
     states = pytensor.scan(
         lambda r, a, c: pt.specify_shape(step(a, r, c), a.type.shape),
@@ -158,28 +141,21 @@ def _scanned(g: Graph, term: Term) -> Term | None:
 def mapped(g: Graph) -> Term | None:
     """Do something with each row, and with something else."""
     term = g.floats(lambda term: term.dims[:1] == (N,))
-    other = g.floats(lambda other: other.dims in ((), term.dims[1:]))
-    step = g.choice.of(
-        [
-            lambda r, v: pt.tanh(r).sum() + r,
-            lambda r, v: r * v,
-            lambda r, v: r - v,
-            lambda r, v: r[::-1] if r.ndim else -r,
-        ]
-    )
-    var = pytensor.map(
-        step,
-        [term.var],
-        [other.var],
-        go_backwards=g.choice.of([False, False, True]),
-        return_updates=False,
-    )
+    other = g.of_dims((), term.dims[1:])
+    steps = [
+        lambda r, v: pt.tanh(r).sum() + r,
+        lambda r, v: r * v,
+        lambda r, v: r - v,
+        lambda r, v: r[::-1] if r.ndim else -r,
+    ]
+    options = {"go_backwards": g.choice.below(3) == 0, "return_updates": False}
+    var = pytensor.map(g.choice.of(steps), [term.var], [other.var], **options)
     return Term(var, term.dims)
 
 
 LOOPS = [
     *[unary, binary, rows_reduced, slices, transpose, matmul] * 2,
-    *[scanned, rows_scanned, mapped] * 3,
+    *[scanned, scanned, scanned, mapped] * 3,
     *[merged, split_again] * 4,
     *[gradient, loss_gradient] * 2,
     batched,

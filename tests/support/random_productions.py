@@ -6,19 +6,12 @@ Some couple rows on purpose.
 from __future__ import annotations
 
 import numpy as np
-import pytensor
 import pytensor.tensor as pt
 from random_graphs import Graph, N, Term
 
 UNARY = [
-    pt.neg,
-    pt.exp,
-    pt.tanh,
-    pt.sigmoid,
-    pt.abs,
-    pt.sqr,
-    pt.floor,
-    pt.sign,
+    *[pt.neg, pt.exp, pt.tanh, pt.sigmoid, pt.abs, pt.sqr, pt.floor, pt.sign],
+    *[pt.zeros_like, pt.ones_like],
     lambda v: pt.sqrt(pt.abs(v)),
     lambda v: pt.log1p(pt.abs(v)),
     lambda v: 0.5 * v,
@@ -28,8 +21,6 @@ UNARY = [
     lambda v: 1.5 - v,
     lambda v: v / -2.0,
     lambda v: 1.0 / (v + 4.0),
-    pt.zeros_like,
-    pt.ones_like,
     lambda v: pt.cast(v, "complex128").real,
     lambda v: pt.cast(v, "int64").astype("float64"),
     lambda v: (v > 0.5).astype("float64"),
@@ -37,17 +28,22 @@ UNARY = [
     lambda v: pt.clip(v, -1, 1),
 ]
 BINARY = [
-    pt.add,
-    pt.sub,
-    pt.mul,
-    pt.maximum,
-    pt.minimum,
+    *[pt.add, pt.sub, pt.mul, pt.maximum, pt.minimum, pt.second],
     lambda a, b: a / (pt.abs(b) + 1.0),
     lambda a, b: a / b,
     lambda a, b: pt.switch(a > b, a, b),
     lambda a, b: pt.switch(a > 0, a, b),
-    pt.second,
 ]
+
+
+def _without(term: Term, *axes: int) -> tuple:
+    """Return the shape of a term without some axes."""
+    return tuple(dim for i, dim in enumerate(term.dims) if i not in axes)
+
+
+def _with(term: Term, axis: int, dim, of_more: int = 0) -> tuple:
+    """Return the shape with another length of an axis, or with one more axis."""
+    return (*term.dims[:axis], dim, *term.dims[axis + 1 - of_more :])
 
 
 def unary(g: Graph) -> Term | None:
@@ -73,15 +69,12 @@ def _broadcast(a: Term, b: Term) -> tuple | None:
 def binary(g: Graph) -> Term | None:
     a = g.all_floats()
     b = g.all_floats(lambda term: _broadcast(a, term) is not None)
-    if b is None:
-        return None
     return Term(g.choice.of(BINARY)(a.var, b.var), _broadcast(a, b))
 
 
 def pairs(g: Graph) -> Term | None:
     """Pair every row with every other one, or with itself."""
-    a = g.floats(lambda term: term.dims == (N,))
-    b = g.floats(lambda term: term.dims == (N,))
+    a, b = g.of_dims((N,)), g.of_dims((N,))
     function = g.choice.of([pt.mul, pt.sub])
     if g.choice.maybe():
         return Term(function(a.var[:, None], b.var[None, :]), (N, N))
@@ -90,17 +83,13 @@ def pairs(g: Graph) -> Term | None:
 
 def reduce(g: Graph) -> Term | None:
     term = g.all_floats(lambda term: term.ndim)
-    name = g.choice.of(["sum", "mean", "sum", "mean", "max", "min", "prod", "var"])
+    name = g.choice.of([*["sum", "mean"] * 3, *["max", "min", "prod"] * 2, "var"])
     axis = g.choice.of([None, *range(term.ndim)])
     keep = g.choice.maybe()
-    if name == "var" and g.choice.maybe():
-        name = "mean"
     var = getattr(term.var, name)(axis=axis, keepdims=keep)
     axes = range(term.ndim) if axis is None else [axis]
-    dims = [1 if i in axes else dim for i, dim in enumerate(term.dims)]
-    if not keep:
-        dims = [dim for i, dim in enumerate(term.dims) if i not in axes]
-    return Term(var, tuple(dims))
+    kept = tuple(1 if i in axes else dim for i, dim in enumerate(term.dims))
+    return Term(var, kept if keep else _without(term, *axes))
 
 
 def rows_reduced(g: Graph) -> Term | None:
@@ -108,8 +97,7 @@ def rows_reduced(g: Graph) -> Term | None:
     term = g.floats(lambda term: N in term.dims)
     axis = term.dims.index(N)
     name = g.choice.of(["sum", "mean", "max", "min", "prod"])
-    dims = tuple(dim for i, dim in enumerate(term.dims) if i != axis)
-    return Term(getattr(term.var, name)(axis=axis), dims)
+    return Term(getattr(term.var, name)(axis=axis), _without(term, axis))
 
 
 def any_or_all(g: Graph) -> Term | None:
@@ -136,21 +124,13 @@ def length(g: Graph) -> Term | None:
 def matmul(g: Graph) -> Term | None:
     a = g.all_floats(lambda term: term.ndim in (1, 2))
     b = g.all_floats(lambda term: term.ndim in (1, 2) and term.dims[0] == a.dims[-1])
-    if b is None:
-        return None
     return Term(a.var @ b.var, (*a.dims[:-1], *b.dims[1:]))
 
 
 def batched(g: Graph) -> Term | None:
     a = g.floats(lambda term: term.ndim == 3)
-    b = g.floats(
-        lambda term: (
-            term.ndim in (2, 3)
-            and term.dims[-2] == a.dims[-1]
-            and (term.ndim == 2 or term.dims[0] == a.dims[0])
-        )
-    )
-    if b is None:
+    b = g.floats(lambda b: b.dims[-2:-1] == a.dims[-1:] and b.ndim in (2, 3))
+    if b.ndim == 3 and b.dims[0] != a.dims[0]:
         return None
     return Term(a.var @ b.var, (*a.dims[:2], b.dims[-1]))
 
@@ -160,11 +140,10 @@ def tensordot(g: Graph) -> Term | None:
     axis = g.choice.below(a.ndim)
     b = g.floats(lambda term: term.ndim and a.dims[axis] in term.dims)
     other = b.dims.index(a.dims[axis])
-    dims = [d for i, d in enumerate(a.dims) if i != axis]
-    dims += [d for i, d in enumerate(b.dims) if i != other]
+    dims = _without(a, axis) + _without(b, other)
     if len(dims) > 3:
         return None
-    return Term(pt.tensordot(a.var, b.var, axes=[[axis], [other]]), tuple(dims))
+    return Term(pt.tensordot(a.var, b.var, axes=[[axis], [other]]), dims)
 
 
 def transpose(g: Graph) -> Term | None:
@@ -177,46 +156,27 @@ def transpose(g: Graph) -> Term | None:
 def expand(g: Graph) -> Term | None:
     term = g.all_floats(lambda term: term.ndim < 3)
     axis = g.choice.below(term.ndim + 1)
-    dims = list(term.dims)
-    dims.insert(axis, 1)
-    return Term(pt.expand_dims(term.var, axis), tuple(dims))
+    return Term(pt.expand_dims(term.var, axis), _with(term, axis, 1, 1))
 
 
 def slices(g: Graph) -> Term | None:
     term = g.floats(lambda term: term.ndim)
     axis = g.choice.below(term.ndim)
-    entry, after = g.choice.of(
-        [
-            (slice(None), lambda dim: dim),
-            (slice(None, None, -1), lambda dim: dim),
-            (0, None),
-            (slice(1, None), lambda dim: dim - 1 if dim != N else None),
-            (slice(None, -1), lambda dim: dim - 1 if dim != N else None),
-            (slice(0, 1), lambda dim: 1),
-        ]
-    )
-    if term.dims[axis] == 1 and after is not None:
-        return None
-    index = (*[slice(None)] * axis, entry)
-    dims = list(term.dims)
-    if after is None:
-        del dims[axis]
-    else:
-        dims[axis] = after(dims[axis])
-    var = term.var[index]
-    if dims and after is not None and dims[axis] == 1:
+    less = [slice(1, None), slice(None, -1)]
+    entry = g.choice.of([slice(None), slice(None, None, -1), 0, *less])
+    var, dim = term.var[(*[slice(None)] * axis, entry)], term.dims[axis]
+    if entry == 0:
+        return Term(var, _without(term, axis))
+    if entry in less:
+        dim = None if dim == N else dim - 1
+    if dim in (0, 1):
         return None  # its type does not say so, and it must not be broadcast
-    return Term(var, tuple(dims))
+    return Term(var, _with(term, axis, dim))
 
 
 def picked(g: Graph) -> Term | None:
     """For each row, an element that the labels tell."""
-    term = g.floats(
-        lambda term: (
-            term.ndim == 2 and term.dims[0] in (N, 3, 4) and term.dims[1] in (3, 4)
-        )
-    )
-    k = g.inputs[3]
+    term, k = g.of_dims((N, 3), (N, 4), (3, 3), (3, 4), (4, 3)), g.inputs[3]
     if term.dims[0] == N:
         return Term(term.var[pt.arange(k.shape[0]), k], (N,))
     return Term(term.var[k], (N, term.dims[1]))
@@ -225,12 +185,12 @@ def picked(g: Graph) -> Term | None:
 def picked_columns(g: Graph) -> Term | None:
     term = g.floats(lambda term: term.ndim > 1 and term.dims[1] in (3, 4))
     var = g.choice.of([term.var[:, [2, 0]], term.var[:, [1, 1]]])
-    return Term(var, (term.dims[0], 2, *term.dims[2:]))
+    return Term(var, _with(term, 1, 2))
 
 
 def sliced_set(g: Graph) -> Term | None:
     term = g.floats(lambda term: term.ndim > 1 and term.dims[1] in (3, 4))
-    other = g.floats(lambda other: other.dims in ((), (term.dims[0],)))
+    other = g.of_dims((), (term.dims[0],))
     if term.ndim == 3 and other.dims:
         return None
     put = g.choice.of([pt.set_subtensor, pt.inc_subtensor])
@@ -239,62 +199,47 @@ def sliced_set(g: Graph) -> Term | None:
 
 def scattered_inc(g: Graph) -> Term | None:
     """Each row adds to a place of its own choice."""
-    term = g.floats(lambda term: term.dims in ((3, 3), (4, 3)))
-    other = g.floats(lambda other: other.dims in ((N, 3), (3,), ()))
+    term, other = g.of_dims((3, 3), (4, 3)), g.of_dims((N, 3), (3,), ())
     put = g.choice.of([pt.inc_subtensor, pt.inc_subtensor, pt.set_subtensor])
     zeros = pt.zeros_like(term.var) if g.choice.maybe() else term.var
     return Term(put(zeros[g.inputs[3]], other.var), term.dims)
 
 
+ALONG = [pt.special.softmax, pt.special.log_softmax, pt.cumsum, pt.sort]
+"""Functions along an axis, which keep it."""
+OVER = [
+    lambda v, axis: v.argmax(axis=axis).astype("float64"),
+    lambda v, axis: pt.logsumexp(pt.tanh(v), axis=axis),
+]
+
+
 def along(g: Graph) -> Term | None:
     term = g.all_floats(lambda term: term.ndim)
     axis = g.choice.below(term.ndim)
-    function = g.choice.of(
-        [pt.special.softmax, pt.special.log_softmax, pt.cumsum, pt.sort]
-    )
-    return Term(function(term.var, axis=axis), term.dims)
+    return Term(g.choice.of(ALONG)(term.var, axis=axis), term.dims)
 
 
-def argmax(g: Graph) -> Term | None:
+def over(g: Graph) -> Term | None:
     term = g.all_floats(lambda term: term.ndim)
     axis = g.choice.below(term.ndim)
-    dims = tuple(dim for i, dim in enumerate(term.dims) if i != axis)
-    return Term(term.var.argmax(axis=axis).astype("float64"), dims)
-
-
-def logsumexp(g: Graph) -> Term | None:
-    term = g.all_floats(lambda term: term.ndim)
-    axis = g.choice.below(term.ndim)
-    dims = tuple(dim for i, dim in enumerate(term.dims) if i != axis)
-    return Term(pt.logsumexp(pt.tanh(term.var), axis=axis), dims)
+    return Term(g.choice.of(OVER)(term.var, axis), _without(term, axis))
 
 
 def joined(g: Graph) -> Term | None:
     a = g.floats(lambda term: term.ndim)
     axis = g.choice.below(a.ndim)
-
-    def fits(term):
-        return term.ndim == a.ndim and all(
-            term.dims[i] == a.dims[i] for i in range(a.ndim) if i != axis
-        )
-
-    b = g.floats(fits)
+    b = g.floats(lambda b: b.ndim == a.ndim and _without(b, axis) == _without(a, axis))
     if 1 in a.dims or 1 in b.dims:
         return None
-    dims = list(a.dims)
-    dims[axis] = (
-        None if N in (a.dims[axis], b.dims[axis]) else dims[axis] + b.dims[axis]
-    )
-    return Term(pt.concatenate([a.var, b.var], axis=axis), tuple(dims))
+    both = a.dims[axis], b.dims[axis]
+    dims = _with(a, axis, None if N in both else sum(both))
+    return Term(pt.concatenate([a.var, b.var], axis=axis), dims)
 
 
 def stacked(g: Graph) -> Term | None:
     a = g.floats(lambda term: term.ndim < 3)
-    b = g.floats(lambda term: term.dims == a.dims)
-    axis = g.choice.below(a.ndim + 1)
-    dims = list(a.dims)
-    dims.insert(axis, 2)
-    return Term(pt.stack([a.var, b.var], axis=axis), tuple(dims))
+    b, axis = g.of_dims(a.dims), g.choice.below(a.ndim + 1)
+    return Term(pt.stack([a.var, b.var], axis=axis), _with(a, axis, 2, 1))
 
 
 def flattened(g: Graph) -> Term | None:
@@ -309,7 +254,7 @@ def flattened(g: Graph) -> Term | None:
 
 
 def reshaped(g: Graph) -> Term | None:
-    term = g.floats(lambda term: term.dims in ((N, 2, 3), (2, 3), (N, 3, 2)))
+    term = g.of_dims((N, 2, 3), (2, 3), (N, 3, 2))
     if term.ndim == 2:
         return Term(term.var.reshape((3, 2)), (3, 2))
     shape = term.var.shape
@@ -328,8 +273,6 @@ def reshaped(g: Graph) -> Term | None:
 def reduced_unknown(g: Graph) -> Term | None:
     """Reduce what has a length that is neither n nor a number."""
     term = g.some(lambda term: None in term.dims)
-    if term is None:
-        return None
     return Term(getattr(term.var, g.choice.of(["sum", "mean", "max"]))(), ())
 
 
@@ -342,17 +285,7 @@ def allocated(g: Graph) -> Term | None:
 
 def gradient(g: Graph) -> Term | None:
     cost = g.all_floats(lambda term: term.ndim == 0 and term in g.made)
-    if cost is None:
-        return None
-    of = g.choice.of([*g.shared, g.inputs[0]])
-    dims = next(term.dims for term in g.terms if term.var is of)
-    try:
-        var = pytensor.grad(
-            cost.var, of, disconnected_inputs="ignore", null_gradients="return"
-        )
-    except (NotImplementedError, TypeError, pytensor.gradient.NullTypeGradError):
-        return None
-    return Term(var, dims) if getattr(var, "dtype", "") == "float64" else None
+    return g.slope(cost.var, null_gradients="return")
 
 
 def loss_gradient(g: Graph) -> Term | None:
@@ -366,25 +299,89 @@ def loss_gradient(g: Graph) -> Term | None:
 PRODUCTIONS = [
     *[unary, binary, rows_reduced] * 5,
     *[reduce, scaled, matmul, transpose, loss_gradient] * 2,
-    gradient,
-    any_or_all,
-    pairs,
-    length,
-    batched,
-    tensordot,
-    expand,
-    slices,
-    picked,
-    picked_columns,
-    sliced_set,
-    scattered_inc,
-    along,
-    argmax,
-    logsumexp,
-    joined,
-    stacked,
-    flattened,
-    reshaped,
-    reduced_unknown,
-    allocated,
+    *[gradient, any_or_all, pairs, length, batched, tensordot, expand, slices],
+    *[picked, picked_columns, sliced_set, scattered_inc, along, over, over],
+    *[joined, stacked, flattened, reshaped, reduced_unknown, allocated],
 ]
+
+
+# -- statistics of all rows that meet rows again ---------------------------------------
+
+
+def met_again(g: Graph) -> Term | None:
+    """Rows less their mean, over their sum, their largest, or the like."""
+    term = g.floats(lambda term: term.dims.count(N) == 1)
+    var, along = term.var, {"axis": term.dims.index(N), "keepdims": True}
+    made = [
+        lambda: var - var.mean(**along),
+        lambda: (var - var.mean(**along)) / pt.sqrt(var.var(**along) + 0.1),
+        lambda: pt.special.softmax(pt.tanh(var), axis=along["axis"]),
+        lambda: pt.special.log_softmax(pt.tanh(var), axis=along["axis"]),
+        lambda: var / (1 + pt.abs(var).max(**along)),
+        lambda: var / (1 + pt.abs(var).sum(**along)),
+        # Not the mean itself: where all rows are alike, rounding would decide.
+        lambda: pt.gt(var, var.mean(**along) + 0.013).astype("float64"),
+    ]
+    return Term(g.choice.of(made)(), term.dims)
+
+
+def weighted_mean(g: Graph) -> Term | None:
+    """A mean by weights, or of the rows of a mask."""
+    term = g.floats(lambda term: term.dims[:1] == (N,) and N not in term.dims[1:])
+    weights = g.of_dims((N,)).var
+    weights = g.choice.of(
+        [pt.sigmoid(weights), (weights > -0.5).astype("float64"), pt.ones_like(weights)]
+    )
+    over = weights.reshape((-1, *[1] * (term.ndim - 1))) * term.var
+    return Term(over.sum(axis=0) / (weights.sum() + 0.1), term.dims[1:])
+
+
+def statistic(g: Graph) -> Term | None:
+    """A function of sums and means that is no sum."""
+    var = g.floats(lambda term: term.dims.count(N) == 1).var
+    made = [
+        lambda: var.std(),
+        lambda: pt.logsumexp(pt.tanh(var)),
+        lambda: (var**2).mean() / (1 + (var**2).mean()),
+        lambda: var.mean() * var.sum(),
+        lambda: var.sum() + (g.shared[1] ** 2).sum(),
+    ]
+    return Term(g.choice.of(made)(), ())
+
+
+def gradient_of_all(g: Graph) -> Term | None:
+    """The gradient of all that there is, by a parameter or by the rows."""
+    costs = [term.var for term in g.made if term.var.dtype == "float64"]
+    if not costs:
+        return None
+    return g.slope(pt.add(*(pt.tanh(cost).mean() for cost in costs), 0.0))
+
+
+def filled(g: Graph) -> Term | None:
+    """One value for all rows."""
+    term = g.floats(lambda term: term.ndim < 3 and N not in term.dims)
+    n = g.inputs[0].shape[0]
+    return Term(pt.alloc(term.var, n, *term.var.shape), (N, *term.dims))
+
+
+def with_numbers(g: Graph) -> Term | None:
+    """Rows with their numbers, or with what is sorted."""
+    term = g.of_dims((N,))
+    numbers = pt.arange(g.inputs[0].shape[0])
+    other = g.choice.of([numbers, pt.sort(term.var), g.inputs[3] * numbers])
+    return Term(term.var + other, (N,))
+
+
+STATISTICS = [
+    *[met_again, weighted_mean, statistic] * 4,
+    *[unary, binary, rows_reduced] * 4,
+    *[reduce, scaled, loss_gradient] * 2,
+    *[gradient_of_all] * 2,
+    *[any_or_all, batched, expand],
+    *[picked, picked_columns, sliced_set],
+    *[over, stacked, filled],
+]
+"""Without what needs all rows in their order, as sorting does, or pairs of rows."""
+
+NUMBERED = [*STATISTICS, *[with_numbers] * 4]
+"""With what needs the places of rows among all."""

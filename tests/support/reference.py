@@ -12,16 +12,7 @@ PY = Mode("py", None)
 """Compiles at once: for tests in which the numbers matter and the speed does not."""
 
 FLOATS = ("float16", "float32", "float64")
-INTEGERS = (
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-)
+INTEGERS = *(f"int{n}" for n in (8, 16, 32, 64)), *(f"uint{n}" for n in (8, 16, 32, 64))
 COMPLEX = ("complex64", "complex128")
 DTYPES = (*FLOATS, *INTEGERS, "bool", *COMPLEX)
 
@@ -29,16 +20,8 @@ KINDS = {"floats": FLOATS, "integers": INTEGERS, "others": ("bool", *COMPLEX)}
 """The dtypes in groups: one session for each group, as many sessions take long."""
 
 SHAPES = [
-    (),
-    (4,),
-    (0,),
-    (3, 2),
-    (5, 5),
-    (2, 0, 3),
-    (2, 3, 2),
-    (1, 2, 3, 2),
-    (2, 1, 3, 1, 2),
-    (1500,),
+    *[(), (4,), (0,), (3, 2), (5, 5), (2, 0, 3), (2, 3, 2)],
+    *[(1, 2, 3, 2), (2, 1, 3, 1, 2), (1500,)],
 ]
 """0 to 5 dimensions; as many rows as ranks, fewer, more; more than a kernel's block."""
 
@@ -101,14 +84,11 @@ def reduced(op: str, values, weights=None) -> np.ndarray:
         total = sum(stack[i].astype(wide) * weights[i] for i in used)
         average = total / sum(weights)
         return average if dtype.kind in "iu" else np.asarray(average).astype(dtype)
-    ufunc = {
-        "sum": np.add,
-        "prod": np.multiply,
-        "min": np.minimum,
-        "max": np.maximum,
-    }[op]
+    ufunc = {"sum": "add", "prod": "multiply", "min": "minimum", "max": "maximum"}[op]
     with np.errstate(over="ignore"):
-        return np.asarray(ufunc.reduce(stack, axis=0, dtype=wide)).astype(dtype)
+        return np.asarray(getattr(np, ufunc).reduce(stack, axis=0, dtype=wide)).astype(
+            dtype
+        )
 
 
 def assert_same(

@@ -57,33 +57,20 @@ synk.register_sharding(AllRowsGuard, None)
 class Graph:
     """A function of rows, and what it makes of shared variables.
 
-    Attributes
-    ----------
-    outputs : variable, (variable, op), or list of these
-    updates : list of (shared, new) or (shared, new, op)
-    fails : bool
-        Whether a forbidden label makes it fail.
-    least_rows : int
-        With fewer rows plain PyTensor fails too, or returns NaN.
-    keeps_rows : sequence of shared variables
-        Those whose new value is computed row by row. If they were scattered, each rank
-        keeps its part.
-    sliceable : sequence of shared variables
-        Those of which a call uses some rows of each rank's.
-    in_slices : bool
-        Whether slices give the same, by the ops that are named.
+    Outputs are variables or pairs with an op, and so are new values in the updates. If
+    the variables of `keeps_rows` were scattered, each rank keeps its part, as their new
+    values are computed row by row. Of those of `sliceable` a call uses some rows of
+    each rank's. Without `in_slices` slices give other values, by the named ops.
     """
 
     name: str
     inputs: list
-    outputs: Any
+    outputs: list
     updates: list
     bcast: Sequence = ()
-    local: bool = False
-    fails: bool = False
-    least_rows: int = 0
     keeps_rows: Sequence[SharedVariable] = ()
     sliceable: Sequence[SharedVariable] = ()
+    local: bool = False
     in_slices: bool = True
 
     def __repr__(self) -> str:
@@ -94,19 +81,15 @@ class Graph:
 
     def make(self, mode: Any) -> synk.Function:
         """Return the function for ranks."""
-        return synk.function(
-            self.inputs,
-            self.outputs,
-            list(self.bcast),
-            self.updates,
-            mode=mode,
-            name=self.name,
-            local=self.local,
-            sliceable_shareds=list(self.sliceable) or None,
-        )
+        given = self.inputs, self.outputs, list(self.bcast), self.updates
+        options = {"name": self.name, "mode": mode, "local": self.local}
+        some = list(self.sliceable) or None
+        return synk.function(*given, sliceable_shareds=some, **options)
 
-    def with_forbidden(self, rows: list, row: int) -> list:
-        """Return rows of which one has a forbidden label."""
+    def with_forbidden(self, rows: list, row: int | None) -> list:
+        """Return rows of which one has a forbidden label, if that makes it fail."""
+        if row is None or not self.fails:
+            return rows
         i = self.inputs.index(K)
         labels = rows[i].copy()
         labels[row % len(labels) if len(labels) else slice(0)] = FORBIDDEN
@@ -115,17 +98,13 @@ class Graph:
     # -- as it is written
 
     @cached_property
-    def output_list(self) -> list:
-        return self.outputs if isinstance(self.outputs, list) else [self.outputs]
-
-    @cached_property
     def plain_outputs(self) -> list[Variable]:
-        return [out[0] if isinstance(out, tuple) else out for out in self.output_list]
+        return [out[0] if isinstance(out, tuple) else out for out in self.outputs]
 
     @cached_property
     def ops(self) -> list[str | None]:
         """What combines the ranks' values of each output; None if that is serial."""
-        return [out[1] if isinstance(out, tuple) else None for out in self.output_list]
+        return [out[1] if isinstance(out, tuple) else None for out in self.outputs]
 
     @property
     def updated(self) -> list[SharedVariable]:
@@ -139,6 +118,27 @@ class Graph:
     def left(self) -> list[bool]:
         """Which updates are each rank's own, as the op is named or all are local."""
         return [self.local or bool(op) for _, _, *op in self.updates]
+
+    @cached_property
+    def fails(self) -> bool:
+        """Whether a forbidden label makes it fail: it is looked at, or looked up."""
+        nodes = [var.owner for var in self._everything_in_it if var.owner is not None]
+        ops = {type(node.op).__name__ for node in nodes if K in node.inputs}
+        return any("Guard" in op or "Advanced" in op for op in ops)
+
+    @cached_property
+    def least_rows(self) -> int:
+        """With fewer rows plain PyTensor fails too, or returns NaN."""
+        of_rows = {*self.keeps_rows, *self.sliceable}
+        given = {v: some_value(v, 0, int(v not in of_rows)) for v in self.shared}
+        rows = [some_rows(0, 0)[var] for var in self.inputs]
+        try:
+            with np.errstate(all="ignore"):
+                results = self.compute(rows, [np.array(1.0)] * len(self.bcast), given)
+        except (ValueError, IndexError):
+            return 1
+        numbers = [r for of in results for r in of if hasattr(r, "dtype")]
+        return int(any(np.isnan(value).any() for value in numbers))
 
     @cached_property
     def of_rows(self) -> list[bool]:
@@ -164,13 +164,11 @@ class Graph:
     @cached_property
     def shared(self) -> list[SharedVariable]:
         """The shared variables that it reads."""
-        found = set(map(_original, self._read_by_any_name))
-        return sorted(found, key=lambda var: var.name)
+        return sorted(_shared(self._everything_in_it), key=lambda var: var.name)
 
     @cached_property
-    def _read_by_any_name(self) -> list[SharedVariable]:
-        found = ancestors([*self.plain_outputs, *self.news])
-        return [var for var in found if isinstance(var, SharedVariable)]
+    def _everything_in_it(self) -> list[Variable]:
+        return list(ancestors([*self.plain_outputs, *self.news]))
 
     # -- computed by plain PyTensor
 
@@ -185,21 +183,20 @@ class Graph:
 
     def _compile(self, results: list[Variable]) -> pytensor.compile.Function:
         stand_ins = {var: var.type() for var in self.shared}
-        givens = {var: stand_ins[_original(var)] for var in self._read_by_any_name}
-        return pytensor.function(
-            [*self.inputs, *self.bcast, *stand_ins.values()],
-            results,
-            givens=givens,
-            mode=MODE,
-            on_unused_input="ignore",
-            no_default_updates=True,
-        )
+        givens = {
+            var: stand_ins[_original(var)]
+            for var in self._everything_in_it
+            if isinstance(var, SharedVariable)
+        }
+        inputs = [*self.inputs, *self.bcast, *stand_ins.values()]
+        options = {"on_unused_input": "ignore", "no_default_updates": True}
+        return pytensor.function(inputs, results, MODE, givens=givens, **options)
 
     def compute(self, rows: list, bcast: list, values: dict) -> tuple[list, list]:
         """Return the outputs and the new values of a serial run."""
         given = [copy.deepcopy(values[var]) for var in self.shared]
         results = self._everything(*rows, *bcast, *given)
-        n = len(self.output_list)
+        n = len(self.outputs)
         return results[:n], results[n:]
 
     def compute_rowless(self, rows: list, bcast: list, values: dict) -> list:
@@ -217,23 +214,19 @@ def _shared(graph: list[Variable]) -> set[SharedVariable]:
 # -- variables
 
 
-def _make_variables() -> dict[str, SharedVariable]:
-    values = {
-        **{name: np.zeros(3) for name in ("w", "v", "g", "h")},
-        **{name: np.array(0.0) for name in ("total", "mean", "top", "rate")},
-        "kept": np.zeros(2),
-        "table": np.zeros((2, 3)),
-        "single": np.zeros(3, "float32"),
-        "count": np.array(0),
-        "counts": np.zeros(4, "int64"),
-        "seen": np.array(False),
-        "flags": np.zeros(2, bool),
-        "rng": np.random.default_rng(0),
-    }
-    return {name: pytensor.shared(value, name) for name, value in values.items()}
-
-
-VARIABLES = _make_variables()
+_VALUES = {
+    **{name: np.zeros(3) for name in ("w", "v", "g", "h")},
+    **{name: np.array(0.0) for name in ("total", "mean", "top", "rate")},
+    "kept": np.zeros(2),
+    "table": np.zeros((2, 3)),
+    "single": np.zeros(3, "float32"),
+    "count": np.array(0),
+    "counts": np.zeros(4, "int64"),
+    "seen": np.array(False),
+    "flags": np.zeros(2, bool),
+    "rng": np.random.default_rng(0),
+}
+VARIABLES = {name: pytensor.shared(value, name) for name, value in _VALUES.items()}
 TWINS = {
     VARIABLES[name]: VARIABLES[name].clone(name=f"{name}'s twin")
     for name in ("w", "total", "kept")
@@ -245,9 +238,11 @@ ROWWISE = {VARIABLES[name] for name in ("kept", "table", "flags")}
 """Of any number of rows."""
 
 
+_ORIGINALS = {twin: original for original, twin in TWINS.items()}
+
+
 def _original(var: SharedVariable) -> SharedVariable:
-    originals = {twin: original for original, twin in TWINS.items()}
-    return originals.get(var, var)
+    return _ORIGINALS.get(var, var)
 
 
 def some_value(var: SharedVariable, seed: int, length: int | None = None) -> Any:

@@ -2,7 +2,7 @@
 
 The model of the state machine: for each shared variable a value for each rank, and
 whether they are one value, each rank's own, or parts. Functions are computed serially
-by plain PyTensor, and collectives by numpy.
+by plain PyTensor, and collectives, which have synk's names and arguments, by numpy.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from pytensor.compile import SharedVariable
+from reference import reduced
 from state_graphs import Graph
 
 
@@ -26,23 +27,14 @@ class Misfit(Exception):
 
 @dataclass
 class Held:
-    """What the ranks hold of a variable.
-
-    Attributes
-    ----------
-    values : list
-        By rank.
-    kind : {"equal", "own", "parts"}
-    rows : tuple of int, optional
-        From how many rows each rank's own value was computed; or how many it has.
-    is_whole : bool
-        Whether a function has made it of all rows: to sum that up would count twice.
-    """
+    """What the ranks hold of a variable: values that are "equal", "own" or "parts"."""
 
     values: list
     kind: str = "equal"
     rows: tuple[int, ...] | None = None
+    """From how many rows each rank's own value was computed; or how many it has."""
     is_whole: bool = False
+    """Whether a function has made it of all rows: to sum that up would count twice."""
 
     def in_words(self) -> str:
         """Return how `synk.state` begins."""
@@ -52,20 +44,12 @@ class Held:
         return {"equal": "equal on all ranks", "own": own, "parts": parts}[self.kind]
 
 
+Vars = Sequence[SharedVariable]
 Values = dict[SharedVariable, Any]
 
 
 class Model:
-    """The state of all ranks.
-
-    Attributes
-    ----------
-    size : int
-        Of the session.
-    held : dict of shared variable to Held
-    states : list of dict
-        What was held after the calls of a run.
-    """
+    """The state of all ranks, and what was held after the calls of a run."""
 
     def __init__(self, size: int, values: Values) -> None:
         self.size = size
@@ -95,7 +79,8 @@ class Model:
     def call(self, graph: Graph, rows: list, bcast: list) -> list:
         """Return the outputs of a call, and make its updates; or raise."""
         parts = self._parts(graph, rows)
-        outputs = news = None
+        outputs: Any = None
+        news: Any = None
         if not graph.local:
             wholes = {var: np.concatenate(self.held[var].values) for var in parts}
             outputs, news = graph.compute(rows, bcast, self.of_rank(0) | wholes)
@@ -107,17 +92,15 @@ class Model:
                 own = [of_rank[i] for of_rank in by_rank]
                 made[var] = self._own(graph, i, own, counts)
             elif var in parts and var in graph.keeps_rows:
-                assert news is not None
-                counts = self.held[var].rows
-                made[var] = Held(self.cut(news[i]), "parts", counts)
+                made[var] = Held(self.cut(news[i]), "parts", self.held[var].rows)
             else:
-                assert news is not None
                 is_whole = graph.of_rows[i] or not graph.reads[i].isdisjoint(parts)
-                made[var] = Held(
-                    [news[i]] * self.size, is_whole=is_whole and self.size > 1
-                )
+                made[var] = self._whole(news[i], is_whole)
         self.held.update(made)
         return outputs
+
+    def _whole(self, value: Any, is_whole: bool = True) -> Held:
+        return Held([value] * self.size, is_whole=is_whole and self.size > 1)
 
     def _parts(self, graph: Graph, rows: list) -> list[SharedVariable]:
         """Return what takes part as rows, as the inputs do; or raise."""
@@ -138,18 +121,12 @@ class Model:
         return np.array_split(rows, self.size)
 
     def _on_each_rank(
-        self, graph: Graph, rows: list, bcast: list, outputs: list | None
+        self, graph: Graph, rows: list, bcast: list, outputs: Any
     ) -> tuple[list, list[list], tuple[int, ...] | None]:
         """Compute what is left to each rank.
 
-        Returns
-        -------
-        outputs : list
-            Combined by their ops; those without one as in `outputs`.
-        news : list of list
-            By rank; None for what a rank does not update.
-        counts : tuple of int or None
-            The rows of each rank.
+        It is the outputs, combined by their ops, new values by rank (None where there
+        is no update), and how many rows the ranks have.
         """
         counts = None
         parts = [rows] * self.size
@@ -181,10 +158,8 @@ class Model:
         if self.size == 1:
             return Held(news)
         if graph.of_rows[i]:
-            values = [
-                old if new is None else new
-                for old, new in zip(former.values, news, strict=True)
-            ]
+            pairs = zip(former.values, news, strict=True)
+            values = [old if new is None else new for old, new in pairs]
             return Held(values, "own", counts)
         read = [self.held[var] for var in graph.reads[i]]
         if all(held.kind == "equal" for held in read):
@@ -210,17 +185,15 @@ class Model:
         for var, new in zip(graph.updated, news, strict=True):
             former = self.held[var]
             if var not in graph.sliceable:
-                made[var] = Held([new] * self.size, is_whole=self.size > 1)
+                made[var] = self._whole(new)
                 continue
             values = [value.copy() for value in former.values]
-            for value, some, rows in zip(
-                values, chosen, np.split(new, ends), strict=True
-            ):
+            parts = zip(values, chosen, np.split(new, ends), strict=True)
+            for value, some, rows in parts:
                 value[some] = rows
-            if former.kind != "equal" or (are_equal and alike) or self.size == 1:
-                made[var] = Held(values, former.kind, former.rows)
-            else:
-                made[var] = Held(values, "own")
+            stays = former.kind != "equal" or (are_equal and alike) or self.size == 1
+            kind = (former.kind, former.rows) if stays else ("own",)
+            made[var] = Held(values, *kind)
         self.held.update(made)
         return outputs
 
@@ -233,18 +206,20 @@ class Model:
 
     # -- collectives
 
-    def broadcast(self, variables: Sequence[SharedVariable]) -> None:
-        for var in variables:
-            self.set(var, self.of_script(var))
+    def broadcast(self, variables: Vars, values: Sequence | None = None) -> None:
+        for i, var in enumerate(variables):
+            self.set(var, self.of_script(var) if values is None else values[i])
 
-    def scatter(self, var: SharedVariable, value: np.ndarray) -> None:
-        parts = self.cut(value)
-        self.held[var] = Held(parts, "parts", tuple(map(len, parts)))
+    def scatter(self, variables: Vars, values: Sequence) -> None:
+        for var, value in zip(variables, values, strict=True):
+            parts = self.cut(value)
+            self.held[var] = Held(parts, "parts", tuple(map(len, parts)))
 
-    def set_on(self, rank: int, var: SharedVariable, value: Any) -> None:
-        values = list(self.held[var].values)
-        values[rank] = value
-        self.held[var] = Held(values, "equal" if self.size == 1 else "own")
+    def set_value(self, rank: int, variables: Vars, values: Sequence) -> None:
+        for var, value in zip(variables, values, strict=True):
+            by_rank = list(self.held[var].values)
+            by_rank[rank] = value
+            self.held[var] = Held(by_rank, "equal" if self.size == 1 else "own")
 
     def gather(self, var: SharedVariable, nd_up: int) -> np.ndarray:
         values = self.held[var].values
@@ -258,7 +233,7 @@ class Model:
         self.set(var, whole)
         return whole
 
-    def reduced(self, variables: Sequence[SharedVariable], op: str) -> list:
+    def reduced(self, variables: Vars, op: str) -> list:
         """Return what a reduction gives."""
         for var in variables:
             if self.held[var].is_whole and op in ("sum", "prod"):
@@ -276,25 +251,21 @@ class Model:
                 values = [v for v, rows in zip(values, weights, strict=True) if rows]
                 weights = tuple(filter(None, weights))
             result = combine(op, values, weights)
-            if held.values[0].dtype.kind == "i":
-                result = np.rint(result).astype("int64")
-            results.append(np.asarray(result, held.values[0].dtype))
+            dtype = held.values[0].dtype
+            result = np.rint(result) if dtype.kind == "i" else result
+            results.append(np.asarray(result, dtype))
         return results
 
-    def all_reduce(self, variables: Sequence[SharedVariable], op: str) -> None:
+    def all_reduce(self, variables: Vars, op: str) -> None:
         if self.size > 1:
-            for var, result in zip(variables, self.reduced(variables, op), strict=True):
-                self.set(var, result)
+            self.broadcast(variables, self.reduced(variables, op))
 
-    def reduce(
-        self, variables: Sequence[SharedVariable], op: str, in_place: bool
-    ) -> list:
+    def reduce(self, variables: Vars, op: str, in_place: bool) -> list:
         if self.size == 1:
             return [self.of_script(var) for var in variables]
         results = self.reduced(variables, op)
         if in_place:
-            for var, result in zip(variables, results, strict=True):
-                self.set_on(0, var, result)
+            self.set_value(0, variables, results)
         return results
 
 
@@ -307,10 +278,6 @@ def combine(op: str, values: list, weights: Sequence[int]) -> np.ndarray:
     """Combine the ranks' values, as the documentation says."""
     if op == "gather":
         return np.concatenate(values)
-    stack = np.stack(values)
     if op == "avg":
-        total = sum(weights)
-        shares = [w / total if total else 1 / len(values) for w in weights]
-        return sum(v * share for v, share in zip(stack, shares, strict=True))
-    ufunc = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
-    return ufunc[op].reduce(stack, axis=0, dtype=stack.dtype)
+        return np.average(values, axis=0, weights=weights if any(weights) else None)
+    return reduced(op, values)
