@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import warnings
-from pathlib import Path
 
 import numpy as np
 import psutil
@@ -14,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 from on_ranks import one_and_three_ranks, three_ranks
-from processes import all_pids
+from processes import bytes_of_segments
 from reference import DTYPES, PY, assert_same, values_of
 from samples import WAYS, series
 
@@ -401,17 +399,6 @@ def test_more_elements_than_an_int32_counts(ranks):
     assert_same(f(made, batch=slice(rows - 2, None)), np.int8([0, 4]))
 
 
-def segments() -> int:
-    """Return the bytes of memory that all segments have, whoever has them open."""
-    found = {}
-    for pid in (os.getpid(), *all_pids()):
-        for path in Path(f"/proc/{pid}/fd").iterdir():
-            if os.path.lexists(path) and "memfd:synk-" in os.readlink(path):
-                status = path.stat()
-                found[status.st_ino] = 512 * status.st_blocks
-    return sum(found.values())
-
-
 @three_ranks
 def test_what_large_calls_and_data_have_taken_is_given_back(ranks):
     """Of calls after 100 small ones; of Data when it and all views of it are gone."""
@@ -419,21 +406,21 @@ def test_what_large_calls_and_data_have_taken_is_given_back(ranks):
     f = synk.function([x], (2 * x, "gather"), mode=PY)
     small, large = synk.data(np.ones((6, 2))), 1 << 24
     f(small)
-    before = segments()
+    before = bytes_of_segments()
     for _ in range(2):
         assert f(np.ones((large // 16, 2))).shape == (large // 16, 2)
-        assert segments() > before + large
+        assert bytes_of_segments() > before + large
         for _ in range(101):
             f(small)
-        assert segments() < before + large / 10
-    before = segments()
+        assert bytes_of_segments() < before + large / 10
+    before = bytes_of_segments()
     made = synk.data(np.ones((large // 16, 2)))
     f(made)
     view = made[:3]
     del made
     f(small)
-    assert segments() > before + large
+    assert bytes_of_segments() > before + large
     del view
     for _ in range(101):
         f(small)
-    assert segments() < before + large / 10
+    assert bytes_of_segments() < before + large / 10

@@ -19,7 +19,7 @@ from pytensor.graph.op import Op
 from pytensor.graph.rewriting.basic import GraphRewriter
 from pytensor.graph.utils import MissingInputError
 from reference import PY, assert_same, cut
-from samples import WAYS, frame
+from samples import WAYS
 
 import synk
 
@@ -40,17 +40,6 @@ def test_any_array_like_is_an_input(ranks):
         assert_same(plain[0], value * 2, err_msg=way)
         assert_same(plain[1], value + 1, err_msg=way)
         np.testing.assert_array_equal(np.asarray(given), value)
-
-
-@three_ranks
-def test_pandas_columns_are_inputs(ranks):
-    table = frame(a=np.arange(7), b=np.arange(7) * 0.5).sample(frac=1, random_state=1)
-    a, b = pt.lvector("a"), pt.vector("b")
-    f = synk.function([a, b], (a * b, "gather"), mode=PY)
-    right = table.index.to_numpy() ** 2 * 0.5
-    assert_same(f(table["a"], table["b"]), right)
-    even = table["a"] % 2 == 0
-    assert_same(f(table.a, table.b, batch=even), right[even.to_numpy()])
 
 
 @pytest.mark.filterwarnings("ignore:Casting complex values to real")

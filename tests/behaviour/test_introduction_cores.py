@@ -177,36 +177,25 @@ def total(x):
         result += x[i]
     return result
 
-def compile_something():
-    # numba reads its environment at each compilation.
-    @numba.njit
-    def twice(x):
-        return 2 * x
-    assert twice(3) == 6
+def compile_something():  # numba reads its environment then
+    assert numba.njit(lambda x: 2 * x)(3) == 6
 
-ones = np.ones(1000)
-cores = numba.config.NUMBA_NUM_THREADS
-"""
+class Total(Act):
+    def perform(self, node, inputs, outputs):
+        (rows,) = inputs
+        mean = total(np.ascontiguousarray(rows).ravel()) / len(rows)
+        outputs[0][0] = np.full((len(rows), 1), mean)
+        assert numba.get_num_threads() == len(os.sched_getaffinity(0))
 
-
-NUMBA_RUN = """
-before, after = numba.get_num_threads(), None
+ones, cores = np.ones(1000), numba.config.NUMBA_NUM_THREADS
 if {started!r} == "before":
     assert total(ones) == 1000
 synk.fork(2)
 share = len(os.sched_getaffinity(0))
-if {started!r} == "meanwhile":
+if {started!r} == "meanwhile":  # ranks that are forked from threads cannot start more
     assert total(ones) == 1000
     assert numba.get_num_threads() == share
-
-class Total(Act):
-    def perform(self, node, inputs, outputs):
-        x = np.ascontiguousarray(inputs[0]).ravel()
-        outputs[0][0] = np.full((len(inputs[0]), 1), total(x) / len(inputs[0]))
-        assert numba.get_num_threads() == len(os.sched_getaffinity(0))
-
-x = pt.matrix("x", dtype="float64")
-if {started!r} != "before":  # ranks that are forked from threads cannot start more
+    x = pt.matrix("x", dtype="float64")
     y = Total(None, processes.nothing)(x)
     assert synk.function([x], (y.sum(), "sum"), mode=PY)(ROWS) == TOTAL
 compile_something()
@@ -222,8 +211,7 @@ print("done", cores)
 
 @pytest.mark.parametrize("started", ["before", "meanwhile"])
 def test_numba_compiles_and_is_capped_whenever_its_threads_start(started, tmp_path):
-    body = NUMBA + NUMBA_RUN.format(started=started)
-    result = run_script(body, tmp_path, seconds=120)
+    result = run_script(NUMBA.format(started=started), tmp_path, seconds=120)
     assert result.stdout == f"done {numba.config.NUMBA_NUM_THREADS}\n", result
 
 

@@ -116,23 +116,6 @@ def test_no_rows_at_all_give_what_the_serial_run_gives(ranks):
     assert_same(largest(np.ones((1, 3))), np.ones(3))
 
 
-@three_ranks
-def test_a_rank_without_rows_yields_no_nan(ranks):
-    x = pt.matrix("x")
-    w = pytensor.shared(np.zeros(3))
-    f = synk.function(
-        [x],
-        [x.mean(axis=0), (x.std(axis=0), "max"), (1 / x.shape[0], "sum")],
-        updates={w: x.mean(axis=0)},
-        mode=PY,
-    )
-    mean, spread, inverse = f(np.full((1, 3), 7.0))
-    assert_same(mean, np.full(3, 7.0))
-    assert_same(spread, np.zeros(3))
-    assert inverse == 1
-    assert_same(synk.gather(w), np.full((ranks, 3), 7.0))
-
-
 def test_nan_and_infinity_pass_through_as_in_numpy(two_ranks):
     x = pt.matrix("x")
     outputs = [(x.max(axis=0), "max"), (x.min(axis=0), "min"), (x.sum(axis=0), "sum")]

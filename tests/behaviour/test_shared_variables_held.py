@@ -3,34 +3,18 @@
 from __future__ import annotations
 
 import random
-import time
 
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
 from children import in_a_child
-from on_ranks import assert_on_ranks, by_rank, one_and_three_ranks
+from on_ranks import by_rank, one_and_three_ranks
 from processes import acting, die
 from pytensor.graph import Apply, Op
 from reference import PY, assert_same
 
 import synk
-
-
-class FailsOnRank1(Op):
-    """The value itself; on rank 1, an error, after the other has come to its end."""
-
-    __props__ = ()
-
-    def make_node(self, value):
-        return Apply(self, [value], [value.type()])
-
-    def perform(self, node, inputs, outputs):
-        if synk.rank() == 1:
-            time.sleep(0.1)
-            raise ArithmeticError("of rank 1")
-        outputs[0][0] = inputs[0].copy()
 
 
 def looked_up():
@@ -63,20 +47,6 @@ def test_a_call_that_fails_on_one_rank_changes_nothing_on_any(ranks, is_local):
         assert by_rank(count) == [made] * ranks
     if not is_local:
         assert by_rank(seen) == [right] * ranks
-
-
-def test_updates_that_wait_for_nothing_are_undone_where_they_were_made(two_ranks):
-    _, table, count, _ = looked_up()
-    x = pt.dvector("x")
-    updates = [(count, count + x.sum()), (table, table * 2)]
-    fails = FailsOnRank1()(x.sum())
-    f = synk.function([x], (fails, "sum"), updates=updates, mode=PY, local=True)
-    for _ in range(2):
-        with pytest.raises(ArithmeticError, match="of rank 1"):
-            f(np.ones(4))
-        assert by_rank(count) == [0, 0]
-        assert_on_ranks(table, np.arange(4.0))
-    assert synk.state(count).startswith("equal on all ranks")
 
 
 def test_streams_are_where_they_were(two_ranks):

@@ -279,6 +279,17 @@ def segments_of(pids: list[int]) -> set[str]:
     return {name for name, pid in names if int(pid) in pids}
 
 
+def bytes_of_segments() -> int:
+    """Return what memory the segments have that this process and its ranks hold."""
+    found = {}
+    for pid in (os.getpid(), *all_pids()):
+        for path in Path(f"/proc/{pid}/fd").iterdir():
+            if os.path.lexists(path) and "memfd:synk-" in os.readlink(path):
+                status = path.stat()
+                found[status.st_ino] = 512 * status.st_blocks
+    return sum(found.values())
+
+
 def links(pid: int | str) -> list[str]:
     """Return what the open file descriptors of a process refer to."""
     found = []
