@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 import types
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -53,6 +54,18 @@ def own_signals():
     assert after == before
 
 
+@contextmanager
+def alarms(handler, first: float, every: float = 0):
+    """Have a signal handler called after some seconds, and then every so many."""
+    before = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, first, every)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 @pytest.mark.parametrize("after", [0, 0.005, 0.03])
 def test_a_signal_that_another_thread_takes_leaves_none_held_back(own_signals, after):
     """Its handler raises in the main thread, between any two calls of the wait."""
@@ -68,12 +81,11 @@ def test_a_signal_that_another_thread_takes_leaves_none_held_back(own_signals, a
         if time.monotonic() > deadline:
             raise TimeoutError("no KeyboardInterrupt")
 
-    thread = threading.Thread(target=take)
-
     def wait():
         thread.start()
         waiting.wait(words, 0, 1, semaphore, 0, look_about)
 
+    thread = threading.Thread(target=take)
     try:
         with pytest.raises(KeyboardInterrupt):
             wait()
@@ -166,22 +178,6 @@ def test_ticks_grow_where_there_is_time():
     assert slept == [waiting.TICK] * 6
 
 
-def test_a_sleeper_is_woken_by_another_thread_that_can_run():
-    words, semaphore = new_wait()
-
-    def post():
-        time.sleep(0.05)
-        words[0] = 1
-        semaphore.post()
-
-    thread = threading.Thread(target=post)
-    thread.start()
-    start = time.monotonic()
-    assert semaphore.sleep(20)
-    assert time.monotonic() - start < 10
-    thread.join()
-
-
 @pytest.mark.parametrize("library", ["new", "old"])
 def test_a_sleep_lasts_a_time_by_the_clock_that_there_is(library):
     libc = ctypes.CDLL(None)
@@ -203,25 +199,12 @@ def test_a_sleep_lasts_a_time_by_the_clock_that_there_is(library):
     assert sleep_for(20) == 0
 
 
-class Raised(Exception):
-    pass
-
-
 def test_a_handler_that_raises_ends_a_sleep_at_once(own_signals):
-    def handler(*_):
-        raise Raised
-
     _, semaphore = new_wait()
-    before = signal.signal(signal.SIGALRM, handler)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
-        start = time.monotonic()
-        with pytest.raises(Raised):
-            semaphore.sleep(20)
-        assert time.monotonic() - start < 10
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    start = time.monotonic()
+    with pytest.raises(ZeroDivisionError), alarms(lambda *_: 1 / 0, 0.05):
+        semaphore.sleep(20)
+    assert time.monotonic() - start < 10
 
 
 def test_a_handler_that_returns_leaves_the_waiter_waiting(own_signals):
@@ -230,16 +213,10 @@ def test_a_handler_that_returns_leaves_the_waiter_waiting(own_signals):
 
     def handler(*_):
         calls.append(words[0])
-        if len(calls) == 5:
-            words[0] = 1
+        words[0] = int(len(calls) >= 5)
 
-    before = signal.signal(signal.SIGALRM, handler)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
+    with alarms(handler, 0.002, 0.002):
         waiting.wait(words, 0, 1, semaphore, 0, lambda: None)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
     assert len(calls) >= 5
 
 
@@ -272,20 +249,18 @@ def test_no_rank_goes_on_before_all_have_come(last, spin):
 
 def test_the_last_to_come_learns_of_those_that_sleep():
     comms = comms_of(3, spin=False)
-    words, number = comms[0].words, comms[0].next_meeting()
-    assert meet(words, comms[0].places, number) == WAIT
-    assert must_sleep(words, comms[0].places, number)
-    assert meet(words, comms[1].places, number) == WAIT
-    assert meet(words, comms[2].places, number) == WAKE
-    assert not must_sleep(words, comms[1].places, number)
-
-
-def test_a_meeting_without_sleepers_wakes_nobody():
-    comms = comms_of(2, spin=False)
+    words, places = comms[0].words, [comm.places for comm in comms]
     number = comms[0].next_meeting()
-    assert meet(comms[0].words, comms[0].places, number) == WAIT
-    assert meet(comms[0].words, comms[1].places, number) == MET
-    assert meet(comms[0].words, comms[0].places, number) == MET
+    assert meet(words, places[0], number) == WAIT
+    assert must_sleep(words, places[0], number)
+    assert meet(words, places[1], number) == WAIT
+    assert meet(words, places[2], number) == WAKE
+    assert not must_sleep(words, places[1], number)
+    comms = comms_of(2, spin=False)  # of which none sleeps
+    words, places = comms[0].words, [comm.places for comm in comms]
+    number = comms[0].next_meeting()
+    assert meet(words, places[0], number) == WAIT
+    assert meet(words, places[1], number) == meet(words, places[0], number) == MET
 
 
 def test_agreements_of_few_ranks_give_every_word_to_every_rank():

@@ -12,14 +12,9 @@ import mmap
 class LateCopier:
     """Copies when somebody waits for it, and watches what is pinned.
 
-    Attributes
-    ----------
-    registered : dict
-        The bytes of pinned memory, by where it starts.
-    log : list of str
-        "register" and "unregister", and "copy" with its bytes.
-    refuses : callable
-        Told the bytes to be pinned; whether that fails.
+    `registered` has the bytes of pinned memory by where it starts; `log` says
+    "register" and "unregister", and "copy" with its bytes. Pinning so many bytes fails
+    if it `refuses` them.
     """
 
     def __init__(self, refuses=lambda nbytes: False):
@@ -73,20 +68,15 @@ class LateWriting:
         copier.open.append(self)
 
     def copy(self, pieces):
-        for piece in pieces:
-            self._copy(*piece)
-
-    def _copy(self, at, source, nbytes):
-        assert nbytes > 0
         assert not self._has_ended
-        assert at >= 0
-        assert at + nbytes <= self._array.nbytes
-        assert any(
-            start <= source and source + nbytes <= start + length
-            for start, length in self._copier.registered.items()
-        ), "it is not pinned"
-        self._pending.append((at, source, nbytes))
-        self._copier.log.append(f"copy {nbytes}")
+        for at, source, nbytes in pieces:
+            assert nbytes > 0 <= at <= self._array.nbytes - nbytes
+            assert any(
+                start <= source and source + nbytes <= start + length
+                for start, length in self._copier.registered.items()
+            ), "it is not pinned"
+            self._pending.append((at, source, nbytes))
+            self._copier.log.append(f"copy {nbytes}")
 
     def end(self):
         assert sum(nbytes for _, _, nbytes in self._pending) == self._array.nbytes

@@ -20,7 +20,6 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 sys.path.insert(1, str(Path(__file__).parents[2] / "support"))
@@ -36,37 +35,30 @@ class Tally:
 
     def __init__(self) -> None:
         self.verdicts: collections.Counter[str] = collections.Counter()
-        self.failures: list[str] = []
-        self.seconds: dict[str, list[tuple[float, str]]]
-        self.seconds = collections.defaultdict(list)
+        self._seconds: dict[str, list[tuple[float, str]]]
+        self._seconds = collections.defaultdict(list)
 
     def add(self, row: Row, outcome: Outcome) -> None:
         self.verdicts[outcome.verdict] += 1
-        if outcome.verdict != "survived":
-            self.failures.append(f"{outcome.verdict}: {outcome.detail}")
         measured = outcome.measured
         if measured.get("error") == "WorkerDied":
-            self.seconds["detection"].append((measured["detected"], row.name))
-        if "recovered" in measured:
-            self.seconds["recovery"].append((measured["recovered"], row.name))
-        if "gone" in measured:
-            self.seconds["end of a dead master's ranks"].append(
-                (measured["gone"], row.name)
-            )
-
-    @property
-    def total(self) -> int:
-        return self.verdicts.total()
+            self._seconds["detection"].append((measured["detected"], row.name))
+        for key, what in {
+            "recovered": "recovery",
+            "gone": "end of a dead master's ranks",
+        }.items():
+            if key in measured:
+                self._seconds[what].append((measured[key], row.name))
 
     def lines(self) -> list[str]:
         count = self.verdicts
         said = [
-            f"{count['survived']} of {self.total} faults survived:"
+            f"{count['survived']} of {count.total()} faults survived:"
             f" {count['hang']} hangs, {count['leak']} leaks,"
             f" {count['wrong']} wrong results, {count['late']} late,"
             f" {count['unexpected']} other surprises"
         ]
-        for what, values in self.seconds.items():
+        for what, values in self._seconds.items():
             median, late = np.percentile([seconds for seconds, _ in values], [50, 99])
             longest, row = max(values)
             said.append(
@@ -76,74 +68,47 @@ class Tally:
         return said
 
 
-def in_random_order(rows: Sequence[Row], rng: random.Random) -> Iterator[Row]:
-    """Yield all rows for ever, each as often as the others."""
-    while True:
-        yield from rng.sample(rows, len(rows))
-
-
-class Output:
-    """What trials print is kept from the terminal, and shown of those that fail."""
-
-    def __init__(self) -> None:
-        self.terminal = os.fdopen(os.dup(1), "w", buffering=1)
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115  for the life of the process
-        for descriptor in (1, 2):
-            os.dup2(self._file.fileno(), descriptor)
-
-    def forget(self) -> None:
-        self._file.seek(0)
-        self._file.truncate()
-
-    def tail(self) -> str:
-        sys.stdout.flush()
-        self._file.seek(0)
-        return self._file.read().decode(errors="replace")[-4000:]
-
-
 def main() -> int:
     """Play until the time is over, or so many faults were met."""
-    options = _options()
-    rows = [
-        row for row in TABLE if re.search(options.only, row.name) and not row.needs()
-    ]
-    rng = random.Random(options.seed)
-    output, tally = Output(), Tally()
-    shown = output.terminal
-    print(f"{len(rows)} of {len(TABLE)} rows can be played here", file=shown)
-    player = Player(TABLE)
-    gc.collect()
-    gc.freeze()
-    start = last = time.monotonic()
-    for row in in_random_order(rows, rng):
-        if time.monotonic() - start > 60 * options.minutes:
-            break
-        if tally.total == options.faults:
-            break
-        output.forget()
-        outcome = player.play(row, options.trial or f"{options.seed}-{tally.total}")
-        tally.add(row, outcome)
-        if outcome.verdict != "survived":
-            print(tally.failures[-1], output.tail(), sep="\n", file=shown)
-        if time.monotonic() - last > 60:
-            print(tally.lines()[0], file=shown)
-            last = time.monotonic()
-        time.sleep(options.pause)
-    ended = player.close()
-    print(*tally.lines(), sep="\n", file=shown)
-    print("at the end:", ended.verdict, ended.detail, file=shown)
-    return int(bool(tally.failures or ended.verdict != "survived"))
-
-
-def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--faults", type=int, default=-1, help="stop after so many")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="rows, by a regular expression")
     parser.add_argument("--trial", default="", help="the seed of one trial, repeated")
-    parser.add_argument("--pause", type=float, default=0, help="seconds between trials")
-    return parser.parse_args()
+    options = parser.parse_args()
+    rows = [
+        row for row in TABLE if re.search(options.only, row.name) and not row.needs()
+    ]
+    shown = os.fdopen(os.dup(1), "w", buffering=1)
+    print(f"{len(rows)} of {len(TABLE)} rows can be played here", file=shown)
+    rng, tally, player = random.Random(options.seed), Tally(), Player(TABLE)
+    gc.collect()
+    gc.freeze()
+    end = time.monotonic() + 60 * options.minutes
+    waiting: list[Row] = []
+    with tempfile.TemporaryFile() as output:  # what trials print, shown if one fails
+        for descriptor in (1, 2):
+            os.dup2(output.fileno(), descriptor)
+        while time.monotonic() < end and tally.verdicts.total() != options.faults:
+            # In random order, each as often as the others.
+            waiting = waiting or rng.sample(rows, len(rows))
+            row, number = waiting.pop(), tally.verdicts.total()
+            output.seek(0)
+            output.truncate()
+            outcome = player.play(row, options.trial or f"{options.seed}-{number}")
+            tally.add(row, outcome)
+            if outcome.verdict != "survived":
+                sys.stdout.flush()
+                output.seek(0)
+                printed = output.read().decode(errors="replace")[-4000:]
+                print(f"{outcome.verdict}: {outcome.detail}", printed, file=shown)
+            if number % 100 == 99:
+                print(tally.lines()[0], file=shown)
+    ended = player.close()
+    print(*tally.lines(), sep="\n", file=shown)
+    print("at the end:", ended.verdict, ended.detail, file=shown)
+    return int({*tally.verdicts, ended.verdict} != {"survived"})
 
 
 if __name__ == "__main__":
