@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import importlib
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -35,25 +34,14 @@ def in_a_child(test: Callable) -> Callable:
         if child == 0:
             _run(writes, test, args, kwargs)
         os.close(writes)
-        failure = b""
-        poll = select.poll()  # not select(), which fails from descriptor 1024 on
-        poll.register(reads, select.POLLIN)
-        try:
-            while poll.poll(1000 * _LIMIT):
-                piece = os.read(reads, 1 << 16)
-                if not piece:
-                    break
-                failure += piece
-            else:
-                os.kill(child, signal.SIGKILL)
-                failure += b"it took too long"
-        finally:
-            os.close(reads)
-            _, status = os.waitpid(child, 0)
-        if status:
-            failure += b"exit status %d" % status
-        if failure:
-            pytest.fail(failure.decode(), pytrace=False)
+        with open(reads) as lines:
+            failure = lines.read()
+        _, status = os.waitpid(child, 0)
+        if failure or status:
+            pytest.fail(
+                f"{failure}\nexit status {os.waitstatus_to_exitcode(status)}",
+                pytrace=False,
+            )
 
     return in_parent
 
@@ -84,6 +72,8 @@ def _import_for_all() -> None:
 
 
 def _run(writes: int, test: Callable, args: tuple, kwargs: dict) -> None:
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(_LIMIT)
     try:
         test(*args, **kwargs)
     except BaseException:

@@ -30,21 +30,13 @@ SAFE_LINES = (
 """Python does not look for signals between the end of a block and its `finally`, or
 between a loop and what is set next."""
 
-FORKING = (
-    "forking.py",
-    "lifetime.py",
-    "session.py",
-    "starting.py",
-    "surroundings.py",
-    "zygote.py",
-    "zygote_source.py",
-    "channel.py",
-    "control.py",
-    "shm.py",
-    "affinity.py",
-    "children.py",
-    "script_seeds.py",
-    "loop.py",
+FORKING = tuple(
+    f"{name}.py"
+    for name in (
+        *("forking", "lifetime", "session", "starting", "surroundings", "zygote"),
+        *("zygote_source", "channel", "control", "shm", "affinity", "children"),
+        *("script_seeds", "loop"),
+    )
 )
 """Files of what a session begins and ends with."""
 

@@ -1,18 +1,9 @@
-"""A sandbox as containers and batch systems have it: system calls that are forbidden.
-
-    python sandbox.py ERRNO CALL[,CALL...] SCRIPT [ARGUMENT ...]
-    python sandbox.py ERRNO CALL[,CALL...] -m MODULE [ARGUMENT ...]
-
-runs Python in one, from its first line on.
-"""
+"""A sandbox as containers have it: system calls that are forbidden."""
 
 from __future__ import annotations
 
 import ctypes
-import errno
-import os
 import platform
-import sys
 from collections.abc import Sequence
 
 _X86 = {
@@ -72,8 +63,3 @@ def forbid(calls: Sequence[str], number: int) -> None:
     made = _Program(len(program), array)
     if libc.prctl(_SET_SECCOMP, _FILTER, ctypes.byref(made), 0, 0):
         raise OSError(ctypes.get_errno(), "PR_SET_SECCOMP")
-
-
-if __name__ == "__main__":
-    forbid(sys.argv[2].split(","), getattr(errno, sys.argv[1]))
-    os.execv(sys.executable, [sys.executable, *sys.argv[3:]])
