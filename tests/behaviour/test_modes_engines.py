@@ -263,16 +263,6 @@ def test_rank_0_alone_has_all_cores_and_the_others_get_what_it_updates(alone):
         alone.check_variables()
 
 
-def test_what_means_something_else_on_one_rank_is_computed_by_all(auto, two_ranks):
-    w = WATCHED(Y[0])
-    largest = (Y.max() + 0 * w, "avg")
-    own = synk.ops.local(Y).sum() + 0 * w
-    f = synk.function([Y], [largest, (own, None)], on_unused_input="ignore")
-    table = synk.tune(f, VALUES[1])
-    assert not [row.name for row in table if "alone" in row.name]
-    assert f(VALUES[1]) == [(3 + 7) / 2, 0 + 1 + 2 + 3]
-
-
 # -- C
 
 

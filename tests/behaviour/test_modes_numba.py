@@ -43,12 +43,6 @@ GAMMAS = {
 """And units in the last place that a value may be off; docs/modes.rst has them."""
 
 NAMES = [*EXACT, *GAMMAS]
-DOMAINS = {
-    "log": lambda x: ~(x < 0),
-    "log1p": lambda x: ~(x < -1),
-    "log1mexp": lambda x: ~(x > 0),
-}
-
 SPECIAL = [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 5e-324, -5e-324, 1e-310]
 SPECIAL += [2.2250738585072014e-308, -1e-310, 1e300, -1e300, 1.7976931348623157e308]
 SPECIAL += [709.782712893384, 709.7827128933841, 710.0, -708.4, -745.13, -745.14]
@@ -82,7 +76,7 @@ def values_of(x, one=0.5, some=None) -> list[dict[str, np.ndarray]]:
 
 
 @pytest.mark.skipif(np.finfo(np.longdouble).eps > 1e-18, reason="no longer floats")
-def test_elementary_functions_are_near_the_exact_ones():
+def test_elementary_functions_are_near_the_exact_ones_and_special_as_they():
     rng = np.random.default_rng(0)
     signs, n = rng.choice([-1.0, 1.0], 20_000), 20_000
     parts = [rng.normal(size=n) * 3, rng.uniform(-1, 1, n), rng.uniform(-745, 709, n)]
@@ -91,27 +85,19 @@ def test_elementary_functions_are_near_the_exact_ones():
     values = np.concatenate([*parts, SPECIAL])
     by_name, *_ = values_of(values)
     for name, exact_of in EXACT.items():
-        chosen = DOMAINS.get(name, np.isreal)(values)
-        x, found = values[chosen], by_name[name][chosen]
-        exact = exact_of(x.astype(np.longdouble))
+        exact, found = exact_of(values.astype(np.longdouble)), by_name[name]
         rounded = exact.astype("float64")
-        finite = np.isfinite(rounded)
+        finite, zero = np.isfinite(rounded), rounded == 0
         np.testing.assert_array_equal(found[~finite], rounded[~finite], name)
+        signs = np.signbit(found[zero]), np.signbit(rounded[zero])
+        np.testing.assert_array_equal(*signs, name)
         off = np.abs(found.astype(np.longdouble) - exact)[finite]
         units = off / np.spacing(np.abs(rounded[finite])).astype(np.longdouble)
         worst = int(units.argmax())
-        assert units[worst] < 2.5, (name, x[finite][worst])
+        assert units[worst] < 2.5, (name, values[finite][worst])
 
 
-def test_special_values_are_pytensors_and_those_of_ieee_754():
-    x = pt.dvector("x")
-    plain = pytensor.function([x], [getattr(pt, name)(x) for name in EXACT], mode="CVM")
-    values = np.array(SPECIAL)
-    by_name, *_ = values_of(values)
-    for name, expected in zip(EXACT, plain(values), strict=True):
-        found = by_name[name]
-        np.testing.assert_allclose(found, expected, 1e-15, 1e-307, err_msg=name)
-        np.testing.assert_array_equal(np.signbit(found[:2]), np.signbit(expected[:2]))
+def test_special_values_of_gammaln_and_psi_are_those_of_scipy():
     of_gammas = [0.0, -0.0, -1.0, -2.0, -1e300, -(2.0**53), np.inf, -np.inf, np.nan]
     of_gammas += [5e-324, -5e-324, 1e-310, 1e-300, -1e-300, 2.556e305, 1e308, 1.0, 2.0]
     values = np.array(of_gammas)

@@ -203,6 +203,12 @@ def test_a_precision_is_one_of_four_and_other_modes_have_none_but_float32(precis
                 synk.function([x], product, precision=precision)
             f = synk.function([x], product, precision="float32")
             np.testing.assert_array_equal(f(np.ones((3, 2), "float32")), 3 * [6])
+    told = synk.function([x], product, mode="JAX", precision=precision).explain()
+    assert told.to_dict()["precision"] == precision
+    assert f"\n  products    of float32 in {precision}\n" in str(told)
+    plain = synk.function([x], product, mode="JAX").explain()
+    assert plain.to_dict()["precision"] is None
+    assert "products" not in str(plain)
 
 
 # -- what is a product, and what is not ------------------------------------------------
@@ -448,12 +454,3 @@ def test_a_mistake_is_seen_beside_the_rounding_of_16_bits():
         step = synk.function([x], updates=wrong, mode="JAX", precision="bfloat16")
         with pytest.raises(synk.SerialMismatch, match="the new value of w"):
             step(FEATURES, check="serial")
-
-
-def test_the_plan_tells_the_precision():
-    explanation = Network().train("tensorfloat32").explain()
-    assert explanation.to_dict()["precision"] == "tensorfloat32"
-    assert "\n  products    of float32 in tensorfloat32\n" in str(explanation)
-    plain = Network().train(None).explain()
-    assert plain.to_dict()["precision"] is None
-    assert "products" not in str(plain)

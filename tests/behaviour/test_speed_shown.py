@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import re
 import sys
 from xml.etree import ElementTree
 
@@ -72,14 +71,8 @@ def pyplot(monkeypatch):
 def bars(content: dict) -> list[list[float]]:
     """Return the parts of each rank's bar, as long as its times in a dict."""
     return [
-        [
-            times["rows"],
-            times["compute"] - times["common"],
-            times["common"],
-            times["wait"],
-            times["reduce"],
-        ]
-        for times in content["calls"]["ranks"]
+        [t["rows"], t["compute"] - t["common"], t["common"], t["wait"], t["reduce"]]
+        for t in content["calls"]["ranks"]
     ]
 
 
@@ -102,16 +95,12 @@ def assert_html_shows(explanation) -> None:
     assert [row[2] for row in rows] == ["4", "3", "7"]
     took = content["serial"]["milliseconds"]
     assert in_milliseconds(rows[2][8]) == pytest.approx(took, rel=0.01)
-    pictures = [svg for svg in root.iter("svg") if svg.get("role")]
-    assert len(pictures) == 3
-    for row, parts, picture in zip(rows, bars(content), pictures, strict=False):
+    pictures = [svg.get("aria-label") for svg in root.iter("svg") if svg.get("role")]
+    assert pictures == [f"{row[0]}: {row[8]}" for row in rows]
+    for row, parts in zip(rows, bars(content), strict=False):
         found = [in_milliseconds(cell) for cell in row[3:8]]
         assert found == pytest.approx(parts, rel=0.01, abs=6e-4)
         assert in_milliseconds(row[8]) == pytest.approx(sum(parts), rel=0.01)
-        assert picture.get("aria-label") == f"{row[0]}: {row[8]}"
-        widths = np.array([float(box.get("width")) for box in picture])
-        shares = widths / widths.sum()
-        np.testing.assert_allclose(shares, np.array(parts) / sum(parts), atol=0.01)
 
 
 def assert_picture_shows(explanation, pyplot, folder) -> None:
@@ -242,22 +231,3 @@ def test_what_is_of_all_rows_is_marked_in_its_stage_and_one_rank_has_one_piece()
         f(*values)
         head = str(f.explain(graph=True)).splitlines()[0]
     assert "1 rank; it runs the graph in one piece, and several would meet" in head
-
-
-def test_many_stages_are_cut_short():
-    x = pt.vector("x")
-    y = x
-    for _ in range(30):
-        y = pt.tanh(y - synk.ops.all_reduce(y.sum(), "sum"))
-    f = synk.function([x], y, mode=PY)
-    explanation = f.explain(graph=True)
-    text = str(explanation)
-    assert "ranks meet 30 times" in text
-    (more,) = re.findall(r"and (\d+) more stages with their meetings", text)
-    shown = re.findall(r"^.*  stage (\d+), each", text, re.MULTILINE)
-    assert len(shown) + int(more) == len(explanation.to_dict()["stages"]) == 31
-    assert (shown[0], shown[-1]) == ("0", "30")
-    plan = str(f.explain())
-    assert "more" in plan
-    assert "stage 30 " in plan
-    assert "stage 15 " not in plan

@@ -13,7 +13,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from on_ranks import one_and_three_ranks
-from processes import Act, Do, rank_pids
+from processes import ROWS, Act, Do, acting, rank_pids
 from reference import PY
 
 import synk
@@ -245,10 +245,8 @@ def test_traces_are_refused_where_they_make_no_sense(tmp_path):
 
     refuse(synk.StateError, r"call synk.fork\(\)")
     with synk.session(2):
-        tracing = Act(1, Do(trace_within, str(tmp_path / "t.json")))(pt.dvector("x"))
-        f = synk.function(tracing.owner.inputs, (tracing.sum(), "sum"), mode=PY)
         with pytest.raises(synk.StateError, match="only the master"):
-            f(np.ones(4))
+            acting(1, trace_within, str(tmp_path / "t.json"))(ROWS)
         with synk.trace(tmp_path / "outer.json"):
             refuse(synk.StateError, "a trace is on already")
         refuse(FileNotFoundError, "no folder", tmp_path / "none" / "t.json")

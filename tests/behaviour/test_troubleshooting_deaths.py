@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 import errno
+import gc
 import os
 import pickle
 import re
 import signal
-import threading
 import time
 
 import numpy as np
@@ -30,7 +30,6 @@ from processes import (
     is_alive,
     rank_pids,
     reset,
-    run_script,
     summing,
     wait_until,
 )
@@ -61,9 +60,8 @@ def test_a_death_says_what_the_rank_was_doing_and_had_done_before():
     call, f = acting(1, die, "SIGTERM"), summing()
     with synk.session(3):
         assert f(ROWS) == TOTAL
-        with pytest.raises(
-            synk.WorkerDied, match=f"SIGTERM while computing {ACTING}; "
-        ):
+        told = f"SIGTERM while computing {ACTING}; "
+        with pytest.raises(synk.WorkerDied, match=told):
             call(ROWS)
         with pytest.raises(synk.WorkerDied, match=ACTING) as caught:
             f(ROWS)
@@ -74,9 +72,7 @@ def test_a_death_says_what_the_rank_was_doing_and_had_done_before():
         pid = rank_pids()[1]
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: not is_alive(pid), 10, "the death of rank 1")
-        with pytest.raises(
-            synk.WorkerDied, match="while waiting for a command"
-        ) as caught:
+        with pytest.raises(synk.WorkerDied, match="waiting for a command") as caught:
             f(ROWS)
     history = caught.value.history
     assert 9 < len(history) <= 256
@@ -203,60 +199,9 @@ def test_what_a_timeout_may_be_and_an_input_of_that_name(two_ranks):
     ones = np.ones(4)
     assert f(ones, timeout=2 * ones) == 8
     assert f.run([slice(0, 4)], x=ones, timeout=ones) == [4]
-    for rank in (0, 1):  # of the user's own: an error like others
-        with pytest.raises(synk.RankTimeout, match="of an Op") as caught:
-            acting(rank, fail_with_a_timeout)(ROWS)
-        assert any(f"on rank {rank} of 2" in note for note in caught.value.__notes__)
-    assert_works(2)
-
-
-def fail_with_a_timeout() -> None:
-    raise synk.RankTimeout("of an Op")
-
-
-def test_a_rank_that_was_stopped_for_a_while_finishes(two_ranks):
-    call = summing()
-    assert call(ROWS) == TOTAL
-    pid = rank_pids()[1]
-    os.kill(pid, signal.SIGSTOP)
-    going_on = threading.Timer(0.2, os.kill, (pid, signal.SIGCONT))
-    going_on.start()
-    start = time.monotonic()
-    assert call(ROWS) == TOTAL
-    assert time.monotonic() - start > 0.1
-    going_on.join()
-    assert_works(2)
 
 
 # -- memory ----------------------------------------------------------------------------
-
-
-WITHOUT_SHM = """
-import ctypes, os, sys
-libc = ctypes.CDLL(None, use_errno=True)
-CLONE_NEWNS, MS_RDONLY, MS_REC_PRIVATE = 0x20000, 1, (1 << 14) | (1 << 18)
-if libc.unshare(CLONE_NEWNS) or libc.mount(b"", b"/", None, MS_REC_PRIVATE, None):
-    print("not permitted")
-    sys.exit()
-assert libc.mount(b"none", b"/dev/shm", b"tmpfs", MS_RDONLY, b"size=4k") == 0
-try:
-    open("/dev/shm/synk", "w")
-except OSError as error:
-    print(error.strerror)
-import numpy as np, processes, synk
-with synk.session(2):
-    assert processes.summing()(synk.data(np.ones((1000, 100)))) == 100_000
-print("summed")
-"""
-
-
-def test_a_session_needs_no_dev_shm(tmp_path):
-    done = run_script(WITHOUT_SHM, tmp_path)
-    assert done.returncode == 0, done.stderr
-    output = done.stdout.split("\n")
-    if output[0] == "not permitted":
-        pytest.skip("mounting in a namespace of one's own is not permitted")
-    assert output[:2] == ["Read-only file system", "summed"]
 
 
 def limit(monkeypatch, most: int) -> None:
@@ -272,11 +217,11 @@ def limit(monkeypatch, most: int) -> None:
 
 
 def test_more_than_there_is_says_what_is_needed_and_free():
+    gc.collect()  # what earlier tests have left
     descriptors = len(os.listdir("/proc/self/fd"))
     needed = 10**13 * 8
-    with pytest.raises(
-        synk.SharedMemoryFull, match=r"bytes are free of \D+'s [\d,]+\."
-    ) as no:
+    told = r"bytes are free of \D+'s [\d,]+\."
+    with pytest.raises(synk.SharedMemoryFull, match=told) as no:
         synk.data(shape=(10**13,), dtype="float64")
     assert f"no room for {needed:,} bytes of shared memory: " in str(no.value)
     assert isinstance(no.value, MemoryError)

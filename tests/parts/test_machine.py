@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import itertools
 import mmap
@@ -277,19 +276,3 @@ def test_all_is_reserved_and_growing_keeps_bytes_and_views(kernel):
     assert not whole[1 << 20 :].any()
     whole[5] = 9
     assert view[5] == 9
-
-
-def test_what_cannot_grow_keeps_what_it_has(monkeypatch):
-    segment = Segment(MANY)
-    before = os.fstat(segment.place[1]).st_blocks
-
-    def no_memory(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, "posix_fallocate", no_memory)
-    with contextlib.suppress(KeyboardInterrupt):
-        segment.grow(3 * MANY)
-    monkeypatch.undo()
-    assert os.fstat(segment.place[1]).st_blocks == before
-    assert segment.nbytes < 2 * MANY
-    Segment.attach(*segment.place).array(np.uint8, (MANY,))[:] = 1

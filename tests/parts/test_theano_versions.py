@@ -14,17 +14,11 @@ from synk.theano import pytensor_versions as versions
 MAJOR = int(pytensor.__version__.split(".")[0])
 
 
-def test_products_with_jacobians_have_new_names_since_3():
+def test_what_has_other_names_and_places_since_3():
     assert hasattr(pytensor.gradient, "pullback") == (MAJOR >= 3)
     assert hasattr(pytensor.gradient, "pushforward") == (MAJOR >= 3)
-
-
-def test_updates_are_a_dict_since_3():
     assert issubclass(versions.ordered_updates(), dict)
     assert (versions.ordered_updates() is dict) == (MAJOR >= 3)
-
-
-def test_modes_that_check_have_moved_in_3():
     old, new = versions.DEBUGMODE
     assert (importlib.util.find_spec(old) is None) == (MAJOR >= 3)
     assert versions.first_of((old, new), "DebugMode")
