@@ -19,7 +19,6 @@ from test_rows_to_device import (  # noqa: F401  the same, with CUDA's copies
     test_rows_are_copied_in_few_pieces_to_memory_that_is_used_again,
     test_rows_of_shared_variables_are_taken_where_they_lie,
     test_rows_on_the_device_are_those_of_numpy,
-    test_rows_that_find_no_room_on_the_device_are_left_to_jax,
     test_segments_are_pinned_as_long_as_they_are_mapped,
 )
 
