@@ -39,21 +39,10 @@ def test_seconds_are_printed_by_floor_and_by_file():
     ]
 
 
-@pytest.mark.parametrize(
-    ("share", "slow", "fails"),
-    [(1.2, 0.9, False), (1.3, 0.9, True), (1.3, 1.1, False)],
-)
-def test_a_run_fails_that_takes_a_quarter_more_on_a_machine_that_is_not_slow(
-    share, slow, fails
-):
-    found, said = budget.verdict(share * budget.SECONDS, slow)
-    assert found is fails
-    assert ("take away" in said) is fails
-
-
-def test_the_tasks_take_some_time():
-    for task in budget.TASKS.values():
-        assert 0 < task() < 60
+def test_a_run_fails_that_takes_a_quarter_more_on_a_machine_that_is_not_slow():
+    for share, slow, fails in (1.2, 0.9, False), (1.3, 0.9, True), (1.3, 1.1, False):
+        found, said = budget.verdict(share * budget.SECONDS, slow)
+        assert found is ("take away" in said) is fails
 
 
 X = pt.dmatrix("x")
@@ -62,12 +51,8 @@ VALUES = np.arange(21.0).reshape(7, 3) ** 1.5
 
 def test_a_call_is_that_of_all_rows_however_they_are_divided():
     total = pytensor.shared(np.zeros(3), "total")
-    outputs = [
-        X.var(axis=0),
-        X - X.mean(axis=0),
-        X.shape[0] * X.max(),
-        pt.sort(X[:, 0]),
-    ]
+    outputs = [X.var(axis=0), X - X.mean(axis=0), X.shape[0] * X.max()]
+    outputs.append(pt.sort(X[:, 0]))
     updates = {total: total + X.sum(axis=0)}
     with pytest.warns(synk.SplitWarning, match="all rows at once"):
         f = synk.function([X], outputs, updates=updates, mode=PY)
@@ -84,11 +69,8 @@ def test_a_call_is_that_of_all_rows_however_they_are_divided():
 
 def test_what_is_local_differs():
     f = synk.function([X], [(X.sum(), "max"), (X.mean(), None)], mode=PY)
-    outputs = InProcess(f)(2, VALUES, bounds=[0, 6, 7]).outputs
-    assert [float(value) for value in outputs] == [
-        VALUES[:6].sum(),
-        VALUES[:6].mean(),
-    ]
+    total, mean = InProcess(f)(2, VALUES, bounds=[0, 6, 7]).outputs
+    assert (total, mean) == (VALUES[:6].sum(), VALUES[:6].mean())
 
 
 def test_draws_and_refused_functions_are_not_for_it():

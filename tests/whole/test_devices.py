@@ -21,11 +21,6 @@ from synk.workers.gpus import GPU
 CORES = list(range(8))
 
 
-def numbers(devices):
-    """Return the GPU of each rank."""
-    return [None if device.gpu is None else device.gpu.number for device in devices]
-
-
 def gpu(index, cores=()):
     return GPU(index, f"GPU-{index}", "a GPU", 1 << 30, tuple(cores))
 
@@ -34,17 +29,19 @@ def test_without_gpus_ranks_run_on_cores(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)  # not installed
     assert plan("auto", None, CORES) == [Device()] * 8
     assert plan("auto", 3, CORES) == [Device()] * 3
-    with pytest.raises(synk.StateError, match="no NVIDIA GPU was found"):
-        plan("cuda", None, CORES)
-    with pytest.raises(synk.StateError, match="no NVIDIA GPU was found"):
-        plan([0], None, CORES)
-
-
-def test_a_machine_without_a_driver_has_no_gpus(monkeypatch):
-    fake_nvml.install(monkeypatch, [None], works=False)
+    for request in ("cuda", [0]):
+        with pytest.raises(synk.StateError, match="no NVIDIA GPU was found"):
+            plan(request, None, CORES)
+    fake_nvml.install(monkeypatch, [None], works=False)  # without a driver
     assert gpus.find_gpus() == []
     assert gpus.driver() is None
     assert plan("auto", 2, CORES) == [Device()] * 2
+    fake_nvml.install(monkeypatch, [None])
+    stand_ins.obstacle_to_jax(monkeypatch, "JAX is not installed")
+    assert plan("auto", None, CORES) == [Device()] * 8
+    for request in ("cuda", [0]):  # it was asked for
+        with pytest.raises(synk.StateError, match="JAX is not installed"):
+            plan(request, None, CORES)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +62,8 @@ def test_every_rank_has_a_gpu_of_its_own_unless_told_otherwise(
 ):
     fake = fake_nvml.install(monkeypatch, [None] * 3)
     devices = plan(request_, n, CORES)
-    assert numbers(devices) == expected
+    found = [None if device.gpu is None else device.gpu.number for device in devices]
+    assert found == expected
     assert [device.sharers for device in devices if device.is_gpu] == [
         expected.count(number) for number in expected if number is not None
     ]
@@ -90,15 +88,6 @@ def test_impossible_requests_are_refused(monkeypatch, request_, n, error, messag
     fake_nvml.install(monkeypatch, [None] * 3)
     with pytest.raises(error, match=message):
         plan(request_, n, CORES)
-
-
-def test_gpus_that_jax_cannot_use_are_left_alone_unless_asked_for(monkeypatch):
-    fake_nvml.install(monkeypatch, [None])
-    stand_ins.obstacle_to_jax(monkeypatch, "JAX is not installed")
-    assert plan("auto", None, CORES) == [Device()] * 8
-    for request in ("cuda", [0]):
-        with pytest.raises(synk.StateError, match="JAX is not installed"):
-            plan(request, None, CORES)
 
 
 @pytest.mark.parametrize(
@@ -150,21 +139,29 @@ def test_ranks_near_to_the_same_cores_divide_them(near, expected):
 
 
 def test_a_rank_sees_its_own_gpu_and_its_part_of_the_memory(monkeypatch):
-    for name in ("CUDA_VISIBLE_DEVICES", "XLA_PYTHON_CLIENT_MEM_FRACTION"):
-        monkeypatch.delenv(name, raising=False)
-    environment = Environment(Device(gpu(3)))
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-3"
-    assert "XLA_PYTHON_CLIENT_MEM_FRACTION" not in os.environ
-    environment.release()
-    assert "CUDA_VISIBLE_DEVICES" not in os.environ
+    check_environment(monkeypatch, "CUDA_VISIBLE_DEVICES", "GPU-3")
+    memory = "XLA_PYTHON_CLIENT_MEM_FRACTION"
+    check_environment(monkeypatch, memory, None)
+    check_environment(monkeypatch, memory, "0.250", sharers=3)
+    check_environment(monkeypatch, memory, "0.1", "0.1", sharers=3)
 
-    environment = Environment(Device(gpu(3), sharers=3))
-    assert float(os.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"]) == pytest.approx(0.25)
+
+def test_on_a_gpu_products_are_float32s_unless_the_user_has_chosen(monkeypatch):
+    name = "JAX_DEFAULT_MATMUL_PRECISION"
+    check_environment(monkeypatch, name, "highest")
+    check_environment(monkeypatch, name, "tensorfloat32", "tensorfloat32")
+
+
+def check_environment(monkeypatch, name, expected, before=None, **options):
+    """Check a variable on a GPU, and that it is as before afterwards."""
+    monkeypatch.delenv(name, raising=False)
+    if before is not None:
+        monkeypatch.setenv(name, before)
+    environment = Environment(Device(gpu(3), **options))
+    found = os.environ.get(name)
     environment.release()
-    monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.1")
-    environment = Environment(Device(gpu(3), sharers=3))
-    assert os.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.1"
-    environment.release()
+    assert found == expected
+    assert os.environ.get(name) == before
 
 
 def test_on_the_cpu_jax_is_kept_from_gpus_unless_the_user_has_chosen(monkeypatch):
@@ -177,30 +174,16 @@ def test_on_the_cpu_jax_is_kept_from_gpus_unless_the_user_has_chosen(monkeypatch
         assert os.environ["JAX_PLATFORMS"] == "cuda,cpu"
 
 
-def test_on_a_gpu_products_are_float32s_unless_the_user_has_chosen(monkeypatch):
-    monkeypatch.delenv("JAX_DEFAULT_MATMUL_PRECISION", raising=False)
-    Environment(Device(gpu(0))).release()
-    assert "JAX_DEFAULT_MATMUL_PRECISION" not in os.environ
-    environment = Environment(Device(gpu(0)))
-    assert os.environ["JAX_DEFAULT_MATMUL_PRECISION"] == "highest"
-    environment.release()
-    monkeypatch.setenv("JAX_DEFAULT_MATMUL_PRECISION", "tensorfloat32")
-    environment = Environment(Device(gpu(0)))
-    assert os.environ["JAX_DEFAULT_MATMUL_PRECISION"] == "tensorfloat32"
-    environment.release()
-
-
 def test_on_a_gpu_the_default_mode_is_jaxs_until_the_end_or_the_scripts_word():
     config = pytensor.config
     with config.change_flags(mode="Mode"):
-        environment = Environment(Device(gpu(0)))
-        assert config.mode == "JAX"
-        environment.release()
-        assert config.mode == "Mode"
-        environment = Environment(Device(gpu(0)))
-        config.mode = "FAST_COMPILE"
-        environment.release()
-        assert config.mode == "FAST_COMPILE"
+        for word, after in ("JAX", "Mode"), ("FAST_COMPILE", "FAST_COMPILE"):
+            config.mode = "Mode"
+            environment = Environment(Device(gpu(0)))
+            assert config.mode == "JAX"
+            config.mode = word
+            environment.release()
+            assert config.mode == after
 
 
 def test_jax_that_is_imported_already_is_told():
@@ -238,22 +221,17 @@ def test_forked_ranks_are_told_of_their_gpus(monkeypatch):
     assert "on rank 1 of 3 (GPU 0, cpu" in told[1][1]
 
 
-@pytest.mark.parametrize(
-    ("installed", "expected"),
-    [
-        ({}, "no nccl4py, so values pass through the host: pip install"),
-        ({"nccl4py": "0.6.0"}, "of no Python package, by nccl4py 0.6.0"),
-        (
-            {"nccl4py": "0.6.0", "nvidia-nccl-cu13": "2.32.3"},
-            "2.32.3, by nccl4py 0.6.0",
-        ),
-    ],
-)
-def test_info_tells_of_nccl_without_loading_it(monkeypatch, installed, expected):
+def test_info_tells_of_nccl_without_loading_it(monkeypatch):
     fake_nvml.install(monkeypatch, [None])
-    stand_ins.installed(monkeypatch, installed)
-    assert f"  NCCL          {expected}" in info.report()
-    assert "nccl" not in sys.modules
+    ours = {"nccl4py": "0.6.0"}
+    for installed, expected in (
+        ({}, "no nccl4py, so values pass through the host: pip install"),
+        (ours, "of no Python package, by nccl4py 0.6.0"),
+        (ours | {"nvidia-nccl-cu13": "2.32.3"}, "2.32.3, by nccl4py 0.6.0"),
+    ):
+        stand_ins.installed(monkeypatch, installed)
+        assert f"  NCCL          {expected}" in info.report()
+        assert "nccl" not in sys.modules
 
 
 def test_info_tells_of_gpus(monkeypatch):

@@ -1,13 +1,12 @@
 """What synk does on this machine's GPUs: ``python tests/whole/gpu/report.py``.
 
 Runs each section in a process of its own, for at most some minutes, and prints a table
-in the end. ``--only call rows`` runs some of them; ``--json FILE`` keeps the figures.
+in the end. ``--only call rows`` runs some of them.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 import os
 import re
@@ -19,8 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-HERE = Path(__file__).resolve().parent
-TESTS = HERE.parents[1] / "support"
+ROOT = Path(__file__).resolve().parents[3]
 IMAGES = (64, 3, 224, 224)  # float32: 38.5 MB
 PRECISIONS = ("tensorfloat32", "bfloat16")
 
@@ -35,15 +33,14 @@ class Row(NamedTuple):
     target: str = ""
 
 
-def run(command: list[str], limit: float, **variables: str) -> str:
+def run(command: list[str], limit: float) -> str:
     """Return what a command prints, or raise with the end of it."""
     done = subprocess.run(
         [sys.executable, *command],
         capture_output=True,
         text=True,
         timeout=limit,
-        env={**os.environ, **variables},
-        cwd=TESTS.parent,
+        cwd=ROOT,
         check=False,
     )
     if done.returncode:
@@ -58,17 +55,6 @@ def machine() -> Iterator[Row]:
         if re.match(r"  (GPU \d|driver|peer|NCCL|JAX|jax|pytensor|python) ", line):
             label, value = line[2:16].strip(), line[16:]
             yield Row(label, value)
-
-
-def tests(path: Path) -> Iterator[Row]:
-    """A file of tests that need a GPU."""
-    command = ["-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", str(path)]
-    try:
-        text = run(command, 500)
-    except RuntimeError as error:
-        text = str(error)
-        print(text)
-    yield Row(f"pytest -m gpu {path.name}", text.strip().splitlines()[-1].strip("= "))
 
 
 def call() -> Iterator[Row]:
@@ -91,32 +77,14 @@ def call() -> Iterator[Row]:
             [lambda: f(rows), lambda: np.array(jax.block_until_ready(plain(rows)))],
             301,
         )
-        yield compare("call of x.sum()", times, 1e6, "us", "PyTensor in JAX mode", None)
-        over = (times[0] - times[1]) * 1e6
-        yield Row("  on top of it", f"{over:.0f} us", target="< 60 us")
-        # A step so small that its time is the host's, and its waits for the GPU.
-        w = [pytensor.shared(np.ones((8, 8), "float32")) for _ in range(160)]
-        y = pt.fmatrix("y")
-        hidden = y
-        for weights in w:
-            hidden = pt.tanh(hidden @ weights)
-        loss = hidden.mean()
-        updates = synk.updates.momentum(synk.grad(loss, w), w, 0.1)
-        step = synk.function([y], loss, updates=updates, mode="JAX")
-        few = np.ones((8, 8), "float32")
-        (seconds,) = interleave([lambda: step(few)], 101)
-        yield Row("step of 160 arrays, all of it", f"{seconds * 1e6:.0f} us")
-        calls = step.explain().to_dict()["calls"]
-        host = calls["milliseconds"] - calls["ranks"][0]["compute"]
-        yield Row(
-            "  without JAX's calls and waits", f"{host * 1e3:.0f} us", target="< 300 us"
-        )
+        mine, plain_jax = (f"{seconds * 1e6:.0f}" for seconds in times)
+        beside, ratio = f"{plain_jax} PyTensor in JAX mode", times[0] / times[1]
+        yield Row("call of x.sum()", f"{mine} us", beside, f"{ratio:.2f}")
 
 
 def rows() -> Iterator[Row]:
     """Rows from shared memory to the GPU, beside a copy from pinned memory."""
     import numpy as np
-    import pytensor.tensor as pt
 
     import synk
     from synk.commands.bench_rows import interleave
@@ -127,9 +95,6 @@ def rows() -> Iterator[Row]:
     with synk.session(1, devices=[0]):
         import torch
 
-        x = pt.ftensor4("x")
-        ends = x[0, 0, 0, 0] + x[-1, -1, -1, -1]
-        f = synk.function([x], (ends, None), mode="JAX")
         data = synk.data(np.ones((4 * IMAGES[0], *IMAGES[1:]), "float32"))
         shuffled = np.random.default_rng(0).permutation(len(data))[: IMAGES[0]]
         pinned = torch.ones(IMAGES).pin_memory()
@@ -144,7 +109,6 @@ def rows() -> Iterator[Row]:
         # The same bytes in rows of 3 kB, which are gathered first.
         short = synk.data(data.data.reshape(-1, 3, 16, 16))
         few = np.random.default_rng(0).permutation(len(short))[: len(short) // 4]
-        batches = [slice(64 * k, 64 * k + 64) for k in range(4)] * 2
         to_device = SESSION.context.to_device
         assert to_device is not None
         taker = DeviceTaker(to_device)
@@ -152,19 +116,14 @@ def rows() -> Iterator[Row]:
         def take(array: np.ndarray, batch: Any) -> None:
             taker.take(array, select(batch, len(array))).wait()
 
-        adjacent = slice(64, 128)
-        cases: dict[str, tuple[Callable[[], Any], int, str]] = {
-            "64 images, adjacent": (lambda: take(data.data, adjacent), 1, "> 0.80"),
-            "  a call with them": (lambda: f(data, batch=adjacent), 1, ""),
-            "  calls in a run": (lambda: f.run(batches, data), len(batches), ""),
-            "64 images, shuffled": (lambda: take(data.data, shuffled), 1, "> 0.80"),
-            "  a call with these": (lambda: f(data, batch=shuffled), 1, ""),
-            "12544 rows, shuffled": (lambda: take(short.data, few), 1, ""),
-            "64 images of the user's": (lambda: take(own, slice(9, 73)), 1, ""),
+        cases: dict[str, tuple[np.ndarray, Any, str]] = {
+            "64 images, adjacent": (data.data, slice(64, 128), "> 0.80"),
+            "64 images, shuffled": (data.data, shuffled, "> 0.80"),
+            "12544 rows, shuffled": (short.data, few, ""),
+            "64 images of the user's": (own, slice(9, 73), ""),
         }
-        for what, (case, calls, target) in cases.items():
-            mine, plain = interleave([case, copy], 51)
-            mine /= calls
+        for what, (array, batch, target) in cases.items():
+            mine, plain = interleave([partial(take, array, batch), copy], 51)
             yield Row(
                 what,
                 f"{nbytes / mine / 1e9:.1f} GB/s",
@@ -229,42 +188,6 @@ def torch_step(batch: int, precision: str) -> Callable[[], None]:
     return step
 
 
-def nccl() -> Iterator[Row]:
-    """100 MB of gradients between two ranks on one GPU."""
-    import numpy as np
-    import pytensor.tensor as pt
-
-    import synk
-    from synk.commands.bench_rows import interleave
-
-    with synk.session(devices=[0, 0]):
-        import pytensor
-
-        x = pt.fvector("x")
-        big = pytensor.shared(np.ones(25_000_000, "float32"))
-        total = synk.ops.all_reduce((big * x.sum()), "sum")
-        updates = [(big, total * np.float32(0) + big)]
-        f = synk.function([x], updates=updates, mode="JAX")
-        ones = np.ones(2, "float32")
-        (seconds,) = interleave([lambda: f(ones)], 11)
-        yield Row("step with 100 MB reduced, 2 ranks on it", f"{seconds * 1e3:.1f} ms")
-        (seconds,) = interleave([lambda: synk.all_reduce(big)], 11)
-        yield Row("synk.all_reduce of 100 MB, 2 ranks on it", f"{seconds * 1e3:.1f} ms")
-
-
-def compare(
-    what: str, times: list[float], scale: float, unit: str, beside: str, target: Any
-) -> Row:
-    mine, other = (seconds * scale for seconds in times)
-    return Row(
-        what,
-        f"{mine:.0f} {unit}",
-        f"{other:.0f} {beside}",
-        f"{mine / other:.2f}",
-        target or "",
-    )
-
-
 SECTIONS: dict[str, tuple[Callable[[], Iterator[Row]], float]] = {
     "machine": (machine, 120),
     "call": (call, 200),
@@ -278,11 +201,6 @@ SECTIONS: dict[str, tuple[Callable[[], Iterator[Row]], float]] = {
         f"torch{batch}-{precision}": (partial(by_torch, batch, precision), 200)
         for batch in (64, 256)
         for precision in PRECISIONS
-    },
-    "nccl": (nccl, 120),
-    **{
-        path.stem: (functools.partial(tests, path), 540)
-        for path in sorted(HERE.glob("test_*.py"))
     },
 }
 """By name: what runs, and for how many seconds at most."""
@@ -311,11 +229,10 @@ def main() -> None:
     """Run what was asked for, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS))
-    parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--section", choices=SECTIONS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     # What sections and their tests start finds synk here, installed or not.
-    path = [str(TESTS.parent), os.environ.get("PYTHONPATH", "")]
+    path = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
     if options.section:
         work, _ = SECTIONS[options.section]
@@ -326,9 +243,6 @@ def main() -> None:
         found = section(name)
         show(found)  # as it comes, too: who waits for minutes may be cut off
         table += found
-        if options.json:
-            rows = [row._asdict() for row in table]
-            options.json.write_text(json.dumps(rows, indent=1))
     print()
     show([Row("", "", "beside", "ratio", "target"), *table])
 
