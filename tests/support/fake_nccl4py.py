@@ -151,13 +151,8 @@ def install(monkeypatch) -> None:
         get_error_string=lambda state: f"error {state}",
     )
     core = module("cuda.core", Device=Device, Stream=Stream)
-    for name, one in {
-        "nccl": module("nccl", core=nccl),
-        "nccl.core": nccl,
-        "cuda": module("cuda", core=core),
-        "cuda.core": core,
-    }.items():
-        monkeypatch.setitem(sys.modules, name, one)
+    for one in nccl, core, module("nccl", core=nccl), module("cuda", core=core):
+        monkeypatch.setitem(sys.modules, one.__name__, one)
 
     def open_array(self, array, stream):  # JAX on the CPU knows no streams
         assert isinstance(stream, Stream)

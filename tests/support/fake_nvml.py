@@ -14,15 +14,7 @@ class NVMLError(Exception):
 
 
 class FakeNVML(types.ModuleType):
-    """The functions of ``pynvml`` that synk calls, for some GPUs.
-
-    Parameters
-    ----------
-    cores : sequence of collection of int or None
-        For each GPU the CPU cores near to it; None where NVML does not know.
-    works : bool
-        Whether there is a driver.
-    """
+    """What synk calls of ``pynvml``, for GPUs near to some cores; None is unknown."""
 
     NVMLError = NVMLError
     NVML_P2P_STATUS_OK = 0

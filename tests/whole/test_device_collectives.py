@@ -81,11 +81,14 @@ def give(variables, by_rank):
     look([])
 
 
+def assert_values(rank, variables, expected, ulps=2):
+    for found, right in zip(synk.get_value(rank, variables), expected, strict=True):
+        assert_same(found, right, ulps)
+
+
 def assert_on_ranks(variables, expected, ulps=2):
-    """Assert which values all ranks have."""
     for rank in range(synk.size()):
-        for found, right in zip(synk.get_value(rank, variables), expected, strict=True):
-            assert_same(found, right, ulps)
+        assert_values(rank, variables, expected, ulps)
 
 
 def shared_of(value):
@@ -168,8 +171,8 @@ def check_functions_of_every_dtype():
         for x, op in pairs
         for value in ([x[0], x[0, 0]] if x.dtype == "float32" else [x[0]])
     ]
-    random = np.random.default_rng(0)
-    rows = [(abs(random.normal(size=(7, 3))) * 3).astype(x.dtype) for x in inputs]
+    random = abs(np.random.default_rng(0).normal(size=(7, 3))) * 3
+    rows = [random.astype(x.dtype) for x in inputs]
     on_devices = synk.function(inputs, outputs)
     on_host = synk.function(inputs, outputs, mode="FAST_COMPILE")
     look([])
@@ -195,16 +198,13 @@ def check_reduce_changes_rank_0_alone_and_its_results_are_copies():
     variables = [shared_of(value) for value in by_rank[0]]
     give(variables, by_rank)
     results = synk.reduce(variables, "sum")
-    assert_same(results[0], np.arange(3.0) * 3 + 3)
-    assert_same(results[1], np.float32(3))
-    results[0][...] = 7
-    assert_same(synk.get_value(0, variables[0]), np.arange(3.0) * 3 + 3)
-    for rank in (1, 2):
-        for found, own in zip(
-            synk.get_value(rank, variables), by_rank[rank], strict=True
-        ):
-            assert_same(found, own)
     assert all(on_device == [True, True] for _, on_device in look(variables))
+    by_rank[0] = [np.arange(3.0) * 3 + 3, np.float32(3)]
+    for found, right in zip(results, by_rank[0], strict=True):
+        assert_same(found, right)
+    results[0][...] = 7
+    for rank, values in enumerate(by_rank):
+        assert_values(rank, variables, values)
 
 
 def check_an_average_weighs_each_value_by_the_rows_behind_it():
@@ -218,10 +218,7 @@ def check_an_average_weighs_each_value_by_the_rows_behind_it():
     give([c], [[rank**2.0] for rank in range(3)])
     assert_same(synk.reduce([a, b], in_place=False)[1], rows[3])
     synk.all_reduce([a, b, c])
-    for rank in range(3):
-        assert_same(synk.get_value(rank, a), rows.mean(), 8)
-        assert_same(synk.get_value(rank, b), rows[3])
-        assert_same(synk.get_value(rank, c), np.array(5 / 3), 8)
+    assert_on_ranks([a, b, c], [rows.mean(), rows[3], np.array(5 / 3)], 8)
     f(rows)
     synk.set_value(2, a, 3.0)  # no rows behind this one: all count alike
     synk.all_reduce(a)
@@ -238,28 +235,6 @@ def check_numbers_of_16_bits_are_rounded_once():
     synk.all_reduce(a)  # a third of 16 bits, three times, is 0.9995
     assert_same(synk.get_value(2, a), np.float16([1]), 0)
     assert look([a])[0][0] == 1
-
-
-def check_a_function_updates_what_was_reduced_on_the_device():
-    """The classical way: gradients in variables, reduced, used by another function."""
-    random = np.random.default_rng(0)
-    rows, start = random.normal(size=(11, 4)), random.normal(size=4)
-    x = pt.matrix("x")
-
-    def train(function, all_reduce, **options):
-        w, dw = pytensor.shared(start), pytensor.shared(np.zeros(4))
-        loss = (pt.tanh(x @ w) ** 2).mean()
-        gradient = function([x], loss, updates={dw: pytensor.grad(loss, w)}, **options)
-        step = function([], updates={w: w - 0.5 * dw}, **options)
-        for _ in range(3):
-            gradient(rows)
-            all_reduce(dw)
-            step()
-        return w
-
-    expected = train(pytensor.function, lambda dw: None, mode="FAST_COMPILE")
-    w = train(synk.function, synk.all_reduce)
-    assert_on_ranks([w], [expected.get_value()], 1000)
 
 
 def check_a_training_step_is_the_serial_one():
@@ -288,17 +263,21 @@ def check_differing_shapes_are_named_and_nothing_is_changed():
     a, b = pytensor.shared(np.zeros((1, 2)), name="a"), pytensor.shared(0.0, name="b")
     parts = [[np.full((rank + 1, 2), 1.0 * rank), 1.0] for rank in range(3)]
     give([a, b], parts)
-    for reduction in (synk.all_reduce, synk.reduce):
-        for op in ("avg", "max"):
-            with pytest.raises(synk.ShapeMismatch) as caught:
-                reduction([b, a], op)
-            text = str(caught.value)
-            assert f"reduce by {op!r} a" in text
-            for rank in range(3):
-                assert f"rank {rank} ({rank + 1}, 2)" in text
+    for reduction, op in (synk.all_reduce, "avg"), (synk.reduce, "max"):
+        with pytest.raises(synk.ShapeMismatch) as caught:
+            reduction([b, a], op)
+        text = str(caught.value)
+        assert f"reduce by {op!r} a" in text
+        for rank in range(3):
+            assert f"rank {rank} ({rank + 1}, 2)" in text
     for rank, (part, _) in enumerate(parts):
         assert_same(synk.get_value(rank, a), part)
         assert_same(synk.get_value(rank, b), np.array(1.0))
+    synk.set_value(1, a, np.zeros((1, 3)))
+    with pytest.raises(synk.ShapeMismatch, match=r"0 \(1, 2\), rank 1 \(1, 3\)"):
+        synk.all_gather(a)
+    with pytest.raises(ValueError, match=r"b has no (dimensions|rows)"):
+        synk.all_gather(b)
     synk.broadcast(a)
     synk.all_reduce([a, b], "sum")
     assert_on_ranks([a, b], [np.zeros((1, 2)), np.array(3.0)])
@@ -315,9 +294,8 @@ def check_broadcast_gives_every_rank_the_masters_values():
     on_host.set_value(np.arange(4.0))
     synk.broadcast([stream, on_host, *variables])
     assert_on_ranks([on_host, *variables], [np.arange(4.0), *values], 0)
-    known = set(MOVED) - UNKNOWN
     for calls, on_device in look([*variables, on_host]):
-        assert calls == len(known)
+        assert calls == len(set(MOVED) - UNKNOWN)
         assert on_device == [True] * len(variables) + [False]
     draws = [synk.get_value(rank, stream).random() for rank in range(3)]
     assert len(set(draws)) == 3
@@ -343,17 +321,6 @@ def check_all_gather_is_exact_for_equal_and_for_differing_lengths(lengths):
         assert all(on_device)
 
 
-def check_all_gather_names_shapes_that_do_not_fit():
-    a, c = pytensor.shared(np.zeros((1, 2)), name="a"), pytensor.shared(0.0, name="c")
-    shapes = [(1, 2), (1, 3), (1, 2)]
-    give([a, c], [[np.zeros(shape), 0.0] for shape in shapes])
-    with pytest.raises(synk.ShapeMismatch, match=r"0 \(1, 2\), rank 1 \(1, 3\)"):
-        synk.all_gather(a)
-    with pytest.raises(ValueError, match=r"c has no (dimensions|rows)"):
-        synk.all_gather(c)
-    assert synk.get_shapes(a) == shapes
-
-
 def check_values_on_the_host_stay_there():
     a = pytensor.shared(np.ones(3))
     look([])
@@ -370,13 +337,11 @@ def test_collectives_of_three_ranks_on_devices():
         check_reduce_changes_rank_0_alone_and_its_results_are_copies()
         check_an_average_weighs_each_value_by_the_rows_behind_it()
         check_numbers_of_16_bits_are_rounded_once()
-        check_a_function_updates_what_was_reduced_on_the_device()
         check_a_training_step_is_the_serial_one()
         check_differing_shapes_are_named_and_nothing_is_changed()
         check_broadcast_gives_every_rank_the_masters_values()
         for lengths in (2, 2, 2), (3, 0, 1):
             check_all_gather_is_exact_for_equal_and_for_differing_lengths(lengths)
-        check_all_gather_names_shapes_that_do_not_fit()
         check_values_on_the_host_stay_there()
 
 
@@ -538,7 +503,6 @@ def test_functions_without_a_mode_run_where_the_gpu_is():
         assert not isinstance(value, np.ndarray)
         check_shapes_may_change_and_must_agree()
         check_what_a_stage_reduces_is_not_written_to()
-        check_buffers_go_with_the_variables()
     assert pytensor.config.mode == "Mode"
 
 
@@ -565,22 +529,3 @@ def check_what_a_stage_reduces_is_not_written_to():
         assert_same(mine, np.arange(4.0))
         assert_same(of_all, np.array([2.0, 4.0]))
         assert_same(synk.get_value(1, s), np.array([2.0, 3.0]))
-
-
-def check_buffers_go_with_the_variables():
-    a, b = pytensor.shared(np.zeros(3)), pytensor.shared(np.zeros(2, "int16"))
-    give([a, b], [[np.ones(3), np.int16([1, 2])]] * 2)
-    before = SESSION.run(worker_count_buffers)
-    synk.all_reduce([a, b], "sum")
-    (more,) = set(np.subtract(SESSION.run(worker_count_buffers), before).ravel())
-    assert more == 1
-    del b
-    synk.all_reduce(a, "sum")
-    after = SESSION.run(worker_count_buffers)
-    assert np.subtract(after, before).tolist() == [[1, 0]] * 2
-    assert_same(synk.get_value(1, a), np.full(3, 4.0))
-
-
-def worker_count_buffers(context):
-    """Return how many buffers this rank has on its device and on the host."""
-    return len(context.device_buffers._buffers), len(context.flat_buffers._buffers)

@@ -32,18 +32,7 @@ def all_reduce_seconds(nbytes: float, gpus: int, bandwidth: float) -> float:
 
 
 def speedup(compute: float, nbytes: float, gpus: int, bandwidth: float) -> float:
-    """Return how many times as fast as one GPU several train.
-
-    Parameters
-    ----------
-    compute : float
-        Seconds that one GPU takes for its batch, and for its own work on the host.
-    nbytes : float
-        Size of the gradients.
-    gpus : int
-    bandwidth : float
-        Bus bandwidth in bytes a second.
-    """
+    """Return how many times as fast as one GPU several train; it computes so long."""
     reduce = all_reduce_seconds(nbytes, gpus, bandwidth)
     host = HOST if gpus > 1 else 0.0
     return gpus * compute / (compute + reduce + host)
@@ -57,21 +46,18 @@ def table(speeds: list[float], batch: int, gpus: int) -> Iterator[str]:
     yield f"{'bus':10}{'GB/s':>6}{'reduce':>10}{heads}"
     for name, bandwidth in BUSES.items():
         reduce = all_reduce_seconds(nbytes, gpus, bandwidth)
-        gains = "".join(
-            f"{speedup(batch / speed, nbytes, gpus, bandwidth):>9.2f}x"
-            for speed in speeds
-        )
-        yield f"{name:10}{bandwidth / 1e9:>6.0f}{reduce * 1e3:>7.2f} ms{gains}"
+        gains = (speedup(batch / speed, nbytes, gpus, bandwidth) for speed in speeds)
+        shown = "".join(f"{gain:>9.2f}x" for gain in gains)
+        yield f"{name:10}{bandwidth / 1e9:>6.0f}{reduce * 1e3:>7.2f} ms{shown}"
 
 
 def main() -> None:
     """Print a table for each batch."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--images-per-second", type=float, nargs="+", required=True, metavar="N"
-    )
-    parser.add_argument("--batch", type=int, nargs="+", default=[64, 256])
-    parser.add_argument("--gpus", type=int, default=8)
+    add = parser.add_argument
+    add("--images-per-second", type=float, nargs="+", required=True, metavar="N")
+    add("--batch", type=int, nargs="+", default=[64, 256])
+    add("--gpus", type=int, default=8)
     options = parser.parse_args()
     for batch in options.batch:
         print(*table(options.images_per_second, batch, options.gpus), sep="\n")
