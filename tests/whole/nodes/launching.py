@@ -79,16 +79,10 @@ def _skip_without_namespaces() -> None:
         pytest.skip(f"no namespaces here: {done.stderr.strip()}")
 
 
-def finished(words: list, environment: dict[str, str], folder: Path | None = None):
+def finished(words: list, environment: dict[str, str], cwd: Any = None, **options: Any):
     """Run a command to its end; return what `subprocess.run` does."""
-    return subprocess.run(
-        list(map(str, words)),
-        env=environment,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=150,
-    )
+    options |= {"capture_output": True, "text": True, "timeout": 180}
+    return subprocess.run(list(map(str, words)), env=environment, cwd=cwd, **options)
 
 
 def start(script: str, folder: Path, nodes: int, *args: Any, mpi: str = "openmpi"):

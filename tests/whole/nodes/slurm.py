@@ -24,16 +24,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-PROGRAMS = (
-    "munged",
-    "slurmctld",
-    "slurmd",
-    "srun",
-    "sbatch",
-    "scancel",
-    "sinfo",
-    "setpriv",
-)
+PROGRAMS = "munged", "slurmctld", "slurmd", "srun", "sbatch", "scancel", "sinfo"
 OWN_MACHINE = Path(__file__).parent / "own_machine.sh"
 NODES = 2
 
@@ -65,8 +56,6 @@ KillWait={kill_wait}
 SchedulerParameters=sched_min_interval=100000
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
-
-MUNGE = "key", "pid", "log", "seed"
 
 KILL_WAIT = 3
 """Seconds between SIGTERM and SIGKILL; elsewhere they are 30."""
@@ -109,7 +98,8 @@ def cluster() -> Iterator[dict[str, str]]:
             ends.callback(_end, process, patience)
 
         socket_path = folder / "munge.socket"
-        options = [f"--{what}-file={folder}/munge.{what}" for what in MUNGE]
+        files = "key", "pid", "log", "seed"
+        options = [f"--{what}-file={folder}/munge.{what}" for what in files]
         options += [f"--socket={socket_path}", "--foreground"]
         options += ["--force"]  # folders in /tmp are not as munged wants them
         start(_which("munged"), *options)
@@ -153,9 +143,7 @@ def _which(name: str) -> str | None:
 def _idle(environment: dict[str, str]) -> int:
     """Return how many nodes wait for a job."""
     command = ["sinfo", "--noheader", "--Node", "--format=%N %t"]
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
     return done.stdout.count(" idle\n")
 
 

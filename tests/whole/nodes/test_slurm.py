@@ -18,7 +18,7 @@ import numpy as np
 import psutil
 import pytest
 import slurm
-from launching import MPICH, ROOT
+from launching import MPICH, ROOT, finished
 from test_node_faults import FAULTS, STOPPED
 from test_on_nodes import FUNCTIONS
 
@@ -57,7 +57,7 @@ def mpi(request, environment) -> dict[str, str]:
     found = environment | {"SLURM_MPI_TYPE": request.param}
     if request.param == "pmix":
         pytest.importorskip("mpi4py", reason="mpi4py, of synk[mpi], is missing")
-        done = _run(["srun", "true"], found)
+        done = finished(["srun", "true"], found)
         if done.returncode:
             pytest.skip(f"this Slurm starts no PMIx: {done.stderr.strip()[-200:]}")
         return found
@@ -68,24 +68,12 @@ def mpi(request, environment) -> dict[str, str]:
     return found | {"LD_LIBRARY_PATH": f"{MPICH}/lib"}
 
 
-def _run(command: list[str], environment: dict[str, str], **options):
-    return subprocess.run(
-        command,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-        **options,
-    )
-
-
 def srun(script: str, folder: Path, *args: object, options=("--cpus-per-task=2",)):
     """Return the words that run a script on both nodes."""
     path = folder / "script.py"
     path.write_text(script)
-    words = [sys.executable, "-m", "synk", path, *args]
-    return [*map(str, ("srun", *STEP, *options, *words))]
+    command = "srun", *STEP, *options, sys.executable, "-m", "synk", path, *args
+    return list(map(str, command))
 
 
 @pytest.mark.parametrize(
@@ -94,7 +82,7 @@ def srun(script: str, folder: Path, *args: object, options=("--cpus-per-task=2",
     ids=["functions", "faults"],
 )
 def test_what_mpirun_runs_srun_runs(script, args, mpi, tmp_path):
-    done = _run(srun(script, tmp_path, *args), mpi)
+    done = finished(srun(script, tmp_path, *args), mpi)
     assert done.stdout.split()[-1:] == ["done"], done.stdout + done.stderr
     assert done.returncode == 0
 
@@ -112,7 +100,7 @@ print("said", file=sys.stderr)
 def test_input_output_and_status_are_the_scripts(ending, mpi, tmp_path):
     script = STREAMS.format(ending=ending)
     cores = f"--cpus-per-task={os.cpu_count()}"
-    done = _run(srun(script, tmp_path, options=[cores]), mpi, input="a word")
+    done = finished(srun(script, tmp_path, options=[cores]), mpi, input="a word")
     assert done.stdout == f"read a word {[os.cpu_count()] * 2}\n", done.stderr
     assert done.returncode == {"": 0, "sys.exit(3)": 3}.get(ending, 1)
     assert "said\n" in done.stderr
@@ -134,7 +122,7 @@ def test_input_output_and_status_are_the_scripts(ending, mpi, tmp_path):
 )
 def test_cores_are_those_that_were_asked_for(options, ranks, mpi):
     words = ["srun", *STEP, *options, sys.executable, "-m", "synk", "info"]
-    done = _run(words, mpi)
+    done = finished(words, mpi)
     taken = re.findall(r"node \d .*: (\d+) ranks? on", done.stdout)
     assert taken == [str(ranks)] * 2, done.stdout + done.stderr
 
@@ -157,7 +145,7 @@ def test_the_pages_batch_file_and_script_stop_and_go_on(mpi, tmp_path):
     def submit(steps: int) -> str:
         (tmp_path / "train.py").write_text(script.replace("100_000", str(steps)))
         words = ["sbatch", "--parsable", "--nodes=2", "--cpus-per-task=2"]
-        done = _run([*words, "batch.sh", "train.py"], mpi, cwd=tmp_path)
+        done = finished([*words, "batch.sh", "train.py"], mpi, cwd=tmp_path)
         return done.stdout.strip()
 
     def wait_for(is_so: Callable[[], bool]) -> None:
@@ -166,13 +154,10 @@ def test_the_pages_batch_file_and_script_stop_and_go_on(mpi, tmp_path):
             assert time.monotonic() < deadline, output()
             time.sleep(0.1)
 
-    def wait_for_the_end_of(job: str) -> None:
-        def has_ended() -> bool:
-            told = _run(["scontrol", "show", "job", job], mpi).stdout
-            assert "JobState=FAILED" not in told, output()
-            return "JobState=COMPLETED" in told
-
-        wait_for(has_ended)
+    def has_ended(job: str) -> bool:
+        told = finished(["scontrol", "show", "job", job], mpi).stdout
+        assert "JobState=FAILED" not in told, output()
+        return "JobState=COMPLETED" in told
 
     def steps() -> int:
         with np.load(checkpoint) as saved:
@@ -183,12 +168,13 @@ def test_the_pages_batch_file_and_script_stop_and_go_on(mpi, tmp_path):
 
     job = submit(10**9)
     wait_for((tmp_path / "begun").exists)
-    _run(["scancel", "--signal=USR1", job], mpi)
-    wait_for_the_end_of(job)
+    finished(["scancel", "--signal=USR1", job], mpi)
+    wait_for(lambda: has_ended(job))
     assert output().splitlines()[-1] == f"again {job}"
     before = steps()
     assert before > 0
-    wait_for_the_end_of(submit(before + 10))
+    job = submit(before + 10)
+    wait_for(lambda: has_ended(job))
     assert steps() == before + 10
 
 
@@ -197,13 +183,8 @@ def _ends(command: list[str], environment: dict[str, str], do: Callable[[], obje
 
     It is over in 15 seconds, and none of its processes is left.
     """
-    process = subprocess.Popen(
-        command,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    pipes = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
+    process = subprocess.Popen(command, env=environment, text=True, **pipes)
     try:
         assert process.stdout.readline() == "ready\n", process.communicate()
         began = time.monotonic()
@@ -244,19 +225,18 @@ def _master(script: str, node: int) -> psutil.Process:
 @pytest.mark.parametrize("node", [0, 1])
 def test_the_job_ends_with_a_nodes_master(node, mpi, tmp_path):
     command = srun(STOPPED, tmp_path)
-    status, _ = _ends(command, mpi, lambda: _master(command[-1], node).kill())
-    assert status != 0
+    assert _ends(command, mpi, lambda: _master(command[-1], node).kill())[0] != 0
 
 
 def test_the_job_ends_when_it_is_cancelled(mpi, tmp_path):
     command = srun(STOPPED, tmp_path, options=["--job-name=endless"])
-    status, _ = _ends(command, mpi, lambda: _run(["scancel", "--name=endless"], mpi))
-    assert status != 0
+    cancel = ["scancel", "--name=endless"]
+    assert _ends(command, mpi, lambda: finished(cancel, mpi))[0] != 0
 
 
 def test_a_signal_before_the_end_is_the_scripts(mpi, tmp_path):
     command = srun(STOPPED, tmp_path, options=["--job-name=endless"])
     signal = ["scancel", "--signal=USR1", "--name=endless"]
-    status, out = _ends(command, mpi, lambda: _run(signal, mpi))
+    status, out = _ends(command, mpi, lambda: finished(signal, mpi))
     assert out == "stopped by SIGUSR1\n"
     assert status == 7
