@@ -321,7 +321,6 @@ def test_arrays_come_back_each_for_its_window():
     arrays = [
         *(rng.normal(size=24) for _ in range(3)),  # alike: they travel together
         *(np.array(value) for value in (1.5, 2.5)),
-        np.array([3.5]),
         *(rng.normal(size=(2, 3)).astype(">f4") for _ in range(2)),
         *(np.ones(2, record) for _ in range(2)),
         *(np.zeros((0, 4)) for _ in range(2)),

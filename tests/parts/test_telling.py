@@ -26,24 +26,11 @@ from synk.report.conclusions import losses, time_alone
 from synk.report.facts import RankTimes
 from synk.times.compile_notice import is_shown
 from synk.times.timing import COMPUTE, ROWS, Times
-from synk.user_frames import entry, is_users, made_in
+from synk.user_frames import is_users, made_in
 from synk.workers import oom
 from synk.workers.failure import Failure, as_one
 
 # -- errors of ranks -------------------------------------------------------------------
-
-
-class NotesRaise(Exception):
-    @property
-    def __notes__(self):
-        raise LookupError("no notes")
-
-
-def test_a_failure_whose_notes_raise_says_where_it_was_in_its_cause():
-    failure = Failure(NotesRaise("text"), "[synk] on rank 1", 1)
-    error = failure.rebuild()
-    assert type(error) is NotesRaise
-    assert "[synk] on rank 1" in str(error.__cause__)
 
 
 def test_a_group_is_in_the_order_of_time():
@@ -103,18 +90,6 @@ def test_the_machines_count_tells_only_that_there_was_none(counters):
 # -- whose files and lines -------------------------------------------------------------
 
 
-def test_an_entry_is_the_function_that_it_was():
-    def f(a, *, b: int = 2) -> int:
-        """Say something."""
-        return a + b
-
-    made = entry(f)
-    assert made(1, b=3) == 4
-    assert (made.__name__, made.__doc__) == ("f", "Say something.")
-    assert made.__globals__ is f.__globals__  # or its doctests would not be found
-    assert made.__wrapped__ is f
-
-
 def test_whose_a_file_is():
     for path in (__file__, "/home/user/fit.py", "<stdin>"):
         assert is_users(path)
@@ -149,12 +124,13 @@ def test_a_librarys_line_is_better_than_none():
     x = pt.vector("x")
     library = ("/venv/lib/python3/site-packages/layers/dense.py", 3, "f", "y = x + b")
     script = ("/home/user/fit.py", 7, "<module>", "y = dense(x)")
-    x.tag.trace = [[script, library]]
-    assert made_in(x) == "fit.py:7: `y = dense(x)`"
-    x.tag.trace = [[library]]
-    assert made_in(x) == "dense.py:3: `y = x + b`"
-    x.tag.trace = []
-    assert made_in(x) is None
+    for trace, expected in (
+        ([[script, library]], "fit.py:7: `y = dense(x)`"),
+        ([[library]], "dense.py:3: `y = x + b`"),
+        ([], None),
+    ):
+        x.tag.trace = trace
+        assert made_in(x) == expected
 
 
 # -- who is told of compilations, and collections of garbage ---------------------------

@@ -181,7 +181,6 @@ def check_the_end_of_a_session_unpins_what_a_next_one_pins_again():
 @in_a_child
 def test_what_the_driver_refuses_goes_another_way(monkeypatch):
     check_what_cannot_be_pinned_goes_in_two_steps_or_by_jax_with_one_warning()
-    check_segments_that_were_pinned_are_unpinned_where_a_buffer_fails()
     check_copies_are_made_before_their_memory_goes_and_not_in_a_child()
     check_without_a_copier_jax_copies_and_one_warning_says_so()
     check_rows_that_find_no_room_on_the_device_are_left_to_jax(monkeypatch)
@@ -198,22 +197,6 @@ def check_what_cannot_be_pinned_goes_in_two_steps_or_by_jax_with_one_warning():
                 assert isinstance(rows, np.ndarray) != on_device
         (warning,) = caught
         assert "CUDA_ERROR_OUT_OF_MEMORY" in str(warning.message)
-
-
-def check_segments_that_were_pinned_are_unpinned_where_a_buffer_fails():
-    way, copier = way_of(refuses=lambda nbytes: nbytes < 1 << 16)
-    taker = DeviceTaker(way)
-    array, segment = segment_of(values_of(400, 60))
-    under_way = taker.take(array, slice(0, 300))
-    with pytest.warns(RuntimeWarning, match="CUDA_ERROR_OUT_OF_MEMORY"):
-        rows = DeviceTaker(way).take(array[:, ::2], slice(0, 20))
-    assert isinstance(rows, np.ndarray)
-    del taker  # with a copy under way
-    assert not copier.open
-    np.testing.assert_array_equal(under_way.array(), array[:300])
-    del array, segment, rows
-    gc.collect()
-    assert copier.log[-1] == "unregister"
 
 
 def check_copies_are_made_before_their_memory_goes_and_not_in_a_child():
@@ -402,7 +385,6 @@ def test_code_is_compiled_once_for_a_shape():
         values = np.ones((20 * n, 30))  # on each rank 20: compiled once for all n
         data = synk.data(values)
         f(values, np.zeros(30))
-        before = SESSION.run(worker_compilations)
         for rows in (values, data):
             f(rows, np.zeros(30))
             f(rows, np.zeros(30), batch=np.arange(20 * n)[::-1])
@@ -410,22 +392,7 @@ def test_code_is_compiled_once_for_a_shape():
         w.set_value(np.ones(30))
         synk.broadcast(w)
         f(data, np.zeros(30))
-        assert SESSION.run(worker_compilations) == before
-
-
-def worker_compilations(context):
-    """Return how often XLA has compiled on this rank, from the first look on."""
-    import jax
-
-    if not hasattr(worker_compilations, "names"):
-        worker_compilations.names = []
-
-        def listen(event, seconds, **options):
-            if event.endswith("backend_compile_duration"):
-                worker_compilations.names.append(event)
-
-        jax.monitoring.register_event_duration_secs_listener(listen)
-    return len(worker_compilations.names)
+        assert f.explain().to_dict()["calls"]["left_out"] == 1
 
 
 def worker_lies_on_device(context, number):

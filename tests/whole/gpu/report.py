@@ -152,18 +152,6 @@ def resnet(batch: int, precision: str) -> Iterator[Row]:
 
 def by_torch(batch: int, precision: str) -> Iterator[Row]:
     """ResNet-50's training step in torch: channels last, compiled."""
-    step = torch_step(batch, precision)
-    for _ in range(5):
-        step()
-    start = time.perf_counter()
-    for _ in range(20):
-        step()
-    speed = 20 * batch / (time.perf_counter() - start)
-    yield Row(f"torch, {precision}, batch {batch}", f"{speed:.0f} images/s")
-
-
-def torch_step(batch: int, precision: str) -> Callable[[], None]:
-    """Return a training step, computed in TF32 or bfloat16."""
     import torch
     import torchvision
 
@@ -185,7 +173,13 @@ def torch_step(batch: int, precision: str) -> Callable[[], None]:
         optimiser.step()
         torch.cuda.synchronize()
 
-    return step
+    for _ in range(5):
+        step()
+    start = time.perf_counter()
+    for _ in range(20):
+        step()
+    speed = 20 * batch / (time.perf_counter() - start)
+    yield Row(f"torch, {precision}, batch {batch}", f"{speed:.0f} images/s")
 
 
 SECTIONS: dict[str, tuple[Callable[[], Iterator[Row]], float]] = {

@@ -68,17 +68,9 @@ runpy.run_path(script, run_name="__main__")
 """
 
 RUNS = {
-    "mnist, mlp": (
-        *("mnist.py", "--digits", "--hidden", "64", "32", "--epochs", "2"),
-        *("--dropout", "0", "--batch-size", "479"),
-    ),
     "mnist, cnn": (
         *("mnist.py", "--digits", "--model", "cnn", "--hidden", "32", "--epochs", "2"),
         *("--dropout", "0", "--batch-size", "479"),
-    ),
-    "lstm": (
-        *("lstm.py", "--letters", "400", "--length", "8", "--units", "6"),
-        *("--epochs", "2", "--batch-size", "17", "--sample", "0"),
     ),
     "resnet50": (
         *("resnet50.py", "--image-size", "32", "--width", "8", "--blocks", "1", "1"),

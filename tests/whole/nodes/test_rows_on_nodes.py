@@ -153,14 +153,12 @@ for value in (big, data):
 # A call that is made again is told by next to nothing, with other values or not.
 few = synk.data(X[: 2 * n])
 s = synk.function([x], (x * k[0]).sum() + k[1], [k], **how)
-for i, values in enumerate(rng.normal(size=(5, 2))):
-    for _ in range(3):
+for values in rng.normal(size=(3, 2)):
+    for _ in range(2):
+        sent()
         right = X[: 2 * n].sum() * values[0] + values[1]
         np.testing.assert_allclose(s(few, values), right)
-    assert i < 4 or sent() < 3 * 300
-    if i == 2:
-        few[0] = X[0] = 3.0
-    sent()
+assert sent() < 300
 
 # All of data that every rank reads is sent once, too.
 synk.broadcast(v, data), sent()
@@ -263,7 +261,7 @@ def test_a_node_is_sent_its_own_rows_and_those_that_stay_once(tmp_path):
 
 OF_FILES = """
 from synk.files.order import order_of_epoch
-from synk.rules import LocalSGD, simulate
+from synk.rules import LocalSGD
 
 n = synk.fork(2)
 link = SESSION.cluster.link
@@ -356,24 +354,13 @@ np.testing.assert_allclose(seen["val_1"], first.max())
 
 # By rules: of ranks, and of nodes.
 rows = synk.files.arrays(FILES, labels=Y)
-step, w = made(local=True)
-part = lambda rank, k: np.array_split(batches(k // 11)[k % 11], n)[rank]
-
-def one(w, rank, k):
-    some = part(rank, k)
-    return w - 0.01 * 2 * X[some].T @ (X[some] @ w - Y[some]) / max(1, len(some))
-
-trainer = synk.Trainer(step, [w], LocalSGD(2))
 sent()
-trainer.fit(rows, batch_size=BATCH, epochs=2, progress=False)
-count = lambda rank, k: len(part(rank, k))
-right = simulate(LocalSGD(2), one, 22, n, np.zeros(WIDTH), rows=count)
-np.testing.assert_allclose(trainer.average()[0], right.average(), rtol=1e-9, atol=1e-12)
-step, w = made()
-trainer = synk.Trainer(step, [w], LocalSGD(1), workers="nodes")
-trainer.fit(rows, batch_size=BATCH, epochs=2, progress=False)
-assert trainer.history.losses[-1] < trainer.history.losses[0]
-assert sent() < 0.2 * 2 * X.nbytes
+for options, workers in ({"local": True}, "ranks"), ({}, "nodes"):
+    step, w = made(**options)
+    trainer = synk.Trainer(step, [w], LocalSGD(2), workers=workers)
+    trainer.fit(rows, batch_size=BATCH, epochs=2, progress=False)
+    assert trainer.history.losses[-1] < trainer.history.losses[0]
+assert sent() < 0.1 * 4 * X.nbytes
 
 # A step in which ranks read all rows: node 0 reads them all.
 with warnings.catch_warnings():
