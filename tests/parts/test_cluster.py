@@ -185,9 +185,7 @@ def test_a_clock_that_goes_faster_is_followed_between_two_comparisons(monkeypatc
     assert clock.ahead[1] - clock.ahead[0] == pytest.approx(gained, abs=3 * clock.error)
     for true in np.linspace(begin[1].here, wire.now, 9):
         assert abs(clock.here(truth(true)) - true) <= clock.error + 1e-9
-
-
-def test_a_clock_that_was_seen_at_one_time_alone_is_taken_to_go_as_ours_does():
+    # One that was seen at one time alone is taken to go as ours does.
     sample = clocks.Sample(1.0, 5.0, 0.0)
     assert Clock(sample, sample).here(6.0) == 2.0
 
