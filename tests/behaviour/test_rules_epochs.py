@@ -489,8 +489,8 @@ def test_a_fold_has_callbacks_of_its_own(two_ranks):
     assert found.values["val_rows"].tolist() == [11, 10, 10]
 
 
-def test_folds_that_cannot_be_are_refused(two_ranks):
-    made = Made()
+def test_folds_and_sweeps_that_cannot_be_are_refused(two_ranks):
+    made, other = Made(), pytensor.shared(0.1, "other")
     for how, error, why in (
         ({"folds": 1}, ValueError, "31 rows can be cut into 2 to 31 folds, not 1"),
         ({"folds": 32}, ValueError, "not 32"),
@@ -501,10 +501,6 @@ def test_folds_that_cannot_be_are_refused(two_ranks):
     ):
         with pytest.raises(error, match=why):
             made.validate(**how, validation=lambda rows: 0.0)
-
-
-def test_a_sweep_over_what_is_compiled_in_is_refused(two_ranks):
-    made, other = Made(), pytensor.shared(0.1, "other")
     for key, error, why in (
         ("rate", TypeError, "'rate' is none: numbers in a graph are compiled in"),
         (pt.scalar("s"), TypeError, "pytensor.shared"),

@@ -177,17 +177,6 @@ def test_one_worker_is_its_optimiser(rule):
         assert found.workers[0]["w"].tobytes() == w.tobytes()
 
 
-def test_local_sgd_on_one_hessian_is_gradient_descent_to_the_mean():
-    random = np.random.default_rng(1)
-    hessian = random.normal(size=(3, 3))
-    hessian = hessian @ hessian.T + np.eye(3)
-    targets, start, lr = random.normal(size=(4, 3)), np.ones(3), 0.05
-    step = lambda w, i, k: w - lr * hessian @ (w - targets[i])  # noqa: E731
-    found = run(LocalSGD(4), step, 24, 4, start)
-    shrink = np.linalg.matrix_power(np.eye(3) - lr * hessian, 24)
-    close(found.centre, shrink @ (start - targets.mean(0)) + targets.mean(0))
-
-
 def test_local_sgd_on_several_hessians_drifts_as_far_as_it_must():
     """Its fixed point is not the minimum: it solves another equation."""
     random = np.random.default_rng(2)

@@ -305,21 +305,14 @@ def bits(output: str) -> float:
 
 @pytest.mark.slow
 @in_a_child
-def test_ranks_end_at_the_bits_of_the_serial_run_also_in_jax_mode():
-    # 44 rows to train on, in steps of 15, 15 and 14. Clipping at 0.01 changes nearly
-    # every gradient: see the demo's first lines.
-    options = "--batch-size", 17, "--epochs", 1, "--sample", 0
-    options += "--clip", 0.01, "--rate", 0.02
-    parallel, in_jax, serial = (
-        run_here("lstm", *LETTERS, *options, *how)
-        for how in (
-            ("--ranks", 2, *IN_PYTHON),
-            ("--ranks", 2, "--mode", "JAX"),
-            ("--serial", *IN_PYTHON),
-        )
-    )
+def test_ranks_in_jax_mode_end_at_the_bits_of_the_serial_run():
+    # 44 rows, as many in each step: JAX compiles for each number. Clipping at 0.01
+    # changes nearly every gradient: see the demo's first lines.
+    options = *LETTERS, "--epochs", 1, "--sample", 0, "--clip", 0.01, "--rate", 0.02
+    options += "--batch-size", 22
+    parallel = run_here("lstm", *options, "--ranks", 2, "--mode", "JAX")
+    serial = run_here("lstm", *options, "--serial", *IN_PYTHON)
     assert bits(parallel) == pytest.approx(bits(serial), rel=1e-6)
-    assert bits(in_jax) == pytest.approx(bits(serial), rel=1e-6)
     assert "2 ranks: " in parallel
 
 

@@ -95,21 +95,6 @@ def test_an_epoch_follows_from_seed_and_number(images, folder):
         assert (other[0] != first[0]).any()
 
 
-def test_made_up_images_show_their_class(images):
-    data = images.MadeUp(3, 16, n_training=40, n_validation=10, seed=0)
-    batches = list(data.training(0, 16))
-    assert [len(x) for x, _ in batches] == [16, 16, 8]
-    x, y = map(np.concatenate, zip(*batches, strict=True))
-    patterns = np.array([x[y == label].mean(axis=0) for label in range(3)])
-    held_out, right = next(data.validation(10))
-    away = np.abs(held_out[:, None] - patterns).mean(axis=(2, 3, 4))
-    np.testing.assert_array_equal(away.argmin(axis=1), right)
-    again = next(data.training(0, 16))
-    np.testing.assert_array_equal(again[0], batches[0][0])
-    other = next(data.training(1, 16))
-    assert (other[1] != again[1]).any()
-
-
 def test_folders_without_classes_or_images_are_refused(images, tmp_path):
     with pytest.raises(ValueError, match="no folders"):
         images.Folder(tmp_path, 8, 0, 1)
