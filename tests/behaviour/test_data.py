@@ -144,18 +144,14 @@ def test_a_value_may_be_forced_or_reserve_more_by_itself():
     assert made.condition_data([1.5], force_cast=True).dtype == "int8"
     with pytest.raises(ValueError, match="oversize"):
         made.set_value(np.zeros(100_000, "int8"), oversize=0.5)
-    forcing = synk.data([1, 2], dtype="int8", force_cast=True)
+    forcing = synk.data(np.float64([1.9, -1.2]), dtype="int8", force_cast=True)
+    np.testing.assert_array_equal(forcing.data, [1, -1])
+    np.testing.assert_array_equal(forcing.condition_data([300]), [44])
+    forcing[0] = 2.7
+    assert forcing[0] == 2
     forcing.set_value([1.5])
     with pytest.raises(TypeError, match="without loss"):
         forcing.set_value([1.5], force_cast=False)
-
-
-def test_force_cast_casts_as_numpy_does():
-    made = synk.data(np.float64([1.9, -1.2]), dtype="int8", force_cast=True)
-    np.testing.assert_array_equal(made.data, [1, -1])
-    made[0] = 2.7
-    assert made[0] == 2
-    np.testing.assert_array_equal(made.condition_data([300]), [44])
 
 
 # -- indexing ----------------------------------------------------------------------

@@ -398,13 +398,6 @@ def test_in_and_out_are_their_variables(two_ranks):
     assert_same(pair(X), X.sum(axis=0), 4, 2)
 
 
-def test_a_mode_travels_as_an_object_or_as_a_name(two_ranks):
-    x = pt.vector("x")
-    for mode in ("FAST_COMPILE", "FAST_RUN", PY, None):
-        f = synk.function([x], (x.sum(), "sum"), mode=mode)
-        assert f([1.0, 2.0, 3.0]) == 6
-
-
 def test_ranks_follow_settings_that_are_changed_after_the_fork(two_ranks):
     """Rewrites make 0.5 a float32 or a float64, by config.floatX."""
     x = pt.matrix("x", dtype="float32")

@@ -53,15 +53,6 @@ def test_gathered_rows_are_those_of_take(dtype, shape):
         np.testing.assert_array_equal(out, np.take(array, rows, axis=0))
 
 
-def test_strided_arrays_and_row_numbers_are_gathered_too():
-    array = np.random.default_rng(0).normal(size=(400, 30)).T
-    rows = np.arange(0, 20)[::3]
-    out = np.empty((len(rows), 400))
-    np.testing.assert_array_equal(gather(array, rows, out), array[rows])
-    contiguous = np.ascontiguousarray(array)
-    np.testing.assert_array_equal(gather(contiguous, rows, out), array[rows])
-
-
 # -- pages that machine code is to read ------------------------------------------------
 
 
