@@ -3,16 +3,14 @@
 From the top of the repository::
 
     pip install -e '.[bench]'
-    python -m tests.bench [engines|peers|rules|pymc] [--only NAME] [--quick]
-                          [--json FILE] [--write]
+    python -m tests.bench [engines|peers|rules|pymc] [--only NAME] [--quick] [--write]
 
 ``engines`` are likelihoods and training steps, by synk with each engine, by plain
 PyTensor, and by hand in JAX, torch and numba; it takes an hour. ``peers`` are
-all-reduces and calls by MPI, Gloo, multiprocessing and their like, and one rank beside
-none; ``rules`` are exchanges of training rules, ``pymc`` log-densities of PyMC's models
-beside PyMC's own; they take some minutes. All want a machine that does nothing else.
-What is not installed is skipped, and said to be. ``--write`` writes the tables into the
-documentation.
+all-reduces and calls by MPI, Gloo, multiprocessing and their like, ``rules`` exchanges
+of training rules, ``pymc`` log-densities of PyMC's models beside PyMC's own; they take
+some minutes. All want a machine that does nothing else. What is not installed is
+skipped, and said to be. ``--write`` writes the tables into the documentation.
 
     __main__.py   reads the arguments, runs the families, writes the report
     families.py   what is compared with what, and how results are checked

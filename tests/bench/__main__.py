@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import itertools
-import json
 import signal
 import sys
 from collections.abc import Sequence
@@ -36,7 +35,6 @@ QUICK = {
     "layers": (784, 100, 10),
     "rows": 1024,
     "steps": ("relu 64", "tanh 64"),
-    "alone": 64,
     "filters": (8, 16),
     "units": (100, 10),
     "images": ("cnn 64",),
@@ -60,7 +58,6 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, Options]:
     add("--ranks", type=int, default=cores, help="processes; default: %(default)s")
     add("--repeats", type=int, help=f"rounds; default: {Options.repeats}")
     add("--quick", action="store_true", help="small, few rounds, no first calls")
-    add("--json", metavar="FILE", help="write everything there, by rounds")
     add("--write", action="store_true", help="write the tables into the documentation")
     args = parser.parse_args(argv)
     if args.ranks < 1 or (args.repeats is not None and args.repeats < 1):
@@ -92,9 +89,6 @@ def main(argv: Sequence[str]) -> int:
             Path(DOCS, f"{group}.inc").write_text(text)
     of_what = report.versions(tables.values())
     print(", ".join(f"{name} {version}" for name, version in of_what.items()))
-    if args.json:
-        found = report.as_json(tables, options)
-        Path(args.json).write_text(json.dumps(found, indent=1) + "\n")
     return 1 if any(table.failed for table in tables.values()) else 0
 
 

@@ -21,15 +21,16 @@ import pytensor.tensor as pt
 from synk import nn
 from synk.commands.bench_rows import interleave
 
+TURNS = 51
+
 
 class Case(NamedTuple):
-    """What both compute of inputs; and how many turns they take."""
+    """What both compute of inputs."""
 
     what: str
     inputs: list[np.ndarray]
     synk: Callable
     jax: Callable
-    turns: int
 
 
 # Of ResNet-50, images half its size; and the first layer of a network for digits:
@@ -69,7 +70,7 @@ def convolutions() -> Iterator[Case]:
                 )
 
             name = what + ", flipped" * flip
-            yield Case(name, arrays(images, filters), by_synk, by_jax, 101)
+            yield Case(name, arrays(images, filters), by_synk, by_jax)
 
 
 def maxima() -> Iterator[Case]:
@@ -88,7 +89,7 @@ def maxima() -> Iterator[Case]:
             )
 
         name = f"{images}, {window} every {stride}"
-        yield Case(name, arrays(images), by_synk, by_jax, 31)
+        yield Case(name, arrays(images), by_synk, by_jax)
 
 
 def arrays(*shapes: tuple[int, ...]) -> list[np.ndarray]:
@@ -114,7 +115,7 @@ def measure(case: Case) -> None:
     for found, expected in zip(synks(*args), jaxs(*args), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-2)
     finished = [partial(_finished, function, *args) for function in (synks, jaxs)]
-    ours, theirs = interleave(finished, case.turns)
+    ours, theirs = interleave(finished, TURNS)
     times = f"{ours * 1e3:7.2f} ms{theirs * 1e3:7.2f} ms{ours / theirs:7.2f}"
     print(f"{case.what:34}{times}", flush=True)
 

@@ -8,7 +8,9 @@ alone is the same in every call.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from scipy.special import expit, gammaln
@@ -57,47 +59,56 @@ def outcomes(column: str, x: np.ndarray) -> np.ndarray:
     return drawn[column]().astype("float64")
 
 
+STUDENT = math.lgamma(NU / 2) - math.lgamma((NU + 1) / 2) + math.log(NU * math.pi) / 2
+BINOMIAL = math.lgamma(ALPHA) - ALPHA * math.log(ALPHA)
+"""Constant terms."""
+
+
+def terms_by(m: Any) -> dict[str, Callable]:
+    """Return the terms of y and eta, by the functions of PyTensor, JAX or torch."""
+
+    def student(y, eta):
+        return STUDENT + (NU + 1) / 2 * m.log1p((y - eta) ** 2 / NU)
+
+    def negative_binomial(y, eta):
+        terms = m.gammaln(y + 1) - m.gammaln(y + ALPHA) + BINOMIAL
+        return terms + (y + ALPHA) * m.log(ALPHA + m.exp(eta)) - y * eta
+
+    return {
+        "logistic": lambda y, eta: m.softplus(eta) - y * eta,
+        "poisson": lambda y, eta: m.exp(eta) - y * eta + m.gammaln(y + 1),
+        "student": student,
+        "negative-binomial": negative_binomial,
+    }
+
+
+class _InNumPy:
+    """Functions of numpy and SciPy."""
+
+    exp, log, log1p, gammaln = np.exp, np.log, np.log1p, gammaln
+
+    @staticmethod
+    def softplus(eta: np.ndarray) -> np.ndarray:
+        return np.logaddexp(0, eta)
+
+
+TERMS = terms_by(_InNumPy)
+SLOPES = {
+    "logistic": lambda y, eta: expit(eta) - y,
+    "poisson": lambda y, eta: np.exp(eta) - y,
+    "student": lambda y, eta: -(NU + 1) * (y - eta) / (NU + (y - eta) ** 2),
+    "negative-binomial": lambda y, eta: (y + ALPHA) * expit(eta - np.log(ALPHA)) - y,
+}
+"""Of the terms by eta."""
+
+
 @functools.cache
 def reference(options: Options, column: str) -> list[float]:
     """Return the value and the gradient, by numpy and SciPy."""
     x = rows(options)
     y, eta = outcomes(column, x), x @ beta()
-    terms, slopes = TERMS[column](y, eta)
-    return [float(terms.sum()), *(x.T @ slopes).tolist()]
-
-
-def _logistic(y, eta):
-    return np.logaddexp(0, eta) - y * eta, expit(eta) - y
-
-
-def _poisson(y, eta):
-    mu = np.exp(eta)
-    return mu - y * eta + gammaln(y + 1), mu - y
-
-
-def _student(y, eta):
-    far = y - eta
-    constant = gammaln(NU / 2) - gammaln((NU + 1) / 2) + np.log(NU * np.pi) / 2
-    terms = constant + (NU + 1) / 2 * np.log1p(far**2 / NU)
-    return terms, -(NU + 1) * far / (NU + far**2)
-
-
-def _negative_binomial(y, eta):
-    mu = np.exp(eta)
-    constant = gammaln(ALPHA) - ALPHA * np.log(ALPHA)
-    terms = gammaln(y + 1) - gammaln(y + ALPHA) + constant
-    return (
-        terms + (y + ALPHA) * np.log(ALPHA + mu) - y * eta,
-        (y + ALPHA) * mu / (ALPHA + mu) - y,
-    )
-
-
-TERMS = {
-    "logistic": _logistic,
-    "poisson": _poisson,
-    "student": _student,
-    "negative-binomial": _negative_binomial,
-}
+    gradient = x.T @ SLOPES[column](y, eta)
+    return [float(TERMS[column](y, eta).sum()), *gradient.tolist()]
 
 
 def work(

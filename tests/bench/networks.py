@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -107,14 +107,12 @@ def work(
     return Work(forever.__next__, losses, lambda: tune(*batches[0]))
 
 
-# -- the losses that training steps must have: in float64, by numpy alone
+# -- the losses that steps of dense networks must have: in float64, by numpy alone
 
 
 @functools.cache
-def reference(
-    options: Options, column: str, number: int, same_rows: bool = False
-) -> list[float]:
-    """Return the losses of the first steps, or of as many with the first batch."""
+def reference(options: Options, column: str, number: int) -> list[float]:
+    """Return the losses of the first steps."""
     step = step_of(column)
     rows, labels = data(options, step.kind)
     params = [
@@ -122,7 +120,7 @@ def reference(
         for w, b in weights(options, step.kind)
     ]
     losses = []
-    batches = slices(options, step.batch)[: 1 if same_rows else None]
+    batches = slices(options, step.batch)
     for chosen in itertools.islice(itertools.cycle(batches), number):
         loss, grads = loss_and_gradients(
             params, rows[chosen].astype("float64"), labels[chosen], step.activation
@@ -136,76 +134,20 @@ def reference(
 
 def loss_and_gradients(params, x, labels, activation):
     """Return the mean cross-entropy, and its gradients by layer."""
-    layers, pooled = [x], x
+    layers = [x]
     for w, b in params[:-1]:
-        z = _convolve(pooled, w, b) if w.ndim == 4 else _rows(pooled) @ w + b
+        z = layers[-1] @ w + b
         layers.append(np.tanh(z) if activation == "tanh" else np.maximum(z, 0))
-        pooled = _windows(layers[-1]).max(axis=(3, 5)) if w.ndim == 4 else layers[-1]
-    z = _rows(pooled) @ params[-1][0] + params[-1][1]
+    z = layers[-1] @ params[-1][0] + params[-1][1]
     z -= z.max(axis=1, keepdims=True)
     log_p = z - np.log(np.exp(z).sum(axis=1, keepdims=True))
     here = np.arange(len(labels)), labels
     delta = np.exp(log_p)
     delta[here] -= 1
     delta /= len(labels)
-    return float(-log_p[here].mean()), _backwards(params, layers, delta, activation)
-
-
-def _backwards(params, layers, delta, activation):
-    """Return the gradients by layer; `delta` is that by the logits."""
     grads: list = []
-    for i in reversed(range(len(params))):
-        w, _ = params[i]
-        values = layers[i]
-        pools = i > 0 and params[i - 1][0].ndim == 4
-        x = _windows(values).max(axis=(3, 5)) if pools else values
-        if w.ndim == 4:
-            of_w, of_x = _convolution_gradients(x, w, delta)
-            grads.insert(0, (of_w, delta.sum(axis=(0, 2, 3))))
-        else:
-            grads.insert(0, (_rows(x).T @ delta, delta.sum(axis=0)))
-            of_x = (delta @ w.T).reshape(x.shape)
-        if pools:
-            # To the largest of each window; values that are equal are all 0, where
-            # relu's slope is 0, too.
-            largest = _windows(values) == x[:, :, :, None, :, None]
-            of_x = (largest * of_x[:, :, :, None, :, None]).reshape(values.shape)
+    for (w, _), values in zip(reversed(params), reversed(layers), strict=True):
+        grads.insert(0, (values.T @ delta, delta.sum(axis=0)))
         slope = 1 - values**2 if activation == "tanh" else values > 0
-        delta = of_x * slope
-    return grads
-
-
-def _rows(x):
-    return x.reshape(len(x), -1)
-
-
-def _windows(x):
-    """Return images as windows of 2 x 2, on axes 3 and 5."""
-    n, channels, height, width = x.shape
-    return x.reshape(n, channels, height // 2, 2, width // 2, 2)
-
-
-def _shifted(x) -> Iterator[tuple]:
-    """Yield the place of each tap, and the pixels that it meets."""
-    height, width = x.shape[2:]
-    padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
-    for i, j in np.ndindex(3, 3):
-        yield i, j, padded[:, :, i : i + height, j : j + width]
-
-
-def _convolve(x, w, b):
-    found = b[:, None, None]
-    for i, j, pixels in _shifted(x):
-        found = found + np.einsum("nchw,oc->nohw", pixels, w[:, :, i, j], optimize=True)
-    return found
-
-
-def _convolution_gradients(x, w, delta):
-    """Return the gradients by filters and images."""
-    of_w, of_x = np.empty_like(w), 0
-    for i, j, pixels in _shifted(x):
-        of_w[:, :, i, j] = np.einsum("nchw,nohw->oc", pixels, delta, optimize=True)
-    for i, j, pixels in _shifted(delta):
-        flipped = w[:, :, 2 - i, 2 - j]
-        of_x = of_x + np.einsum("nohw,oc->nchw", pixels, flipped, optimize=True)
-    return of_w, of_x
+        delta = delta @ w.T * slope
+    return float(-log_p[here].mean()), grads

@@ -1,4 +1,4 @@
-"""Tables for the terminal and for docs/performance.rst, and everything as JSON."""
+"""Tables for the terminal, and for docs/performance.rst."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from .rounds import Table
 from .work import Options
@@ -150,22 +149,6 @@ def aligned(rows: Grid) -> list[str]:
 
 def _widths(rows: Grid) -> list[int]:
     return [max(map(len, column)) for column in zip(*rows, strict=True)]
-
-
-def as_json(tables: dict[str, Table], options: Options) -> dict[str, Any]:
-    """Return everything, each round included; times are in seconds."""
-    return {
-        "machine": machine(options.cores),
-        "versions": versions(tables.values()),
-        "options": vars(options),
-        "tables": {
-            name: {
-                "title": table.family.title,
-                **{k: v for k, v in vars(table).items() if k != "family"},
-            }
-            for name, table in tables.items()
-        },
-    }
 
 
 # -- how numbers are written

@@ -55,9 +55,8 @@ class BySynk:
     def __init__(self, options: argparse.Namespace) -> None:
         shape = f"--image-size {options.image_size} --width {options.width}"
         blocks = " ".join(map(str, options.blocks))
-        how = f"--mode JAX --precision {options.precision}"
-        args = [*shape.split(), *how.split(), "--blocks", *blocks.split()]
-        args = parse_arguments(args)
+        how = f"--mode JAX --precision {options.precision} --blocks {blocks}"
+        args = parse_arguments(f"{shape} {how}".split())
         graphs = Graphs(args, options.classes)
         self.variables = L.get_all_params(graphs.network)
         self._train, _ = compile_graphs(graphs, args)

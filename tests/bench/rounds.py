@@ -31,8 +31,8 @@ class Entry(NamedTuple):
 
     label: str
     peer: str
-    time: str  # for the seconds of a call
-    check: str  # for what is to be right
+    time: str = "time {}"  # for the seconds of a call
+    check: str = "check {}"  # for what is to be right
     run: str | None = None  # for the seconds of the first call
     tune: str | None = None  # to choose how to compute; answered with the choice
 
@@ -45,10 +45,9 @@ class Family:
     columns: dict[str, str]  # what stands for ``{}`` in questions, and the heading
     peers: dict[str, Spec]
     entries: list[Entry]
-    steps: int  # the number in the question that checks an entry
     # Called with a column and the answers of a peer's processes; says what is wrong.
     judge: Callable[[str, list], str | None]
-    pause: float  # seconds before every turn
+    steps: int = 1  # the number in the question that checks an entry
     first: tuple[str, ...] = ()  # columns of which first calls are measured
 
 
@@ -166,7 +165,7 @@ def _take_turns(
             # Another one begins in every round: none always comes after the same one.
             first = i % max(1, len(entries))
             for entry in [*entries[first:], *entries[:first]]:
-                time.sleep(table.family.pause)
+                time.sleep(options.pause)
                 question = entry.time.format(column)
                 try:
                     answers = peers[entry.peer].ask(question, calls[entry][column])

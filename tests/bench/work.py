@@ -1,14 +1,15 @@
 """What a run measures, how time is taken, and what is asked of what is compiled.
 
 A question about a column has it prepared and built when it is first asked. Preparing
-makes the data and is never timed; building is what the first call has to wait for.
+makes the data and is never timed; building is what the first call has to wait for. What
+prepares is a generator: it yields when the data are there, and then what was built.
 """
 
 from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -32,7 +33,6 @@ class Options:
     layers: tuple[int, ...] = (784, 800, 800, 10)
     rows: int = 8192  # of a network's data
     steps: tuple[str, ...] = ("relu 512", "relu 4096", "tanh 512")
-    alone: int = 256  # batch of a rank alone
     each: int = 128  # rows of a rank's step, by a rule
     filters: tuple[int, ...] = (32, 64)  # of a convolutional network, by layer
     units: tuple[int, ...] = (800, 10)  # of its dense layers
@@ -87,13 +87,13 @@ class Work(NamedTuple):
 
 def questions(
     columns: Iterable[str],
-    prepare: Callable[[str], Callable[[], Work]],
+    prepare: Callable[[str], Iterator[Work | None]],
     together: Callable[[], object] | None = None,
 ) -> dict[str, Question]:
-    """Return the questions about each column, for which `prepare` returns a builder."""
+    """Return the questions about each column."""
     found: dict[str, Question] = {}
     for column in columns:
-        of_column = _Column(prepare, column, together)
+        of_column = _Column(functools.partial(prepare, column), together)
         found |= {
             f"{name} {column}": getattr(of_column, name)
             for name in ("run", "tune", "check", "time")
@@ -102,17 +102,22 @@ def questions(
 
 
 class _Column:
-    def __init__(self, prepare: Callable, column: str, together: Callable | None):
-        self._prepare = functools.cache(functools.partial(prepare, column))
-        self._together = together
+    def __init__(self, prepare: Callable, together: Callable | None) -> None:
+        self._prepare, self._together = prepare, together
+
+    @functools.cached_property
+    def _prepared(self) -> Iterator[Work]:
+        prepared = self._prepare()
+        next(prepared)
+        return prepared
 
     @functools.cached_property
     def _work(self) -> Work:
-        return self._prepare()()
+        return next(self._prepared)
 
     def run(self, _: int) -> float:
         """Return the seconds of building and the first call."""
-        self._prepare()
+        assert self._prepared
         began = time.perf_counter()
         self._work.call()
         return time.perf_counter() - began

@@ -22,7 +22,6 @@ from synk.pymc.names import (  # noqa: E402
     SAMPLE,
     ForSteps,
     chains_by,
-    make_initial_point_fn,
     models_logp,
     nutpie_compiles,
     paths_in_turn,
@@ -40,8 +39,7 @@ def model():
 
 
 def test_a_check_has_a_density_and_a_condition(model):
-    factor = model.logp(sum=False)[-1]
-    node = factor.owner
+    node = model.logp(sum=False)[-1].owner
     while not isinstance(node.op, CheckParameterValue):
         node = node.inputs[0].owner
     assert node.op.can_be_replaced_by_ninf
@@ -53,33 +51,41 @@ def test_what_steps_read_is_what_pymcs_function_has(model):
     made = model.logp_dlogp_function(**GIVEN)
     ours = ForSteps(lambda point: (0.0, point), {}, "float64")
     assert isinstance(made, ValueGradFunction)
-    for name in (
-        "_pytensor_function",
-        "_raveled_inputs",
-        "_extra_vars_shared",
-        "dtype",
-    ):
+    of_steps = "_pytensor_function", "_raveled_inputs", "_extra_vars_shared", "dtype"
+    for name in of_steps:
         assert hasattr(made, name)
         assert hasattr(ours, name)
     logp, gradient = made._pytensor_function(np.zeros(4))
     assert (np.ndim(logp), gradient.shape) == (0, (4,))
 
 
-def test_the_method_that_is_replaced_takes_what_ours_takes():
+def test_functions_have_the_arguments_and_variables_that_are_looked_at():
     taken = list(inspect.signature(pm.Model.logp_dlogp_function).parameters)
     assert taken[1:5] == ["grad_vars", "tempered", "initial_point", "ravel_inputs"]
-
-
-def test_the_function_that_samples_names_what_is_looked_at():
     module, name = SAMPLE
-    function = getattr(mcmc, name)
     assert module == mcmc.__name__
+    code = getattr(mcmc, name).__code__
     names = {"cores", "chains", "draws", "tune", "nuts_sampler", "compile_kwargs"}
-    assert names <= set(function.__code__.co_varnames)
+    assert names <= set(code.co_varnames)
     assert hasattr(mcmc, LOOKS)
+    # Chains for several cores: `sample` looks the first one up, and calls the other
+    # with the same arguments.
+    assert {"_mp_sample", "_sample_many"} <= {*code.co_names, *code.co_freevars}
+    assert "mp_ctx" in inspect.signature(mcmc._mp_sample).parameters
+    kinds = [p.kind for p in inspect.signature(mcmc._sample_many).parameters.values()]
+    assert inspect.Parameter.VAR_KEYWORD in kinds
 
 
-def test_nutpie_compiles_by_a_name_of_its_module_which_pymc_looks_up(monkeypatch):
+def test_functions_are_others_in_a_block_and_pymcs_after_it(model, monkeypatch):
+    plain = mcmc._mp_sample
+    with chains_by(lambda side_by_side, in_turn, chains: chains):
+        assert mcmc._mp_sample(chains=3, mp_ctx=None, blas_cores=1) == 3
+    assert mcmc._mp_sample is plain
+    plain = pm.Model.logp
+    with models_logp(lambda own: lambda *args, **kwargs: [own(*args, **kwargs)]):
+        (found,) = model.logp(sum=False)
+        assert len(found) == 3
+    assert pm.Model.logp is plain
     nutpie = types.ModuleType("nutpie")
     nutpie.__spec__ = importlib.machinery.ModuleSpec("nutpie", None)
     nutpie.compile_pymc_model = plain = object()
@@ -89,52 +95,13 @@ def test_nutpie_compiles_by_a_name_of_its_module_which_pymc_looks_up(monkeypatch
     with pytest.raises(KeyError), nutpie_compiles(lambda own: [own]):
         raise KeyError
     assert nutpie.compile_pymc_model is plain
-    code = next(
-        getattr(mcmc, name).__code__
-        for name in ("_sample_external_nuts", "sample")
-        if "compile_pymc_model" in getattr(mcmc, name).__code__.co_names
-    )
+
+
+def test_pymc_looks_up_by_which_name_nutpie_compiles():
+    names = "_sample_external_nuts", "sample"
+    codes = [getattr(mcmc, name).__code__ for name in names if hasattr(mcmc, name)]
+    code = next(code for code in codes if "compile_pymc_model" in code.co_names)
     assert "nutpie" in {*code.co_names, *code.co_varnames}
-
-
-def test_points_to_begin_at_are_made_by_a_seed():
-    with pm.Model() as model:
-        pm.HalfNormal("s")
-    made = make_initial_point_fn()(
-        model=model,
-        overrides=None,
-        default_strategy="support_point",
-        jitter_rvs=set(model.free_RVs),
-        return_transformed=True,
-    )
-    one, again, other = (made(seed)["s_log__"] for seed in (1, 1, 2))
-    assert one == again
-    assert one != other
-
-
-def test_models_let_their_methods_be_put_before(model):
-    assert model.logp_dlogp_function(**GIVEN).dtype == "float64"
-    model.logp_dlogp_function = lambda **_: "ours"
-    assert model.logp_dlogp_function(**GIVEN) == "ours"
-    del model.logp_dlogp_function
-    plain = pm.Model.logp
-    with models_logp(lambda own: lambda *args, **kwargs: [own(*args, **kwargs)]):
-        (found,) = model.logp(sum=False)
-        assert len(found) == 3
-    assert pm.Model.logp is plain
-
-
-def test_chains_for_several_cores_are_run_by_two_functions():
-    """`sample` looks the first one up, and calls the other with the same arguments."""
-    code = mcmc.sample.__code__
-    assert {"_mp_sample", "_sample_many"} <= {*code.co_names, *code.co_freevars}
-    plain = mcmc._mp_sample
-    assert "mp_ctx" in inspect.signature(plain).parameters
-    kinds = [p.kind for p in inspect.signature(mcmc._sample_many).parameters.values()]
-    assert inspect.Parameter.VAR_KEYWORD in kinds
-    with chains_by(lambda side_by_side, in_turn, chains: chains):
-        assert mcmc._mp_sample(chains=3, mp_ctx=None, blas_cores=1) == 3
-    assert mcmc._mp_sample is plain
 
 
 def test_paths_of_pathfinder_are_told_to_make_no_processes():

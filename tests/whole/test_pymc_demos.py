@@ -37,10 +37,8 @@ serial, progressbar = False, False
 
 def test_the_notebook_runs_on_ranks_from_its_first_cell_to_its_last(monkeypatch):
     """It is stored without outputs, and is short."""
-    reason = "nbclient is not installed"
-    nbformat = pytest.importorskip("nbformat", reason=reason)
-    nbclient = pytest.importorskip("nbclient", reason=reason)
-    pytest.importorskip("ipykernel", reason="ipykernel is not installed")
+    needed = "nbformat", "nbclient", "ipykernel"
+    nbformat, nbclient, _ = map(pytest.importorskip, needed)
     notebook = nbformat.read(DEMOS / "pymc.ipynb", as_version=4)
     nbformat.validate(notebook)
     assert len(notebook.cells) <= 15

@@ -46,13 +46,9 @@ def test_the_example_has_ten_lines_and_prints_what_the_readme_says(tmp_path):
 
 
 def test_the_two_commands_make_an_environment_install_an_extra_and_run():
-    demo, tests = blocks("sh")
-    for command, extra, run in [
-        (demo, "demos", "demos/mnist.py"),
-        (tests, "tests", "-m pytest"),
-    ]:
-        steps = command.split(" && ")
-        assert steps == [
+    extras = {"demos": "demos/mnist.py", "tests": "-m pytest"}
+    for command, (extra, run) in zip(blocks("sh"), extras.items(), strict=True):
+        assert command.split(" && ") == [
             "python3 -m venv .venv",
             f".venv/bin/pip install -e '.[{extra}]'",
             f".venv/bin/python {run}",
@@ -164,7 +160,7 @@ def test_ci_runs_the_readmes_command_then_lint_types_and_docs(ci):
             f"{BESIDE}pymc==5.28.*",
             "python -c import pymc",
             "python -m pip list",
-            *oldest(called),
+            *(call for call in called if call.startswith(OLDEST)),
         ],
     ]
     for way in ways:
@@ -176,11 +172,8 @@ def test_ci_runs_the_readmes_command_then_lint_types_and_docs(ci):
     assert len(re.findall(r"^== .+: \d+ s, exit 0$", done.stdout, re.M)) == 10
 
 
-def oldest(called: list[str]) -> list[str]:
-    """Return the call that tests with the oldest PyMC, if there is one."""
-    start = "python -m pytest -q -m not slow -W ignore -k "
-    return [call for call in called if call.startswith(start)]
-
+OLDEST = "python -m pytest -q -m not slow -W ignore -k "
+"""How tests with the oldest PyMC are begun."""
 
 PHASES = {
     "words -m pytest": COMMAND,
@@ -195,25 +188,23 @@ PHASES = {
 }
 """What is in the call of each phase, and its title."""
 
+NOT_INSTALLED = "install other versions", "oldest PyMC"
+FAILING = [
+    ([*PHASES], tuple(PHASES.values()), 13),
+    (["hypothesis"], NOT_INSTALLED, 10),
+    (["import pymc"], NOT_INSTALLED, 11),
+]
 
-@pytest.mark.parametrize("failing", [[*PHASES], ["mypy"]], ids=["all", "one"])
-def test_ci_fails_when_any_phase_fails_and_runs_the_others_too(ci, failing):
+
+@pytest.mark.parametrize(("failing", "titles", "calls"), FAILING)
+def test_ci_fails_when_any_phase_fails_and_runs_the_others_too(
+    ci, failing, titles, calls
+):
     done, called = ci(f"    {COMMAND}\n", *failing)
     assert done.returncode == 1
-    assert len(called) == 13
+    assert len(called) == calls
     failed = re.findall(r"^FAILED: (.+)$", done.stdout, re.M)
-    assert sorted(failed) == sorted(PHASES[words] for words in failing)
-
-
-@pytest.mark.parametrize("failing", ["hypothesis", "import pymc"])
-def test_ci_fails_where_other_versions_are_not_installed(ci, failing):
-    done, called = ci(f"    {COMMAND}\n", failing)
-    assert done.returncode == 1
-    assert oldest(called) == []
-    assert re.findall(r"^FAILED: (.+)$", done.stdout, re.M) == [
-        "install other versions",
-        "oldest PyMC",
-    ]
+    assert sorted(failed) == sorted(titles)
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="there are newer ones for 3.11")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pymc as pm
@@ -16,6 +16,7 @@ from pytensor.tensor.elemwise import Elemwise
 import synk
 
 MODE = "FAST_COMPILE"
+GIVEN = {"ravel_inputs": True, "mode": MODE}
 
 
 def density(model: pm.Model):
@@ -26,11 +27,11 @@ def density(model: pm.Model):
     return made
 
 
-def plain(model: pm.Model, others: Mapping[str, np.ndarray] | None = None) -> Callable:
-    """Return PyMC's function of the ravelled point; `others` are discrete values."""
+def plain(model: pm.Model) -> Callable:
+    """Return PyMC's function of the ravelled point."""
     with model:
-        made = model.logp_dlogp_function(ravel_inputs=True, mode=MODE)
-    return lambda point: made([point], extra_vars=dict(others or {}))
+        made = model.logp_dlogp_function(**GIVEN)
+    return lambda point: made([point], extra_vars={})
 
 
 def groups_of(idata) -> list[str]:
@@ -106,10 +107,7 @@ class _SlowOfMarked(UnaryScalarOp):
             time.sleep(5e-3)
         return x
 
-    def pullback(self, inputs, outputs, cotangents):
-        return list(cotangents)
-
-    L_op = pullback
+    pullback = L_op = Same.pullback
 
 
 MARKED = 1e6
@@ -135,10 +133,8 @@ class SlowElsewhere(Same):
 class OnlyHere(Same):
     """Computes in the script's process; elsewhere there is an error.
 
-    Parameters
-    ----------
-    when : {"called", "later", "compiled", "sent", "dies"}
-        What fails, "later" in calls for values beyond 1.
+    `when` says what fails: it is "called", "later" (for values beyond 1), "compiled" or
+    "sent", or the rank "dies".
     """
 
     __props__ = ("when",)

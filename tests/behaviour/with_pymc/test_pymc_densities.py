@@ -9,11 +9,10 @@ import pytest
 
 pm = pytest.importorskip("pymc", reason="these tests are of synk with PyMC")
 
-import pymc_arranged as arranged  # noqa: E402
-import pymc_latents as latents  # noqa: E402
 import pymc_models as models  # noqa: E402
 import pytensor.tensor as pt  # noqa: E402
 from comparing import (  # noqa: E402
+    GIVEN,
     MODE,
     assert_equal,
     assert_equal_on_ranks,
@@ -30,81 +29,81 @@ def pair_of(build) -> tuple:
     return density(model), plain(model)
 
 
-def in_groups(builds, size: int):
-    """Yield some models at a time: a session is forked once for all of them."""
-    for i in range(0, len(builds), size):
-        some = builds[i : i + size]
-        yield pytest.param(some, id="-".join(build.__name__ for build in some))
+def in_groups(builds, size: int) -> list:
+    """Return some models at a time: a session is forked once for all of them."""
+    groups = [builds[i : i + size] for i in range(0, len(builds), size)]
+    return [
+        pytest.param(some, id="-".join(build.__name__ for build in some))
+        for some in groups
+    ]
 
 
 def test_densities_are_those_of_pymc_on_any_number_of_ranks():
-    quick = models.poisson, models.by_group, models.categorical, arranged.rows
+    quick = models.poisson, models.by_group, models.categorical, models.rows
     assert_equal_on_ranks([pair_of(build) for build in quick])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("builds", in_groups(models.ALL, 3))
+@pytest.mark.parametrize("builds", in_groups(models.USERS, 6))
 def test_densities_of_users_models_are_those_of_pymc(builds):
     assert_equal_on_ranks([pair_of(build) for build in builds], ranks=(3,))
 
 
 @pytest.mark.slow
 def test_what_is_arranged_anew_goes_by_rows():
-    pairs = [pair_of(build) for build in arranged.ROWS]
-    for (by_ranks, _), rows in zip(pairs, arranged.ROWS.values(), strict=True):
+    pairs = [pair_of(build) for build in models.ARRANGED]
+    for (by_ranks, _), rows in zip(pairs, models.ARRANGED.values(), strict=True):
         assert not by_ranks.exchanged
         assert by_ranks.rows == rows
     assert_equal_on_ranks(pairs, ranks=(3,))
 
 
-def test_sums_up_to_each_row_are_of_all_rows():
-    by_ranks, serial = pair_of(arranged.partial_likelihood)
-    assert by_ranks.rows == arranged.N
-    assert "Cumsum" in by_ranks.exchanged[0]
-    assert_equal_on_ranks([(by_ranks, serial)], ranks=(3,))
+def test_sums_up_to_each_row_and_walks_are_of_all_rows_on_every_rank():
+    pairs = [pair_of(build) for build in (models.partial_likelihood, models.walk)]
+    of_sums, of_walk = (by_ranks for by_ranks, _ in pairs)
+    assert "Cumsum" in of_sums.exchanged[0]
+    assert of_walk.exchanged
+    assert (of_sums.rows, of_walk.rows) == (models.P * models.K, models.M)
+    assert_equal_on_ranks(pairs, ranks=(3,))
 
 
 # -- latent values along the rows
 
 
-def with_discrete(*builds):
-    """Yield PyMC's function and the ranks', with some discrete values of 0 and 1."""
+def compare(*builds) -> None:
+    """Compare functions of the block with PyMC's, at several discrete values."""
     for build in builds:
         model = models.made(build)
-        start = model.initial_point(0)
-        others = {
-            var.name: (np.arange(np.size(start[var.name])) % 3 % 2)
-            .reshape(np.shape(start[var.name]))
-            .astype(start[var.name].dtype)
-            for var in model.discrete_value_vars
-        }
-        given = {"ravel_inputs": True, "mode": MODE}
         with model:
-            serial = model.logp_dlogp_function(**given)
-        size = sum(np.size(start[var.name]) for var in model.continuous_value_vars)
+            serial = model.logp_dlogp_function(**GIVEN)
         with synk.pymc.parallel(model, serial=False, quiet=True) as how:
-            by_ranks = model.logp_dlogp_function(**given)
+            by_ranks = model.logp_dlogp_function(**GIVEN)
             assert how.is_serial is False
-            yield size, others, by_ranks, serial
+        start = model.initial_point(0)
+        size = sum(np.size(start[var.name]) for var in model.continuous_value_vars)
+        for every in (2, 3) if model.discrete_value_vars else (2,):
+            others = {
+                var.name: np.reshape(
+                    np.arange(np.size(start[var.name])) % every == 1,
+                    np.shape(start[var.name]),
+                ).astype(start[var.name].dtype)
+                for var in model.discrete_value_vars
+            }
+            assert_equal(
+                lambda at: by_ranks([at], extra_vars=others),  # noqa: B023
+                lambda at: serial([at], extra_vars=others),  # noqa: B023
+                points(np.zeros(size)),
+                rtol=1e-11,
+            )
 
 
-def compare(*builds) -> None:
-    for size, others, by_ranks, serial in with_discrete(*builds):
-        assert_equal(
-            lambda at: by_ranks([at], extra_vars=others),  # noqa: B023
-            lambda at: serial([at], extra_vars=others),  # noqa: B023
-            points(np.zeros(size)),
-            rtol=1e-11,
-        )
-
-
-def test_walks_and_columns_have_the_numbers_of_pymc():
+def test_walks_columns_and_discrete_values_have_the_numbers_of_pymc():
     with synk.session(3):
-        compare(latents.local_level, latents.column_added_up)
+        compare(models.local_level, models.column_added_up, models.classes)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("builds", in_groups(latents.ALL[2:], 3))
+@pytest.mark.parametrize("builds", in_groups(models.LATENTS[3:], 5))
 def test_latent_values_along_the_rows_have_the_numbers_of_pymc(builds):
     with synk.session(3):
         compare(*builds)
@@ -112,33 +111,18 @@ def test_latent_values_along_the_rows_have_the_numbers_of_pymc(builds):
 
 @pytest.mark.slow
 def test_a_rank_may_have_no_row_of_a_walk():
-    few = lambda: latents.effects_that_add_up_to_zero(3)  # noqa: E731
-    short = [lambda: latents.local_level(2), lambda: latents.walk(3)]
     with synk.session(3):
-        compare(*short, lambda: latents.classes(2), few)
-
-
-def test_discrete_values_are_taken_as_they_are_at_each_call():
-    with synk.session(2):
-        for size, _, by_ranks, serial in with_discrete(latents.classes):
-            for value in (np.zeros(latents.N, int), np.arange(latents.N) % 2):
-                others = {"k": value}
-                assert_equal(
-                    lambda at, k=others: by_ranks([at], extra_vars=k),  # noqa: B023
-                    lambda at, k=others: serial([at], extra_vars=k),  # noqa: B023
-                    points(np.zeros(size)),
-                )
+        compare(lambda: models.local_level(2), lambda: models.classes(2))
 
 
 @pytest.mark.slow
 def test_discrete_values_of_rows_may_be_summed_over():
     extras = pytest.importorskip("pymc_extras")
     with pm.Model() as model:
-        of_row = pm.Bernoulli("k", pm.Beta("p", 1, 1), shape=latents.N)
+        of_row = pm.Bernoulli("k", pm.Beta("p", 1, 1), shape=models.M)
         means = pm.Normal("m", shape=2)
-        sigma = pm.HalfNormal("s")
         location = pt.switch(of_row, means[0], means[1])
-        pm.Normal("y", location, sigma, observed=latents.Y)
+        pm.Normal("y", location, pm.HalfNormal("s"), observed=models.YM)
     model = extras.marginalize(model, ["k"])
     assert_equal_on_ranks([(density(model), plain(model))], ranks=(3,))
 
@@ -164,37 +148,28 @@ def test_observed_walks_and_autoregressions_go_by_rows():
     assert_equal_on_ranks(pairs, ranks=(3,))
 
 
-# -- models of dims
-
-
-@pytest.fixture(scope="module")
-def of_dims():
+@pytest.mark.slow
+def test_models_of_dims_go_by_their_dates():
     pytest.importorskip("pymc.dims")
     import pymc_dims
 
-    model = pymc_dims.made(pymc_dims.one_market)
-    return density(model), plain(model), model
-
-
-@pytest.mark.slow
-def test_models_of_dims_go_by_their_dates(of_dims):
-    import pymc_dims
-
-    pairs = [of_dims[:2]]
-    for build in pymc_dims.MODELS[1:]:
-        model = pymc_dims.made(build)
-        pairs.append((density(model), plain(model)))
+    made = [pymc_dims.made(build) for build in pymc_dims.MODELS[1:]]
+    pairs = [(density(model), plain(model)) for model in made]
     for by_ranks, _ in pairs:
         assert not by_ranks.exchanged
         assert by_ranks.rows == pymc_dims.DATES
-    assert_equal_on_ranks(pairs, ranks=(1, 3))
+    assert_equal_on_ranks(pairs, ranks=(3,))
 
 
-def test_data_of_dims_that_are_set_anew_are_followed(of_dims):
-    by_ranks, serial, model = of_dims
-    rng = np.random.default_rng(1)
-    with synk.session(2), model:
+def test_data_of_dims_that_are_set_anew_are_followed():
+    pytest.importorskip("pymc.dims")
+    import pymc_dims
+
+    model, rng = pymc_dims.made(pymc_dims.one_market), np.random.default_rng(1)
+    by_ranks, serial = density(model), plain(model)
+    with synk.session(3), model:
         assert_equal(by_ranks, serial, points(by_ranks.start))
+        assert by_ranks.rows == pymc_dims.DATES
         new = {"spent": rng.random((20, 3)), "seasons": rng.normal(size=(20, 2))}
         pm.set_data(new | {"seen": rng.normal(size=20)}, coords={"date": range(20)})
         assert_equal(by_ranks, serial, points(by_ranks.start))
@@ -211,26 +186,16 @@ NAMES = [
 ]
 
 
-def of_each(made):
-    return sum(made(name) for name in NAMES)
-
-
-KINDS = {
-    "data": lambda y: of_each(lambda n: pm.Data(n, y)) * pm.Normal("b"),
-    "by rows": lambda y: of_each(lambda n: pm.Normal(n, shape=len(y))),
-    # Its values are whole on each rank, of any length.
-    "walk": lambda y: pt.cumsum(of_each(lambda n: pm.Normal(n, shape=len(y)))),
-}
-
-
-def test_any_string_is_a_name_of_data_and_of_variables():
+@pytest.mark.parametrize("first", [0, 1])
+def test_any_string_is_a_name_of_data_and_of_variables(first):
     y = np.random.default_rng(1).normal(size=40)
-    pairs = []
-    for kind in KINDS.values():
-        with pm.Model() as model:
-            pm.Normal("censored(obs)", kind(y), observed=y)
-        pairs.append((density(model), plain(model)))
-    assert_equal_on_ranks(pairs, ranks=(2,))
+    with pm.Model() as model:
+        seen = sum(pm.Data(name, y) for name in NAMES[first::2])
+        free = sum(pm.Normal(name, shape=40) for name in NAMES[1 - first :: 2])
+        # Values of a walk are whole on each rank, of any length.
+        mu = seen * pm.Normal("b") + (pt.cumsum(free) if first else free)
+        pm.Normal("censored(obs)", mu, observed=y)
+    assert_equal_on_ranks([(density(model), plain(model))], ranks=(2,))
 
 
 # -- parameters that are not valid
@@ -255,7 +220,10 @@ def test_a_bad_row_makes_it_minus_infinity_also_beside_a_row_that_is_nan():
     with pm.Model() as model:
         a, bad, nan = pm.Flat("a"), pm.Data("bad", one(0)), pm.Data("nan", one(0))
         pm.Normal("y", pt.log(1 - a * nan), 1 - a * bad, observed=np.arange(11.0))
+    with pm.Model(check_bounds=False) as unbounded:
+        pm.Normal("y", 0, pm.Flat("sigma") * np.ones(5), observed=np.arange(5.0))
     made, serial = density(model), plain(model)
+    unchecked = density(unbounded), plain(unbounded)
     with synk.session(3):
         for rows in ((5, -1), (10, -1), (0, 10), (10, 0), (5, 5), (-1, 10), (-1, -1)):
             with model:
@@ -266,6 +234,8 @@ def test_a_bad_row_makes_it_minus_infinity_also_beside_a_row_that_is_nan():
                 assert np.isneginf(found)
             else:
                 assert np.isnan(found) == (rows[1] >= 0)
+        assert np.isfinite(assert_as_pymc(*unchecked, [0.7]))
+        assert np.isnan(assert_as_pymc(*unchecked, [-0.7]))
 
 
 @pytest.mark.parametrize("kind", ["zeros", "components"])
@@ -286,15 +256,6 @@ def test_a_bad_row_of_a_mixtures_component_counts_for_all_rows(kind):
             assert_as_pymc(made, serial, [1.0])
             found = assert_as_pymc(made, serial, [2.0])
     assert found == -np.inf if kind == "zeros" else np.isfinite(found)
-
-
-def test_a_model_without_bounds_checks_none():
-    with pm.Model(check_bounds=False) as model:
-        pm.Normal("y", 0, pm.Flat("sigma") * np.ones(5), observed=np.arange(5.0))
-    made, serial = density(model), plain(model)
-    with synk.session(2):
-        assert np.isfinite(assert_as_pymc(made, serial, [0.7]))
-        assert np.isnan(assert_as_pymc(made, serial, [-0.7]))
 
 
 # -- the function itself
@@ -332,11 +293,11 @@ def test_likelihoods_of_another_length_are_shared_where_that_pays():
 
 
 def test_the_rows_of_a_likelihood_come_before_a_few_coordinates():
-    points_ = np.random.default_rng(1).normal(size=(7, 3))
+    places = np.random.default_rng(1).normal(size=(7, 3))
     with pm.Model() as model:
         centre = pm.Normal("centre", shape=3)
         scale = pm.math.exp(pm.Normal("scale", shape=3) + centre**3 - centre)
-        pm.Normal("y", centre, pm.math.sqrt(scale), observed=points_)
+        pm.Normal("y", centre, pm.math.sqrt(scale), observed=places)
     assert density(model).rows == 7
 
 

@@ -13,9 +13,8 @@ pm = pytest.importorskip("pymc", reason="these tests are of synk with PyMC")
 nutpie = pytest.importorskip("nutpie", reason="nutpie is not installed")
 
 import arviz as az  # noqa: E402
-from comparing import SlowElsewhere, groups_of  # noqa: E402
+from comparing import MODE, SlowElsewhere, groups_of  # noqa: E402
 
-MODE = "FAST_COMPILE"
 IS_NEW = hasattr(pm.sampling.mcmc, "NUTPIE_INSTALLED")
 COLUMNS, SIGMA = list("abc"), 0.5
 RNG = np.random.default_rng(8)

@@ -19,14 +19,14 @@ import pymc_models as models  # noqa: E402
 import pytensor  # noqa: E402
 import pytensor.tensor as pt  # noqa: E402
 from comparing import (  # noqa: E402
+    GIVEN,
+    MODE,
     SlowElsewhere,
     groups_of,
     slow_rows,
 )
 
 QUIET = {"progressbar": False, "compute_convergence_checks": False}
-MODE = "FAST_COMPILE"
-GIVEN = {"ravel_inputs": True, "mode": MODE}
 
 
 def sample(draws=60, tune=60, **kwargs):
@@ -34,6 +34,7 @@ def sample(draws=60, tune=60, **kwargs):
     given |= QUIET | kwargs
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module="pymc.*")
+        warnings.filterwarnings("always", message="synk.pymc")
         return pm.sample(draws=draws, tune=tune, compile_kwargs={"mode": MODE}, **given)
 
 
@@ -42,13 +43,14 @@ def model():
     return models.made(models.by_group)
 
 
-def test_the_same_seed_gives_the_same_trees_and_draws():
+def test_the_same_seed_gives_the_same_trees_and_draws(capsys):
+    """What everybody writes first: PyMC's own chains are on as many cores."""
     # Of a model that is no funnel: there a last bit grows to another tree in a while.
     model = models.made(models.logistic)
     with model:
-        expected = sample(15, 30)
+        expected = sample(15, 30, cores=2)
     with synk.session(2), synk.pymc.parallel(model, serial=False) as how:
-        found = sample(15, 30)
+        found = sample(15, 30, cores=2)
     assert not how.is_serial
     assert (how.rows, how.ranks) == (models.N, 2)
     steps = [idata.sample_stats["n_steps"].values for idata in (expected, found)]
@@ -57,6 +59,8 @@ def test_the_same_seed_gives_the_same_trees_and_draws():
         draws = [idata.posterior[name].values for idata in (expected, found)]
         np.testing.assert_allclose(*draws, atol=1e-6)
     assert groups_of(found) == groups_of(expected)
+    told = capsys.readouterr().out
+    assert "synk: 2 chains one after the other, each on all cores" in told
 
 
 def test_the_model_is_as_it_was_after_the_block_and_ranks_are_gone(model):
@@ -65,6 +69,8 @@ def test_the_model_is_as_it_was_after_the_block_and_ranks_are_gone(model):
         assert synk.is_forked()
         assert pm.modelcontext(None) is model
         assert how.is_serial is None
+        with pytest.raises(ValueError, match="already"), synk.pymc.parallel(model):
+            pass
     with pytest.raises(KeyError, match="mine"), synk.pymc.parallel(model):
         raise KeyError("mine")
     assert vars(model) == before
@@ -96,31 +102,6 @@ def test_for_few_numbers_there_are_no_ranks(capsys):
         model.logp_dlogp_function(**GIVEN)
         assert synk.is_forked()
         assert how.rows == 5000
-
-
-def test_blocks_of_one_model_are_not_nested(model):
-    with (
-        synk.session(1),
-        synk.pymc.parallel(model),
-        pytest.raises(ValueError, match="already"),
-        synk.pymc.parallel(model),
-    ):
-        pass
-    assert "logp" not in vars(model)
-
-
-def test_chains_for_several_cores_are_computed_in_turn_and_it_is_told(capsys):
-    """What everybody writes first: the draws are those of PyMC on as many cores."""
-    model = models.made(models.logistic)
-    with model:
-        expected = sample(10, 15, cores=2)
-    with synk.session(2), synk.pymc.parallel(model, serial=False) as how:
-        found = sample(10, 15, cores=2)
-    assert not how.is_serial
-    draws = [idata.posterior["slopes"].values for idata in (expected, found)]
-    np.testing.assert_allclose(*draws, atol=1e-6)
-    told = capsys.readouterr().out
-    assert "synk: 2 chains one after the other, each on all cores" in told
 
 
 def test_few_rows_are_sampled_by_pymc_itself_chains_side_by_side(model, capsys):
@@ -159,29 +140,21 @@ def test_it_is_found_out_whether_ranks_are_faster_and_told(is_serial, capsys):
     assert re.match(rf"synk: 20,000 rows, {told}", capsys.readouterr().out)
 
 
-@pytest.mark.parametrize("sampler", ["numpyro", "blackjax"])
-def test_other_samplers_are_refused_before_they_are_looked_for(model, sampler):
-    with (
-        synk.session(2),
-        synk.pymc.parallel(model, serial=False),
-        pytest.raises(ValueError, match=rf"nuts_sampler='{sampler}'\) in a block"),
-    ):
-        sample(nuts_sampler=sampler)
-
-
-def test_what_computes_the_density_by_itself_is_told(model):
+def test_what_computes_the_density_by_itself_is_refused_or_told(model):
     with synk.session(2), synk.pymc.parallel(model):
-        with pytest.warns(
-            UserWarning, match=r"pymc.step_methods.metropolis .* serially"
-        ):
+        for sampler in ("numpyro", "blackjax"):  # before they are looked for
+            refused = rf"nuts_sampler='{sampler}'\) in a block"
+            with pytest.raises(ValueError, match=refused):
+                sample(nuts_sampler=sampler)
+        alone = r"pymc.step_methods.metropolis .* serially"
+        with pytest.warns(UserWarning, match=alone):
             pm.Metropolis([model["slopes"]], compile_kwargs={"mode": MODE})
         with pytest.warns(UserWarning, match="a tempered log-density is computed seri"):
             model.logp_dlogp_function(tempered=True, ravel_inputs=True, mode=MODE)
 
 
 def test_tempered_sampling_is_pymcs_and_told(model):
-    given = {"draws": 30, "chains": 1, "cores": 1, "random_seed": 2}
-    given |= {"progressbar": False, "compute_convergence_checks": False}
+    given = QUIET | {"draws": 30, "chains": 1, "cores": 1, "random_seed": 2}
     with pytensor.config.change_flags(mode=MODE), synk.session(2):
         with model:
             expected = pm.sample_smc(**given)
@@ -233,19 +206,6 @@ def test_a_script_that_has_used_jax_has_ranks(model):
     np.testing.assert_allclose(found[0], expected([point])[0])
 
 
-def test_what_is_recorded_has_pymcs_names():
-    y = np.random.default_rng(2).normal(size=40)
-    with pm.Model(coords={"p(k, n)": np.arange(40)}) as model:
-        long = pm.Data("long", y**2, dims="p(k, n)")
-        half = pm.HalfNormal("half")
-        pm.Normal("censored(y, c)", long, half, observed=y, dims="p(k, n)")
-    with synk.session(2), synk.pymc.parallel(model, serial=False, quiet=True) as how:
-        idata = sample(20, 20, chains=1)
-    assert not how.is_serial
-    assert list(idata.posterior.data_vars) == ["half"]
-    assert "long" in idata.constant_data
-
-
 @pytest.mark.slow
 def test_a_step_for_some_variables_gets_the_others_values():
     with pm.Model() as model:
@@ -256,11 +216,9 @@ def test_a_step_for_some_variables_gets_the_others_values():
     with (
         synk.session(2),
         synk.pymc.parallel(model, serial=False),
-        warnings.catch_warnings(record=True) as told,
+        pytest.warns(UserWarning, match="metropolis computes"),
     ):
-        warnings.simplefilter("always")
         found = sample(20, 20)
-    assert "metropolis computes" in " ".join(str(each.message) for each in told)
     for name in ("k", "b"):
         draws = [idata.posterior[name].values for idata in (expected, found)]
         np.testing.assert_allclose(*draws, atol=1e-6)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from pytensor.graph.basic import Apply
-from pytensor.graph.op import Op
 
 import synk
 
@@ -16,18 +15,17 @@ pm = pytest.importorskip("pymc", reason="these tests are of synk with PyMC")
 
 import pymc_models as models  # noqa: E402
 import pytensor.tensor as pt  # noqa: E402
-from comparing import (  # noqa: E402  # noqa: E402
+from comparing import (  # noqa: E402
+    GIVEN,
     MODE,
     OnlyHere,
+    Same,
     assert_equal,
     assert_equal_on_ranks,
-    density,
     plain,
     points,
     slow_rows,
 )
-
-GIVEN = {"ravel_inputs": True, "mode": MODE}
 
 
 def test_what_pairs_all_rows_is_serial_with_a_word_that_names_it():
@@ -81,20 +79,6 @@ def test_what_cannot_be_shared_is_computed_serially_beside_the_rest():
         assert_equal(*pairs[1], points(of_term.start), rtol=1e-11)
 
 
-@pytest.mark.parametrize("kind", ["walk", "sum"])
-def test_a_state_along_the_rows_is_computed_by_every_rank(kind):
-    with pm.Model() as model:
-        if kind == "walk":
-            start = pm.Normal.dist()
-            state = pm.GaussianRandomWalk("w", init_dist=start, shape=models.N)
-        else:
-            state = pt.cumsum(pm.Normal("w", shape=models.N))
-        pm.Poisson("y", pt.exp(0.1 * state), observed=models.COUNTS)
-    made = density(model)
-    assert made.exchanged
-    assert_equal_on_ranks([(made, plain(model))], ranks=(3,))
-
-
 def test_data_that_are_drawn_in_each_call_are_pymcs():
     with pm.Model() as model:
         seen = pm.Minibatch(models.Y, batch_size=10)
@@ -107,11 +91,8 @@ def test_data_that_are_drawn_in_each_call_are_pymcs():
         assert how.is_serial
 
 
-class Hidden(Op):
+class Hidden(Same):
     """A likelihood that has its data within."""
-
-    def make_node(self, x):
-        return Apply(self, [x], [x.type()])
 
     def perform(self, node, inputs, outputs):
         outputs[0][0] = np.asarray(-((models.Y - inputs[0]) ** 2).sum())
@@ -150,8 +131,9 @@ def model_of(when: str) -> pm.Model:
     return model
 
 
+@contextlib.contextmanager
 def functions_of(model: pm.Model, serial: bool | None) -> Iterator[tuple]:
-    """Yield what a block makes, and texts of its warnings until then."""
+    """Give what a block makes, and texts of its warnings until then."""
     with (
         warnings.catch_warnings(record=True) as told,
         synk.session(2),
@@ -159,9 +141,10 @@ def functions_of(model: pm.Model, serial: bool | None) -> Iterator[tuple]:
     ):
         warnings.simplefilter("always")
         made = model.logp_dlogp_function(**GIVEN)
-        texts = lambda: [  # noqa: E731
-            text for each in told if "synk.pymc" in (text := str(each.message))
-        ]
+
+        def texts() -> list[str]:
+            return [t for each in told if "synk.pymc" in (t := str(each.message))]
+
         yield (lambda at: made([at])), how, texts
 
 
@@ -175,7 +158,7 @@ ERRORS = {
 @pytest.mark.parametrize("when", ERRORS)
 def test_what_fails_is_computed_serially_with_a_word_that_names_it(when):
     model = model_of(when)
-    for made, how, texts in functions_of(model, None):
+    with functions_of(model, None) as (made, how, texts):
         assert how.is_serial is False
         (text,) = texts()
         assert "computed serially: 'bad' (made in test_pymc_sharing.py:" in text
@@ -183,29 +166,28 @@ def test_what_fails_is_computed_serially_with_a_word_that_names_it(when):
         assert ERRORS[when] in text
         assert "good" not in text
         assert_equal(made, plain(model), points(np.zeros(1)))
-    with pytest.raises(Exception, match=ERRORS[when].split(": ")[1][:10]):
-        for _ in functions_of(model, False):
-            pass
+    error = ERRORS[when].split(": ")[1][:10]
+    with pytest.raises(Exception, match=error), functions_of(model, False):
+        pass
 
 
 def test_what_fails_in_a_later_call_is_computed_by_pymc_from_then_on():
     model = model_of("later")
     serial = plain(model)
     at = [np.array([0.5]), np.array([2.0]), np.array([0.2])]
-    for made, how, texts in functions_of(model, None):
+    with functions_of(model, None) as (made, how, texts):
         assert how.is_serial is False
         assert not texts()
         assert_equal(made, serial, at)
         (text,) = texts()
         assert "serially from here on, as there is an error: Not" in text
         assert "so far out" in text
-    for made, *_ in functions_of(model, False):
+    with functions_of(model, False) as (made, *_):
         with pytest.raises(NotImplementedError, match="so far out"):
             made(at[1])
         assert_equal(made, serial, at[::2])
 
 
 def test_a_rank_that_dies_is_another_matter():
-    with pytest.raises(synk.WorkerDied):
-        for _ in functions_of(model_of("dies"), None):
-            pass
+    with pytest.raises(synk.WorkerDied), functions_of(model_of("dies"), None):
+        pass

@@ -15,12 +15,11 @@ from bench.work import timed
 import synk
 from synk.exchange.group import Workers
 from synk.ranks.session import SESSION
-from synk.rules import ASGD, EASGD, Downpour
+from synk.rules import ASGD, EASGD
 
 RULES = {
     "EASGD, free": lambda: EASGD(1, order="free"),
     "ASGD, free": lambda: ASGD(1, order="free"),
-    "Downpour, free": lambda: Downpour(1, order="free"),
     "EASGD": lambda: EASGD(1),
 }
 

@@ -5,32 +5,19 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from bench import likelihoods, networks
-from bench.likelihoods import ALPHA, NU
 from bench.work import questions
 from jax.scipy.special import gammaln
 
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)  # keeps all
 
 
-def student(y, eta):
-    constant = gammaln(NU / 2) - gammaln((NU + 1) / 2) + np.log(NU * np.pi) / 2
-    return constant + (NU + 1) / 2 * jnp.log1p((y - eta) ** 2 / NU)
+class _Functions:
+    exp, log, log1p, gammaln = jnp.exp, jnp.log, jnp.log1p, gammaln
+    softplus = jax.nn.softplus
 
 
-def negative_binomial(y, eta):
-    constant = gammaln(ALPHA) - ALPHA * np.log(ALPHA)
-    terms = gammaln(y + 1) - gammaln(y + ALPHA) + constant
-    return terms + (y + ALPHA) * jnp.log(ALPHA + jnp.exp(eta)) - y * eta
-
-
-TERMS = {
-    "logistic": lambda y, eta: jax.nn.softplus(eta) - y * eta,
-    "poisson": lambda y, eta: jnp.exp(eta) - y * eta + gammaln(y + 1),
-    "student": student,
-    "negative-binomial": negative_binomial,
-}
+TERMS = likelihoods.terms_by(_Functions)
 
 
 def total(column, beta, x, y):
@@ -46,12 +33,9 @@ def likelihood(options, place):
 
     def prepare(column):
         y = jnp.array(likelihoods.outcomes(column, rows))
-
-        def build():
-            f = jax.jit(jax.value_and_grad(partial(total, column)))
-            return likelihoods.work(lambda: jax.block_until_ready(f(beta, x, y)))
-
-        return build
+        yield
+        f = jax.jit(jax.value_and_grad(partial(total, column)))
+        yield likelihoods.work(lambda: jax.block_until_ready(f(beta, x, y)))
 
     yield questions(likelihoods.COLUMNS, prepare)
 
@@ -102,16 +86,11 @@ def training(options, place):
             params, loss = train(params, x, y, of_column.activation)
             return float(loss)
 
-        def build():
-            restart()
-            return networks.work(
-                options,
-                of_column.batch,
-                step,
-                lambda chosen: (jnp.array(rows[chosen]), jnp.array(labels[chosen])),
-                restart,
-            )
+        def batch_of(chosen):
+            return jnp.array(rows[chosen]), jnp.array(labels[chosen])
 
-        return build
+        yield
+        restart()
+        yield networks.work(options, of_column.batch, step, batch_of, restart)
 
     yield questions(options.columns, prepare)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import numba
 import numpy as np
 from bench import likelihoods
-from bench.likelihoods import ALPHA, NU, WIDTH
+from bench.likelihoods import ALPHA, BINOMIAL, NU, STUDENT, WIDTH
 from bench.work import questions, timed
 from numba import njit, prange
 
@@ -74,9 +74,6 @@ def poisson(x, y, beta):
     return found.sum(axis=0)
 
 
-STUDENT = math.lgamma(NU / 2) - math.lgamma((NU + 1) / 2) + math.log(NU * math.pi) / 2
-
-
 @PARALLEL
 def student(x, y, beta):
     found = np.zeros((BLOCKS, 1 + WIDTH))
@@ -91,9 +88,6 @@ def student(x, y, beta):
     return found.sum(axis=0)
 
 
-CONSTANT = math.lgamma(ALPHA) - ALPHA * math.log(ALPHA)
-
-
 @PARALLEL
 def negative_binomial(x, y, beta):
     found = np.zeros((BLOCKS, 1 + WIDTH))
@@ -103,7 +97,7 @@ def negative_binomial(x, y, beta):
         for i in range(len(rows)):
             eta, more = product(rows[i], beta), of_rows[i] + ALPHA
             mu = math.exp(eta)
-            total += math.lgamma(of_rows[i] + 1) - math.lgamma(more) + CONSTANT
+            total += math.lgamma(of_rows[i] + 1) - math.lgamma(more) + BINOMIAL
             total += more * math.log(ALPHA + mu) - of_rows[i] * eta
             add(sums, more * mu / (ALPHA + mu) - of_rows[i], rows[i])
         found[block, 0], found[block, 1:] = total, sums
@@ -139,16 +133,12 @@ def opened(options, place):
     def prepare(column):
         y = likelihoods.outcomes(column, x)
 
-        def build():
-            loop = LOOPS[column]
+        def call():
+            sums = LOOPS[column](x, y, beta)
+            return sums[0], sums[1:]
 
-            def call():
-                sums = loop(x, y, beta)
-                return sums[0], sums[1:]
-
-            return likelihoods.work(call)
-
-        return build
+        yield
+        yield likelihoods.work(call)
 
     flat, right = x.ravel(), float(x.sum())
 

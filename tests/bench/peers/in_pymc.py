@@ -25,16 +25,14 @@ def asked(options, function_of):
         model = build(kind, int(rows))
         start = DictToArrayBijection.map(model.initial_point(0)).data + 0.05
 
-        def built():
-            computed, tune = function_of(model)
+        yield
+        computed, tune = function_of(model)
 
-            def check(_):
-                logp, gradient = computed(start)
-                return [logp, gradient.sum()]
+        def check(_):
+            logp, gradient = computed(start)
+            return [logp, gradient.sum()]
 
-            return Work(lambda: computed(start), check, lambda: tune(start))
-
-        return built
+        yield Work(lambda: computed(start), check, lambda: tune(start))
 
     return questions(options.columns, prepare)
 

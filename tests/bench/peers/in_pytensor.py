@@ -7,14 +7,14 @@ synk imported.
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from bench import likelihoods, networks
-from bench.likelihoods import ALPHA, NU
-from bench.work import Options, questions, timed
+from bench.work import Options, questions
 
 
 def likelihood(column: str) -> tuple[list, list]:
@@ -25,24 +25,7 @@ def likelihood(column: str) -> tuple[list, list]:
     return [x, y, beta], [value, pt.grad(value, beta)]
 
 
-def _student(y: Any, eta: Any) -> Any:
-    constant = pt.gammaln(NU / 2) - pt.gammaln((NU + 1) / 2) + pt.log(NU * np.pi) / 2
-    return constant + (NU + 1) / 2 * pt.log1p((y - eta) ** 2 / NU)
-
-
-def _negative_binomial(y: Any, eta: Any) -> Any:
-    constant = pt.gammaln(ALPHA) - ALPHA * np.log(ALPHA)
-    terms = pt.gammaln(y + 1) - pt.gammaln(y + ALPHA) + constant
-    return terms + (y + ALPHA) * pt.log(ALPHA + pt.exp(eta)) - y * eta
-
-
-TERMS = {
-    "logistic": lambda y, eta: pt.softplus(eta) - y * eta,
-    "poisson": lambda y, eta: pt.exp(eta) - y * eta + pt.gammaln(y + 1),
-    "student": _student,
-    "negative-binomial": _negative_binomial,
-}
-assert TERMS.keys() == likelihoods.COLUMNS.keys()
+TERMS = likelihoods.terms_by(pt)
 
 
 class Network(NamedTuple):
@@ -110,13 +93,10 @@ def likelihood_plain(options, place):
 
     def prepare(column):
         y = likelihoods.outcomes(column, x)
-
-        def build():
-            f = pytensor.function(*likelihood(column), mode=options.mode)
-            # In JAX mode results come before they are computed, as JAX's own.
-            return likelihoods.work(lambda: tuple(map(np.asarray, f(x, y, beta))))
-
-        return build
+        yield
+        f = pytensor.function(*likelihood(column), mode=options.mode)
+        # In JAX mode results come before they are computed, as JAX's own.
+        yield likelihoods.work(lambda: tuple(map(np.asarray, f(x, y, beta))))
 
     yield questions(likelihoods.COLUMNS, prepare)
 
@@ -132,15 +112,11 @@ def likelihood_synk(options, place):
 
         def prepare(column):
             Y = synk.data(likelihoods.outcomes(column, x))
-
-            def build():
-                (*rows, point), outputs = likelihood(column)
-                f = synk.function(rows, outputs, [point], mode=options.mode)
-                return likelihoods.work(
-                    lambda: f(X, Y, beta), lambda: tuned(f, X, Y, beta)
-                )
-
-            return build
+            yield
+            (*rows, point), outputs = likelihood(column)
+            f = synk.function(rows, outputs, [point], mode=options.mode)
+            tune = partial(tuned, f, X, Y, beta)
+            yield likelihoods.work(lambda: f(X, Y, beta), tune)
 
         yield questions(likelihoods.COLUMNS, prepare)
 
@@ -152,25 +128,20 @@ def train_plain(options, place):
     def prepare(column):
         kind, batch = networks.step_of(column)
         rows, labels = networks.data(options, kind)
+        yield
+        graph = network(options, kind)
+        train = stepper(pytensor.function, graph, options.mode)
 
-        def build():
-            graph = network(options, kind)
-            train = stepper(pytensor.function, graph, options.mode)
+        def restart():
+            initial = values(options, kind)
+            for param, value in zip(graph.params, initial, strict=True):
+                param.set_value(value)
 
-            def restart():
-                initial = values(options, kind)
-                for param, value in zip(graph.params, initial, strict=True):
-                    param.set_value(value)
+        def batch_of(chosen):
+            return rows[chosen], labels[chosen]
 
-            return networks.work(
-                options,
-                batch,
-                lambda x, y: float(train(x, y)),
-                lambda chosen: (rows[chosen], labels[chosen]),
-                restart,
-            )
-
-        return build
+        step = lambda x, y: float(train(x, y))  # noqa: E731
+        yield networks.work(options, batch, step, batch_of, restart)
 
     yield questions(options.columns, prepare)
 
@@ -185,53 +156,19 @@ def train_synk(options, place):
         def prepare(column):
             kind, batch = networks.step_of(column)
             rows, labels = map(synk.data, networks.data(options, kind))
-
-            def build():
-                graph = network(options, kind)
-                train = stepper(synk.function, graph, options.mode)
-                return networks.work(
-                    options,
-                    batch,
-                    lambda chosen: float(train(rows, labels, batch=chosen)),
-                    lambda chosen: (chosen,),
-                    lambda: synk.broadcast(graph.params, values(options, kind)),
-                    lambda chosen: tuned(train, rows, labels, batch=chosen),
-                )
-
-            return build
+            yield
+            graph = network(options, kind)
+            train = stepper(synk.function, graph, options.mode)
+            yield networks.work(
+                options,
+                batch,
+                lambda chosen: float(train(rows, labels, batch=chosen)),
+                lambda chosen: (chosen,),
+                lambda: synk.broadcast(graph.params, values(options, kind)),
+                lambda chosen: tuned(train, rows, labels, batch=chosen),
+            )
 
         yield questions(options.columns, prepare)
-
-
-@contextmanager
-def train_alone(options, place):
-    """By synk with one rank, and plainly, in one process.
-
-    In one process, as a difference of 1 % between two is nothing: memory that happens
-    to be laid out otherwise makes as much.
-    """
-    import synk
-
-    chosen = slice(0, options.alone)
-    rows, labels = networks.data(options, "relu")
-    with synk.session(1):
-        ours, theirs = (network(options, "relu") for _ in range(2))
-        train = stepper(synk.function, ours, None)
-        plain = stepper(pytensor.function, theirs, None)
-        x, y = synk.data(rows), synk.data(labels)
-
-        def ours_once():
-            return float(train(x, y, batch=chosen))
-
-        def theirs_once():
-            return float(plain(rows[chosen], labels[chosen]))
-
-        yield {
-            "check synk": lambda number: [ours_once() for _ in range(number)],
-            "check plain": lambda number: [theirs_once() for _ in range(number)],
-            "step synk": timed(ours_once),
-            "step plain": timed(theirs_once),
-        }
 
 
 def stepper(function, graph, mode):

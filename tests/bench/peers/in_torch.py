@@ -6,33 +6,18 @@ from functools import partial
 import torch
 import torch.distributed as dist
 from bench import likelihoods, networks
-from bench.likelihoods import ALPHA, NU
 from bench.work import questions
 from torch import nn
 from torch.nn.functional import softplus
 from torch.nn.parallel import DistributedDataParallel
 
 
-def student(y, eta):
-    nu = torch.tensor(NU, dtype=torch.float64)
-    constant = torch.lgamma(nu / 2) - torch.lgamma((nu + 1) / 2)
-    constant = constant + torch.log(nu * torch.pi) / 2
-    return constant + (nu + 1) / 2 * torch.log1p((y - eta) ** 2 / nu)
+class _Functions:
+    exp, log, log1p, gammaln = torch.exp, torch.log, torch.log1p, torch.lgamma
+    softplus = softplus
 
 
-def negative_binomial(y, eta):
-    alpha = torch.tensor(ALPHA, dtype=torch.float64)
-    constant = torch.lgamma(alpha) - alpha * torch.log(alpha)
-    terms = torch.lgamma(y + 1) - torch.lgamma(y + alpha) + constant
-    return terms + (y + alpha) * torch.log(alpha + torch.exp(eta)) - y * eta
-
-
-TERMS = {
-    "logistic": lambda y, eta: softplus(eta) - y * eta,
-    "poisson": lambda y, eta: torch.exp(eta) - y * eta + torch.lgamma(y + 1),
-    "student": student,
-    "negative-binomial": negative_binomial,
-}
+TERMS = likelihoods.terms_by(_Functions)
 
 
 @contextmanager
@@ -51,7 +36,8 @@ def likelihood(options, place):
             (gradient,) = torch.autograd.grad(value, beta)
             return value, gradient
 
-        return lambda: likelihoods.work(call)
+        yield
+        yield likelihoods.work(call)
 
     yield questions(likelihoods.COLUMNS, prepare)
 
@@ -99,7 +85,7 @@ def stepper(model):
 
 
 def prepared(options, column, wrap=lambda net: net, share_of=lambda chosen: chosen):
-    """Return what builds the work of a column.
+    """Prepare and build the work of a column.
 
     `wrap` makes the model to call of the network, and `share_of` is what this process
     has of a slice.
@@ -111,18 +97,12 @@ def prepared(options, column, wrap=lambda net: net, share_of=lambda chosen: chos
         mine = share_of(chosen)
         return rows[mine], labels[mine]
 
-    def build():
-        net = network(options, of_column)
-        load(net, options, of_column.kind)
-        return networks.work(
-            options,
-            of_column.batch,
-            stepper(wrap(net)),
-            batch_of,
-            lambda: load(net, options, of_column.kind),
-        )
-
-    return build
+    yield
+    net = network(options, of_column)
+    restart = partial(load, net, options, of_column.kind)
+    restart()
+    step = stepper(wrap(net))
+    yield networks.work(options, of_column.batch, step, batch_of, restart)
 
 
 @contextmanager
