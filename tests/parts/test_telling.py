@@ -171,18 +171,18 @@ def test_modes_are_described():
     assert re.fullmatch(r"default mode \((numba|C|Python)\)", described(None))
 
 
-@pytest.mark.parametrize("was_on", [True, False])
-def test_collection_of_garbage_is_as_it_was_after_the_block(was_on):
-    (gc.enable if was_on else gc.disable)()
+def test_collection_of_garbage_is_as_it_was_after_the_block():
     try:
-        with without_collection():
+        for was_on in (True, False):
+            (gc.enable if was_on else gc.disable)()
             with without_collection():
+                with without_collection():
+                    assert not gc.isenabled()
                 assert not gc.isenabled()
-            assert not gc.isenabled()
-        assert gc.isenabled() is was_on
-        with pytest.raises(KeyError), without_collection():
-            raise KeyError
-        assert gc.isenabled() is was_on
+            assert gc.isenabled() is was_on
+            with pytest.raises(KeyError), without_collection():
+                raise KeyError
+            assert gc.isenabled() is was_on
     finally:
         gc.enable()
 
