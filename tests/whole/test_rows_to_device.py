@@ -32,19 +32,13 @@ from synk.memory.to_device import ToDevice
 from synk.ranks.session import SESSION
 
 DTYPES = ("float32", "float64", "float16", "int8", "uint64", "bool", "complex64")
-BATCHES = {
-    "all": None,
-    "some adjacent": slice(7, 31),
-    "one": slice(3, 4),
-    "none": slice(5, 5),
-    "no row numbers": [],
-    "backwards": slice(None, None, -1),
-    "every third": slice(0, 40, 3),
-    "shuffled": np.random.default_rng(0).permutation(40),
-    "in runs": [*range(20, 30), *range(5, 12), 39, 0],
-    "twice": [4, 4, 5, 4],
-    "a mask": np.arange(40) % 5 < 3,
-}
+MASK = np.arange(40) % 5 < 3
+BATCHES = (
+    None,
+    *(slice(7, 31), slice(3, 4), slice(5, 5), slice(None, None, -1), slice(0, 40, 3)),
+    *([], np.random.default_rng(0).permutation(40), [4, 4, 5, 4], MASK),
+    [*range(20, 30), *range(5, 12), 39, 0],
+)
 
 
 @pytest.fixture(autouse=True)
@@ -91,7 +85,7 @@ def test_rows_on_the_device_are_those_of_numpy():
     way = ToDevice(LateCopier)
     for width, dtype in [(3, "float32"), *((60, dtype) for dtype in DTYPES)]:
         values, taker = values_of(40, width, dtype=dtype), DeviceTaker(way)
-        batches = BATCHES.values() if dtype == "float32" else ([], [3, 0, 9])
+        batches = BATCHES if dtype == "float32" else ([], [3, 0, 9])
         for array in (
             segment_of(values)[0],
             values,
@@ -277,7 +271,7 @@ def test_calls_and_runs_have_the_numbers_of_the_serial_function():
     with synk.session(devices=[0] * n):
         f, v = make(synk.grad, synk.function, inputs=[x, y], bcast_inputs=[b, scale])
         X, Y, B = synk.data(values), synk.data(labels), synk.data(offset)
-        batches = [slice(7, 31), BATCHES["a mask"], [*range(20, 40), *range(4)]]
+        batches = [slice(7, 31), MASK, [*range(20, 40), *range(4)]]
         batches += [slice(39, 15, -1), slice(3, 4)]
         expected = [
             plain(values[rows], labels[rows], offset, 0.5) for rows in batches * 2

@@ -12,7 +12,7 @@ import pytensor.tensor as pt
 import pytest
 import stand_ins
 from children import in_a_child
-from compat_models import cost_of, serial, told, train, vector
+from compat_models import serial, told, train, vector
 from fake_nccl import Watched
 from test_device_collectives import (  # noqa: F401  the same, with NCCL
     test_an_error_on_one_rank_ends_a_collective_on_all,
@@ -28,7 +28,7 @@ from test_gpu_padding import (  # noqa: F401  the same, where JAX is on a GPU
 
 import synk
 from synk.comm.nccl import NcclTransport
-from synk.compat import BSP, EASGD
+from synk.compat import BSP
 from synk.ranks.session import SESSION
 from synk.workers.gpus import find_gpus
 
@@ -143,25 +143,10 @@ def test_an_epoch_is_compiled_once_on_each_rank(n):
     check_epochs(n, devices=spread(n))
 
 
-# -- model classes of Theano-MPI: each rank compiles for its own
-
-
-def names(n):
-    return [f"cuda{gpu}" for gpu in spread(n)]
-
-
 @pytest.mark.parametrize("n", [1, 2])
 @in_a_child
 def test_bsp_on_gpus_is_the_serial_step_on_the_mean_gradient(n, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    rule = train(BSP, models.InParts, devices=names(n))
+    rule = train(BSP, models.InParts, devices=[f"cuda{gpu}" for gpu in spread(n)])
     np.testing.assert_allclose(vector(rule), serial(n, 2)[-1], rtol=1e-9)
     assert [told(worker)["platform"] for worker in range(n)] == ["gpu"] * n
-
-
-@in_a_child
-def test_easgd_on_gpus_learns(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    rule = train(EASGD, models.Long, devices=names(2), every=2)
-    assert cost_of(vector(rule)) < 0.01 * cost_of(np.zeros(4))
-    assert [told(worker)["platform"] for worker in range(2)] == ["gpu"] * 2

@@ -85,23 +85,6 @@ def finished(words: list, environment: dict[str, str], cwd: Any = None, **option
     return subprocess.run(list(map(str, words)), env=environment, cwd=cwd, **options)
 
 
-def start(script: str, folder: Path, nodes: int, *args: Any, mpi: str = "openmpi"):
-    """Start a script on nodes; the caller ends it."""
-    words, environment = launcher(mpi, nodes)
-    path = folder / "script.py"
-    path.write_text(script)
-    command = [*words, sys.executable, "-X", "faulthandler", "-m", "synk", str(path)]
-    return subprocess.Popen(
-        [*command, *map(str, args)],
-        env=environment,
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
 def run(
     script: str,
     folder: Path,
@@ -116,7 +99,19 @@ def run(
     `then` is called with the process and its lines so far when it prints "ready".
     Nothing that it started is there afterwards.
     """
-    process = start(script, folder, nodes, *args, mpi=mpi)
+    words, environment = launcher(mpi, nodes)
+    path = folder / "script.py"
+    path.write_text(script)
+    words += [sys.executable, "-X", "faulthandler", "-m", "synk", str(path)]
+    process = subprocess.Popen(
+        [*words, *map(str, args)],
+        env=environment,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     family: list[psutil.Process] = []
     try:
         lines: list[str] = []

@@ -13,7 +13,6 @@ and its bytes go through the sender's and the receiver's line.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from math import ceil
 from typing import NamedTuple
@@ -21,6 +20,8 @@ from typing import NamedTuple
 NODES = 2, 4, 16, 64, 256, 1024
 RANKS = 8
 """Of each node."""
+COMPUTE = 0.1
+"""Seconds of a call in which it computes."""
 
 MEASURED = {
     # The Python of a round of heads, in `Link` and in who reads those of all.
@@ -160,9 +161,9 @@ CALLS = (
 )
 
 
-def report(compute: float) -> Iterator[str]:
-    """Return all lines, for calls that compute for so many seconds."""
-    yield f"{RANKS} ranks a node, {compute * 1e3:g} ms of computing in a call"
+def report() -> Iterator[str]:
+    """Return all lines: how long each call takes, and what takes most of that."""
+    yield f"{RANKS} ranks a node, {COMPUTE * 1e3:g} ms of computing in a call"
     for call in CALLS:
         yield from ("", f"{call.name}: ms, computing, what takes most")
         yield "nodes" + "".join(f"   {each.name:<25}" for each in NETWORKS).rstrip()
@@ -171,17 +172,10 @@ def report(compute: float) -> Iterator[str]:
             for network in NETWORKS:
                 found = call.parts(nodes, network)
                 total, most = sum(found.values()), max(found, key=found.__getitem__)
-                part = compute / (compute + total)
+                part = COMPUTE / (COMPUTE + total)
                 line += f"   {total * 1e3:>7.2f} {part:>4.0%}  {most:<11}"
             yield line.rstrip()
 
 
-def main() -> None:
-    """Print the times of calls, and what takes most of each."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--compute", type=float, default=0.1, metavar="SECONDS")
-    print(*report(parser.parse_args().compute), sep="\n")
-
-
 if __name__ == "__main__":
-    main()
+    print(*report(), sep="\n")

@@ -317,6 +317,6 @@ def test_calls_take_the_steps_of_the_model(folder):
 def test_the_page_shows_what_the_model_gives():
     page = (ROOT / "docs" / "performance.rst").read_text()
     _, shown = page.split("    $ python tests/whole/nodes/scaling.py\n")
-    for line in scaling.report(0.1):
+    for line in scaling.report():
         found, _, shown = shown.partition("\n")
         assert found.strip() == line.strip()
