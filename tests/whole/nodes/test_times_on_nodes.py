@@ -20,15 +20,24 @@ import synk
 
 pytensor.config.cxx = ""  # nothing is compiled for long
 
-class OnRanks(Op):
-    '''Returns x; does something on ranks of this graph's call besides.'''
-    __props__ = ("rank",)
-    def __init__(self, rank=-1):
-        self.rank = rank
+class Does(Op):
+    '''Returns x; node 1 gets a faster clock, or its last rank fails, or dies.'''
+    __props__ = ("what",)
+    def __init__(self, what):
+        self.what = what
     def make_node(self, x):
         return Apply(self, [x], [x.type()])
     def perform(self, node, inputs, output_storage):
-        self.do(synk.rank())
+        rank, real = synk.rank(), time.perf_counter
+        if self.what == "shift" and rank in (2, 3):
+            shifted = lambda: 1.01 * real() + 5000.0
+            for name, module in list(sys.modules.items()):
+                if name.startswith("synk.") and hasattr(module, "perf_counter"):
+                    module.perf_counter = shifted
+        if self.what == "fail" and rank == 3:
+            raise KeyError(rank)
+        if self.what == "die" and rank == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
         output_storage[0][0] = inputs[0] + 0
     def infer_shape(self, fgraph, node, shapes):
         return shapes
@@ -47,22 +56,12 @@ def step(size):
 
 train = step(4000)
 
-def on_ranks(op):
-    return synk.function([x], op(x).sum(), **how)
+def does(what):
+    return synk.function([x], Does(what)(x).sum(), **how)
 """
 
 TRUTH = """
-class Shift(OnRanks):
-    '''Has the ranks of node 1 look at a clock that goes faster.'''
-    def do(self, rank):
-        real = time.perf_counter
-        shifted = lambda: 1.01 * real() + 5000.0
-        if rank in (2, 3):
-            for name, module in list(sys.modules.items()):
-                if name.startswith("synk.") and hasattr(module, "perf_counter"):
-                    module.perf_counter = shifted
-
-on_ranks(Shift())(X)
+does("shift")(X)
 train(data), train(data)
 with synk.trace("trace.json"):
     for _ in range(4):
@@ -84,13 +83,6 @@ for i, f in enumerate((likelihood, step(25), train)):
 """
 
 FAULTS = """
-class Goes(OnRanks):
-    def do(self, rank):
-        if rank == 3 and self.rank == 3:
-            raise KeyError(rank)
-        if rank == 3:
-            os.kill(os.getpid(), signal.SIGKILL)
-
 def traced():
     document = json.loads(Path("faults.json").read_text())
     rows = {event["tid"] for event in document["traceEvents"] if event["ph"] == "X"}
@@ -104,7 +96,7 @@ def is_whole():
 good = synk.function([x], x.mean(), **how)
 try:
     with synk.trace("faults.json"):
-        good(X), on_ranks(Goes(3))(X)
+        good(X), does("fail")(X)
 except KeyError:
     assert traced() == ({0, 1, 2, 3, 4, 5}, ""), traced()
 else:
@@ -123,7 +115,7 @@ assert stops > 0.8 * 20, stops
 assert is_whole()
 try:
     with synk.trace("faults.json"):
-        on_ranks(Goes())(X)
+        does("die")(X)
 except synk.WorkerDied:
     rows, incomplete = traced()
     assert rows <= {0} and "rank 3" in incomplete, traced()
