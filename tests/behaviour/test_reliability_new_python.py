@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 import threading
-import warnings
 
 import numpy as np
 import psutil
@@ -105,51 +104,6 @@ def test_the_zygote_is_kept_where_the_process_cannot_be_forked_any_more():
     assert not is_alive(first)
 
 
-class Surroundings(Act):
-    """Returns True if a rank has what the script has set since."""
-
-    def perform(self, node, inputs, outputs):
-        outputs[0][0] = np.asarray(self.action(), "float64").reshape(1, 1)
-
-
-def surroundings() -> bool:
-    import of_the_script
-
-    with warnings.catch_warnings(record=True) as caught:
-        try:
-            warnings.warn("of the script", FutureWarning, stacklevel=1)
-        except FutureWarning:
-            caught.append(None)
-    found = [of_the_script.VALUE, os.environ["OF_THE_SCRIPT"], len(caught)]
-    found += [np.geterr()["divide"], pytensor.config.floatX]
-    here = os.getcwd() == os.path.dirname(of_the_script.__file__)
-    return found == [7, "7", 1, "raise", "float32"] and here
-
-
-def test_ranks_of_a_kept_zygote_have_what_the_script_has_set_since(
-    tmp_path, monkeypatch
-):
-    (tmp_path / "of_the_script.py").write_text("VALUE = 7")
-    x = pt.matrix("x", dtype="float64")
-    synk.fork(2)
-    with with_xla():
-        synk.close()
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setenv("OF_THE_SCRIPT", "7")
-        monkeypatch.syspath_prepend(tmp_path)
-        with (
-            warnings.catch_warnings(),
-            np.errstate(divide="raise"),
-            pytensor.config.change_flags(floatX="float32"),
-        ):
-            warnings.filterwarnings("error", "of the script", FutureWarning, __name__)
-            synk.fork(2)
-            right = Surroundings(None, surroundings)(x)
-            assert synk.function([x], (right.sum(), "sum"), mode=PY)(ROWS) == 2
-            synk.close()
-    synk.close()
-
-
 def test_sessions_of_a_kept_zygote_can_be_interrupted_and_leave_nothing_behind():
     call = summing()
     synk.fork(2)
@@ -205,8 +159,12 @@ def test_a_new_python_ends_with_the_script(tmp_path):
         await_end(pids)
 
 
-def has_x64() -> bool:
-    return sys.modules["jax"].config.jax_enable_x64
+class X64(Act):
+    """Returns whether JAX computes by 64 bits on a rank."""
+
+    def perform(self, node, inputs, outputs):
+        is_set = sys.modules["jax"].config.jax_enable_x64
+        outputs[0][0] = np.array([[is_set]], "float64")
 
 
 def test_a_new_python_is_the_zygote_where_none_was_kept(capfd, monkeypatch):
@@ -216,7 +174,7 @@ def test_a_new_python_is_the_zygote_where_none_was_kept(capfd, monkeypatch):
     monkeypatch.setenv("SYNK_COMPILE_NOTICE", "1")
     before = jax.config.jax_enable_x64
     x = pt.matrix("x", dtype="float64")
-    enabled = Surroundings(None, has_x64)(x).sum()
+    enabled = X64(None, id)(x).sum()
     call = summing()
     try:
         jax.config.update("jax_enable_x64", not before)
@@ -278,17 +236,30 @@ def test_a_new_python_that_cannot_be_started_is_said_to(monkeypatch, tmp_path):
             synk.fork(2)
 
 
-OPS_OF_A_SCRIPT = """
+SETS_SINCE = """
 from processes import with_xla
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 
-def define(factor):
+def looks():
+    import of_the_script
+
+    try:
+        warnings.warn("of the script", FutureWarning)
+        warned = False
+    except FutureWarning:
+        warned = True
+    assert warned and of_the_script.VALUE == 7 and os.environ["OF_THE_SCRIPT"] == "7"
+    assert (np.geterr()["divide"], pytensor.config.floatX) == ("raise", "float32")
+    assert os.getcwd() == os.path.dirname(of_the_script.__file__)
+
+def define(factor, look):
     class Scale(Op):
         __props__ = ()
         def make_node(self, x):
             return Apply(self, [x], [x.type()])
         def perform(self, node, inputs, outputs):
+            look()
             outputs[0][0] = factor * inputs[0]
     synk.register_sharding(Scale, "rowwise")
     return Scale
@@ -298,13 +269,19 @@ def summing(scale):
     return synk.function([x], scale()(x).sum(), mode=PY)
 
 warnings.simplefilter("ignore", synk.SplitWarning)
-before = summing(define(2))
+before = summing(define(2, int))
 for is_forked_first in (True, False):  # a zygote that is kept, and a new Python
     if is_forked_first:
         synk.fork(2)
+        os.chdir(os.path.dirname(__file__) + "/there")
+        sys.path.insert(0, os.getcwd())
+        os.environ["OF_THE_SCRIPT"] = "7"
+        np.seterr(divide="raise")
+        pytensor.config.floatX = "float32"
+        warnings.filterwarnings("error", "of the script", FutureWarning)
     with with_xla():
         synk.close()
-        after = summing(define(3))
+        after = summing(define(3, looks))
         with synk.session(2):
             assert before(ROWS) == 2 * TOTAL, before(ROWS)
             assert after(ROWS) == 3 * TOTAL
@@ -314,8 +291,10 @@ for is_forked_first in (True, False):  # a zygote that is kept, and a new Python
 """
 
 
-def test_ops_of_the_script_are_known_to_the_ranks(tmp_path):
-    with running(OPS_OF_A_SCRIPT, tmp_path) as script:
+def test_ranks_have_the_ops_of_the_script_and_what_it_has_set_since(tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there/of_the_script.py").write_text("VALUE = 7")
+    with running(SETS_SINCE, tmp_path) as script:
         assert script.expect("kept", 40) == "True"
         assert script.expect("kept", 40) == "False"
         assert script.wait(20) == 0
