@@ -119,15 +119,6 @@ def test_close_kills_what_hangs(struck, seconds):
 # -- recover: whatever has ended the session
 
 
-def of_an_idle_rank() -> None:
-    kill(2)
-
-
-def in_a_call() -> None:
-    with pytest.raises(WorkerDied):
-        acting(1, die, "SIGSEGV")(ROWS)
-
-
 def by_a_timeout() -> None:
     reset()
     with pytest.raises(synk.RankTimeout):
@@ -138,7 +129,7 @@ def test_a_session_comes_back_with_functions_data_and_variables():
     call, total = training()
     data = synk.data(ROWS)
     with synk.session(3):
-        for death in (of_an_idle_rank, lambda: kill(-1), in_a_call, by_a_timeout):
+        for death in (lambda: kill(2), lambda: kill(-1), by_a_timeout):
             assert call(ROWS) == total.get_value()
             before = total.get_value()
             death()
@@ -302,18 +293,14 @@ def test_between_calls_ranks_come_back_by_themselves_as_often_as_asked():
         assert call(ROWS) == 4 * TOTAL
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
+def test_arguments_are_checked():
+    for arguments, error, message in [
         ({"restarts": -1}, ValueError, "restarts must be at least 0, got -1"),
         ({"restarts": 1.5}, TypeError, "restarts must be an int"),
         ({"on_death": "keep"}, ValueError, "on_death must be 'report' or 'restore'"),
-    ],
-    ids=str,
-)
-def test_arguments_are_checked(arguments, error, message):
-    with pytest.raises(error, match=message):
-        synk.fork(2, **arguments)
+    ]:
+        with pytest.raises(error, match=message):
+            synk.fork(2, **arguments)
 
 
 # -- states, and faults of the recovery itself

@@ -24,6 +24,7 @@ import psutil
 import pytensor
 import pytest
 import sandbox
+from children import run_python
 from places import ROOT, SUPPORT
 from processes import (
     ROWS,
@@ -154,9 +155,7 @@ def test_a_sandbox_that_begins_with_the_session():
 )
 def test_info_says_what_a_sandbox_forbids(call, status, told):
     def info() -> list[Any]:
-        command = [sys.executable, "-m", "synk", "info", "-n", "2"]
-        environment = os.environ | {"PYTHONPATH": str(ROOT)}
-        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        done = run_python("-m", "synk", "info", "-n", 2, check=False, PYTHONPATH=ROOT)
         return [done.returncode, " ".join(done.stdout.split()), done.stderr]
 
     found = in_a_sandbox([call], "ENOSYS", info)

@@ -1,20 +1,18 @@
 """The fault table: every row is survived, in time and with the right numbers.
 
-Each row is played once. With SYNK_FAULTS=n in the environment those whose moment is
-drawn are played n times; soak.py plays them for hours.
+Each row is played once; with SYNK_FAULTS=n in the environment those whose moment is
+drawn n times. soak.py plays them for hours.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from children import run_python
 from player import Player
-from processes import script_environment
 from table import TABLE
 
 TIMES = int(os.environ.get("SYNK_FAULTS", "1"))
@@ -47,15 +45,7 @@ def test_row(row, player):
 
 
 def test_soak_plays_rows_and_counts_what_is_survived():
-    command = [sys.executable, str(Path(__file__).with_name("soak.py"))]
-    done = subprocess.run(
-        [*command, "--faults", "2", "--only", "SIG(KILL|TERM), idle"],
-        env=script_environment(),
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done
+    soak = Path(__file__).with_name("soak.py")
+    done = run_python(soak, "--faults", 2, "--only", "SIG(KILL|TERM), idle")
     assert "2 of 2 faults survived: 0 hangs, 0 leaks, 0 wrong results" in done.stdout
     assert re.search(r"detection: median \d+ ms.*recovery: median", done.stdout, re.S)
