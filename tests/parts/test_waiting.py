@@ -25,7 +25,6 @@ from synk.workers.limit import Limit
 from synk.workers.recorder import Unrecorded
 from synk.workers.semaphore import ROOM, Semaphore
 from synk.workers.semaphore import _sleeper as sleeper
-from synk.workers.waiting import LOOKS, SPINS
 
 # -- waits
 
@@ -94,6 +93,10 @@ def test_a_signal_that_another_thread_takes_leaves_none_held_back(own_signals, a
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == own_signals
 
 
+def unexpected():
+    pytest.fail("it had been posted")
+
+
 @pytest.mark.parametrize("spins", [0, 1000])
 def test_a_wait_ends_with_the_word_and_consumes_its_post(own_signals, spins):
     words, semaphore = new_wait()
@@ -102,20 +105,11 @@ def test_a_wait_ends_with_the_word_and_consumes_its_post(own_signals, spins):
         semaphore.post()
         waiting.wait(words, 3, number, semaphore, spins, unexpected)
         assert semaphore.value == 0
-
-
-def unexpected():
-    pytest.fail("it had been posted")
-
-
-def test_posts_that_come_late_do_not_pile_up():
-    """A waiter that watches sees the word before it is posted, each time."""
-    words, semaphore = new_wait()
-    for number in range(1, 1000):
+    for number in range(1, 1000):  # who watches sees the word before it is posted
         words[0] = number
         waiting.wait(words, 0, number, semaphore, 10, unexpected)
         semaphore.post()
-        assert semaphore.value == 1
+        assert semaphore.value == 1  # posts that come late do not pile up
 
 
 def test_a_post_without_the_word_only_wakes():
@@ -160,22 +154,18 @@ def test_who_waits_long_watches_no_more():
 
 
 def test_ticks_grow_where_there_is_time():
-    slept: list[float] = []
+    slept, words = [], [0]
 
-    def sleep(seconds: float) -> bool:
+    def sleep(seconds: float) -> None:
         slept.append(seconds)
-        return False
+        words[0] = int(len(slept) % 6 == 0)
 
-    def look_about() -> None:
-        words[0] = int(len(slept) == 6)
-
-    words = [0]
     semaphore = types.SimpleNamespace(sleep=sleep, take=lambda: None)
-    waiting.wait(words, 0, 1, semaphore, 0, look_about, longest=0.3)
-    assert slept == [waiting.TICK * n for n in (1, 2, 4, 8)] + [0.3, 0.3]
-    words, slept[:] = [0], []
-    waiting.wait(words, 0, 1, semaphore, 0, look_about)
-    assert slept == [waiting.TICK] * 6
+    for longest in (0.3, 0):
+        words[0] = 0
+        waiting.wait(words, 0, 1, semaphore, 0, lambda: None, longest=longest)
+    ticks = [waiting.TICK * n for n in (1, 2, 4, 8)]
+    assert slept == [*ticks, 0.3, 0.3, *[waiting.TICK] * 6]
 
 
 @pytest.mark.parametrize("library", ["new", "old"])
@@ -263,28 +253,20 @@ def test_the_last_to_come_learns_of_those_that_sleep():
     assert meet(words, places[1], number) == meet(words, places[0], number) == MET
 
 
-def test_agreements_of_few_ranks_give_every_word_to_every_rank():
-    comms = comms_of(3, spin=True)
-    seen = [[], [], []]
-
-    def agree(rank):
-        for turn in range(200):
-            seen[rank].append(comms[rank].agree(10 * turn + rank))
-
-    on_threads(agree, 3)
-    right = [[10 * turn + rank for rank in range(3)] for turn in range(200)]
-    assert seen == [right] * 3
-
-
-def test_values_of_any_size_are_exchanged():
+def test_words_and_values_of_any_size_are_exchanged():
     comms = comms_of(3, spin=True)
     values = ["", list(range(30_000)), b"x" * 16 * 1024]
-    seen = [None] * 3
+    words, seen = [[], [], []], [[], [], []]
 
     def exchange(rank):
-        seen[rank] = [comms[rank].exchange(values[rank]) for _ in range(3)]
+        for turn in range(200):
+            words[rank].append(comms[rank].agree(10 * turn + rank))
+        for _ in range(3):
+            seen[rank].append(comms[rank].exchange(values[rank]))
 
     on_threads(exchange, 3)
+    right = [[10 * turn + rank for rank in range(3)] for turn in range(200)]
+    assert words == [right] * 3
     assert seen == [[values] * 3] * 3
 
 
@@ -330,11 +312,9 @@ def test_who_waits_looks_about():
 
 def test_all_of_a_rank_are_given_back_and_no_others():
     words = np.zeros(6, np.int64)
-    mine, other = locks(words, 0), locks(words, 1)
-    for index in (0, 2, 5):
-        mine.acquire(index)
-    other.acquire(3)
-    mine.release_all(1, 5)
+    for rank, index in ((0, 0), (0, 2), (0, 5), (1, 3)):
+        locks(words, rank).acquire(index)
+    locks(words, 0).release_all(1, 5)
     assert words.tolist() == [1, 0, 0, 2, 0, 1]
 
 
@@ -365,35 +345,15 @@ def test_everything_has_a_place_of_its_own_on_cache_lines_of_its_own(size):
     control = Control(size, spin=True)
     semaphores = [control.joined, *control.launched, *control.met]
     rooms = [
-        (address(control.words), control.words.nbytes),
-        *((address(semaphore.memory), ROOM) for semaphore in semaphores),
-        (address(control.message), MESSAGE_ROOM),
-        *((address(reply), REPLY_ROOM) for reply in control.replies),
+        (control.words, control.words.nbytes),
+        *((semaphore.memory, ROOM) for semaphore in semaphores),
+        (control.message, MESSAGE_ROOM),
+        *((reply, REPLY_ROOM) for reply in control.replies),
     ]
     assert len(rooms) == 1 + (2 * size + 1) + 1 + size
-    end = address(control.words)
-    for start, nbytes in rooms:
-        assert start == end
-        assert start % 128 == 0
+    first = end = address(control.words)
+    for memory, nbytes in rooms:
+        assert address(memory) == end
+        assert end % 128 == 0
         end += nbytes
-    assert end - address(control.words) <= control.place[3]
-
-
-@pytest.mark.parametrize("spin", [False, True])
-def test_who_attaches_has_the_same_words_and_semaphores(spin):
-    control = Control(3, spin)
-    control.words[0], control.message[5], control.replies[2][7] = 11, 12, 13
-    control.met[1].post()
-    seen = Control.attach(control.place)
-    assert (seen.size, seen.spins, seen.looks) == (
-        (3, SPINS, LOOKS) if spin else (3, 0, 0)
-    )
-    assert (seen.command, seen.message[5], seen.replies[2][7]) == (11, 12, 13)
-    assert [semaphore.value for semaphore in seen.met] == [0, 1, 0]
-    seen.met[1].take()
-    assert control.met[1].value == 0
-    seen.array[0] = 14
-    assert control.command == 14
-    control.close()
-    seen.abort()  # what is attached stays
-    assert seen.aborted
+    assert end - first <= control.place[3]
