@@ -16,17 +16,17 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-import json
 import os
 import resource
-import select
 import signal
 import sys
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
 import psutil
@@ -115,59 +115,47 @@ class _Child:
 
     def __init__(self, work: Work, table: Sequence[Row]) -> None:
         self._others = set(children(os.getpid()))
-        asks, self._asks = os.pipe()
-        self._says, says = os.pipe()
+        self._line, theirs = Pipe()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of threads of the tests' process
             self._pid = os.fork()
         if not self._pid:
-            os.close(self._asks)
-            os.close(self._says)
-            _be_master(work, table, asks, says)
-        os.close(asks)
-        os.close(says)
-        self._status: int | None = None
+            self._line.close()
+            _be_master(work, table, theirs)
+        theirs.close()
 
     def play(self, row: Row, seed: str) -> Outcome:
         """Have a row played; return what came of it."""
-        os.write(self._asks, json.dumps([row.name, seed]).encode() + b"\n")
-        said = self._listen()
-        if self._status is not None:
-            if row.status and self._status == row.status:
-                return Outcome("survived", measured={"ended": since_death()})
-            return Outcome("unexpected", f"exit status {self._status}; {said!r}")
-        if not said:
-            return Outcome("hang", f"after {LIMIT} s; {_where(self._pid)}")
-        outcome = Outcome(**json.loads(said))
-        if row.status and outcome.verdict == "survived":
+        self._line.send((row.name, seed))
+        outcome = self._listen()
+        if not row.status or outcome.verdict == "hang":
+            return outcome
+        if self._pid:
             return Outcome("unexpected", "the master lives")
-        return outcome
+        ended = outcome.detail == f"exit status {row.status}"
+        return Outcome("survived") if ended else outcome
 
-    def _listen(self) -> bytes:
-        """Return a line that the master says; nothing if it ends, or hangs."""
-        said, deadline = b"", time.monotonic() + LIMIT
-        poll = select.poll()
-        poll.register(self._says, select.POLLIN)
-        while time.monotonic() < deadline and self._status is None:
-            if poll.poll(2):
-                said += os.read(self._says, 1 << 16)
-                if said.endswith(b"\n"):
-                    return said
-            pid, status = os.waitpid(self._pid, os.WNOHANG)
-            self._status = os.waitstatus_to_exitcode(status) if pid else None
-        return b""
+    def _listen(self) -> Outcome:
+        """Return what the master says, or how it ended, or that it hangs."""
+        if not self._line.poll(LIMIT):
+            return Outcome("hang", f"after {LIMIT} s; {_where(self._pid)}")
+        try:
+            return self._line.recv()
+        except (EOFError, OSError):  # its ranks, which have the pipe, have ended too
+            status = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+            self._pid = 0
+            return Outcome("unexpected", f"exit status {status}")
 
     def end(self, outcome: Outcome) -> Outcome:
         """End the master; return what it has left, or else what came of the row."""
-        os.close(self._asks)
-        if outcome.verdict != "hang" and (said := self._listen()):
-            ended = Outcome(**json.loads(said))
-            if outcome.verdict == "survived" != ended.verdict:
-                outcome = ended
-        if self._status is None:
+        if self._pid and outcome.verdict != "hang":
+            self._line.send(None)
+            ended = self._listen()
+            if outcome.verdict == "survived":
+                outcome = replace(ended, measured=outcome.measured)
+        if self._pid:
             os.kill(self._pid, signal.SIGKILL)
-            os.waitpid(self._pid, 0)
-        os.close(self._says)
+        self._line.close()
         left = _bury(self._others, GRACE)
         outcome.measured["gone"] = since_death()
         if outcome.verdict == "survived" and left:
@@ -175,7 +163,7 @@ class _Child:
         return outcome
 
 
-def _be_master(work: Work, table: Sequence[Row], asks: int, says: int) -> NoReturn:
+def _be_master(work: Work, table: Sequence[Row], line: Connection) -> NoReturn:
     """Play what is asked for and say what comes of it, until nobody asks; and end."""
     # That of pytest keeps the objects in whose finalizers an interrupt came.
     sys.unraisablehook = sys.__unraisablehook__
@@ -186,30 +174,23 @@ def _be_master(work: Work, table: Sequence[Row], asks: int, says: int) -> NoRetu
     rows = {row.name: row for row in table}
     try:
         master = Master(work)
-        with open(asks) as questions:
-            for line in questions:
-                name, seed = json.loads(line)
-                _say(says, Trial(rows[name], master, seed).run)
-            _say(says, master.end)
+        while asked := line.recv():
+            name, seed = asked
+            line.send(_outcome_of(Trial(rows[name], master, seed).run))
+        line.send(_outcome_of(master.end))
     except BaseException:
         traceback.print_exc()
     finally:
         os._exit(0)
 
 
-def _say(says: int, act: Callable[[], dict[str, Any] | None]) -> None:
-    """Do something, and say what comes of it."""
-    verdict, detail, measured = "survived", "", None
+def _outcome_of(act: Callable[[], dict[str, Any] | None]) -> Outcome:
     try:
-        measured = act()
+        return Outcome("survived", measured=act() or {})
     except BaseException as error:
         kinds = {Leak: "leak", Wrong: "wrong", Late: "late"}
         verdict = kinds.get(type(error), "unexpected")
-        detail = _shown(error)[-20_000:]
-    said = {"verdict": verdict, "detail": detail, "measured": measured or {}}
-    data = json.dumps(said).encode() + b"\n"
-    while data:
-        data = data[os.write(says, data) :]
+        return Outcome(verdict, _shown(error)[-20_000:])
 
 
 def _shown(error: BaseException) -> str:
