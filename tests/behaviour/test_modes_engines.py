@@ -161,10 +161,11 @@ def test_what_was_found_is_known_to_the_next_function_of_the_graph(auto, two_ran
     # An Op that is told apart by an address is in no graph of an earlier run.
     first, second = (synk.function([Y], 3 * WATCHED(Y.sum())) for _ in range(2))
     (best,) = [row.name for row in synk.tune(first, VALUES[1]) if row.is_best]
-    assert second(VALUES[1]) == 28 * 3
-    engines = second.explain().to_dict()["engines"]
-    assert best in [each["name"] for each in engines if each["dropped"] is None]
-    assert second(np.tile(VALUES[1], 50)) == 50 * 28 * 3
+    for times in (1, 50):  # of so many rows more nothing is known
+        assert second(np.tile(VALUES[1], times)) == times * 28 * 3
+        engines = second.explain().to_dict()["engines"]
+        assert best in [each["name"] for each in engines if each["dropped"] is None]
+        assert (len(engines) < 4) == (times == 1), engines
 
 
 def test_there_is_nothing_to_tune_where_the_mode_is_named_or_numbers_drawn(
@@ -192,10 +193,8 @@ def test_the_environment_names_an_engine_for_all_that_name_none(auto, monkeypatc
             engines = f.explain().to_dict()["engines"]
         assert [each["name"] for each in engines] == names
     monkeypatch.setenv("SYNK_ENGINE", "Fortran")
-    with (
-        synk.session(1),
-        pytest.raises(synk.SynkError, match="SYNK_ENGINE is 'Fortran'; it can be one"),
-    ):
+    refused = "SYNK_ENGINE is 'Fortran'; it can be one"
+    with synk.session(1), pytest.raises(synk.SynkError, match=refused):
         f(VALUES[1])
 
 

@@ -266,6 +266,18 @@ def test_products_in_loops_and_in_graphs_used_as_an_op_are_rounded():
         value = step
 
 
+def programs_in(folder) -> str:
+    """Return what XLA was given since the last look, by JAX that is to write it."""
+    import jax
+
+    jax.config.update("jax_dump_ir_to", str(folder))
+    paths = list(folder.glob("*.mlir"))
+    text = "".join(path.read_text() for path in paths)
+    for path in paths:
+        path.unlink()
+    return text
+
+
 @in_a_child
 def test_an_image_that_is_convolved_is_read_in_16_bits_by_all_but_the_caller(tmp_path):
     """As by what adds it to the outputs of a block; whatever XLA would rather do."""
@@ -273,7 +285,7 @@ def test_an_image_that_is_convolved_is_read_in_16_bits_by_all_but_the_caller(tmp
     image = pt.exp(x)
     total = image + synk.nn.conv2d(image, w)
     arrays = normal(2, 3, 4, 4), np.zeros((3, 3, 1, 1), "float32")
-    programs = Programs(tmp_path)
+    programs_in(tmp_path)
     with synk.session(1):
         for dtype in SHORT:
             options = {"mode": "JAX", "precision": dtype}
@@ -283,8 +295,7 @@ def test_an_image_that_is_convolved_is_read_in_16_bits_by_all_but_the_caller(tmp
             np.testing.assert_array_equal(found, rounded(own, dtype))
             kind = {"bfloat16": "bf16", "float16": "f16"}[dtype]
             barrier = rf"optimization_barrier %\w+ : tensor<2x3x4x4x{kind}>"
-            found = [re.findall(barrier, text) for text in programs.new()]
-            assert max(map(len, found)) == 1
+            assert len(re.findall(barrier, programs_in(tmp_path))) == 1
 
 
 @in_a_child
@@ -306,23 +317,6 @@ def test_factors_that_are_views_keep_what_is_known_of_their_shapes():
     np.testing.assert_allclose(found, right, rtol=EPSILON["bfloat16"], atol=1e-4)
 
 
-class Programs:
-    """What XLA was given, of all programs since the last look."""
-
-    def __init__(self, folder) -> None:
-        import jax
-
-        self.folder = folder
-        jax.config.update("jax_dump_ir_to", str(folder))
-
-    def new(self) -> list[str]:
-        paths = list(self.folder.glob("*.mlir"))
-        texts = [path.read_text() for path in paths]
-        for path in paths:
-            path.unlink()
-        return texts
-
-
 @in_a_child
 def test_precisions_of_32_bits_are_arguments_of_the_product_and_stay_with_it(tmp_path):
     """Also when a function is traced anew, after others."""
@@ -336,12 +330,11 @@ def test_precisions_of_32_bits_are_arguments_of_the_product_and_stay_with_it(tmp
             )
             for name in words
         }
-        programs = Programs(tmp_path)
         for n in (2, 3):
             for name, f in functions.items():
-                programs.new()
+                programs_in(tmp_path)
                 f(np.ones((n, n), "float32"), np.ones((n, n), "float32"))
-                text = "".join(programs.new())
+                text = programs_in(tmp_path)
                 found = set(re.findall(r"precision = \[(\w+), (\w+)\]", text))
                 word = words[name] or "DEFAULT"
                 assert found == {(word, word)}
@@ -352,7 +345,7 @@ def test_precisions_of_32_bits_are_arguments_of_the_product_and_stay_with_it(tmp
     arrays = np.ones((2, 3, 5, 5), "float32"), np.ones((4, 3, 2, 2), "float32")
     on_one_rank([images, filters], outputs, "tensorfloat32", *arrays)
     words = r"precision_config = \[#stablehlo<precision (\w+)>"
-    assert re.findall(words, "".join(programs.new())) == ["HIGH"] * 3
+    assert re.findall(words, programs_in(tmp_path)) == ["HIGH"] * 3
 
 
 # -- training --------------------------------------------------------------------------
