@@ -139,13 +139,14 @@ def test_a_timeout_of_a_call_shows_where_the_ranks_are():
         for action in (stay_in_python, stay_in_compiled_code):
             reset()
             call = acting(1, action)
+            synk.distribute()  # to compile it may take longer than the timeout
             pids = all_pids()
             start = time.monotonic()
             with pytest.raises(synk.RankTimeout) as caught:
-                call(ROWS, timeout=0.2)
-            assert time.monotonic() - start >= 0.2
+                call(ROWS, timeout=0.5)
+            assert time.monotonic() - start >= 0.5
             text = str(caught.value)
-            assert "within 0.2 s (the timeout of this call)" in text
+            assert "within 0.5 s (the timeout of this call)" in text
             assert re.search(rf"rank 1 \(pid {pids[1]}\), computing {ACTING}:\n", text)
             place = rf'{HERE}", line \d+ in {action.__name__}\n'
             assert re.search(place, text)
@@ -161,6 +162,7 @@ def test_a_timeout_of_a_call_shows_where_the_ranks_are():
         late = Act(1, Do(arrive_and_stay))(X * total)
         outputs = (synk.ops.all_reduce(late.sum(), "sum"), None)
         f = synk.function([X], outputs, mode=PY, name="late")
+        synk.distribute()
         with pytest.raises(synk.RankTimeout) as caught:
             f(ROWS, timeout=1)
         text = str(caught.value)
