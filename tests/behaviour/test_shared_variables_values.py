@@ -154,6 +154,15 @@ def test_what_is_a_rank_s_own_is_not_taken_for_equal(two_ranks):
         assert len(set(map(float, by_rank(w)))) == 1
 
 
+def test_ops_that_are_named_read_each_rank_s_own(two_ranks):
+    w = pytensor.shared(1.0, "w")
+    synk.set_value(1, w, 3.0)
+    outputs = [(w, "sum"), (2 * w, "gather"), synk.ops.all_reduce(w, "max")]
+    total, rows, largest = synk.function([], outputs, mode=PY)()
+    assert (total, largest) == (4, 3)
+    assert_same(rows, [2.0, 6.0])
+
+
 def test_a_local_function_says_so_where_its_ops_rest_on_equal_values(two_ranks):
     x, _, _, loss, updates = descent()
     options = {"updates": updates, "mode": PY, "local": True}
