@@ -218,25 +218,6 @@ def test_fork_and_close_can_be_interrupted_at_any_line():
         assert summing()(ROWS) == TOTAL
 
 
-def test_a_recovery_can_be_interrupted_at_any_line():
-    x = pt.matrix("x", dtype="float64")
-    own = pytensor.shared(np.zeros(()), name="own")
-    store_own = synk.function([x], updates={own: x.sum()}, local=True, mode=PY)
-    call = summing()
-    with synk.session(2):
-        for trace in interrupts(29, 100, (*FORKING, "aftermath.py")):
-            store_own(ROWS)
-            kill()
-            with suppress(synk.WorkerDied):
-                call(ROWS)
-            with trace, suppress(KeyboardInterrupt):
-                synk.recover()
-            assert synk.is_forked(), trace.raised_at
-            assert synk.recover() in ([own], []), trace.raised_at
-            assert "died" in synk.state(own), trace.raised_at
-            assert call(ROWS) == TOTAL, trace.raised_at
-
-
 def test_a_signal_handler_may_close_synk_while_it_recovers():
     for trace in interrupts(61, 60, FORKING, synk.close):
         synk.fork(2)

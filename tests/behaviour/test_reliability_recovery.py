@@ -12,7 +12,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from interrupted import FORKING, interrupts
+from interrupted import FORKING, interrupt, interrupts
 from processes import (
     PY,
     ROWS,
@@ -329,17 +329,17 @@ def test_recover_needs_a_session():
         synk.recover()
 
 
-def test_a_death_while_ranks_come_back_can_be_recovered_from():
+def kill_the_newest() -> None:
+    for pid in all_pids()[1:][-1:]:
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("handler", [interrupt, kill_the_newest])
+def test_a_recovery_can_be_interrupted_at_any_line_and_a_rank_may_die_in_it(handler):
     store_own, own = own_sums()
-    call = summing()
-    deaths = 0
-
-    def kill_the_newest() -> None:
-        for pid in all_pids()[1:][-1:]:
-            os.kill(pid, signal.SIGKILL)
-
+    call, ends = summing(), 0
     with synk.session(3):
-        for trace in interrupts(61, 60, FORKING, kill_the_newest):
+        for trace in interrupts(41, 80, (*FORKING, "aftermath.py"), handler):
             store_own(ROWS)
             kill(2)
             with contextlib.suppress(WorkerDied):
@@ -348,11 +348,11 @@ def test_a_death_while_ranks_come_back_can_be_recovered_from():
                 try:
                     synk.recover()
                     call(ROWS)
-                except WorkerDied:
-                    deaths += 1
-            assert (synk.size(), synk.is_forked()) == (3, True)
-            assert synk.recover() in ([own], [])
-            assert "died" in synk.state(own)
-            assert call(ROWS) == TOTAL
-        assert deaths
+                except (KeyboardInterrupt, WorkerDied):
+                    ends += 1
+            assert (synk.size(), synk.is_forked()) == (3, True), trace.raised_at
+            assert synk.recover() in ([own], []), trace.raised_at
+            assert "died" in synk.state(own), trace.raised_at
+            assert call(ROWS) == TOTAL, trace.raised_at
+        assert ends
         assert_works(3)
