@@ -100,39 +100,30 @@ def test_jax_gives_for_padded_rows_what_pytensor_gives_without():
 
 @in_a_child
 def test_what_one_rank_pads_compiles_and_explains():
+    x = pt.matrix("x")
     with synk.session(1):
-        check_lengths_of_counts()
-        check_explanations()
-
-
-def check_lengths_of_counts():
-    """Fused with what is no size, they would be values, which JAX does not know."""
-    x = pt.matrix("x")
-    outputs = [x.reshape((-1,)).mean(), pt.repeat(x, 2, axis=0).mean()]
-    f = synk.function([x], outputs, mode="JAX", pad=True)
-    for count in (6, 4):
-        value = rows(count)[0]
-        np.testing.assert_allclose(f(value), value.mean(), 1e-10)
-    assert shapes_compiled(f) == 1
-
-
-def check_explanations():
-    x = pt.matrix("x")
-    f = synk.function([x], x.sum(), mode="JAX", pad=True)
-    assert f.explain().to_dict()["padding"] == {"padded": True, "reason": None}
-    assert "padded      calls of fewer rows" in str(f.explain())
-    assert f(np.ones((0, 2))) == 0
-    g = synk.function([x], (pt.sort(x, axis=0), None), mode="JAX", pad=True)
-    assert "padded      no: SortOp" in str(g.explain())
-    for count in (4, 3):
-        given = np.arange(count)[:, None]
-        np.testing.assert_array_equal(g(given[::-1]), given)
-    assert shapes_compiled(g) == 2
-    h = synk.function([x], x.sum(), mode=PY, pad=True)
-    assert "no: this mode compiles once for all shapes" in str(h.explain())
-    assert h(np.ones((3, 2))) == 6
-    k = synk.function([x], x.sum(), mode="JAX")
-    assert k.explain().to_dict()["padding"] is None
+        f = synk.function([x], x.sum(), mode="JAX", pad=True)
+        assert f.explain().to_dict()["padding"] == {"padded": True, "reason": None}
+        assert "padded      calls of fewer rows" in str(f.explain())
+        assert f(np.ones((0, 2))) == 0
+        g = synk.function([x], (pt.sort(x, axis=0), None), mode="JAX", pad=True)
+        assert "padded      no: SortOp" in str(g.explain())
+        for count in (4, 3):
+            given = np.arange(count)[:, None]
+            np.testing.assert_array_equal(g(given[::-1]), given)
+        assert shapes_compiled(g) == 2
+        h = synk.function([x], x.sum(), mode=PY, pad=True)
+        assert "no: this mode compiles once for all shapes" in str(h.explain())
+        assert h(np.ones((3, 2))) == 6
+        k = synk.function([x], x.sum(), mode="JAX")
+        assert k.explain().to_dict()["padding"] is None
+        # Fused with what is no size, lengths would be values, which JAX does not know.
+        outputs = [x.reshape((-1,)).mean(), pt.repeat(x, 2, axis=0).mean()]
+        f = synk.function([x], outputs, mode="JAX", pad=True)
+        for count in (6, 4):
+            value = rows(count)[0]
+            np.testing.assert_allclose(f(value), value.mean(), 1e-10)
+        assert shapes_compiled(f) == 1
 
 
 @in_a_child

@@ -84,25 +84,6 @@ def test_derivatives_of_batch_normalisation_are_those_of_differences():
     )
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"axes": "channels"}, ValueError, "got 'channels'"),
-        ({"axes": (0, 4)}, ValueError, "below 4"),
-        ({"axes": (0, 0)}, ValueError, "different"),
-        ({"epsilon": 1e-9}, ValueError, "got 1e-09"),
-        ({"running_mean": pt.vector()}, TypeError, "belong together"),
-        ({"axes": (0, 1)}, ValueError, "4 axes, or 2"),
-    ],
-)
-def test_parameters_that_make_no_sense_are_refused(options, error, message):
-    options = {"axes": "spatial", **options}
-    with pytest.raises(error, match=message):
-        synk.nn.batch_normalization_train(
-            pt.tensor4(), pt.vector(), pt.vector(), **options
-        )
-
-
 @pytest.mark.parametrize("n", [1, 3, 5])
 def test_local_response_normalisation_divides_by_neighbouring_channels(n):
     x = RNG.normal(size=(2, 6, 2, 2))
@@ -112,8 +93,6 @@ def test_local_response_normalisation_divides_by_neighbouring_channels(n):
         near = x[:, max(0, c - n // 2) : c + n // 2 + 1]
         close(got[:, c], x[:, c] / (1.5 + 0.1 * (near**2).sum(1)) ** 0.6)
     check_derivatives(lambda x: synk.nn.local_response_normalization(x, **options), x)
-    with pytest.raises(ValueError, match="odd"):
-        synk.nn.local_response_normalization(pt.tensor4(), n=n + 1)
 
 
 # -- activations
@@ -136,17 +115,18 @@ ACTIVATIONS = {
 }
 
 
-@pytest.mark.parametrize("name", ACTIVATIONS)
-def test_activations_are_their_formulas_without_overflow(name):
-    build, expected = ACTIVATIONS[name]
+def test_activations_are_their_formulas_without_overflow():
+    def activated(x):
+        return pt.stack([build(x) for build, _ in ACTIVATIONS.values()])
 
     def both(x):
-        return [build(x), pytensor.grad(build(x).sum(), x)]
+        return [activated(x), pytensor.grad(activated(x).sum(), x)]
 
-    value, gradient = evaluate(both, VALUES)
-    close(value, expected)
+    found, gradient = evaluate(both, VALUES)
+    for (name, (_, expected)), value in zip(ACTIVATIONS.items(), found, strict=True):
+        np.testing.assert_allclose(value, expected, 1e-10, 1e-12, err_msg=name)
     assert np.isfinite(gradient).all()
-    check_derivatives(build, VALUES[1:-1] if name != "slopes" else VALUES)
+    check_derivatives(activated, np.clip(VALUES, -4, 4))
 
 
 def test_softmax_along_an_axis():
@@ -214,13 +194,6 @@ def test_cross_entropies_of_two_classes():
     close(got, [0, 0])
 
 
-def test_what_are_no_classes_is_refused():
-    with pytest.raises(TypeError, match="must be ints"):
-        synk.nn.categorical_crossentropy(pt.matrix(), pt.vector())
-    with pytest.raises(TypeError, match=r"2 axes .* or 1 .* got 3"):
-        synk.nn.categorical_crossentropy(pt.matrix(), pt.tensor3())
-
-
 # -- patches
 
 
@@ -239,7 +212,9 @@ PATCHES = [
 ]
 
 
-@pytest.mark.parametrize(("mode", "shape", "step", "image"), PATCHES)
+@pytest.mark.parametrize(
+    ("mode", "shape", "step", "image"), PATCHES, ids=[mode for mode, *_ in PATCHES]
+)
 def test_patches_are_rows_in_the_order_of_images(mode, shape, step, image):
     x = RNG.normal(size=(2, 2, *image))
     widths = {
@@ -264,13 +239,35 @@ def test_patches_side_by_side_make_the_images_again():
     close(compiled([ys], back)(patches(x, (2, 3), (2, 3))), x)
 
 
-def test_patches_that_do_not_fill_an_image_are_refused():
-    with pytest.raises(ValueError, match="do not fill"):
-        evaluate(lambda x: synk.nn.images2neibs(x, (2, 2)), np.ones((1, 1, 4, 5)))
-    with pytest.raises(ValueError, match="odd size"):
-        synk.nn.images2neibs(pt.tensor4(), (2, 3), mode="wrap_centered")
-    with pytest.raises(ValueError, match="got 'same'"):
-        synk.nn.images2neibs(pt.tensor4(), (2, 3), mode="same")
+def normalised(**options):
+    options = {"axes": "spatial"} | options
+    return nn.batch_normalization_train(IN, pt.vector(), pt.vector(), **options)
+
+
+@pytest.mark.parametrize(
+    ("expression", "error", "message"),
+    [
+        ("normalised(axes='channels')", ValueError, "got 'channels'"),
+        ("normalised(axes=(0, 4))", ValueError, "below 4"),
+        ("normalised(axes=(0, 0))", ValueError, "different"),
+        ("normalised(axes=(0, 1))", ValueError, "4 axes, or 2"),
+        ("normalised(epsilon=1e-9)", ValueError, "got 1e-09"),
+        ("normalised(running_mean=pt.vector())", TypeError, "belong together"),
+        ("nn.local_response_normalization(IN, n=4)", ValueError, "odd"),
+        ("nn.categorical_crossentropy(pt.matrix(), pt.vector())", TypeError, "be ints"),
+        (
+            "nn.categorical_crossentropy(pt.matrix(), IN)",
+            TypeError,
+            r"2 .* or 1 .* got 4",
+        ),
+        ("nn.images2neibs(IN, (2, 2)).eval({IN: X})", ValueError, "do not fill"),
+        ("nn.images2neibs(IN, (2, 3), mode='wrap_centered')", ValueError, "odd size"),
+        ("nn.images2neibs(IN, (2, 3), mode='same')", ValueError, "got 'same'"),
+    ],
+)
+def test_parameters_that_make_no_sense_are_refused(expression, error, message):
+    with pytest.raises(error, match=message):
+        eval(expression, globals())
 
 
 # -- the proof understands networks of images, and ranks give the serial numbers

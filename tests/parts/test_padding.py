@@ -169,9 +169,7 @@ def test_sizes_are_those_compiled_before_and_stay_the_same():
     assert {n: padded_size(n) for n in range(1, 60)} == chosen
     assert padding.padded_size([slice(4, 4)]) is UNPADDED
     assert padding.padded_size([slice(0, 4), np.arange(3)]) is UNPADDED
-
-
-def test_the_last_row_is_repeated():
+    # The last row is repeated.
     selections = [slice(3, 6), np.array([5, 1, 4])]
     found = widened(selections, PaddedSize(5, 3))
     np.testing.assert_array_equal(found, [[3, 4, 5, 5, 5], [5, 1, 4, 4, 4]])

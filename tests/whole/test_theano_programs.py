@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +42,7 @@ OF_THEANO = json.loads((SUPPORT / "keras_values.json").read_text())
 MODELS = ["mlp", "cnn", "stateful", "lstm", "functional"]
 
 
-def run(*arguments: str | Path, before: tuple = (), **environment: str) -> str:
+def run(*arguments: str | Path, before: Iterable = (), **environment: str) -> str:
     """Run Python, with folders before its path; what it has printed."""
     places = [*map(str, before), str(ROOT), os.environ.get("PYTHONPATH", "")]
     flags = {"PYTENSOR_FLAGS": "mode=FAST_COMPILE,cxx="}
@@ -95,9 +96,8 @@ def wheel() -> Path | None:
     if given:
         assert Path(given).is_file(), f"SYNK_LASAGNE_WHEEL={given}: no such file"
         return Path(given)
-    found = sorted(ROOT.parent.glob("shared/wheels/lasagne-0.2*.whl"))
-    if found:
-        return found[-1]
+    for found in sorted(ROOT.parent.glob("shared/wheels/lasagne-0.2*.whl")):
+        return found
     if hasattr(pytest.importorskip("lasagne.layers"), "BatchNormLayer"):
         return None
     pytest.skip("Lasagne 0.2 is not here; SYNK_LASAGNE_WHEEL says where its wheel is")
@@ -105,8 +105,7 @@ def wheel() -> Path | None:
 
 @pytest.mark.slow
 def test_networks_of_lasagne_02_train_on_two_ranks_to_the_serial_numbers():
-    path = wheel()
-    before = () if path is None else (path,)
+    before = filter(None, [wheel()])
     script = SUPPORT / "lasagne_newest.py"
     printed = run("-W", "ignore::SyntaxWarning", script, *CHECKS, before=before)
     assert printed.split() == list(CHECKS)
