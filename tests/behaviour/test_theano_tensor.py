@@ -128,12 +128,8 @@ def R(letters):
     return np.random.default_rng(len(letters)).normal(size=shape)
 
 
-M, V, SQUARE = (
-    np.arange(6.0).reshape(2, 3),
-    np.array([3.0, 1.0, 2.0]),
-    R("ii") @ R("ii").T,
-)
-SPARSE = scipy.sparse.csr_matrix(A)
+M, V = np.arange(6.0).reshape(2, 3), np.array([3.0, 1.0, 2.0])
+SQUARE, SPARSE = R("ii") @ R("ii").T, scipy.sparse.csr_matrix(A)
 BY_NUMPY = {
     # Arguments have Theano's names and order.
     "T.repeat(x=V, repeats=2)": "np.repeat(V, 2)",
@@ -260,11 +256,8 @@ def test_constructors_take_broadcastable_and_a_second_argument():
     assert T.matrix(broadcastable=(True, False)).broadcastable == (True, False)
     x, y = T.dmatrices("x", "y")
     assert (x.name, y.name) == ("x", "y")
-
-
-def test_shared_variables_and_constants_are_no_tensor_variables():
+    # Shared variables and constants are no tensor variables.
     shared = theano.shared(np.zeros(3))
-    assert isinstance(T.vector(), T.TensorVariable)
     assert isinstance(shared + 1, T.TensorVariable)
     assert not isinstance(shared, T.TensorVariable)
     assert not isinstance(T.constant(1.0), T.TensorVariable)

@@ -30,7 +30,7 @@ KERNELS = {
         "windows_of_more_pixels_than_are_unrolled",
         "gradients_of_ties_and_of_what_is_no_number",
         "the_gradient_of_every_window_arrives",
-        "images_smaller_than_a_window_have_none",
+        "windows_are_side_by_side_and_images_smaller_than_one_have_none",
         "results_have_the_dtype_of_the_inputs",
     ),
 }
