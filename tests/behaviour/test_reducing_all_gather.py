@@ -201,11 +201,3 @@ def test_marks_outlive_what_makes_a_graph_safe_from_overflow(two_ranks):
     rows, _ = f(x)
     expected = [part - part.mean(axis=0) for part in (x[:2], x[2:])]
     np.testing.assert_allclose(rows, np.concatenate(expected))
-
-
-def test_entries_that_come_several_to_a_row_meet_those_of_all(two_ranks):
-    flat = X.reshape((-1,))
-    with pytest.warns(synk.SplitWarning, match="all rows at once"):
-        f = synk.function([X], pt.sort(flat) * flat, mode=PY)
-    x = values(5)[0]
-    np.testing.assert_array_equal(f(x), np.sort(x.ravel()) * x.ravel())

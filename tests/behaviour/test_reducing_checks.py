@@ -117,6 +117,10 @@ def test_integers_are_exact_and_floats_have_the_tolerance_of_their_dtype(two_ran
         f(rows, np.array([0, near], dtype), check="serial")
         with pytest.raises(synk.SerialMismatch, match="the largest difference is"):
             f(rows, np.array([0, far], dtype), check="serial")
+    x = pt.vector("x", dtype="float32")  # a double that was computed in single
+    f = synk.function([x], (x.exp().sum().astype("float64"), "sum"), mode=PY)
+    values = np.random.default_rng(1).normal(size=5000).astype("float32")
+    f(values, check="serial")
 
 
 def test_what_is_not_finite_has_to_be_so_in_the_same_places(two_ranks):
@@ -131,16 +135,6 @@ def test_what_is_not_finite_has_to_be_so_in_the_same_places(two_ranks):
     shapes = r"shape is \(1,\), and serially \(2,"
     with pytest.raises(synk.SerialMismatch, match=shapes):
         g(rows, check="serial")
-
-
-def test_a_double_that_was_computed_in_single_has_the_tolerance_of_single(two_ranks):
-    x = pt.vector("x", dtype="float32")
-    f = synk.function([x], (x.exp().sum().astype("float64"), "sum"), mode=PY)
-    values = np.random.default_rng(1).normal(size=5000).astype("float32")
-    f(values, check="serial")
-
-
-# -- rounding errors -------------------------------------------------------------------
 
 
 def in_its_minimum(dtype):
@@ -194,9 +188,6 @@ def test_what_cancels_passes_where_all_that_goes_into_it_is_whole(two_ranks):
             wrong(values, check="serial")
 
 
-# -- what is not compared --------------------------------------------------------------
-
-
 def test_rank_0s_own_values_and_local_updates_are_not_compared(two_ranks, x):
     w = pytensor.shared(np.zeros(3), "w")
     outputs = [(x.sum(axis=0), None), x.mean()]
@@ -224,16 +215,12 @@ def test_what_has_no_serial_run_and_wrong_arguments_are_refused(two_ranks, x):
         f(ROWS, check="serial", batch=24)
 
 
-def test_the_serial_run_has_all_cores_and_is_timed_once_its_code_is_loaded(x):
+def test_the_serial_run_has_all_cores_and_needs_a_session(x):
     cores = len(os.sched_getaffinity(0))
     f = synk.function([x], x.sum(), mode=PY)
     with pytest.raises(synk.StateError):
-        f(ROWS, check="serial")  # without a session
+        f(ROWS, check="serial")
     with synk.session(2):
-        for rows in (23, 5):
-            before = f.explain().to_dict()["serial"]
-            f(ROWS[:rows], check="serial")
-        timed = f.explain().to_dict()["serial"]
-    assert before is None
-    assert (timed["rows"], timed["cores"]) == (5, cores)
-    assert timed["milliseconds"] > 0
+        for _ in range(2):
+            f(ROWS, check="serial")
+        assert f.explain().to_dict()["serial"]["cores"] == cores

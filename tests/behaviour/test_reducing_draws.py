@@ -171,9 +171,6 @@ CASES = [
 REWRITTEN = [without_an_update, both_from_one_state, behind_exponentials]
 
 
-# -- they are those of the serial run --------------------------------------------------
-
-
 def made(case, function, **options):
     """Make a function of a case, of either package; return it and its variables."""
     script = Script()
@@ -261,9 +258,6 @@ def test_ranks_draw_alike_in_jax_mode():
             assert_stored(variables, right, 1e-9)
 
 
-# -- for rows and for all, from one stream ---------------------------------------------
-
-
 @three_ranks
 def test_one_stream_serves_rows_and_what_is_for_all(ranks):
     f, (stream, w) = made(row_and_common, synk.function)
@@ -283,17 +277,6 @@ def test_one_stream_serves_rows_and_what_is_for_all(ranks):
     drawn = np.concatenate(rows).ravel()
     assert len(set(drawn)) == drawn.size == 3 * 8 * 3
     assert stream.get_value().bit_generator.state == serial.bit_generator.state
-
-
-def test_draws_for_rows_have_the_right_moments(two_ranks):
-    f, _ = made(row_and_common, synk.function)
-    given = np.zeros((1000, 3)), np.zeros(1000)
-    drawn = np.concatenate([f(*given)[2] for _ in range(4)])
-    assert abs(drawn.mean()) < 5 / np.sqrt(drawn.size)
-    assert abs(drawn.var() - 1) < 5 * np.sqrt(2 / drawn.size)
-    halves = drawn.reshape(4, 2, -1)  # of the ranks
-    correlation = np.corrcoef(halves[:, 0].ravel(), halves[:, 1].ravel())[0, 1]
-    assert abs(correlation) < 5 / np.sqrt(6000)
 
 
 # -- what is checked and refused -------------------------------------------------------

@@ -52,10 +52,8 @@ def made(named, mode=PY):
         pytensor.shared(np.zeros([n or 0 for n in graph.type.shape], graph.dtype))
         for graph in graphs
     ]
-    updates = list(zip(kept, graphs, strict=True))
-    return synk.function(
-        INPUTS, graphs, updates=updates, **OPTIONS | {"mode": mode}
-    ), kept
+    updates, options = list(zip(kept, graphs, strict=True)), OPTIONS | {"mode": mode}
+    return synk.function(INPUTS, graphs, updates=updates, **options), kept
 
 
 @three_ranks
@@ -194,30 +192,24 @@ TO_ZERO = pt.concatenate([V, pt.stack([-V.sum()])])
 ADDED = pt.inc_subtensor((W / SCALE)[LABELS], pt.exp(Y))
 STATE = (Y - pt.cumsum(STEPS)) / pt.exp(A)
 ZEROS = (pt.constant([0.0]) / (Y**2 + 1)).sum()
-STABILISED = {
+OF_STATE = pytensor.grad((-0.5 * STATE**2 - A).sum(), [A, STEPS])
+STABILISED = [
     # PyTensor makes it of the gradient of a prior and that of effects of groups.
-    "rows added by group to what all ranks have": [ADDED, ADDED.sum() ** 2],
+    [ADDED, ADDED.sum() ** 2],
     # Where exponentials are stabilised, PyTensor asks for lengths, and compares them.
-    "rows beside a state of all rows": pytensor.grad(
-        (-0.5 * STATE**2 - A).sum(), [A, STEPS]
-    ),
-    "numbers side by side that are no shape": [
-        (TO_ZERO**2).sum() * Y.sum(),
-        pt.stack([A, -A]) * V + Y.mean(),
-    ],
+    OF_STATE,
+    # Numbers that are put side by side need not be a shape.
+    [(TO_ZERO**2).sum() * Y.sum(), pt.stack([A, -A]) * V + Y.mean()],
     # PyTensor 2.38 makes of them zeros as long as they are, and of these others.
-    "zeros divided by rows": [pt.log(pt.exp(Y).sum()) ** 2 + ZEROS],
-}
+    [pt.log(pt.exp(Y).sum()) ** 2 + ZEROS],
+]
 
 
 @three_ranks
-@pytest.mark.parametrize("what", STABILISED)
-@pytest.mark.filterwarnings(
-    "ignore:.*Cumsum.* needs all rows at once:synk.SplitWarning"
-)
-def test_what_rewrites_make_of_rows_beside_what_is_of_all(ranks, what):
-    outputs, inputs = STABILISED[what], [Y, LABELS]
-    is_strict = "state" not in what
+@pytest.mark.parametrize("outputs", STABILISED)
+@pytest.mark.filterwarnings("ignore:.*Cumsum.* needs all rows:synk.SplitWarning")
+def test_what_rewrites_make_of_rows_beside_what_is_of_all(ranks, outputs):
+    inputs, is_strict = [Y, LABELS], outputs is not OF_STATE
     f = synk.function(inputs, outputs, [V, STEPS, A], strict=is_strict, **OPTIONS)
     for rows in (7, 2, 1):
         y, labels = cases.values(7)[1][:rows], cases.values(7)[2][:rows]

@@ -89,15 +89,9 @@ def test_they_are_those_of_each_call_of_a_run(ranks):
 @in_a_child
 def test_in_jax_mode_with_padding():
     f, plain = function_of(GRAPHS[:3], mode="JAX", pad=True), serial()
-    same = function_of(synk.ops.all_gather(X), mode="JAX")
     with synk.session(2):
         for rows in (5, 1):
             assert_serial(f(*values(rows)), plain(*values(rows))[:3])
-        arrays = values(6)
-        data = [synk.data(array) for array in arrays]
-        result = same(*data)
-        data[0][:] = 0
-        np.testing.assert_array_equal(result, arrays[0])
 
 
 def test_ranks_meet_for_what_they_compute_and_for_no_rows_of_inputs():
@@ -119,9 +113,6 @@ def test_a_variable_that_is_set_to_them_has_a_copy(two_ranks):
         data[0][:] = 0
         for rank in range(2):
             np.testing.assert_array_equal(synk.get_value(rank, kept), arrays[0])
-
-
-# -- rows beside a constant of as many rows --------------------------------------------
 
 
 @three_ranks
@@ -249,9 +240,6 @@ def test_rows_that_fill_groups_stay_where_they_are(ranks):
         w.set_value(np.ones((3, columns)))
         expected = np.tanh(given @ np.ones((3, columns))).reshape(-1, 2, 2)
         np.testing.assert_allclose(f(given), expected)
-
-
-# -- recurrences over the rows, where rows are time: every rank makes all steps --------
 
 
 @three_ranks

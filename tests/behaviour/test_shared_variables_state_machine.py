@@ -97,8 +97,6 @@ class Machine(RuleBasedStateMachine):
         """Reading gives ranks what the script has set: some steps go without."""
         self.unread = steps
 
-    # -- sessions
-
     @initialize(
         seed=SEEDS,
         sessions=st.sampled_from([0, 0, 1]),
@@ -122,8 +120,6 @@ class Machine(RuleBasedStateMachine):
         for set_ in sets:
             self.world.set(*set_)
         self.world.start(max(size, self.least))
-
-    # -- functions
 
     @step(graph=ANY, n=ROWS, seed=SEEDS, in_data=st.booleans())
     def call(self, graph, n, seed, in_data):
@@ -206,8 +202,6 @@ class Machine(RuleBasedStateMachine):
     def make_a_function_anew(self, graph):
         self.world.make_anew(graph)
 
-    # -- interrupts and deaths
-
     @rule(log_seconds=st.floats(-5, -1.5))
     def interrupt_the_next(self, log_seconds):
         self.world.breaks_off = 10**log_seconds, None
@@ -218,8 +212,6 @@ class Machine(RuleBasedStateMachine):
         self.deaths -= 1
         self.world.breaks_off = 10**log_seconds, 1 + victim % (synk.size() - 1)
 
-    # -- the script
-
     @step(given=SETS)
     def set_in_the_script(self, given):
         self.world.set(*given)
@@ -227,8 +219,6 @@ class Machine(RuleBasedStateMachine):
     @step(var=st.sampled_from(NUMBERS), in_place=st.booleans())
     def change_by_a_plain_function(self, var, in_place):
         self.world.set_by_plain(var, in_place)
-
-    # -- collectives
 
     @step(variables=some_of(EVERY))
     def broadcast(self, variables):
@@ -265,8 +255,6 @@ class Machine(RuleBasedStateMachine):
     def reduce(self, variables, op, in_place):
         op = tame(op, variables, self.world.model)
         self.world.collective("reduce", variables, op, in_place=in_place)
-
-    # -- checkpoints
 
     @step(variables=some_of([*TENSORS, RNG], most=6))
     def save(self, variables):

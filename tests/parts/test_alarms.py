@@ -171,13 +171,13 @@ def test_a_wrong_padded_form_would_be_noticed(monkeypatch, owner, attribute, wro
     monkeypatch.setattr(owner, attribute, wrong)
     for seed in range(300):
         graph = test_padding.seeded(seed, of)
-        made, known, _ = test_padding.padded(graph)
+        made, known = test_padding.padded(graph)
+        rooms, values = test_padding.ROOMS, functools.partial(graph.values, seed=1)
         try:
-            found = test_padding.wrongs(graph, made, known)
+            if test_padding.wrongs(made, graph.inputs, known, rooms, values):
+                return
         except (ValueError, IndexError, TypeError):
             return  # shapes that do not fit
-        if found:
-            return
     pytest.fail("no graph has shown that the form is wrong")
 
 

@@ -49,9 +49,6 @@ def assert_serial(inputs, graph, *calls, counts=(1, 2, 3)):
             np.testing.assert_allclose(got, expected, 1e-9, 1e-12, err_msg=where)
 
 
-# -- recurrences -----------------------------------------------------------------------
-
-
 def recurrences(x, w):
     """Yield gradients and values that go through steps from row to row."""
     a, zero = x @ w, pt.as_tensor(np.float64(0))
@@ -94,18 +91,6 @@ def test_what_goes_through_a_recurrence_is_as_in_the_serial_run():
     rng = np.random.default_rng(8)
     calls = [[rng.normal(size=(n, 3))] for n in (8, 5, 2, 1)]
     assert_serial([x], list(recurrences(x, w)), *calls, counts=(2, 3))
-
-
-def test_rows_after_the_last_step_have_no_gradient():
-    y = pt.vector("y")
-    squares = scan(lambda v: (v * v, until(v > 5)), [y], [None])
-    ranks = InProcess(synk.function([y], pt.grad(squares.sum(), y), mode=PY))
-    for n in (1, 2, 3):
-        (found,) = ranks(n, np.arange(8.0)).outputs
-        np.testing.assert_array_equal(found, [0, 2, 4, 6, 8, 10, 12, 0])
-
-
-# -- lengths ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(300 if LONG else 8))

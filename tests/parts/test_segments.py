@@ -29,9 +29,6 @@ def mapped() -> set[str]:
     return segments_of([os.getpid()])
 
 
-# -- one segment
-
-
 def test_a_segment_has_no_name_and_goes_with_its_last_view():
     before = mapped()
     segment = Segment(10_000)
@@ -222,6 +219,9 @@ class Ranks:
 
 
 def test_what_ranks_do_follows_from_the_events_of_all(records):
+    assert doing(records._memory, 3) == [None] * 3
+    records.recorder(0).begin(0, "")
+    assert records.doing(1) is None
     ranks = Ranks(records)
     waits = "waiting for a command"
     assert ranks.does() == ["running the script", waits, waits]
@@ -256,13 +256,6 @@ def test_what_ranks_do_follows_from_the_events_of_all(records):
     for _ in range(2 * EVENTS):
         ranks.master.note(MEETING)
     assert ranks.does()[1:] == ["doing reduce"] * 2  # its name is kept in a long run
-
-
-def test_before_anything_is_known_nothing_is_told(records):
-    assert doing(records._memory, 3) == [None] * 3
-    assert records.doing(1) is None
-    records.recorder(0).begin(0, "")
-    assert records.doing(1) is None
 
 
 def test_a_segment_of_records_says_whose_it_is(records):

@@ -71,6 +71,8 @@ def statistics():
     yield "contrastive", _contrastive()
     yield "histogram", pt.inc_subtensor(pt.zeros(3)[LABELS], 1.0)
     yield "clipped by the norm", X * pt.minimum(1, 2 / pt.sqrt((X**2).sum()))
+    size = pt.sqrt((X**2).sum(axis=0))
+    yield "linear in a whole value", (X / size - pt.exp(X) * size).sum(axis=0) ** 2
     yield "sum of sums and means", X.sum() + Y.mean() + N
     yield "rows and their mean", (Y[:, None] - Y.mean() + MEAN).sum(axis=1)
     yield "products of rows", X @ X.T

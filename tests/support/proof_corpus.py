@@ -170,8 +170,6 @@ def accepted():
     yield "any", FLAGS.any(), "max"
     yield "all", (Y > 0).all(), "min"
     yield "none of", ~FLAGS.any(), "min"
-    yield "sum by length", X.sum() / ROWS, "avg"
-    yield "mean by length", X.mean() * ROWS, "sum"
     yield "length", ROWS, "sum"
     yield "length times weights", (Y.shape * V).sum(), "sum"
     yield "columns", X.shape[1], None
@@ -182,11 +180,9 @@ def accepted():
     yield "columns listed", X[:, [2, 0]], "gather"
     yield "up to the number of entries", X.flatten()[: X.size], "gather"
     yield "of as many entries", pt.specify_shape(X.flatten(), (X.size,)), "gather"
-    yield "sorted columns", pt.sort(X, axis=1), "gather"
     yield "cumulated columns", pt.cumsum(X, axis=1), "gather"
     yield "flattened", X3.flatten(2), "gather"
     yield "reshaped by -1", X.reshape((-1, 3)), "gather"
-    yield "largest of bools", FLAGS.max(), "max"
     yield "twice contracted", pt.tensordot(STATIC, STATIC, [[0, 1], [0, 1]]), "sum"
     yield "places", pt.searchsorted(pt.sort(V), Y), "gather"
     yield "row by row", pt.take_along_axis(X, LABELS[:, None], axis=1), "gather"
@@ -194,47 +190,31 @@ def accepted():
     yield "checked", Assert()(X, X.max() < 99), "gather"
     yield "split", pt.split(X, [1, 2], axis=1)[1], "gather"
     yield "repeated columns", pt.repeat(X, 2, axis=1), "gather"
-    yield "filled", pt.zeros((ROWS, 2)) + Y[:, None], "gather"
-    yield "transposed twice", (2 * X.T).T, "gather"
     yield "moments", X.T @ X, "sum"
     yield "outer products", pt.einsum("ni,nj->ij", X, X), "sum"
-    yield "tensordot over the rows", pt.tensordot(X3, X, axes=[[0], [0]]), "sum"
     yield "tensordot beside the rows", pt.tensordot(X3, W, axes=1), "gather"
-    yield "batched pairs", X3 @ X3.dimshuffle(0, 2, 1), "gather"
     yield "histogram", pt.inc_subtensor(pt.zeros(7)[LABELS], 1.0), "sum"
-    yield "set column", pt.set_subtensor(X[:, 0], Y), "gather"
     yield "where", pt.where(X > 0, X, 0.1 * X), "gather"
     yield "where of weights", pt.where(C > 0, X.mean(), Y.mean()), "avg"
     yield "ifelse of weights", ifelse(C > 0, X.sum(), Y.sum()), "sum"
-    yield "two means", 0.3 * X.mean() - squares(), "avg"
     yield "two sums", X.sum() + 2 * Y.sum(), "sum"
     yield "sum and n constants", X.sum() + ROWS * (V**2).sum(), "sum"
     yield "scaled maximum", 2 * X.max() + 1, "max"
     yield "exp of a maximum", pt.exp(X.max()), "max"
     yield "largest of all", pt.maximum(X.max(), Y.max()), "max"
-    yield "clipped maximum", pt.maximum(X.max(), C), "max"
     yield "product of products", X.prod() / Y.prod(), "prod"
     yield "cumulated means", pt.cumsum(X.mean(axis=0)), "avg"
     yield "stacked means", pt.stack([X.mean(), Y.mean(), 1.0]), "avg"
     yield "zeros", (0 * X).sum(), "avg"
-    yield "a mean and a scalar of no shape", X.mean() + pt.alloc(0.0), "avg"
     by_row = pytensor.map(lambda x, v: pt.tanh(x @ v), [X], [V], return_updates=False)
     yield "map over the rows", by_row, "gather"
-    taps = [{"initial": pt.stack([X, X**2], axis=0), "taps": [-1, -2]}]
-    two_taps = over_time(lambda xt, a, b: pt.tanh(xt + 0.5 * a - b), taps)
-    yield "scan of two taps", two_taps, "gather"
-    yield "set from the last", pt.set_subtensor(X[::-1, 0], Y[::-1]), "gather"
     yield "their mean", log_densities().mean(), "avg"
-    start = ROWS.astype("float64")
-    yield "n and more", carried(lambda x, y, s: s + y, start)[-1], "sum"
     yield "largest by a scan", carried(lambda x, y, s: pt.maximum(y, s))[-1], "max"
     yield "product by a scan", carried(lambda x, y, s: s * y, ONE)[-1], "prod"
     yield "steps counted", carried(lambda x, y, s: s + 1.0)[-1], "sum"
     yield "means in a scan", over_time(lambda xt, s: s + xt.mean(), [ONE]), "avg"
     largest = over_time(lambda xt, s: pt.maximum(s, xt.max()), [ONE])
     yield "maxima in a scan", largest, "max"
-    moments = over_time(lambda xt, s: s + xt.T @ xt, [pt.zeros((3, 3))])
-    yield "moments in a scan", moments, "sum"
     of_weights = over_time(lambda s: pt.tanh(2 * s), [C], n_steps=3)
     yield "scan of weights", of_weights * X.mean(), "avg"
     yield "scan until weights are small", until_small(lambda s: s < 0.1), "gather"
@@ -250,6 +230,7 @@ def accepted():
         ((synchronised() @ V).mean(), "avg"),
         (square_of_graph()[0].sum(), "sum"),
         ((times_weights(X3) ** 2).mean(), "avg"),
+        ((looked_up() ** 2).sum(axis=(0, 2)).mean(), "avg"),
         ((looked_up() ** 2).sum(), "sum"),
         (losses_by_step(X3).mean(), "avg"),
         (losses_by_step(X3).sum(), "sum"),
@@ -290,7 +271,6 @@ def refused():
     yield "mean and length", X.mean() + ROWS, "Add"
     yield "square of the length", ROWS**2, "Pow"
     yield "length less one", X.sum() / (ROWS - 1), "Sub"
-    yield "root of the length", X.sum() / pt.sqrt(ROWS), "Sqrt"
     # PyTensor 3.3 asks first whether the maximum is infinite.
     yield "log-sum-exp", pt.logsumexp(X), "Log|Isinf"
     yield "sort", pt.sort(Y), "Sort"
@@ -327,7 +307,6 @@ def refused():
     yield "two rows", X.reshape((2, -1)), "Reshape"
     yield "seven rows in one", Y.reshape((-1, 7)).sum(axis=1), "Reshape"
     yield "matrix of fixed length", X + W[:, :3][:1].T, "Add"
-    yield "product of a scaled", (2 * Y).prod() * 3, "Mul"
     yield "product and constant", Y.prod() + 1, "Add"
     yield "log of a product", pt.log(Y.prod()), "Log"
     yield "exp of a sum", pt.exp(Y.sum()), "Exp"
@@ -338,7 +317,6 @@ def refused():
     yield "any maximum", pt.any(X.max(axis=0)), "Neq"
     one_place = pt.inc_subtensor(pt.zeros(2)[[0, 0]], X.max(axis=0)[:2])
     yield "maxima put in one place", one_place, "AdvancedInc"
-    yield "two maxima", X.max() + Y.max(), "Add"
     yield "maximum times weights", C * X.max(), "Mul"
     yield "maximum and minimum", X.max() - X.min() * 1.0 + X.max(), "Sub|Add"
     yield "log of a maximum", pt.log(X.max()), "Log"
@@ -368,7 +346,6 @@ def refused():
     yield "first of the states", carried(lambda x, y, s: s + y)[0], "states of a scan"
     yield "a row less", carried(lambda x, y, s: s + y, n_steps=ROWS - 1)[-1], "Scan|Sub"
     yield "centred by scan", _mapped(lambda x, m: x - m, [X], [X.mean(0)]), "a step|Sub"
-    yield "rows from both ends", _mapped(lambda x, y: x * y, [X, Y[::-1]]), "Scan"
     yield "a step beside a sum", _running_pair(), "Scan"
     tanh_of_sums = over_time(lambda xt, s: pt.tanh(s + xt.sum()), [ZERO])
     yield "function of sums in a scan", tanh_of_sums, "Tanh"
@@ -429,13 +406,8 @@ def _steps_and_labels():
     q, first = by_step(X3, time_first=True)
     s, _ = by_step(STATIC)
     some, every = pt.arange(labels.shape[0]), pt.arange(p.shape[0])
-    yield "labels reversed", p[every, labels[::-1]], "AdvancedSub"
     yield "numbers reversed", s[some[::-1], labels], "Subtensor"
     yield "from 1 on", s[pt.arange(1, labels.shape[0] + 1), labels], "ARange|Add"
-    yield "shifted", s[some - 1, labels], "Sub"
-    yield "one number, n times", s[pt.arange(ROWS) * 2, LABELS], "Mul"
     yield "more than there are", s[pt.arange(3 * ROWS), 0], "AdvancedSub"
-    yield "half of a float", s[pt.arange(ROWS * 2.0).astype("int64"), 0], "ARange"
-    yield "numbers twice", s[some, some % 4], "Mod"
     yield "set elsewhere", pt.set_subtensor(q[every, first], pt.repeat(Y, 2)), "Adv"
     yield "ungathered", q[every, first], "again and again"

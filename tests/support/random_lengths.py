@@ -161,12 +161,8 @@ def step(a, h):
     return pt.tanh(a + 0.5 * h)
 
 
+SHAPES = (-1, 2), (-1, 2, 2), (2, -1), (-1,), (-1, 1, 3), (-1, 6)
 ZERO = pt.as_tensor(np.float64(0))
-SHAPES = [
-    *[lambda p: (-1, 2), lambda p: (-1, 2, 2), lambda p: (2, -1), lambda p: (-1,)],
-    *[lambda p: (p.count, -1), lambda p: (-1, p.count)],
-    *[lambda p: (-1, 1, 3), lambda p: (-1, 6)],
-]
 WAYS: list[Callable[[Picks], Any]] = [
     # New arrays.
     lambda p: pt.alloc(p.number, p.count),
@@ -203,7 +199,9 @@ WAYS: list[Callable[[Picks], Any]] = [
     lambda p: p.change(p.array[: p.array.shape[0]], p.as_long_and_wide),
     lambda p: pt.inc_subtensor(p.zeros[p.integers], p.array),
     # In another shape, with others, or repeated.
-    *[lambda p, of=of: p.array.reshape(of(p), ndim=len(of(p))) for of in SHAPES],
+    *[lambda p, of=of: p.array.reshape(of) for of in SHAPES],
+    lambda p: p.array.reshape((p.count, -1)),
+    lambda p: p.array.reshape((-1, p.count)),
     lambda p: pt.join(p.axis, p.array, p.other),
     lambda p: pt.concatenate([p.vector, pt.zeros(p.count)]),
     lambda p: pt.split(p.array, [p.count, p.array.shape[0] - p.count], 2, axis=0)[0],

@@ -95,8 +95,6 @@ class Graph:
         labels[row % len(labels) if len(labels) else slice(0)] = FORBIDDEN
         return [*rows[:i], labels, *rows[i + 1 :]]
 
-    # -- as it is written
-
     @cached_property
     def plain_outputs(self) -> list[Variable]:
         return [out[0] if isinstance(out, tuple) else out for out in self.outputs]
@@ -169,8 +167,6 @@ class Graph:
     @cached_property
     def _everything_in_it(self) -> list[Variable]:
         return list(ancestors([*self.plain_outputs, *self.news]))
-
-    # -- computed by plain PyTensor
 
     @cached_property
     def _everything(self) -> pytensor.compile.Function:

@@ -74,8 +74,6 @@ class Model:
     def of_rank(self, rank: int) -> Values:
         return {var: held.values[rank] for var, held in self.held.items()}
 
-    # -- functions
-
     def call(self, graph: Graph, rows: list, bcast: list) -> list:
         """Return the outputs of a call, and make its updates; or raise."""
         parts = self._parts(graph, rows)
@@ -203,8 +201,6 @@ class Model:
         for var, new in zip(graph.updated, news, strict=True):
             self.set(var, new)
         return outputs
-
-    # -- collectives
 
     def broadcast(self, variables: Vars, values: Sequence | None = None) -> None:
         for i, var in enumerate(variables):

@@ -55,8 +55,6 @@ class World:
         self.outcomes: Counter = Counter()
         self.breaks_off: tuple[float, int | None] | None = None
 
-    # -- sessions
-
     def start(self, size: int) -> None:
         self.breaks_off = None
         synk.fork(size, timeout=60)
@@ -72,8 +70,6 @@ class World:
     def make_anew(self, graph: Graph) -> None:
         made = [graph.make(mode) for mode in self._modes]
         self._functions[graph] = itertools.cycle(made)
-
-    # -- the same thing done to both
 
     def collective(
         self, name: str, *given: Any, of_twins: bool = False, **options: Any
@@ -129,8 +125,6 @@ class World:
             return
         compare(got, right, "what is returned")
         self.outcomes["made"] += 1
-
-    # -- what is broken off
 
     def broken_off(
         self, do: Callable, expected: Callable, seconds: float, victim: int | None
@@ -362,8 +356,6 @@ class World:
             # The master has a part only of what was scattered.
             may_refuse=any(held.kind == "parts" for held in model.held.values()),
         )
-
-    # -- arguments
 
     def _arguments(
         self, graph: Graph, n: int, seed: int, least: int | None = None
