@@ -87,7 +87,6 @@ def test_plain_graphs_give_the_serial_numbers(kind):
 
 
 NOT_SERIAL = {
-    *("steps by labels, from 1 on", "steps by labels, more than there are"),
     *("columns of a vector", "all in one row", "two rows", "less than no length"),
     *("matrix of fixed length", "noise alike for all"),
 }

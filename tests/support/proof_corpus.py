@@ -407,7 +407,5 @@ def _steps_and_labels():
     s, _ = by_step(STATIC)
     some, every = pt.arange(labels.shape[0]), pt.arange(p.shape[0])
     yield "numbers reversed", s[some[::-1], labels], "Subtensor"
-    yield "from 1 on", s[pt.arange(1, labels.shape[0] + 1), labels], "ARange|Add"
-    yield "more than there are", s[pt.arange(3 * ROWS), 0], "AdvancedSub"
     yield "set elsewhere", pt.set_subtensor(q[every, first], pt.repeat(Y, 2)), "Adv"
     yield "ungathered", q[every, first], "again and again"
