@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import uuid
 from inspect import unwrap
 
@@ -24,7 +22,6 @@ from pytensor.link.numba.dispatch.basic import (
 
 import synk
 from synk import compiled
-from synk.comm.kernels import warm
 from synk.ranks.session import SESSION
 
 NUMBA = Mode("numba", None)
@@ -119,24 +116,6 @@ def test_interrupts_and_deaths_while_the_code_is_made_are_told(monkeypatch):
 
 
 # -- kernels of synk's own, which come from numba's cache
-
-LOADING = """
-import sys
-import numpy as np
-from synk.comm.kernels import Reduction
-values = np.arange(6.0).reshape(2, 3)
-result = np.empty((1, 3))
-Reduction("sum", values, result, 0).run(np.ones(2), 0, 3)
-print(result[0].tolist(), "numba.typed.typeddict" in sys.modules)
-"""
-
-
-def test_a_kernel_is_loaded_without_all_that_numba_compiles():
-    warm("sum", np.dtype("f8"))
-    ran = subprocess.run(
-        [sys.executable, "-c", LOADING], capture_output=True, text=True, timeout=60
-    )
-    assert ran.stdout == "[3.0, 5.0, 7.0] False\n", ran
 
 
 def doubled(a):
