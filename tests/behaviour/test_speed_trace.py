@@ -60,11 +60,6 @@ def complete(document: dict, rank: int | None = None) -> list[dict]:
     return of_rank
 
 
-def names_in(path, rank: int) -> list[str]:
-    """Return the names of a rank's events in a file."""
-    return [event["name"] for event in complete(read(path), rank)]
-
-
 def bounds(event: dict) -> tuple[int, int]:
     """Return begin and end in nanoseconds, which are whole numbers."""
     start = round(event["ts"] * 1000)
@@ -204,7 +199,8 @@ def test_the_file_is_written_whatever_ends_the_block_and_not_later(two_ranks, tm
             _ = f(rows), 1 // 0 if ends == "no rank" else f(rows[:, :5])
         assert "incomplete" not in read(path)["otherData"]
         for rank in range(2):
-            assert names_in(path, rank).count("call") == 1
+            events = complete(read(path), rank)
+            assert [event["name"] for event in events].count("call") == 1
     assert np.isfinite(f(rows))
 
 
