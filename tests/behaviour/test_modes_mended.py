@@ -179,16 +179,17 @@ def check_what_is_not_finite(f, n: int, d: int) -> None:
 # -- in rewriting
 
 
-@pytest.mark.parametrize("mode", [Mode("py", "fast_compile"), Mode("py", "fast_run")])
-@pytest.mark.parametrize("change", [pt.set_subtensor, pt.inc_subtensor])
-def test_a_bias_is_added_to_images_spread_over_zeros(change, mode):
+@pytest.mark.parametrize("rewrites", ["fast_compile", "fast_run"])
+def test_a_bias_is_added_to_images_spread_over_zeros(rewrites):
     x, b = pt.matrix(), pt.vector()
     zeros = pt.zeros((2 * x.shape[0], x.shape[1]))
-    f = pytensor.function([x, b], change(zeros[::2], x) + b, mode=mode)
+    made = [f(zeros[::2], x) + b for f in (pt.set_subtensor, pt.inc_subtensor)]
+    f = pytensor.function([x, b], made, mode=Mode("py", rewrites))
     values, bias = np.arange(6.0).reshape(2, 3), np.array([1.0, 2, 3])
     expected = np.zeros((4, 3))
     expected[::2] = values
-    np.testing.assert_array_equal(f(values, bias), expected + bias)
+    for found in f(values, bias):
+        np.testing.assert_array_equal(found, expected + bias)
 
 
 # -- whether they can go

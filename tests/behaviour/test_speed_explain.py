@@ -454,18 +454,6 @@ def test_what_is_too_small_is_said_to_be_faster_on_one_rank(two_ranks):
     assert f.explain().to_dict()["speed_up"]["predicted"] < 1
     assert "One rank would be faster: it would take about" in text
     assert "launching, joining and meeting" in text
-
-
-def test_the_serial_time_alone_tells_that_ranks_cannot_pay():
-    x = pt.vector("x")
-    for _ in range(20):  # until no other program comes in between
-        f = synk.function([x], (x.sum(), "sum"), mode=PY)
-        for _ in range(5):
-            f.as_theano(np.ones(3))
-        text = shown(f.explain())
-        if "One rank would be faster: the plain function takes" in text:
-            break
-    assert "One rank would be faster: the plain function takes" in text
     f = slow_mean()
     for _ in range(2):
         f.as_theano(np.ones(3))

@@ -105,21 +105,18 @@ def test_a_death_by_a_fault_shows_the_stack_and_stderr_does_not(capfd, monkeypat
         assert re.search(r"in serve\n(.|\n)*in fork\n", caught.value.stack)
 
 
-@pytest.mark.parametrize(
-    ("struck", "message"),
-    [
+def test_a_kill_says_whether_the_kernel_may_have_done_it():
+    for struck, message in (
         (True, r"by SIGKILL, by the kernel's out-of-memory killer, while comp.* fewer"),
         (False, r"by SIGKILL while comp.*\(not by the kernel's out-of-memory killer"),
         (None, r"by SIGKILL while comp.* is often the kernel's out-of-memory killer"),
-    ],
-)
-def test_a_kill_says_whether_the_kernel_may_have_done_it(struck, message):
-    died = synk.WorkerDied(2, 77, -9, "computing f", out_of_memory=struck)
-    assert re.search(message, str(died))
-    fault = synk.WorkerDied(2, 77, -11, "computing f", "  File ...\n", struck, "")
-    for again in (copy.copy(fault), pickle.loads(pickle.dumps(fault))):
-        assert str(again) == str(fault)
-        assert vars(again) == vars(fault)
+    ):
+        died = synk.WorkerDied(2, 77, -9, "computing f", out_of_memory=struck)
+        assert re.search(message, str(died))
+        fault = synk.WorkerDied(2, 77, -11, "computing f", "  File ...\n", struck, "")
+        for again in (copy.copy(fault), pickle.loads(pickle.dumps(fault))):
+            assert str(again) == str(fault)
+            assert vars(again) == vars(fault)
 
 
 # -- ranks that hang -------------------------------------------------------------------
