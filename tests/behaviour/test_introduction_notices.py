@@ -33,9 +33,7 @@ SLOW = """
     print("fast", slow("fast", 0)(ROWS), flush=True)
 """
 
-IN_TERMINAL = (
-    SLOW
-    + """
+IN_TERMINAL = """
     f, g = slow("total", 3), slow("other" * 20, 3)  # the line comes after two
     synk.distribute()
     print("done", f(ROWS), [t.name for t in threading.enumerate()], flush=True)
@@ -46,11 +44,8 @@ IN_TERMINAL = (
         print("end", [t.name for t in threading.enumerate()])
     synk.close()
 """
-)
 
-IN_FILE = (
-    SLOW
-    + """
+IN_FILE = """
     print("unasked", slow("unasked", 3)(ROWS), flush=True)
     synk.compile_notice(True)
     print("asked", slow("total", 3)(ROWS), flush=True)
@@ -62,11 +57,9 @@ IN_FILE = (
     sys.stderr = stderr
     synk.close()
 """
-)
 
 COMPILING = (
-    re.escape("synk: compiling total(x) for 2 ranks, a mode of its own (Python): ")
-    + r"\d+ s"
+    r"synk: compiling total\(x\) for 2 ranks, a mode of its own \(Python\): \d+ s"
 )
 COMPILED = COMPILING.replace("compiling", "compiled").replace(r"\d+", r"\d+\.\d")
 
@@ -79,7 +72,7 @@ def lines_to(script, start: str) -> list[str]:
 
 
 def test_a_terminal_sees_the_function_the_ranks_the_mode_and_the_seconds(tmp_path):
-    with running(IN_TERMINAL, tmp_path, terminal=True, COLUMNS="100") as script:
+    with running(SLOW + IN_TERMINAL, tmp_path, terminal=True, COLUMNS="100") as script:
         assert lines_to(script, f"fast {TOTAL}") == []
         told = lines_to(script, "done")
         *notice, last = [line for line in told if "total(x)" in line]
@@ -101,7 +94,7 @@ def test_a_terminal_sees_the_function_the_ranks_the_mode_and_the_seconds(tmp_pat
 
 
 def test_a_file_sees_nothing_and_two_lines_if_asked_for(tmp_path):
-    with running(IN_FILE, tmp_path, SYNK_COMPILE_NOTICE="") as script:
+    with running(SLOW + IN_FILE, tmp_path, SYNK_COMPILE_NOTICE="") as script:
         assert lines_to(script, "unasked") == [f"fast {TOTAL}"]
         first, last = lines_to(script, "asked")
         assert re.fullmatch(COMPILING, first)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import resource
 import stat
@@ -17,6 +16,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -45,18 +45,16 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 def in_a_child(work: Callable[[], Any]) -> Any:
     """Return what some work returns in a forked child."""
-    reads, writes = os.pipe()
+    ours, theirs = Pipe()
     pid = os.fork()
     if not pid:
         try:
-            found = work()
+            theirs.send(work())
         except BaseException:
-            found = traceback.format_exc()
-        os.write(writes, json.dumps(found).encode())
+            theirs.send(traceback.format_exc())
         os._exit(0)
-    os.close(writes)
-    with open(reads) as file:
-        found = json.load(file)
+    theirs.close()
+    found = ours.recv()
     os.waitpid(pid, 0)
     return found
 
