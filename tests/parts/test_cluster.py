@@ -233,9 +233,6 @@ def test_rank_and_size_are_those_of_the_launcher(environment, right):
     assert launched(environment) == right
 
 
-EVERYTHING = OPEN_MPI | MPICH | SLURM | CPUS
-
-
 @pytest.mark.parametrize("said", ["", " ", "many", "-1", "2(x"])
 def test_a_variable_that_has_no_number_says_nothing(said):
     for whole in (OPEN_MPI, MPICH, SLURM | CPUS, OPEN_MPI | MPICH | SLURM | CPUS):
