@@ -367,7 +367,7 @@ def test_a_group_in_full_is_written_to_its_page(tmp_path, monkeypatch):
 def test_ending_the_program_ends_all_peers(monkeypatch):
     monkeypatch.setenv("PYTENSOR_FLAGS", QUICKLY)
     program = subprocess.Popen(
-        [sys.executable, str(BENCH), "--quick", "--only", "call"],
+        [sys.executable, str(BENCH), "--quick", "--only", "exchange"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

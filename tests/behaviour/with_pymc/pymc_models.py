@@ -191,7 +191,7 @@ USERS = (
 # Some need all rows of a state at once, on every rank; what follows from it goes by
 # rows.
 
-M = 12
+M = 13
 XM, YM, SEEN = X[:M], Y[:M], COUNTS[:M]
 OF_ROW = np.sort(RNG.integers(0, 3, M))
 
