@@ -121,6 +121,9 @@ def until(seconds: float) -> itertools.count:
 LONGEST = 0.03
 """Seconds from the first call to the latest fault: a few calls, all their phases."""
 
+OUTLIVES = 2
+"""Seconds in which the ranks of a dead zygote, on a busy machine, may do more calls."""
+
 _HERE = 120
 """Places on the board: whether a rank is where it waits to be struck."""
 
@@ -131,8 +134,7 @@ def idle(trial: Trial, number: int, victims: Victims) -> Iterator[None]:
     trial.fork()
     yield
     send(number, victims(trial))
-    # The ranks of a zygote outlive it for a moment, and may do one more call.
-    for _ in until(0.5):
+    for _ in until(OUTLIVES):
         trial.work.step()
 
 
@@ -181,7 +183,7 @@ def at_random(
     thread = strike_within(longest, trial, number, victims)
     while thread.is_alive():
         do()
-    for _ in until(0.1):
+    for _ in until(0.1 if activity == "fork" else OUTLIVES):
         do()
 
 
