@@ -1,7 +1,8 @@
-"""Numba mode: elementwise functions of float64 that LLVM makes vectors of.
+"""Numba mode: elementwise functions of floats that LLVM makes vectors of.
 
 A loop over elements becomes one over vectors only if all that it calls is within it:
-functions of `numba_math` and `numba_gamma`, and those that PyTensor has around them.
+functions of `numba_math`, `numba_gamma` and `numba_single`, and those that PyTensor has
+around them.
 LLVM takes small functions into their callers by itself, and others where they are
 marked ``alwaysinline``. numba marks one (``forceinline``), but not the functions of
 ``*args`` by which PyTensor caches each Op, which are larger than LLVM's threshold once
@@ -21,8 +22,8 @@ import pytensor.scalar as ps
 import pytensor.scalar.math as psm
 from pytensor.graph.basic import Apply
 
-_VERSION = 3
-"""To be raised with every change of this file, `numba_math` or `numba_gamma`."""
+_VERSION = 4
+"""To be raised with every change of this file, or of those that have the functions."""
 
 
 def function(
@@ -38,10 +39,10 @@ def function(
         Of PyTensor's function, in its cache on disk; there is none of `psi` in
         PyTensor 3.0, which then compiles all that has it within anew each time.
     """
-    name = KINDS.get(type(node.op))
-    if name is None or not _is_float64(node):
+    name, dtype = KINDS.get(type(node.op)), _dtype(node)
+    if name is None or dtype is None:
         return None
-    return _functions()[name], _own_key(key or name)
+    return _functions(dtype)[name], _own_key(key or f"{name} of {dtype}")
 
 
 def composite(
@@ -49,7 +50,7 @@ def composite(
 ) -> tuple[Callable, str | None] | None:
     """Return the function of several scalar Ops, where one of them is ours."""
     if not any(
-        type(each.op) in KINDS and _is_float64(each)
+        type(each.op) in KINDS and _dtype(each) is not None
         for each in node.op.fgraph.apply_nodes
     ):
         return None
@@ -73,9 +74,11 @@ KINDS: dict[type, str] = {
 }
 
 
-def _is_float64(node: Apply) -> bool:
+def _dtype(node: Apply) -> str | None:
+    """Return the float dtype of all inputs and outputs, if there are functions of it."""
     variables: list[Any] = [*node.inputs, *node.outputs]
-    return all(var.type.dtype == "float64" for var in variables)
+    found = {var.type.dtype for var in variables}
+    return found.pop() if found in ({"float64"}, {"float32"}) else None
 
 
 def _own_key(key: str | None) -> str | None:
@@ -83,11 +86,12 @@ def _own_key(key: str | None) -> str | None:
 
 
 @cache
-def _functions() -> dict[str, Callable]:
+def _functions(dtype: str) -> dict[str, Callable]:
     """Return functions by name, such that they come to lie within their callers."""
-    from . import numba_gamma, numba_math
+    from . import numba_gamma, numba_math, numba_single
 
-    found = vars(numba_math) | vars(numba_gamma)
+    double = vars(numba_math) | vars(numba_gamma)
+    found = double if dtype == "float64" else vars(numba_single)
     return {name: _within_caller(found[name]) for name in KINDS.values()}
 
 

@@ -39,6 +39,8 @@ OPTIONS: dict[str, Any] = {
     "no_cfunc_wrapper": True,
 }
 
+_DOUBLE = ir.DoubleType()
+
 _LOG2_E = math.log2(math.e)
 _LN2_HIGH = float.fromhex("0x1.62e42fee00000p-1")
 """The first 32 bits of ln 2: its product with a whole number below 2**20 is exact."""
@@ -97,9 +99,12 @@ def _exponent(typingctx, bits):
     return types.int64(types.int64), codegen
 
 
-def polynomial(coefficients: Iterable[float]) -> Callable[[float], float]:
+def polynomial(
+    coefficients: Iterable[float], kind: ir.Type = _DOUBLE
+) -> Callable[[float], float]:
     """Return a polynomial for compiled functions; the constant comes first."""
-    *lower, highest = [ir.Constant(ir.DoubleType(), float(c)) for c in coefficients]
+    *lower, highest = [ir.Constant(kind, float(c)) for c in coefficients]
+    of = types.float64 if kind == _DOUBLE else types.float32
 
     @intrinsic
     def value(typingctx, x):
@@ -110,7 +115,7 @@ def polynomial(coefficients: Iterable[float]) -> Callable[[float], float]:
                 result = builder.fadd(result, coefficient, flags=["contract"])
             return result
 
-        return types.float64(types.float64), codegen
+        return of(of), codegen
 
     return value
 
