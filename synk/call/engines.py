@@ -27,7 +27,7 @@ from ..ranks.session import SESSION
 from ..report.facts import EngineTimes
 from .alone import kind_alone
 
-_COMPILING = {"JAX": (0.5, 0.01), "numba": (1.0, 0.1), "C": (1.0, 0.2)}
+_COMPILING = {"JAX": (0.5, 0.01), "numba": (1.0, 0.1)}
 """Seconds that a graph is expected to take, and each of its nodes."""
 
 _OVERHEAD = {"JAX": 1e-4}
@@ -35,9 +35,6 @@ _OVERHEAD = {"JAX": 1e-4}
 
 _CACHED = 0.25
 """Which part of it the next run of a script takes, from the engine's own cache."""
-
-_C_ERRORS = "pytensor.link.c.exceptions"
-"""The module of errors of compiling C: to import it takes setuptools."""
 
 ALONE = ", rank 0 alone"
 """What the name of an engine ends with where the other ranks do nothing."""
@@ -358,9 +355,8 @@ def _mode(name: str) -> Any:
 
 def is_of_engine(error: Exception) -> bool:
     """Tell whether an engine has failed, and not the call."""
-    module = type(error).__module__
-    package = module.partition(".")[0]
-    is_packages = package in ("jax", "jaxlib", "numba") or module == _C_ERRORS
+    package = type(error).__module__.partition(".")[0]
+    is_packages = package in ("jax", "jaxlib", "numba")
     return is_packages or isinstance(error, NotImplementedError)
 
 

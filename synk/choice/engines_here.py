@@ -38,17 +38,15 @@ from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
 from pytensor.tensor.special import LogSoftmax, Softmax
 
 from ..compiler.spec import FunctionSpec
-from ..engines import c_is_there
 from ..engines.jax_bounds import INDEXING, index_entries
 from ..errors import SynkError
 from ..nn.base import KernelOp
 from ..ops import COLLECTIVES, Local, is_collective
-from .likely import is_for_numba
 
 VARIABLE = "SYNK_ENGINE"
 """An environment variable: "auto", "default" (PyTensor's mode), or an engine's name."""
 
-MODES = {"JAX": "JAX", "C": "CVM", "numba": "NUMBA"}
+MODES = {"JAX": "JAX", "numba": "NUMBA"}
 """PyTensor's modes, by the engine."""
 
 _ALIKE = (
@@ -62,7 +60,7 @@ def engines_for(spec: FunctionSpec) -> list[str]:
     """Return the engines that a function may be computed by, or none to choose from.
 
     They are in the order in which they are to begin: JAX compiles in a second or two,
-    numba and C in some, and numba is before C where it is likely to be faster.
+    numba in some.
 
     Raises
     ------
@@ -80,8 +78,7 @@ def engines_for(spec: FunctionSpec) -> list[str]:
     graph = [*spec.outputs, *(new for _, new in spec.updates)]
     if any(isinstance(var.type, RandomType) for var in graph_inputs(graph)):
         return []
-    found = [name for name in MODES if _IS_HERE[name](graph)]
-    return sorted(found, key="C".__eq__) if is_for_numba(graph) else found
+    return [name for name in MODES if _IS_HERE[name](graph)]
 
 
 def may_be_alone(spec: FunctionSpec) -> bool:
@@ -110,12 +107,8 @@ def is_settled(spec: FunctionSpec) -> bool:
 def default_engine() -> str | None:
     """Return the engine of PyTensor's default mode, if it is one of these."""
     linker = type(get_mode(None).linker).__name__
-    names = {"NumbaLinker": "numba", "VMLinker": "C", "JAXLinker": "JAX"}
+    names = {"NumbaLinker": "numba", "JAXLinker": "JAX"}
     return names.get(linker)
-
-
-def _has_c(graph: list[Variable]) -> bool:
-    return c_is_there()
 
 
 def _has_numba(graph: list[Variable]) -> bool:
@@ -184,4 +177,4 @@ def _is_alike_scalar(op: ScalarOp, node: Apply) -> bool:
     return True
 
 
-_IS_HERE = {"JAX": _has_jax, "C": _has_c, "numba": _has_numba}
+_IS_HERE = {"JAX": _has_jax, "numba": _has_numba}

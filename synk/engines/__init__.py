@@ -13,7 +13,6 @@ from pytensor.graph.basic import Variable
 from pytensor.link.basic import JITLinker, PerformLinker
 
 from . import host, jax, nn_kernels  # noqa: F401  JAX and numba learn of Ops of nn
-from .c_compiler import c_is_there, is_for_c
 
 
 class Engine(Protocol):
@@ -49,15 +48,15 @@ class Engine(Protocol):
 def described(mode: Any) -> str:
     """Say what one of PyTensor's modes is, and what compiles there."""
     linker: Any = get_mode(mode).linker
-    by = "C"
     if isinstance(linker, JITLinker):
         by = type(linker).__name__.removesuffix("Linker").replace("Numba", "numba")
-    elif is_for_c(mode):
-        if not c_is_there():
-            by = "in Python, as there is no C compiler"
-            if isinstance(mode, str):
-                return f"mode {mode} ({by})"
-    elif isinstance(linker, PerformLinker) or not getattr(linker, "c_thunks", True):
+    elif getattr(linker, "c_thunks", not isinstance(linker, PerformLinker)):
+        by = "C"
+    elif getattr(linker, "use_cloop", False):  # what PyTensor makes of a mode for C
+        by = "in Python, as there is no C compiler"
+        if isinstance(mode, str):
+            return f"mode {mode} ({by})"
+    else:
         by = "Python"
     if isinstance(mode, str):
         return f"mode {mode}"

@@ -13,7 +13,6 @@ import pytensor
 from pytensor.compile import Function, SharedVariable
 from pytensor.graph.basic import Variable
 
-from .c_settings import compile_in_c
 from .numba_code import with_own_code
 from .plain_functions import as_ours, untold
 from .plain_values import is_foreign
@@ -78,8 +77,6 @@ def make_function(
         with_own: Any = with_own_code
         return as_ours(
             with_own,
-            mode,
-            compile_in_c,
             mode,
             pytensor.function,
             inputs,

@@ -75,7 +75,7 @@ KINDS: dict[type, str] = {
 
 
 def _dtype(node: Apply) -> str | None:
-    """Return the float dtype of all inputs and outputs, if there are functions of it."""
+    """Return the float dtype of all inputs and outputs, if functions of it are here."""
     variables: list[Any] = [*node.inputs, *node.outputs]
     found = {var.type.dtype for var in variables}
     return found.pop() if found in ({"float64"}, {"float32"}) else None

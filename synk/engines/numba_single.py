@@ -78,9 +78,7 @@ def _log_parts(typingctx, x):
             builder.lshr(shifted, ir.Constant(_WORD, 23)), ir.Constant(_WORD, 127)
         )
         rest = builder.and_(shifted, ir.Constant(_WORD, 2**23 - 1))
-        rest = builder.bitcast(
-            builder.add(rest, ir.Constant(_WORD, root_half)), _FLOAT
-        )
+        rest = builder.bitcast(builder.add(rest, ir.Constant(_WORD, root_half)), _FLOAT)
         f = builder.fsub(rest, ir.Constant(_FLOAT, 1.0))
         pair = [builder.sitofp(k, _FLOAT), f]
         return context.make_tuple(builder, signature.return_type, pair)
@@ -154,7 +152,8 @@ def log1p(x):
     # What rounding has taken from u, relative to it
     missing = (_1 - (u - x) if x > _1 else x - (u - _1)) / u
     result = _log_of_parts(k, f, missing)
-    result = x if x == _INF or x == _0 else result
+    result = x if x == _INF else result
+    result = x if x == _0 else result
     result = -_INF if x == -_1 else result
     result = _NAN if x < -_1 else result
     return x if x != x else result

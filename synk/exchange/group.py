@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from pytensor.compile import SharedVariable
 
-from ..engines import c_is_there
 from ..memory.segment import Place, Segment, Window
 from ..ranks.context import RankContext
 from ..ranks.ledger import Holding
@@ -126,8 +125,7 @@ class Workers:
             )
         self._generation = SESSION.generation
         start = Parameters(params).vector()
-        mode = "CVM" if c_is_there() else "NUMBA"
-        told = Told(rule, dtypes[0], start.size, mode, n, are_nodes)
+        told = Told(rule, dtypes[0], start.size, "NUMBA", n, are_nodes)
         self._medium = told.medium(SESSION.context.local.size)
         segment = self._medium.segment
         self._medium.fill(start)

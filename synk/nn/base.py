@@ -1,4 +1,4 @@
-"""What the Ops share: an Op of arrays with kernels in numpy, in JAX, maybe in C."""
+"""What the Ops share: an Op of arrays with kernels in numpy and in JAX."""
 
 from __future__ import annotations
 
@@ -9,27 +9,21 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.gradient import disconnected_type
 from pytensor.graph.basic import Apply, Variable
-from pytensor.graph.utils import MethodNotDefined
-from pytensor.link.c.op import COp
+from pytensor.graph.op import Op
 from pytensor.scalar import upcast
 
-from .kernels import VERSION, Kernels
-from .runtime import compute, kernels
+from .runtime import compute
 
 
-class KernelOp(COp):
+class KernelOp(Op):
     """An Op of float tensors with one output, computed by equivalent kernels.
 
     Subclasses have ``numpy_kernel`` and ``jax_kernel``, which take an array for each
     input; ``shaped_like``, the number of an input of which only the shape counts, or
-    None; and ``gradients``. Those with a kernel in C, which functions run that PyTensor
-    compiles to C, have ``c_kernels`` and its ``params_type``, the kernel's name as
-    ``c_kernel``, and ``c_parameters``.
+    None; and ``gradients``.
     """
 
     shaped_like: int | None = None
-    c_kernels: Kernels | None = None
-    c_kernel = ""
 
     def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
         """Return the output of the Op."""
@@ -42,48 +36,6 @@ class KernelOp(COp):
     def jax_kernel(self, *arrays: Any) -> Any:
         """Return the output, computed by JAX; traced."""
         raise NotImplementedError
-
-    def c_parameters(self, dtype: str) -> Sequence[int] | None:
-        """Return what the kernel in C takes; None if there is none for a dtype."""
-        return None
-
-    def get_params(self, node: Apply) -> Any:
-        """Return what the kernel in C takes."""
-        values = self.c_parameters(node.outputs[0].type.dtype)
-        if self.c_kernels is None or values is None:
-            raise MethodNotDefined("get_params")
-        return self.c_kernels.parameters(*values)
-
-    def make_c_thunk(self, node: Apply, *args: Any, **kwargs: Any) -> Any:
-        """Return what runs the kernel in C; PyTensor takes `perform` if this raises.
-
-        Not in ``c_code``, which is not asked where the cache has the code.
-        """
-        there = self.c_parameters(node.outputs[0].type.dtype) is not None
-        if not there or kernels() != "c":
-            raise NotImplementedError
-        return super().make_c_thunk(node, *args, **kwargs)
-
-    def c_support_code(self, **kwargs: Any) -> str:
-        """Return the kernels in C."""
-        return "" if self.c_kernels is None else self.c_kernels.code()
-
-    def c_code_cache_version(self) -> tuple:
-        """Return what tells PyTensor's cache of code of another version."""
-        return (VERSION,)
-
-    def c_code(
-        self,
-        node: Apply,
-        name: str,
-        inputs: list[str],
-        outputs: list[str],
-        sub: dict[str, str],
-    ) -> str:
-        """Return C code that computes the output."""
-        if self.c_kernels is None or "params" not in sub:
-            raise NotImplementedError
-        return self.c_kernels.call(self.c_kernel, inputs, outputs[0], sub)
 
     def symbolic_shape(self, input_shapes: Sequence) -> Sequence:
         """Return the shape of the output, as symbolic sizes, from those of inputs."""

@@ -7,10 +7,6 @@ from typing import Any
 
 from .base import KernelOp, as_floats
 from .geometry import Border, conv_length, pads_of
-from .kernels import DTYPES, Kernels
-
-_BORDERS = {"half": 1, "full": 2}
-"""As kernels in C number them."""
 
 
 class ConvOp(KernelOp):
@@ -27,13 +23,6 @@ class ConvOp(KernelOp):
     """
 
     __props__ = ("border", "stride", "dilation", "flip", "groups")
-
-    c_kernels = Kernels(
-        "synk_conv",
-        ("arrays", "conv", "conv_arrays"),
-        "border top bottom left right down along flip groups",
-    )
-    params_type = c_kernels.params_type
 
     def __init__(
         self,
@@ -101,12 +90,3 @@ class ConvOp(KernelOp):
                     f" {self.ndim + 2}, got {var} with {var.type.ndim}"
                 )
         return tensors
-
-    def c_parameters(self, dtype: str) -> Sequence[int] | None:
-        """Return what kernels in C take: for images at a stride of 1."""
-        if self.stride != (1, 1) or dtype not in DTYPES:
-            return None
-        kind, pads = 0, self.border
-        if isinstance(pads, str):
-            kind, pads = _BORDERS[pads], ((0, 0), (0, 0))
-        return (kind, *pads[0], *pads[1], *self.dilation, int(self.flip), self.groups)

@@ -27,8 +27,6 @@ from .conv_op import ConvOp
 class Conv(ConvOp):
     """The outputs of a convolution, from inputs and filters."""
 
-    c_kernel = "outputs"
-
     def make_node(self, *inputs: Any) -> Apply:
         """Apply the Op to inputs and filters."""
         x, w = self.checked(*inputs)
@@ -75,7 +73,6 @@ class ConvInputs(ConvOp):
     """The adjoint of a convolution in its inputs; also a transposed convolution."""
 
     shaped_like = 0
-    c_kernel = "inputs"
 
     def make_node(self, *inputs: Any) -> Apply:
         """Apply the Op to inputs (for their shape), filters and outputs."""
@@ -111,7 +108,6 @@ class ConvFilters(ConvOp):
     """The adjoint of a convolution in its filters."""
 
     shaped_like = 1
-    c_kernel = "filters"
 
     def make_node(self, *inputs: Any) -> Apply:
         """Apply the Op to inputs, filters (for their shape) and outputs."""

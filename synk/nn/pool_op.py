@@ -9,10 +9,8 @@ import numpy as np
 
 from .base import KernelOp, as_floats
 from .geometry import pool_length
-from .kernels import DTYPES, Kernels
 
 MODES = ("max", "sum", "average_inc_pad", "average_exc_pad")
-"""In the order in which kernels in C number them."""
 
 
 class PoolOp(KernelOp):
@@ -28,14 +26,6 @@ class PoolOp(KernelOp):
     """
 
     __props__ = ("window", "stride", "padding", "ignore_border", "mode")
-
-    c_kernels = Kernels(
-        "synk_pool",
-        ("arrays", "pool"),
-        "window_rows window_columns stride_rows stride_columns pad_rows pad_columns"
-        " ignore_border mode",
-    )
-    params_type = c_kernels.params_type
 
     def __init__(
         self,
@@ -129,10 +119,3 @@ class PoolOp(KernelOp):
                     f" {var} with {var.type.ndim}"
                 )
         return tensors
-
-    def c_parameters(self, dtype: str) -> Sequence[int] | None:
-        """Return what kernels in C take: for windows of two axes."""
-        if self.ndim != 2 or dtype not in DTYPES or not self.c_kernel:
-            return None
-        lie = (*self.window, *self.stride, *self.padding)
-        return (*lie, int(self.ignore_border), MODES.index(self.mode))

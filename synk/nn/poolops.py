@@ -28,8 +28,6 @@ from .pool_op import PoolOp
 class Pool(PoolOp):
     """The maximum, sum or average of each window."""
 
-    c_kernel = "pool"
-
     def make_node(self, *inputs: Any) -> Apply:
         """Apply the Op to images."""
         (x,) = self.checked(*inputs)
@@ -103,8 +101,6 @@ class _LikeImages(PoolOp):
 
 class PoolGrad(_LikeImages):
     """The gradient of pooling, from that by the result."""
-
-    c_kernel = "grad"
 
     def result_like(self, x: Any, y: Any) -> Any:
         """Return x."""

@@ -1,8 +1,4 @@
-"""How an Op computes on numpy arrays outside JAX mode: in C, by plain numpy, or by XLA.
-
-Functions that PyTensor compiles to C have code for convolutions
-and poolings of images. It takes a third of numpy's time to all of it, on one core. What
-there is no code for, and other functions, call numpy.
+"""How an Op computes on numpy arrays outside JAX mode: by numpy, or by XLA.
 
 XLA is JAX's compiler. On one core, in single precision, it takes for 3x3 convolutions
 of large images half of numpy's time or all of it, for 1x1 ones and for depthwise ones
@@ -20,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-_CHOICES = ("c", "numpy", "xla")
+_CHOICES = ("numpy", "xla")
 _chosen: list[str] = []
 
 
@@ -29,11 +25,10 @@ def set_kernels(name: str) -> None:
 
     Parameters
     ----------
-    name : {"c", "numpy", "xla"}
-        "c": C in functions that are compiled to C, where there is code for an Op, and
-        numpy elsewhere; the default. "numpy": nothing but numpy. "xla" needs JAX, and
-        no rank can be forked once it has computed something. The environment variable
-        ``SYNK_NN`` gives the choice at the start.
+    name : {"numpy", "xla"}
+        "numpy" is the default. "xla" needs JAX, and no rank can be forked once it has
+        computed something. The environment variable ``SYNK_NN`` gives the choice at the
+        start.
 
     Raises
     ------
@@ -44,8 +39,8 @@ def set_kernels(name: str) -> None:
 
     Notes
     -----
-    It holds for this process, and for ranks that it forks afterwards; functions that
-    are compiled to C keep what was chosen then. JAX mode does not depend on it.
+    It holds for this process, and for ranks that it forks afterwards. JAX mode does not
+    depend on it.
     """
     if name not in _CHOICES:
         raise ValueError(f"kernels must be one of {_CHOICES}, got {name!r}")
@@ -57,7 +52,7 @@ def set_kernels(name: str) -> None:
 def kernels() -> str:
     """Return what computes the Ops outside JAX mode: one of the choices."""
     if not _chosen:
-        set_kernels(os.environ.get("SYNK_NN") or "c")
+        set_kernels(os.environ.get("SYNK_NN") or "numpy")
     return _chosen[0]
 
 
