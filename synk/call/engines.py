@@ -15,7 +15,13 @@ from pytensor.graph.traversal import io_toposort
 
 from ..choice import records
 from ..choice.comparison import compare
-from ..choice.engines_here import MODES, default_engine, engines_for, may_be_alone
+from ..choice.engines_here import (
+    MODES,
+    asked_for,
+    default_engine,
+    engines_for,
+    may_be_alone,
+)
 from ..choice.likely import is_for_numba
 from ..choice.records import Known
 from ..choice.trial import Candidate, Trial
@@ -70,6 +76,7 @@ class Engines:
         self._fixed = self.present
         self._made: dict[str, Replicas] = {}
         self._names: list[str] = []
+        self._is_open = False
         self._spelled = ""
         self._trials: dict[int, tuple[Trial, str]] = {}
         self._trial: Trial | None = None
@@ -227,6 +234,7 @@ class Engines:
         """Find what may make calls of a scale in this session."""
         if SESSION.generation != self._generation:
             self._names, self._generation = engines_for(self._spec), SESSION.generation
+            self._is_open = bool(self._names) and asked_for() == "auto"
         self._scale = scale
         self._trial = self._turn = None
         self.is_trying = self.is_alone = False
@@ -271,7 +279,7 @@ class Engines:
             each.is_likely = each.name == "numba" and is_for_numba(graph)
             _recall(each, known)
         can_be_alone = self._can_be_alone and may_be_alone(spec)
-        if len(found) > 1 and SESSION.size > 1 and can_be_alone:
+        if self._is_open and SESSION.size > 1 and can_be_alone:
             for each in found[:]:
                 name = f"{each.name}{ALONE}"
                 compiles = kind_alone(engine_for(_mode(each.name))) != "step"
@@ -306,7 +314,7 @@ class Engines:
             spec = dataclasses.replace(
                 self._spec,
                 mode=mode,
-                is_chosen=len(self._names) > 1,
+                is_chosen=self._is_open,
                 is_compared=bool(self._made),
             )
             self._made[name] = Replicas(spec)

@@ -67,10 +67,7 @@ def engines_for(spec: FunctionSpec) -> list[str]:
     SynkError
         If the environment asks for what there is not.
     """
-    asked = os.environ.get(VARIABLE, "") or "auto"
-    if asked not in ("auto", "default", *MODES):
-        known = ", ".join(["auto", "default", *MODES])
-        raise SynkError(f"{VARIABLE} is {asked!r}; it can be one of {known}")
+    asked = asked_for()
     if asked == "default" or is_settled(spec):
         return []
     if asked in MODES:
@@ -79,6 +76,21 @@ def engines_for(spec: FunctionSpec) -> list[str]:
     if any(isinstance(var.type, RandomType) for var in graph_inputs(graph)):
         return []
     return [name for name in MODES if _IS_HERE[name](graph)]
+
+
+def asked_for() -> str:
+    """Return what the environment asks for: "auto", "default" or an engine.
+
+    Raises
+    ------
+    SynkError
+        If it is something else.
+    """
+    asked = os.environ.get(VARIABLE, "") or "auto"
+    if asked not in ("auto", "default", *MODES):
+        known = ", ".join(["auto", "default", *MODES])
+        raise SynkError(f"{VARIABLE} is {asked!r}; it can be one of {known}")
+    return asked
 
 
 def may_be_alone(spec: FunctionSpec) -> bool:

@@ -31,14 +31,15 @@ _BY_ELEMENTS = (
 def is_for_numba(graph: Sequence[Variable]) -> bool:
     """Tell whether numba is likely to be the fastest engine.
 
-    That is so of log-likelihoods and their gradients: float64, by elements, with sums
+    That is so of log-likelihoods and their gradients: by elements, with sums
     and products by vectors. What goes by elements is one loop over vectors, with synk's
     own functions (`engines.numba_math`), and by blocks of rows. On an AMD EPYC, 200,000
     rows of five such models took 1.0 to 3.6 ms by numba, 2.9 to 12 by C, and 3.4 to 11
     by JAX (``python -m tests.bench pymc``; docs/performance.rst).
     """
     dtypes = {str(getattr(each.type, "dtype", "")) for each in graph}
-    if any(dtype.startswith(("float", "complex")) for dtype in dtypes - {"float64"}):
+    inexact = {dtype for dtype in dtypes if dtype.startswith(("float", "complex"))}
+    if len(inexact) > 1 or not inexact <= {"float32", "float64"}:
         return False
     return all(map(_is_by_elements, io_toposort([], list(graph))))
 

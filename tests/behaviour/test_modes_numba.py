@@ -49,6 +49,12 @@ SPECIAL += [709.782712893384, 709.7827128933841, 710.0, -708.4, -745.13, -745.14
 SPECIAL += [-746.0, 0.5, 2.0, 0.25, -0.5, 1e-17, -1e-17, 37.0, -37.0, 40.0, -40.0]
 SPECIAL += [19.1, -19.1, 2.0**54, -(2.0**-54), 1 - 2.0**-53, -1 + 2.0**-53]
 SPECIAL += [1024 * np.log(2.0)]
+# The same of float32
+SPECIAL += [1e-45, -1e-45, 1.1754944e-38, 1e-40, 3.4e38, -3.4e38, 88.7228, 88.7229]
+SPECIAL += [-87.34, -103.97, -103.98, -104.1, 16.6, -16.6, 1 - 2.0**-24, -1 + 2.0**-24]
+
+LIMITS = [("float64", -745, 709), ("float32", -104, 88)]
+"""Of what has an exponential that is neither 0 nor infinite."""
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
@@ -60,9 +66,9 @@ def in_numba(inputs, outputs, mode="NUMBA"):
 
 
 @functools.cache
-def all_functions():
+def all_functions(dtype):
     """Return a function of a vector, of a number and of some of a matrix's elements."""
-    x, one, some = pt.dvector("x"), pt.dscalar("one"), pt.dmatrix("some")
+    x, one, some = (pt.tensor(dtype=dtype, shape=(None,) * n) for n in (1, 0, 2))
     parts = x, one, some[::-2, 1::3]
     outputs = [getattr(pt, name)(part) for part in parts for name in NAMES]
     return in_numba([x, one, some], outputs)
@@ -70,23 +76,29 @@ def all_functions():
 
 def values_of(x, one=0.5, some=None) -> list[dict[str, np.ndarray]]:
     """Return the functions, by their names, of the vector, the number, the matrix."""
-    found = all_functions()(x, one, np.full((7, 8), 0.5) if some is None else some)
+    some = np.full((7, 8), 0.5) if some is None else some
+    found = all_functions(x.dtype.name)(
+        x, *(a.astype(x.dtype) for a in (np.float64(one), some))
+    )
     n = len(NAMES)
     return [dict(zip(NAMES, found[i : i + n], strict=True)) for i in (0, n, 2 * n)]
 
 
 @pytest.mark.skipif(np.finfo(np.longdouble).eps > 1e-18, reason="no longer floats")
-def test_elementary_functions_are_near_the_exact_ones_and_special_as_they():
+@pytest.mark.parametrize(("dtype", "low", "high"), LIMITS)
+def test_elementary_functions_are_near_the_exact_ones_and_special_as_they(
+    dtype, low, high
+):
     rng = np.random.default_rng(0)
     signs, n = rng.choice([-1.0, 1.0], 20_000), 20_000
-    parts = [rng.normal(size=n) * 3, rng.uniform(-1, 1, n), rng.uniform(-745, 709, n)]
-    for place, low, high in ((0, -740, 700), (0, -40, 5), (1, -36, -1)):
-        parts.append(place + signs * np.exp(rng.uniform(low, high, n)))
-    values = np.concatenate([*parts, SPECIAL])
+    parts = [rng.normal(size=n) * 3, rng.uniform(-1, 1, n), rng.uniform(low, high, n)]
+    for place, least, most in ((0, low, high), (0, -40, 5), (1, -36, -1)):
+        parts.append(place + signs * np.exp(rng.uniform(least, most, n)))
+    values = np.concatenate([*parts, SPECIAL]).astype(dtype)
     by_name, *_ = values_of(values)
     for name, exact_of in EXACT.items():
         exact, found = exact_of(values.astype(np.longdouble)), by_name[name]
-        rounded = exact.astype("float64")
+        rounded = exact.astype(dtype)
         finite, zero = np.isfinite(rounded), rounded == 0
         np.testing.assert_array_equal(found[~finite], rounded[~finite], name)
         signs = np.signbit(found[zero]), np.signbit(rounded[zero])
