@@ -22,8 +22,8 @@ SYNK = TESTS.parent / "synk"
 DOCS = TESTS.parent / "docs"
 FLOORS = ("behaviour", "parts", "whole")
 
-MOST_FILES, MOST_LINES, MOST_PATCHING = 220, 60_800, 15
-"""What is not to grow. Of lines 50,000 are aimed at: that number only comes down."""
+MOST_FILES, MOST_LINES, MOST_PATCHING = 200, 48_000, 8
+"""What is not to grow: these numbers only come down."""
 
 PUBLIC = {"synk"} | {
     f"synk.{name}"

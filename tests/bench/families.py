@@ -19,7 +19,8 @@ PEERS = "bench.peers."
 STEPS = 5
 """Training steps whose losses are checked."""
 
-MODES = {"C": "CVM", "numba": "NUMBA", "JAX": "JAX"}
+ENGINES = {"numba": "NUMBA", "JAX": "JAX"}
+MODES = {"C": "CVM"} | ENGINES
 NEEDS = {"C": {"programs": ("g++",)}, "numba": {}, "JAX": {"needs": ("jax",)}}
 IN_JAX = ("JAX_COMPILATION_CACHE_DIR",)
 """What a script in JAX sets."""
@@ -134,7 +135,7 @@ def _of_synk(work: str, options: Options) -> dict[str, Spec]:
     auto = (("SYNK_ENGINE", "auto"),)
     n = options.ranks
     found = {f"synk, as it comes, {_ranks(n)}": Spec(module, environment=auto)}
-    for engine, mode in MODES.items():
+    for engine, mode in ENGINES.items():
         for n in sorted({options.ranks, 1}, reverse=True):
             asked: dict[str, Any] = {"mode": mode, "ranks": n}
             label = f"synk, {engine}, {_ranks(n)}"

@@ -330,7 +330,7 @@ def test_the_picture_shows_what_the_command_writes(tmp_path, monkeypatch):
     assert list(found.columns) == list(table.family.columns.values())
     for times in found.columns.values():
         assert list(times) == list(table.rounds)
-        assert times["synk, C, 2 ranks"] == (0.002, 2.0)
+        assert times["synk, numba, 2 ranks"] == (0.002, 2.0)
     figure = of_engines.draw([found])
     (part,) = figure.subfigs
     assert len(part.axes) == len(found.columns)
