@@ -45,14 +45,18 @@ FORKING = (
 """Files that fork most. They come first: forking takes a large process far longer."""
 
 LONG = (
-    *("test_resnet50", "test_resnet50_runs", "test_nn_jax", "test_mirror"),
-    *("test_demos", "test_zoo", "test_moving", "test_introduction_notices"),
-    *("test_device_collectives", "test_shared_variables_state_machine"),
-    *("test_reducing_placement", "test_reducing_draws", "test_reducing_all_gather"),
-    *("test_gpu_jax_mode", "test_gpu_padding", "test_theano_lasagne"),
-    *("test_theano_programs", "test_docs", "test_bench", "test_rules_trainer"),
+    *("test_demos", "test_precision", "test_mirror", "test_on_nodes", "test_nn_jax"),
+    *("test_resnet50", "test_introduction_notices", "test_docs", "test_theano_lasagne"),
+    *("test_rules_trainer", "test_gpu_jax_mode", "test_reducing_rows", "test_zoo"),
+    *("test_reducing_checks", "test_theano_programs", "test_moving", "test_bench"),
+    *("test_modes_engines", "test_gpu_padding", "test_device_collectives"),
+    *("test_shared_variables_state_machine", "test_resnet50_runs"),
+    *("test_node_faults", "test_rows_on_nodes"),
 )
-"""Files that take longest: a worker that got one last would keep the other waiting."""
+"""Files that take longest: a worker that got one last would keep the other waiting.
+
+These, and those that fork most, are left out where ``-m "not slow"`` asks for a look.
+"""
 
 
 @functools.cache
@@ -123,6 +127,8 @@ def pytest_collection_modifyitems(items):
     places: dict[Path, int] = {}
     for item in items:
         places.setdefault(item.path, len(places))
+        if item.path.stem in (*FORKING, *LONG):
+            item.add_marker("slow")
     items.sort(key=lambda item: (places[item.path], size_of(item)))
 
 
