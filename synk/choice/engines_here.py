@@ -75,7 +75,7 @@ def engines_for(spec: FunctionSpec) -> list[str]:
     graph = [*spec.outputs, *(new for _, new in spec.updates)]
     if any(isinstance(var.type, RandomType) for var in graph_inputs(graph)):
         return []
-    return [name for name in MODES if _IS_HERE[name](graph)]
+    return ["JAX", "numba"] if _has_jax(graph) else ["numba"]
 
 
 def asked_for() -> str:
@@ -121,10 +121,6 @@ def default_engine() -> str | None:
     linker = type(get_mode(None).linker).__name__
     names = {"NumbaLinker": "numba", "JAXLinker": "JAX"}
     return names.get(linker)
-
-
-def _has_numba(graph: list[Variable]) -> bool:
-    return True  # synk needs it itself
 
 
 def _has_jax(graph: list[Variable]) -> bool:
@@ -187,6 +183,3 @@ def _is_alike_scalar(op: ScalarOp, node: Apply) -> bool:
     if isinstance(op, Cast):  # of NaN, and of what is out of range
         return all(are_whole) or not is_whole
     return True
-
-
-_IS_HERE = {"JAX": _has_jax, "numba": _has_numba}

@@ -2,12 +2,11 @@
 
 A loop over elements becomes one over vectors only if all that it calls is within it:
 functions of `numba_math`, `numba_gamma` and `numba_single`, and those that PyTensor has
-around them.
-LLVM takes small functions into their callers by itself, and others where they are
-marked ``alwaysinline``. numba marks one (``forceinline``), but not the functions of
-``*args`` by which PyTensor caches each Op, which are larger than LLVM's threshold once
-they have a function of ours within. So ours are `intrinsic`: what is run in the place
-of a call marks the caller.
+around them. LLVM takes small functions into their callers by itself, and others where
+they are marked ``alwaysinline``. numba marks one (``forceinline``), but not the
+functions of ``*args`` by which PyTensor caches each Op, which are larger than LLVM's
+threshold once they have a function of ours within. So ours are `intrinsic`: what is run
+in the place of a call marks the caller.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import pytensor.scalar as ps
 import pytensor.scalar.math as psm
 from pytensor.graph.basic import Apply
 
-_VERSION = 4
+_VERSION = 5
 """To be raised with every change of this file, or of those that have the functions."""
 
 

@@ -218,29 +218,46 @@ def log1p(x):
     return x if x != x else result
 
 
-@numba.njit(**OPTIONS)
-def log1mexp(x):
-    """Return log(1 - e**x), x <= 0, after M. Maechler's note on it (2012)."""
-    near, far = log(-expm1(x)), log1p(-exp(x))
-    return near if x > -0.6931471805599453 else far
+def of_these(
+    dtype: type, exp: Callable, expm1: Callable, log: Callable, log1p: Callable
+) -> tuple[Callable, ...]:
+    """Return what is made of elementary functions of a dtype.
+
+    Numbers have that dtype here: Python's would make float64 of what they meet.
+
+    Returns
+    -------
+    tuple of callable
+        `log1mexp`, `sigmoid`, `softplus` and `tanh`.
+    """
+    zero, one, two, forty = map(dtype, (0, 1, 2, 40))
+    log_half = dtype(-math.log(2))
+
+    @numba.njit(**OPTIONS)
+    def log1mexp(x):
+        """Return log(1 - e**x), x <= 0, after M. Maechler's note on it (2012)."""
+        near, far = log(-expm1(x)), log1p(-exp(x))
+        return near if x > log_half else far
+
+    @numba.njit(**OPTIONS)
+    def sigmoid(x):
+        """Return 1 / (1 + e**-x)."""
+        e = exp(-abs(x))
+        return (e if x < zero else one) / (one + e)
+
+    @numba.njit(**OPTIONS)
+    def softplus(x):
+        """Return log(1 + e**x)."""
+        return max(x, zero) + log1p(exp(-abs(x)))
+
+    @numba.njit(**OPTIONS)
+    def tanh(x):
+        """Return the hyperbolic tangent of x."""
+        more = expm1(min(two * abs(x), forty))
+        result = more / (more + two)
+        return x if x != x else math.copysign(result, x)
+
+    return log1mexp, sigmoid, softplus, tanh
 
 
-@numba.njit(**OPTIONS)
-def sigmoid(x):
-    """Return 1 / (1 + e**-x)."""
-    e = exp(-abs(x))
-    return (e if x < 0.0 else 1.0) / (1.0 + e)
-
-
-@numba.njit(**OPTIONS)
-def softplus(x):
-    """Return log(1 + e**x)."""
-    return max(x, 0.0) + log1p(exp(-abs(x)))
-
-
-@numba.njit(**OPTIONS)
-def tanh(x):
-    """Return the hyperbolic tangent of x."""
-    more = expm1(min(2.0 * abs(x), 40.0))
-    result = more / (more + 2.0)
-    return x if x != x else math.copysign(result, x)
+log1mexp, sigmoid, softplus, tanh = of_these(np.float64, exp, expm1, log, log1p)

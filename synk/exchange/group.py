@@ -51,8 +51,6 @@ class Told(NamedTuple):
     dtype : str
     size : int
         How many parameters there are.
-    mode : optional
-        PyTensor's, for what is not compiled as a loop.
     workers : int
         How many there are.
     are_nodes : bool
@@ -62,7 +60,6 @@ class Told(NamedTuple):
     rule: Rule
     dtype: str
     size: int
-    mode: Any
     workers: int
     are_nodes: bool
 
@@ -78,7 +75,8 @@ class Told(NamedTuple):
         if isinstance(self.rule, Gossip):
             sizes = self.dtype, self.size, self.workers
             return Mailboxes(*sizes, segment or Segment(Mailboxes.nbytes(*sizes)))
-        functions = Functions(self.rule, self.dtype, self.mode)
+        # The mode of what is not compiled as a loop
+        functions = Functions(self.rule, self.dtype, "NUMBA")
         shape = functions, self.size, self.workers, givers, self.rule.fragments
         at_once = self.rule.order == "together" or self.are_nodes
         return Centre(*shape, at_once, segment or Segment(Centre.nbytes(*shape)))
@@ -125,7 +123,7 @@ class Workers:
             )
         self._generation = SESSION.generation
         start = Parameters(params).vector()
-        told = Told(rule, dtypes[0], start.size, "NUMBA", n, are_nodes)
+        told = Told(rule, dtypes[0], start.size, n, are_nodes)
         self._medium = told.medium(SESSION.context.local.size)
         segment = self._medium.segment
         self._medium.fill(start)

@@ -10,10 +10,10 @@ import threading
 import time
 
 import numpy as np
-import psutil
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from processes import rank_pids
 from pytensor.compile.mode import Mode
 
 import synk
@@ -400,15 +400,6 @@ def test_staleness_is_bounded_where_it_is_to_be(ranks):
 # -- what goes wrong
 
 
-def ranks_of_children():
-    """Return the processes of ranks 1 and up: those that our children have forked."""
-    return [
-        process
-        for process in psutil.Process().children(recursive=True)
-        if process.ppid() != os.getpid()
-    ]
-
-
 @contextlib.contextmanager
 def signalled(pid, number, seconds):
     """Send a signal after some time."""
@@ -437,8 +428,8 @@ def test_a_rank_that_is_killed_leaves_a_centre_that_is_whole(order):
     with synk.session(3):
         trainer = synk.Trainer(*all_steps_alike(200_000), EASGD(1, order=order))
         trainer.fit(np.ones(6), batch_size=6, progress=False)
-        victim = ranks_of_children()[-1]
-        killed = signalled(victim.pid, signal.SIGKILL, 0.1)
+        *_, victim = rank_pids().values()
+        killed = signalled(victim, signal.SIGKILL, 0.1)
         with killed, pytest.raises(synk.WorkerDied):
             train_on(trainer)
         (w,) = trainer.centre
@@ -459,9 +450,9 @@ def test_a_rank_that_stands_still_is_waited_for_as_long_as_was_said(rule):
         step, params = local()
         trainer = synk.Trainer(step, params, rule)
         trainer.fit(X, Y, **EIGHT)
-        (rank,) = ranks_of_children()
+        (rank,) = rank_pids().values()
         start = time.perf_counter()
-        stopped = signalled(rank.pid, signal.SIGSTOP, 0.2)
+        stopped = signalled(rank, signal.SIGSTOP, 0.2)
         with stopped, pytest.raises(synk.RankTimeout):
             trainer.fit(X, Y, batch_size=1, epochs=10_000, progress=False)
         assert time.perf_counter() - start < 20
