@@ -8,11 +8,11 @@ zygote does is in `zygote_loop`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import select
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -47,7 +47,6 @@ class Zygote:
         self._requests: FileIO | None = None
         self._reports: FileIO | None = None
         self._pidfd: FileIO | None = None
-        self._process: subprocess.Popen | None = None
         self._status: int | None = None
         self._is_closed = False
         self._request, self._written = memoryview(b""), 0
@@ -108,14 +107,22 @@ class Zygote:
         with requests, reports:
             ends = requests.fileno(), reports.fileno()
             numbers = map(str, (os.getpid(), *ends))
-            self._process = subprocess.Popen(
-                [sys.executable, *arguments, *numbers],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                pass_fds=ends,
-                process_group=0,  # Ctrl-C is for the master alone
+            spawn = functools.partial(
+                os.posix_spawn,
+                file_actions=[
+                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                    *((os.POSIX_SPAWN_DUP2, end, end) for end in ends),  # is inherited
+                ],
+                setpgroup=0,  # Ctrl-C is for the master alone
+                setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],  # which Python ignores
+                setsigmask=[],
             )
-            self._pid = self._process.pid
+            command = [sys.executable, *arguments, *numbers]
+            # Known as soon as it is started: see `open_pipe`. `subprocess` loses it
+            # to an interrupt that another thread has taken.
+            (self._pid,) = itertools.starmap(
+                spawn, [(sys.executable, command, dict(environment))]
+            )
             self._watch_over()
 
     def _open_pipes(self) -> tuple[FileIO, FileIO]:
@@ -373,10 +380,7 @@ class Zygote:
 
         With the option ``os.WNOHANG``, None if it has not.
         """
-        if self._status is None and self._process is not None:
-            # `Popen` has to know, or it would reap the process id again.
-            self._status = self._process.poll() if options else self._process.wait()
-        elif self._status is None:
+        if self._status is None:
             try:
                 pid, status = os.waitpid(self._pid, options)
                 if pid:

@@ -205,20 +205,22 @@ def test_a_new_python_is_the_zygote_where_none_was_kept(capfd, monkeypatch):
 
 
 def test_ctrl_c_ends_a_new_python_that_is_being_started():
+    """Also when it comes as that is just there, and another thread has taken it."""
     with with_xla():
         children = psutil.Process().children
         before = children()
 
         def interrupt():
-            wait_until(lambda: len(children()) > len(before), 5, "the new Python")
+            wait_until(lambda: len(children()) > len(before), 5, "the new Python", 0)
             os.kill(os.getpid(), signal.SIGINT)
 
-        thread = threading.Thread(target=interrupt)
-        thread.start()
-        with pytest.raises(KeyboardInterrupt):
-            synk.fork(2)
-        thread.join()
-        assert children() == before
+        for _ in range(8):
+            thread = threading.Thread(target=interrupt)
+            thread.start()
+            with pytest.raises(KeyboardInterrupt):
+                synk.fork(2)
+            thread.join()
+            assert children() == before
         assert not synk.is_forked()
 
 

@@ -202,12 +202,14 @@ def release() -> None:
 # -- looks at the system
 
 
-def wait_until(condition: Callable[[], object], seconds: float, what: str) -> None:
+def wait_until(
+    condition: Callable[[], object], seconds: float, what: str, pause: float = 0.005
+) -> None:
     """Poll until `condition()` is true; fail after `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.005)
+        time.sleep(pause)
 
 
 def await_end(pids: list[int], seconds: float = 10) -> None:
