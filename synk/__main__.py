@@ -10,6 +10,7 @@ from importlib import import_module
 COMMANDS = {
     "info": "print versions, cores, memory and what synk.fork() would do",
     "bench": "measure calls, reductions and speed-ups on this machine",
+    "tune": "list the records that synk.tune has written, or clear them",
     "ps": "list the running sessions of this user, and what their ranks do",
     "clean": "end what sessions have left whose master is gone",
 }

@@ -20,14 +20,13 @@ import numpy as np
 from ..compiler.spec import FunctionSpec
 from ..memory.segment import Window
 from ..programs.programs import kind_of_call
-from ..ranks.replication import Replicas
 from ..ranks.session import SESSION
 from ..variables.data import Data
-from .engines import Engines
 from .held import HeldVariables
 from .inputs import check_arguments
 from .last_rows import LastRows
 from .outputs import Wanted, combine_outputs
+from .plans import Planned, Plans
 from .prepared_call import PreparedCall
 from .rows import Rows
 from .share import worker_call
@@ -35,37 +34,35 @@ from .share import worker_call
 
 def prepared(
     spec: FunctionSpec,
-    engines: Engines,
-    replicas: Replicas,
+    plans: Plans,
+    planned: Planned,
     held: HeldVariables,
     wanted: Wanted,
     rows: Rows,
-    states: Sequence[int | None] | None,
+    values: Sequence[Any],
+    constants: Sequence[np.ndarray],
     last_rows: LastRows,
     *call: Any,
 ) -> Again | None:
     """Return a call that was just made, to be made again; None if it cannot.
 
-    The arguments are those of `Again`, and `Repeats.states`.
+    The arguments are those of `Again`, and the arguments of the call.
     """
-    if states is None or not last_rows.are_again:
+    if not last_rows.are_again:
         return None
     if 0 < rows.total < SESSION.size:
         return None  # some rank is idle
     if spec.sliceable or spec.parts or spec.streams:
         return None  # which tell ranks more
-    if engines.is_alone or not engines.is_waiting:
-        return None  # but for this once, or maybe
-    programs = replicas.local()
+    programs = planned.replicas.local()
     if programs.is_padded or programs.engine.ON_DEVICE:
         return None
-    keeps = any(state is not None for state in states)
-    kind = kind_of_call(1, SESSION.size, keeps)
-    if programs.cut(kind, wanted.subset).inputs_read:
+    kind, subset = kind_of_call(1, SESSION.size), wanted.subset
+    given = programs, kind, subset, values, rows, constants
+    kind, rows = plans.with_kept(*given)
+    if programs.cut(kind, subset).inputs_read:
         return None
-    told = zip(rows.sources, states, strict=True)
-    rows = rows._replace(sources=[each._replace(state=state) for each, state in told])
-    return Again(engines, replicas, held, wanted, rows, last_rows, *call)
+    return Again(plans, planned, held, wanted, rows, last_rows, *call)
 
 
 class Again(PreparedCall):
@@ -73,7 +70,7 @@ class Again(PreparedCall):
 
     Parameters
     ----------
-    engines, replicas, wanted, rows, args, batch
+    plans, planned, wanted, rows, args, batch
         See `PreparedCall`.
     held : HeldVariables
     last_rows : LastRows
@@ -82,8 +79,8 @@ class Again(PreparedCall):
 
     def __init__(
         self,
-        engines: Engines,
-        replicas: Replicas,
+        plans: Plans,
+        planned: Planned,
         held: HeldVariables,
         wanted: Wanted,
         rows: Rows,
@@ -91,16 +88,16 @@ class Again(PreparedCall):
         args: Sequence[Any],
         batch: Any,
     ) -> None:
-        super().__init__(engines, replicas, wanted, rows, args, batch)
+        super().__init__(plans, planned, wanted, rows, args, batch)
         self._held = held
-        self._keeps = any(source.state is not None for source in rows.sources)
         data = args[: len(rows.sources)]
         staged, _ = last_rows.stage(rows, data, [], SESSION.stage)
-        self._what = replicas.number, wanted.subset, staged
+        self._what = planned.replicas.number, wanted.subset, staged
+        self._rest: tuple = [], None, 1, [], planned.plan.block
         self._windows: list[Window] = []
-        self._theirs: tuple = ((*self._what, [], None, 1, []),)
+        self._theirs: tuple = ((*self._what, *self._rest),)
         unsaid = self._rows._replace(sources=list(map(tuple, self._rows.sources)))
-        self._mine: tuple = (*self._what[:2], tuple(unsaid), [], None, 1, [])
+        self._mine: tuple = (*self._what[:2], tuple(unsaid), *self._rest)
         self._launch = held.launch(())
         assert held.rows is not None
         self._rows_of_ranks = held.rows
@@ -108,12 +105,7 @@ class Again(PreparedCall):
     @property
     def is_known(self) -> bool:
         """See `PreparedCall`."""
-        return (
-            super().is_known
-            and not self._engines.is_alone
-            and not self._programs.times.is_fresh
-            and not (self._keeps and self._programs.kept_terms.are_too_large)
-        )
+        return super().is_known and not self._programs.times.is_fresh
 
     def call(self, what: object, args: Sequence[Data], start: float) -> Any:
         """Make the call, on all ranks or on none; return what it returns.
@@ -143,8 +135,7 @@ class Again(PreparedCall):
             wanted = self._wanted
             results = combine_outputs(spec, wanted.subset, replies, context, what)
             self._held.note(self._rows_of_ranks)
-        has_compiled = programs.times.returned(start, joined)
-        self._engines.note_call(start, self._rows.total, has_compiled)
+        programs.times.returned(start, joined)
         return wanted.arrange(results)
 
     def _put(self, constants: list[np.ndarray]) -> None:
@@ -153,5 +144,5 @@ class Again(PreparedCall):
             return
         windows = SESSION.stage.put(constants)
         if windows != self._windows:
-            self._theirs = ((*self._what, windows, None, 1, []),)
+            self._theirs = ((*self._what, windows, *self._rest[1:]),)
             self._windows = windows

@@ -14,21 +14,20 @@ import numpy as np
 
 from ..compiler.spec import FunctionSpec
 from ..memory.partition import count, select
-from ..ranks.replication import Replicas
 from ..variables.data import Data
 from .alone import Alone
-from .engines import Engines
 from .inputs import check_arguments
 from .last_rows import COMPARED
 from .outputs import Wanted
+from .plans import Planned, Plans
 from .prepared_call import PreparedCall
 from .rows import Rows
 
 
 def prepared_alone(
     spec: FunctionSpec,
-    engines: Engines,
-    replicas: Replicas,
+    plans: Plans,
+    planned: Planned,
     alone: Alone,
     wanted: Wanted,
     rows: Rows,
@@ -36,15 +35,13 @@ def prepared_alone(
     batch: Any,
 ) -> AgainAlone | None:
     """Return a call that was just made, to be made again; None if it cannot."""
-    if not (engines.is_waiting and engines.is_alone):
-        return None  # but for this once, or maybe
     if spec.sliceable or spec.parts:
         return None
     data = args[: len(rows.sources)]
     known = *COMPARED, np.ndarray
     if type(batch) not in known or any(type(value) is not Data for value in data):
         return None
-    return AgainAlone(alone, engines, replicas, wanted, rows, args, batch)
+    return AgainAlone(alone, plans, planned, wanted, rows, args, batch)
 
 
 class AgainAlone(PreparedCall):
@@ -83,7 +80,6 @@ class AgainAlone(PreparedCall):
         alone = self._alone
         return (
             super().is_known
-            and self._engines.is_alone
             and alone.was_last
             and alone.is_possible
             and not alone.times.is_fresh
@@ -106,7 +102,6 @@ class AgainAlone(PreparedCall):
         constants = check_arguments(spec.bcast_inputs, args[n:], spec.options)
         rows = selection, bounds, sources
         subset = self._wanted.subset
-        results, made = self._alone.call(self._replicas, *rows, constants, subset)
-        has_compiled = self._alone.times.returned(start, made)
-        self._engines.note_call(start, bounds[-1], has_compiled)
+        results, made = self._alone.call(self._planned, *rows, constants, subset)
+        self._alone.times.returned(start, made)
         return self._wanted.arrange(results)

@@ -22,10 +22,10 @@ from ..programs import running
 from ..programs.programs import CallKind, Subset
 from ..programs.transaction import Transaction
 from ..ranks.ledger import Entry
-from ..ranks.replication import Replicas
 from ..ranks.session import SESSION
 from ..times.timing import Times
 from .held import HeldVariables
+from .plans import Planned
 from .rows import take_share
 from .runs import Call, Plan
 from .spent import Ran, Watch
@@ -76,22 +76,18 @@ class Alone:
             self._known = known
         return self._is_whole
 
-    def change(self, is_alone: bool) -> float:
-        """Make the next call so, or on all ranks; return when it begins.
-
-        What it takes to change is not the next call's own: engines take turns.
-        """
+    def change(self, is_alone: bool) -> None:
+        """Make the next call so, or on all ranks."""
         self.was_last = is_alone
         if is_alone:
             SESSION.context.widen()
         else:
             self._held.check()
             SESSION.context.narrow()
-        return perf_counter()
 
     def call(
         self,
-        replicas: Replicas,
+        planned: Planned,
         selection: Any,
         bounds: Sequence[int],
         sources: list,
@@ -103,7 +99,7 @@ class Alone:
 
         Parameters
         ----------
-        replicas : Replicas
+        planned : Planned
         selection, bounds, sources
             See `Rows`.
         constants, subset, then
@@ -118,14 +114,14 @@ class Alone:
         """
         SESSION.context.widen()
         rows = selection, bounds[-1], sources
-        run = partial(self._run, replicas, *rows, constants, subset, then)
-        with replicas.notice:
+        run = partial(self._run, planned, *rows, constants, subset, then)
+        with planned.replicas.notice:
             results = self._held.in_master(run, known=self._entries)
         return results, perf_counter()
 
     def _run(
         self,
-        replicas: Replicas,
+        planned: Planned,
         selection: Any,
         total: int,
         sources: list,
@@ -135,6 +131,7 @@ class Alone:
         transaction: Transaction,
     ) -> list:
         """Compute, and make the updates."""
+        plan, replicas = planned
         programs = replicas.local()
         what = kind_alone(programs.engine)
         if self._last != (replicas.number, subset):
@@ -163,6 +160,7 @@ class Alone:
             times=self.times,
             transaction=transaction,
             kind=what,
+            block=plan.block,
         )
         if self.times.is_fresh and programs.engine.PER_SHAPE:
             with without_collection():
@@ -175,7 +173,7 @@ class Alone:
 
     def run(
         self,
-        replicas: Replicas,
+        planned: Planned,
         calls: Sequence[Call],
         plan: Plan,
         constants: list,
@@ -190,7 +188,7 @@ class Alone:
         watch = Watch(self.times)
         for call in calls:
             given = call.selection, call.bounds, plan.sources, constants, subset
-            results, _ = self.call(replicas, *given)
+            results, _ = self.call(planned, *given)
             for of_output, value in zip(made, results, strict=True):
                 of_output.append(value)
             watch.call_ended()

@@ -5,7 +5,7 @@ What a call does (`Calls.__call__`):
 1. `inputs.bind` puts positional and keyword arguments in order.
 2. `inputs.gather_rows` checks them, and resolves `batch` to a selection of rows; all
    inputs share it, and one cut of it into a part for each rank.
-3. `Engines.turn` says which engine computes it, where the script has named no mode.
+3. `Plans.of` says how it is computed: by which engine, and by all ranks or rank 0.
 4. `Replicas.prepare` compiles on all ranks whatever has not been used before.
 5. ``SESSION.run(share.worker_call, ...)`` launches the ranks, does the master's own
    share and joins them. Every rank takes its rows (`programs`), computes, updates its
@@ -25,26 +25,26 @@ from typing import Any, Self
 
 from pytensor.compile import SharedVariable
 
+from ..choice.plan import Predicted
 from ..compiler.spec import FunctionSpec
 from ..errors import NotFinite, SplitError
 from ..programs.programs import Subset, kind_of_call
-from ..ranks.replication import Replicas
 from ..ranks.session import SESSION
-from ..report.facts import EngineTimes
+from ..report.facts import PlanTimes
 from ..user_frames import entry
 from ..workers.preconditions import check_timeout
 from . import node_rows  # noqa: F401  which rows other nodes get
 from .again import Again, prepared
 from .again_alone import AgainAlone, prepared_alone
 from .alone import Alone
-from .engines import Engines
 from .finite import FiniteCheck
 from .groups import Groups
 from .held import HeldVariables
 from .inputs import bind, check_arguments, check_num_slices, check_shared_rows
 from .last_rows import LastRows
+from .measured import compare
 from .outputs import Wanted, combine_outputs, rows_of
-from .repeats import Repeats
+from .plans import Planned, Plans
 from .rows import Rows, gather_rows
 from .serial import SerialRun
 from .share import worker_call
@@ -72,8 +72,7 @@ class Calls:
         self._number = next(_numbers)
         self._inputs = [*spec.inputs, *spec.bcast_inputs]
         self._all = Wanted(spec.returns, range(len(spec.outputs)))
-        self._engines = Engines(spec)
-        self._repeats = Repeats()
+        self._plans = Plans(spec)
         self._last_rows = LastRows()
         self._again: Again | AgainAlone | None = None
         self._held = HeldVariables(spec)
@@ -196,51 +195,52 @@ class Calls:
             start = perf_counter()  # that was no part of the call
         given = rows, values, constants, batch_s, num_slices, subset, timeout, then
         is_usual = num_slices == 1 and subset is self._all.subset
-        engines, made = self._engines, None
+        made = None
         is_plain = is_usual and check is None
         while made is None:
-            turn = self._turn(rows.total, is_usual, is_plain, start)
-            replicas, is_alone, start = turn
+            arrays = [*(source.array for source in rows.sources), *constants]
+            planned, is_alone = self._planned(rows.total, arrays, is_plain)
+            replicas = planned.replicas
             try:
                 if is_alone:
-                    made = self._alone.call(replicas, *rows, constants, subset)
+                    made = self._alone.call(planned, *rows, constants, subset)
                 else:
-                    made = self._launch(replicas, *given)
+                    made = self._launch(planned, *given)
             except NotFinite as error:
                 raise error if finite is None else finite.located(repr(self)) from None
             except Exception as error:
-                if not engines.gives_up(error):
+                if not self._plans.gives_up(planned, error):
                     raise
                 start = perf_counter()
+        self._plans.has_made_calls(planned)
         results, joined = made
         returned = wanted.arrange(results)
         times = self._alone.times if is_alone else replicas.local().times
-        has_compiled = times.returned(start, joined)
-        if is_usual and is_alone is engines.is_alone:
-            engines.note_call(start, rows.total, has_compiled)
+        times.returned(start, joined)
         if check == "serial":
             self._serial.compare(subset, results, expected)
         if is_usual and is_bare and is_alone:
-            of = engines, replicas, self._alone, wanted
+            of = self._plans, planned, self._alone, wanted
             self._again = prepared_alone(spec, *of, rows, args, batch)
-        elif is_usual and is_bare:
-            found = rows, self._repeats.states, self._last_rows, args, batch
-            self._again = prepared(spec, engines, replicas, self._held, wanted, *found)
+        elif is_usual and is_bare and planned.plan.is_alone is is_alone:
+            how = self._plans, planned, self._held, wanted
+            found = rows, values, constants, self._last_rows
+            self._again = prepared(spec, *how, *found, args, batch)
         return returned
 
-    def _turn(
-        self, rows: int, is_usual: bool, may_be_alone: bool, start: float
-    ) -> tuple[Replicas, bool, float]:
-        """Return what makes the next call, if rank 0 does so alone, and since when."""
-        replicas = self._engines.turn(rows, is_usual)
-        is_alone = self._engines.is_alone and may_be_alone and self._alone.is_possible
+    def _planned(
+        self, rows: int, arrays: Sequence[Any], may_be_alone: bool
+    ) -> tuple[Planned, bool]:
+        """Return what makes the next call, and whether rank 0 does so alone."""
+        planned = self._plans.of(rows, arrays)
+        is_alone = planned.plan.is_alone and may_be_alone and self._alone.is_possible
         if is_alone is not self._alone.was_last:
-            start = self._alone.change(is_alone)
-        return replicas, is_alone, start
+            self._alone.change(is_alone)
+        return planned, is_alone
 
     def _launch(
         self,
-        replicas: Replicas,
+        planned: Planned,
         rows: Rows,
         values: Sequence[Any],
         constants: list,
@@ -254,8 +254,7 @@ class Calls:
 
         Parameters
         ----------
-        replicas : Replicas
-            Of the engine that is to compute it.
+        planned : Planned
         rows, values, constants, batch_s, num_slices, subset, timeout
             The arguments of the call, as they were checked.
         then : callable, optional
@@ -270,19 +269,21 @@ class Calls:
             When all ranks had done their shares.
         """
         kind = kind_of_call(num_slices, SESSION.size)
+        plan, replicas = planned
         with replicas.notice:
-            known = replicas.local()
-            kind, rows = self._repeats.of(known, kind, subset, values, rows)
+            given = replicas.local(), kind, subset, values, rows, constants
+            kind, rows = self._plans.with_kept(*given)
             programs = replicas.prepare(kind, subset)
             if 0 < rows.total < SESSION.size:
                 replicas.prepare("idle", subset)
             with self._held.launch(programs.streams(kind)) as launched:
                 what, how = (replicas.number, subset), (batch_s, num_slices)
-                mine = *what, tuple(rows), constants, *how, launched.states
+                rest = *how, launched.states, plan.block
+                mine = *what, tuple(rows), constants, *rest
                 whole = programs.cut(kind, subset).inputs_read
                 arena = SESSION.stage
                 staged = self._last_rows.stage(rows, values, constants, arena, whole)
-                theirs = *what, *staged, *how, launched.states
+                theirs = *what, *staged, *rest
                 command = worker_call, (theirs,), (mine,), timeout, programs.label
                 replies = SESSION.run_args(*command)
                 joined = perf_counter()
@@ -301,47 +302,50 @@ class Calls:
         """
         return self._spec.refused
 
-    def foresee(self, calls: int) -> None:
-        """Have it known that so many calls are to come: engines are tried sooner."""
-        self._engines.foresee(calls)
+    def predicted(self, args: Sequence[Any]) -> Predicted | None:
+        """Return the seconds that a call is predicted to take; see `Predicted`."""
+        spec = self._spec
+        n = len(spec.inputs)
+        rows = gather_rows(spec.inputs, args[:n], None, SESSION.size, spec.options)
+        constants = check_arguments(spec.bcast_inputs, args[n:], spec.options)
+        arrays = [*(source.array for source in rows.sources), *constants]
+        return self._plans.predicted(rows.total, arrays)
 
-    def time_engines(
+    def tuned(
         self, args: tuple, batch: Any, batch_s: Any, kwargs: dict
-    ) -> list[EngineTimes]:
-        """Time every engine on a call that is undone; see `synk.tune`."""
+    ) -> list[PlanTimes]:
+        """Time every plan on calls that are undone; see `synk.tune`."""
         parts = self._check_ranks()
         if parts:
-            return self._sharded(parts, batch_s).time_engines(
-                args, batch, batch_s, kwargs
-            )
+            return self._sharded(parts, batch_s).tuned(args, batch, batch_s, kwargs)
         spec = self._spec
         values = bind(self, self._inputs, args, kwargs)
         if self._may_split_groups(values, 1):
-            return self._with_groups().time_engines(tuple(values), batch, batch_s, {})
+            return self._with_groups().tuned(tuple(values), batch, batch_s, {})
         n = len(spec.inputs)
         rows = gather_rows(spec.inputs, values[:n], batch, SESSION.size, spec.options)
         constants = check_arguments(spec.bcast_inputs, values[n:], spec.options)
         batch_s = check_shared_rows(batch_s, spec.sliceable, SESSION.size)
         subset = self._all.subset
 
-        def seconds(replicas: Replicas, is_alone: bool) -> float:
+        def seconds(planned: Planned) -> float:
+            is_alone = planned.plan.is_alone
             self._alone.change(is_alone)
             start = perf_counter()
             with undone(spec) as then:
                 if is_alone:
-                    self._alone.call(replicas, *rows, constants, subset, then)
+                    self._alone.call(planned, *rows, constants, subset, then)
                 else:
                     given = rows, values, constants, batch_s, 1, subset
-                    self._launch(replicas, *given, None, then)
+                    self._launch(planned, *given, None, then)
             return then.came - start
 
-        self._engines.measure(rows.total, seconds)
-        facts = self._engines.facts()
-        if facts:
-            self._repeats.begin_at_once()
-            for _ in range(2):  # the second one compiles for terms that are kept
-                seconds(self._engines.turn(rows.total), False)
-        return facts
+        arrays = [*(source.array for source in rows.sources), *constants]
+        candidates = self._plans.possible(rows.total, arrays)
+        try:
+            return compare(self._plans, rows.total, candidates, seconds)
+        finally:
+            self._alone.change(False)
 
     def _seconds(self, timeout: Any, kwargs: dict) -> float | None:
         """Return the seconds of a call; they are an argument if an input has the name.

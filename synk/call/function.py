@@ -95,7 +95,7 @@ class Function(Runs):
         if SESSION.state == "worker":
             SESSION.check_running()
         values = bind(self, self._inputs, args, kwargs)
-        programs = self._engines.present.local()
+        programs = self._plans.last.replicas.local()
         run = partial(self._serial.run_programs, programs, values)
         results = self._held.in_master(run, self._serial.overwritten(programs))
         return self._all.arrange(results)
@@ -133,10 +133,11 @@ class Function(Runs):
         elif args or kwargs or batch is not None:
             raise TypeError("explain takes the arguments of a call with measure=True")
         title = self.name or f"function {self._number}"
-        present = self._engines.present
+        present = self._plans.last.replicas
         known = present.local(), present.are_there, self._serial.timed
-        held, engines = self._held.facts(), self._engines.facts()
-        return explain(title, self._spec, *known, held, engines, graph)
+        held, plan = self._held.facts(), str(self._plans.last.plan)
+        plans = plan, self._plans.measured
+        return explain(title, self._spec, *known, held, plans, graph)
 
     @entry
     def build_inputs(

@@ -1,22 +1,23 @@
 """Many calls of a function in one launch: how `Function.run` makes them.
 
-What ranks do in it is in `runs`. Where engines take turns, and where rank 0 goes on
-alone, there are several launches, or none.
+What ranks do in it is in `runs`. Where calls of other numbers of rows have other plans,
+and where rank 0 goes on alone, there are several launches, or none.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import perf_counter
 from typing import Any
 
 from ..programs.programs import Subset, kind_of_call
-from ..ranks.replication import Replicas
 from ..ranks.session import SESSION
 from ..user_frames import entry
 from .calling import Calls
 from .inputs import bind, check_arguments, check_num_slices
 from .launches import in_launches, watched
+from .plans import Planned
 from .progress import Bar, count_calls
 from .runs import Call, Plan, combine_runs, stacked, worker_run
 from .spent import Ran
@@ -122,7 +123,7 @@ class Runs(Calls):
         subset = wanted.subset
         plan = Plan(spec, values, constants, batch_s, SESSION.size, SESSION.stage)
         if plan.is_partial:  # rank 0 has not the rows of other machines
-            self._engines.forbid_alone()
+            self._plans.forbid_alone()
         made: list[list] = [[] for _ in subset]
         self.ran = ran = Ran()
         alone: Any = {"batch_s": batch_s, "num_slices": num_slices}
@@ -139,7 +140,7 @@ class Runs(Calls):
                         self._held.check_parts(call.bounds)
                     given = plan, constants, num_slices, subset, timeout, report, ran
                     is_usual = num_slices == 1 and subset is self._all.subset
-                    found = self._in_turns(calls, is_usual, given)
+                    found = self._by_plans(calls, is_usual, given)
                 for results in found:
                     for of_output, more in zip(made, results, strict=True):
                         of_output.extend(more)
@@ -160,7 +161,7 @@ class Runs(Calls):
             Whether the ranks of a machine are one worker, and make a step together.
         """
         if are_nodes:
-            self._engines.forbid_alone()  # all ranks of a machine exchange
+            self._plans.forbid_alone()  # all ranks of a machine exchange
         self._held.train_as(workers, are_nodes)
         try:
             return self.run(*args, **options)
@@ -175,41 +176,38 @@ class Runs(Calls):
             return False  # then another function, of further inputs, makes the calls
         kind = kind_of_call(num_slices, SESSION.size)
         subset = self._all.of(output_subset).subset
-        return not self._engines.present.local().cut(kind, subset).inputs_read
+        return not self._plans.last.replicas.local().cut(kind, subset).inputs_read
 
-    def _in_turns(
+    def _by_plans(
         self, calls: list[Call], is_usual: bool, given: tuple
     ) -> Iterator[list]:
-        """Launch calls at once; or some at a time, while engines take turns."""
-        engines, proven = self._engines, None
+        """Launch at once what calls one after the other have the same plan."""
+        plan, constants, *_ = given
+        arrays = [*(array for array, *_ in plan.sources), *constants]
         while calls:
-            rows = calls[0].bounds[-1]
-            turn = self._turn(rows, is_usual, is_usual, perf_counter())
-            replicas, is_alone, start = turn
-            limit = engines.at_once(rows) if is_usual else None
-            if engines.may_fail and replicas is not proven:
-                limit = 1  # the next engine makes it if this one cannot, and no other
-            some = calls[:limit]
+            rows = [call.bounds[-1] for call in calls]
+            planned, is_alone = self._planned(rows[0], arrays, is_usual)
+            of_each = (self._plans.of(many, arrays) for many in rows)
+            alike = itertools.takewhile(planned.is_alike, of_each)
+            many = sum(1 for _ in alike) if self._plans.are_proven(planned) else 1
+            some = calls[:many]
             launch = self._alone.run if is_alone else self._launch_run
+            start = perf_counter()
             try:
-                results, joined = launch(replicas, some, *given)
+                results, joined = launch(planned, some, *given)
             except Exception as error:
-                if replicas is proven or not engines.gives_up(error):
+                if not self._plans.gives_up(planned, error):
                     raise
                 continue
-            proven = replicas
+            self._plans.has_made_calls(planned)
             yield results
-            calls = calls[len(some) :]
-            times = self._alone.times if is_alone else replicas.local().times
-            has_compiled = times.returned(start, joined, "Function run", len(some))
-            if is_usual and engines.is_trying and is_alone is engines.is_alone:
-                rows = sum(call.bounds[-1] for call in some)
-                seconds = perf_counter() - start
-                engines.note(seconds, rows, len(some), has_compiled)
+            calls = calls[many:]
+            times = self._alone.times if is_alone else planned.replicas.local().times
+            times.returned(start, joined, "Function run", len(some))
 
     def _launch_run(
         self,
-        replicas: Replicas,
+        planned: Planned,
         calls: list[Call],
         plan: Plan,
         constants: list,
@@ -221,6 +219,7 @@ class Runs(Calls):
     ) -> tuple[list, float]:
         """Make several calls in one launch; see `_launch`."""
         spec, kind = self._spec, kind_of_call(num_slices, SESSION.size)
+        how, replicas = planned
         bounds = [call.bounds for call in calls]
         with replicas.notice:
             programs = replicas.prepare(kind, subset)
@@ -230,7 +229,7 @@ class Runs(Calls):
                 report.show()
             with self._held.launch(programs.streams(kind), bounds) as launched:
                 number = launched.number, replicas.number, subset
-                told = num_slices, launched.states, self._held.workers
+                told = num_slices, launched.states, self._held.workers, how.block
                 mine = *number, calls, plan.sources, constants, *told, report
                 theirs = *number, *plan.describe(calls), *told, None
                 doing = programs.label

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..ranks.replication import Replicas
 from ..ranks.session import SESSION
 from ..variables.data import Data
-from .engines import Engines
 from .outputs import Wanted
+from .plans import Planned, Plans
 from .rows import Rows
 
 
@@ -20,9 +19,9 @@ class PreparedCall:
 
     Parameters
     ----------
-    engines : Engines
-    replicas : Replicas
-        Of the engine that has made it.
+    plans : Plans
+    planned : Planned
+        What has made it.
     wanted : Wanted
         All outputs.
     rows : Rows
@@ -34,16 +33,16 @@ class PreparedCall:
 
     def __init__(
         self,
-        engines: Engines,
-        replicas: Replicas,
+        plans: Plans,
+        planned: Planned,
         wanted: Wanted,
         rows: Rows,
         args: Sequence[Any],
         batch: Any,
     ) -> None:
-        self._engines, self._replicas, self._wanted = engines, replicas, wanted
+        self._plans, self._planned, self._wanted = plans, planned, wanted
         self._generation = SESSION.generation
-        self._programs = replicas.local()
+        self._programs = planned.replicas.local()
         self._rows = rows._replace(
             sources=[source._replace(array=None) for source in rows.sources]
         )
@@ -77,8 +76,5 @@ class PreparedCall:
     @property
     def is_known(self) -> bool:
         """Whether what was found holds still, but for the script's shared variables."""
-        return (
-            self._generation == SESSION.generation
-            and self._engines.present is self._replicas
-            and self._engines.is_waiting
-        )
+        is_planned = self._plans.last is self._planned
+        return is_planned and self._generation == SESSION.generation

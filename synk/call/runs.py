@@ -159,12 +159,13 @@ def worker_run(
     num_slices: int,
     states: list,
     workers: int | None,
+    block: int,
     progress: Callable[[], object] | None,
 ) -> RunReply:
     """Do one rank's share of every call.
 
     The master gets arrays, the other ranks windows. Each call is a step of the rank as
-    one of `workers` of a training rule, if there are any.
+    one of `workers` of a training rule, if there are any; `block` is of its plan.
     """
     context.transaction.begin(launch)
     programs = context.registry.functions[number]
@@ -188,6 +189,7 @@ def worker_run(
             call.batch_s,
             num_slices,
             of_node,
+            block,
         )
         for call in calls
     )

@@ -42,9 +42,9 @@ def worker_call(
     context : RankContext
     told : tuple
         Of which function, by its number, which outputs, `Rows`, the broadcast inputs,
-        `batch_s`, `num_slices` and the states of common streams. Of arrays the master
-        has these themselves, and the other ranks windows. If it is the very object
-        that the last call was told, that call is made again.
+        `batch_s`, `num_slices`, the states of common streams and the rows of a block.
+        Of arrays the master has these themselves, and the other ranks windows. If it
+        is the very object that the last call was told, that call is made again.
     given, constants : list of numpy.ndarray, optional
         In the master: what rows are taken from and the values of broadcast inputs, if
         `told` does not say it.
@@ -76,13 +76,14 @@ class _Prepared:
 
     def __init__(self, context: RankContext, told: tuple) -> None:
         self.told, self._context = told, context
-        number, self._subset, rows, constants, batch_s, num_slices, states = told
+        number, self._subset, rows, constants, batch_s, num_slices, states, block = told
         programs = context.registry.functions[number]
         self._label = context.activity = programs.label
         if states:
             kind = kind_of_call(num_slices, context.size)
             worker_states(programs.streams(kind), states)
-        self._share = share = Share(context, programs, rows, batch_s, num_slices)
+        shared = rows, batch_s, num_slices, False, block
+        self._share = share = Share(context, programs, *shared)
         arrays = list(map(context.array, constants))
         self._constants = programs.takers.broadcast(arrays) if arrays else []
         is_told = not (states or programs.spec.sliceable)
@@ -144,6 +145,8 @@ class Share:
         Slices are padded one by one, and other rows here.
     of_node : bool
         Whether the ranks of each machine make a call of its own, on their rows.
+    block : int
+        Rows of a block; see `choice.plan.Plan`.
     """
 
     def __init__(
@@ -154,6 +157,7 @@ class Share:
         batch_s: list | None,
         num_slices: int,
         of_node: bool = False,
+        block: int = 0,
     ) -> None:
         self.start = perf_counter()
         self._context, self._programs = context, programs
@@ -163,6 +167,7 @@ class Share:
         if programs.engine.ON_DEVICE and context.device_buffers is not None:
             self._reducer = context.device_buffers
         self._has_node_rows = True
+        self._block = block
         if of_node and context.comm is not context.local:
             self._reducer = context.buffers_of_node
             rows = rows_of_node(context, rows)
@@ -287,7 +292,8 @@ class Share:
                     context.rank,
                     self._all_rows,
                     transaction,
-                    None if programs.kept_terms.are_too_large else self._kept,
+                    self._kept,
+                    block=self._block,
                 )
             except BaseException:
                 programs.takers.renew()  # JAX may be computing still

@@ -1,11 +1,11 @@
-"""`synk.tune`: which engine is fastest for a function, found now and not in passing."""
+"""`synk.tune`: the plan by which a function is fastest, measured."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ..report.facts import EngineTimes
-from ..report.words import engine_table
+from ..report.facts import PlanTimes
+from ..report.words import plan_table
 from ..user_frames import entry
 from .function import Function
 
@@ -17,14 +17,15 @@ def tune(
     batch: Any = None,
     batch_s: Any = None,
     **kwargs: Any,
-) -> list[EngineTimes]:
-    """Find now by which engine a function is computed fastest, and print the table.
+) -> list[PlanTimes]:
+    """Measure by which plan a function is computed fastest, and print the table.
 
-    Otherwise engines are tried on the calls of the script, as far as that costs a small
-    share of their time. Each engine compiles the function, and makes some calls of it,
-    all of which are undone. Terms of the data alone are kept from then on, if the calls
-    that follow are of the same data. The choice holds for calls of about as many rows,
-    and for the next runs of the script.
+    Otherwise the plan follows from the graph and the sizes, by rules. Here all plans
+    that are possible make some calls, which are undone: each engine, in blocks of rows
+    or at once, by all ranks or by rank 0 alone. A record of it is written, which
+    decides from then on for calls of about as many rows, also in the next runs: beside
+    what PyTensor has compiled, or in the file that ``SYNK_PLANS`` names, which can be
+    kept beside the script. ``python -m synk tune`` lists records and clears them.
 
     Parameters
     ----------
@@ -34,7 +35,7 @@ def tune(
 
     Returns
     -------
-    list of EngineTimes
+    list of PlanTimes
         The rows of the table. Of a function whose `mode` is named, or that draws
         random numbers, there are none, and nothing is done.
 
@@ -53,6 +54,6 @@ def tune(
     >>> with synk.session(2):
     ...     table = synk.tune(f, np.ones((1000, 20)))  # doctest: +SKIP
     """
-    facts = function.time_engines(args, batch, batch_s, kwargs)
-    print(engine_table(repr(function), facts))
-    return facts
+    measured = function.tuned(args, batch, batch_s, kwargs)
+    print(plan_table(repr(function), measured))
+    return measured

@@ -1,1 +1,1 @@
-"""Which engine computes a function, where the script has not said: by measurement."""
+"""How a function's calls are computed, where the script has not said: by its graph."""

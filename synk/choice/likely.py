@@ -1,8 +1,8 @@
-"""Which engine is likely to be the fastest for a graph: to try it may cost more."""
+"""Which engine is the fastest for a graph, told by its Ops."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pytensor.graph.basic import Apply, Variable
@@ -12,6 +12,7 @@ from pytensor.tensor.basic import (
     Join,
     MakeVector,
     ScalarFromTensor,
+    Split,
     TensorFromScalar,
 )
 from pytensor.tensor.blockwise import Blockwise
@@ -24,24 +25,38 @@ from ..ops import is_collective
 
 _BY_ELEMENTS = (
     *(Alloc, CAReduce, DimShuffle, Elemwise, Join, MakeVector, *INDEXING),
-    *(Reshape, ScalarFromTensor, Shape, Shape_i, SpecifyShape, TensorFromScalar),
+    *(Reshape, ScalarFromTensor, Shape, Shape_i, SpecifyShape, Split),
+    TensorFromScalar,
 )
 
 
-def is_for_numba(graph: Sequence[Variable]) -> bool:
-    """Tell whether numba is likely to be the fastest engine.
+def is_for_numba(graph: Sequence[Variable], rows: Iterable[Variable]) -> bool:
+    """Tell whether numba is the fastest engine.
 
-    That is so of log-likelihoods and their gradients: by elements, with sums
-    and products by vectors. What goes by elements is one loop over vectors, with synk's
-    own functions (`engines.numba_math`), and by blocks of rows. On an AMD EPYC, 200,000
-    rows of five such models took 1.0 to 3.6 ms by numba, 2.9 to 12 by C, and 3.4 to 11
-    by JAX (``python -m tests.bench pymc``; docs/performance.rst).
+    That is so of log-likelihoods and their gradients: by elements, a number or a few a
+    row, with sums and products by vectors. What goes by elements is one loop over
+    vectors, with synk's own functions (`engines.numba_math`), and by blocks of rows.
+    Where a row has many numbers that are computed by elements, XLA is faster.
+
+    Parameters
+    ----------
+    graph : sequence of Variable
+    rows : iterable of Variable
+        The inputs that hold rows.
     """
     dtypes = {str(getattr(each.type, "dtype", "")) for each in graph}
     inexact = {dtype for dtype in dtypes if dtype.startswith(("float", "complex"))}
     if len(inexact) > 1 or not inexact <= {"float32", "float64"}:
         return False
-    return all(map(_is_by_elements, io_toposort([], list(graph))))
+    on_rows = set(rows)
+    for node in io_toposort([], list(graph)):
+        if not on_rows.isdisjoint(node.inputs) and not is_collective(node):
+            on_rows.update(node.outputs)
+            if _goes_through_matrices(node):
+                return False
+        if not _is_by_elements(node):
+            return False
+    return True
 
 
 def _is_by_elements(node: Apply) -> bool:
@@ -53,6 +68,14 @@ def _is_by_elements(node: Apply) -> bool:
     return isinstance(op, _BY_ELEMENTS) or is_collective(node)
 
 
+def _goes_through_matrices(node: Apply) -> bool:
+    """Tell whether a node computes elements of rows by columns."""
+    if isinstance(node.op, Elemwise):
+        return not _is_vector(node.outputs[0])
+    return isinstance(node.op, CAReduce) and not _is_vector(node.inputs[0])
+
+
 def _is_vector(operand: Any) -> bool:
-    """Tell whether an operand of a product has one row or column."""
-    return operand.type.ndim < 2 or 1 in operand.type.shape[-2:]
+    """Tell whether a value has one dimension, but for such as have the length 1."""
+    shape = operand.type.shape
+    return len(shape) < 2 or sum(length != 1 for length in shape) < 2

@@ -1,8 +1,10 @@
-"""What earlier runs have found of a graph's engines: a small file for each, on disk.
+"""What `synk.tune` has measured: records on disk, which decide from then on.
 
-They lie beside what PyTensor has compiled (``config.base_compiledir``), and hold
-numbers and names alone, as JSON. A file that cannot be read is none; one that cannot be
-written is left out.
+A record tells the plan of a graph for about as many rows, so many ranks and cores. It
+counts for the versions and the processor that it was measured with, and no others. The
+records lie in a file each beside what PyTensor has compiled
+(``config.base_compiledir``), or all in the one that ``SYNK_PLANS`` names, which can be
+kept beside a script. They are JSON: names and numbers alone.
 """
 
 from __future__ import annotations
@@ -16,9 +18,10 @@ import os
 import platform
 import sys
 import tempfile
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytensor
@@ -26,63 +29,57 @@ from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.op import HasInnerGraph
 from pytensor.graph.traversal import io_toposort
 
-from .trial import RUNS, Trial
+from .plan import Plan
 
-_FOLDER = "synk-engines"
-_FORMAT = 3
+VARIABLE = "SYNK_PLANS"
+"""An environment variable: the file of records that a script reads and writes."""
+
+_FOLDER = "synk-plans"
 _FEW = 10
 """Numbers of a constant that are told from others."""
-_DECIDING = ("pytensor", "numba", "jax", "numpy", "scipy")
+_DECIDING = ("synk", "pytensor", "numba", "jax", "numpy", "scipy")
 """Packages that make an engine fast or slow."""
 
 
-class Known(NamedTuple):
-    """What is known of an engine.
+class Record(NamedTuple):
+    """A record as `python -m synk tune` lists it.
 
     Attributes
     ----------
-    compiled : float
-        Seconds of its first call.
-    dropped : str or None
-        Why it is not used.
-    lost : int
-        See `Candidate`.
+    key : str
+    function : str
+    rows, ranks, cores : int
+        About how many rows.
+    plan : Plan
+    measured : dict of str to float
+        Seconds of a call by the plans that were possible.
+    here : bool
+        Whether it is for these versions and this processor.
     """
 
-    compiled: float
-    dropped: str | None
-    lost: int
-
-    @property
-    def is_out(self) -> bool:
-        """Whether it is not to be tried once more."""
-        return self.dropped is not None and not 0 < self.lost < RUNS
-
-
-class Record(NamedTuple):
-    """What is known of a graph's engines, and the seconds that it has taken."""
-
-    best: str
-    engines: dict[str, Known]
-    computed: float
-    spent: float
+    key: str
+    function: str
+    rows: int
+    ranks: int
+    cores: int
+    plan: Plan
+    measured: dict[str, float]
+    here: bool
 
 
-def key_of(graph: str, size: int, cores: int, scale: int) -> str:
-    """Return what a graph has in common with itself in another run of the script.
+def scale_of(rows: int) -> int:
+    """Return about how many rows there are: one more for twice as many."""
+    return rows.bit_length()
 
-    Parameters
-    ----------
-    graph : str
-        As it is `spelled`.
-    size, cores : int
-        The ranks, and the cores of each.
-    scale : int
-        Of the number of rows; see `scale_of`.
-    """
-    machine = platform.platform(), _processor(), size, cores
-    versions = platform.python_version(), *map(_version, _DECIDING)
-    about = repr((_FORMAT, machine, versions, scale, graph))
+
+def rows_of(scale: int) -> int:
+    """Return the number of rows that stands for all of a scale: its middle."""
+    return 3 << scale - 2 if scale > 1 else scale
+
+
+def key_of(graph: str, ranks: int, cores: int, scale: int) -> str:
+    """Return what a graph has in common with itself in another run of the script."""
+    about = repr((ranks, cores, scale, graph))
     return hashlib.sha256(about.encode()).hexdigest()[:32]
 
 
@@ -111,62 +108,168 @@ def spelled(outputs: Sequence[Variable]) -> str:
     return "\n".join(lines)
 
 
-def scale_of(rows: int) -> int:
-    """Return about how many rows there are: one more for four times as many."""
-    return (rows.bit_length() + 1) // 2
+def find(key: str, function: str) -> Plan | None:
+    """Return the plan of a record, if there is one that counts here.
 
-
-def read(key: str) -> Record | None:
-    """Return what was found, if it was."""
-    try:
-        found = json.loads(_path(key).read_text())
-        engines = {
-            str(name): Known(
-                float(compiled), None if why is None else str(why), int(lost)
-            )
-            for name, (compiled, why, lost) in found["engines"].items()
-        }
-        spent = float(found["computed"]), float(found["spent"])
-        return Record(str(found["best"]), engines, *spent)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    Warns
+    -----
+    UserWarning
+        If there is one for other versions or another processor.
+    """
+    found = _entries(key).get(key)
+    record = None if found is None else _record(key, found)
+    if record is None:
         return None
+    if record.here:
+        return record.plan
+    assert found is not None
+    differs = [
+        f"{name} {found['made_by'].get(name)}, and it is {value}"
+        for name, value in _here().items()
+        if found["made_by"].get(name) != value
+    ]
+    warnings.warn(
+        f"the record of synk.tune for {function} is left out: it was made with"
+        f" {'; '.join(differs)}. Tune again, or clear it by"
+        " `python -m synk tune --clear`",
+        stacklevel=2,
+    )
+    return None
 
 
-def write(key: str, trial: Trial) -> None:
-    """Keep what was found; replaced as a whole, as other processes may read it."""
-    found = {
-        "best": trial.best.name,
-        "engines": {
-            each.name: (each.compiled or each.expected, each.dropped, each.lost)
-            for each in trial.candidates
-            if each.compiled is not None or each.dropped is not None
-        },
-        "computed": trial.computed,
-        "spent": trial.spent,
+def write(
+    key: str,
+    function: str,
+    scale: int,
+    machine: tuple[int, int],
+    plan: Plan,
+    measured: dict[str, float],
+) -> None:
+    """Keep what was measured.
+
+    Parameters
+    ----------
+    key : str
+    function : str
+        What messages call it.
+    scale : int
+    machine : tuple of int
+        Ranks, and cores.
+    plan : Plan
+        The fastest.
+    measured : dict of str to float
+        Seconds of a call, by the names of the plans.
+
+    Raises
+    ------
+    OSError
+        If the file that ``SYNK_PLANS`` names cannot be written.
+    """
+    ranks, cores = machine
+    entry = {
+        "function": function,
+        "rows": rows_of(scale),
+        "ranks": ranks,
+        "cores": cores,
+        "engine": plan.engine,
+        "alone": plan.is_alone,
+        "block": plan.block,
+        "measured": measured,
+        "made_by": _here(),
     }
-    path = _path(key)
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=path.parent, suffix=".new")
-        try:
-            with open(descriptor, "w") as file:
-                json.dump(found, file)
-            os.replace(name, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(name)
-            raise
+    named = os.environ.get(VARIABLE)
+    with contextlib.nullcontext() if named else contextlib.suppress(OSError):
+        _store(_path(key), _entries(key) | {key: entry})
+
+
+def listed() -> list[Record]:
+    """Return all records, of the file that is named or of the folder."""
+    found = []
+    for path in _files():
+        for key, entry in _read(path).items():
+            if (record := _record(key, entry)) is not None:
+                found.append(record)
+    return sorted(found, key=lambda each: (each.function, each.rows))
+
+
+def clear() -> int:
+    """Delete all records; return how many there were."""
+    many = len(listed())
+    for path in _files():
+        path.unlink()
+    return many
+
+
+def _files() -> list[Path]:
+    if named := os.environ.get(VARIABLE):
+        return [path for path in [Path(named)] if path.exists()]
+    return sorted(Path(pytensor.config.base_compiledir, _FOLDER).glob("*.json"))
 
 
 def _path(key: str) -> Path:
+    if named := os.environ.get(VARIABLE):
+        return Path(named)
     return Path(pytensor.config.base_compiledir, _FOLDER, f"{key}.json")
+
+
+def _entries(key: str) -> dict[str, Any]:
+    return _read(_path(key))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Return what a file holds; one that cannot be read is none."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _record(key: str, entry: Any) -> Record | None:
+    try:
+        engine = None if entry["engine"] is None else str(entry["engine"])
+        plan = Plan(
+            engine,
+            bool(entry["alone"]),
+            int(entry["block"]),
+            "as it was measured by synk.tune",
+        )
+        measured = {str(k): float(v) for k, v in entry["measured"].items()}
+        about = int(entry["rows"]), int(entry["ranks"]), int(entry["cores"])
+        here = entry["made_by"] == _here()
+        return Record(key, str(entry["function"]), *about, plan, measured, here)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _store(path: Path, entries: dict[str, Any]) -> None:
+    """Write a file; replaced as a whole, as other processes may read it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, suffix=".new")
+    try:
+        with open(descriptor, "w") as file:
+            json.dump(entries, file, indent=1)
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+
+
+def _here() -> dict[str, str | None]:
+    """Return the versions and the processor that a record is for."""
+    versions = {package: _version(package) for package in _DECIDING}
+    return versions | {
+        "Python": platform.python_version(),
+        "processor": _processor(),
+    }
 
 
 @functools.cache
 def _version(package: str) -> str | None:
     loaded = getattr(sys.modules.get(package), "__version__", None)
     if loaded is not None:
-        return loaded
+        return str(loaded)
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -179,5 +282,5 @@ def _processor() -> str:
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
-                return line
+                return line.partition(":")[2].strip()
     return platform.processor()

@@ -43,11 +43,6 @@ class FunctionSpec:
     findings: list[Finding] = field(default_factory=list)
     """What was shown of each output."""
     mode: Any = None
-    is_chosen: bool = False
-    """Whether the script has not named the mode: bits may differ from call to call."""
-    is_compared: bool = False
-    """Whether calls are to show what the mode can do, beside another one that is known:
-    what makes them faster is compiled at once."""
     name: str | None = None
     made: str = ""
     """Where the script has made it, as messages have it behind the name."""

@@ -1,20 +1,15 @@
 """A part that is sums over rows, run for blocks of rows that stay in a core's cache.
 
 What a compiled graph computes on the way, such as ``X @ w`` and functions of it, is
-then read while it is in the cache. Whether that wins is seen on real calls: some are
-run in one go and some in blocks, in turns, and then the faster way is taken. Where
-numba compiles the graph it may compile the loop over blocks as well, which is tried
-once calls have taken as long as that takes, or at once where engines are compared, or
-where an earlier run has left its code on disk. A rank chooses for itself, as its values
-are the same to rounding in any way, and no other rank waits within a part. The blocks
-are added up in their order.
+then read while it is in the cache. Whether a function goes in blocks, and of how many
+rows, is in its plan (`choice.plan`). Where numba has compiled a part, the loop over
+blocks is compiled as well; else Python goes from block to block. The blocks are added
+up in their order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
-from time import perf_counter
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,17 +21,9 @@ from ..compiler.kept import Kept
 from ..compiler.spec import FunctionSpec
 from ..compiler.stages import Cut, Part, Stage
 from ..engines.numba_blocks import ERRORS, Loop, loop_over_blocks
-from ..memory.partition import cuts, part_lengths
+from ..memory.partition import part_lengths
 from ..ops import is_reduced
 from ..reduce_ops import Accumulator, ReduceOp, finish, shares
-from ..times.timing import Times
-from .block_trial import Trial
-
-BYTES = 1 << 20
-"""Of rows in a block: about what a core's second-level cache holds."""
-
-FROM = 4 * BYTES
-"""Bytes of rows from which on it is tried."""
 
 
 class Call(Protocol):
@@ -45,27 +32,13 @@ class Call(Protocol):
     rows: list[Any]
     values: dict[Variable, Any]
     cut: Cut
-    times: Times
     programs: Any
-
-    def run_part(self, piece: Part) -> None:
-        """Run a part and keep what it computes."""
 
     def outputs_of(self, piece: Part, padded: bool) -> list[Any]:
         """Run a part on the rows taken."""
 
     def arguments(self, piece: Part) -> list[Any]:
         """Return what the code of a part takes: rows, constants, what it receives."""
-
-
-def are_many(rows: Sequence[Any]) -> bool:
-    """Tell whether rows of inputs are so many that blocks may win."""
-    return sum([array.nbytes for array in rows]) >= FROM
-
-
-def is_to_repeat(spec: FunctionSpec) -> bool:
-    """Tell whether results are to be those of every run to the bit."""
-    return not spec.is_chosen
 
 
 class Blocks:
@@ -79,38 +52,32 @@ class Blocks:
     ----------
     can_be : bool
         Whether any part can go in blocks.
-    last : Trial or None
-        Of the last call's parts that could go in blocks; one that is not over, if there
-        is one.
+    last : tuple of (int, bool), or None
+        How many blocks the last call's first such part had, and whether a compiled
+        loop went through them.
     """
 
     def __init__(self, spec: FunctionSpec) -> None:
         self._sums: dict[Variable, ReduceOp] = dict(spec.sums)
-        if spec.sliceable or spec.call_variables or is_to_repeat(spec):
+        if spec.sliceable or spec.call_variables:
             self._sums = {}
         self.can_be = bool(self._sums)
-        self._is_compared = spec.is_compared
         self._can: dict[int, bool] = {}
         self._loops: dict[int, Loop | None] = {}
-        self.trials: dict[tuple[int, int], Trial] = {}
-        """By the identity of a part, and the binary digits of a number of rows."""
-        self.last: Trial | None = None
+        self.last: tuple[int, bool] | None = None
 
-    @property
-    def is_trying(self) -> bool:
-        """Whether the next such call may take less than the last one."""
-        return self.last is not None and not self.last.is_over
-
-    def run(self, call: Call, stage: Stage, kept: Kept | None) -> bool:
+    def run(self, call: Call, stage: Stage, kept: Kept | None, size: int) -> bool:
         """Run a stage's part and keep what it computes, if it can go in blocks.
 
         Parameters
         ----------
         call : Call
-            Of many rows, and not padded.
+            Not padded.
         stage : Stage
         kept : Kept, optional
             The part that computed terms which this one receives.
+        size : int
+            Rows of a block.
 
         Returns
         -------
@@ -118,40 +85,28 @@ class Blocks:
             False if nothing was done.
         """
         part = stage.merged
-        if id(part) not in self._can:
-            self._can[id(part)] = self._is_of_sums(part, call.cut, kept)
-        if not self._can[id(part)]:
+        if not self.can_go(part, call.cut, kept):
             return False
-        nbytes = sum(rows.nbytes for rows in call.rows)
-        rows = len(call.rows[0])
-        key = id(part), rows.bit_length()
-        if key not in self.trials:
-            blocks = min(rows, nbytes // BYTES)
-            loop = self._loop(call, part, kept)
-            trial = Trial(blocks, loop is not None)
-            if loop is not None and (self._is_compared or loop.is_on_disk):
-                trial.join_loop()
-            self.trials[key] = trial
-        trial = self.trials[key]
-        if not self.is_trying:
-            self.last = trial
-        way, start = trial.next(), perf_counter()
-        if way == "loop":
+        loop = self._loop(call, part, kept)
+        blocks = -(-len(call.rows[0]) // size)
+        self.last = self.last or (blocks, loop is not None)
+        if loop is not None:
             try:
-                call.values.update(self._looped(call, part, trial.blocks, kept))
+                call.values.update(self._looped(loop, call, part, size))
+                return True
             except ERRORS:  # whatever it is, PyTensor tells it better
-                trial.failed(way)
-                way = "blocks"
-        if way == "whole":
-            call.run_part(part)
-        elif way == "blocks":
-            call.values.update(self._added_up(call, part, trial.blocks, kept))
-        if not call.times.is_fresh:
-            trial.took(way, perf_counter() - start)
+                pass
+        call.values.update(self._added_up(call, part, size, kept))
+        self._loops[id(part)] = None  # which cannot be compiled, as this has no error
         return True
 
-    def _is_of_sums(self, part: Part, cut: Cut, kept: Kept | None) -> bool:
+    def can_go(self, part: Part, cut: Cut, kept: Kept | None) -> bool:
         """Tell whether all that a part makes of rows is sums or averages over them."""
+        if id(part) not in self._can:
+            self._can[id(part)] = self._is_of_sums(part, cut, kept)
+        return self._can[id(part)]
+
+    def _is_of_sums(self, part: Part, cut: Cut, kept: Kept | None) -> bool:
         if part.updates or any(isinstance(var.type, RandomType) for var in part.reads):
             return False
         rows = [] if kept is None else kept.rows
@@ -187,11 +142,8 @@ class Blocks:
         return self._loops[id(part)]
 
     def _looped(
-        self, call: Call, part: Part, blocks: int, kept: Kept | None
+        self, loop: Loop, call: Call, part: Part, size: int
     ) -> dict[Variable, Any]:
-        loop = self._loop(call, part, kept)
-        assert loop is not None
-        size = -(-len(call.rows[0]) // blocks)
         results = loop(size, *call.arguments(part))
         return {
             var: finish(result, np.dtype(var.type.dtype))  # type: ignore[attr-defined]
@@ -199,11 +151,11 @@ class Blocks:
         }
 
     def _added_up(
-        self, call: Call, part: Part, blocks: int, kept: Kept | None
+        self, call: Call, part: Part, size: int, kept: Kept | None
     ) -> dict[Variable, Any]:
         rows, values = call.rows, call.values
         found: dict[Variable, Any] = {}
-        bounds = cuts(len(rows[0]), blocks)
+        bounds = [*range(0, len(rows[0]), size), len(rows[0])]
         of_rows = [] if kept is None else kept.rows
         totals: dict[Variable, Accumulator] = {}
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from pytensor.graph.basic import Variable
@@ -12,23 +12,13 @@ from ..compiler.stages import Part
 Key: TypeAlias = tuple
 """Whose rows they are: states of data and which rows of these."""
 
-FEW = 1 << 16
-"""Bytes that terms may take, of however few rows they are."""
-
 
 class KeptTerms:
-    """The terms of the last rows, on one rank.
-
-    Attributes
-    ----------
-    are_too_large : bool
-        Whether they were found to take more memory than the rows that they are of.
-    """
+    """The terms of the last rows, on one rank."""
 
     def __init__(self) -> None:
         self._key: Any = None
         self._values: dict[Variable, Any] = {}
-        self.are_too_large = False
 
     @property
     def nbytes(self) -> int:
@@ -36,7 +26,7 @@ class KeptTerms:
         return sum(value.nbytes for value in self._values.values())
 
     def of(
-        self, part: Part, key: Key, rows: Sequence[Any], compute: Callable[[], list]
+        self, part: Part, key: Key, compute: Callable[[], list]
     ) -> dict[Variable, Any]:
         """Return the values of a part, computed if they are not those that are kept.
 
@@ -44,8 +34,6 @@ class KeptTerms:
         ----------
         part : Part
         key : tuple
-        rows : sequence of array
-            What they are computed from.
         compute : callable
             Returns them, in the order that the part wants them in.
         """
@@ -53,10 +41,6 @@ class KeptTerms:
             return self._values
         self._key, self._values = None, {}
         values = dict(zip(part.wants, compute(), strict=True))
-        size = sum(value.nbytes for value in values.values())
-        if size > max(FEW, sum(array.nbytes for array in rows)):
-            self.are_too_large = True
-            return values
         # In this order: an interrupt in between must not leave a key without values.
         self._values = values
         self._key = id(part), key

@@ -10,7 +10,6 @@ import numpy as np
 from ..compiler.stages import Stage
 from ..memory.partition import Selection
 from ..times.timing import COMMON, COMPUTE, ROWS, UNCOUNTED, Times
-from .blocks import are_many
 from .kept import Key
 from .one_call import Call, Reducer
 from .padding import UNPADDED, PaddedSize
@@ -36,6 +35,7 @@ def run(
     transaction: Transaction | None = None,
     kept: Key | None = None,
     kind: CallKind | None = None,
+    block: int = 0,
 ) -> list[np.ndarray]:
     """Compute outputs and make updates, in one go or in slices.
 
@@ -70,6 +70,8 @@ def run(
         Tells these rows from others, if what follows from them alone is to be kept.
     kind : str, optional
         What is run, in one go, if it does not follow from the number of ranks.
+    block : int
+        Rows of a block, where parts are run for one after the other; 0: in one go.
     """
     whose = rank, all_rows, transaction
     if num_slices > 1:
@@ -87,9 +89,9 @@ def run(
     if kept is not None:
         part = call.cut.stages[0].kept
         run = partial(call.outputs_of, part, padded=False)
-        call.values.update(programs.kept_terms.of(part, kept, call.rows, run))
+        call.values.update(programs.kept_terms.of(part, kept, run))
     programs.blocks.last = None
-    blocks = _blocks(programs, kind, subset, call)
+    blocks = _blocks(programs, kind, subset, call, block)
     is_padded = bool(padded_size)
     for level, stage in enumerate(call.cut.stages):
         if blocks is None or not blocks(stage):
@@ -100,17 +102,16 @@ def run(
 
 
 def _blocks(
-    programs: Programs, kind: CallKind, subset: Subset, call: Call
+    programs: Programs, kind: CallKind, subset: Subset, call: Call, block: int
 ) -> Callable[[Stage], bool] | None:
-    """Return what runs a stage in blocks of rows, where there are enough of them."""
-    if not programs.blocks.can_be or not are_many(call.rows) or call.padded_size:
+    """Return what runs a stage in blocks of rows, where the plan has them."""
+    if not block or not programs.blocks.can_be or call.padded_size:
         return None
     is_whole = kind in ("uncut", "kept uncut")
     if is_whole and programs.cut("uncut", subset) is not programs.cut("step", subset):
         return None  # its values do not follow from those of rows
-    if programs.engine.PER_SHAPE:
-        return None
-    return partial(programs.blocks.run, call, kept=programs.kept(kind, subset))
+    kept = programs.kept(kind, subset)
+    return partial(programs.blocks.run, call, kept=kept, size=block)
 
 
 def idle(

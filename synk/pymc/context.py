@@ -16,7 +16,6 @@ import functools
 import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -34,7 +33,6 @@ from .make import nothing_shared, serial_terms, values_of
 from .names import (
     TAKE_OPS,
     ForSteps,
-    Sampling,
     as_plain,
     asked_by,
     chains_by,
@@ -46,7 +44,7 @@ from .names import (
     sampling,
     wants_jax,
 )
-from .nutpie import CALLS, compiled
+from .nutpie import compiled
 from .sharing import LOST, words
 from .sources import DRAWN
 from .tiny import rows_if_tiny
@@ -54,24 +52,11 @@ from .tiny import rows_if_tiny
 SHORT = 150e-6
 """Seconds: what a call of this length takes one core, ranks take no less time for."""
 
-LONG = 5e-3
-"""Seconds: of calls of this length it need not be measured whether ranks gain."""
-
 OF_ELEMENT = 2e-9
 """Seconds that it takes about to compute an element of a density and its gradient."""
 
 USES = 30
 """As many elements a call may compute for each number that it is given."""
-
-CLEAR = 1.5
-"""As many times as fast ranks are to be before other engines are tried, to know."""
-
-STEPS = 10
-"""Steps of NUTS in an iteration, each of which calls the density: seven are usual, and
-many more while it finds its step size."""
-
-TURNS = 5
-"""How often each of two is timed."""
 
 
 class Parallel:
@@ -90,8 +75,8 @@ class Parallel:
     ----------
     rows, ranks : int or None
     speed_up : float or None
-        Of a call, by ranks: measured beside PyMC by itself or, where that is long,
-        predicted from the ranks' times beside one of them.
+        Of a call, by ranks, beside PyMC by itself: predicted from the model's graph and
+        its sizes. None if it does not follow from these.
     is_serial : bool or None
         Whether PyMC computes the log-density as ever; None before it was asked for.
     """
@@ -103,7 +88,7 @@ class Parallel:
         self._settled: list[Density] = []
         self._ops: dict[Any, LogpOfRanks] = {}
         self._told: set[str] = set()
-        self._ours = self._was_measured = self._has_paths = False
+        self._ours = self._has_paths = False
         self.rows: int | None = None
         self.ranks: int | None = None
         self.speed_up: float | None = None
@@ -179,8 +164,6 @@ class Parallel:
             density = self._choose(variables, start, mode, of_point, together)
             if density is None:
                 return by_pymc()
-            if asked is not None:
-                density.foresee(_calls(asked))
             made = ForSteps(density, density.others, density.point.dtype)
             made.set_extra_values(start)
             return made
@@ -214,7 +197,6 @@ class Parallel:
                     SESSION.context.widen()
                 with self._without_notes():
                     return plain(model, **kwargs)
-            density.foresee(CALLS if asked is None else _calls(asked))
             taken = inspect.signature(compiled).parameters.keys() & kwargs.keys()
             return compiled(model, density, **{name: kwargs[name] for name in taken})
 
@@ -283,20 +265,12 @@ class Parallel:
         if any(density is each for each in self._settled):
             self._say(density)
             return density
-        point = density.start
         if not self._raises:
             density.or_else(plain, self._tell)
-        density(point)
-        seconds = _typical(density, point)
-        self.speed_up, self._was_measured = density.predicted_speed_up, False
-        is_doubtful = bool(density.exchanged or density.refused) or together > 1
-        if self._serial is None and (is_doubtful or seconds * self.ranks < LONG):
-            of_plain = _typical(plain(), point) / together
-            if of_plain < CLEAR * seconds:  # by the engine that compiles soonest
-                density.settle(point)
-                seconds = _typical(density, point)
-            self.speed_up, self._was_measured = of_plain / seconds, True
-            if of_plain <= seconds:
+        self.speed_up = density.speed_up
+        if self.speed_up is not None:
+            self.speed_up /= together
+            if self._serial is None and self.speed_up <= 1:
                 self._made[key] = None, "one rank is faster"
                 self._say(density, why="one rank is faster")
                 return None
@@ -356,8 +330,7 @@ class Parallel:
         rows = "" if self.rows is None else f"{self.rows:,} rows, "
         gain = "" if self.speed_up is None else f", {self.speed_up:.2f} times as fast"
         if not self.is_serial:
-            beside = "PyMC by itself" if self._was_measured else "one rank (predicted)"
-            gain = gain and f"{gain} as {beside}"
+            gain = gain and f"{gain} as PyMC by itself (predicted)"
             print(f"synk: {rows}{self.ranks} ranks{gain}")
         elif not by_choice:
             slower = f" ({self.ranks} ranks would be{gain[1:]})" if gain else ""
@@ -469,18 +442,3 @@ class Parallel:
 
 def _by_itself(who: str) -> str:
     return f"{who} computes the log-density by itself, serially"
-
-
-def _calls(asked: Sampling) -> int:
-    """Return about how many calls of the density are to come."""
-    return asked.chains * asked.iterations * STEPS
-
-
-def _typical(function: Callable[[Any], Any], point: np.ndarray) -> float:
-    """Return how many seconds a call takes, the least of some."""
-    taken = []
-    for _ in range(TURNS):
-        start = perf_counter()
-        function(point)
-        taken.append(perf_counter() - start)
-    return min(taken)

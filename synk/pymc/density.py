@@ -33,6 +33,13 @@ LEAST = 50_000
 """Elements that a call computes along a second dimension, for it to have a launch."""
 
 
+OF_LEFT = 10e-6
+"""Seconds of a term that ranks do not share, about."""
+
+OF_PART = 80e-6
+"""Seconds in which a point is taken apart for a call, and its results put together."""
+
+
 class Density:
     """A function of the ravelled point.
 
@@ -223,21 +230,30 @@ class Density:
         return [why for part in self.parts for why in part.exchanged]
 
     @property
-    def predicted_speed_up(self) -> float | None:
-        """How many times as fast ranks are as one, by the times of their calls."""
-        told = self.parts[0].function.explain().to_dict()
-        speed_up = told["speed_up"]
-        return speed_up and speed_up["predicted"]
+    def speed_up(self) -> float | None:
+        """How many times as fast as PyMC by itself it is, predicted.
 
-    def foresee(self, calls: int) -> None:
-        """Have it known that so many calls are to come: engines are tried sooner."""
-        for part in self.parts:
-            part.function.foresee(calls)
+        None if that does not follow from the graph and its shapes.
+        """
+        told = [
+            part.function.predicted(part.arguments(self.start)) for part in self.parts
+        ]
+        found = [each for each in told if each is not None]
+        if len(found) < len(told):
+            return None
+        left = len(self._left) * OF_LEFT
+        ranks = left + sum(OF_PART + each.by_ranks for each in found)
+        return (left + sum(each.by_pytensor for each in found)) / ranks
 
-    def settle(self, values: np.ndarray) -> None:
-        """Find the fastest engine for each part now, by calls at a point."""
-        for part in self.parts:
-            part.function.time_engines(tuple(part.arguments(values)), None, None, {})
+    def tune(self) -> list[tuple[str, list]]:
+        """Measure the plans of each part; see `synk.tune`."""
+        return [
+            (
+                str(part.function.name),
+                part.function.tuned(tuple(part.arguments(self.start)), None, None, {}),
+            )
+            for part in self.parts
+        ]
 
     def unravelled(self, values: np.ndarray) -> dict[str, np.ndarray]:
         """Return the parts of a vector by the names of the variables."""

@@ -21,9 +21,6 @@ from .density import Density
 from .make import make
 from .names import make_initial_point_fn, present
 
-CALLS = 10_000
-"""Calls of a density at least, for a chain."""
-
 
 def nutpie_model(model: Any, mode: Any) -> Any:
     """Return what ``nutpie.sample`` takes; see `synk.pymc.nutpie_model`."""
@@ -31,9 +28,7 @@ def nutpie_model(model: Any, mode: Any) -> Any:
     if model.discrete_value_vars:
         names = ", ".join(var.name for var in model.discrete_value_vars)
         raise TypeError(f"nutpie has no steps for discrete variables: {names}")
-    density = make(model, None, mode)
-    density.foresee(CALLS)
-    return compiled(model, density)
+    return compiled(model, make(model, None, mode))
 
 
 def compiled(

@@ -33,7 +33,7 @@ def explain(
     in_session: bool,
     timed: Timed | None,
     variables: list[facts.Held],
-    engines: list[facts.EngineTimes],
+    plans: tuple[str, list[facts.PlanTimes]],
     graph: bool = False,
 ) -> Explanation:
     """Gather the plan of a function and, after calls, its times.
@@ -50,7 +50,8 @@ def explain(
         The serial run.
     variables : list of facts.Held
         The shared variables, as ranks hold them.
-    engines : list of facts.EngineTimes
+    plans : tuple of (str, list of facts.PlanTimes)
+        The plan of its calls, and what was measured of those that are possible.
         Those to choose from.
     graph : bool
         Whether the stages are to be drawn.
@@ -92,7 +93,8 @@ def explain(
             lost=conclusions.lost,
             verdict=conclusions.verdict,
             variables=variables,
-            engines=engines,
+            plan=plans[0],
+            plans=plans[1],
             in_blocks=_in_blocks(programs),
             bytes_kept=programs.kept_terms.nbytes,
             exchanges=exchanges,
@@ -148,18 +150,9 @@ def _updates(spec: FunctionSpec) -> list[facts.Update]:
     ]
 
 
-def _in_blocks(programs: Programs) -> list[facts.InBlocks]:
-    return [
-        facts.InBlocks(
-            blocks=1 if trial.chosen == "whole" else trial.blocks,
-            tried=trial.blocks,
-            milliseconds=trial.least("blocks", "loop") * 1e3,
-            milliseconds_whole=trial.least("whole") * 1e3,
-            is_compiled=trial.chosen == "loop",
-        )
-        for trial in programs.blocks.trials.values()
-        if trial.chosen is not None
-    ]
+def _in_blocks(programs: Programs) -> facts.InBlocks | None:
+    last = programs.blocks.last
+    return None if last is None else facts.InBlocks(*last)
 
 
 def _padding(spec: FunctionSpec, programs: Programs) -> facts.Padding | None:

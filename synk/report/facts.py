@@ -248,18 +248,28 @@ class Calls:
 
 
 @dataclass(frozen=True)
-class EngineTimes:
-    """What is known of an engine that may compute a function.
+class PlanTimes:
+    """What `synk.tune` has measured of a plan.
 
-    Its first call, in seconds, compiles; before that it is what is expected.
+    Attributes
+    ----------
+    name : str
+        The engine, blocks of rows if there are any, and whether rank 0 computes alone.
+    is_best : bool
+        Whether it makes the calls.
+    milliseconds : float or None
+        Of a call; None if it could make none.
+    first_call : float or None
+        Seconds of the first one, which compiles.
+    failed : str or None
+        Why it could make no call.
     """
 
     name: str
     is_best: bool
-    nanoseconds_per_row: float | None
+    milliseconds: float | None
     first_call: float | None
-    expected: float
-    dropped: str | None
+    failed: str | None
 
 
 @dataclass(frozen=True)
@@ -302,24 +312,17 @@ class Conclusions:
 
 @dataclass(frozen=True)
 class InBlocks:
-    """A part of a call on rank 0, and whether it is run in blocks of rows.
+    """How rank 0 has gone through the rows of the last call.
 
     Attributes
     ----------
     blocks : int
-        How many; 1, if to run it in one go has been faster.
-    tried : int
-        How many were tried.
-    milliseconds, milliseconds_whole : float
-        The least that it took in so many blocks as were tried, and in one go.
+        How many.
     is_compiled : bool
         Whether machine code goes from block to block, or Python.
     """
 
     blocks: int
-    tried: int
-    milliseconds: float
-    milliseconds_whole: float
     is_compiled: bool
 
 
@@ -407,8 +410,11 @@ class Facts:
     lost: Lost | None
     verdict: str | None
     variables: list[Held] = field(default_factory=list)
-    engines: list[EngineTimes] = field(default_factory=list)
-    in_blocks: list[InBlocks] = field(default_factory=list)
+    plan: str = ""
+    """How calls are made, and why; see `choice.plan`."""
+    plans: list[PlanTimes] = field(default_factory=list)
+    """What `synk.tune` has measured."""
+    in_blocks: InBlocks | None = None
     bytes_kept: int = 0
     """Of terms of the data alone, on rank 0."""
     exchanges: Exchanges | None = None

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from .facts import (
     Calls,
-    EngineTimes,
     Exchanges,
     Facts,
     Held,
@@ -16,6 +15,7 @@ from .facts import (
     NodeFacts,
     Output,
     Padding,
+    PlanTimes,
     Reduced,
     Repeated,
     StageFacts,
@@ -78,14 +78,16 @@ def plan(facts: Facts) -> Iterator[Entry]:
         yield Entry("updates", ", ".join(texts))
     for i, held in enumerate(facts.variables):
         yield Entry("" if i else "variables", _held(held))
-    for i, engine in enumerate(facts.engines):
-        yield Entry("" if i else "engines", _engine(engine))
+    if facts.plan:
+        yield Entry("plan", facts.plan)
+    for i, plan in enumerate(facts.plans):
+        yield Entry("" if i else "measured", _plan(plan))
     if facts.precision is not None:
         yield Entry("products", f"of float32 in {facts.precision}")
     if facts.padding is not None:
         yield Entry("padded", _padding(facts.padding))
-    for part in facts.in_blocks:
-        yield Entry("blocks", _in_blocks(part))
+    if facts.in_blocks is not None:
+        yield Entry("blocks", _in_blocks(facts.in_blocks))
     if facts.bytes_kept:
         size = f"{facts.bytes_kept:,} bytes on rank 0"
         yield Entry("kept", f"terms of the data alone, {size}")
@@ -187,24 +189,20 @@ def verdict(facts: Facts) -> str | None:
 # -- parts of sentences
 
 
-def _engine(engine: EngineTimes) -> str:
-    text = engine.name
-    if engine.nanoseconds_per_row is not None:
-        text += f": {engine.nanoseconds_per_row:,.4g} ns a row"
-    if engine.first_call is not None:
-        text += f", the first call {engine.first_call:.1f} s"
-    elif engine.dropped is None and not engine.is_best:
-        text += f": not tried yet, may take {engine.expected:.1f} s to compile"
-    if engine.is_best:
-        return text + "; makes the calls"
-    return text if engine.dropped is None else f"{text}; {engine.dropped}"
+def _plan(plan: PlanTimes) -> str:
+    if plan.failed is not None:
+        return f"{plan.name}; {plan.failed}"
+    text = f"{plan.name}: {plan.milliseconds:,.3g} ms"
+    if plan.first_call is not None:
+        text += f", the first call {plan.first_call:.1f} s"
+    return text + "; makes the calls" * plan.is_best
 
 
-def engine_table(title: str, engines: list[EngineTimes]) -> str:
-    """Return what is known of a function's engines."""
-    if not engines:
-        return f"{title}: there is one engine to compute it"
-    return "\n  ".join([title, *map(_engine, engines)])
+def plan_table(title: str, plans: list[PlanTimes]) -> str:
+    """Return what was measured of a function's plans."""
+    if not plans:
+        return f"{title}: there is one plan for it"
+    return "\n  ".join([title, *map(_plan, plans)])
 
 
 def _held(held: Held) -> str:
@@ -356,8 +354,5 @@ def _padding(padding: Padding) -> str:
 
 
 def _in_blocks(part: InBlocks) -> str:
-    times = f"{part.milliseconds:.3g} ms, in one go {part.milliseconds_whole:.3g} ms"
-    if part.blocks == 1:
-        return f"none of the rows: {part.tried} of them took {times}"
-    how = ", in a compiled loop" if part.is_compiled else ""
-    return f"of the rows, {part.blocks} on rank 0{how}: {times}"
+    by = "in a compiled loop" if part.is_compiled else "from Python"
+    return f"{part.blocks:,} on rank 0, {by}"

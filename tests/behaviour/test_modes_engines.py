@@ -7,7 +7,11 @@ is not tried for these, and the process of the tests is to fork ranks afterwards
 from __future__ import annotations
 
 import functools
+import json
 import os
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import numpy as np
@@ -138,32 +142,75 @@ def check_all_kinds_of_calls(steps: Training) -> None:
 # -- tuning, and what a script says
 
 
-def test_tuning_changes_nothing_and_explain_names_the_engines(auto, two_ranks, capsys):
+def test_tuning_changes_nothing_and_explain_names_the_plans(auto, two_ranks, capsys):
     steps = training()
     table = synk.tune(steps.step, *VALUES)
     steps.check_variables()
-    assert all(row.nanoseconds_per_row > 0 for row in table)
+    assert all(row.milliseconds > 0 for row in table)
     (best,) = [row.name for row in table if row.is_best]
     assert f"{best}: " in capsys.readouterr().out
     told = steps.step.explain()
-    assert f"{best}: " in str(told)
-    kept = [row["name"] for row in told.to_dict()["engines"]]
+    assert f"plan        {best}: as it was measured by synk.tune" in str(told)
+    kept = [row["name"] for row in told.to_dict()["plans"]]
     assert kept == [row.name for row in table]
+    assert {"numba", "numba, rank 0 alone"} <= set(kept)
     with pytest.raises(TypeError):
         synk.tune(steps.step, VALUES[0])
     steps.check_call()
     steps.check_variables()
 
 
-def test_what_was_found_is_known_to_the_next_function_of_the_graph(auto, two_ranks):
+@pytest.fixture
+def records(tmp_path, monkeypatch):
+    """Have records in a file beside the script; there are none yet."""
+    path = tmp_path / "plans.json"
+    monkeypatch.setenv("SYNK_PLANS", str(path))
+    return path
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_record_decides_for_the_graph_and_about_as_many_rows(
+    auto, two_ranks, records, is_named, monkeypatch
+):
+    if not is_named:  # they lie beside what PyTensor has compiled
+        monkeypatch.delenv("SYNK_PLANS")
     # An Op that is told apart by an address is in no graph of an earlier run.
     first, second = (synk.function([Y], 3 * WATCHED(Y.sum())) for _ in range(2))
     (best,) = [row.name for row in synk.tune(first, VALUES[1]) if row.is_best]
     for times in (1, 50):  # of so many rows more nothing is known
         assert second(np.tile(VALUES[1], times)) == times * 28 * 3
-        engines = second.explain().to_dict()["engines"]
-        assert best in [each["name"] for each in engines if each["dropped"] is None]
-        assert (len(engines) < 2) == (times == 1), engines
+        plan = second.explain().to_dict()["plan"]
+        assert (plan == f"{best}: as it was measured by synk.tune") == (times == 1)
+    assert records.exists() is is_named
+
+
+def test_a_record_of_other_versions_is_left_out_with_a_word(auto, two_ranks, records):
+    first, second, third = (synk.function([Y], 5 * WATCHED(Y.sum())) for _ in range(3))
+    synk.tune(first, VALUES[1])
+    found = json.loads(records.read_text())
+    (entry,) = found.values()
+    entry["made_by"]["numpy"] = "0.9"
+    records.write_text(json.dumps(found))
+    with pytest.warns(UserWarning, match=r"left out: it was made with numpy 0\.9, and"):
+        second(VALUES[1])
+    assert "measured" not in second.explain().to_dict()["plan"]
+    records.write_text("no JSON")
+    third(VALUES[1])
+    assert "measured" not in third.explain().to_dict()["plan"]
+
+
+def test_records_are_listed_and_cleared_by_a_command(auto, two_ranks, records):
+    f = synk.function([Y], 7 * WATCHED(Y.sum()), name="seven")
+    synk.tune(f, VALUES[1])
+
+    def command(*words: str) -> str:
+        line = [sys.executable, "-m", "synk", "tune", *words]
+        return subprocess.run(line, capture_output=True, text=True, check=True).stdout
+
+    assert re.search(r"'seven', about 12 rows, 2 ranks.*\n.*numba.*ms", command())
+    assert command("--clear") == "1 record deleted\n"
+    assert not records.exists()
+    assert command() == "there are no records of synk.tune\n"
 
 
 def test_there_is_nothing_to_tune_where_the_mode_is_named_or_numbers_drawn(
@@ -183,13 +230,16 @@ def test_there_is_nothing_to_tune_where_the_mode_is_named_or_numbers_drawn(
 
 
 def test_the_environment_names_an_engine_for_all_that_name_none(auto, monkeypatch):
-    for said, names in {"numba": ["numba"], "default": []}.items():
+    for said, name in {
+        "numba": "numba: by SYNK_ENGINE",
+        "default": "default mode (numba)",
+    }.items():
         monkeypatch.setenv("SYNK_ENGINE", said)
         f = synk.function([Y], (Y * 2).sum())
         with synk.session(1):
             assert f(VALUES[1]) == 56
-            engines = f.explain().to_dict()["engines"]
-        assert [each["name"] for each in engines] == names
+            plan = f.explain().to_dict()["plan"]
+        assert plan == name
     monkeypatch.setenv("SYNK_ENGINE", "Fortran")
     refused = "SYNK_ENGINE is 'Fortran'; it can be one"
     with synk.session(1), pytest.raises(synk.SynkError, match=refused):

@@ -95,7 +95,7 @@ def work(
     """Return the work of an implementation.
 
     Its `step` takes what `batch_of` has made of a slice, and returns the loss;
-    `restart` sets the initial weights, and `tune` chooses how to compute.
+    `restart` sets the initial weights, and `tune` tells how a call is computed.
     """
     batches = [batch_of(rows) for rows in slices(options, batch)]
 

@@ -34,7 +34,7 @@ class Entry(NamedTuple):
     time: str = "time {}"  # for the seconds of a call
     check: str = "check {}"  # for what is to be right
     run: str | None = None  # for the seconds of the first call
-    tune: str | None = None  # to choose how to compute; answered with the choice
+    tune: str | None = None  # a first call; answered with how it is computed
 
 
 @dataclass

@@ -82,7 +82,7 @@ class Work(NamedTuple):
 
     call: Callable[[], object]  # is timed; returns when its results are there
     check: Callable[[int], list[float]]  # makes some steps; returns what is to be right
-    tune: Callable[[], str | None] = lambda: None  # chooses how to compute, and says it
+    tune: Callable[[], str | None] = lambda: None  # a first call; how it is computed
 
 
 def questions(

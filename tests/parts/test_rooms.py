@@ -105,3 +105,29 @@ def test_no_modules_import_each_other_in_a_circle():
     assert len(list(TopologicalSorter(graph).static_order())) == len(MODULES)
     # Nor is the circle hidden in what is for types alone.
     assert not [m for m, path in MODULES.items() if "TYPE_CHECKING" in path.read_text()]
+
+
+DECIDING = {"choice", "compiler", "engines", "nn", "ops", "programs", "reduce_ops"}
+DECIDING |= {"rules", "updates"}
+"""What chooses and computes."""
+
+CLOCKS = {"clock_gettime", "monotonic", "perf_counter", "process_time", "thread_time"}
+CLOCKS |= {f"{name}_ns" for name in CLOCKS} | {"timeit"}
+
+
+def test_no_clock_decides_anything():
+    for module, path in MODULES.items():
+        if room_of(module) not in DECIDING:
+            continue
+        used = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                used.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.Attribute):
+                used.add(node.attr)
+                if isinstance(node.value, ast.Name) and node.value.id == "time":
+                    assert node.attr == "sleep", module
+        assert not CLOCKS & used, module
+    for module, others in imports().items():
+        if room_of(module) == "choice":
+            assert "times" not in map(room_of, others), module

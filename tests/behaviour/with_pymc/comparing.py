@@ -122,14 +122,6 @@ def slow_rows(values):
     return Elemwise(_SlowOfMarked(same_out))(values + marks) - marks
 
 
-class SlowElsewhere(Same):
-    """Takes its time in all ranks but the script's process: they are slower."""
-
-    def before(self, value) -> None:
-        if os.getpid() != MASTER:
-            time.sleep(0.1)
-
-
 class OnlyHere(Same):
     """Computes in the script's process; elsewhere there is an error.
 

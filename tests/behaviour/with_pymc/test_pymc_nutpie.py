@@ -13,7 +13,7 @@ pm = pytest.importorskip("pymc", reason="these tests are of synk with PyMC")
 nutpie = pytest.importorskip("nutpie", reason="nutpie is not installed")
 
 import arviz as az  # noqa: E402
-from comparing import MODE, SlowElsewhere, groups_of  # noqa: E402
+from comparing import MODE, groups_of  # noqa: E402
 
 IS_NEW = hasattr(pm.sampling.mcmc, "NUTPIE_INSTALLED")
 COLUMNS, SIGMA = list("abc"), 0.5
@@ -141,7 +141,7 @@ def test_a_mode_that_is_named_computes():
 
 
 def test_chains_side_by_side_by_themselves_have_all_cores(monkeypatch):
-    """Ranks that are slower than they are left out, and their cores are nutpie's."""
+    """Ranks are left out for a few sums and products; their cores are nutpie's."""
     cores, seen = os.sched_getaffinity(0), []
 
     def compile_pymc_model(model, **_):
@@ -151,8 +151,7 @@ def test_chains_side_by_side_by_themselves_have_all_cores(monkeypatch):
     monkeypatch.setattr(nutpie, "compile_pymc_model", compile_pymc_model)
     values = RNG.normal(size=30_000)
     with pm.Model() as model:
-        slope = SlowElsewhere()(pm.Normal("slope"))
-        pm.Normal("y", slope * values, observed=values)
+        pm.Normal("y", pm.Normal("slope") * values, observed=values)
     block = synk.pymc.parallel(model, mode=MODE)
     stops = pytest.raises(KeyError, match="as far as it goes")
     with synk.session(2), block as how, stops:

@@ -80,8 +80,6 @@ def by_ranks(options, place):
         made = synk.pymc.logp_dlogp(model)
 
         def tune(start):
-            for part in made.parts:
-                synk.tune(part.function, *part.arguments(start))
             begun = time.perf_counter()
             while time.perf_counter() - begun < FIRST:
                 made(start)

@@ -115,7 +115,7 @@ def likelihood_synk(options, place):
             yield
             (*rows, point), outputs = likelihood(column)
             f = synk.function(rows, outputs, [point], mode=options.mode)
-            tune = partial(tuned, f, X, Y, beta)
+            tune = partial(planned, f, X, Y, beta)
             yield likelihoods.work(lambda: f(X, Y, beta), tune)
 
         yield questions(likelihoods.COLUMNS, prepare)
@@ -165,7 +165,7 @@ def train_synk(options, place):
                 lambda chosen: float(train(rows, labels, batch=chosen)),
                 lambda chosen: (chosen,),
                 lambda: synk.broadcast(graph.params, values(options, kind)),
-                lambda chosen: tuned(train, rows, labels, batch=chosen),
+                lambda chosen: planned(train, rows, labels, batch=chosen),
             )
 
         yield questions(options.columns, prepare)
@@ -178,9 +178,7 @@ def stepper(function, graph, mode):
     return function([graph.x, graph.y], graph.loss, updates=updates, mode=mode)
 
 
-def tuned(function, *args, **kwargs):
-    """Have synk choose an engine for a function now; return its name, if it may."""
-    import synk
-
-    found = synk.tune(function, *args, **kwargs)
-    return next((engine.name for engine in found if engine.is_best), None)
+def planned(function, *args, **kwargs):
+    """Make a call; return the plan of it."""
+    function(*args, **kwargs)
+    return function.explain().to_dict()["plan"].partition(":")[0]

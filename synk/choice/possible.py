@@ -22,8 +22,10 @@ from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import graph_inputs, io_toposort
 from pytensor.scalar import Cast, Composite, IntDiv, Mod, Pow, ScalarOp
+from pytensor.scan.op import Scan
 from pytensor.tensor.basic import (
     Alloc,
+    AllocEmpty,
     ARange,
     Join,
     MakeVector,
@@ -50,32 +52,42 @@ MODES = {"JAX": "JAX", "numba": "NUMBA"}
 """PyTensor's modes, by the engine."""
 
 _ALIKE = (
-    *(Alloc, Argmax, DimShuffle, Dot, Join, KernelOp, LogSoftmax, MakeVector),
-    *(ARange, Reshape, ScalarFromTensor, Shape, Shape_i, Softmax),
+    *(
+        Alloc,
+        AllocEmpty,
+        Argmax,
+        DimShuffle,
+        Dot,
+        Join,
+        KernelOp,
+        LogSoftmax,
+        MakeVector,
+    ),
+    *(ARange, MakeVector, Reshape, ScalarFromTensor, Shape, Shape_i, Softmax),
     *(SpecifyShape, TensorFromScalar),
 )
 
 
-def engines_for(spec: FunctionSpec) -> list[str]:
-    """Return the engines that a function may be computed by, or none to choose from.
-
-    They are in the order in which they are to begin: JAX compiles in a second or two,
-    numba in some.
+def engines_for(spec: FunctionSpec) -> tuple[str, ...]:
+    """Return the engines that may be chosen for a function; none if that is settled.
 
     Raises
     ------
     SynkError
         If the environment asks for what there is not.
     """
-    asked = asked_for()
-    if asked == "default" or is_settled(spec):
-        return []
-    if asked in MODES:
-        return [asked]
+    if asked_for() != "auto" or is_settled(spec):
+        return ()
     graph = [*spec.outputs, *(new for _, new in spec.updates)]
     if any(isinstance(var.type, RandomType) for var in graph_inputs(graph)):
-        return []
-    return ["JAX", "numba"] if _has_jax(graph) else ["numba"]
+        return ()
+    return ("JAX", "numba") if _has_jax(graph) else ("numba",)
+
+
+def engine_asked_for(spec: FunctionSpec) -> str | None:
+    """Return the engine that the environment names, where the script names no mode."""
+    asked = asked_for()
+    return asked if asked in MODES and not is_settled(spec) else None
 
 
 def asked_for() -> str:
@@ -138,12 +150,27 @@ def _are_alike(graph: list[Variable], is_inner: bool = False) -> bool:
     for node in io_toposort([], graph):
         if isinstance(node.op, INDEXING):
             is_alike = _is_index_alike(node, is_inner)
-        elif isinstance(node.op, OpFromGraph):
+        elif isinstance(node.op, (OpFromGraph, Scan)):
             is_alike = _are_alike(node.op.inner_outputs, is_inner=True)
+            if isinstance(node.op, Scan):
+                is_alike &= not node.op.info.as_while and _is_of_shapes(node.inputs[0])
         else:
             is_alike = _is_alike(node)
         if not is_alike:
             return False
+    return True
+
+
+def _is_of_shapes(var: Variable) -> bool:
+    """Tell whether a number follows from shapes alone, for which JAX compiles."""
+    todo = [var]
+    while todo:
+        this = todo.pop()
+        if this.owner is None:
+            if not isinstance(this, Constant):
+                return False
+        elif not isinstance(this.owner.op, (Shape, Shape_i)):
+            todo += this.owner.inputs
     return True
 
 
@@ -155,9 +182,7 @@ def _is_index_alike(node: Apply, is_inner: bool) -> bool:
     for entry in index_entries(node):
         if isinstance(entry, slice):
             parts = entry.start, entry.stop, entry.step
-            if any(
-                isinstance(p, Variable) and not isinstance(p, Constant) for p in parts
-            ):
+            if not all(_is_of_shapes(p) for p in parts if isinstance(p, Variable)):
                 return False
         elif is_inner or entry.type.dtype == "bool":
             return False

@@ -1,0 +1,94 @@
+"""All plans of a function, timed by calls that are undone; see `synk.tune`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import median
+from time import perf_counter, sleep
+
+from ..report.facts import PlanTimes
+from .plans import Planned, Plans, is_of_engine
+
+TURNS = 7
+"""How often each plan makes calls, in turns with the others."""
+
+ENOUGH = 0.02
+"""Seconds of the calls of a turn: short ones take some to be as fast as they get."""
+
+FAR = 2.0
+"""A plan whose first calls take so many times as long as the fastest makes no more."""
+
+SETTLE = 5e-3
+"""Seconds that threads of other ranks look for work, after calls of theirs."""
+
+
+def compare(
+    plans: Plans,
+    rows: int,
+    candidates: list[Planned],
+    seconds: Callable[[Planned], float],
+) -> list[PlanTimes]:
+    """Time plans, and have the fastest make calls of about so many rows.
+
+    Parameters
+    ----------
+    plans : Plans
+    rows : int
+        Of a call.
+    candidates : list of Planned
+    seconds : callable
+        Makes a call, and returns what it takes.
+
+    Raises
+    ------
+    Exception
+        What `seconds` raises, but for an engine that cannot compute the function where
+        another one can.
+    """
+    firsts: dict[int, float] = {}
+    failed: dict[int, str] = {}
+    times: dict[int, list[float]] = {}
+    for k, each in enumerate(candidates):
+        try:
+            firsts[k] = seconds(each)
+            times[k] = [_typical(each, seconds)]
+        except Exception as error:
+            if not is_of_engine(error) or len(failed) == len(candidates) - 1:
+                raise
+            failed[k] = f"failed: {error!r:.60}"
+    left = [k for k, of_it in times.items() if of_it[0] < FAR * _least(times)]
+    for k in left:
+        times[k].clear()  # they were made at different times
+    for _ in range(TURNS if len(left) > 1 else 1):
+        for k in left:
+            times[k].append(_typical(candidates[k], seconds))
+    typical = {k: median(of_it) for k, of_it in times.items()}
+    if not typical:
+        return []
+    best = min(left, key=lambda k: typical[k])
+    measured = {candidates[k].plan.name: value for k, value in typical.items()}
+    plans.settle(rows, candidates[best], measured)
+    plans.measured = [
+        PlanTimes(
+            each.plan.name,
+            k == best,
+            typical[k] * 1e3 if k in typical else None,
+            firsts.get(k),
+            failed.get(k),
+        )
+        for k, each in enumerate(candidates)
+    ]
+    return plans.measured
+
+
+def _least(times: dict[int, list[float]]) -> float:
+    return min(of_it[0] for of_it in times.values())
+
+
+def _typical(planned: Planned, seconds: Callable[[Planned], float]) -> float:
+    """Return the seconds of a call, the middle of calls of `ENOUGH`."""
+    sleep(SETTLE)
+    end, calls = perf_counter() + ENOUGH, [seconds(planned)]
+    while perf_counter() < end:
+        calls.append(seconds(planned))
+    return median(calls)

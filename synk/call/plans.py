@@ -1,0 +1,354 @@
+"""The plans of one function, and the function as the engine of each computes it.
+
+A plan is made when a function is first called on about so many rows (`choice.plan`),
+and stays. An engine has replicas of its own of the function on the ranks; what they
+hold of its variables is the same for all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from pytensor.graph.basic import Variable
+
+from ..choice import records
+from ..choice.likely import is_for_numba
+from ..choice.plan import (
+    KEPT_FROM,
+    Facts,
+    Plan,
+    Predicted,
+    are_kept,
+    choose,
+    plans_of,
+    predict,
+)
+from ..choice.possible import (
+    MODES,
+    default_engine,
+    engine_asked_for,
+    engines_for,
+    may_be_alone,
+)
+from ..choice.sizes import Sizes
+from ..choice.work import nbytes_of, work_of
+from ..compiler.spec import FunctionSpec
+from ..engines import described
+from ..programs.programs import CallKind, Programs, Subset, kind_of_call
+from ..ranks.replication import Replicas, to_distribute
+from ..ranks.session import SESSION
+from ..report.facts import PlanTimes
+from ..variables.data import Data
+from .rows import Rows
+
+
+class Planned(NamedTuple):
+    """A plan, and the function as its engine computes it."""
+
+    plan: Plan
+    replicas: Replicas
+
+    def is_alike(self, other: Planned) -> bool:
+        """Tell whether calls by another plan are made in the same way."""
+        mine, theirs = self.plan, other.plan
+        how = mine.engine, mine.is_alone, mine.block
+        return how == (theirs.engine, theirs.is_alone, theirs.block)
+
+
+class Plans:
+    """What makes the calls of one function.
+
+    Parameters
+    ----------
+    spec : FunctionSpec
+        As the script has made it.
+
+    Attributes
+    ----------
+    last : Planned
+        What has made the last call, or is to make the first one.
+    measured : list of PlanTimes
+        By `synk.tune`.
+    """
+
+    def __init__(self, spec: FunctionSpec) -> None:
+        self._spec = spec
+        self.last = Planned(Plan(), Replicas(spec))
+        self.measured: list[PlanTimes] = []
+        self._as_made = self.last.replicas
+        self._made: dict[str, Replicas] = {}
+        self._planned: dict[int, Planned] = {}
+        self._found: dict[int, Sizes] = {}
+        self._kept: dict[tuple, tuple[int, ...]] = {}
+        self._failed: set[str | None] = set()
+        self._proven: set[str | None] = set()
+        self._can_be_alone = True
+        self._generation = -1
+        to_distribute(self)
+
+    # -- for a call
+
+    def of(self, rows: int, arrays: Sequence[Any]) -> Planned:
+        """Return what is to make a call.
+
+        Parameters
+        ----------
+        rows : int
+            Of all ranks.
+        arrays : sequence of numpy.ndarray
+            What the rows are taken from, and the broadcast inputs.
+        """
+        if SESSION.generation != self._generation:
+            self._planned, self._generation = {}, SESSION.generation
+            self._found.clear()
+        scale = records.scale_of(rows)
+        planned = self._planned.get(scale)
+        if planned is None:
+            planned = self._planned[scale] = self._plan(rows, arrays)
+        self.last = planned
+        return planned
+
+    def forbid_alone(self) -> None:
+        """Have all ranks make all calls from now on."""
+        if self._can_be_alone:
+            self._can_be_alone = False
+            self._planned.clear()
+
+    def gives_up(self, planned: Planned, error: Exception) -> bool:
+        """Tell whether another engine is to make a call that one could not.
+
+        That is so if it does not know some Op, or cannot compile it. Other errors are
+        the call's own.
+        """
+        engine, engines = planned.plan.engine, self._engines()
+        if engine not in engines or self.are_proven(planned):
+            return False  # it is named, or can compute the graph
+        is_last = engines == (engine,) and engine == default_engine()
+        if is_last or not is_of_engine(error):
+            return False
+        self._failed.add(engine)
+        self._planned.clear()
+        return True
+
+    def are_proven(self, planned: Planned) -> bool:
+        """Tell whether an engine has made calls: what fails then is not its own."""
+        return planned.plan.engine in self._proven
+
+    def has_made_calls(self, planned: Planned) -> None:
+        """Take note that an engine can make calls."""
+        self._proven.add(planned.plan.engine)
+
+    def prepare_usual(self) -> None:
+        """Prepare a call that returns all outputs, on all ranks, in one go."""
+        planned = self.last if self._planned else self._without_sizes()
+        replicas, every = planned.replicas, tuple(range(len(self._spec.outputs)))
+        with replicas.notice:
+            replicas.prepare(kind_of_call(1, SESSION.size), every)
+
+    def with_kept(
+        self,
+        programs: Programs,
+        kind: CallKind,
+        subset: Subset,
+        values: Sequence[Any],
+        rows: Rows,
+        constants: Sequence[np.ndarray],
+    ) -> tuple[CallKind, Rows]:
+        """Return how a call is run, and its rows as ranks are told them.
+
+        An optimizer or a sampler calls a likelihood with the same data over and over.
+        What the function computes of these alone, ranks compute once and keep.
+
+        Parameters
+        ----------
+        programs : Programs
+            Rank 0's, of the engine that makes the call.
+        kind : str
+            How it is run if nothing is kept.
+        subset : tuple of int
+        values : sequence of Data or array_like
+            The arguments.
+        rows : Rows
+        constants : list of numpy.ndarray
+            The broadcast inputs.
+        """
+        if rows.total < KEPT_FROM or kind == "slice" or programs.is_padded:
+            return kind, rows
+        keeping = kind_of_call(1, SESSION.size, keeps=True)
+        arrays = [*(source.array for source in rows.sources), *constants]
+        inputs = self._inputs_kept(programs, keeping, subset, rows.total, arrays)
+        selection = rows.selection
+        states = [_state(values[i]) for i in inputs]
+        if not inputs or None in states or not isinstance(selection, slice):
+            return kind, rows
+        sources = list(rows.sources)
+        for i, state in zip(inputs, states, strict=True):
+            sources[i] = sources[i]._replace(state=state)
+        return keeping, rows._replace(sources=sources)
+
+    def _inputs_kept(
+        self,
+        programs: Programs,
+        keeping: CallKind,
+        subset: Subset,
+        rows: int,
+        arrays: Sequence[np.ndarray],
+    ) -> tuple[int, ...]:
+        """Return the inputs that what is kept is computed from, if anything is."""
+        scale = records.scale_of(rows)
+        key = programs.number, keeping, subset, scale
+        if key not in self._kept:
+            self._kept[key] = ()
+            kept = programs.kept(keeping, subset)
+            if kept is not None:
+                about = self._standing_for(rows, arrays)
+                size = nbytes_of(kept.wants, self._sizes(about, arrays))
+                scattered = arrays[: len(self._spec.inputs)]
+                row = sum(array[:1].nbytes for array in scattered)
+                if are_kept(about, row, size):
+                    self._kept[key] = kept.inputs
+        return self._kept[key]
+
+    # -- what there is to choose from
+
+    @cached_property
+    def _graph(self) -> list[Variable]:
+        """All that a call computes."""
+        return [*self._spec.outputs, *(new for _, new in self._spec.updates)]
+
+    @cached_property
+    def _spelled(self) -> str:
+        return records.spelled(self._graph)
+
+    def _without_sizes(self) -> Planned:
+        """Return a plan by all ranks, of the engine that calls of any size have."""
+        if not (engines := self._engines()):
+            return self._with_replicas(Plan(engine_asked_for(self._spec)))
+        is_likely = is_for_numba(self._graph, self._spec.row_inputs)
+        ranks = SESSION.size
+        facts = Facts(engines, is_likely, False, 0, 0, None, None, ranks, ranks)
+        return self._with_replicas(choose(facts))
+
+    def facts(self, rows: int, arrays: Sequence[Any]) -> Facts:
+        """Return what the plans of calls of about so many rows follow from."""
+        spec = self._spec
+        about = self._standing_for(rows, arrays)
+        sizes = self._sizes(about, arrays)
+        nbytes = nbytes_of(spec.inputs, sizes)
+        place = SESSION.context.place
+        return Facts(
+            engines=self._engines(),
+            is_for_numba=is_for_numba(self._graph, spec.row_inputs),
+            may_be_alone=self._can_be_alone and may_be_alone(spec),
+            rows=about,
+            row_bytes=0 if nbytes is None or not about else nbytes // about,
+            summed=nbytes_of([var for var, _ in spec.sums], sizes),
+            work=work_of(self._graph, spec.row_inputs, sizes),
+            ranks=SESSION.size,
+            cores=len(place.cores) * SESSION.size,
+        )
+
+    def _standing_for(self, rows: int, arrays: Sequence[Any]) -> int:
+        """Return the number of rows that stands for all that have the same plan.
+
+        That is these rows themselves where others do not fit the function's other
+        arguments, which have a value for each row.
+        """
+        spec, about = self._spec, records.rows_of(records.scale_of(rows))
+        if work_of(self._graph, spec.row_inputs, self._sizes(about, arrays)) is None:
+            return rows
+        return about
+
+    def _sizes(self, rows: int, arrays: Sequence[Any]) -> Sizes:
+        """Return the shapes in the graph, for so many rows."""
+        if rows not in self._found:
+            spec, n = self._spec, len(self._spec.inputs)
+            shapes = list(map(np.shape, arrays))
+            given = zip(spec.inputs, shapes[:n], strict=True)
+            known = {var: (rows, *shape[1:]) for var, shape in given}
+            known[spec.call.as_long] = rows, 0
+            for i, var in spec.call.none_of.items():
+                known[var] = 0, *shapes[i][1:]
+            known.update(zip(spec.bcast_inputs, shapes[n:], strict=True))
+            self._found = {rows: Sizes(known)}
+        return self._found[rows]
+
+    def possible(self, rows: int, arrays: Sequence[Any]) -> list[Planned]:
+        """Return all plans that there are for calls of so many rows."""
+        if not self._engines():
+            return []
+        plans = plans_of(self.facts(rows, arrays))
+        return [self._with_replicas(plan) for plan in plans]
+
+    def predicted(self, rows: int, arrays: Sequence[Any]) -> Predicted | None:
+        """Return the seconds of a call, or None if they do not follow."""
+        return predict(self.facts(rows, arrays))
+
+    def settle(self, rows: int, planned: Planned, measured: dict[str, float]) -> None:
+        """Have a plan make calls of about so many rows from now on, in later runs too.
+
+        Parameters
+        ----------
+        rows : int
+        planned : Planned
+        measured : dict of str to float
+            Seconds of a call, by the names of plans.
+        """
+        scale = records.scale_of(rows)
+        machine = SESSION.size, len(SESSION.context.place.cores)
+        key, label = self._key(scale), self._spec.label
+        records.write(key, label, scale, machine, planned.plan, measured)
+        why = "as it was measured by synk.tune"
+        self._planned[scale] = Planned(
+            dataclasses.replace(planned.plan, why=why), planned.replicas
+        )
+        self.last = self._planned[scale]
+        used = {planned.plan.engine for planned in self._planned.values()}
+        for engine in self._made.keys() - used:  # ranks forget what it has compiled
+            del self._made[engine]
+
+    def _plan(self, rows: int, arrays: Sequence[Any]) -> Planned:
+        engines = self._engines()
+        if not engines:
+            asked = engine_asked_for(self._spec)
+            why = described(self._spec.mode) if asked is None else "by SYNK_ENGINE"
+            return self._with_replicas(Plan(asked, why=why))
+        scale = records.scale_of(rows)
+        plan = records.find(self._key(scale), self._spec.label)
+        if plan is None or plan.engine not in engines:
+            plan = choose(self.facts(rows, arrays))
+        return self._with_replicas(plan)
+
+    def _engines(self) -> tuple[str, ...]:
+        """Return the engines that may be chosen from."""
+        found = engines_for(self._spec)
+        return tuple(engine for engine in found if engine not in self._failed)
+
+    def _key(self, scale: int) -> str:
+        cores = len(SESSION.context.place.cores)
+        return records.key_of(self._spelled, SESSION.size, cores, scale)
+
+    def _with_replicas(self, plan: Plan) -> Planned:
+        """Return a plan with the function as its engine computes it."""
+        engine = plan.engine
+        if engine is None:
+            return Planned(plan, self._as_made)
+        if engine not in self._made:
+            mode = None if engine == default_engine() else MODES[engine]
+            self._made[engine] = Replicas(dataclasses.replace(self._spec, mode=mode))
+        return Planned(plan, self._made[engine])
+
+
+def _state(value: Any) -> int | None:
+    return value._state if isinstance(value, Data) else None
+
+
+def is_of_engine(error: Exception) -> bool:
+    """Tell whether an engine has failed, and not the call."""
+    package = type(error).__module__.partition(".")[0]
+    is_packages = package in ("jax", "jaxlib", "numba")
+    return is_packages or isinstance(error, NotImplementedError)

@@ -1,0 +1,256 @@
+"""The plan of a function's calls: what computes them, and how; chosen by rules.
+
+A plan follows from the graph, the number of rows, and the ranks and cores: no clock has
+a say in it, and nothing of what was before. So a script has the same bits in every run.
+What is measured is measured by `synk.tune`, which leaves a record (`records`), and that
+decides then. The rules, and where each number in them comes from, are a table in
+docs/modes.rst.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from .work import Work
+
+LAUNCH = 60e-6
+"""Seconds to have ranks begin, and to hear that all have ended."""
+
+MEETING = 15e-6
+"""Seconds of a reduction of few numbers."""
+
+REDUCED = 0.35e-9
+"""Seconds of a byte that is reduced: written to shared memory, added up, and read."""
+
+DISPATCH = {"JAX": 100e-6}
+"""Seconds that a call of an engine takes at least; of others some microseconds."""
+
+SLOWER = {"JAX": 3.0}
+"""How many times as long elements take as in numba's loops: of matrices, mostly."""
+
+SPREAD = {"JAX": 0.6}
+"""What another thread adds of what a core computes, but in products; others none."""
+
+SPREAD_OF_PRODUCTS = 0.95
+"""The same in products, of BLAS and XLA."""
+
+CROWDED = 1.5
+"""How many times as long ranks take for what all of them do at once, as new values of
+parameters: they share the memory that it goes through."""
+
+CLEARLY = 0.9
+"""What rank 0 alone must take, at most, of the time of all ranks: near ties go to
+these."""
+
+BYTES_OF_BLOCK = 1 << 20
+"""Of rows in a block: about what a core's second-level cache holds."""
+
+BLOCKS_FROM = 4 * BYTES_OF_BLOCK
+"""Bytes of a call's rows from which on they are gone through in blocks."""
+
+SUMMED = 1 << 16
+"""Bytes that blocks may add up: each writes as many."""
+
+KEPT_FROM = 10_000
+"""Rows from which on terms of the data alone are cached: of fewer they are computed
+again in less time than it takes to ask for them."""
+
+FEW_KEPT = 1 << 16
+"""Bytes that such terms may take, of however few rows they are."""
+
+DEAR_BY_PYTENSOR = {"numba": 2.6}
+"""How many times as long PyTensor by itself takes for functions as ``exp``, which it
+calls number by number in numba mode; as long as synk in other modes."""
+
+CALL = 10e-6
+"""Seconds that a call of plain PyTensor takes at least."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a plan follows from.
+
+    Attributes
+    ----------
+    engines : tuple of str
+        Those that may be chosen from; none where the script has said it.
+    is_for_numba : bool
+        Whether it is the fastest, by the Ops in the graph.
+    may_be_alone : bool
+        Whether rank 0 by itself gives what all ranks do together.
+    rows : int
+        About how many a call has.
+    row_bytes : int
+        Of one row of all inputs.
+    summed : int or None
+        Bytes of all sums over rows; None if they do not follow.
+    work : Work or None
+        Of a call; None if it does not follow.
+    ranks, cores : int
+        Ranks, and cores of the machine that they share.
+    """
+
+    engines: tuple[str, ...]
+    is_for_numba: bool
+    may_be_alone: bool
+    rows: int
+    row_bytes: int
+    summed: int | None
+    work: Work | None
+    ranks: int
+    cores: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How calls of a function are made.
+
+    Attributes
+    ----------
+    engine : str or None
+        None: the mode that the script has named, or PyTensor's own.
+    is_alone : bool
+        Whether rank 0 makes them, by itself and with all cores.
+    block : int
+        Rows of a block, where a part is run for one after the other; 0: in one go.
+    why : str
+    """
+
+    engine: str | None = None
+    is_alone: bool = False
+    block: int = 0
+    why: str = ""
+
+    @property
+    def name(self) -> str:
+        """What tells it from the other plans of a function."""
+        name = self.engine or ""
+        name += f", blocks of {self.block:,} rows" if self.block else ""
+        return f"{name}, rank 0 alone" if self.is_alone else name
+
+    def __str__(self) -> str:
+        return ": ".join(part for part in (self.name, self.why) if part)
+
+
+def choose(facts: Facts) -> Plan:
+    """Return the plan of a function's calls."""
+    engine, why = _engine(facts)
+    plan = Plan(engine, block=block_of(facts, engine), why=why)
+    if not facts.engines or not facts.may_be_alone or facts.ranks == 1:
+        return plan
+    if facts.work is None:
+        return replace(plan, why=f"{why}; all ranks: how long it takes is not known")
+    together, alone = together_and_alone(facts, engine)
+    is_alone = alone < CLEARLY * together
+    who, chosen, other = "all ranks", together, alone
+    if is_alone:
+        who, chosen, other = "rank 0 alone", alone, together
+    predicted = f"predicted {chosen * 1e3:.3g} ms beside {other * 1e3:.3g}"
+    return replace(plan, is_alone=is_alone, why=f"{why}; {who}: {predicted}")
+
+
+def plans_of(facts: Facts) -> list[Plan]:
+    """Return all plans that are possible, that of the rules first."""
+    found = [choose(facts)]
+    for engine in facts.engines:
+        for block in {block_of(facts, engine), 0}:
+            for is_alone in (False, True):
+                if is_alone and (not facts.may_be_alone or facts.ranks == 1):
+                    continue
+                found.append(Plan(engine, is_alone, block))
+    known = {plan.name: plan for plan in reversed(found)}
+    return [known[name] for name in dict.fromkeys(plan.name for plan in found)]
+
+
+def _engine(facts: Facts) -> tuple[str | None, str]:
+    engines = facts.engines
+    if not engines:
+        return None, ""
+    if facts.is_for_numba and "numba" in engines:
+        return "numba", "by elements, a number or a few a row"
+    if "JAX" in engines and not facts.is_for_numba:
+        return "JAX", "rows by columns"
+    return engines[0], "the one that there is for it"
+
+
+def block_of(facts: Facts, engine: str | None) -> int:
+    """Return the rows of a block, 0 where rows are gone through at once.
+
+    A power of two, which follows from the bytes of a row and not from ranks.
+    """
+    if engine != "numba" or not facts.row_bytes or facts.summed is None:
+        return 0
+    if facts.summed > SUMMED or facts.rows * facts.row_bytes < BLOCKS_FROM:
+        return 0
+    return 1 << max(BYTES_OF_BLOCK // facts.row_bytes, 1).bit_length() - 1
+
+
+def are_kept(rows: int, row_bytes: int, kept: int | None) -> bool:
+    """Tell whether terms of the data alone are cached from call to call.
+
+    Parameters
+    ----------
+    rows, row_bytes : int
+        Of a call, and the bytes of a row of its inputs.
+    kept : int or None
+        Bytes of the terms; None if they do not follow.
+    """
+    if rows < KEPT_FROM or kept is None:
+        return False
+    return kept <= max(FEW_KEPT, rows * row_bytes)
+
+
+def together_and_alone(facts: Facts, engine: str | None) -> tuple[float, float]:
+    """Return the seconds that a call is predicted to take all ranks, and rank 0 alone.
+
+    A rank computes its part of what is of rows; what no row enters all of them do.
+    """
+    work = facts.work
+    assert work is not None
+    each = max(facts.cores // facts.ranks, 1)
+    least = DISPATCH.get(engine or "", 0.0)
+
+    def at(threads: int) -> tuple[float, float]:
+        products = 1 + SPREAD_OF_PRODUCTS * (threads - 1)
+        return products, 1 + SPREAD.get(engine or "", 0.0) * (threads - 1)
+
+    slower = SLOWER.get(engine or "", 1.0)
+    elements, common = slower * work.elements, slower * work.common
+    of_products, of_elements = at(each)
+    mine = work.products / of_products + elements / of_elements
+    meeting = MEETING * work.meetings + REDUCED * work.reduced
+    together = LAUNCH + least + mine / facts.ranks + meeting
+    together += CROWDED * common / of_elements
+    of_products, of_elements = at(facts.cores)
+    alone = least + work.products / of_products + (elements + common) / of_elements
+    return together, alone
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """The seconds of a call, as far as a graph and its sizes tell.
+
+    Attributes
+    ----------
+    by_ranks : float
+        By the plan of the rules.
+    by_pytensor : float
+        Of the plain function on one core.
+    """
+
+    by_ranks: float
+    by_pytensor: float
+
+
+def predict(facts: Facts) -> Predicted | None:
+    """Return the seconds of a call, or None if they do not follow."""
+    work, plan = facts.work, choose(facts)
+    if work is None:
+        return None
+    engine = plan.engine or ("numba" if facts.is_for_numba else None)
+    together, alone = together_and_alone(facts, engine)
+    more = work.dear * (DEAR_BY_PYTENSOR.get(engine or "", 1.0) - 1)
+    slower = SLOWER.get(engine or "", 1.0)
+    elements = slower * (work.elements + work.common) + more
+    by_pytensor = CALL + work.products + elements
+    return Predicted(alone if plan.is_alone else together, by_pytensor)

@@ -1,0 +1,307 @@
+"""How much a call computes, in seconds of one core, told from its graph and shapes.
+
+The seconds are those of code that goes through elements in vectors and makes products
+by BLAS, as numba's and XLA's. They need be right to a factor of two: they tell whether
+a call is long or short beside a launch, and what of it every rank repeats.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pytensor import scalar as ps
+from pytensor.compile.builders import OpFromGraph
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.traversal import graph_inputs, io_toposort
+from pytensor.scalar import Composite, ScalarOp
+from pytensor.scan.op import Scan
+from pytensor.tensor.basic import (
+    Alloc,
+    AllocEmpty,
+    ARange,
+    Join,
+    MakeVector,
+    ScalarFromTensor,
+    Split,
+    TensorFromScalar,
+)
+from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
+from pytensor.tensor.extra_ops import CumOp
+from pytensor.tensor.math import Argmax, Dot
+from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
+from pytensor.tensor.special import LogSoftmax, Softmax
+from pytensor.tensor.subtensor import Subtensor
+
+from ..engines.jax_bounds import INDEXING
+from ..nn.base import KernelOp
+from ..nn.conv_op import ConvOp
+from ..ops import Local, is_collective
+from .sizes import Sizes
+
+FLOP = {4: 1 / 130e9, 8: 1 / 65e9}
+"""Seconds of an addition or a multiplication in a product, by the bytes of a number: of
+784 x 800 matrices by BLAS on a core of an AMD EPYC."""
+
+CHEAP, DEAR, DEAREST = 0.07e-9, 3.5e-9, 10e-9
+"""Seconds of an element of float64: arithmetic within a loop over other arithmetic,
+``exp`` and the like, ``gammaln`` and the like."""
+
+READ = 0.05e-9
+"""Seconds of a byte that is read from memory: of a matrix that a vector multiplies."""
+
+OTHER = 0.5e-9
+"""Seconds of an element that is moved or compared by another Op."""
+
+_NOTHING: tuple[type, ...] = (
+    DimShuffle,
+    MakeVector,
+    Reshape,
+    ScalarFromTensor,
+    Shape,
+    Shape_i,
+)
+_NOTHING = (*_NOTHING, SpecifyShape, Split, Subtensor, TensorFromScalar, Local)
+_DEAREST = (ps.GammaLn, ps.Psi, ps.TriGamma, ps.GammaInc, ps.GammaIncC, ps.BetaInc)
+_CHEAP: tuple[type, ...] = (
+    *(ps.Add, ps.Sub, ps.Mul, ps.TrueDiv, ps.Sqr, ps.Sqrt, ps.Neg, ps.Abs, ps.Sign),
+    *(ps.Identity, ps.Second, ps.Switch, ps.Clip, ps.Cast, ps.Reciprocal),
+    *(ps.ScalarMaximum, ps.ScalarMinimum, ps.LT, ps.GT, ps.LE, ps.GE, ps.EQ, ps.NEQ),
+    *(ps.AND, ps.OR, ps.XOR, ps.Invert, ps.IsNan, ps.IsInf),
+)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a call computes.
+
+    Attributes
+    ----------
+    products : float
+        Seconds of one core in products of matrices of rows, which BLAS and XLA divide
+        between threads.
+    elements : float
+        Seconds of one core in all else that is computed of rows.
+    dear : float
+        What of it goes to functions as ``exp``, by code that computes several at once.
+    common : float
+        The same of what no row enters, as new values of parameters: all ranks do it.
+    reduced : int
+        Bytes that all ranks combine.
+    meetings : int
+        How often they meet for that.
+    """
+
+    products: float
+    elements: float
+    dear: float
+    common: float
+    reduced: int
+    meetings: int
+
+
+def work_of(
+    graph: Sequence[Variable], rows: Iterable[Variable], sizes: Sizes
+) -> Work | None:
+    """Return what a call computes, or None if that does not follow from its graph.
+
+    Parameters
+    ----------
+    graph : sequence of Variable
+        Outputs and new values, with collectives where ranks meet.
+    rows : iterable of Variable
+        The inputs that hold rows.
+    sizes : Sizes
+        The shapes.
+    """
+    on_rows, level = set(rows), dict[Variable, int]()
+    products = elements = dear = common = 0.0
+    reduced = 0
+    same: dict[Any, Any] = {}
+    for node in io_toposort([], list(graph)):
+        key = node.op, *(same.get(var, var) for var in node.inputs)
+        if key in same:  # as another node: it is computed once
+            same.update(zip(node.outputs, same[key], strict=True))
+            on_rows.update(
+                var for var in node.outputs if not on_rows.isdisjoint(node.inputs)
+            )
+            level.update({var: level[same[var]] for var in node.outputs})
+            continue
+        same[key] = node.outputs
+        here = max((level.get(var, 0) for var in node.inputs), default=0)
+        if is_collective(node):
+            size = _nbytes(sizes, node.outputs[0])
+            if size is None:
+                return None
+            reduced += size
+            here += 1
+        elif not on_rows.isdisjoint(node.inputs):
+            on_rows.update(node.outputs)
+        level.update(dict.fromkeys(node.outputs, here))
+        seconds = _seconds(node, sizes)
+        if seconds is None:
+            return None
+        if on_rows.isdisjoint(node.outputs):
+            common += sum(seconds)
+        else:
+            products += seconds[0]
+            elements += seconds[1]
+            dear += _dear(node, sizes)
+    return Work(
+        products, elements, dear, common, reduced, max(level.values(), default=0)
+    )
+
+
+def nbytes_of(variables: Iterable[Variable], sizes: Sizes) -> int | None:
+    """Return the bytes of some values together, or None if they do not follow."""
+    found = [_nbytes(sizes, var) for var in variables]
+    return None if None in found else sum(size or 0 for size in found)
+
+
+def _nbytes(sizes: Sizes, var: Any) -> int | None:
+    shape = sizes.shape(var)
+    if shape is None or not hasattr(var.type, "dtype"):
+        return None
+    return math.prod(shape) * _itemsize(var)
+
+
+def _itemsize(var: Any) -> int:
+    return int(var.type.numpy_dtype.itemsize)
+
+
+def _seconds(node: Apply, sizes: Sizes) -> tuple[float, float] | None:
+    """Return the seconds of a node in products, and otherwise; None if unknown."""
+    op: Any = node.op
+    if isinstance(op, _NOTHING) or is_collective(node):
+        return 0.0, 0.0
+    if isinstance(op, (OpFromGraph, Scan)):
+        return _inner(node, sizes)
+    numbers = [_size(sizes, var) for var in (*node.inputs, *node.outputs)]
+    if None in numbers:
+        return None
+    largest = max(number or 0 for number in numbers)
+    if isinstance(op, Blockwise):
+        op = op.core_op
+    if isinstance(op, Dot):
+        return _product(node, sizes)
+    if isinstance(op, ConvOp):
+        return 0.0, _convolution(node, sizes)
+    if isinstance(op, Alloc) or isinstance(getattr(op, "scalar_op", None), ps.Second):
+        return 0.0, 0.0  # which rewrites take away, mostly
+    if isinstance(op, Elemwise):
+        made = max(_size(sizes, var) or 0 for var in node.outputs)
+        of_element = _of_element(op.scalar_op)
+        if isinstance(op.scalar_op, ps.Pow) and _is_constant(node.inputs[1]):
+            of_element = CHEAP  # a square, mostly
+        return 0.0, made * of_element * _itemsize(node.outputs[0]) / 8
+    if isinstance(op, CAReduce):
+        return 0.0, largest * CHEAP
+    if isinstance(op, CumOp):
+        return 0.0, 2 * largest * OTHER
+    if ".linalg" in type(op).__module__:  # a factor, or a solution: of cubic order
+        longest = max(
+            (sizes.shape(var) or (1,))[-1] if _size(sizes, var) else 1
+            for var in node.inputs
+        )
+        size = _itemsize(node.outputs[0])
+        return 2 * largest * longest * FLOP.get(size, FLOP[8]), 0.0
+    if isinstance(op, (Softmax, LogSoftmax)):
+        return 0.0, largest * (DEAR + 2 * CHEAP)
+    if isinstance(op, (AllocEmpty, ARange, Argmax, Join, KernelOp, *INDEXING)):
+        return 0.0, largest * OTHER
+    return None
+
+
+def _dear(node: Apply, sizes: Sizes) -> float:
+    """Return the seconds of a node in functions as ``exp``."""
+    op: Any = node.op
+    if not isinstance(op, Elemwise) or _of_element(op.scalar_op) < DEAR:
+        return 0.0
+    if isinstance(op.scalar_op, ps.Pow) and _is_constant(node.inputs[1]):
+        return 0.0
+    return sum(_seconds(node, sizes) or (0.0, 0.0))
+
+
+def _is_constant(var: Variable) -> bool:
+    """Tell whether a value follows from constants alone."""
+    return all(isinstance(leaf, Constant) for leaf in graph_inputs([var]))
+
+
+def _size(sizes: Sizes, var: Variable) -> int | None:
+    """Return how many elements a value has; what is no tensor counts as none."""
+    if not hasattr(var.type, "shape"):
+        return 0
+    shape = sizes.shape(var)
+    return None if shape is None else math.prod(shape)
+
+
+def _of_element(op: ScalarOp) -> float:
+    """Return the seconds of one element of float64."""
+    if isinstance(op, Composite):
+        return sum(_of_element(node.op) for node in op.fgraph.apply_nodes)
+    if isinstance(op, _CHEAP):
+        return CHEAP
+    return DEAREST if isinstance(op, _DEAREST) else DEAR
+
+
+def _product(node: Apply, sizes: Sizes) -> tuple[float, float]:
+    """Return the seconds of a product of matrices, or of one by a vector."""
+    left, right = (sizes.shape(var) or () for var in node.inputs)
+    (made,) = (sizes.shape(var) or () for var in node.outputs)
+    inner = left[-1] if left else 1
+    size = _itemsize(node.outputs[0])
+    if sum(length > 1 for length in made) < 2:  # it takes as long as to read the matrix
+        return 0.0, max(math.prod(left), math.prod(right)) * size * READ
+    return 2 * math.prod(made) * inner * FLOP.get(size, FLOP[8]), 0.0
+
+
+def _convolution(node: Apply, sizes: Sizes) -> float:
+    """Return the seconds of a convolution or one of its adjoints.
+
+    All of them go through the same pairs: of an output and what a filter sees for it.
+    """
+    shapes = [sizes.shape(var) or () for var in (*node.inputs, *node.outputs)]
+    filters, outputs = shapes[1:3]
+    flops = 2 * math.prod(outputs) * math.prod(filters[1:])
+    return flops * FLOP.get(_itemsize(node.outputs[0]), FLOP[8])
+
+
+def _inner(node: Apply, sizes: Sizes) -> tuple[float, float] | None:
+    """Return the seconds of a graph within a node, of all of its steps."""
+    op: Any = node.op
+    steps, shapes = 1, [sizes.shape(var) for var in node.inputs]
+    given: Mapping[Variable, Any]
+    if isinstance(op, Scan):
+        number = sizes.number(node.inputs[0])
+        if number is None:
+            return None
+        steps, given = int(number), _of_step(op, shapes)
+    else:
+        given = dict(zip(op.inner_inputs, shapes, strict=True))
+    known = {var: shape for var, shape in given.items() if shape is not None}
+    inside = Sizes(known)
+    products = elements = 0.0
+    for inner in io_toposort([], op.inner_outputs):
+        seconds = _seconds(inner, inside)
+        if seconds is None:
+            return None
+        products += seconds[0]
+        elements += seconds[1]
+    return steps * products, steps * elements
+
+
+def _of_step(op: Any, shapes: Sequence[Any]) -> dict[Variable, Any]:
+    """Return the shapes of what one step of a scan takes."""
+    info, found = op.info, {}
+    inner = op.get_oinp_iinp_iout_oout_mappings()["inner_inp_from_outer_inp"]
+    states = info.n_mit_mot + info.n_mit_sot + info.n_sit_sot
+    for i, taken in inner.items():
+        for k in taken:
+            has_steps = 1 <= i <= info.n_seqs + states
+            shape = shapes[i]
+            is_cut = has_steps and shape is not None
+            found[op.inner_inputs[k]] = shape[1:] if is_cut else shape
+    return found

@@ -1,0 +1,150 @@
+"""The same script gives the same bits in every run: cold, warm, busy, and after others.
+
+Each script is run four times: with nothing compiled on disk; with that there; beside
+two processes that keep all cores busy; and after other functions of the script have
+been called. What it has computed is printed as one number for each part.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from processes import script_environment
+
+COMMON = """
+import hashlib, sys, warnings
+import numpy as np, pytensor, pytensor.tensor as pt, synk
+from scipy.optimize import minimize
+
+def say(what, *arrays):
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).tobytes())
+    print(what, digest.hexdigest()[:16])
+
+X, y, w = pt.dmatrix("X"), pt.dvector("y"), pt.dvector("w")
+rng = np.random.default_rng(0)
+A = rng.normal(size=(40_000, 20))
+B = rng.poisson(np.exp(A @ np.linspace(-0.2, 0.2, 20))).astype(float)
+
+def likelihood():
+    eta = X @ w
+    loss = (pt.exp(eta) - y * eta + pt.gammaln(y + 1)).mean()
+    return synk.function([X, y], [loss, pt.grad(loss, w)], bcast_inputs=[w])
+
+if "others" in sys.argv:
+    with synk.session(2):
+        for rows in (100, 40_000):
+            likelihood()(A[:rows], B[:rows], np.zeros(20))
+"""
+
+TRAINING = (
+    COMMON
+    + """
+def fit():
+    f = likelihood()
+    data = synk.data(A), synk.data(B)
+    found = minimize(lambda v: f(*data, v), np.zeros(20), jac=True, method="L-BFGS-B")
+    say("L-BFGS", found.x, found.fun)
+
+def train(what, x, out, params, images):
+    k = pt.lvector("k")
+    loss = -pt.special.log_softmax(out, axis=1)[pt.arange(k.shape[0]), k].mean()
+    updates = synk.updates.adam(loss, params, 0.01)
+    f = synk.function([x, k], loss, updates=updates)
+    labels = rng.integers(0, 10, len(images))
+    losses = [f(images, labels, batch=slice(i, i + 64)) for i in range(0, 512, 64)]
+    losses += list(f.run([slice(i, i + 64) for i in range(0, 512, 64)], images, labels))
+    say(what, losses, *(p.get_value() for p in params))
+
+def shared(*shape):
+    values = rng.normal(size=shape) / np.sqrt(np.prod(shape[1:]) + 1)
+    return pytensor.shared(values.astype("float32"))
+
+with synk.session(2):
+    fit()
+    x, params = pt.fmatrix("x"), [shared(100, 64), shared(64, 10)]
+    images = rng.normal(size=(512, 100)).astype("float32")
+    train("MLP", x, pt.tanh(x @ params[0]) @ params[1], params, images)
+    x, params = pt.ftensor4("x"), [shared(4, 1, 3, 3), shared(4 * 36, 10)]
+    h = synk.nn.pool_2d(synk.nn.conv2d(x, params[0]), (2, 2), ignore_border=True)
+    images = rng.normal(size=(512, 1, 14, 14)).astype("float32")
+    train("CNN", x, pt.maximum(h, 0).flatten(2) @ params[1], params, images)
+"""
+)
+
+SAMPLING = (
+    COMMON
+    + """
+import logging, pymc as pm, synk.pymc
+warnings.simplefilter("ignore")
+logging.getLogger("pymc").setLevel(logging.ERROR)
+with pm.Model() as model:
+    b = pm.Normal("b", 0, 1, shape=20)
+    pm.Poisson("y", pm.math.exp(A @ b), observed=B)
+how = dict(tune=20, draws=20, random_seed=1, progressbar=False)
+with synk.session(2), synk.pymc.parallel(model, quiet=True):
+    found = pm.sample(chains=1, cores=1, compute_convergence_checks=False, **how)
+say("NUTS", found.posterior["b"].values)
+import nutpie
+with synk.session(2):
+    made = synk.pymc.nutpie_model(model)
+    how = dict(tune=20, draws=20, seed=1, progress_bar=False)
+    found = nutpie.sample(made, chains=1, cores=1, **how)
+say("nutpie", found.posterior["b"].values)
+"""
+)
+
+
+@contextlib.contextmanager
+def busy():
+    """Keep two cores busy, in a block."""
+    others = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)
+    ]
+    try:
+        yield
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+
+def four_runs(script: str, folder: Path) -> list[str]:
+    """Return what the four runs have printed."""
+    path = folder / "script.py"
+    path.write_text(script)
+    environment = script_environment() | {
+        "SYNK_ENGINE": "auto",
+        "PYTENSOR_FLAGS": f"base_compiledir={folder / 'compiled'}",
+        "XDG_CACHE_HOME": str(folder / "cache"),
+    }
+
+    def run(*words: str) -> str:
+        command = [sys.executable, str(path), *words]
+        options = {"capture_output": True, "text": True, "timeout": 200}
+        made = subprocess.run(command, env=environment, check=False, **options)
+        assert made.returncode == 0, made.stderr
+        return made.stdout
+
+    found = [run(), run()]
+    with busy():
+        found.append(run())
+    return [*found, run("others")]
+
+
+@pytest.mark.parametrize(
+    ("script", "parts", "needs"),
+    [(TRAINING, 3, ["jax"]), (SAMPLING, 2, ["pymc", "nutpie"])],
+    ids=["training", "sampling"],
+)
+def test_a_script_gives_the_same_bits_in_every_run(script, parts, needs, tmp_path):
+    for package in needs:
+        pytest.importorskip(package, reason=f"{package} is missing")
+    first, *others = four_runs(script, tmp_path)
+    assert len(first.splitlines()) == parts
+    assert others == [first] * 3
