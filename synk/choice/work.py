@@ -44,7 +44,7 @@ from .sizes import Sizes
 
 FLOP = {4: 1 / 130e9, 8: 1 / 65e9}
 """Seconds of an addition or a multiplication in a product, by the bytes of a number: of
-784 x 800 matrices by BLAS on a core of an AMD EPYC."""
+784 x 800 matrices by BLAS on a core of an Intel Xeon."""
 
 CHEAP, DEAR, DEAREST = 0.07e-9, 3.5e-9, 10e-9
 """Seconds of an element of float64: arithmetic within a loop over other arithmetic,
