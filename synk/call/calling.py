@@ -45,7 +45,7 @@ from .last_rows import LastRows
 from .measured import compare
 from .outputs import Wanted, combine_outputs, rows_of
 from .plans import Planned, Plans
-from .rows import Rows, gather_rows
+from .rows import Rows, arrays_of, gather_rows
 from .serial import SerialRun
 from .share import worker_call
 from .spent import Ran
@@ -198,7 +198,7 @@ class Calls:
         made = None
         is_plain = is_usual and check is None
         while made is None:
-            arrays = [*(source.array for source in rows.sources), *constants]
+            arrays = arrays_of(rows.sources, constants)
             planned, is_alone = self._planned(rows.total, arrays, is_plain)
             replicas = planned.replicas
             try:
@@ -308,7 +308,7 @@ class Calls:
         n = len(spec.inputs)
         rows = gather_rows(spec.inputs, args[:n], None, SESSION.size, spec.options)
         constants = check_arguments(spec.bcast_inputs, args[n:], spec.options)
-        arrays = [*(source.array for source in rows.sources), *constants]
+        arrays = arrays_of(rows.sources, constants)
         return self._plans.predicted(rows.total, arrays)
 
     def tuned(
@@ -340,7 +340,7 @@ class Calls:
                     self._launch(planned, *given, None, then)
             return then.came - start
 
-        arrays = [*(source.array for source in rows.sources), *constants]
+        arrays = arrays_of(rows.sources, constants)
         candidates = self._plans.possible(rows.total, arrays)
         try:
             return compare(self._plans, rows.total, candidates, seconds)

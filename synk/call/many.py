@@ -19,6 +19,7 @@ from .inputs import bind, check_arguments, check_num_slices
 from .launches import in_launches, watched
 from .plans import Planned
 from .progress import Bar, count_calls
+from .rows import arrays_of
 from .runs import Call, Plan, combine_runs, stacked, worker_run
 from .spent import Ran
 
@@ -183,11 +184,10 @@ class Runs(Calls):
     ) -> Iterator[list]:
         """Launch at once what calls one after the other have the same plan."""
         plan, constants, *_ = given
-        arrays = [*(array for array, *_ in plan.sources), *constants]
+        arrays = arrays_of(plan.sources, constants)
         while calls:
-            rows = [call.bounds[-1] for call in calls]
-            planned, is_alone = self._planned(rows[0], arrays, is_usual)
-            of_each = (self._plans.of(many, arrays) for many in rows)
+            planned, is_alone = self._planned(calls[0].bounds[-1], arrays, is_usual)
+            of_each = (self._plans.of(call.bounds[-1], arrays) for call in calls)
             alike = itertools.takewhile(planned.is_alike, of_each)
             many = sum(1 for _ in alike) if self._plans.are_proven(planned) else 1
             some = calls[:many]

@@ -35,7 +35,7 @@ from ..choice.possible import (
     may_be_alone,
 )
 from ..choice.sizes import Sizes
-from ..choice.work import nbytes_of, work_of
+from ..choice.work import Work, nbytes_of, work_of
 from ..compiler.spec import FunctionSpec
 from ..engines import described
 from ..programs.programs import CallKind, Programs, Subset, kind_of_call
@@ -43,7 +43,7 @@ from ..ranks.replication import Replicas, to_distribute
 from ..ranks.session import SESSION
 from ..report.facts import PlanTimes
 from ..variables.data import Data
-from .rows import Rows
+from .rows import Rows, arrays_of
 
 
 class Planned(NamedTuple):
@@ -179,7 +179,7 @@ class Plans:
         if rows.total < KEPT_FROM or kind == "slice" or programs.is_padded:
             return kind, rows
         keeping = kind_of_call(1, SESSION.size, keeps=True)
-        arrays = [*(source.array for source in rows.sources), *constants]
+        arrays = arrays_of(rows.sources, constants)
         inputs = self._inputs_kept(programs, keeping, subset, rows.total, arrays)
         selection = rows.selection
         states = [_state(values[i]) for i in inputs]
@@ -205,8 +205,8 @@ class Plans:
             self._kept[key] = ()
             kept = programs.kept(keeping, subset)
             if kept is not None:
-                about = self._standing_for(rows, arrays)
-                size = nbytes_of(kept.wants, self._sizes(about, arrays))
+                about, sizes, _ = self._standing_for(rows, arrays)
+                size = nbytes_of(kept.wants, sizes)
                 scattered = arrays[: len(self._spec.inputs)]
                 row = sum(array[:1].nbytes for array in scattered)
                 if are_kept(about, row, size):
@@ -236,8 +236,7 @@ class Plans:
     def facts(self, rows: int, arrays: Sequence[Any]) -> Facts:
         """Return what the plans of calls of about so many rows follow from."""
         spec = self._spec
-        about = self._standing_for(rows, arrays)
-        sizes = self._sizes(about, arrays)
+        about, sizes, work = self._standing_for(rows, arrays)
         nbytes = nbytes_of(spec.inputs, sizes)
         place = SESSION.context.place
         return Facts(
@@ -247,21 +246,33 @@ class Plans:
             rows=about,
             row_bytes=0 if nbytes is None or not about else nbytes // about,
             summed=nbytes_of([var for var, _ in spec.sums], sizes),
-            work=work_of(self._graph, spec.row_inputs, sizes),
+            work=work,
             ranks=SESSION.size,
             cores=len(place.cores) * SESSION.size,
         )
 
-    def _standing_for(self, rows: int, arrays: Sequence[Any]) -> int:
+    def _standing_for(
+        self, rows: int, arrays: Sequence[Any]
+    ) -> tuple[int, Sizes, Work | None]:
         """Return the number of rows that stands for all that have the same plan.
 
         That is these rows themselves where others do not fit the function's other
         arguments, which have a value for each row.
+
+        Returns
+        -------
+        about : int
+        sizes : Sizes
+            For so many rows.
+        work : Work or None
+            Likewise.
         """
-        spec, about = self._spec, records.rows_of(records.scale_of(rows))
-        if work_of(self._graph, spec.row_inputs, self._sizes(about, arrays)) is None:
-            return rows
-        return about
+        for about in (records.rows_of(records.scale_of(rows)), rows):
+            sizes = self._sizes(about, arrays)
+            work = work_of(self._graph, self._spec.row_inputs, sizes)
+            if work is not None:
+                break
+        return about, sizes, work
 
     def _sizes(self, rows: int, arrays: Sequence[Any]) -> Sizes:
         """Return the shapes in the graph, for so many rows."""
@@ -302,11 +313,8 @@ class Plans:
         machine = SESSION.size, len(SESSION.context.place.cores)
         key, label = self._key(scale), self._spec.label
         records.write(key, label, scale, machine, planned.plan, measured)
-        why = "as it was measured by synk.tune"
-        self._planned[scale] = Planned(
-            dataclasses.replace(planned.plan, why=why), planned.replicas
-        )
-        self.last = self._planned[scale]
+        plan = dataclasses.replace(planned.plan, why=records.MEASURED)
+        self.last = self._planned[scale] = planned._replace(plan=plan)
         used = {planned.plan.engine for planned in self._planned.values()}
         for engine in self._made.keys() - used:  # ranks forget what it has compiled
             del self._made[engine]

@@ -6,7 +6,7 @@ The master selects and cuts (`gather_rows`) and describes the rows to the other 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -238,6 +238,17 @@ def stage(
     ]
     windows = windows_of(values[n:], staged)
     return (describe_selection(selection, staged), bounds, described), windows
+
+
+def arrays_of(sources: Iterable[Sequence], constants: Sequence[Any]) -> list[Any]:
+    """Return what rows are taken from, and the broadcast inputs, in their order.
+
+    Parameters
+    ----------
+    sources : iterable of Source, or of tuple as they travel
+    constants : sequence of numpy.ndarray
+    """
+    return [*(array for array, *_ in sources), *constants]
 
 
 def windows_of(values: Sequence[Any], staged: Iterator[Window]) -> list[Window]:

@@ -26,7 +26,7 @@ from ..variables.data import Data
 from ..workers.recorder import COMPUTING
 from .inputs import check_shared_rows
 from .outputs import own_copy, reduce_output
-from .rows import Source, describe_selection, gather_rows, windows_of
+from .rows import Source, arrays_of, describe_selection, gather_rows, windows_of
 from .share import Share
 from .spent import Spent, Watch
 
@@ -110,7 +110,7 @@ class Plan:
         """
         if self._size == 1:
             return list(calls), self.sources, self.constants
-        arrays = [array for array, *_ in self.sources] + self.constants
+        arrays = arrays_of(self.sources, self.constants)
         copies = [
             array
             for array, value in zip(arrays, self._values, strict=True)

@@ -3,7 +3,8 @@
 A plan follows from the graph, the number of rows, and the ranks and cores: no clock has
 a say in it, and nothing of what was before. So a script has the same bits in every run.
 What is measured is measured by `synk.tune`, which leaves a record (`records`), and that
-decides then. The rules are a table in docs/modes.rst, which says how the numbers in them were set.
+decides then. The rules are a table in docs/modes.rst, which says how the numbers in
+them were set.
 """
 
 from __future__ import annotations

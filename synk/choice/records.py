@@ -34,6 +34,9 @@ from .plan import Plan
 VARIABLE = "SYNK_PLANS"
 """An environment variable: the file of records that a script reads and writes."""
 
+MEASURED = "as it was measured by synk.tune"
+"""Why a plan is what it is, if a record says so."""
+
 _FOLDER = "synk-plans"
 _FEW = 10
 """Numbers of a constant that are told from others."""
@@ -232,7 +235,7 @@ def _record(key: str, entry: Any) -> Record | None:
             engine,
             bool(entry["alone"]),
             int(entry["block"]),
-            "as it was measured by synk.tune",
+            MEASURED,
         )
         measured = {str(k): float(v) for k, v in entry["measured"].items()}
         about = int(entry["rows"]), int(entry["ranks"]), int(entry["cores"])

@@ -193,10 +193,7 @@ def _seconds(node: Apply, sizes: Sizes) -> tuple[float, float] | None:
         return 0.0, 0.0  # which rewrites take away, mostly
     if isinstance(op, Elemwise):
         made = max(_size(sizes, var) or 0 for var in node.outputs)
-        of_element = _of_element(op.scalar_op)
-        if isinstance(op.scalar_op, ps.Pow) and _is_constant(node.inputs[1]):
-            of_element = CHEAP  # a square, mostly
-        return 0.0, made * of_element * _itemsize(node.outputs[0]) / 8
+        return 0.0, made * _of_one(node) * _itemsize(node.outputs[0]) / 8
     if isinstance(op, CAReduce):
         return 0.0, largest * CHEAP
     if isinstance(op, CumOp):
@@ -217,12 +214,17 @@ def _seconds(node: Apply, sizes: Sizes) -> tuple[float, float] | None:
 
 def _dear(node: Apply, sizes: Sizes) -> float:
     """Return the seconds of a node in functions as ``exp``."""
-    op: Any = node.op
-    if not isinstance(op, Elemwise) or _of_element(op.scalar_op) < DEAR:
-        return 0.0
-    if isinstance(op.scalar_op, ps.Pow) and _is_constant(node.inputs[1]):
+    if not isinstance(node.op, Elemwise) or _of_one(node) < DEAR:
         return 0.0
     return sum(_seconds(node, sizes) or (0.0, 0.0))
+
+
+def _of_one(node: Apply) -> float:
+    """Return the seconds of an element of float64 that a node computes."""
+    op: Any = node.op
+    if isinstance(op.scalar_op, ps.Pow) and _is_constant(node.inputs[1]):
+        return CHEAP  # a square, mostly
+    return _of_element(op.scalar_op)
 
 
 def _is_constant(var: Variable) -> bool:

@@ -245,16 +245,6 @@ class Density:
         ranks = left + sum(OF_PART + each.by_ranks for each in found)
         return (left + sum(each.by_pytensor for each in found)) / ranks
 
-    def tune(self) -> list[tuple[str, list]]:
-        """Measure the plans of each part; see `synk.tune`."""
-        return [
-            (
-                str(part.function.name),
-                part.function.tuned(tuple(part.arguments(self.start)), None, None, {}),
-            )
-            for part in self.parts
-        ]
-
     def unravelled(self, values: np.ndarray) -> dict[str, np.ndarray]:
         """Return the parts of a vector by the names of the variables."""
         return {
