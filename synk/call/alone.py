@@ -9,26 +9,22 @@ new values before they next need them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from time import perf_counter
-from typing import Any
 
 from ..comm.flat import ONE_RANK
 from ..compiler.spec import FunctionSpec
 from ..engines import Engine
-from ..garbage import without_collection
-from ..programs import running
 from ..programs.programs import CallKind, Subset
+from ..programs.task import Task
 from ..programs.transaction import Transaction
 from ..ranks.ledger import Entry
 from ..ranks.session import SESSION
 from ..times.timing import Times
 from .held import HeldVariables
 from .plans import Planned
-from .rows import take_share
-from .runs import Call, Plan
-from .spent import Ran, Watch
+from .rows import Given, Rows, take_share
+from .share import Share
 
 
 def kind_alone(engine: Engine) -> CallKind:
@@ -88,111 +84,55 @@ class Alone:
     def call(
         self,
         planned: Planned,
-        selection: Any,
-        bounds: Sequence[int],
-        sources: list,
-        constants: list,
+        rows: Rows,
+        given: Given,
         subset: Subset,
         then: Callable[[int, list], object] | None = None,
-    ) -> tuple[list, float]:
-        """Make one call, or none.
+    ) -> list:
+        """Make one call, or none; return the outputs of the subset.
 
         Parameters
         ----------
         planned : Planned
-        selection, bounds, sources
-            See `Rows`.
-        constants, subset, then
-            See `Calls._launch`.
-
-        Returns
-        -------
-        results : list
-            The outputs of the subset.
-        made : float
-            When that was done.
+        rows : Rows
+            Of sources that need hold no arrays.
+        given : Given
+        subset : tuple of int
+        then : callable, optional
+            See `BoundCall.make`.
         """
         SESSION.context.widen()
-        rows = selection, bounds[-1], sources
-        run = partial(self._run, planned, *rows, constants, subset, then)
+        run = partial(self._run, planned, rows, given, subset, then)
         with planned.replicas.notice:
-            results = self._held.in_master(run, known=self._entries)
-        return results, perf_counter()
+            return self._held.in_master(run, known=self._entries)
 
     def _run(
         self,
         planned: Planned,
-        selection: Any,
-        total: int,
-        sources: list,
-        constants: list,
+        rows: Rows,
+        given: Given,
         subset: Subset,
         then: Callable[[int, list], object] | None,
         transaction: Transaction,
     ) -> list:
         """Compute, and make the updates."""
         plan, replicas = planned
-        programs = replicas.local()
-        what = kind_alone(programs.engine)
+        programs, context = replicas.local(), SESSION.context
+        kind = kind_alone(programs.engine)
         if self._last != (replicas.number, subset):
-            if not programs.has(what, subset):
+            if not programs.has(kind, subset):
                 replicas.notice.begin()
-                programs.compile(what, subset)
+                programs.compile(kind, subset)
             self.times.is_fresh = True
             self._last = replicas.number, subset
-        mine = take_share(0, SESSION.context.array, selection, [0, total], sources)
-        shapes = (
-            [array.shape[1:] for array in mine[0]],
-            [a.shape for a in constants],
-        )
-        kind = "alone", subset, *map(tuple, shapes)
-        if programs.engine.PER_SHAPE and programs.shapes_met.are_new(
-            kind, [total], is_padded=False
-        ):
-            self.times.is_fresh = True
-        self.times.begin(perf_counter(), total, None)
-        if self.times.is_fresh:
-            self.times.set_aside()
-        run = partial(
-            running.run,
-            *(programs, 1, subset, *mine, constants, ONE_RANK),
-            [total if self._spec.inputs else 1],
-            times=self.times,
-            transaction=transaction,
-            kind=what,
-            block=plan.block,
-        )
-        if self.times.is_fresh and programs.engine.PER_SHAPE:
-            with without_collection():
-                results = run()
-        else:
-            results = run()
+        total = rows.total
+        taken = take_share(0, context.array, rows.selection, [0, total], rows.sources)
+        by_rank = [total if self._spec.inputs else 1]
+        how = given.constants, ONE_RANK, by_rank
+        task = Task(programs, kind, subset, given.sources, taken[1], *how)
+        task.block, task.transaction, task.times = plan.block, transaction, self.times
+        results = Share(context, task).compute()
+        assert results is not None  # rank 0 is not idle
         if then is not None:
             then(replicas.number, results)
         return results
-
-    def run(
-        self,
-        planned: Planned,
-        calls: Sequence[Call],
-        plan: Plan,
-        constants: list,
-        num_slices: int,
-        subset: Subset,
-        timeout: float | None,
-        report: Callable[[], object] | None,
-        ran: Ran,
-    ) -> tuple[list, float]:
-        """Make several calls, those before one that fails; see `Calls._launch_run`."""
-        made: list[list] = [[] for _ in subset]
-        watch = Watch(self.times)
-        for call in calls:
-            given = call.selection, call.bounds, plan.sources, constants, subset
-            results, _ = self.call(planned, *given)
-            for of_output, value in zip(made, results, strict=True):
-                of_output.append(value)
-            watch.call_ended()
-            if report is not None:
-                report()
-        ran.add([watch.told(0)])
-        return made, perf_counter()

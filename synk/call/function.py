@@ -1,26 +1,450 @@
-"""`synk.function`: compiled graphs that run on every rank."""
+"""`synk.function`: compiled graphs that run on every rank.
+
+What a call does:
+
+1. `inputs.bind` puts positional and keyword arguments in order.
+2. A `BoundCall` checks them, resolves `batch` to a selection of rows, which all inputs
+   share, and cuts it into a part for each rank; its `Plan` says how it is computed.
+   It is the last one again if that was of the same data.
+3. `BoundCall.make` has all ranks compile what they have not, tells them the call, does
+   the master's share (`share.worker_call`), and joins them. Every rank takes its rows,
+   computes (`programs`), updates its shared variables, and leaves its outputs.
+4. `outputs.combine_outputs` reduces the ranks' outputs, each by its op.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 from pytensor.compile import SharedVariable
 from pytensor.graph.traversal import ancestors, applys_between
 
+from ..choice.plan import Predicted
+from ..compiler.spec import FunctionSpec
+from ..errors import SplitError
 from ..ops import COLLECTIVES
+from ..programs.programs import kind_of_call
 from ..ranks.session import SESSION
 from ..reduce_ops import OutputOp
 from ..report.explain import explain
 from ..report.explanation import Explanation
+from ..report.facts import PlanTimes
 from ..user_frames import entry
+from ..workers.preconditions import check_timeout
+from .bound import BoundCall, How
 from .inputs import bind, build
-from .many import Runs
+from .many import Run
+from .measured import tuned
+from .spent import Ran
+from .variant import Variant
+
+_numbers = itertools.count()
 
 
-class Function(Runs):
-    """A graph that runs on every rank; made by :func:`synk.function`."""
+class Function:
+    """A graph that runs on every rank; made by :func:`synk.function`.
+
+    Parameters
+    ----------
+    make : callable
+        Returns a `FunctionSpec`, given the variables that lie in parts, and whether
+        rows do not fill groups.
+    """
+
+    def __init__(self, make: Callable[..., FunctionSpec]) -> None:
+        self._make = make
+        self._number = next(_numbers)
+        self._spec = spec = make(parts=())
+        self._inputs = [*spec.inputs, *spec.bcast_inputs]
+        self._usual = Variant(spec, repr(self))
+        self._variants: dict[tuple, Variant] = {((), False): self._usual}
+        self._bound: BoundCall | None = None
+        self._workers: tuple[int | None, bool] = None, False
+        self.ran = Ran()  # of the last run
+
+    @entry
+    def __call__(
+        self,
+        /,
+        *args: Any,
+        batch: Any = None,
+        batch_s: Any = None,
+        num_slices: int = 1,
+        output_subset: Sequence[int] | None = None,
+        check: str | None = None,
+        timeout: float | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Run on all ranks.
+
+        Parameters
+        ----------
+        *args, **kwargs : Data or array_like
+            The scattered inputs, then the broadcast ones, in order or by name. Arrays
+            are copied to shared memory; :class:`~synk.Data` lies there already.
+        batch : int, slice, array of int, or array of bool, optional
+            Which rows of the scattered inputs to use: an int means the first so many.
+            By default all.
+        batch_s : slice, int, array, or list of one of these for each rank, optional
+            Which rows of its own sliceable shared variables each rank uses. A list of
+            ints holds row numbers.
+        num_slices : int
+            Compute in so many slices, one after the other, each from the original
+            values of the shared variables; results are accumulated and variables
+            updated once. The same numbers with less memory.
+        output_subset : list of int, optional
+            Return these outputs only, in this order, and compute no other.
+        check : {None, "serial", "finite"}
+            "serial": before that, run the plain function on all rows in the master as
+            well, without a change to anything, and compare: the outputs, and on every
+            rank the variables whose updates follow from what was reduced. Floats may
+            differ by 1e-5 (float32) or 1e-9 (float64) of the largest value, more behind
+            products of another `precision`, or by what rounding errors explain,
+            integers not. Takes a compilation at the first time, and all cores.
+
+            "finite": look for NaN and infinity in the outputs, and in the new values of
+            variables on all ranks. The call is undone if there is any, and the error
+            names the value, the first row with which it is so, and its rank.
+        timeout : float, optional
+            Seconds that the other ranks may keep rank 0 waiting, each time that it
+            meets them and at the end; by default as given to :func:`synk.fork`. (The
+            value for an input of that name, in a function that has one.)
+
+        Returns
+        -------
+        numpy.ndarray or list of numpy.ndarray or None
+            As the outputs were given: one, a list, or none; with `output_subset` a
+            list.
+
+        Raises
+        ------
+        StateError
+            If not forked.
+        TypeError, ValueError, IndexError
+            If an argument does not fit; no rank has been told anything then.
+        SplitError
+            If an output cannot be that of the serial run on more than one rank.
+        SerialMismatch
+            With ``check="serial"``, if a result differs; the updates have been made.
+        NotFinite
+            With ``check="finite"``; no update has been made.
+        WorkerDied
+            If a rank's process ended.
+        RankTimeout
+            If a rank has taken longer than the timeout.
+        """
+        start = perf_counter()
+        last, self._bound = self._bound, None  # there is none after an error
+        is_bare = batch_s is output_subset is check is timeout is None and not kwargs
+        is_bare = is_bare and num_slices == 1
+        values: Sequence[Any] = args
+        if last is not None and is_bare and _is_for(last, args, batch):
+            bound = last
+        else:
+            timeout = self._seconds(timeout, kwargs)
+            how = How(batch, batch_s, num_slices, output_subset, check, timeout)
+            variant, values = self._variant_for(args, kwargs, how)
+            bound = BoundCall(variant, values, how)
+        results = bound.call(values, start)
+        if bound.can_be_again:
+            self._bound = bound
+        return bound.wanted.arrange(results)
+
+    @entry
+    def run(
+        self,
+        /,
+        batches: Iterable,
+        *args: Any,
+        progress: bool | Callable[[int], object] = False,
+        batch_s: Any = None,
+        num_slices: int = 1,
+        output_subset: Sequence[int] | None = None,
+        timeout: float | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Run many calls in one launch: an epoch of training, say.
+
+        The ranks go through the batches by themselves, and wait for each other where
+        the graph reduces something, or once in each call that makes updates. A rank
+        that has more than one core takes the rows of the next call while it computes.
+
+        Parameters
+        ----------
+        batches : iterable
+            For each call, what `batch` is in a call; in a function without scattered
+            inputs what `batch_s` is, or None. Of a generator, which need not end,
+            up to 64 are taken ahead for a launch.
+        *args, **kwargs : Data or array_like
+            The inputs, as in a call; the same for all calls.
+        progress : bool or callable
+            True shows a progress bar, for which tqdm must be installed; it begins
+            when everything has been compiled, after the first call. Something to
+            call is called in the master after each of its calls, with their number.
+        batch_s, num_slices, output_subset, timeout
+            As in a call; the same for all calls.
+
+        Returns
+        -------
+        numpy.ndarray or list of numpy.ndarray or None
+            As a call returns, with a first axis for the calls: shape (calls, ...). An
+            output whose shape changes from call to call is a list of arrays.
+
+        Raises
+        ------
+        StateError
+            If not forked.
+        TypeError, ValueError, IndexError
+            If an argument does not fit; no rank has been told anything then. (A
+            generator's batches are checked launch by launch.)
+        ImportError
+            If a progress bar is asked for and tqdm is missing.
+        WorkerDied
+            If a rank's process ended.
+        RankTimeout
+            If a rank has taken longer than the timeout.
+
+        Notes
+        -----
+        An error or an interrupt ends the run as it ends a call: updates stay of the
+        calls that all ranks have made.
+
+        Examples
+        --------
+        >>> import numpy as np, pytensor, pytensor.tensor as pt, synk
+        >>> x, w = pt.vector("x"), pytensor.shared(0.0, name="w")
+        >>> loss = ((x - w) ** 2).mean()
+        >>> step = synk.function([x], loss, updates={w: w - pt.grad(loss, w) / 4})
+        >>> with synk.session(2):
+        ...     losses = step.run([slice(0, 2), slice(2, 4)], np.array([1.0, 1, 2, 2]))
+        >>> losses, w.get_value()
+        (array([1.  , 2.25]), array(1.25))
+        """
+        self._bound = None
+        timeout = self._seconds(timeout, kwargs)
+        how = How(None, batch_s, num_slices, output_subset, None, timeout)
+        variant, values = self._variant_for(args, kwargs, how)
+        self.ran = Ran()
+        return Run(variant, values, how, self, self.ran).make(batches, progress)
+
+    @entry
+    def as_theano(self, *args: Any, **kwargs: Any) -> Any:
+        """Run on rank 0 alone, on all rows: the plain function, for comparison.
+
+        Its updates are made in the script's variables, all of them or, if it fails,
+        none; the other ranks get the new values when they need them, as of those that
+        the script sets.
+
+        Parameters
+        ----------
+        *args, **kwargs : Data or array_like
+            The inputs, as in a call.
+
+        Returns
+        -------
+        numpy.ndarray or list of numpy.ndarray or None
+        """
+        if SESSION.state == "worker":
+            SESSION.check_running()
+        values = bind(self, self._inputs, args, kwargs)
+        programs = self._usual.plans.last.replicas.local()
+        run = partial(self._usual.serial.run_programs, programs, values)
+        results = self._usual.held.in_master(
+            run, self._usual.serial.overwritten(programs)
+        )
+        return self._usual.all.arrange(results)
+
+    @entry
+    def explain(
+        self,
+        *args: Any,
+        measure: bool = False,
+        batch: Any = None,
+        graph: bool = False,
+        **kwargs: Any,
+    ) -> Explanation:
+        """Tell what a call does and, after calls, where its time goes.
+
+        Parameters
+        ----------
+        measure : bool
+            Run the plain function as well, some times, and compare. This changes
+            nothing, and takes a compilation.
+        *args, batch, **kwargs
+            With `measure`, the inputs and the batch, as in a call.
+        graph : bool
+            Draw the stages of a call, and where ranks meet, in place of the times.
+
+        Returns
+        -------
+        Explanation
+        """
+        if SESSION.state == "worker":
+            SESSION.check_running()
+        if measure:
+            values = bind(self, self._inputs, args, kwargs)
+            self._usual.serial.measure(values, batch)
+        elif args or kwargs or batch is not None:
+            raise TypeError("explain takes the arguments of a call with measure=True")
+        title = self.name or f"function {self._number}"
+        present = self._usual.plans.last.replicas
+        known = present.local(), present.are_there, self._usual.serial.timed
+        held, plan = self._usual.held.facts(), str(self._usual.plans.last.plan)
+        plans = plan, self._usual.plans.measured
+        return explain(title, self._spec, *known, held, plans, graph)
+
+    @entry
+    def build_inputs(
+        self,
+        *args: Any,
+        minibatch: bool | Sequence[bool] = False,
+        force_cast: bool | Sequence[bool] = False,
+        oversize: float | Sequence[float] = 1,
+        **kwargs: Any,
+    ) -> Any:
+        """Put arrays into new :class:`~synk.Data` of the inputs' types.
+
+        Parameters
+        ----------
+        *args, **kwargs : array_like
+            A value for every input, broadcast ones too, as in a call. Broadcast inputs
+            may be left out, all of them.
+        minibatch, force_cast, oversize
+            As for :func:`synk.data`: one value for all inputs, or a list of one for
+            each. Of broadcast inputs `minibatch` means nothing.
+
+        Returns
+        -------
+        Data or tuple of Data
+            One for each value; by itself if there is one only.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If a value does not fit its input, or a list has another length.
+        """
+        spec = self._spec
+        broadcast = {var.name for var in spec.bcast_inputs}
+        more = len(args) + len(kwargs) > len(spec.inputs)
+        inputs = self._inputs if more or broadcast & kwargs.keys() else spec.inputs
+        values = bind(self, inputs, args, kwargs)
+        return build(inputs, values, minibatch, force_cast, oversize)
+
+    # -- which variant makes a call
+
+    def _variant_for(
+        self, args: tuple, kwargs: dict[str, Any], how: How
+    ) -> tuple[Variant, list]:
+        """Return what makes a call, and its arguments in order.
+
+        Raises
+        ------
+        StateError
+            If not forked.
+        TypeError
+            If arguments are too many or missing.
+        SplitError
+            If ranks cannot compute it.
+        """
+        variant = self._usual
+        while parts := variant.check_ranks():
+            if how.num_slices == 1 and SESSION.size == 1:  # one rank has it all
+                break
+            if how.batch_s is not None:
+                raise SplitError(
+                    "batch_s chooses rows of sliceable variables, and"
+                    f" {parts[0]} is none of them, and was scattered: name it in"
+                    " sliceable_shareds"
+                )
+            variant = self._variant((*variant.spec.parts, *parts), False)
+        values = bind(self, self._inputs, args, kwargs)
+        if variant.may_split_groups(values, how.num_slices):
+            variant = self._variant(tuple(variant.spec.parts), True)
+            variant.check_ranks()
+        return variant, values
+
+    def _variant(self, parts: tuple[SharedVariable, ...], careful: bool) -> Variant:
+        """Return the function as it is with variables in parts, or unfilled groups."""
+        if (parts, careful) not in self._variants:
+            options: dict[str, Any] = {"careful": True} if careful else {}
+            spec = self._make(parts=parts, **options)
+            self._variants[parts, careful] = made = Variant(spec, repr(self))
+            made.train_as(*self._workers)
+        return self._variants[parts, careful]
+
+    def _seconds(self, timeout: Any, kwargs: dict) -> float | None:
+        """Return the seconds of a call; they are an argument if an input has the name.
+
+        That is added to the other arguments.
+        """
+        if timeout is None:
+            return None
+        if any(var.name == "timeout" for var in self._inputs):
+            kwargs["timeout"] = timeout
+            return None
+        return check_timeout(timeout)
+
+    # -- for other rooms
+
+    @property
+    def why_refused(self) -> str | None:
+        """Why more than one rank cannot compute this, as a call says; None if they can.
+
+        A call's arguments may bring other reasons.
+        """
+        return self._spec.refused
+
+    def predicted(self, args: Sequence[Any]) -> Predicted | None:
+        """Return the seconds that a call is predicted to take; see `Predicted`."""
+        return self._usual.predicted(args)
+
+    def tuned(self, args: tuple, how: How, kwargs: dict) -> list[PlanTimes]:
+        """Time every plan on calls that are undone; see `synk.tune`."""
+        self._bound = None
+        variant, values = self._variant_for(args, kwargs, how)
+        return tuned(variant, values, how)
+
+    def run_as_workers(
+        self, workers: int, *args: Any, are_nodes: bool = False, **options: Any
+    ) -> Any:
+        """Run calls that are steps of the ranks as workers of a training rule.
+
+        Parameters
+        ----------
+        workers : int
+            Their number in `RankContext.workers`.
+        *args, **options
+            As for `run`.
+        are_nodes : bool
+            Whether the ranks of a machine are one worker, and make a step together.
+        """
+        self._train_as(workers, are_nodes)
+        try:
+            return self.run(*args, **options)
+        finally:
+            self._train_as(None)
+
+    def _train_as(self, workers: int | None, are_nodes: bool = False) -> None:
+        """Have calls be steps of workers of a training rule, or of none."""
+        self._workers = workers, are_nodes
+        for variant in self._variants.values():
+            variant.train_as(workers, are_nodes)
+
+    def takes_own_rows(
+        self, num_slices: int = 1, output_subset: Sequence[int] | None = None
+    ) -> bool:
+        """Tell whether ranks read no rows of scattered inputs but their own."""
+        if any(
+            SESSION.ledger.of(var).kind == "parts" for var in self._usual.held.variables
+        ):
+            return False  # then another function, of further inputs, makes the calls
+        kind = kind_of_call(num_slices, SESSION.size)
+        subset = self._usual.all.of(output_subset).subset
+        return not self._usual.plans.last.replicas.local().cut(kind, subset).inputs_read
 
     @property
     def name(self) -> str | None:
@@ -75,103 +499,12 @@ class Function(Runs):
         inputs = ", ".join(map(str, self._inputs))
         return f"<synk.Function {self.name or self._number}({inputs})>"
 
-    @entry
-    def as_theano(self, *args: Any, **kwargs: Any) -> Any:
-        """Run on rank 0 alone, on all rows: the plain function, for comparison.
 
-        Its updates are made in the script's variables, all of them or, if it fails,
-        none; the other ranks get the new values when they need them, as of those that
-        the script sets.
-
-        Parameters
-        ----------
-        *args, **kwargs : Data or array_like
-            The inputs, as in a call.
-
-        Returns
-        -------
-        numpy.ndarray or list of numpy.ndarray or None
-        """
-        if SESSION.state == "worker":
-            SESSION.check_running()
-        values = bind(self, self._inputs, args, kwargs)
-        programs = self._plans.last.replicas.local()
-        run = partial(self._serial.run_programs, programs, values)
-        results = self._held.in_master(run, self._serial.overwritten(programs))
-        return self._all.arrange(results)
-
-    @entry
-    def explain(
-        self,
-        *args: Any,
-        measure: bool = False,
-        batch: Any = None,
-        graph: bool = False,
-        **kwargs: Any,
-    ) -> Explanation:
-        """Tell what a call does and, after calls, where its time goes.
-
-        Parameters
-        ----------
-        measure : bool
-            Run the plain function as well, some times, and compare. This changes
-            nothing, and takes a compilation.
-        *args, batch, **kwargs
-            With `measure`, the inputs and the batch, as in a call.
-        graph : bool
-            Draw the stages of a call, and where ranks meet, in place of the times.
-
-        Returns
-        -------
-        Explanation
-        """
-        if SESSION.state == "worker":
-            SESSION.check_running()
-        if measure:
-            values = bind(self, self._inputs, args, kwargs)
-            self._serial.measure(values, batch)
-        elif args or kwargs or batch is not None:
-            raise TypeError("explain takes the arguments of a call with measure=True")
-        title = self.name or f"function {self._number}"
-        present = self._plans.last.replicas
-        known = present.local(), present.are_there, self._serial.timed
-        held, plan = self._held.facts(), str(self._plans.last.plan)
-        plans = plan, self._plans.measured
-        return explain(title, self._spec, *known, held, plans, graph)
-
-    @entry
-    def build_inputs(
-        self,
-        *args: Any,
-        minibatch: bool | Sequence[bool] = False,
-        force_cast: bool | Sequence[bool] = False,
-        oversize: float | Sequence[float] = 1,
-        **kwargs: Any,
-    ) -> Any:
-        """Put arrays into new :class:`~synk.Data` of the inputs' types.
-
-        Parameters
-        ----------
-        *args, **kwargs : array_like
-            A value for every input, broadcast ones too, as in a call. Broadcast inputs
-            may be left out, all of them.
-        minibatch, force_cast, oversize
-            As for :func:`synk.data`: one value for all inputs, or a list of one for
-            each. Of broadcast inputs `minibatch` means nothing.
-
-        Returns
-        -------
-        Data or tuple of Data
-            One for each value; by itself if there is one only.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If a value does not fit its input, or a list has another length.
-        """
-        spec = self._spec
-        broadcast = {var.name for var in spec.bcast_inputs}
-        more = len(args) + len(kwargs) > len(spec.inputs)
-        inputs = self._inputs if more or broadcast & kwargs.keys() else spec.inputs
-        values = bind(self, inputs, args, kwargs)
-        return build(inputs, values, minibatch, force_cast, oversize)
+def _is_for(bound: BoundCall, args: Sequence[Any], batch: Any) -> bool:
+    """Tell whether the last call is this one, too, and ranks can make it."""
+    variant = bound.variant
+    return (
+        bound.is_for(args, batch)
+        and not variant.check_ranks()
+        and not variant.may_split_groups(args, 1)
+    )

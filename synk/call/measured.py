@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import median
 from time import perf_counter, sleep
+from typing import Any
 
 from ..report.facts import PlanTimes
+from .bound import BoundCall, How
 from .plans import Planned, Plans, is_of_engine
+from .undone import undone
+from .variant import Variant
 
 TURNS = 7
 """How often each plan makes calls, in turns with the others."""
@@ -20,6 +24,37 @@ FAR = 2.0
 
 SETTLE = 5e-3
 """Seconds that threads of other ranks look for work, after calls of theirs."""
+
+
+def tuned(variant: Variant, values: Sequence[Any], how: How) -> list[PlanTimes]:
+    """Time every plan on calls that are undone, and have the fastest make calls.
+
+    Parameters
+    ----------
+    variant : Variant
+        Of the function.
+    values : sequence of Data or array_like
+        The arguments of a call.
+    how : How
+    """
+    bound = BoundCall(variant, values, how)
+    given, rows = bound.given(values), bound.rows.total
+    alone = variant.alone
+
+    def seconds(planned: Planned) -> float:
+        is_alone = planned.plan.is_alone
+        alone.change(is_alone)
+        bound.by(planned, is_alone)
+        start = perf_counter()
+        with undone(variant.spec) as then:
+            bound.once(given, then)
+        return then.came - start
+
+    candidates = variant.plans.possible(rows, given.arrays)
+    try:
+        return compare(variant.plans, rows, candidates, seconds)
+    finally:
+        alone.change(False)
 
 
 def compare(

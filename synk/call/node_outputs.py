@@ -35,7 +35,7 @@ def combined_here(
     weights = [rows for _, rows in present]
     if len(present) < 2 or not sum(weights):  # without any rows all ranks count alike
         return replies
-    number, subset, *_ = args[0]
+    number, subset, *_ = args[0][0]
     ops = context.registry.functions[number].spec.wire_ops
     made: dict[int, np.ndarray] = {}
     for i in subset:

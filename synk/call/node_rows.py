@@ -72,28 +72,29 @@ class Numbers(NamedTuple):
 
 def leaving_call(args: tuple, parting: Parting) -> tuple:
     """Return a call as all nodes are told of it."""
-    ((number, subset, rows, *others),) = args
+    ((what, rows, *others),) = args
     selection, bounds, sources = rows
     call = Call(selection, bounds, None)
     calls = [call]
-    if sources and not _reads_all(parting.context, number, subset, others[2]):
+    if sources and not _reads_all(parting.context, what):
         calls, sources = _Leaving(parting, calls).inputs(sources)
     told = calls[0].selection, Bounds(bounds[-1], len(bounds) - 1), sources
-    return ((number, subset, told, *others),)
+    return ((what, told, *others),)
 
 
 def leaving_run(args: tuple, parting: Parting) -> tuple:
     """Return many calls as all nodes are told of them."""
-    launch, number, subset, calls, sources, constants, slices, *others = args
-    if sources and not _reads_all(parting.context, number, subset, slices):
+    (what, calls, sources, *others), progress = args
+    if sources and not _reads_all(parting.context, what):
         calls, sources = _Leaving(parting, calls).inputs(sources)
     parts = parting.context.size
     told = [call._replace(bounds=Bounds(call.bounds[-1], parts)) for call in calls]
-    return launch, number, subset, told, sources, constants, slices, *others
+    return (what, told, sources, *others), progress
 
 
-def _reads_all(context: RankContext, number: int, subset: tuple, slices: int) -> bool:
+def _reads_all(context: RankContext, what: tuple) -> bool:
     """Tell whether ranks read rows of other ranks, too."""
+    number, subset, slices, _ = what
     programs = context.registry.functions[number]
     return bool(programs.cut(kind_of_call(slices, context.size), subset).inputs_read)
 
@@ -228,19 +229,19 @@ def _is_slice(rows: Selection) -> bool:
 
 def arriving_call(args: tuple, here: Here, copies: Mapping[int, Copy]) -> tuple:
     """Return a call as the ranks of this node are told of it."""
-    ((number, subset, rows, *others),) = args
+    ((what, rows, *others),) = args
     selection, bounds, sources = rows
     call = Call(selection, bounds, None)
     [call] = _arrived([call], sources, here, copies)
     told = call.selection, bounds, call.sources or sources
-    return ((number, subset, told, *others),)
+    return ((what, told, *others),)
 
 
 def arriving_run(args: tuple, here: Here, copies: Mapping[int, Copy]) -> tuple:
     """Return many calls as the ranks of this node are told of them."""
-    launch, number, subset, calls, sources, *others = args
+    (what, calls, sources, *others), progress = args
     calls = _arrived(calls, sources, here, copies)
-    return launch, number, subset, calls, sources, *others
+    return (what, calls, sources, *others), progress
 
 
 def _arrived(

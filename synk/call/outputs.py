@@ -154,7 +154,7 @@ def reduce_output(
         shapes = [shape[1:] for shape in shapes]
     if any(shape != shapes[0] for shape in shapes):
         raise ShapeMismatch(
-            f"{spec.findings[i].label} of {what!r} has different shapes on the"
+            f"{spec.findings[i].label} of {what} has different shapes on the"
             f" ranks, {[value.shape for value in values]}: it cannot be combined by"
             f" {op!r}; is it to be gathered?"
         )

@@ -43,7 +43,7 @@ from ..ranks.replication import Replicas, to_distribute
 from ..ranks.session import SESSION
 from ..report.facts import PlanTimes
 from ..variables.data import Data
-from .rows import Rows, arrays_of
+from .rows import Given, Rows
 
 
 class Planned(NamedTuple):
@@ -154,9 +154,8 @@ class Plans:
         programs: Programs,
         kind: CallKind,
         subset: Subset,
-        values: Sequence[Any],
+        given: Given,
         rows: Rows,
-        constants: Sequence[np.ndarray],
     ) -> tuple[CallKind, Rows]:
         """Return how a call is run, and its rows as ranks are told them.
 
@@ -170,19 +169,16 @@ class Plans:
         kind : str
             How it is run if nothing is kept.
         subset : tuple of int
-        values : sequence of Data or array_like
-            The arguments.
+        given : Given
         rows : Rows
-        constants : list of numpy.ndarray
-            The broadcast inputs.
         """
         if rows.total < KEPT_FROM or kind == "slice" or programs.is_padded:
             return kind, rows
         keeping = kind_of_call(1, SESSION.size, keeps=True)
-        arrays = arrays_of(rows.sources, constants)
+        arrays = given.arrays
         inputs = self._inputs_kept(programs, keeping, subset, rows.total, arrays)
         selection = rows.selection
-        states = [_state(values[i]) for i in inputs]
+        states = [_state(given.values[i]) for i in inputs]
         if not inputs or None in states or not isinstance(selection, slice):
             return kind, rows
         sources = list(rows.sources)

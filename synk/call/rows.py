@@ -6,7 +6,7 @@ The master selects and cuts (`gather_rows`) and describes the rows to the other 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +26,7 @@ class Source(NamedTuple):
     ``array`` is the array itself in the master and a window for the other ranks.
     Row i of the batch is row ``i - offset`` of it if it holds batch rows alone, in
     their order, and row ``selection[i]`` if not. ``state`` tells the values from all
-    others, where ranks are to keep what follows from them; see `repeats`.
+    others, where ranks are to keep what follows from them; see `Plans.with_kept`.
     """
 
     array: Any
@@ -51,6 +51,29 @@ class Rows(NamedTuple):
     def total(self) -> int:
         """The number of rows on all ranks."""
         return self.bounds[-1]
+
+
+class Given(NamedTuple):
+    """The values of one call, beside what is bound.
+
+    Attributes
+    ----------
+    values : sequence of Data or array_like
+        The arguments, scattered inputs first.
+    sources : list of numpy.ndarray
+        What their rows are taken from.
+    constants : list of numpy.ndarray
+        The broadcast inputs.
+    """
+
+    values: Sequence[Any]
+    sources: list[np.ndarray]
+    constants: list[np.ndarray]
+
+    @property
+    def arrays(self) -> list[np.ndarray]:
+        """All of them, in their order."""
+        return [*self.sources, *self.constants]
 
 
 def take_share(
@@ -86,19 +109,18 @@ def take_all(
     locate: Callable[[Any], np.ndarray],
     selection: Any,
     bounds: list[int],
-    sources: list,
-    i: int,
+    source: Sequence,
 ) -> np.ndarray:
     """Return the rows of an input that all ranks have together, in their order.
 
     Parameters
     ----------
-    locate, selection, bounds, sources
-        As of `take_share`. The source holds the rows of rank 0 as well.
-    i : int
-        Which input.
+    locate, selection, bounds
+        As of `take_share`.
+    source : Source
+        It holds the rows of rank 0 as well.
     """
-    array, offset, is_batch, *_ = sources[i]
+    array, offset, is_batch, *_ = source
     start, stop = bounds[0], bounds[-1]
     chosen: Selection = slice(start - offset, stop - offset)
     if not is_batch:
@@ -204,51 +226,60 @@ def _unbounded_length(batch: Any, arrays: Sequence[np.ndarray]) -> int:
 
 def stage(
     rows: Rows,
-    values: Sequence[Any],
-    constants: list[np.ndarray],
+    given: Given,
     arena: Arena,
     whole: Container[int] = (),
-) -> tuple[tuple, list[tuple]]:
+    described: tuple | None = None,
+) -> tuple[tuple, list[Window]]:
     """Describe a call's arguments to ranks 1 and up, in plain tuples.
 
     `Data` is described where it lies. Of other arrays the rows that go to those ranks
-    are copied to the arena, selected already: rank 0 uses the user's own memory. Of the
-    inputs in `whole`, by their numbers, these ranks read rank 0's rows as well.
+    are copied to the arena, selected already: rank 0 uses the user's own memory.
+
+    Parameters
+    ----------
+    rows : Rows
+        Of sources that need hold no arrays.
+    given : Given
+    arena : Arena
+    whole : container of int
+        The inputs, by their numbers, of which these ranks read rank 0's rows as well.
+    described : tuple, optional
+        The rows as they were described before, if nothing was copied for them.
+
+    Returns
+    -------
+    described : tuple
+        The rows.
+    windows : list of Window
+        The broadcast inputs.
     """
     selection, bounds, sources = rows
+    values, arrays, constants = given
     if not values or len(bounds) == 2:  # nothing to tell, or nobody
         return ((0, 0), bounds, ()), []
     copies = []  # what goes into the arena, in the order in which it is taken out below
     n = len(sources)
     firsts = [0 if i in whole else bounds[1] for i in range(n)]
-    for source, value, first in zip(sources, values, firsts, strict=False):
-        if not isinstance(value, Data):
-            copies.append(source.array[part(selection, first, bounds[-1])])
+    if described is None:
+        for array, value, first in zip(arrays, values, firsts, strict=False):
+            if not isinstance(value, Data):
+                copies.append(array[part(selection, first, bounds[-1])])
+        if isinstance(selection, np.ndarray):
+            copies.append(selection)
     for array, value in zip(constants, values[n:], strict=True):
         if not isinstance(value, Data):
             copies.append(array)
-    if isinstance(selection, np.ndarray):
-        copies.append(selection)
     staged = iter(arena.put(copies) if copies else arena.put_nothing())
-    described = [
-        (value._window(), *source[1:])
-        if isinstance(value, Data)
-        else tuple(Source(next(staged), first, True))
-        for source, value, first in zip(sources, values, firsts, strict=False)
-    ]
-    windows = windows_of(values[n:], staged)
-    return (describe_selection(selection, staged), bounds, described), windows
-
-
-def arrays_of(sources: Iterable[Sequence], constants: Sequence[Any]) -> list[Any]:
-    """Return what rows are taken from, and the broadcast inputs, in their order.
-
-    Parameters
-    ----------
-    sources : iterable of Source, or of tuple as they travel
-    constants : sequence of numpy.ndarray
-    """
-    return [*(array for array, *_ in sources), *constants]
+    if described is None:
+        told = [
+            (value._window(), *source[1:])
+            if isinstance(value, Data)
+            else tuple(Source(next(staged), first, True))
+            for source, value, first in zip(sources, values, firsts, strict=False)
+        ]
+        described = describe_selection(selection, staged), bounds, told
+    return described, windows_of(values[n:], staged)
 
 
 def windows_of(values: Sequence[Any], staged: Iterator[Window]) -> list[Window]:

@@ -16,18 +16,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..compiler.spec import FunctionSpec
-from ..memory.arena import Arena
-from ..memory.partition import count, cuts, part_lengths, select, spans
+from ..memory.partition import part_lengths, spans
 from ..memory.prefetch import Ahead
-from ..programs.programs import Subset, kind_of_call
+from ..programs.programs import Programs, Subset, kind_of_call
 from ..ranks.context import RankContext
 from ..ranks.streams import worker_states
-from ..variables.data import Data
 from ..workers.recorder import COMPUTING
-from .inputs import check_shared_rows
 from .outputs import own_copy, reduce_output
-from .rows import Source, arrays_of, describe_selection, gather_rows, windows_of
-from .share import Share
+from .share import RankShare
 from .spent import Spent, Watch
 
 
@@ -42,90 +38,6 @@ class Call(NamedTuple):
     bounds: list[int]
     batch_s: list | None
     sources: list | None = None
-
-
-class Plan:
-    """A run as the master prepares it: arguments checked once, batches one by one.
-
-    Parameters
-    ----------
-    spec : FunctionSpec
-    values : list
-        The arguments, scattered inputs first.
-    constants : list of numpy.ndarray
-        The broadcast inputs, checked.
-    batch_s : optional
-        As in a call; the same for all calls.
-    size : int
-        The number of ranks.
-    stage : Arena
-        Where arrays are copied to that are to be described to other ranks.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument does not fit.
-    """
-
-    def __init__(
-        self,
-        spec: FunctionSpec,
-        values: list,
-        constants: list[np.ndarray],
-        batch_s: Any,
-        size: int,
-        stage: Arena,
-    ) -> None:
-        n = len(spec.inputs)
-        if any(isinstance(v, Data) and v.minibatch for v in values[:n]):
-            raise ValueError(
-                "minibatch data holds the rows of one call: a run has many"
-            )
-        self._spec, self._size, self._stage, self._values = spec, size, stage, values
-        whole = gather_rows(spec.inputs, values[:n], None, size, spec.options)
-        self._length = whole.total
-        self.constants = constants
-        self.sources = [tuple(source) for source in whole.sources]
-        self._batch_s = check_shared_rows(batch_s, spec.sliceable, size)
-        self.is_partial = any(
-            isinstance(value, Data) and value._lending.is_partial
-            for value in values[:n]
-        )
-
-    def call(self, batch: Any) -> Call:
-        """Check one batch: of the scattered inputs or, without any, of shared rows."""
-        spec, size = self._spec, self._size
-        if spec.inputs:
-            selection = select(batch, self._length)
-            return Call(selection, cuts(count(selection), size), self._batch_s)
-        batch_s = self._batch_s
-        if batch is not None:
-            batch_s = check_shared_rows(batch, spec.sliceable, size)
-        return Call(slice(0, 0), [0] * (size + 1), batch_s)
-
-    def describe(self, calls: Sequence[Call]) -> tuple[list, list, list]:
-        """Describe calls, sources and broadcast inputs to ranks 1 and up.
-
-        `Data` is described where it lies; other arrays are copied to the stage.
-        """
-        if self._size == 1:
-            return list(calls), self.sources, self.constants
-        arrays = arrays_of(self.sources, self.constants)
-        copies = [
-            array
-            for array, value in zip(arrays, self._values, strict=True)
-            if not isinstance(value, Data)
-        ]
-        copies += [c.selection for c in calls if isinstance(c.selection, np.ndarray)]
-        staged = iter(self._stage.put(copies) if copies else self._stage.put_nothing())
-        windows = windows_of(self._values, staged)
-        described = [
-            call._replace(selection=describe_selection(call.selection, staged))
-            for call in calls
-        ]
-        n = len(self.sources)
-        sources = [tuple(Source(window, 0, False)) for window in windows[:n]]
-        return described, sources, windows[n:]
 
 
 class RunReply(NamedTuple):
@@ -149,88 +61,104 @@ class RunReply(NamedTuple):
 
 
 def worker_run(
-    context: RankContext,
-    launch: int,
-    number: int,
-    subset: Subset,
-    calls: Sequence[Call],
-    sources: list,
-    constants: list,
-    num_slices: int,
-    states: list,
-    workers: int | None,
-    block: int,
-    progress: Callable[[], object] | None,
+    context: RankContext, told: tuple, progress: Callable[[], object] | None
 ) -> RunReply:
     """Do one rank's share of every call.
 
-    The master gets arrays, the other ranks windows. Each call is a step of the rank as
-    one of `workers` of a training rule, if there are any; `block` is of its plan.
+    Parameters
+    ----------
+    context : RankContext
+    told : tuple
+        What all calls have alike, as of a call (see `RankShare`); the calls; sources
+        and broadcast inputs, which are arrays for the master and windows for other
+        ranks; the states of common streams; the launch; and, where each call is a step
+        of the ranks as workers of a training rule, the number of these.
+    progress : callable or None
+        To be called after each call.
     """
+    what, calls, sources, constants, states, launch, workers = told
+    number, subset, num_slices, _ = what
     context.transaction.begin(launch)
     programs = context.registry.functions[number]
-    context.activity = programs.label
-    worker_states(programs.streams(kind_of_call(num_slices, context.size)), states)
+    kind = kind_of_call(num_slices, context.size)
+    worker_states(programs.streams(kind), states)
     if programs.engine.ON_DEVICE:
         programs.takers.use(context.to_device)
     constants = programs.takers.broadcast(list(map(context.array, constants)))
-    cut = programs.cut(kind_of_call(num_slices, context.size), subset)
-    meets = cut.meets or not programs.spec.updates or context.size == 1
     worker = None if workers is None else context.workers[workers]
     of_node = worker is not None and worker.is_node
-    made: dict[int, list] = {i: [] for i in subset}
-    rows_by_call = []
-    watch = Watch(programs.times)
-    shares = (
-        Share(
-            context,
-            programs,
-            (call.selection, call.bounds, call.sources or sources),
-            call.batch_s,
-            num_slices,
-            of_node,
-            block,
-        )
-        for call in calls
-    )
-    # A thread that takes rows ahead needs a core, or a GPU that copies them, and rows
-    # that are there already.
-    has_help = context.place.threads > 1 or programs.takers.are_on_device
-    is_ahead = has_help and num_slices == 1 and not programs.spec.sliceable
+
+    def share_of(call: Call) -> RankShare:
+        rows = call.selection, call.bounds, call.sources or sources
+        share = RankShare(context, (what, rows, (), call.batch_s, ()), of_node)
+        share.task.constants = constants
+        return share
+
+    made = _Made(context, programs, subset, worker)
+    meets = programs.cut(kind, subset).meets or not programs.spec.updates
     with contextlib.ExitStack() as stack:
         if worker is not None:
             programs.exchanges = worker.times
             worker.times.label, worker.times.tracer = programs.label, context.tracer
             stack.enter_context(worker.running())
-        through: Iterable[tuple[Share, list | None]]
-        if is_ahead:
+        through: Iterable[tuple[RankShare, list | None]]
+        if _takes_ahead(context, programs, num_slices):
             ahead = stack.enter_context(Ahead(programs.takers.rows))
-            through = ahead.through(shares)
+            through = ahead.through(map(share_of, calls))
         else:
-            through = ((share, None) for share in shares)
+            through = ((share_of(call), None) for call in calls)
         for (share, taken), call in zip(through, calls, strict=True):
+            share.task.taken = taken
             context.recorder.phase[0] = COMPUTING
-            outputs = share.compute(subset, constants, taken)
-            by_rank = share.by_rank
-            if of_node:  # of other machines, too
-                by_rank = part_lengths(call.bounds)
-            rows_by_call.append(by_rank)
-            given = itertools.repeat(None) if outputs is None else outputs
-            for i, output in zip(subset, given, strict=False):
-                made[i].append(output if share.is_wanted(i) else None)
+            made.add(share, share.compute(), call)
             if worker is not None:
                 context.transaction.have_met()  # what fails from now on is not undone
-                worker.after_step(by_rank)
-            elif not meets:  # which keeps ranks one call apart: see `transaction`
+                worker.after_step(made.rows_by_call[-1])
+            elif not meets and context.size > 1:  # one call apart: see `transaction`
                 context.comm.barrier()
                 context.transaction.have_met()
-            watch.call_ended()
+            made.watch.call_ended()
             if progress is not None:
                 progress()
-    spent = watch.told(context.rank)
-    if context.rank == 0:
-        return RunReply(made, rows_by_call, spent)
-    return RunReply(context.leave(_packed(made)), [], spent)
+    return made.reply()
+
+
+def _takes_ahead(context: RankContext, programs: Programs, num_slices: int) -> bool:
+    """Tell whether a thread takes the rows of the next call meanwhile.
+
+    It needs a core, or a GPU that copies them, and rows that are there already.
+    """
+    has_help = context.place.threads > 1 or programs.takers.are_on_device
+    return has_help and num_slices == 1 and not programs.spec.sliceable
+
+
+class _Made:
+    """What the calls of a launch have made on one rank."""
+
+    def __init__(
+        self, context: RankContext, programs: Programs, subset: Subset, worker: Any
+    ) -> None:
+        self._rank, self._leave = context.rank, context.leave
+        self._of_node = worker is not None and worker.is_node
+        self._made: dict[int, list] = {i: [] for i in subset}
+        self.rows_by_call: list[list[int]] = []
+        self.watch = Watch(programs.times)
+
+    def add(self, share: RankShare, outputs: list | None, call: Call) -> None:
+        """Add a call's outputs, those that the master needs."""
+        # Where machines make calls of their own, the rows of other machines, too.
+        by_rank = part_lengths(call.bounds) if self._of_node else share.by_rank
+        self.rows_by_call.append(by_rank)
+        given = itertools.repeat(None) if outputs is None else outputs
+        for i, output in zip(self._made, given, strict=False):
+            self._made[i].append(output if share.is_wanted(i) else None)
+
+    def reply(self) -> RunReply:
+        """Return what the master is told."""
+        spent = self.watch.told(self._rank)
+        if self._rank == 0:
+            return RunReply(self._made, self.rows_by_call, spent)
+        return RunReply(self._leave(_packed(self._made)), [], spent)
 
 
 def _packed(made: dict[Any, list]) -> dict[Any, np.ndarray]:

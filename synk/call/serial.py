@@ -30,6 +30,7 @@ from ..errors import SerialMismatch
 from ..memory.rows import RowTaker
 from ..programs import running
 from ..programs.programs import Programs, Subset
+from ..programs.task import Task
 from ..programs.transaction import Transaction
 from ..ranks.replication import what_compiles
 from ..ranks.session import SESSION
@@ -133,18 +134,11 @@ class SerialRun:
         with self._notice:
             if "programs" not in self._warm:
                 self._notice.begin()
-            outputs = running.run(
-                programs,
-                1,
-                self._every,
-                arrays,
-                rows,
-                values[n:],
-                ONE_RANK,
-                [len(arrays[0]) if arrays else 1],
-                transaction=transaction,
-                kind="uncut",
-            )
+            by_rank = [len(arrays[0]) if arrays else 1]
+            rest = arrays, rows, values[n:], ONE_RANK, by_rank
+            task = Task(programs, "uncut", self._every, *rest)
+            task.transaction = transaction
+            outputs = running.run(task)
         passed = perf_counter() - start
         self.note("programs", passed, len(arrays[0]) if arrays else 0)
         return outputs

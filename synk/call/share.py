@@ -6,21 +6,21 @@ the master can read them.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from time import perf_counter
 from typing import Any
 
 import numpy as np
+from pytensor.compile import SharedVariable
 
 from ..compiler.spec import FunctionSpec
 from ..engines import compiles_in_calls
 from ..garbage import without_collection
 from ..memory.partition import Selection, count, part_lengths, select
 from ..programs import running
-from ..programs.one_call import Reducer
-from ..programs.padding import UNPADDED
-from ..programs.programs import Programs, Subset, kind_of_call
+from ..programs.programs import kind_of_call
+from ..programs.task import Reducer, Task
 from ..ranks.context import RankContext
 from ..ranks.streams import split, worker_states
 from ..times.timing import COMMON, ROWS, WAIT
@@ -41,13 +41,11 @@ def worker_call(
     ----------
     context : RankContext
     told : tuple
-        Of which function, by its number, which outputs, `Rows`, the broadcast inputs,
-        `batch_s`, `num_slices`, the states of common streams and the rows of a block.
-        Of arrays the master has these themselves, and the other ranks windows. If it
-        is the very object that the last call was told, that call is made again.
+        See `RankShare`. If it is the very object that the last call was told, that call
+        is made again.
     given, constants : list of numpy.ndarray, optional
-        In the master: what rows are taken from and the values of broadcast inputs, if
-        `told` does not say it.
+        In the master: what rows are taken from and the values of broadcast inputs,
+        which `told` does not hold there.
 
     Returns
     -------
@@ -55,144 +53,184 @@ def worker_call(
         See `outputs.Reply`; None from a rank that had no rows.
     """
     context.transaction.begin(context.control.words[LAUNCH])
-    made, context.repeated = context.repeated, None  # there is none after an error
-    if made is None or made.told is not told:
-        made = _Prepared(context, told)
-    reply = made.call(given, constants)
-    # The master's has arrays of the script's, whose memory is not to be held.
-    if made.can_repeat and (context.rank or given is not None):
-        context.repeated = made
+    share, context.share = context.share, None  # there is none after an error
+    if share is None or share.told is not told:
+        share = RankShare(context, told)
+    else:
+        share.begin_again()
+    share.give(given, constants)
+    reply = share.reply(share.compute())
+    if share.can_repeat:
+        share.give_back()
+        context.share = share
     return reply
 
 
-class _Prepared:
-    """One rank's share of a call, which may be made again and again.
+class Share:
+    """Some rows of a call, that a rank computes on.
+
+    Parameters
+    ----------
+    context : RankContext
+    task : Task
+        Its sources and broadcast inputs may be given later.
+
+    Attributes
+    ----------
+    start : float
+        When it began.
+    is_padded : bool
+        Whether its rows are padded.
+    """
+
+    is_padded = False
+
+    def __init__(self, context: RankContext, task: Task) -> None:
+        self.start = perf_counter()
+        self._context, self.task = context, task
+
+    def compute(self) -> list[np.ndarray] | None:
+        """Compute outputs and make updates; return None if this rank has no rows."""
+        programs, times = self.task.programs, self.task.times
+        self._begin()
+        is_new = programs.engine.PER_SHAPE and self._is_new()
+        if is_new or times.is_fresh:
+            times.is_fresh = True
+            times.set_aside()
+            self._note_sizes()
+            if programs.notice is not None and compiles_in_calls(programs.spec.mode):
+                programs.notice.begin()
+        if times.is_fresh and programs.engine.PER_SHAPE:  # numba leaves garbage
+            with without_collection():
+                outputs = self._run()
+        else:
+            outputs = self._run()
+        if programs.notice is not None:
+            programs.notice.end()
+        return outputs
+
+    def _begin(self) -> None:
+        """Begin to count the time."""
+        rows = self.task.weights[self.task.rank]
+        self.task.times.begin(self.start, rows, self._context.tracer)
+
+    def _run(self) -> list[np.ndarray] | None:
+        """Compute; see `compute`."""
+        return running.run(self.task)
+
+    def _is_new(self) -> bool:
+        """Tell whether some rank has to compile for the shapes that it has now."""
+        task = self.task
+        kind = (
+            type(self),
+            task.num_slices,
+            task.subset,
+            tuple([source.shape[1:] for source in task.sources]),
+            tuple([np.shape(value) for value in task.constants]),
+        )
+        met = task.programs.shapes_met
+        return met.are_new(kind, task.weights, self.is_padded)
+
+    def _note_sizes(self) -> None:
+        """Take note of the bytes of a row; they are mostly those of all calls."""
+        n = len(self.task.programs.spec.inputs)
+        self.task.times.row_bytes = sum(
+            source.itemsize * int(np.prod(source.shape[1:], dtype=np.int64))
+            for source in self.task.sources[:n]
+        )
+
+
+class RankShare(Share):
+    """One rank's share of a call that all ranks make; it may be made again and again.
+
+    Parameters
+    ----------
+    context : RankContext
+    told : tuple
+        What the master tells of the call, or of one of a run: the function's number,
+        which outputs, `num_slices` and the rows of a block (see `choice.plan.Plan`);
+        `Rows`; the broadcast inputs; `batch_s`; the states of common streams. Arrays
+        are windows. The master's own are none of it: it gives them to itself.
+    of_node : bool
+        Whether the ranks of each machine make a call of its own, on their rows.
 
     Attributes
     ----------
     can_repeat : bool
         Whether all that a call takes but the values themselves follows from `told`.
-    """
-
-    def __init__(self, context: RankContext, told: tuple) -> None:
-        self.told, self._context = told, context
-        number, self._subset, rows, constants, batch_s, num_slices, states, block = told
-        programs = context.registry.functions[number]
-        self._label = context.activity = programs.label
-        if states:
-            kind = kind_of_call(num_slices, context.size)
-            worker_states(programs.streams(kind), states)
-        shared = rows, batch_s, num_slices, False, block
-        self._share = share = Share(context, programs, *shared)
-        arrays = list(map(context.array, constants))
-        self._constants = programs.takers.broadcast(arrays) if arrays else []
-        is_told = not (states or programs.spec.sliceable)
-        on_host = not (programs.is_padded or programs.engine.ON_DEVICE)
-        self.can_repeat = is_told and on_host and not share.is_idle
-        self._is_first = True
-        self._views: list[np.ndarray] | None = None
-        self._left: dict | None = None
-        self._reply: Any = None
-
-    def call(
-        self, given: list[np.ndarray] | None, constants: list[np.ndarray] | None
-    ) -> Any:
-        """Make the call; see `worker_call`."""
-        context, share, rank = self._context, self._share, self._context.rank
-        is_first, self._is_first = self._is_first, False
-        if not is_first:
-            share.start = perf_counter()
-            context.activity = self._label
-        if given is None or constants is None:
-            if not is_first and self.can_repeat and self._views is None:
-                self._views = share.views()
-            outputs = share.compute(self._subset, self._constants, self._views)
-        else:
-            share.sources = given
-            outputs = share.compute(self._subset, constants)
-            share.sources = []
-        if outputs is None:
-            return None
-        if rank == 0:
-            return outputs, share.rows
-        left = {
-            i: output
-            for i, output in zip(self._subset, outputs, strict=True)
-            if share.is_wanted(i)
-        }
-        windows = context.leave(left)
-        if is_first:  # and may be the last
-            return windows, share.rows
-        if any(type(window) is not tuple for window in windows.values()):
-            return windows, share.rows  # values themselves, which nobody compares
-        if windows != self._left:
-            self._left, self._reply = windows, Ready((windows, share.rows))
-        return self._reply
-
-
-class Share:
-    """The rows that one rank computes on in one call.
-
-    Parameters
-    ----------
-    context : RankContext
-    programs : Programs
-    rows : tuple
-        The selection, its bounds and the sources; see `inputs.Rows`.
-    batch_s : list or None
-        For each rank, which rows of sliceable shared variables it uses.
-    num_slices : int
-        Slices are padded one by one, and other rows here.
-    of_node : bool
-        Whether the ranks of each machine make a call of its own, on their rows.
-    block : int
-        Rows of a block; see `choice.plan.Plan`.
+    by_rank : list of int
+        How many rows each rank computes on.
     """
 
     def __init__(
-        self,
-        context: RankContext,
-        programs: Programs,
-        rows: tuple,
-        batch_s: list | None,
-        num_slices: int,
-        of_node: bool = False,
-        block: int = 0,
+        self, context: RankContext, told: tuple, of_node: bool = False
     ) -> None:
-        self.start = perf_counter()
-        self._context, self._programs = context, programs
-        self._num_slices = num_slices
-        self._streams = programs.streams(kind_of_call(num_slices, context.size))
-        self._reducer: Reducer = context.flat_buffers
-        if programs.engine.ON_DEVICE and context.device_buffers is not None:
-            self._reducer = context.device_buffers
-        self._has_node_rows = True
-        self._block = block
-        if of_node and context.comm is not context.local:
-            self._reducer = context.buffers_of_node
-            rows = rows_of_node(context, rows)
-            self._has_node_rows = rows[1][-1] > rows[1][0]
+        start = perf_counter()
+        (number, subset, num_slices, block), rows, constants, batch_s, states = told
+        programs = context.registry.functions[number]
+        context.activity = programs.label
+        self.told, self._context, self._programs = told, context, programs
+        self._has_node_rows = self._is_first = True
+        reducer: Reducer = context.flat_buffers
         if programs.engine.ON_DEVICE:
             programs.takers.use(context.to_device)
-        self.sources, self.selections = take_share(context.rank, context.array, *rows)
-        self._all_rows = functools.partial(take_all, context.array, *rows)
-        self._selected = {}
+            reducer = context.device_buffers or reducer
+        if of_node and context.comm is not context.local:
+            reducer, rows = context.buffers_of_node, rows_of_node(context, rows)
+            self._has_node_rows = rows[1][-1] > rows[1][0]
+        sources, selections = take_share(context.rank, context.array, *rows)
+        kept = _key(rows[2], selections)
+        self._selected = self._select_shared(batch_s, sources, selections)
+        self._streams = programs.streams(kind_of_call(num_slices, context.size))
+        if states:
+            worker_states(self._streams, states)
+        self._waited = 0.0
+        self.by_rank = self._rows_per_rank(rows[1], selections)
+        kind = kind_of_call(num_slices, context.size, kept is not None)
+        what = programs, kind, subset, sources, selections
+        task = Task(*what, [], reducer, self.by_rank, context.rank, num_slices, block)
+        # Not a method: what refers to itself stays, with all rows, until garbage is
+        # collected.
+        task.all_rows = partial(_all_rows, context.array, rows, sources)
+        task.transaction = context.transaction
+        task.kept, task.times = kept, programs.times
+        super().__init__(context, task)
+        self.start = start
+        self.is_padded = programs.is_padded and num_slices == 1
+        if self.is_padded:
+            task.selections, task.padded_size = programs.padded(selections)
+        if constants:
+            self._take_constants(list(map(context.array, constants)))
+        is_told = not (states or programs.spec.sliceable)
+        on_host = not (programs.is_padded or programs.engine.ON_DEVICE)
+        self.can_repeat = is_told and on_host and not self.is_idle
+        self._left: dict | None = None
+        self._reply: Any = None
+
+    def _select_shared(
+        self, batch_s: list | None, sources: list, selections: list[Selection]
+    ) -> dict[SharedVariable, Selection]:
+        """Add the rows of sliceable variables to those of the inputs.
+
+        Returns
+        -------
+        dict of SharedVariable to Selection
+        """
+        rank, programs = self._context.rank, self._programs
+        selected = {}
         for var in programs.spec.sliceable:  # each stands in for a further input
             value = programs.engine.get_value(var)
-            chosen = None if batch_s is None else batch_s[context.rank]
-            self.sources.append(value)
-            self._selected[var] = select(chosen, len(value))
-        self.selections += self._selected.values()
-        if programs.spec.are_paired and context.size > 1:
-            _check_paired(programs.spec, context.rank, self.selections)
-        self._kept = _key(rows[2], self.selections)
-        self._waited = 0.0
-        self.by_rank = self._rows_per_rank(rows[1])
-        self._padded_size = UNPADDED
-        if num_slices == 1:
-            self.selections, self._padded_size = programs.padded(self.selections)
+            chosen = None if batch_s is None else batch_s[rank]
+            sources.append(value)
+            selected[var] = select(chosen, len(value))
+        selections += selected.values()
+        if programs.spec.are_paired and self._context.size > 1:
+            _check_paired(programs.spec, rank, selections)
+        return selected
 
-    def _rows_per_rank(self, bounds: list[int]) -> list[int]:
+    def _rows_per_rank(
+        self, bounds: list[int], selections: Sequence[Selection]
+    ) -> list[int]:
         """Return how many rows each rank computes on, which says what its values weigh.
 
         Of rows of a sliceable variable only its own rank knows how many there are.
@@ -200,12 +238,22 @@ class Share:
         context = self._context
         if self._programs.spec.inputs:
             return part_lengths(bounds)
-        if not self.selections:
+        if not selections:
             return [1] * context.size
         start = perf_counter()
-        rows = context.comm.agree(count(self.selections[0]))
+        rows = context.comm.agree(count(selections[0]))
         self._waited = perf_counter() - start
         return rows
+
+    @property
+    def sources(self) -> list[Any]:
+        """The arrays that its rows are taken from."""
+        return self.task.sources
+
+    @property
+    def selections(self) -> Sequence[Selection]:
+        """Which rows of each."""
+        return self.task.selections
 
     @property
     def rows(self) -> int:
@@ -217,130 +265,113 @@ class Share:
         """Whether other ranks have rows and this one has none."""
         return not self.rows and (any(self.by_rank) or not self._has_node_rows)
 
-    def views(self) -> list[np.ndarray] | None:
+    def begin_again(self) -> None:
+        """Begin the same call once more: on the same rows, and maybe other values."""
+        self.start = perf_counter()
+        self._context.activity = self._programs.label
+        if self._is_first and self._context.rank:
+            self.task.taken = self._views()
+        self._is_first = False
+
+    def _views(self) -> list[np.ndarray] | None:
         """Return the rows if each call finds them in the same memory."""
-        for source, selection in zip(self.sources, self.selections, strict=True):
+        task = self.task
+        for source, selection in zip(task.sources, task.selections, strict=True):
             if not isinstance(selection, slice) or not source[selection].flags.carray:
                 return None
-        return self._programs.take(self.sources, self.selections)
+        return self._programs.take(task.sources, task.selections)
 
-    def compute(
-        self,
-        subset: Subset,
-        constants: list[np.ndarray],
-        taken: list[np.ndarray] | None = None,
-    ) -> list[np.ndarray] | None:
-        """Compute outputs and make updates; return None if this rank has no rows.
+    def give(
+        self, sources: list[np.ndarray] | None, constants: list[np.ndarray] | None
+    ) -> None:
+        """Give the master its own arrays: they are not told, nor kept for other calls.
 
         Parameters
         ----------
-        subset : tuple of int
-        constants : list of numpy.ndarray
-        taken : list of numpy.ndarray, optional
-            The rows, if they have been taken from the sources already.
+        sources, constants
+            See `worker_call`.
         """
-        context, programs = self._context, self._programs
-        times, rows = programs.times, self.rows
-        times.begin(self.start, rows, context.tracer)
-        transaction = context.transaction
-        transaction.begin_call(programs.led_on, self._selected)
-        if self._waited:
-            times.move(self._waited, ROWS, to=WAIT)
-        if self._is_new(subset, constants):
-            times.is_fresh = True
-        if times.is_fresh:
-            times.set_aside()
-            self._note_sizes()
-            if programs.notice is not None and compiles_in_calls(programs.spec.mode):
-                programs.notice.begin()
-        if times.is_fresh and programs.engine.PER_SHAPE:  # numba leaves garbage
-            with without_collection():
-                outputs = self._computed(subset, constants, taken)
-        else:
-            outputs = self._computed(subset, constants, taken)
-        transaction.end_call()
-        if programs.notice is not None:
-            programs.notice.end()
-        return outputs
+        if sources is not None:
+            self.task.sources[: len(sources)] = sources
+        if constants:
+            self._take_constants(constants)
 
-    def _computed(
-        self,
-        subset: Subset,
-        constants: list[np.ndarray],
-        taken: list[np.ndarray] | None,
-    ) -> list[np.ndarray] | None:
-        """Compute, and count the times; see `compute`."""
-        context, programs = self._context, self._programs
-        times, transaction = programs.times, context.transaction
-        outputs = None
+    def give_back(self) -> None:
+        """Hold the master's own arrays no longer."""
+        if not self._context.rank:
+            self.task.sources[:] = [None] * len(self.task.sources)
+            self.task.constants = []
+
+    def _take_constants(self, arrays: list[np.ndarray]) -> None:
+        """Take broadcast inputs as the function takes them."""
+        self.task.constants = self._programs.takers.broadcast(arrays)
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._context.transaction.begin_call(self._programs.led_on, self._selected)
+        if self._waited:
+            self.task.times.move(self._waited, ROWS, to=WAIT)
+
+    def _run(self) -> list[np.ndarray] | None:
+        programs, outputs = self._programs, None
         if self._streams:
-            split(self._streams, context.rank)
+            split(self._streams, self._context.rank)
         if not self.is_idle:
             try:
-                outputs = running.run(
-                    programs,
-                    self._num_slices,
-                    subset,
-                    self.sources,
-                    self.selections,
-                    constants,
-                    self._reducer,
-                    self.by_rank,
-                    taken,
-                    times,
-                    self._padded_size,
-                    context.rank,
-                    self._all_rows,
-                    transaction,
-                    self._kept,
-                    block=self._block,
-                )
+                outputs = super()._run()
             except BaseException:
                 programs.takers.renew()  # JAX may be computing still
                 raise
-        elif self._has_node_rows and programs.takes_part(subset):
-            running.idle(
-                programs,
-                subset,
-                self.sources,
-                constants,
-                self._reducer,
-                self.by_rank,
-                times,
-                self._all_rows,
-                transaction,
-            )
+        elif self._has_node_rows and programs.takes_part(self.task.subset):
+            running.idle(self.task)
         else:
-            times.end(COMMON)
+            self.task.times.end(COMMON)
+        self._context.transaction.end_call()
         return outputs
 
-    def _is_new(self, subset: Subset, constants: list) -> bool:
-        """Tell whether some rank has to compile for the shapes that it has now."""
-        programs = self._programs
-        if not programs.engine.PER_SHAPE:
-            return False
-        kind = (
-            self._num_slices,
-            subset,
-            tuple([source.shape[1:] for source in self.sources]),
-            tuple([array.shape for array in constants]),
-        )
-        is_padded = programs.is_padded and self._num_slices == 1
-        return programs.shapes_met.are_new(kind, self.by_rank, is_padded)
-
-    def _note_sizes(self) -> None:
-        """Take note of the bytes of a row; they are mostly those of all calls."""
-        n = len(self._programs.spec.inputs)
-        self._programs.times.row_bytes = sum(
-            source.itemsize * int(np.prod(source.shape[1:], dtype=np.int64))
-            for source in self.sources[:n]
-        )
+    def reply(self, outputs: list[np.ndarray] | None) -> Any:
+        """Leave outputs for the master; return what it is told of them."""
+        if outputs is None:
+            return None
+        if not self._context.rank:
+            return outputs, self.rows
+        left = {
+            i: output
+            for i, output in zip(self.task.subset, outputs, strict=True)
+            if self.is_wanted(i)
+        }
+        windows = self._context.leave(left)
+        if self._is_first:  # and may be the last
+            return windows, self.rows
+        if any(type(window) is not tuple for window in windows.values()):
+            return windows, self.rows  # values themselves, which nobody compares
+        if windows != self._left:
+            self._left, self._reply = windows, Ready((windows, self.rows))
+        return self._reply
 
     def is_wanted(self, i: int) -> bool:
         """Tell whether the master needs this rank's value of an output."""
         # The first rank that has rows stands in for rank 0 where that is idle.
         stands_in = not any(self.by_rank[: self._context.rank])
         return stands_in or self._programs.spec.wire_ops[i] is not None
+
+
+def _all_rows(
+    locate: Callable[[Any], np.ndarray], rows: tuple, arrays: list[np.ndarray], i: int
+) -> np.ndarray:
+    """Return the rows of an input that all ranks have together.
+
+    Parameters
+    ----------
+    locate, rows
+        See `take_share`.
+    arrays : list of numpy.ndarray
+        What the rows are taken from.
+    i : int
+        Which input.
+    """
+    selection, bounds, sources = rows
+    return take_all(locate, selection, bounds, (arrays[i], *sources[i][1:]))
 
 
 def _check_paired(

@@ -7,6 +7,7 @@ from typing import Any
 from ..report.facts import PlanTimes
 from ..report.words import plan_table
 from ..user_frames import entry
+from .bound import How
 from .function import Function
 
 
@@ -54,6 +55,6 @@ def tune(
     >>> with synk.session(2):
     ...     table = synk.tune(f, np.ones((1000, 20)))  # doctest: +SKIP
     """
-    measured = function.tuned(args, batch, batch_s, kwargs)
+    measured = function.tuned(args, How(batch, batch_s), kwargs)
     print(plan_table(repr(function), measured))
     return measured

@@ -16,10 +16,16 @@ from .rows import RowTaker, arrived, take_rows
 class HasRows(Protocol):
     """What rows can be taken for: arrays, and a selection of rows of each."""
 
-    sources: list[np.ndarray]
-    selections: list[Selection]
     start: float
     """When the wait for the rows began."""
+
+    @property
+    def sources(self) -> Sequence[np.ndarray]:
+        """The arrays that rows are taken from."""
+
+    @property
+    def selections(self) -> Sequence[Selection]:
+        """Which rows of each."""
 
 
 Item = TypeVar("Item", bound=HasRows)

@@ -7,8 +7,7 @@ that it is the value of.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from pytensor.graph.basic import Variable
@@ -16,59 +15,26 @@ from pytensor.graph.basic import Variable
 from ..compiler.spec import FunctionSpec
 from ..compiler.stages import Cut, Part, Stage, contributed, op_of
 from ..engines import host
-from ..reduce_ops import ReduceOp
-from ..times.timing import COMMON, Times
+from ..times.timing import COMMON
 from ..workers.recorder import COMPUTING, STAGE, STORING
 from .padding import UNPADDED
-from .programs import CallKind, Programs, Subset
+from .programs import CallKind
+from .task import Task
 from .transaction import Transaction
-
-
-class Reducer(Protocol):
-    """What a stage needs of the transport."""
-
-    def reduce(
-        self,
-        key: tuple,
-        values: list[np.ndarray] | None,
-        ops: list[ReduceOp],
-        weights: Sequence[int],
-        times: Times,
-    ) -> list[np.ndarray]:
-        """Combine the ranks' values; a rank without rows has None."""
 
 
 class Call:
     """One rank's part in one call: the values that travel between parts."""
 
-    def __init__(
-        self,
-        programs: Programs,
-        kind: CallKind,
-        subset: Subset,
-        constants: Sequence[np.ndarray],
-        reducer: Reducer,
-        weights: Sequence[int],
-        times: Times,
-        rank: int = 0,
-        all_rows: Callable[[int], np.ndarray] | None = None,
-        transaction: Transaction | None = None,
-    ) -> None:
-        self.programs = programs
-        self.spec: FunctionSpec = programs.spec
-        self.cut: Cut = programs.cut(kind, subset)
-        self.subset = subset
+    def __init__(self, task: Task, kind: CallKind) -> None:
+        self.task, self.kind = task, kind
+        self.programs, self.subset, self.times = task.programs, task.subset, task.times
+        self.spec: FunctionSpec = task.programs.spec
+        self.cut: Cut = task.programs.cut(kind, task.subset)
         self.is_idle = kind == "idle"
         self.parts = 0  # or into how many a rank's rows are cut, one after the other
         self.rows: list[np.ndarray] = []
-        self.kind = kind
-        self._constants = constants
-        self._reducer = reducer
-        self.weights = weights
-        self.rank = rank
-        self._all_rows = all_rows
-        self._transaction = transaction
-        self.times = times
+        self.rank, self.weights = task.rank, task.weights
         self.values: dict[Variable, np.ndarray] = {}
         self.padded_size = UNPADDED
 
@@ -91,7 +57,7 @@ class Call:
         n = len(self.spec.inputs)
         return [
             *self.rows[:n],
-            *self._constants,
+            *self.task.constants,
             *self.rows[n:],
             *self._told(),
             *[self.values[var] for var in piece.receives],
@@ -132,13 +98,14 @@ class Call:
 
     def inputs_read(self, stage: Stage) -> dict[Variable, int]:
         """Return what of a stage's gathers each rank reads where the inputs lie."""
-        return {} if self._all_rows is None else stage.of_inputs
+        return {} if self.task.all_rows is None else stage.of_inputs
 
     def _read(self, i: int) -> np.ndarray:
         """Return all rows of the call, of an input."""
-        assert self._all_rows is not None
+        all_rows = self.task.all_rows
+        assert all_rows is not None
         dtype = self.spec.inputs[i].type.dtype  # type: ignore[attr-defined]
-        rows = np.asarray(self._all_rows(i), dtype)
+        rows = np.asarray(all_rows(i), dtype)
         # Numba would compile anew for a strided or a read-only array.
         return rows if rows.flags.carray else rows.copy()
 
@@ -151,10 +118,10 @@ class Call:
         ops: list = [op_of(var) for var in reduced]
         if not _SUMMED.keys().isdisjoint(ops):
             given, ops = self._as_sums(reduced, given)
-        results = self._reducer.reduce(key, given, ops, self.weights, self.times)
-        if self._transaction is not None:
-            self._transaction.have_met()
-            self._transaction.phase[0] = COMPUTING + STAGE * (level + 1)
+        results = self.task.reducer.reduce(key, given, ops, self.weights, self.times)
+        if self.task.transaction is not None:
+            self.task.transaction.have_met()
+            self.task.transaction.phase[0] = COMPUTING + STAGE * (level + 1)
         self.values.update(zip(reduced, results, strict=True))
 
     def _as_sums(
@@ -201,7 +168,7 @@ class Call:
 
     def store(self) -> None:
         """Make the new values those of the shared variables."""
-        transaction, cut = self._transaction, self.cut
+        transaction, cut = self.task.transaction, self.cut
         if not cut.stored:
             return
         if transaction is not None:

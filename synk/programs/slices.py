@@ -16,7 +16,7 @@ from pytensor.graph.basic import Variable
 from pytensor.tensor.random.type import RandomType
 
 from ..compiler.stages import Stage, contributed, op_of
-from ..memory.partition import Selection, count, cuts, part, part_lengths
+from ..memory.partition import count, cuts, part, part_lengths
 from ..reduce_ops import Accumulator, ReduceOp, result_dtype, shares
 from ..times.timing import COMMON, COMPUTE, ROWS
 from .one_call import Call
@@ -27,14 +27,10 @@ from .streams import for_slices
 class SlicedCall(Call):
     """A call whose rows parts run for one slice after the other."""
 
-    def run(
-        self,
-        num_slices: int,
-        sources: Sequence[np.ndarray],
-        selections: Sequence[Selection],
-    ) -> list[np.ndarray]:
+    def run(self) -> list[np.ndarray]:
         """Run all stages and return the outputs."""
-        self.parts = num_slices
+        sources, selections = self.task.sources, self.task.selections
+        self.parts = num_slices = self.task.num_slices
         # More slices than rows would be empty ones.
         num_slices = min(num_slices, max(map(count, selections)) or 1)
         bounds = [cuts(count(rows), num_slices) for rows in selections]

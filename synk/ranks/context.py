@@ -99,8 +99,8 @@ class RankContext:
         What it has changed in the launch of a function.
     activity : str
         What it is doing, for messages.
-    repeated : object
-        What the last call has prepared for one like it; see `call.share`.
+    share : object
+        That of the last call, which may be made again; see `call.share`.
     tracer : Tracer or None
         While a trace is on.
     workers : dict
@@ -130,7 +130,7 @@ class RankContext:
         self._undo = contextlib.ExitStack()
         self.recorder = recorder
         self.activity = ""
-        self.repeated: Any = None
+        self.share: Any = None
         self.transaction = Transaction(recorder.phase)
         self.tracer: Tracer | None = None
         self.workers: dict[int, Any] = {}
@@ -295,7 +295,7 @@ class RankContext:
 
     def forget(self, notices: Sequence[Notice]) -> None:
         """Forget what the user's script has given up."""
-        self.repeated = None
+        self.share = None
         for kind, key in notices:
             if kind == "segment":
                 self.attachments.forget(key)

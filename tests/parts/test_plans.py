@@ -16,7 +16,7 @@ from pytensor.raise_op import Assert
 from reference import PY
 
 import synk
-from synk.call.plans import Planned
+from synk.call.plans import Planned, Plans
 from synk.choice.likely import is_for_numba
 from synk.choice.plan import Facts, Plan, choose, plans_of
 from synk.choice.possible import engines_for, may_be_alone
@@ -201,7 +201,7 @@ def test_work_is_told_from_the_graph_and_the_shapes():
 @pytest.mark.skipif(not importlib.util.find_spec("jax"), reason="JAX is missing")
 def test_an_engine_that_does_not_know_an_op_is_left_for_another():
     for engine, other in (("JAX", "numba"), ("numba", "JAX")):
-        plans = synk.function([y], (y * 2).sum())._plans
+        plans = Plans(synk.function([y], (y * 2).sum())._spec)
         planned = Planned(Plan(engine), plans.last.replicas)
         assert not plans.gives_up(planned, KeyError("the call's own"))
         assert plans.gives_up(planned, NotImplementedError("an Op"))

@@ -1,0 +1,325 @@
+"""A call as an object: what follows from its arguments, found once.
+
+What a call of a function is, `BoundCall` finds out when it is made: which rows, cut
+where, by which plan, and what ranks are told of them. A sampler's or an optimizer's
+next call has the same data, the next step of training as many rows of them; it is then
+this call again, with other values, and no more is found out than what has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..errors import NotFinite
+from ..memory.partition import count, select
+from ..programs.programs import kind_of_call
+from ..ranks.session import SESSION
+from ..variables.data import Data
+from .finite import FiniteCheck
+from .inputs import check_arguments, check_num_slices, check_shared_rows
+from .outputs import combine_outputs, rows_of
+from .plans import Planned
+from .rows import Given, Source, gather_rows, stage
+from .share import worker_call
+from .variant import Variant
+
+COMPARED = (type(None), int, slice)
+"""Batches that can be compared in no time."""
+
+
+class How(NamedTuple):
+    """How a call is made, beside its arguments; see `Function.__call__`."""
+
+    batch: Any = None
+    batch_s: Any = None
+    num_slices: int = 1
+    output_subset: Sequence[int] | None = None
+    check: str | None = None
+    timeout: float | None = None
+
+
+class BoundCall:
+    """A call of one function in one session, to be made once or again and again.
+
+    Nothing here holds memory of the data.
+
+    Parameters
+    ----------
+    variant : Variant
+        Of the function.
+    values : sequence of Data or array_like
+        The arguments, scattered inputs first.
+    how : How
+
+    Attributes
+    ----------
+    variant : Variant
+    wanted : Wanted
+        The outputs that it returns.
+    rows : Rows
+        Of sources that hold no arrays.
+    can_be_again : bool
+        Whether it may be the next call, too; see `is_for`.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        If an argument does not fit.
+    """
+
+    def __init__(self, variant: Variant, values: Sequence[Any], how: How) -> None:
+        self.variant, self.how = variant, how
+        spec, size = variant.spec, SESSION.size
+        n = len(spec.inputs)
+        rows = gather_rows(spec.inputs, values[:n], how.batch, size, spec.options)
+        if spec.parts:
+            variant.held.check_parts(rows.bounds)
+        constants = check_arguments(spec.bcast_inputs, values[n:], spec.options)
+        self._num_slices = check_num_slices(how.num_slices, spec)
+        self._batch_s = check_shared_rows(how.batch_s, spec.sliceable, size)
+        self.wanted = variant.all.of(how.output_subset)
+        given = Given(values, [source.array for source in rows.sources], constants)
+        self._given: Given | None = given
+        self.rows = rows._replace(
+            sources=[source._replace(array=None) for source in rows.sources]
+        )
+        self._bind_again(values, rows.sources)
+        is_usual = self._num_slices == 1 and self.wanted is variant.all
+        self.plan(given, is_usual and how.check is None)
+
+    # -- whether it is the next call, too
+
+    def _bind_again(self, values: Sequence[Any], sources: Sequence[Source]) -> None:
+        """Take note by what the next call is known to be this one."""
+        spec, how = self.variant.spec, self.how
+        data = values[: len(sources)]
+        self._generation, self._batch = SESSION.generation, how.batch
+        self._are_data = all(type(value) is Data for value in data)
+        self.can_be_again = (
+            how.batch_s is how.output_subset is how.check is how.timeout is None
+            and how.num_slices == 1
+            and self._are_data
+            and type(how.batch) in (*COMPARED, np.ndarray)
+            and not (spec.sliceable or spec.parts)
+        )
+        self._arguments = len(values)
+        self._data: list[tuple] = []
+        if self.can_be_again:
+            self._data = [(value._window(), value.minibatch, None) for value in data]
+        # Of how many rows others may be chosen; a minibatch has those that it has.
+        lengths = [0 if each.is_batch else len(each.array) for each in sources]
+        self._length = min(lengths, default=0)
+
+    def is_for(self, args: Sequence[Any], batch: Any) -> bool:
+        """Tell whether a call is this one, maybe on other rows of its data.
+
+        Whether ranks can make it is to be asked as well: see `Variant.check_ranks`.
+
+        Parameters
+        ----------
+        args : sequence
+            All of its arguments.
+        batch : optional
+            All else of it is as it comes.
+        """
+        if self._generation != SESSION.generation or len(args) != self._arguments:
+            return False
+        if self._wants_alone and self.is_alone is not self.variant.alone.is_possible:
+            return False
+        for value, known in zip(args, self._data, strict=False):
+            window, is_batch, state = known
+            if (
+                type(value) is not Data
+                or value._described is not window
+                or value.minibatch is not is_batch
+                or (state is not None and value._state != state)
+            ):
+                return False
+        return self._is_on(batch)
+
+    def _is_on(self, batch: Any) -> bool:
+        """Tell whether it can be made on these rows, and have it made on them."""
+        kind = type(batch)
+        if kind in COMPARED and kind is type(self._batch) and batch == self._batch:
+            return True
+        # An array may hold other numbers by now.
+        if not self._length or (kind not in COMPARED and kind is not np.ndarray):
+            return False
+        selection = select(batch, self._length)
+        if count(selection) != self.rows.total:
+            return False
+        self._batch, self.rows = batch, self.rows._replace(selection=selection)
+        self._is_prepared = False
+        return True
+
+    def given(self, args: Sequence[Any]) -> Given:
+        """Return the values of a call that this one is for."""
+        given, self._given = self._given, None
+        if given is None:
+            spec, n = self.variant.spec, len(self._data)
+            sources = [value._held() for value in args[:n]]
+            constants = check_arguments(spec.bcast_inputs, args[n:], spec.options)
+            given = Given(args, sources, constants)
+        return given
+
+    # -- how it is made
+
+    def plan(self, given: Given, may_be_alone: bool) -> None:
+        """Find what makes it: an engine, on all ranks or on rank 0 alone."""
+        self._may_be_alone = may_be_alone
+        found = self.variant.planned(self.rows.total, given.arrays, may_be_alone)
+        self.by(*found)
+        self._wants_alone = self._planned.plan.is_alone and may_be_alone
+
+    def by(self, planned: Planned, is_alone: bool) -> None:
+        """Have a plan make it."""
+        self._planned, self.is_alone = planned, is_alone
+        self._is_prepared = False
+
+    def call(self, values: Sequence[Any], start: float) -> list:
+        """Make the call, and check it if that is asked for; return the outputs.
+
+        Parameters
+        ----------
+        values : sequence of Data or array_like
+            Its arguments.
+        start : float
+            When the script called.
+        """
+        given, check = self.given(values), self.how.check
+        if check is None:
+            return self._make(given, start)
+        serial, subset = self.variant.serial, self.wanted.subset
+        if check == "finite":
+            spec = self.variant.spec
+            finite = FiniteCheck(serial, spec, values, self.rows, subset)
+            try:
+                return self._make(given, start, finite.check)
+            except NotFinite:
+                raise finite.located(self.variant.what) from None
+        expected = serial.expect(check, values, self.how.batch, subset)
+        results = self._make(given, perf_counter())
+        serial.compare(subset, results, expected)
+        return results
+
+    def _make(
+        self,
+        given: Given,
+        start: float,
+        then: Callable[[int, list], object] | None = None,
+    ) -> list:
+        """Make the call, on all ranks or on none.
+
+        Parameters
+        ----------
+        given : Given
+        start : float
+            When the script called.
+        then : callable, optional
+            Is called with the function's number and the results. What it raises undoes
+            the call.
+
+        Returns
+        -------
+        list
+            The outputs of the subset.
+        """
+        plans = self.variant.plans
+        while True:
+            planned = self._planned
+            try:
+                results, joined = self.once(given, then)
+                break
+            except Exception as error:
+                if not plans.gives_up(planned, error):
+                    raise
+            start = perf_counter()
+            self.plan(given, self._may_be_alone)
+        plans.has_made_calls(planned)
+        times = planned.replicas.local().times
+        if self.is_alone:
+            times = self.variant.alone.times
+        times.returned(start, joined)
+        return results
+
+    def once(
+        self, given: Given, then: Callable[[int, list], object] | None = None
+    ) -> tuple[list, float]:
+        """Make the call by its plan; return when that was done, too."""
+        if not self.is_alone:
+            return self._on_ranks(given, then)
+        what = self._planned, self.rows, given, self.wanted.subset, then
+        return self.variant.alone.call(*what), perf_counter()
+
+    def _on_ranks(
+        self, given: Given, then: Callable[[int, list], object] | None
+    ) -> tuple[list, float]:
+        """Make it on all ranks; return when these had done their shares, too."""
+        variant, subset = self.variant, self.wanted.subset
+        replicas = self._planned.replicas
+        with replicas.notice:
+            if not self._is_prepared:
+                self._prepare(given)
+            with self._launch as launched:
+                theirs, mine = self._tell(given, launched.states)
+                own = mine, given.sources, given.constants
+                how = self.how.timeout, self._label
+                replies = SESSION.run_args(worker_call, theirs, own, *how)
+                joined = perf_counter()
+                context = SESSION.context
+                results = combine_outputs(
+                    variant.spec, subset, replies, context, variant.what
+                )
+                if then is not None:
+                    then(replicas.number, results)
+                variant.held.note(rows_of(replies), self._batch_s)
+        return results, joined
+
+    def _prepare(self, given: Given) -> None:
+        """Have all ranks compile what they have not; find what a launch takes."""
+        variant, subset = self.variant, self.wanted.subset
+        plan, replicas = self._planned
+        sources = [source._replace(state=None) for source in self.rows.sources]
+        rows = self.rows._replace(sources=sources)
+        kind = kind_of_call(self._num_slices, SESSION.size)
+        programs = replicas.local()
+        found = variant.plans.with_kept(programs, kind, subset, given, rows)
+        kind, self.rows = found
+        replicas.prepare(kind, subset)
+        if 0 < rows.total < SESSION.size:
+            replicas.prepare("idle", subset)
+        states = [source.state for source in self.rows.sources]
+        if self._data:
+            pairs = zip(self._data, states, strict=True)
+            self._data = [(*known[:2], state) for known, state in pairs]
+        self._launch = variant.held.launch(programs.streams(kind))
+        self._label = programs.label
+        self._whole = programs.cut(kind, subset).inputs_read
+        self._what = replicas.number, subset, self._num_slices, plan.block
+        self._described: tuple | None = None
+        self._windows: list | None = None
+        self._theirs: tuple = ()
+        self._mine: tuple = ()
+        self._is_prepared = True
+
+    def _tell(self, given: Given, states: list) -> tuple[tuple, tuple]:
+        """Return what ranks 1 and up are told of a call, and what the master is.
+
+        These are the very objects of the last time if nothing in them is new.
+        """
+        known, rows = self._described, self.rows
+        described, windows = stage(rows, given, SESSION.stage, self._whole, known)
+        if states or known is None or windows != self._windows:
+            self._windows = windows
+            rest = self._batch_s, states
+            self._theirs = ((self._what, described, windows, *rest),)
+            if known is None or states:
+                unsaid = *rows[:2], list(map(tuple, rows.sources))
+                self._mine = self._what, unsaid, (), *rest
+        if self._are_data and type(rows.selection) is slice:
+            self._described = described
+        return self._theirs, self._mine
