@@ -9,6 +9,7 @@ new values before they next need them.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from functools import partial
 
@@ -19,6 +20,7 @@ from ..programs.programs import CallKind, Subset
 from ..programs.task import Task
 from ..programs.transaction import Transaction
 from ..ranks.ledger import Entry
+from ..ranks.pool import Pool, no_pool
 from ..ranks.session import SESSION
 from ..times.timing import Times
 from .held import HeldVariables
@@ -57,19 +59,21 @@ class Alone:
         self.was_last = False
         self.times = Times()
         self._last: tuple[int, Subset] = -1, ()
-        self._known: tuple[int, int] | None = None
+        self._made_for: Callable[[], Pool | None] = no_pool
+        self._version = -1
         self._is_whole = False
         self._entries: list[Entry] = []
 
     @property
     def is_possible(self) -> bool:
         """Whether the master has all that a call reads."""
-        known = SESSION.generation, SESSION.ledger.version
-        if known != self._known:
-            of, variables = SESSION.ledger.of, self._held.variables
+        ledger = SESSION.ledger
+        if ledger.version != self._version or not SESSION.is_of(self._made_for):
+            of, variables = ledger.of, self._held.variables
             self._is_whole = all(of(var).kind == "equal" for var in variables)
-            self._entries = SESSION.ledger.entries(variables)
-            self._known = known
+            self._entries = ledger.entries(variables)
+            self._made_for = weakref.ref(SESSION.pool)
+            self._version = ledger.version
         return self._is_whole
 
     def change(self, is_alone: bool) -> None:

@@ -8,6 +8,7 @@ this call again, with other values, and no more is found out than what has chang
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -97,7 +98,7 @@ class BoundCall:
         """Take note by what the next call is known to be this one."""
         spec, how = self.variant.spec, self.how
         data = values[: len(sources)]
-        self._generation, self._batch = SESSION.generation, how.batch
+        self._made_for, self._batch = weakref.ref(SESSION.pool), how.batch
         self._are_data = all(type(value) is Data for value in data)
         self.can_be_again = (
             how.batch_s is how.output_subset is how.check is how.timeout is None
@@ -126,7 +127,7 @@ class BoundCall:
         batch : optional
             All else of it is as it comes.
         """
-        if self._generation != SESSION.generation or len(args) != self._arguments:
+        if not SESSION.is_of(self._made_for) or len(args) != self._arguments:
             return False
         if self._wants_alone and self.is_alone is not self.variant.alone.is_possible:
             return False

@@ -8,6 +8,7 @@ variables that it updates.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 from typing import TypeVar
@@ -25,6 +26,7 @@ from ..memory.partition import part_lengths
 from ..ops import COLLECTIVES, Local
 from ..programs.transaction import Transaction, insist
 from ..ranks.ledger import Entry, Holding, see_converted, set_among
+from ..ranks.pool import Pool, no_pool
 from ..ranks.replication import master_bring
 from ..ranks.session import SESSION
 from ..ranks.undoing import Launch
@@ -54,7 +56,7 @@ class HeldVariables:
     def __init__(self, spec: FunctionSpec) -> None:
         self._spec = spec
         self._what = spec.label
-        self._generation = 0
+        self._made_for: Callable[[], Pool | None] = no_pool
         self._version = -1
         self._entries: dict[SharedVariable, Entry] = {}
         self.entries: list[Entry] = []
@@ -97,13 +99,13 @@ class HeldVariables:
         SplitError
         """
         ledger = SESSION.ledger
-        if self._generation != SESSION.generation:
+        if not SESSION.is_of(self._made_for):
             found = ledger.entries(self.variables)
             self._entries = dict(zip(self.variables, found, strict=True))
             self.entries = found
             known = self._entries.items()
             self._streams = [entry for var, entry in known if is_stream(var)]
-            self._generation, self._version = SESSION.generation, -1
+            self._made_for, self._version = weakref.ref(SESSION.pool), -1
         if changed := set_among(self.entries):
             master_bring([v for v, entry in self._entries.items() if entry in changed])
         if ledger.version != self._version:

@@ -8,7 +8,8 @@ hold of its variables is the same for all.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -39,6 +40,7 @@ from ..choice.work import Work, nbytes_of, work_of
 from ..compiler.spec import FunctionSpec
 from ..engines import described
 from ..programs.programs import CallKind, Programs, Subset, kind_of_call
+from ..ranks.pool import Pool, no_pool
 from ..ranks.replication import Replicas, to_distribute
 from ..ranks.session import SESSION
 from ..report.facts import PlanTimes
@@ -87,7 +89,7 @@ class Plans:
         self._failed: set[str | None] = set()
         self._proven: set[str | None] = set()
         self._can_be_alone = True
-        self._generation = -1
+        self._made_for: Callable[[], Pool | None] = no_pool
         to_distribute(self)
 
     # -- for a call
@@ -102,8 +104,8 @@ class Plans:
         arrays : sequence of numpy.ndarray
             What the rows are taken from, and the broadcast inputs.
         """
-        if SESSION.generation != self._generation:
-            self._planned, self._generation = {}, SESSION.generation
+        if not SESSION.is_of(self._made_for):
+            self._planned, self._made_for = {}, weakref.ref(SESSION.pool)
             self._found.clear()
         scale = records.scale_of(rows)
         planned = self._planned.get(scale)

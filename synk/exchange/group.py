@@ -121,7 +121,7 @@ class Workers:
                 "a training rule exchanges parameters of one float dtype, and these are"
                 f" {', '.join(dtypes)}"
             )
-        self._generation = SESSION.generation
+        self._made_for = weakref.ref(SESSION.pool)
         start = Parameters(params).vector()
         told = Told(rule, dtypes[0], start.size, n, are_nodes)
         self._medium = told.medium(SESSION.context.local.size)
@@ -138,7 +138,7 @@ class Workers:
     @property
     def is_open(self) -> bool:
         """Whether the ranks are still those that it was made with."""
-        return self._generation == SESSION.generation and SESSION.state == "running"
+        return SESSION.is_of(self._made_for) and SESSION.state == "running"
 
     @property
     def centre(self) -> np.ndarray:

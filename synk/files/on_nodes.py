@@ -232,12 +232,12 @@ def can_read(rows: Rows) -> bool:
     Where one cannot, that is warned of once in a session.
     """
     known = rows._known
-    if known is None or known[0] != SESSION.generation:
+    if known is None or not SESSION.is_of(known[0]):
         number = next(_numbers)
         columns = [each._located(lambda file: file.absolute) for each in rows._columns]
         told = number, columns, len(rows._counts), rows._window
         why = [each for each in SESSION.run(worker_open, *told) if each is not None]
-        known = rows._known = SESSION.generation, None if why else number
+        known = rows._known = weakref.ref(SESSION.pool), None if why else number
         weakref.finalize(rows, SESSION.notify, "reader", number).atexit = False
         if why:
             warnings.warn(

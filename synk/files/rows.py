@@ -45,7 +45,7 @@ class Rows:
         self._turns = sorted(range(len(by_size)), key=by_size.__getitem__, reverse=True)
         self._spare: list[tuple[Data, ...]] = []
         # In which session machines know it, and as what; see `on_nodes`.
-        self._known: tuple[int, int | None] | None = None
+        self._known: tuple[Any, int | None] | None = None
 
     def __len__(self) -> int:
         return int(self._starts[-1])

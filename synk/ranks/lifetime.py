@@ -22,7 +22,7 @@ import copy
 import pickle
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pytensor.compile import SharedVariable
@@ -35,7 +35,6 @@ from ..workers import preconditions, privileges
 from ..workers.channel import MasterChannel, WorkerChannel
 from ..workers.control import Control
 from ..workers.forks import end_without
-from ..workers.limit import Limit
 from ..workers.loop import serve
 from ..workers.oom import Kills
 from ..workers.pools import ThreadPools
@@ -46,9 +45,10 @@ from ..workers.zygote import Zygote
 from ..workers.zygote_source import ZygoteSource
 from . import reasons
 from .aftermath import carry_over, warn_of_restart
-from .context import Notice, Place, RankContext
+from .context import Place, RankContext
 from .forked_classes import note_classes
 from .ledger import Ledger
+from .pool import Pool
 from .registry import Numbers
 from .script_seeds import ScriptSeeds
 from .starting import Asked, Told, check_asked, warn_of_copies
@@ -62,37 +62,19 @@ class Lifetime:
     ----------
     state : str
         "unforked", "running", "broken", "closed", "worker" or "child"; see above.
-    rank, size : int
-        0 and 1 unless forked.
-    generation : int
-        Counts forks, so that what was made for a session knows a new one.
-    numbers : Numbers
-        In the master: by which numbers ranks know its shared variables.
-    ledger : Ledger
-        In the master: what the ranks hold of its shared variables. While broken, what
-        they held.
-    stage : Arena
-        In the master: where arguments are copied to, for ranks to read.
-    records : Records
-        What each rank does, and has done last.
     cluster : Cluster or None
         In the master of one of several nodes; see `synk.cluster`.
     """
 
     def __init__(self) -> None:
         self.state = "unforked"
-        self.rank = 0
-        self.size = 1
-        self.generation = 0
+        self._pool: Pool | None = None
         self.death: WorkerDied | None = None
         self._zygotes = ZygoteSource(self.be_rank, "synk.ranks.new_interpreter")
         self._restarts_left = self._comebacks = 0
-        self._context: RankContext | None = None
         self._pools = ThreadPools()
-        self._notices: list[Notice] = []
         self._in_command = False
         self._command_thread = 0
-        self._replied = 0.0  # when all ranks had replied to a command, by monotonic()
         self._forking = threading.RLock()
         self._is_starting = self._close_is_due = False
         self.cluster: Any = None
@@ -100,12 +82,62 @@ class Lifetime:
         self._asked_for: tuple = ()
 
     @property
+    def pool(self) -> Pool:
+        """What there is from fork to close; another object after each fork.
+
+        Raises
+        ------
+        StateError
+            If there is none: a signal handler of the script may close synk at any point
+            of a call.
+        """
+        if self._pool is None:
+            raise StateError(CLOSED)
+        return self._pool
+
+    def is_of(self, made_for: Callable[[], Pool | None]) -> bool:
+        """Tell whether something was made for the ranks that there are now.
+
+        Parameters
+        ----------
+        made_for : callable
+            Returns the pool that it was made for; a weak reference, mostly, as a pool
+            that is closed may go.
+        """
+        return self._pool is not None and made_for() is self._pool
+
+    @property
+    def rank(self) -> int:
+        """That of this process; 0 unless forked."""
+        return 0 if self._pool is None else self._pool.rank
+
+    @property
+    def size(self) -> int:
+        """The number of ranks; 1 unless forked."""
+        return 1 if self._pool is None else self._pool.size
+
+    @property
     def context(self) -> RankContext:
         """What this process has as a rank; from fork to close."""
-        context = self._context  # a signal handler of the script may close synk here
+        context = self.pool.context
         if context is None:
             raise StateError(CLOSED)
         return context
+
+    @property
+    def ledger(self) -> Ledger:
+        """What the ranks hold of the master's variables; see `Pool`."""
+        return self.pool.ledger
+
+    @property
+    def numbers(self) -> Numbers:
+        """By which numbers ranks know variables; see `Pool`."""
+        return self.pool.numbers
+
+    @property
+    def stage(self) -> Arena:
+        """Where arguments are copied to; see `Pool`."""
+        return self.pool.stage
 
     @property
     def zygote(self) -> Zygote | None:
@@ -159,36 +191,30 @@ class Lifetime:
 
     def _start(self) -> None:
         """Start what was asked for, in a process that has no ranks."""
-        places, spin, timeout, *_ = self._asked
+        places, spin, *_ = self._asked
         self._close_is_due = False
-        self.generation += 1
-        self._replied = 0.0
-        self.size, self.rank = len(places), 0
+        size = len(places)
         try:
             privileges.let_ranks_in()
-            self.control = Control(self.size, spin)
-            self.records, self._kills = Records(self.size), Kills()
-            self._limit = Limit(timeout)
-            self._seeds = ScriptSeeds.of_this_process(self._comebacks)
+            control = Control(size, spin)
+            self._pool = pool = Pool(self._asked, control, Records(size))
+            pool.kills = Kills()
+            pool.seeds = ScriptSeeds.of_this_process(self._comebacks)
             self._pools.cap(places[0].threads)
-            if self.size > 1:
+            if size > 1:
                 self._take_zygote()
             if self.cluster is not None:
-                self._meet_nodes()
-            if self.control.size > 1:
-                self._start_ranks()
-            self._channel = MasterChannel(self.control, self.watch, self._limit)
-            self._notices.clear()
-            self.numbers = Numbers()
-            self.stage = Arena(can_shrink=not places[0].device.is_gpu)
-            self.ledger = Ledger()
-            self._open_context()
+                self._meet_nodes(pool)
+            if control.size > 1:
+                self._start_ranks(pool)
+            pool.channel = MasterChannel(control, self.watch, pool.limit)
+            self._open_context(pool)
             self.context.recorder.begin(0, "")
             self.context.recorder.phase[0] = SCRIPT
         except OSError as error:
             if error.errno not in LIMITS:
                 raise
-            failed = f"{self.size} ranks were not forked"
+            failed = f"{size} ranks were not forked"
             raise SynkError(explained(failed, error.errno)) from error
         atexit.register(self.close, for_good=True)
         if self._close_is_due:
@@ -200,46 +226,46 @@ class Lifetime:
 
     def _take_zygote(self) -> None:
         zygote = self._zygotes.take(self.places[0].threads, self._note_classes)
-        self.records.note_zygote(zygote.pid)
+        self.pool.records.note_zygote(zygote.pid)
 
     def _note_classes(self, is_forked: bool) -> None:
         # Ranks of other nodes have none of the script's, before the fork or after.
         note_classes(is_forked and self.cluster is None)
 
-    def _meet_nodes(self) -> None:
+    def _meet_nodes(self, pool: Pool) -> None:
         """Learn of the other nodes, which start as many ranks as were asked for."""
         cores = {core for place in self.places for core in place.cores}
         gpus = sum(place.device.is_gpu for place in self.places)
-        mine = Node(socket.gethostname(), self.size, len(cores), gpus)
+        mine = Node(socket.gethostname(), pool.size, len(cores), gpus)
         asked = tuple(self._asked_for)
-        self.size, seeds = self.cluster.begin(asked, mine, tuple(self._seeds))
-        self.rank, self._seeds = self.cluster.first, ScriptSeeds(*seeds)
-        if self.rank:  # the master of another node than the script's
-            self._seeds.adopt(self.rank)
+        pool.size, seeds = self.cluster.begin(asked, mine, tuple(pool.seeds))
+        pool.rank, pool.seeds = self.cluster.first, ScriptSeeds(*seeds)
+        if pool.rank:  # the master of another node than the script's
+            pool.seeds.adopt(pool.rank)
 
-    def _start_ranks(self) -> None:
+    def _start_ranks(self, pool: Pool) -> None:
         places, _, timeout, *_ = self._asked
         zygote = self.zygote
         assert zygote is not None
         # The ranks first, then everything that the master alone has: what is made
         # afterwards is in no rank's memory, and threads that it starts are in none.
         surroundings = Surroundings.of_this_process()
-        where = self.control.place, self.records.place
-        told = Told(places, timeout, *where, surroundings, self._seeds, self._nodes())
+        where = pool.control.place, pool.records.place
+        told = Told(places, timeout, *where, surroundings, pool.seeds, self._nodes())
         zygote.begin(told.dumps())
-        for rank in range(1, self.control.size):
+        for rank in range(1, pool.control.size):
             zygote.fork_rank(rank)
 
-    def _open_context(self) -> None:
+    def _open_context(self, pool: Pool) -> None:
         """Make what every rank has; runs in its own process."""
         nodes = self._nodes() or self._told_nodes
-        local = self.rank - (sum(nodes[0][: nodes[1]]) if nodes else 0)
-        self._context = RankContext(
-            *(self.rank, self.size, self.places[local], self._pools),
-            *(self.control, self.watch, self.records.recorder(local)),
+        local = pool.rank - (sum(nodes[0][: nodes[1]]) if nodes else 0)
+        pool.context = RankContext(
+            *(pool.rank, pool.size, self.places[local], self._pools),
+            *(pool.control, self.watch, pool.records.recorder(local)),
             None if nodes is None else (*nodes, self.cluster),
         )
-        self._context.open(self._limit)
+        pool.context.open(pool.limit)
 
     def _nodes(self) -> tuple[list[int], int] | None:
         """Return how many ranks each node has, and which one this is, of several."""
@@ -262,23 +288,23 @@ class Lifetime:
         self._forking, self._is_starting = threading.RLock(), False
         self._zygotes.forget_all()
         self._master = master
-        self.rank, self.state = rank, "worker"
+        self.state = "worker"
         asked = Told(*pickle.loads(told))
         asked.surroundings.adopt()
-        self.size = len(asked.places)
-        self._told_nodes = asked.nodes
-        local, self.cluster = rank, None
+        self._told_nodes, self.cluster = asked.nodes, None
+        self._asked = Asked(asked.places, False, asked.timeout, False, 0)
+        known = self._pool
+        control = asked.find_control(None if known is None else known.control)
+        records = asked.find_records(None if known is None else known.records)
+        self._pool = pool = Pool(self._asked, control, records)
+        pool.rank = rank
         if asked.nodes is not None:
             ranks, node = asked.nodes
-            self.size, self.rank = sum(ranks), sum(ranks[:node]) + rank
-        asked.seeds.adopt(self.rank)
-        self._asked = Asked(asked.places, False, asked.timeout, False, 0)
-        self._limit = Limit(asked.timeout)
-        self.control = asked.find_control(self.__dict__.get("control"))
-        self.records = asked.find_records(self.__dict__.get("records"))
-        self._open_context()
-        self.records.dump_stacks_of(local)
-        serve(self.context, WorkerChannel(self.control, local), self.watch)
+            pool.size, pool.rank = sum(ranks), sum(ranks[:node]) + rank
+        asked.seeds.adopt(pool.rank)
+        self._open_context(pool)
+        records.dump_stacks_of(rank)
+        serve(self.context, WorkerChannel(control, rank), self.watch)
 
     def recover(self) -> list[SharedVariable]:
         """See `synk.recover`."""
@@ -296,7 +322,7 @@ class Lifetime:
             return self._recover()
 
     def _recover(self) -> list[SharedVariable]:
-        ledger, death = self.ledger, self.death
+        pool, death = self.pool, self.death
         assert death is not None
         try:
             self._is_starting = True
@@ -305,7 +331,7 @@ class Lifetime:
             self._start()
             if self.cluster is not None:
                 self.cluster.started()
-            lost = carry_over(ledger, death, self.ledger)
+            lost = carry_over(pool.ledger, death, self.ledger)
             self.state = "running"
             return lost
         except BaseException:
@@ -313,8 +339,7 @@ class Lifetime:
                 self._end()
             finally:
                 # As before, so that another attempt finds what this one did.
-                self.ledger, self.death = ledger, death
-                self.size = len(self.places)
+                self._pool, self.death = pool, death
             raise
         finally:
             self._is_starting = False
@@ -365,8 +390,7 @@ class Lifetime:
         Fine if there is nothing to undo.
         """
         self.death = None
-        self.size = 1
-        if not self._in_command and "ledger" in self.__dict__:
+        if not self._in_command and self._pool is not None:
             with contextlib.suppress(StateError):  # this is in a launch itself
                 self.ledger.settle()
         try:
@@ -382,23 +406,10 @@ class Lifetime:
         """Undo what was changed in this process."""
         if not self._zygotes.keeps:
             atexit.unregister(self.close)
-        context, self._context = self._context, None
-        if context is not None:
-            context.close()
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close()
         self._pools.restore()  # if there was no context yet
-        if "records" in self.__dict__:
-            self.records.close()
-        # The control segment is left to the garbage collector: a copy of the session in
-        # an exception's traceback may still look at it.
-        for name in _OF_A_SESSION:
-            self.__dict__.pop(name, None)
-
-    def __getattr__(self, name: str) -> Any:
-        # Asked for what is not there. A signal handler of the script may close synk at
-        # any point of a call.
-        if name in _OF_A_SESSION:
-            raise StateError(CLOSED)
-        raise AttributeError(f"the session has no {name!r}")
 
     # -- state
 
@@ -461,7 +472,7 @@ class Lifetime:
             except WorkerDied as death:
                 # It is known before it is explained, as an interrupt may come there.
                 self._break(death)
-                reasons.explain(death, self.records, self._kills)
+                reasons.explain(death, self.pool.records, self.pool.kills)
                 raise
         elif self.state != "running":  # a signal handler of the script has closed it
             raise StateError(CLOSED)
@@ -476,11 +487,9 @@ class Lifetime:
         self.death = death
         if self.state == "running":
             self.state = "broken"
-        self.control.abort()
+        if self._pool is not None:
+            self._pool.control.abort()
 
-
-_OF_A_SESSION = ("_channel", "numbers", "stage", "ledger", "records")
-"""Attributes that there are from fork to close."""
 
 CLOSED = "synk was closed during a call"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,6 +22,7 @@ from ..user_frames import entry
 from . import settings
 from .context import RankContext
 from .graphs import dump_graph, load_graph
+from .pool import Pool, no_pool
 from .registry import Blueprint
 from .session import SESSION
 from .streams import value_for_rank
@@ -164,7 +165,7 @@ class Replicas:
 
     def __init__(self, spec: FunctionSpec) -> None:
         self.number, self._spec = next(_numbers), spec
-        self._generation = 0
+        self._made_for: Callable[[], Pool | None] = no_pool
         self._programs: Programs | None = None
         self.notice = Notice(lambda: what_compiles(spec, SESSION.size))
         self._prepared: set[tuple[CallKind, Subset]] = set()
@@ -173,7 +174,7 @@ class Replicas:
     @property
     def are_there(self) -> bool:
         """Whether the ranks of the present session have the function."""
-        return self._generation == SESSION.generation
+        return SESSION.is_of(self._made_for)
 
     @property
     def is_compiled(self) -> bool:
@@ -215,7 +216,7 @@ class Replicas:
     def _replicate(self) -> None:
         """Make the function known to the ranks of the present session."""
         master_replicate_function(self.number, self.local())
-        self._generation = SESSION.generation
+        self._made_for = weakref.ref(SESSION.pool)
         self._prepared.clear()
         if self._forget is None:
             self._forget = weakref.finalize(

@@ -132,7 +132,7 @@ def _run(
 ) -> list:
     """Run a command on the ranks of this node; return what each has replied."""
     context = SESSION.context
-    SESSION.control.words[LAUNCH] = launch
+    SESSION.pool.control.words[LAUNCH] = launch
     own = tuple(Notice("segment", key) for key in inbox.gone)
     try:
         result, replies, error, _ = SESSION.serve_command(work, args, notices + own)

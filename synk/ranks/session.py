@@ -103,18 +103,18 @@ class Session(Lifetime):
         """
         self.check_running()
         # A signal handler may close the session meanwhile: this command keeps its own.
-        context = self.context
+        pool, context = self.pool, self.context
         replies: list[Any] = []
         try:
             self._command_thread = threading.get_ident()
             self._in_command = True
             # A rank may have died in the meantime. One that has replied just now has
             # not, or whoever waits for it finds out.
-            if monotonic() > self._replied + RECENTLY:
+            if monotonic() > pool.replied + RECENTLY:
                 self.watch()
-            self._limit.of_call = timeout
+            pool.limit.of_call = timeout
             context.activity = ""
-            notices = tuple(self._notices)
+            notices = tuple(pool.notices)
             if notices:
                 context.forget(notices)
             if self.size == 1:
@@ -123,14 +123,14 @@ class Session(Lifetime):
                 made = self.run_share(context, work, args, notices, mine, doing)
                 result, replies = made.result, self._replies_of(made)
             if notices:
-                del self._notices[: len(notices)]
+                del pool.notices[: len(notices)]
         finally:
             self._in_command = False
         for reply in replies:
             if type(reply) is Failure:
                 failures = [reply for reply in replies if type(reply) is Failure]
                 raise as_one(failures, self.size)
-        self._replied = monotonic()
+        pool.replied = monotonic()
         return [result, *replies]
 
     def serve_command(self, work: Callable, args: tuple, notices: tuple) -> Outcome:
@@ -171,7 +171,7 @@ class Session(Lifetime):
         """Run a command on the ranks of this node, and from node 0 on all others."""
         # An interrupt came between launch and join, and the script went on: the ranks
         # are in that command still, and their replies to it must not be taken for ours.
-        if self._channel.busy:
+        if self.pool.channel.busy:
             self._join_interrupted()
         error: BaseException | None = None
         own: list[OwnFailure] = []
@@ -179,11 +179,11 @@ class Session(Lifetime):
         context.narrow()
         cluster = self.cluster
         try:
-            self._channel.launch(work, args, notices)
+            self.pool.channel.launch(work, args, notices)
             if cluster is not None and not cluster.node:
-                told = work, args, notices, self.control.words[LAUNCH], context
+                told = work, args, notices, self.pool.control.words[LAUNCH], context
                 cluster.launch(lambda keeping: for_nodes(*told, Draft(keeping)))
-            command = self.control.words[COMMAND]
+            command = self.pool.control.words[COMMAND]
             if doing is None:
                 context.recorder.begin(command, name_of(work))
             else:
@@ -199,8 +199,10 @@ class Session(Lifetime):
         try:
             replies = self._join_or_alarm(error)
         finally:  # whatever has become of the ranks of this node
-            deadline = self._limit.deadline()
-            late = partial(self._limit.check, deadline, "other nodes did not answer")
+            deadline = self.pool.limit.deadline()
+            late = partial(
+                self.pool.limit.check, deadline, "other nodes did not answer"
+            )
             others = cluster.replies(late)
         for reply in others:
             if isinstance(reply, WorkerDied):
@@ -248,7 +250,7 @@ class Session(Lifetime):
             if isinstance(error, Expired):
                 raise error
             if error is None or isinstance(error, (Exception, Aborted)):
-                return self._channel.join()
+                return self.pool.channel.join()
         except Expired as expired:
             raise self._timed_out(expired) from None
         except BaseException:
@@ -260,17 +262,17 @@ class Session(Lifetime):
     def _join_interrupted(self) -> list[Any]:
         """Stop the ranks' command; a second interrupt kills them."""
         try:
-            self.control.abort()
-            self._channel.post_again()
+            self.pool.control.abort()
+            self.pool.channel.post_again()
             zygote = self.zygote
-            for rank in self._channel.pending():
+            for rank in self.pool.channel.pending():
                 if zygote is not None:
                     zygote.interrupt(rank)
-            return self._channel.join()
+            return self.pool.channel.join()
         except Expired as expired:
             raise self._timed_out(expired) from None
         except BaseException:
-            if self.state == "running" and (pending := self._channel.pending()):
+            if self.state == "running" and (pending := self.pool.channel.pending()):
                 self._give_up(pending[0], "a second interrupt came")
             raise
 
@@ -279,12 +281,12 @@ class Session(Lifetime):
 
         An interrupt kills them as well.
         """
-        pending, stacks = self._channel.pending(), ""
+        pending, stacks = self.pool.channel.pending(), ""
         if not pending:
-            self._channel.join()
+            self.pool.channel.join()
             return RankTimeout(f"{expired}; they have come since: the session goes on")
         try:
-            stacks = reasons.stacks_of(pending, self.records)
+            stacks = reasons.stacks_of(pending, self.pool.records)
         finally:
             self._give_up(pending[0], "it did not answer in time")
         assert self.death is not None
@@ -298,7 +300,7 @@ class Session(Lifetime):
         pid = -1 if zygote is None else zygote.pids.get(rank, -1)
         death = WorkerDied(rank, pid, -signal.SIGKILL, given_up=why)
         self._break(death)
-        reasons.explain(death, self.records, self._kills)
+        reasons.explain(death, self.pool.records, self.pool.kills)
         self._zygotes.give_back()
 
     # -- notices: what ranks may forget, sent along with the next command
@@ -309,8 +311,9 @@ class Session(Lifetime):
         The master too: this is called by the garbage collector, at any point of
         whatever the master is doing, or by another thread.
         """
-        if self.state == "running":
-            self._notices.append(Notice(kind, key))
+        pool = self._pool
+        if self.state == "running" and pool is not None:
+            pool.notices.append(Notice(kind, key))
 
 
 def _run_here(context: RankContext, work: Callable, args: tuple) -> Any:
@@ -336,7 +339,8 @@ def _in_child() -> None:
     SESSION._zygotes.forget_all()
     SESSION.cluster = None  # whose connections are the parent's
     if SESSION.state in ("running", "broken"):
-        SESSION.state, SESSION.size = "child", 1
+        SESSION.state = "child"
+        SESSION.pool.size = 1  # which this process has a copy of
         SESSION._in_command = SESSION._is_starting = False
 
 

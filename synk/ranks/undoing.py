@@ -65,7 +65,7 @@ class Launch:
 
     def __enter__(self) -> Launch:
         self._transaction = SESSION.context.transaction
-        SESSION.control.words[LAUNCH] = self.number = next(_launches)
+        SESSION.pool.control.words[LAUNCH] = self.number = next(_launches)
         # Not by a local variable: a frame that refers to itself stays, with its callers
         # and all that they have, until garbage is collected.
         self._frame = sys._getframe(1)

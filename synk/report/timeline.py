@@ -21,6 +21,7 @@ from ..cluster.meter import Meter
 from ..errors import StateError, SynkError
 from ..ranks.context import RankContext
 from ..ranks.forking import nodes as synk_nodes
+from ..ranks.pool import Pool
 from ..ranks.session import SESSION
 from ..times.tracing import Tracer
 from ..variables.checkpoint_files import replacing
@@ -96,7 +97,7 @@ def trace(path: str | os.PathLike, *, limit: int = 100_000) -> Iterator[None]:
         raise IsADirectoryError(f"{target} is a folder: a trace is a file")
     if not target.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {target.parent} for the trace")
-    began, nodes, generation = perf_counter(), synk_nodes(), SESSION.generation
+    began, nodes, pool = perf_counter(), synk_nodes(), SESSION.pool
     try:
         clocks = SESSION.run(worker_start_trace, limit)[0]
         tracer = context.tracer
@@ -104,7 +105,7 @@ def trace(path: str | os.PathLike, *, limit: int = 100_000) -> Iterator[None]:
         try:
             yield
         finally:
-            kept, trouble = _collect(tracer, generation)
+            kept, trouble = _collect(tracer, pool)
             compared = between(clocks, kept[0].clocks) if trouble is None else []
             traced = Traced(kept, nodes, compared, began, limit, trouble)
             with replacing(target) as temporary:
@@ -156,10 +157,10 @@ def _meter(context: RankContext) -> Meter | None:
     return None if context.comm is context.local else context.comm.meter
 
 
-def _collect(tracer: Tracer, generation: int) -> tuple[list[Kept], str | None]:
+def _collect(tracer: Tracer, pool: Pool) -> tuple[list[Kept], str | None]:
     """Return the events of all ranks, or of rank 0 and what is in the way."""
     try:
-        if SESSION.generation == generation:
+        if SESSION.is_of(lambda: pool) or SESSION.state != "running":
             return SESSION.run(worker_stop_trace), None
         trouble = "synk was forked anew within the block"
     except SynkError as error:
