@@ -70,7 +70,7 @@ class Alone:
         ledger = SESSION.ledger
         if ledger.version != self._version or not SESSION.is_of(self._made_for):
             of, variables = ledger.of, self._held.variables
-            self._is_whole = all(of(var).kind == "equal" for var in variables)
+            self._is_whole = all(of(var).kind == "replicated" for var in variables)
             self._entries = ledger.entries(variables)
             self._made_for = weakref.ref(SESSION.pool)
             self._version = ledger.version

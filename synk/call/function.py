@@ -23,22 +23,18 @@ from typing import Any
 from pytensor.compile import SharedVariable
 from pytensor.graph.traversal import ancestors, applys_between
 
-from ..choice.plan import Predicted
 from ..compiler.spec import FunctionSpec
 from ..errors import SplitError
 from ..ops import COLLECTIVES
-from ..programs.programs import kind_of_call
 from ..ranks.session import SESSION
 from ..reduce_ops import OutputOp
 from ..report.explain import explain
 from ..report.explanation import Explanation
-from ..report.facts import PlanTimes
 from ..user_frames import entry
 from ..workers.preconditions import check_timeout
 from .bound import BoundCall, How
 from .inputs import bind, build
 from .many import Run
-from .measured import tuned
 from .spent import Ran
 from .variant import Variant
 
@@ -388,63 +384,13 @@ class Function:
             return None
         return check_timeout(timeout)
 
-    # -- for other rooms
-
-    @property
-    def why_refused(self) -> str | None:
-        """Why more than one rank cannot compute this, as a call says; None if they can.
-
-        A call's arguments may bring other reasons.
-        """
-        return self._spec.refused
-
-    def predicted(self, args: Sequence[Any]) -> Predicted | None:
-        """Return the seconds that a call is predicted to take; see `Predicted`."""
-        return self._usual.predicted(args)
-
-    def tuned(self, args: tuple, how: How, kwargs: dict) -> list[PlanTimes]:
-        """Time every plan on calls that are undone; see `synk.tune`."""
-        self._bound = None
-        variant, values = self._variant_for(args, kwargs, how)
-        return tuned(variant, values, how)
-
-    def run_as_workers(
-        self, workers: int, *args: Any, are_nodes: bool = False, **options: Any
-    ) -> Any:
-        """Run calls that are steps of the ranks as workers of a training rule.
-
-        Parameters
-        ----------
-        workers : int
-            Their number in `RankContext.workers`.
-        *args, **options
-            As for `run`.
-        are_nodes : bool
-            Whether the ranks of a machine are one worker, and make a step together.
-        """
-        self._train_as(workers, are_nodes)
-        try:
-            return self.run(*args, **options)
-        finally:
-            self._train_as(None)
-
     def _train_as(self, workers: int | None, are_nodes: bool = False) -> None:
         """Have calls be steps of workers of a training rule, or of none."""
         self._workers = workers, are_nodes
         for variant in self._variants.values():
             variant.train_as(workers, are_nodes)
 
-    def takes_own_rows(
-        self, num_slices: int = 1, output_subset: Sequence[int] | None = None
-    ) -> bool:
-        """Tell whether ranks read no rows of scattered inputs but their own."""
-        if any(
-            SESSION.ledger.of(var).kind == "parts" for var in self._usual.held.variables
-        ):
-            return False  # then another function, of further inputs, makes the calls
-        kind = kind_of_call(num_slices, SESSION.size)
-        subset = self._usual.all.of(output_subset).subset
-        return not self._usual.plans.last.replicas.local().cut(kind, subset).inputs_read
+    # -- what it is
 
     @property
     def name(self) -> str | None:

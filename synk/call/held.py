@@ -1,6 +1,6 @@
 """The shared variables of a function, as the ranks hold them when it is called.
 
-A function takes what it reads for equal on all ranks: that is how its reductions were
+A function takes what it reads as replicated: that is how its reductions were
 placed. So a call first gives the ranks what the script has set, and is refused if they
 hold a variable in another way. Afterwards it tells the ledger what it has made of the
 variables that it updates.
@@ -249,7 +249,7 @@ class HeldVariables:
             return []
         ledger = SESSION.ledger
         for var in self._taken if SESSION.size > 1 else ():
-            if ledger.of(var).kind == "parts":
+            if ledger.of(var).kind == "sharded":
                 raise SplitError(
                     f"{self._what}, run in the master alone, takes all of {var}, and it"
                     f" is {ledger.of(var)}. Gather it by synk.all_gather before"
@@ -298,11 +298,13 @@ class HeldVariables:
 
         On one rank a part is all there is, and still it is rows, which slices divide.
         """
-        equal = ("equal",) if SESSION.size > 1 else ("equal", "own", "unknown")
+        fine = ["replicated"]
+        if SESSION.size == 1:
+            fine += ["local", "unknown"]
         return [
             (var, entry.holding)
             for var, entry in self._entries.items()
-            if entry.holding.kind not in equal and not is_stream(var)
+            if entry.holding.kind not in fine and not is_stream(var)
         ]
 
     def _examine(self) -> tuple[SharedVariable, ...]:
@@ -317,16 +319,16 @@ class HeldVariables:
             return ()
         taken = [(var, holding) for var, holding in others if var in self._taken]
         for var, holding in taken:
-            if holding.kind != "parts" or holding.rows is None:
+            if holding.kind != "sharded" or holding.rows is None:
                 raise SplitError(
-                    f"{self._what} takes {var} for equal on all ranks, and it is"
+                    f"{self._what} takes {var} as replicated, and it is"
                     f" {holding}. {_REMEDIES[holding.kind]}"
                 )
         return tuple([var for var, _ in taken])
 
     @cached_property
     def _taken(self) -> set[SharedVariable]:
-        """The variables that are taken for equal on all ranks.
+        """The variables that are taken as replicated.
 
         What stands under an op that the user has named is left as it is written.
         """
@@ -353,7 +355,7 @@ class HeldVariables:
                 if shared in read:
                     text = (
                         f"{finding.label} was shown to be {finding.kind}, with {shared}"
-                        f" equal on all ranks, and that is {holding}. Give all ranks"
+                        f" replicated, and that is {holding}. Give all ranks"
                         " one value first, by synk.all_reduce or synk.broadcast, or"
                         " name the op of the output, if it is meant: (variable, op)"
                     )
@@ -371,19 +373,20 @@ class HeldVariables:
         own = set(spec.own_updates)
         since = f"{self._what} has updated it"
         of_rows = rows if spec.row_inputs else None
-        equal, whole = Holding("equal", since), Holding("equal", since, None, True)
+        replicated = Holding("replicated", since)
+        whole = Holding("replicated", since, None, True)
         others = dict(self._others())
         for i, (var, new) in enumerate(spec.updates):
             if is_stream(var):
                 continue
             entry = self._entries[var]
-            holding = whole if var in spec.made_whole else equal
+            holding = whole if var in spec.made_whole else replicated
             if i in spec.row_updates:
                 holding = self._of_rows(entry.holding, since, of_rows, batch_s)
             elif i in own:
-                holding = Holding("own", _line(since, new), of_rows)
+                holding = Holding("local", _line(since, new), of_rows)
             elif self.are_nodes and SESSION.nodes > 1:
-                holding = Holding("own", since)
+                holding = Holding("local", since)
             elif others:
                 holding = self._inherited(new, others, since) or holding
             made.append((entry, holding))
@@ -398,13 +401,13 @@ class HeldVariables:
     ) -> Holding:
         """Return how a sliceable variable is held of which each rank keeps its rows."""
         if self._spec.inputs:
-            return Holding("parts", since, rows)
-        if before.kind == "equal":
+            return Holding("sharded", since, rows)
+        if before.kind == "replicated":
             held = {self._entries[var].holding.kind for var in self._spec.sliceable}
             chosen = batch_s or [None]
             alike = all(np.array_equal(some, chosen[0]) for some in chosen)
-            if held != {"equal"} or not alike:
-                return Holding("own", since)
+            if held != {"replicated"} or not alike:
+                return Holding("local", since)
         return Holding(before.kind, since, before.rows)
 
     def _inherited(
@@ -416,17 +419,17 @@ class HeldVariables:
             return None
         if any(holding.kind == "unknown" for holding in read):
             return Holding("unknown", since)
-        rows = {holding.rows for holding in read if holding.kind == "own"}
-        return Holding("own", since, rows.pop() if len(rows) == 1 else None)
+        rows = {holding.rows for holding in read if holding.kind == "local"}
+        return Holding("local", since, rows.pop() if len(rows) == 1 else None)
 
 
 _REMEDIES = {
-    "own": (
+    "local": (
         "Give all ranks one value first, by synk.all_reduce, synk.broadcast or the"
         " variable's set_value, or make the function with local=True if each rank is"
         " to compute with its own"
     ),
-    "parts": (
+    "sharded": (
         "Name it in sliceable_shareds, or gather it by synk.all_gather if every rank"
         " is to have all of it"
     ),

@@ -9,6 +9,7 @@ from ..report.words import plan_table
 from ..user_frames import entry
 from .bound import How
 from .function import Function
+from .measured import tuned
 
 
 @entry
@@ -55,6 +56,9 @@ def tune(
     >>> with synk.session(2):
     ...     table = synk.tune(f, np.ones((1000, 20)))  # doctest: +SKIP
     """
-    measured = function.tuned(args, How(batch, batch_s), kwargs)
+    how = How(batch, batch_s)
+    function._bound = None  # its plan may be another one afterwards
+    variant, values = function._variant_for(args, kwargs, how)
+    measured = tuned(variant, values, how)
     print(plan_table(repr(function), measured))
     return measured

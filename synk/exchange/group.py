@@ -26,7 +26,7 @@ from .gossiping import Gossiping, Mailboxes
 from .parameters import Parameters
 from .worker import Among, Times, Worker
 
-SHOWN = Holding("equal", "a Trainer has set it")
+SHOWN = Holding("replicated", "a Trainer has set it")
 TRAINING = "ranks train by themselves, by a rule"
 
 _numbers = itertools.count()
@@ -131,7 +131,7 @@ class Workers:
         common = self.number, told, numbers
         mine = *common, self._medium
         SESSION.run(worker_open, *common, segment.place, mine=mine)
-        SESSION.ledger.note(self.params, Holding("own", TRAINING))
+        SESSION.ledger.note(self.params, Holding("local", TRAINING))
         for notice in (("workers", self.number), ("segment", segment.key)):
             weakref.finalize(self, SESSION.notify, *notice).atexit = False
 
@@ -151,7 +151,7 @@ class Workers:
             start = Parameters(self.params).vector()
         self._medium.fill(start)
         self._run_with({"w": start}, worker_begin)
-        SESSION.ledger.note(self.params, Holding("own", TRAINING))
+        SESSION.ledger.note(self.params, Holding("local", TRAINING))
 
     def restore(self) -> None:
         """Give the script's variables what the centre has; its ranks may be gone."""
@@ -187,7 +187,7 @@ class Workers:
     def hide(self) -> None:
         """Give the variables back to the workers."""
         SESSION.run(worker_hide, self.number)
-        SESSION.ledger.note(self.params, Holding("own", TRAINING))
+        SESSION.ledger.note(self.params, Holding("local", TRAINING))
 
     def result(self) -> np.ndarray:
         """Return the parameters that are to be used afterwards."""

@@ -11,6 +11,7 @@ import pytensor
 from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Variable
 
+from ..call.uses import predicted
 from ..errors import StateError
 from .arranging import arranged
 from .axes import Axis
@@ -236,7 +237,7 @@ class Density:
         None if that does not follow from the graph and its shapes.
         """
         told = [
-            part.function.predicted(part.arguments(self.start)) for part in self.parts
+            predicted(part.function, part.arguments(self.start)) for part in self.parts
         ]
         found = [each for each in told if each is not None]
         if len(found) < len(told):

@@ -12,6 +12,7 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 
 from ..call.make import function
+from ..call.uses import why_refused
 from ..errors import SplitError, SplitWarning
 from ..variables.data import Data, data
 from .axes import Axis
@@ -151,8 +152,9 @@ class Part:
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always", SplitWarning)
             self.function = self._compiled(self.outputs, name, strict=not exchanges)
-        if self.function.why_refused:  # with exchanges it is an error of a call
-            raise SplitError(self.function.why_refused)
+        refused = why_refused(self.function)
+        if refused:  # with exchanges it is an error of a call
+            raise SplitError(refused)
         self.exchanged = [str(each.message) for each in told]
         self._made, self._dimensions = made, dimensions
         self._data: list[Data] = []

@@ -35,7 +35,7 @@ def carry_over(ledger: Ledger, death: WorkerDied, to: Ledger) -> list[SharedVari
     lost = []
     for var in ledger.variables():
         (entry,) = ledger.entries([var])
-        if entry.is_set or entry.holding.kind == "equal":
+        if entry.is_set or entry.holding.kind == "replicated":
             continue  # all ranks are given what the master has
         (new,) = to.entries([var])
         if entry.kept is not None:

@@ -26,7 +26,7 @@ class Holding:
 
     Attributes
     ----------
-    kind : {"equal", "own", "parts", "unknown"}
+    kind : {"replicated", "local", "sharded", "unknown"}
         The same value on all ranks; a value of each rank's own; the rows of a whole
         that was scattered; or what nothing is known of.
     since : str
@@ -34,10 +34,10 @@ class Holding:
     rows : tuple of int, optional
         From how many rows each rank's own value was computed; how many its part has.
     made_whole : bool
-        Equal, as a function reduces what was written for a rank's own rows.
+        Replicated, as a function reduces what was written for a rank's own rows.
     """
 
-    kind: Literal["equal", "own", "parts", "unknown"]
+    kind: Literal["replicated", "local", "sharded", "unknown"]
     since: str
     rows: tuple[int, ...] | None = None
     made_whole: bool = False
@@ -45,16 +45,16 @@ class Holding:
     def __str__(self) -> str:
         rows = "" if self.rows is None else ", ".join(map(str, self.rows))
         what = {
-            "equal": "equal on all ranks",
-            "own": "each rank's own" + (f", from {rows} rows" if rows else ""),
-            "parts": f"in parts of {rows} rows",
+            "replicated": "replicated",
+            "local": "local to each rank" + (f", from {rows} rows" if rows else ""),
+            "sharded": f"sharded in {rows} rows",
             "unknown": "unknown",
         }
         return f"{what[self.kind]}, since {self.since}"
 
 
-OF_SCRIPT = Holding("equal", "it was set in the script")
-REPLICATED = Holding("equal", "the ranks were given its value")
+OF_SCRIPT = Holding("replicated", "it was set in the script")
+REPLICATED = Holding("replicated", "the ranks were given its value")
 
 
 class Entry:

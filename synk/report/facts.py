@@ -378,7 +378,7 @@ class Held:
     ----------
     names : list of str
     state : str
-        Such as "equal on all ranks, since it was set in the script".
+        Such as "replicated, since it was set in the script".
     times_brought, bytes_brought : int
         How often each rank got values that the script had set, and how much in all.
     """

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..call.function import Function
 from ..call.spent import Ran
+from ..call.uses import takes_own_rows
 from ..files import Rows, on_nodes
 from ..files.on_nodes import Epoch
 from ..files.part import Part
@@ -130,7 +131,7 @@ def parts_of(
     if (
         isinstance(source, Rows)
         and on_nodes.are_several()
-        and step.takes_own_rows(num_slices, output_subset)
+        and takes_own_rows(step, num_slices, output_subset)
         and on_nodes.can_read(source)
     ):
         return on_nodes.parts(source, epoch)

@@ -62,7 +62,7 @@ def take_values(variables: Sequence[SharedVariable]) -> dict[str, np.ndarray]:
             value = SESSION.context.array(value)
             if isinstance(value, np.random.Generator):
                 value = as_bytes(var, [value])
-            elif SESSION.ledger.of(var).kind == "equal":
+            elif SESSION.ledger.of(var).kind == "replicated":
                 if rank == 0:
                     found[_name(None, i)] = np.array(value)
                 continue
@@ -96,7 +96,7 @@ def give_values(
         some = [variables[i] for i in there]
         values = [_value(variables[i], arrays[_name(rank, i)]) for i in there]
         staged = stage_values(values, values)
-        kind: Any = "equal" if rank is None else "own"
+        kind: Any = "replicated" if rank is None else "local"
         with changing(some, Holding(kind, what)) as launch:
             common = launch.number, rank, [numbers[i] for i in there]
             SESSION.run(worker_give, *common, staged, mine=(*common, values))
@@ -171,12 +171,12 @@ def check_can_be_on(
     why = [
         f"{var} was {holding}"
         for var, holding in zip(variables, holdings, strict=True)
-        if holding.kind != "equal"
+        if holding.kind != "replicated"
     ]
     if rule is not None:
         why = [f"by {rule!r} each rank has parameters of its own"]
     if why:
         raise CheckpointError(
             f"{path} is of {ranks} ranks, and there are {SESSION.size}, but only what"
-            f" is equal on all ranks can be that of another number: {why[0]}"
+            f" is replicated can be that of another number: {why[0]}"
         )

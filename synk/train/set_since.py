@@ -97,7 +97,7 @@ class SetSince:
         found = {}
         updated = set(self._step.updated)
         for var in self._step.get_shared():
-            if var not in updated and SESSION.ledger.of(var).kind == "equal":
+            if var not in updated and SESSION.ledger.of(var).kind == "replicated":
                 value = host.get_value(var)
                 if isinstance(value, np.ndarray) and value.nbytes <= LARGEST:
                     found[var] = value

@@ -14,6 +14,7 @@ import numpy as np
 from pytensor.compile import SharedVariable
 
 from ..call.function import Function
+from ..call.uses import run_as_workers
 from ..callbacks import Callback
 from ..errors import StateError
 from ..exchange.group import Workers
@@ -354,7 +355,7 @@ class Trainer:
         workers = self._workers if goes_on else self._ready(was_whole)
         assert workers is not None
         are_nodes = self._are_nodes
-        run = partial(step.run_as_workers, workers.number, are_nodes=are_nodes)
+        run = partial(run_as_workers, step, workers.number, are_nodes=are_nodes)
         made = through(parts, step, lambda *some: run(*some, *others, **named))
         reports = workers.report()
         if shows:

@@ -124,7 +124,7 @@ def load(path: str | os.PathLike[str], vars: Any) -> None:
         numbers = master_replicate_variables(variables, are_read=False)
         staged = stage_values(values, values)
         with changing(
-            variables, Holding("equal", f"synk.load of {path.name}")
+            variables, Holding("replicated", f"synk.load of {path.name}")
         ) as launch:
             mine = launch.number, numbers, values
             SESSION.run(worker_load, launch.number, numbers, staged, mine=mine)

@@ -93,7 +93,7 @@ def broadcast(vars: Vars, values: Any = None) -> None:
         SESSION.run(worker_broadcast, launch.number, numbers, staged, mine=mine)
 
 
-_BROADCAST = Holding("equal", "synk.broadcast")
+_BROADCAST = Holding("replicated", "synk.broadcast")
 
 
 def worker_broadcast(
@@ -131,7 +131,7 @@ def scatter(vars: Vars, values: Any, batch: Any = None) -> None:
     numbers = master_replicate_variables(variables, are_read=False)
     rows = tuple(part_lengths(bounds))
     staged = stage_values(given, checked)
-    with changing(variables, Holding("parts", "synk.scatter", rows)) as launch:
+    with changing(variables, Holding("sharded", "synk.scatter", rows)) as launch:
         mine = launch.number, numbers, checked, selection, bounds
         theirs = launch.number, numbers, staged, selection, bounds
         SESSION.run(worker_scatter, *theirs, mine=mine)
@@ -232,7 +232,7 @@ def all_gather(vars: Vars) -> Any:
     if devices.lie_on_devices(variables):
         check_tensors(variables, rows=True)
         numbers = master_replicate_variables(variables)
-        with changing(variables, Holding("equal", "synk.all_gather")) as launch:
+        with changing(variables, Holding("replicated", "synk.all_gather")) as launch:
             return as_given(vars, devices.master_all_gather(launch.number, numbers))
     results = gather(vars, nd_up=0)
     broadcast(vars, results)
@@ -275,7 +275,7 @@ def all_reduce(vars: Vars, op: ReduceOp = "avg") -> None:
     if SESSION.size > 1:
         numbers = master_replicate_variables(variables)
         _check_parts("all_reduce", variables, op)
-        holding = Holding("equal", f"synk.all_reduce by {op!r}")
+        holding = Holding("replicated", f"synk.all_reduce by {op!r}")
         with changing(variables, holding) as launch:
             _reduce(launch.number, numbers, variables, op, to_all=True)
 
@@ -315,7 +315,7 @@ def reduce(vars: Vars, op: ReduceOp = "avg", in_place: bool = True) -> Any:
         )
     numbers = master_replicate_variables(variables)
     _check_parts("reduce", variables, op)
-    holding = Holding("own", f"synk.reduce by {op!r}, on rank 0")
+    holding = Holding("local", f"synk.reduce by {op!r}, on rank 0")
     with changing(variables, holding, only_here=not in_place) as launch:
         results = _reduce(launch.number, numbers, variables, op, to_all=False)
         return as_given(vars, [np.array(value, order="C") for value in results])
@@ -324,7 +324,7 @@ def reduce(vars: Vars, op: ReduceOp = "avg", in_place: bool = True) -> Any:
 def _weights(numbers: list[int], variables: list[SharedVariable]) -> devices.Weights:
     """Return from how many rows the ranks' own values were computed, if any were."""
     held = zip(numbers, map(SESSION.ledger.of, variables), strict=True)
-    return {n: of.rows for n, of in held if of.kind == "own" and of.rows is not None}
+    return {n: of.rows for n, of in held if of.kind == "local" and of.rows is not None}
 
 
 def _check_parts(what: str, variables: list[SharedVariable], op: ReduceOp) -> None:

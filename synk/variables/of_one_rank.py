@@ -65,7 +65,9 @@ def set_value(rank: int, vars: Vars, values: Any, batch: Any = None) -> None:
         ]
     numbers = master_replicate_variables(variables)
     staged = stage_values(given, checked)
-    kind: Literal["equal", "own"] = "equal" if SESSION.size == 1 else "own"
+    kind: Literal["replicated", "local"] = (
+        "replicated" if SESSION.size == 1 else "local"
+    )
     with changing(variables, Holding(kind, f"synk.set_value on rank {rank}")) as launch:
         mine = launch.number, rank, numbers, checked
         SESSION.run(worker_set_value, launch.number, rank, numbers, staged, mine=mine)

@@ -25,7 +25,7 @@ def state(vars: Vars) -> Any:
     Returns
     -------
     str, or list of str
-        One of "equal on all ranks", "each rank's own", "in parts of 3, 2 rows" (after
+        One of "replicated", "local to each rank", "sharded in 3, 2 rows" (after
         :func:`synk.scatter`, by rank) and "unknown" (after a failure that could not be
         its way), and what made it so; a list if `vars` is one.
 
@@ -43,8 +43,8 @@ def state(vars: Vars) -> Any:
     ...     print(synk.state(rate))
     ...     rate.set_value(0.01)
     ...     print(synk.state(rate))
-    each rank's own, since synk.set_value on rank 1
-    equal on all ranks, since it was set in the script
+    local to each rank, since synk.set_value on rank 1
+    replicated, since it was set in the script
     """
     return as_given(vars, [_held(var) for var in check_variables(vars)])
 

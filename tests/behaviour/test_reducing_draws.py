@@ -351,6 +351,6 @@ def test_what_is_named_and_what_is_not_draw_apart(two_ranks, of):
 def test_updates_by_draws_of_a_local_function_are_complained_of(two_ranks):
     f, (_, w) = made(noise_on_parameters, synk.function, local=True)
     f(*rows_of(4))
-    with pytest.warns(synk.SplitWarning, match="with w equal on all ranks, and that"):
+    with pytest.warns(synk.SplitWarning, match="with w replicated, and that"):
         f(*rows_of(4))
     assert not np.allclose(*synk.gather(w))

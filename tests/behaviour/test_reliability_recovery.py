@@ -217,7 +217,7 @@ def test_values_of_the_ranks_own_are_lost_and_functions_say_so():
         kill(1)
         assert set(synk.recover()) == {own, part}
         assert synk.state([own, part]) == ["unknown, since rank 1 died"] * 2
-        assert "equal" in synk.state(later)
+        assert "replicated" in synk.state(later)
         match = "takes own for equal .* rank 1 died.* synk.broadcast or .* set_value"
         with pytest.raises(synk.SplitError, match=match):
             synk.function([x], x.sum() + own, mode=PY)(ROWS)
@@ -244,7 +244,7 @@ def test_what_was_scattered_can_be_restored():
         for _ in range(2):
             kill(1)
             assert synk.recover() == [moved]
-            assert synk.state(part) == "in parts of 2, 2, 1 rows, since synk.scatter"
+            assert synk.state(part) == "sharded in 2, 2, 1 rows, since synk.scatter"
             assert synk.gather(part, nd_up=0).tolist() == [6, 1, 2, 3, 4]
             assert synk.gather(part, nd_up=0).dtype == np.float32
             assert total() == 16

@@ -302,7 +302,7 @@ def test_what_the_script_sets_is_what_all_workers_begin_with(two_ranks):
     for trainer in (first, other):
         params[0].set_value(START[:3]), params[1].set_value(START[3])
         trainer.fit(X, Y, **EIGHT)
-        assert str(synk.state(params[0])).startswith("equal")
+        assert str(synk.state(params[0])).startswith("replicated")
         ends.append(values_of(params))
     np.testing.assert_array_equal(*ends)
 
@@ -577,6 +577,6 @@ def test_values_of_each_ranks_own_are_not_those_of_another_number_of_ranks(tmp_p
         trainer.fit(Y, **EIGHT)
         trainer.save(path)
         started().load(path)
-    why = "there are 3, .*: own was each rank's own"
+    why = "there are 3, .*: own was local to each rank"
     with synk.session(3), pytest.raises(synk.CheckpointError, match=why):
         started().load(path)

@@ -240,4 +240,4 @@ def test_values_that_jax_has_updated_are_numpys_and_the_scripts_own():
             assert of_local() == 4 * times
             own = [synk.get_value(rank, s)[0] for rank in range(2)]
             assert own == [times, 5 * times]
-            assert synk.state(s).startswith("each rank's own")
+            assert synk.state(s).startswith("local to each rank")

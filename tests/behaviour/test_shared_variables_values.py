@@ -77,7 +77,7 @@ def test_a_plain_function_that_writes_in_place_is_noticed(two_ranks, shape, mode
     double()
     assert total() == 16 * size
     assert total() == 16 * size
-    assert synk.state(w) == "equal on all ranks, since it was set in the script"
+    assert synk.state(w) == "replicated, since it was set in the script"
 
 
 def test_outputs_updates_and_values_that_are_set_share_no_memory(two_ranks):
@@ -105,27 +105,27 @@ def test_outputs_updates_and_values_that_are_set_share_no_memory(two_ranks):
 
 def test_the_state_says_what_made_it(two_ranks):
     x, w = pt.vector("x"), pytensor.shared(np.zeros(4), "w")
-    assert synk.state(w) == "equal on all ranks, since the ranks were given its value"
+    assert synk.state(w) == "replicated, since the ranks were given its value"
     synk.scatter(w, np.arange(5.0))
-    assert synk.state([w]) == ["in parts of 3, 2 rows, since synk.scatter"]
+    assert synk.state([w]) == ["sharded in 3, 2 rows, since synk.scatter"]
     synk.broadcast(w)
-    assert synk.state(w) == "equal on all ranks, since synk.broadcast"
+    assert synk.state(w) == "replicated, since synk.broadcast"
     f = synk.function([x], updates=[(w, w + x.sum())], mode=PY, name="f")
     f([1.0, 2, 3])
-    assert synk.state(w) == "equal on all ranks, since function 'f' has updated it"
+    assert synk.state(w) == "replicated, since function 'f' has updated it"
     g = synk.function([x], updates=[(w, w + x.sum())], mode=PY, local=True)
     g([1.0, 2, 3])
     assert synk.state(w).startswith(
-        "each rank's own, from 2, 1 rows, since a function of x has updated it, on each"
-        " rank by what its own rows or random streams give "
+        "local to each rank, from 2, 1 rows, since a function of x has updated it, on"
+        " each rank by what its own rows or random streams give "
         "(test_shared_variables_values.py"
     )
     synk.all_reduce(w)
-    assert synk.state(w) == "equal on all ranks, since synk.all_reduce by 'avg'"
+    assert synk.state(w) == "replicated, since synk.all_reduce by 'avg'"
     synk.reduce(w)
-    assert synk.state(w).startswith("each rank's own, since synk.reduce")
+    assert synk.state(w).startswith("local to each rank, since synk.reduce")
     w.set_value(np.zeros(4))
-    assert synk.state(w) == "equal on all ranks, since it was set in the script"
+    assert synk.state(w) == "replicated, since it was set in the script"
     rng = pytensor.shared(np.random.default_rng(0))
     assert "random stream" in synk.state(rng)
 
@@ -138,7 +138,7 @@ def test_what_is_a_rank_s_own_is_not_taken_for_equal(two_ranks):
     before = by_rank(w)
     assert before[0] != before[1]
     said = (
-        "function 'step' takes w for equal on all ranks, and it is each rank's own.*"
+        "function 'step' takes w as replicated, and it is local to each rank.*"
         "function 'local' has updated it.*synk.all_reduce.*set_value.*local=True"
     )
     with pytest.raises(synk.SplitError, match=said):
@@ -173,13 +173,13 @@ def test_a_local_function_says_so_where_its_ops_rest_on_equal_values(two_ranks):
         f([1.0, 2, 3])
         named([1.0, 2, 3])
         named([1.0, 2, 3])
-    with pytest.warns(synk.SplitWarning, match="with w equal on all ranks, and that"):
+    with pytest.warns(synk.SplitWarning, match="with w replicated, and that"):
         f([1.0, 2, 3])
     with warnings.catch_warnings():
         warnings.simplefilter("error", synk.SplitWarning)
         f([1.0, 2, 3])  # once
     strict = synk.function([x], loss, strict=True, **options)
-    with pytest.raises(synk.SplitError, match="with w equal on all ranks"):
+    with pytest.raises(synk.SplitError, match="with w replicated"):
         strict([1.0, 2, 3])
 
 

@@ -391,7 +391,7 @@ def test_warnings_of_gradients_and_drift_name_the_users_line():
     with pytest.warns(synk.SplitWarning, match=match):
         synk.function([x], [], updates={v: v - gradient}, local=True)
     place = f"{HERE}:{line + 1}: `step = v - .*`"
-    match = rf"with v equal on all ranks, and that is .* \({place}\)"
+    match = rf"with v replicated, and that is .* \({place}\)"
     f = synk.function([x], (v * x).mean(), updates={v: step}, mode=PY, local=True)
     with synk.session(2):
         f(np.arange(4.0))

@@ -39,9 +39,9 @@ class Held:
     def in_words(self) -> str:
         """Return how `synk.state` begins."""
         rows = ", ".join(map(str, self.rows or ()))
-        own = "each rank's own" + (f", from {rows} rows" if rows else ", since")
-        parts = f"in parts of {rows} rows"
-        return {"equal": "equal on all ranks", "own": own, "parts": parts}[self.kind]
+        own = "local to each rank" + (f", from {rows} rows" if rows else ", since")
+        parts = f"sharded in {rows} rows"
+        return {"equal": "replicated", "own": own, "parts": parts}[self.kind]
 
 
 Vars = Sequence[SharedVariable]

@@ -119,7 +119,7 @@ def test_the_design_notes_tell_the_way_of_a_call_in_files_that_define_its_steps(
     drawing = text.partition("without going back::")[2].partition("A command is")[0]
     steps = re.findall(r"([\w.]+(?:, \w+)?) {2,}([\w/]+\.py)", drawing)
     names = {name for name, _ in steps}
-    assert {"Calls.__call__", "SESSION.run", "combine_outputs"} <= names
+    assert {"Function.__call__", "SESSION.run_args", "combine_outputs"} <= names
     for step, file in steps:
         source = (ROOT / "synk" / file).read_text()
         for name in step.split(", "):

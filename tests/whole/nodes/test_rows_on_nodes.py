@@ -11,6 +11,7 @@ IMPORTS = """
 import os, sys, warnings
 import numpy as np, pytensor, pytensor.tensor as pt
 import synk
+from synk.call.uses import takes_own_rows
 from synk.ranks.session import SESSION
 
 how = dict(mode="FAST_COMPILE")
@@ -366,7 +367,7 @@ assert sent() < 0.1 * 4 * X.nbytes
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     step, w = made(change=lambda x: pt.sort(x, axis=0))
-assert not step.takes_own_rows()
+assert not takes_own_rows(step)
 check(synk.Trainer(step, [w]), rows, w, 1, change=lambda x: np.sort(x, axis=0))
 
 # A child of the script, which might write to rows: they are sent with each call.

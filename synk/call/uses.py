@@ -1,0 +1,62 @@
+"""What other rooms ask of a function, beside what scripts do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..choice.plan import Predicted
+from ..programs.programs import kind_of_call
+from ..ranks.session import SESSION
+from .function import Function
+
+
+def why_refused(function: Function) -> str | None:
+    """Return why more than one rank cannot compute it; None if they can.
+
+    A call's arguments may bring other reasons.
+    """
+    return function._spec.refused
+
+
+def predicted(function: Function, args: Sequence[Any]) -> Predicted | None:
+    """Return the seconds that a call is predicted to take; see `Predicted`."""
+    return function._usual.predicted(args)
+
+
+def takes_own_rows(
+    function: Function, num_slices: int = 1, output_subset: Sequence[int] | None = None
+) -> bool:
+    """Tell whether ranks read no rows of scattered inputs but their own."""
+    usual, ledger = function._usual, SESSION.ledger
+    if any(ledger.of(var).kind == "sharded" for var in usual.held.variables):
+        return False  # then another variant, of further inputs, makes the calls
+    kind = kind_of_call(num_slices, SESSION.size)
+    subset = usual.all.of(output_subset).subset
+    return not usual.plans.last.replicas.local().cut(kind, subset).inputs_read
+
+
+def run_as_workers(
+    function: Function,
+    workers: int,
+    *args: Any,
+    are_nodes: bool = False,
+    **options: Any,
+) -> Any:
+    """Run calls that are steps of the ranks as workers of a training rule.
+
+    Parameters
+    ----------
+    function : Function
+    workers : int
+        Their number in `RankContext.workers`.
+    *args, **options
+        As for `Function.run`.
+    are_nodes : bool
+        Whether the ranks of a machine are one worker, and make a step together.
+    """
+    function._train_as(workers, are_nodes)
+    try:
+        return function.run(*args, **options)
+    finally:
+        function._train_as(None)
