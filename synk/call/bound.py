@@ -24,7 +24,7 @@ from .finite import FiniteCheck
 from .inputs import check_arguments, check_num_slices, check_shared_rows
 from .outputs import combine_outputs, rows_of
 from .plans import Planned
-from .rows import Given, Source, gather_rows, stage
+from .rows import Given, Rows, Source, gather_rows, stage
 from .share import worker_call
 from .variant import Variant
 
@@ -85,9 +85,8 @@ class BoundCall:
         self.wanted = variant.all.of(how.output_subset)
         given = Given(values, [source.array for source in rows.sources], constants)
         self._given: Given | None = given
-        self.rows = rows._replace(
-            sources=[source._replace(array=None) for source in rows.sources]
-        )
+        unheld = [Source(None, *source[1:]) for source in rows.sources]
+        self.rows = Rows(rows.selection, rows.bounds, unheld)
         self._bind_again(values, rows.sources)
         is_usual = self._num_slices == 1 and self.wanted is variant.all
         self.plan(given, is_usual and how.check is None)
@@ -153,7 +152,7 @@ class BoundCall:
         selection = select(batch, self._length)
         if count(selection) != self.rows.total:
             return False
-        self._batch, self.rows = batch, self.rows._replace(selection=selection)
+        self._batch, self.rows = batch, Rows(selection, *self.rows[1:])
         self._is_prepared = False
         return True
 
@@ -241,9 +240,7 @@ class BoundCall:
             start = perf_counter()
             self.plan(given, self._may_be_alone)
         plans.has_made_calls(planned)
-        times = planned.replicas.local().times
-        if self.is_alone:
-            times = self.variant.alone.times
+        times = self.variant.alone.times if self.is_alone else self._times
         times.returned(start, joined)
         return results
 
@@ -284,8 +281,10 @@ class BoundCall:
         """Have all ranks compile what they have not; find what a launch takes."""
         variant, subset = self.variant, self.wanted.subset
         plan, replicas = self._planned
-        sources = [source._replace(state=None) for source in self.rows.sources]
-        rows = self.rows._replace(sources=sources)
+        rows = self.rows
+        if any(source.state is not None for source in rows.sources):
+            sources = [source._replace(state=None) for source in rows.sources]
+            rows = rows._replace(sources=sources)
         kind = kind_of_call(self._num_slices, SESSION.size)
         programs = replicas.local()
         found = variant.plans.with_kept(programs, kind, subset, given, rows)
@@ -293,12 +292,11 @@ class BoundCall:
         replicas.prepare(kind, subset)
         if 0 < rows.total < SESSION.size:
             replicas.prepare("idle", subset)
-        states = [source.state for source in self.rows.sources]
         if self._data:
-            pairs = zip(self._data, states, strict=True)
-            self._data = [(*known[:2], state) for known, state in pairs]
+            pairs = zip(self._data, self.rows.sources, strict=True)
+            self._data = [(*known[:2], source.state) for known, source in pairs]
         self._launch = variant.held.launch(programs.streams(kind))
-        self._label = programs.label
+        self._label, self._times = programs.label, programs.times
         self._whole = programs.cut(kind, subset).inputs_read
         self._what = replicas.number, subset, self._num_slices, plan.block
         self._described: tuple | None = None
@@ -313,6 +311,9 @@ class BoundCall:
         These are the very objects of the last time if nothing in them is new.
         """
         known, rows = self._described, self.rows
+        if known is not None and not (states or given.constants):
+            SESSION.stage.put_nothing()
+            return self._theirs, self._mine
         described, windows = stage(rows, given, SESSION.stage, self._whole, known)
         if states or known is None or windows != self._windows:
             self._windows = windows

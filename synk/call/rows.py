@@ -257,11 +257,12 @@ def stage(
     selection, bounds, sources = rows
     values, arrays, constants = given
     if not values or len(bounds) == 2:  # nothing to tell, or nobody
-        return ((0, 0), bounds, ()), []
-    copies = []  # what goes into the arena, in the order in which it is taken out below
+        return described or ((0, 0), bounds, ()), []
     n = len(sources)
-    firsts = [0 if i in whole else bounds[1] for i in range(n)]
+    firsts: list[int] = []
+    copies = []  # what goes into the arena, in the order in which it is taken out below
     if described is None:
+        firsts = [0 if i in whole else bounds[1] for i in range(n)]
         for array, value, first in zip(arrays, values, firsts, strict=False):
             if not isinstance(value, Data):
                 copies.append(array[part(selection, first, bounds[-1])])
@@ -279,7 +280,7 @@ def stage(
             for source, value, first in zip(sources, values, firsts, strict=False)
         ]
         described = describe_selection(selection, staged), bounds, told
-    return described, windows_of(values[n:], staged)
+    return described, windows_of(values[n:], staged) if constants else []
 
 
 def windows_of(values: Sequence[Any], staged: Iterator[Window]) -> list[Window]:

@@ -58,10 +58,10 @@ def worker_call(
         share = RankShare(context, told)
     else:
         share.begin_again()
-    share.give(given, constants)
+    if given is not None:
+        share.give(given, constants)
     reply = share.reply(share.compute())
     if share.can_repeat:
-        share.give_back()
         context.share = share
     return reply
 
@@ -91,28 +91,29 @@ class Share:
 
     def compute(self) -> list[np.ndarray] | None:
         """Compute outputs and make updates; return None if this rank has no rows."""
-        programs, times = self.task.programs, self.task.times
+        task = self.task
+        programs, times = task.programs, task.times
+        times.begin(self.start, task.weights[task.rank], self._context.tracer)
         self._begin()
         is_new = programs.engine.PER_SHAPE and self._is_new()
-        if is_new or times.is_fresh:
+        is_new = is_new or times.is_fresh
+        if is_new:
             times.is_fresh = True
             times.set_aside()
             self._note_sizes()
             if programs.notice is not None and compiles_in_calls(programs.spec.mode):
                 programs.notice.begin()
-        if times.is_fresh and programs.engine.PER_SHAPE:  # numba leaves garbage
+        if is_new and programs.engine.PER_SHAPE:  # numba leaves garbage
             with without_collection():
                 outputs = self._run()
         else:
             outputs = self._run()
-        if programs.notice is not None:
+        if is_new and programs.notice is not None:
             programs.notice.end()
         return outputs
 
     def _begin(self) -> None:
-        """Begin to count the time."""
-        rows = self.task.weights[self.task.rank]
-        self.task.times.begin(self.start, rows, self._context.tracer)
+        """Begin what is undone if it fails."""
 
     def _run(self) -> list[np.ndarray] | None:
         """Compute; see `compute`."""
@@ -160,6 +161,10 @@ class RankShare(Share):
         Whether all that a call takes but the values themselves follows from `told`.
     by_rank : list of int
         How many rows each rank computes on.
+    rows : int
+        How many this one does.
+    is_idle : bool
+        Whether other ranks have rows and this one has none.
     """
 
     def __init__(
@@ -200,7 +205,11 @@ class RankShare(Share):
         if self.is_padded:
             task.selections, task.padded_size = programs.padded(selections)
         if constants:
-            self._take_constants(list(map(context.array, constants)))
+            located = list(map(context.array, constants))
+            task.constants = programs.takers.broadcast(located)
+        self.rows = self.by_rank[context.rank]
+        others = any(self.by_rank) or not self._has_node_rows
+        self.is_idle = not self.rows and others
         is_told = not (states or programs.spec.sliceable)
         on_host = not (programs.is_padded or programs.engine.ON_DEVICE)
         self.can_repeat = is_told and on_host and not self.is_idle
@@ -255,16 +264,6 @@ class RankShare(Share):
         """Which rows of each."""
         return self.task.selections
 
-    @property
-    def rows(self) -> int:
-        """How many rows this rank has."""
-        return self.by_rank[self._context.rank]
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether other ranks have rows and this one has none."""
-        return not self.rows and (any(self.by_rank) or not self._has_node_rows)
-
     def begin_again(self) -> None:
         """Begin the same call once more: on the same rows, and maybe other values."""
         self.start = perf_counter()
@@ -282,7 +281,7 @@ class RankShare(Share):
         return self._programs.take(task.sources, task.selections)
 
     def give(
-        self, sources: list[np.ndarray] | None, constants: list[np.ndarray] | None
+        self, sources: list[np.ndarray], constants: list[np.ndarray] | None
     ) -> None:
         """Give the master its own arrays: they are not told, nor kept for other calls.
 
@@ -291,23 +290,14 @@ class RankShare(Share):
         sources, constants
             See `worker_call`.
         """
-        if sources is not None:
+        if sources:
             self.task.sources[: len(sources)] = sources
         if constants:
-            self._take_constants(constants)
-
-    def give_back(self) -> None:
-        """Hold the master's own arrays no longer."""
-        if not self._context.rank:
-            self.task.sources[:] = [None] * len(self.task.sources)
-            self.task.constants = []
-
-    def _take_constants(self, arrays: list[np.ndarray]) -> None:
-        """Take broadcast inputs as the function takes them."""
-        self.task.constants = self._programs.takers.broadcast(arrays)
+            if self._is_first:
+                constants = self._programs.takers.broadcast(constants)
+            self.task.constants = constants
 
     def _begin(self) -> None:
-        super()._begin()
         self._context.transaction.begin_call(self._programs.led_on, self._selected)
         if self._waited:
             self.task.times.move(self._waited, ROWS, to=WAIT)
@@ -318,7 +308,7 @@ class RankShare(Share):
             split(self._streams, self._context.rank)
         if not self.is_idle:
             try:
-                outputs = super()._run()
+                outputs = running.run(self.task)
             except BaseException:
                 programs.takers.renew()  # JAX may be computing still
                 raise
@@ -334,6 +324,10 @@ class RankShare(Share):
         if outputs is None:
             return None
         if not self._context.rank:
+            task = self.task  # which is not to hold the script's arrays any longer
+            if task.sources:
+                task.sources[:] = [None] * len(task.sources)
+            task.constants = []
             return outputs, self.rows
         left = {
             i: output

@@ -109,35 +109,46 @@ class Lifetime:
     @property
     def rank(self) -> int:
         """That of this process; 0 unless forked."""
-        return 0 if self._pool is None else self._pool.rank
+        pool = self._pool
+        return 0 if pool is None else pool.rank
 
     @property
     def size(self) -> int:
         """The number of ranks; 1 unless forked."""
-        return 1 if self._pool is None else self._pool.size
+        pool = self._pool
+        return 1 if pool is None else pool.size
 
     @property
     def context(self) -> RankContext:
         """What this process has as a rank; from fork to close."""
-        context = self.pool.context
-        if context is None:
+        pool = self._pool
+        if pool is None or pool.context is None:
             raise StateError(CLOSED)
-        return context
+        return pool.context
 
     @property
     def ledger(self) -> Ledger:
         """What the ranks hold of the master's variables; see `Pool`."""
-        return self.pool.ledger
+        pool = self._pool
+        if pool is None:
+            raise StateError(CLOSED)
+        return pool.ledger
 
     @property
     def numbers(self) -> Numbers:
         """By which numbers ranks know variables; see `Pool`."""
-        return self.pool.numbers
+        pool = self._pool
+        if pool is None:
+            raise StateError(CLOSED)
+        return pool.numbers
 
     @property
     def stage(self) -> Arena:
         """Where arguments are copied to; see `Pool`."""
-        return self.pool.stage
+        pool = self._pool
+        if pool is None:
+            raise StateError(CLOSED)
+        return pool.stage
 
     @property
     def zygote(self) -> Zygote | None:

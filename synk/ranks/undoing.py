@@ -64,8 +64,10 @@ class Launch:
         self._frame: FrameType | None = None
 
     def __enter__(self) -> Launch:
-        self._transaction = SESSION.context.transaction
-        SESSION.pool.control.words[LAUNCH] = self.number = next(_launches)
+        pool = SESSION.pool
+        assert pool.context is not None
+        self._transaction = pool.context.transaction
+        pool.control.words[LAUNCH] = self.number = next(_launches)
         # Not by a local variable: a frame that refers to itself stays, with its callers
         # and all that they have, until garbage is collected.
         self._frame = sys._getframe(1)

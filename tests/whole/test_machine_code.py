@@ -43,7 +43,7 @@ def worker_codes(context, number):
 
 def codes_of(function) -> list:
     """Return that of each rank."""
-    return SESSION.run(worker_codes, function._plans.last.replicas.number)
+    return SESSION.run(worker_codes, function._usual.plans.last.replicas.number)
 
 
 def a_step(constant: float):
