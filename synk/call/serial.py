@@ -267,7 +267,7 @@ class SerialRun:
     def _draw(self) -> Variable | None:
         """Return something that ranks draw each for itself, if there is any."""
         spec = self._spec
-        graph = [*spec.outputs, *(new for _, new in spec.updates)]
+        graph = spec.graph
         own = own_streams(graph, spec.streams)
         if not own:
             return None
@@ -279,7 +279,7 @@ class SerialRun:
     def _own(self) -> set[Variable]:
         """Return what each rank computes from its own rows."""
         spec = self._spec
-        return spec.row_values([*spec.outputs, *(new for _, new in spec.updates)])
+        return spec.row_values(spec.graph)
 
     def _outputs(self, subset: Subset) -> list[int]:
         """Return the outputs that are meant to equal the serial run's."""

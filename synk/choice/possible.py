@@ -78,7 +78,7 @@ def engines_for(spec: FunctionSpec) -> tuple[str, ...]:
     """
     if asked_for() != "auto" or is_settled(spec):
         return ()
-    graph = [*spec.outputs, *(new for _, new in spec.updates)]
+    graph = spec.graph
     if any(isinstance(var.type, RandomType) for var in graph_inputs(graph)):
         return ()
     return ("JAX", "numba") if _has_jax(graph) else ("numba",)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Container, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,8 @@ from ..reduce_ops import OPS, REDUCE_OPS, OutputOp, check_dtype, check_op
 from ..user_frames import callers_level
 from .groups import noted
 from .plain_arguments import check_tensor_input, plain_input, plain_outputs
-from .settling import UNNAMED, check_tensor, settle
-from .spec import FunctionSpec
+from .settling import check_tensor, settle
+from .spec import UNNAMED, Asked, FunctionSpec
 
 STATISTICS = ("exact", "local")
 """What meets rows again is of all ranks' rows, or of a rank's own."""
@@ -69,21 +70,30 @@ def make_spec(
         raise TypeError(f"pad must be True or False, got {pad!r}")
     if statistics not in STATISTICS:
         raise ValueError(f"statistics must be one of {STATISTICS}, got {statistics!r}")
-    spec = _as_asked(
+    asked = _as_asked(
         _check_inputs(inputs, "inputs"),
         _check_inputs([] if bcast_inputs is None else bcast_inputs, "bcast_inputs"),
         *(outputs, updates, givens),
         [*parts, *_check_sliceable(sliceable_shareds or [])],
         options,
     )
-    spec.mode, spec.name, spec.precision, spec.pad = mode, name, precision, pad
-    spec.made = made
-    spec.parts = list(parts)
-    _check_roots(spec, options.get("on_unused_input"))
-    with noted(spec.all_inputs, careful) as filled:
-        settle(spec, strict, local, own_statistics=statistics == "local")
-    spec.filled = [] if local else filled
-    return spec
+    asked = replace(
+        asked,
+        mode=mode,
+        name=name,
+        precision=precision,
+        pad=pad,
+        made=made,
+        parts=list(parts),
+        is_local=local,
+        is_strict=strict,
+        keeps_statistics=statistics == "local",
+    )
+    _check_roots(asked, options.get("on_unused_input"))
+    given = [*asked.inputs, *asked.bcast_inputs, *asked.stand_ins]
+    with noted(given, careful) as filled:
+        spec = settle(asked)
+    return spec if local else replace(spec, filled=filled)
 
 
 def _as_asked(
@@ -94,7 +104,7 @@ def _as_asked(
     givens: Any,
     sliceable: list[SharedVariable],
     options: dict[str, Any],
-) -> FunctionSpec:
+) -> Asked:
     """Return a function with its givens substituted, before anything is settled."""
     _check_distinct([*inputs, *bcast_inputs])
     for var in inputs:
@@ -113,16 +123,16 @@ def _as_asked(
     output_list, update_list = _substitute(
         output_list, update_list, dict(zip(sliceable, stand_ins, strict=True))
     )
-    return FunctionSpec(
-        [computed.get(var, var) for var in inputs],
-        [computed.get(var, var) for var in bcast_inputs],
-        output_list,
-        output_ops,
-        update_list,
-        update_ops,
-        sliceable,
-        stand_ins,
-        returns,
+    return Asked(
+        inputs=[computed.get(var, var) for var in inputs],
+        bcast_inputs=[computed.get(var, var) for var in bcast_inputs],
+        plain_outputs=output_list,
+        output_ops=output_ops,
+        plain_updates=update_list,
+        update_ops=update_ops,
+        sliceable=sliceable,
+        stand_ins=stand_ins,
+        returns=returns,
         options=_for_pytensor(options),
     )
 
@@ -324,13 +334,14 @@ def _complete(
         skip.update(var for var, _ in found)
 
 
-def _check_roots(spec: FunctionSpec, action: str | None) -> None:
+def _check_roots(asked: Asked, action: str | None) -> None:
     """Raise for an input that was forgotten, as PyTensor does when it compiles.
 
     And do at once what it would do of one that is not used, at the first call for us.
     """
-    given = set(spec.all_inputs)
-    used = dict.fromkeys(ancestors([*spec.outputs, *(new for _, new in spec.updates)]))
+    given = [*asked.inputs, *asked.bcast_inputs, *asked.stand_ins]
+    graph = [*asked.plain_outputs, *(new for _, new in asked.plain_updates)]
+    used = dict.fromkeys(ancestors(graph))
     for var in used:
         is_root = var.owner is None and not isinstance(var, (Constant, SharedVariable))
         if is_root and var not in given:
@@ -341,13 +352,13 @@ def _check_roots(spec: FunctionSpec, action: str | None) -> None:
             )
     action = action or config.on_unused_input
     if action != "ignore":
-        _complain_of_unused(spec, used, action)
+        _complain_of_unused(given, used, action)
 
 
 def _complain_of_unused(
-    spec: FunctionSpec, used: Container[Variable], action: str
+    given: Iterable[Variable], used: Container[Variable], action: str
 ) -> None:
-    for var in spec.all_inputs:
+    for var in given:
         if var in used:
             continue
         text = (

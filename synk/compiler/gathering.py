@@ -15,7 +15,7 @@ from ..user_frames import made_in, where_made
 from .lengths import remembered, size
 from .own_ops.entry import advice
 from .rules.base import name, op_name
-from .spec import FunctionSpec
+from .spec import PlacedSpec
 from .stages import contributed, costs_nothing
 
 _MOST = 3
@@ -55,12 +55,12 @@ def besides_shapes(
     return io_toposort([*inputs, *shapes], outputs), shapes
 
 
-def repetition(spec: FunctionSpec) -> Repetition:
+def repetition(spec: PlacedSpec) -> Repetition:
     """Find the Ops that take or make something as long as rows are.
 
     Views, shapes and computations with numbers are not counted.
     """
-    graph = [*spec.outputs, *(new for _, new in spec.updates)]
+    graph = spec.graph
     own, total = set(spec.row_inputs), 0
     repeated: list[Apply] = []
     # What is of all rows, and of which gathers, in their order.
@@ -119,7 +119,7 @@ def _is_of_rows(root: Variable, which: object) -> bool:
     return True
 
 
-def repeated(spec: FunctionSpec) -> str:
+def repeated(spec: PlacedSpec) -> str:
     """Say what every rank computes from all rows, and what that takes."""
     first, *others = spec.repeated
     var = first.outputs[0]
@@ -141,7 +141,7 @@ def repeated(spec: FunctionSpec) -> str:
     )
 
 
-def rows_exchanged(spec: FunctionSpec) -> str | None:
+def rows_exchanged(spec: PlacedSpec) -> str | None:
     """Say what rows the ranks exchange where the user has not written it, if any."""
     for gathered in _gathers(spec):
         need = spec.needs.get(gathered)
@@ -159,8 +159,8 @@ def rows_exchanged(spec: FunctionSpec) -> str | None:
     return None
 
 
-def _gathers(spec: FunctionSpec) -> list[Variable]:
-    graph = [*spec.outputs, *(new for _, new in spec.updates)]
+def _gathers(spec: PlacedSpec) -> list[Variable]:
+    graph = spec.graph
     return [
         node.outputs[0]
         for node in io_toposort([], graph)
@@ -168,7 +168,7 @@ def _gathers(spec: FunctionSpec) -> list[Variable]:
     ]
 
 
-def _brought(gathered: list[Variable], spec: FunctionSpec) -> str:
+def _brought(gathered: list[Variable], spec: PlacedSpec) -> str:
     """Say how rows come to all ranks: exchanged, or read where the inputs lie."""
     read = [var for var in gathered if contributed(var) in spec.inputs]
     exchanged = [var for var in gathered if var not in read]

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Container
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Apply, Variable
@@ -26,9 +25,10 @@ from .as_written import AsWritten, has_words
 from .domain import Partial, Replicated, Value, is_replicated
 from .gathering import repeated, rows_exchanged
 from .lengths import remembered
-from .placement.function import Placed, place
+from .placement.function import place
 from .placement.streams import CommonStream, own_streams
 from .proof import (
+    Finding,
     are_rows,
     ops_of,
     prove,
@@ -40,26 +40,12 @@ from .proof import (
     why_not,
 )
 from .rules.base import literal, name
-from .spec import FunctionSpec
+from .spec import UNNAMED, Asked, FunctionSpec, PlacedSpec
 from .walk import infer_nodes
 
-UNNAMED: Any = "unnamed"
-"""Stands for an op until it is settled: None is an op of its own."""
 
-
-def settle(spec: FunctionSpec, strict: bool, local: bool, own_statistics: bool) -> None:
+def settle(asked: Asked) -> FunctionSpec:
     """Place the reductions of a function, and find the ops that were not named.
-
-    Parameters
-    ----------
-    spec : FunctionSpec
-        Ops that were not named are `UNNAMED`.
-    strict : bool
-        Raise for what is not shown to be as in the serial run.
-    local : bool
-        Place nothing: every rank runs the graph as it is, on its own rows.
-    own_statistics : bool
-        Place nothing for statistics that meet rows again: these are a rank's own.
 
     Notes
     -----
@@ -67,30 +53,30 @@ def settle(spec: FunctionSpec, strict: bool, local: bool, own_statistics: bool) 
     the function numbers rows by them, as ``p[arange(y.shape[0]), y]`` does, and cannot
     be computed unless they are as many, calls check that they are.
     """
-    asked = strict, local, own_statistics
-    paired = _copied(spec) if not local and _counts_others(spec) else None
-    error = None
+    if asked.is_local or not _counts_others(asked):
+        return _settled(asked)
+    spec = error = None
     try:
-        _settle(spec, *asked)
+        spec = _settled(asked)
     except SplitError as raised:
         error = raised
-    if paired is not None and (error or spec.refused):
-        paired.are_paired = True
+    if spec is None or spec.refused:
         with contextlib.suppress(SplitError):
-            _settle(paired, *asked)
+            paired = _settled(replace(asked, are_paired=True))
             if not paired.refused:
-                vars(spec).update(vars(paired))
-                return
-    if error is not None:
+                return paired
+    if spec is None:
+        assert error is not None
         raise error
+    return spec
 
 
-def _counts_others(spec: FunctionSpec) -> bool:
+def _counts_others(asked: Asked) -> bool:
     """Tell whether rows are numbered by as many as there are of what does not weigh."""
-    others = set(spec.others)
+    others = set(asked.others)
     if not others:
         return False
-    graph = [*spec.outputs, *(new for _, new in spec.updates)]
+    graph = [*asked.plain_outputs, *(new for _, new in asked.plain_updates)]
     numbers = [
         var
         for node in io_toposort([], graph)
@@ -100,77 +86,238 @@ def _counts_others(spec: FunctionSpec) -> bool:
     return not others.isdisjoint(ancestors(numbers))
 
 
-def _copied(spec: FunctionSpec) -> FunctionSpec:
-    """Return a specification that is settled by itself."""
-    given: dict[str, Any] = {
-        key: list(of) for key, of in vars(spec).items() if isinstance(of, list)
-    }
-    return replace(spec, **given)
-
-
-def _settle(
-    spec: FunctionSpec, strict: bool, local: bool, own_statistics: bool
-) -> None:
+def _settled(asked: Asked) -> FunctionSpec:
     """Place, and find ops, by what is known of the rows."""
-    spec.plain_outputs, spec.plain_updates = list(spec.outputs), list(spec.updates)
-    spec.is_local, spec.is_strict = local, strict
-    left = spec.left_outputs, spec.left_updates = _left(spec, local)
-    with without_collection(), remembered(spec.counted):
-        values = rows_of(spec.counted, spec.others)
-        written: list[Apply] = []
-        nodes: list[Apply] = []
-        if not local:
-            placed = _place(spec, strict, own_statistics, *left)
-            values, written, nodes = placed.values, placed.written, placed.nodes
-        rest = _rest(spec, nodes)
-        if has_words(rest):
-            _write_out(spec, *left)
-            rest = _rest(spec, nodes)
-        nodes = [*nodes, *rest]
-        of_rows = spec.row_values_of([*written, *nodes])
-        spec.made_whole = _made_whole(spec, of_rows, left[1])
-        _settle_ops(spec, strict, local, nodes, of_rows, values)
-        _reduce_along(spec, nodes)
+    with without_collection(), remembered(asked.counted):
+        spec, known = _as_written(asked), _Known(rows_of(asked.counted, asked.others))
+        if not asked.is_local:
+            spec, known = _placed(spec)
+        if has_words(_rest(spec, known.nodes)):
+            spec = _write_out(spec)
+        nodes = known.nodes = [*known.nodes, *_rest(spec, known.nodes)]
+        known.of_rows = spec.row_values_of([*known.written, *nodes])
+        infer_nodes(nodes, known.values, spec.asserted)
+        roots = {var: literal(var) for var in spec.graph if var.owner is None}
+        known.values = roots | known.values
+        return _combined(spec, known)
 
 
-def _rest(spec: FunctionSpec, placed: list[Apply]) -> list[Apply]:
+@dataclass
+class _Known:
+    """What is known of the values of a graph while it is settled.
+
+    Attributes
+    ----------
+    values : dict of Variable to Value
+        Of what was placed by what the rules say of it; they are asked of the rest.
+    nodes : list of Apply
+        In the order of computation.
+    written : list of Apply
+        Those of the script's in place of which others were placed.
+    of_rows : set of Variable
+        What follows from a rank's rows.
+    """
+
+    values: dict[Variable, Value]
+    nodes: list[Apply] = field(default_factory=list)
+    written: list[Apply] = field(default_factory=list)
+    of_rows: set[Variable] = field(default_factory=set)
+
+
+def _rest(spec: PlacedSpec, placed: list[Apply]) -> list[Apply]:
     """Return the nodes that were not placed, in the order of computation."""
     made = [var for node in placed for var in node.outputs]
-    return io_toposort(made, [*spec.outputs, *(new for _, new in spec.updates)])
+    return io_toposort(made, spec.graph)
 
 
-def _made_whole(
-    spec: FunctionSpec, of_rows: Container[Variable], left: Container[int]
-) -> list[SharedVariable]:
-    """Return what is updated by values of all rows, in place of those of a rank's."""
-    pairs = zip(spec.plain_updates, spec.updates, strict=False)
-    return [
-        shared
-        for i, ((shared, plain), (_, new)) in enumerate(pairs)
-        if i not in left and plain in of_rows and new not in of_rows
-    ]
+# -- placing
 
 
-def _left(spec: FunctionSpec, local: bool) -> tuple[list[int], list[int]]:
-    """Return which outputs and which updates are left as they are written."""
-    outputs = [i for i, op in enumerate(spec.output_ops) if local or op != UNNAMED]
-    updates = [i for i, op in enumerate(spec.update_ops) if local or op != UNNAMED]
-    return outputs, updates
+def _as_written(asked: Asked) -> PlacedSpec:
+    """Return a function in which nothing is placed."""
+    local = asked.is_local
+    return PlacedSpec(
+        **vars(asked),
+        outputs=asked.plain_outputs,
+        updates=asked.plain_updates,
+        left_outputs=[
+            i for i, op in enumerate(asked.output_ops) if local or op != UNNAMED
+        ],
+        left_updates=[
+            i for i, op in enumerate(asked.update_ops) if local or op != UNNAMED
+        ],
+    )
 
 
-def _write_out(spec: FunctionSpec, outputs: list[int], updates: list[int]) -> None:
+def _placed(spec: PlacedSpec) -> tuple[PlacedSpec, _Known]:
+    """Put in the reductions that the serial numbers need.
+
+    What the user has named an op for stays as it is.
+    """
+    outputs, updates = list(spec.outputs), list(spec.updates)
+    which = [i for i in range(len(outputs)) if i not in spec.left_outputs]
+    of_which = [i for i in range(len(updates)) if i not in spec.left_updates]
+    left = [outputs[i] for i in spec.left_outputs]
+    left += [updates[i][1] for i in spec.left_updates]
+    placed = place(
+        spec.counted,
+        spec.others,
+        [outputs[i] for i in which],
+        [updates[i] for i in of_which],
+        spec.keeps_statistics,
+        left,
+        spec.sliceable,
+    )
+    for i, var in zip(which, placed.outputs, strict=True):
+        outputs[i] = var
+    for i, new in zip(of_which, placed.updates, strict=True):
+        updates[i] = updates[i][0], new
+    updates = _with_streams(updates, placed.streams)
+    more = len(updates) - len(spec.updates)
+    spec = replace(
+        spec,
+        outputs=outputs,
+        updates=updates,
+        update_ops=[*spec.update_ops, *[None] * more],
+        streams=placed.streams,
+        call=placed.call,
+        call_variables=placed.call_variables,
+        asserted=placed.asserted,
+        needs=placed.needs,
+        repeated=placed.repeated,
+        own_statistics=placed.own,
+    )
+    own = own_streams(spec.graph, placed.streams) if placed.streams else ()
+    for stream in placed.streams:
+        stream.is_split = stream.source in own
+    if spec.repeated:
+        say(repeated(spec), spec.is_strict)
+    if spec.is_strict and (exchanged := rows_exchanged(spec)):
+        say(exchanged, spec.is_strict)
+    return spec, _Known(placed.values, placed.nodes, placed.written)
+
+
+def _with_streams(
+    updates: list[tuple[SharedVariable, Variable]], streams: list[CommonStream]
+) -> list[tuple[SharedVariable, Variable]]:
+    """Have the streams updated that all ranks have alike.
+
+    Each is in the place of the user's variable, or beside it if that is drawn from too.
+    """
+    places = {shared: i for i, (shared, _) in enumerate(updates)}
+    made = list(updates)
+    for stream in streams:
+        if stream.new is None:
+            continue
+        i = places[stream.source]
+        pair = stream.common, stream.new
+        if made[i][1] is stream.source:
+            made[i] = pair
+        else:
+            made.append(pair)
+    return made
+
+
+def _write_out(spec: PlacedSpec) -> PlacedSpec:
     """Put the collectives where the user's words are, in what is left as written."""
-    graph = [spec.outputs[i] for i in outputs]
-    graph += [spec.updates[i][1] for i in updates]
+    outputs, updates = list(spec.outputs), list(spec.updates)
+    graph = [outputs[i] for i in spec.left_outputs]
+    graph += [updates[i][1] for i in spec.left_updates]
     made = AsWritten(rows_of(spec.counted, spec.others), spec.call)
-    written = made.write(graph)
-    for i, var in zip(outputs, written, strict=False):
-        spec.outputs[i] = var
-    for i, var in zip(updates, written[len(outputs) :], strict=True):
-        spec.updates[i] = spec.updates[i][0], var
-    spec.asserted = {**spec.asserted, **made.asserted}
-    used = set(ancestors([*spec.outputs, *(new for _, new in spec.updates)]))
-    spec.call_variables = [var for var in spec.call.variables() if var in used]
+    written = iter(made.write(graph))
+    for i in spec.left_outputs:
+        outputs[i] = next(written)
+    for i in spec.left_updates:
+        updates[i] = updates[i][0], next(written)
+    asserted = {**spec.asserted, **made.asserted}
+    spec = replace(spec, outputs=outputs, updates=updates, asserted=asserted)
+    used = set(ancestors(spec.graph))
+    there = [var for var in spec.call.variables() if var in used]
+    return replace(spec, call_variables=there)
+
+
+# -- how the ranks' values combine
+
+
+def _combined(spec: PlacedSpec, known: _Known) -> FunctionSpec:
+    """Choose the ops that the user did not name."""
+    values, of_rows = known.values, known.of_rows
+    findings = _findings(spec, known)
+    weak = [found for found in findings if not found.agrees and not found.named]
+    update_ops, not_in_slices = list(spec.update_ops), []
+    for i, (shared, new) in enumerate(spec.updates):
+        if update_ops[i] != UNNAMED:
+            continue
+        value = values[new]
+        is_own = shared in spec.sliceable or not isinstance(new.type, DenseTensorType)
+        update_ops[i], why = None, None
+        if new in of_rows and isinstance(new.type, DenseTensorType):
+            update_ops[i], why = _slices_op(shared, new, value)
+        if why is not None:
+            not_in_slices.append(why)
+        if spec.is_strict and not (spec.is_local or is_own or is_replicated(value)):
+            weak.append(prove(f"the new value of {shared}", new, value, None, False))
+    refused = None
+    if spec.is_local:
+        warn_or_raise(weak, spec.is_strict, _NAME_IT)
+    elif weak:
+        refused = refusal(weak[0])
+        if spec.is_strict:
+            say(refused, spec.is_strict)
+    sums: list[tuple[Variable, ReduceOp]] = []
+    if not spec.is_local and all(map(_is_shape, spec.asserted)):
+        sums = _sums(spec.graph, known.nodes, values)
+    output_ops = [found.op for found in findings]
+    outputs, wire_ops = _reduced_along(spec.outputs, output_ops, known.nodes)
+    fields = {**vars(spec), "outputs": outputs, "output_ops": output_ops}
+    made = FunctionSpec(
+        **fields | {"update_ops": update_ops},
+        findings=findings,
+        wire_ops=wire_ops,
+        made_whole=_made_whole(spec, of_rows),
+        own_updates=[
+            i
+            for i, (_, new) in enumerate(spec.updates)
+            if new in of_rows or not is_replicated(values[new])
+        ],
+        row_updates=[
+            i
+            for i, (shared, new) in enumerate(spec.updates)
+            if shared in spec.sliceable and are_rows(values[new])
+        ],
+        not_in_slices=not_in_slices,
+        sums=sums,
+        refused=refused,
+    )
+    _check_reductions(made, known)
+    return made
+
+
+def _findings(spec: PlacedSpec, known: _Known) -> list[Finding]:
+    """Return what can be shown of each output."""
+    findings = []
+    for i, (var, op) in enumerate(zip(spec.outputs, spec.output_ops, strict=True)):
+        finding = prove(
+            f"output {i} ({name(spec.plain_outputs[i])})",
+            var,
+            known.values[var] if var in known.of_rows else Replicated(),
+            "avg" if op == UNNAMED else op,
+            named=op != UNNAMED,
+        )
+        if spec.is_local and not finding.agrees and not finding.named:
+            check_tensor(var, "avg")
+        findings.append(finding)
+    return findings
+
+
+def _check_reductions(spec: FunctionSpec, known: _Known) -> None:
+    """Warn of reductions of the script's own that are not those of the serial run."""
+    weak = [
+        found
+        for of_gradient, found in reductions(known.nodes, known.values)
+        if not found.agrees and (of_gradient or spec.is_strict)
+    ]
+    warn_or_raise(weak, spec.is_strict, _REDUCE_IT)
 
 
 def check_tensor(var: Variable, op: ReduceOp) -> None:
@@ -180,132 +327,14 @@ def check_tensor(var: Variable, op: ReduceOp) -> None:
     check_dtype(op, var.type.numpy_dtype, f"output {var}")
 
 
-def _place(
-    spec: FunctionSpec,
-    strict: bool,
-    own_statistics: bool,
-    left_outputs: list[int],
-    left_updates: list[int],
-) -> Placed:
-    """Put in the reductions that the serial numbers need.
-
-    What the user has named an op for stays as it is.
-    """
-    outputs = [i for i in range(len(spec.outputs)) if i not in left_outputs]
-    updates = [i for i in range(len(spec.updates)) if i not in left_updates]
-    placed = place(
-        spec.counted,
-        spec.others,
-        [spec.outputs[i] for i in outputs],
-        [spec.updates[i] for i in updates],
-        own_statistics,
-        [
-            *(spec.outputs[i] for i in left_outputs),
-            *(spec.updates[i][1] for i in left_updates),
-        ],
-        spec.sliceable,
-    )
-    for i, var in zip(outputs, placed.outputs, strict=True):
-        spec.outputs[i] = var
-    for i, new in zip(updates, placed.updates, strict=True):
-        spec.updates[i] = spec.updates[i][0], new
-    _take_streams(spec, placed.streams)
-    spec.call, spec.call_variables = placed.call, placed.call_variables
-    spec.asserted, spec.needs = placed.asserted, placed.needs
-    spec.repeated, spec.own_statistics = placed.repeated, placed.own
-    if spec.repeated:
-        say(repeated(spec), strict)
-    if strict and (exchanged := rows_exchanged(spec)):
-        say(exchanged, strict)
-    return placed
-
-
-def _take_streams(spec: FunctionSpec, streams: list[CommonStream]) -> None:
-    """Have the streams updated that all ranks have alike.
-
-    Each is in the place of the user's variable, or beside it if that is drawn from too.
-    """
-    places = {shared: i for i, (shared, _) in enumerate(spec.updates)}
-    for stream in streams:
-        if stream.new is None:
-            continue
-        i = places[stream.source]
-        pair = stream.common, stream.new
-        if spec.updates[i][1] is stream.source:
-            spec.updates[i] = pair
-        else:
-            spec.updates.append(pair)
-            spec.update_ops.append(None)
-    spec.streams = streams
-    if streams:
-        graph = [*spec.outputs, *(new for _, new in spec.updates)]
-        own = own_streams(graph, streams)
-        for stream in streams:
-            stream.is_split = stream.source in own
-
-
-def _settle_ops(
-    spec: FunctionSpec,
-    strict: bool,
-    local: bool,
-    nodes: list[Apply],
-    of_rows: Container[Variable],
-    values: dict[Variable, Value],
-) -> None:
-    """Choose the ops that the user did not name.
-
-    The rules are asked of what is not in `values`: what was left as it is written. What
-    was placed was placed by what they say of it.
-    """
-    graph = [*spec.outputs, *(new for _, new in spec.updates)]
-    infer_nodes(nodes, values, spec.asserted)
-    values = {var: literal(var) for var in graph if var.owner is None} | values
-    for i, (var, op) in enumerate(zip(spec.outputs, spec.output_ops, strict=True)):
-        finding = prove(
-            f"output {i} ({name(spec.plain_outputs[i])})",
-            var,
-            values[var] if var in of_rows else Replicated(),
-            "avg" if op == UNNAMED else op,
-            named=op != UNNAMED,
-        )
-        if local and not finding.agrees and not finding.named:
-            check_tensor(var, "avg")
-        spec.output_ops[i] = finding.op
-        spec.findings.append(finding)
-    weak = [found for found in spec.findings if not found.agrees and not found.named]
-    for i, (shared, new) in enumerate(spec.updates):
-        if spec.update_ops[i] != UNNAMED:
-            continue
-        value = values[new]
-        spec.update_ops[i] = _slices_op(spec, i, value if new in of_rows else None)
-        is_own = shared in spec.sliceable or not isinstance(new.type, DenseTensorType)
-        if strict and not (local or is_own or is_replicated(value)):
-            weak.append(prove(f"the new value of {shared}", new, value, None, False))
-    if local:
-        warn_or_raise(weak, strict, _NAME_IT)
-    elif weak:
-        spec.refused = refusal(weak[0])
-        if strict:
-            say(spec.refused, strict)
-    if not local and all(map(_is_shape, spec.asserted)):
-        spec.sums = _sums(graph, nodes, values)
-    spec.own_updates = [
-        i
-        for i, (_, new) in enumerate(spec.updates)
-        if new in of_rows or not is_replicated(values[new])
+def _made_whole(spec: PlacedSpec, of_rows: Container[Variable]) -> list[SharedVariable]:
+    """Return what is updated by values of all rows, in place of those of a rank's."""
+    pairs = zip(spec.plain_updates, spec.updates, strict=False)
+    return [
+        shared
+        for i, ((shared, plain), (_, new)) in enumerate(pairs)
+        if i not in spec.left_updates and plain in of_rows and new not in of_rows
     ]
-    spec.row_updates = [
-        i
-        for i, (shared, new) in enumerate(spec.updates)
-        if shared in spec.sliceable and are_rows(values[new])
-    ]
-    reduced = reductions(nodes, values)
-    weak = [
-        found
-        for of_gradient, found in reduced
-        if not found.agrees and (of_gradient or strict)
-    ]
-    warn_or_raise(weak, strict, _REDUCE_IT)
 
 
 _NAME_IT = (
@@ -341,30 +370,37 @@ def _sums(
     return found
 
 
-def _slices_op(spec: FunctionSpec, i: int, value: Value | None) -> OutputOp:
-    """Choose how the slices' values of an update are combined."""
-    shared, new = spec.updates[i]
-    if value is None or not isinstance(new.type, DenseTensorType):
-        return None
+def _slices_op(
+    shared: SharedVariable, new: Variable, value: Value
+) -> tuple[OutputOp, str | None]:
+    """Choose how the slices' values of an update are combined; say why not, if so."""
     finding = prove(f"the new value of {shared}", new, value, None, named=False)
     if are_rows(value):
-        return "gather"
-    if not finding.agrees:
-        spec.not_in_slices.append(why_not(finding))
-    return finding.op
+        return "gather", None
+    return finding.op, None if finding.agrees else why_not(finding)
 
 
-def _reduce_along(spec: FunctionSpec, nodes: list[Apply]) -> None:
-    """Have losses and the like reduced with the gradients, if the graph reduces any."""
-    spec.wire_ops = list(spec.output_ops)
+def _reduced_along(
+    outputs: list[Variable], ops: list[OutputOp], nodes: list[Apply]
+) -> tuple[list[Variable], list[OutputOp]]:
+    """Have losses and the like reduced with the gradients, if the graph reduces any.
+
+    Returns
+    -------
+    outputs : list of Variable
+    wire_ops : list of OutputOp
+        How the master combines them.
+    """
+    outputs, wire_ops = list(outputs), list(ops)
     if not any(map(is_collective, nodes)):
-        return
-    for i, (var, op) in enumerate(zip(spec.outputs, spec.output_ops, strict=True)):
+        return outputs, wire_ops
+    for i, (var, op) in enumerate(zip(outputs, ops, strict=True)):
         is_scalar = isinstance(var.type, DenseTensorType) and var.type.ndim == 0
         if (
             op in ("avg", "sum")
             and is_scalar
             and var.type.dtype in ("float32", "float64")
         ):
-            spec.outputs[i] = AllReduce(op).make_node(var).outputs[0]
-            spec.wire_ops[i] = None
+            outputs[i] = AllReduce(op).make_node(var).outputs[0]
+            wire_ops[i] = None
+    return outputs, wire_ops

@@ -1,4 +1,13 @@
-"""A function as every rank is told it."""
+"""A function in the passes of the compiler: as asked for, as placed, as ranks run it.
+
+::
+
+    arguments.make_spec      Asked           what the script asks for, checked
+    settling                 PlacedSpec      with the reductions that this needs
+    settling                 FunctionSpec    with the ops that combine ranks' values
+
+Each is frozen, and what the one before is with more. Graphs only, no processes.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +29,13 @@ from .placement.needs import Need
 from .placement.streams import CommonStream
 from .proof import Finding
 
+UNNAMED: Any = "unnamed"
+"""Stands for an op until it is settled: None is an op of its own."""
 
-@dataclass
-class FunctionSpec:
-    """A function as every rank is told it; graphs only, no processes.
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Asked:
+    """A function as the script asks for it, checked; nothing is placed yet.
 
     Givens are substituted already, and each sliceable shared variable is replaced by a
     stand-in, an input that receives the variable's selected rows at every call.
@@ -31,17 +43,17 @@ class FunctionSpec:
 
     inputs: list[Variable]
     bcast_inputs: list[Variable]
-    outputs: list[Variable]
+    plain_outputs: list[Variable]
+    """The outputs as the user wrote them, without what is placed in between."""
     output_ops: list[OutputOp]
-    updates: list[tuple[SharedVariable, Variable]]
+    """`UNNAMED` where the script names none, until they are settled."""
+    plain_updates: list[tuple[SharedVariable, Variable]]
+    """Likewise."""
     update_ops: list[OutputOp]
+    """Likewise."""
     sliceable: list[SharedVariable]
     stand_ins: list[Variable]
     returns: str  # "none", "one" or "list"
-    wire_ops: list[OutputOp] = field(default_factory=list)
-    """How the master combines outputs; None for those that stages have reduced."""
-    findings: list[Finding] = field(default_factory=list)
-    """What was shown of each output."""
     mode: Any = None
     name: str | None = None
     made: str = ""
@@ -51,52 +63,18 @@ class FunctionSpec:
     """Of products of float32; None for what JAX is set to."""
     pad: bool = False
     """Whether calls of fewer rows are padded, where that keeps their numbers."""
-    plain_outputs: list[Variable] = field(default_factory=list)
-    """The outputs as the user wrote them, without what was placed in between."""
-    plain_updates: list[tuple[SharedVariable, Variable]] = field(default_factory=list)
-    """Likewise."""
-    call: CallVariables = field(default_factory=CallVariables.new)
-    """What parts take that a rank is told of a call besides its arguments."""
     parts: list[SharedVariable] = field(default_factory=list)
     """The first of the sliceable variables, if they were scattered: of these each rank
     has as many rows as of the inputs."""
     are_paired: bool = False
     """Whether the sliceable variables have as many rows on a rank as it weighs: what
     the function computes rests on it, and each call checks it."""
-    made_whole: list[SharedVariable] = field(default_factory=list)
-    """What is updated by values of all rows, where those of a rank's were written."""
-    call_variables: list[Variable] = field(default_factory=list)
-    """Those of them that there are."""
-    left_outputs: list[int] = field(default_factory=list)
-    """The outputs that are left as the user has written them."""
-    left_updates: list[int] = field(default_factory=list)
-    """Likewise."""
-    own_updates: list[int] = field(default_factory=list)
-    """Updates by what follows from a rank's own rows or random streams."""
-    row_updates: list[int] = field(default_factory=list)
-    """Updates of sliceable variables by rows: each rank keeps its own."""
-    not_in_slices: list[str] = field(default_factory=list)
-    """Of updates whose slices' values do not come together to one, why that is."""
     is_local: bool = False
+    """Whether every rank runs the graph as it is, on its rows: nothing is placed."""
     is_strict: bool = False
-    refused: str | None = None
-    """Why several ranks cannot compute what the serial run does, if they cannot."""
-    asserted: dict[Variable, Value] = field(default_factory=dict)
-    """What is known of placed values, and no rule can tell."""
-    sums: list[tuple[Variable, ReduceOp]] = field(default_factory=list)
-    """What of the outputs, and of what is reduced, is a sum or an average over rows."""
-    own_statistics: list[Variable] = field(default_factory=list)
-    """Of a rank's own rows, which they meet again as they are."""
-    needs: dict[Variable, Need] = field(default_factory=dict)
-    """Why each collective was placed; those that the user has written are not here."""
-    repeated: list[Apply] = field(default_factory=list)
-    """What every rank computes from all rows."""
-    filled: list[Filled] = field(default_factory=list)
-    """What is asked of the arguments of each call; see `groups`."""
-    streams: list[CommonStream] = field(default_factory=list)
-    """The random streams that all ranks have alike."""
-    own_ops: list[tuple[Any, Any]] = field(default_factory=list)
-    """On another rank, what users' Ops were registered as: it pads by that."""
+    """Whether it is an error if something is not shown to be as in the serial run."""
+    keeps_statistics: bool = False
+    """Whether statistics that meet rows again stay those of a rank's own."""
 
     @property
     def label(self) -> str:
@@ -122,6 +100,49 @@ class FunctionSpec:
         """The inputs that hold rows of this rank alone."""
         return [*self.inputs, *self.stand_ins]
 
+    def row_values_of(self, nodes: Iterable[Apply]) -> set[Variable]:
+        """Return what of nodes, in their order, follows from a rank's own rows.
+
+        What was reduced over all ranks does not.
+        """
+        found = set(self.row_inputs)
+        for node in nodes:
+            if not found.isdisjoint(node.inputs) and not is_collective(node):
+                found.update(node.outputs)
+        return found
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PlacedSpec(Asked):
+    """A function whose graph has the reductions that the serial numbers need."""
+
+    outputs: list[Variable]
+    updates: list[tuple[SharedVariable, Variable]]
+    """Those of the script's, and of streams that all ranks have alike."""
+    left_outputs: list[int]
+    """The outputs that are left as the user has written them."""
+    left_updates: list[int]
+    """Likewise."""
+    call: CallVariables = field(default_factory=CallVariables.new)
+    """What parts take that a rank is told of a call besides its arguments."""
+    call_variables: list[Variable] = field(default_factory=list)
+    """Those of them that there are."""
+    asserted: dict[Variable, Value] = field(default_factory=dict)
+    """What is known of placed values, and no rule can tell."""
+    own_statistics: list[Variable] = field(default_factory=list)
+    """Of a rank's own rows, which they meet again as they are."""
+    needs: dict[Variable, Need] = field(default_factory=dict)
+    """Why each collective was placed; those that the user has written are not here."""
+    repeated: list[Apply] = field(default_factory=list)
+    """What every rank computes from all rows."""
+    streams: list[CommonStream] = field(default_factory=list)
+    """The random streams that all ranks have alike."""
+
+    @property
+    def graph(self) -> list[Variable]:
+        """All that a call computes: the outputs, and the new values of updates."""
+        return [*self.outputs, *(new for _, new in self.updates)]
+
     @property
     def all_inputs(self) -> list[Variable]:
         """Everything that a compiled function is called with, in order."""
@@ -131,6 +152,46 @@ class FunctionSpec:
             *self.stand_ins,
             *self.call_variables,
         ]
+
+    def shared_variables(self) -> list[SharedVariable]:
+        """Return every shared variable that the function reads or writes."""
+        found = dict.fromkeys(var for var, _ in self.updates)
+        found.update(dict.fromkeys(self.sliceable))
+        found.update(dict.fromkeys(stream.source for stream in self.streams))
+        for var in ancestors(self.graph):
+            if isinstance(var, SharedVariable):
+                found[var] = None
+        return list(found)
+
+    def row_values(self, graph: Iterable[Variable]) -> set[Variable]:
+        """Return what of a graph follows from this rank's rows; see `row_values_of`."""
+        return self.row_values_of(io_toposort([], list(graph)))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FunctionSpec(PlacedSpec):
+    """A function as every rank is told it, with how the ranks' values combine."""
+
+    findings: list[Finding]
+    """What was shown of each output."""
+    wire_ops: list[OutputOp]
+    """How the master combines outputs; None for those that stages have reduced."""
+    made_whole: list[SharedVariable]
+    """What is updated by values of all rows, where those of a rank's were written."""
+    own_updates: list[int]
+    """Updates by what follows from a rank's own rows or random streams."""
+    row_updates: list[int]
+    """Updates of sliceable variables by rows: each rank keeps its own."""
+    not_in_slices: list[str]
+    """Of updates whose slices' values do not come together to one, why that is."""
+    sums: list[tuple[Variable, ReduceOp]]
+    """What of the outputs, and of what is reduced, is a sum or an average over rows."""
+    refused: str | None
+    """Why several ranks cannot compute what the serial run does, if they cannot."""
+    filled: list[Filled] = field(default_factory=list)
+    """What is asked of the arguments of each call; see `groups`."""
+    own_ops: list[tuple[Any, Any]] = field(default_factory=list)
+    """On another rank, what users' Ops were registered as: it pads by that."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what only the master needs: that would go to all ranks."""
@@ -143,32 +204,5 @@ class FunctionSpec:
             "filled": [],
         }
         if self.pad:
-            graph = [*self.outputs, *(new for _, new in self.updates)]
-            left_out["own_ops"] = said_in(graph)
+            left_out["own_ops"] = said_in(self.graph)
         return self.__dict__ | left_out | {"needs": {}, "asserted": {}}
-
-    def shared_variables(self) -> list[SharedVariable]:
-        """Return every shared variable that the function reads or writes."""
-        graph = [*self.outputs, *(new for _, new in self.updates)]
-        found = dict.fromkeys(var for var, _ in self.updates)
-        found.update(dict.fromkeys(self.sliceable))
-        found.update(dict.fromkeys(stream.source for stream in self.streams))
-        for var in ancestors(graph):
-            if isinstance(var, SharedVariable):
-                found[var] = None
-        return list(found)
-
-    def row_values(self, graph: Iterable[Variable]) -> set[Variable]:
-        """Return what of a graph is a function of this rank's rows.
-
-        What was reduced over all ranks is not.
-        """
-        return self.row_values_of(io_toposort([], list(graph)))
-
-    def row_values_of(self, nodes: Iterable[Apply]) -> set[Variable]:
-        """Return the same of nodes, in the order in which they are computed."""
-        found = set(self.row_inputs)
-        for node in nodes:
-            if not found.isdisjoint(node.inputs) and not is_collective(node):
-                found.update(node.outputs)
-        return found

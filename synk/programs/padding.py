@@ -80,7 +80,7 @@ class Padding:
             return
         self._facts = Padder(spec.row_inputs, self._real)
         try:
-            graph = [*spec.outputs, *(new for _, new in spec.updates)]
+            graph = spec.graph
             self._facts.walk(graph)
             for var in graph:
                 self._facts.padded(var)  # so that it can be cut
