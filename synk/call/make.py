@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from ..compiler.arguments import make_spec
+from ..compiler.arguments import Written, make_spec
 from ..engines import engine_for
 from ..engines.precision import check_engine, check_precision
 from ..errors import StateError
@@ -134,12 +134,24 @@ def function(
         list(pairs) if isinstance(pairs, Iterator) else pairs
         for pairs in (updates, givens)
     )
-    given = inputs, outputs, bcast_inputs, updates, givens, sliceable_shareds
-    given = tuple(map(_kept, given))
-    options: Any = {"strict": strict, "precision": precision, "pad": pad}
-    options |= {"local": local, "statistics": statistics, "made": callers_place()}
-    options |= {"mode": mode, "name": name, "options": pytensor_kwargs}
-    return Function(partial(make_spec, *given, **options))
+    written = Written(
+        inputs=_kept(inputs),
+        outputs=_kept(outputs),
+        bcast_inputs=_kept(bcast_inputs),
+        updates=_kept(updates),
+        givens=_kept(givens),
+        sliceable_shareds=_kept(sliceable_shareds),
+        mode=mode,
+        name=name,
+        strict=strict,
+        precision=precision,
+        pad=pad,
+        local=local,
+        statistics=statistics,
+        made=callers_place(),
+        options=pytensor_kwargs,
+    )
+    return Function(partial(make_spec, written))
 
 
 def _kept(given: Any) -> Any:

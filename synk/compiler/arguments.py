@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -30,30 +30,46 @@ STATISTICS = ("exact", "local")
 """What meets rows again is of all ranks' rows, or of a rank's own."""
 
 
-def make_spec(
-    inputs: Sequence[Variable],
-    outputs: Any,
-    bcast_inputs: Sequence[Variable] | None,
-    updates: Any,
-    givens: Any,
-    sliceable_shareds: Sequence[SharedVariable] | None,
-    mode: Any,
-    name: str | None,
-    options: dict[str, Any],
-    strict: bool = False,
-    precision: str | None = None,
-    pad: bool = False,
-    local: bool = False,
-    statistics: str = "exact",
-    made: str = "",
-    parts: Sequence[SharedVariable] = (),
-    careful: bool = False,
-) -> FunctionSpec:
-    """Check the arguments of `synk.function`; see there.
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """The arguments of `synk.function`, as the script has written them; see there.
 
-    `made` is where the script has made the function, for messages; see
-    `user_frames.callers_place`. Of `parts` each rank has as many rows as of the inputs,
-    and computes with these. See `groups` for what is `careful`.
+    Attributes
+    ----------
+    made : str
+        Where the script has made the function, for messages; see
+        `user_frames.callers_place`.
+    """
+
+    inputs: Sequence[Variable]
+    outputs: Any = None
+    bcast_inputs: Sequence[Variable] | None = None
+    updates: Any = None
+    givens: Any = None
+    sliceable_shareds: Sequence[SharedVariable] | None = None
+    mode: Any = None
+    name: str | None = None
+    strict: bool = False
+    precision: str | None = None
+    pad: bool = False
+    local: bool = False
+    statistics: str = "exact"
+    made: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def make_spec(
+    written: Written, parts: Sequence[SharedVariable] = (), careful: bool = False
+) -> FunctionSpec:
+    """Check the arguments of `synk.function`, and settle how ranks compute it.
+
+    Parameters
+    ----------
+    written : Written
+    parts : sequence of SharedVariable
+        Of these each rank has as many rows as of the inputs, and computes with them.
+    careful : bool
+        See `groups`.
 
     Raises
     ------
@@ -62,78 +78,65 @@ def make_spec(
     SplitError
         With `strict`, for what is not shown to be the serial result.
     """
+    options, statistics = written.options, written.statistics
     unknown = options.keys() - inspect.signature(pytensor.function).parameters.keys()
     if unknown:
         raise TypeError(f"synk.function has no argument {', '.join(sorted(unknown))!r}")
-    get_mode(mode)  # raises for one that there is not
-    if not isinstance(pad, bool):
-        raise TypeError(f"pad must be True or False, got {pad!r}")
+    get_mode(written.mode)  # raises for one that there is not
+    if not isinstance(written.pad, bool):
+        raise TypeError(f"pad must be True or False, got {written.pad!r}")
     if statistics not in STATISTICS:
         raise ValueError(f"statistics must be one of {STATISTICS}, got {statistics!r}")
-    asked = _as_asked(
-        _check_inputs(inputs, "inputs"),
-        _check_inputs([] if bcast_inputs is None else bcast_inputs, "bcast_inputs"),
-        *(outputs, updates, givens),
-        [*parts, *_check_sliceable(sliceable_shareds or [])],
-        options,
-    )
-    asked = replace(
-        asked,
-        mode=mode,
-        name=name,
-        precision=precision,
-        pad=pad,
-        made=made,
-        parts=list(parts),
-        is_local=local,
-        is_strict=strict,
-        keeps_statistics=statistics == "local",
-    )
+    asked = _asked(written, parts)
     _check_roots(asked, options.get("on_unused_input"))
     given = [*asked.inputs, *asked.bcast_inputs, *asked.stand_ins]
     with noted(given, careful) as filled:
         spec = settle(asked)
-    return spec if local else replace(spec, filled=filled)
+    return spec if asked.is_local else replace(spec, filled=filled)
 
 
-def _as_asked(
-    inputs: list[Variable],
-    bcast_inputs: list[Variable],
-    outputs: Any,
-    updates: Any,
-    givens: Any,
-    sliceable: list[SharedVariable],
-    options: dict[str, Any],
-) -> Asked:
+def _asked(written: Written, parts: Sequence[SharedVariable]) -> Asked:
     """Return a function with its givens substituted, before anything is settled."""
+    options = written.options
+    inputs = _check_inputs(written.inputs, "inputs")
+    bcast_inputs: list[Variable] = []
+    if written.bcast_inputs is not None:
+        bcast_inputs = _check_inputs(written.bcast_inputs, "bcast_inputs")
+    sliceable = [*parts, *_check_sliceable(written.sliceable_shareds or [])]
     _check_distinct([*inputs, *bcast_inputs])
     for var in inputs:
         _check_rows(var, "input")
-    output_list, output_ops, returns = _split_outputs(outputs)
-    update_list, update_ops = _split_updates(updates)
+    outputs, output_ops, returns = _split_outputs(written.outputs)
+    updates, update_ops = _split_updates(written.updates)
     computed = _roots_for([*inputs, *bcast_inputs])
-    output_list, update_list = _complete(
-        output_list,
-        update_list,
-        _check_givens(givens, computed) | computed,
-        options.get("no_default_updates"),
-    )
-    update_ops += [UNNAMED] * (len(update_list) - len(update_ops))
+    givens = _check_givens(written.givens, computed) | computed
+    kept = options.get("no_default_updates")
+    outputs, updates = _complete(outputs, updates, givens, kept)
+    update_ops += [UNNAMED] * (len(updates) - len(update_ops))
     stand_ins = [var.type(name=var.name) for var in sliceable]
-    output_list, update_list = _substitute(
-        output_list, update_list, dict(zip(sliceable, stand_ins, strict=True))
-    )
+    replaced: dict[Variable, Variable]
+    replaced = dict(zip(sliceable, stand_ins, strict=True))
+    outputs, updates = _substitute(outputs, updates, replaced)
     return Asked(
         inputs=[computed.get(var, var) for var in inputs],
         bcast_inputs=[computed.get(var, var) for var in bcast_inputs],
-        plain_outputs=output_list,
+        plain_outputs=outputs,
         output_ops=output_ops,
-        plain_updates=update_list,
+        plain_updates=updates,
         update_ops=update_ops,
         sliceable=sliceable,
         stand_ins=stand_ins,
         returns=returns,
+        mode=written.mode,
+        name=written.name,
+        made=written.made,
         options=_for_pytensor(options),
+        precision=written.precision,
+        pad=written.pad,
+        parts=list(parts),
+        is_local=written.local,
+        is_strict=written.strict,
+        keeps_statistics=written.statistics == "local",
     )
 
 

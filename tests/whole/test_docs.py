@@ -114,16 +114,19 @@ def test_files_that_pages_name_exist():
     assert missing == []
 
 
-def test_the_design_notes_tell_the_way_of_a_call_in_files_that_define_its_steps():
+def test_the_design_notes_tell_ways_in_files_that_define_their_steps():
     text = (DOCS / "design.rst").read_text()
-    drawing = text.partition("without going back::")[2].partition("A command is")[0]
-    steps = re.findall(r"([\w.]+(?:, \w+)?) {2,}([\w/]+\.py)", drawing)
+    ways = text.partition("The way of one call")[2].partition("Rows in files")[0]
+    drawn = [line for line in ways.splitlines() if line.startswith("    ")]
+    steps = re.findall(r"([\w.]+(?:, \w+)?) +([\w/]+\.py)", "\n".join(drawn))
     names = {name for name, _ in steps}
     assert {"Function.__call__", "SESSION.run_args", "combine_outputs"} <= names
+    assert {"place", "master_bring", "worker_undo", "entry_of"} <= names
     for step, file in steps:
         source = (ROOT / "synk" / file).read_text()
         for name in step.split(", "):
-            assert re.search(rf"def {name.split('.')[-1]}\b", source), (name, file)
+            defined = rf"(def|class) {name.split('.')[-1]}\b"
+            assert re.search(defined, source), (name, file)
 
 
 # -- docstrings ------------------------------------------------------------------------
