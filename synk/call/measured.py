@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from statistics import median
 from time import perf_counter, sleep
 from typing import Any
@@ -86,18 +87,15 @@ def compare(
     for k, each in enumerate(candidates):
         try:
             firsts[k] = seconds(each)
-            times[k] = [_typical(each, seconds)]
+            times[k] = [_typical(partial(seconds, each))]
         except Exception as error:
             if not is_of_engine(error) or len(failed) == len(candidates) - 1:
                 raise
             failed[k] = f"failed: {error!r:.60}"
     left = [k for k, of_it in times.items() if of_it[0] < FAR * _least(times)]
-    for k in left:
-        times[k].clear()  # they were made at different times
-    for _ in range(TURNS if len(left) > 1 else 1):
-        for k in left:
-            times[k].append(_typical(candidates[k], seconds))
-    typical = {k: median(of_it) for k, of_it in times.items()}
+    turns = in_turns([partial(seconds, candidates[k]) for k in left])
+    typical = {k: of_it[0] for k, of_it in times.items()}
+    typical |= dict(zip(left, turns, strict=True))
     if not typical:
         return []
     best = min(left, key=lambda k: typical[k])
@@ -120,10 +118,23 @@ def _least(times: dict[int, list[float]]) -> float:
     return min(of_it[0] for of_it in times.values())
 
 
-def _typical(planned: Planned, seconds: Callable[[Planned], float]) -> float:
+def in_turns(calls: Sequence[Callable[[], float]]) -> list[float]:
+    """Return the seconds of calls, the medians of several turns of each.
+
+    Parameters
+    ----------
+    calls : sequence of callable
+        Each makes a call, and returns what it takes.
+    """
+    turns = range(TURNS if len(calls) > 1 else 1)
+    rounds = [[_typical(call) for call in calls] for _ in turns]
+    return [median(of_it) for of_it in zip(*rounds, strict=True)]
+
+
+def _typical(call: Callable[[], float]) -> float:
     """Return the seconds of a call, the middle of calls of `ENOUGH`."""
     sleep(SETTLE)
-    end, calls = perf_counter() + ENOUGH, [seconds(planned)]
+    end, found = perf_counter() + ENOUGH, [call()]
     while perf_counter() < end:
-        calls.append(seconds(planned))
-    return median(calls)
+        found.append(call())
+    return median(found)

@@ -219,7 +219,8 @@ class Plans:
         return [*self._spec.outputs, *(new for _, new in self._spec.updates)]
 
     @cached_property
-    def _spelled(self) -> str:
+    def spelled(self) -> str:
+        """The graph as a text, which a record goes by."""
         return records.spelled(self._graph)
 
     def _without_sizes(self) -> Planned:
@@ -324,9 +325,11 @@ class Plans:
             why = described(self._spec.mode) if asked is None else "by SYNK_ENGINE"
             return self._with_replicas(Plan(asked, why=why))
         scale = records.scale_of(rows)
-        plan = records.find(self._key(scale), self._spec.label)
-        if plan is None or plan.engine not in engines:
+        record = records.find(self._key(scale), self._spec.label)
+        if record is None or record.plan.engine not in engines:
             plan = choose(self.facts(rows, arrays))
+        else:
+            plan = record.plan
         return self._with_replicas(plan)
 
     def _engines(self) -> tuple[str, ...]:
@@ -336,7 +339,7 @@ class Plans:
 
     def _key(self, scale: int) -> str:
         cores = len(SESSION.context.place.cores)
-        return records.key_of(self._spelled, SESSION.size, cores, scale)
+        return records.key_of(self.spelled, SESSION.size, cores, scale)
 
     def _with_replicas(self, plan: Plan) -> Planned:
         """Return a plan with the function as its engine computes it."""

@@ -24,6 +24,11 @@ def predicted(function: Function, args: Sequence[Any]) -> Predicted | None:
     return function._usual.predicted(args)
 
 
+def spelled(function: Function) -> str:
+    """Return its graph as a text, which is the same in other runs of the script."""
+    return function._usual.plans.spelled
+
+
 def takes_own_rows(
     function: Function, num_slices: int = 1, output_subset: Sequence[int] | None = None
 ) -> bool:

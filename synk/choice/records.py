@@ -111,8 +111,8 @@ def spelled(outputs: Sequence[Variable]) -> str:
     return "\n".join(lines)
 
 
-def find(key: str, function: str) -> Plan | None:
-    """Return the plan of a record, if there is one that counts here.
+def find(key: str, function: str) -> Record | None:
+    """Return a record, if there is one that counts here.
 
     Warns
     -----
@@ -124,7 +124,7 @@ def find(key: str, function: str) -> Plan | None:
     if record is None:
         return None
     if record.here:
-        return record.plan
+        return record
     assert found is not None
     differs = [
         f"{name} {found['made_by'].get(name)}, and it is {value}"

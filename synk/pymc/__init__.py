@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-__all__ = ["logp_dlogp", "nutpie_model", "parallel"]
+__all__ = ["logp_dlogp", "nutpie_model", "parallel", "tune"]
 
 
 def logp_dlogp(
@@ -150,3 +150,41 @@ def parallel(
 
     with Parallel(model, serial, mode, quiet).entered() as made:
         yield made
+
+
+def tune(model: Any = None, *, mode: Any = None) -> Any:
+    """Measure by which plan a model's log-density is fastest, and print the tables.
+
+    Otherwise who computes it, ranks or PyMC by itself, and how ranks do, is predicted
+    from the model's graph and its sizes. Here all plans that are possible compute it at
+    the initial point, and PyMC by itself does, in turns. Records are written, which
+    decide from then on, in other runs too: see :func:`synk.tune`. Where there is no
+    session, there is one for this.
+
+    Parameters
+    ----------
+    model : pymc.Model, optional
+        By default that of the ``with`` block.
+    mode : str or Mode, optional
+        As for :func:`synk.function`.
+
+    Returns
+    -------
+    list of PlanTimes
+        The last table: by ranks, with the plans that are the fastest, and by PyMC.
+
+    Raises
+    ------
+    SplitError
+        If there is no term that ranks can share.
+
+    Examples
+    --------
+    >>> with model:  # doctest: +SKIP
+    ...     synk.pymc.tune()
+    ...     with synk.pymc.parallel():
+    ...         idata = pm.sample(cores=1)
+    """
+    from .tuning import tune as tuned
+
+    return tuned(model, mode)

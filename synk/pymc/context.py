@@ -76,7 +76,7 @@ class Parallel:
     rows, ranks : int or None
     speed_up : float or None
         Of a call, by ranks, beside PyMC by itself: predicted from the model's graph and
-        its sizes. None if it does not follow from these.
+        its sizes, or measured by `synk.pymc.tune`. None if neither is so.
     is_serial : bool or None
         Whether PyMC computes the log-density as ever; None before it was asked for.
     """
@@ -330,7 +330,9 @@ class Parallel:
         rows = "" if self.rows is None else f"{self.rows:,} rows, "
         gain = "" if self.speed_up is None else f", {self.speed_up:.2f} times as fast"
         if not self.is_serial:
-            gain = gain and f"{gain} as PyMC by itself (predicted)"
+            is_measured = density is not None and density.measured is not None
+            how = "measured" if is_measured else "predicted"
+            gain = gain and f"{gain} as PyMC by itself ({how})"
             print(f"synk: {rows}{self.ranks} ranks{gain}")
         elif not by_choice:
             slower = f" ({self.ranks} ranks would be{gain[1:]})" if gain else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,8 +12,11 @@ import pytensor
 from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Variable
 
-from ..call.uses import predicted
+from ..call.uses import predicted, spelled
+from ..choice import records
+from ..choice.plan import Plan
 from ..errors import StateError
+from ..ranks.session import SESSION
 from .arranging import arranged
 from .axes import Axis
 from .dimensions import Dimension, Dimensions
@@ -231,11 +235,39 @@ class Density:
         return [why for part in self.parts for why in part.exchanged]
 
     @property
+    def _key(self) -> str:
+        """By what a record of it goes."""
+        graphs = "\n".join(spelled(part.function) for part in self.parts)
+        cores = len(SESSION.context.place.cores)
+        about = f"beside PyMC by itself\n{len(self._left)}\n{graphs}"
+        return records.key_of(about, SESSION.size, cores, records.scale_of(self.rows))
+
+    @cached_property
+    def measured(self) -> float | None:
+        """How many times as fast as PyMC by itself it was; see `synk.pymc.tune`."""
+        record = records.find(self._key, "a model's log-density")
+        if record is None:
+            return None
+        ranks, serial = record.measured.values()
+        return serial / ranks
+
+    def keep(self, measured: dict[str, float]) -> None:
+        """Write a record of the seconds that a call took by ranks, and by PyMC."""
+        ranks, serial = measured.values()
+        plan = Plan(None, is_alone=serial < ranks)
+        machine = SESSION.size, len(SESSION.context.place.cores)
+        scale = records.scale_of(self.rows)
+        label = f"model {self._model.name}".rstrip()
+        records.write(self._key, label, scale, machine, plan, measured)
+
+    @property
     def speed_up(self) -> float | None:
-        """How many times as fast as PyMC by itself it is, predicted.
+        """How many times as fast as PyMC by itself it is, measured or predicted.
 
         None if that does not follow from the graph and its shapes.
         """
+        if self.measured is not None:
+            return self.measured
         told = [
             predicted(part.function, part.arguments(self.start)) for part in self.parts
         ]

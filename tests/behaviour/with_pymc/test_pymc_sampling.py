@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -135,6 +136,35 @@ def test_whether_ranks_are_faster_is_predicted_and_told(is_serial, capsys):
     assert how.is_serial == is_serial
     assert (how.speed_up < 1) == is_serial
     assert re.match(rf"synk: 20,000 rows, {told}", capsys.readouterr().out)
+
+
+def test_what_was_measured_of_a_model_decides_from_then_on(
+    tmp_path, monkeypatch, capsys
+):
+    """Whichever it is: the record is turned around afterwards."""
+    file = tmp_path / "plans.json"
+    monkeypatch.setenv("SYNK_PLANS", str(file))
+    seen = np.random.default_rng(4).normal(size=20_000)
+    with pm.Model(name="m") as model:
+        slope = pm.Normal("slope")
+        pm.Bernoulli("y", logit_p=slope * seen, observed=(seen > 0).astype(int))
+    with synk.session(2), model:
+        rows = synk.pymc.tune(mode=MODE)
+        assert [row.name for row in rows] == ["ranks", "PyMC by itself"]
+        assert "the model m\n  ranks: " in capsys.readouterr().out
+        ((key, entry),) = json.loads(file.read_text()).items()
+        for times, is_serial in (([2e-3, 1e-3], True), ([1e-3, 3e-3], False)):
+            entry["measured"] = dict(zip(entry["measured"], times, strict=True))
+            file.write_text(
+                json.dumps(dict.fromkeys(json.loads(file.read_text()), entry))
+            )
+            with synk.pymc.parallel() as how:
+                model.logp_dlogp_function(**GIVEN)
+            assert how.is_serial == is_serial
+            assert how.speed_up == times[1] / times[0]
+    told = capsys.readouterr().out
+    assert "would be 0.50 times as fast" in told
+    assert "3.00 times as fast as PyMC by itself (measured)" in told
 
 
 def test_what_computes_the_density_by_itself_is_refused_or_told(model):
