@@ -23,10 +23,10 @@ from ..ranks.ledger import Entry
 from ..ranks.pool import Pool, no_pool
 from ..ranks.session import SESSION
 from ..times.timing import Times
+from .call_worker import Share
 from .held import HeldVariables
 from .plans import Planned
 from .rows import Given, Rows, take_share
-from .share import Share
 
 
 def kind_alone(engine: Engine) -> CallKind:

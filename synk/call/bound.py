@@ -20,12 +20,12 @@ from ..memory.partition import count, select
 from ..programs.programs import kind_of_call
 from ..ranks.session import SESSION
 from ..variables.data import Data
+from .call_worker import worker_call
 from .finite import FiniteCheck
 from .inputs import check_arguments, check_num_slices, check_shared_rows
 from .outputs import combine_outputs, rows_of
 from .plans import Planned
 from .rows import Given, Rows, Source, gather_rows, stage
-from .share import worker_call
 from .variant import Variant
 
 COMPARED = (type(None), int, slice)

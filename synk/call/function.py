@@ -6,9 +6,9 @@ What a call does:
 2. A `BoundCall` checks them, resolves `batch` to a selection of rows, which all inputs
    share, and cuts it into a part for each rank; its `Plan` says how it is computed.
    It is the last one again if that was of the same data.
-3. `BoundCall.make` has all ranks compile what they have not, tells them the call, does
-   the master's share (`share.worker_call`), and joins them. Every rank takes its rows,
-   computes (`programs`), updates its shared variables, and leaves its outputs.
+3. `BoundCall.call` has all ranks compile what they have not, tells them the call, does
+   the master's share (`call_worker.worker_call`), and joins them. Every rank takes its
+   rows, computes (`programs`), updates its variables, and leaves its outputs.
 4. `outputs.combine_outputs` reduces the ranks' outputs, each by its op.
 """
 
@@ -34,7 +34,7 @@ from ..user_frames import entry
 from ..workers.preconditions import check_timeout
 from .bound import BoundCall, How
 from .inputs import bind, build
-from .many import Run
+from .run_master import Run
 from .spent import Ran
 from .variant import Variant
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from ..report.facts import PlanTimes
 from .bound import BoundCall, How
+from .dry_run import DryRun
 from .plans import Planned, Plans, is_of_engine
-from .undone import undone
 from .variant import Variant
 
 TURNS = 7
@@ -47,9 +47,9 @@ def tuned(variant: Variant, values: Sequence[Any], how: How) -> list[PlanTimes]:
         alone.change(is_alone)
         bound.by(planned, is_alone)
         start = perf_counter()
-        with undone(variant.spec) as then:
-            bound.once(given, then)
-        return then.came - start
+        with DryRun(variant.spec) as run:
+            bound.once(given, run.roll_back)
+        return run.made - start
 
     candidates = variant.plans.possible(rows, given.arrays)
     try:

@@ -28,10 +28,10 @@ from ..memory.unchanged import check_whole, state_of
 from ..programs.programs import kind_of_call
 from ..ranks.context import RankContext
 from ..ranks.to_nodes import PARTED, Parted, Parting
+from .call_worker import worker_call
 from .node_outputs import combined_here
 from .rows import Source, located
-from .runs import Call, worker_run
-from .share import worker_call
+from .run_worker import Call, worker_run
 
 
 class InParts(NamedTuple):

@@ -100,7 +100,7 @@ class RankContext:
     activity : str
         What it is doing, for messages.
     share : object
-        That of the last call, which may be made again; see `call.share`.
+        That of the last call, which may be made again; see `call.call_worker`.
     tracer : Tracer or None
         While a trace is on.
     workers : dict

@@ -1,7 +1,7 @@
 """Many calls of a function in one launch: how the master makes them.
 
-What ranks do in it is in `runs`. Where calls of other numbers of rows have other plans,
-and where rank 0 goes on alone, there are several launches, or none.
+What ranks do in it is in `run_worker`. Where calls of other numbers of rows have other
+plans, and where rank 0 goes on alone, there are several launches, or none.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .launches import in_launches, watched
 from .plans import Planned
 from .progress import Bar, count_calls
 from .rows import Given, Rows, Source, describe_selection, gather_rows, windows_of
-from .runs import Call, combine_runs, stacked, worker_run
+from .run_worker import Call, combine_runs, stacked, worker_run
 from .spent import Ran, Watch
 from .variant import Variant
 

@@ -22,8 +22,8 @@ from ..programs.programs import Programs, Subset, kind_of_call
 from ..ranks.context import RankContext
 from ..ranks.streams import worker_states
 from ..workers.recorder import COMPUTING
+from .call_worker import RankShare
 from .outputs import own_copy, reduce_output
-from .share import RankShare
 from .spent import Spent, Watch
 
 

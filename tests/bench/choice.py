@@ -1,0 +1,115 @@
+"""Whether the plan that a graph has is the right one: ``python -m tests.bench.choice``.
+
+Each graph is called as it comes, and by all plans that `synk.tune` knows, in turns. The
+ratio is that of the plan by the rules to the fastest one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pytensor.graph.traversal import ancestors
+
+import synk
+
+N = 200_000
+X, XF, V, K = pt.dmatrix("X"), pt.fmatrix("XF"), pt.dvector("v"), pt.lvector("k")
+W, WF, SEQ, IMAGES = pt.dvector("w"), pt.fvector("wf"), pt.ftensor3(), pt.ftensor4()
+L = X @ W[:5]
+GRID = W[:40].reshape((5, 8))
+
+
+def recurrent():
+    def step(rows, state):
+        return pt.tanh(rows @ WF[:64].reshape((8, 8)) + state)
+
+    first = pt.zeros((SEQ.shape[0], 8), "float32")
+    states = pytensor.scan(step, SEQ.dimshuffle(1, 0, 2), first, return_updates=False)
+    return (states[-1] ** 2).sum()
+
+
+def normals(mus):
+    return -0.5 * (V[:, None] - mus[None]) ** 2
+
+
+def layers(x, w):
+    hidden = pt.tanh(x @ w[:80].reshape((5, 16)))
+    return ((hidden @ w[80:160].reshape((16, 5)) - x) ** 2).sum()
+
+
+def ordinal(cuts=((W[1], W[2]), (W[2], W[3]))):
+    below, above = (pt.stack([at, at]) for at in cuts[0])
+    return pt.log(pt.sigmoid(above[K % 2] - L) - pt.sigmoid(below[K % 2] - 9 - L)).sum()
+
+
+T, LX = pt.log1p(V**2), pt.exp(L)
+EM = pt.special.softmax(normals(W[:4]), axis=1)
+LOGITS, FAR = pt.special.log_softmax(X @ GRID, 1), (X[:, :, None] - GRID[None]) ** 2
+GRAPHS = {
+    "logistic": (K * L - pt.softplus(L)).sum(),
+    "logistic, float32": (XF @ WF[:5] - pt.softplus(XF @ WF[:5])).sum(),
+    "Poisson": (K * L - LX - pt.gammaln(K + 1)).sum(),
+    "negative binomial": (pt.gammaln(K + LX) - pt.gammaln(LX) - LX * 0.7).sum(),
+    "Student": (-2.5 * pt.log1p((V - L) ** 2 / 4)).sum(),
+    "normal": (-0.5 * ((V - L) / pt.exp(W[5])) ** 2 - W[5]).sum(),
+    "mixture of 4": pt.logsumexp(normals(W[:4]), axis=1).sum(),
+    "multinomial logit": pt.special.log_softmax(X @ GRID, 1)[
+        pt.arange(K.shape[0]), K
+    ].sum(),
+    "distances to 8 centres": ((X[:, :, None] - GRID[None]) ** 2)
+    .sum(axis=1)
+    .min(axis=1)
+    .sum(),
+    "hidden layer": layers(X, W),
+    "hidden layer, float32": layers(XF, WF),
+    "hierarchical": (-0.5 * (V - W[40:340][K * 60] * V) ** 2).sum(),
+    "survival": pt.switch(K > 1, W[0] - T * pt.exp(W[0]), -T * pt.exp(W[0])).sum(),
+    "ordinal": ordinal(),
+    "EM of a mixture": [EM.sum(axis=0), (EM * V[:, None]).sum(axis=0)],
+    "PCA": [X.T @ X, X.sum(axis=0)],
+    "linear sums": [V.sum(), (V * V).sum(), (V * K).sum()],
+    "recurrent": recurrent(),
+    "convolution": pt.sqr(synk.nn.conv2d(IMAGES, WF[:72].reshape((8, 1, 3, 3)))).sum(),
+    "variance": [V.var(), X.mean(axis=0)],
+}
+
+
+def main() -> None:
+    rng = np.random.default_rng(1)
+    features = rng.normal(size=(N, 5))
+    values = {X: features, XF: features.astype("f4"), V: rng.normal(size=N)}
+    values |= {K: rng.integers(0, 5, N), W: rng.normal(size=400) / 9}
+    values |= {WF: rng.normal(size=400).astype("f4") / 9}
+    values |= {SEQ: rng.normal(size=(2000, 30, 8)).astype("f4")}
+    values |= {IMAGES: rng.normal(size=(512, 1, 28, 28)).astype("f4")}
+    asked = sys.argv[1:] or GRAPHS
+    with synk.session(2), tempfile.TemporaryDirectory() as folder:
+        os.environ["SYNK_PLANS"] = f"{folder}/plans.json"
+        given = {var: synk.data(value, var) for var, value in values.items()}
+        for name in asked:
+            graph = GRAPHS[name]
+            wants = graph if isinstance(graph, list) else [graph]
+            used = [var for var in values if var in ancestors(wants)]
+            shared = [var for var in used if var in (W, WF)]
+            if not isinstance(graph, list):
+                wants = [graph, *pt.grad(graph, shared)]
+            rows = [var for var in used if var not in shared]
+            f = synk.function(rows, wants, bcast_inputs=shared)
+            args = [given[var] for var in rows] + [values[var] for var in shared]
+            f(*args)
+            plan = re.split(r"[;:]", f.explain().to_dict()["plan"])[0]
+            table = {row.name: row.milliseconds for row in synk.tune(f, *args)}
+            best = min(ms for ms in table.values() if ms is not None)
+            mine = table.get(plan)
+            ratio = "" if mine is None else f"{mine / best:5.2f}"
+            print(f"{name:24} {plan:46} {mine or best:8.3f} ms {ratio}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
