@@ -137,18 +137,12 @@ class Lifetime:
     @property
     def numbers(self) -> Numbers:
         """By which numbers ranks know variables; see `Pool`."""
-        pool = self._pool
-        if pool is None:
-            raise StateError(CLOSED)
-        return pool.numbers
+        return self.pool.numbers
 
     @property
     def stage(self) -> Arena:
         """Where arguments are copied to; see `Pool`."""
-        pool = self._pool
-        if pool is None:
-            raise StateError(CLOSED)
-        return pool.stage
+        return self.pool.stage
 
     @property
     def zygote(self) -> Zygote | None:

@@ -31,17 +31,7 @@ from typing import Any, NoReturn
 
 import psutil
 from processes import children, note, reset, since_death, stamp
-from trial import (
-    ARMED,
-    RANKS,
-    Late,
-    Leak,
-    Master,
-    Row,
-    Trial,
-    Work,
-    Wrong,
-)
+from trial import ARMED, RANKS, Late, Leak, Master, Row, Trial, Work, Wrong
 
 import synk
 

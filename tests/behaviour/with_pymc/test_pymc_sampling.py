@@ -19,11 +19,7 @@ pm = pytest.importorskip("pymc", reason="these tests are of synk with PyMC")
 import pymc_models as models  # noqa: E402
 import pytensor  # noqa: E402
 import pytensor.tensor as pt  # noqa: E402
-from comparing import (  # noqa: E402
-    GIVEN,
-    MODE,
-    groups_of,
-)
+from comparing import GIVEN, MODE, groups_of  # noqa: E402
 
 QUIET = {"progressbar": False, "compute_convergence_checks": False}
 
