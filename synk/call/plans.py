@@ -17,7 +17,7 @@ import numpy as np
 from pytensor.graph.basic import Variable
 
 from ..choice import records
-from ..choice.likely import is_for_numba
+from ..choice.likely import kind_of
 from ..choice.plan import (
     KEPT_FROM,
     Facts,
@@ -227,9 +227,8 @@ class Plans:
         """Return a plan by all ranks, of the engine that calls of any size have."""
         if not (engines := self._engines()):
             return self._with_replicas(Plan(engine_asked_for(self._spec)))
-        is_likely = is_for_numba(self._graph, self._spec.row_inputs)
-        ranks = SESSION.size
-        facts = Facts(engines, is_likely, False, 0, 0, None, None, ranks, ranks)
+        kind, ranks = kind_of(self._graph, self._spec.row_inputs), SESSION.size
+        facts = Facts(engines, kind, False, False, 0, 0, None, None, ranks, ranks)
         return self._with_replicas(choose(facts))
 
     def facts(self, rows: int, arrays: Sequence[Any]) -> Facts:
@@ -240,7 +239,8 @@ class Plans:
         place = SESSION.context.place
         return Facts(
             engines=self._engines(),
-            is_for_numba=is_for_numba(self._graph, spec.row_inputs),
+            kind=kind_of(self._graph, spec.row_inputs),
+            is_of_data=not (spec.bcast_inputs or spec.shared_variables()),
             may_be_alone=self._can_be_alone and may_be_alone(spec),
             rows=about,
             row_bytes=0 if nbytes is None or not about else nbytes // about,

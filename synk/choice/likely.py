@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias, cast
 
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import io_toposort
@@ -30,13 +30,23 @@ _BY_ELEMENTS = (
 )
 
 
-def is_for_numba(graph: Sequence[Variable], rows: Iterable[Variable]) -> bool:
-    """Tell whether numba is the fastest engine.
+Kind: TypeAlias = Literal["vectors", "matrices", "other"]
+"""What a graph goes through: see `kind_of`."""
 
-    That is so of log-likelihoods and their gradients: by elements, a number or a few a
-    row, with sums and products by vectors. What goes by elements is one loop over
-    vectors, with synk's own functions (`engines.numba_math`), and by blocks of rows.
-    Where a row has many numbers that are computed by elements, XLA is faster.
+
+def kind_of(graph: Sequence[Variable], rows: Iterable[Variable]) -> Kind:
+    """Return what a graph goes through, by which an engine is fast or slow.
+
+    "vectors"
+        By elements, a number or a few a row, with sums and products by vectors, as
+        log-likelihoods and their gradients do. That is one loop over vectors for numba,
+        with synk's own functions (`engines.numba_math`), and by blocks of rows: it is
+        the fastest engine.
+    "matrices"
+        The same of rows by columns, or with products of matrices. XLA is faster where
+        that is long.
+    "other"
+        What has other Ops.
 
     Parameters
     ----------
@@ -47,25 +57,24 @@ def is_for_numba(graph: Sequence[Variable], rows: Iterable[Variable]) -> bool:
     dtypes = {str(getattr(each.type, "dtype", "")) for each in graph}
     inexact = {dtype for dtype in dtypes if dtype.startswith(("float", "complex"))}
     if len(inexact) > 1 or not inexact <= {"float32", "float64"}:
-        return False
-    on_rows = set(rows)
+        return "other"
+    on_rows, kind = set(rows), cast(Kind, "vectors")
     for node in io_toposort([], list(graph)):
         if not on_rows.isdisjoint(node.inputs) and not is_collective(node):
             on_rows.update(node.outputs)
             if _goes_through_matrices(node):
-                return False
-        if not _is_by_elements(node):
-            return False
-    return True
+                kind = "matrices"
+        if _is_dot(node):
+            if not any(map(_is_vector, node.inputs)):
+                kind = "matrices"
+        elif not isinstance(node.op, _BY_ELEMENTS) and not is_collective(node):
+            return "other"
+    return kind
 
 
-def _is_by_elements(node: Apply) -> bool:
+def _is_dot(node: Apply) -> bool:
     op = node.op
-    if isinstance(op, Dot) or (
-        isinstance(op, Blockwise) and isinstance(op.core_op, Dot)
-    ):
-        return any(map(_is_vector, node.inputs))
-    return isinstance(op, _BY_ELEMENTS) or is_collective(node)
+    return isinstance(op.core_op if isinstance(op, Blockwise) else op, Dot)
 
 
 def _goes_through_matrices(node: Apply) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from .likely import Kind
 from .work import Work
 
 LAUNCH = 60e-6
@@ -24,6 +25,9 @@ REDUCED = 0.35e-9
 
 DISPATCH = {"JAX": 100e-6}
 """Seconds that a call of an engine takes at least; of others some microseconds."""
+
+SHORT = 0.5e-3
+"""Seconds of one core up to which it counts what JAX takes at least."""
 
 SLOWER = {"JAX": 3.0}
 """How many times as long elements take as in numba's loops: of matrices, mostly."""
@@ -74,8 +78,10 @@ class Facts:
     ----------
     engines : tuple of str
         Those that may be chosen from; none where the script has said it.
-    is_for_numba : bool
-        Whether it is the fastest, by the Ops in the graph.
+    kind : {"vectors", "matrices", "other"}
+        What the graph goes through; see `likely.kind_of`.
+    is_of_data : bool
+        Whether all that is computed follows from the rows alone.
     may_be_alone : bool
         Whether rank 0 by itself gives what all ranks do together.
     rows : int
@@ -91,7 +97,8 @@ class Facts:
     """
 
     engines: tuple[str, ...]
-    is_for_numba: bool
+    kind: Kind
+    is_of_data: bool
     may_be_alone: bool
     rows: int
     row_bytes: int
@@ -138,6 +145,8 @@ def choose(facts: Facts) -> Plan:
     plan = Plan(engine, block=block_of(facts, engine), why=why)
     if not facts.engines or not facts.may_be_alone or facts.ranks == 1:
         return plan
+    if facts.is_of_data and facts.rows >= KEPT_FROM:
+        return replace(plan, why=f"{why}; all ranks: it is cached")
     if facts.work is None:
         return replace(plan, why=f"{why}; all ranks: how long it takes is not known")
     together, alone = together_and_alone(facts, engine)
@@ -166,11 +175,18 @@ def _engine(facts: Facts) -> tuple[str | None, str]:
     engines = facts.engines
     if not engines:
         return None, ""
-    if facts.is_for_numba and "numba" in engines:
+    if facts.kind == "vectors" and "numba" in engines:
         return "numba", "by elements, a number or a few a row"
-    if "JAX" in engines and not facts.is_for_numba:
+    if facts.kind == "matrices" and "numba" in engines and _is_short(facts.work):
+        return "numba", "by elements, and short"
+    if "JAX" in engines and facts.kind != "vectors":
         return "JAX", "rows by columns"
     return engines[0], "the one that there is for it"
+
+
+def _is_short(work: Work | None) -> bool:
+    """Tell whether JAX would take much of a call's time to begin it."""
+    return work is not None and work.products + work.elements + work.common < SHORT
 
 
 def block_of(facts: Facts, engine: str | None) -> int:
@@ -247,7 +263,7 @@ def predict(facts: Facts) -> Predicted | None:
     work, plan = facts.work, choose(facts)
     if work is None:
         return None
-    engine = plan.engine or ("numba" if facts.is_for_numba else None)
+    engine = plan.engine or ("numba" if facts.kind == "vectors" else None)
     together, alone = together_and_alone(facts, engine)
     more = work.dear * (DEAR_BY_PYTENSOR.get(engine or "", 1.0) - 1)
     slower = SLOWER.get(engine or "", 1.0)

@@ -218,7 +218,9 @@ def test_values_of_the_ranks_own_are_lost_and_functions_say_so():
         assert set(synk.recover()) == {own, part}
         assert synk.state([own, part]) == ["unknown, since rank 1 died"] * 2
         assert "replicated" in synk.state(later)
-        match = "takes own as replicated, .* rank 1 died.* synk.broadcast or .* set_value"
+        match = (
+            "takes own as replicated, .* rank 1 died.* synk.broadcast or .* set_value"
+        )
         with pytest.raises(synk.SplitError, match=match):
             synk.function([x], x.sum() + own, mode=PY)(ROWS)
         assert own.get_value() == kept

@@ -17,7 +17,7 @@ from reference import PY
 
 import synk
 from synk.call.plans import Planned, Plans
-from synk.choice.likely import is_for_numba
+from synk.choice.likely import kind_of
 from synk.choice.plan import Facts, Plan, choose, plans_of
 from synk.choice.possible import engines_for, may_be_alone
 from synk.choice.sizes import Sizes
@@ -88,7 +88,7 @@ def test_likelihoods_are_for_numba_and_what_has_many_numbers_a_row_is_not():
         (pt.special.softmax(x, axis=1).sum(), False),
         (pt.sort(y).sum(), False),
     ):
-        assert is_for_numba([graph], [x, y, k]) is is_for_it, graph
+        assert (kind_of([graph], [x, y, k]) == "vectors") is is_for_it, graph
 
 
 def test_what_the_script_has_said_stands():
@@ -131,7 +131,8 @@ LITTLE = Work(1e-6, 1e-6, 0.0, 0.0, 100, 1)
 MUCH = Work(0.0, 1.0, 0.5, 0.0, 100, 1)
 USUAL = Facts(
     engines=("JAX", "numba"),
-    is_for_numba=True,
+    kind="vectors",
+    is_of_data=False,
     may_be_alone=True,
     rows=1_000_000,
     row_bytes=168,
@@ -143,19 +144,15 @@ USUAL = Facts(
 
 CHOSEN = {
     "a likelihood": ({}, ("numba", False, 4096)),
-    "rows by columns": ({"is_for_numba": False}, ("JAX", False, 0)),
-    "JAX is none": (
-        {"is_for_numba": False, "engines": ("numba",)},
-        ("numba", False, 4096),
-    ),
+    "rows by columns": ({"kind": "matrices"}, ("JAX", False, 0)),
+    "short": ({"kind": "matrices", "work": LITTLE}, ("numba", True, 4096)),
+    "of data": ({"work": LITTLE, "is_of_data": True}, ("numba", False, 4096)),
+    "no JAX": ({"kind": "matrices", "engines": ("numba",)}, ("numba", False, 4096)),
     "a named mode": ({"engines": ()}, (None, False, 0)),
     "few rows": ({"rows": 10_000}, ("numba", False, 0)),
     "large sums": ({"summed": 70_000}, ("numba", False, 0)),
     "sums of unknown size": ({"summed": None}, ("numba", False, 0)),
-    "a row of more than a block": (
-        {"row_bytes": 3 << 20, "rows": 100},
-        ("numba", False, 1),
-    ),
+    "large rows": ({"row_bytes": 3 << 20, "rows": 100}, ("numba", False, 1)),
     "little to compute": ({"work": LITTLE, "rows": 9}, ("numba", True, 0)),
     "nobody knows how much": ({"work": None, "rows": 9}, ("numba", False, 0)),
     "alone it is another": (
@@ -206,8 +203,8 @@ def test_an_engine_that_does_not_know_an_op_is_left_for_another():
         assert not plans.gives_up(planned, KeyError("the call's own"))
         assert plans.gives_up(planned, NotImplementedError("an Op"))
         assert plans._engines() == (other,)
-        for likely in (True, False):
-            facts = dataclasses.replace(USUAL, engines=(other,), is_for_numba=likely)
+        for kind in ("vectors", "matrices", "other"):
+            facts = dataclasses.replace(USUAL, engines=(other,), kind=kind)
             assert choose(facts).engine == other
         planned = Planned(Plan(other), plans.last.replicas)
         plans.has_made_calls(planned)
