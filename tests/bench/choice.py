@@ -1,4 +1,4 @@
-"""Whether the plan that a graph has is the right one: ``python -m tests.bench.choice``.
+"""Whether plans are right: ``SYNK_PLANS=$(mktemp) python -m tests.bench.choice``.
 
 Each graph is called as it comes, and by all plans that `synk.tune` knows, in turns. The
 ratio is that of the plan by the rules to the fastest one.
@@ -6,10 +6,8 @@ ratio is that of the plan by the rules to the fastest one.
 
 from __future__ import annotations
 
-import os
 import re
 import sys
-import tempfile
 
 import numpy as np
 import pytensor
@@ -21,8 +19,7 @@ import synk
 N = 200_000
 X, XF, V, K = pt.dmatrix("X"), pt.fmatrix("XF"), pt.dvector("v"), pt.lvector("k")
 W, WF, SEQ, IMAGES = pt.dvector("w"), pt.fvector("wf"), pt.ftensor3(), pt.ftensor4()
-L = X @ W[:5]
-GRID = W[:40].reshape((5, 8))
+L, GRID = X @ W[:5], W[:40].reshape((5, 8))
 
 
 def layers(x, w):
@@ -66,15 +63,12 @@ GRAPHS = {
 
 
 def main() -> None:
-    rng = np.random.default_rng(1)
-    features = rng.normal(size=(N, 5))
-    values = {X: features, XF: features.astype("f4"), V: rng.normal(size=N)}
-    values |= {K: rng.integers(0, 5, N), W: rng.normal(size=400) / 9}
-    values |= {WF: rng.normal(size=400).astype("f4") / 9}
-    values |= {SEQ: rng.normal(size=(2000, 30, 8)).astype("f4")}
-    values |= {IMAGES: rng.normal(size=(512, 1, 28, 28)).astype("f4")}
-    with synk.session(2), tempfile.TemporaryDirectory() as folder:
-        os.environ["SYNK_PLANS"] = f"{folder}/plans.json"
+    shapes = {X: (N, 5), XF: (N, 5), V: N, W: 400, WF: 400}
+    shapes |= {SEQ: (2000, 30, 8), IMAGES: (512, 1, 28, 28)}
+    rng, values = np.random.default_rng(1), {K: np.arange(N) * 7 % 5}
+    for var, shape in shapes.items():
+        values[var] = (rng.normal(size=shape) / 3).astype(var.type.dtype)
+    with synk.session(2):
         given = {var: synk.data(value, var) for var, value in values.items()}
         for name in sys.argv[1:] or GRAPHS:
             graph = GRAPHS[name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -79,6 +80,12 @@ def test_every_module_has_a_floor_and_its_imports_are_seen():
     assert "synk.ranks.session" in imports()["synk.ranks.forking"]
     assert "synk.engines.jax" in imports()["synk.engines"]
     assert "synk" in imports()["synk.commands.bench_cases"]
+
+
+def test_the_design_notes_list_the_rooms():
+    page = (SOURCE.parent / "docs" / "design.rst").read_text()
+    drawn = page.partition("holds the list)::")[2].partition("``call``, ``var")[0]
+    assert FLOOR.keys() - {"__main__"} <= set(re.findall(r"[a-z_]+", drawn))
 
 
 def test_no_import_leads_to_a_room_of_the_same_floor_or_above():
