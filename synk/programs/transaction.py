@@ -48,10 +48,12 @@ class Transaction:
     def __init__(self, phase: memoryview | None = None) -> None:
         self.phase = nowhere() if phase is None else phase
         self._progress: Progress = (-1, 0, None, None)
+        self._stored: dict[int, Any] = {}
         self._selected: Mapping[SharedVariable, Selection] = {}
 
     def begin(self, launch: int) -> None:
         """Begin a launch: what the one before has made stays."""
+        self._stored = {}
         self._progress = (launch, 0, None, None)
 
     def begin_call(
@@ -96,9 +98,11 @@ class Transaction:
         storage = var.container.storage
         changes.append((storage, storage[0], None))
         if type(value) is np.ndarray:
+            self._stored[id(storage)] = value  # before an interrupt may come
             storage[0] = value
         else:
             engine.set_value(var, value)
+            self._stored[id(storage)] = storage[0]
 
     def write(self, var: SharedVariable, index: Any, write: Callable[[], Any]) -> None:
         """Have some elements of a variable written, in a call.
@@ -123,6 +127,7 @@ class Transaction:
             array[index] = former
 
         changes.append((storage, array, restore))
+        self._stored[id(storage)] = array
         write()
 
     def have_met(self) -> None:
@@ -135,6 +140,10 @@ class Transaction:
         """Take note that the present call is made."""
         launch, made, present, _ = self._progress
         self._progress = (launch, made + 1, None, present)
+
+    def has_stored(self, storage: list[Any]) -> bool:
+        """Tell whether a variable holds what the launch has stored there."""
+        return storage[0] is self._stored.get(id(storage), _NOTHING)
 
     def made(self, launch: int) -> int:
         """Return how many calls of a launch this rank has made."""
@@ -153,6 +162,9 @@ class Transaction:
             self._progress = (launch, calls, None, None)
             return True
         return made == calls
+
+
+_NOTHING = object()
 
 
 def insist(undo: Callable[[], object]) -> None:

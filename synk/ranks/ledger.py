@@ -130,6 +130,9 @@ class Failable(Protocol):
     def check_abandoned(self) -> None:
         """Raise StateError if it goes on."""
 
+    def has_stored(self, storage: list[Any]) -> bool:
+        """Tell whether a variable holds what this has stored there."""
+
     def fail(self, error: BaseException) -> None:
         """Undo it everywhere."""
 
@@ -216,9 +219,19 @@ class Ledger:
         the launch is being undone.
         """
         launch = self.launch
-        if launch is not None:
-            launch.check_abandoned()
-            launch.fail(KeyboardInterrupt())
+        if launch is None:
+            return
+        launch.check_abandoned()
+        # What the script has set since is not the launch's, and stays.
+        since = [
+            (entry, entry.storage[0])
+            for entry in list(self._entries.values())
+            if entry.is_set and not launch.has_stored(entry.storage)
+        ]
+        launch.fail(KeyboardInterrupt())
+        for entry, value in since:
+            entry.storage[0] = value
+            entry.unsee()
 
     # -- values
 

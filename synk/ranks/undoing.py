@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import FrameType, TracebackType
+from typing import Any
 
 import numpy as np
 
@@ -107,6 +108,11 @@ class Launch:
                     " call synk; calls come one at a time"
                 )
             frame = frame.f_back
+
+    def has_stored(self, storage: list[Any]) -> bool:
+        """Tell whether a variable of the master's holds what this has stored there."""
+        transaction = self._transaction
+        return transaction is not None and transaction.has_stored(storage)
 
     def fail(self, error: BaseException) -> None:
         """Undo it everywhere; again, if that is interrupted.

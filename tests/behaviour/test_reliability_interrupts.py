@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import sys
 import time
 from contextlib import suppress
 from functools import partial
@@ -125,6 +126,27 @@ def test_a_later_call_can_be_interrupted_at_any_line(prepare):
         for _ in range(3):
             prepared[0]()
         interrupt_everywhere(lambda: prepared, 5, 30)
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_what_a_script_sets_after_an_interrupt_stays(two_ranks, runs):
+    """One that comes as a call ends leaves it to the next to undo the call."""
+    x, w = pt.dmatrix("x"), pytensor.shared(1.0, "w")
+    f = synk.function([x], x.sum() * w, updates={w: w + x.sum()}, mode=PY)
+    f(ROWS)
+
+    def stop(frame, event, arg):
+        code = frame.f_code
+        if (Path(code.co_filename).name, code.co_name) == ("undoing.py", "__exit__"):
+            raise KeyboardInterrupt
+
+    sys.settrace(stop)
+    with pytest.raises(KeyboardInterrupt):
+        f.run([None] * 2, ROWS) if runs else f(ROWS)
+    sys.settrace(None)
+    w.set_value(5.0)
+    assert f(ROWS) == 5 * TOTAL
+    assert [synk.get_value(rank, w) for rank in (0, 1)] == [5 + TOTAL] * 2
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["first", "later"])
