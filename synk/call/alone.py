@@ -103,7 +103,7 @@ class Alone:
         given : Given
         subset : tuple of int
         then : callable, optional
-            See `BoundCall.make`.
+            See `BoundCall.once`.
         """
         SESSION.context.widen()
         run = partial(self._run, planned, rows, given, subset, then)

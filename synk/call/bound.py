@@ -220,8 +220,7 @@ class BoundCall:
         start : float
             When the script called.
         then : callable, optional
-            Is called with the function's number and the results. What it raises undoes
-            the call.
+            See `once`.
 
         Returns
         -------
@@ -247,7 +246,15 @@ class BoundCall:
     def once(
         self, given: Given, then: Callable[[int, list], object] | None = None
     ) -> tuple[list, float]:
-        """Make the call by its plan; return when that was done, too."""
+        """Make the call by its plan; return when that was done, too.
+
+        Parameters
+        ----------
+        given : Given
+        then : callable, optional
+            Is called with the function's number and the results. What it raises undoes
+            the call.
+        """
         if not self.is_alone:
             return self._on_ranks(given, then)
         what = self._planned, self.rows, given, self.wanted.subset, then

@@ -94,7 +94,6 @@ class Share:
         task = self.task
         programs, times = task.programs, task.times
         times.begin(self.start, task.weights[task.rank], self._context.tracer)
-        self._begin()
         is_new = programs.engine.PER_SHAPE and self._is_new()
         is_new = is_new or times.is_fresh
         if is_new:
@@ -111,9 +110,6 @@ class Share:
         if is_new and programs.notice is not None:
             programs.notice.end()
         return outputs
-
-    def _begin(self) -> None:
-        """Begin what is undone if it fails."""
 
     def _run(self) -> list[np.ndarray] | None:
         """Compute; see `compute`."""
@@ -297,10 +293,12 @@ class RankShare(Share):
                 constants = self._programs.takers.broadcast(constants)
             self.task.constants = constants
 
-    def _begin(self) -> None:
+    def compute(self) -> list[np.ndarray] | None:
+        """Compute outputs and make updates, in a call that is undone if it fails."""
         self._context.transaction.begin_call(self._programs.led_on, self._selected)
         if self._waited:
             self.task.times.move(self._waited, ROWS, to=WAIT)
+        return super().compute()
 
     def _run(self) -> list[np.ndarray] | None:
         programs, outputs = self._programs, None

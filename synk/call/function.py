@@ -420,7 +420,7 @@ class Function:
         list of SharedVariable
         """
         spec = self._spec
-        graph = [*spec.plain_outputs, *(new for _, new in spec.plain_updates)]
+        graph = spec.plain_graph
         found = dict.fromkeys([*self.updated, *spec.sliceable, *ancestors(graph)])
         return [var for var in found if isinstance(var, SharedVariable)]
 
@@ -432,8 +432,7 @@ class Function:
     @property
     def reduces(self) -> bool:
         """Whether a call combines values of all ranks on its way."""
-        outputs = [*self._spec.outputs, *[new for _, new in self._spec.updates]]
-        nodes = applys_between([], outputs)
+        nodes = applys_between([], self._spec.graph)
         return any(isinstance(node.op, COLLECTIVES) for node in nodes)
 
     @property

@@ -216,7 +216,7 @@ class Plans:
     @cached_property
     def _graph(self) -> list[Variable]:
         """All that a call computes."""
-        return [*self._spec.outputs, *(new for _, new in self._spec.updates)]
+        return self._spec.graph
 
     @cached_property
     def spelled(self) -> str:

@@ -27,7 +27,7 @@ DISPATCH = {"JAX": 100e-6}
 """Seconds that a call of an engine takes at least; of others some microseconds."""
 
 SHORT = 0.5e-3
-"""Seconds of one core up to which it counts what JAX takes at least."""
+"""Seconds of one core up to which JAX's dispatch is much of a call."""
 
 SLOWER = {"JAX": 3.0}
 """How many times as long elements take as in numba's loops: of matrices, mostly."""

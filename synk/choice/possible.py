@@ -115,7 +115,7 @@ def may_be_alone(spec: FunctionSpec) -> bool:
     updates = spec.left_updates, spec.own_updates, spec.row_updates
     if any(others) or any(updates) or not all(each.agrees for each in spec.findings):
         return False
-    graph = [*spec.plain_outputs, *(new for _, new in spec.plain_updates)]
+    graph = spec.plain_graph
     words = (*COLLECTIVES, Local)
     return not any(isinstance(node.op, words) for node in io_toposort([], graph))
 

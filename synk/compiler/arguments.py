@@ -89,8 +89,7 @@ def make_spec(
         raise ValueError(f"statistics must be one of {STATISTICS}, got {statistics!r}")
     asked = _asked(written, parts)
     _check_roots(asked, options.get("on_unused_input"))
-    given = [*asked.inputs, *asked.bcast_inputs, *asked.stand_ins]
-    with noted(given, careful) as filled:
+    with noted(asked.all_inputs, careful) as filled:
         spec = settle(asked)
     return spec if asked.is_local else replace(spec, filled=filled)
 
@@ -342,9 +341,8 @@ def _check_roots(asked: Asked, action: str | None) -> None:
 
     And do at once what it would do of one that is not used, at the first call for us.
     """
-    given = [*asked.inputs, *asked.bcast_inputs, *asked.stand_ins]
-    graph = [*asked.plain_outputs, *(new for _, new in asked.plain_updates)]
-    used = dict.fromkeys(ancestors(graph))
+    given = asked.all_inputs
+    used = dict.fromkeys(ancestors(asked.plain_graph))
     for var in used:
         is_root = var.owner is None and not isinstance(var, (Constant, SharedVariable))
         if is_root and var not in given:

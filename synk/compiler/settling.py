@@ -76,10 +76,9 @@ def _counts_others(asked: Asked) -> bool:
     others = set(asked.others)
     if not others:
         return False
-    graph = [*asked.plain_outputs, *(new for _, new in asked.plain_updates)]
     numbers = [
         var
-        for node in io_toposort([], graph)
+        for node in io_toposort([], asked.plain_graph)
         if isinstance(node.op, ARange)
         for var in node.inputs
     ]

@@ -100,6 +100,16 @@ class Asked:
         """The inputs that hold rows of this rank alone."""
         return [*self.inputs, *self.stand_ins]
 
+    @property
+    def all_inputs(self) -> list[Variable]:
+        """The inputs, scattered ones first, and the stand-ins."""
+        return [*self.inputs, *self.bcast_inputs, *self.stand_ins]
+
+    @property
+    def plain_graph(self) -> list[Variable]:
+        """All that the user has written: the outputs, and new values of updates."""
+        return [*self.plain_outputs, *(new for _, new in self.plain_updates)]
+
     def row_values_of(self, nodes: Iterable[Apply]) -> set[Variable]:
         """Return what of nodes, in their order, follows from a rank's own rows.
 
@@ -146,12 +156,7 @@ class PlacedSpec(Asked):
     @property
     def all_inputs(self) -> list[Variable]:
         """Everything that a compiled function is called with, in order."""
-        return [
-            *self.inputs,
-            *self.bcast_inputs,
-            *self.stand_ins,
-            *self.call_variables,
-        ]
+        return [*super().all_inputs, *self.call_variables]
 
     def shared_variables(self) -> list[SharedVariable]:
         """Return every shared variable that the function reads or writes."""

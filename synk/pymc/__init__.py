@@ -177,6 +177,8 @@ def tune(model: Any = None, *, mode: Any = None) -> Any:
     ------
     SplitError
         If there is no term that ranks can share.
+    ValueError
+        In a block of :func:`parallel`.
 
     Examples
     --------

@@ -41,6 +41,9 @@ LEAST = 50_000
 OF_LEFT = 10e-6
 """Seconds of a term that ranks do not share, about."""
 
+BY_RANKS, BY_PYMC = "ranks", "PyMC by itself"
+"""What `synk.pymc.tune` measures; in records, too."""
+
 OF_PART = 80e-6
 """Seconds in which a point is taken apart for a call, and its results put together."""
 
@@ -248,13 +251,11 @@ class Density:
         record = records.find(self._key, "a model's log-density")
         if record is None:
             return None
-        ranks, serial = record.measured.values()
-        return serial / ranks
+        return record.measured[BY_PYMC] / record.measured[BY_RANKS]
 
     def keep(self, measured: dict[str, float]) -> None:
         """Write a record of the seconds that a call took by ranks, and by PyMC."""
-        ranks, serial = measured.values()
-        plan = Plan(None, is_alone=serial < ranks)
+        plan = Plan(min(measured, key=measured.__getitem__))
         machine = SESSION.size, len(SESSION.context.place.cores)
         scale = records.scale_of(self.rows)
         label = f"model {self._model.name}".rstrip()

@@ -14,7 +14,7 @@ from ..errors import SplitError
 from ..ranks import forking
 from ..report.facts import PlanTimes
 from ..report.words import plan_table
-from .density import Density
+from .density import BY_PYMC, BY_RANKS, Density
 from .make import nothing_shared, values_of
 from .names import as_plain, present
 
@@ -22,6 +22,8 @@ from .names import as_plain, present
 def tune(model: Any, mode: Any) -> list[PlanTimes]:
     """Measure a model's density; see `synk.pymc.tune`."""
     model = present(model)
+    if "logp_dlogp_function" in vars(model):  # which is not PyMC's own there
+        raise ValueError("tune a model before a block of synk.pymc.parallel, not in it")
     values, start = values_of(model, None), model.initial_point(0)
     with contextlib.ExitStack() as stack:
         if not forking.is_forked():
@@ -33,8 +35,8 @@ def tune(model: Any, mode: Any) -> list[PlanTimes]:
             tune_function(part.function, *part.arguments(density.start))
         made = model.logp_dlogp_function(values, initial_point=start, ravel_inputs=True)
         made.set_extra_values(start)
-        ways: dict[str, Callable[[Any], Any]] = {"ranks": density}
-        ways["PyMC by itself"] = as_plain(made, {})
+        ways: dict[str, Callable[[Any], Any]] = {BY_RANKS: density}
+        ways[BY_PYMC] = as_plain(made, {})
         calls = [partial(_timed, way, density.start) for way in ways.values()]
         firsts = [call() for call in calls]
         times = in_turns(calls)

@@ -228,10 +228,12 @@ class Ledger:
             for entry in list(self._entries.values())
             if entry.is_set and not launch.has_stored(entry.storage)
         ]
-        launch.fail(KeyboardInterrupt())
-        for entry, value in since:
-            entry.storage[0] = value
-            entry.unsee()
+        try:
+            launch.fail(KeyboardInterrupt())
+        finally:
+            for entry, value in since:
+                entry.storage[0] = value
+                entry.unsee()
 
     # -- values
 

@@ -154,6 +154,8 @@ def test_what_was_measured_of_a_model_decides_from_then_on(
             file.write_text(json.dumps({key: entry}))
             with synk.pymc.parallel() as how:
                 model.logp_dlogp_function(**GIVEN)
+                with pytest.raises(ValueError, match="before a block"):
+                    synk.pymc.tune()
             assert how.is_serial == is_serial
             assert how.speed_up == times[1] / times[0]
     told = capsys.readouterr().out
