@@ -23,8 +23,18 @@ from .forked_classes import number_of_op, op_of
 _REMOVED = ("_ufunc",)
 """What Ops are asked of by ``hasattr``."""
 
-_FORGOTTEN = ("_fn", "_fn_wrapped")
-"""What is None until it is made."""
+_FORGOTTEN: dict[str, Any] = {"_fn": None, "_fn_wrapped": None}
+"""What is so until it is made."""
+
+_GRADIENTS: dict[str, Any] = {
+    "_lop_op_cache": {},
+    "_rop_op_cache": None,
+    "_frozen_lop": None,
+    "_frozen_rop": None,
+}
+"""The same of gradients of an inner graph, which PyTensor makes for `grad` or to
+compare Ops. They may hold an Op that applies the one that they are of: who reads such a
+cycle meets an Op that is not there yet."""
 
 OF_NODES = ("ufunc", "gufunc")
 """What a node's tag is given."""
@@ -53,7 +63,8 @@ def _without_compiled(way: Any) -> tuple | None:
     if not isinstance(way, tuple) or len(way) < 3 or not isinstance(way[2], dict):
         return None
     state = {name: value for name, value in way[2].items() if name not in _REMOVED}
-    state.update({name: None for name in _FORGOTTEN if name in state})
+    unmade = _FORGOTTEN | _GRADIENTS
+    state.update({name: unmade[name] for name in unmade if name in state})
     return (*way[:2], state, *way[3:])
 
 

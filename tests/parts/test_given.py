@@ -229,6 +229,20 @@ def test_equal_ops_are_sent_once():
     assert len({id(op) for op in ops if isinstance(op, DimShuffle)}) == 1
 
 
+def test_an_op_is_sent_after_pytensor_has_made_its_gradient():
+    # What PyTensor keeps of it, for `grad` and to compare Ops, holds the Op itself.
+    a, q = pt.dtensor3("a"), pt.dtensor3("q")
+    x, same = (
+        pt.linalg.solve_discrete_lyapunov(a, q, method="bilinear") for _ in range(2)
+    )
+    before, _ = sent(x)
+    pytensor.grad(x.sum(), a)
+    assert x.owner.op == same.owner.op
+    after, _ = sent(x)
+    assert len(after) < 1.1 * len(before)
+    assert load_graph(after, {}).owner.op == x.owner.op
+
+
 def test_garbage_is_collected_afterwards_as_it_was_before():
     _, out, w = many_equal_ops(1)
     try:
