@@ -6,6 +6,8 @@ these run in a process of their own.
 
 from __future__ import annotations
 
+import os
+from functools import partial
 from unittest import mock
 
 import numpy as np
@@ -13,7 +15,8 @@ import pytest
 from children import in_a_child, run_python
 from places import TESTS
 
-from synk.nn import pool_jax
+from synk.nn import conv_jax, pool_jax
+from synk.nn.convops import Conv
 from synk.nn.poolops import Pool
 
 KERNELS = {
@@ -98,3 +101,43 @@ def test_the_way_of_other_platforms_is_not_traced_where_there_are_none():
             for platform in ("cpu", "cuda"):
                 lowered = other.trace(x).lower(lowering_platforms=(platform,)).as_text()
                 assert ("optimization_barrier" in lowered) == (platform == "cuda")
+
+
+# -- convolutions: on one core many of them are products of matrices, image by image
+
+CONVOLUTIONS = {
+    "few channels": ((3, 2, 7, 9), (5, 2, 3, 2), Conv("half", (1, 2), (1, 1))),
+    "spread": ((2, 1, 9, 9), (3, 1, 2, 3), Conv("full", (2, 1), (3, 2), flip=False)),
+    "uneven": ((2, 3, 6, 5), (4, 3, 3, 3), Conv(((0, 2), (1, 0)), (1, 1), (1, 1))),
+    "one pixel": ((2, 9, 5, 4), (6, 9, 1, 1), Conv(((0, 0),) * 2, (2, 2), (1, 1))),
+    "an axis": ((4, 2, 9), (3, 2, 4), Conv("full", (2,), (2,))),
+    "three axes": ((2, 2, 4, 5, 3), (3, 2, 2, 2, 2), Conv("half", (1,) * 3, (1,) * 3)),
+}
+BY_XLA = {
+    "no image": ((0, 2, 5, 5), (3, 2, 3, 3), Conv("half", (1, 1), (1, 1))),
+    "groups": ((2, 4, 5, 5), (2, 2, 3, 3), Conv("half", (1, 1), (1, 1), groups=2)),
+    "many pixels": ((2, 2, 9, 9), (3, 2, 8, 8), Conv("half", (1, 1), (1, 1))),
+}
+
+
+@in_a_child
+def test_convolutions_on_one_core_are_those_of_several():
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    cores, rng = os.sched_getaffinity(0), np.random.default_rng(0)
+    for what, (images, filters, op) in (CONVOLUTIONS | BY_XLA).items():
+        x, w = rng.normal(size=images), rng.normal(size=filters)
+        y = rng.normal(size=op.outputs_shape(images, filters))
+        for name in ("outputs", "inputs", "filters"):
+            args = (x, w) if name == "outputs" else (x, w, y)
+            compute, found = partial(getattr(conv_jax, name), op), []
+            for allowed in ({min(cores)}, cores | {max(cores) + 1}):
+                with mock.patch("os.sched_getaffinity", return_value=allowed):
+                    found.append(compute(*args))
+                    graph = str(jax.make_jaxpr(partial(compute))(*args))
+                is_by_image = len(allowed) == 1 and what in CONVOLUTIONS
+                assert ("scan" in graph) == is_by_image, (what, name)
+            one, several = found
+            assert one.shape == several.shape, (what, name)
+            np.testing.assert_allclose(one, several, 1e-12, 1e-12, err_msg=what)
