@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import textwrap
 
@@ -452,6 +453,7 @@ if twin:
 """
 
 
+@pytest.mark.skipif(not shutil.which("g++"), reason="there is no C compiler")
 def test_two_jobs_share_a_compile_cache(tmp_path):
     flags = f"{os.environ.get('PYTENSOR_FLAGS', '')},base_compiledir={tmp_path}/code"
     with running(JOBS, tmp_path, PYTENSOR_FLAGS=flags.lstrip(",")) as script:

@@ -12,6 +12,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -82,8 +83,9 @@ def module(tmp_path, monkeypatch):
 
 AS_IT_COMES = "synk, as it comes, 2 ranks"
 BY_JAX = "JAX by hand, all cores"
+IN_C = "plain PyTensor, C"
 ROWS = {
-    families.likelihood: (AS_IT_COMES, "plain PyTensor, C"),
+    families.likelihood: (AS_IT_COMES, IN_C),
     families.mlp: (AS_IT_COMES, BY_JAX),
     families.all_reduces: (
         *("synk, in place", "synk, two buffers", "synk, whole call of a function"),
@@ -110,6 +112,8 @@ def test_every_row_is_right_and_measured_or_said_to_be_skipped(make, monkeypatch
     labels = ROWS[make]
     if BY_JAX in labels:
         pytest.importorskip("jax")
+    if IN_C in labels and not shutil.which("g++"):
+        pytest.skip("there is no C compiler")
     monkeypatch.setenv("PYTENSOR_FLAGS", QUICKLY)
     family = only(make(TINY), *PEERS.get(make, labels))
     table = rounds.run(family, TINY, print)
