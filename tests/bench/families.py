@@ -310,8 +310,7 @@ def densities(options: Options) -> Family:
         way, needs = ("in_jax", ("jax",)) if engine == "JAX" else ("by_pymc", ())
         label = f"{engine}, all cores"
         peers[label] = Spec(f"{PEERS}in_pymc:{way}", needs, options={"mode": mode})
-    ours, *others = (Entry(label, label) for label in peers)
-    entries = [ours._replace(tune="tune {}"), *others]
+    entries = [Entry(label, label) for label in peers]
     title = f"log-density and gradient of PyMC's models, {options.observed:,} rows"
     return _of_pymc(options, title, columns, peers, entries)
 
@@ -326,7 +325,7 @@ def chains(options: Options) -> Family:
         beside: Spec(PEERS + "in_pymc:by_pymc", processes="each", options=mode),
     }
     entries = [
-        Entry(in_turn, in_turn, "in turn {}", tune="tune {}"),
+        Entry(in_turn, in_turn, "in turn {}"),
         Entry(beside, beside),
     ]
     title = f"a step of {options.cores} chains of a logistic regression by PyMC"

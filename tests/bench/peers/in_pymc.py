@@ -4,17 +4,12 @@ In JAX it is what numpyro, blackjax and nutpie's JAX backend call: the graph as 
 JAX functions have it.
 """
 
-import time
 from contextlib import contextmanager
 
 import numpy as np
 from bench.pymc_models import build
 from bench.work import Work, questions
 from pymc.blocking import DictToArrayBijection
-
-FIRST = 6.0
-"""Seconds of calls before the turns, as a chain makes them for minutes: synk tries ways
-of going through the rows meanwhile."""
 
 
 def asked(options, function_of):
@@ -26,13 +21,13 @@ def asked(options, function_of):
         start = DictToArrayBijection.map(model.initial_point(0)).data + 0.05
 
         yield
-        computed, tune = function_of(model)
+        computed = function_of(model)
 
         def check(_):
             logp, gradient = computed(start)
             return [logp, gradient.sum()]
 
-        yield Work(lambda: computed(start), check, lambda: tune(start))
+        yield Work(lambda: computed(start), check)
 
     return questions(options.columns, prepare)
 
@@ -44,7 +39,7 @@ def by_pymc(options, place):
     def function_of(model):
         made = model.logp_dlogp_function(ravel_inputs=True, mode=options.mode)
         made.set_extra_values({})
-        return made._pytensor_function, lambda start: None
+        return made._pytensor_function
 
     yield asked(options, function_of)
 
@@ -66,7 +61,7 @@ def in_jax(options, place):
             return logp([p.reshape(s) for p, s in zip(parts, shapes, strict=True)])
 
         both = jax.jit(jax.value_and_grad(ravelled))
-        return lambda q: [np.asarray(v) for v in both(q)], lambda start: None
+        return lambda q: [np.asarray(v) for v in both(q)]
 
     yield asked(options, function_of)
 
@@ -76,21 +71,11 @@ def by_ranks(options, place):
     """And what as many chains as cores take in turn, each call by all ranks."""
     import synk
 
-    def function_of(model):
-        made = synk.pymc.logp_dlogp(model)
-
-        def tune(start):
-            begun = time.perf_counter()
-            while time.perf_counter() - begun < FIRST:
-                made(start)
-
-        return made, tune
-
     def in_turn(time_of_one):
         return lambda number: options.cores * time_of_one(number)
 
     with synk.session(options.ranks):
-        found = asked(options, function_of)
+        found = asked(options, synk.pymc.logp_dlogp)
         for column in options.columns:
             found[f"in turn {column}"] = in_turn(found[f"time {column}"])
         yield found
