@@ -8,6 +8,7 @@ hold of its variables is the same for all.
 from __future__ import annotations
 
 import dataclasses
+import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -24,14 +25,16 @@ from ..choice.plan import (
     Plan,
     Predicted,
     are_kept,
+    block_of,
     choose,
     plans_of,
     predict,
 )
 from ..choice.possible import (
     MODES,
-    default_engine,
+    draws,
     engine_asked_for,
+    engine_of,
     engines_for,
     may_be_alone,
 )
@@ -44,8 +47,12 @@ from ..ranks.pool import Pool, no_pool
 from ..ranks.replication import Replicas, to_distribute
 from ..ranks.session import SESSION
 from ..report.facts import PlanTimes
+from ..user_frames import callers_level
 from ..variables.data import Data
 from .rows import Given, Rows
+
+MANY_LENGTHS = 10
+"""Numbers of rows for each of which JAX compiles, at which a word is said."""
 
 
 class Planned(NamedTuple):
@@ -86,6 +93,7 @@ class Plans:
         self._planned: dict[int, Planned] = {}
         self._found: dict[int, Sizes] = {}
         self._kept: dict[tuple, tuple[int, ...]] = {}
+        self._lengths: set[int] = set()
         self._failed: set[str | None] = set()
         self._proven: set[str | None] = set()
         self._can_be_alone = True
@@ -112,7 +120,23 @@ class Plans:
         if planned is None:
             planned = self._planned[scale] = self._plan(rows, arrays)
         self.last = planned
+        if len(self._lengths) < MANY_LENGTHS:
+            self._note_length(rows, planned)
         return planned
+
+    def _note_length(self, rows: int, planned: Planned) -> None:
+        """Warn, once, where JAX compiles for many numbers of rows."""
+        engine = planned.plan.engine or engine_of(self._spec.mode)
+        if engine != "JAX" or self._spec.pad:
+            return
+        self._lengths.add(rows)
+        if len(self._lengths) == MANY_LENGTHS:
+            text = (
+                f"{self._spec.label} has been called on {MANY_LENGTHS} different"
+                " numbers of rows; JAX compiles for each, which takes a second or so."
+                ' With pad=True it compiles for few, with mode="NUMBA" once'
+            )
+            warnings.warn(text, UserWarning, stacklevel=callers_level())
 
     def forbid_alone(self) -> None:
         """Have all ranks make all calls from now on."""
@@ -129,7 +153,7 @@ class Plans:
         engine, engines = planned.plan.engine, self._engines()
         if engine not in engines or self.are_proven(planned):
             return False  # it is named, or can compute the graph
-        is_last = engines == (engine,) and engine == default_engine()
+        is_last = engines == (engine,) and engine == engine_of(None)
         if is_last or not is_of_engine(error):
             return False
         self._failed.add(engine)
@@ -321,9 +345,7 @@ class Plans:
     def _plan(self, rows: int, arrays: Sequence[Any]) -> Planned:
         engines = self._engines()
         if not engines:
-            asked = engine_asked_for(self._spec)
-            why = described(self._spec.mode) if asked is None else "by SYNK_ENGINE"
-            return self._with_replicas(Plan(asked, why=why))
+            return self._with_replicas(self._plan_asked_for(rows, arrays))
         scale = records.scale_of(rows)
         record = records.find(self._key(scale), self._spec.label)
         if record is None or record.plan.engine not in engines:
@@ -331,6 +353,15 @@ class Plans:
         else:
             plan = record.plan
         return self._with_replicas(plan)
+
+    def _plan_asked_for(self, rows: int, arrays: Sequence[Any]) -> Plan:
+        """Return the plan where the script, or the environment, has named a mode."""
+        spec, asked = self._spec, engine_asked_for(self._spec)
+        why = described(spec.mode) if asked is None else "by SYNK_ENGINE"
+        engine, block = asked or engine_of(spec.mode), 0
+        if engine == "numba" and not draws(spec):
+            block = block_of(self.facts(rows, arrays), engine)
+        return Plan(asked, block=block, why=why)
 
     def _engines(self) -> tuple[str, ...]:
         """Return the engines that may be chosen from."""
@@ -347,7 +378,7 @@ class Plans:
         if engine is None:
             return Planned(plan, self._as_made)
         if engine not in self._made:
-            mode = None if engine == default_engine() else MODES[engine]
+            mode = None if engine == engine_of(None) else MODES[engine]
             self._made[engine] = Replicas(dataclasses.replace(self._spec, mode=mode))
         return Planned(plan, self._made[engine])
 

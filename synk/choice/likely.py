@@ -19,12 +19,15 @@ from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
 from pytensor.tensor.math import Dot
 from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
+from pytensor.tensor.special import LogSoftmax, Softmax
 
 from ..engines.jax_bounds import INDEXING
 from ..ops import is_collective
 
+_MAPS = (Elemwise, LogSoftmax, Softmax)
+
 _BY_ELEMENTS = (
-    *(Alloc, CAReduce, DimShuffle, Elemwise, Join, MakeVector, *INDEXING),
+    *(Alloc, CAReduce, DimShuffle, Join, MakeVector, *INDEXING, *_MAPS),
     *(Reshape, ScalarFromTensor, Shape, Shape_i, SpecifyShape, Split),
     TensorFromScalar,
 )
@@ -43,8 +46,8 @@ def kind_of(graph: Sequence[Variable], rows: Iterable[Variable]) -> Kind:
         with synk's own functions (`engines.numba_math`), and by blocks of rows: it is
         the fastest engine.
     "matrices"
-        The same of rows by columns, or with products of matrices. XLA is faster where
-        that is long.
+        The same of rows by columns, or with products of matrices. It is for numba where
+        it goes by blocks of rows, and else for XLA, which compiles faster.
     "other"
         What has other Ops.
 
@@ -79,7 +82,7 @@ def _is_dot(node: Apply) -> bool:
 
 def _goes_through_matrices(node: Apply) -> bool:
     """Tell whether a node computes elements of rows by columns."""
-    if isinstance(node.op, Elemwise):
+    if isinstance(node.op, _MAPS):
         return not _is_vector(node.outputs[0])
     return isinstance(node.op, CAReduce) and not _is_vector(node.inputs[0])
 

@@ -20,7 +20,7 @@ LAUNCH = 60e-6
 MEETING = 15e-6
 """Seconds of a reduction of few numbers."""
 
-REDUCED = 0.35e-9
+REDUCED = 0.4e-9
 """Seconds of a byte that is reduced: written to shared memory, added up, and read."""
 
 DISPATCH = {"JAX": 100e-6}
@@ -29,28 +29,30 @@ DISPATCH = {"JAX": 100e-6}
 SHORT = 0.5e-3
 """Seconds of one core up to which JAX's dispatch is much of a call."""
 
-SLOWER = {"JAX": 3.0}
+SLOWER = {"JAX": 1.5}
 """How many times as long elements take as in numba's loops: of matrices, mostly."""
 
-SPREAD = {"JAX": 0.6}
-"""What another thread adds of what a core computes, but in products; others none."""
+SERIAL = {"JAX": 0.5}
+"""The part that more threads do not shorten (Amdahl's law), but in products; of others
+it is all."""
 
-SPREAD_OF_PRODUCTS = 0.95
+SERIAL_OF_PRODUCTS = 0.025
 """The same in products, of BLAS and XLA."""
 
 CROWDED = 1.5
 """How many times as long ranks take for what all of them do at once, as new values of
 parameters: they share the memory that it goes through."""
 
-CLEARLY = 0.9
+CLEARLY = 0.95
 """What rank 0 alone must take, at most, of the time of all ranks: near ties go to
 these."""
 
 BYTES_OF_BLOCK = 1 << 20
-"""Of rows in a block: about what a core's second-level cache holds."""
+"""Of a block: about what a core's second-level cache holds. That is its rows, and what
+an Op reads and writes of it."""
 
 BLOCKS_FROM = 4 * BYTES_OF_BLOCK
-"""Bytes of a call's rows from which on they are gone through in blocks."""
+"""The same of all rows of a call, from which on these are gone through in blocks."""
 
 SUMMED = 1 << 16
 """Bytes that blocks may add up: each writes as many."""
@@ -131,9 +133,9 @@ class Plan:
     @property
     def name(self) -> str:
         """What tells it from the other plans of a function."""
-        name = self.engine or ""
-        name += f", blocks of {self.block:,} rows" if self.block else ""
-        return f"{name}, rank 0 alone" if self.is_alone else name
+        block = f"blocks of {self.block:,} rows" if self.block else None
+        parts = self.engine, block, "rank 0 alone" if self.is_alone else None
+        return ", ".join(part for part in parts if part)
 
     def __str__(self) -> str:
         return ": ".join(part for part in (self.name, self.why) if part)
@@ -177,8 +179,11 @@ def _engine(facts: Facts) -> tuple[str | None, str]:
         return None, ""
     if facts.kind == "vectors" and "numba" in engines:
         return "numba", "by elements, a number or a few a row"
-    if facts.kind == "matrices" and "numba" in engines and _is_short(facts.work):
-        return "numba", "by elements, and short"
+    if facts.kind == "matrices" and "numba" in engines:
+        if _is_short(facts.work):
+            return "numba", "by elements, and short"
+        if block_of(facts, "numba"):
+            return "numba", "by elements, in blocks"
     if "JAX" in engines and facts.kind != "vectors":
         return "JAX", "rows by columns"
     return engines[0], "the one that there is for it"
@@ -196,9 +201,11 @@ def block_of(facts: Facts, engine: str | None) -> int:
     """
     if engine != "numba" or not facts.row_bytes or facts.summed is None:
         return 0
-    if facts.summed > SUMMED or facts.rows * facts.row_bytes < BLOCKS_FROM:
+    widest = facts.work.widest // facts.rows if facts.work else 0
+    row = facts.row_bytes + 2 * widest
+    if facts.summed > SUMMED or facts.rows * row < BLOCKS_FROM:
         return 0
-    return 1 << max(BYTES_OF_BLOCK // facts.row_bytes, 1).bit_length() - 1
+    return 1 << max(BYTES_OF_BLOCK // row, 1).bit_length() - 1
 
 
 def are_kept(rows: int, row_bytes: int, kept: int | None) -> bool:
@@ -227,18 +234,19 @@ def together_and_alone(facts: Facts, engine: str | None) -> tuple[float, float]:
     least = DISPATCH.get(engine or "", 0.0)
 
     def at(threads: int) -> tuple[float, float]:
-        products = 1 + SPREAD_OF_PRODUCTS * (threads - 1)
-        return products, 1 + SPREAD.get(engine or "", 0.0) * (threads - 1)
+        serial = SERIAL_OF_PRODUCTS, SERIAL.get(engine or "", 1.0)
+        products, elements = (part + (1 - part) / threads for part in serial)
+        return products, elements
 
     slower = SLOWER.get(engine or "", 1.0)
     elements, common = slower * work.elements, slower * work.common
     of_products, of_elements = at(each)
-    mine = work.products / of_products + elements / of_elements
+    mine = work.products * of_products + elements * of_elements
     meeting = MEETING * work.meetings + REDUCED * work.reduced
     together = LAUNCH + least + mine / facts.ranks + meeting
-    together += CROWDED * common / of_elements
+    together += CROWDED * common * of_elements
     of_products, of_elements = at(facts.cores)
-    alone = least + work.products / of_products + (elements + common) / of_elements
+    alone = least + work.products * of_products + (elements + common) * of_elements
     return together, alone
 
 

@@ -52,19 +52,9 @@ MODES = {"JAX": "JAX", "numba": "NUMBA"}
 """PyTensor's modes, by the engine."""
 
 _ALIKE = (
-    *(
-        Alloc,
-        AllocEmpty,
-        Argmax,
-        DimShuffle,
-        Dot,
-        Join,
-        KernelOp,
-        LogSoftmax,
-        MakeVector,
-    ),
-    *(ARange, MakeVector, Reshape, ScalarFromTensor, Shape, Shape_i, Softmax),
-    *(SpecifyShape, TensorFromScalar),
+    *(Alloc, AllocEmpty, ARange, Argmax, DimShuffle, Dot, Join, KernelOp, LogSoftmax),
+    *(MakeVector, Reshape, ScalarFromTensor, Shape, Shape_i, Softmax, SpecifyShape),
+    TensorFromScalar,
 )
 
 
@@ -78,10 +68,14 @@ def engines_for(spec: FunctionSpec) -> tuple[str, ...]:
     """
     if asked_for() != "auto" or is_settled(spec):
         return ()
-    graph = spec.graph
-    if any(isinstance(var.type, RandomType) for var in graph_inputs(graph)):
+    if draws(spec):
         return ()
-    return ("JAX", "numba") if _has_jax(graph) else ("numba",)
+    return ("JAX", "numba") if _has_jax(spec.graph) else ("numba",)
+
+
+def draws(spec: FunctionSpec) -> bool:
+    """Tell whether a function draws random numbers."""
+    return any(isinstance(var.type, RandomType) for var in graph_inputs(spec.graph))
 
 
 def engine_asked_for(spec: FunctionSpec) -> str | None:
@@ -128,9 +122,9 @@ def is_settled(spec: FunctionSpec) -> bool:
     return (config.mode, config.linker, config.optimizer) != ("Mode", "auto", "o4")
 
 
-def default_engine() -> str | None:
-    """Return the engine of PyTensor's default mode, if it is one of these."""
-    linker = type(get_mode(None).linker).__name__
+def engine_of(mode: Any) -> str | None:
+    """Return the engine of one of PyTensor's modes, if it is one of these."""
+    linker = type(get_mode(mode).linker).__name__
     names = {"NumbaLinker": "numba", "JAXLinker": "JAX"}
     return names.get(linker)
 

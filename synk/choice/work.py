@@ -93,6 +93,8 @@ class Work:
         Bytes that all ranks combine.
     meetings : int
         How often they meet for that.
+    widest : int
+        Bytes of the largest value that is computed of rows.
     """
 
     products: float
@@ -101,6 +103,7 @@ class Work:
     common: float
     reduced: int
     meetings: int
+    widest: int
 
 
 def work_of(
@@ -119,7 +122,7 @@ def work_of(
     """
     on_rows, level = set(rows), dict[Variable, int]()
     products = elements = dear = common = 0.0
-    reduced = 0
+    reduced = widest = 0
     same: dict[Any, Any] = {}
     for node in io_toposort([], list(graph)):
         key = node.op, *(same.get(var, var) for var in node.inputs)
@@ -150,9 +153,11 @@ def work_of(
             products += seconds[0]
             elements += seconds[1]
             dear += _dear(node, sizes)
-    return Work(
-        products, elements, dear, common, reduced, max(level.values(), default=0)
-    )
+            if any(seconds):  # and it is no view of what there is
+                made = (_nbytes(sizes, var) or 0 for var in node.outputs)
+                widest = max(widest, *made)
+    meetings = max(level.values(), default=0)
+    return Work(products, elements, dear, common, reduced, meetings, widest)
 
 
 def nbytes_of(variables: Iterable[Variable], sizes: Sizes) -> int | None:
@@ -163,7 +168,7 @@ def nbytes_of(variables: Iterable[Variable], sizes: Sizes) -> int | None:
 
 def _nbytes(sizes: Sizes, var: Any) -> int | None:
     shape = sizes.shape(var)
-    if shape is None or not hasattr(var.type, "dtype"):
+    if shape is None or not hasattr(var.type, "numpy_dtype"):
         return None
     return math.prod(shape) * _itemsize(var)
 
@@ -193,7 +198,9 @@ def _seconds(node: Apply, sizes: Sizes) -> tuple[float, float] | None:
         return 0.0, 0.0  # which rewrites take away, mostly
     if isinstance(op, Elemwise):
         made = max(_size(sizes, var) or 0 for var in node.outputs)
-        return 0.0, made * _of_one(node) * _itemsize(node.outputs[0]) / 8
+        one, size = _of_one(node), _itemsize(node.outputs[0]) / 8
+        # Of short floats there are more at once, and their series are shorter, too.
+        return 0.0, made * one * (size if one < DEAR else size * size)
     if isinstance(op, CAReduce):
         return 0.0, largest * CHEAP
     if isinstance(op, CumOp):

@@ -155,12 +155,15 @@ def test_terms_are_those_of_the_rows_and_the_data(likelihood):
 # -- blocks of rows
 
 
-def test_many_rows_are_computed_in_blocks(monkeypatch):
+@pytest.mark.parametrize("mode", [None, "NUMBA"])
+def test_many_rows_are_computed_in_blocks(mode, monkeypatch):
     monkeypatch.setenv("SYNK_ENGINE", "auto")
     weights = W + 0.0 * (W.shape[0] // 2)  # JAX, which does not, gets no such division
     loss = ((Y - X @ weights) ** 2).mean()
-    f = synk.function([X, Y], [loss, pt.grad(loss, weights)], bcast_inputs=[W])
-    rng, rows = np.random.default_rng(3), 180_000  # more than 4 MiB
+    outputs = [loss, pt.grad(loss, weights)]
+    f = synk.function([X, Y], outputs, bcast_inputs=[W], mode=mode)
+    # With what is read and written of a row more than 4 MiB
+    rng, rows = np.random.default_rng(3), 140_000
     x, y = synk.data(rng.normal(size=(rows, 2))), synk.data(rng.normal(size=rows))
 
     def check(weights):
@@ -174,8 +177,8 @@ def test_many_rows_are_computed_in_blocks(monkeypatch):
         for k in range(4):
             check(WEIGHTS * k)
         facts = f.explain()
-        assert facts.to_dict()["in_blocks"] == {"blocks": 6, "is_compiled": True}
-        assert "\n  blocks      6 on rank 0, in a compiled loop" in str(facts)
+        assert facts.to_dict()["in_blocks"] == {"blocks": 9, "is_compiled": True}
+        assert "\n  blocks      9 on rank 0, in a compiled loop" in str(facts)
         check(WEIGHTS)
         y[5] = 1000.0
         check(WEIGHTS)

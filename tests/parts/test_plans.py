@@ -16,7 +16,7 @@ from pytensor.raise_op import Assert
 from reference import PY
 
 import synk
-from synk.call.plans import Planned, Plans
+from synk.call.plans import MANY_LENGTHS, Planned, Plans
 from synk.choice.likely import kind_of
 from synk.choice.plan import Facts, Plan, choose, plans_of
 from synk.choice.possible import engines_for, may_be_alone
@@ -127,8 +127,9 @@ def test_what_is_the_serial_run_may_be_made_by_rank_0_alone():
         assert may_be_alone(spec_of(outputs)) is may_be, what
 
 
-LITTLE = Work(1e-6, 1e-6, 0.0, 0.0, 100, 1)
-MUCH = Work(0.0, 1.0, 0.5, 0.0, 100, 1)
+LITTLE = Work(1e-6, 1e-6, 0.0, 0.0, 100, 1, 0)
+MUCH = dataclasses.replace(LITTLE, elements=1.0, dear=0.5)
+WIDE = dataclasses.replace(MUCH, widest=512_000_000)
 USUAL = Facts(
     engines=("JAX", "numba"),
     kind="vectors",
@@ -144,8 +145,15 @@ USUAL = Facts(
 
 CHOSEN = {
     "a likelihood": ({}, ("numba", False, 4096)),
-    "rows by columns": ({"kind": "matrices"}, ("JAX", False, 0)),
-    "short": ({"kind": "matrices", "work": LITTLE}, ("numba", True, 4096)),
+    "rows by columns": ({"kind": "matrices"}, ("numba", False, 4096)),
+    "many columns": ({"kind": "matrices", "work": WIDE}, ("numba", False, 512)),
+    "many on the way": ({"work": WIDE, "rows": 9_000}, ("numba", False, 8)),
+    "a network": ({"kind": "matrices", "summed": 70_000}, ("JAX", False, 0)),
+    "few of columns": ({"kind": "matrices", "rows": 9_000}, ("JAX", False, 0)),
+    "short": (
+        {"kind": "matrices", "work": LITTLE, "summed": 70_000},
+        ("numba", True, 0),
+    ),
     "of data": ({"work": LITTLE, "is_of_data": True}, ("numba", False, 4096)),
     "no JAX": ({"kind": "matrices", "engines": ("numba",)}, ("numba", False, 4096)),
     "a named mode": ({"engines": ()}, (None, False, 0)),
@@ -184,6 +192,7 @@ def test_work_is_told_from_the_graph_and_the_shapes():
     read = 3000 * 50 * 8 * READ
     assert work.elements == pytest.approx(work.dear + read + 3000 * 40 * CHEAP)
     assert (work.reduced, work.meetings) == (400, 1)
+    assert work.widest == 3000 * 40 * 8
     assert 0 < work.common < 1e-7
     steps, _ = pytensor.scan(
         lambda row, h: pt.tanh(h + row.sum()), sequences=[x], outputs_info=[v]
@@ -193,6 +202,20 @@ def test_work_is_told_from_the_graph_and_the_shapes():
     assert work.elements > 300 * 50 * DEAR
     assert work_of([pt.sort(y)], [y], Sizes({y: (9,)})) is None
     assert work_of([pt.exp(y[: k[0]])], [y], Sizes({y: (9,), k: (1,)})) is None
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("jax"), reason="JAX is missing")
+def test_a_word_is_said_once_where_jax_compiles_for_many_lengths(recwarn):
+    for mode, words in (("JAX", 1), ("NUMBA", 0)):
+        plans = Plans(spec_of(y.sum(), mode=mode))
+        for rows in [*range(MANY_LENGTHS - 1)] * 2:
+            plans._note_length(rows, plans.last)
+        assert not recwarn.list
+        for rows in range(2 * MANY_LENGTHS):
+            plans._note_length(rows, plans.last)
+        said = [str(recwarn.pop(UserWarning).message) for _ in range(words)]
+        assert all("10 different numbers of rows" in text for text in said)
+    assert not recwarn.list
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("jax"), reason="JAX is missing")
