@@ -22,6 +22,9 @@ from .conv_op import ConvOp
 _PIXELS = 49
 """Of windows: each pixel is a slice of the image in the code that is compiled."""
 
+_PLACES = 64
+"""Of windows in an image: of fewer the filters are read again and again."""
+
 
 def is_for_outputs(op: ConvOp, x: Any, w: Any) -> bool:
     """Tell whether outputs are faster like this."""
@@ -45,8 +48,9 @@ def _can_be(op: ConvOp, x: Any, w: Any) -> bool:
     import jax
 
     is_whole = op.groups == 1 and x.dtype in ("float32", "float64")
-    has_any = all([*x.shape, *op.outputs_shape(x.shape, w.shape)])
-    fits = 0 < prod(w.shape[2:]) <= _PIXELS
+    has_any = all([*x.shape, *w.shape])
+    places = prod(op.outputs_shape(x.shape, w.shape)[2:])
+    fits = prod(w.shape[2:]) <= _PIXELS and places >= _PLACES
     is_core = jax.default_backend() == "cpu" and len(allowed_cores()) == 1
     return is_whole and has_any and fits and is_core
 

@@ -106,17 +106,18 @@ def test_the_way_of_other_platforms_is_not_traced_where_there_are_none():
 # -- convolutions: on one core many of them are products of matrices, image by image
 
 CONVOLUTIONS = {
-    "few channels": ((3, 2, 7, 9), (5, 2, 3, 2), Conv("half", (1, 2), (1, 1))),
-    "spread": ((2, 1, 9, 9), (3, 1, 2, 3), Conv("full", (2, 1), (3, 2), flip=False)),
-    "uneven": ((2, 3, 6, 5), (4, 3, 3, 3), Conv(((0, 2), (1, 0)), (1, 1), (1, 1))),
-    "one pixel": ((2, 9, 5, 4), (6, 9, 1, 1), Conv(((0, 0),) * 2, (2, 2), (1, 1))),
-    "an axis": ((4, 2, 9), (3, 2, 4), Conv("full", (2,), (2,))),
-    "three axes": ((2, 2, 4, 5, 3), (3, 2, 2, 2, 2), Conv("half", (1,) * 3, (1,) * 3)),
+    "few channels": ((3, 2, 9, 19), (5, 2, 3, 2), Conv("half", (1, 2), (1, 1))),
+    "spread": ((2, 1, 15, 9), (3, 1, 2, 3), Conv("full", (2, 1), (3, 2), flip=False)),
+    "uneven": ((2, 3, 9, 9), (4, 3, 3, 3), Conv(((0, 2), (1, 0)), (1, 1), (1, 1))),
+    "one pixel": ((2, 9, 16, 15), (6, 9, 1, 1), Conv(((0, 0),) * 2, (2, 2), (1, 1))),
+    "an axis": ((4, 2, 140), (3, 2, 4), Conv("full", (2,), (2,))),
+    "three axes": ((2, 2, 4, 5, 4), (3, 2, 2, 2, 2), Conv("half", (1,) * 3, (1,) * 3)),
 }
 BY_XLA = {
-    "no image": ((0, 2, 5, 5), (3, 2, 3, 3), Conv("half", (1, 1), (1, 1))),
-    "groups": ((2, 4, 5, 5), (2, 2, 3, 3), Conv("half", (1, 1), (1, 1), groups=2)),
+    "no image": ((0, 2, 9, 9), (3, 2, 3, 3), Conv("half", (1, 1), (1, 1))),
+    "groups": ((2, 4, 9, 9), (2, 2, 3, 3), Conv("half", (1, 1), (1, 1), groups=2)),
     "many pixels": ((2, 2, 9, 9), (3, 2, 8, 8), Conv("half", (1, 1), (1, 1))),
+    "small images": ((2, 2, 7, 9), (3, 2, 3, 3), Conv("half", (1, 1), (1, 1))),
 }
 
 
