@@ -126,7 +126,7 @@ class Plans:
 
     def _note_length(self, rows: int, planned: Planned) -> None:
         """Warn, once, where JAX compiles for many numbers of rows."""
-        engine = planned.plan.engine or engine_of(self._spec.mode)
+        engine = planned.plan.engine or self._named_engine
         if engine != "JAX" or self._spec.pad:
             return
         self._lengths.add(rows)
@@ -241,6 +241,11 @@ class Plans:
     def _graph(self) -> list[Variable]:
         """All that a call computes."""
         return self._spec.graph
+
+    @cached_property
+    def _named_engine(self) -> str | None:
+        """The engine of the mode that the script has named, or of PyTensor's own."""
+        return engine_of(self._spec.mode)
 
     @cached_property
     def spelled(self) -> str:
@@ -358,7 +363,7 @@ class Plans:
         """Return the plan where the script, or the environment, has named a mode."""
         spec, asked = self._spec, engine_asked_for(self._spec)
         why = described(spec.mode) if asked is None else "by SYNK_ENGINE"
-        engine, block = asked or engine_of(spec.mode), 0
+        engine, block = asked or self._named_engine, 0
         if engine == "numba" and not draws(spec):
             block = block_of(self.facts(rows, arrays), engine)
         return Plan(asked, block=block, why=why)

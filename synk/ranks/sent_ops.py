@@ -23,18 +23,14 @@ from .forked_classes import number_of_op, op_of
 _REMOVED = ("_ufunc",)
 """What Ops are asked of by ``hasattr``."""
 
-_FORGOTTEN: dict[str, Any] = {"_fn": None, "_fn_wrapped": None}
-"""What is so until it is made."""
-
-_GRADIENTS: dict[str, Any] = {
+_UNMADE: dict[str, Any] = {
+    **dict.fromkeys(("_fn", "_fn_wrapped", "_rop_op_cache")),
+    **dict.fromkeys(("_frozen_lop", "_frozen_rop")),
     "_lop_op_cache": {},
-    "_rop_op_cache": None,
-    "_frozen_lop": None,
-    "_frozen_rop": None,
 }
-"""The same of gradients of an inner graph, which PyTensor makes for `grad` or to
-compare Ops. They may hold an Op that applies the one that they are of: who reads such a
-cycle meets an Op that is not there yet."""
+"""What Ops have until something is made. Gradients of an inner graph, which PyTensor
+makes for `grad` or to compare Ops, may hold an Op that applies the one that they are
+of: who reads such a cycle meets an Op that is not there yet."""
 
 OF_NODES = ("ufunc", "gufunc")
 """What a node's tag is given."""
@@ -63,8 +59,7 @@ def _without_compiled(way: Any) -> tuple | None:
     if not isinstance(way, tuple) or len(way) < 3 or not isinstance(way[2], dict):
         return None
     state = {name: value for name, value in way[2].items() if name not in _REMOVED}
-    unmade = _FORGOTTEN | _GRADIENTS
-    state.update({name: unmade[name] for name in unmade if name in state})
+    state.update({name: _UNMADE[name] for name in _UNMADE if name in state})
     return (*way[:2], state, *way[3:])
 
 
