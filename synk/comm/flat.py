@@ -13,6 +13,7 @@ import numpy as np
 from ..errors import ShapeMismatch
 from ..memory.segment import Attachments, Segment, key_of
 from ..reduce_ops import ReduceOp, check_shapes
+from ..reduce_tree import BlockCut, Subtrees, combined
 from ..times.timing import REDUCE, UNCOUNTED, WAIT, Times
 from . import small
 from .divided import DividedAllReduce
@@ -20,6 +21,7 @@ from .flat_layout import FlatLayout, Kind, nbytes_of
 from .kernels import warm
 from .shm import SharedMemoryComm
 from .small import SmallAllReduce
+from .trees import TreeBuffers
 
 
 class FlatBuffers:
@@ -35,6 +37,22 @@ class FlatBuffers:
         self._comm = comm
         self._attachments = attachments
         self._buffers: dict[tuple, FlatBuffer] = {}
+        self._trees = self._new_trees()
+
+    def _new_trees(self) -> TreeBuffers:
+        return TreeBuffers(self._comm, self._attachments)
+
+    def reduce_tree(
+        self,
+        key: tuple,
+        given: Subtrees | None,
+        cut: BlockCut,
+        times: Times = UNCOUNTED,
+    ) -> list[np.ndarray]:
+        """Combine the ranks' subtrees; see `TreeBuffers.reduce`."""
+        if self._comm.size == 1:
+            return ONE_RANK.reduce_tree(key, given, cut)
+        return self._trees.reduce(key, given, cut, times)
 
     def reduce(
         self,
@@ -88,6 +106,7 @@ class FlatBuffers:
         """Drop the buffers of a function that is gone."""
         for key in [key for key in self._buffers if key[0] == function]:
             self._drop(key)
+        self._trees.forget(function)
 
     def forget_variable(self, number: int) -> None:
         """Drop the buffers of lists of variables that one is gone of."""
@@ -163,6 +182,17 @@ class OneRank:
         """Return the values."""
         assert values is not None
         return list(values)
+
+    def reduce_tree(
+        self,
+        key: tuple,
+        given: Subtrees | None,
+        cut: BlockCut,
+        times: Times = UNCOUNTED,
+    ) -> list[np.ndarray]:
+        """Return what the rank's own subtrees come to."""
+        assert given is not None
+        return combined(cut, [given.entries], given.columns)
 
 
 ONE_RANK = OneRank()

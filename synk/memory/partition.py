@@ -95,8 +95,8 @@ def count(selection: Selection) -> int:
     return len(selection)
 
 
-def cuts(rows: int, parts: int) -> list[int]:
-    """Cut `rows` into contiguous parts that differ by one row at the most.
+def cuts(rows: int, parts: int, block: int = 1) -> list[int]:
+    """Cut `rows` into contiguous parts that differ by one block at the most.
 
     Returns ``parts + 1`` bounds; part i is ``bounds[i]:bounds[i + 1]``. The larger
     parts come first, so that rank 0 has rows whenever there are any.
@@ -105,20 +105,23 @@ def cuts(rows: int, parts: int) -> list[int]:
     [0, 3, 5, 7]
     >>> cuts(1, 3)
     [0, 1, 1, 1]
+    >>> cuts(19, 3, 4)  # five blocks, of which the last one has three rows
+    [0, 8, 16, 19]
     """
-    size, more = divmod(rows, parts)
-    return [i * size + min(i, more) for i in range(parts + 1)]
+    size, more = divmod(-(-rows // block), parts)
+    ends = (i * size + min(i, more) for i in range(parts + 1))
+    return [min(end * block, rows) for end in ends]
 
 
-def bound(rows: Any, parts: int, i: int) -> Any:
+def bound(rows: Any, parts: int, i: int, block: int = 1) -> Any:
     """Return bound i of those that `cuts` returns; of an array of rows, one for each.
 
     >>> bound(7, 3, 2), bound(np.array([7, 1]), 3, 2)
     (5, array([5, 1]))
     """
-    size, more = divmod(rows, parts)
+    size, more = divmod(-(-rows // block), parts)
     least = min if isinstance(rows, int) else np.minimum
-    return i * size + least(i, more)
+    return least((i * size + least(i, more)) * block, rows)
 
 
 def part_lengths(bounds: Sequence[int]) -> list[int]:

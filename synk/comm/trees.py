@@ -1,0 +1,230 @@
+"""All-reduces of values that are combined in a tree over blocks of rows.
+
+Ranks hand on stacks of subtrees, and not one value each (see `reduce_tree`). Every rank
+reads those of all and comes to the same result, so that one meeting is enough. Two sets
+of slots take turns, as in `small`. Of many values each rank combines a part, which all
+read after another meeting.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ..compiled import compile_kernel
+from ..memory.segment import Attachments, Segment, key_of
+from ..reduce_tree import BlockCut, Columns, Subtrees, fold
+from ..times.timing import REDUCE, WAIT, Times
+from ..workers.control import BARRIER, WORD
+from ..workers.recorder import MEETING
+from .shm import SharedMemoryComm
+from .sync import FIRST, MET, OWN, RANK, meet, next_number
+
+DIVIDED = 1 << 12
+"""Values of all entries from which on each rank combines a part of them."""
+
+
+class TreeBuffers:
+    """What one rank hands its subtrees on by, for each key that all ranks use alike.
+
+    Parameters
+    ----------
+    comm : SharedMemoryComm
+    attachments : Attachments
+    """
+
+    def __init__(self, comm: SharedMemoryComm, attachments: Attachments) -> None:
+        self._comm, self._attachments = comm, attachments
+        self._buffers: dict[tuple, _Buffer] = {}
+
+    def reduce(
+        self, key: tuple, given: Subtrees | None, cut: BlockCut, times: Times
+    ) -> list[np.ndarray]:
+        """Combine the ranks' subtrees.
+
+        Parameters
+        ----------
+        key : tuple
+        given : Subtrees or None
+            None from a rank that has no rows.
+        cut : BlockCut
+            The same on all ranks.
+        times : Times
+            Where to count the time that it takes.
+        """
+        buffer = self._buffers.get(key)
+        results = None
+        if buffer is None:
+            self._comm.agree(-1)  # others may have one
+        else:
+            results = buffer.reduce(self._comm, given, cut, times)
+        if results is None:
+            self._drop(key)
+            buffer = self._buffers[key] = self._made(given, cut)
+            results = buffer.reduce(self._comm, given, cut, times)
+            assert results is not None, "the ranks' buffers differ"
+        return results
+
+    def forget(self, function: int) -> None:
+        """Drop the buffers of a function that is gone."""
+        for key in [key for key in self._buffers if key[0] == function]:
+            self._drop(key)
+
+    def _drop(self, key: tuple) -> None:
+        buffer = self._buffers.pop(key, None)
+        if buffer is not None:
+            self._attachments.forget(buffer.segment_key)
+
+    def _made(self, given: Subtrees | None, cut: BlockCut) -> _Buffer:
+        """Make a buffer for other values, or more of them, together with all ranks."""
+        comm, segment, window = self._comm, None, None
+        told = comm.exchange(None if given is None else given.columns.each)
+        kinds = next(each for each in told if each is not None)
+        columns = Columns([column[1:] for column in kinds])
+        # The last row is of the results.
+        shape = 2 * comm.size * cut.most + 1, columns.width
+        if comm.rank == 0:
+            segment = Segment(8 * max(math.prod(shape), 1))
+            rows = segment.array(np.float64, shape)
+            window = segment.window(rows)
+        window = comm.exchange(window)[0]
+        if comm.rank:
+            rows = self._attachments.array(window)
+        slots = rows[:-1].reshape(2, comm.size, cut.most, columns.width)
+        return _Buffer(columns, slots, rows[-1], segment, key_of(window))
+
+
+class _Buffer:
+    """Where ranks hand their subtrees on, as one of them sees it.
+
+    Parameters
+    ----------
+    columns : Columns
+    slots : numpy.ndarray of float64, shape (2, ranks, subtrees, columns.width)
+        In shared memory.
+    results : numpy.ndarray of float64, shape (columns.width,)
+        Likewise.
+    segment : Segment or None
+        Which they are in; the first rank's.
+    key : tuple of (int, int)
+        Of that segment.
+    """
+
+    def __init__(
+        self,
+        columns: Columns,
+        slots: np.ndarray,
+        results: np.ndarray,
+        segment: Segment | None,
+        key: tuple[int, int],
+    ) -> None:
+        self.segment_key = key
+        # The buffer's own number, as of a `FlatBuffer`.
+        _, self._serial = key
+        self._columns, self._slots = columns, slots
+        self._known = columns  # the rank's own, once it was found to be the same
+        self._none = np.empty((0, columns.width))
+        self._is_divided = columns.width >= DIVIDED
+        self._total = results if self._is_divided else np.empty(columns.width)
+        self._part: tuple | None = None
+        self._segment = segment  # the owner's; it lives as long as this
+
+    def _part_of(self, rank: int) -> tuple:
+        """Return what this rank combines, and what of it is averaged and multiplied."""
+        if self._part is None:
+            columns, start, stop = self._columns, 0, self._columns.width
+            if self._is_divided:
+                ranks = self._slots.shape[1]
+                start, stop = (stop * (rank + i) // ranks for i in range(2))
+            averages, products = (
+                np.clip(ranges - start, 0, stop - start)
+                for ranges in (columns.averages, columns.products)
+            )
+            slots = self._slots[..., start:stop]
+            self._part = slots, averages, products, self._total[start:stop]
+        return self._part
+
+    def _fits(self, columns: Columns) -> bool:
+        if columns is not self._known and columns.each == self._columns.each:
+            self._known = columns
+        return columns is self._known
+
+    def reduce(
+        self,
+        comm: SharedMemoryComm,
+        given: Subtrees | None,
+        cut: BlockCut,
+        times: Times,
+    ) -> list[np.ndarray] | None:
+        """Combine subtrees; return None, on all ranks, if any rank's do not fit."""
+        entries = self._none if given is None else given.entries
+        fits = cut.most <= self._slots.shape[2]
+        if not fits or not (given is None or self._fits(given.columns)):
+            comm.agree(-1)  # a meeting like the others', who see the word
+            times.spent(WAIT)
+            return None
+        words, places, slots, word = comm.words, comm.places, self._slots, self._serial
+        comm.phase[0] = MEETING
+        state = _hand_on(words, places, word, slots, entries)
+        if state != MET:
+            comm.come(state, comm.number)
+        times.spent(WAIT)
+        part, averages, products, total = self._part_of(comm.rank)
+        how = cut.counts, cut.levels, cut.start, averages, products, cut.rows
+        if not _taken(words, places, word, part, *how, total):
+            return None
+        if self._is_divided:
+            times.spent(REDUCE, entries.nbytes)
+            comm.barrier()
+            times.spent(WAIT)
+        results = self._columns.values(self._total)
+        times.spent(REDUCE, entries.nbytes)
+        return results
+
+
+@compile_kernel
+def _hand_on(words, places, word, slots, entries):
+    """Give this rank's subtrees, and meet the others; return what `meet` does."""
+    number = next_number(words, places)
+    mine = slots[number % 2, places[RANK]]
+    for k in range(entries.shape[0]):
+        for i in range(entries.shape[1]):
+            mine[k, i] = entries[k, i]
+    # Before `meet`, which publishes it: whoever has met this rank sees slots and word.
+    words[places[OWN] + WORD - BARRIER + number % 2] = word
+    return meet(words, places, number)
+
+
+@compile_kernel
+def _taken(
+    words,
+    places,
+    word,
+    slots,
+    counts,
+    levels,
+    start,
+    averages,
+    products,
+    rows,
+    total,
+):
+    """Combine the subtrees of ranks that have come; tell if all were of this buffer."""
+    turn = words[places[OWN]] % 2
+    to_word = WORD - BARRIER + turn
+    for k in range(FIRST, places.size):
+        # All ranks see the same words, so all come to the same answer without asking.
+        if words[places[k] + to_word] != word:
+            return False
+    entries = np.empty((levels.size, total.size))
+    at = 0
+    for rank in range(counts.size):
+        for k in range(counts[rank]):
+            for i in range(total.size):
+                entries[at, i] = slots[turn, rank, k, i]
+            at += 1
+    fold(entries, levels, start, averages, products, rows)
+    for i in range(total.size):
+        total[i] = entries[0, i]
+    return True
