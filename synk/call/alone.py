@@ -2,7 +2,8 @@
 
 Of few rows, or where much is reduced for each, ranks take longer to meet than to
 compute. Then one of them makes the call, in the master, as if it had all the rows. It
-runs the same compiled parts or, with JAX, which compiles fast, the graph as a whole.
+runs the same compiled parts or, with JAX, which compiles fast, the graph as a whole;
+and where these go in blocks it comes to the same bits, on one core, as they have it.
 The variables that it updates are as if the script had set them: the other ranks get the
 new values before they next need them.
 """
@@ -15,27 +16,18 @@ from functools import partial
 
 from ..comm.flat import ONE_RANK
 from ..compiler.spec import FunctionSpec
-from ..engines import Engine
 from ..programs.programs import CallKind, Subset
 from ..programs.task import Task
 from ..programs.transaction import Transaction
 from ..ranks.ledger import Entry
 from ..ranks.pool import Pool, no_pool
 from ..ranks.session import SESSION
+from ..reduce_tree import block_cut, settled
 from ..times.timing import Times
 from .call_worker import Share
 from .held import HeldVariables
-from .plans import Planned
+from .plans import Planned, Plans
 from .rows import Given, Rows, take_share
-
-
-def kind_alone(engine: Engine) -> CallKind:
-    """Return what of a function rank 0 runs alone.
-
-    What is compiled as a whole makes its updates faster. Those that it makes in place
-    could not be undone, in a trial and after an error; and to compile takes long.
-    """
-    return "uncut" if engine.ON_DEVICE else "step"
 
 
 class Alone:
@@ -45,6 +37,7 @@ class Alone:
     ----------
     spec : FunctionSpec
     held : HeldVariables
+    plans : Plans
 
     Attributes
     ----------
@@ -54,11 +47,11 @@ class Alone:
         Of these calls.
     """
 
-    def __init__(self, spec: FunctionSpec, held: HeldVariables) -> None:
-        self._spec, self._held = spec, held
+    def __init__(self, spec: FunctionSpec, held: HeldVariables, plans: Plans) -> None:
+        self._spec, self._held, self._plans = spec, held, plans
         self.was_last = False
         self.times = Times()
-        self._last: tuple[int, Subset] = -1, ()
+        self._last: tuple[int, CallKind, Subset] = -1, "step", ()
         self._made_for: Callable[[], Pool | None] = no_pool
         self._version = -1
         self._is_whole = False
@@ -79,9 +72,7 @@ class Alone:
     def change(self, is_alone: bool) -> None:
         """Make the next call so, or on all ranks."""
         self.was_last = is_alone
-        if is_alone:
-            SESSION.context.widen()
-        else:
+        if not is_alone:
             self._held.check()
             SESSION.context.narrow()
 
@@ -105,7 +96,6 @@ class Alone:
         then : callable, optional
             See `BoundCall.once`.
         """
-        SESSION.context.widen()
         run = partial(self._run, planned, rows, given, subset, then)
         with planned.replicas.notice:
             return self._held.in_master(run, known=self._entries)
@@ -122,21 +112,32 @@ class Alone:
         """Compute, and make the updates."""
         plan, replicas = planned
         programs, context = replicas.local(), SESSION.context
-        kind = kind_alone(programs.engine)
-        if self._last != (replicas.number, subset):
+        block = programs.block(subset, plan.block)
+        kind: CallKind = "uncut" if programs.engine.ON_DEVICE else "step"
+        if block:  # as on all ranks
+            kind, _ = self._plans.keeping(programs, kind, subset, rows.total, given)
+        # What is compiled as a whole makes its updates faster. Those that it makes in
+        # place could not be undone, after an error; and to compile takes long.
+        if block:
+            context.compute_with(one_thread=True)
+        else:
+            context.widen()
+        if self._last != (replicas.number, kind, subset):
             if not programs.has(kind, subset):
                 replicas.notice.begin()
                 programs.compile(kind, subset)
             self.times.is_fresh = True
-            self._last = replicas.number, subset
+            self._last = replicas.number, kind, subset
         total = rows.total
         taken = take_share(0, context.array, rows.selection, [0, total], rows.sources)
         by_rank = [total if self._spec.inputs else 1]
         how = given.constants, ONE_RANK, by_rank
         task = Task(programs, kind, subset, given.sources, taken[1], *how)
-        task.block, task.transaction, task.times = plan.block, transaction, self.times
+        task.block, task.transaction, task.times = block, transaction, self.times
+        task.tree = block_cut((0, total), block)
         results = Share(context, task).compute()
         assert results is not None  # rank 0 is not idle
+        results = settled(results)
         if then is not None:
             then(replicas.number, results)
         return results

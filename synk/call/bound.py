@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import NotFinite
-from ..memory.partition import count, select
+from ..memory.partition import count, part_lengths, select
 from ..programs.programs import kind_of_call
 from ..ranks.session import SESSION
-from ..variables.data import Data
+from ..variables.data import Data, any_partial
 from .call_worker import worker_call
 from .finite import FiniteCheck
 from .inputs import check_arguments, check_num_slices, check_shared_rows
@@ -85,6 +85,7 @@ class BoundCall:
         self.wanted = variant.all.of(how.output_subset)
         given = Given(values, [source.array for source in rows.sources], constants)
         self._given: Given | None = given
+        self._has_parts = any_partial(values)
         unheld = [Source(None, *source[1:]) for source in rows.sources]
         self.rows = Rows(rows.selection, rows.bounds, unheld)
         self._bind_again(values, rows.sources)
@@ -136,6 +137,7 @@ class BoundCall:
                 type(value) is not Data
                 or value._described is not window
                 or value.minibatch is not is_batch
+                or value._lending.is_partial is not self._has_parts
                 or (state is not None and value._state != state)
             ):
                 return False
@@ -178,6 +180,8 @@ class BoundCall:
     def by(self, planned: Planned, is_alone: bool) -> None:
         """Have a plan make it."""
         self._planned, self.is_alone = planned, is_alone
+        if not self._has_parts:
+            self.rows = planned.cut(self.rows)
         self._is_prepared = False
 
     def call(self, values: Sequence[Any], start: float) -> list:
@@ -292,12 +296,13 @@ class BoundCall:
         if any(source.state is not None for source in rows.sources):
             sources = [source._replace(state=None) for source in rows.sources]
             rows = rows._replace(sources=sources)
-        kind = kind_of_call(self._num_slices, SESSION.size)
         programs = replicas.local()
-        found = variant.plans.with_kept(programs, kind, subset, given, rows)
+        block = programs.block(subset, plan.block)
+        usual = kind_of_call(self._num_slices, SESSION.size, block)
+        found = variant.plans.with_kept(programs, usual, subset, given, rows, block)
         kind, self.rows = found
         replicas.prepare(kind, subset)
-        if 0 < rows.total < SESSION.size:
+        if rows.total and 0 in part_lengths(rows.bounds):
             replicas.prepare("idle", subset)
         if self._data:
             pairs = zip(self._data, self.rows.sources, strict=True)
@@ -305,7 +310,7 @@ class BoundCall:
         self._launch = variant.held.launch(programs.streams(kind))
         self._label, self._times = programs.label, programs.times
         self._whole = programs.cut(kind, subset).inputs_read
-        self._what = replicas.number, subset, self._num_slices, plan.block
+        self._what = replicas.number, subset, kind, self._num_slices, block
         self._described: tuple | None = None
         self._windows: list | None = None
         self._theirs: tuple = ()

@@ -19,10 +19,10 @@ from ..engines import compiles_in_calls
 from ..garbage import without_collection
 from ..memory.partition import Selection, count, part_lengths, select
 from ..programs import running
-from ..programs.programs import kind_of_call
 from ..programs.task import Reducer, Task
 from ..ranks.context import RankContext
 from ..ranks.streams import split, worker_states
+from ..reduce_tree import TreeOutput, block_cut
 from ..times.timing import COMMON, ROWS, WAIT
 from ..workers.channel import Ready
 from ..workers.control import LAUNCH
@@ -145,9 +145,10 @@ class RankShare(Share):
     context : RankContext
     told : tuple
         What the master tells of the call, or of one of a run: the function's number,
-        which outputs, `num_slices` and the rows of a block (see `choice.plan.Plan`);
-        `Rows`; the broadcast inputs; `batch_s`; the states of common streams. Arrays
-        are windows. The master's own are none of it: it gives them to itself.
+        which outputs, the `CallKind`, `num_slices` and the rows of a block (see
+        `choice.plan.Plan`); `Rows`; the broadcast inputs; `batch_s`; the states of
+        common streams. Arrays are windows. The master's own are none of it: it gives
+        them to itself.
     of_node : bool
         Whether the ranks of each machine make a call of its own, on their rows.
 
@@ -167,7 +168,8 @@ class RankShare(Share):
         self, context: RankContext, told: tuple, of_node: bool = False
     ) -> None:
         start = perf_counter()
-        (number, subset, num_slices, block), rows, constants, batch_s, states = told
+        what, rows, constants, batch_s, states = told
+        number, subset, kind, num_slices, block = what
         programs = context.registry.functions[number]
         context.activity = programs.label
         self.told, self._context, self._programs = told, context, programs
@@ -182,14 +184,16 @@ class RankShare(Share):
         sources, selections = take_share(context.rank, context.array, *rows)
         kept = _key(rows[2], selections)
         self._selected = self._select_shared(batch_s, sources, selections)
-        self._streams = programs.streams(kind_of_call(num_slices, context.size))
+        self._streams = programs.streams(kind)
         if states:
             worker_states(self._streams, states)
         self._waited = 0.0
         self.by_rank = self._rows_per_rank(rows[1], selections)
-        kind = kind_of_call(num_slices, context.size, kept is not None)
-        what = programs, kind, subset, sources, selections
-        task = Task(*what, [], reducer, self.by_rank, context.rank, num_slices, block)
+        computed = programs, kind, subset, sources, selections
+        how = reducer, self.by_rank, context.rank, num_slices, block
+        task = Task(*computed, [], *how)
+        if block and not of_node:
+            task.tree = block_cut(tuple(rows[1]), block)
         # Not a method: what refers to itself stays, with all rows, until garbage is
         # collected.
         task.all_rows = partial(_all_rows, context.array, rows, sources)
@@ -302,6 +306,7 @@ class RankShare(Share):
 
     def _run(self) -> list[np.ndarray] | None:
         programs, outputs = self._programs, None
+        self._context.compute_with(one_thread=self.task.block > 0)
         if self._streams:
             split(self._streams, self._context.rank)
         if not self.is_idle:
@@ -327,11 +332,12 @@ class RankShare(Share):
                 task.sources[:] = [None] * len(task.sources)
             task.constants = []
             return outputs, self.rows
-        left = {
-            i: output
-            for i, output in zip(self.task.subset, outputs, strict=True)
-            if self.is_wanted(i)
-        }
+        left: dict[Any, Any] = {}
+        for i, output in zip(self.task.subset, outputs, strict=True):
+            if type(output) is TreeOutput:
+                left[output.key] = output.subtrees.entries
+            elif self.is_wanted(i):
+                left[i] = output
         windows = self._context.leave(left)
         if self._is_first:  # and may be the last
             return windows, self.rows

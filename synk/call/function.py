@@ -289,7 +289,7 @@ class Function:
         title = self.name or f"function {self._number}"
         present = self._usual.plans.last.replicas
         known = present.local(), present.are_there, self._usual.serial.timed
-        held, plan = self._usual.held.facts(), str(self._usual.plans.last.plan)
+        held, plan = self._usual.held.facts(), self._usual.plans.last.plan
         plans = plan, self._usual.plans.measured
         return explain(title, self._spec, *known, held, plans, graph)
 

@@ -32,6 +32,7 @@ def function(
     pad: bool = False,
     local: bool = False,
     statistics: str = "exact",
+    bits: str | None = None,
     **pytensor_kwargs: Any,
 ) -> Function:
     """Make a function that runs on every rank; like ``pytensor.function``.
@@ -96,6 +97,10 @@ def function(
         Outputs and updates are combined as they are otherwise: the parameters stay
         alike on all ranks, their numbers are no longer the serial run's. See
         :func:`synk.ops.local` for one value of several.
+    bits : {None, "any"}
+        With "any" all outputs and updates have the same bits on any number of ranks:
+        what would not goes in blocks all the same, by numba, at its cost. See
+        :doc:`same_numbers`.
     **pytensor_kwargs
         Further arguments of ``pytensor.function``.
 
@@ -108,7 +113,8 @@ def function(
     TypeError, ValueError
         If an argument is not what it should be.
     SplitError
-        With `strict`; otherwise in calls on more than one rank.
+        With `strict`; otherwise in calls on more than one rank. With `bits`, in the
+        first call, if a value cannot have the same bits on any number of ranks.
     StateError
         In a worker.
 
@@ -148,6 +154,7 @@ def function(
         pad=pad,
         local=local,
         statistics=statistics,
+        bits=bits,
         made=callers_place(),
         options=pytensor_kwargs,
     )

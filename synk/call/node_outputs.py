@@ -40,8 +40,8 @@ def combined_here(
     made: dict[int, np.ndarray] = {}
     for i in subset:
         op = ops[i]
-        if op is None or op == "gather":
-            continue
+        if op is None or op == "gather" or i not in present[0][0]:
+            continue  # what goes in a tree has no value of each rank
         values = [context.array(outputs[i]) for outputs, _ in present]
         first = values[0]
         are_alike = all(v.shape == first.shape for v in values)  # or node 0 says so

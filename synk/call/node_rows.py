@@ -20,12 +20,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..cluster.inbox import Copy
-from ..cluster.message import Here, OfEach
+from ..cluster.keeping import Span
+from ..cluster.message import Here, OfEach, Total
 from ..cluster.translate import Bounds, Sent
-from ..memory.partition import Selection, count, part
+from ..memory.partition import Selection, count, cuts, part
 from ..memory.segment import Window, key_of
 from ..memory.unchanged import check_whole, state_of
-from ..programs.programs import kind_of_call
 from ..ranks.context import RankContext
 from ..ranks.to_nodes import PARTED, Parted, Parting
 from .call_worker import worker_call
@@ -76,9 +76,10 @@ def leaving_call(args: tuple, parting: Parting) -> tuple:
     selection, bounds, sources = rows
     call = Call(selection, bounds, None)
     calls = [call]
+    block = _block_of(call, what)
     if sources and not _reads_all(parting.context, what):
-        calls, sources = _Leaving(parting, calls).inputs(sources)
-    told = calls[0].selection, Bounds(bounds[-1], len(bounds) - 1), sources
+        calls, sources = _Leaving(parting, calls, what).inputs(sources)
+    told = calls[0].selection, Bounds(bounds[-1], len(bounds) - 1, block), sources
     return ((what, told, *others),)
 
 
@@ -86,27 +87,36 @@ def leaving_run(args: tuple, parting: Parting) -> tuple:
     """Return many calls as all nodes are told of them."""
     (what, calls, sources, *others), progress = args
     if sources and not _reads_all(parting.context, what):
-        calls, sources = _Leaving(parting, calls).inputs(sources)
+        calls, sources = _Leaving(parting, calls, what).inputs(sources)
     parts = parting.context.size
-    told = [call._replace(bounds=Bounds(call.bounds[-1], parts)) for call in calls]
+    told = [
+        call._replace(bounds=Bounds(call.bounds[-1], parts, _block_of(call, what)))
+        for call in calls
+    ]
     return (what, told, sources, *others), progress
+
+
+def _block_of(call: Call, what: tuple) -> int:
+    """Return by how many rows a call is cut between ranks."""
+    block, bounds = what[-1] or 1, call.bounds
+    is_at_blocks = bounds == cuts(bounds[-1], len(bounds) - 1, block)
+    return block if is_at_blocks else 1
 
 
 def _reads_all(context: RankContext, what: tuple) -> bool:
     """Tell whether ranks read rows of other ranks, too."""
-    number, subset, slices, _ = what
-    programs = context.registry.functions[number]
-    return bool(programs.cut(kind_of_call(slices, context.size), subset).inputs_read)
+    number, subset, kind, *_ = what
+    return bool(context.registry.functions[number].cut(kind, subset).inputs_read)
 
 
 class _Leaving:
     """The rows of calls on their way to other nodes."""
 
-    def __init__(self, parting: Parting, calls: Sequence[Call]) -> None:
+    def __init__(self, parting: Parting, calls: Sequence[Call], what: tuple) -> None:
         self._parting, self._calls = parting, calls
         locate = parting.context.array
         self._chosen: list[Any] = [located(locate, call.selection) for call in calls]
-        self._totals = [call.bounds[-1] for call in calls]
+        self._totals = [(call.bounds[-1], _block_of(call, what)) for call in calls]
 
     def inputs(self, sources: Sequence[tuple]) -> tuple[list[Call], list]:
         """Return calls and sources as all nodes are told of them."""
@@ -143,7 +153,7 @@ class _Leaving:
         array = parting.context.array(window)
         chosen, span = self._chosen, None
         if source.is_batch:  # in a single call alone
-            span = -source.offset, self._totals[0] - source.offset
+            span = -source.offset, self._totals[0][0] - source.offset
             chosen = [slice(*span)]
         state, copy = state_of(window) if isinstance(window, tuple) else None, None
         if state is not None:
@@ -167,19 +177,19 @@ class _Leaving:
     ) -> int | None:
         """Have nodes keep their rows of slices; return the number of the copy."""
         parting, width = self._parting, array[:1].nbytes
-        spans: dict[tuple[int, int], int] = {}
-        for rows in chosen:
+        spans: dict[Span, int] = {}
+        for rows, (_, block) in zip(chosen, self._totals, strict=True):
             if isinstance(rows, slice) and rows.start < rows.stop:
-                most = parting.most_rows([rows.stop - rows.start])
-                spans[rows.start, rows.stop] = most * width
+                most = parting.most_rows([(rows.stop - rows.start, block)])
+                spans[rows.start, rows.stop, block] = most * width
         data = key_of(window)
         number, new = parting.draft.slices(
             data, state, window, array.nbytes, list(spans.items())
         )
         if new and number is not None:
             check_whole(window)
-            totals = tuple(stop - start for start, stop in new)
-            slices = [slice(*span) for span in new]
+            totals = tuple((stop - start, block) for start, stop, block in new)
+            slices = [slice(*span[:2]) for span in new]
             kept = {"number": number, "spans": tuple(new)}
             self._send_rows(array, slices, totals, **kept)
         return number
@@ -189,10 +199,10 @@ class _Leaving:
     ) -> tuple[Sent | None] | None:
         """Have nodes get rows that they do not keep; None if they are to get all."""
         draft, left, totals = self._parting.draft, [], []
-        seen: set[tuple[int, int]] = set()
+        seen: set[Span] = set()
         for rows, total in zip(chosen, self._totals, strict=True):
             if isinstance(rows, slice):
-                span = rows.start, rows.stop
+                span = rows.start, rows.stop, total[1]
                 if span in seen or (data is not None and draft.has(data, span)):
                     continue
                 seen.add(span)
@@ -209,7 +219,7 @@ class _Leaving:
         self,
         array: np.ndarray,
         chosen: Sequence[Selection],
-        totals: tuple[int, ...],
+        totals: tuple[Total, ...],
         **kept: Any,
     ) -> Sent:
         def of_node(here: Here) -> list[np.ndarray]:
@@ -232,7 +242,7 @@ def arriving_call(args: tuple, here: Here, copies: Mapping[int, Copy]) -> tuple:
     ((what, rows, *others),) = args
     selection, bounds, sources = rows
     call = Call(selection, bounds, None)
-    [call] = _arrived([call], sources, here, copies)
+    [call] = _arrived([call], sources, here, copies, what)
     told = call.selection, bounds, call.sources or sources
     return ((what, told, *others),)
 
@@ -240,7 +250,7 @@ def arriving_call(args: tuple, here: Here, copies: Mapping[int, Copy]) -> tuple:
 def arriving_run(args: tuple, here: Here, copies: Mapping[int, Copy]) -> tuple:
     """Return many calls as the ranks of this node are told of them."""
     (what, calls, sources, *others), progress = args
-    calls = _arrived(calls, sources, here, copies)
+    calls = _arrived(calls, sources, here, copies, what)
     return (what, calls, sources, *others), progress
 
 
@@ -249,6 +259,7 @@ def _arrived(
     sources: Sequence,
     here: Here,
     copies: Mapping[int, Copy],
+    what: tuple,
 ) -> list[Call]:
     """Return calls with the rows that this node has for each."""
     inputs = [
@@ -256,8 +267,8 @@ def _arrived(
     ]
     found, numbers = [], 0
     for call in calls:
-        total = call.bounds[-1]
-        start, stop = here.rows(total)
+        total, block = call.bounds[-1], _block_of(call, what)
+        start, stop = here.rows((total, block))
         selection, span = call.selection, None
         if type(selection) is not Numbers:
             span = selection
@@ -269,7 +280,7 @@ def _arrived(
         own = None
         if any(inputs):
             own = [
-                tuple(each) if mine is None else mine.source(span, start, stop)
+                tuple(each) if mine is None else mine.source(span, start, stop, block)
                 for each, mine in zip(sources, inputs, strict=True)
             ]
         found.append(call._replace(selection=selection, sources=own))
@@ -284,21 +295,26 @@ class _InParts:
         copy = None if told.copy is None else copies.get(told.copy)
         self._window = None if copy is None else copy.window
         self._starts = {} if copy is None else copy.starts
-        self._seen: dict[tuple[int, int], int] = {}
+        self._seen: dict[Span, int] = {}
         self._next = 0
 
-    def source(self, span: tuple[int, int] | None, start: int, stop: int) -> tuple:
+    def source(
+        self, chosen: tuple[int, int] | None, start: int, stop: int, block: int
+    ) -> tuple:
         """Return where the rows of the next call lie.
 
         Parameters
         ----------
-        span : tuple of int or None
+        chosen : tuple of int or None
             The slice that it selects, if it is one.
         start, stop : int
             Which rows of the batch are this node's.
+        block : int
+            By how many rows it is cut between ranks.
         """
         told = self._told
-        span = span if told.span is None else told.span
+        chosen = chosen if told.span is None else told.span
+        span: Span | None = None if chosen is None else (*chosen, block)
         if span in self._starts:
             first = start - self._starts[span]
             # A number of rows is one of this copy: there may be another later.

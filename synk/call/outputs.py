@@ -13,6 +13,7 @@ from ..errors import ShapeMismatch
 from ..programs.programs import Subset
 from ..ranks.context import RankContext
 from ..reduce_ops import ReduceOp, combine
+from ..reduce_tree import TreeOutput, settled
 
 
 class Wanted:
@@ -70,7 +71,7 @@ class Reply(NamedTuple):
 
     Attributes
     ----------
-    outputs : list of numpy.ndarray, or dict of int to Window
+    outputs : list of numpy.ndarray or TreeOutput, or dict of int to Window
         The master's own in the order of the subset; other ranks' by their position in
         the function, and only those that the master needs. Where a node has combined
         an output, `IN_FIRST` on its ranks but the first.
@@ -115,8 +116,15 @@ def combine_outputs(
         return []
     present = [Reply(*reply) for reply in replies if reply is not None]
     results = []
+    own = present[0].outputs
+    if isinstance(own, list) and any(type(each) is TreeOutput for each in own):
+        others = [reply.outputs for reply in present[1:]]
+        own = settled(own, lambda key: [context.array(each[key]) for each in others])
     for position, i in enumerate(subset):
         op = spec.wire_ops[i]
+        if isinstance(own, list) and type(present[0].outputs[position]) is TreeOutput:
+            results.append(own[position])
+            continue
         values: list[np.ndarray] = []
         weights: list[int] = []
         for reply in present if op is not None else present[:1]:
@@ -130,8 +138,8 @@ def combine_outputs(
         if op is not None:
             results.append(reduce_output(spec, i, op, values, weights, what))
         else:
-            own = replies[0] is not None
-            results.append(values[0] if own else own_copy(values[0]))
+            is_own = replies[0] is not None
+            results.append(values[0] if is_own else own_copy(values[0]))
     return results
 
 

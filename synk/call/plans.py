@@ -29,9 +29,12 @@ from ..choice.plan import (
     choose,
     plans_of,
     predict,
+    why_in_one_go,
 )
 from ..choice.possible import (
     MODES,
+    VARIABLE,
+    asked_for,
     draws,
     engine_asked_for,
     engine_of,
@@ -42,10 +45,12 @@ from ..choice.sizes import Sizes
 from ..choice.work import Work, nbytes_of, work_of
 from ..compiler.spec import FunctionSpec
 from ..engines import described
+from ..memory.partition import cuts
 from ..programs.programs import CallKind, Programs, Subset, kind_of_call
 from ..ranks.pool import Pool, no_pool
 from ..ranks.replication import Replicas, to_distribute
 from ..ranks.session import SESSION
+from ..report.bits import check_bits
 from ..report.facts import PlanTimes
 from ..user_frames import callers_level
 from ..variables.data import Data
@@ -66,6 +71,16 @@ class Planned(NamedTuple):
         mine, theirs = self.plan, other.plan
         how = mine.engine, mine.is_alone, mine.block
         return how == (theirs.engine, theirs.is_alone, theirs.block)
+
+    def cut(self, rows: Rows) -> Rows:
+        """Return rows cut between the ranks at blocks, where the plan has them."""
+        if not rows.total:
+            return rows
+        return rows._replace(bounds=self.bounds(rows.total, len(rows.bounds) - 1))
+
+    def bounds(self, rows: int, ranks: int) -> list[int]:
+        """Return where the rows of each rank begin, and where the last one's end."""
+        return cuts(rows, ranks, self.plan.block or 1)
 
 
 class Plans:
@@ -118,7 +133,10 @@ class Plans:
         scale = records.scale_of(rows)
         planned = self._planned.get(scale)
         if planned is None:
-            planned = self._planned[scale] = self._plan(rows, arrays)
+            planned = self._plan(rows, arrays)
+            if self._spec.has_any_bits:
+                check_bits(self._spec, planned.replicas.local(), planned.plan)
+            self._planned[scale] = planned
         self.last = planned
         if len(self._lengths) < MANY_LENGTHS:
             self._note_length(rows, planned)
@@ -173,7 +191,8 @@ class Plans:
         planned = self.last if self._planned else self._without_sizes()
         replicas, every = planned.replicas, tuple(range(len(self._spec.outputs)))
         with replicas.notice:
-            replicas.prepare(kind_of_call(1, SESSION.size), every)
+            block = replicas.local().block(every, planned.plan.block)
+            replicas.prepare(kind_of_call(1, SESSION.size, block), every)
 
     def with_kept(
         self,
@@ -182,6 +201,7 @@ class Plans:
         subset: Subset,
         given: Given,
         rows: Rows,
+        block: int,
     ) -> tuple[CallKind, Rows]:
         """Return how a call is run, and its rows as ranks are told them.
 
@@ -197,20 +217,44 @@ class Plans:
         subset : tuple of int
         given : Given
         rows : Rows
+        block : int
+            Rows of a block.
         """
-        if rows.total < KEPT_FROM or kind == "slice" or programs.is_padded:
+        keeping, inputs = self.keeping(programs, kind, subset, rows.total, given)
+        if not inputs:
             return kind, rows
-        keeping = kind_of_call(1, SESSION.size, keeps=True)
-        arrays = given.arrays
-        inputs = self._inputs_kept(programs, keeping, subset, rows.total, arrays)
-        selection = rows.selection
         states = [_state(given.values[i]) for i in inputs]
-        if not inputs or None in states or not isinstance(selection, slice):
-            return kind, rows
+        if None in states or not isinstance(rows.selection, slice):
+            # What makes blocks' values is the same for all rows, kept or not.
+            return keeping if block else kind, rows
         sources = list(rows.sources)
         for i, state in zip(inputs, states, strict=True):
             sources[i] = sources[i]._replace(state=state)
         return keeping, rows._replace(sources=sources)
+
+    def keeping(
+        self,
+        programs: Programs,
+        kind: CallKind,
+        subset: Subset,
+        rows: int,
+        given: Given,
+    ) -> tuple[CallKind, tuple[int, ...]]:
+        """Return how a call is run that keeps terms, and of which inputs these are.
+
+        Parameters
+        ----------
+        programs, kind, subset, given
+            See `with_kept`.
+        rows : int
+            Of all ranks.
+        """
+        about = records.rows_of(records.scale_of(rows))
+        if about < KEPT_FROM or kind == "slice" or programs.is_padded:
+            return kind, ()
+        keeping: CallKind = "kept uncut" if kind == "uncut" else "kept step"
+        inputs = self._inputs_kept(programs, keeping, subset, rows, given.arrays)
+        return (keeping, inputs) if inputs else (kind, ())
 
     def _inputs_kept(
         self,
@@ -277,6 +321,7 @@ class Plans:
             work=work,
             ranks=SESSION.size,
             cores=len(place.cores) * SESSION.size,
+            has_any_bits=spec.has_any_bits,
         )
 
     def _standing_for(
@@ -353,7 +398,12 @@ class Plans:
             return self._with_replicas(self._plan_asked_for(rows, arrays))
         scale = records.scale_of(rows)
         record = records.find(self._key(scale), self._spec.label)
-        if record is None or record.plan.engine not in engines:
+        must = self._spec.has_any_bits
+        if (
+            record is None
+            or record.plan.engine not in engines
+            or (must and not record.plan.block)
+        ):
             plan = choose(self.facts(rows, arrays))
         else:
             plan = record.plan
@@ -363,10 +413,16 @@ class Plans:
         """Return the plan where the script, or the environment, has named a mode."""
         spec, asked = self._spec, engine_asked_for(self._spec)
         why = described(spec.mode) if asked is None else "by SYNK_ENGINE"
-        engine, block = asked or self._named_engine, 0
-        if engine == "numba" and not draws(spec):
-            block = block_of(self.facts(rows, arrays), engine)
-        return Plan(asked, block=block, why=why)
+        engine = asked or self._named_engine
+        if engine != "numba" or draws(spec):
+            at_once = f"{why} goes through all rows of a rank at once"
+            return Plan(asked, why=why, in_one_go=at_once)
+        facts = self.facts(rows, arrays)
+        block, in_one_go = block_of(facts, engine), why_in_one_go(facts, engine)
+        if asked_for() == "default" and rows <= block:
+            # Few rows are cut evenly, as in modes that go through them at once.
+            block, in_one_go = 0, f"{VARIABLE}=default cuts few rows evenly"
+        return Plan(asked, False, block, why, in_one_go)
 
     def _engines(self) -> tuple[str, ...]:
         """Return the engines that may be chosen from."""

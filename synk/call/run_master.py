@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from ..memory.partition import count, cuts, select
-from ..programs.programs import kind_of_call
+from ..memory.partition import count, cuts, part_lengths, select
+from ..programs.programs import CallKind, kind_of_call
 from ..ranks.session import SESSION
-from ..variables.data import Data
+from ..variables.data import Data, any_partial
 from .bound import How
 from .inputs import check_arguments, check_num_slices, check_shared_rows
 from .launches import in_launches, watched
@@ -75,7 +76,8 @@ class Run:
         arrays = [source.array for source in whole.sources]
         self._given = Given(values, arrays, constants)
         self._batch_s = check_shared_rows(how.batch_s, spec.sliceable, size)
-        if any(value._lending.is_partial for value in data):
+        self._has_parts = any_partial(data)
+        if self._has_parts:
             variant.plans.forbid_alone()  # rank 0 has not the rows of other machines
 
     def make(self, batches: Iterable, progress: bool | Callable[[int], object]) -> Any:
@@ -117,8 +119,9 @@ class Run:
         while calls:
             rows = calls[0].bounds[-1]
             planned, is_alone = variant.planned(rows, arrays, is_usual)
-            of_each = (plans.of(call.bounds[-1], arrays) for call in calls)
-            alike = itertools.takewhile(planned.is_alike, of_each)
+            kind = self._kind(planned, rows)
+            of_each = (call.bounds[-1] for call in calls)
+            alike = itertools.takewhile(partial(self._is_alike, planned, kind), of_each)
             many = sum(1 for _ in alike) if plans.are_proven(planned) else 1
             some = calls[:many]
             launch = self._alone if is_alone else self._on_ranks
@@ -137,6 +140,11 @@ class Run:
                 times = variant.alone.times
             times.returned(start, joined, "Function run", len(some))
 
+    def _is_alike(self, planned: Planned, kind: CallKind, rows: int) -> bool:
+        """Tell whether a call of so many rows is made as another one is."""
+        other = self._variant.plans.of(rows, self._given.arrays)
+        return planned.is_alike(other) and self._kind(other, rows) == kind
+
     def _on_ranks(
         self, planned: Planned, calls: list[Call], report: Any
     ) -> tuple[list, float]:
@@ -150,17 +158,23 @@ class Run:
             When all ranks had done their shares.
         """
         variant, subset = self._variant, self._wanted.subset
-        held, kind = variant.held, kind_of_call(self._num_slices, SESSION.size)
+        held, size = variant.held, SESSION.size
         plan, replicas = planned
+        # Workers of a rule have rows evenly, and machines those that they have read.
+        if held.workers is None and not self._has_parts:
+            cut = planned.bounds
+            calls = [c._replace(bounds=cut(c.bounds[-1], size)) for c in calls]
         bounds = [call.bounds for call in calls]
+        kind = self._kind(planned, bounds[0][-1])
         with replicas.notice:
             programs = replicas.prepare(kind, subset)
-            if any(0 < of_call[-1] < SESSION.size for of_call in bounds):
+            if any(0 in part_lengths(of_call) for of_call in bounds if of_call[-1]):
                 replicas.prepare("idle", subset)
             if isinstance(report, Bar) and not programs.times.is_fresh:
                 report.show()
             with held.launch(programs.streams(kind), bounds) as launched:
-                what = replicas.number, subset, self._num_slices, plan.block
+                block = programs.block(subset, plan.block)
+                what = replicas.number, subset, kind, self._num_slices, block
                 rest = launched.states, launched.number, held.workers
                 mine = (what, *self._own(calls), *rest), report
                 theirs = (what, *self._described(calls), *rest), None
@@ -174,6 +188,15 @@ class Run:
                 rows_of_last = tuple(replies[0].rows_by_call[-1])
                 held.note(rows_of_last, calls[-1].batch_s)
         return results, joined
+
+    def _kind(self, planned: Planned, rows: int) -> CallKind:
+        """Return how a call of so many rows is run."""
+        programs, subset = planned.replicas.local(), self._wanted.subset
+        block = programs.block(subset, planned.plan.block)
+        kind = kind_of_call(self._num_slices, SESSION.size, block)
+        if not block:
+            return kind  # nothing is kept from one batch to the next
+        return self._variant.plans.keeping(programs, kind, subset, rows, self._given)[0]
 
     def _own(self, calls: list[Call]) -> tuple[list, list, list]:
         """Return calls, sources and broadcast inputs as they are for the master."""

@@ -18,9 +18,10 @@ import numpy as np
 from ..compiler.spec import FunctionSpec
 from ..memory.partition import part_lengths, spans
 from ..memory.prefetch import Ahead
-from ..programs.programs import Programs, Subset, kind_of_call
+from ..programs.programs import Programs, Subset
 from ..ranks.context import RankContext
 from ..ranks.streams import worker_states
+from ..reduce_tree import TreeOutput, combined
 from ..workers.recorder import COMPUTING
 from .call_worker import RankShare
 from .outputs import own_copy, reduce_output
@@ -77,10 +78,9 @@ def worker_run(
         To be called after each call.
     """
     what, calls, sources, constants, states, launch, workers = told
-    number, subset, num_slices, _ = what
+    number, subset, kind, num_slices, _ = what
     context.transaction.begin(launch)
     programs = context.registry.functions[number]
-    kind = kind_of_call(num_slices, context.size)
     worker_states(programs.streams(kind), states)
     if programs.engine.ON_DEVICE:
         programs.takers.use(context.to_device)
@@ -138,9 +138,9 @@ class _Made:
     def __init__(
         self, context: RankContext, programs: Programs, subset: Subset, worker: Any
     ) -> None:
-        self._rank, self._leave = context.rank, context.leave
+        self._rank, self._leave, self._subset = context.rank, context.leave, subset
         self._of_node = worker is not None and worker.is_node
-        self._made: dict[int, list] = {i: [] for i in subset}
+        self._made: dict[Any, list] = {i: [] for i in subset}
         self.rows_by_call: list[list[int]] = []
         self.watch = Watch(programs.times)
 
@@ -150,8 +150,18 @@ class _Made:
         by_rank = part_lengths(call.bounds) if self._of_node else share.by_rank
         self.rows_by_call.append(by_rank)
         given = itertools.repeat(None) if outputs is None else outputs
-        for i, output in zip(self._made, given, strict=False):
+        for i, output in zip(self._subset, given, strict=False):
+            if self._rank and type(output) is TreeOutput:
+                self._add_subtrees(output)
+                output = None
             self._made[i].append(output if share.is_wanted(i) else None)
+
+    def _add_subtrees(self, output: TreeOutput) -> None:
+        """Add what several outputs of a call may have together, once."""
+        of_calls, call = self._made.setdefault(output.key, []), len(self.rows_by_call)
+        if len(of_calls) < call:
+            of_calls += [None] * (call - 1 - len(of_calls))  # of calls without rows
+            of_calls.append(output.subtrees.entries)
 
     def reply(self) -> RunReply:
         """Return what the master is told."""
@@ -202,7 +212,7 @@ def combine_runs(
         windows = reply.made.items()
         made.append({key: context.array(window) for key, window in windows})
 
-    def value(rank: int, i: int, k: int) -> np.ndarray:
+    def value(rank: int, i: Any, k: int) -> Any:
         of_rank = made[rank]
         return of_rank[i][k] if i in of_rank else of_rank[i, k]
 
@@ -211,6 +221,7 @@ def combine_runs(
         for by_rank in rows_by_call
     ]
     results: list[list[np.ndarray]] = []
+    of_trees: dict[tuple, list[np.ndarray]] = {}
     for i in subset:
         op = spec.wire_ops[i]
         of_machines = of_nodes and op is None and context.comm is not context.local
@@ -224,6 +235,14 @@ def combine_runs(
             if op is None:
                 own = value(present[0], i, k)
                 of_output.append(own_copy(own) if present[0] else own)
+                continue
+            own = value(present[0], i, k)
+            if type(own) is TreeOutput:
+                key, (entries, columns), cut, place = own
+                if (key, k) not in of_trees:
+                    others = [value(rank, key, k) for rank in present[1:]]
+                    of_trees[key, k] = combined(cut, [entries, *others], columns)
+                of_output.append(of_trees[key, k][place])
                 continue
             values = [value(rank, i, k) for rank in present]
             weights = [by_rank[rank] for rank in present]

@@ -36,9 +36,11 @@ def takes_own_rows(
     usual, ledger = function._usual, SESSION.ledger
     if any(ledger.of(var).kind == "sharded" for var in usual.held.variables):
         return False  # then another variant, of further inputs, makes the calls
-    kind = kind_of_call(num_slices, SESSION.size)
-    subset = usual.all.of(output_subset).subset
-    return not usual.plans.last.replicas.local().cut(kind, subset).inputs_read
+    subset, planned = usual.all.of(output_subset).subset, usual.plans.last
+    programs = planned.replicas.local()
+    block = programs.block(subset, planned.plan.block)
+    kind = kind_of_call(num_slices, SESSION.size, block)
+    return not programs.cut(kind, subset).inputs_read
 
 
 def run_as_workers(

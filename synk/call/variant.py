@@ -51,7 +51,7 @@ class Variant:
         self.all = Wanted(spec.returns, range(len(spec.outputs)))
         self.plans = Plans(spec)
         self.held = HeldVariables(spec)
-        self.alone = Alone(spec, self.held)
+        self.alone = Alone(spec, self.held, self.plans)
         self.serial = SerialRun(spec, what)
         self._groups = Groups(spec)
 

@@ -51,8 +51,27 @@ BYTES_OF_BLOCK = 1 << 20
 """Of a block: about what a core's second-level cache holds. That is its rows, and what
 an Op reads and writes of it."""
 
-BLOCKS_FROM = 4 * BYTES_OF_BLOCK
-"""The same of all rows of a call, from which on these are gone through in blocks."""
+ONE_BLOCK = 100e-6
+"""Seconds of one core up to which all rows of a call are one block: more ranks would
+wait longer for each other than they compute."""
+
+OF_BLOCK = 40e-6
+"""Seconds of a block at the least: to go on to the next takes about a microsecond."""
+
+ALL = 1 << 62
+"""Rows of a block that has those of any call."""
+
+BLOCKS, FEW_BLOCKS = 64, 16
+"""Blocks of a call, where they take long enough: as many as ranks can share evenly;
+and of a call of which nothing is known."""
+
+ADDED = 0.6e-9
+"""Seconds in which a block's byte of what is added up is written, and added to others.
+"""
+
+OF_LARGE = 3
+"""How many times as long a block takes, at the least, as to add up what it gives, where
+that is more than is `SUMMED`, as a script can ask for."""
 
 SUMMED = 1 << 16
 """Bytes that blocks may add up: each writes as many."""
@@ -82,6 +101,8 @@ class Facts:
         Those that may be chosen from; none where the script has said it.
     kind : {"vectors", "matrices", "other"}
         What the graph goes through; see `likely.kind_of`.
+    has_any_bits : bool
+        Whether all has to go in blocks, which is said by the script.
     is_of_data : bool
         Whether all that is computed follows from the rows alone.
     may_be_alone : bool
@@ -108,6 +129,7 @@ class Facts:
     work: Work | None
     ranks: int
     cores: int
+    has_any_bits: bool = False
 
 
 @dataclass(frozen=True)
@@ -121,19 +143,25 @@ class Plan:
     is_alone : bool
         Whether rank 0 makes them, by itself and with all cores.
     block : int
-        Rows of a block, where a part is run for one after the other; 0: in one go.
+        Rows of a block, where a part is run for one after the other; 0: each rank goes
+        through its rows at once.
     why : str
+    in_one_go : str
+        Why there are no blocks.
     """
 
     engine: str | None = None
     is_alone: bool = False
     block: int = 0
     why: str = ""
+    in_one_go: str = ""
 
     @property
     def name(self) -> str:
         """What tells it from the other plans of a function."""
         block = f"blocks of {self.block:,} rows" if self.block else None
+        if self.block == ALL:
+            block = "one block"
         parts = self.engine, block, "rank 0 alone" if self.is_alone else None
         return ", ".join(part for part in parts if part)
 
@@ -144,7 +172,8 @@ class Plan:
 def choose(facts: Facts) -> Plan:
     """Return the plan of a function's calls."""
     engine, why = _engine(facts)
-    plan = Plan(engine, block=block_of(facts, engine), why=why)
+    block = block_of(facts, engine)
+    plan = Plan(engine, False, block, why, why_in_one_go(facts, engine))
     if not facts.engines or not facts.may_be_alone or facts.ranks == 1:
         return plan
     if facts.is_of_data and facts.rows >= KEPT_FROM:
@@ -164,7 +193,8 @@ def plans_of(facts: Facts) -> list[Plan]:
     """Return all plans that are possible, that of the rules first."""
     found = [choose(facts)]
     for engine in facts.engines:
-        for block in {block_of(facts, engine), 0}:
+        most = block_of(facts, engine)
+        for block in {most} if facts.has_any_bits else {most, 0}:
             for is_alone in (False, True):
                 if is_alone and (not facts.may_be_alone or facts.ranks == 1):
                     continue
@@ -195,17 +225,40 @@ def _is_short(work: Work | None) -> bool:
 
 
 def block_of(facts: Facts, engine: str | None) -> int:
-    """Return the rows of a block, 0 where rows are gone through at once.
+    """Return the rows of a block, 0 where values are not combined by blocks.
 
-    A power of two, which follows from the bytes of a row and not from ranks.
+    A power of two, which follows from the rows of a call and what they are, and not
+    from ranks: these have the same bits, however many they are.
     """
-    if engine != "numba" or not facts.row_bytes or facts.summed is None:
+    if why_in_one_go(facts, engine):
         return 0
-    widest = facts.work.widest // facts.rows if facts.work else 0
-    row = facts.row_bytes + 2 * widest
-    if facts.summed > SUMMED or facts.rows * row < BLOCKS_FROM:
-        return 0
-    return 1 << max(BYTES_OF_BLOCK // row, 1).bit_length() - 1
+    rows, work = facts.rows, facts.work
+    if work is None:
+        return min(_power(rows / FEW_BLOCKS), _power(BYTES_OF_BLOCK / facts.row_bytes))
+    seconds = work.products + work.elements
+    if seconds < ONE_BLOCK:
+        return ALL
+    if facts.summed is not None and facts.summed > SUMMED:
+        return _power(OF_LARGE * ADDED * facts.summed / seconds * rows)
+    in_cache = _power(BYTES_OF_BLOCK / (facts.row_bytes + 2 * (work.widest // rows)))
+    long_enough = _power(OF_BLOCK / seconds * rows)
+    return min(in_cache, max(long_enough, _power(rows / BLOCKS)))
+
+
+def why_in_one_go(facts: Facts, engine: str | None) -> str:
+    """Say why there are no blocks; nothing if there are."""
+    if engine != "numba":
+        return f"{engine or 'this mode'} goes through all rows of a rank at once"
+    if not facts.row_bytes or facts.summed is None:
+        return "it is not known how much is added up for each row"
+    if facts.summed > SUMMED and not facts.has_any_bits:
+        return f"more than {SUMMED >> 10} KiB are added up"
+    return ""
+
+
+def _power(number: float) -> int:
+    """Return the largest power of two that is not larger, or 1."""
+    return 1 << max(int(number), 1).bit_length() - 1
 
 
 def are_kept(rows: int, row_bytes: int, kept: int | None) -> bool:
@@ -226,7 +279,8 @@ def are_kept(rows: int, row_bytes: int, kept: int | None) -> bool:
 def together_and_alone(facts: Facts, engine: str | None) -> tuple[float, float]:
     """Return the seconds that a call is predicted to take all ranks, and rank 0 alone.
 
-    A rank computes its part of what is of rows; what no row enters all of them do.
+    A rank computes its part of what is of rows, in whole blocks if it goes by these;
+    what no row enters all of them do.
     """
     work = facts.work
     assert work is not None
@@ -243,7 +297,9 @@ def together_and_alone(facts: Facts, engine: str | None) -> tuple[float, float]:
     of_products, of_elements = at(each)
     mine = work.products * of_products + elements * of_elements
     meeting = MEETING * work.meetings + REDUCED * work.reduced
-    together = LAUNCH + least + mine / facts.ranks + meeting
+    blocks = -(-facts.rows // (block_of(facts, engine) or 1)) or 1
+    share = -(-blocks // facts.ranks) / blocks  # of the rank that has most
+    together = LAUNCH + least + mine * share + meeting
     together += CROWDED * common * of_elements
     of_products, of_elements = at(facts.cores)
     alone = least + work.products * of_products + (elements + common) * of_elements

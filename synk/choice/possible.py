@@ -70,6 +70,8 @@ def engines_for(spec: FunctionSpec) -> tuple[str, ...]:
         return ()
     if draws(spec):
         return ()
+    if spec.has_any_bits:
+        return ("numba",)  # no other engine has blocks
     return ("JAX", "numba") if _has_jax(spec.graph) else ("numba",)
 
 

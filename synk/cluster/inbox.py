@@ -14,6 +14,7 @@ import numpy as np
 
 from ..memory.limits import tightest
 from ..memory.segment import Segment, Window
+from .keeping import Span
 from .message import Here, Message, OfAll, OfEach
 from .node import Node
 
@@ -61,7 +62,7 @@ class Copy:
     """
 
     def __init__(self, dtype: np.dtype, shape: tuple[int, ...]) -> None:
-        self.starts: dict[tuple[int, int], int] = {}
+        self.starts: dict[Span, int] = {}
         self._dtype, self._shape = dtype, shape
         self.rows = 0
         self._segment = Segment(1)

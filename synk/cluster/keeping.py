@@ -26,8 +26,9 @@ from ..memory.segment import Window
 Key: TypeAlias = tuple[int, int]
 """Of a `Data`: that of its segment."""
 
-Span: TypeAlias = tuple[int, int]
-"""Where the rows of a slice begin and stop."""
+Span: TypeAlias = tuple[int, int, int]
+"""Where the rows of a slice begin and stop, and by how many it is cut between ranks: a
+rank has a multiple of these; see `partition.cuts`."""
 
 
 @dataclass

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -20,6 +20,10 @@ from .keeping import Draft, Span
 SMALL = 1 << 14
 """Bytes of an array up to which it is a part of the message."""
 
+
+Total: TypeAlias = tuple[int, int]
+"""How many rows all ranks have together, and by how many these are cut between them;
+see `partition.cuts`."""
 
 FEW = 8
 """Calls of which numpy takes longer than Python."""
@@ -42,20 +46,25 @@ class Here(NamedTuple):
     stop: int
     size: int
 
-    def rows(self, total: int) -> Span:
+    def rows(self, total: Total) -> tuple[int, int]:
         """Return where the rows of a node begin and stop, of so many of all ranks."""
-        size = self.size
-        return bound(total, size, self.first), bound(total, size, self.stop)
+        rows, block = total
+        first, stop = (bound(rows, self.size, i, block) for i in self._ends)
+        return first, stop
 
-    def spans(self, totals: Sequence[int]) -> list[Span]:
+    @property
+    def _ends(self) -> tuple[int, int]:
+        return self.first, self.stop
+
+    def spans(self, totals: Sequence[Total]) -> list[tuple[int, int]]:
         """Return the same for each of several calls."""
         if len(totals) < FEW:
             return list(map(self.rows, totals))
-        rows = np.array(totals)
-        ends = [bound(rows, self.size, i) for i in (self.first, self.stop)]
+        rows, blocks = np.array(totals).T
+        ends = [bound(rows, self.size, i, blocks) for i in self._ends]
         return list(zip(*(end.tolist() for end in ends), strict=True))
 
-    def rows_of(self, totals: Sequence[int]) -> int:
+    def rows_of(self, totals: Sequence[Total]) -> int:
         """Return how many rows a node has in several calls."""
         return sum(stop - first for first, stop in self.spans(totals))
 
@@ -84,9 +93,8 @@ class OfEach(NamedTuple):
     dtype : numpy.dtype
     shape : tuple of int
         Of one row, or of the whole array where one node alone gets it.
-    totals : tuple of int
-        For each call whose rows these are, one after the other: how many all ranks have
-        together.
+    totals : tuple of Total
+        For each call whose rows these are, one after the other.
     only : int or None
         The node that gets it, if no other does.
     number : int or None
@@ -98,7 +106,7 @@ class OfEach(NamedTuple):
 
     dtype: np.dtype
     shape: tuple[int, ...]
-    totals: tuple[int, ...] = ()
+    totals: tuple[Total, ...] = ()
     only: int | None = None
     number: int | None = None
     spans: tuple[Span, ...] = ()

@@ -48,11 +48,12 @@ class Bounds(NamedTuple):
 
     Attributes
     ----------
-    rows, parts : int
+    rows, parts, block : int
     """
 
     rows: int
     parts: int
+    block: int = 1
 
 
 FEW = 4096

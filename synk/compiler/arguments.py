@@ -29,6 +29,9 @@ from .spec import UNNAMED, Asked, FunctionSpec
 STATISTICS = ("exact", "local")
 """What meets rows again is of all ranks' rows, or of a rank's own."""
 
+BITS = (None, "any")
+"""Whether outputs and updates must have the same bits on any number of ranks."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
@@ -54,6 +57,7 @@ class Written:
     pad: bool = False
     local: bool = False
     statistics: str = "exact"
+    bits: str | None = None
     made: str = ""
     options: dict[str, Any] = field(default_factory=dict)
 
@@ -87,6 +91,8 @@ def make_spec(
         raise TypeError(f"pad must be True or False, got {written.pad!r}")
     if statistics not in STATISTICS:
         raise ValueError(f"statistics must be one of {STATISTICS}, got {statistics!r}")
+    if written.bits not in BITS:
+        raise ValueError(f"bits must be one of {BITS}, got {written.bits!r}")
     asked = _asked(written, parts)
     _check_roots(asked, options.get("on_unused_input"))
     with noted(asked.all_inputs, careful) as filled:
@@ -136,6 +142,7 @@ def _asked(written: Written, parts: Sequence[SharedVariable]) -> Asked:
         is_local=written.local,
         is_strict=written.strict,
         keeps_statistics=written.statistics == "local",
+        has_any_bits=written.bits == "any",
     )
 
 

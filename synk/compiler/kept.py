@@ -11,6 +11,7 @@ of them. Whether it is a function of each row by itself does not matter.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from pytensor import scalar as ps
 from pytensor.graph.basic import Apply, Constant, Variable
@@ -19,7 +20,8 @@ from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.printing import Print
 from pytensor.tensor.basic import Alloc, AllocEmpty, ARange, Eye, MakeVector
 from pytensor.tensor.blockwise import Blockwise
-from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
+from pytensor.tensor.math import Dot
 from pytensor.tensor.type import DenseTensorType
 
 from ..ops import is_collective
@@ -70,27 +72,43 @@ def with_kept(cut: Cut, inputs: list[Variable]) -> tuple[Cut, Kept]:
     ]
     read = set(ancestors(kept))
     which = tuple(i for i, var in enumerate(inputs) if var in read)
-    rows = _row_by_row(list(kept), inputs)
+    rows = row_by_row(list(kept), inputs)
     return replace(cut, stages=stages), Kept(list(kept), inputs=which, rows=rows)
 
 
-def _row_by_row(graph: list[Variable], inputs: list[Variable]) -> list[Variable]:
+def row_by_row(graph: list[Variable], inputs: list[Variable]) -> list[Variable]:
     """Return what of a graph has an entry for each row, which follows from it alone."""
     found, on_rows = set(inputs), set(inputs)
     for node in io_toposort([], graph):
-        if on_rows.isdisjoint(node.inputs):
+        if on_rows.isdisjoint(node.inputs) or is_collective(node):
             continue
         on_rows.update(node.outputs)
-        if isinstance(node.op, DimShuffle):
-            is_such = node.op.new_order[:1] == (0,) and node.inputs[0] in found
-        else:
-            is_such = isinstance(node.op, Elemwise) and all(
-                var in found or (var not in on_rows and var.type.broadcastable[0])
-                for var in node.inputs
-            )
-        if is_such:
+        if _is_row_by_row(node, found, on_rows):
             found.update(node.outputs)
     return [var for var in graph if var in found]
+
+
+def _is_row_by_row(node: Apply, found: set[Variable], on_rows: set[Variable]) -> bool:
+    """Tell whether what a node makes is row by row, of such operands and others."""
+    op, first = node.op, node.inputs[0]
+    if isinstance(op, DimShuffle):
+        return op.new_order[:1] == (0,) and first in found
+    if isinstance(op, Elemwise):
+        return all(
+            var in found or (var not in on_rows and _is_alike_along_rows(var))
+            for var in node.inputs
+        )
+    if isinstance(op, Dot):
+        is_of_rows = first in found and first.type.ndim == 2  # type: ignore[attr-defined]
+        return is_of_rows and node.inputs[1] not in on_rows
+    if isinstance(op, CAReduce):
+        axes = range(first.type.ndim) if op.axis is None else op.axis  # type: ignore[attr-defined]
+        return first in found and 0 not in axes
+    return False
+
+
+def _is_alike_along_rows(var: Any) -> bool:
+    return var.type.broadcastable[:1] == (True,)
 
 
 def _made(part: Part) -> list[Variable]:

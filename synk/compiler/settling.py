@@ -10,17 +10,17 @@ import contextlib
 from collections.abc import Container
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.tensor.basic import ARange
-from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.type import DenseTensorType
 
 from ..errors import SplitError
 from ..garbage import without_collection
 from ..ops import AllReduce, is_collective
-from ..reduce_ops import OutputOp, ReduceOp, check_dtype
+from ..reduce_ops import REDUCE_OPS, OutputOp, ReduceOp, check_dtype
 from .as_written import AsWritten, has_words
 from .domain import Partial, Replicated, Value, is_replicated
 from .gathering import repeated, rows_exchanged
@@ -263,9 +263,9 @@ def _combined(spec: PlacedSpec, known: _Known) -> FunctionSpec:
         refused = refusal(weak[0])
         if spec.is_strict:
             say(refused, spec.is_strict)
-    sums: list[tuple[Variable, ReduceOp]] = []
-    if not spec.is_local and all(map(_is_shape, spec.asserted)):
-        sums = _sums(spec.graph, known.nodes, values)
+    sums: list[tuple[Variable, ReduceOp | None]] = []
+    if not (spec.is_local or spec.own_statistics):
+        sums = _sums(spec.graph, known)
     output_ops = [found.op for found in findings]
     outputs, wire_ops = _reduced_along(spec.outputs, output_ops, known.nodes)
     fields = {**vars(spec), "outputs": outputs, "output_ops": output_ops}
@@ -348,24 +348,24 @@ _REDUCE_IT = (
 )
 
 
-def _is_shape(var: Variable) -> bool:
-    """Tell whether a value was asserted that is true of any rows, as shapes are.
-
-    Others are of a rank's rows, as squares about their mean.
-    """
-    return var.owner is not None and isinstance(var.owner.op, (Shape, Shape_i))
-
-
 def _sums(
-    graph: list[Variable], nodes: list[Apply], values: dict[Variable, Value]
-) -> list[tuple[Variable, ReduceOp]]:
-    """Return what is a sum or an average over rows, of what is made or reduced."""
-    reduced = [node.inputs[0] for node in nodes if is_collective(node)]
-    found: list[tuple[Variable, ReduceOp]] = []
+    graph: list[Variable], known: _Known
+) -> list[tuple[Variable, ReduceOp | None]]:
+    """Return how parts of the rows come together in what is made or reduced of them.
+
+    None stands for what is the same of any rows.
+    """
+    reduced = [node.inputs[0] for node in known.nodes if is_collective(node)]
+    found: list[tuple[Variable, ReduceOp | None]] = []
     for var in dict.fromkeys([*graph, *reduced]):
-        value = values.get(var)
-        if isinstance(value, Partial) and var.type.dtype in ("float32", "float64"):  # type: ignore[attr-defined]
-            found += [(var, op) for op in ops_of(value)[:1] if op in ("sum", "avg")]
+        value = known.values.get(var)
+        if var not in known.of_rows or not isinstance(var.type, DenseTensorType):
+            continue
+        if isinstance(value, Partial | Replicated):
+            kind, ops = np.dtype(var.type.dtype).kind, ops_of(value)[:1]
+            # An average of integers is of another type, and sums of bools are none.
+            left_out = {"f": (), "i": ("avg",), "u": ("avg",)}.get(kind, REDUCE_OPS)
+            found += [(var, op) for op in ops if op not in left_out]  # type: ignore[misc]
     return found
 
 

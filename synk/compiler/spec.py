@@ -75,6 +75,8 @@ class Asked:
     """Whether it is an error if something is not shown to be as in the serial run."""
     keeps_statistics: bool = False
     """Whether statistics that meet rows again stay those of a rank's own."""
+    has_any_bits: bool = False
+    """Whether it is an error if bits depend on the number of ranks."""
 
     @property
     def label(self) -> str:
@@ -189,8 +191,9 @@ class FunctionSpec(PlacedSpec):
     """Updates of sliceable variables by rows: each rank keeps its own."""
     not_in_slices: list[str]
     """Of updates whose slices' values do not come together to one, why that is."""
-    sums: list[tuple[Variable, ReduceOp]]
-    """What of the outputs, and of what is reduced, is a sum or an average over rows."""
+    sums: list[tuple[Variable, ReduceOp | None]]
+    """What of the outputs, and of what is reduced, combines values over rows, and how;
+    None of what is the same of any rows."""
     refused: str | None
     """Why several ranks cannot compute what the serial run does, if they cannot."""
     filled: list[Filled] = field(default_factory=list)

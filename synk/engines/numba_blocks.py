@@ -1,4 +1,4 @@
-"""Numba mode: blocks of rows in one compiled loop, whose outputs are added up.
+"""Numba mode: blocks of rows in one compiled loop, whose outputs are combined.
 
 To call a function of numba's from Python takes 10 to 35 us, by its arguments and its
 outputs: as long as it computes on a thousand rows. So the loop is compiled as well. It
@@ -16,8 +16,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numba import njit
@@ -25,13 +24,50 @@ from numba.core.dispatcher import Dispatcher
 from numba.core.errors import NumbaError
 
 from ..errors import ORDINARY
-from ..reduce_ops import OutputOp, accumulator
+from ..reduce_tree import depth, push
 
 ERRORS = (*ORDINARY, NumbaError)
 """What a loop raises that does not compile, or an Op in it."""
 
-_VERSION = 1
+_VERSION = 3
 """Of all code below that a loop calls, or is made of; raised when it changes."""
+
+
+Way: TypeAlias = (
+    Literal["sum tree", "avg tree", "prod tree", "sum", "prod", "min", "max"]
+    | Literal["rows", "stack"]
+    | None
+)
+"""How blocks' values of an output come together: in a tree (see `reduce_tree`), exactly
+in any order, as rows one after the other, along a first axis, or, for None, as what is
+the same in each."""
+
+
+def is_tree(way: Way) -> bool:
+    """Tell whether values come together in a tree."""
+    return way is not None and way.endswith("tree")
+
+
+CutBy: TypeAlias = Literal["rows", "blocks"] | None
+"""What of an argument goes to a block: rows, an entry, or all of it."""
+
+
+class Looped(NamedTuple):
+    """What a loop over blocks has made.
+
+    Attributes
+    ----------
+    entries : numpy.ndarray of float64, shape (subtrees, elements)
+        Of the outputs that go in a tree, side by side.
+    shapes : list of tuple of int
+        Of these.
+    others : list of numpy.ndarray
+        The other outputs.
+    """
+
+    entries: np.ndarray
+    shapes: list[tuple[int, ...]]
+    others: list[np.ndarray]
 
 
 class Loop:
@@ -42,36 +78,39 @@ class Loop:
     compiled : Dispatcher
     shared : list
         The containers of shared variables whose values it takes after its arguments.
-    key : str, optional
-        Under which its code is kept on disk, if it is.
+    trees : int
+        How many outputs go in a tree.
     """
 
-    def __init__(self, compiled: Any, shared: list[Any], key: str | None) -> None:
-        self._compiled, self._shared, self._key = compiled, shared, key
+    def __init__(self, compiled: Any, shared: list[Any], trees: int) -> None:
+        self._compiled, self._shared, self._trees = compiled, shared, trees
 
-    @property
-    def is_on_disk(self) -> bool:
-        """Whether code is there from an earlier run: it takes no second to begin."""
-        if self._key is None:
-            return False
-        folder = Path(self._compiled.stats.cache_path)
-        return any(folder.glob(f"*{self._key}*.nbi"))
+    def __call__(self, size: int, first: int, rows: int, *args: np.ndarray) -> Looped:
+        """Run it on blocks of so many rows.
 
-    def __call__(self, size: int, *args: np.ndarray) -> list[np.ndarray]:
-        """Run it, with how many rows a block has, and the arguments.
-
-        Of the outputs those that are combined have the dtype of
-        `reduce_ops.accumulator`.
+        Parameters
+        ----------
+        size : int
+            Rows of a block.
+        first : int
+            The number of the first one.
+        rows : int
+            Of all blocks.
+        *args : numpy.ndarray
+            The arguments of the function.
         """
         values = [cell.storage[0] for cell in self._shared]
-        return list(map(np.asarray, self._compiled(size, *args, *values)))
+        room = depth(-(-rows // size))
+        entries, *made = self._compiled(size, first, room, *args, *values)
+        shapes, others = made[: self._trees], made[self._trees :]
+        return Looped(entries, shapes, list(map(np.asarray, others)))
 
 
 def loop_over_blocks(
     program: Callable[..., list[np.ndarray]],
-    are_rows: Sequence[bool],
-    ops: Sequence[OutputOp],
+    cuts: Sequence[CutBy],
     dtypes: Sequence[str],
+    takes: Sequence[tuple[int, Way]],
 ) -> Loop | None:
     """Return what runs a compiled function for blocks of rows.
 
@@ -79,13 +118,13 @@ def loop_over_blocks(
     ----------
     program : callable
         From `host.compile_graph`.
-    are_rows : sequence of bool
-        For each argument, whether it is cut into blocks along its first dimension. Of
-        the first one of them is taken how many rows there are.
-    ops : sequence of {"sum", "avg", None}
-        How each output is combined over blocks; None if it is the same in each.
+    cuts : sequence of CutBy
+        How each argument is cut, along its first dimension. Of the first one that is
+        cut by rows is taken how many there are.
     dtypes : sequence of str
         Of the outputs.
+    takes : sequence of (int, Way)
+        Which outputs it returns, and how blocks' values come together to them.
 
     Returns
     -------
@@ -94,90 +133,159 @@ def loop_over_blocks(
     """
     function = inspect.unwrap(program)
     step = getattr(getattr(function, "vm", None), "jit_fn", None)
-    if not isinstance(step, Dispatcher) or not all(map(_is_added, ops, dtypes)):
+    if not isinstance(step, Dispatcher) or not all(
+        _can_be(way, dtypes[i]) for i, way in takes
+    ):
         return None
-    n = len(are_rows)
-    shared: list[Any] = function.input_storage[n:]  # type: ignore[attr-defined]
-    cut = [*are_rows, *[False] * len(shared)]
-    compiled, key = _compiled(step, cut, ops, dtypes)
-    return Loop(compiled, shared, key)
+    shared: list[Any] = function.input_storage[len(cuts) :]  # type: ignore[attr-defined]
+    every = [*cuts, *[None] * len(shared)]
+    compiled = _compiled(step, _source(every, len(dtypes), takes))
+    return Loop(compiled, shared, sum(is_tree(way) for _, way in takes))
 
 
-def _is_added(op: OutputOp, dtype: str) -> bool:
-    if op == "sum":
-        return dtype in ("float32", "float64", "int64", "int32")
-    return op is None or (op == "avg" and dtype in ("float32", "float64"))
+def _can_be(way: Way, dtype: str) -> bool:
+    kind = np.dtype(dtype).kind
+    if is_tree(way):
+        return dtype in ("float32", "float64")
+    if way in ("sum", "prod"):
+        return kind in "iu"
+    return way in ("rows", "stack", None) or kind in "iuf"
 
 
-def _compiled(
-    step: Dispatcher,
-    cut: Sequence[bool],
-    ops: Sequence[OutputOp],
-    dtypes: Sequence[str],
-) -> tuple[Any, str | None]:
-    """Return the loop for a function's arguments, and its key if it is kept on disk.
-
-    Its first call compiles it.
-    """
-    taken = ", ".join(
-        f"x{i}[start:stop]" if cuts else f"x{i}" for i, cuts in enumerate(cut)
-    )
-    made = "".join(f"y{i}, " for i in range(len(ops)))
-    begin, add, results = [], [], []
-    names: dict[str, Any] = {"step": step, "begun": _begun, **_ADDING}
-    names["__name__"] = __name__
-    for i, (op, dtype) in enumerate(zip(ops, dtypes, strict=True)):
-        results.append(f"y{i}" if op is None else f"total{i}")
-        if op is not None:
-            names[f"zero{i}"] = accumulator(op, np.dtype(dtype)).type(0)
-            begin.append(f"total{i} = begun(y{i}, zero{i})")
-            add.append(f"add_{op}(total{i}, y{i}, (stop - start) / rows)")
+def _source(
+    cuts: Sequence[CutBy], outputs: int, takes: Sequence[tuple[int, Way]]
+) -> str:
+    """Return the code of the loop, for a function's arguments and outputs."""
+    given = ", ".join(f"x{i}" for i in range(len(cuts)))
+    parts = {"rows": "[start:stop]", "blocks": "[number, ...]", None: ""}
+    taken = ", ".join(f"x{i}{parts[by]}" for i, by in enumerate(cuts))
+    step = f"{''.join(f'y{i}, ' for i in range(outputs))}= step({taken})"
+    begin, each, width = ["products = zeros((0, 2), int64)"], [], "0"
+    shapes, others = [], []
+    for k, (i, way) in enumerate(takes):
+        if is_tree(way):
+            begin += [f"at{k}, shape{k} = {width}, y{i}.shape"]
+            width = f"at{k} + y{i}.size"
+            if way == "prod tree":
+                begin += [f"products = with_range(products, at{k}, {width})"]
+            weight = "stop - start" if way == "avg tree" else "1"
+            each += [
+                f"if y{i}.shape != shape{k}:",
+                "    raise ValueError(DIFFER)",
+                f"fill(entries[top], at{k}, y{i}, float({weight}))",
+            ]
+            shapes.append(f"shape{k}")
+            continue
+        others.append(f"y{i}" if way is None else f"all{k}")
+        if way == "rows":
+            begin.append(f"all{k} = room_for(y{i}, rows)")
+            each.append(f"all{k}[start:stop] = y{i}")
+        elif way == "stack":
+            begin.append(f"all{k} = room_for_all(y{i}, (rows + size - 1) // size)")
+            each.append(f"all{k}[number] = y{i}")
+        elif way is not None:
+            begin.append(f"all{k} = y{i}.copy()")
+            each += ["if start:", f"    take_{way}(all{k}, y{i})"]
     lines = [
-        f"def loop(size, {', '.join(f'x{i}' for i in range(len(cut)))}):",
-        f"    rows = len(x{cut.index(True)})",
-        "    start, stop = 0, min(size, rows)",
-        f"    {made}= step({taken})",
-        *[f"    {line}" for line in [*begin, *add]],
-        "    for start in range(size, rows, size):",
+        f"def loop(size, first, room, {given}):",
+        f"    rows = len(x{list(cuts).index('rows')})",
+        "    start, stop, top, number = 0, min(size, rows), 0, 0",
+        f"    {step}",
+        *[f"    {line}" for line in begin],
+        f"    entries = empty((room, {width}))",
+        "    levels = zeros(room, int64)",
+        "    while True:",
+        *[f"        {line}" for line in each],
+        "        top = push(entries, levels, top, first + number, products)",
+        "        number, start = number + 1, stop",
+        "        if start >= rows:",
+        "            break",
         "        stop = min(start + size, rows)",
-        f"        {made}= step({taken})",
-        *[f"        {line}" for line in add],
-        f"    return ({', '.join(results)},)",
+        f"        {step}",
+        f"    return ({', '.join(['entries[:top]', *shapes, *others])},)",
     ]
+    return "\n".join(lines)
+
+
+def _compiled(step: Dispatcher, source: str) -> Any:
+    """Return a loop, which its first call compiles."""
     # Imports what else PyTensor has for numba, which a call of `step` has done.
     from pytensor.link.numba import cache
 
-    source = "\n".join(lines)
+    names: dict[str, Any] = {"step": step, "__name__": __name__, **_NAMES}
     of_step = cache.CACHED_SRC_FUNCTIONS.get(step.py_func)
     if of_step is not None and step.stats.cache_path is not None:
-        about = repr((_VERSION, of_step, source, ops, dtypes))
-        key = hashlib.sha256(about.encode()).hexdigest()
+        key = hashlib.sha256(repr((_VERSION, of_step, source)).encode()).hexdigest()
         loop = cache.compile_numba_function_src(source, "loop", names, cache_key=key)
-        return njit(loop, cache=True), key
+        return njit(loop, cache=True)
     exec(source, names)
-    return njit(names["loop"]), None
+    return njit(names["loop"])
 
 
 @njit
-def _begun(value, zero):
-    """Return zeros of a value's shape, to add it and others to."""
-    return np.full(value.shape, zero)
+def _fill(entry, at, value, weight):
+    """Write a block's value to its place in an entry."""
+    place, flat = entry[at : at + value.size], value.ravel()
+    for i in range(flat.size):
+        place[i] = flat[i] * weight
 
 
 @njit
-def _add_sum(total, value, share):
-    if total.shape != value.shape:
-        raise ValueError("blocks of rows give outputs of different shapes")
+def _with_range(ranges, start, stop):
+    """Add where some elements begin and end."""
+    return np.append(ranges, np.array([[start, stop]]), axis=0)
+
+
+@njit
+def _room_for(value, rows):
+    """Return an array for rows of which a value has some."""
+    return np.empty((rows, *value.shape[1:]), value.dtype)
+
+
+@njit
+def _room_for_all(value, blocks):
+    """Return an array for the values of so many blocks."""
+    return np.empty((blocks, *value.shape), value.dtype)
+
+
+@njit
+def _take_sum(total, value):
     for i in np.ndindex(total.shape):
         total[i] += value[i]
 
 
 @njit
-def _add_avg(total, value, share):
-    if total.shape != value.shape:
-        raise ValueError("blocks of rows give outputs of different shapes")
+def _take_prod(total, value):
     for i in np.ndindex(total.shape):
-        total[i] += value[i] * share
+        total[i] *= value[i]
 
 
-_ADDING = {"add_sum": _add_sum, "add_avg": _add_avg}
+@njit
+def _take_min(total, value):
+    for i in np.ndindex(total.shape):
+        if value[i] < total[i] or value[i] != value[i]:  # NaN wins, as in numpy
+            total[i] = value[i]
+
+
+@njit
+def _take_max(total, value):
+    for i in np.ndindex(total.shape):
+        if value[i] > total[i] or value[i] != value[i]:
+            total[i] = value[i]
+
+
+_NAMES = {
+    "DIFFER": "blocks of rows give outputs of different shapes",
+    "empty": np.empty,
+    "fill": _fill,
+    "int64": np.int64,
+    "push": push,
+    "room_for": _room_for,
+    "room_for_all": _room_for_all,
+    "take_max": _take_max,
+    "take_min": _take_min,
+    "take_prod": _take_prod,
+    "take_sum": _take_sum,
+    "with_range": _with_range,
+    "zeros": np.zeros,
+}

@@ -104,7 +104,7 @@ class Reader:
         self.go_to(epoch)
         self.part = epoch, low, high
         batches = batches_of_part(high - low, epoch.batch_size)
-        own = self._here.spans([batch.stop - batch.start for batch in batches])
+        own = self._here.spans([(batch.stop - batch.start, 1) for batch in batches])
         places = np.concatenate(
             [
                 np.arange(batch.start + first, batch.start + stop)
@@ -124,7 +124,7 @@ class Reader:
     ) -> list[np.ndarray]:
         lengths = [stop - first for first, stop in own]
         starts = itertools.accumulate(lengths, initial=0)
-        spans = [(batch.start, batch.stop) for batch in batches]
+        spans = [(batch.start, batch.stop, 1) for batch in batches]
         where = dict(zip(spans, starts, strict=False))
         self.copies, arrays = [], []
         for column in self._rows._columns:
@@ -196,8 +196,8 @@ def _leaving_end(args: tuple, parting: Parting) -> tuple:
     for window in windows:
         width = parting.context.array(window)[:1].nbytes
         spans = {
-            (batch.start, batch.stop): parting.most_rows([batch.stop - batch.start])
-            * width
+            (batch.start, batch.stop, 1): width
+            * parting.most_rows([(batch.stop - batch.start, 1)])
             for batch in batches
         }
         state = state_of(window)

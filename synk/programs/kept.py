@@ -26,17 +26,20 @@ class KeptTerms:
         return sum(value.nbytes for value in self._values.values())
 
     def of(
-        self, part: Part, key: Key, compute: Callable[[], list]
+        self, part: Part, key: Key | None, compute: Callable[[], list]
     ) -> dict[Variable, Any]:
         """Return the values of a part, computed if they are not those that are kept.
 
         Parameters
         ----------
         part : Part
-        key : tuple
+        key : tuple or None
+            None if there is nothing to know these rows by: what they give is not kept.
         compute : callable
             Returns them, in the order that the part wants them in.
         """
+        if key is None:
+            return dict(zip(part.wants, compute(), strict=True))
         if (id(part), key) == self._key:
             return self._values
         self._key, self._values = None, {}

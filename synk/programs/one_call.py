@@ -15,8 +15,10 @@ from pytensor.graph.basic import Variable
 from ..compiler.spec import FunctionSpec
 from ..compiler.stages import Cut, Part, Stage, contributed, op_of
 from ..engines import host
+from ..reduce_tree import Subtrees, TreeOutput
 from ..times.timing import COMMON
 from ..workers.recorder import COMPUTING, STAGE, STORING
+from .blocks import Made
 from .padding import UNPADDED
 from .programs import CallKind
 from .task import Task
@@ -37,6 +39,16 @@ class Call:
         self.rank, self.weights = task.rank, task.weights
         self.values: dict[Variable, np.ndarray] = {}
         self.padded_size = UNPADDED
+        self.by_block: dict[Variable, np.ndarray] = {}
+        self._handed: Subtrees | None = None
+        self._in_trees: dict[Variable, TreeOutput] = {}
+
+    def take(self, made: Made) -> None:
+        """Take what blocks have made of a stage."""
+        self._handed = made.handed
+        self._in_trees.update(made.outputs)
+        self.values.update(made.values)
+        self.by_block.update(made.by_block)
 
     def run_part(self, piece: Part, padded: bool = False) -> None:
         """Run a part and keep what it computes."""
@@ -60,7 +72,10 @@ class Call:
             *self.task.constants,
             *self.rows[n:],
             *self._told(),
-            *[self.values[var] for var in piece.receives],
+            *[
+                self.by_block[var] if var in self.by_block else self.values[var]
+                for var in piece.receives
+            ],
         ]
 
     def _told(self) -> list[np.ndarray]:
@@ -90,6 +105,8 @@ class Call:
         inputs = self.inputs_read(stage)
         self.values.update((var, self._read(i)) for var, i in inputs.items())
         reduced = [var for var in stage.reduced if var not in inputs]
+        if self.task.tree is not None:
+            reduced = self._meet_in_tree(stage, reduced, level)
         if reduced:
             self._meet(reduced, level)
         if self.times.is_fresh:
@@ -109,20 +126,50 @@ class Call:
         # Numba would compile anew for a strided or a read-only array.
         return rows if rows.flags.carray else rows.copy()
 
+    def _meet_in_tree(
+        self, stage: Stage, reduced: list[Variable], level: int
+    ) -> list[Variable]:
+        """Combine in a tree what is; return what is left."""
+        handed = self.programs.blocks.handed(stage, self.cut)
+        if not handed:
+            return reduced
+        reducer: Any = self.task.reducer  # that of the host: blocks are numba's
+        key = *self._key, level, "tree"
+        results = reducer.reduce_tree(key, self._handed, self.task.tree, self.times)
+        self._have_met(level)
+        self.values.update((var, results[place]) for var, place in handed.items())
+        return [var for var in reduced if var not in handed]
+
+    @property
+    def _key(self) -> tuple:
+        """What the ranks' buffers for this kind of call go by."""
+        return self.programs.number, self.kind == "slice", self.subset
+
+    def _have_met(self, level: int) -> None:
+        """Take note that what fails from now on may have been seen by others."""
+        if self.task.transaction is not None:
+            self.task.transaction.have_met()
+            self.task.transaction.phase[0] = COMPUTING + STAGE * (level + 1)
+
     def _meet(self, reduced: list[Variable], level: int) -> None:
         """Combine values with the other ranks'."""
         given = None
         if not self.is_idle:
-            given = [self.value("reduce", contributed(var)) for var in reduced]
-        key = (self.programs.number, self.kind == "slice", self.subset, level)
+            given = [self._given_for(var) for var in reduced]
+        key = (*self._key, level)
         ops: list = [op_of(var) for var in reduced]
         if not _SUMMED.keys().isdisjoint(ops):
             given, ops = self._as_sums(reduced, given)
         results = self.task.reducer.reduce(key, given, ops, self.weights, self.times)
-        if self.task.transaction is not None:
-            self.task.transaction.have_met()
-            self.task.transaction.phase[0] = COMPUTING + STAGE * (level + 1)
+        self._have_met(level)
         self.values.update(zip(reduced, results, strict=True))
+
+    def _given_for(self, reduced: Variable) -> Any:
+        """Return what this rank gives for a reduction."""
+        var = contributed(reduced)
+        if op_of(reduced) == "stack" and var in self.by_block:
+            return self.by_block[var]
+        return self.value("reduce", var)
 
     def _as_sums(
         self, reduced: list[Variable], given: list | None
@@ -155,11 +202,16 @@ class Call:
         assert self.programs.padding is not None
         return self.programs.padding.cut(var, value, self.padded_size)
 
-    def finish(self) -> list[np.ndarray]:
-        """Store the new values, and return the outputs."""
+    def finish(self) -> list[Any]:
+        """Store the new values; return the outputs, or what there is of them."""
         self.store()
         as_output, wanted = self.programs.engine.as_output, self.cut.outputs
-        outputs = [as_output(self.value("output", var)) for var in wanted]
+        outputs = [
+            self._in_trees[var]
+            if var in self._in_trees
+            else as_output(self.value("output", var))
+            for var in wanted
+        ]
         if self.padded_size:
             outputs = list(map(self.real, wanted, outputs))
         stages = self.cut.stages
@@ -216,7 +268,16 @@ def _rows_among_zeros(call: Call, value: Any) -> np.ndarray:
 
 
 def _values_among_zeros(call: Call, value: Any) -> np.ndarray:
-    """Return the values of a rank's slices in their place along a first axis."""
+    """Return a rank's values in their place along a first axis.
+
+    There is one of each of its blocks or slices, or one.
+    """
+    tree = call.task.tree
+    if tree is not None:  # of its blocks
+        first, own = tree.first(call.rank), np.asarray(value)
+        out = np.zeros((tree.first(len(call.weights)), *own.shape[1:]), own.dtype)
+        out[first : first + len(own)] = own
+        return out
     own = np.asarray(value) if call.parts else np.asarray(value)[None]
     parts = call.parts or 1
     out = np.zeros((parts * len(call.weights), *own.shape[1:]), own.dtype)

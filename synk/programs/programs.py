@@ -86,6 +86,7 @@ class Programs:
         self._kept: dict[tuple[CallKind, Subset], Kept] = {}
         self.kept_terms = KeptTerms()
         self.blocks = Blocks(spec)
+        self._in_blocks: dict[Subset, bool] = {}
         # By the identity of a part, and whether it is padded.
         self._compiled: dict[tuple[int, bool], Callable] = {}
         self._writers: dict[int, Callable] = {}
@@ -99,6 +100,24 @@ class Programs:
     def streams(self, kind: CallKind) -> list[CommonStream]:
         """Return the random streams that all ranks have alike in a kind of call."""
         return [] if kind in ("uncut", "kept uncut") else self.spec.streams
+
+    def block(self, subset: Subset, planned: int) -> int:
+        """Return the rows of a block, if all that is computed of rows goes in blocks.
+
+        Parameters
+        ----------
+        subset : tuple of int
+        planned : int
+            What the plan says.
+        """
+        if not planned:
+            return 0
+        goes = self._in_blocks.get(subset)
+        if goes is None:
+            cover = self.blocks.cover
+            goes = not self.is_padded and cover(self.cut("step", subset))
+            self._in_blocks[subset] = goes
+        return planned if goes else 0
 
     def takes_part(self, subset: Subset) -> bool:
         """Tell whether a rank without rows has anything to do."""
@@ -258,13 +277,28 @@ class Programs:
         return self.takers.take(sources, selections)
 
 
-def kind_of_call(num_slices: int, size: int, keeps: bool = False) -> CallKind:
-    """Return what a rank that has rows runs; see above."""
-    if num_slices > 1:
+def kind_of_call(
+    num_slices: int, size: int, block: int = 0, keeps: bool = False
+) -> CallKind:
+    """Return what a rank that has rows runs; see above.
+
+    Parameters
+    ----------
+    num_slices : int
+        Blocks are slices themselves: a call in blocks has no others.
+    size : int
+        The number of ranks.
+    block : int
+        Rows of a block. One rank computes the stages then that several do, as it is to
+        come to the same bits.
+    keeps : bool
+        Whether terms of the data alone are a part of their own.
+    """
+    if num_slices > 1 and not block:
         return "slice"
-    if keeps:
-        return "kept uncut" if size == 1 else "kept step"
-    return "uncut" if size == 1 else "step"
+    if size == 1 and not block:
+        return "kept uncut" if keeps else "uncut"
+    return "kept step" if keeps else "step"
 
 
 def parts_of(kind: CallKind, stage: Stage) -> list[Part]:

@@ -1,21 +1,27 @@
-"""What a rank does of a call: with rows, in one go or in slices; or without any."""
+"""What a rank does of a call: with rows, in one go or by parts; or without any."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 
-from ..compiler.stages import Stage
+from ..compiler.kept import Kept
 from ..times.timing import COMMON, COMPUTE, ROWS
+from .blocks import kept_in_blocks
 from .one_call import Call
 from .slices import SlicedCall
 from .task import Task
 
 
-def run(task: Task) -> list[np.ndarray]:
-    """Compute outputs and make updates, in one go or in slices."""
+def run(task: Task) -> list[Any]:
+    """Compute outputs and make updates, in one go, in blocks or in slices.
+
+    Returns
+    -------
+    list of numpy.ndarray or TreeOutput
+    """
     if task.kind == "slice":
         return SlicedCall(task, "slice").run()
     call, programs, times = Call(task, task.kind), task.programs, task.times
@@ -23,31 +29,43 @@ def run(task: Task) -> list[np.ndarray]:
     if task.sources:
         call.rows = task.taken or programs.take(task.sources, task.selections)
         times.spent(ROWS)
-    if task.kept is not None:
-        part = call.cut.stages[0].kept
-        compute = partial(call.outputs_of, part, padded=False)
-        call.values.update(programs.kept_terms.of(part, task.kept, compute))
+    kept = programs.kept(task.kind, task.subset)
+    block = _block(task, call, kept)
+    if kept is not None:
+        _take_kept(task, call, kept, block)
     programs.blocks.last = None
-    blocks = _blocks(task, call)
     is_padded = bool(task.padded_size)
     for level, stage in enumerate(call.cut.stages):
-        if blocks is None or not blocks(stage):
+        made = None
+        if block and stage.phase == COMPUTE:
+            made = programs.blocks.run(call, level, kept, block, task.tree)
+        if made is None:
             padded = is_padded and stage.phase == COMPUTE
             call.run_part(stage.merged, padded=padded)
+        else:
+            call.take(made)
         call.reduce(stage, level)
     return call.finish()
 
 
-def _blocks(task: Task, call: Call) -> Callable[[Stage], bool] | None:
-    """Return what runs a stage in blocks of rows, where the plan has them."""
-    programs, kind, subset = task.programs, task.kind, task.subset
-    if not task.block or not programs.blocks.can_be or call.padded_size:
-        return None
-    is_whole = kind in ("uncut", "kept uncut")
-    if is_whole and programs.cut("uncut", subset) is not programs.cut("step", subset):
-        return None  # its values do not follow from those of rows
-    kept = programs.kept(kind, subset)
-    return partial(programs.blocks.run, call, kept=kept, size=task.block)
+def _block(task: Task, call: Call, kept: Kept | None) -> int:
+    """Return the rows of a block; 0 if a rank's rows are gone through in one go."""
+    if call.padded_size or not call.rows or len(call.rows[0]) <= task.block:
+        return 0 if task.tree is None else task.block
+    if task.tree is None and task.programs.blocks.are_apart(call.cut, kept):
+        return 0  # blocks are not those of all ranks
+    return task.block
+
+
+def _take_kept(task: Task, call: Call, kept: Kept, block: int) -> None:
+    """Take what follows from the rows alone, computed as all else is or kept."""
+    compute = partial(call.outputs_of, kept, padded=False)
+    if block:
+        compute = partial(kept_in_blocks, call, kept, block)
+    key = None if task.kept is None else (block, *task.kept)
+    for var, value in task.programs.kept_terms.of(kept, key, compute).items():
+        by_block = block and var not in kept.rows
+        (call.by_block if by_block else call.values)[var] = value
 
 
 def idle(task: Task) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..memory.partition import Selection
 from ..reduce_ops import ReduceOp
+from ..reduce_tree import BlockCut
 from ..times.timing import UNCOUNTED, Times
 from .kept import Key
 from .padding import UNPADDED, PaddedSize
@@ -57,6 +58,9 @@ class Task:
         Of the kind "slice".
     block : int
         Rows of a block, where parts are run for one after the other; 0: in one go.
+    tree : BlockCut, optional
+        The blocks of all ranks, where what they make comes together in a tree; without
+        it each rank adds up its own.
     padded_size : PaddedSize
         If the selections are padded. Slices are padded as they come.
     taken : list of numpy.ndarray, optional
@@ -84,6 +88,7 @@ class Task:
     rank: int = 0
     num_slices: int = 1
     block: int = 0
+    tree: BlockCut | None = None
     padded_size: PaddedSize = UNPADDED
     taken: list[np.ndarray] | None = None
     all_rows: Callable[[int], np.ndarray] | None = None

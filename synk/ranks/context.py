@@ -209,13 +209,26 @@ class RankContext:
 
     def widen(self) -> None:
         """Compute with all cores until the next command: the other ranks do nothing."""
-        if not self._confinement.is_wide:
+        if not self._confinement.is_wide or self._confinement.is_single:
             self._confinement.widen()
 
     def narrow(self) -> None:
         """Compute with the rank's own cores."""
         if self._confinement.is_wide:
             self._confinement.narrow()
+
+    def compute_with(self, one_thread: bool) -> None:
+        """Compute with one thread, or with as many as the rank has.
+
+        With one all ranks do what is to have the same bits on any number of them.
+        """
+        confinement = self._confinement
+        if one_thread:
+            has_more = confinement.is_wide or self.place.threads > 1
+            if has_more and not confinement.is_single:
+                confinement.single()
+        elif confinement.is_wide or confinement.is_single:
+            confinement.narrow()
 
     def unpin_thread(self) -> None:
         """Let the thread that calls this run on all cores, and not the rank's alone."""

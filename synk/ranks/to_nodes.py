@@ -15,7 +15,7 @@ import numpy as np
 
 from ..cluster.inbox import Copy
 from ..cluster.keeping import Draft
-from ..cluster.message import SMALL, Here, Message, OfAll, OfEach, Outgoing
+from ..cluster.message import SMALL, Here, Message, OfAll, OfEach, Outgoing, Total
 from ..cluster.translate import Sent, pickled
 from ..memory.partition import spans
 from ..memory.segment import Window, is_window, key_of
@@ -50,7 +50,7 @@ class Parting:
         self.kinds: list[OfEach] = []
         self.rows: list[list[np.ndarray]] = [[] for _ in context.comm.ranks]
 
-    def most_rows(self, totals: Sequence[int]) -> int:
+    def most_rows(self, totals: Sequence[Total]) -> int:
         """Return how many rows a node gets, at the most, of calls with so many."""
         return max(here.rows_of(totals) for here in self._largest)
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pytensor.graph.basic import Variable
 from pytensor.tensor.type import DenseTensorType
 
+from ..choice.plan import Plan
 from ..cluster.node import Node
 from ..compiler.spec import FunctionSpec
 from ..programs.programs import Programs
@@ -21,6 +22,7 @@ from ..ranks.session import SESSION
 from ..times.exchanges import ExchangeTimes
 from ..times.timing import NODES, PHASES, WAIT, Timed, Times
 from . import facts
+from .bits import bits_of
 from .conclusions import conclude
 from .explanation import Explanation
 from .of_stages import own_facts, repeated_facts, stage_facts
@@ -33,7 +35,7 @@ def explain(
     in_session: bool,
     timed: Timed | None,
     variables: list[facts.Held],
-    plans: tuple[str, list[facts.PlanTimes]],
+    plans: tuple[Plan, list[facts.PlanTimes]],
     graph: bool = False,
 ) -> Explanation:
     """Gather the plan of a function and, after calls, its times.
@@ -50,9 +52,8 @@ def explain(
         The serial run.
     variables : list of facts.Held
         The shared variables, as ranks hold them.
-    plans : tuple of (str, list of facts.PlanTimes)
+    plans : tuple of (Plan, list of facts.PlanTimes)
         The plan of its calls, and what was measured of those that are possible.
-        Those to choose from.
     graph : bool
         Whether the stages are to be drawn.
     """
@@ -67,6 +68,8 @@ def explain(
         if calls.all_ranks_known:
             nodes = _exchanged(nodes, told)
     conclusions = conclude(calls, serial)
+    plan, measured = plans
+    bits = bits_of(spec, programs, plan)
     exchanges = _exchanges(programs, in_session)
     if exchanges is not None:  # a step is a rank's own: one rank would make others
         conclusions = facts.Conclusions()
@@ -79,11 +82,11 @@ def explain(
                 broadcast=_typed(spec.bcast_inputs),
                 sliceable=_typed(spec.sliceable),
             ),
-            outputs=_outputs(spec),
+            outputs=_outputs(spec, bits[0]),
             stages=stages,
             repeated=repeated_facts(spec, programs, stages, calls),
             own_statistics=own_facts(spec),
-            updates=_updates(spec),
+            updates=_updates(spec, bits[1]),
             precision=spec.precision,
             padding=_padding(spec, programs),
             shapes_compiled=programs.shapes_compiled(),
@@ -93,8 +96,8 @@ def explain(
             lost=conclusions.lost,
             verdict=conclusions.verdict,
             variables=variables,
-            plan=plans[0],
-            plans=plans[1],
+            plan=str(plan),
+            plans=measured,
             in_blocks=_in_blocks(programs),
             bytes_kept=programs.kept_terms.nbytes,
             exchanges=exchanges,
@@ -118,7 +121,9 @@ def _type(var: Variable) -> str:
     return f"{var.type.dtype} ({', '.join(lengths)}{',' * (len(lengths) == 1)})"
 
 
-def _outputs(spec: FunctionSpec) -> list[facts.Output]:
+def _outputs(
+    spec: FunctionSpec, bits: Sequence[facts.Bits | None]
+) -> list[facts.Output]:
     found = []
     for i, finding in enumerate(spec.findings):
         in_stage = spec.output_ops[i] is not None and spec.wire_ops[i] is None
@@ -135,18 +140,21 @@ def _outputs(spec: FunctionSpec) -> list[facts.Output]:
                 combined="combined in a stage"
                 if in_stage
                 else "combined after the call",
+                bits=bits[i],
             )
         )
     return found
 
 
-def _updates(spec: FunctionSpec) -> list[facts.Update]:
+def _updates(
+    spec: FunctionSpec, bits: Sequence[facts.Bits | None]
+) -> list[facts.Update]:
     own = spec.row_values([new for _, new in spec.updates])
+    # Streams that all ranks have alike may be updated besides.
+    every = zip(spec.plain_updates, spec.updates, bits, strict=False)
     return [
-        facts.Update(str(shared), _type(shared), from_own_rows=new in own)
-        for (shared, _), (_, new) in zip(
-            spec.plain_updates, spec.updates, strict=False
-        )  # streams that all ranks have alike may be updated besides
+        facts.Update(str(shared), _type(shared), new in own, of_it)
+        for (shared, _), (_, new), of_it in every
     ]
 
 

@@ -26,6 +26,22 @@ class Inputs:
 
 
 @dataclass(frozen=True)
+class Bits:
+    """On what the bits of a value depend.
+
+    Attributes
+    ----------
+    on : str
+        "any ranks", if these are the same on any number of ranks, or "these ranks".
+    why : str or None
+        Why they depend on the number of ranks.
+    """
+
+    on: str
+    why: str | None
+
+
+@dataclass(frozen=True)
 class Output:
     """An output, how it is combined, and what was shown of it.
 
@@ -47,6 +63,8 @@ class Output:
         The user's line that made the output, and what is in the way.
     combined : str
         Where.
+    bits : Bits or None
+        None before the first call.
     """
 
     name: str
@@ -58,6 +76,7 @@ class Output:
     made: str | None
     reason_made: str | None
     combined: str
+    bits: Bits | None = None
 
 
 @dataclass(frozen=True)
@@ -158,6 +177,7 @@ class Update:
     name: str
     type: str
     from_own_rows: bool
+    bits: Bits | None = None
 
 
 @dataclass(frozen=True)

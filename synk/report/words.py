@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from .facts import (
+    Bits,
     Calls,
     Exchanges,
     Facts,
@@ -80,6 +81,8 @@ def plan(facts: Facts) -> Iterator[Entry]:
         yield Entry("" if i else "variables", _held(held))
     if facts.plan:
         yield Entry("plan", facts.plan)
+    for i, text in enumerate(_bits(facts)):
+        yield Entry("" if i else "bits", text)
     for i, plan in enumerate(facts.plans):
         yield Entry("" if i else "measured", _plan(plan))
     if facts.precision is not None:
@@ -351,6 +354,19 @@ def _padding(padding: Padding) -> str:
     if padding.padded:
         return "calls of fewer rows, for code that was compiled for more"
     return f"no: {padding.reason}"
+
+
+def _bits(facts: Facts) -> Iterator[str]:
+    """Say on what the bits of outputs and updates depend."""
+    named = [(f"output {i}", each.bits) for i, each in enumerate(facts.outputs)]
+    named += [(short(each.name), each.bits) for each in facts.updates]
+    found: dict[Bits, list[str]] = {}
+    for name, bits in named:
+        if bits is not None:
+            found.setdefault(bits, []).append(name)
+    for bits, names in found.items():
+        of = "" if len(found) == 1 else f" of {some(names)}"
+        yield f"{bits.on}{of}" + (f", as {bits.why}" if bits.why else "")
 
 
 def _in_blocks(part: InBlocks) -> str:

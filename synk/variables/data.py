@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -382,6 +382,11 @@ class Data:
             assert self._segment is not None
             self._described = self._lending.window = self._segment.window(array)
         return self._described
+
+
+def any_partial(values: Iterable[Any]) -> bool:
+    """Tell whether machines have rows of some data that others have not."""
+    return any(type(each) is Data and each._lending.is_partial for each in values)
 
 
 def _as_array(

@@ -24,9 +24,9 @@ def leaving_scatter(args: tuple, parting: Parting) -> tuple:
         array = parting.context.array(value)
 
         def of_node(here: Here, array: np.ndarray = array) -> list[np.ndarray]:
-            return [array[part(selection, *here.rows(total))]]
+            return [array[part(selection, *here.rows((total, 1)))]]
 
-        kind = OfEach(array.dtype, array.shape[1:], (total,))
+        kind = OfEach(array.dtype, array.shape[1:], ((total, 1),))
         sent.append(parting.send(kind, of_node))
     return launch, numbers, sent, None, Bounds(total, len(bounds) - 1)
 
@@ -34,7 +34,7 @@ def leaving_scatter(args: tuple, parting: Parting) -> tuple:
 def arriving_scatter(args: tuple, here: Here, copies: Mapping[int, Copy]) -> tuple:
     """Return a command to scatter, for ranks of a node that has these rows."""
     launch, numbers, values, _, bounds = args
-    first, stop = here.rows(bounds[-1])
+    first, stop = here.rows((bounds[-1], 1))
     return launch, numbers, values, slice(-first, stop - first), bounds
 
 

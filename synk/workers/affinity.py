@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import math
 import os
 import threading
@@ -92,8 +93,8 @@ class Confinement:
 
     Attributes
     ----------
-    is_wide : bool
-        Whether the process computes with all cores for now.
+    is_wide, is_single : bool
+        Whether the process computes with all cores for now, or with one thread.
     """
 
     def __init__(
@@ -109,7 +110,8 @@ class Confinement:
         self._not_ours = set(proc.threads()) - {threading.get_native_id()}
         self._variables = _Variables(threads, is_script)
         self._numba = _NumbaThreads()
-        self._keeps_memory = self.is_wide = self._is_applied = False
+        self._keeps_memory = self._is_applied = False
+        self.is_wide = self.is_single = False
         try:
             self.apply()
         except BaseException:
@@ -118,7 +120,7 @@ class Confinement:
 
     def apply(self) -> None:
         """Confine this process."""
-        self.is_wide, self._is_applied = False, True
+        self.is_wide, self.is_single, self._is_applied = False, False, True
         self._pin()
         self._variables.set()
         self._pools.cap(self._threads)
@@ -169,17 +171,29 @@ class Confinement:
 
     def widen(self) -> None:
         """Let this process compute with all cores, until `narrow`."""
-        self.is_wide = True  # before: an interrupt must not leave it unknown
-        self._unpin()
+        was_wide, self.is_wide = self.is_wide, True  # an interrupt leaves it known
+        self.is_single = False
+        if not was_wide:
+            self._unpin()
+            self._numba.restore()
         self._pools.lift()
-        self._numba.restore()
 
     def narrow(self) -> None:
         """Have it compute with its own cores again."""
         self._pin()
         self._pools.cap(self._threads)
         self._numba.cap(self._threads)
-        self.is_wide = False
+        self.is_wide = self.is_single = False
+
+    def single(self) -> None:
+        """Have BLAS compute with one thread, until `narrow` or `widen`.
+
+        Products are cut differently for several, which would give other bits.
+        """
+        importlib.import_module("scipy.linalg.cython_blas")  # numba's, if not there yet
+        self._pools.look_again()
+        self._pools.cap(1)
+        self.is_single = True
 
     def release(self) -> None:
         """Restore what was before."""

@@ -30,6 +30,11 @@ class ThreadPools:
             self._before = self._numbers()
         self._set(dict.fromkeys(self._before, threads))
 
+    def look_again(self) -> None:
+        """Take libraries in that have been loaded since `cap`."""
+        self._libraries = ThreadpoolController()
+        self._before = self._numbers() | self._before
+
     def lift(self) -> None:
         """Give every pool its threads again, until it is next capped."""
         if self._libraries is not None:

@@ -231,7 +231,7 @@ def test_there_is_nothing_to_tune_where_the_mode_is_named_or_numbers_drawn(
 
 def test_the_environment_names_an_engine_for_all_that_name_none(auto, monkeypatch):
     for said, name in {
-        "numba": "numba: by SYNK_ENGINE",
+        "numba": "numba, one block: by SYNK_ENGINE",
         "default": "default mode (numba)",
     }.items():
         monkeypatch.setenv("SYNK_ENGINE", said)

@@ -74,50 +74,57 @@ def test_a_product_copies_no_rows_which_numba_would_warn_of(monkeypatch):
 # -- loops over blocks of rows
 
 X, Y, W = pt.matrix("X"), pt.fvector("Y"), pt.vector("W")
-ROWS = 101
+ROWS, CUTS = 101, ["rows", "rows", None]
 
 
 def made(outputs, mode="NUMBA"):
     return host.compile_graph([X, Y, W], outputs, [], mode, None, {})
 
 
-def test_outputs_are_added_up_over_blocks():
+def test_outputs_are_combined_over_blocks():
     shared = pytensor.shared(np.ones(3))
     eta = X @ (W + shared)
-    of_rows = {
-        "sum": [(Y * eta).sum(), X.T @ (Y - eta), Y.sum(), (eta > 0).sum()],
-        "avg": [eta.mean(), Y.mean()],
+    takes = {
+        "sum tree": [(Y * eta).sum(), X.T @ (Y - eta), Y.sum()],
+        "avg tree": [eta.mean(), Y.mean()],
+        "prod tree": [pt.exp(Y / 99).prod()],
+        "sum": [(eta > 0).sum()],
+        "max": [Y.max()],
+        "min": [X.min(axis=0)],
+        "rows": [eta * Y, X * 2],
         None: [W * 2],
     }
-    ops = [op for op, some in of_rows.items() for _ in some]
-    outputs = [output for some in of_rows.values() for output in some]
+    outputs = [output for some in takes.values() for output in some]
+    ways = [way for way, some in takes.items() for _ in some]
     rng, function = np.random.default_rng(5), made(outputs)
     args = rng.normal(size=(ROWS, 3)), rng.normal(size=ROWS).astype("f4"), np.ones(3)
     dtypes = [output.dtype for output in outputs]
-    loop = loop_over_blocks(function, [True, True, False], ops, dtypes)
+    loop = loop_over_blocks(function, CUTS, dtypes, list(enumerate(ways)))
     for value in (np.ones(3), np.arange(3.0)):  # not what it was when it was compiled
         shared.set_value(value)
         expected = function(*args)
         for size in (7, ROWS - 1, ROWS, 1000):
-            for mine, theirs in zip(loop(size, *args), expected, strict=True):
+            entries, shapes, others = loop(size, 0, ROWS, *args)
+            assert shapes == [(), (3,), (), (), (), ()]
+            total = entries.prod(axis=0)
+            total[:7] = entries[:, :7].sum(axis=0)
+            total[5:7] /= ROWS
+            found = [total[0], total[1:4], *total[4:8], *others]
+            for mine, theirs in zip(found, expected, strict=True):
                 rtol = 1e-6 if theirs.dtype == "float32" else 1e-12
-                assert mine.shape == theirs.shape
+                assert np.shape(mine) == theirs.shape
                 np.testing.assert_allclose(mine, theirs, rtol=rtol, atol=rtol)
     # float32 is added up in float64
     y = np.full(ROWS, 2**-14, "f4")
     y[:10] = 2.0**20
-    found = loop(10, np.zeros((ROWS, 3)), y, np.zeros(3))
-    total, mean = found[2], found[5]
-    assert total.dtype == mean.dtype == "float64"
-    assert total == y.sum(dtype="float64")
-    assert mean == pytest.approx(y.mean(dtype="float64"), rel=1e-15)
+    entries, *_ = loop(10, 0, ROWS, np.zeros((ROWS, 3)), y, np.zeros(3))
+    assert entries[:, 4].sum() == y.sum(dtype="float64")
 
 
 def test_what_cannot_be_looped_is_not():
-    are_rows = [True, True, False]
-    refused = [(Y.max(), "max"), (pt.cast(Y, "int64").sum(), "avg")]
-    for output, op in [*refused, ((Y > 9).sum(dtype="bool"), "sum")]:
+    refused = [(pt.cast(Y, "int64").sum(), "avg tree")]
+    for output, way in [*refused, ((Y > 9).sum(dtype="bool"), "sum")]:
         function = made([output])
-        assert loop_over_blocks(function, are_rows, [op], [output.dtype]) is None
+        assert loop_over_blocks(function, CUTS, [output.dtype], [(0, way)]) is None
     function = made([Y.sum()], "FAST_COMPILE")
-    assert loop_over_blocks(function, are_rows, ["sum"], ["float32"]) is None
+    assert loop_over_blocks(function, CUTS, ["float32"], [(0, "sum tree")]) is None

@@ -17,6 +17,7 @@ from reference import (
 )
 
 from synk.comm.kernels import Reduction
+from synk.memory.partition import cuts
 from synk.reduce_ops import (
     AT_ONCE,
     Accumulator,
@@ -26,6 +27,7 @@ from synk.reduce_ops import (
     result_dtype,
     shares,
 )
+from synk.reduce_tree import Columns, Stack, block_cut, combined
 
 
 def right_of(op, values, weights=None):
@@ -215,3 +217,54 @@ def test_the_bits_are_those_of_the_order_of_ranks(dtype, op):
 def test_many_large_values_take_no_array_of_all():
     values = [np.full(AT_ONCE // 4, i, np.float32) for i in range(5)]
     np.testing.assert_array_equal(combine("sum", values, [1] * 5), np.full(1 << 18, 10))
+
+
+# -- in a tree over blocks of rows
+
+
+COLUMNS = Columns([((3,), "f8", "sum"), ((), "f4", "avg"), ((2,), "f8", "prod")])
+
+
+def added(values: np.ndarray, rows: int, block: int, ranks: int) -> list:
+    """Return what blocks' values come to, by so many ranks."""
+    cut = block_cut(tuple(cuts(rows, ranks, block)), block)
+    stacks = []
+    for rank in range(ranks):
+        first, stop = cut.first(rank), cut.first(rank + 1)
+        stack = Stack(first, stop - first, COLUMNS)
+        for number in range(first, stop):
+            stack.next[:] = values[number]
+            stack.push()
+        assert len(stack.entries) == cut.counts[rank] <= cut.most
+        stacks.append(stack.entries)
+    return combined(cut, stacks, COLUMNS)
+
+
+def in_pairs(values: list) -> np.ndarray:
+    """Add up neighbours, and neighbours of these; what is left over comes last."""
+    while len(values) > 1:
+        pairs = itertools.zip_longest(values[::2], values[1::2])
+        values = [a if b is None else a + b for a, b in pairs]
+    return values[0]
+
+
+def test_all_ranks_add_up_the_same_pairs():
+    rng = np.random.default_rng(1)
+    for rows, block in itertools.product((17, 1000, 1001, 20_000), (1, 8, 16)):
+        values = 1 + 1e-3 * rng.normal(size=(-(-rows // block), 6))
+        first = added(values, rows, block, 1)
+        for ranks in (2, 3, 5, 7, 16, 64, 200):
+            again = added(values, rows, block, ranks)
+            for one, other in zip(again, first, strict=True):
+                assert one.tobytes() == other.tobytes(), (rows, block, ranks)
+        total, mean, product = first
+        assert (total == in_pairs([*values[:, :3]])).all()
+        assert mean == np.float32(in_pairs([*values[:, 3]]) / rows)
+        np.testing.assert_allclose(product, values[:, 4:].prod(axis=0), rtol=1e-12)
+
+
+def test_rows_that_are_cut_otherwise_are_in_no_tree():
+    assert block_cut((0, 10, 20), 4) is None  # ranks that do not begin at blocks
+    assert block_cut((0, 20, 20), 32) is None  # one block
+    assert block_cut((0, 20), 0) is None
+    assert block_cut((0, 8, 8, 19), 4).rows == 19

@@ -17,7 +17,7 @@ FLOORS = (
     "forbidden",
     "compiled garbage user_frames also_named threads",
     "reduce_ops times memory",
-    "ops workers callbacks",
+    "ops workers callbacks reduce_tree",
     "comm compiler updates",
     "cluster",
     "nn rules",
@@ -114,7 +114,16 @@ def test_no_modules_import_each_other_in_a_circle():
     assert not [m for m, path in MODULES.items() if "TYPE_CHECKING" in path.read_text()]
 
 
-DECIDING = {"choice", "compiler", "engines", "nn", "ops", "programs", "reduce_ops"}
+DECIDING = {
+    "choice",
+    "compiler",
+    "engines",
+    "nn",
+    "ops",
+    "programs",
+    "reduce_ops",
+    "reduce_tree",
+}
 DECIDING |= {"rules", "updates"}
 """What chooses and computes."""
 

@@ -43,6 +43,9 @@ NARRATIVE = (
 BY_JAX = ("precision",)
 """In a child: where JAX has computed something, ranks are forked from elsewhere."""
 
+COMPILED = ("same_numbers",)
+"""Of which the engine is what they are about."""
+
 
 @pytest.mark.parametrize("name", BY_JAX)
 @in_a_child
@@ -50,10 +53,11 @@ def test_the_examples_of_a_page_in_jax_mode_run_and_give_what_it_shows(name):
     test_the_examples_of_a_page_run_and_give_what_it_shows(name)
 
 
-@pytest.mark.parametrize("name", NARRATIVE)
+@pytest.mark.parametrize("name", [*NARRATIVE, *COMPILED])
 def test_the_examples_of_a_page_run_and_give_what_it_shows(name):
+    flags = {} if name in COMPILED else {"mode": "FAST_COMPILE", "cxx": ""}
     try:
-        with pytensor.config.change_flags(mode="FAST_COMPILE", cxx=""):
+        with pytensor.config.change_flags(**flags):
             results = doctest.testfile(
                 str(DOCS / f"{name}.rst"),
                 module_relative=False,
@@ -85,7 +89,7 @@ PUBLIC = public_names()
 
 def test_all_pages_with_examples_are_run():
     with_examples = {page.stem for page in PAGES if ">>> " in page.read_text()}
-    assert with_examples == {*NARRATIVE, *BY_JAX}
+    assert with_examples == {*NARRATIVE, *BY_JAX, *COMPILED}
 
 
 def test_the_api_page_has_every_public_name_and_no_other():

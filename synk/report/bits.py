@@ -1,0 +1,99 @@
+"""On what the bits of outputs and updates depend: whether on the number of ranks.
+
+What comes together in a tree over blocks of rows has the same bits on any number of
+ranks (`reduce_tree`), and so has what no row enters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.traversal import io_toposort
+
+from ..choice.plan import Plan
+from ..choice.possible import draws
+from ..compiler.spec import FunctionSpec
+from ..errors import SplitError
+from ..programs.programs import Programs
+from .facts import Bits
+
+ANY = Bits("any ranks", None)
+
+
+def bits_of(
+    spec: FunctionSpec, programs: Programs, plan: Plan
+) -> tuple[list[Bits | None], list[Bits | None]]:
+    """Return on what the bits of outputs depend, and those of updates.
+
+    Parameters
+    ----------
+    spec : FunctionSpec
+    programs : Programs
+    plan : Plan
+        Of the last call.
+
+    Returns
+    -------
+    outputs, updates : list of Bits or None
+        None where there is no plan yet.
+    """
+    news = [new for _, new in spec.updates]
+    if not str(plan):
+        return [None] * len(spec.outputs), [None] * len(news)
+    why = _why_these(spec, programs, plan)
+    if why is None:
+        return [ANY] * len(spec.outputs), [ANY] * len(news)
+    nodes = io_toposort([], [*spec.outputs, *news])
+    these = Bits("these ranks", why)
+    cut = set(_of_the_cut(nodes, spec.row_inputs))
+    found = [these if var in cut else ANY for var in (*spec.outputs, *news)]
+    return list(found[: len(spec.outputs)]), list(found[len(spec.outputs) :])
+
+
+def check_bits(spec: FunctionSpec, programs: Programs, plan: Plan) -> None:
+    """Raise unless all has the same bits on any number of ranks.
+
+    Raises
+    ------
+    SplitError
+        It says which value has not, and why.
+    """
+    outputs, updates = bits_of(spec, programs, plan)
+    named = [finding.label for finding in spec.findings]
+    named += [f"the new value of {shared}" for shared, _ in spec.updates]
+    for name, bits in zip(named, [*outputs, *updates], strict=True):
+        if bits is not None and bits.why is not None:
+            raise SplitError(
+                f"bits='any' was asked for, and those of {name} depend on the number of"
+                f" ranks, as {bits.why}"
+            )
+
+
+def _of_the_cut(nodes: Iterable[Apply], rows: Iterable[Variable]) -> set[Variable]:
+    """Return what follows from rows, where each rank goes through its own in one go."""
+    found = set(rows)
+    for node in nodes:
+        if not found.isdisjoint(node.inputs):
+            found.update(node.outputs)
+    return found
+
+
+def _why_these(spec: FunctionSpec, programs: Programs, plan: Plan) -> str | None:
+    """Say why values are not combined by blocks; None if they are."""
+    if spec.is_local:
+        return "each rank computes on rows of its own"
+    if spec.sliceable:
+        return "the rows of a shared variable are where they were scattered"
+    if spec.own_statistics:
+        return "statistics are those of each rank"
+    if draws(spec):
+        return "each rank draws for its rows from a stream of its own"
+    if plan.in_one_go:
+        return plan.in_one_go
+    if not plan.block:
+        return "rows are gone through in one go"
+    every = tuple(range(len(spec.outputs)))
+    if not programs.block(every, plan.block):
+        return programs.blocks.refused or "rows are padded"
+    return None
