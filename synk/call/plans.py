@@ -135,7 +135,7 @@ class Plans:
         if planned is None:
             planned = self._plan(rows, arrays)
             if self._spec.has_any_bits:
-                check_bits(self._spec, planned.replicas.local(), planned.plan)
+                check_bits(self._spec, planned.plan)
             self._planned[scale] = planned
         self.last = planned
         if len(self._lengths) < MANY_LENGTHS:
@@ -365,8 +365,9 @@ class Plans:
         """Return all plans that there are for calls of so many rows."""
         if not self._engines():
             return []
-        plans = plans_of(self.facts(rows, arrays))
-        return [self._with_replicas(plan) for plan in plans]
+        found = map(self._with_replicas, plans_of(self.facts(rows, arrays)))
+        by_name = {planned.plan.name: planned for planned in reversed(list(found))}
+        return list(reversed(by_name.values()))
 
     def predicted(self, rows: int, arrays: Sequence[Any]) -> Predicted | None:
         """Return the seconds of a call, or None if they do not follow."""
@@ -434,14 +435,23 @@ class Plans:
         return records.key_of(self.spelled, SESSION.size, cores, scale)
 
     def _with_replicas(self, plan: Plan) -> Planned:
-        """Return a plan with the function as its engine computes it."""
-        engine = plan.engine
-        if engine is None:
-            return Planned(plan, self._as_made)
-        if engine not in self._made:
-            mode = None if engine == engine_of(None) else MODES[engine]
-            self._made[engine] = Replicas(dataclasses.replace(self._spec, mode=mode))
-        return Planned(plan, self._made[engine])
+        """Return a plan with the function as its engine computes it.
+
+        It has blocks if all that is computed of rows can go in blocks.
+        """
+        engine, replicas = plan.engine, self._as_made
+        if engine is not None:
+            if engine not in self._made:
+                mode = None if engine == engine_of(None) else MODES[engine]
+                spec = dataclasses.replace(self._spec, mode=mode)
+                self._made[engine] = Replicas(spec)
+            replicas = self._made[engine]
+        if plan.block:
+            programs, every = replicas.local(), tuple(range(len(self._spec.outputs)))
+            if not programs.block(every, plan.block):
+                why = programs.blocks.refused or "no output is of rows"
+                plan = dataclasses.replace(plan, block=0, in_one_go=why)
+        return Planned(plan, replicas)
 
 
 def _state(value: Any) -> int | None:

@@ -15,21 +15,19 @@ from ..choice.plan import Plan
 from ..choice.possible import draws
 from ..compiler.spec import FunctionSpec
 from ..errors import SplitError
-from ..programs.programs import Programs
 from .facts import Bits
 
 ANY = Bits("any ranks", None)
 
 
 def bits_of(
-    spec: FunctionSpec, programs: Programs, plan: Plan
+    spec: FunctionSpec, plan: Plan
 ) -> tuple[list[Bits | None], list[Bits | None]]:
     """Return on what the bits of outputs depend, and those of updates.
 
     Parameters
     ----------
     spec : FunctionSpec
-    programs : Programs
     plan : Plan
         Of the last call.
 
@@ -41,7 +39,7 @@ def bits_of(
     news = [new for _, new in spec.updates]
     if not str(plan):
         return [None] * len(spec.outputs), [None] * len(news)
-    why = _why_these(spec, programs, plan)
+    why = _why_these(spec, plan)
     if why is None:
         return [ANY] * len(spec.outputs), [ANY] * len(news)
     nodes = io_toposort([], [*spec.outputs, *news])
@@ -51,7 +49,7 @@ def bits_of(
     return list(found[: len(spec.outputs)]), list(found[len(spec.outputs) :])
 
 
-def check_bits(spec: FunctionSpec, programs: Programs, plan: Plan) -> None:
+def check_bits(spec: FunctionSpec, plan: Plan) -> None:
     """Raise unless all has the same bits on any number of ranks.
 
     Raises
@@ -59,7 +57,7 @@ def check_bits(spec: FunctionSpec, programs: Programs, plan: Plan) -> None:
     SplitError
         It says which value has not, and why.
     """
-    outputs, updates = bits_of(spec, programs, plan)
+    outputs, updates = bits_of(spec, plan)
     named = [finding.label for finding in spec.findings]
     named += [f"the new value of {shared}" for shared, _ in spec.updates]
     for name, bits in zip(named, [*outputs, *updates], strict=True):
@@ -79,7 +77,7 @@ def _of_the_cut(nodes: Iterable[Apply], rows: Iterable[Variable]) -> set[Variabl
     return found
 
 
-def _why_these(spec: FunctionSpec, programs: Programs, plan: Plan) -> str | None:
+def _why_these(spec: FunctionSpec, plan: Plan) -> str | None:
     """Say why values are not combined by blocks; None if they are."""
     if spec.is_local:
         return "each rank computes on rows of its own"
@@ -91,9 +89,4 @@ def _why_these(spec: FunctionSpec, programs: Programs, plan: Plan) -> str | None
         return "each rank draws for its rows from a stream of its own"
     if plan.in_one_go:
         return plan.in_one_go
-    if not plan.block:
-        return "rows are gone through in one go"
-    every = tuple(range(len(spec.outputs)))
-    if not programs.block(every, plan.block):
-        return programs.blocks.refused or "rows are padded"
-    return None
+    return None if plan.block else "rows are gone through in one go"

@@ -69,7 +69,7 @@ def explain(
             nodes = _exchanged(nodes, told)
     conclusions = conclude(calls, serial)
     plan, measured = plans
-    bits = bits_of(spec, programs, plan)
+    bits = bits_of(spec, plan)
     exchanges = _exchanges(programs, in_session)
     if exchanges is not None:  # a step is a rank's own: one rank would make others
         conclusions = facts.Conclusions()
