@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from .likely import Kind
-from .work import Work
+from .work import READ, Work
 
 LAUNCH = 60e-6
 """Seconds to have ranks begin, and to hear that all have ended."""
@@ -71,7 +71,8 @@ ADDED = 0.6e-9
 
 OF_LARGE = 3
 """How many times as long a block takes, at the least, as to add up what it gives, where
-that is more than is `SUMMED`, as a script can ask for."""
+that is more than is `SUMMED`, as a script can ask for; and as to read the matrices that
+its rows are multiplied with."""
 
 SUMMED = 1 << 16
 """Bytes that blocks may add up: each writes as many."""
@@ -238,11 +239,14 @@ def block_of(facts: Facts, engine: str | None) -> int:
     seconds = work.products + work.elements
     if seconds < ONE_BLOCK:
         return ALL
-    if facts.summed is not None and facts.summed > SUMMED:
-        return _power(OF_LARGE * ADDED * facts.summed / seconds * rows)
+    added = facts.summed if facts.summed and facts.summed > SUMMED else 0
+    dear = OF_LARGE * (ADDED * added + READ * work.factors)
+    if added:
+        return _power(dear / seconds * rows)
     in_cache = _power(BYTES_OF_BLOCK / (facts.row_bytes + 2 * (work.widest // rows)))
     long_enough = _power(OF_BLOCK / seconds * rows)
-    return min(in_cache, max(long_enough, _power(rows / BLOCKS)))
+    at_most = min(in_cache, max(long_enough, _power(rows / BLOCKS)))
+    return max(at_most, _power(dear / seconds * rows))
 
 
 def why_in_one_go(facts: Facts, engine: str | None) -> str:
@@ -251,6 +255,8 @@ def why_in_one_go(facts: Facts, engine: str | None) -> str:
         return f"{engine or 'this mode'} goes through all rows of a rank at once"
     if not facts.row_bytes or facts.summed is None:
         return "it is not known how much is added up for each row"
+    if not facts.summed:
+        return "nothing is added up over rows"
     if facts.summed > SUMMED and not facts.has_any_bits:
         return f"more than {SUMMED >> 10} KiB are added up"
     return ""

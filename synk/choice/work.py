@@ -95,6 +95,8 @@ class Work:
         How often they meet for that.
     widest : int
         Bytes of the largest value that is computed of rows.
+    factors : int
+        Bytes of what is multiplied with rows in products, and is not of rows.
     """
 
     products: float
@@ -104,6 +106,7 @@ class Work:
     reduced: int
     meetings: int
     widest: int
+    factors: int = 0
 
 
 def work_of(
@@ -122,7 +125,7 @@ def work_of(
     """
     on_rows, level = set(rows), dict[Variable, int]()
     products = elements = dear = common = 0.0
-    reduced = widest = 0
+    reduced = widest = factors = 0
     same: dict[Any, Any] = {}
     for node in io_toposort([], list(graph)):
         key = node.op, *(same.get(var, var) for var in node.inputs)
@@ -153,11 +156,15 @@ def work_of(
             products += seconds[0]
             elements += seconds[1]
             dear += _dear(node, sizes)
+            if seconds[0]:
+                whole = [var for var in node.inputs if var not in on_rows]
+                factors += nbytes_of(whole, sizes) or 0
             if any(seconds):  # and it is no view of what there is
                 made = (_nbytes(sizes, var) or 0 for var in node.outputs)
                 widest = max(widest, *made)
     meetings = max(level.values(), default=0)
-    return Work(products, elements, dear, common, reduced, meetings, widest)
+    how = products, elements, dear, common, reduced, meetings, widest
+    return Work(*how, factors)
 
 
 def nbytes_of(variables: Iterable[Variable], sizes: Sizes) -> int | None:
