@@ -18,7 +18,6 @@ from ..comm.flat import FlatBuffer, FlatBuffers, agree_on_kinds
 from ..comm.flat_layout import FlatLayout, Run
 from ..comm.kernels import Reduction, warm
 from ..comm.shm import SharedMemoryComm
-from ..comm.trees import TreeBuffers
 from ..memory.partition import spans
 from ..memory.segment import Attachments, Segment, key_of
 from ..reduce_ops import ReduceOp, shares
@@ -147,37 +146,6 @@ class NodesComm:
         return found
 
 
-class NodesTrees(TreeBuffers):
-    """What the ranks of all nodes hand their subtrees on by: these are few numbers.
-
-    Parameters
-    ----------
-    comm : NodesComm
-    """
-
-    def __init__(self, comm: NodesComm) -> None:
-        self._of_nodes = comm
-        self._columns = Columns([])
-
-    def reduce(
-        self, key: tuple, given: Subtrees | None, cut: BlockCut, times: Times
-    ) -> list[np.ndarray]:
-        """Combine the subtrees of all ranks; see `TreeBuffers.reduce`."""
-        mine = None if given is None else (given.entries, given.columns.each)
-        times.spent(REDUCE)
-        told = [each for each in self._of_nodes.exchange(mine) if each is not None]
-        times.spent(WAIT)
-        _, each = told[0]
-        if each != self._columns.each:
-            self._columns = Columns([column[1:] for column in each])
-        results = combined(cut, [entries for entries, _ in told], self._columns)
-        times.spent(REDUCE)
-        return results
-
-    def forget(self, function: int) -> None:
-        """Do nothing: there are no buffers."""
-
-
 class NodesBuffers(FlatBuffers):
     """The flat buffers of one rank, for values that ranks of all nodes reduce.
 
@@ -189,11 +157,25 @@ class NodesBuffers(FlatBuffers):
 
     _comm: NodesComm  # type: ignore[assignment]
 
-    def _new_trees(self) -> TreeBuffers:
-        return NodesTrees(self._comm)
-
     def __init__(self, comm: NodesComm, attachments: Attachments) -> None:
         super().__init__(comm, attachments)  # type: ignore[arg-type]
+
+    def reduce_tree(
+        self,
+        key: tuple,
+        given: Subtrees | None,
+        cut: BlockCut,
+        times: Times = UNCOUNTED,
+    ) -> list[np.ndarray]:
+        """Combine the subtrees of all ranks: few numbers, that all of them get."""
+        mine = None if given is None else (given.entries, given.columns.each)
+        times.spent(REDUCE)
+        told = [each for each in self._comm.exchange(mine) if each is not None]
+        times.spent(WAIT)
+        columns = Columns([column[1:] for column in told[0][1]])
+        results = combined(cut, [entries for entries, _ in told], columns)
+        times.spent(REDUCE)
+        return results
 
     def _refuse(self) -> None:
         """Meet ranks that may have a buffer where this one has none."""

@@ -37,10 +37,7 @@ class FlatBuffers:
         self._comm = comm
         self._attachments = attachments
         self._buffers: dict[tuple, FlatBuffer] = {}
-        self._trees = self._new_trees()
-
-    def _new_trees(self) -> TreeBuffers:
-        return TreeBuffers(self._comm, self._attachments)
+        self._trees = TreeBuffers(comm, attachments)
 
     def reduce_tree(
         self,

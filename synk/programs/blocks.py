@@ -32,7 +32,7 @@ from ..engines.numba_blocks import (
     is_tree,
     loop_over_blocks,
 )
-from ..reduce_ops import Accumulator, ReduceOp
+from ..reduce_ops import ReduceOp
 from ..reduce_tree import (
     BlockCut,
     Columns,
@@ -43,6 +43,7 @@ from ..reduce_tree import (
     combined,
     has_order,
 )
+from .totals import Total
 
 
 class Call(Protocol):
@@ -372,7 +373,7 @@ class Blocks:
     ) -> Looped:
         """Run a part for one block after the other, from Python."""
         trees, others = found.trees, found.others
-        totals = [_Total(way) for _, way in others]
+        totals = [Total(_op_of(way)) for _, way in others]
         columns: Columns | None = None
         stack: Stack | None = None
         received = _cut_of(part, call, kept)
@@ -386,11 +387,16 @@ class Blocks:
                 column.write(stack.next, made[var], rows)
             stack.push()
             for (var, _), total in zip(others, totals, strict=True):
-                total.add(made[var])
+                total.add(made[var], 1.0)
         assert stack is not None
         assert columns is not None
         every = [total.result() for total in totals]
         return Looped(stack.entries, [each.shape for each in columns.each], every)
+
+
+def _op_of(way: Way) -> Any:
+    """Return the op of what does not come together in a tree."""
+    return "gather" if way == "rows" else way
 
 
 def kept_in_blocks(call: Call, kept: Kept, size: int) -> list[np.ndarray]:
@@ -447,31 +453,3 @@ def _each_block(
             yield here.stop - start, len(starts)
     finally:
         call.rows, call.values, call.by_block = rows, values, by_block
-
-
-class _Total:
-    """What blocks' values come to, where no order counts."""
-
-    def __init__(self, way: Way) -> None:
-        self._way, self._values = way, list[np.ndarray]()
-        self._total: Accumulator | None = None
-
-    def add(self, value: np.ndarray) -> None:
-        """Take the value of one more block."""
-        way = self._way
-        if way is None:
-            self._values = [value]
-        elif way in ("rows", "stack"):
-            self._values.append(value)
-        else:
-            if self._total is None:
-                self._total = Accumulator(way, value.dtype)  # type: ignore[arg-type]
-            self._total.add(value, 1.0)
-
-    def result(self) -> np.ndarray:
-        """Return what they come to."""
-        if self._total is not None:
-            return self._total.result()
-        if self._way == "stack":
-            return np.stack(self._values)
-        return np.concatenate(self._values) if self._way else self._values[0]

@@ -8,7 +8,7 @@ its roles; the common part runs once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from pytensor.compile import SharedVariable
@@ -17,11 +17,12 @@ from pytensor.tensor.random.type import RandomType
 
 from ..compiler.stages import Stage, contributed, op_of
 from ..memory.partition import count, cuts, part, part_lengths
-from ..reduce_ops import Accumulator, ReduceOp, result_dtype, shares
+from ..reduce_ops import shares
 from ..times.timing import COMMON, COMPUTE, ROWS
 from .one_call import Call
 from .padding import UNPADDED
 from .streams import for_slices
+from .totals import Total
 
 
 class SlicedCall(Call):
@@ -63,7 +64,7 @@ class SlicedCall(Call):
     def _run_slices(
         self, stage: Stage, level: int, sources: Sequence[np.ndarray]
     ) -> None:
-        totals = {role: _Total(op) for role, op in self._roles(stage).items()}
+        totals = {role: Total(op) for role, op in self._roles(stage).items()}
         common = self.values
         slices = zip(
             self._forwarded, self._pieces, self._shares, self._rows_before, strict=True
@@ -122,34 +123,3 @@ class SlicedCall(Call):
             roles["update", self.spec.updates[i][1]] = self.spec.update_ops[i]
         wants = set(stage.rows.wants)
         return {role: op for role, op in roles.items() if role[1] in wants}
-
-
-class _Total:
-    """One value, accumulated over the slices by its op."""
-
-    def __init__(self, op: Any) -> None:
-        self._op: ReduceOp | Literal["gather", "stack"] | None = op
-        self._value: Any = None
-
-    def add(self, value: np.ndarray, share: float) -> None:
-        """Take the value of one more slice."""
-        if self._op is None:
-            self._value = value  # as it is: in the end, that of the last slice
-        elif self._op == "gather" or self._op == "stack":
-            self._value = [*(self._value or []), value]
-        elif share or self._op != "avg":  # nothing times NaN is NaN
-            if self._value is None:
-                self._value = Accumulator(self._op, value.dtype)
-            self._value.add(value, share)
-
-    def result(self, is_output: bool) -> np.ndarray:
-        """Return the value of all slices."""
-        if self._op is None:
-            return self._value
-        if self._op == "gather":
-            return np.concatenate(list(map(np.atleast_1d, self._value)))
-        if self._op == "stack":
-            return np.stack(self._value)
-        # An average of integers is rounded only where a variable must hold it.
-        dtype = self._value.dtype
-        return self._value.result(result_dtype(self._op, dtype) if is_output else None)

@@ -121,6 +121,7 @@ class Confinement:
     def apply(self) -> None:
         """Confine this process."""
         self.is_wide, self.is_single, self._is_applied = False, False, True
+        self._knows_blas = False
         self._pin()
         self._variables.set()
         self._pools.cap(self._threads)
@@ -190,8 +191,10 @@ class Confinement:
 
         Products are cut differently for several, which would give other bits.
         """
-        importlib.import_module("scipy.linalg.cython_blas")  # numba's, if not there yet
-        self._pools.look_again()
+        if not self._knows_blas:  # numba's, which may be loaded by now, or not yet
+            importlib.import_module("scipy.linalg.cython_blas")
+            self._pools.look_again()
+            self._knows_blas = True
         self._pools.cap(1)
         self.is_single = True
 
