@@ -116,14 +116,14 @@ def combine_outputs(
         return []
     present = [Reply(*reply) for reply in replies if reply is not None]
     results = []
-    own = present[0].outputs
-    if isinstance(own, list) and any(type(each) is TreeOutput for each in own):
-        others = [reply.outputs for reply in present[1:]]
-        own = settled(own, lambda key: [context.array(each[key]) for each in others])
+    own, others = present[0].outputs, [reply.outputs for reply in present[1:]]
+    whole: list[Any] = []  # where rank 0 has rows, as it has of what goes in a tree
+    if isinstance(own, list):
+        whole = settled(own, lambda key: [context.array(each[key]) for each in others])
     for position, i in enumerate(subset):
         op = spec.wire_ops[i]
-        if isinstance(own, list) and type(present[0].outputs[position]) is TreeOutput:
-            results.append(own[position])
+        if whole and type(own[position]) is TreeOutput:
+            results.append(whole[position])
             continue
         values: list[np.ndarray] = []
         weights: list[int] = []

@@ -21,7 +21,7 @@ from ..memory.prefetch import Ahead
 from ..programs.programs import Programs, Subset
 from ..ranks.context import RankContext
 from ..ranks.streams import worker_states
-from ..reduce_tree import TreeOutput, combined
+from ..reduce_tree import TreeOutput, settled
 from ..workers.recorder import COMPUTING
 from .call_worker import RankShare
 from .outputs import own_copy, reduce_output
@@ -220,8 +220,20 @@ def combine_runs(
         [rank for rank, rows in enumerate(by_rank) if rows or not any(by_rank)]
         for by_rank in rows_by_call
     ]
+
+    def whole(k: int) -> dict[int, Any]:
+        """Return the outputs of a call that ranks have subtrees of."""
+        first, *others = present_by_call[k]
+        own = {i: value(first, i, k) for i in subset}
+        trees = {i: each for i, each in own.items() if type(each) is TreeOutput}
+
+        def entries(key: tuple) -> list[np.ndarray]:
+            return [value(rank, key, k) for rank in others]
+
+        return dict(zip(trees, settled(list(trees.values()), entries), strict=True))
+
+    of_trees = list(map(whole, range(len(present_by_call))))
     results: list[list[np.ndarray]] = []
-    of_trees: dict[tuple, list[np.ndarray]] = {}
     for i in subset:
         op = spec.wire_ops[i]
         of_machines = of_nodes and op is None and context.comm is not context.local
@@ -236,13 +248,8 @@ def combine_runs(
                 own = value(present[0], i, k)
                 of_output.append(own_copy(own) if present[0] else own)
                 continue
-            own = value(present[0], i, k)
-            if type(own) is TreeOutput:
-                key, (entries, columns), cut, place = own
-                if (key, k) not in of_trees:
-                    others = [value(rank, key, k) for rank in present[1:]]
-                    of_trees[key, k] = combined(cut, [entries, *others], columns)
-                of_output.append(of_trees[key, k][place])
+            if i in of_trees[k]:
+                of_output.append(of_trees[k][i])
                 continue
             values = [value(rank, i, k) for rank in present]
             weights = [by_rank[rank] for rank in present]
