@@ -10,15 +10,22 @@ checkout. A wheel of pure Python is imported as it is.
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import json
 import os
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
+import pytensor
+import pytensor.gradient
+import pytensor.tensor as pt
 import pytest
 from children import run_python
 from places import DOCS, ROOT, SUPPORT
+
+from synk.theano import pytensor_versions as versions
 
 
 def _version() -> str:
@@ -182,3 +189,42 @@ def test_one_that_is_installed_is_asked_and_warns_others_only(lasagne):
     printed = run(*STRICT, ASKS, before=(lasagne,)).splitlines()
     warning = "pkg_resources is deprecated as an API."
     assert printed == [warning, "the real one False", "True", str(real)]
+
+
+# -- what `synk.theano.pytensor_versions` says of PyTensor's versions -----------------
+
+_MAJOR = int(pytensor.__version__.split(".")[0])
+
+
+def test_what_has_other_names_and_places_since_3():
+    assert hasattr(pytensor.gradient, "pullback") == (_MAJOR >= 3)
+    assert hasattr(pytensor.gradient, "pushforward") == (_MAJOR >= 3)
+    assert issubclass(versions.ordered_updates(), dict)
+    assert (versions.ordered_updates() is dict) == (_MAJOR >= 3)
+    old, new = versions.DEBUGMODE
+    assert (importlib.util.find_spec(old) is None) == (_MAJOR >= 3)
+    assert versions.first_of((old, new), "DebugMode")
+    assert versions.first_of(versions.NANGUARDMODE, "NanGuardMode")
+    with pytest.raises(ImportError, match="DebugMode"):
+        versions.first_of(("pytensor.nowhere",), "DebugMode")
+
+
+def test_scripts_are_spared_advice_on_drawing():
+    rng = pytensor.shared(np.random.default_rng(0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sample, update = versions.draw(pt.random.uniform, rng, 0.0, 1.0, size=(2,))
+    assert sample.type.shape == (2,)
+    with versions.quiet():
+        assert rng.default_update is update
+
+
+def test_default_updates_of_more_specific_shape_are_refused():
+    from synk.theano import default_updates
+
+    x = pt.tensor("x", shape=(None, 3))
+    average = pytensor.shared(np.zeros(3))
+    with versions.quiet():
+        default_updates.theirs.fset(average, 0.5 * average + x.mean(0))
+    with pytest.raises(TypeError, match="Cannot convert Type Vector"):
+        pytensor.function([x], x + average, mode="FAST_COMPILE")
