@@ -143,7 +143,8 @@ class Call:
     @property
     def _key(self) -> tuple:
         """What the ranks' buffers for this kind of call go by."""
-        return self.programs.number, self.kind == "slice", self.subset
+        in_tree = self.task.tree is not None  # where other values meet by themselves
+        return self.programs.number, self.kind == "slice", in_tree, self.subset
 
     def _have_met(self, level: int) -> None:
         """Take note that what fails from now on may have been seen by others."""
