@@ -33,6 +33,7 @@ def function(
     local: bool = False,
     statistics: str = "exact",
     bits: str | None = None,
+    streams: str = "serial",
     **pytensor_kwargs: Any,
 ) -> Function:
     """Make a function that runs on every rank; like ``pytensor.function``.
@@ -101,6 +102,13 @@ def function(
         With "any" all outputs and updates have the same bits on any number of ranks:
         what would not goes in blocks all the same, by numba, at its cost. See
         :doc:`same_numbers`.
+    streams : {"serial", "own"}
+        Where random numbers for rows are drawn from. With "serial" they are those that
+        the plain function draws, on any number of ranks: each rank passes over what is
+        drawn for the others' rows, which takes as long as to draw it where a draw takes
+        several numbers of the generator, as the normal's does. With "own" each rank has
+        a stream of its own, derived from the variable's, and draws for its rows alone.
+        What is not drawn for rows, all ranks draw alike in any case.
     **pytensor_kwargs
         Further arguments of ``pytensor.function``.
 
@@ -155,6 +163,7 @@ def function(
         local=local,
         statistics=statistics,
         bits=bits,
+        streams=streams,
         made=callers_place(),
         options=pytensor_kwargs,
     )

@@ -415,7 +415,7 @@ class Plans:
         spec, asked = self._spec, engine_asked_for(self._spec)
         why = described(spec.mode) if asked is None else "by SYNK_ENGINE"
         engine = asked or self._named_engine
-        if engine != "numba" or draws(spec):
+        if engine != "numba" or (draws(spec) and not spec.draws_first):
             at_once = f"{why} goes through all rows of a rank at once"
             return Plan(asked, why=why, in_one_go=at_once)
         facts = self.facts(rows, arrays)

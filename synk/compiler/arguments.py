@@ -17,6 +17,7 @@ from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.graph.utils import MissingInputError
+from pytensor.link.basic import JITLinker
 from pytensor.tensor.type import DenseTensorType
 
 from ..reduce_ops import OPS, REDUCE_OPS, OutputOp, check_dtype, check_op
@@ -31,6 +32,9 @@ STATISTICS = ("exact", "local")
 
 BITS = (None, "any")
 """Whether outputs and updates must have the same bits on any number of ranks."""
+
+STREAMS = ("serial", "own")
+"""Whether draws for rows are those of the serial run, or each rank's own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +62,7 @@ class Written:
     local: bool = False
     statistics: str = "exact"
     bits: str | None = None
+    streams: str = "serial"
     made: str = ""
     options: dict[str, Any] = field(default_factory=dict)
 
@@ -93,6 +98,8 @@ def make_spec(
         raise ValueError(f"statistics must be one of {STATISTICS}, got {statistics!r}")
     if written.bits not in BITS:
         raise ValueError(f"bits must be one of {BITS}, got {written.bits!r}")
+    if written.streams not in STREAMS:
+        raise ValueError(f"streams must be one of {STREAMS}, got {written.streams!r}")
     asked = _asked(written, parts)
     _check_roots(asked, options.get("on_unused_input"))
     with noted(asked.all_inputs, careful) as filled:
@@ -143,6 +150,8 @@ def _asked(written: Written, parts: Sequence[SharedVariable]) -> Asked:
         is_strict=written.strict,
         keeps_statistics=written.statistics == "local",
         has_any_bits=written.bits == "any",
+        has_own_streams=written.streams == "own",
+        are_compiled=isinstance(get_mode(written.mode).linker, JITLinker),
     )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.tensor.basic import ARange
 from pytensor.tensor.type import DenseTensorType
@@ -159,18 +160,19 @@ def _placed(spec: PlacedSpec) -> tuple[PlacedSpec, _Known]:
     left = [outputs[i] for i in spec.left_outputs]
     left += [updates[i][1] for i in spec.left_updates]
     placed = place(
-        spec.counted,
-        spec.others,
-        [outputs[i] for i in which],
-        [updates[i] for i in of_which],
-        spec.keeps_statistics,
-        left,
-        spec.sliceable,
+        spec, [outputs[i] for i in which], [updates[i] for i in of_which], left
     )
     for i, var in zip(which, placed.outputs, strict=True):
         outputs[i] = var
     for i, new in zip(of_which, placed.updates, strict=True):
         updates[i] = updates[i][0], new
+    if placed.drawn:
+        for i in spec.left_outputs:
+            (outputs[i],) = clone_replace([outputs[i]], placed.drawn)
+        for i in spec.left_updates:
+            shared, new = updates[i]
+            (new,) = clone_replace([new], placed.drawn)
+            updates[i] = shared, new
     updates = _with_streams(updates, placed.streams)
     more = len(updates) - len(spec.updates)
     spec = replace(
@@ -184,9 +186,13 @@ def _placed(spec: PlacedSpec) -> tuple[PlacedSpec, _Known]:
         asserted=placed.asserted,
         needs=placed.needs,
         repeated=placed.repeated,
+        row_draws=placed.row_draws,
+        apart=placed.apart,
         own_statistics=placed.own,
     )
     own = own_streams(spec.graph, placed.streams) if placed.streams else ()
+    if own:
+        spec = replace(spec, apart=None)
     for stream in placed.streams:
         stream.is_split = stream.source in own
     if spec.repeated:

@@ -26,6 +26,7 @@ from .groups import Filled
 from .own_ops.registry import said_in
 from .placement.call_variables import CallVariables
 from .placement.needs import Need
+from .placement.row_draws import RowDraw
 from .placement.streams import CommonStream
 from .proof import Finding
 
@@ -77,6 +78,10 @@ class Asked:
     """Whether statistics that meet rows again stay those of a rank's own."""
     has_any_bits: bool = False
     """Whether it is an error if bits depend on the number of ranks."""
+    has_own_streams: bool = False
+    """Whether each rank draws for its rows from a random stream of its own."""
+    are_compiled: bool = False
+    """Whether numba or JAX compiles it, of which some draws take fewer numbers."""
 
     @property
     def label(self) -> str:
@@ -112,12 +117,17 @@ class Asked:
         """All that the user has written: the outputs, and new values of updates."""
         return [*self.plain_outputs, *(new for _, new in self.plain_updates)]
 
+    @property
+    def _places(self) -> list[Variable]:
+        """What tells where a rank's rows are; nothing, before it is placed."""
+        return []
+
     def row_values_of(self, nodes: Iterable[Apply]) -> set[Variable]:
         """Return what of nodes, in their order, follows from a rank's own rows.
 
-        What was reduced over all ranks does not.
+        Or from where they are among all. What was reduced over all ranks does not.
         """
-        found = set(self.row_inputs)
+        found = {*self.row_inputs, *self._places}
         for node in nodes:
             if not found.isdisjoint(node.inputs) and not is_collective(node):
                 found.update(node.outputs)
@@ -149,11 +159,26 @@ class PlacedSpec(Asked):
     """What every rank computes from all rows."""
     streams: list[CommonStream] = field(default_factory=list)
     """The random streams that all ranks have alike."""
+    row_draws: list[RowDraw] = field(default_factory=list)
+    """What is drawn for rows, from those streams."""
+    apart: list[Variable] | None = None
+    """What of the graph that is, an entry for each row; None if not all that is drawn
+    can be before anything is computed of rows."""
+
+    @property
+    def _places(self) -> list[Variable]:
+        """The number of rows before."""
+        return [self.call.first]
 
     @property
     def graph(self) -> list[Variable]:
         """All that a call computes: the outputs, and the new values of updates."""
         return [*self.outputs, *(new for _, new in self.updates)]
+
+    @property
+    def draws_first(self) -> bool:
+        """Whether it draws, and can before anything is computed of rows."""
+        return bool(self.streams) and self.apart is not None
 
     @property
     def all_inputs(self) -> list[Variable]:
@@ -209,6 +234,7 @@ class FunctionSpec(PlacedSpec):
             "left_outputs": [],
             "left_updates": [],
             "repeated": [],
+            "row_draws": [],
             "filled": [],
         }
         if self.pad:

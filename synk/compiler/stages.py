@@ -7,9 +7,11 @@ and values that stages before it computed. It has two parts::
     common   what no row of this rank enters: the same on every rank, computed once
     rows     the rest: computed for each slice, and not at all by a rank without rows
 
-An ordinary call runs both as one compiled graph. Nothing is computed twice: what
-another part or a later stage needs is forwarded to it, save for views and shapes, which
-cost nothing.
+An ordinary call runs both as one compiled graph. Random numbers, where no value of a
+row decides what they are, have one of their own before that: they are drawn for all
+rows of the rank at once, be the rest gone through in blocks. Nothing is computed twice:
+what another part or a later stage needs is forwarded to it, save for views and shapes,
+which cost nothing.
 
 A step of gradient descent, ``w - rate * all_reduce(gradient)``, comes down to::
 
@@ -19,7 +21,7 @@ A step of gradient descent, ``w - rate * all_reduce(gradient)``, comes down to::
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -77,6 +79,8 @@ class Stage:
 
     They are where every rank can read them, so that none need meet for them.
     """
+    drawn: Part = field(default_factory=Part)
+    """What is drawn before `merged`, which receives it."""
     kept: Part = field(default_factory=Part)
     """What need not be computed again for the same rows; see `kept`."""
 
@@ -194,6 +198,7 @@ class _Cutter:
         self.outputs = outputs
         self.in_slices = in_slices
         self.news = [new for _, new in spec.updates]
+        self.commons = {stream.common for stream in spec.streams}
         self.level: dict[Variable, int] = {}
         self.on_rows = spec.row_values([*outputs, *self.news])
         self.free: set[Variable] = set()
@@ -202,8 +207,10 @@ class _Cutter:
         nodes = io_toposort([], [*outputs, *self.news])
         for node in nodes:
             self._classify(node)
-        self.drawn = _drawn_once(nodes, self.on_rows)
+        self.drawn = _drawn_once(nodes, self.on_rows, self.commons)
         self.written = self._written(nodes) if in_place else {}
+        self.draws_first = in_place and not in_slices and spec.draws_first
+        self.apart = set(spec.apart or ())
 
     def _classify(self, node) -> None:
         """Find the level of a node's outputs, and whether they are free."""
@@ -251,6 +258,8 @@ class _Cutter:
             reduced = [var for var in self.reduced if self.level[var] == level + 1]
             of_inputs = _inputs_of(reduced, self.spec.inputs)
             stage = Stage(common, rows, merged, reduced, of_inputs=of_inputs)
+            if self.draws_first:
+                stage.drawn, stage.merged = self._drawn_apart(merged, level)
             stages.insert(0, stage)
         stored = self._place_updates(stages)
         for stage in stages:
@@ -270,6 +279,47 @@ class _Cutter:
                     want(var)
             elif isinstance(var, SharedVariable):
                 part.reads.add(var)
+        return part
+
+    def _drawn_apart(self, merged: Part, level: int) -> tuple[Part, Part]:
+        """Return the part that draws what another needs, and what is left of that."""
+        found: dict[Variable, None] = {}
+        seen: set[Variable] = set()
+        todo = list(merged.wants)
+        while todo:
+            var = todo.pop()
+            if var in seen or self._is_received(var, level, set()):
+                continue
+            seen.add(var)
+            inputs = [] if var.owner is None else var.owner.inputs
+            if inputs and (var in self.apart or _streams([var, *inputs])):
+                found[var] = None
+            else:
+                todo.extend(inputs)
+        wants = dict.fromkeys(var for var in merged.wants if var not in found)
+        rest = self._part(wants, level, set(found), lambda var: None)
+        return self._drawing(list(found), level), rest
+
+    def _drawing(self, wants: list[Variable], level: int) -> Part:
+        """Return the part that draws some values.
+
+        Of what stages before have made of rows it receives no more than what they have
+        drawn: of the rest, which may have been made in blocks, it takes shapes alone.
+        """
+        part, seen = Part(wants), set[Variable]()
+        todo = list(wants)
+        while todo:
+            var = todo.pop()
+            if var in seen:
+                continue
+            seen.add(var)
+            is_made = self._is_received(var, level, set())
+            if is_made and (var not in self.on_rows or var in self.apart):
+                part.receives.append(var)
+            elif isinstance(var, SharedVariable):
+                part.reads.add(var)
+            elif var.owner is not None:
+                todo.extend(var.owner.inputs)
         return part
 
     def _computed(self, wants: dict, level: int, common: set) -> set[Variable]:
@@ -309,13 +359,15 @@ class _Cutter:
             later = [part for s in stages[level + 1 :] for part in (s.common, s.rows)]
             if self.in_slices:
                 later.append(stage.rows)
-            # A rank's own stream goes on from slice to slice.
-            if not on_rows and any(shared in part.reads for part in later):
+            # A rank's own stream goes on from slice to slice; each slice begins in one
+            # that all ranks have alike where the call does.
+            is_read = any(shared in part.reads for part in later)
+            if shared in self.commons if on_rows else is_read:
                 stored.append(i)
                 continue
             owner = stage.rows if on_rows else stage.common
             owner.updates.append((shared, new))
-            stage.merged.updates.append((shared, new))
+            (stage.drawn or stage.merged).updates.append((shared, new))
         self._drop_mere_updates(stages, stored)
         return stored
 
@@ -346,7 +398,7 @@ class _Cutter:
         kept.update(var for made in self.written.values() for var in made.takes)
         kept.update(red.owner.inputs[0] for red in self.reduced)
         for stage in stages:
-            for part in (stage.common, stage.rows, stage.merged):
+            for part in (stage.common, stage.rows, stage.drawn, stage.merged):
                 made = {new for _, new in part.updates}
                 part.wants = [
                     var for var in part.wants if var in kept or var not in made
@@ -368,23 +420,37 @@ def _copied(
     return copied
 
 
-def _drawn_once(nodes: Sequence[Apply], on_rows: set[Variable]) -> set[Variable]:
-    """Return random draws that no row enters, and that none for rows follow.
+def _drawn_once(
+    nodes: Sequence[Apply], on_rows: set[Variable], commons: Collection[Variable]
+) -> set[Variable]:
+    """Return random draws that no row enters.
 
     Slices are to see one draw, and PyTensor removes a draw of which a part takes no
     more than the stream's next state: so the common part makes it for the rows part.
+    Not so draws from a rank's own stream that draws for rows follow: with these the
+    stream goes on from slice to slice.
     """
+    alike = set(commons)
+    for node in nodes:
+        streams = _streams(node.inputs)
+        if streams and alike.issuperset(streams):
+            alike.update(_streams(node.outputs))
     drawn: set[Variable] = set()
     followed: set[Variable] = set()  # streams that draws for rows go on from
     for node in reversed(nodes):
-        streams = [var for var in node.inputs if isinstance(var.type, RandomType)]
-        if not on_rows.isdisjoint(node.outputs) or not followed.isdisjoint(
+        streams = _streams(node.inputs)
+        goes_on = not alike.issuperset(streams) and not followed.isdisjoint(
             node.outputs
-        ):
+        )
+        if not on_rows.isdisjoint(node.outputs) or goes_on:
             followed.update(streams)
         elif streams:
             drawn.update(node.outputs)
     return drawn
+
+
+def _streams(variables: Iterable[Variable]) -> list[Variable]:
+    return [var for var in variables if isinstance(var.type, RandomType)]
 
 
 def costs_nothing(node) -> bool:

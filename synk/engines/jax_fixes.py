@@ -19,6 +19,7 @@ import numpy as np
 import pytensor.scalar as scalar
 import pytensor.tensor as pt
 import pytensor.tensor.random.basic as ptr
+from pytensor.compile.ops import DeepCopyOp
 from pytensor.graph.basic import Apply, Constant
 from pytensor.graph.op import Op
 from pytensor.scan.op import Scan
@@ -28,6 +29,7 @@ from pytensor.tensor.exceptions import NotScalarConstantError
 from pytensor.tensor.extra_ops import Repeat, Unique
 from pytensor.tensor.math import Dot, ProdWithoutZeros
 from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.shape import Reshape
 from pytensor.tensor.subtensor import (
     AdvancedIncSubtensor,
@@ -37,6 +39,7 @@ from pytensor.tensor.subtensor import (
 
 from . import jax_elemwise, jax_known, jax_vectors
 from .jax_dtypes import of_its_dtype
+from .passed_draws import drawn
 
 INSTEAD = (
     "give constants, or what follows from the shapes of variables; or compile for"
@@ -84,6 +87,7 @@ def register() -> None:
     for cls in (CAReduce, Elemwise):
         jax_funcify.register(cls)(of_its_dtype(jax_funcify.dispatch(cls)))
     jax_known.register()
+    jax_funcify.register(DeepCopyOp)(copied_stream(jax_funcify.dispatch(DeepCopyOp)))
     jax_funcify.register(RandomVariable)(random(jax_funcify.dispatch(RandomVariable)))
     jax_sample_fn.register(ptr.BinomialRV)(binomial)
 
@@ -309,6 +313,16 @@ def refuse_nonzero(op: Nonzero, **kwargs: Any) -> Callable:
     raise NotImplementedError(MASK)
 
 
+def copied_stream(funcify: Callable) -> Callable:
+    """Streams, which are dicts, where a graph gives one as it is."""
+
+    def convert(op: Any, node: Any = None, **kwargs: Any) -> Callable:
+        is_stream = node is not None and isinstance(node.inputs[0].type, RandomType)
+        return dict if is_stream else funcify(op, node=node, **kwargs)
+
+    return convert
+
+
 def random(funcify: Callable) -> Callable:
     """Random numbers of any shape that JAX knows, and not of ``x.shape`` alone."""
     from pytensor.link.jax.dispatch.shape import JAXShapeTuple
@@ -323,12 +337,12 @@ def random(funcify: Callable) -> Callable:
             node = Apply(op, [rng, as_tuple, *parameters], outputs)
         function = funcify(op, node=node, **kwargs)
 
-        def call(rng: Any, size: Any, *parameters: Any) -> Any:
+        def draw(rng: Any, size: Any, *parameters: Any) -> Any:
             return function(
                 rng, known("the shape of random numbers", size), *parameters
             )
 
-        return call
+        return drawn(op, node, draw, known)
 
     return convert
 

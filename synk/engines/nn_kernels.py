@@ -17,7 +17,7 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.rewriting.basic import GraphRewriter
 
 from ..nn.base import KernelOp
-from . import jax_fixes, rewrite_fixes
+from . import jax_fixes, passed_draws, rewrite_fixes
 
 
 class PrepareJAX(GraphRewriter):
@@ -47,6 +47,7 @@ def register_jax() -> None:
     jax.config.update("jax_enable_x64", True)
     jax_funcify.register(KernelOp)(_jax_kernel)
     jax_fixes.register()
+    passed_draws.register_jax()
 
 
 def _jax_kernel(op: KernelOp, **kwargs: Any) -> Callable:
@@ -65,6 +66,7 @@ def register_numba() -> None:
             return generate_fallback_impl(op, node=node, **kwargs)
 
     numba_funcify.register(KernelOp)(call_perform)
+    passed_draws.register_numba()
 
 
 optdb.register("synk_nn_jax", PrepareJAX(), "jax", position=-1)

@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.type import DenseTensorType
 
@@ -163,7 +164,7 @@ class Blocks:
     def __init__(self, spec: FunctionSpec) -> None:
         self._spec = spec
         self._sums: dict[Variable, ReduceOp | None] = dict(spec.sums)
-        if spec.sliceable or spec.call.first in spec.call_variables:
+        if spec.sliceable:
             self._sums = {}
         self._found: dict[int, InBlocks | None] = {}
         self._loops: dict[int, Loop | None] = {}
@@ -194,6 +195,9 @@ class Blocks:
         part = stage.merged
         if part.updates or any(isinstance(v.type, RandomType) for v in part.reads):
             self._refuse("random numbers are drawn for it")
+            return None
+        if self._spec.call.first in ancestors(part.wants, part.receives):
+            self._refuse("it numbers its rows among all")
             return None
         handed, wired, others = (dict[Take, None]() for _ in range(3))
         for var in part.wants:
@@ -416,7 +420,8 @@ def kept_in_blocks(call: Call, kept: Kept, size: int) -> list[np.ndarray]:
 
 def _cut_of(part: Part, call: Call, kept: Kept | None) -> list[CutBy]:
     """Return what of that which a part receives goes to a block."""
-    by_row = set(row_by_row(part.receives, call.programs.spec.inputs))
+    spec = call.programs.spec
+    by_row = {*row_by_row(part.receives, spec.inputs), *(spec.apart or ())}
     if kept is not None:
         by_row.update(kept.rows)
     return [

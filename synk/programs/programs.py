@@ -1,7 +1,7 @@
 """What a rank runs for one function: the parts of its stages, compiled when needed.
 
 ``step``
-    An ordinary call: every stage as one compiled graph.
+    An ordinary call: every stage as one compiled graph, after another that draws.
 ``uncut``
     The same on one rank: the whole graph, as plain PyTensor would compile it.
 ``slice``
@@ -308,9 +308,11 @@ def parts_of(kind: CallKind, stage: Stage) -> list[Part]:
 
 _PARTS: dict[CallKind, Callable[[Stage], list[Part]]] = {
     "uncut": lambda stage: [stage.merged] if stage.merged else [],
-    "step": lambda stage: [stage.merged] if stage.merged else [],
+    "step": lambda stage: [part for part in (stage.drawn, stage.merged) if part],
     "kept uncut": lambda stage: [part for part in (stage.kept, stage.merged) if part],
-    "kept step": lambda stage: [part for part in (stage.kept, stage.merged) if part],
+    "kept step": lambda stage: [
+        part for part in (stage.kept, stage.drawn, stage.merged) if part
+    ],
     "slice": lambda stage: [piece for piece in (stage.common, stage.rows) if piece],
     "idle": lambda stage: [stage.common] if stage.common else [],
 }

@@ -37,7 +37,8 @@ def run(task: Task) -> list[Any]:
     is_padded = bool(task.padded_size)
     for level, stage in enumerate(call.cut.stages):
         made = None
-        if block and stage.phase == COMPUTE:
+        call.run_part(stage.drawn)
+        if block and stage.merged and stage.phase == COMPUTE:
             made = programs.blocks.run(call, level, kept, block, task.tree)
         if made is None:
             padded = is_padded and stage.phase == COMPUTE

@@ -9,15 +9,13 @@ from functools import partial
 from types import FrameType, TracebackType
 from typing import Any
 
-import numpy as np
-
 from ..compiler.placement.streams import CommonStream
 from ..errors import StateError
 from ..programs.transaction import Transaction, insist
 from ..workers.control import LAUNCH
 from .context import RankContext
 from .session import SESSION
-from .streams import lead_on, master_states
+from .streams import State, lead_on, master_states
 
 _launches = itertools.count()
 
@@ -41,7 +39,7 @@ class Launch:
     ----------
     number : int
         What all ranks know it by, from `control.LAUNCH`.
-    states : list of numpy.random.Generator
+    states : list of State
         What the common streams begin with.
     made : int or None
         After a failure: how many of its calls stay; None if ranks could not be brought
@@ -56,7 +54,7 @@ class Launch:
         made: Callable[[Launch], None] | None = None,
     ) -> None:
         self.number = -1
-        self.states: list[np.random.Generator] = []
+        self.states: list[State] = []
         self.made: int | None = None
         self._streams, self._calls, self._failed = streams, calls, failed
         self._have_made = made

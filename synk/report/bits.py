@@ -85,8 +85,10 @@ def _why_these(spec: FunctionSpec, plan: Plan) -> str | None:
         return "the rows of a shared variable are where they were scattered"
     if spec.own_statistics:
         return "statistics are those of each rank"
-    if draws(spec):
-        return "each rank draws for its rows from a stream of its own"
+    if draws(spec) and not spec.draws_first:
+        if spec.has_own_streams:
+            return "each rank draws for its rows from a stream of its own"
+        return "random numbers are drawn by what is computed of rows"
     if plan.in_one_go:
         return plan.in_one_go
     return None if plan.block else "rows are gone through in one go"

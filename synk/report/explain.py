@@ -25,7 +25,7 @@ from . import facts
 from .bits import bits_of
 from .conclusions import conclude
 from .explanation import Explanation
-from .of_stages import own_facts, repeated_facts, stage_facts
+from .of_stages import draw_facts, own_facts, repeated_facts, stage_facts
 
 
 def explain(
@@ -100,6 +100,7 @@ def explain(
             plans=measured,
             in_blocks=_in_blocks(programs),
             bytes_kept=programs.kept_terms.nbytes,
+            draws=draw_facts(spec, programs),
             exchanges=exchanges,
             nodes=nodes,
         ),

@@ -410,6 +410,25 @@ class Held:
 
 
 @dataclass(frozen=True)
+class RowDraw:
+    """Random numbers for rows, which are those of the serial run.
+
+    Attributes
+    ----------
+    name : str
+    made : str or None
+        The user's line that draws them.
+    ranks_draw : str
+        "own rows": what is drawn for the others' is skipped, or JAX draws by place. Or
+        "all rows": every rank draws them all, and keeps its own.
+    """
+
+    name: str
+    made: str | None
+    ranks_draw: str
+
+
+@dataclass(frozen=True)
 class Facts:
     """Everything that is known of a function; the attributes are the dict's keys."""
 
@@ -437,6 +456,7 @@ class Facts:
     in_blocks: InBlocks | None = None
     bytes_kept: int = 0
     """Of terms of the data alone, on rank 0."""
+    draws: list[RowDraw] = field(default_factory=list)
     exchanges: Exchanges | None = None
     nodes: list[NodeFacts] = field(default_factory=list)
     """Of several; of one machine there are none."""

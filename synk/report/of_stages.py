@@ -10,6 +10,7 @@ from pytensor.tensor.elemwise import DimShuffle
 from ..compiler.gathering import besides_shapes, repetition
 from ..compiler.placement.needs import Need
 from ..compiler.rules.base import name, op_name
+from ..compiler.rules.randomness import is_by_place
 from ..compiler.spec import FunctionSpec
 from ..compiler.stages import Stage, costs_nothing
 from ..programs.programs import Programs
@@ -168,6 +169,16 @@ def repeated_facts(
         sum(known) if len(known) == len(gathered) else None,
         _time_alike(stages, calls),
     )
+
+
+def draw_facts(spec: FunctionSpec, programs: Programs) -> list[facts.RowDraw]:
+    """Return what is known of random numbers for rows."""
+    found = []
+    for node, skips, _ in spec.row_draws:
+        by_place = programs.engine.NEEDS_SIZES and is_by_place(node)
+        of = "own rows" if skips or by_place else "all rows"
+        found.append(facts.RowDraw(node.op.name, made_in(node.outputs[1]), of))  # type: ignore[attr-defined]
+    return list(dict.fromkeys(found))
 
 
 def _time_alike(

@@ -19,6 +19,7 @@ from .facts import (
     PlanTimes,
     Reduced,
     Repeated,
+    RowDraw,
     StageFacts,
 )
 
@@ -69,6 +70,8 @@ def plan(facts: Facts) -> Iterator[Entry]:
             yield Entry("", text)
     if facts.repeated is not None:
         yield Entry("repeated", repeated(facts.repeated))
+    for draw in facts.draws[:_MOST]:
+        yield Entry("draws", drawn(draw))
     if facts.own_statistics:
         yield Entry("local", _own(facts.own_statistics))
     if facts.updates:
@@ -305,6 +308,15 @@ def reductions(stage: StageFacts) -> list[str]:
     texts = [_reduced(value) for value in stage.reduces[:_MOST]]
     more = len(stage.reduces) - len(texts)
     return [*texts, f"and {more} more"] if more else texts
+
+
+def drawn(draw: RowDraw) -> str:
+    """Say of random numbers for rows which of them a rank draws."""
+    which = {
+        "own rows": "each rank draws those of its rows",
+        "all rows": "every rank draws those of all rows, and keeps its own",
+    }
+    return f"{draw.name}{_in(draw.made)} for rows: {which[draw.ranks_draw]}"
 
 
 def repeated(found: Repeated) -> str:

@@ -260,7 +260,8 @@ def test_ranks_draw_alike_in_jax_mode():
 
 @three_ranks
 def test_one_stream_serves_rows_and_what_is_for_all(ranks):
-    f, (stream, w) = made(row_and_common, synk.function)
+    """Where each rank draws for its rows from a stream of its own."""
+    f, (stream, w) = made(row_and_common, synk.function, streams="own")
     assert f.output_modes[2] == "gather"
     x = np.zeros((8, 3))
     serial = np.random.default_rng(5)
@@ -282,10 +283,10 @@ def test_one_stream_serves_rows_and_what_is_for_all(ranks):
 # -- what is checked and refused -------------------------------------------------------
 
 
-def test_check_serial_takes_functions_whose_draws_are_for_all(two_ranks):
+def test_check_serial_takes_functions_whose_draws_are_the_serial_ones(two_ranks):
     """Others are refused, and draw nothing."""
     f, _ = made(noise_on_parameters, synk.function)
-    g, (stream, _) = made(row_and_common, synk.function)
+    g, (stream, _) = made(row_and_common, synk.function, streams="own")
     before, values = stream.get_value().bit_generator.state, rows_of(7)
     for _ in range(2):
         f(*values, check="serial")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -125,10 +126,35 @@ def test_a_fit_in_float32_parts_from_itself_nowhere():
     on_any_ranks(compute)
 
 
+def test_what_draws_for_rows_and_for_all_has_them_too():
+    """A fit with dropped inputs, noise on the data and noise on the weights."""
+    w, stream = map(pytensor.shared, (np.zeros(COLUMNS), np.random.default_rng(0)))
+    draw = functools.partial(pt.random.normal, return_next_rng=True)
+    kept = pt.random.bernoulli(0.8, size=X.shape, rng=stream, return_next_rng=True)
+    after, noise = draw(0, 0.1, size=Y.shape, rng=kept[0])
+    after, step = draw(0, 0.01, size=(COLUMNS,), rng=after)
+    loss = (((X * kept[1] / 0.8) @ w - Y + noise) ** 2).mean()
+    updates = [(w, w - 0.1 * pt.grad(loss, w) + step), (stream, after)]
+    f = synk.function([X, Y], loss, updates=updates, mode="NUMBA")
+
+    def compute() -> list:
+        w.set_value(np.zeros(COLUMNS))
+        stream.set_value(np.random.default_rng(0))
+        losses = [f(A, B), f(A, B, num_slices=3), f(A[:9], B[:9])]
+        losses += list(f.run([slice(0, 40_000), slice(5, ROWS)], A, B))
+        assert bits(f) == {"any ranks"}
+        return [*losses, w.get_value(), stream.get_value().normal()]
+
+    on_any_ranks(compute)
+
+
 def test_few_rows_are_one_block_that_rank_0_has():
     f = synk.function([X, Y], [(X @ W * Y).sum(), X.sum(axis=0)], [W], mode="NUMBA")
     shared = pytensor.shared(np.zeros(COLUMNS))
     g = synk.function([X], updates=[(shared, shared + X.mean(axis=0))], mode="NUMBA")
+    # Of many rows averages meet in a tree, and maxima by themselves.
+    scaled = (X - X.mean(axis=0)) / X.max()
+    h = synk.function([X], (scaled**2).sum(axis=0), mode="NUMBA")
 
     def compute() -> list:
         shared.set_value(np.zeros(COLUMNS))
@@ -136,7 +162,7 @@ def test_few_rows_are_one_block_that_rank_0_has():
             g(A[:rows])
         found = f(A[:101], B[:101], WEIGHTS)
         assert bits(f) == bits(g) == {"any ranks"}
-        return [*found, shared.get_value()]
+        return [*found, shared.get_value(), h(A[:40]), h(A), h(A[:40])]
 
     on_any_ranks(compute)
 
@@ -170,7 +196,7 @@ def test_what_is_asked_to_have_any_bits_has_them_or_is_an_error():
 
     on_any_ranks(compute)
     refused = {
-        "random numbers are drawn": pt.random.normal(size=X.shape[0]) @ Y,
+        "random numbers are drawn": pt.random.normal(X[:, 0]) @ Y,
         "does not follow from blocks": ((X.sum(), None), Y),
     }
     with synk.session(2):

@@ -394,14 +394,18 @@ def test_a_variable_of_one_rank_is_named_with_the_rank(ranks):
     assert not np.any(synk.gather(kept))
 
 
-def test_integers_are_finite_and_random_draws_have_no_row(two_ranks):
+def test_integers_are_finite_and_draws_of_each_ranks_own_have_no_row(two_ranks):
     x = pt.dmatrix("x")
     stream = pt.random.utils.RandomStream(1)
-    noisy = synk.function([x], (x + stream.normal(size=x.shape)).sum(axis=1), mode=PY)
+    noise = (x + stream.normal(size=x.shape)).sum(axis=1)
+    noisy = synk.function([x], noise, mode=PY, streams="own")
     count = synk.function([x], (x > 0).sum(), mode=PY)
     assert count(rows_with(np.nan, 3), check="finite") == 23 * 3 - 1
     with pytest.raises(synk.NotFinite, match=r"not finite: output[^;]*$"):
         noisy(rows_with(np.nan, 3), check="finite")
+    of_all = synk.function([x], noise, mode=PY)
+    with pytest.raises(synk.NotFinite, match="row 3 of the call"):
+        of_all(rows_with(np.nan, 3), check="finite")
 
 
 _runs: list[int] = []

@@ -35,6 +35,7 @@ import synk
 from synk.compiler.domain import Unknown
 from synk.compiler.placement.function import place
 from synk.compiler.proof import examine
+from synk.compiler.spec import UNNAMED, Asked
 
 TIMES = 10 if settings.get_current_profile_name() == "long" else 1
 FAST = pytensor.compile.mode.Mode("py", "fast_run")
@@ -318,7 +319,19 @@ def test_random_graphs_are_placed_and_give_the_serial_numbers(names):
 
 def differences(inputs, graph, own_statistics=False):
     """Return of what the rules say something else than was known when it was placed."""
-    made = place(inputs, [], graph, [], own_statistics)
+    asked = Asked(
+        inputs=inputs,
+        bcast_inputs=[],
+        plain_outputs=graph,
+        output_ops=[UNNAMED] * len(graph),
+        plain_updates=[],
+        update_ops=[],
+        sliceable=[],
+        stand_ins=[],
+        returns="list",
+        keeps_statistics=own_statistics,
+    )
+    made = place(asked, graph, [])
     found = examine(inputs, [], made.outputs, made.asserted)
     return [
         (var, made.values[var], found[var])

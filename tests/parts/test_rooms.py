@@ -17,7 +17,7 @@ FLOORS = (
     "forbidden",
     "compiled garbage user_frames also_named threads",
     "reduce_ops times memory",
-    "ops workers callbacks reduce_tree",
+    "ops workers callbacks reduce_tree draws",
     "comm compiler updates",
     "cluster",
     "nn rules",

@@ -85,7 +85,8 @@ def test_losses_and_errors_are_those_of_the_serial_script(name, short):
         np.testing.assert_allclose(np.load("lstm.npz")[key], value, rtol=1e-7)
 
 
-def test_streams_are_the_serial_ones_on_one_rank_and_each_ranks_own_on_more():
+def test_streams_are_the_serial_ones_and_rows_are_where_they_were_scattered():
+    """On two ranks a batch has other rows: some of each rank's."""
     options = {"n_epochs": 2}
     expected = train("dA", options)
     with synk.session(1):
@@ -93,7 +94,6 @@ def test_streams_are_the_serial_ones_on_one_rank_and_each_ranks_own_on_more():
     np.testing.assert_allclose(history, expected, rtol=1e-9)
     with synk.session(2):
         history = train("dA_synk", options)
-    assert not np.allclose(history, expected, rtol=1e-4), "no stream is the ranks' own"
     # Serial runs with other seeds ended within 0.07 of their mean.
     assert abs(history[-1] - expected[-1]) < 0.4
     assert abs(history[-1] - history[0]) > 3.0
@@ -143,10 +143,12 @@ def test_the_gradient_of_contrastive_divergence_is_shown_to_be_an_average():
     cost = T.mean(machine.free_energy(x)) - T.mean(machine.free_energy(end))
     parts = synk.grad(cost, machine.params, consider_constant=[end])
     plain = T.grad(cost, machine.params, consider_constant=[end])
-    f = synk.function([x], [cost, *plain], updates=updates, strict=True)
+    # By numba, of which a toss takes one number whatever its odds are.
+    strict = {"strict": True, "mode": "NUMBA"}
+    f = synk.function([x], [cost, *plain], updates=updates, **strict)
     assert f.output_modes == ["avg"] * 4
     updates = dict(updates) | dict(zip(machine.params, parts, strict=True))
-    step = synk.function([x], plain[0], updates=updates, strict=True)
+    step = synk.function([x], plain[0], updates=updates, **strict)
     with synk.session(1):
         expected = step(np.ones((5, 6)))
     np.testing.assert_allclose(machine.W.get_value(), expected, rtol=1e-12)

@@ -42,7 +42,8 @@ class CallVariables:
         """Return an array of none of an input's rows."""
         if i not in self.none_of:
             shape = 0, *like.type.shape[1:]
-            self.none_of[i] = pt.tensor(f"none_of_{like}", shape=shape, dtype="int8")
+            # Not `pt.tensor`, to which a name such as "<Matrix(int8)>" may be a dtype.
+            self.none_of[i] = pt.TensorType("int8", shape)(f"none_of_{like}")
         return self.none_of[i]
 
     def variables(self) -> list[Variable]:

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pytensor import scalar as ps
 from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import io_toposort
 from pytensor.tensor.type import DenseTensorType
 
+from ...draws import Passed
 from ..as_written import has_words
 from ..domain import Partial, Refused, Sharded, Value, is_replicated
 from ..lengths import remembered
 from ..proof import are_rows, ops_of, rows_of
 from ..rules.streams import is_stream
+from ..spec import Asked
 from .call_variables import CallVariables
 from .gathered import Gathered
 from .needs import Need, needs
 from .own import OwnStatistics
 from .placer import Placer, is_users
+from .row_draws import RowDraw, RowDraws, drawn_for_rows
 from .stabilised import stabilised
 from .streams import CommonStream, Streams
 
@@ -57,6 +61,13 @@ class Placed:
     streams : list of CommonStream
         The random streams that all ranks have alike; they take the place of variables
         of the user's.
+    drawn : dict of Variable to Variable
+        Of what is left as it is written, draws for rows, and what stands for them.
+    row_draws : list of RowDraw
+        All draws for rows.
+    apart : list of Variable or None
+        What is drawn for rows, if all that is drawn can be before anything is computed
+        of rows.
     """
 
     outputs: list[Variable]
@@ -72,31 +83,28 @@ class Placed:
     nodes: list[Apply] = field(default_factory=list)
     written: list[Apply] = field(default_factory=list)
     streams: list[CommonStream] = field(default_factory=list)
+    drawn: dict[Variable, Variable] = field(default_factory=dict)
+    row_draws: list[RowDraw] = field(default_factory=list)
+    apart: list[Variable] | None = None
 
 
 def place(
-    inputs: Sequence[Variable],
-    stand_ins: Sequence[Variable],
+    asked: Asked,
     outputs: Sequence[Variable],
     updates: Sequence[tuple[SharedVariable, Variable]],
-    own_statistics: bool = False,
     left: Sequence[Variable] = (),
-    in_parts: Collection[SharedVariable] = (),
 ) -> Placed:
     """Place the reductions of a function.
 
     Parameters
     ----------
-    inputs, stand_ins : sequence of Variable
-        The scattered inputs, and those that stand in for sliceable shared variables.
+    asked : Asked
+        The function.
     outputs : sequence of Variable
+        Of its outputs, and of its updates, those that are to be placed.
     updates : sequence of (SharedVariable, Variable)
-    own_statistics : bool
-        Leave what meets rows again a rank's own.
     left : sequence of Variable
         What else the function computes, as it is written.
-    in_parts : collection of SharedVariable
-        Of these each rank has rows of its own, and keeps them.
 
     Notes
     -----
@@ -105,35 +113,37 @@ def place(
     """
     graph = [*outputs, *(new for _, new in updates)]
     written = io_toposort([], graph)
-    asked = inputs, stand_ins, outputs, updates, own_statistics, left, in_parts
-    made = _placed(*asked, graph, written)
+    given = asked, outputs, updates, left
+    made = _placed(*given, graph, written)
     if made.collectives and any(map(_may_overflow, written)):
         stable = stabilised(graph)
-        made = _placed(*asked, stable, io_toposort([], stable))
+        made = _placed(*given, stable, io_toposort([], stable))
     made.written = written
     return made
 
 
 def _placed(
-    inputs: Sequence[Variable],
-    stand_ins: Sequence[Variable],
+    asked: Asked,
     outputs: Sequence[Variable],
     updates: Sequence[tuple[SharedVariable, Variable]],
-    own_statistics: bool,
     left: Sequence[Variable],
-    in_parts: Collection[SharedVariable],
     graph: list[Variable],
     nodes: list[Apply],
 ) -> Placed:
     """Place the reductions of a graph, which may be a copy of the user's."""
     call = CallVariables.new()
-    known = rows_of(inputs, stand_ins)
-    whole = Gathered([*inputs, *stand_ins], known, call, has_words(nodes))
-    own = OwnStatistics(whole, own_statistics)
+    known = rows_of(asked.counted, asked.others)
+    rows = [*asked.counted, *asked.others]
+    whole = Gathered(rows, known, call, has_words(nodes))
+    own = OwnStatistics(whole, asked.keeps_statistics)
     reduced = [var for node in nodes if is_users(node) for var in node.outputs]
-    streams = Streams(whole, [*left, *reduced])
-    placer = Placer(whole, own, streams)
-    with remembered(inputs):
+    left, drawn, draws = [*left, *reduced], list[Variable](), None
+    if not asked.has_own_streams:
+        draws, drawn = RowDraws(whole, asked.are_compiled), drawn_for_rows(left, known)
+        left = clone_replace(left, {var: var.type() for var in drawn})
+    placer = Placer(whole, own, streams := Streams(whole, left, draws))
+    with remembered(asked.counted):
+        placer.draw(drawn)
         found = placer.place(graph)
         n = len(outputs)
         made = [
@@ -143,7 +153,7 @@ def _placed(
         news = [
             streams.of_update(written, plain)
             if is_stream(shared)
-            else _serial(shared, new, plain, whole, in_parts=shared in in_parts)
+            else _serial(shared, new, plain, whole, in_parts=shared in asked.sliceable)
             for (shared, written), new, plain in zip(
                 updates, found[n:], graph[n:], strict=True
             )
@@ -152,8 +162,16 @@ def _placed(
     placed = Placed(made, news, call, whole.values, asserted=whole.asserted)
     tensors = [new for new in news if not is_stream(new)]
     plain_updates = zip(shareds, graph[n:], strict=True)
-    placed.streams = streams.commons(plain_updates, [*made, *tensors])
-    _tell(placed, whole, own, placer, outputs, shareds)
+    placed.drawn = placer.drawn
+    drawn = list(placed.drawn.values())
+    placed.streams = streams.commons(plain_updates, [*made, *tensors, *drawn])
+    used = _tell(placed, whole, own, placer, outputs, shareds)
+    if draws is not None:
+        in_use = [pair for pair in draws.placed if pair[0] in used]
+        placed.row_draws = [draw for _, draw in in_use]
+        apart = [var for var, draw in in_use if draw.is_apart]
+        if all(_is_drawn_first(node, apart, whole) for node in placed.nodes):
+            placed.apart = apart
     return placed
 
 
@@ -164,10 +182,16 @@ def _tell(
     placer: Placer,
     outputs: Sequence[Variable],
     shareds: Sequence[SharedVariable],
-) -> None:
-    """Say of what was placed what of it is in use, and what it is for."""
+) -> set[Variable]:
+    """Say of what was placed what of it is in use, and what it is for.
+
+    Returns
+    -------
+    set of Variable
+        What is in use.
+    """
     states = [stream.new for stream in placed.streams if stream.new is not None]
-    graph = [*placed.outputs, *placed.updates, *states]
+    graph = [*placed.outputs, *placed.updates, *states, *placed.drawn.values()]
     placed.nodes = io_toposort([], graph)
     used = {
         *graph,
@@ -186,6 +210,15 @@ def _tell(
         list(zip(placed.outputs, outputs, strict=True)),
         list(zip(placed.updates, shareds, strict=True)),
     )
+    return used
+
+
+def _is_drawn_first(node: Apply, apart: list[Variable], whole: Gathered) -> bool:
+    """Tell whether a node draws nothing, or before anything is computed of rows."""
+    if not any(map(is_stream, node.inputs)) or isinstance(node.op, Passed):
+        return True
+    of_rows = [var for var in node.outputs if var in whole.of_rows and var not in apart]
+    return all(map(is_stream, of_rows))
 
 
 def _was_alike(var: Variable, whole: Gathered) -> bool:

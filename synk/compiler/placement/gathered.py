@@ -218,9 +218,24 @@ class Gathered(Whole):
         as_long: Any = self.call.as_long
         lengths: list[Any] = [None] * var.type.ndim
         lengths[axis] = as_long.shape[0]
-        places = pt.arange(self.n) + self.call.first
-        found = pt.take(pt.specify_shape(var, lengths), places, axis=axis)
-        return self.known_as(found, Sharded(axis))
+        return self._part(pt.specify_shape(var, lengths), Sharded(axis), self.n)
+
+    def own_part(self, var: Any, rows: Sharded, own: Any) -> Variable:
+        """Return this rank's entries of what all ranks have: as many for each row.
+
+        Parameters
+        ----------
+        var : Variable
+        rows : Sharded
+            What the entries are.
+        own : Variable
+            How many entries this rank has along the axis.
+        """
+        return self._part(var, rows, own, own // self.n)
+
+    def _part(self, var: Any, rows: Sharded, own: Any, each: Any = 1) -> Variable:
+        places = pt.arange(own) + self.call.first * each
+        return self.known_as(pt.take(var, places, axis=rows.axis), rows)
 
 
 def _is_reversed(value: Sharded) -> bool:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
+from pytensor.graph.replace import clone_replace
 from pytensor.scalar import Second
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.shape import Shape, Shape_i
@@ -62,6 +63,14 @@ class Placer:
         self._within: dict[Variable, Variable] = {}
         self.repeated: list[tuple[Apply, list[Variable]]] = []
         """Nodes that every rank computes from all rows, and what stands for them."""
+        self.drawn: dict[Variable, Variable] = {}
+        """Draws for rows in what is left as it is written, and what stands for them."""
+
+    def draw(self, drawn: Sequence[Variable]) -> None:
+        """Place draws for rows, in what is left as it is written."""
+        for old, new in zip(drawn, self.place(drawn), strict=True):
+            if not isinstance(self._whole.value(new), Unknown):
+                self.drawn[old] = new
 
     def place(self, graph: Sequence[Variable]) -> list[Variable]:
         """Return what takes the place of variables, with the reductions they need."""
@@ -143,6 +152,9 @@ class Placer:
         """Reduce a gradient of `synk.grad` as it has to be, and leave what is said."""
         if is_users(node):
             written = self._whole.as_written(node)
+            if self.drawn:
+                (made,) = clone_replace(written.outputs, self.drawn)
+                written = made.owner or written
             self._whole.take(written, Replicated())
             return written.outputs
         given = self._placed.get(node.inputs[0], node.inputs[0])
@@ -212,6 +224,10 @@ class Placer:
         self, node: Apply, inputs: Sequence[Variable]
     ) -> list[Variable] | None:
         """Return what a node makes of placed operands; None if that is unknown."""
+        drawn = self._streams.drawn_for_rows(node, inputs)
+        if drawn is not None:
+            self._streams.note(node, drawn, is_common=True)
+            return drawn
         for given, is_common in self._streams.ways(node, inputs):
             made = self._whole.again(node, given)
             if self._is_known(made, given):

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytensor
 from pytensor.compile import SharedVariable
-from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.op import HasInnerGraph
 from pytensor.graph.traversal import ancestors
 from pytensor.scan.op import Scan
@@ -33,6 +33,7 @@ from pytensor.tensor.shape import Shape, Shape_i
 from ..domain import Refused, Replicated, is_replicated, unlisted
 from ..rules.streams import is_stream
 from .gathered import Gathered
+from .row_draws import RowDraws
 
 
 @dataclass
@@ -68,10 +69,18 @@ class Streams:
         Where it is noted that common streams are the same on every rank.
     left : iterable of Variable
         What is left as it is written: each rank draws it from its own stream.
+    draws : RowDraws, optional
+        By which draws for rows are those of the serial run, from common streams. Else
+        each rank draws them from its own.
     """
 
-    def __init__(self, whole: Gathered, left: Iterable[Variable] = ()) -> None:
-        self._whole = whole
+    def __init__(
+        self,
+        whole: Gathered,
+        left: Iterable[Variable] = (),
+        draws: RowDraws | None = None,
+    ) -> None:
+        self._whole, self._draws = whole, draws
         self._left = own_streams(left)
         # By a stream of the user's graph: each rank's own, and the common one.
         self._pairs: dict[Variable, tuple[Variable, Variable | None]] = {}
@@ -85,6 +94,23 @@ class Streams:
 
     # -- while a graph is placed
 
+    def drawn_for_rows(
+        self, node: Apply, inputs: Sequence[Variable]
+    ) -> list[Variable] | None:
+        """Return what stands for draws for rows; None if none are known."""
+        if self._draws is None or not isinstance(node.op, (RandomVariable, Scan)):
+            return None
+        given = list(inputs)
+        for i, var in enumerate(node.inputs):
+            if is_stream(var):
+                common = self.common(var)
+                if common is None:
+                    return None
+                given[i] = common
+        with contextlib.suppress(Refused):
+            return self._draws.place(node, given)
+        return None
+
     def ways(
         self, node: Apply, inputs: Sequence[Variable]
     ) -> Iterator[tuple[list[Variable], bool]]:
@@ -94,12 +120,17 @@ class Streams:
         are then such as they have.
         """
         places = [i for i, var in enumerate(node.inputs) if is_stream(var)]
+        streams = [node.inputs[i] for i in places]
+        if not places:
+            yield list(inputs), False
+            return
         given = list(inputs)
         for i in places:
             given[i] = self.own(node.inputs[i])
-        yield given, False
+        if self._draws is None or None in map(self.common, streams):
+            yield given, False
         others = [var for i, var in enumerate(given) if i not in places]
-        if not places or not all(map(self._is_alike, others)):
+        if not all(map(self._is_alike, others)):
             return
         with contextlib.suppress(Refused):
             alike: list[Variable] = []
@@ -125,6 +156,10 @@ class Streams:
         """Return what all ranks have alike in its place; None if there is no such."""
         if var in self._pairs:
             return self._pairs[var][1]
+        if isinstance(var, Constant) and self._draws is not None:
+            self._whole.values[var] = self._whole.asserted[var] = Replicated()
+            self._pairs[var] = var, var
+            return var
         if not isinstance(var, SharedVariable):
             return None
         made = pytensor.shared(np.random.default_rng(0), name=str(var))
@@ -174,7 +209,7 @@ class Streams:
         inputs : sequence of Variable
             Its operands, placed, with the ranks' own streams.
         """
-        found = Streams(self._whole)
+        found = Streams(self._whole, draws=self._draws)
         for new, old in zip(inputs, node.inputs, strict=True):
             if is_stream(old):
                 found._pairs[new] = new, self.common(old)

@@ -33,6 +33,7 @@ from ..domain import (
     is_replicated,
 )
 from ..lengths import entries_of, value_of
+from ..rules.streams import is_stream
 from .call_variables import CallVariables
 from .earlier import (
     is_sum,
@@ -133,7 +134,8 @@ class Whole(Nodes):
             assert made.owner is not None
             node = made.owner
             here = [given for given in node.inputs if given in self.of_rows]
-            if not all(is_replicated(self.value(given)) for given in here):
+            alike = all(is_replicated(self.value(given)) for given in here)
+            if not alike or any(map(is_stream, here)):
                 told = self._told_length(made)
                 if told is None:
                     told = self._inserted(made, "max")

@@ -12,13 +12,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytensor.tensor as pt
 import pytensor.tensor.random.basic as ptr
-from pytensor.graph.basic import Apply, Variable
-from pytensor.tensor.exceptions import NotScalarConstantError
+from pytensor.graph.basic import Apply
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.type_other import NoneTypeT
 
+from ...draws import Passed, is_one_coin
 from .. import table
 from ..domain import (
     IN_ORDER,
@@ -45,13 +44,13 @@ def draw(node: Apply, values: list[Value]) -> list[Value]:
     The numbers are not those of the serial run, but as good: the proof takes what is
     drawn for a row to be that row's own.
     """
-    found = _rows_drawn(node, values)
+    found = rows_drawn(node, values)
     if found is None:
         raise Refused("draws, on each rank from its own stream, what is not for a row")
     return [OwnStream(), found]
 
 
-def _rows_drawn(node: Apply, values: list[Value]) -> Sharded | None:
+def rows_drawn(node: Apply, values: list[Value]) -> Sharded | None:
     """Return what is drawn for each row; None if nothing has to do with rows."""
     params, cores = node.inputs[2:], node.op.ndims_params
     drawn = node.outputs[1].type.ndim - node.op.ndim_supp
@@ -83,12 +82,12 @@ def _rows_drawn(node: Apply, values: list[Value]) -> Sharded | None:
 def draw_more(padder: Padder, node: Apply, values: list[Value]) -> Made:
     """Along the first axis; what is drawn for no row, as it is."""
     params = [plain(value) for value in values[2:]]
-    found = _rows_drawn(node, [*values[:2], *params])
+    found = rows_drawn(node, [*values[:2], *params])
     inputs = [padder.new[var] for var in node.inputs]
     inputs[1] = padder.long_of(node.inputs[1])
     if found is None:
         return padder.exact(node, inputs)
-    if not _is_by_place(node):
+    if not is_by_place(node):
         raise Refused("draws for each row, and for more rows may draw other numbers")
     if found.axis or not found.in_order:
         raise Refused("draws for each row along another axis than the first")
@@ -96,13 +95,20 @@ def draw_more(padder: Padder, node: Apply, values: list[Value]) -> Made:
     return Made(padder.made(node, inputs), [REPLICATED, rows])
 
 
-_BY_PLACE = (ptr.NormalRV, ptr.UniformRV, ptr.BernoulliRV)
+_BY_PLACE = (
+    *(ptr.NormalRV, ptr.UniformRV, ptr.BernoulliRV, ptr.CauchyRV, ptr.GumbelRV),
+    *(ptr.LaplaceRV, ptr.LogisticRV, ptr.ExponentialRV),
+)
 
 
-def _is_by_place(node: Apply) -> bool:
-    """Tell whether each number depends on its place alone."""
-    is_once = isinstance(node.op, ptr.BinomialRV) and _is_one(node.inputs[2])
-    if not (isinstance(node.op, _BY_PLACE) or is_once):
+def may_be_by_place(node: Apply) -> bool:
+    """Tell whether JAX can draw each number from a key and its place alone."""
+    return isinstance(node.op, _BY_PLACE) or is_one_coin(node)
+
+
+def is_by_place(node: Apply) -> bool:
+    """Tell whether JAX draws each number from a key and its place alone."""
+    if not may_be_by_place(node):
         return False
     import jax
 
@@ -113,8 +119,15 @@ def _is_by_place(node: Apply) -> bool:
     )
 
 
-def _is_one(var: Variable) -> bool:
-    try:
-        return bool(pt.get_underlying_scalar_constant_value(var) == 1)
-    except NotScalarConstantError:
-        return False
+@table.placement(Passed)
+def passed(node: Apply, values: list[Value]) -> Value:
+    """Streams that all ranks have alike, from such and from what is the same on all."""
+    if not all(is_replicated(unlisted(value)) for value in values):
+        raise Refused("passes as many draws as a rank has rows")
+    return REPLICATED
+
+
+@table.padded(Passed)
+def passed_of_all(padder: Padder, node: Apply, values: list[Value]) -> Made:
+    """What is before the rows of a rank, and all of them, are as they are."""
+    return padder.exact(node)

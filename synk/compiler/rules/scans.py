@@ -27,7 +27,7 @@ from ..domain import (
 from ..lengths import Length, size, value_of
 from ..padded.padder import Made, Padder
 from ..padded.states import plain
-from ..walk import infer
+from ..walk import NodeRule, infer
 from .inner import seen_outside
 from .rowscans import check_stacked, over_rows
 
@@ -149,17 +149,47 @@ def scan(node: Apply, values: list[Value]) -> list[Value]:
     if not isinstance(values[0], Replicated) or values[0].power:
         return over_rows(node, values)
     check_stacked(node, values)
-    outputs = op.inner_outputs
+    found, results = values_within(node, op.inner_inputs, op.inner_outputs, values)
+    if op.info.as_while and not _is_fixed(found[op.inner_outputs[-1]]):
+        raise Refused("stops by a condition that may differ between ranks")
+    return results
+
+
+def values_within(
+    node: Apply,
+    inner: list[Variable],
+    outputs: list[Variable],
+    values: list[Value],
+    rule: NodeRule | None = None,
+) -> tuple[dict[Variable, Value], list[Value]]:
+    """Return what the variables of a scan's step are, at every step, and its outputs.
+
+    Parameters
+    ----------
+    node : Apply
+        Of the scan.
+    inner, outputs : list of Variable
+        Of its step; see `cloning.step_of`.
+    values : list of Value
+        What the inputs of the scan are.
+    rule : callable, optional
+        See `walk.infer`.
+
+    Returns
+    -------
+    found : dict of Variable to Value
+    results : list of Value
+        What the outputs of the scan are.
+    """
 
     def infer_step(known: dict[Variable, Value]) -> dict[Variable, Value]:
-        found = infer(outputs, known)
-        return dict(zip(outputs, seen_outside(outputs, found, known), strict=True))
+        found = infer(outputs, known, rule=rule)
+        seen = seen_outside(outputs, found, known)
+        return found | dict(zip(outputs, seen, strict=True))
 
-    step = _Step(op, op.inner_inputs, outputs, values)
+    step = _Step(node.op, inner, outputs, values)  # type: ignore[arg-type]
     found = step.settle(infer_step)
-    if op.info.as_while and not _is_fixed(found[outputs[-1]]):
-        raise Refused("stops by a condition that may differ between ranks")
-    return step.results(found)
+    return found, step.results(found)
 
 
 def _is_fixed(value: Value) -> bool:

@@ -146,6 +146,8 @@ def entries(node: Apply, position: int, values: Sequence[Value]) -> list[Value]:
     if isinstance(value, Listed):
         return list(value.entries)
     var = node.inputs[position]
+    if isinstance(value, Replicated) and value.power and var.type.shape == (1,):
+        return [value]
     if not is_replicated(value) or var.type.shape[0] is None:
         raise Refused("takes a shape that is not understood")
     data = getattr(var, "data", None)

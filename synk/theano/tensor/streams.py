@@ -173,6 +173,8 @@ class Streams:
     ) -> Any:
         """Draw the number of successes in `n` trials of probability `p` (`prob`)."""
         p = p if prob is None else prob
+        if isinstance(n, int) and n == 1:  # numba tosses a coin faster
+            return self._draw(ptr.bernoulli, p, size=size, ndim=ndim, dtype=str(dtype))
         return self._draw(ptr.binomial, n, p, size=size, ndim=ndim, dtype=str(dtype))
 
     def multinomial(

@@ -1,0 +1,335 @@
+"""Random draws for rows, as the serial run draws them: see `synk.draws`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pytensor.tensor as pt
+import pytensor.tensor.random.basic as ptr
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.traversal import io_toposort
+from pytensor.scan.op import Scan
+from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.type_other import NoneTypeT
+
+from ...draws import (
+    OF_ANY_PARAMETERS,
+    SKIPPED,
+    Passed,
+    is_of_any_parameters,
+    is_one_by_one,
+    is_one_coin,
+)
+from ..cloning import scan_of, step_of, with_inputs
+from ..domain import (
+    IN_ORDER,
+    OwnStream,
+    Refused,
+    Replicated,
+    Sharded,
+    Unknown,
+    Value,
+    is_replicated,
+    unlisted,
+)
+from ..rules.randomness import may_be_by_place, rows_drawn
+from ..rules.scans import values_within
+from ..rules.streams import is_stream
+from ..walk import apply_rule, infer
+from .gathered import Gathered
+
+
+def drawn_for_rows(
+    graph: Sequence[Variable], known: Mapping[Variable, Value]
+) -> list[Variable]:
+    """Return what of a graph is drawn for rows, as it is written."""
+    return [
+        var
+        for var, value in infer(graph, known).items()
+        if isinstance(value, Sharded)
+        and var.owner is not None
+        and isinstance(var.owner.op, RandomVariable)
+    ]
+
+
+class RowDraw(NamedTuple):
+    """A draw for rows, in the user's graph or in one within an Op.
+
+    Attributes
+    ----------
+    node : Apply
+    skips : bool
+        Whether a rank skips what is drawn for other ranks' rows, rather than draw it.
+    is_apart : bool
+        Whether it can be drawn before anything is computed of rows: a draw for each
+        along the first axis, with parameters that are the same for all.
+    """
+
+    node: Apply
+    skips: bool
+    is_apart: bool
+
+
+class RowDraws:
+    """Places what is drawn for rows.
+
+    Parameters
+    ----------
+    whole : Gathered
+        Where placed variables are kept.
+    are_compiled : bool
+        Whether the function is compiled as a whole, by numba or JAX: these toss each
+        coin with one number.
+
+    Attributes
+    ----------
+    placed : list of (Variable, RowDraw)
+        What was placed, and what a script is told of it.
+    """
+
+    def __init__(self, whole: Gathered, are_compiled: bool) -> None:
+        self._whole, self._are_compiled = whole, are_compiled
+        self.placed: list[tuple[Variable, RowDraw]] = []
+
+    def place(self, node: Apply, inputs: Sequence[Variable]) -> list[Variable] | None:
+        """Return what stands for draws for rows; None if there are none.
+
+        Parameters
+        ----------
+        node : Apply
+            Of a random variable or a scan, in the user's graph.
+        inputs : sequence of Variable
+            The operands, placed; streams as all ranks have them.
+
+        Returns
+        -------
+        list of Variable, or None
+            The node's outputs: new states of the common streams, and what is drawn for
+            this rank's rows, or follows from that.
+
+        Raises
+        ------
+        Refused
+            If it is not understood.
+        """
+        whole = self._whole
+        values = [OwnStream() if is_stream(v) else whole.value(v) for v in inputs]
+        if isinstance(node.op, Scan):
+            return self._in_steps(node, inputs, values)
+        rows = rows_drawn(node, values)
+        if rows is None:
+            return None
+        if not (rows.is_counted and rows.in_order):
+            raise Refused("draws for rows that are not one after the other")
+        rows = replace(rows, layout=IN_ORDER)
+        if rows.axis == 0 and self._is_passed(node, inputs):
+            return self._passing(node, inputs, rows)
+        return self._cut(node, inputs, rows)
+
+    def _is_passed(self, node: Apply, inputs: Sequence[Variable]) -> bool:
+        """Tell whether draws for other ranks' rows can be passed, one after another."""
+        draw: Any = node.op
+        if is_of_any_parameters(draw) or self._tosses(draw):
+            return True
+        params = [unlisted(self._whole.value(var)) for var in inputs[2:]]
+        return is_one_by_one(draw) and all(map(is_replicated, params))
+
+    def _tosses(self, draw: RandomVariable) -> bool:
+        return self._are_compiled and isinstance(draw, ptr.BernoulliRV)
+
+    def _passing(
+        self, node: Apply, inputs: Sequence[Variable], rows: Sharded
+    ) -> list[Variable]:
+        """Pass what is before the rank's rows; draw for these; pass all."""
+        whole, draw = self._whole, node.op
+        stream = inputs[0]
+        own, size = _lengths(node, inputs, rows)
+        before: Any = pt.cast(whole.call.first, "int64")
+        if rows.length != "n":  # as many for each row
+            before = before * (own // whole.n)
+        here = whole.of(pt.stack([before, *size[1:]]))
+        every = whole.of(pt.stack(self._every(node, own, size, rows)))
+        params = self._passed_params(draw, inputs[2:])
+        before_own = self._passed(draw, "before")
+        at_rows = before_own.make_node(stream, here, every, *params).outputs[0]
+        at_rows = whole.known_as(at_rows, OwnStream())
+        _, drawn = whole.again(node, [at_rows, *inputs[1:]]).outputs
+        everywhere = [whole.on_all_ranks(whole.whole(var)) for var in params]
+        after = self._passed(draw, "all").make_node(stream, every, every, *everywhere)
+        found = whole.known_as(drawn, rows)
+        self._note(found, node, inputs, rows, self._skips(node))
+        return [whole.of(after.outputs[0]), found]
+
+    def _note(
+        self,
+        drawn: Variable,
+        node: Apply,
+        inputs: Sequence[Variable],
+        rows: Sharded,
+        skips: bool,
+    ) -> None:
+        params = [unlisted(self._whole.value(var)) for var in inputs[2:]]
+        is_apart = rows.axis == 0 and rows.length == "n"
+        is_apart = is_apart and all(map(is_replicated, params))
+        self.placed.append((drawn, RowDraw(node, skips, is_apart)))
+
+    def _skips(self, node: Apply) -> bool:
+        return isinstance(node.op, SKIPPED) or is_one_coin(node)
+
+    def _every(
+        self, node: Apply, own: Any, size: list[Any], rows: Sharded
+    ) -> list[Any]:
+        """Return how long the array of all ranks is, along each axis."""
+        whole = self._whole
+        if rows.length != "n":
+            total: Any = whole.scaled(whole.of(own), -1)
+        elif may_be_by_place(node):
+            total = pt.cast(whole.call.total, "int64")
+        else:  # JAX draws it, and has to know its length
+            total = whole.call.length
+        lengths = [whole.of(total), *map(whole.of, size[1:])]
+        return list(map(whole.on_all_ranks, lengths))
+
+    def _passed(self, draw: Any, where: str) -> Passed:
+        return Passed(draw, where, isinstance(draw, SKIPPED) or self._tosses(draw))
+
+    def _passed_params(self, draw: Any, params: Sequence[Variable]) -> list[Variable]:
+        """Return the parameters of draws that are passed."""
+        if isinstance(draw, SKIPPED) or self._tosses(draw):
+            return []
+        if is_of_any_parameters(draw):
+            return [
+                self._whole.of(pt.as_tensor_variable(value))
+                for value in OF_ANY_PARAMETERS[type(draw)]
+            ]
+        return list(params)
+
+    def _cut(
+        self, node: Apply, inputs: Sequence[Variable], rows: Sharded
+    ) -> list[Variable]:
+        """Draw for all rows on every rank, and take the rank's."""
+        whole = self._whole
+        given = [whole.on_all_ranks(whole.gathered(var)) for var in inputs[1:]]
+        led_on, drawn = whole.again(node, [inputs[0], *given]).outputs
+        if not is_replicated(whole.value(drawn)):
+            raise Refused("draws for rows that are not known on every rank")
+        own, _ = _lengths(node, inputs, rows)
+        found = whole.own_part(drawn, rows, own)
+        self._note(found, node, inputs, rows, skips=False)
+        return [led_on, found]
+
+    # -- in a loop
+
+    def _in_steps(
+        self, node: Apply, inputs: Sequence[Variable], values: list[Value]
+    ) -> list[Variable] | None:
+        """Draw for rows in each step of a scan that goes along another axis.
+
+        The stream that a rank has in a step is the serial run's.
+        """
+        op: Any = node.op
+        inner, outputs = step_of(node)
+        found, results = values_within(node, inner, outputs, values, _drawn_or_alike)
+        if not any(isinstance(value, Sharded) for value in found.values()):
+            return None
+        if op.info.as_while or any(isinstance(value, Unknown) for value in results):
+            raise Refused("is a loop that is not understood")
+        whole = self._whole
+        places = _Places(*[pt.lscalar() for _ in _Places._fields])
+        new: dict[Variable, Variable] = {}
+        draws: list[RowDraw] = []
+        for step in io_toposort(inner, outputs):
+            given = [new.get(var, var) for var in step.inputs]
+            made = with_inputs(step, given).outputs if given != step.inputs else None
+            if any(map(is_stream, step.inputs)):
+                made = self._step_drawn(step, given, found, places)
+                if isinstance(found[step.outputs[-1]], Sharded):
+                    draws.append(RowDraw(step, self._skips(step), is_apart=False))
+            new.update(zip(step.outputs, made or step.outputs, strict=True))
+        news = [new.get(var, var) for var in outputs]
+        info = replace(op.info, n_non_seqs=op.info.n_non_seqs + len(places))
+        scan = scan_of(op, [*inner, *places], news, info)
+        first = pt.cast(whole.call.first, "int64")
+        outer = _Places(first, pt.cast(whole.n, "int64"), whole.call.length)
+        made = whole.add(scan.make_node(*inputs, *map(whole.of, outer))).outputs
+        self.placed += [(made[-1], each) for each in draws]
+        alike = [Replicated() if isinstance(v, OwnStream) else v for v in results]
+        pairs = zip(made, alike, strict=True)
+        return [whole.known_as(var, value) for var, value in pairs]
+
+    def _step_drawn(
+        self,
+        node: Apply,
+        inputs: Sequence[Variable],
+        found: Mapping[Variable, Value],
+        places: _Places,
+    ) -> list[Variable]:
+        """Return what stands for draws in a step of a scan."""
+        draw: Any = node.op
+        if not isinstance(draw, RandomVariable):
+            raise Refused("draws within a loop by what is made of other graphs")
+        rows = rows_drawn(node, [found[var] for var in node.inputs])
+        if rows is None:
+            return with_inputs(node, inputs).outputs
+        is_passed = is_of_any_parameters(draw) or self._tosses(draw)
+        if rows.axis or not (rows.is_counted and rows.in_order and is_passed):
+            raise Refused("draws for rows in a loop, and not one after the other")
+        own, size = _lengths(node, inputs, rows)
+        each = own // places.n
+        before, total = places.first * each, places.total * each
+        every = pt.stack([total, *size[1:]])
+        params = self._passed_params(draw, inputs[2:])
+
+        def passed(where: str, stream: Any, count: Any) -> Variable:
+            here = pt.stack([count, *size[1:]])
+            made = self._passed(draw, where).make_node(stream, here, every, *params)
+            return made.outputs[0]
+
+        at_rows = passed("before", inputs[0], before)
+        behind, drawn = with_inputs(node, [at_rows, *inputs[1:]]).outputs
+        return [passed("behind", behind, total - before - own), drawn]
+
+
+class _Places(NamedTuple):
+    """How many rows are before a rank's, are the rank's, and are in all."""
+
+    first: Any
+    n: Any
+    total: Any
+
+
+def _drawn_or_alike(node: Apply, values: list[Value]) -> list[Value]:
+    """Return what a node of a step makes, where what is not for rows is drawn alike."""
+    if isinstance(node.op, RandomVariable):
+        with contextlib.suppress(Refused):
+            if rows_drawn(node, values) is None:
+                return [OwnStream(), Replicated()]
+    return apply_rule(node, values)
+
+
+def _lengths(
+    node: Apply, inputs: Sequence[Variable], rows: Sharded
+) -> tuple[Any, list[Any]]:
+    """Return how long the rank's array is along the rows' axis, and each axis."""
+    size: Any = inputs[1]
+    draw: Any = node.op
+    axes = range(node.outputs[1].type.ndim - draw.ndim_supp)
+    if not isinstance(size.type, NoneTypeT):
+        lengths = [size[i] for i in axes]
+    else:
+        cores = zip(inputs[2:], draw.ndims_params, strict=True)
+        params = [(var, var.type.ndim - core) for var, core in cores]
+        lengths = [_length(params, i - len(axes)) for i in axes]
+    lengths = [pt.cast(length, "int64") for length in lengths]
+    return lengths[rows.axis], lengths
+
+
+def _length(params: Sequence[tuple[Any, int]], axis: int) -> Any:
+    """Return how long an axis is, counted from the last, of which arrays are drawn."""
+    for var, batch in params:
+        if batch >= -axis and var.type.shape[batch + axis] != 1:
+            return var.shape[batch + axis]
+    return pt.constant(1)

@@ -1,0 +1,272 @@
+"""Draws for rows: how a rank comes to its rows' numbers of a stream that all share.
+
+The serial run draws the numbers of all rows one after the other. A rank that has the
+rows from `first` on passes those before, draws its own, and the stream goes on behind
+those of all ranks. `Passed` does the first and the last; between the two is the random
+variable's own Op, as the user has written it. ::
+
+    stream --Passed(rows before)--> . --draw(own rows)--> numbers
+      |
+      '----Passed(all rows)------------------------------> new value of the stream
+
+So the new value is known without rows, as it is to ranks that have none. Where all is
+compiled as one, the stream goes on behind the rank's rows, in place: `go_on_behind`.
+
+What it costs to pass draws depends on what they take from the stream:
+
+*One number each*: `SKIPPED`. A generator that can be told to go on by so many numbers
+does so in no time; NumPy's PCG64 is one.
+
+*Several*, such as the normal's: they are drawn and thrown away. Where that many are
+taken whatever the parameters are, as of locations and scales, those of the other ranks'
+rows need not be known: `OF_ANY_PARAMETERS`.
+
+JAX computes each number from a key and its place. There nothing is passed: see
+`engines.passed_draws`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytensor.tensor as pt
+import pytensor.tensor.random.basic as ptr
+from pytensor.compile.mode import optdb
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.op import Op
+from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
+from pytensor.tensor.exceptions import NotScalarConstantError
+from pytensor.tensor.random.op import RandomVariable
+
+SKIPPED = (ptr.UniformRV, ptr.TriangularRV, ptr.CategoricalRV)
+"""Each draw takes one number of 64 bits, in NumPy and in numba."""
+
+OF_ANY_PARAMETERS: dict[type[RandomVariable], tuple[Any, ...]] = {
+    ptr.UniformRV: (0.0, 1.0),
+    ptr.TriangularRV: (0.0, 0.5, 1.0),
+    ptr.CategoricalRV: ((1.0,),),
+    ptr.NormalRV: (0.0, 1.0),
+    ptr.HalfNormalRV: (0.0, 1.0),
+    ptr.LogNormalRV: (0.0, 1.0),
+    ptr.LaplaceRV: (0.0, 1.0),
+    ptr.LogisticRV: (0.0, 1.0),
+    ptr.GumbelRV: (0.0, 1.0),
+    ptr.CauchyRV: (0.0, 1.0),
+    ptr.HalfCauchyRV: (0.0, 1.0),
+    ptr.ParetoRV: (1.0, 1.0),
+    ptr.ExponentialRV: (1.0,),
+    ptr.WaldRV: (1.0, 1.0),
+}
+"""Draws that take as many numbers whatever their parameters are; and some of these."""
+
+BY_PARAMETERS = (
+    *(ptr.BernoulliRV, ptr.BinomialRV, ptr.NegBinomialRV, ptr.GeometricRV),
+    *(ptr.PoissonRV, ptr.GammaRV, ptr.InvGammaRV, ptr.BetaRV, ptr.WeibullRV),
+    *(ptr.VonMisesRV, ptr.StudentTRV, ptr.TruncExponentialRV, ptr.GenGammaRV),
+    ptr.IntegersRV,
+)
+"""Draws that take as many as their parameters make them; of all others it is not known
+that an array of them is drawn one after the other."""
+
+_AT_ONCE = 1 << 18
+"""Numbers that are drawn at once, where they are thrown away."""
+
+
+def is_of_any_parameters(draw: RandomVariable) -> bool:
+    """Tell whether as many numbers are taken whatever the parameters are."""
+    return type(draw) in OF_ANY_PARAMETERS
+
+
+def is_one_by_one(draw: RandomVariable) -> bool:
+    """Tell whether an array is drawn as its parts would be, one after the other."""
+    return is_of_any_parameters(draw) or type(draw) in BY_PARAMETERS
+
+
+class Passed(Op):
+    """The state of a stream after a number of a random variable's draws.
+
+    Parameters
+    ----------
+    draw : RandomVariable
+    where : {"before", "all", "behind"}
+        Which of the array's draws these are: those of rows before a rank's, all, or
+        those of rows behind the rank's.
+    takes_one : bool
+        Whether each draw takes one number of the stream, whatever NumPy's takes.
+    inplace : bool
+        Whether the stream itself is led on, and no copy.
+    """
+
+    __props__ = ("draw", "where", "takes_one", "inplace")
+
+    def __init__(
+        self, draw: RandomVariable, where: str, takes_one: bool, inplace: bool = False
+    ) -> None:
+        self.draw, self.where = draw, where
+        self.takes_one, self.inplace = takes_one, inplace
+        if inplace:
+            self.destroy_map = {0: [0]}
+
+    def make_node(self, *inputs: Any) -> Apply:
+        """Apply the Op.
+
+        Parameters
+        ----------
+        *inputs : Variable
+            The stream; how many draws it passes, as a vector of lengths; of the whole
+            array the lengths, likewise; and the draws' parameters.
+        """
+        rng, *rest = inputs
+        rest = list(map(pt.as_tensor_variable, rest))
+        return Apply(self, [rng, *rest], [rng.type()])
+
+    def perform(self, node: Apply, inputs: Sequence, output_storage: Sequence) -> None:
+        """Lead the stream on."""
+        rng, size, _, *params = inputs
+        if not self.inplace:
+            rng = copied(rng)
+        self.lead_on(rng, size, params)
+        output_storage[0][0] = rng
+
+    def lead_on(self, rng: Any, size: Any, params: Sequence[Any]) -> None:
+        """Lead a generator on by draws of some lengths."""
+        if self.takes_one or (is_coin(self.draw) and _takes_one(params)):
+            skip(rng, math.prod(map(int, size)))
+            return
+        first, rest = int(size[0]), tuple(map(int, size[1:]))
+        each = max(1, _AT_ONCE // max(1, math.prod(rest)))
+        for i in range(0, first, each):
+            self.draw.rng_fn(rng, *params, (min(each, first - i), *rest))
+
+    def infer_shape(self, *args: Any) -> Sequence:
+        """Return that a stream has none."""
+        return [None]
+
+    def __str__(self) -> str:
+        one = ", one each" if self.takes_one else ""
+        return f"Passed{{{self.draw.name}, {self.where}{one}}}"
+
+
+@node_rewriter([Passed])
+def go_on_behind(fgraph: Any, node: Apply) -> list[Variable] | None:
+    """Have a stream that passes all draws go on from where a rank's rows end."""
+    op: Any = node.op
+    if op.where != "all":
+        return None
+    every: Any
+    stream, _, every, *params = node.inputs
+    for user, _ in fgraph.clients[stream]:
+        passed = getattr(user, "op", None)
+        if not isinstance(passed, Passed) or passed.where != "before":
+            continue
+        if passed.draw != op.draw or user.inputs[2:] != node.inputs[2:]:
+            continue
+        for drawn, _ in fgraph.clients[user.outputs[0]]:
+            if isinstance(getattr(drawn, "op", None), RandomVariable):
+                after, numbers = drawn.outputs
+                before: Any = user.inputs[1]
+                behind = every[0] - before[0] - pt.shape(numbers)[0]
+                rest = [every[i] for i in range(1, pt.get_vector_length(every))]
+                size = pt.stack([behind, *rest])
+                made = Passed(op.draw, "behind", op.takes_one)
+                return made.make_node(after, size, every, *params).outputs
+    return None
+
+
+@node_rewriter([Passed], inplace=True)
+def go_on_in_place(fgraph: Any, node: Apply) -> list[Variable] | None:
+    """Lead the stream itself on where nothing else needs it as it was."""
+    op: Any = node.op
+    if op.inplace:
+        return None
+    return Passed(op.draw, op.where, op.takes_one, True).make_node(*node.inputs).outputs
+
+
+for rewriter, position in ((go_on_behind, 50.7), (go_on_in_place, 50.8)):
+    # Before PyTensor has draws lead streams on in place.
+    optdb.register(
+        f"synk_{rewriter.__name__}",
+        dfs_rewriter(rewriter, ignore_newtrees=True),
+        *("fast_run", "inplace"),
+        position=position,
+    )
+
+
+def copied(rng: np.random.Generator) -> np.random.Generator:
+    """Return a generator in the same state."""
+    old: Any = rng.bit_generator
+    new = type(old)(0)
+    new.state = old.state
+    return np.random.Generator(new)
+
+
+def skip(rng: np.random.Generator, count: int) -> None:
+    """Lead a generator on by a number of doubles.
+
+    One half of a number of 64 bits that draws of 32 bits have left stays for the next
+    such draw.
+    """
+    bits: Any = rng.bit_generator
+    if isinstance(bits, (np.random.PCG64, np.random.PCG64DXSM)):
+        before: Any = bits.state
+        bits.advance(count)
+        after: Any = {**before, "state": bits.state["state"]}
+        bits.state = after
+        return
+    for i in range(0, count, _AT_ONCE):
+        rng.random(min(_AT_ONCE, count - i))
+
+
+# -- coins
+
+
+def is_coin(draw: RandomVariable) -> bool:
+    """Tell whether draws are Bernoulli's, or may be."""
+    return isinstance(draw, (ptr.BernoulliRV, ptr.BinomialRV))
+
+
+def is_one_coin(node: Apply) -> bool:
+    """Tell whether draws are 0 or 1, for all that the graph says."""
+    op: Any = node.op
+    if isinstance(op, ptr.BernoulliRV):
+        return True
+    return isinstance(op, ptr.BinomialRV) and _is_one(node.inputs[2])
+
+
+def _is_one(var: Variable) -> bool:
+    try:
+        return bool(pt.get_underlying_scalar_constant_value(var) == 1)
+    except NotScalarConstantError:
+        return False
+
+
+def _takes_one(params: Sequence[Any]) -> bool:
+    """Tell whether NumPy tosses each coin with one number of the stream.
+
+    It draws a uniform number U below 1 and compares it with q = 1 - p, where p is the
+    probability of the rarer side. If it is larger, it compares U - q with p q / q, as
+    rounded; if that is larger, too, it starts again. The largest U tells whether that
+    can be. With p = 0 it draws none. See ``random_binomial_inversion`` in NumPy's
+    ``random/src/distributions/distributions.c``, which takes q from its logarithm: by
+    ``log``, as numba's does, or by ``log1p``.
+    """
+    *n, p = map(np.asarray, params)
+    if not all((many == 1).all() for many in n):
+        return False
+    return all(map(_is_tossed_once, np.unique(p.astype("float64")).tolist()))
+
+
+def _is_tossed_once(p: float) -> bool:
+    if not 0 < p < 1:
+        return False
+    p = min(p, 1.0 - p)
+    q = 1.0 - p
+    taken = math.exp(math.log(q)), math.exp(math.log1p(-p))
+    return all(_LARGEST - each <= p * each / q for each in taken)
+
+
+_LARGEST = 1.0 - 2.0**-53
+"""The largest of the numbers that a generator's ``random`` gives."""
