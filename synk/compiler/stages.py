@@ -21,7 +21,7 @@ A step of gradient descent, ``w - rate * all_reduce(gradient)``, comes down to::
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -244,7 +244,7 @@ class _Cutter:
                 want(var)
         stages: list[Stage] = []
         for level in reversed(range(depth + 1)):
-            for var in list(self._walk(rows_wants[level], level, set())):
+            for var in list(self._walk(rows_wants[level], self._given(level))):
                 if var in self.drawn and self.level[var] == level:
                     want(var)
             common = self._part(common_wants[level], level, set(), want)
@@ -270,9 +270,9 @@ class _Cutter:
         return Cut(*given, self.written)
 
     def _part(self, wants: dict, level: int, common: set, want) -> Part:
-        part = Part(list(wants))
-        for var in self._walk(wants, level, common):
-            if self._is_received(var, level, common):
+        part, is_given = Part(list(wants)), self._given(level, common)
+        for var in self._walk(wants, is_given):
+            if is_given(var):
                 part.receives.append(var)
                 if not is_reduced(var):
                     self.forwarded.add(var)
@@ -283,19 +283,15 @@ class _Cutter:
 
     def _drawn_apart(self, merged: Part, level: int) -> tuple[Part, Part]:
         """Return the part that draws what another needs, and what is left of that."""
-        found: dict[Variable, None] = {}
-        seen: set[Variable] = set()
-        todo = list(merged.wants)
-        while todo:
-            var = todo.pop()
-            if var in seen or self._is_received(var, level, set()):
-                continue
-            seen.add(var)
-            inputs = [] if var.owner is None else var.owner.inputs
-            if inputs and (var in self.apart or _streams([var, *inputs])):
-                found[var] = None
-            else:
-                todo.extend(inputs)
+        is_given = self._given(level)
+
+        def is_drawn(var: Variable) -> bool:
+            if var.owner is None or is_given(var):
+                return False
+            return var in self.apart or bool(_streams([var, *var.owner.inputs]))
+
+        ends = self._walk(merged.wants, lambda var: is_given(var) or is_drawn(var))
+        found = dict.fromkeys(filter(is_drawn, ends))
         wants = dict.fromkeys(var for var in merged.wants if var not in found)
         rest = self._part(wants, level, set(found), lambda var: None)
         return self._drawing(list(found), level), rest
@@ -306,35 +302,49 @@ class _Cutter:
         Of what stages before have made of rows it receives no more than what they have
         drawn: of the rest, which may have been made in blocks, it takes shapes alone.
         """
-        part, seen = Part(wants), set[Variable]()
-        todo = list(wants)
-        while todo:
-            var = todo.pop()
-            if var in seen:
-                continue
-            seen.add(var)
-            is_made = self._is_received(var, level, set())
-            if is_made and (var not in self.on_rows or var in self.apart):
+        part, is_given = Part(wants), self._given(level)
+
+        def is_received(var: Variable) -> bool:
+            return is_given(var) and (var not in self.on_rows or var in self.apart)
+
+        for var in self._walk(wants, is_received):
+            if is_received(var):
                 part.receives.append(var)
             elif isinstance(var, SharedVariable):
                 part.reads.add(var)
-            elif var.owner is not None:
-                todo.extend(var.owner.inputs)
         return part
 
     def _computed(self, wants: dict, level: int, common: set) -> set[Variable]:
+        is_given = self._given(level, common)
         return {
             var
-            for var in self._walk(wants, level, common)
-            if var.owner is not None and not self._is_received(var, level, common)
+            for var in self._walk(wants, is_given)
+            if var.owner is not None and not is_given(var)
         }
 
-    def _is_received(self, var: Variable, level: int, common: set) -> bool:
-        if var.owner is None or (var in self.free and var not in common):
-            return False
-        return is_reduced(var) or self.level[var] < level or var in common
+    def _given(
+        self, level: int, common: Collection[Variable] = ()
+    ) -> Callable[[Variable], bool]:
+        """Return what tells whether a part of a stage has a value from others.
 
-    def _walk(self, wants: Iterable[Variable], level: int, common: set):
+        Parameters
+        ----------
+        level : int
+            Of the stage.
+        common : collection of Variable
+            What another part of the stage computes.
+        """
+
+        def is_given(var: Variable) -> bool:
+            if var.owner is None or (var in self.free and var not in common):
+                return False
+            return is_reduced(var) or self.level[var] < level or var in common
+
+        return is_given
+
+    def _walk(
+        self, wants: Iterable[Variable], is_given: Callable[[Variable], bool]
+    ) -> Iterator[Variable]:
         """Yield what a part computes, reads and receives."""
         seen: set[Variable] = set()
         todo = list(wants)
@@ -344,7 +354,7 @@ class _Cutter:
                 continue
             seen.add(var)
             yield var
-            if var.owner is not None and not self._is_received(var, level, common):
+            if var.owner is not None and not is_given(var):
                 todo.extend(var.owner.inputs)
 
     def _place_updates(self, stages: list[Stage]) -> list[int]:

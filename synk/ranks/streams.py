@@ -1,13 +1,13 @@
-"""Random streams: each rank has its own, derived from the user's seed.
+"""Random streams: those that all ranks have alike, and each rank's own.
 
-Ranks that drew from copies of one stream would all drop the same units. The stream of
-rank r follows from the original's present state and r (see `programs.streams`). Rank 0
-keeps the original.
+Random numbers are drawn from *common* streams (see `compiler.placement.streams`). No
+rank keeps these: every launch tells them the state of the master's variable, which the
+common stream's last state replaces when all ranks have come to the end. So they cannot
+come apart, whatever has failed or been set before.
 
-What is not drawn for rows, all ranks draw alike, from *common* streams (see
-`compiler.placement.streams`). No rank keeps these: every launch tells them the state of
-the master's variable, which the common stream's last state replaces when all ranks have
-come to the end. So they cannot come apart, whatever has failed or been set before.
+Where ranks draw for themselves, copies of one stream would have all drop the same
+units. The own stream of rank r follows from the original's present state and r (see
+`programs.streams`). Rank 0 keeps the original.
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ from ..compiler.placement.streams import CommonStream
 from ..engines import host
 from ..programs.streams import RANK, ROWS, derived
 
+State = tuple[type[np.random.BitGenerator], Any]
+"""The kind of a generator, and its state."""
+
 
 def value_for_rank(value: Any, rank: int) -> Any:
     """Return `value`, or for a random generator the stream of `rank`."""
     if rank and isinstance(value, np.random.Generator):
         return derived(value, RANK, rank)
     return value
-
-
-State = tuple[type[np.random.BitGenerator], Any]
-"""The kind of a generator and its state: told in a third of the time of itself."""
 
 
 def master_states(streams: Sequence[CommonStream]) -> list[State]:

@@ -1,10 +1,12 @@
 """Random streams of a graph: each as all ranks have it alike, and as each its own.
 
-What is drawn for rows is drawn by the rank that has them, from its own stream. All else
-is drawn alike on all ranks, as in the serial run, from a *common* stream: one that
-begins each call in the state of the master's variable. A graph may draw both from one
-variable, one after the other. It then falls into two: from a common stream, which the
-draws for rows leave as it is, and from an own one, which the others leave as it is. ::
+Random numbers are those of the serial run, from a *common* stream: one that begins each
+call in the state of the master's variable. What is drawn for rows, `row_draws` places.
+
+Where each rank is to draw for its rows from a stream of its own, a graph may draw from
+both kinds of one variable, one after the other. It then falls into two: from a common
+stream, which the draws for rows leave as it is, and from an own one, which the others
+leave as it is. ::
 
     rng --normal(3)--> . --normal(n)--> . --uniform(3)--> new value of rng
 

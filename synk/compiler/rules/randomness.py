@@ -1,4 +1,4 @@
-"""Random draws from the rank's own stream: one for each row.
+"""Random draws from a stream that is at the rank's rows, or its own: one for each.
 
 Of more rows than are real, JAX's draws begin with those for fewer. By default it
 computes each number from a key and its place in the array, in the order of C (its
@@ -41,8 +41,8 @@ from .shapes import entries, row_axis, row_length
 def draw(node: Apply, values: list[Value]) -> list[Value]:
     """Draws for each row are row-wise; other draws differ between ranks.
 
-    The numbers are not those of the serial run, but as good: the proof takes what is
-    drawn for a row to be that row's own.
+    The proof takes what is drawn for a row to be that row's own. It is, where a rank
+    has passed over the others' draws; from a stream of its own it is as good.
     """
     found = rows_drawn(node, values)
     if found is None:
@@ -59,7 +59,7 @@ def rows_drawn(node: Apply, values: list[Value]) -> Sharded | None:
         lengths = entries(node, 1, values)
         axis = row_axis(lengths)
         if axis is not None:
-            # Any order of the rows is as good as another.
+            # From a rank's own stream any order of the rows is as good as another.
             found = Sharded(axis, 0, row_length(lengths[axis]), None)
     for var, core, value in zip(params, cores, values[2:], strict=True):
         value = unlisted(value)
