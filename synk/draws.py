@@ -127,7 +127,7 @@ class Passed(Op):
         """Lead the stream on."""
         rng, size, _, *params = inputs
         if not self.inplace:
-            rng = copied(rng)
+            rng = generator_in(type(rng.bit_generator), rng.bit_generator.state)
         self.lead_on(rng, size, params)
         output_storage[0][0] = rng
 
@@ -195,12 +195,11 @@ for rewriter, position in ((go_on_behind, 50.7), (go_on_in_place, 50.8)):
     )
 
 
-def copied(rng: np.random.Generator) -> np.random.Generator:
-    """Return a generator in the same state."""
-    old: Any = rng.bit_generator
-    new = type(old)(0)
-    new.state = old.state
-    return np.random.Generator(new)
+def generator_in(kind: type[np.random.BitGenerator], state: Any) -> np.random.Generator:
+    """Return a generator of a kind in a state."""
+    bits: Any = kind(0)  # a seed, as it would ask the system for one
+    bits.state = state
+    return np.random.Generator(bits)
 
 
 def skip(rng: np.random.Generator, count: int) -> None:
@@ -228,17 +227,12 @@ def is_coin(draw: RandomVariable) -> bool:
     return isinstance(draw, (ptr.BernoulliRV, ptr.BinomialRV))
 
 
-def is_one_coin(node: Apply) -> bool:
-    """Tell whether draws are 0 or 1, for all that the graph says."""
-    op: Any = node.op
-    if isinstance(op, ptr.BernoulliRV):
-        return True
-    return isinstance(op, ptr.BinomialRV) and _is_one(node.inputs[2])
-
-
-def _is_one(var: Variable) -> bool:
+def is_one_coin(draw: Any, params: Sequence[Variable]) -> bool:
+    """Tell whether draws are known to be 0 or 1: of coins that are tossed once."""
+    if not isinstance(draw, ptr.BinomialRV):
+        return isinstance(draw, ptr.BernoulliRV)
     try:
-        return bool(pt.get_underlying_scalar_constant_value(var) == 1)
+        return bool(pt.get_underlying_scalar_constant_value(params[0]) == 1)
     except NotScalarConstantError:
         return False
 

@@ -35,7 +35,7 @@ from ..choice.possible import (
     MODES,
     VARIABLE,
     asked_for,
-    draws,
+    draws_among_rows,
     engine_asked_for,
     engine_of,
     engines_for,
@@ -415,7 +415,7 @@ class Plans:
         spec, asked = self._spec, engine_asked_for(self._spec)
         why = described(spec.mode) if asked is None else "by SYNK_ENGINE"
         engine = asked or self._named_engine
-        if engine != "numba" or (draws(spec) and not spec.draws_first):
+        if engine != "numba" or draws_among_rows(spec):
             at_once = f"{why} goes through all rows of a rank at once"
             return Plan(asked, why=why, in_one_go=at_once)
         facts = self.facts(rows, arrays)

@@ -80,6 +80,11 @@ def draws(spec: FunctionSpec) -> bool:
     return any(isinstance(var.type, RandomType) for var in graph_inputs(spec.graph))
 
 
+def draws_among_rows(spec: FunctionSpec) -> bool:
+    """Tell whether what a function draws has to wait for values of rows, or may."""
+    return draws(spec) and not spec.draws_first
+
+
 def engine_asked_for(spec: FunctionSpec) -> str | None:
     """Return the engine that the environment names, where the script names no mode."""
     asked = asked_for()

@@ -342,7 +342,7 @@ def random(funcify: Callable) -> Callable:
                 rng, known("the shape of random numbers", size), *parameters
             )
 
-        return drawn(op, node, draw, known)
+        return drawn(node, draw, known)
 
     return convert
 

@@ -24,7 +24,7 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.fg import FunctionGraph
 
 from ..compiler.rules.randomness import is_by_place
-from ..draws import Passed, is_coin
+from ..draws import Passed, is_one_coin
 
 
 def register_numba() -> None:
@@ -34,7 +34,7 @@ def register_numba() -> None:
 
     @basic.register_funcify_and_cache_key(Passed)
     def passed(op: Passed, node: Apply, **kwargs: Any) -> tuple[Callable, Any]:
-        if op.takes_one or is_coin(op.draw):
+        if op.takes_one or is_one_coin(op.draw, node.inputs[3:]):
             return _skipping(op, numba, basic), _key("skipped", op, op.inplace)
         rng, size, _, *params = [var.type() for var in node.inputs]
         # With its draws: PyTensor leaves one out of which only the stream is taken.
@@ -102,13 +102,13 @@ def _end_amid(rng: Any, *rest: Any) -> Any:
     return {**rng, "jax_state": jax.random.key_data(key)[:2] if is_placed else key}
 
 
-def drawn(op: Any, node: Apply, draw: Callable, known: Callable) -> Callable:
+def drawn(node: Apply, draw: Callable, known: Callable) -> Callable:
     """Return what draws for a rank's rows where a stream says so, and else as `draw`.
 
     Parameters
     ----------
-    op : RandomVariable
     node : Apply
+        Of a random variable.
     draw : callable
         PyTensor's, of a key's dict, a shape and parameters. It changes the dict.
     known : callable

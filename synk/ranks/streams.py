@@ -19,6 +19,7 @@ import numpy as np
 from pytensor.compile import SharedVariable
 
 from ..compiler.placement.streams import CommonStream
+from ..draws import generator_in
 from ..engines import host
 from ..programs.streams import RANK, ROWS, derived
 
@@ -62,16 +63,14 @@ def _set_state(
 ) -> None:
     """Have a variable's generator go on from a state.
 
-    The generator is the same one from call to call: compiled code takes one that it has
-    not met as it is prepared for that, which takes longer than to draw from it.
+    The generator is the same one from call to call: numba has to prepare one that it
+    has not met.
     """
     bits: Any = host.get_value(variable).bit_generator
     if type(bits) is kind:
         bits.state = state
-        return
-    new: Any = kind()
-    new.state = state
-    host.set_value(variable, np.random.Generator(new))
+    else:
+        host.set_value(variable, generator_in(kind, state))
 
 
 def split(streams: Sequence[CommonStream], rank: int) -> None:

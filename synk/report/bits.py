@@ -12,7 +12,7 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import io_toposort
 
 from ..choice.plan import Plan
-from ..choice.possible import draws
+from ..choice.possible import draws_among_rows
 from ..compiler.spec import FunctionSpec
 from ..errors import SplitError
 from .facts import Bits
@@ -85,7 +85,7 @@ def _why_these(spec: FunctionSpec, plan: Plan) -> str | None:
         return "the rows of a shared variable are where they were scattered"
     if spec.own_statistics:
         return "statistics are those of each rank"
-    if draws(spec) and not spec.draws_first:
+    if draws_among_rows(spec):
         if spec.has_own_streams:
             return "each rank draws for its rows from a stream of its own"
         return "random numbers are drawn by what is computed of rows"

@@ -140,6 +140,7 @@ def _placed(
     left, drawn, draws = [*left, *reduced], list[Variable](), None
     if not asked.has_own_streams:
         draws, drawn = RowDraws(whole, asked.are_compiled), drawn_for_rows(left, known)
+    if drawn:
         left = clone_replace(left, {var: var.type() for var in drawn})
     placer = Placer(whole, own, streams := Streams(whole, left, draws))
     with remembered(asked.counted):

@@ -218,7 +218,8 @@ class Gathered(Whole):
         as_long: Any = self.call.as_long
         lengths: list[Any] = [None] * var.type.ndim
         lengths[axis] = as_long.shape[0]
-        return self._part(pt.specify_shape(var, lengths), Sharded(axis), self.n)
+        whole = pt.specify_shape(var, lengths)
+        return self._part(whole, Sharded(axis), self.n, self.call.first)
 
     def own_part(self, var: Any, rows: Sharded, own: Any) -> Variable:
         """Return this rank's entries of what all ranks have: as many for each row.
@@ -231,10 +232,10 @@ class Gathered(Whole):
         own : Variable
             How many entries this rank has along the axis.
         """
-        return self._part(var, rows, own, own // self.n)
+        return self._part(var, rows, own, self.call.first * (own // self.n))
 
-    def _part(self, var: Any, rows: Sharded, own: Any, each: Any = 1) -> Variable:
-        places = pt.arange(own) + self.call.first * each
+    def _part(self, var: Any, rows: Sharded, own: Any, before: Any) -> Variable:
+        places = pt.arange(own) + before
         return self.known_as(pt.take(var, places, axis=rows.axis), rows)
 
 

@@ -224,7 +224,7 @@ class Placer:
         self, node: Apply, inputs: Sequence[Variable]
     ) -> list[Variable] | None:
         """Return what a node makes of placed operands; None if that is unknown."""
-        drawn = self._streams.drawn_for_rows(node, inputs)
+        drawn = self._streams.placed_draws(node, inputs)
         if drawn is not None:
             self._streams.note(node, drawn, is_common=True)
             return drawn

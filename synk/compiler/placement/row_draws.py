@@ -46,6 +46,8 @@ def drawn_for_rows(
     graph: Sequence[Variable], known: Mapping[Variable, Value]
 ) -> list[Variable]:
     """Return what of a graph is drawn for rows, as it is written."""
+    if not any(isinstance(n.op, RandomVariable) for n in io_toposort([], graph)):
+        return []  # there is no need to look at what it is, which takes long
     return [
         var
         for var, value in infer(graph, known).items()
@@ -132,13 +134,19 @@ class RowDraws:
     def _is_passed(self, node: Apply, inputs: Sequence[Variable]) -> bool:
         """Tell whether draws for other ranks' rows can be passed, one after another."""
         draw: Any = node.op
-        if is_of_any_parameters(draw) or self._tosses(draw):
+        if self._are_free(draw):
             return True
         params = [unlisted(self._whole.value(var)) for var in inputs[2:]]
         return is_one_by_one(draw) and all(map(is_replicated, params))
 
-    def _tosses(self, draw: RandomVariable) -> bool:
-        return self._are_compiled and isinstance(draw, ptr.BernoulliRV)
+    def _takes_one(self, draw: Any) -> bool:
+        """Tell whether each draw takes one number, whatever the parameters are."""
+        is_tossed = self._are_compiled and isinstance(draw, ptr.BernoulliRV)
+        return is_tossed or isinstance(draw, SKIPPED)
+
+    def _are_free(self, draw: Any) -> bool:
+        """Tell whether as many numbers are taken whatever the parameters are."""
+        return is_of_any_parameters(draw) or self._takes_one(draw)
 
     def _passing(
         self, node: Apply, inputs: Sequence[Variable], rows: Sharded
@@ -177,7 +185,7 @@ class RowDraws:
         self.placed.append((drawn, RowDraw(node, skips, is_apart)))
 
     def _skips(self, node: Apply) -> bool:
-        return isinstance(node.op, SKIPPED) or is_one_coin(node)
+        return isinstance(node.op, SKIPPED) or is_one_coin(node.op, node.inputs[2:])
 
     def _every(
         self, node: Apply, own: Any, size: list[Any], rows: Sharded
@@ -194,11 +202,11 @@ class RowDraws:
         return list(map(whole.on_all_ranks, lengths))
 
     def _passed(self, draw: Any, where: str) -> Passed:
-        return Passed(draw, where, isinstance(draw, SKIPPED) or self._tosses(draw))
+        return Passed(draw, where, self._takes_one(draw))
 
     def _passed_params(self, draw: Any, params: Sequence[Variable]) -> list[Variable]:
         """Return the parameters of draws that are passed."""
-        if isinstance(draw, SKIPPED) or self._tosses(draw):
+        if self._takes_one(draw):
             return []
         if is_of_any_parameters(draw):
             return [
@@ -252,8 +260,8 @@ class RowDraws:
         news = [new.get(var, var) for var in outputs]
         info = replace(op.info, n_non_seqs=op.info.n_non_seqs + len(places))
         scan = scan_of(op, [*inner, *places], news, info)
-        first = pt.cast(whole.call.first, "int64")
-        outer = _Places(first, pt.cast(whole.n, "int64"), whole.call.length)
+        known: Any = _Places(whole.call.first, whole.n, whole.call.total)
+        outer = [pt.cast(number, "int64") for number in known]
         made = whole.add(scan.make_node(*inputs, *map(whole.of, outer))).outputs
         self.placed += [(made[-1], each) for each in draws]
         alike = [Replicated() if isinstance(v, OwnStream) else v for v in results]
@@ -274,8 +282,8 @@ class RowDraws:
         rows = rows_drawn(node, [found[var] for var in node.inputs])
         if rows is None:
             return with_inputs(node, inputs).outputs
-        is_passed = is_of_any_parameters(draw) or self._tosses(draw)
-        if rows.axis or not (rows.is_counted and rows.in_order and is_passed):
+        is_passed = rows.axis == 0 and rows.is_counted and rows.in_order
+        if not (is_passed and self._are_free(draw)):
             raise Refused("draws for rows in a loop, and not one after the other")
         own, size = _lengths(node, inputs, rows)
         each = own // places.n

@@ -96,7 +96,7 @@ class Streams:
 
     # -- while a graph is placed
 
-    def drawn_for_rows(
+    def placed_draws(
         self, node: Apply, inputs: Sequence[Variable]
     ) -> list[Variable] | None:
         """Return what stands for draws for rows; None if none are known."""

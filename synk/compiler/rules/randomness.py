@@ -103,7 +103,7 @@ _BY_PLACE = (
 
 def may_be_by_place(node: Apply) -> bool:
     """Tell whether JAX can draw each number from a key and its place alone."""
-    return isinstance(node.op, _BY_PLACE) or is_one_coin(node)
+    return isinstance(node.op, _BY_PLACE) or is_one_coin(node.op, node.inputs[2:])
 
 
 def is_by_place(node: Apply) -> bool:
