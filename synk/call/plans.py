@@ -18,7 +18,7 @@ import numpy as np
 from pytensor.graph.basic import Variable
 
 from ..choice import records
-from ..choice.likely import kind_of
+from ..choice.likely import Kind, kind_of
 from ..choice.plan import (
     KEPT_FROM,
     Facts,
@@ -287,6 +287,11 @@ class Plans:
         return self._spec.graph
 
     @cached_property
+    def _kind(self) -> Kind:
+        spec = self._spec
+        return kind_of(self._graph, spec.row_inputs, bool(spec.updates))
+
+    @cached_property
     def _named_engine(self) -> str | None:
         """The engine of the mode that the script has named, or of PyTensor's own."""
         return engine_of(self._spec.mode)
@@ -300,7 +305,7 @@ class Plans:
         """Return a plan by all ranks, of the engine that calls of any size have."""
         if not (engines := self._engines()):
             return self._with_replicas(Plan(engine_asked_for(self._spec)))
-        kind, ranks = kind_of(self._graph, self._spec.row_inputs), SESSION.size
+        kind, ranks = self._kind, SESSION.size
         facts = Facts(engines, kind, False, False, 0, 0, None, None, ranks, ranks)
         return self._with_replicas(choose(facts))
 
@@ -312,7 +317,7 @@ class Plans:
         place = SESSION.context.place
         return Facts(
             engines=self._engines(),
-            kind=kind_of(self._graph, spec.row_inputs),
+            kind=self._kind,
             is_of_data=not (spec.bcast_inputs or spec.shared_variables()),
             may_be_alone=self._can_be_alone and may_be_alone(spec),
             rows=about,
@@ -369,9 +374,12 @@ class Plans:
         by_name = {planned.plan.name: planned for planned in reversed(list(found))}
         return list(reversed(by_name.values()))
 
-    def predicted(self, rows: int, arrays: Sequence[Any]) -> Predicted | None:
-        """Return the seconds of a call, or None if they do not follow."""
-        return predict(self.facts(rows, arrays))
+    def predicted(
+        self, rows: int, arrays: Sequence[Any], ranks: int, cores: int
+    ) -> Predicted | None:
+        """Return the seconds of a call by so many ranks; None if they do not follow."""
+        facts = self.facts(rows, arrays)
+        return predict(dataclasses.replace(facts, ranks=ranks, cores=cores))
 
     def settle(self, rows: int, planned: Planned, measured: dict[str, float]) -> None:
         """Have a plan make calls of about so many rows from now on, in later runs too.

@@ -8,6 +8,7 @@ from typing import Any
 from ..choice.plan import Predicted
 from ..programs.programs import kind_of_call
 from ..ranks.session import SESSION
+from ..report.bits import ANY, bits_of
 from .function import Function
 
 
@@ -19,9 +20,27 @@ def why_refused(function: Function) -> str | None:
     return function._spec.refused
 
 
-def predicted(function: Function, args: Sequence[Any]) -> Predicted | None:
-    """Return the seconds that a call is predicted to take; see `Predicted`."""
-    return function._usual.predicted(args)
+def predicted(
+    function: Function, args: Sequence[Any], ranks: int, cores: int
+) -> Predicted | None:
+    """Return the seconds that a call is predicted to take; see `Predicted`.
+
+    Parameters
+    ----------
+    function : Function
+    args : sequence
+        Of the call.
+    ranks, cores : int
+        How many compute it, and how many cores these have together.
+    """
+    return function._usual.predicted(args, ranks, cores)
+
+
+def has_bits_of_any_ranks(function: Function) -> bool:
+    """Tell whether any number of ranks gives the bits of calls such as the last one."""
+    usual = function._usual
+    outputs, updates = bits_of(usual.spec, usual.plans.last.plan)
+    return all(bits == ANY for bits in (*outputs, *updates))
 
 
 def spelled(function: Function) -> str:

@@ -92,11 +92,13 @@ class Variant:
             self.alone.change(is_alone)
         return planned, is_alone
 
-    def predicted(self, values: Sequence[Any]) -> Predicted | None:
+    def predicted(
+        self, values: Sequence[Any], ranks: int, cores: int
+    ) -> Predicted | None:
         """Return the seconds that a call is predicted to take; see `Predicted`."""
         spec = self.spec
         n = len(spec.inputs)
         rows = gather_rows(spec.inputs, values[:n], None, SESSION.size, spec.options)
         constants = check_arguments(spec.bcast_inputs, values[n:], spec.options)
         arrays = [*(source.array for source in rows.sources), *constants]
-        return self.plans.predicted(rows.total, arrays)
+        return self.plans.predicted(rows.total, arrays, ranks, cores)

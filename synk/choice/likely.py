@@ -9,6 +9,7 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import io_toposort
 from pytensor.tensor.basic import (
     Alloc,
+    ARange,
     Join,
     MakeVector,
     ScalarFromTensor,
@@ -37,7 +38,9 @@ Kind: TypeAlias = Literal["vectors", "matrices", "other"]
 """What a graph goes through: see `kind_of`."""
 
 
-def kind_of(graph: Sequence[Variable], rows: Iterable[Variable]) -> Kind:
+def kind_of(
+    graph: Sequence[Variable], rows: Iterable[Variable], is_step: bool = False
+) -> Kind:
     """Return what a graph goes through, by which an engine is fast or slow.
 
     "vectors"
@@ -49,14 +52,18 @@ def kind_of(graph: Sequence[Variable], rows: Iterable[Variable]) -> Kind:
         The same of rows by columns, or with products of matrices. It is for numba where
         it goes by blocks of rows, and else for XLA, which compiles faster.
     "other"
-        What has other Ops.
+        What has other Ops, as a training step that picks by labels: numba takes ten
+        times as long as JAX to compile one.
 
     Parameters
     ----------
     graph : sequence of Variable
     rows : iterable of Variable
         The inputs that hold rows.
+    is_step : bool
+        Whether variables are updated.
     """
+    by_elements = _BY_ELEMENTS if is_step else (*_BY_ELEMENTS, ARange)
     dtypes = {str(getattr(each.type, "dtype", "")) for each in graph}
     inexact = {dtype for dtype in dtypes if dtype.startswith(("float", "complex"))}
     if len(inexact) > 1 or not inexact <= {"float32", "float64"}:
@@ -70,7 +77,7 @@ def kind_of(graph: Sequence[Variable], rows: Iterable[Variable]) -> Kind:
         if _is_dot(node):
             if not any(map(_is_vector, node.inputs)):
                 kind = "matrices"
-        elif not isinstance(node.op, _BY_ELEMENTS) and not is_collective(node):
+        elif not isinstance(node.op, by_elements) and not is_collective(node):
             return "other"
     return kind
 

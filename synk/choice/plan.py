@@ -305,7 +305,8 @@ def together_and_alone(facts: Facts, engine: str | None) -> tuple[float, float]:
     meeting = MEETING * work.meetings + REDUCED * work.reduced
     blocks = -(-facts.rows // (block_of(facts, engine) or 1)) or 1
     share = -(-blocks // facts.ranks) / blocks  # of the rank that has most
-    together = LAUNCH + least + mine * share + meeting
+    launch = LAUNCH if facts.ranks > 1 else 0.0
+    together = launch + least + mine * share + meeting
     together += CROWDED * common * of_elements
     of_products, of_elements = at(facts.cores)
     alone = least + work.products * of_products + (elements + common) * of_elements
@@ -330,9 +331,10 @@ class Predicted:
 
 def predict(facts: Facts) -> Predicted | None:
     """Return the seconds of a call, or None if they do not follow."""
-    work, plan = facts.work, choose(facts)
+    work = facts.work
     if work is None:
         return None
+    plan = choose(facts)
     engine = plan.engine or ("numba" if facts.kind == "vectors" else None)
     together, alone = together_and_alone(facts, engine)
     more = work.dear * (DEAR_BY_PYTENSOR.get(engine or "", 1.0) - 1)

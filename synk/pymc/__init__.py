@@ -1,4 +1,4 @@
-"""PyMC models on ranks: one chain on all cores.
+"""PyMC models on ranks: one chain on all cores, or several on groups of them.
 
 PyMC is not imported before one of these is called.
 """
@@ -112,8 +112,9 @@ def parallel(
     """Have PyMC sample a model with its log-density computed by all ranks.
 
     In the block ``pm.sample`` samples as ever, with NUTS or another step that takes
-    gradients, or by nutpie where PyMC takes it: chains are computed one after the
-    other, each on all ranks. ``pm.find_MAP``, ``pm.fit`` and others that take the
+    gradients, or by nutpie where PyMC takes it. Chains are computed at once, each on a
+    group of ranks, or one after the other on all, as it is predicted to be faster; the
+    draws are the same. ``pm.find_MAP``, ``pm.fit`` and others that take the
     gradient get it so, too. Nothing of the model is changed. Where there is no session,
     there is one in the block.
 

@@ -23,16 +23,20 @@ import pytensor
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
+from ..choice.group_plan import GroupPlan
 from ..errors import SplitError
 from ..ranks import forking
+from ..ranks.groups import Leaders, RankGroups
 from ..ranks.session import SESSION
 from ..user_frames import callers_level
+from .chains import Decision, decide
 from .density import Density, Plain
 from .in_graphs import LogpOfRanks, plain_of
 from .make import nothing_shared, serial_terms, values_of
 from .names import (
     TAKE_OPS,
     ForSteps,
+    Sampling,
     as_plain,
     asked_by,
     chains_by,
@@ -86,6 +90,7 @@ class Parallel:
         self._serial, self._mode, self._quiet = serial, mode, quiet
         self._made: dict[Any, tuple[Density | None, str]] = {}
         self._settled: list[Density] = []
+        self._plan = GroupPlan(1, 1, None)
         self._ops: dict[Any, LogpOfRanks] = {}
         self._told: set[str] = set()
         self._ours = self._has_paths = False
@@ -102,11 +107,12 @@ class Parallel:
             raise ValueError("this model is in a block of synk.pymc.parallel already")
         self._plain = model.logp_dlogp_function
         with contextlib.ExitStack() as stack:
-            self._stack = stack
+            self._stack, self._leading = stack, contextlib.ExitStack()
             if self._serial is False or self._rows_if_tiny() is None:
                 self._fork()
             stack.enter_context(model)
             stack.enter_context(nutpie_compiles(self._for_nutpie))
+            stack.enter_context(self._leading)
             stack.enter_context(models_logp(self._logp))
             stack.enter_context(chains_by(self._chains))
             try:
@@ -149,8 +155,6 @@ class Parallel:
             def of_point() -> Plain:
                 return as_plain(by_pymc(), density.others if density else {})
 
-            asked = sampling()
-            together = 1 if asked is None else min(asked.cores, asked.chains)
             reason = self._why_plain(tempered, ravel_inputs, kwargs)
             if reason:
                 self._tell(reason)
@@ -161,7 +165,7 @@ class Parallel:
             density: Density | None = None
             mode = kwargs.get("mode", self._mode)
             self.is_serial = None
-            density = self._choose(variables, start, mode, of_point, together)
+            density = self._choose(variables, start, mode, of_point, sampling())
             if density is None:
                 return by_pymc()
             made = ForSteps(density, density.others, density.point.dtype)
@@ -189,16 +193,16 @@ class Parallel:
                 return as_plain(by_pymc(), {})
 
             asked = sampling()
-            together = 1 if asked is None else min(asked.cores, asked.chains)
             mode = self._mode if asked is None or asked.mode is None else asked.mode
-            density = self._choose(variables, start, mode, of_point, together)
+            density = self._choose(variables, start, mode, of_point, asked)
             if density is None:
                 if forking.is_forked():  # nutpie's threads get the cores of this one
                     SESSION.context.widen()
                 with self._without_notes():
                     return plain(model, **kwargs)
             taken = inspect.signature(compiled).parameters.keys() & kwargs.keys()
-            return compiled(model, density, **{name: kwargs[name] for name in taken})
+            given = {name: kwargs[name] for name in taken}
+            return compiled(model, density, self._led(density), **given)
 
         return compile_pymc_model
 
@@ -225,7 +229,7 @@ class Parallel:
         start: Mapping[str, Any],
         mode: Any,
         plain: Callable[[], Plain],
-        together: int = 1,
+        asked: Sampling | None = None,
         **what: Any,
     ) -> Density | None:
         """Return what computes the log-density by ranks, or None if PyMC is to do it.
@@ -236,19 +240,18 @@ class Parallel:
             As for `Density`.
         plain : callable
             Makes PyMC's own function, to be timed, and to compute where ranks fail.
-        together : int
-            Chains that are computed side by side where each has one core.
+        asked : Sampling or None
+            The call that makes chains of it.
         **what
             Which terms of which model, and how, as for `Density`; by default all.
         """
         if self._serial:
             self._say(None, by_choice=True)
             return None
-        if self._serial is None:
-            self.rows = self._rows_if_tiny()
-            if self.rows is not None:
-                self._say(None, why="one rank is faster for so little")
-                return None
+        if self._serial is None and (rows := self._rows_if_tiny()) is not None:
+            self.rows = rows
+            self._say(None, why="one rank is faster for so little")
+            return None
         self._fork()  # it may not have been so before
         model = what.pop("model", self._model)
         shapes = [np.shape(start[v.name]) for v in model.value_vars]
@@ -261,21 +264,19 @@ class Parallel:
         if density is None:
             self._say(None, why=why)
             return None
-        self.rows, self.ranks = density.rows, forking.size()
-        if any(density is each for each in self._settled):
-            self._say(density)
-            return density
-        if not self._raises:
-            density.or_else(plain, self._tell)
-        self.speed_up = density.speed_up
-        if self.speed_up is not None:
-            self.speed_up /= together
-            if self._serial is None and self.speed_up <= 1:
-                self._made[key] = None, "one rank is faster"
-                self._say(density, why="one rank is faster")
-                return None
-        self._settled.append(density)
-        self._say(density)
+        chains, cores = (1, 1) if asked is None else (asked.chains, asked.cores)
+        found = decide(density, chains, min(chains, cores))
+        self.rows, self.ranks, self.speed_up = density.rows, found.ranks, found.speed_up
+        if self._serial is None and not found.by_ranks:
+            self._made[key] = None, "one rank is faster"
+            self._say(found, why="one rank is faster")
+            return None
+        if not any(density is each for each in self._settled):
+            if not self._raises:
+                density.or_else(plain, self._tell)
+            self._settled.append(density)
+        self._plan = found.plan
+        self._say(found)
         return density
 
     def _density(
@@ -287,8 +288,6 @@ class Parallel:
         **what: Any,
     ) -> tuple[Density | None, str]:
         """Return a density, or None and why not."""
-        if self._serial is None and forking.size() == 1:
-            return None, "there is one rank"
         least = None if self._raises else SHORT / OF_ELEMENT
         try:
             with self._without_notes():
@@ -320,22 +319,23 @@ class Parallel:
         return None, "no term is shared"
 
     def _say(
-        self, density: Density | None, why: str = "", by_choice: bool = False
+        self, found: Decision | None, why: str = "", by_choice: bool = False
     ) -> None:
         """Print what there is to know before sampling starts."""
-        self.is_serial = density is None or bool(why)
+        self.is_serial = bool(why) or by_choice
+        ranks = forking.size() if found is None else found.ranks
         self.ranks = forking.size()
         if self._quiet:
             return
         rows = "" if self.rows is None else f"{self.rows:,} rows, "
         gain = "" if self.speed_up is None else f", {self.speed_up:.2f} times as fast"
         if not self.is_serial:
-            is_measured = density is not None and density.measured is not None
+            is_measured = found is not None and found.is_measured
             how = "measured" if is_measured else "predicted"
             gain = gain and f"{gain} as PyMC by itself ({how})"
-            print(f"synk: {rows}{self.ranks} ranks{gain}")
+            print(f"synk: {rows}{_ranks(ranks)}{gain}")
         elif not by_choice:
-            slower = f" ({self.ranks} ranks would be{gain[1:]})" if gain else ""
+            slower = f" ({_ranks(ranks)} would be{gain[1:]})" if gain else ""
             print(f"synk: {rows}serial: {why}{slower}")
 
     def _logp(self, plain: Callable[..., Any]) -> Callable[..., Any]:
@@ -412,19 +412,56 @@ class Parallel:
 
     def _chains(
         self,
-        side_by_side: Callable[[], Any],
+        side_by_side: Callable[..., Any],
         in_turn: Callable[[], Any],
         chains: int,
     ) -> Any:
         """Run chains for which the script has asked for several cores."""
         if self.is_serial is False:
-            if not self._quiet:
-                print(f"synk: {chains} chains one after the other, each on all cores")
-            return in_turn()
+            self._say_layout(chains)
+            if self._plan.at_once == 1:
+                return in_turn()
+            with self._grouped() as groups:
+                return side_by_side(cores=len(groups), mp_ctx="fork")
         if not forking.is_forked():
             return side_by_side()
         with SESSION.context.unconfined():  # each chain has a core
             return side_by_side()
+
+    def _say_layout(self, chains: int) -> None:
+        """Print how chains are laid on ranks."""
+        at_once, ranks, _ = self._plan
+        if self._quiet or chains == 1:
+            return
+        if at_once == 1:
+            print(f"synk: {chains} chains one after the other, each on all cores")
+        else:
+            print(f"synk: {at_once} chains at once, each on {_ranks(ranks)}")
+
+    @contextlib.contextmanager
+    def _grouped(self) -> Iterator[RankGroups]:
+        """Have processes that are forked in a block lead groups, by the plan."""
+        groups = RankGroups(self._plan.at_once, self._plan.ranks)
+        for density in self._settled:
+            density.groups = groups
+        try:
+            yield groups
+        finally:
+            for density in self._settled:
+                density.groups = None
+            groups.close()
+
+    def _led(self, density: Density) -> Plain:
+        """Return what computes a density for nutpie's threads."""
+        self._leading.close()  # of the chains before these
+        asked = sampling()
+        if asked is None:
+            return density
+        self._say_layout(asked.chains)
+        if self._plan.at_once == 1:
+            return density
+        groups = self._leading.enter_context(self._grouped())
+        return self._leading.enter_context(Leaders(groups, density))
 
     @contextlib.contextmanager
     def _without_notes(self) -> Iterator[bool]:
@@ -440,6 +477,10 @@ class Parallel:
         if text not in self._told:
             self._told.add(text)
             warnings.warn(f"synk.pymc: {text}", stacklevel=callers_level())
+
+
+def _ranks(number: int) -> str:
+    return f"{number} rank{'s' * (number != 1)}"
 
 
 def _by_itself(who: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -12,10 +13,11 @@ import pytensor
 from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Variable
 
-from ..call.uses import predicted, spelled
+from ..call.uses import has_bits_of_any_ranks, predicted, spelled
 from ..choice import records
-from ..choice.plan import Plan
-from ..errors import StateError
+from ..choice.plan import Plan, Predicted
+from ..errors import StateError, WorkerDied
+from ..ranks.groups import RankGroups
 from ..ranks.session import SESSION
 from .arranging import arranged
 from .axes import Axis
@@ -37,6 +39,9 @@ Plain: TypeAlias = Callable[[np.ndarray], Any]
 LEAST = 50_000
 """Elements that a call computes along a second dimension, for it to have a launch."""
 
+
+AGAIN = 5
+"""How often a group computes a call anew whose ranks die."""
 
 OF_LEFT = 10e-6
 """Seconds of a term that ranks do not share, about."""
@@ -90,6 +95,8 @@ class Density:
         Whether there is less than `at_least`.
     most_rows : int or None
         The length of the dimension that the terms have most to do with.
+    groups : RankGroups or None
+        One of which computes it in a process that is forked from the script.
     """
 
     def __init__(
@@ -107,6 +114,7 @@ class Density:
     ) -> None:
         self._model, self._mode, self._least = model, mode, least
         self._lock = threading.Lock()
+        self.groups: RankGroups | None = None
         self._instead: Callable[[], Plain] | None = None
         self._tell: Callable[[str], None] = print
         self._plain: Plain | None = None
@@ -261,23 +269,30 @@ class Density:
         label = f"model {self._model.name}".rstrip()
         records.write(self._key, label, scale, machine, plan, measured)
 
-    @property
-    def speed_up(self) -> float | None:
-        """How many times as fast as PyMC by itself it is, measured or predicted.
+    def predicted(self, ranks: int, cores: int) -> Predicted | None:
+        """Return the seconds of a call by ranks, and by PyMC by itself on one core.
 
-        None if that does not follow from the graph and its shapes.
+        None if they do not follow from the graph and its shapes.
+
+        Parameters
+        ----------
+        ranks, cores : int
+            So many ranks, which have so many cores together.
         """
-        if self.measured is not None:
-            return self.measured
-        told = [
-            predicted(part.function, part.arguments(self.start)) for part in self.parts
-        ]
-        found = [each for each in told if each is not None]
-        if len(found) < len(told):
-            return None
         left = len(self._left) * OF_LEFT
-        ranks = left + sum(OF_PART + each.by_ranks for each in found)
-        return (left + sum(each.by_pytensor for each in found)) / ranks
+        by_ranks, by_pytensor = left, left
+        for part in self.parts:
+            how = part.arguments(self.start), ranks, cores
+            if (found := predicted(part.function, *how)) is None:
+                return None
+            by_ranks += OF_PART + found.by_ranks
+            by_pytensor += found.by_pytensor
+        return Predicted(by_ranks, by_pytensor)
+
+    @property
+    def has_bits_of_any_ranks(self) -> bool:
+        """Whether calls such as the last one have the same bits on any ranks."""
+        return all(has_bits_of_any_ranks(part.function) for part in self.parts)
 
     def unravelled(self, values: np.ndarray) -> dict[str, np.ndarray]:
         """Return the parts of a vector by the names of the variables."""
@@ -307,11 +322,13 @@ class Density:
             The values of the variables, side by side.
         """
         values = np.asarray(values, self.point.dtype)
+        if self.groups is not None and SESSION.state == "child":
+            self.groups.lead()
         with self._lock:  # chains of other samplers are threads
             if self._plain is not None:
                 return self._plain(values)
             try:
-                return self._computed(values)
+                return self._computed_by_ranks(values)
             except LOST:
                 raise
             except Exception as error:
@@ -336,6 +353,14 @@ class Density:
             Is told of it.
         """
         self._instead, self._tell = plain, tell
+
+    def _computed_by_ranks(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Compute; in a group again where a rank has died, as nothing has changed."""
+        is_led = self.groups is not None and self.groups.is_led
+        for _ in range(AGAIN if is_led else 0):
+            with contextlib.suppress(WorkerDied):
+                return self._computed(values)
+        return self._computed(values)
 
     def _computed(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         sources = self._dimensions.sources

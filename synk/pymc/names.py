@@ -240,8 +240,9 @@ def chains_by(by: Callable[..., Any]) -> Iterator[None]:
     plain = mcmc._mp_sample
 
     def chains(*, mp_ctx: Any = None, blas_cores: Any = None, **given: Any) -> Any:
-        def side_by_side() -> Any:
-            return plain(mp_ctx=mp_ctx, blas_cores=blas_cores, **given)
+        def side_by_side(**others: Any) -> Any:
+            how = given | {"mp_ctx": mp_ctx, "blas_cores": blas_cores} | others
+            return plain(**how)
 
         return by(side_by_side, lambda: mcmc._sample_many(**given), given["chains"])
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from .density import Density
+from .density import Density, Plain
 from .make import make
 from .names import make_initial_point_fn, present
 
@@ -28,12 +28,14 @@ def nutpie_model(model: Any, mode: Any) -> Any:
     if model.discrete_value_vars:
         names = ", ".join(var.name for var in model.discrete_value_vars)
         raise TypeError(f"nutpie has no steps for discrete variables: {names}")
-    return compiled(model, make(model, None, mode))
+    density = make(model, None, mode)
+    return compiled(model, density, density)
 
 
 def compiled(
     model: Any,
     density: Density,
+    computed: Plain,
     var_names: Iterable[str] | None = None,
     initial_points: Mapping[Any, Any] | None = None,
     jitter_rvs: Any = None,
@@ -46,6 +48,8 @@ def compiled(
     model : pymc.Model
     density : Density
         By all free variables.
+    computed : callable
+        It, as threads call it.
     var_names, initial_points, jitter_rvs, default_initialization_strategy
         As for ``nutpie.compile_pymc_model``.
     """
@@ -68,7 +72,7 @@ def compiled(
     coords, dims = _labels(model, first)
     return from_pyfunc(
         len(density.start),
-        lambda: _called(density),
+        lambda: _called(computed),
         lambda *_: recorded,
         [value.dtype for value in first.values()],
         [value.shape for value in first.values()],
@@ -80,11 +84,11 @@ def compiled(
     )
 
 
-def _called(density: Density) -> Callable[..., Any]:
+def _called(computed: Plain) -> Callable[..., Any]:
     """Return the log-density as nutpie calls it."""
 
     def logp(point: np.ndarray, **_: Any) -> tuple[float, np.ndarray]:
-        value, gradient = density(point)
+        value, gradient = computed(point)
         return float(value), gradient
 
     return logp

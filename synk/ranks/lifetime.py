@@ -155,6 +155,11 @@ class Lifetime:
         return self._asked.places
 
     @property
+    def timeout(self) -> float | None:
+        """Seconds that others may keep the master waiting, as `synk.fork` was told."""
+        return self._asked.timeout
+
+    @property
     def restores(self) -> bool:
         """Whether what is scattered comes back after a death."""
         return self._asked.restores and self.size > 1

@@ -17,6 +17,7 @@ from reference import PY
 
 import synk
 from synk.call.plans import MANY_LENGTHS, Planned, Plans
+from synk.choice.group_plan import plan_groups
 from synk.choice.likely import kind_of
 from synk.choice.plan import ALL, Facts, Plan, choose, plans_of
 from synk.choice.possible import engines_for, may_be_alone
@@ -89,6 +90,9 @@ def test_likelihoods_are_for_numba_and_what_has_many_numbers_a_row_is_not():
         (pt.sort(y).sum(), False),
     ):
         assert (kind_of([graph], [x, y, k]) == "vectors") is is_for_it, graph
+    labels = pt.special.log_softmax(x)[pt.arange(k.shape[0]), k].sum()
+    assert kind_of([labels], [x, k]) == "matrices"
+    assert kind_of([labels], [x, k], is_step=True) == "other"
 
 
 def test_what_the_script_has_said_stands():
@@ -234,3 +238,29 @@ def test_an_engine_that_does_not_know_an_op_is_left_for_another():
         planned = Planned(Plan(other), plans.last.replicas)
         plans.has_made_calls(planned)
         assert not plans.gives_up(planned, NotImplementedError("later"))
+
+
+@pytest.mark.parametrize(
+    ("tasks", "at_most", "ranks", "cores", "meets", "expected"),
+    [
+        (4, 16, 16, 16, 0.1, (4, 4)),
+        (4, 1, 16, 16, 0.1, (1, 16)),
+        (4, 4, 16, 16, 0.001, (1, 16)),  # nobody waits for anybody, and all end at once
+        (2, 2, 2, 2, 0.1, (2, 1)),
+        (2, 2, 3, 2, 0.1, (2, 1)),
+        (1, 1, 2, 2, 0.1, (1, 2)),
+        (2, 2, 1, 2, 0.1, (2, 1)),  # of which one rank has both cores
+        (3, 3, 1, 1, 0.1, (1, 1)),
+        (4, 4, 2, 2, None, (1, 2)),
+    ],
+)
+def test_chains_are_laid_on_groups_of_ranks(
+    tasks, at_most, ranks, cores, meets, expected
+):
+    """By Amdahl's law, of a call of 1 s that is divided, and meetings."""
+
+    def seconds(ranks, _):
+        return None if meets is None else 1 / ranks + (meets if ranks > 1 else 0)
+
+    found = plan_groups(tasks, at_most, ranks, cores, seconds)
+    assert found[:2] == expected

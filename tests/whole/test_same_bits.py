@@ -3,18 +3,30 @@
 Each script is run four times: with nothing compiled on disk; with that there; beside
 two processes that keep all cores busy; and after other functions of the script have
 been called. What it has computed is printed as one number for each part. Where that
-does not depend on ranks either, each run has another number of them.
+does not depend on ranks either, each run has another number of them, and chains are at
+once or one after the other.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
-from processes import script_environment
+from processes import await_end, children, script_environment, wait_until
+
+import synk
+from synk.ranks.groups import Leaders, RankGroups
+
+SIDE_BY_SIDE = "synk: 2 chains at once, each on 1 rank"
 
 COMMON = """
 import hashlib, sys, warnings
@@ -88,16 +100,12 @@ logging.getLogger("pymc").setLevel(logging.ERROR)
 with pm.Model() as model:
     b = pm.Normal("b", 0, 1, shape=20)
     pm.Poisson("y", pm.math.exp(A @ b), observed=B)
-how = dict(tune=20, draws=20, random_seed=1, progressbar=False)
-with synk.session(RANKS), synk.pymc.parallel(model, serial=False, quiet=True):
-    found = pm.sample(chains=1, cores=1, compute_convergence_checks=False, **how)
-say("NUTS", found.posterior["b"].values)
-import nutpie
-with synk.session(RANKS):
-    made = synk.pymc.nutpie_model(model)
-    how = dict(tune=20, draws=20, seed=1, progress_bar=False)
-    found = nutpie.sample(made, chains=1, cores=1, **how)
-say("nutpie", found.posterior["b"].values)
+how = dict(tune=15, draws=15, random_seed=1, chains=2, cores=1 + RANKS % 2)
+how |= dict(progressbar=False, compute_convergence_checks=False)
+with synk.session(RANKS), synk.pymc.parallel(model):
+    for sampler in ("pymc", "nutpie"):
+        found = pm.sample(nuts_sampler=sampler, **how)
+        say(sampler, found.posterior["b"].values)
 """
 )
 
@@ -142,7 +150,7 @@ def four_runs(script: str, folder: Path, ranks: tuple[int, ...]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("script", "parts", "ranks", "needs"),
+    ("script", "parts", "sizes", "needs"),
     [
         (TRAINING, 3, (2, 2, 2, 2), ["jax"]),
         (SAMPLING, 2, (1, 2, 3, 2), ["pymc", "nutpie"]),
@@ -150,10 +158,53 @@ def four_runs(script: str, folder: Path, ranks: tuple[int, ...]) -> list[str]:
     ids=["training", "sampling"],
 )
 def test_a_script_gives_the_same_bits_in_every_run(
-    script, parts, ranks, needs, tmp_path
+    script, parts, sizes, needs, tmp_path
 ):
     for package in needs:
         pytest.importorskip(package, reason=f"{package} is missing")
-    first, *others = four_runs(script, tmp_path, ranks)
-    assert len(first.splitlines()) == parts
+    runs = [run.splitlines() for run in four_runs(script, tmp_path, sizes)]
+    if script is SAMPLING and len(os.sched_getaffinity(0)) > 1:
+        layouts = [sum(line == SIDE_BY_SIDE for line in run) for run in runs]
+        assert layouts == [2, 0, 2, 0]
+    first, *others = [[line for line in run if "synk" not in line] for run in runs]
+    assert len(first) == parts
     assert others == [first] * 3
+
+
+def test_a_rank_that_dies_breaks_no_other_group_and_changes_no_bit(monkeypatch):
+    """Its own group has it again, and makes the call once more."""
+    pm = pytest.importorskip("pymc", reason="pymc is missing")
+    monkeypatch.setenv("SYNK_ENGINE", "auto")
+    rng = np.random.default_rng(0)
+    with pm.Model() as model:
+        logits = rng.normal(size=(20_000, 5)) @ pm.Normal("slopes", shape=5)
+        pm.Bernoulli("y", logit_p=logits, observed=rng.random(20_000) < 0.4)
+    density = synk.pymc.logp_dlogp(model)
+    points = rng.normal(size=(100, 5)) / 10
+
+    def walk(compute: Callable[[Any], Any]) -> list[bytes]:
+        return [b"".join(v.tobytes() for v in compute(point)) for point in points]
+
+    with synk.session(2), ThreadPoolExecutor(2) as threads:
+        expected = walk(density)
+        before = children(os.getpid())
+        density.groups = groups = RankGroups(2, 2)
+        leaders = Leaders(groups, density)
+        both = [pid for pid in children(os.getpid()) if pid not in before]
+
+        def ranks() -> list[list[int]]:
+            zygotes = [children(leader) for leader in both]
+            return [[r for z in each for r in children(z)] for each in zygotes]
+
+        wait_until(lambda: list(map(len, ranks())) == [1, 1], 60, "two groups")
+        ((killed,), other), walks = ranks(), []
+        for _ in range(2):
+            walks += [threads.submit(walk, leaders) for _ in range(2)]
+            if len(walks) == 2:
+                os.kill(killed, signal.SIGKILL)
+        assert [each.result(timeout=120) for each in walks] == [expected] * 4
+        assert ranks()[0] != [killed]
+        assert ranks()[1] == other
+        leaders.close()
+        groups.close()
+        await_end(both)

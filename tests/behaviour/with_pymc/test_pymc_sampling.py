@@ -55,7 +55,7 @@ def test_the_same_seed_gives_the_same_trees_and_draws(capsys):
         np.testing.assert_allclose(*draws, atol=1e-6)
     assert groups_of(found) == groups_of(expected)
     told = capsys.readouterr().out
-    assert "synk: 2 chains one after the other, each on all cores" in told
+    assert "synk: 2 chains at once, each on 1 rank" in told
 
 
 def test_the_model_is_as_it_was_after_the_block_and_ranks_are_gone(model):

@@ -1,0 +1,185 @@
+"""Groups of ranks, each of which has a process that the script forks for its leader.
+
+A process that is forked from the script has its functions, and its `synk.Data`, which
+lie in memory once, and may fork ranks of its own. So a group is the session of such a
+process on its share of the cores. Calls of different groups go on side by side, each
+with a channel, reductions, a ledger and transactions of its own, and a rank that dies
+breaks the session of its group alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import multiprocessing
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
+from typing import Any
+
+from ..errors import SynkError
+from ..workers import affinity, preconditions
+from ..workers.failure import Failure
+from ..workers.forks import forget_handlers, forking_quietly
+from .session import SESSION
+
+RESTARTS = 1000
+"""How often the ranks of a group come back: a rank that dies ends no other's work."""
+
+_FORK = multiprocessing.get_context("fork")
+
+
+def why_no_groups() -> str | None:
+    """Return why there can be no groups in place of the ranks, or None."""
+    if SESSION.nodes > 1:
+        return "ranks are on several nodes"
+    if any(place.device.is_gpu for place in SESSION.places):
+        return "ranks compute on GPUs"
+    return preconditions.why_no_fork()
+
+
+class RankGroups:
+    """Groups on the cores of the ranks that there are.
+
+    Parameters
+    ----------
+    number : int
+        How many groups.
+    ranks : int
+        Of each.
+
+    Attributes
+    ----------
+    is_led : bool
+        Whether this process is the leader of one.
+    """
+
+    def __init__(self, number: int, ranks: int) -> None:
+        self.is_led = False
+        cores = sorted({core for place in SESSION.places for core in place.cores})
+        self._cores = [affinity.share(cores, i, number) for i in range(number)]
+        self._ranks, self._timeout = ranks, SESSION.timeout
+        # The leader of a group has a lock on its byte, which ends with the process.
+        self._leaders, path = tempfile.mkstemp("synk-groups")
+        os.unlink(path)
+
+    def __len__(self) -> int:
+        return len(self._cores)
+
+    def lead(self) -> None:
+        """Be the leader of a group that has none, in a process forked from the script.
+
+        If all have one, this waits for the end of one. Ranks that die come back with
+        the next call.
+        """
+        cores = self._cores[self._free()]
+        if affinity.why_not_pinned() is None:
+            os.sched_setaffinity(0, cores)
+        SESSION.fork(self._ranks, "cpu", None, self._timeout, "report", RESTARTS)
+        self.is_led = True
+
+    def _free(self) -> int:
+        for number in range(len(self)):
+            with contextlib.suppress(BlockingIOError):
+                how = fcntl.LOCK_EX | fcntl.LOCK_NB
+                fcntl.lockf(self._leaders, how, 1, number)
+                return number
+        fcntl.lockf(self._leaders, fcntl.LOCK_EX, 1, 0)
+        return 0
+
+    def close(self) -> None:
+        """Forget who leads a group."""
+        os.close(self._leaders)
+
+
+class Leaders:
+    """The leaders of groups, who compute for threads of the script.
+
+    Parameters
+    ----------
+    groups : RankGroups
+    work : callable
+        A leader calls it, as the master of its group's ranks.
+    """
+
+    def __init__(self, groups: RankGroups, work: Callable[..., Any]) -> None:
+        self._groups, self._calls = groups, itertools.count()
+        self._free: SimpleQueue[Connection] = SimpleQueue()
+        self._all: list[Connection] = []
+        self._processes: list[Any] = []
+        try:
+            for _ in range(len(groups)):
+                self._fork(work)
+        except BaseException:
+            self.close()
+            raise
+
+    def _fork(self, work: Callable[..., Any]) -> None:
+        here, there = _FORK.Pipe()
+        self._all.append(here)
+        given = self._groups, work, there, tuple(self._all)
+        leader = _FORK.Process(target=_lead, args=given, daemon=True)
+        with forking_quietly():
+            leader.start()
+        there.close()
+        self._processes.append(leader)
+        self._free.put(here)
+
+    def __call__(self, *args: Any) -> Any:
+        """Have a leader that is free compute; wait until one is."""
+        leader, call = self._free.get(), next(self._calls)
+        try:
+            leader.send((call, args))
+            answered = -1
+            while answered != call:  # an interrupt may have left another's answer
+                answered, found = leader.recv()
+        except (EOFError, OSError) as error:
+            raise SynkError("the leader of a group of ranks has died") from error
+        finally:
+            self._free.put(leader)
+        if isinstance(found, Failure):
+            raise found.rebuild()
+        return found
+
+    def __enter__(self) -> Leaders:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the leaders, and their ranks."""
+        for connection in self._all:
+            connection.close()
+        for leader in self._processes:
+            leader.join()
+        self._all.clear()
+        self._processes.clear()
+
+
+def _lead(
+    groups: RankGroups,
+    work: Callable[..., Any],
+    script: Connection,
+    others: Sequence[Connection],
+) -> None:
+    """Compute what threads of the script ask for, until it closes the connection."""
+    forget_handlers()
+    for other in others:  # whose ends are to be seen when the script closes them
+        other.close()
+    groups.lead()
+    while True:
+        try:
+            call, args = script.recv()
+        except EOFError:
+            break
+        try:
+            found = work(*args)
+        except BaseException as error:
+            found = Failure(error, "", 0)
+        with contextlib.suppress(BrokenPipeError):
+            script.send((call, found))
+    SESSION.close()
