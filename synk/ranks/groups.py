@@ -13,14 +13,18 @@ import contextlib
 import fcntl
 import itertools
 import multiprocessing
+import operator
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any
 
-from ..errors import SynkError
+import cloudpickle
+
+from ..errors import StateError, SynkError
 from ..workers import affinity, preconditions
 from ..workers.failure import Failure
 from ..workers.forks import forget_handlers, forking_quietly
@@ -34,6 +38,8 @@ _FORK = multiprocessing.get_context("fork")
 
 def why_no_groups() -> str | None:
     """Return why there can be no groups in place of the ranks, or None."""
+    if multiprocessing.current_process().daemon:
+        return "this process leads a group itself"
     if SESSION.nodes > 1:
         return "ranks are on several nodes"
     if any(place.device.is_gpu for place in SESSION.places):
@@ -150,8 +156,13 @@ class Leaders:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def kill(self) -> None:
+        """End the leaders, whatever they compute, and their ranks."""
+        for leader in self._processes:
+            leader.kill()
+
     def close(self) -> None:
-        """End the leaders, and their ranks."""
+        """End the leaders as soon as they have computed, and their ranks."""
         for connection in self._all:
             connection.close()
         for leader in self._processes:
@@ -177,9 +188,52 @@ def _lead(
         except EOFError:
             break
         try:
-            found = work(*args)
+            answer = cloudpickle.dumps((call, work(*args)))
         except BaseException as error:
-            found = Failure(error, "", 0)
+            answer = cloudpickle.dumps((call, Failure(error, "", 0)))
         with contextlib.suppress(BrokenPipeError):
-            script.send((call, found))
+            script.send_bytes(answer)
     SESSION.close()
+
+
+def side_by_side(
+    groups: int | None, work: Callable[[int], Any], tasks: int
+) -> Iterator[Any]:
+    """Yield what some tasks return, in their order.
+
+    Parameters
+    ----------
+    groups : int or None
+        As many tasks are computed at once, each by one of so many groups of the ranks
+        that there are. If it is None they are computed one after the other, by all.
+    work : callable
+        Called with the numbers of the tasks, from 0 on: in processes that are forked
+        from the script here.
+    tasks : int
+
+    Raises
+    ------
+    StateError
+        If ranks cannot go in groups.
+    TypeError, ValueError
+        If there cannot be so many.
+    """
+    if groups is None:
+        yield from map(work, range(tasks))
+        return
+    SESSION.enter()
+    if not 1 <= operator.index(groups) <= SESSION.size:
+        raise ValueError(f"{SESSION.size} ranks cannot be {groups} groups")
+    if why := why_no_groups():
+        raise StateError(f"there can be no groups of ranks: {why}")
+    made = RankGroups(groups, SESSION.size // groups)
+    with (
+        contextlib.closing(made),
+        Leaders(made, work) as leaders,
+        ThreadPoolExecutor(groups) as threads,
+    ):
+        try:
+            yield from threads.map(leaders, range(tasks))
+        except BaseException:
+            leaders.kill()
+            raise

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..callbacks import Callback
 from ..memory.partition import cuts
+from ..ranks.groups import side_by_side
 from ..user_frames import entry
 from .batches import rows_of
 from .history import History
@@ -83,6 +84,7 @@ def cross_validate(
     epochs: int = 1,
     callbacks: Callable[[], Sequence[Callable | Callback]] | None = None,
     progress: bool = True,
+    groups: int | None = None,
     **named: Any,
 ) -> CrossValidation:
     """Train anew for each fold of the data, and validate on the rows held back.
@@ -110,6 +112,12 @@ def cross_validate(
         Returns new callbacks for a fold, as for `Trainer.fit`.
     progress : bool
         Whether to show a progress bar of folds, if tqdm is installed.
+    groups : int, optional
+        Train for so many folds at once, each by a group of the ranks, in processes that
+        are forked from this one: what `validation` and callbacks change of the script's
+        is changed there. By default one after the other by all ranks. The numbers are
+        the same as far as they do not depend on the number of ranks (see "The same
+        numbers again" in the docs), as those of a training rule do.
 
     Returns
     -------
@@ -118,7 +126,8 @@ def cross_validate(
     Raises
     ------
     StateError
-        If not forked.
+        If not forked; if there can be no groups, as on several machines, on GPUs, in a
+        process that has computed by JAX, and in one that leads a group.
     TypeError, ValueError, IndexError
         If an argument does not fit; if a fold has no rows to train or validate on.
 
@@ -155,8 +164,10 @@ def cross_validate(
         from_one_start(trainer) as anew,
         progress_bar(progress, len(chosen), "fold") as bar,
     ):
-        for train, held_back in chosen:
-            history = anew().fit(
+
+        def history_of(fold: int) -> History:
+            train, held_back = chosen[fold]
+            return anew().fit(
                 *data,
                 batch_size=batch_size,
                 epochs=epochs,
@@ -166,6 +177,9 @@ def cross_validate(
                 rows=train,
                 **named,
             )
+
+        made = side_by_side(groups, history_of, len(chosen))
+        for (train, held_back), history in zip(chosen, made, strict=True):
             found.append(Fold(train, held_back, history))
             bar(history.epochs[-1])
     return CrossValidation(found)

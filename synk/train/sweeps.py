@@ -10,6 +10,7 @@ from pytensor.compile import SharedVariable
 
 from ..call.function import Function
 from ..callbacks.rates import assign
+from ..ranks.groups import side_by_side
 from ..user_frames import entry
 from .starts import from_one_start
 from .trainer import Trainer
@@ -22,6 +23,8 @@ def sweep(
     trainer: Trainer,
     settings: Mapping[SharedVariable, Iterable] | Iterable[Setting],
     run: Callable[[Trainer], Any],
+    *,
+    groups: int | None = None,
 ) -> list[tuple[dict[SharedVariable, Any], Any]]:
     """Train with each of some values of shared variables, such as a learning rate.
 
@@ -38,6 +41,9 @@ def sweep(
         mapping of shared variables to a value.
     run : callable
         Called with the trainer of a setting: to ``fit`` it, or `cross_validate`.
+    groups : int, optional
+        Train with so many settings at once, each by a group of the ranks; what `run`
+        returns is pickled then. See `cross_validate`.
 
     Returns
     -------
@@ -47,7 +53,7 @@ def sweep(
     Raises
     ------
     StateError
-        If not forked.
+        If not forked, or if there can be no groups.
     TypeError, ValueError
         If what is to be swept over is no shared variable, or the step does not read it.
 
@@ -74,14 +80,16 @@ def sweep(
     chosen = [dict(setting) for setting in every]
     for variable in dict.fromkeys(itertools.chain(*chosen)):
         _check(trainer.step, variable)
-    found = []
     with from_one_start(trainer) as anew:
-        for setting in chosen:
+
+        def run_with(number: int) -> Any:
             made = anew()
-            for variable, value in setting.items():
+            for variable, value in chosen[number].items():
                 assign(variable, value)
-            found.append((setting, run(made)))
-    return found
+            return run(made)
+
+        found = side_by_side(groups, run_with, len(chosen))
+        return list(zip(chosen, found, strict=True))
 
 
 def _combinations(values: Mapping[SharedVariable, Iterable]) -> list[Setting]:

@@ -537,3 +537,48 @@ def test_an_error_or_a_death_leaves_the_starting_values():
         assert made.w.get_value().tolist() == START.tolist()
         synk.recover()
         check_values()
+
+
+def test_folds_and_settings_side_by_side_have_the_numbers_of_one_after_the_other(
+    two_ranks,
+):
+    """Each on a rank of its own; what they leave in the script is as it was."""
+    made = Made()
+    given = {"epochs": 3, "callbacks": made.lowered}
+    expected, found = (made.validate(**given, groups=g).folds for g in (None, 2))
+    assert len(found) == 5
+    for one, other in zip(expected, found, strict=True):
+        np.testing.assert_array_equal(one.train, other.train)
+        np.testing.assert_allclose(one.history.losses, other.history.losses, rtol=1e-12)
+        assert told(one.history)[1] == told(other.history)[1]
+    settings = {made.rate: [0.05, 0.02, 0.01]}
+
+    def run(trainer):
+        history = trainer.fit(X, Y, **QUIET)
+        return history["loss"], made.w.get_value(), os.getpid()
+
+    one_by_one, at_once = (
+        synk.sweep(made.trainer, settings, run, groups=g) for g in (None, 2)
+    )
+    for (setting, expected), (other, found) in zip(one_by_one, at_once, strict=True):
+        assert setting == other
+        assert expected[2] == os.getpid() != found[2]
+        np.testing.assert_allclose(found[0], expected[0], rtol=1e-12)
+        np.testing.assert_allclose(found[1], expected[1], rtol=1e-12)
+    assert len({found[2] for _, found in at_once}) == 2
+    assert made.w.get_value().tolist() == START.tolist()
+    assert made.rate.get_value() == 0.05
+    with pytest.raises(KeyError, match="mine"):
+        synk.sweep(made.trainer, settings, lambda _: {}["mine"], groups=2)
+    for groups in (0, 3):
+        with pytest.raises(ValueError, match=f"2 ranks cannot be {groups} groups"):
+            made.validate(groups=groups)
+    with pytest.raises(synk.StateError, match="leads a group itself"):
+        synk.sweep(made.trainer, settings, lambda _: made.validate(groups=1), groups=2)
+
+
+def test_a_group_of_as_many_ranks_has_the_very_bits_of_these(two_ranks):
+    """Of a rule, whose numbers depend on how many there are."""
+    made = Made(TURNS)
+    some, others = (made.validate(groups=groups, folds=2).folds for groups in (None, 1))
+    assert [told(f.history) for f in some] == [told(f.history) for f in others]
