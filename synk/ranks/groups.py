@@ -68,6 +68,9 @@ class RankGroups:
         cores = sorted({core for place in SESSION.places for core in place.cores})
         self._cores = [affinity.share(cores, i, number) for i in range(number)]
         self._ranks, self._timeout = ranks, SESSION.timeout
+        place = SESSION.places[0]
+        is_told = place.threads != len(place.cores)
+        self._threads = place.threads if is_told else None
         # The leader of a group has a lock on its byte, which ends with the process.
         self._leaders, path = tempfile.mkstemp("synk-groups")
         os.unlink(path)
@@ -84,7 +87,8 @@ class RankGroups:
         cores = self._cores[self._free()]
         if affinity.why_not_pinned() is None:
             os.sched_setaffinity(0, cores)
-        SESSION.fork(self._ranks, "cpu", None, self._timeout, "report", RESTARTS)
+        how = self._threads, self._timeout, "report", RESTARTS
+        SESSION.fork(self._ranks, "cpu", *how)
         self.is_led = True
 
     def _free(self) -> int:

@@ -323,6 +323,9 @@ def _run_here(context: RankContext, work: Callable, args: tuple) -> Any:
     except (KeyboardInterrupt, Aborted, Expired):
         raise
     except BaseException as error:
+        is_interrupt = isinstance(error.__cause__, KeyboardInterrupt)
+        if is_interrupt and isinstance(error, SystemError):  # numba's code returned it
+            raise KeyboardInterrupt from error
         if error is not SESSION.death:  # not the user's, but what the watch has found
             add_note(error, context.where(work))
         raise

@@ -149,6 +149,21 @@ def test_what_a_script_sets_after_an_interrupt_stays(two_ranks, runs):
     assert [synk.get_value(rank, w) for rank in (0, 1)] == [5 + TOTAL] * 2
 
 
+def test_an_interrupt_that_code_of_numba_returns_with_is_one(two_ranks):
+    """Python makes an error of the system of it, with the interrupt as its cause."""
+
+    def returns_with_an_interrupt():
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as interrupt:
+            raise SystemError("a result with an exception set") from interrupt
+
+    f = acting(0, returns_with_an_interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        f(ROWS)
+    assert synk.is_forked()
+
+
 @pytest.mark.parametrize("first", [True, False], ids=["first", "later"])
 def test_a_signal_handler_may_close_synk_at_any_line_of_a_call(first):
     for trace in interrupts(173 if first else 53, 50, (), synk.close):

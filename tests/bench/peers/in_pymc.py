@@ -7,7 +7,7 @@ JAX functions have it.
 from contextlib import contextmanager
 
 import numpy as np
-from bench.pymc_models import build
+from bench.cores import build
 from bench.work import Work, questions
 from pymc.blocking import DictToArrayBijection
 

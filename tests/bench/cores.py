@@ -1,0 +1,125 @@
+"""PyMC's models that are compared, and how far more cores carry them.
+
+``python -m tests.bench.cores`` goes through 1, 2, 4, ... ranks, up to the cores that
+there are, each a process of its own, and takes some six minutes; it needs PyMC and
+nutpie, and no network. It prints medians: of calls of the models' log-densities with
+gradients, of all-reduces, and of whole runs of nutpie, of as many chains as cores and
+four at most: by itself, in a block of `synk.pymc.parallel`, and there by all ranks in
+turn.
+"""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from time import perf_counter
+
+import numpy as np
+import pymc as pm
+import pytensor
+
+import synk
+from synk.workers.affinity import usable_cores
+
+COLUMNS, GROUPS = 20, 500
+ROWS = 200_000
+KINDS = "logistic", "Poisson", "Student-t", "negative binomial", "hierarchical"
+NBYTES = 1 << 16, 5_000_000
+DRAWS = {"draws": 50, "tune": 50, "random_seed": 3}
+QUIET = {"progressbar": False, "compute_convergence_checks": False}
+
+
+def build(kind: str, rows: int) -> pm.Model:
+    """Return a model of one of the kinds."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(rows, COLUMNS))
+    eta = x @ (rng.normal(size=COLUMNS) / COLUMNS**0.5)
+    group = rng.integers(0, GROUPS, rows)
+    with pm.Model() as model:
+        predictor = x @ pm.Normal("slopes", shape=COLUMNS)
+        if kind == "logistic":
+            pm.Bernoulli("y", logit_p=predictor, observed=rng.random(rows) < 0.5)
+        elif kind == "Poisson":
+            pm.Poisson("y", pm.math.exp(predictor), observed=rng.poisson(np.exp(eta)))
+        elif kind == "Student-t":
+            nu, sigma = pm.Gamma("nu", 2, 0.1), pm.HalfNormal("sigma")
+            seen = eta + rng.normal(size=rows)
+            pm.StudentT("y", nu=nu, mu=predictor, sigma=sigma, observed=seen)
+        elif kind == "negative binomial":
+            alpha, mu = pm.Exponential("alpha", 1.0), pm.math.exp(predictor)
+            seen = rng.poisson(np.exp(eta))
+            pm.NegativeBinomial("y", mu=mu, alpha=alpha, observed=seen)
+        else:
+            effects = pm.Normal("effects", 0, pm.HalfNormal("spread"), shape=GROUPS)
+            seen = eta + rng.normal(size=rows)
+            mu = effects[group] + predictor
+            pm.Normal("y", mu, pm.HalfNormal("sigma"), observed=seen)
+    return model
+
+
+def median(call: Callable[[], object], times: int) -> float:
+    """Return the seconds of a call, after one that is not counted."""
+    call()
+    found = []
+    for _ in range(times):
+        start = perf_counter()
+        call()
+        found.append(perf_counter() - start)
+    return float(np.median(found))
+
+
+def on_ranks(ranks: int) -> None:
+    """Print what one number of ranks takes, in ms."""
+    with synk.session(ranks):
+        for kind in KINDS:
+            density = synk.pymc.logp_dlogp(build(kind, ROWS))
+            took = median(lambda density=density: density(density.start), 30) * 1e3
+            print(f"{ranks:3} ranks  {kind:24} {took:9.2f} ms", flush=True)
+        for nbytes in NBYTES:
+            var = pytensor.shared(np.zeros(nbytes // 8))
+            took = median(lambda var=var: synk.all_reduce(var, "sum"), 100) * 1e3
+            print(
+                f"{ranks:3} ranks  all-reduce of {nbytes:9,} B {took:9.3f} ms",
+                flush=True,
+            )
+
+
+def chains(ranks: int) -> None:
+    """Print what runs of chains take, in s, in turns."""
+    model = build("logistic", ROWS)
+    given = DRAWS | QUIET | {"chains": min(4, ranks), "nuts_sampler": "nutpie"}
+
+    def sample(cores: int) -> object:
+        return pm.sample(model=model, cores=cores, **given)
+
+    print(
+        f"{given['chains']} chains  by nutpie {median(lambda: sample(ranks), 2):.2f} s"
+    )
+    with synk.session(ranks), synk.pymc.parallel(model):
+        for cores, what in ((ranks, "in a block"), (1, "in turn by all ranks")):
+            took = median(lambda cores=cores: sample(cores), 2)
+            print(f"{given['chains']} chains  {what} {took:.2f} s", flush=True)
+
+
+def main() -> None:
+    """Measure, each number of ranks in a process of its own."""
+    warnings.simplefilter("ignore")
+    logging.getLogger("pymc").setLevel(logging.ERROR)
+    cores = len(usable_cores())
+    if len(sys.argv) > 1:
+        on_ranks(int(sys.argv[1]))
+        return
+    ranks = 1
+    while ranks <= cores:
+        subprocess.run(
+            [sys.executable, "-m", "tests.bench.cores", str(ranks)], check=True
+        )
+        ranks *= 2
+    chains(cores)
+
+
+if __name__ == "__main__":
+    main()
