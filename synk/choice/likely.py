@@ -52,7 +52,7 @@ def kind_of(
         The same of rows by columns, or with products of matrices. It is for numba where
         it goes by blocks of rows, and else for XLA, which compiles faster.
     "other"
-        What has other Ops, as a training step that picks by labels: numba takes ten
+        What has other Ops, as a training step that picks by labels: numba takes several
         times as long as JAX to compile one.
 
     Parameters

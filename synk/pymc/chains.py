@@ -54,8 +54,7 @@ def decide(density: Density, chains: int, at_most: int) -> Decision:
     at_most : int
         So many may be side by side, and are where PyMC computes.
     """
-    ranks = SESSION.size
-    cores = len({core for place in SESSION.places for core in place.cores})
+    ranks, cores = SESSION.size, len(SESSION.cores)
 
     def by_ranks(ranks: int, cores: int) -> float | None:
         found = density.predicted(ranks, cores)

@@ -2,10 +2,10 @@
 
 What `compiled` makes stands in the place of what ``nutpie.compile_pymc_model`` makes:
 chains begin at the same points, and the same is recorded of draws. nutpie's chains are
-threads, each of which calls the log-density. `Density` has a lock, so that one is
-computed at a time, on all ranks; what is recorded of a draw is computed in the master,
-under a lock of its own, as PyTensor's functions are not to be called by several
-threads.
+threads, each of which calls the log-density. It is computed for several at once by
+groups of ranks, or for one at a time by all, as `Density` has a lock. What is recorded
+of a draw is computed in the master, under a lock of its own, as PyTensor's functions
+are not to be called by several threads.
 """
 
 from __future__ import annotations

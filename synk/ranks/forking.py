@@ -198,9 +198,9 @@ def nodes() -> list[Node]:
     cluster = SESSION.cluster
     if cluster is not None and cluster.nodes:
         return list(cluster.nodes)
-    cores, gpus = set(usable_cores()), 0
+    cores, gpus = usable_cores(), 0
     if SESSION.state in ("running", "broken"):
-        cores = {core for place in SESSION.places for core in place.cores}
+        cores = SESSION.cores
         gpus = sum(place.device.is_gpu for place in SESSION.places)
     return [Node(socket.gethostname(), SESSION.size, len(cores), gpus)]
 

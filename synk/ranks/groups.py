@@ -65,7 +65,7 @@ class RankGroups:
 
     def __init__(self, number: int, ranks: int) -> None:
         self.is_led = False
-        cores = sorted({core for place in SESSION.places for core in place.cores})
+        cores = SESSION.cores
         self._cores = [affinity.share(cores, i, number) for i in range(number)]
         self._ranks, self._timeout = ranks, SESSION.timeout
         place = SESSION.places[0]

@@ -155,6 +155,11 @@ class Lifetime:
         return self._asked.places
 
     @property
+    def cores(self) -> list[int]:
+        """Those of the ranks of this node."""
+        return sorted({core for place in self.places for core in place.cores})
+
+    @property
     def timeout(self) -> float | None:
         """Seconds that others may keep the master waiting, as `synk.fork` was told."""
         return self._asked.timeout
@@ -244,9 +249,8 @@ class Lifetime:
 
     def _meet_nodes(self, pool: Pool) -> None:
         """Learn of the other nodes, which start as many ranks as were asked for."""
-        cores = {core for place in self.places for core in place.cores}
         gpus = sum(place.device.is_gpu for place in self.places)
-        mine = Node(socket.gethostname(), pool.size, len(cores), gpus)
+        mine = Node(socket.gethostname(), pool.size, len(self.cores), gpus)
         asked = tuple(self._asked_for)
         pool.size, seeds = self.cluster.begin(asked, mine, tuple(pool.seeds))
         pool.rank, pool.seeds = self.cluster.first, ScriptSeeds(*seeds)
