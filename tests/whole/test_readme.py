@@ -77,6 +77,7 @@ def test_the_versions_named_are_those_of_the_package():
     assert wanted["pytensor"] == f">={least},<{most}"
     assert wanted["numpy"] == ">=" + table["NumPy"].split()[0]
     assert f"Version {synk.__version__} " in README
+    assert f"version: {synk.__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
 
 # -- .ci/run ---------------------------------------------------------------------------
@@ -155,6 +156,9 @@ def test_ci_runs_the_readmes_command_then_lint_types_and_docs(ci):
         [
             "pip install -q --no-deps --prefix .mpich mpich",
             "python -m pytest -q -n0 -k mpich tests/whole/nodes",
+            "python -m build --outdir .dist .",
+            "pip install -q .dist/*.whl",
+            "python example.py",
         ],
         [
             f"{BESIDE}pymc==5.28.*",
@@ -169,7 +173,7 @@ def test_ci_runs_the_readmes_command_then_lint_types_and_docs(ci):
     lines = done.stdout.splitlines()
     assert f"== {COMMAND}" in lines
     assert lines[-1] == "===== 7 passed in 0.01s ====="
-    assert len(re.findall(r"^== .+: \d+ s, exit 0$", done.stdout, re.M)) == 10
+    assert len(re.findall(r"^== .+: \d+ s, exit 0$", done.stdout, re.M)) == 11
 
 
 OLDEST = "python -m pytest -q -m not slow -W ignore -k "
@@ -178,6 +182,7 @@ OLDEST = "python -m pytest -q -m not slow -W ignore -k "
 PHASES = {
     "words -m pytest": COMMAND,
     "-k mpich": "MPICH",
+    "-m build": "wheel",
     "-k numba": "oldest PyMC",
     "install -q -e": "install lint and docs",
     "ruff check": "ruff check",
@@ -190,9 +195,10 @@ PHASES = {
 
 NOT_INSTALLED = "install other versions", "oldest PyMC"
 FAILING = [
-    ([*PHASES], tuple(PHASES.values()), 13),
-    (["hypothesis"], NOT_INSTALLED, 10),
-    (["import pymc"], NOT_INSTALLED, 11),
+    ([*PHASES], tuple(PHASES.values()), 14),
+    (["hypothesis"], NOT_INSTALLED, 13),
+    (["import pymc"], NOT_INSTALLED, 14),
+    (["example.py"], ("wheel",), 16),
 ]
 
 
