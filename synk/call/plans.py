@@ -18,7 +18,18 @@ import numpy as np
 from pytensor.graph.basic import Variable
 
 from ..choice import records
-from ..choice.likely import Kind, kind_of
+from ..choice.engine import (
+    MODES,
+    VARIABLE,
+    Kind,
+    asked_for,
+    draws_among_rows,
+    engine_asked_for,
+    engine_of,
+    engines_for,
+    kind_of,
+    may_be_alone,
+)
 from ..choice.plan import (
     KEPT_FROM,
     Facts,
@@ -31,18 +42,7 @@ from ..choice.plan import (
     predict,
     why_in_one_go,
 )
-from ..choice.possible import (
-    MODES,
-    VARIABLE,
-    asked_for,
-    draws_among_rows,
-    engine_asked_for,
-    engine_of,
-    engines_for,
-    may_be_alone,
-)
-from ..choice.sizes import Sizes
-from ..choice.work import Work, nbytes_of, work_of
+from ..choice.work import Sizes, Work, nbytes_of, work_of
 from ..compiler.spec import FunctionSpec
 from ..engines import described
 from ..memory.partition import cuts

@@ -9,9 +9,11 @@ them were set.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from .likely import Kind
+from .engine import Kind
 from .work import READ, Work
 
 LAUNCH = 60e-6
@@ -91,6 +93,9 @@ calls number by number in numba mode; as long as synk in other modes."""
 CALL = 10e-6
 """Seconds that a call of plain PyTensor takes at least."""
 
+UNEVEN = 1.05
+"""How many times as long as a task takes the slowest of several side by side takes."""
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -101,7 +106,7 @@ class Facts:
     engines : tuple of str
         Those that may be chosen from; none where the script has said it.
     kind : {"vectors", "matrices", "other"}
-        What the graph goes through; see `likely.kind_of`.
+        What the graph goes through; see `engine.kind_of`.
     has_any_bits : bool
         Whether all has to go in blocks, which is said by the script.
     is_of_data : bool
@@ -270,12 +275,7 @@ def _power(number: float) -> int:
 def are_kept(rows: int, row_bytes: int, kept: int | None) -> bool:
     """Tell whether terms of the data alone are cached from call to call.
 
-    Parameters
-    ----------
-    rows, row_bytes : int
-        Of a call, and the bytes of a row of its inputs.
-    kept : int or None
-        Bytes of the terms; None if they do not follow.
+    `kept` is the bytes of these terms, None if that does not follow.
     """
     if rows < KEPT_FROM or kept is None:
         return False
@@ -342,3 +342,60 @@ def predict(facts: Facts) -> Predicted | None:
     elements = slower * (work.elements + work.common) + more
     by_pytensor = CALL + work.products + elements
     return Predicted(alone if plan.is_alone else together, by_pytensor)
+
+
+# -- tasks on groups of ranks
+
+
+class GroupPlan(NamedTuple):
+    """So many tasks at once, as chains, each by a group of so many ranks.
+
+    Attributes
+    ----------
+    at_once : int
+    ranks : int
+        If it is one at once, of those that have a core.
+    seconds : float or None
+        That a call of every task takes, where that follows.
+    """
+
+    at_once: int
+    ranks: int
+    seconds: float | None
+
+
+def plan_groups(
+    tasks: int,
+    at_most: int,
+    ranks: int,
+    cores: int,
+    seconds: Callable[[int, int], float | None],
+) -> GroupPlan:
+    """Return how tasks that never meet are laid on ranks.
+
+    Calls by few ranks meet sooner than calls by many, and tasks side by side end one
+    before the other. The bits of the tasks do not depend on how they are laid.
+
+    Parameters
+    ----------
+    tasks : int
+    at_most : int
+        So many may be side by side, and not more than there are cores.
+    ranks, cores : int
+        There are so many.
+    seconds : callable
+        Returns those of a call by so many ranks that have so many cores together, or
+        None if they do not follow: then tasks are computed one after the other.
+    """
+    found = []
+    for at_once in range(1, max(min(tasks, at_most, cores), 1) + 1):
+        share = cores // at_once
+        each = max(min(ranks // at_once, share), 1)  # ranks without cores take turns
+        of_call = seconds(each, share)
+        if of_call is None:
+            break
+        rounds = -(-tasks // at_once) * (UNEVEN if at_once > 1 else 1)
+        found.append(GroupPlan(at_once, each, rounds * of_call))
+    if not found:
+        return GroupPlan(1, ranks, None)
+    return min(found, key=lambda plan: plan.seconds or 0.0)

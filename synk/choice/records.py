@@ -47,20 +47,10 @@ _DECIDING = ("synk", "pytensor", "numba", "jax", "numpy", "scipy")
 class Record(NamedTuple):
     """A record as `python -m synk tune` lists it.
 
-    Attributes
-    ----------
-    key : str
-    function : str
-    rows, ranks, cores : int
-        About how many rows.
-    plan : Plan
-    measured : dict of str to float
-        Seconds of a call by the plans that were possible.
-    here : bool
-        Whether it is for these versions and this processor.
+    It has seconds of a call by the names of all plans that were possible, and tells
+    whether it is for the present versions and processor.
     """
 
-    key: str
     function: str
     rows: int
     ranks: int
@@ -119,17 +109,14 @@ def find(key: str, function: str) -> Record | None:
     UserWarning
         If there is one for other versions or another processor.
     """
-    found = _entries(key).get(key)
-    record = None if found is None else _record(key, found)
-    if record is None:
-        return None
-    if record.here:
+    entry = _read(_path(key)).get(key)
+    record = _record(entry)
+    if record is None or record.here:
         return record
-    assert found is not None
     differs = [
-        f"{name} {found['made_by'].get(name)}, and it is {value}"
+        f"{name} {entry['made_by'].get(name)}, and it is {value}"
         for name, value in _here().items()
-        if found["made_by"].get(name) != value
+        if entry["made_by"].get(name) != value
     ]
     warnings.warn(
         f"the record of synk.tune for {function} is left out: it was made with"
@@ -148,18 +135,16 @@ def write(
     plan: Plan,
     measured: dict[str, float],
 ) -> None:
-    """Keep what was measured.
+    """Keep what was measured, and the fastest plan.
 
     Parameters
     ----------
-    key : str
-    function : str
-        What messages call it.
+    key, function : str
+        The latter is what messages call it.
     scale : int
     machine : tuple of int
         Ranks, and cores.
     plan : Plan
-        The fastest.
     measured : dict of str to float
         Seconds of a call, by the names of the plans.
 
@@ -180,18 +165,15 @@ def write(
         "measured": measured,
         "made_by": _here(),
     }
-    named = os.environ.get(VARIABLE)
-    with contextlib.nullcontext() if named else contextlib.suppress(OSError):
-        _store(_path(key), _entries(key) | {key: entry})
+    path, is_named = _path(key), bool(os.environ.get(VARIABLE))
+    with contextlib.nullcontext() if is_named else contextlib.suppress(OSError):
+        _store(path, _read(path) | {key: entry})
 
 
 def listed() -> list[Record]:
     """Return all records, of the file that is named or of the folder."""
-    found = []
-    for path in _files():
-        for key, entry in _read(path).items():
-            if (record := _record(key, entry)) is not None:
-                found.append(record)
+    entries = [entry for path in _files() for entry in _read(path).values()]
+    found = [record for record in map(_record, entries) if record is not None]
     return sorted(found, key=lambda each: (each.function, each.rows))
 
 
@@ -206,17 +188,13 @@ def clear() -> int:
 def _files() -> list[Path]:
     if named := os.environ.get(VARIABLE):
         return [path for path in [Path(named)] if path.exists()]
-    return sorted(Path(pytensor.config.base_compiledir, _FOLDER).glob("*.json"))
+    return sorted(_path("*").parent.glob("*.json"))
 
 
 def _path(key: str) -> Path:
-    if named := os.environ.get(VARIABLE):
-        return Path(named)
-    return Path(pytensor.config.base_compiledir, _FOLDER, f"{key}.json")
-
-
-def _entries(key: str) -> dict[str, Any]:
-    return _read(_path(key))
+    named = os.environ.get(VARIABLE)
+    folder = Path(pytensor.config.base_compiledir, _FOLDER)
+    return Path(named) if named else folder / f"{key}.json"
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -228,19 +206,15 @@ def _read(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _record(key: str, entry: Any) -> Record | None:
+def _record(entry: Any) -> Record | None:
+    """Return what an entry of a file says; None for what is none."""
     try:
         engine = None if entry["engine"] is None else str(entry["engine"])
-        plan = Plan(
-            engine,
-            bool(entry["alone"]),
-            int(entry["block"]),
-            MEASURED,
-        )
+        plan = Plan(engine, bool(entry["alone"]), int(entry["block"]), MEASURED)
         measured = {str(k): float(v) for k, v in entry["measured"].items()}
         about = int(entry["rows"]), int(entry["ranks"]), int(entry["cores"])
-        here = entry["made_by"] == _here()
-        return Record(key, str(entry["function"]), *about, plan, measured, here)
+        is_here = entry["made_by"] == _here()
+        return Record(str(entry["function"]), *about, plan, measured, is_here)
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -262,10 +236,8 @@ def _store(path: Path, entries: dict[str, Any]) -> None:
 def _here() -> dict[str, str | None]:
     """Return the versions and the processor that a record is for."""
     versions = {package: _version(package) for package in _DECIDING}
-    return versions | {
-        "Python": platform.python_version(),
-        "processor": _processor(),
-    }
+    python = platform.python_version()
+    return versions | {"Python": python, "processor": _processor()}
 
 
 @functools.cache

@@ -3,6 +3,10 @@
 The seconds are those of code that goes through elements in vectors and makes products
 by BLAS, as numba's and XLA's. They need be right to a factor of two: they tell whether
 a call is long or short beside a launch, and what of it every rank repeats.
+
+Shapes are told by PyTensor's Ops, as graphs of the shapes of their inputs
+(``infer_shape``). Where these are numbers, such a graph is of few numbers too, and is
+evaluated here Op by Op.
 """
 
 from __future__ import annotations
@@ -10,24 +14,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
+import numpy as np
+import pytensor.tensor as pt
 from pytensor import scalar as ps
+from pytensor.compile import SharedVariable
 from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import graph_inputs, io_toposort
 from pytensor.scalar import Composite, ScalarOp
 from pytensor.scan.op import Scan
-from pytensor.tensor.basic import (
-    Alloc,
-    AllocEmpty,
-    ARange,
-    Join,
-    MakeVector,
-    ScalarFromTensor,
-    Split,
-    TensorFromScalar,
-)
+from pytensor.tensor import basic
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
 from pytensor.tensor.extra_ops import CumOp
@@ -36,11 +34,14 @@ from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
 from pytensor.tensor.special import LogSoftmax, Softmax
 from pytensor.tensor.subtensor import Subtensor
 
+from ..compiler.op_shapes import inferred
 from ..engines.jax_bounds import INDEXING
 from ..nn.base import KernelOp
 from ..nn.conv_op import ConvOp
-from ..ops import Local, is_collective
-from .sizes import Sizes
+from ..ops import AllStack, Local, is_collective
+
+Lengths: TypeAlias = tuple[int, ...]
+"""A shape, of an array that is not made."""
 
 FLOP = {4: 1 / 130e9, 8: 1 / 65e9}
 """Seconds of an addition or a multiplication in a product, by the bytes of a number: of
@@ -57,14 +58,13 @@ OTHER = 0.5e-9
 """Seconds of an element that is moved or compared by another Op."""
 
 _NOTHING: tuple[type, ...] = (
-    DimShuffle,
-    MakeVector,
-    Reshape,
-    ScalarFromTensor,
-    Shape,
-    Shape_i,
+    *(basic.MakeVector, basic.ScalarFromTensor, basic.Split, basic.TensorFromScalar),
+    *(Reshape, Shape, Shape_i, SpecifyShape),
+    *(DimShuffle, Subtensor, Local),
 )
-_NOTHING = (*_NOTHING, SpecifyShape, Split, Subtensor, TensorFromScalar, Local)
+_MOVES: tuple[type, ...] = (
+    *(basic.AllocEmpty, basic.ARange, basic.Join, Argmax, KernelOp, *INDEXING),
+)
 _DEAREST = (ps.GammaLn, ps.Psi, ps.TriGamma, ps.GammaInc, ps.GammaIncC, ps.BetaInc)
 _CHEAP: tuple[type, ...] = (
     *(ps.Add, ps.Sub, ps.Mul, ps.TrueDiv, ps.Sqr, ps.Sqrt, ps.Neg, ps.Abs, ps.Sign),
@@ -72,6 +72,9 @@ _CHEAP: tuple[type, ...] = (
     *(ps.ScalarMaximum, ps.ScalarMinimum, ps.LT, ps.GT, ps.LE, ps.GE, ps.EQ, ps.NEQ),
     *(ps.AND, ps.OR, ps.XOR, ps.Invert, ps.IsNan, ps.IsInf),
 )
+
+_FEW = 64
+"""Numbers of a value that is evaluated: lengths, and arrays of them."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +124,6 @@ def work_of(
     rows : iterable of Variable
         The inputs that hold rows.
     sizes : Sizes
-        The shapes.
     """
     on_rows, level = set(rows), dict[Variable, int]()
     products = elements = dear = common = 0.0
@@ -201,7 +203,9 @@ def _seconds(node: Apply, sizes: Sizes) -> tuple[float, float] | None:
         return _product(node, sizes)
     if isinstance(op, ConvOp):
         return 0.0, _convolution(node, sizes)
-    if isinstance(op, Alloc) or isinstance(getattr(op, "scalar_op", None), ps.Second):
+    if isinstance(op, basic.Alloc) or isinstance(
+        getattr(op, "scalar_op", None), ps.Second
+    ):
         return 0.0, 0.0  # which rewrites take away, mostly
     if isinstance(op, Elemwise):
         made = max(_size(sizes, var) or 0 for var in node.outputs)
@@ -221,7 +225,7 @@ def _seconds(node: Apply, sizes: Sizes) -> tuple[float, float] | None:
         return 2 * largest * longest * FLOP.get(size, FLOP[8]), 0.0
     if isinstance(op, (Softmax, LogSoftmax)):
         return 0.0, largest * (DEAR + 2 * CHEAP)
-    if isinstance(op, (AllocEmpty, ARange, Argmax, Join, KernelOp, *INDEXING)):
+    if isinstance(op, _MOVES):
         return 0.0, largest * OTHER
     return None
 
@@ -321,3 +325,127 @@ def _of_step(op: Any, shapes: Sequence[Any]) -> dict[Variable, Any]:
             is_cut = has_steps and shape is not None
             found[op.inner_inputs[k]] = shape[1:] if is_cut else shape
     return found
+
+
+# -- shapes
+
+
+class Sizes:
+    """The shapes in graphs whose inputs have the given ones.
+
+    Shared variables have those of their values.
+    """
+
+    def __init__(self, given: Mapping[Variable, Lengths]) -> None:
+        self._shapes: dict[Variable, Lengths | None] = dict(given)
+        self._numbers: dict[Variable, Any] = {}
+
+    def shape(self, var: Variable) -> Lengths | None:
+        """Return the shape of a variable, or None if it does not follow."""
+        if var not in self._shapes:
+            for node in io_toposort([], [var]):
+                if not all(each in self._shapes for each in node.outputs):
+                    self._shapes.update(self._of(node))
+            if var.owner is None:
+                self._shapes[var] = _of_leaf(var)
+        return self._shapes[var]
+
+    def number(self, var: Variable) -> Any:
+        """Return a value that follows from shapes and constants, or else None.
+
+        A value that the function takes is not known, but for its shape.
+        """
+        if isinstance(var, Constant):
+            return _value(var)
+        if var not in self._numbers:
+            self._numbers[var] = None
+            for node in io_toposort([], [var]):
+                for each in node.outputs:
+                    if self._numbers.get(each) is None:
+                        self._numbers[each] = self._evaluated(node, each)
+        return self._numbers[var]
+
+    def _of(self, node: Apply) -> dict[Variable, Lengths | None]:
+        """Return the shapes of a node's outputs; those of its inputs are known.
+
+        Inputs have the rows of all ranks, and so has what ranks gather.
+        """
+        given: list[Any] = []
+        for var in node.inputs:
+            if var.owner is None and var not in self._shapes:
+                self._shapes[var] = _of_leaf(var)
+            shape = self._shapes[var]
+            if shape is not None:
+                given.append(tuple(pt.constant(n, dtype="int64") for n in shape))
+            else:  # as PyTensor writes what it does not know
+                given.append(_open(var))
+        if is_collective(node):
+            shape = self._shapes[node.inputs[0]]
+            if isinstance(node.op, AllStack) and shape is not None:
+                shape = 1, *shape  # and not as many as there are ranks
+            return {node.outputs[0]: shape}
+        try:
+            found = inferred(node, given)
+        except Exception:  # as a call would raise it
+            found = None
+        if found is None:
+            return {var: _of_leaf(var) for var in node.outputs}
+        return {
+            var: self._settled(lengths)
+            for var, lengths in zip(node.outputs, found, strict=True)
+        }
+
+    def _settled(self, lengths: Sequence[Any] | None) -> Lengths | None:
+        """Return a shape whose lengths may be variables."""
+        if lengths is None:
+            return None
+        known = [
+            self.number(each) if isinstance(each, Variable) else each
+            for each in lengths
+        ]
+        return None if None in known else tuple(map(int, known))
+
+    def _evaluated(self, node: Apply, var: Variable) -> Any:
+        if isinstance(node.op, (Shape_i, Shape)):
+            shape = self.shape(node.inputs[0])
+            if shape is None:
+                return None
+            lengths = np.array(shape, dtype=np.int64)
+            return lengths[node.op.i] if isinstance(node.op, Shape_i) else lengths
+        given = [
+            _value(each) if isinstance(each, Constant) else self._numbers.get(each)
+            for each in node.inputs
+        ]
+        if any(value is None for value in given):
+            return None
+        made: list[list] = [[None] for _ in node.outputs]
+        try:
+            node.op.perform(node, given, made)
+        except Exception:  # as a call would raise it, or an Op that cannot be run so
+            return None
+        return _if_few(made[node.outputs.index(var)][0])
+
+
+def _of_leaf(var: Any) -> Lengths | None:
+    """Return the shape of what no Op tells of, as far as its type has it."""
+    if isinstance(var, Constant):
+        return np.shape(var.data)
+    if isinstance(var, SharedVariable):
+        return np.shape(var.get_value(borrow=True))
+    shape = getattr(var.type, "shape", None)
+    return None if shape is None or None in shape else tuple(shape)
+
+
+def _open(var: Any) -> tuple | None:
+    """Return lengths of a variable, of which nothing is known but by its type."""
+    if not hasattr(var.type, "ndim"):
+        return None
+    return tuple(Shape_i(i)(var) for i in range(var.type.ndim))
+
+
+def _value(var: Constant) -> Any:
+    return _if_few(var.data)
+
+
+def _if_few(value: Any) -> Any:
+    return value if np.size(value) <= _FEW else None

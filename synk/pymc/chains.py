@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..choice.group_plan import GroupPlan, plan_groups
+from ..choice.plan import GroupPlan, plan_groups
 from ..ranks.groups import why_no_groups
 from ..ranks.session import SESSION
 from .density import Density

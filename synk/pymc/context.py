@@ -23,7 +23,7 @@ import pytensor
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
-from ..choice.group_plan import GroupPlan
+from ..choice.plan import GroupPlan
 from ..errors import SplitError
 from ..ranks import forking
 from ..ranks.groups import Leaders, RankGroups

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import io_toposort
 
+from ..choice.engine import draws_among_rows
 from ..choice.plan import Plan
-from ..choice.possible import draws_among_rows
 from ..compiler.spec import FunctionSpec
 from ..errors import SplitError
 from .facts import Bits

@@ -17,12 +17,9 @@ from reference import PY
 
 import synk
 from synk.call.plans import MANY_LENGTHS, Planned, Plans
-from synk.choice.group_plan import plan_groups
-from synk.choice.likely import kind_of
-from synk.choice.plan import ALL, Facts, Plan, choose, plans_of
-from synk.choice.possible import engines_for, may_be_alone
-from synk.choice.sizes import Sizes
-from synk.choice.work import CHEAP, DEAR, FLOP, READ, Work, work_of
+from synk.choice.engine import engines_for, kind_of, may_be_alone
+from synk.choice.plan import ALL, Facts, Plan, choose, plan_groups, plans_of
+from synk.choice.work import CHEAP, DEAR, FLOP, READ, Sizes, Work, work_of
 from synk.engines import described
 
 x, y = pt.dmatrix("x"), pt.dvector("y")

@@ -1,4 +1,4 @@
-"""Which engines can compute a graph on this machine, to the numbers of the others.
+"""Which engines can compute a graph on this machine, and what they are fast at.
 
 Only what the script has left open is chosen: it has named no mode, and left PyTensor's
 as they come. A graph that draws random numbers keeps the default engine, as each has
@@ -14,7 +14,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, TypeAlias, cast
 
 import pytensor
 from pytensor.compile import get_mode
@@ -23,15 +24,7 @@ from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import graph_inputs, io_toposort
 from pytensor.scalar import Cast, Composite, IntDiv, Mod, Pow, ScalarOp
 from pytensor.scan.op import Scan
-from pytensor.tensor.basic import (
-    Alloc,
-    AllocEmpty,
-    ARange,
-    Join,
-    MakeVector,
-    ScalarFromTensor,
-    TensorFromScalar,
-)
+from pytensor.tensor import basic
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
 from pytensor.tensor.math import Argmax, Dot
@@ -51,11 +44,21 @@ VARIABLE = "SYNK_ENGINE"
 MODES = {"JAX": "JAX", "numba": "NUMBA"}
 """PyTensor's modes, by the engine."""
 
-_ALIKE = (
-    *(Alloc, AllocEmpty, ARange, Argmax, DimShuffle, Dot, Join, KernelOp, LogSoftmax),
-    *(MakeVector, Reshape, ScalarFromTensor, Shape, Shape_i, Softmax, SpecifyShape),
-    TensorFromScalar,
+Kind: TypeAlias = Literal["vectors", "matrices", "other"]
+"""What a graph goes through: see `kind_of`."""
+
+_MAPS = (Elemwise, LogSoftmax, Softmax)
+_MOVES = (
+    *(basic.Alloc, basic.Join, basic.MakeVector),
+    *(basic.ScalarFromTensor, basic.TensorFromScalar),
+    *(DimShuffle, Reshape, Shape, Shape_i, SpecifyShape),
 )
+_BY_ELEMENTS = (*_MAPS, *_MOVES, CAReduce, basic.Split, *INDEXING)
+_ALIKE = (
+    *(*_MOVES, basic.AllocEmpty, basic.ARange),
+    *(Argmax, Dot, KernelOp, LogSoftmax, Softmax),
+)
+"""What JAX computes as the other engines do, in every case."""
 
 
 def engines_for(spec: FunctionSpec) -> tuple[str, ...]:
@@ -209,3 +212,68 @@ def _is_alike_scalar(op: ScalarOp, node: Apply) -> bool:
     if isinstance(op, Cast):  # of NaN, and of what is out of range
         return all(are_whole) or not is_whole
     return True
+
+
+# -- which is fast
+
+
+def kind_of(
+    graph: Sequence[Variable], rows: Iterable[Variable], is_step: bool = False
+) -> Kind:
+    """Return what a graph goes through, by which an engine is fast or slow.
+
+    "vectors"
+        By elements, a number or a few a row, with sums and products by vectors, as
+        log-likelihoods and their gradients do. That is one loop over vectors for numba,
+        with synk's own functions (`engines.numba_math`), and by blocks of rows: it is
+        the fastest engine.
+    "matrices"
+        The same of rows by columns, or with products of matrices. It is for numba where
+        it goes by blocks of rows, and else for XLA, which compiles faster.
+    "other"
+        What has other Ops, as a training step that picks by labels: numba takes several
+        times as long as JAX to compile one.
+
+    Parameters
+    ----------
+    graph : sequence of Variable
+    rows : iterable of Variable
+        The inputs that hold rows.
+    is_step : bool
+        Whether variables are updated.
+    """
+    by_elements = _BY_ELEMENTS if is_step else (*_BY_ELEMENTS, basic.ARange)
+    dtypes = {str(getattr(each.type, "dtype", "")) for each in graph}
+    inexact = {dtype for dtype in dtypes if dtype.startswith(("float", "complex"))}
+    if len(inexact) > 1 or not inexact <= {"float32", "float64"}:
+        return "other"
+    on_rows, kind = set(rows), cast(Kind, "vectors")
+    for node in io_toposort([], list(graph)):
+        if not on_rows.isdisjoint(node.inputs) and not is_collective(node):
+            on_rows.update(node.outputs)
+            if _goes_through_matrices(node):
+                kind = "matrices"
+        if _is_dot(node):
+            if not any(map(_is_vector, node.inputs)):
+                kind = "matrices"
+        elif not isinstance(node.op, by_elements) and not is_collective(node):
+            return "other"
+    return kind
+
+
+def _is_dot(node: Apply) -> bool:
+    op = node.op
+    return isinstance(op.core_op if isinstance(op, Blockwise) else op, Dot)
+
+
+def _goes_through_matrices(node: Apply) -> bool:
+    """Tell whether a node computes elements of rows by columns."""
+    if isinstance(node.op, _MAPS):
+        return not _is_vector(node.outputs[0])
+    return isinstance(node.op, CAReduce) and not _is_vector(node.inputs[0])
+
+
+def _is_vector(operand: Any) -> bool:
+    """Tell whether a value has one dimension, but for such as have the length 1."""
+    shape = operand.type.shape
+    return len(shape) < 2 or sum(length != 1 for length in shape) < 2
