@@ -19,7 +19,7 @@ from pytensor.graph.basic import Variable
 
 from ..compiler.placement.streams import CommonStream
 from ..compiler.proof import say
-from ..compiler.rules.streams import is_stream
+from ..compiler.rules.base import is_stream
 from ..compiler.spec import FunctionSpec
 from ..errors import SplitError
 from ..memory.partition import part_lengths

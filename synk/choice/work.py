@@ -34,7 +34,7 @@ from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
 from pytensor.tensor.special import LogSoftmax, Softmax
 from pytensor.tensor.subtensor import Subtensor
 
-from ..compiler.op_shapes import inferred
+from ..compiler.sizes import inferred
 from ..engines.jax_bounds import INDEXING
 from ..nn.base import KernelOp
 from ..nn.conv_op import ConvOp

@@ -26,7 +26,7 @@ from ..user_frames import hand_on_line, where_made
 from .cloning import with_inputs
 from .domain import Partial, Power, Replicated, Sharded, Unknown, Value
 from .lengths import size
-from .placement.call_variables import CallVariables
+from .placement.nodes import CallVariables
 from .rules.base import name, op_name
 from .walk import infer
 

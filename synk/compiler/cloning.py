@@ -1,13 +1,23 @@
-"""Nodes of a graph, copied with other inputs."""
+"""Nodes and graphs, made again: with other inputs, and of simpler Ops."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from pytensor.graph.basic import Apply, Variable
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.compile.builders import OpFromGraph
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.traversal import io_toposort
 from pytensor.scan.op import Scan
+from pytensor.tensor.basic import Alloc
 from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
+from pytensor.tensor.special import LogSoftmax, Softmax
+from pytensor.tensor.subtensor import AdvancedIncSubtensor
+
+from ..user_frames import hand_on_line
+from .rules.base import before_3_1
 
 _TYPED_BY_INPUTS = (Elemwise, DimShuffle, CAReduce)
 """What types these make follows from the types of what they take; most nodes are such.
@@ -57,3 +67,70 @@ def scan_of(
         allow_gc=op.allow_gc,
         strict=op.strict,
     )
+
+
+def remade(node: Apply, inputs: Sequence[Variable]) -> list[Variable]:
+    """Return what a node's Op makes of other inputs, in a new node."""
+    return with_inputs(node, inputs).outputs
+
+
+def inlined(node: Apply, inputs: Sequence[Variable] | None = None) -> list[Variable]:
+    """Return what computes the outputs of a node whose Op has a graph of its own.
+
+    It says that it was made in the user's line that the node was made in.
+
+    Parameters
+    ----------
+    node : Apply
+    inputs : sequence of Variable, optional
+        In place of the node's. They may be of other lengths than its graph was made
+        for: what is computed from them has lengths of its own.
+    """
+    op: Any = node.op
+    inputs = node.inputs if inputs is None else inputs
+    inside = dict(zip(op.inner_inputs, inputs, strict=True))
+    for inner in io_toposort(list(inside), op.inner_outputs):
+        made = remade(inner, [inside.get(var, var) for var in inner.inputs])
+        inside.update(zip(inner.outputs, made, strict=True))
+        hand_on_line(node.outputs[0], made)
+    return [inside.get(var, var) for var in op.inner_outputs]
+
+
+_ADDS: tuple[Any, ...] = AdvancedIncSubtensor, *before_3_1("AdvancedIncSubtensor1")
+
+
+def lowered(
+    node: Apply, inputs: Sequence[Variable] | None = None
+) -> list[Variable] | None:
+    """Return the outputs of a node as a graph of simpler Ops; None if it has none.
+
+    Parameters
+    ----------
+    node : Apply
+    inputs : sequence of Variable, optional
+        In place of the node's, be they of other types: an Op with a graph of its own
+        would have them converted, to a length that all rows have and a rank's have not.
+    """
+    op: Any = node.op
+    inputs = node.inputs if inputs is None else inputs
+    if isinstance(op, OpFromGraph):
+        return inlined(node, inputs)
+    if isinstance(op, (Softmax, LogSoftmax)):
+        x: Any = inputs[0]
+        shifted = x - x.max(axis=op.axis, keepdims=True)
+        odds = pt.exp(shifted)
+        total = odds.sum(axis=op.axis, keepdims=True)
+        is_log = isinstance(op, LogSoftmax)
+        return [shifted - pt.log(total) if is_log else odds / total]
+    if isinstance(op, _ADDS) and not (op.set_instead_of_inc or _is_zero(inputs[0])):
+        # As PyTensor makes one of a prior's gradient and that of rows by group.
+        base: Any = inputs[0]
+        zeros = pt.alloc(np.zeros((), base.dtype), *base.shape)
+        return [base + op.make_node(zeros, *inputs[1:]).outputs[0]]
+    return None
+
+
+def _is_zero(var: Variable) -> bool:
+    if var.owner is not None and isinstance(var.owner.op, Alloc):
+        var = var.owner.inputs[0]
+    return isinstance(var, Constant) and not np.any(var.data)

@@ -13,7 +13,7 @@ from pytensor.tensor.type import DenseTensorType
 from ..ops import COLLECTIVES, AllGather
 from ..user_frames import made_in, where_made
 from .lengths import remembered, size
-from .own_ops.entry import advice
+from .own_ops.register import advice
 from .rules.base import name, op_name
 from .spec import PlacedSpec
 from .stages import contributed, costs_nothing

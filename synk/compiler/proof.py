@@ -33,7 +33,17 @@ from .domain import (
     unlisted,
 )
 from .lengths import remembered
-from .rules import registered  # noqa: F401
+from .rules import (  # noqa: F401  which have rules put in the table
+    arrangement,
+    elementwise,
+    index_arrays,
+    indexing,
+    inner,
+    products,
+    randomness,
+    rowscans,
+    shapes,
+)
 from .rules.base import literal, name, op_name
 from .walk import infer
 

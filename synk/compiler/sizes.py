@@ -1,4 +1,4 @@
-"""Sizes that a part receives from another, as computed from the shapes of its inputs.
+"""Sizes as graphs of the shapes of inputs, and what follows of them from the rows.
 
 JAX must know shapes when it compiles. Those of its arguments it knows; a size that
 another part has computed comes as the value of an argument, and that it does not know.
@@ -6,20 +6,30 @@ another part has computed comes as the value of an argument, and that it does no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import contextlib
+import functools
+import inspect
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytensor.tensor as pt
-from pytensor.graph.basic import Constant, Variable
+from pytensor.compile import SharedVariable
+from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import clone_replace
-from pytensor.graph.traversal import io_toposort
+from pytensor.graph.traversal import graph_inputs, io_toposort
 from pytensor.scalar import ScalarType
 from pytensor.tensor.rewriting.shape import ShapeFeature
 from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.type import TensorType
 
 from ..ops import COLLECTIVES
+from .domain import Listed, Replicated, Sharded, Value, is_replicated
+from .lengths import Length, Symbol, size
+from .table import entry_of, told
 
 
 def sizes_from_inputs(variables: Iterable[Variable]) -> dict[Variable, Variable]:
@@ -126,3 +136,219 @@ def _shapes_behind(var: Variable) -> list[Variable] | None:
         else:
             todo.extend(behind.owner.inputs)
     return shapes
+
+
+def inferred(node: Apply, shapes: Sequence[Any]) -> Sequence[Any] | None:
+    """Return the shapes of a node's outputs, None if its Op tells of none.
+
+    Parameters
+    ----------
+    node : Apply
+    shapes : sequence of tuple or None
+        Of the inputs, as variables; None for one that has no shape.
+    """
+    infer: Any = getattr(node.op, "infer_shape", None)
+    if infer is None:
+        return None
+    parameters = inspect.signature(infer).parameters.values()
+    wanted = [one for one in parameters if one.default is one.empty]
+    # The first is the graph that the node is in; not from PyTensor 3.3 on.
+    first = (None,) if len(wanted) == 3 else ()
+    found: Sequence[Any] = infer(*first, node, list(shapes))
+    return found
+
+
+Filled = tuple[Variable, Variable]
+"""How many elements there are, and how many make a group: of the inputs' shapes."""
+
+
+@dataclass
+class _Noted:
+    inputs: frozenset[Variable]
+    careful: bool
+    found: dict[Apply, Filled | None] = field(default_factory=dict)
+
+
+_noted: ContextVar[_Noted | None] = ContextVar("_noted", default=None)
+
+
+@contextlib.contextmanager
+def noted(inputs: Iterable[Variable], careful: bool) -> Iterator[list[Filled]]:
+    """Note what calls are to be asked; in the list, once this is over.
+
+    Parameters
+    ----------
+    inputs : iterable of Variable
+        Whose shapes a call tells.
+    careful : bool
+        Take it that rows do not fill their groups.
+    """
+    state = _Noted(frozenset(inputs), careful)
+    token = _noted.set(state)
+    asked: list[Filled] = []
+    try:
+        yield asked
+    finally:
+        _noted.reset(token)
+        asked += [found for found in state.found.values() if found is not None]
+
+
+def are_filled(node: Apply, axis: int) -> bool:
+    """Tell whether each row fills groups, if calls whose rows do not are seen to.
+
+    Parameters
+    ----------
+    node : Apply
+        Of `Reshape`.
+    axis : int
+        Whose length is -1. The others make a group.
+    """
+    state = _noted.get()
+    if state is None:
+        return True  # on a rank, which is told nothing else
+    if state.careful:
+        return False
+    if node not in state.found:
+        state.found[node] = _sizes(node, axis, state.inputs)
+    return state.found[node] is not None
+
+
+def _sizes(node: Apply, axis: int, inputs: frozenset[Variable]) -> Filled | None:
+    source, shape = node.inputs
+    ndim = node.outputs[0].type.ndim
+    others = [i for i in range(ndim) if i != axis]
+    elements = _product(source.shape[i] for i in range(source.type.ndim))  # type: ignore[attr-defined]
+    group = _product(shape[i] for i in others)  # type: ignore[index]
+    found = sizes_from_inputs([elements, group])
+    if len(found) < 2:
+        return None
+    for root in graph_inputs(list(found.values())):
+        if root not in inputs and not isinstance(root, (Constant, SharedVariable)):
+            return None  # the rows of all ranks, or within a scan
+    return found[elements], found[group]
+
+
+def _product(numbers: Iterable[Any]) -> Any:
+    return functools.reduce(operator.mul, numbers, pt.constant(1, dtype="int64"))
+
+
+def origins(symbol: Symbol) -> set[Symbol] | None:
+    """Return the lengths of inputs that one follows from, if they are all known."""
+    found: set[Symbol] = set()
+    seen, todo = {symbol}, [symbol]
+    while todo:
+        var, which = todo.pop()
+        if not isinstance(which, int):
+            return None
+        if var.owner is None:
+            found.add((var, which))
+            continue
+        sources = told(entry_of(var.owner.op).origins, var.owner, var, which)
+        if sources is None:
+            return None
+        new = {other for length in sources for other, _ in length.symbols} - seen
+        seen |= new
+        todo += new
+    return found
+
+
+class RowLengths:
+    """Tells lengths that are numbers of rows from others.
+
+    Parameters
+    ----------
+    known : mapping of Variable to Value
+        The inputs that are cut into rows, along axis 0.
+    """
+
+    def __init__(self, known: Mapping[Variable, Value]) -> None:
+        self._lengths = {
+            var: value.length
+            for var, value in known.items()
+            if isinstance(value, Sharded)
+        }
+        self._row_lengths = {(var, 0) for var in self._lengths}
+        self._without_rows: dict[Symbol, bool] = {}
+
+    def shape(self, node: Apply) -> Value | None:
+        """Return what a shape with rows is, if it follows from the shapes of inputs."""
+        if not isinstance(node.op, (Shape, Shape_i)):
+            return None
+        (of,) = node.inputs
+        entries = [self._length(of, axis) for axis in _axes(node)]
+        known = [entry for entry in entries if entry is not None]
+        if len(known) < len(entries) or all(map(is_replicated, known)):
+            return None
+        return Listed(tuple(known)) if isinstance(node.op, Shape) else known[0]
+
+    def written(self, node: Apply) -> Variable | None:
+        """Return a shape as computed from those that it follows from, and no value.
+
+        The variable itself may have no shape on a rank: ``x - cumsum(e)``, with rows
+        of x and all of e, is computed there of the rank's rows of both. And what a mean
+        of all rows makes as long as it is has another length there.
+
+        Returns
+        -------
+        Variable, or None
+            None if values decide upon it, as in ``x[x > x.mean()]``.
+        """
+        (of,), (shape,) = node.inputs, node.outputs
+        lengths = [size(of, axis) for axis in _axes(node)]
+        if not all(map(_is_of_inputs, lengths)):
+            found = sizes_from_inputs([shape]).get(shape)
+            if found is not None or self.shape(node) is None:
+                return found
+        made = list(map(_graph, lengths))
+        return pt.stack(made) if isinstance(node.op, Shape) else made[0]
+
+    def _length(self, var: Variable, axis: int) -> Value | None:
+        """Return what the length of an axis is, if it follows from those of inputs."""
+        length, rows = size(var, axis), 0
+        for (root, which), many in length.symbols:
+            if not isinstance(which, int):
+                return None
+            if root.owner is not None:
+                if not self._is_without_rows((root, which)):
+                    return None
+            elif (root, which) in self._row_lengths:
+                if self._lengths[root] == "?":
+                    return None
+                rows += many
+        if not length.symbols:
+            return Replicated(0 if length.number else None, number=length.number)
+        if rows > 1:
+            return None
+        return Replicated(rows, exact=rows == length.number == len(length.symbols))
+
+    def _is_without_rows(self, symbol: Symbol) -> bool:
+        """Tell whether a length is known to follow from others than the rows' alone."""
+        if symbol not in self._without_rows:
+            found = origins(symbol)
+            known = found is not None and self._row_lengths.isdisjoint(found)
+            self._without_rows[symbol] = known
+        return self._without_rows[symbol]
+
+
+def _axes(node: Apply) -> Sequence[int]:
+    of = node.inputs[0]
+    return range(of.type.ndim) if isinstance(node.op, Shape) else [node.op.i]
+
+
+def _is_of_inputs(length: Length) -> bool:
+    """Tell whether a length is a product of lengths of inputs."""
+    return all(
+        root.owner is None and isinstance(axis, int)
+        for root, axis in length.symbols_only()
+    )
+
+
+def _graph(length: Length) -> Variable:
+    """Return a length as a graph of the shapes that it is a product of."""
+    found: Any = pt.constant(length.number, dtype="int64")
+    for (root, axis), many in length.symbols:
+        for _ in range(many):
+            factor: Any = pt.shape(root)[axis]
+            is_one = length.number == 1 and found.owner is None
+            found = factor if is_one else found * factor
+    return found

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Apply, Variable
@@ -22,16 +22,36 @@ from pytensor.graph.traversal import ancestors, io_toposort
 from ..ops import is_collective
 from ..reduce_ops import OutputOp, ReduceOp
 from .domain import Value
-from .groups import Filled
-from .own_ops.registry import said_in
-from .placement.call_variables import CallVariables
-from .placement.needs import Need
+from .own_ops.sharding import said_in
+from .placement.nodes import CallVariables
 from .placement.row_draws import RowDraw
 from .placement.streams import CommonStream
 from .proof import Finding
+from .sizes import Filled
 
 UNNAMED: Any = "unnamed"
 """Stands for an op until it is settled: None is an op of its own."""
+
+Taker = Literal["op", "output", "update"]
+
+
+@dataclass(frozen=True)
+class Need:
+    """What needs the value of all rows, of which each rank had a part.
+
+    Attributes
+    ----------
+    taker : {"op", "output", "update"}
+    variable : Variable
+        What the first Op that needs it computes, in the user's graph; or the output
+        itself; or the shared variable whose new value it is.
+    is_alike : bool
+        Whether all ranks that have rows had it already, so that it is for the others.
+    """
+
+    taker: Taker
+    variable: Variable
+    is_alike: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -29,9 +29,16 @@ from .domain import (
     describe,
 )
 from .lengths import remembered
-from .rules.base import any_function, is_short, literal, name, op_name
-from .rules.some_rows import check_some_rows
-from .rules.streams import by_streams, is_stream
+from .rules.base import (
+    any_function,
+    by_streams,
+    check_some_rows,
+    is_short,
+    is_stream,
+    literal,
+    name,
+    op_name,
+)
 from .rules.wrapping import wrapped
 from .table import Entry, ask, entry_of
 

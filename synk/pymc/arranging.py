@@ -23,7 +23,7 @@ from pytensor.tensor.math import Sum
 from pytensor.tensor.shape import Reshape, Shape, Shape_i
 from pytensor.tensor.signal.conv import Convolve1d
 
-from ..compiler.axes import apart
+from ..compiler.rules.base import apart
 from .lifting import Computed, Lifting
 from .rebuilding import rebuilt
 

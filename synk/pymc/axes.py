@@ -35,9 +35,9 @@ from pytensor.tensor.type import DenseTensorType, lscalar
 
 from ..compiler.cloning import step_of
 from ..compiler.domain import Refused
-from ..compiler.op_shapes import inferred
 from ..compiler.rules.base import before_3_1
 from ..compiler.rules.indexing import entries_of_index
+from ..compiler.sizes import inferred
 
 Use = tuple[Apply, int]
 """A constant, as an input of a node."""

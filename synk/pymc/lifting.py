@@ -26,9 +26,9 @@ from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
 from pytensor.tensor.math import All, Dot
 from pytensor.tensor.subtensor import Subtensor
 
-from ..compiler.axes import apart
+from ..compiler.cloning import inlined
 from ..compiler.domain import Refused
-from ..compiler.inlining import inlined
+from ..compiler.rules.base import apart
 from ..compiler.rules.indexing import entries_of_index
 from .numbers import TAKING
 from .rebuilding import remade

@@ -12,8 +12,7 @@ from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.scan.op import Scan
 from pytensor.tensor.type import DenseTensorType
 
-from ..compiler.cloning import scan_of, step_of, with_inputs
-from ..compiler.inlining import inlined
+from ..compiler.cloning import inlined, scan_of, step_of, with_inputs
 
 Visit = Callable[[Apply, list[Variable]], list[Variable] | None]
 """Makes the outputs of a node from other inputs, or leaves it to `remade`."""

@@ -17,7 +17,7 @@ from pytensor.tensor.basic import Join
 from pytensor.tensor.einsum import Einsum
 from pytensor.tensor.math import Sum
 
-from ..compiler.inlining import inlined
+from ..compiler.cloning import inlined
 from ..user_frames import where_made
 from .labelled import as_tensor, rewrites, without_labels
 from .numbers import is_view

@@ -8,10 +8,9 @@ from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.tensor.elemwise import DimShuffle
 
 from ..compiler.gathering import besides_shapes, repetition
-from ..compiler.placement.needs import Need
 from ..compiler.rules.base import name, op_name
 from ..compiler.rules.randomness import is_by_place
-from ..compiler.spec import FunctionSpec
+from ..compiler.spec import FunctionSpec, Need
 from ..compiler.stages import Stage, costs_nothing
 from ..programs.programs import Programs
 from ..user_frames import made_in

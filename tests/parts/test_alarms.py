@@ -24,19 +24,19 @@ from test_proof import SPLITS, seeded, wrongs
 
 import synk
 from synk.compiler import domain, table
+from synk.compiler import padded as padder
 from synk.compiler.domain import REPLICATED, Replicated, Sharded, Unknown
 from synk.compiler.lengths import Length, remembered, size
-from synk.compiler.padded import CannotPad, Padder, padder
-from synk.compiler.placement.gathered import Gathered
+from synk.compiler.padded import CannotPad, Padder
 from synk.compiler.placement.nodes import Nodes
 from synk.compiler.placement.whole import Whole
 from synk.compiler.proof import examine, ops_of
 from synk.compiler.rules import (
+    arrangement,
     elementwise,
     index_arrays,
     indexing,
     products,
-    reshape,
     rowscans,
     shapes,
 )
@@ -89,7 +89,7 @@ RULES = [
     (elementwise, "inverse", domain.unlisted, "rows"),
     (indexing.Index, "is_all", lambda *args: True, "rows"),
     (products, "fold", lambda op, rows: Sharded(0, rows.power), "rows"),
-    (reshape, "_blocks", lambda *args: domain.IN_ORDER, "loops"),
+    (arrangement, "_blocks", lambda *args: domain.IN_ORDER, "loops"),
     (domain, "align", in_one_layout, "loops"),
     (rowscans, "_terms", any_terms, "loops"),
     (domain.Layout, "agrees", same_direction, "counted"),
@@ -195,7 +195,7 @@ def first_rows_of_all(self, var, axis):
 PLACEMENTS = [
     (Whole, "_inserted", added_means),
     (Whole, "scaled", lambda self, var, power: var),
-    (Gathered, "local", first_rows_of_all),
+    (Whole, "local", first_rows_of_all),
 ]
 
 

@@ -18,9 +18,8 @@ from ...reduce_ops import combine
 from ...user_frames import entry
 from ..rules.base import op_name
 from ..table import entry_of
-from .entry import own_op
-from .registry import is_registered, shardings_of
-from .sharding import Sharding
+from .register import own_op
+from .sharding import Sharding, is_registered, shardings_of
 
 _ROWS = 5
 """So many are wanted, for cuts that differ."""

@@ -1,18 +1,42 @@
-"""Saying of an Op how it may be computed part by part."""
+"""Registering a user's Op: its entry in the table follows from its shardings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from types import FunctionType
 from typing import Any
 
+import pytensor.tensor as pt
+from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
+from pytensor.tensor.random.type import RandomType
 
+from ...reduce_ops import ReduceOp
 from ...user_frames import entry
-from ..table import known, known_classes
-from .entry import own_length, own_op, own_padded
-from .registry import classes, said_of, say
-from .sharding import check_said
+from ..domain import (
+    REPLICATED,
+    Partial,
+    Power,
+    Refused,
+    Replicated,
+    Sharded,
+    Value,
+    align,
+    describe,
+    independent,
+    is_replicated,
+    product,
+    times,
+    unlisted,
+)
+from ..lengths import Length, size, value_of
+from ..padded import Made, Padder, is_padded, plain
+from ..rules.base import any_function, name
+from ..rules.reductions import fold
+from ..sizes import inferred
+from ..table import entry_of, known, known_classes
+from .sharding import Sharding, check_said, classes, said_of, say, shardings_of
 
 _NOTHING: Any = object()
 
@@ -131,3 +155,186 @@ def take_all(pairs: Iterable[tuple[Any, Any]]) -> None:
     """Take what the master has registered, be it after this rank was forked."""
     for op, said in pairs:
         take(op, said)
+
+
+def own_op(node: Apply, values: list[Value]) -> list[Value]:
+    """Return what the results are, by the first sharding that the operands suit."""
+    ways = shardings_of(node)
+    if ways is None or any(isinstance(var.type, RandomType) for var in node.inputs):
+        return any_function(node, values)
+    values = [unlisted(value) for value in values]
+    if all(map(is_replicated, values)):
+        return [Replicated() for _ in node.outputs]
+    why = "takes all rows at once, as it is registered"
+    for way in ways:
+        try:
+            if any(isinstance(value, Sharded) for value in values):
+                return _of_rows(way, node.inputs, values)
+            return [_linear(way, values)] * len(node.outputs)
+        except Refused as refused:
+            why = str(refused)
+    raise Refused(why)
+
+
+def advice(node: Apply) -> str:
+    """Say of a node that takes all rows at once what can be done; "" if nothing."""
+    ways = shardings_of(node)
+    if ways:
+        shown = " or ".join(map(str, ways))
+        return f" It is registered as {shown}: its operands are not so here."
+    if ways is None and entry_of(node.op).placement in (None, own_op):
+        return " If it is your Op, synk.register_sharding tells how it goes by parts."
+    return ""
+
+
+def _linear(way: Sharding, values: Sequence[Value]) -> Value:
+    """Return what it is without rows: the same everywhere, or linear in what is not."""
+    independent(_others(way, values))
+    factors = [values[i] for i in way.linear]
+    for value in factors:
+        if isinstance(value, Partial) and value.op != "sum":
+            raise Refused(f"takes {describe(value)}")  # linear, but not monotonic
+    return product(factors)
+
+
+def _of_rows(
+    way: Sharding, operands: Sequence[Variable], values: Sequence[Value]
+) -> list[Value]:
+    """Return what it is with rows, where the sharding has them and nowhere else."""
+    moved: list[Value] = []
+    for var, axis, value in zip(operands, way.inputs, values, strict=True):
+        if isinstance(value, Sharded):
+            if value.axis != axis:
+                where = "whole" if axis is None else f"with rows along axis {axis}"
+                raise Refused(f"is registered to take {name(var)} {where}")
+            value = replace(value, axis=0)
+        elif axis is not None:
+            raise Refused(f"is registered to take rows of {name(var)}, which has none")
+        moved.append(value)
+    independent(_others(way, moved))
+    rows = align(moved)
+    assert rows is not None
+    power = times(*(_power(moved[i]) for i in way.linear))
+    return [_result(output, rows, power) for output in way.outputs]
+
+
+def _others(way: Sharding, values: Sequence[Value]) -> list[Value]:
+    return [value for i, value in enumerate(values) if i not in way.linear]
+
+
+def _power(value: Value) -> Power:
+    if not isinstance(value, (Sharded, Replicated)):
+        raise Refused(f"multiplies single rows with {describe(value)}")
+    return value.power
+
+
+def _result(output: int | ReduceOp | None, rows: Sharded, power: Power) -> Value:
+    """Return what a result is, of a power of the number of rows."""
+    if isinstance(output, int):
+        return replace(rows, axis=output, power=power)
+    if output is None:
+        if power:
+            raise Refused("is registered to give something that is not of the rows")
+        return Replicated()
+    if output == "avg":  # a sum, divided by the number of rows
+        return fold("sum", replace(rows, power=times(power, -1)))
+    return fold(output, replace(rows, power=power))
+
+
+# -- for more rows than are real
+
+
+def own_padded(padder: Padder, node: Apply, values: list[Value]) -> Made | None:
+    """Keep copies where there is a result for each row, and out of what combines."""
+    ways = shardings_of(node)
+    if ways is None or not any(map(is_padded, values)):
+        return None
+    padder.check_no_sizes(node.inputs)
+    values = [plain(value) for value in values]
+    why = "takes all rows at once, as it is registered"
+    for way in ways:
+        try:
+            return _by(way, padder, node, values)
+        except Refused as refused:
+            why = str(refused)
+    raise Refused(why)
+
+
+def _by(way: Sharding, padder: Padder, node: Apply, values: list[Value]) -> Made:
+    for var, axis, value in zip(node.inputs, way.inputs, values, strict=True):
+        if (value.axis if isinstance(value, Sharded) else None) != axis:
+            raise Refused(f"is not registered for {name(var)} as it is here")
+    found = _of_rows(way, node.inputs, values)
+    inputs = [padder.new[var] for var in node.inputs]
+    if any(isinstance(value, Partial) for value in found):
+        inputs = _without_copies(way, padder, node, values)
+    exact: list[Value] = [REPLICATED if isinstance(v, Partial) else v for v in found]
+    return Made(padder.made(node, inputs), exact)
+
+
+def _without_copies(
+    way: Sharding, padder: Padder, node: Apply, values: list[Value]
+) -> list[Variable]:
+    """Return operands whose copies change nothing in what combines the rows.
+
+    All are made copies of the last real row, which may be anything that a real one may
+    be, so that nothing overflows. They change no maximum and no minimum. A sum must be
+    linear in an operand, which is zero then; of others it is not known what to add.
+    """
+    for value in values:
+        if isinstance(value, Sharded) and not (value.length == "n" and value.in_order):
+            raise Refused("combines rows of several entries each")
+    ops = {output for output in way.outputs if isinstance(output, str)}
+    zeroed = [i for i in way.linear if i in way.rows]
+    if not ops <= {"min", "max"} and not (ops == {"sum"} and zeroed):
+        raise Refused(
+            f"combines rows by {sorted(ops)}, and is not registered as linear in any"
+        )
+    inputs = [padder.new[var] for var in node.inputs]
+    for i in way.rows:
+        axis: Any = way.inputs[i]
+        if i in zeroed:
+            inputs[i] = padder.masked(node.inputs[i], 0)
+        else:
+            inputs[i] = _repeated(inputs[i], axis, padder.real)
+    return inputs
+
+
+def _repeated(rows: Any, axis: int, real: Any) -> Any:
+    """Return rows whose copies are those of the last real one."""
+    places = pt.minimum(pt.arange(rows.shape[axis]), real - 1)
+    return pt.take(rows, places, axis=axis)
+
+
+# -- lengths
+
+
+def own_length(node: Apply, var: Variable, axis: int) -> Length | None:
+    """Return the length of an axis; None if nothing tells it."""
+    place = node.outputs.index(var)
+    ways = shardings_of(node)
+    if ways is None:
+        return None
+    for way in ways:
+        if way.outputs[place] == axis:  # an entry for each row
+            first = way.rows[0]
+            of_rows: Any = way.inputs[first]
+            return size(node.inputs[first], of_rows)
+    return _inferred(node, place, axis)
+
+
+def _inferred(node: Apply, place: int, axis: int) -> Length | None:
+    """Return what the Op says of it, if that is a product of other lengths."""
+    shapes = inferred(node, [_shape(var) for var in node.inputs])
+    shape = None if shapes is None else shapes[place]
+    if shape is None:
+        return None
+    length = value_of(pt.as_tensor_variable(shape[axis]))
+    # What is no product would be a symbol of the expression that was just made.
+    is_product = all(isinstance(which, int) for _, which in length.symbols_only())
+    return length if is_product else None
+
+
+def _shape(var: Any) -> tuple | None:
+    ndim = getattr(var.type, "ndim", None)
+    return None if ndim is None else tuple(var.shape[i] for i in range(ndim))

@@ -3,31 +3,36 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import pytensor.tensor as pt
 from pytensor import scalar as ps
 from pytensor.compile import SharedVariable
-from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.features import Feature
+from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import clone_replace
+from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import io_toposort
+from pytensor.tensor.basic import Alloc
 from pytensor.tensor.type import DenseTensorType
 
 from ...draws import Passed
+from ...user_frames import hand_on_line, made_in
 from ..as_written import has_words
 from ..domain import Partial, Refused, Sharded, Value, is_replicated
 from ..lengths import remembered
 from ..proof import are_rows, ops_of, rows_of
-from ..rules.streams import is_stream
-from ..spec import Asked
-from .call_variables import CallVariables
-from .gathered import Gathered
-from .needs import Need, needs
-from .own import OwnStatistics
+from ..rules.base import is_stream
+from ..spec import Asked, Need, Taker
+from .local_statistics import OwnStatistics
+from .nodes import CallVariables
 from .placer import Placer, is_users
 from .row_draws import RowDraw, RowDraws, drawn_for_rows
-from .stabilised import stabilised
 from .streams import CommonStream, Streams
+from .whole import Whole
 
 
 @dataclass
@@ -134,7 +139,7 @@ def _placed(
     call = CallVariables.new()
     known = rows_of(asked.counted, asked.others)
     rows = [*asked.counted, *asked.others]
-    whole = Gathered(rows, known, call, has_words(nodes))
+    whole = Whole(rows, known, call, has_words(nodes))
     own = OwnStatistics(whole, asked.keeps_statistics)
     reduced = [var for node in nodes if is_users(node) for var in node.outputs]
     left, drawn, draws = [*left, *reduced], list[Variable](), None
@@ -178,7 +183,7 @@ def _placed(
 
 def _tell(
     placed: Placed,
-    whole: Gathered,
+    whole: Whole,
     own: OwnStatistics,
     placer: Placer,
     outputs: Sequence[Variable],
@@ -214,7 +219,7 @@ def _tell(
     return used
 
 
-def _is_drawn_first(node: Apply, apart: list[Variable], whole: Gathered) -> bool:
+def _is_drawn_first(node: Apply, apart: list[Variable], whole: Whole) -> bool:
     """Tell whether a node draws nothing, or before anything is computed of rows."""
     if not any(map(is_stream, node.inputs)) or isinstance(node.op, Passed):
         return True
@@ -222,12 +227,12 @@ def _is_drawn_first(node: Apply, apart: list[Variable], whole: Gathered) -> bool
     return all(map(is_stream, of_rows))
 
 
-def _was_alike(var: Variable, whole: Gathered) -> bool:
+def _was_alike(var: Variable, whole: Whole) -> bool:
     """Tell whether the ranks that have rows had a collective's result before it."""
     return is_replicated(whole.value(var.owner.inputs[0]))  # type: ignore[union-attr]
 
 
-def _combinable(var: Variable, plain: Variable, whole: Gathered) -> Variable:
+def _combinable(var: Variable, plain: Variable, whole: Whole) -> Variable:
     """Return an output in a form that some op combines, if it has one."""
     value = whole.value(var)
     if ops_of(value):
@@ -248,7 +253,7 @@ def _serial(
     shared: SharedVariable,
     new: Variable,
     plain: Variable,
-    whole: Gathered,
+    whole: Whole,
     in_parts: bool,
 ) -> Variable:
     """Return the new value of a variable that the serial run computes, on all ranks.
@@ -269,3 +274,114 @@ def _serial(
 def _may_overflow(node: Apply) -> bool:
     """Tell whether a node is an exponential, whose sums PyTensor stabilises."""
     return type(getattr(node.op, "scalar_op", None)) in (ps.Exp, ps.Expm1)
+
+
+def needs(
+    collectives: Mapping[Variable, bool],
+    users: Mapping[Variable, Variable],
+    nodes: Iterable[Apply],
+    outputs: Sequence[tuple[Variable, Variable]],
+    updates: Sequence[tuple[Variable, Variable]],
+) -> dict[Variable, Need]:
+    """Return for each collective what needs it.
+
+    Parameters
+    ----------
+    collectives : mapping of Variable to bool
+        The results of those that were placed, and whether all ranks that have rows had
+        the value before.
+    users : mapping of Variable to Variable
+        Of placed variables those of the user's graph that they stand for. What is made
+        between a collective and these, such as factors of n / N, is not the user's.
+    nodes : iterable of Apply
+        The placed graph, in the order in which it is computed.
+    outputs : sequence of (Variable, Variable)
+        As placed, and as the user has them.
+    updates : sequence of (Variable, Variable)
+        New values as placed, and the shared variables.
+    """
+    found: dict[Variable, Need] = {}
+    # Of a variable the collectives that lead to it, with none of `users` between.
+    leading: dict[Variable, dict[Variable, None]] = {}
+
+    def note(given: Variable, taker: Taker, variable: Variable) -> None:
+        for var in leading.get(given, ()):
+            found.setdefault(var, Need(taker, variable, collectives[var]))
+
+    for node in nodes:
+        user = next((users[var] for var in node.outputs if var in users), None)
+        if user is not None:
+            for given in node.inputs:
+                if given in leading:
+                    note(given, "op", user)
+        here = {var: None for var in node.outputs if var in collectives}
+        if user is None:
+            for given in node.inputs:
+                here |= leading.get(given, {})
+        if here:
+            leading.update((var, here) for var in node.outputs)
+    for var, output in outputs:
+        note(var, "output", output)
+    for var, shared in updates:
+        note(var, "update", shared)
+    return found
+
+
+_LATER = (
+    # A word of the user's that is a view is no view to the compiler.
+    *("remove_collective", "local_view_op"),
+    # Of zeros divided by rows PyTensor 2.38 makes others as long as they are, for ever.
+    "local_zero_div",
+    # Of a length of 1 that is no constant yet it asserts that what is filled has that.
+    "local_merge_alloc",
+)
+
+
+def stabilised(graph: Sequence[Variable]) -> list[Variable]:
+    """Return a copy of a graph that PyTensor has made safe from overflow.
+
+    What stands in the place of something says that it was made in the same line.
+    """
+    copied: Any = FunctionGraph(outputs=list(graph), clone=True, copy_inputs=False)
+    copied.attach_feature(_Lines())
+    rewrite_graph(
+        copied,
+        include=("canonicalize", "stabilize"),
+        exclude=_LATER,
+    )
+    _fix_lengths(copied)
+    return list(copied.outputs)
+
+
+def _fix_lengths(graph: Any) -> None:
+    """Have lengths of filled arrays that types tell be constants, for what follows."""
+    for node in graph.toposort():
+        if isinstance(node.op, Alloc):
+            for i, fixed in enumerate(node.outputs[0].type.shape, 1):
+                length = node.inputs[i]
+                if fixed is not None and not isinstance(length, Constant):
+                    known = pt.constant(fixed, dtype=length.type.dtype)
+                    graph.change_node_input(node, i, known)
+
+
+class _Lines(Feature):
+    """Hands on the lines of what is replaced, which not all rewrites do."""
+
+    def on_change_input(
+        self,
+        fgraph: FunctionGraph,
+        node: Apply,
+        i: int,
+        var: Variable,
+        new_var: Variable,
+        reason: Any = None,
+    ) -> None:
+        """Take note of a replacement; PyTensor calls it after each."""
+        if made_in(var) is None:
+            return
+        todo = [new_var]
+        while todo:
+            owner = todo.pop().owner
+            if owner is not None and made_in(owner.outputs[0]) is None:
+                hand_on_line(var, owner.outputs)
+                todo += owner.inputs

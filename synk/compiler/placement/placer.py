@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
@@ -23,16 +23,24 @@ from pytensor.tensor.shape import Shape, Shape_i
 
 from ...ops import AllReduce, AllRows, OwnRows
 from ...user_frames import hand_on_line
-from ..by_class import entry_for
-from ..domain import Refused, Replicated, Sharded, Unknown, Value
-from ..rules.streams import is_stream
+from ..cloning import lowered
+from ..domain import (
+    Count,
+    Listed,
+    Partial,
+    Position,
+    Refused,
+    Replicated,
+    Sharded,
+    Unknown,
+    Value,
+)
+from ..rules.base import is_stream
 from ..table import told
 from ..walk import apply_rule, takes_streams
-from .forms import changed, forms
-from .gathered import Gathered
-from .lowering import lowered
-from .own import OwnStatistics
+from .local_statistics import OwnStatistics
 from .streams import Streams
+from .whole import Whole
 
 
 class Placer:
@@ -40,7 +48,7 @@ class Placer:
 
     Parameters
     ----------
-    whole : Gathered
+    whole : Whole
         Where placed variables are kept.
     own : OwnStatistics
         What is not to be reduced, though an operation would need it whole.
@@ -52,7 +60,7 @@ class Placer:
 
     def __init__(
         self,
-        whole: Gathered,
+        whole: Whole,
         own: OwnStatistics,
         streams: Streams,
         placed: Iterable[Variable] = (),
@@ -120,7 +128,8 @@ class Placer:
         return is_users(node)
 
     def _visit(self, node: Apply) -> None:
-        way = entry_for(node.op, _WAYS) or Placer._best
+        ways = (_WAYS[cls] for cls in type(node.op).__mro__ if cls in _WAYS)
+        way = next(ways, Placer._best)
         for old, new in zip(node.outputs, way(self, node), strict=True):
             if new is not old and way is not Placer._said:
                 self._hand_on(old, new)
@@ -313,3 +322,127 @@ _WAYS: dict[type[Op], Callable[[Placer, Apply], list[Variable]]] = {
     Elemwise: Placer._elementwise,
 }
 """How nodes of some Ops are placed; others as the rules understand them."""
+
+
+def forms(
+    whole: Whole, node: Apply, inputs: Sequence[Variable]
+) -> Iterator[list[Variable]]:
+    """Yield operands of a node in other forms, those first that cost least.
+
+    Parameters
+    ----------
+    whole : Whole
+        Where placed variables are kept.
+    node : Apply
+        The user's.
+    inputs : sequence of Variable
+        Its operands, placed.
+    """
+    values = [whole.value(var) for var in inputs]
+    if any(isinstance(value, Unknown) for value in values):
+        return
+    counts = [i for i, value in enumerate(values) if _counts_rows(value)]
+    partial = [i for i, value in enumerate(values) if isinstance(value, Partial)]
+    yield from changed(inputs, counts, whole.whole)
+    yield from changed(inputs, partial, whole.whole)
+    yield from changed(inputs, [*counts, *partial], whole.whole)
+    if any(isinstance(value, Sharded) for value in values):
+        yield from _local(whole, node, inputs, values)
+        yield from _paired(whole, inputs, values)
+        yield from _in_power(whole, inputs, values, [*counts, *partial])
+
+
+def changed(
+    inputs: Sequence[Variable],
+    places: Iterable[int],
+    form: Callable[[Variable], Variable],
+) -> Iterator[list[Variable]]:
+    """Yield operands with some of them in another form, if they have it."""
+    places = list(places)
+    if not places:
+        return
+    made = list(inputs)
+    try:
+        for i in places:
+            made[i] = form(made[i])
+    except Refused:
+        return
+    yield made
+
+
+def _local(
+    whole: Whole, node: Apply, inputs: Sequence[Variable], values: list[Value]
+) -> Iterator[list[Variable]]:
+    """Yield operands of which those as long as all rows are cut to this rank's.
+
+    An elementwise Op takes operands of one length only: what meets rows, and is not
+    repeated along them, has a value for each of all rows.
+    """
+    if not isinstance(node.op, Elemwise):
+        return
+    rows = [
+        (value.length, value.axis - var.type.ndim)
+        for var, value in zip(inputs, values, strict=True)
+        if isinstance(value, (Sharded, Position))
+    ]
+    back = {axis for _, axis in rows}
+    if len(back) > 1 or any(length != "n" for length, _ in rows):
+        return  # which of several entries of a row are this rank's is not known
+    (axis,) = back
+
+    def form(var: Variable) -> Variable:
+        value = whole.value(var)
+        if isinstance(value, Position):
+            return whole.numbered(var, value)
+        has_axis = var.type.ndim >= -axis and var.type.shape[axis] != 1
+        if isinstance(value, Sharded) or not has_axis:
+            return whole.whole(var) if isinstance(value, Partial) else var
+        return whole.local(whole.whole(var), axis + var.type.ndim)
+
+    yield from changed(inputs, range(len(inputs)), form)
+
+
+def _paired(
+    whole: Whole, inputs: Sequence[Variable], values: list[Value]
+) -> Iterator[list[Variable]]:
+    """Yield operands such that each rank pairs its own rows with those of all."""
+    axes = {
+        i: value.axis - inputs[i].type.ndim
+        for i, value in enumerate(values)
+        if isinstance(value, Sharded)
+    }
+    for own in dict.fromkeys(axes.values()):
+        others = [i for i, axis in axes.items() if axis != own]
+        yield from changed(inputs, others, whole.gathered)
+
+
+def _in_power(
+    whole: Whole,
+    inputs: Sequence[Variable],
+    values: list[Value],
+    others: list[int],
+) -> Iterator[list[Variable]]:
+    """Yield operands whose powers of the number of rows are all 0."""
+    scaled = [
+        i
+        for i, value in enumerate(values)
+        if isinstance(value, Sharded) and value.power
+    ]
+
+    def form(var: Variable) -> Variable:
+        value = whole.value(var)
+        if isinstance(value, Sharded):
+            return whole.scaled(var, -(value.power or 0))
+        return whole.whole(var)
+
+    yield from changed(inputs, scaled, form)
+    yield from changed(inputs, [*scaled, *others], form)
+
+
+def _counts_rows(value: Value) -> bool:
+    """Tell whether a value follows from the number of a rank's rows alone."""
+    if isinstance(value, Listed):
+        return any(map(_counts_rows, value.entries))
+    return isinstance(value, Count) or (
+        isinstance(value, Replicated) and bool(value.power)
+    )

@@ -35,11 +35,11 @@ from ..domain import (
     is_replicated,
     unlisted,
 )
+from ..rules.base import is_stream
+from ..rules.inner import values_within
 from ..rules.randomness import may_be_by_place, rows_drawn
-from ..rules.scans import values_within
-from ..rules.streams import is_stream
 from ..walk import apply_rule, infer
-from .gathered import Gathered
+from .whole import Whole
 
 
 def drawn_for_rows(
@@ -80,7 +80,7 @@ class RowDraws:
 
     Parameters
     ----------
-    whole : Gathered
+    whole : Whole
         Where placed variables are kept.
     are_compiled : bool
         Whether the function is compiled as a whole, by numba or JAX: these toss each
@@ -92,7 +92,7 @@ class RowDraws:
         What was placed, and what a script is told of it.
     """
 
-    def __init__(self, whole: Gathered, are_compiled: bool) -> None:
+    def __init__(self, whole: Whole, are_compiled: bool) -> None:
         self._whole, self._are_compiled = whole, are_compiled
         self.placed: list[tuple[Variable, RowDraw]] = []
 

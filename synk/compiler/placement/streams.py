@@ -33,9 +33,9 @@ from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.shape import Shape, Shape_i
 
 from ..domain import Refused, Replicated, is_replicated, unlisted
-from ..rules.streams import is_stream
-from .gathered import Gathered
+from ..rules.base import is_stream
 from .row_draws import RowDraws
+from .whole import Whole
 
 
 @dataclass
@@ -67,7 +67,7 @@ class Streams:
 
     Parameters
     ----------
-    whole : Gathered
+    whole : Whole
         Where it is noted that common streams are the same on every rank.
     left : iterable of Variable
         What is left as it is written: each rank draws it from its own stream.
@@ -78,7 +78,7 @@ class Streams:
 
     def __init__(
         self,
-        whole: Gathered,
+        whole: Whole,
         left: Iterable[Variable] = (),
         draws: RowDraws | None = None,
     ) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from pytensor.graph.basic import Apply, Constant, Variable
-from pytensor.graph.op import Op
+from pytensor.graph.op import HasInnerGraph, Op
 from pytensor.tensor import subtensor as pts
+from pytensor.tensor.basic import Join
 from pytensor.tensor.elemwise import DimShuffle
+from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.type import DenseTensorType
 
@@ -18,10 +21,12 @@ from ..domain import (
     Refused,
     Replicated,
     Sharded,
+    Unknown,
     Value,
     is_replicated,
     unlisted,
 )
+from ..lengths import selected_by, size
 
 
 def any_function(node: Apply, values: list[Value]) -> list[Value]:
@@ -106,3 +111,105 @@ def op_name(op: Op) -> str:
     if len(text) <= 40:
         return text
     return op_name(op.core_op) if hasattr(op, "core_op") else text.split("{")[0]
+
+
+def apart(node: Apply, given: Sequence[Any]) -> tuple[Any, list[Any]]:
+    """Return the axis of one of these Ops, and what is given for its other inputs.
+
+    Parameters
+    ----------
+    node : Apply
+    given : sequence
+        Something for each input, such as the inputs themselves.
+
+    Returns
+    -------
+    axis : int, or what is given for it
+        An int, not negative, where the axis is the Op's own or a constant.
+    others : list
+    """
+    if "axis" in node.op.__props__:
+        return node.op.axis, list(given)
+    place = 0 if isinstance(node.op, Join) else 1
+    var = node.inputs[place]
+    axis = given[place]
+    if isinstance(var, Constant) and var.data is not None:
+        axis = int(var.data) % max(node.outputs[0].type.ndim, 1)
+    return axis, [*given[:place], *given[place + 1 :]]
+
+
+def is_some(value: Value) -> bool:
+    """Tell whether a value is one for each of some rows."""
+    return isinstance(value, Sharded) and value.length == "some"
+
+
+def check_some_rows(node: Apply, values: Sequence[Value], are_taken: bool) -> None:
+    """Raise unless a rule takes its inputs' rows, and they are selected alike."""
+    if not any(map(is_some, values)):
+        return
+    if not are_taken:
+        raise Refused("takes rows that a mask selects")
+    if len(values) > 2 and selecting_mask(node, 2, values) is not None:
+        return  # their rule sees to it
+    pairs = list(zip(node.inputs, values, strict=True))
+    lengths = {size(var, value.axis) for var, value in pairs if is_some(value)}  # type: ignore[union-attr]
+    if len(lengths) > 1 or any(
+        isinstance(value, Sharded) and not is_some(value) for value in values
+    ):
+        raise Refused("pairs rows that are selected in different ways")
+
+
+def selecting_mask(node: Apply, first: int, values: Sequence[Value]) -> Variable | None:
+    """Return the mask of rows that a node indexes by, and by nothing else."""
+    mask = node.inputs[first] if len(node.inputs) == first + 1 else None
+    idx_list = getattr(node.op, "idx_list", (0,))
+    if mask is None or mask.type.dtype != "bool" or idx_list != (0,):
+        return None
+    rows, chosen = values[0], unlisted(values[first])
+    of_rows = isinstance(rows, Sharded) and isinstance(chosen, Sharded)
+    if not of_rows or mask.type.ndim != 1:
+        return None
+    alike = rows.axis == 0 and rows.length == chosen.length == "n"  # type: ignore[union-attr]
+    if not alike or (rows.layout and rows.layout != chosen.layout):  # type: ignore[union-attr]
+        return None
+    return mask
+
+
+def is_selected_by(mask: Variable, var: Variable, value: Value) -> bool:
+    """Tell whether rows, along axis 0, are those that a mask selects."""
+    return (
+        isinstance(value, Sharded)
+        and is_some(value)
+        and not value.axis
+        and size(var, 0) == selected_by(mask)
+    )
+
+
+def is_stream(var: Variable) -> bool:
+    """Tell whether a variable is the state of a random stream."""
+    return isinstance(var.type, RandomType)
+
+
+def by_streams(rule: Callable, node: Apply, values: list[Value]) -> list[Value]:
+    """Return what the outputs of an Op are that takes random streams.
+
+    From streams that all ranks have alike, and from what else is the same on every
+    rank, it draws the same numbers everywhere. Of draws from the ranks' own streams
+    the Op's rule tells.
+    """
+    if not any(isinstance(value, OwnStream) for value in values):
+        for value in values:
+            if isinstance(value, Unknown):
+                return [value] * len(node.outputs)
+        if not all(is_replicated(unlisted(value)) for value in values):
+            raise Refused("draws for rows from a stream that all ranks have alike")
+        return [Replicated() for _ in node.outputs]
+    if not isinstance(node.op, (RandomVariable, HasInnerGraph)):
+        values = [Replicated() if isinstance(v, OwnStream) else v for v in values]
+    found = rule(node, values)
+    if not isinstance(found, list):
+        found = [found] * len(node.outputs)
+    return [
+        OwnStream() if is_stream(var) and not isinstance(value, Unknown) else value
+        for var, value in zip(node.outputs, found, strict=True)
+    ]

@@ -27,11 +27,9 @@ from ..domain import (
     unlisted,
 )
 from ..lengths import Length, selected_by, size
-from ..padded.padder import Made, Padder
-from ..padded.states import is_padded, plain
-from .base import before_3_1, check_spread
+from ..padded import Made, Padder, is_padded, plain
+from .base import before_3_1, check_spread, is_selected_by, selecting_mask
 from .indexing import Index, put, put_at, reversed_rows
-from .some_rows import is_selected_by, selecting_mask
 
 
 @table.placement(AdvancedSubtensor, *before_3_1("AdvancedSubtensor1"))

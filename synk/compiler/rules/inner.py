@@ -1,22 +1,22 @@
-"""Reductions over ranks, graphs used as an Op, and choices."""
+"""Ops with graphs of their own, among them loops; choices; reductions over ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
+import pytensor.tensor as pt
 from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Apply, Variable
+from pytensor.scan.op import Scan
 from pytensor.tensor.random.type import RandomType
-
-try:
-    from pytensor.conditional.op import IfElse
-except ImportError:  # PyTensor before 3.3
-    from pytensor.ifelse import IfElse  # type: ignore[no-redef]
 
 from ...ops import COLLECTIVES, AllReduce
 from ...user_frames import made_in
 from .. import table
+from ..cloning import inlined, scan_of, step_of
 from ..domain import (
+    OwnStream,
     Position,
     Refused,
     Replicated,
@@ -29,12 +29,16 @@ from ..domain import (
     unlisted,
     without_block,
 )
-from ..inlining import inlined
-from ..lengths import Symbol
-from ..padded.padder import Made, Padder
-from ..padded.states import is_padded, plain
-from ..walk import infer
+from ..lengths import Length, Symbol, size, value_of
+from ..padded import Made, Padder, is_padded, plain
+from ..walk import NodeRule, infer
 from .base import name, op_name
+from .rowscans import check_stacked, over_rows
+
+try:
+    from pytensor.conditional.op import IfElse
+except ImportError:  # PyTensor before 3.3
+    from pytensor.ifelse import IfElse  # type: ignore[no-redef]
 
 
 @table.placement(*COLLECTIVES, takes_unknown=True)
@@ -123,3 +127,258 @@ def choice_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made:
     given = [Replicated(), *map(plain, branches)]
     made = padder.made(node, [padder.new[var] for var in node.inputs])
     return Made(made, if_else(node, given))
+
+
+@dataclass
+class _State:
+    """A value that a scan carries from step to step, in a buffer along axis 0."""
+
+    value: Value
+    taps: list[Variable]
+    news: list[Variable]
+
+
+class _Step:
+    """A step of a scan: its graph, and what it is given.
+
+    Parameters
+    ----------
+    op : Scan
+    inner, outputs : list of Variable
+        Of the graph.
+    values : list of Value
+        What the inputs of the scan are.
+
+    Attributes
+    ----------
+    known : dict of Variable to Value
+        What the graph's inputs are, but for the states.
+    states : list of _State
+    """
+
+    def __init__(
+        self,
+        op: Scan,
+        inner: list[Variable],
+        outputs: list[Variable],
+        values: list[Value],
+    ) -> None:
+        self.op, self.outputs = op, outputs
+        self.known: dict[Variable, Value] = {}
+        for var, value in zip(op.inner_seqs(inner), op.outer_seqs(values), strict=True):
+            self.known[var] = _inside(value)
+        others = zip(op.inner_non_seqs(inner), op.outer_non_seqs(values), strict=True)
+        self.known.update(others)
+        self.states: list[_State] = []
+        self._add_states(inner, values)
+
+    def _add_states(self, inner: list[Variable], values: list[Value]) -> None:
+        op, outputs, info = self.op, self.outputs, self.op.info
+        self._add(
+            map(_inside, op.outer_mitmot(values)),
+            op.inner_mitmot(inner),
+            op.inner_mitmot_outs(outputs),
+            map(len, info.mit_mot_in_slices),
+            map(len, info.mit_mot_out_slices),
+        )
+        self._add(
+            map(_inside, op.outer_mitsot(values)),
+            op.inner_mitsot(inner),
+            op.inner_mitsot_outs(outputs),
+            map(len, info.mit_sot_in_slices),
+            [1] * info.n_mit_sot,
+        )
+        ones = [1] * info.n_sit_sot
+        taps, news = op.inner_sitsot(inner), op.inner_sitsot_outs(outputs)
+        self._add(map(_inside, op.outer_sitsot(values)), taps, news, ones, ones)
+        ones = [1] * info.n_untraced_sit_sot
+        taps = op.inner_untraced_sit_sot(inner)
+        news = op.inner_untraced_sit_sot_outs(outputs)
+        self._add(op.outer_untraced_sit_sot(values), taps, news, ones, ones)
+
+    def _add(
+        self,
+        initials: Iterable[Value],
+        taps: Iterable[Variable],
+        news: Iterable[Variable],
+        n_taps: Iterable[int],
+        n_news: Iterable[int],
+    ) -> None:
+        taps, news = iter(taps), iter(news)
+        for value, many, made in zip(initials, n_taps, n_news, strict=True):
+            tapped = [next(taps) for _ in range(many)]
+            self.states.append(_State(value, tapped, [next(news) for _ in range(made)]))
+
+    def settle(
+        self, infer_step: Callable[[dict[Variable, Value]], dict[Variable, Value]]
+    ) -> dict[Variable, Value]:
+        """Find what states are at every step: what they are first, and stay."""
+        for _ in range(2 + 2 * len(self.states)):
+            for state in self.states:
+                self.known.update(dict.fromkeys(state.taps, state.value))
+            found = infer_step(self.known)
+            stays = True
+            for state in self.states:
+                value = _either([state.value, *(found[var] for var in state.news)])
+                stays = stays and value == state.value
+                state.value = value
+            if stays:
+                return found
+        raise Refused("carries a value that is something else at every step")
+
+    def results(self, found: dict[Variable, Value]) -> list[Value]:
+        """Return what the outputs of the scan are."""
+        stacked = [_outside(found[v]) for v in self.op.inner_nitsot_outs(self.outputs)]
+        n = len(self.states) - self.op.info.n_untraced_sit_sot
+        return [
+            *(_outside(state.value) for state in self.states[:n]),
+            *stacked,
+            *(state.value for state in self.states[n:]),
+        ]
+
+
+@table.placement(Scan, takes_unknown=True)
+def scan(node: Apply, values: list[Value]) -> list[Value]:
+    """A loop over another axis than the rows'; or over the rows, one by one."""
+    op = node.op
+    if isinstance(values[0], Unknown):
+        return [values[0]] * len(node.outputs)
+    if not isinstance(values[0], Replicated) or values[0].power:
+        return over_rows(node, values)
+    check_stacked(node, values)
+    found, results = values_within(node, op.inner_inputs, op.inner_outputs, values)
+    if op.info.as_while and not _is_fixed(found[op.inner_outputs[-1]]):
+        raise Refused("stops by a condition that may differ between ranks")
+    return results
+
+
+def values_within(
+    node: Apply,
+    inner: list[Variable],
+    outputs: list[Variable],
+    values: list[Value],
+    rule: NodeRule | None = None,
+) -> tuple[dict[Variable, Value], list[Value]]:
+    """Return what the variables of a scan's step are, at every step, and its outputs.
+
+    Parameters
+    ----------
+    node : Apply
+        Of the scan.
+    inner, outputs : list of Variable
+        Of its step; see `cloning.step_of`.
+    values : list of Value
+        What the inputs of the scan are.
+    rule : callable, optional
+        See `walk.infer`.
+
+    Returns
+    -------
+    found : dict of Variable to Value
+    results : list of Value
+        What the outputs of the scan are.
+    """
+
+    def infer_step(known: dict[Variable, Value]) -> dict[Variable, Value]:
+        found = infer(outputs, known, rule=rule)
+        seen = seen_outside(outputs, found, known)
+        return found | dict(zip(outputs, seen, strict=True))
+
+    step = _Step(node.op, inner, outputs, values)  # type: ignore[arg-type]
+    found = step.settle(infer_step)
+    return found, step.results(found)
+
+
+def _is_fixed(value: Value) -> bool:
+    return not isinstance(value, Unknown) and is_replicated(unlisted(value))
+
+
+@table.padded(Scan)
+def scan_of_real(padder: Padder, node: Apply, values: list[Value]) -> Made:
+    """A loop over another axis than the rows': what each step does with copies."""
+    op = node.op
+    padder.check_no_sizes(node.inputs)
+    if op.info.as_while:
+        raise Refused("stops by a condition")
+    inner, outputs = step_of(node)
+    step = _Step(op, inner, outputs, [plain(value) for value in values])
+    tries: list[Padder] = []
+
+    def infer_step(known: dict[Variable, Value]) -> dict[Variable, Value]:
+        inside = Padder([], pt.lscalar("real_rows"), padder)
+        inside.new.update((var, var.type(name=var.name)) for var in inner)
+        inside.values.update(known)
+        inside.walk(outputs)
+        tries.append(inside)
+        return {var: plain(inside.values[var]) for var in outputs}
+
+    found = step.settle(infer_step)
+    inside = tries[-1]
+    inputs = [*(inside.new[var] for var in inner), inside.real]
+    made = _rebuilt(padder, node, inputs, [inside.new[var] for var in outputs])
+    return Made(made, step.results(found))
+
+
+def _rebuilt(
+    padder: Padder, node: Apply, inputs: list[Variable], outputs: list[Variable]
+) -> list[Variable]:
+    """Return the outputs of a scan whose steps are told how many rows are real."""
+    info = replace(node.op.info, n_non_seqs=node.op.info.n_non_seqs + 1)
+    made = scan_of(node.op, inputs, outputs, info)
+    given = [padder.new[var] for var in node.inputs]
+    return made.make_node(*given, padder.real).outputs
+
+
+@table.length(Scan)
+def scan_length(node: Apply, var: Variable, axis: int) -> Length | None:
+    """Traced states lie in the buffers that they were given.
+
+    A scan that may stop early gives as many steps as it has made.
+    """
+    op = node.op
+    if op.info.as_while and not axis:
+        return None
+    buffers = [*op.outer_mitmot(node.inputs), *op.outer_mitsot(node.inputs)]
+    buffers += op.outer_sitsot(node.inputs)
+    place = node.outputs.index(var)
+    if place < len(buffers):
+        return size(buffers[place], axis)
+    is_stacked = place < len(buffers) + op.info.n_nit_sot
+    return value_of(node.inputs[0]) if is_stacked and not axis else None
+
+
+def _either(values: list[Value]) -> Value:
+    for value in values:
+        if isinstance(value, Unknown):
+            return value
+    if all(isinstance(value, OwnStream) for value in values):
+        return OwnStream()
+    rows = [isinstance(value, Sharded) for value in values]
+    if any(rows) and not all(rows):
+        raise Refused("carries rows, and starts with something of fixed length")
+    value = selected(values)
+    return Replicated(value.power) if isinstance(value, Replicated) else value
+
+
+def _inside(value: Value) -> Value:
+    """Return what one step sees of a value that is stacked along axis 0."""
+    if isinstance(value, Unknown):
+        return value
+    value = unlisted(value)
+    if isinstance(value, Position) or (isinstance(value, Sharded) and not value.axis):
+        raise Refused("goes along the rows")
+    if isinstance(value, Sharded):
+        return replace(value, axis=value.axis - 1)
+    return Replicated(value.power) if isinstance(value, Replicated) else value
+
+
+def _outside(value: Value) -> Value:
+    """Return what the steps' values are when they are stacked along axis 0."""
+    if isinstance(value, Unknown):
+        return value
+    value = unlisted(value)
+    if isinstance(value, Position):
+        raise Refused(f"stacks {describe(value)}")
+    if isinstance(value, Sharded):
+        return replace(value, axis=value.axis + 1)
+    return Replicated(value.power) if isinstance(value, Replicated) else value

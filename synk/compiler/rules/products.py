@@ -23,7 +23,7 @@ from ..domain import (
     unlisted,
 )
 from ..lengths import Length, size
-from ..padded.padder import Made, Padder
+from ..padded import Made, Padder
 from .base import check_spread
 from .reductions import fold
 

@@ -31,8 +31,7 @@ from ..domain import (
     is_replicated,
     unlisted,
 )
-from ..padded.padder import Made, Padder
-from ..padded.states import plain
+from ..padded import Made, Padder, plain
 from .base import check_spread
 from .shapes import entries, row_axis, row_length
 

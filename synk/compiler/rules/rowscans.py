@@ -39,8 +39,8 @@ from ..domain import (
 from ..lengths import ONE, value_of
 from ..walk import infer
 from .base import is_short
+from .indexing import first_of, others_of
 from .reductions import fold
-from .trails import first_of, others_of
 
 _OPS: dict[type, ReduceOp] = {
     ps.Add: "sum",

@@ -14,15 +14,7 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import io_toposort
 
 from ...ops import Local, is_collective
-from ..domain import (
-    Count,
-    Partial,
-    Replicated,
-    Sharded,
-    Unknown,
-    Value,
-    is_replicated,
-)
+from ..domain import Count, Partial, Replicated, Sharded, Unknown, Value, is_replicated
 from ..rules.base import literal
 from ..walk import apply_rule, infer_nodes
 from .nodes import Nodes
