@@ -1,31 +1,30 @@
-"""`Function.explain`: what a call is going to do, and where the time of calls went.
+"""`Function.explain`: the facts, gathered from a function's spec, stages and times.
 
-The facts are gathered here, from a function's spec, stages and times. What follows from
-them is in `conclusions`, and how they are shown in `explanation`.
+What follows from times is in `conclusions`, and how all is shown in `explanation`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from pytensor.graph.basic import Variable
 from pytensor.tensor.type import DenseTensorType
 
 from ..choice.plan import Plan
-from ..cluster.node import Node
 from ..compiler.spec import FunctionSpec
 from ..programs.programs import Programs
 from ..ranks.context import RankContext
 from ..ranks.forking import nodes as synk_nodes
 from ..ranks.session import SESSION
 from ..times.exchanges import ExchangeTimes
-from ..times.timing import NODES, PHASES, WAIT, Timed, Times
+from ..times.timing import NODES, PHASES, WAIT, Timed
 from . import facts
 from .bits import bits_of
 from .conclusions import conclude
 from .explanation import Explanation
-from .of_stages import draw_facts, own_facts, repeated_facts, stage_facts
+from .stages import draw_facts, own_facts, repeated_facts, stage_facts
 
 
 def explain(
@@ -51,28 +50,27 @@ def explain(
     timed : Timed or None
         The serial run.
     variables : list of facts.Held
-        The shared variables, as ranks hold them.
     plans : tuple of (Plan, list of facts.PlanTimes)
         The plan of its calls, and what was measured of those that are possible.
     graph : bool
         Whether the stages are to be drawn.
     """
     stages = stage_facts(spec, programs)
-    calls = serial = None
-    nodes = _nodes()
+    all_known = SESSION.state == "running" and in_session
+    told = _told_by_ranks(programs, all_known)
+    calls = serial = exchanges = None
     if timed is not None:
         serial = facts.Serial(timed.seconds * 1e3, timed.rows, timed.cores)
     if programs.times.counted + programs.times.left_out:
-        told = _times(programs, in_session)
-        calls = _calls(programs, in_session, stages, told)
-        if calls.all_ranks_known:
-            nodes = _exchanged(nodes, told)
+        calls = _calls(programs, all_known, stages, told)
     conclusions = conclude(calls, serial)
+    if programs.exchanges is not None:
+        exchanges = _exchanges(programs.exchanges, told)
+        # A step is a rank's own: one rank would make other steps.
+        conclusions = facts.Conclusions()
     plan, measured = plans
     bits = bits_of(spec, plan)
-    exchanges = _exchanges(programs, in_session)
-    if exchanges is not None:  # a step is a rank's own: one rank would make others
-        conclusions = facts.Conclusions()
+    last = programs.blocks.last
     return Explanation(
         facts.Facts(
             name=title,
@@ -98,11 +96,11 @@ def explain(
             variables=variables,
             plan=str(plan),
             plans=measured,
-            in_blocks=_in_blocks(programs),
+            in_blocks=None if last is None else facts.InBlocks(*last),
             bytes_kept=programs.kept_terms.nbytes,
             draws=draw_facts(spec, programs),
             exchanges=exchanges,
-            nodes=nodes,
+            nodes=_nodes(told if calls is not None and all_known else None),
         ),
         graph,
     )
@@ -128,6 +126,7 @@ def _outputs(
     found = []
     for i, finding in enumerate(spec.findings):
         in_stage = spec.output_ops[i] is not None and spec.wire_ops[i] is None
+        where = "in a stage" if in_stage else "after the call"
         found.append(
             facts.Output(
                 name=finding.what,
@@ -138,9 +137,7 @@ def _outputs(
                 reason=finding.reason,
                 made=finding.made,
                 reason_made=finding.reason_made,
-                combined="combined in a stage"
-                if in_stage
-                else "combined after the call",
+                combined=f"combined {where}",
                 bits=bits[i],
             )
         )
@@ -159,11 +156,6 @@ def _updates(
     ]
 
 
-def _in_blocks(programs: Programs) -> facts.InBlocks | None:
-    last = programs.blocks.last
-    return None if last is None else facts.InBlocks(*last)
-
-
 def _padding(spec: FunctionSpec, programs: Programs) -> facts.Padding | None:
     if not spec.pad:
         return None
@@ -176,39 +168,50 @@ def _padding(spec: FunctionSpec, programs: Programs) -> facts.Padding | None:
 # -- the calls
 
 
-def worker_times(context: RankContext, number: int) -> list:
+class Told(NamedTuple):
+    """What a rank tells of its calls and exchanges; see `Times` and `ExchangeTimes`."""
+
+    counted: int
+    rows: int
+    seconds: list[float]
+    between: list[float]
+    exchanges: ExchangeTimes | None
+
+
+def worker_times(context: RankContext, number: int) -> Told:
     """Return this rank's times of a function."""
-    return _told(context.registry.functions[number].times)
+    return _told(context.registry.functions[number])
 
 
-def _told(times: Times) -> list:
-    return [times.counted, times.rows, times.seconds, times.between]
+def _told(programs: Programs) -> Told:
+    times, exchanges = programs.times, programs.exchanges
+    if exchanges is not None:
+        exchanges = dataclasses.replace(exchanges, tracer=None)
+    return Told(times.counted, times.rows, times.seconds, times.between, exchanges)
 
 
-def _is_known(in_session: bool) -> bool:
-    """Tell whether all ranks have times of a function."""
-    return SESSION.state == "running" and in_session
-
-
-def _times(programs: Programs, in_session: bool) -> list:
+def _told_by_ranks(programs: Programs, all_known: bool) -> list[Told]:
     """Return the times of all ranks, or of rank 0 if others have none."""
-    if _is_known(in_session) and SESSION.size > 1:
+    times = programs.times
+    has_any = times.counted + times.left_out or programs.exchanges is not None
+    if has_any and all_known and SESSION.size > 1:
         return SESSION.run(worker_times, programs.number)
-    return [_told(programs.times)]
+    return [_told(programs)]
 
 
 def _calls(
-    programs: Programs, in_session: bool, stages: list[facts.StageFacts], told: list
+    programs: Programs,
+    all_known: bool,
+    stages: list[facts.StageFacts],
+    told: list[Told],
 ) -> facts.Calls:
     times = programs.times
-    all_known = _is_known(in_session)
     if not times.counted or not times.launches:
         return facts.Calls(times.launches, times.left_out, all_known)
     span = sum(times.seconds) / times.counted
-    owners = _owners(synk_nodes())
+    owners = [i for i, node in enumerate(synk_nodes()) for _ in range(node.ranks)]
     ranks = [
-        _of_rank(rank, owners[rank], counted, rows, seconds, span)
-        for rank, (counted, rows, seconds, _) in enumerate(told)
+        _of_rank(rank, owners[rank], of_rank, span) for rank, of_rank in enumerate(told)
     ]
     in_all = sum(row.share for row in ranks) if all_known else None
     return facts.Calls(
@@ -223,73 +226,14 @@ def _calls(
     )
 
 
-def _nodes() -> list[facts.NodeFacts]:
-    """Return the nodes of the session, if there are several."""
-    found = synk_nodes()
-    if len(found) == 1 or SESSION.state != "running":
-        return []
-    return [facts.NodeFacts(node.host, node.ranks) for node in found]
-
-
-def _owners(nodes: list[Node]) -> list[int]:
-    """Return for each rank which node it is of."""
-    return [i for i, node in enumerate(nodes) for _ in range(node.ranks)]
-
-
-def _exchanged(nodes: list[facts.NodeFacts], told: list) -> list[facts.NodeFacts]:
-    """Return the nodes with what their masters tell of counted calls."""
-    found, first = [], 0
-    for node in nodes:
-        counted, _, seconds, (exchanges, meeting, nbytes) = told[first]
-        if counted:
-            each = meeting / counted * 1e3, seconds[NODES] / counted * 1e3
-            made = facts.Exchanged(exchanges / counted, round(nbytes / counted), *each)
-            node = dataclasses.replace(node, exchanged=made)
-        found.append(node)
-        first += node.ranks
-    return found
-
-
-def worker_exchanges(context: RankContext, number: int) -> list | None:
-    """Return this rank's times of exchanges in a function's steps."""
-    return _told_exchanges(context.registry.functions[number].exchanges)
-
-
-def _told_exchanges(times: ExchangeTimes | None) -> list | None:
-    if times is None:
-        return None
-    spent = times.counted, times.seconds, times.waiting, times.waits
-    return [*spent, times.staleness, times.most_stale]
-
-
-def _exchanges(programs: Programs, in_session: bool) -> facts.Exchanges | None:
-    times = programs.exchanges
-    if times is None:
-        return None
-    told = [_told_exchanges(times)]
-    if SESSION.state == "running" and in_session and SESSION.size > 1:
-        told = SESSION.run(worker_exchanges, programs.number)
-    ranks = []
-    for rank, of_rank in enumerate(told):
-        assert of_rank is not None  # all ranks are workers, or none is
-        counted, seconds, waiting, waits, staleness, most = of_rank
-        each = [value / max(counted, 1) for value in (seconds, waiting, staleness)]
-        found = facts.ExchangesOfRank(
-            rank, counted, each[0] * 1e3, each[1] * 1e3, waits, each[2], most
-        )
-        ranks.append(found)
-    return facts.Exchanges(times.rule, times.nbytes, ranks)
-
-
-def _of_rank(
-    rank: int, node: int, counted: int, rows: int, seconds: list[float], span: float
-) -> facts.RankTimes:
+def _of_rank(rank: int, node: int, told: Told, span: float) -> facts.RankTimes:
     """Return a rank's means; `span` is the mean time of rank 0's phases in a call."""
-    mean = [value / counted if counted else 0.0 for value in seconds]
+    counted = told.counted
+    mean = [value / counted if counted else 0.0 for value in told.seconds]
     mean[WAIT] += max(0.0, span - sum(mean))  # for the launch, and in the end
     phases = {phase: mean[i] * 1e3 for i, phase in enumerate(PHASES)}
     phases["compute"] += phases["common"]
-    share = rows / counted if counted else 0.0
+    share = told.rows / counted if counted else 0.0
     return facts.RankTimes(rank, share, **phases, node=node)
 
 
@@ -298,3 +242,44 @@ def _reduced_bytes(stages: list[facts.StageFacts]) -> int | None:
         return 0
     sizes = [size for stage in stages for size in stage.bytes.values()]
     return None if None in sizes else sum(size or 0 for size in sizes)
+
+
+def _nodes(told: list[Told] | None) -> list[facts.NodeFacts]:
+    """Return the nodes, if there are several, with what their masters tell."""
+    nodes = synk_nodes()
+    if len(nodes) == 1 or SESSION.state != "running":
+        return []
+    found, first = [], 0
+    for node in nodes:
+        made = None
+        if told is not None and (counted := told[first].counted):
+            exchanges, meeting, nbytes = told[first].between
+            made = facts.Exchanged(
+                exchanges / counted,
+                round(nbytes / counted),
+                meeting / counted * 1e3,
+                told[first].seconds[NODES] / counted * 1e3,
+            )
+        found.append(facts.NodeFacts(node.host, node.ranks, made))
+        first += node.ranks
+    return found
+
+
+def _exchanges(times: ExchangeTimes, told: list[Told]) -> facts.Exchanges:
+    ranks = []
+    for rank, of_rank in enumerate(told):
+        own = of_rank.exchanges
+        assert own is not None  # all ranks are workers, or none is
+        counted = max(own.counted, 1)
+        ranks.append(
+            facts.ExchangesOfRank(
+                rank,
+                own.counted,
+                own.seconds / counted * 1e3,
+                own.waiting / counted * 1e3,
+                own.waits,
+                own.staleness / counted,
+                own.most_stale,
+            )
+        )
+    return facts.Exchanges(times.rule, times.nbytes, ranks)

@@ -1,4 +1,4 @@
-"""What `Function.explain` returns, in the four forms that it can be had."""
+"""What `Function.explain` returns: its text, dict, HTML and picture."""
 
 from __future__ import annotations
 
@@ -6,11 +6,7 @@ import dataclasses
 import os
 from typing import Any
 
-from .drawn_html import as_svg
-from .drawn_text import as_drawing
-from .explain_html import as_html
-from .explain_plot import plot, plot_stages
-from .explain_text import as_text
+from . import drawing, shown
 from .facts import Facts
 
 
@@ -97,10 +93,18 @@ class Explanation:
             If no time is known: no call has been counted, and nothing measured. Stages
             are drawn without any.
         """
-        return (plot_stages if self._graph else plot)(self._facts, path, ax)
+        if not self._graph:
+            shown.check_times(self._facts)
+        picture = drawing if self._graph else shown
+        if ax is None:
+            ax = _new_axes(path is not None, picture.size(self._facts))
+        picture.draw(self._facts, ax)
+        if path is not None:  # the canvas is the whole figure's, not a SubFigure's
+            ax.figure.canvas.figure.savefig(path, bbox_inches="tight")
+        return ax
 
     def __str__(self) -> str:
-        return (as_drawing if self._graph else as_text)(self._facts)
+        return (drawing if self._graph else shown).as_text(self._facts)
 
     def __repr__(self) -> str:
         return f"<synk.Explanation of {self._facts.name}>"
@@ -110,4 +114,18 @@ class Explanation:
 
         With ``explain(graph=True)`` it is a drawing of the stages.
         """
-        return (as_svg if self._graph else as_html)(self._facts)
+        return (drawing.as_svg if self._graph else shown.as_html)(self._facts)
+
+
+def _new_axes(is_saved: bool, size: tuple[float, float]) -> Any:
+    """Return axes of pyplot's, which it will show, or of a figure of their own."""
+    try:
+        from matplotlib import pyplot
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError(
+            "Explanation.plot draws with matplotlib, which is not installed:"
+            " pip install 'synk[plot]', or print the explanation"
+        ) from error
+    figure = Figure(size) if is_saved else pyplot.figure(figsize=size)
+    return figure.subplots()

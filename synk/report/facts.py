@@ -1,11 +1,14 @@
-"""What an explanation says, as data; text, HTML and the picture are made from it.
+"""What an explanation says, as data; its text, HTML and pictures are made from it.
 
-Times are in milliseconds, sizes in bytes. What is not known is None.
+Times are in milliseconds, sizes in bytes. What is not known is None. A line of the
+user's is as `made_in` has it: "fit.py:12: `loss = ...`".
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+
+# -- the plan: what a call is going to do
 
 
 @dataclass(frozen=True)
@@ -27,15 +30,7 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Bits:
-    """On what the bits of a value depend.
-
-    Attributes
-    ----------
-    on : str
-        "any ranks", if these are the same on any number of ranks, or "these ranks".
-    why : str or None
-        Why they depend on the number of ranks.
-    """
+    """On what the bits of a value depend: "any ranks" or "these ranks", and why so."""
 
     on: str
     why: str | None
@@ -50,13 +45,9 @@ class Output:
     name : str
         Such as "output 0 (loss)".
     op : str or None
-        None: rank 0's own value.
-    named : bool
-        Whether the user named the op.
+        None: rank 0's own value. `named` says whether the user named it.
     kind : str
-        What kind of function of the rows it is.
-    agrees : bool
-        Whether the op is the one that this kind needs.
+        What kind of function of the rows it is; `agrees` says whether that needs `op`.
     reason : str or None
         Why nothing could be shown.
     made, reason_made : str or None
@@ -85,11 +76,9 @@ class Reduced:
 
     Attributes
     ----------
-    name : str
     op : str
         An op of all-reduce; "gather", the rows of all ranks; or "read", those of an
         input, which each rank reads where they lie.
-    dtype : str
     bytes : int or None
         Of the result; of a gather in the call that compiled it.
     made : str or None
@@ -123,7 +112,6 @@ class StageFacts:
         Ops that every rank computes from all rows.
     outputs, updates : list of str
         Outputs, and shared variables with new values, that it computes.
-    reduces : list of Reduced
     bytes : dict of str to int or None
         Bytes that are reduced, by dtype.
     """
@@ -138,7 +126,7 @@ class StageFacts:
 
 
 @dataclass(frozen=True)
-class Made:
+class Origin:
     """A value, or the Op that makes it, and the user's line that made it."""
 
     name: str
@@ -151,7 +139,7 @@ class Repeated:
 
     Attributes
     ----------
-    by : list of Made
+    by : list of Origin
         Ops that need all rows at once: where it begins.
     ops, of : int
         How many Ops on rows every rank repeats, of how many there are. Views, shapes
@@ -163,7 +151,7 @@ class Repeated:
         known, as where the same stages compute on a rank's own rows, too.
     """
 
-    by: list[Made]
+    by: list[Origin]
     ops: int
     of: int
     bytes: int | None
@@ -189,82 +177,34 @@ class Padding:
 
 
 @dataclass(frozen=True)
-class RankTimes:
-    """One rank's mean times in a call.
+class RowDraw:
+    """Random numbers for rows, which are those of the serial run.
 
-    Attributes
-    ----------
-    rank : int
-    share : float
-        Rows, on average.
-    rows, compute, common, wait, reduce, nodes : float
-        Milliseconds by phase. `compute` includes `common`, which every rank computes.
-        In `nodes` the masters of several nodes exchange values and combine them; until
-        these have met, it is `wait`.
-    node : int
-        Which one the rank is of.
+    Ranks draw for their "own rows", where what is drawn for others' is skipped, or JAX
+    draws by place; or for "all rows", of which each keeps its own.
     """
 
-    rank: int
-    share: float
-    rows: float
-    compute: float
-    common: float
-    wait: float
-    reduce: float
-    nodes: float = 0.0
-    node: int = 0
+    name: str
+    made: str | None
+    ranks_draw: str
 
 
 @dataclass(frozen=True)
-class Exchanged:
-    """What the master of a node exchanges with those of others in a call, on average.
+class Held:
+    """Shared variables that the ranks hold in one way.
 
     Attributes
     ----------
-    times : float
-        How often.
-    bytes : int
-        Of values that it sends.
-    meeting, milliseconds : float
-        Until all masters have met, and what it takes from then on.
+    state : str
+        Such as "replicated, since it was set in the script".
+    times_brought, bytes_brought : int
+        How often each rank got values that the script had set, and how much in all.
     """
 
-    times: float
-    bytes: int
-    meeting: float
-    milliseconds: float
-
-
-@dataclass(frozen=True)
-class NodeFacts:
-    """One of several nodes.
-
-    Attributes
-    ----------
-    host : str
-    ranks : int
-    exchanged : Exchanged or None
-        None if no call has been counted.
-    """
-
-    host: str
-    ranks: int
-    exchanged: Exchanged | None = None
-
-
-@dataclass(frozen=True)
-class Calls:
-    """Calls that were counted, and their means; `ranks` is empty if there were none."""
-
-    counted: int
-    left_out: int
-    all_ranks_known: bool
-    rows: float | None = None
-    scattered_bytes: int | None = None
-    reduced_bytes: int | None = None
-    milliseconds: float | None = None
-    ranks: list[RankTimes] = field(default_factory=list)
+    names: list[str]
+    state: str
+    times_brought: int
+    bytes_brought: int
 
 
 @dataclass(frozen=True)
@@ -292,6 +232,111 @@ class PlanTimes:
     failed: str | None
 
 
+# -- the times of calls
+
+
+@dataclass(frozen=True)
+class RankTimes:
+    """One rank's mean times in a call; `share` is its rows, on average.
+
+    `compute` includes `common`, which every rank computes. In `nodes` the masters of
+    several nodes exchange values and combine them; until these have met, it is `wait`.
+    """
+
+    rank: int
+    share: float
+    rows: float
+    compute: float
+    common: float
+    wait: float
+    reduce: float
+    nodes: float = 0.0
+    node: int = 0
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Calls that were counted, and their means; `ranks` is empty if there were none."""
+
+    counted: int
+    left_out: int
+    all_ranks_known: bool
+    rows: float | None = None
+    scattered_bytes: int | None = None
+    reduced_bytes: int | None = None
+    milliseconds: float | None = None
+    ranks: list[RankTimes] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class InBlocks:
+    """How rank 0 has gone through the rows of the last call: by machine code or not."""
+
+    blocks: int
+    is_compiled: bool
+
+
+@dataclass(frozen=True)
+class Exchanged:
+    """What the master of a node exchanges with those of others in a call, on average.
+
+    `meeting` is the time until all masters have met, `milliseconds` what it takes from
+    then on, and `bytes` what it sends.
+    """
+
+    times: float
+    bytes: int
+    meeting: float
+    milliseconds: float
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """One of several nodes; nothing is `exchanged` before a call has been counted."""
+
+    host: str
+    ranks: int
+    exchanged: Exchanged | None = None
+
+
+@dataclass(frozen=True)
+class ExchangesOfRank:
+    """One rank's exchanges under a training rule.
+
+    Attributes
+    ----------
+    milliseconds, wait : float
+        What one takes on average, and how much of that it waits for others.
+    waits : int
+        How often it has waited for longer than 20 us, for a lock or for all to meet.
+    staleness : float
+        How many moves of the centre its parameters were old on average.
+    """
+
+    rank: int
+    exchanges: int
+    milliseconds: float
+    wait: float
+    waits: int
+    staleness: float
+    most_stale: int
+
+
+@dataclass(frozen=True)
+class Exchanges:
+    """Exchanges of parameters, of so many bytes, under a training rule.
+
+    They are those of rank 0 alone if the session has ended.
+    """
+
+    rule: str
+    bytes: int
+    ranks: list[ExchangesOfRank]
+
+
+# -- what follows from the times
+
+
 @dataclass(frozen=True)
 class Serial:
     """A run of the plain function."""
@@ -311,7 +356,7 @@ class SpeedUp:
 
 @dataclass(frozen=True)
 class Lost:
-    """What a call takes beyond its share of the work, by cause."""
+    """What a call takes beyond its share of the work, by cause; see `losses`."""
 
     launch: float
     uneven: float
@@ -331,104 +376,6 @@ class Conclusions:
 
 
 @dataclass(frozen=True)
-class InBlocks:
-    """How rank 0 has gone through the rows of the last call.
-
-    Attributes
-    ----------
-    blocks : int
-        How many.
-    is_compiled : bool
-        Whether machine code goes from block to block, or Python.
-    """
-
-    blocks: int
-    is_compiled: bool
-
-
-@dataclass(frozen=True)
-class ExchangesOfRank:
-    """One rank's exchanges under a training rule.
-
-    Attributes
-    ----------
-    rank : int
-    exchanges : int
-        How many it has taken part in.
-    milliseconds, wait : float
-        What one takes on average, and how much of that it waits for others.
-    waits : int
-        How often it has waited for longer than 20 us, for a lock or for all to meet.
-    staleness : float
-        How many moves of the centre its parameters were old on average.
-    most_stale : int
-    """
-
-    rank: int
-    exchanges: int
-    milliseconds: float
-    wait: float
-    waits: int
-    staleness: float
-    most_stale: int
-
-
-@dataclass(frozen=True)
-class Exchanges:
-    """Exchanges of parameters under a training rule; those of rank 0 if it has ended.
-
-    Attributes
-    ----------
-    rule : str
-    bytes : int
-        Of the parameters.
-    ranks : list of ExchangesOfRank
-    """
-
-    rule: str
-    bytes: int
-    ranks: list[ExchangesOfRank]
-
-
-@dataclass(frozen=True)
-class Held:
-    """Shared variables that the ranks hold in one way.
-
-    Attributes
-    ----------
-    names : list of str
-    state : str
-        Such as "replicated, since it was set in the script".
-    times_brought, bytes_brought : int
-        How often each rank got values that the script had set, and how much in all.
-    """
-
-    names: list[str]
-    state: str
-    times_brought: int
-    bytes_brought: int
-
-
-@dataclass(frozen=True)
-class RowDraw:
-    """Random numbers for rows, which are those of the serial run.
-
-    Attributes
-    ----------
-    name : str
-    made : str or None
-        The user's line that draws them.
-    ranks_draw : str
-        "own rows": what is drawn for the others' is skipped, or JAX draws by place. Or
-        "all rows": every rank draws them all, and keeps its own.
-    """
-
-    name: str
-    made: str | None
-    ranks_draw: str
-
-
-@dataclass(frozen=True)
 class Facts:
     """Everything that is known of a function; the attributes are the dict's keys."""
 
@@ -438,7 +385,7 @@ class Facts:
     outputs: list[Output]
     stages: list[StageFacts]
     repeated: Repeated | None
-    own_statistics: list[Made]
+    own_statistics: list[Origin]
     updates: list[Update]
     precision: str | None
     padding: Padding | None

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
+from functools import cached_property
 
+import numpy as np
+from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Apply, Constant, Variable
-from pytensor.tensor.elemwise import DimShuffle
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.type import DenseTensorType
 
 from ..compiler.gathering import besides_shapes, repetition
 from ..compiler.rules.base import name, op_name
@@ -15,7 +20,8 @@ from ..compiler.stages import Stage, costs_nothing
 from ..programs.programs import Programs
 from ..user_frames import made_in
 from . import facts
-from .sizes import Sizes
+
+Shape = tuple[int, ...]
 
 _NEAR = 50
 """Variables of which a line is looked for."""
@@ -162,7 +168,7 @@ def repeated_facts(
     gathered = [sizes.of(var) for var in found.gathered]
     known = [size for size in gathered if size is not None]
     return facts.Repeated(
-        [facts.Made(_op(node), made_in(node.outputs[0])) for node in spec.repeated],
+        [facts.Origin(_op(node), made_in(node.outputs[0])) for node in spec.repeated],
         len(found.nodes),
         found.of,
         sum(known) if len(known) == len(gathered) else None,
@@ -194,11 +200,89 @@ def _time_alike(
     return max(row.common for row in calls.ranks)
 
 
-def own_facts(spec: FunctionSpec) -> list[facts.Made]:
+def own_facts(spec: FunctionSpec) -> list[facts.Origin]:
     """Return the statistics that stay a rank's own, as they are without views."""
     found: dict[Variable, None] = {}
     for var in spec.own_statistics:
         while var.owner is not None and isinstance(var.owner.op, DimShuffle):
             (var,) = var.owner.inputs
         found[var] = None
-    return [facts.Made(name(var), made_in(var)) for var in found]
+    return [facts.Origin(name(var), made_in(var)) for var in found]
+
+
+# -- bytes of what is reduced
+
+
+class Sizes:
+    """The bytes of a function's reduced values.
+
+    The master's programs have seen shapes in calls. Before any, the shape of a shared
+    variable tells those of its gradient, and of what its new value is made of.
+    """
+
+    def __init__(self, spec: FunctionSpec, programs: Programs) -> None:
+        self._spec, self._seen = spec, programs.shapes
+
+    def of(self, var: Variable) -> int | None:
+        """Return the bytes of a reduced value, if they are known."""
+        shape = self._shape(var)
+        if shape is None:
+            return None
+        return var.type.numpy_dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+
+    def _shape(self, var: Variable) -> Shape | None:
+        shape = self._seen.get(var, var.type.shape)
+        if None not in shape:
+            return shape
+        assert var.owner is not None
+        shared = self._by_name.get(var.owner.op.gradient)
+        if shared is not None:
+            return shared.get_value(borrow=True).shape
+        return self._in_updates.get(var)
+
+    @cached_property
+    def _by_name(self) -> dict[str, SharedVariable]:
+        """The variables of which a gradient may be, by those names that one has."""
+        variables = self._spec.shared_variables()
+        count = Counter(map(str, variables))
+        return {str(var): var for var in variables if count[str(var)] == 1}
+
+    @cached_property
+    def _in_updates(self) -> dict[Variable, Shape]:
+        found: dict[Variable, Shape] = {}
+        for shared, new in self._spec.updates:
+            found |= _shapes(shared, new)
+        return found
+
+
+def _shapes(shared: SharedVariable, new: Variable) -> dict[Variable, Shape]:
+    """Return shapes of what makes the new value of a variable, as far as its own tells.
+
+    What goes into an elementwise Op, and is repeated along no axis, has the shape of
+    what comes out.
+    """
+    if not isinstance(shared.type, DenseTensorType):
+        return {}
+    found = {new: shared.get_value(borrow=True).shape}
+    todo = [new]
+    while todo:
+        made = todo.pop()
+        node = made.owner
+        if node is None or not isinstance(node.op, (Elemwise, DimShuffle)):
+            continue
+        given, shape = list(node.inputs), found[made]
+        if isinstance(node.op, DimShuffle):
+            shape = _before(node.op, shape)
+        else:
+            kind = made.type.broadcastable
+            given = [var for var in given if var.type.broadcastable == kind]
+        new_ones = [var for var in given if var not in found]
+        found |= dict.fromkeys(new_ones, shape)
+        todo += new_ones
+    return found if found.get(shared) == found[new] else {}
+
+
+def _before(op: DimShuffle, shape: Shape) -> Shape:
+    """Return the shape of which a DimShuffle makes another; axes it drops are of 1."""
+    lengths = dict(zip(op.new_order, shape, strict=True))
+    return tuple(lengths.get(axis, 1) for axis in range(op.input_ndim))

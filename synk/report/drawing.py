@@ -1,0 +1,258 @@
+"""The stages of a call as a drawing, from above to below: text, SVG and matplotlib.
+
+A block is what ranks do side by side, or where they meet. Text shows the blocks with
+signs, and pixels show them as boxes, a lane for each rank and the texts beside these.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from html import escape
+from typing import Any, Literal, NamedTuple
+
+from . import words
+from .facts import Facts, StageFacts
+from .shown import WIDTH
+from .words import count, first, short, some
+
+_MOST = 4
+"""Lines of a stage that are named."""
+
+_COLOURS = {
+    "rows": "#0072b2",
+    "common": "#009e73",
+    "meeting": "#e69f00",
+    "end": "#999999",
+}
+"""As the phases of a call have them: on rows, on every rank, reducing; see `shown`."""
+
+_LETTERS = 84
+"""Of a line of text beside boxes, at the most."""
+
+
+class Block(NamedTuple):
+    """A part of a drawing: what it is, a title, and what it says below.
+
+    ``rows``: every rank computes on rows of its own. ``common``: every rank computes
+    the same. ``meeting``: all ranks combine values. ``end``: rank 0 has the results.
+    """
+
+    kind: Literal["rows", "common", "meeting", "end"]
+    title: str
+    texts: list[str]
+
+
+def _title(facts: Facts) -> str:
+    """Say how often ranks meet in a call, and over how much."""
+    meetings = [stage for stage in facts.stages if stage.bytes]
+    sizes = [size for stage in meetings for size in stage.bytes.values()]
+    total = sum(size for size in sizes if size is not None)
+    size = words.nbytes(None if None in sizes else total)
+    values = sum(value.op != "read" for stage in meetings for value in stage.reduces)
+    several = "ranks meet"
+    if facts.ranks == 1:
+        several = "it runs the graph in one piece, and several would meet"
+    if not meetings:
+        return f"{words.head(facts)}; {several} at the end of a call alone"
+    return (
+        f"{words.head(facts)}; {several} {count(len(meetings), 'time')} in a call,"
+        f" over {count(values, 'value')} of {size}"
+    )
+
+
+def _lanes(facts: Facts) -> int:
+    """Return how many ranks are drawn beside each other."""
+    return min(8, max(2, facts.ranks or 2))
+
+
+def _blocks(facts: Facts) -> Iterator[Block]:
+    """Return what happens in a call, from its begin to its end."""
+    for level, stage in words.levels(facts.stages):
+        if stage is None:
+            yield Block("rows", f"and {level} more stages with their meetings", [])
+        else:
+            yield from _of_stage(level, stage)
+    after = [
+        f"{short(output.name)}: {output.op or 'of rank 0'}"
+        for output in facts.outputs
+        if output.combined == "combined after the call"
+    ]
+    if after:
+        yield Block("end", "after the call", after)
+
+
+def _of_stage(level: int, stage: StageFacts) -> Iterator[Block]:
+    is_own = stage.computes == "on rows"
+    on = "each rank on its own rows" if is_own else "every rank the same"
+    texts = list(first(stage.lines, _MOST, " lines"))
+    if stage.repeats:
+        texts.append(f"of all rows, on every rank: {some(stage.repeats)}")
+    texts += [f"gives {short(name)}" for name in stage.outputs]
+    if stage.updates:
+        values = "values" if len(stage.updates) > 1 else "value"
+        texts.append(f"gives the new {values} of {some(stage.updates)}")
+    if stage.computes != "nothing" or texts:
+        kind: Any = "rows" if is_own else "common"
+        yield Block(kind, f"stage {level}, {on}", texts)
+    if stage.bytes:
+        is_gather = all(value.op in ("gather", "read") for value in stage.reduces)
+        what = "gather" if is_gather else "all-reduce"
+        yield Block("meeting", f"{what} {words.sizes(stage)}", words.reductions(stage))
+    elif stage.reduces:
+        yield Block("common", "no meeting: inputs are read", words.reductions(stage))
+
+
+# -- with signs
+
+
+def as_text(facts: Facts) -> str:
+    """Return the drawing as text; see :meth:`synk.Function.explain`."""
+    lanes = _lanes(facts)
+    numbers = " ".join(map(str, range(lanes)))
+    lines = textwrap.wrap(_title(facts), WIDTH, break_on_hyphens=False)
+    lines.append(f"  {numbers}")
+    for block in _blocks(facts):
+        lines += _in_signs(block, lanes)
+    return "\n".join(lines)
+
+
+def _in_signs(block: Block, lanes: int) -> Iterator[str]:
+    sign, rest = "o" if block.kind == "rows" else "*", " ".join("|" * lanes)
+    left = " ".join(sign * lanes)
+    if block.kind == "meeting":
+        left = "=" * (2 * lanes - 1)
+    elif block.kind == "end":
+        left, rest = "+" + "-+" * (lanes - 1), "|" + " " * (2 * lanes - 2)
+    for i, text in enumerate([block.title, *block.texts]):
+        indent = "   " if i == 0 else "     "
+        wrapped = textwrap.wrap(
+            text,
+            WIDTH - 2 - len(rest) - len(indent),
+            subsequent_indent="  ",
+            break_on_hyphens=False,
+        )
+        for line in wrapped:
+            yield f"  {left}{indent}{line}"
+            left = rest
+
+
+# -- with boxes
+
+
+class Box(NamedTuple):
+    """A filled rectangle, from its left upper corner."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    colour: str
+
+
+class Line(NamedTuple):
+    """A line of text, from where it begins on its middle line."""
+
+    x: float
+    y: float
+    text: str
+    is_bold: bool = False
+
+
+@dataclass
+class Plane:
+    """Boxes and lines of text: one is 1 high, a rank's lane 1 wide, y goes down."""
+
+    boxes: list[Box]
+    texts: list[Line]
+    lanes: int
+    height: float
+
+    @property
+    def letters(self) -> int:
+        """The length of the longest text."""
+        return max((len(line.text) for line in self.texts), default=0)
+
+
+def _plane(facts: Facts) -> Plane:
+    lanes = _lanes(facts)
+    numbers = [Line(rank + 0.35, 0.5, str(rank), True) for rank in range(lanes)]
+    made = Plane([], numbers, lanes, 1.0)
+    for block in _blocks(facts):
+        lines = [
+            line
+            for text in block.texts
+            for line in textwrap.wrap(text, _LETTERS, subsequent_indent="  ")
+        ]
+        top, high = made.height, 1.0 + len(lines)
+        colour = _COLOURS[block.kind]
+        if block.kind == "meeting":
+            made.boxes.append(Box(0.1, top + 0.1, lanes - 0.2, high - 0.2, colour))
+        else:
+            made.boxes += [
+                Box(rank + 0.2, top + 0.1, 0.6, high - 0.2, colour)
+                for rank in range(1 if block.kind == "end" else lanes)
+            ]
+        made.texts.append(Line(lanes + 0.4, top + 0.5, block.title, True))
+        made.texts += [
+            Line(lanes + 0.8, top + 1.5 + i, line) for i, line in enumerate(lines)
+        ]
+        made.height += high + 0.2
+    return made
+
+
+def as_svg(facts: Facts) -> str:
+    """Return a ``div`` with the drawing. It is well-formed XML."""
+    high, wide, letter = 18, 22, 7.4  # pixels of a line, a lane, a letter
+    made = _plane(facts)
+    width = wide * (made.lanes + 1) + letter * made.letters
+    said = "; ".join(line.text for line in made.texts[made.lanes :])
+    parts = [
+        '<div class="synk-explanation" style="color:inherit;overflow-x:auto">',
+        f"<div><b>{escape(_title(facts))}</b></div>",
+        f'<svg width="{width:.0f}" height="{high * made.height:.0f}" role="img"'
+        f' aria-label="{escape(said)}" font-family="monospace"'
+        ' font-size="12" fill="currentColor">',
+    ]
+    for box in made.boxes:
+        parts.append(
+            f'<rect x="{wide * box.x:.1f}" y="{high * box.y:.1f}"'
+            f' width="{wide * box.width:.1f}" height="{high * box.height:.1f}"'
+            f' rx="3" fill="{box.colour}"/>'
+        )
+    for line in made.texts:
+        bold = ' font-weight="bold"' if line.is_bold else ""
+        parts.append(
+            f'<text x="{wide * line.x:.1f}" y="{high * line.y + 4:.1f}"{bold}'
+            f' xml:space="preserve">{escape(line.text)}</text>'
+        )
+    return "\n".join([*parts, "</svg></div>"])
+
+
+_HIGH, _WIDE, _LETTER = 0.2, 0.25, 0.075
+"""Inches of a line, a lane and a letter, as matplotlib draws them."""
+
+
+def size(facts: Facts) -> tuple[float, float]:
+    """Return the size of a figure that has room for the drawing, in inches."""
+    made = _plane(facts)
+    width = _WIDE * (made.lanes + 1) + _LETTER * made.letters
+    return max(4.0, width), max(1.5, _HIGH * (made.height + 2))
+
+
+def draw(facts: Facts, ax: Any) -> None:
+    """Draw the stages with matplotlib."""
+    from matplotlib.patches import Rectangle
+
+    made = _plane(facts)
+    ax.set_axis_off()
+    ax.set_xlim(0, made.lanes + 1 + made.letters * _LETTER / _WIDE)
+    ax.set_ylim(made.height, 0)
+    for x, y, width, height, colour in made.boxes:
+        ax.add_patch(Rectangle((x, y), width, height, color=colour, linewidth=0))
+    for x, y, text, is_bold in made.texts:
+        weight = "bold" if is_bold else "normal"
+        font = {"family": "monospace", "size": 8, "weight": weight}
+        ax.text(x, y, text, va="center", parse_math=False, **font)
+    ax.set_title(_title(facts), loc="left", fontsize=9, parse_math=False)

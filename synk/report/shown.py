@@ -1,0 +1,286 @@
+"""An explanation as text, HTML and a picture: one description, a bar for each rank.
+
+Notebooks are light or dark, and strip style sheets from what they do not trust. So text
+and lines have the colour of what is around them, and styles stand at their elements.
+The HTML is well-formed XML, too.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from html import escape
+from typing import Any, NamedTuple
+
+from .facts import Facts, RankTimes
+from .words import Entry, describe, head, milliseconds, node_name, number
+
+WIDTH = 100
+"""Columns of text, at most."""
+_INDENT = 14
+
+_LINE = "border-bottom:1px solid currentColor"
+_CELL = "padding:0.15em 1em 0.15em 0;vertical-align:top;text-align:"
+_LONGEST, _HIGH = 240, 12
+"""Pixels: the length of the longest bar, and the height of all."""
+
+
+class Phase(NamedTuple):
+    """A part of a bar: its key, what it is called, and its colour.
+
+    The colours are those of Okabe and Ito, told apart by the colour-blind, with a grey
+    for waiting; they are seen on white as on black.
+    """
+
+    key: str
+    label: str
+    colour: str
+
+
+PHASES = (
+    Phase("rows", "taking rows", "#56b4e9"),
+    Phase("compute", "compute on rows", "#0072b2"),
+    Phase("common", "compute on every rank", "#009e73"),
+    Phase("wait", "wait", "#999999"),
+    Phase("reduce", "reduce", "#e69f00"),
+    Phase("nodes", "between nodes", "#d55e00"),
+    Phase("serial", "serial run", "#cc79a7"),
+)
+"""In the order in which they are stacked."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A rank's mean time in a call, or that of the serial run.
+
+    `parts` has milliseconds by the phases' keys; `compute` is without `common` here.
+    """
+
+    label: str
+    rows: float
+    parts: dict[str, float]
+
+    @property
+    def total(self) -> float:
+        """Milliseconds of all parts."""
+        return sum(self.parts.values())
+
+
+def bars(facts: Facts) -> list[Bar]:
+    """Return a bar for each rank whose times are known, and for the serial run."""
+    calls, serial = facts.calls, facts.serial
+    several = len(facts.nodes) > 1
+    ranks = [] if calls is None else calls.ranks
+    found = [_of_rank(times, several) for times in ranks]
+    if serial is not None:
+        found.append(Bar("serial run", serial.rows, {"serial": serial.milliseconds}))
+    return found
+
+
+def _of_rank(times: RankTimes, several_nodes: bool) -> Bar:
+    parts = {phase: getattr(times, phase) for phase in ("rows", "compute", "common")}
+    parts |= {"wait": times.wait, "reduce": times.reduce}
+    parts["compute"] -= times.common
+    if not several_nodes:
+        return Bar(f"rank {times.rank}", times.share, parts)
+    parts["nodes"] = times.nodes
+    return Bar(f"rank {times.rank} (node {times.node})", times.share, parts)
+
+
+def _phases(shown: list[Bar]) -> list[Phase]:
+    """Return what the bars are divided into.
+
+    Where no stage follows an all-reduce nothing is common, and computing is one part.
+    """
+    used = [phase for phase in PHASES if any(phase.key in bar.parts for bar in shown)]
+    if any(bar.parts.get("common") for bar in shown):
+        return used
+    return [
+        phase._replace(label="compute") if phase.key == "compute" else phase
+        for phase in used
+        if phase.key != "common"
+    ]
+
+
+# -- text
+
+
+def as_text(facts: Facts) -> str:
+    """Return an explanation as text."""
+    said = describe(facts)
+    lines = [said.title]
+    for entry in said.calls:
+        lines += _wrapped(entry)
+    lines += _table_of_times(facts)
+    for entry in said.times:
+        lines += _wrapped(entry)
+    lines += textwrap.wrap(said.verdict or "", WIDTH, break_on_hyphens=False)
+    return "\n".join(lines)
+
+
+def _wrapped(entry: Entry) -> list[str]:
+    return textwrap.wrap(
+        entry.text,
+        WIDTH,
+        initial_indent=f"  {entry.label:{_INDENT - 2}}",
+        subsequent_indent=" " * _INDENT,
+        break_on_hyphens=False,
+    ) or [f"  {entry.label}"]
+
+
+def _table_of_times(facts: Facts) -> Iterator[str]:
+    """Yield the table of times; of several nodes the ranks stand below their node."""
+    nodes = facts.nodes
+    if facts.calls is None or not facts.calls.ranks:
+        return
+    titles = ["rows", "taking rows", "compute", "wait", "reduce"]
+    titles += ["nodes"] * bool(nodes)
+    yield " " * _INDENT + "".join(f"{title:>13}" for title in titles)
+    node = None
+    for row in facts.calls.ranks:
+        if nodes and row.node != node:
+            node = row.node
+            yield f"  {node_name(node, nodes[node])}"
+        times = [row.rows, row.compute, row.wait, row.reduce]
+        times += [row.nodes] * bool(nodes)
+        cells = "".join(f"{milliseconds(time):>13}" for time in times)
+        label = f"rank {row.rank}"
+        yield f"  {label:{_INDENT - 2}}{number(row.share):>13}{cells}"
+
+
+# -- HTML
+
+
+def as_html(facts: Facts) -> str:
+    """Return a ``div`` with everything that the text says, and a bar for each rank."""
+    said, shown = describe(facts), bars(facts)
+    entries = [_texts(*entry) for entry in (*said.calls, *said.times)]
+    parts = [
+        '<div class="synk-explanation" style="color:inherit;line-height:1.4">',
+        f"<div><b>{escape(said.title)}</b></div>",
+        *_table("What it does", [], entries),
+    ]
+    if shown:
+        parts += _bars_in_html(shown)
+    if said.verdict:
+        parts.append(f'<div style="max-width:60em">{escape(said.verdict)}</div>')
+    return "\n".join([*parts, "</div>"])
+
+
+def _texts(label: str, text: str) -> list[str]:
+    return [
+        f'<th scope="row" style="{_CELL}left;white-space:nowrap">{escape(label)}</th>',
+        f'<td style="{_CELL}left;max-width:50em">{escape(text)}</td>',
+    ]
+
+
+def _table(label: str, titles: list[str], rows: Iterable[list[str]]) -> Iterator[str]:
+    yield (
+        f'<table aria-label="{escape(label)}" style="border-collapse:collapse;'
+        'color:inherit;margin:0.5em 0">'
+    )
+    if titles:
+        cells = "".join(f'<th style="{_CELL}right">{title}</th>' for title in titles)
+        yield f'<thead><tr style="{_LINE}">{cells}</tr></thead>'
+    yield "<tbody>"
+    for row in rows:
+        yield f"<tr>{''.join(row)}</tr>"
+    yield "</tbody></table>"
+
+
+def _bars_in_html(shown: list[Bar]) -> Iterator[str]:
+    used = _phases(shown)
+    longest = max(bar.total for bar in shown)
+    columns = [phase for phase in used if phase.key != "serial"]  # it is all one part
+    titles = ["", "", "rows", *map(_phase_title, columns), "all"]
+    rows = []
+    for bar in shown:
+        style = f"{_CELL}left;white-space:nowrap"
+        texts = [number(bar.rows)]
+        for phase in columns:
+            time = bar.parts.get(phase.key)
+            texts.append("" if time is None else milliseconds(time))
+        texts.append(milliseconds(bar.total))
+        rows.append(
+            [
+                f'<th scope="row" style="{style}">{escape(bar.label)}</th>',
+                _cell(_bar_in_svg(bar, used, longest), "left"),
+                *(_cell(text, "right") for text in texts),
+            ]
+        )
+    return _table("Mean times in a call", titles, rows)
+
+
+def _phase_title(phase: Phase) -> str:
+    square = (
+        f'<svg width="10" height="10" aria-hidden="true">'
+        f'<rect width="10" height="10" fill="{phase.colour}"/></svg>'
+    )
+    return f"{square}&#160;{escape(phase.label)}"
+
+
+def _cell(content: str, align: str) -> str:
+    return f'<td style="{_CELL}{align};white-space:nowrap">{content}</td>'
+
+
+def _bar_in_svg(bar: Bar, used: list[Phase], longest: float) -> str:
+    """Return a bar whose length is its part of the longest one."""
+    rectangles, left = [], 0.0
+    for phase in used:
+        if phase.key not in bar.parts:
+            continue
+        time = bar.parts[phase.key]
+        width = _LONGEST * time / longest if longest else 0.0
+        said = escape(f"{phase.label}: {milliseconds(time)}")
+        rectangles.append(
+            f'<rect x="{left:.2f}" width="{width:.2f}" height="{_HIGH}"'
+            f' fill="{phase.colour}"><title>{said}</title></rect>'
+        )
+        left += width
+    return (
+        f'<svg width="{_LONGEST}" height="{_HIGH}" role="img"'
+        f' aria-label="{escape(bar.label)}: {milliseconds(bar.total)}">'
+        f"{''.join(rectangles)}</svg>"
+    )
+
+
+# -- a picture
+
+
+def check_times(facts: Facts) -> None:
+    """Raise ValueError where there is no bar to draw."""
+    if not bars(facts):
+        raise ValueError(
+            f"there are no times of {facts.name} to draw: call it twice at least, as"
+            " the call that compiles does not count, or have explain measure it"
+        )
+
+
+def size(facts: Facts) -> tuple[float, float]:
+    """Return the size of a figure that has room for the bars, in inches."""
+    return 3.5 + 0.7 * len(bars(facts)), 3.5
+
+
+def draw(facts: Facts, ax: Any) -> None:
+    """Draw the bars with matplotlib."""
+    shown = bars(facts)
+    labels = [_label_with_rows(bar, shown) for bar in shown]
+    bottom = [0.0] * len(shown)
+    for phase in _phases(shown):
+        heights = [bar.parts.get(phase.key, 0.0) for bar in shown]
+        ax.bar(labels, heights, 0.6, bottom, color=phase.colour, label=phase.label)
+        bottom = [low + more for low, more in zip(bottom, heights, strict=True)]
+    ax.set_title(head(facts))
+    ax.set_ylabel("time of a call in ms")
+    ax.spines[["top", "right"]].set_visible(False)
+    # Beside the bars, from top to bottom as they are stacked.
+    ax.legend(loc="upper left", bbox_to_anchor=(1, 1), reverse=True, frameon=False)
+
+
+def _label_with_rows(bar: Bar, shown: list[Bar]) -> str:
+    """Return a bar's label, and its rows if the serial run is of another call's."""
+    of_ranks = sum(other.rows for other in shown if "serial" not in other.parts)
+    if "serial" in bar.parts and of_ranks and abs(bar.rows - of_ranks) >= 0.5:
+        return f"{bar.label},\n{number(bar.rows)} rows"
+    return bar.label.replace(" (", "\n(")  # the node below the rank: bars are narrow
