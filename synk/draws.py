@@ -27,6 +27,7 @@ JAX computes each number from a key and its place. There nothing is passed: see
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -264,3 +265,23 @@ def _is_tossed_once(p: float) -> bool:
 
 _LARGEST = 1.0 - 2.0**-53
 """The largest of the numbers that a generator's ``random`` gives."""
+
+
+# -- streams of a rank's or a slice's own
+
+RANK, ROWS, SLICE = 0x73796E6B, 0x726F7773, 0x736C6963
+"""What a stream is derived for. A user's own children of a seed have other keys."""
+
+
+def derived(generator: np.random.Generator, *key: int) -> np.random.Generator:
+    """Return the stream with a key among those that follow from a generator's state.
+
+    They are children of a ``SeedSequence``, as ``SeedSequence.spawn`` makes them, so
+    independent of each other and the same in every run. The generator stays as it is.
+    """
+    # From the state and not the seed alone: after some draws, and in a second session,
+    # the other ranks must go on to new numbers as the master does.
+    draws = copy.deepcopy(generator).integers(0, 2**32, 8, dtype=np.uint64)
+    parent = np.random.SeedSequence([int(draw) for draw in draws])
+    child = np.random.SeedSequence(parent.entropy, spawn_key=key)
+    return np.random.Generator(type(generator.bit_generator)(child))

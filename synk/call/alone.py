@@ -16,8 +16,8 @@ from functools import partial
 
 from ..comm.flat import ONE_RANK
 from ..compiler.spec import FunctionSpec
+from ..programs.one_call import Task
 from ..programs.programs import CallKind, Subset
-from ..programs.task import Task
 from ..programs.transaction import Transaction
 from ..ranks.ledger import Entry
 from ..ranks.pool import Pool, no_pool
@@ -32,12 +32,6 @@ from .rows import Given, Rows, take_share
 
 class Alone:
     """How rank 0 makes the calls of one function alone, which gives the same.
-
-    Parameters
-    ----------
-    spec : FunctionSpec
-    held : HeldVariables
-    plans : Plans
 
     Attributes
     ----------
@@ -88,11 +82,8 @@ class Alone:
 
         Parameters
         ----------
-        planned : Planned
         rows : Rows
             Of sources that need hold no arrays.
-        given : Given
-        subset : tuple of int
         then : callable, optional
             See `BoundCall.once`.
         """

@@ -54,11 +54,9 @@ class BoundCall:
         Of the function.
     values : sequence of Data or array_like
         The arguments, scattered inputs first.
-    how : How
 
     Attributes
     ----------
-    variant : Variant
     wanted : Wanted
         The outputs that it returns.
     rows : Rows
@@ -220,7 +218,6 @@ class BoundCall:
 
         Parameters
         ----------
-        given : Given
         start : float
             When the script called.
         then : callable, optional
@@ -254,7 +251,6 @@ class BoundCall:
 
         Parameters
         ----------
-        given : Given
         then : callable, optional
             Is called with the function's number and the results. What it raises undoes
             the call.

@@ -19,7 +19,7 @@ from ..engines import compiles_in_calls
 from ..garbage import without_collection
 from ..memory.partition import Selection, count, part_lengths, select
 from ..programs import running
-from ..programs.task import Reducer, Task
+from ..programs.one_call import Reducer, Task
 from ..ranks.context import RankContext
 from ..ranks.streams import split, worker_states
 from ..reduce_tree import TreeOutput, block_cut
@@ -39,7 +39,6 @@ def worker_call(
 
     Parameters
     ----------
-    context : RankContext
     told : tuple
         See `RankShare`. If it is the very object that the last call was told, that call
         is made again.
@@ -71,7 +70,6 @@ class Share:
 
     Parameters
     ----------
-    context : RankContext
     task : Task
         Its sources and broadcast inputs may be given later.
 
@@ -142,7 +140,6 @@ class RankShare(Share):
 
     Parameters
     ----------
-    context : RankContext
     told : tuple
         What the master tells of the call, or of one of a run: the function's number,
         which outputs, the `CallKind`, `num_slices` and the rows of a block (see
@@ -219,12 +216,7 @@ class RankShare(Share):
     def _select_shared(
         self, batch_s: list | None, sources: list, selections: list[Selection]
     ) -> dict[SharedVariable, Selection]:
-        """Add the rows of sliceable variables to those of the inputs.
-
-        Returns
-        -------
-        dict of SharedVariable to Selection
-        """
+        """Add the rows of sliceable variables to those of the inputs."""
         rank, programs = self._context.rank, self._programs
         selected = {}
         for var in programs.spec.sliceable:  # each stands in for a further input
@@ -278,7 +270,7 @@ class RankShare(Share):
         for source, selection in zip(task.sources, task.selections, strict=True):
             if not isinstance(selection, slice) or not source[selection].flags.carray:
                 return None
-        return self._programs.take(task.sources, task.selections)
+        return self._programs.takers.take(task.sources, task.selections)
 
     def give(
         self, sources: list[np.ndarray], constants: list[np.ndarray] | None

@@ -17,10 +17,6 @@ class _RolledBack(Exception):
 class DryRun:
     """A ``with`` block around a launch that is to be undone.
 
-    Parameters
-    ----------
-    spec : FunctionSpec
-
     Attributes
     ----------
     made : float

@@ -31,10 +31,8 @@ class FiniteCheck:
     ----------
     serial : SerialRun
         Of the function.
-    spec : FunctionSpec
     values : sequence
         The arguments, scattered inputs first.
-    rows : Rows
     subset : tuple of int
         Which outputs.
     """

@@ -18,12 +18,7 @@ from ..compiler.spec import FunctionSpec
 
 
 class Groups:
-    """Asks the arguments of calls whether each row fills groups by itself.
-
-    Parameters
-    ----------
-    spec : FunctionSpec
-    """
+    """Asks the arguments of calls whether each row fills groups by itself."""
 
     def __init__(self, spec: FunctionSpec) -> None:
         self._sizes = [size for sizes in spec.filled for size in sizes]

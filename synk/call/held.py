@@ -39,10 +39,6 @@ Result = TypeVar("Result")
 class HeldVariables:
     """What ranks hold of the variables of one function.
 
-    Parameters
-    ----------
-    spec : FunctionSpec
-
     Attributes
     ----------
     rows : tuple of int or None
@@ -161,7 +157,6 @@ class HeldVariables:
 
         Parameters
         ----------
-        streams : sequence of CommonStream
         calls : sequence of sequence of int
             The calls of a run, as the bounds of the ranks' rows. Those stay that all
             ranks have made.

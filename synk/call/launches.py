@@ -24,7 +24,6 @@ def in_launches(batches: Iterable, held: HeldVariables) -> Iterator[list]:
 
     Parameters
     ----------
-    batches : iterable
     held : HeldVariables
         Those of the function. A launch ends where the generator sets one.
     """

@@ -36,7 +36,6 @@ def tuned(variant: Variant, values: Sequence[Any], how: How) -> list[PlanTimes]:
         Of the function.
     values : sequence of Data or array_like
         The arguments of a call.
-    how : How
     """
     bound = BoundCall(variant, values, how)
     given, rows = bound.given(values), bound.rows.total
@@ -68,10 +67,8 @@ def compare(
 
     Parameters
     ----------
-    plans : Plans
     rows : int
         Of a call.
-    candidates : list of Planned
     seconds : callable
         Makes a call, and returns what it takes.
 

@@ -99,11 +99,8 @@ def combine_outputs(
 
     Parameters
     ----------
-    spec : FunctionSpec
-    subset : tuple of int
     replies : sequence
         What `worker_call` has returned on each rank.
-    context : RankContext
     what : object
         What was called, for messages.
 

@@ -214,9 +214,6 @@ class Plans:
             Rank 0's, of the engine that makes the call.
         kind : str
             How it is run if nothing is kept.
-        subset : tuple of int
-        given : Given
-        rows : Rows
         block : int
             Rows of a block.
         """
@@ -339,7 +336,6 @@ class Plans:
 
         Returns
         -------
-        about : int
         sizes : Sizes
             For so many rows.
         work : Work or None
@@ -386,8 +382,6 @@ class Plans:
 
         Parameters
         ----------
-        rows : int
-        planned : Planned
         measured : dict of str to float
             Seconds of a call, by the names of plans.
         """

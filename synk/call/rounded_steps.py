@@ -23,10 +23,6 @@ class RoundedSteps:
 
     What PyTensor makes of it to be safe from overflow is kept, so that errors are those
     of what is computed. A graph within it, as a scan's, is one step.
-
-    Parameters
-    ----------
-    inputs, outputs : sequence of Variable
     """
 
     def __init__(self, inputs: Sequence[Variable], outputs: Sequence[Variable]) -> None:
@@ -41,10 +37,8 @@ class RoundedSteps:
 
         Parameters
         ----------
-        arguments : sequence
         unit : float
             The relative size of rounding errors; 0 for the digits as they are.
-        random : numpy.random.Generator
         """
         if self._compiled is None:
             self._compiled = self._compile()
@@ -69,13 +63,7 @@ class RoundedSteps:
 
 
 class Digits:
-    """How last digits are changed at present.
-
-    Attributes
-    ----------
-    unit : float
-    random : numpy.random.Generator
-    """
+    """How last digits are changed at present."""
 
     def __init__(self) -> None:
         self.unit, self.random = 0.0, np.random.default_rng(0)

@@ -77,7 +77,6 @@ class Rounding:
 
         Parameters
         ----------
-        i : int
         unit : float
             The relative size of rounding errors where it is computed.
         """
@@ -91,7 +90,6 @@ class Rounding:
 
         Parameters
         ----------
-        i : int
         unit : float
             The relative size of rounding errors where it is computed.
         """
@@ -115,7 +113,6 @@ class Rounding:
 
         Parameters
         ----------
-        i : int
         unit : float
             The relative size of rounding errors of the products.
         """
@@ -184,7 +181,6 @@ def difference(
 
     Parameters
     ----------
-    value, serial : numpy.ndarray
     tolerance : float
         As a part of the largest absolute value of `serial`; 0 for values that must be
         equal.

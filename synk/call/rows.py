@@ -87,7 +87,6 @@ def take_share(
 
     Parameters
     ----------
-    rank : int
     locate : callable
         Returns an array that may be described by a window.
     selection, bounds, sources
@@ -240,8 +239,6 @@ def stage(
     ----------
     rows : Rows
         Of sources that need hold no arrays.
-    given : Given
-    arena : Arena
     whole : container of int
         The inputs, by their numbers, of which these ranks read rank 0's rows as well.
     described : tuple, optional
@@ -288,7 +285,6 @@ def windows_of(values: Sequence[Any], staged: Iterator[Window]) -> list[Window]:
 
     Parameters
     ----------
-    values : sequence of Data or array_like
     staged : iterator of Window
         Those of the values that are no `Data`, in their order.
     """
@@ -302,7 +298,6 @@ def describe_selection(selection: Selection, staged: Iterator[Window]) -> tuple:
 
     Parameters
     ----------
-    selection : slice or numpy.ndarray
     staged : iterator of Window
         The next window is that of the selection, if it is an array.
     """

@@ -68,7 +68,6 @@ def worker_run(
 
     Parameters
     ----------
-    context : RankContext
     told : tuple
         What all calls have alike, as of a call (see `RankShare`); the calls; sources
         and broadcast inputs, which are arrays for the master and windows for other
@@ -196,11 +195,8 @@ def combine_runs(
 
     Parameters
     ----------
-    spec : FunctionSpec
-    subset : tuple of int
     replies : sequence
         What `worker_run` has returned on each rank.
-    context : RankContext
     what : object
         What was called, for messages.
     of_nodes : bool

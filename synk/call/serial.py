@@ -29,8 +29,8 @@ from ..engines.precision import EPSILONS, has_product
 from ..errors import SerialMismatch
 from ..memory.rows import RowTaker
 from ..programs import running
+from ..programs.one_call import Task
 from ..programs.programs import Programs, Subset
-from ..programs.task import Task
 from ..programs.transaction import Transaction
 from ..ranks.replication import what_compiles
 from ..ranks.session import SESSION
@@ -57,7 +57,6 @@ class SerialRun:
 
     Parameters
     ----------
-    spec : FunctionSpec
     what : str
         The function, for messages.
     """

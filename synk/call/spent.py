@@ -16,7 +16,6 @@ class Spent(NamedTuple):
     ----------
     phases : list of float
         Seconds by phase, see `times.timing.PHASES`, of the calls that were counted.
-    began : float
     ended : list of float
         When its calls had ended; of ranks 1 and up only the last.
     """

@@ -27,7 +27,6 @@ def predicted(
 
     Parameters
     ----------
-    function : Function
     args : sequence
         Of the call.
     ranks, cores : int
@@ -73,7 +72,6 @@ def run_as_workers(
 
     Parameters
     ----------
-    function : Function
     workers : int
         Their number in `RankContext.workers`.
     *args, **options

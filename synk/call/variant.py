@@ -32,7 +32,6 @@ class Variant:
 
     Parameters
     ----------
-    spec : FunctionSpec
     what : str
         The function, for messages.
 
@@ -40,10 +39,6 @@ class Variant:
     ----------
     all : Wanted
         All outputs.
-    plans : Plans
-    held : HeldVariables
-    alone : Alone
-    serial : SerialRun
     """
 
     def __init__(self, spec: FunctionSpec, what: str) -> None:

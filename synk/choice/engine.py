@@ -236,7 +236,6 @@ def kind_of(
 
     Parameters
     ----------
-    graph : sequence of Variable
     rows : iterable of Variable
         The inputs that hold rows.
     is_step : bool

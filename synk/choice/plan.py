@@ -151,7 +151,6 @@ class Plan:
     block : int
         Rows of a block, where a part is run for one after the other; 0: each rank goes
         through its rows at once.
-    why : str
     in_one_go : str
         Why there are no blocks.
     """
@@ -352,7 +351,6 @@ class GroupPlan(NamedTuple):
 
     Attributes
     ----------
-    at_once : int
     ranks : int
         If it is one at once, of those that have a core.
     seconds : float or None
@@ -378,7 +376,6 @@ def plan_groups(
 
     Parameters
     ----------
-    tasks : int
     at_most : int
         So many may be side by side, and not more than there are cores.
     ranks, cores : int

@@ -141,10 +141,8 @@ def write(
     ----------
     key, function : str
         The latter is what messages call it.
-    scale : int
     machine : tuple of int
         Ranks, and cores.
-    plan : Plan
     measured : dict of str to float
         Seconds of a call, by the names of the plans.
 

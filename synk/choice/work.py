@@ -123,7 +123,6 @@ def work_of(
         Outputs and new values, with collectives where ranks meet.
     rows : iterable of Variable
         The inputs that hold rows.
-    sizes : Sizes
     """
     on_rows, level = set(rows), dict[Variable, int]()
     products = elements = dear = common = 0.0

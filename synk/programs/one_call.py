@@ -1,4 +1,4 @@
-"""The way of one call through the stages of a function, on one rank.
+"""One rank's part in a call: what it computes, and the way through the stages.
 
 A stage's part is run on the rows taken, its values are reduced with the other ranks',
 and the next stage receives them. What is computed is kept by the variable of the graph
@@ -7,7 +7,9 @@ that it is the value of.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 from pytensor.graph.basic import Variable
@@ -15,14 +17,84 @@ from pytensor.graph.basic import Variable
 from ..compiler.spec import FunctionSpec
 from ..compiler.stages import Cut, Part, Stage, contributed, op_of
 from ..engines import host
-from ..reduce_tree import Subtrees, TreeOutput
-from ..times.timing import COMMON
+from ..memory.partition import Selection
+from ..reduce_ops import ReduceOp
+from ..reduce_tree import BlockCut, Subtrees, TreeOutput
+from ..times.timing import COMMON, UNCOUNTED, Times
 from ..workers.recorder import COMPUTING, STAGE, STORING
 from .blocks import Made
-from .padding import UNPADDED
-from .programs import CallKind
-from .task import Task
+from .padding import UNPADDED, PaddedSize
+from .programs import CallKind, Programs, Subset
 from .transaction import Transaction
+
+
+class Reducer(Protocol):
+    """What a stage needs of the transport."""
+
+    def reduce(
+        self,
+        key: tuple,
+        values: list[np.ndarray] | None,
+        ops: list[ReduceOp],
+        weights: Sequence[int],
+        times: Times,
+    ) -> list[np.ndarray]:
+        """Combine the ranks' values; a rank without rows has None."""
+
+
+@dataclass(slots=True)
+class Task:
+    """What one rank computes in one call.
+
+    Attributes
+    ----------
+    sources : list of numpy.ndarray
+        For each row input, the array that its rows are taken from.
+    selections : sequence of Selection
+        For each row input, which rows.
+    constants : sequence of numpy.ndarray
+        The broadcast inputs.
+    weights : sequence of int
+        The rows of each rank.
+    num_slices : int
+        Of the kind "slice".
+    block : int
+        Rows of a block, where parts are run for one after the other; 0: in one go.
+    tree : BlockCut, optional
+        The blocks of all ranks, where what they make comes together in a tree; without
+        it each rank adds up its own.
+    padded_size : PaddedSize
+        If the selections are padded. Slices are padded as they come.
+    taken : list of numpy.ndarray, optional
+        The rows, if they have been taken already; in one go only.
+    all_rows : callable, optional
+        Returns all rows of the call, of an input by its number. Without it ranks gather
+        the rows of inputs as they do others.
+    transaction : Transaction, optional
+        Which updates are made by, if there are any. On one rank, what is run in one go
+        makes its updates itself.
+    kept : tuple, optional
+        Tells these rows from others, if what follows from them alone is to be kept.
+    """
+
+    programs: Programs
+    kind: CallKind
+    subset: Subset
+    sources: list[Any]
+    selections: Sequence[Selection]
+    constants: Sequence[Any]
+    reducer: Reducer
+    weights: Sequence[int]
+    rank: int = 0
+    num_slices: int = 1
+    block: int = 0
+    tree: BlockCut | None = None
+    padded_size: PaddedSize = UNPADDED
+    taken: list[np.ndarray] | None = None
+    all_rows: Callable[[int], np.ndarray] | None = None
+    transaction: Transaction | None = None
+    kept: tuple | None = None
+    times: Times = UNCOUNTED
 
 
 class Call:
@@ -154,43 +226,25 @@ class Call:
 
     def _meet(self, reduced: list[Variable], level: int) -> None:
         """Combine values with the other ranks'."""
-        given = None
-        if not self.is_idle:
-            given = [self._given_for(var) for var in reduced]
-        key = (*self._key, level)
-        ops: list = [op_of(var) for var in reduced]
-        if not _SUMMED.keys().isdisjoint(ops):
-            given, ops = self._as_sums(reduced, given)
+        given = None if self.is_idle else list(map(self._given_for, reduced))
+        key, ops = (*self._key, level), list(map(_wire_op, reduced))
         results = self.task.reducer.reduce(key, given, ops, self.weights, self.times)
         self._have_met(level)
         self.values.update(zip(reduced, results, strict=True))
 
     def _given_for(self, reduced: Variable) -> Any:
-        """Return what this rank gives for a reduction."""
-        var = contributed(reduced)
-        if op_of(reduced) == "stack" and var in self.by_block:
-            return self.by_block[var]
-        return self.value("reduce", var)
+        """Return what this rank gives for a reduction.
 
-    def _as_sums(
-        self, reduced: list[Variable], given: list | None
-    ) -> tuple[list | None, list]:
-        """Make sums of gathers: every rank gives its share in its place among zeros.
-
-        Bools are added by "max".
+        What is gathered or stacked is the sum of shares among zeros.
         """
-        ops = [op_of(var) for var in reduced]
-        sums = ["max" if var.type.dtype == "bool" else "sum" for var in reduced]  # type: ignore[attr-defined]
-        if given is not None:
-            given = [
-                _SUMMED[op](self, self.real(contributed(var), value))
-                if op in _SUMMED
-                else value
-                for var, value, op in zip(reduced, given, ops, strict=True)
-            ]
-        return given, [
-            by if op in _SUMMED else op for op, by in zip(ops, sums, strict=True)
-        ]
+        var, op = contributed(reduced), op_of(reduced)
+        if op == "gather":
+            return _rows_among_zeros(self, self.real(var, self.value("reduce", var)))
+        if op == "stack":
+            of_blocks = var in self.by_block
+            own = self.by_block[var] if of_blocks else self.value("reduce", var)
+            return _values_among_zeros(self, self.real(var, own))
+        return self.value("reduce", var)
 
     def value(self, role: str, var: Variable) -> np.ndarray:
         """Return a value of this call: to "reduce", for an "output" or an "update"."""
@@ -224,12 +278,11 @@ class Call:
         transaction, cut = self.task.transaction, self.cut
         if not cut.stored:
             return
-        if transaction is not None:
-            transaction.phase[0] = STORING
+        assert transaction is not None
+        transaction.phase[0] = STORING
         is_padded = bool(self.padded_size)
         for i in cut.stored:
             shared, new = cut.updates[i]
-            assert transaction is not None
             if self.is_idle and new in cut.on_rows:
                 if i in self.spec.row_updates:  # as rows of inputs, there are none
                     none = np.array(host.get_value(shared)[:0])
@@ -286,5 +339,9 @@ def _values_among_zeros(call: Call, value: Any) -> np.ndarray:
     return out
 
 
-_SUMMED = {"gather": _rows_among_zeros, "stack": _values_among_zeros}
-"""What a rank gives for what comes together as a sum of shares among zeros."""
+def _wire_op(reduced: Any) -> ReduceOp:
+    """Return the op by which the transport combines; bools are added by "max"."""
+    op = op_of(reduced)
+    if op != "gather" and op != "stack":
+        return op
+    return "max" if reduced.type.dtype == "bool" else "sum"

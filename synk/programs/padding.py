@@ -56,12 +56,43 @@ class CompiledSizes:
         return rows or real
 
 
+class ShapesMet:
+    """The numbers of rows that all ranks have met in calls of one function.
+
+    Every rank keeps the same account, so that all leave the same calls out of their
+    times: a rank that compiles keeps the others waiting.
+    """
+
+    def __init__(self) -> None:
+        self._calls: set[tuple] = set()
+        self._shares: set[tuple] = set()
+        self._compiled_sizes: dict[tuple, list[CompiledSizes]] = {}
+
+    def are_new(self, kind: tuple, by_rank: Sequence[int], is_padded: bool) -> bool:
+        """Tell whether some rank compiles for a call; its kind is what else tells it.
+
+        Parameters
+        ----------
+        by_rank : sequence of int
+            The rows of each rank.
+        """
+        if is_padded:
+            new = [CompiledSizes() for _ in by_rank]
+            sizes = self._compiled_sizes.setdefault(kind, new)
+            pairs = zip(sizes, by_rank, strict=True)
+            by_rank = [each.rows(rows) if rows else 0 for each, rows in pairs]
+        call = kind, tuple(by_rank)
+        if call in self._calls:
+            return False
+        self._calls.add(call)
+        shares = {(kind, rank, rows) for rank, rows in enumerate(by_rank)}
+        is_new = not shares <= self._shares
+        self._shares |= shares
+        return is_new
+
+
 class Padding:
     """What a function becomes that is padded, and the numbers of rows it is padded to.
-
-    Parameters
-    ----------
-    spec : FunctionSpec
 
     Attributes
     ----------
@@ -105,7 +136,6 @@ class Padding:
 
         Parameters
         ----------
-        piece : Part
         known : dict of Variable to Variable
             What it receives, as what is computed from shapes.
         news : sequence of Variable

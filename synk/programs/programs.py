@@ -18,9 +18,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-import numpy as np
 from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
@@ -32,6 +31,7 @@ from ..compiler.sizes import sizes_from_inputs
 from ..compiler.spec import FunctionSpec
 from ..compiler.stages import Cut, Part, Stage, cut, uncut
 from ..engines import Engine, engine_for
+from ..engines.machine_code import array_type, make_ahead
 from ..engines.precision import check_engine
 from ..garbage import without_collection
 from ..memory.partition import Selection
@@ -40,9 +40,15 @@ from ..times.compile_notice import Notice
 from ..times.exchanges import ExchangeTimes
 from ..times.timing import COMPUTE, Times
 from .blocks import Blocks
-from .kept import KeptTerms
-from .padding import UNPADDED, CannotPad, PaddedProgram, PaddedSize, Padding, widened
-from .shapes_met import ShapesMet
+from .padding import (
+    UNPADDED,
+    CannotPad,
+    PaddedProgram,
+    PaddedSize,
+    Padding,
+    ShapesMet,
+    widened,
+)
 
 Subset = tuple[int, ...]
 """Positions of the outputs asked for, ascending."""
@@ -53,14 +59,42 @@ CallKind: TypeAlias = Literal[
 """What a rank runs in a call; see above."""
 
 
+class KeptTerms:
+    """The terms of the last rows, on one rank."""
+
+    def __init__(self) -> None:
+        self._key: Any = None
+        self._values: dict[Variable, Any] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that are kept now."""
+        return sum(value.nbytes for value in self._values.values())
+
+    def of(
+        self, part: Part, key: tuple | None, compute: Callable[[], list]
+    ) -> dict[Variable, Any]:
+        """Return the values of a part, computed if they are not those that are kept.
+
+        The key tells the rows from others: by states of data, and which rows of these.
+        Without one there is nothing to know them by, and nothing is kept.
+        """
+        if key is None:
+            return dict(zip(part.wants, compute(), strict=True))
+        if (id(part), key) == self._key:
+            return self._values
+        self._key, self._values = None, {}
+        values = dict(zip(part.wants, compute(), strict=True))
+        # In this order: an interrupt in between must not leave a key without values.
+        self._values = values
+        self._key = id(part), key
+        return values
+
+
 class Programs:
     """The compiled parts of one function on one rank.
 
-    Parameters
-    ----------
-    number : int
-        The function's number, which its flat buffers go by.
-    spec : FunctionSpec
+    The ranks' flat buffers go by the function's number.
     """
 
     def __init__(self, number: int, spec: FunctionSpec) -> None:
@@ -102,14 +136,7 @@ class Programs:
         return [] if kind in ("uncut", "kept uncut") else self.spec.streams
 
     def block(self, subset: Subset, planned: int) -> int:
-        """Return the rows of a block, if all that is computed of rows goes in blocks.
-
-        Parameters
-        ----------
-        subset : tuple of int
-        planned : int
-            What the plan says.
-        """
+        """Return the planned rows of a block; 0 if not all of rows can go in blocks."""
         if not planned:
             return 0
         goes = self._in_blocks.get(subset)
@@ -189,6 +216,21 @@ class Programs:
                 self.writer(kind, subset, i)
         self.times.is_fresh = True
 
+    def make_machine_code(self, kind: CallKind, subset: Subset) -> None:
+        """Have numba make the code of a kind of call before the call, where it can.
+
+        Parts are gone through in the order of a call: what one returns, the next
+        receives.
+        """
+        inputs = [array_type(var) for var in self.spec.all_inputs]
+        known: dict[Variable, Any] = {}
+        for stage in self.cut(kind, subset).stages:
+            for piece in parts_of(kind, stage):
+                received = [known.get(var) for var in piece.receives]
+                made = make_ahead(self.program(piece), [*inputs, *received])
+                known.update(zip(piece.wants, made, strict=False))
+            known.update({var: array_type(var) for var in stage.reduced})
+
     def _prepare(self, piece: Part, padded: bool) -> None:
         try:
             self.program(piece, padded)
@@ -216,11 +258,9 @@ class Programs:
         graphs = clone_replace([*piece.wants, *news], {**stand_ins, **known})
         n = len(piece.wants)
         targets = [shared for shared, _ in piece.updates]
-        return self._compiled_graph(
-            list(stand_ins.values()),
-            graphs[:n],
-            list(zip(targets, graphs[n:], strict=True)),
-        )
+        inputs = [*self.spec.all_inputs, *stand_ins.values()]
+        updates = list(zip(targets, graphs[n:], strict=True))
+        return self._compiled_graph(inputs, graphs[:n], updates)
 
     def _compile_padded(self, piece: Part) -> PaddedProgram:
         assert self.padding is not None
@@ -229,26 +269,8 @@ class Programs:
         made = self.padding.rewritten(piece, known, [new for _, new in news])
         n, streams = len(piece.wants), [shared for shared, _ in news]
         updates = list(zip(streams, made.graph[n:], strict=True))
-        return PaddedProgram(
-            self._compiled_graph(made.receives, made.graph[:n], updates)
-        )
-
-    def _compiled_graph(
-        self,
-        receives: list[Variable],
-        outputs: list[Variable],
-        updates: list[tuple[SharedVariable, Variable]],
-    ) -> Callable:
-        spec = self.spec
-        return self.engine.compile_graph(
-            [*spec.all_inputs, *receives],
-            outputs,
-            updates,
-            spec.mode,
-            spec.name,
-            spec.options,
-            spec.precision,
-        )
+        inputs = [*self.spec.all_inputs, *made.receives]
+        return PaddedProgram(self._compiled_graph(inputs, made.graph[:n], updates))
 
     def writer(self, kind: CallKind, subset: Subset, i: int) -> Callable:
         """Return what writes to some elements of a variable, in place."""
@@ -256,11 +278,18 @@ class Programs:
             made, (shared, _) = self.cut(kind, subset).written[i], self.spec.updates[i]
             taken: list[Variable] = [var.type() for var in made.takes]
             new = shared.type.filter_variable(made.new_value(shared, taken))
-            spec = self.spec
-            how = spec.mode, spec.name, spec.options, spec.precision
-            updates = [(shared, new)]
-            self._writers[i] = self.engine.compile_graph(taken, [], updates, *how)
+            self._writers[i] = self._compiled_graph(taken, [], [(shared, new)])
         return self._writers[i]
+
+    def _compiled_graph(
+        self,
+        inputs: list[Variable],
+        outputs: list[Variable],
+        updates: list[tuple[SharedVariable, Variable]],
+    ) -> Callable:
+        spec = self.spec
+        how = spec.mode, spec.name, spec.options, spec.precision
+        return self.engine.compile_graph(inputs, outputs, updates, *how)
 
     # -- rows
 
@@ -272,33 +301,16 @@ class Programs:
         padded_size = self.padding.padded_size(selections)
         return widened(selections, padded_size), padded_size
 
-    def take(self, sources, selections) -> list[np.ndarray]:
-        """Take rows for every row input."""
-        return self.takers.take(sources, selections)
 
-
-def kind_of_call(
-    num_slices: int, size: int, block: int = 0, keeps: bool = False
-) -> CallKind:
+def kind_of_call(num_slices: int, size: int, block: int) -> CallKind:
     """Return what a rank that has rows runs; see above.
 
-    Parameters
-    ----------
-    num_slices : int
-        Blocks are slices themselves: a call in blocks has no others.
-    size : int
-        The number of ranks.
-    block : int
-        Rows of a block. One rank computes the stages then that several do, as it is to
-        come to the same bits.
-    keeps : bool
-        Whether terms of the data alone are a part of their own.
+    Blocks are slices themselves: a call in blocks has no others. One rank computes the
+    stages then that several do, as it is to come to the same bits.
     """
     if num_slices > 1 and not block:
         return "slice"
-    if size == 1 and not block:
-        return "kept uncut" if keeps else "uncut"
-    return "kept step" if keeps else "step"
+    return "uncut" if size == 1 and not block else "step"
 
 
 def parts_of(kind: CallKind, stage: Stage) -> list[Part]:

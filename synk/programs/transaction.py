@@ -109,7 +109,6 @@ class Transaction:
 
         Parameters
         ----------
-        var : SharedVariable
         index : tuple
             Which elements.
         write : callable

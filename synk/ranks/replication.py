@@ -14,7 +14,6 @@ from ..compiler.spec import FunctionSpec
 from ..engines import compiles_in_calls, described, host
 from ..engines.quiet import ignoring, is_numba
 from ..memory.segment import can_lie_here
-from ..programs.ahead import make_machine_code
 from ..programs.programs import CallKind, Programs, Subset
 from ..times.compile_notice import Notice
 from ..times.timing import Times
@@ -267,7 +266,7 @@ def worker_compile(
     makes_code = in_numba and context.size > 1
     if context.rank == 0:
         if makes_code:
-            make_machine_code(programs, kind, subset)
+            programs.make_machine_code(kind, subset)
             context.comm.barrier()
         return
     settings.follow(config)
@@ -278,7 +277,7 @@ def worker_compile(
         programs.compile(kind, subset)
         if makes_code:
             context.comm.barrier()
-            make_machine_code(programs, kind, subset)
+            programs.make_machine_code(kind, subset)
 
 
 def what_compiles(spec: FunctionSpec, ranks: int) -> str:

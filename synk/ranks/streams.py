@@ -7,7 +7,7 @@ come apart, whatever has failed or been set before.
 
 Where ranks draw for themselves, copies of one stream would have all drop the same
 units. The own stream of rank r follows from the original's present state and r (see
-`programs.streams`). Rank 0 keeps the original.
+`draws.derived`). Rank 0 keeps the original.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ import numpy as np
 from pytensor.compile import SharedVariable
 
 from ..compiler.placement.streams import CommonStream
-from ..draws import generator_in
+from ..draws import RANK, ROWS, derived, generator_in
 from ..engines import host
-from ..programs.streams import RANK, ROWS, derived
 
 State = tuple[type[np.random.BitGenerator], Any]
 """The kind of a generator, and its state."""

@@ -14,7 +14,8 @@ import pytest
 from synk import compiled
 from synk.commands import info
 from synk.memory import cuda, device_rows, dlpack, to_device
-from synk.ranks import context, replication
+from synk.programs.programs import Programs
+from synk.ranks import context
 
 Patch = pytest.MonkeyPatch
 
@@ -65,7 +66,7 @@ def installed(monkeypatch: Patch, versions: dict[str, str]) -> None:
 
 def machine_code(monkeypatch: Patch, make: Callable[..., Any]) -> None:
     """Have rank 0's machine code made by a function."""
-    monkeypatch.setattr(replication, "make_machine_code", make)
+    monkeypatch.setattr(Programs, "make_machine_code", make)
 
 
 def loading_of_kernels(monkeypatch: Patch, load: Callable[..., Any]) -> Any:
