@@ -15,16 +15,13 @@ from ..ranks.context import RankContext
 from ..ranks.ledger import Holding
 from ..ranks.replication import master_replicate_variables
 from ..ranks.session import SESSION
+from ..rules.centre import Centre, weighed
 from ..rules.gossip import Gossip
-from ..rules.graphs import Functions
+from ..rules.graphs import RuleGraphs
 from ..rules.rule import Rule
-from ..rules.simulate import Exchange, weighed
-from .centre import Centre
-from .exchanging import Exchanging
-from .exchanging_node import ExchangingNode
-from .gossiping import Gossiping, Mailboxes
-from .parameters import Parameters
-from .worker import Among, Times, Worker
+from .centre_worker import CentreWorker, NodeWorker
+from .gossip_worker import GossipWorker, Mailboxes
+from .worker import Parameters, Report, Worker
 
 SHOWN = Holding("replicated", "a Trainer has set it")
 TRAINING = "ranks train by themselves, by a rule"
@@ -32,17 +29,10 @@ TRAINING = "ranks train by themselves, by a rule"
 _numbers = itertools.count()
 
 
-class Report(NamedTuple):
-    """What a worker tells of the steps since it was asked last."""
-
-    exchanges: list[tuple[int, Exchange]]
-    times: Times
-
-
 Medium: TypeAlias = Centre | Mailboxes
 
 
-class Told(NamedTuple):
+class Setup(NamedTuple):
     """What makes a rank a worker.
 
     Attributes
@@ -63,23 +53,21 @@ class Told(NamedTuple):
     workers: int
     are_nodes: bool
 
-    def medium(self, givers: int, segment: Segment | None = None) -> Medium:
-        """Return what the workers share: in a segment, or in a new one.
+    def medium(self, ranks: int, memory: Callable[[int], Segment] = Segment) -> Medium:
+        """Return what the workers of a machine share.
 
         Parameters
         ----------
-        givers : int
-            The ranks of this machine.
-        segment : Segment, optional
+        ranks : int
+            Of the machine.
+        memory : callable
+            Returns the segment that it lies in; by default a new one.
         """
         if isinstance(self.rule, Gossip):
-            sizes = self.dtype, self.size, self.workers
-            return Mailboxes(*sizes, segment or Segment(Mailboxes.nbytes(*sizes)))
-        # The mode of what is not compiled as a loop
-        functions = Functions(self.rule, self.dtype, "NUMBA")
-        shape = functions, self.size, self.workers, givers, self.rule.fragments
+            return Mailboxes(self.dtype, self.size, self.workers, memory)
         at_once = self.rule.order == "together" or self.are_nodes
-        return Centre(*shape, at_once, segment or Segment(Centre.nbytes(*shape)))
+        graphs, givers = RuleGraphs(self.rule, self.dtype), ranks if at_once else 0
+        return Centre(graphs, self.size, self.workers, givers, at_once, memory)
 
 
 class Workers:
@@ -123,12 +111,12 @@ class Workers:
             )
         self._made_for = weakref.ref(SESSION.pool)
         start = Parameters(params).vector()
-        told = Told(rule, dtypes[0], start.size, n, are_nodes)
-        self._medium = told.medium(SESSION.context.local.size)
+        setup = Setup(rule, dtypes[0], start.size, n, are_nodes)
+        self._medium = setup.medium(SESSION.context.local.size)
         segment = self._medium.segment
         self._medium.fill(start)
         numbers = master_replicate_variables(self.params)
-        common = self.number, told, numbers
+        common = self.number, setup, numbers
         mine = *common, self._medium
         SESSION.run(worker_open, *common, segment.place, mine=mine)
         SESSION.ledger.note(self.params, Holding("local", TRAINING))
@@ -245,7 +233,7 @@ class Workers:
 def worker_open(
     context: RankContext,
     number: int,
-    told: Told,
+    setup: Setup,
     numbers: list[int],
     shared: Medium | Place,
 ) -> None:
@@ -253,32 +241,28 @@ def worker_open(
     variables = [context.registry.variables[i] for i in numbers]
     over_nodes = None
     if context.comm is not context.local:
-        shared = _of_this_node(context, told, variables, shared)
+        shared = _of_this_node(context, setup, variables, shared)
     if isinstance(shared, tuple):
         segment = context.attachments.segment(*shared)
-        shared = told.medium(context.local.size, segment)
+        shared = setup.medium(context.local.size, lambda nbytes: segment)
     if context.comm is not context.local:
         from .over_nodes import OverNodes  # which knows of MPI
 
         over_nodes = OverNodes(context.comm, shared)
     rank = context.rank
-    if told.are_nodes:
+    if setup.are_nodes:
         rank = 0 if context.comm is context.local else context.comm.node
-    place = Among(rank, told.workers, context.local, over_nodes)
-    how = variables, place, context.control.looks
-    worker: Worker
-    if isinstance(shared, Mailboxes):
-        assert isinstance(told.rule, Gossip)
-        worker = Gossiping(told.rule, shared, *how)
-    else:
-        kind = ExchangingNode if told.are_nodes else Exchanging
-        worker = kind(told.rule, shared, *how)
-    context.workers[number] = worker
+    kind: type[Worker] = NodeWorker if setup.are_nodes else CentreWorker
+    if isinstance(setup.rule, Gossip):
+        kind = GossipWorker
+    how = setup.rule, shared, variables, rank, setup.workers, context, over_nodes
+    context.workers[number] = worker = kind(*how)
+    worker.begin()
 
 
 def _of_this_node(
     context: RankContext,
-    told: Told,
+    setup: Setup,
     variables: Sequence[SharedVariable],
     shared: Medium | Place,
 ) -> Medium | Place:
@@ -288,7 +272,7 @@ def _of_this_node(
     """
     local = context.local
     if local.rank == 0 and isinstance(shared, tuple):
-        shared = told.medium(local.size)
+        shared = setup.medium(local.size)
         shared.fill(Parameters(variables).vector())
         forget = weakref.finalize(shared, SESSION.notify, "segment", shared.segment.key)
         forget.atexit = False
@@ -317,7 +301,7 @@ def worker_begin(context: RankContext, number: int, start: dict) -> None:
 
 def worker_report(context: RankContext, number: int) -> Report:
     """Tell of the steps since this was asked last."""
-    return Report(*context.workers[number].take_report())
+    return context.workers[number].report()
 
 
 def worker_show(context: RankContext, number: int, values: dict) -> None:

@@ -22,9 +22,8 @@ from ..cluster.link import Bytes
 from ..cluster.reduce import NodeReduction
 from ..comm.divided import DividedAllReduce
 from ..memory.partition import spans
-from ..rules.simulate import summed
-from .centre import Centre
-from .gossiping import Mailboxes
+from ..rules.centre import Centre, summed
+from .gossip_worker import Mailboxes
 
 
 class OverNodes:

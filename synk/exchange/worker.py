@@ -10,92 +10,170 @@ import numpy as np
 from pytensor.compile import SharedVariable
 
 from ..comm.locks import Locks
-from ..comm.shm import SharedMemoryComm
+from ..engines import host
+from ..ranks.context import RankContext
 from ..rules.rule import Rule
 from ..rules.simulate import Exchange
 from ..times.exchanges import ExchangeTimes
-from .parameters import Parameters
 
 
-class Times(NamedTuple):
-    """Seconds that a worker has spent on exchanges, and of these waiting for others."""
+class Parameters:
+    """Shared variables, one after the other, as one vector.
 
-    exchanging: float
-    waiting: float
-
-
-class Among(NamedTuple):
-    """Where a worker stands among all.
-
-    Attributes
-    ----------
-    rank, n : int
-        Which one it is, of how many.
-    local : SharedMemoryComm
-        To meet those of its machine.
-    over_nodes : OverNodes or None
-        Where there are several machines.
-    """
-
-    rank: int
-    n: int
-    local: SharedMemoryComm
-    over_nodes: Any = None
-
-
-class Worker:
-    """A rank that trains by a rule; `exchanging` and `gossiping` say what that is.
+    Between `open` and `close` the variables' own arrays can be written to, where these
+    are numpy's; a rank that is elsewhere in between holds no array.
 
     Parameters
     ----------
-    medium : Centre or Mailboxes
-        In memory that all ranks of a machine share.
-    rule : Rule
-    variables : list of SharedVariable
-        The parameters, of one dtype.
-    place : Among
-    looks : int
-        How often to look at a lock before sleeping.
+    variables : sequence of SharedVariable
+        Of one dtype, and of shapes that do not change.
 
     Attributes
     ----------
+    sizes : list of int
+        How many elements each of them has.
+    arrays : list of numpy.ndarray
+        While it is open.
+    """
+
+    def __init__(self, variables: Sequence[SharedVariable]) -> None:
+        self._variables = list(variables)
+        values = [host.get_value(var) for var in variables]
+        self._shapes = [value.shape for value in values]
+        self.sizes = [value.size for value in values]
+        self.nbytes = sum(value.nbytes for value in values)
+        self.arrays: list[np.ndarray] = []
+        self._moved: list[tuple[SharedVariable, np.ndarray]] = []
+
+    def vector(self) -> np.ndarray:
+        """Return a copy of all of it."""
+        return joined([host.get_value(var) for var in self._variables])
+
+    def set(self, vector: np.ndarray) -> list[np.ndarray]:
+        """Give the variables the values of a vector; return what they had."""
+        former = [host.get_value(var) for var in self._variables]
+        pieces = zip(self._variables, self.cut(vector), strict=True)
+        for var, piece in pieces:
+            host.set_value(var, np.array(piece))
+        return former
+
+    def cut(self, vector: np.ndarray) -> list[np.ndarray]:
+        """Return the pieces of a vector that are the variables', in their shapes."""
+        pieces = np.split(vector, np.cumsum(self.sizes)[:-1])
+        both = zip(pieces, self._shapes, strict=True)
+        return [piece.reshape(shape) for piece, shape in both]
+
+    def put_back(self, values: Sequence[np.ndarray]) -> None:
+        """Give the variables arrays that they had."""
+        for var, value in zip(self._variables, values, strict=True):
+            host.set_value(var, value)
+
+    def open(self) -> None:
+        """Find the variables' arrays as they are now, so that they can be written to.
+
+        Raises
+        ------
+        ValueError
+            If a variable has another shape than at first.
+        """
+        self.arrays, self._moved = [], []
+        for var, shape in zip(self._variables, self._shapes, strict=True):
+            value = host.get_value(var)
+            if value.shape != shape:
+                raise ValueError(
+                    f"{var} had the shape {shape} when training began, and has"
+                    f" {value.shape} now"
+                )
+            if not value.flags.carray:  # JAX's, or a transpose
+                value = np.array(value, order="C")
+                self._moved.append((var, value))
+            self.arrays.append(value)
+
+    def close(self) -> None:
+        """Give the variables the arrays that were written in place of their own."""
+        for var, value in self._moved:
+            host.set_value(var, value)
+        self.arrays, self._moved = [], []
+
+
+def joined(values: Sequence[np.ndarray]) -> np.ndarray:
+    """Return arrays one after the other, as one vector: a copy."""
+    return np.concatenate([np.ravel(value) for value in values])
+
+
+class Report(NamedTuple):
+    """What a worker tells of the steps since it was asked last.
+
+    Attributes
+    ----------
+    exchanges : list of (int, Exchange)
+        Each with the number of its move of the centre.
+    seconds, waiting : float
+        That exchanges took, and of these waiting for others.
+    """
+
+    exchanges: list[tuple[int, Exchange]]
+    seconds: float
+    waiting: float
+
+
+class Worker:
+    """A rank that trains by a rule.
+
+    Parameters
+    ----------
+    rule : Rule
+    medium : Centre or Mailboxes
+        In memory that all ranks of a machine share.
+    variables : list of SharedVariable
+        The parameters, of one dtype.
     rank, n : int
         Which worker this is, of how many.
+    context : RankContext
+    over_nodes : OverNodes, optional
+        Where there are several machines.
+
+    Attributes
+    ----------
     is_node : bool
         Whether all ranks of the machine are this worker, and have its parameters.
     steps : int
         How many the rank has made.
     times : ExchangeTimes
-    exchanges : list of (int, Exchange)
-        Since they were taken last: each with the number of its move of the centre.
     """
 
     is_node = False
 
     def __init__(
         self,
-        medium: Any,
         rule: Rule,
+        medium: Any,
         variables: Sequence[SharedVariable],
-        place: Among,
-        looks: int,
+        rank: int,
+        n: int,
+        context: RankContext,
+        over_nodes: Any = None,
     ) -> None:
-        self.rank, self.n, self.local, self.over_nodes = place
-        self.medium = medium
-        self.locks = Locks(medium.words, self.local.rank, looks, self.local.patience)
+        self.rule, self.medium, self.rank, self.n = rule, medium, rank, n
+        self.local, self.over_nodes = context.local, over_nodes
+        looks, patience = context.control.looks, self.local.patience
+        self.locks = Locks(medium.words, self.local.rank, looks, patience)
         self.parameters = Parameters(variables)
         self.steps = 0
         self.times = ExchangeTimes(repr(rule), self.parameters.nbytes)
-        self._reported = Times(0.0, 0.0)
-        self.exchanges: list[tuple[int, Exchange]] = []
+        self._reported = Report([], 0.0, 0.0)
+        self._exchanges: list[tuple[int, Exchange]] = []
         self._own: list[np.ndarray] | None = None  # while others are shown
 
-    def begin_with(self, w: np.ndarray) -> None:
-        """Begin anew, with the parameters of a vector."""
+    def begin(self) -> None:
+        """Begin anew, with the parameters that all begin with."""
+        self._begin_with(self.medium.parameters)
+
+    def _begin_with(self, w: np.ndarray) -> None:
         self.parameters.set(w)
         self._own = None
         self.steps = 0
-        self.exchanges = []
+        self._exchanges = []
 
     def after_step(self, rows: Sequence[int]) -> None:
         """Do what is due after a step.
@@ -122,31 +200,35 @@ class Worker:
             yield
 
     @contextlib.contextmanager
-    def opened(self, first_lock: int, last_lock: int) -> Iterator[None]:
+    def opened(self) -> Iterator[None]:
         """Write to parameters and take locks in a ``with`` block, which is timed."""
         with self.times.exchanging(self.steps):
             self.parameters.open()
             try:
                 yield
             except BaseException:  # otherwise all locks have been given back
-                self.locks.release_all(first_lock, last_lock)
+                self.locks.release_all(*self.medium.locks)
                 raise
             finally:
                 # What was written belongs to the variables, if this ends early, too.
                 self.parameters.close()
 
+    def acquire(self, lock: int) -> None:
+        """Wait for a lock, which is timed, and take it."""
+        with self.times.wait():
+            self.locks.acquire(lock)
+
     def note(self, move: int, exchange: Exchange) -> None:
         """Take note of an exchange, and of the number of its move of the centre."""
-        self.exchanges.append((move, exchange))
+        self._exchanges.append((move, exchange))
         self.times.count(exchange.staleness)
 
-    def take_report(self) -> tuple[list[tuple[int, Exchange]], Times]:
+    def report(self) -> Report:
         """Return the exchanges, and what they took, since this was asked last."""
-        now = Times(self.times.seconds, self.times.waiting)
-        last, self._reported = self._reported, now
-        exchanges, self.exchanges = self.exchanges, []
-        since = (here - before for here, before in zip(now, last, strict=True))
-        return exchanges, Times(*since)
+        exchanges, self._exchanges = self._exchanges, []
+        last = self._reported
+        now = self._reported = Report([], self.times.seconds, self.times.waiting)
+        return Report(exchanges, now.seconds - last.seconds, now.waiting - last.waiting)
 
     def state(self) -> dict[str, np.ndarray]:
         """Return all that the worker goes on with."""
@@ -154,14 +236,12 @@ class Worker:
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Go on with what `state` has returned."""
-        self.begin_with(state["w"])
+        self._begin_with(state["w"])
         self.steps = int(state["steps"])
 
     def vector(self) -> np.ndarray:
         """Return a copy of this worker's parameters."""
-        if self._own is None:
-            return self.parameters.vector()
-        return np.concatenate([np.ravel(value) for value in self._own])
+        return self.parameters.vector() if self._own is None else joined(self._own)
 
     def show(self, values: np.ndarray) -> None:
         """Have the variables show other values than this worker's own."""

@@ -1,9 +1,8 @@
-"""A rule's functions as one loop over the elements, in place; compiled by numba.
+"""A graph that computes element by element, as lines of Python that numba compiles.
 
-A graph that computes element by element is written as a loop in Python, which numba
-compiles: every array is read once, and what is new goes where it is to be. That is what
-PyTensor's compiled functions do not offer: they return new arrays, which must then be
-copied.
+In a loop over these lines every array is read once, and what is new goes where it is to
+be. That is what PyTensor's compiled functions do not offer: they return new arrays,
+which must then be copied.
 
 The loop is a file beside what PyTensor has compiled, named by its text: numba keeps
 its machine code there as well.
@@ -92,58 +91,6 @@ def written(inputs: Mapping[str, Variable], outputs: Mapping[str, Variable]) -> 
     return found
 
 
-def make_loop(
-    inputs: Mapping[str, Variable],
-    outputs: Mapping[str, Variable],
-    in_place: Sequence[str] = (),
-) -> Callable[..., None]:
-    """Return a compiled function that writes outputs to arrays.
-
-    Parameters
-    ----------
-    inputs : dict of str to variable
-        Vectors of one length, and scalars, which are passed as arrays of no dimensions.
-    outputs : dict of str to variable
-        The same kinds.
-    in_place : sequence of str
-        Vectors that are written to where the input of that name lies. (One array in
-        two arguments would keep the loop from being vectorised.)
-
-    Returns
-    -------
-    callable
-        Takes the arrays of the inputs, and then those of the other outputs.
-
-    Raises
-    ------
-    NotImplementedError
-        If there is an Op that is not known here.
-    """
-    graph = written(inputs, outputs)
-    vectors = [name for name, var in inputs.items() if is_vector(var)]
-    places = {name: name if name in in_place else f"out_{name}" for name in outputs}
-    before = [f"{name}_ = {name}[()]" for name in inputs if name not in vectors]
-    before += graph.scalars
-    each = [f"{name}_ = {name}[i]" for name in vectors]
-    each += graph.vectors
-    for name, var in outputs.items():
-        if is_vector(var):
-            each.append(f"{places[name]}[i] = {graph.values[name]}")
-        else:
-            before.append(f"{places[name]}[()] = {graph.values[name]}")
-    others = [places[name] for name in outputs if name not in in_place]
-    lines = [
-        "import numpy as np",
-        "",
-        "",
-        f"def loop({', '.join([*inputs, *others])}):",
-        *[f"    {line}" for line in before],
-        f"    for i in range({vectors[0]}.size):",
-        *[f"        {line}" for line in each],
-    ]
-    return compiled_text(lines, "loop")
-
-
 def is_vector(var: Variable) -> bool:
     """Tell a vector from a scalar."""
     return bool(var.type.ndim)  # type: ignore[attr-defined]
@@ -185,15 +132,7 @@ def _is_two(var: Variable) -> bool:
 
 
 def compiled_text(lines: Sequence[str], function: str) -> Callable:
-    """Return a function of a program, compiled by numba when it is first called.
-
-    Parameters
-    ----------
-    lines : sequence of str
-        The program.
-    function : str
-        The function's name there.
-    """
+    """Return a function of a program, compiled by numba when it is first called."""
     text = "\n".join(['"""Of a training rule; made by synk."""', "", *lines, ""])
     digest = hashlib.sha256(text.encode()).hexdigest()[:20]
     path = Path(pytensor.config.compiledir, "synk_rules", f"rule_{digest}.py")

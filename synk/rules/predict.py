@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .centre import may_come
 from .rule import Rule
 from .simulate import Rows, Simulation, Step, simulate
-from .staleness import may_come
 
 
 class Costs(NamedTuple):

@@ -6,18 +6,17 @@ workers than there are cores.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ..memory.partition import cuts
 from ..reduce_ops import shares
+from .centre import Centre, summed, weighed
 from .gossip import Gossip
-from .graphs import Arrays, Functions
-from .loops import Loops
+from .graphs import RuleGraphs
 from .rule import Rule
+from .sweeps import Sweeper
 
 Step: TypeAlias = Callable[[np.ndarray, int, int], np.ndarray]
 Rows: TypeAlias = Callable[[int, int], int]
@@ -149,9 +148,8 @@ class Simulation:
         rule.check(workers)
         self.rule, self._step, self._rows = rule, step, rows
         self._start = start = np.asarray(start)
-        self._functions = Functions(rule, start.dtype, mode)
-        self._loops = Loops(self._functions, are_compiled=mode is None)
-        self.workers = [self._functions.start(start)[0] for _ in range(workers)]
+        self._graphs = RuleGraphs(rule, start.dtype, mode)
+        self.workers = [self._graphs.start(start)[0] for _ in range(workers)]
         self.steps = [0] * workers
         self.exchanges: list[Exchange] = []
 
@@ -229,21 +227,21 @@ class _Exchanging(Simulation):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        n, fragments = len(self.workers), self.rule.fragments
-        self._pieces = pieces(self._start.size, fragments)
-        self._centres = [
-            self._functions.start(self._start[piece])[1] for piece in self._pieces
-        ]
+        n, size, fragments = len(self.workers), self._start.size, self.rule.fragments
+        is_together = self.rule.order == "together"
+        how = n, n if is_together else 0, is_together
+        self._centre = Centre(self._graphs, size, *how, _OwnMemory)
+        self._centre.fill(self._start)
+        self._sweepers = [Sweeper(self._centre, [size], rank, n) for rank in range(n)]
         self._rows_of = np.zeros((n, fragments))  # since the fragment's last exchange
         self._fetched = np.zeros((n, fragments), int)  # how often it had moved then
-        self._moves = np.zeros(fragments, int)
         # By whom, at which step, which fragment.
         self._to_take: set[tuple[int, int, int]] = set()
 
     @property
     def centre(self) -> np.ndarray:
         """The parameters of the centre."""
-        return np.concatenate([centre["c"] for centre in self._centres])
+        return self._centre.parameters
 
     def result(self) -> np.ndarray:
         """Return the parameters that are to be used afterwards."""
@@ -259,53 +257,48 @@ class _Exchanging(Simulation):
         ranks = range(len(self.workers))
         for k in self.rule.due(self.steps[0]):
             parts = shares(self._rows_of[:, k].tolist())
-            given = [self._give(rank, k, parts[rank]) for rank in ranks]
-            self._move(k, summed(given))
+            for rank in ranks:
+                self._sweep("give", rank, k, parts[rank])
+                self._to_take.add((rank, self.steps[rank] + self.rule.delay, k))
+            self._sweep("move", 0, k)
+            self._count_move(k)
             self._rows_of[:, k] = 0
             self.exchanges.append(Exchange(None, self.steps[0], k))
         for rank in ranks:
             self._take_what_is_due(rank)
 
     def _come(self, rank: int) -> None:
-        n, step = len(self.workers), self.steps[rank]
+        step, delay = self.steps[rank], self.rule.delay
         for k in self.rule.due(step):
-            staleness = int(self._moves[k] - self._fetched[rank, k])
+            move = self._count_move(k)
+            staleness = int(move - self._fetched[rank, k])
             self.exchanges.append(Exchange(rank, step, k, staleness))
-            if self.rule.delay:
-                self._move(k, self._give(rank, k, 1 / n))
-            else:
-                centre, moved = self._centres[k], _like(self._centres[k])
-                self._loops.exchange(self._of(rank, k), centre, moved, n, 1 / n)
-                self._centres[k] = moved
-                self._moves[k] += 1
-            self._fetched[rank, k] = self._moves[k]
+            self._fetched[rank, k] = move + 1
+            self._sweep("send" if delay else "exchange", rank, k)
+            if delay:
+                self._to_take.add((rank, step + delay, k))
         self._take_what_is_due(rank)
 
-    def _give(self, rank: int, k: int, share: float) -> np.ndarray:
-        """Have a worker give, and note when it takes."""
-        n, worker = len(self.workers), self._of(rank, k)
-        given = np.empty_like(worker["w"])
-        self._loops.give(worker, self._centres[k], given, n, share)
-        self._to_take.add((rank, self.steps[rank] + self.rule.delay, k))
-        return given
+    def _sweep(self, kind: str, rank: int, k: int, share: float | None = None) -> None:
+        """Have a worker sweep through a fragment of the centre."""
+        kept = dict(self.workers[rank])
+        arrays, sweeper = [kept.pop("w")], self._sweepers[rank]
+        share = 1 / len(self.workers) if share is None else share
+        sweeper.go(kind, sweeper.courses[k], arrays, kept, share)
 
-    def _move(self, k: int, given: np.ndarray) -> None:
-        moved = _like(self._centres[k])
-        self._loops.move(self._centres[k], given, moved)
-        self._centres[k] = moved
-        self._moves[k] += 1
+    def _count_move(self, k: int) -> int:
+        """Count a move of the centre, and return how often it had moved before."""
+        word = self._centre.moves(k)
+        self._centre.words[word] += 1
+        return int(self._centre.words[word]) - 1
 
     def _take_what_is_due(self, rank: int) -> None:
+        kind = "take" if self.rule.order == "together" else "fetch"
         for k in range(self.rule.fragments):
             due = rank, self.steps[rank], k
             if due in self._to_take:
                 self._to_take.remove(due)
-                self._loops.take(self._of(rank, k), self._centres[k])
-
-    def _of(self, rank: int, k: int) -> Arrays:
-        """Return a fragment of what a worker keeps."""
-        piece = self._pieces[k]
-        return {name: value[piece] for name, value in self.workers[rank].items()}
+                self._sweep(kind, rank, k)
 
 
 class _Gossiping(Simulation):
@@ -345,25 +338,11 @@ class _Gossiping(Simulation):
         return summed([*parts, *[mail for mail, _ in self._mail]]) / total
 
 
-def pieces(size: int, fragments: int) -> list[slice]:
-    """Return how a vector is cut into fragments, as equal as can be."""
-    return [slice(*ends) for ends in itertools.pairwise(cuts(size, fragments))]
+class _OwnMemory:
+    """Memory for a centre that no other process sees."""
 
+    def __init__(self, nbytes: int) -> None:
+        self._bytes = np.zeros(nbytes, np.uint8)
 
-def summed(given: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the sum of vectors, added in their order."""
-    total = np.array(given[0])
-    for more in given[1:]:
-        total += more
-    return total
-
-
-def weighed(vectors: Sequence[np.ndarray], rows: np.ndarray) -> np.ndarray:
-    """Return the mean of vectors, each of so many rows."""
-    parts = zip(shares(rows.tolist()), vectors, strict=True)
-    return summed([share * vector for share, vector in parts])
-
-
-def _like(state: Arrays) -> Arrays:
-    """Return room for a state."""
-    return {name: np.empty_like(value) for name, value in state.items()}
+    def array(self, dtype: Any, shape: tuple[int, ...], offset: int) -> np.ndarray:
+        return np.ndarray(shape, dtype, self._bytes, offset)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..call.spent import Ran
-from ..exchange.group import Report
+from ..exchange.worker import Report
 from ..rules.simulate import Exchange
 
 
@@ -29,8 +29,8 @@ def spent(
     exchanges : sequence of Exchange
         Those of all ranks.
     """
-    waiting = _mean([report.times.waiting for report in reports])
-    exchanging = _mean([report.times.exchanging for report in reports])
+    waiting = _mean([report.waiting for report in reports])
+    exchanging = _mean([report.seconds for report in reports])
     return {
         "seconds": seconds,
         "compute": ran.compute,
@@ -48,6 +48,8 @@ def _mean(values: Sequence[float]) -> float:
 def in_order(reports: Sequence[Report]) -> list[Exchange]:
     """Return the exchanges of all workers, in the order in which the centre moved."""
     found = [
-        (found.fragment, move, found) for report in reports for move, found in report[0]
+        (exchange.fragment, move, exchange)
+        for report in reports
+        for move, exchange in report.exchanges
     ]
     return [exchange for *_, exchange in sorted(found, key=lambda item: item[:2])]

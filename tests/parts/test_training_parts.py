@@ -7,7 +7,7 @@ import threading
 import pytest
 from random_alarms import alarms
 
-from synk.rules.staleness import may_come
+from synk.rules.centre import may_come
 from synk.threads.helper import Helper
 
 

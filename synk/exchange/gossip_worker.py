@@ -8,16 +8,16 @@ and then says in one word that it does.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
-from pytensor.compile import SharedVariable
 
 from ..comm.locks import write
-from ..memory.segment import Segment
+from ..rules.centre import shared_arrays
 from ..rules.gossip import Gossip
 from ..rules.simulate import Exchange
-from .worker import Among, Worker
+from .worker import Worker, joined
 
 _TURN = 0
 _HEAD = 8
@@ -32,8 +32,8 @@ class Mailboxes:
     size : int
         How many parameters there are.
     ranks : int
-    segment : Segment
-        Of `nbytes`.
+    memory : callable
+        Returns so many bytes to lie in, as a `Segment`; what is new there is zeros.
 
     Attributes
     ----------
@@ -42,21 +42,21 @@ class Mailboxes:
         Of the workers.
     """
 
-    def __init__(self, dtype: str, size: int, ranks: int, segment: Segment) -> None:
-        self.segment, self._ranks = segment, ranks
-        self.words = segment.array("int64", (_HEAD + 2 * ranks,))
-        place = 8 * (_HEAD + 2 * ranks)
-        self.weights = segment.array("float64", (ranks,), place)
-        self._weights = segment.array("float64", (ranks, 2), place + 8 * ranks)
-        place = -(-(place + 24 * ranks) // 64) * 64
-        self._mail = segment.array(dtype, (ranks, 2, size), place)
-        self._start = segment.array(dtype, (size,), place + self._mail.nbytes)
-
-    @staticmethod
-    def nbytes(dtype: str, size: int, ranks: int) -> int:
-        """Return how much memory they take."""
-        vectors = (2 * ranks + 1) * size * np.dtype(dtype).itemsize
-        return 8 * (_HEAD + 2 * ranks) + 24 * ranks + 64 + vectors
+    def __init__(
+        self, dtype: str, size: int, ranks: int, memory: Callable[[int], Any]
+    ) -> None:
+        forms: dict[str, tuple[tuple[int, ...], Any]] = {
+            "words": ((_HEAD + 2 * ranks,), "int64"),
+            "weights": ((ranks,), "float64"),
+            "weights of mail": ((ranks, 2), "float64"),
+            "mail": ((ranks, 2, size), dtype),
+            "start": ((size,), dtype),
+        }
+        self.segment, arrays = shared_arrays(forms, memory)
+        self.words, self.weights, self._weights, self._mail, self._start = (
+            arrays[name] for name in forms
+        )
+        self._ranks = ranks
 
     @property
     def parameters(self) -> np.ndarray:
@@ -128,38 +128,21 @@ class Mailboxes:
         write(self.words, index, side)
 
 
-class Gossiping(Worker):
-    """A rank that trains by gossip.
+class GossipWorker(Worker):
+    """A rank that trains by gossip."""
 
-    Parameters
-    ----------
-    rule : Gossip
-    boxes : Mailboxes
-    variables, place, looks
-        See `Worker`.
-    """
-
-    def __init__(
-        self,
-        rule: Gossip,
-        boxes: Mailboxes,
-        variables: Sequence[SharedVariable],
-        place: Among,
-        looks: int,
-    ) -> None:
-        super().__init__(boxes, rule, variables, place, looks)
-        self._rule, self._boxes = rule, boxes
-        self.begin()
+    rule: Gossip
+    medium: Mailboxes
 
     def begin(self) -> None:
         """Begin anew, with the parameters that all begin with."""
-        self.begin_with(self._boxes.parameters)
-        self._to = self._rule.destinations(self.rank, self.n)
+        super().begin()
+        self._to = self.rule.destinations(self.rank, self.n)
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Go on with what `state` has returned."""
         super().restore(state)
-        self._to = self._rule.destinations(self.rank, self.n)
+        self._to = self.rule.destinations(self.rank, self.n)
         for _ in range(self.steps):
             next(self._to)
 
@@ -168,8 +151,8 @@ class Gossiping(Worker):
         self.steps += 1
         with self._in_turn():
             to = next(self._to)
-            if to is not None or self._boxes.mail(self.rank)[1]:
-                with self.opened(*self._boxes.locks):
+            if to is not None or self.medium.mail(self.rank)[1]:
+                with self.opened():
                     self._merge(self.rank)
                     if to is not None:
                         self._send(self.rank, to)
@@ -177,7 +160,7 @@ class Gossiping(Worker):
     @contextlib.contextmanager
     def _in_turn(self) -> Iterator[None]:
         """Exchange in a ``with`` block, when it is this rank's turn."""
-        if self._rule.order != "turns":
+        if self.rule.order != "turns":
             yield
             return
         turn = (self.steps - 1) * self.n + self.rank
@@ -185,30 +168,30 @@ class Gossiping(Worker):
             with self.times.wait():
                 self.locks.wait_for(_TURN, turn)
             yield
-            write(self._boxes.words, _TURN, turn + 1)
+            write(self.medium.words, _TURN, turn + 1)
 
     def _merge(self, rank: int) -> None:
         """Read this rank's mail."""
-        boxes = self._boxes
-        with self.times.wait():
-            self.locks.acquire(boxes.lock(rank))
+        boxes = self.medium
+        self.acquire(boxes.lock(rank))
         mail, a_mail = boxes.mail(rank)
         if a_mail:
-            whole = self.parameters.open_vector()
-            merged = self._rule.merge(whole, float(boxes.weights[rank]), mail, a_mail)
-            self.parameters.write_vector(merged[0])
-            boxes.weights[rank] = merged[1]
+            whole, a = joined(self.parameters.arrays), float(boxes.weights[rank])
+            merged, a = self.rule.merge(whole, a, mail, a_mail)
+            pieces = self.parameters.cut(merged)
+            for array, piece in zip(self.parameters.arrays, pieces, strict=True):
+                array[...] = piece
+            boxes.weights[rank] = a
             boxes.put(rank, 0, 0.0)
         self.locks.release(boxes.lock(rank))
 
     def _send(self, rank: int, to: int) -> None:
         """Add this rank's parameters to another's mail."""
-        boxes = self._boxes
+        boxes = self.medium
         boxes.weights[rank] /= 2
         a = float(boxes.weights[rank])
-        with self.times.wait():
-            self.locks.acquire(boxes.lock(to))
+        self.acquire(boxes.lock(to))
         mail, a_mail = boxes.mail(to)
-        boxes.put(to, mail + a * self.parameters.open_vector(), a_mail + a)
+        boxes.put(to, mail + a * joined(self.parameters.arrays), a_mail + a)
         self.locks.release(boxes.lock(to))
-        self.note(len(self.exchanges), Exchange(rank, self.steps))
+        self.note(len(self._exchanges), Exchange(rank, self.steps))

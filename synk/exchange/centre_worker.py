@@ -1,71 +1,71 @@
-"""A worker that exchanges parameters with a centre, after some of its steps."""
+"""Workers that exchange parameters with a centre, after some of their steps.
+
+A worker is a rank, or a machine: then its ranks make exact steps together, on all of
+its rows, so that all have the same parameters, and each takes what comes of an
+exchange. What the machine gives is what its first rank has left, and its ranks move the
+centre together, each a part of it, as where all workers meet.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
-from pytensor.compile import SharedVariable
 
 from ..comm.locks import write
 from ..reduce_ops import shares
-from ..rules.rule import Rule
+from ..rules.centre import TURN, Block, Centre, may_come
 from ..rules.simulate import Exchange
-from ..rules.staleness import may_come
-from .centre import TURN, Block, Centre
-from .walks import Walks
-from .worker import Among, Worker
+from ..rules.sweeps import Course, Sweeper
+from .worker import Worker
 
 
-class Exchanging(Worker):
+class CentreWorker(Worker):
     """A rank that trains by a rule with a centre.
 
     Parameters
     ----------
-    rule : Rule
-    centre : Centre
-    variables, place, looks
+    *how
         See `Worker`.
 
     Attributes
     ----------
-    rows : numpy.ndarray, shape (ranks, fragments)
-        Of how many rows each rank's steps were since it has given last.
+    rows : numpy.ndarray, shape (workers, fragments)
+        Of how many rows each worker's steps were since it has given last.
     """
 
-    def __init__(
-        self,
-        rule: Rule,
-        centre: Centre,
-        variables: Sequence[SharedVariable],
-        place: Among,
-        looks: int,
-    ) -> None:
-        super().__init__(centre, rule, variables, place, looks)
-        self._rule, self._functions, self._centre = rule, centre.functions, centre
-        local = place.local
+    medium: Centre
+
+    def __init__(self, *how: Any) -> None:
+        super().__init__(*how)
+        centre, local = self.medium, self.local
         # Of a machine as one worker all ranks give the same: the first one's counts.
         self._given = centre.given[:1] if self.is_node else centre.given
+        # What other machines give is added to the first row.
         summands = self._given if self.over_nodes is None else self._given[:1]
-        how = centre, summands, self.parameters, self.locks, local.rank, self.n
-        self._walks = Walks(*how, self.times.wait)
+        sizes, places = self.parameters.sizes, (local.rank, self.n)
+        self._sweeper = Sweeper(centre, sizes, *places, self.acquire, summands)
+        self._own_courses = [
+            self._sweeper.course(blocks[local.rank :: local.size])
+            for blocks in centre.fragments
+        ]
+        self._kept = centre.graphs.start(np.zeros(1))[0]
+        del self._kept["w"]  # which is in the variables
         if centre.moves_at_once:
             kinds = ["give", "move", "take"]
         else:
-            kinds = ["send", "fetch"] if rule.delay else ["exchange"]
-        self._courses = [self._walks.course(blocks) for blocks in centre.fragments]
-        parts = (blocks[local.rank :: local.size] for blocks in centre.fragments)
-        self._own_courses = [self._walks.course(blocks) for blocks in parts]
-        self._walks.prepare(kinds, centre.functions.start(np.zeros(1))[0])
-        self.begin()
+            kinds = ["send", "fetch"] if self.rule.delay else ["exchange"]
+        for kind in kinds:  # compiled now, which then takes no time of an exchange
+            self._sweep(kind, self._sweeper.course([]))
 
     def begin(self) -> None:
         """Begin anew, with the centre's parameters."""
-        w, fragments = self._centre.parameters, self._rule.fragments
-        self.begin_with(w)
-        self._kept = self._functions.start(w)[0]
-        del self._kept["w"]  # which is in the variables
+        super().begin()
+        self._kept = self.medium.graphs.start(self.medium.parameters)[0]
+        del self._kept["w"]
+        fragments = self.rule.fragments
         self.rows = np.zeros((self.n, fragments))
         self._fetched, self._turn = [0] * fragments, self.rank
         self._to_take: list[tuple[int, int]] = []  # at which step, which fragment
@@ -73,8 +73,9 @@ class Exchanging(Worker):
     def state(self) -> dict[str, np.ndarray]:
         """Return all that the worker goes on with."""
         kept = {f"kept {name}": value for name, value in self._kept.items()}
-        if self._to_take and self._rule.order == "together":
-            kept["given"] = self._own_given  # by which the centre has not moved yet
+        if self._to_take and self.rule.order == "together":
+            # By which the centre has not moved yet.
+            kept["given"] = self.medium.given[self.local.rank]
         return {
             **super().state(),
             **kept,
@@ -93,42 +94,41 @@ class Exchanging(Worker):
         self._fetched, self._turn = state["fetched"].tolist(), int(state["turn"])
         self._to_take = [(int(step), int(k)) for step, k in state["to take"]]
         if "given" in state:
-            self._own_given[:] = state["given"]
-
-    @property
-    def _own_given(self) -> np.ndarray:
-        """Where this rank leaves what it gives: a view."""
-        return self._centre.given[self.local.rank]
+            self.medium.given[self.local.rank] = state["given"]
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
         """Make steps in a ``with`` block; nobody waits for this rank after it."""
-        finished = self._centre.finished(self.rank)
-        write(self._centre.words, finished, 0)
+        finished = self.medium.finished(self.rank)
+        write(self.medium.words, finished, 0)
         self.local.barrier()  # so that nobody takes another for finished that begins
         try:
             yield
         finally:
-            write(self._centre.words, finished, 1)
+            write(self.medium.words, finished, 1)
 
     def after_step(self, rows: Sequence[int]) -> None:
         """Exchange what is due after a step; see `Worker.after_step`."""
         self.steps += 1
         self.rows += np.asarray(rows, float)[:, None]
-        due = self._rule.due(self.steps)
+        due = self.rule.due(self.steps)
         if not due and (not self._to_take or self._to_take[0][0] > self.steps):
             return
-        with self.opened(*self._centre.locks), self._in_turn():
+        are_together = self.rule.order == "together"
+        with self.opened(), self._in_turn():
             for k in due:
-                if self._rule.order == "together":
-                    self._give_together(k)
+                if are_together:
+                    self._give(k)
                 else:
                     self._exchange(k)
             while self._to_take and self._to_take[0][0] == self.steps:
                 k = self._to_take.pop(0)[1]
-                if self._rule.order == "together":
+                if are_together:
                     self._move_together(k)
-                self._take(k)
+                # Where all meet, all only read. Otherwise one who came twice meanwhile
+                # would write what is read here.
+                what = "take" if self.medium.moves_at_once else "fetch"
+                self._sweep(what, self._sweeper.courses[k])
 
     @contextlib.contextmanager
     def _in_turn(self) -> Iterator[None]:
@@ -137,10 +137,13 @@ class Exchanging(Worker):
         The next rank may begin when this one is done, or if there is one exchange and
         nothing else, when it has begun that: then it comes behind it.
         """
-        if self._rule.order != "turns":
+        if self.rule.order != "turns":
             yield
             return
         with self.in_turn_of_node():
+            if self.is_node:  # whose ranks go on together
+                yield
+                return
             with self.times.wait():
                 self.locks.wait_for(TURN, self._turn)
             yield
@@ -149,34 +152,42 @@ class Exchanging(Worker):
 
     @property
     def _passes_early(self) -> bool:
-        return self._rule.fragments == 1 and not self._rule.delay
+        return self.rule.fragments == 1 and not self.rule.delay
 
     def _pass_turn(self) -> None:
-        write(self._centre.words, TURN, self._turn + 1)
+        write(self.medium.words, TURN, self._turn + 1)
         self._turn += self.n
+
+    def _sweep(
+        self, kind: str, course: Course, share: float | None = None, **how: Any
+    ) -> None:
+        """Sweep through blocks; by default all workers have equal shares."""
+        share = 1 / self.n if share is None else share  # one without rows has 0
+        arrays = self.parameters.arrays
+        self._sweeper.go(kind, course, arrays, self._kept, share, **how)
 
     # -- where all meet
 
-    def _give_together(self, k: int) -> None:
+    def _give(self, k: int) -> None:
         """Leave what this rank gives where the others read it."""
         share = shares(self.rows[:, k].tolist())[self.rank]
-        self._walks.go("give", self._courses[k], self._kept, share)
+        self._sweep("give", self._sweeper.courses[k], share)
         self.rows[:, k] = 0
-        self._to_take.append((self.steps + self._rule.delay, k))
+        self._to_take.append((self.steps + self.rule.delay, k))
 
     def _move_together(self, k: int) -> None:
         """Move the centre by what all have given."""
         self._meet()
         if self.over_nodes is not None:
-            blocks = self._centre.fragments[k]
+            blocks = self.medium.fragments[k]
             with self.times.wait():
                 self.over_nodes.add_up(self._given, blocks[0].start, blocks[-1].stop)
         self._move(k)
 
     def _move(self, k: int) -> None:
         """Move the centre of this machine, each rank a part of its blocks."""
-        n, centre = self.n, self._centre
-        self._walks.go("move", self._own_courses[k], self._kept, 1 / n)
+        centre = self.medium
+        self._sweep("move", self._own_courses[k])
         self._meet()
         # All or none: a rank that dies before has left the centre as it was.
         if self.local.rank == 0:
@@ -194,13 +205,6 @@ class Exchanging(Worker):
         else:
             self.times.count()
 
-    def _take(self, k: int) -> None:
-        """Have the rank take what has come of a fragment's exchange."""
-        # Where all meet, all only read. Otherwise one who came twice meanwhile would
-        # write what is read here.
-        what = "take" if self._centre.moves_at_once else "fetch"
-        self._walks.go(what, self._courses[k], self._kept, 1 / self.n)
-
     def _meet(self) -> None:
         with self.times.wait():
             self.local.barrier()
@@ -209,18 +213,18 @@ class Exchanging(Worker):
 
     def _exchange(self, k: int) -> None:
         """Exchange a fragment, block by block, behind whoever came before."""
-        what, course = "send" if self._rule.delay else "exchange", self._courses[k]
+        course = self._sweeper.courses[k]
         self._come(k, course.blocks[0])
-        self._walks.go(what, course, self._kept, 1 / self.n, is_locked=True)
-        if self._rule.delay:
-            self._to_take.append((self.steps + self._rule.delay, k))
+        self._sweep("send" if self.rule.delay else "exchange", course, is_locked=True)
+        if self.rule.delay:
+            self._to_take.append((self.steps + self.rule.delay, k))
 
     def _come(self, k: int, first: Block) -> None:
-        """Begin an exchange, when it is this rank's turn."""
-        centre, words, rank = self._centre, self._centre.words, self.rank
+        """Begin an exchange, when it is this rank's turn; take the first lock."""
+        centre, words, rank = self.medium, self.medium.words, self.rank
         with self.times.wait():
             self.locks.acquire_when(centre.lock(first), lambda: self._may_come(k))
-        if self._rule.order == "turns" and self._passes_early:
+        if self.rule.order == "turns" and self._passes_early:
             self._pass_turn()
         move = int(words[centre.moves(k)])
         write(words, centre.moves(k), move + 1)
@@ -231,12 +235,40 @@ class Exchanging(Worker):
 
     def _may_come(self, k: int) -> bool:
         """Tell whether this exchange makes no other rank's next one too stale."""
-        most, words = self._rule.max_staleness, self._centre.words
-        if most is None or self._rule.order != "free":
+        most, words = self.rule.max_staleness, self.medium.words
+        if most is None or self.rule.order != "free":
             return True
         others = [
-            int(words[self._centre.fetched(rank)])
+            int(words[self.medium.fetched(rank)])
             for rank in range(self.n)
-            if rank != self.rank and not words[self._centre.finished(rank)]
+            if rank != self.rank and not words[self.medium.finished(rank)]
         ]
-        return may_come(int(words[self._centre.moves(k)]), others, most)
+        return may_come(int(words[self.medium.moves(k)]), others, most)
+
+
+class NodeWorker(CentreWorker):
+    """A rank of a machine that trains by a rule with a centre, as one worker."""
+
+    is_node = True
+
+    def after_step(self, rows: Sequence[int]) -> None:
+        """Exchange what is due after a step; see `Worker.after_step`."""
+        of_machines = [sum(rows)]
+        if self.over_nodes is not None:
+            of_machines = self.over_nodes.by_node(rows)
+        super().after_step(of_machines)
+
+    def _exchange(self, k: int) -> None:
+        """Give, and move the centre, in turn; take it now or later."""
+        self._sweep("give", self._sweeper.courses[k])
+        self._meet()
+        self._move(k)
+        self._to_take.append((self.steps + self.rule.delay, k))
+
+    def _note_move(self, move: int, k: int) -> None:
+        """Take note of a move of this machine's centre."""
+        if self.rule.order == "together":
+            super()._note_move(move, k)
+            return
+        staleness, self._fetched[k] = move - self._fetched[k], move + 1
+        self.note(move, Exchange(self.rank, self.steps, k, staleness))

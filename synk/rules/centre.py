@@ -1,0 +1,251 @@
+"""The centre of a training rule, in memory that all workers share.
+
+The parameters are one vector, cut into blocks. Each block of each of the centre's
+vectors is there twice: an exchange reads the one that is valid and writes the other,
+and then one word says that this is valid now. So a rank that is killed at any moment
+leaves every block as it was before or after, never in between. Where all meet, the word
+that counts a fragment's moves is that of all its blocks, so all of it moves, or none.
+
+A block has a lock. Ranks exchange one block after the other, in order, and take the
+lock of the next one before they give back that of the last: they follow one another
+through the blocks, and nobody overtakes. So ranks work on different blocks at once, and
+the centre moves as if one whole exchange had come after the other.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..memory.partition import cuts
+from ..memory.segment import layout
+from ..reduce_ops import shares
+from .graphs import Arrays, RuleGraphs
+
+BLOCK = 1 << 18
+"""Bytes of a block: what an exchange reads and writes of it stays in a core's cache."""
+
+TURN = 0  # the word that says how many exchanges have begun, in order="turns"
+_HEAD = 8  # words before those of the blocks
+
+
+class Block(NamedTuple):
+    """A piece of the vector of parameters that is exchanged at once."""
+
+    number: int
+    start: int
+    stop: int
+    fragment: int
+
+
+class Centre:
+    """What all workers see of a rule's centre.
+
+    Parameters
+    ----------
+    graphs : RuleGraphs
+    size : int
+        How many parameters there are.
+    workers, givers : int
+        All of them, and how many leave what they give here: those of this machine.
+    moves_at_once : bool
+        Whether all blocks of a fragment move together.
+    memory : callable
+        Returns so many bytes to lie in, as a `Segment`; what is new there is zeros.
+
+    Attributes
+    ----------
+    words : numpy.ndarray of int64
+        See `lock`, `TURN`, `moves`.
+    given : numpy.ndarray, shape (givers, size)
+        What each worker of this machine has given, where all meet.
+    sides : dict of str to numpy.ndarray, shape (2, size) or (2, blocks)
+        Both sides of what the centre keeps; of a scalar each block has its own.
+    fragments : list of list of Block
+    """
+
+    def __init__(
+        self,
+        graphs: RuleGraphs,
+        size: int,
+        workers: int,
+        givers: int,
+        moves_at_once: bool,
+        memory: Callable[[int], Any],
+    ) -> None:
+        self.graphs, self.size, self.moves_at_once = graphs, size, moves_at_once
+        itemsize = np.dtype(graphs.dtype).itemsize
+        self.fragments = _blocks(size, graphs.rule.fragments, itemsize)
+        count, fragments = sum(map(len, self.fragments)), len(self.fragments)
+        self._first_lock = _HEAD + fragments
+        self._first_valid = self._first_lock + count
+        self._first_fetched = self._first_valid + count
+        self._workers = workers
+        _, start = graphs.start(np.zeros(1))
+        forms: dict[str, tuple[tuple[int, ...], Any]] = {
+            "words": ((self._first_fetched + 2 * workers,), "int64"),
+            "given": ((givers, size), graphs.dtype),
+        }
+        for name, value in start.items():
+            length = count if name in graphs.scalars else size
+            forms[f"c{name}"] = (2, length), value.dtype
+        self.segment, arrays = shared_arrays(forms, memory)
+        self.words, self.given = arrays["words"], arrays["given"]
+        self.sides = {name: arrays[f"c{name}"] for name in start}
+
+    def fill(self, w: np.ndarray) -> None:
+        """Begin anew with parameters `w`; in the master, while no rank exchanges."""
+        self.words[:] = 0
+        for name, value in self.graphs.start(w)[1].items():
+            self.sides[name][0] = value
+
+    def ready(self) -> None:
+        """Have all locks free: ranks that died had some; while no rank exchanges."""
+        first, behind = self.locks
+        self.words[first:behind] = 0
+
+    def state(self) -> Arrays:
+        """Return all of the centre's state, and how often it has moved."""
+        found = {name: self._valid(name) for name in self.sides}
+        return found | {"counts": self.words[self._counts]}
+
+    def restore(self, state: Arrays) -> None:
+        """Go on with what `state` has returned; while no rank exchanges."""
+        self.words[:] = 0
+        for name, both in self.sides.items():
+            both[:] = state[name]  # whichever is valid by the counts
+        self.words[self._counts] = state["counts"]
+
+    @property
+    def parameters(self) -> np.ndarray:
+        """A copy of the centre's parameters."""
+        return self._valid("c")
+
+    def _valid(self, name: str) -> np.ndarray:
+        """Return a copy of what is valid of a vector, or of a scalar of each block."""
+        both = self.sides[name]
+        found = np.empty(both.shape[1], both.dtype)
+        for block in itertools.chain(*self.fragments):
+            start, stop = block.start, block.stop
+            if name in self.graphs.scalars:
+                start, stop = block.number, block.number + 1
+            word = int(self.words[self._first_valid + block.number])
+            side = word ^ self.turned(block.fragment)
+            found[start:stop] = both[side, start:stop]
+        return found
+
+    # -- the words
+
+    @property
+    def _counts(self) -> list[int]:
+        """The words that go on from one session to the next."""
+        moves = map(self.moves, range(len(self.fragments)))
+        return [TURN, *moves, *map(self.fetched, range(self._workers))]
+
+    def turned(self, fragment: int) -> int:
+        """Return 1 if all sides of a fragment are the others than their words say."""
+        return int(self.words[self.moves(fragment)]) & 1 if self.moves_at_once else 0
+
+    def lock(self, block: Block) -> int:
+        """Return which word is a block's lock."""
+        return self._first_lock + block.number
+
+    @property
+    def locks(self) -> tuple[int, int]:
+        """The first word that is a lock, and the first behind them.
+
+        There the words begin that say which side of a block is valid.
+        """
+        return self._first_lock, self._first_valid
+
+    def moves(self, fragment: int) -> int:
+        """Return which word counts the moves of a fragment; under its first lock."""
+        return _HEAD + fragment
+
+    def fetched(self, rank: int) -> int:
+        """Return which word says at what move a worker has come last, plus one."""
+        return self._first_fetched + rank
+
+    def finished(self, rank: int) -> int:
+        """Return which word says whether a worker makes no more steps."""
+        return self._first_fetched + self._workers + rank
+
+
+def shared_arrays(
+    forms: dict[str, tuple[tuple[int, ...], Any]], memory: Callable[[int], Any]
+) -> tuple[Any, Arrays]:
+    """Return memory of as many bytes as arrays take, and these, side by side in it.
+
+    Parameters
+    ----------
+    forms : dict of str to (shape, dtype)
+    memory : callable
+        See `Centre`.
+    """
+    kinds = {name: (shape, np.dtype(dtype)) for name, (shape, dtype) in forms.items()}
+    sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in kinds.values()]
+    offsets, nbytes = layout(sizes)
+    segment = memory(nbytes)
+    arrays = {
+        name: segment.array(dtype, shape, offset)
+        for (name, (shape, dtype)), offset in zip(kinds.items(), offsets, strict=True)
+    }
+    return segment, arrays
+
+
+def _blocks(size: int, fragments: int, itemsize: int) -> list[list[Block]]:
+    """Return the blocks of each fragment, as equal as can be."""
+    found, number = [], 0
+    for fragment, piece in enumerate(pieces(size, fragments)):
+        parts = max(1, math.ceil((piece.stop - piece.start) * itemsize / BLOCK))
+        of_fragment = []
+        for part in pieces(piece.stop - piece.start, parts):
+            ends = piece.start + part.start, piece.start + part.stop
+            of_fragment.append(Block(number, *ends, fragment))
+            number += 1
+        found.append(of_fragment)
+    return found
+
+
+def pieces(size: int, count: int) -> list[slice]:
+    """Return how a vector is cut into pieces, as equal as can be."""
+    return [slice(*ends) for ends in itertools.pairwise(cuts(size, count))]
+
+
+def summed(vectors: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the sum of vectors, added in their order."""
+    total = np.array(vectors[0])
+    for more in vectors[1:]:
+        total += more
+    return total
+
+
+def weighed(vectors: Iterable[np.ndarray], rows: np.ndarray) -> np.ndarray:
+    """Return the mean of vectors, each of so many rows."""
+    parts = zip(shares(rows.tolist()), vectors, strict=True)
+    return summed([share * vector for share, vector in parts])
+
+
+def may_come(moves: int, others: Iterable[int], most: int) -> bool:
+    """Tell whether after one worker's exchange all others can still come in time.
+
+    The others come in the order in which they came last: the one that has waited
+    longest is the next, and so on. If that keeps the bound, it can be kept; and the one
+    that has waited longest may always come itself, so nobody waits for ever.
+
+    Parameters
+    ----------
+    moves : int
+        How often the centre has moved.
+    others : iterable of int
+        Of every other worker that will come again: how often it had moved after that
+        one's last exchange.
+    most : int
+        How many exchanges of others may come between two of a worker; no less than
+        there are others.
+    """
+    return all(moves + 1 + k - came <= most for k, came in enumerate(sorted(others)))
